@@ -1,0 +1,53 @@
+"""What ampbench raises; each message is one line that says what was wrong and what to do.
+
+AmpbenchError
+├── UsageError              exit 2: the caller named or gave something that cannot be used
+│   ├── UnknownNameError    exit 2: an unknown name, with the nearest known ones
+│   ├── WorkloadError       exit 2: a workload cannot be imported, built, or returned the wrong thing
+│   └── StoreError          exit 2: a results folder or file cannot be read or written
+└── NothingToRunError       exit 5: nothing selected, or nothing could run
+"""
+
+from collections.abc import Iterable
+from difflib import get_close_matches
+
+
+class AmpbenchError(Exception):
+    """The root: every error meant for a user, with the exit code it ends the command with."""
+
+    exit_code = 70
+
+
+class UsageError(AmpbenchError):
+    """The caller named or gave something that cannot be used."""
+
+    exit_code = 2
+
+
+class UnknownNameError(UsageError):
+    """An unknown name of a `kind` of thing (such as "workload"), with the nearest of the `known` names."""
+
+    def __init__(self, kind: str, name: str, known: Iterable[str]):
+        names = list(known)
+        near = get_close_matches(name, names, n=3, cutoff=0.5)
+        if near:
+            hint = f"did you mean {' or '.join(near)}?"
+        elif names:
+            hint = f"known: {', '.join(names)}"
+        else:
+            hint = "there is none"
+        super().__init__(f"unknown {kind} {name!r}: {hint}")
+
+
+class WorkloadError(UsageError):
+    """A workload that cannot be imported or built, or that returned something outside the contract."""
+
+
+class StoreError(UsageError):
+    """A results folder or file that cannot be read or written."""
+
+
+class NothingToRunError(AmpbenchError):
+    """Nothing was selected, or nothing of what was selected can run here."""
+
+    exit_code = 5

@@ -1,0 +1,108 @@
+"""Precision is data: one row each; everything that depends on the precision reads its row here.
+
+Dtypes are spelled as attributes of `torch` ("float32"), so that this table needs no torch.
+"""
+
+from dataclasses import dataclass
+
+from ampbench.errors import UnknownNameError
+
+SHORT_DTYPES = {"float64": "fp64", "float32": "fp32", "float16": "fp16", "bfloat16": "bf16"}
+"""The short name of a dtype, as used in case ids and in the column `input_dtype`."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Precision:
+    """One way of running a network.
+
+    `storage` is the dtype of parameters and of floating inputs, `autocast` the dtype that autocast casts to (None: no
+    autocast), `rounding` the dtype whose mere rounding of the reference output is the error floor; `tf32` allows
+    TensorFloat-32 in fp32 matrix products and convolutions; `scaler` means that training uses `torch.amp.GradScaler`.
+    `colour` is from the Okabe-Ito palette, which colour-blind readers can tell apart.
+    """
+
+    name: str
+    summary: str
+    storage: str
+    autocast: str | None = None
+    rounding: str
+    tf32: bool = False
+    scaler: bool = False
+    aliases: tuple[str, ...] = ()
+    colour: str
+
+
+PRECISIONS: dict[str, Precision] = {
+    row.name: row
+    for row in (
+        Precision(
+            name="fp32",
+            summary="IEEE single precision, tf32 off",
+            storage="float32",
+            rounding="float32",
+            aliases=("float32", "32", "32-true", "full"),
+            colour="#000000",
+        ),
+        Precision(
+            name="tf32",
+            summary="fp32 storage, TensorFloat-32 matrix products",
+            storage="float32",
+            rounding="float32",
+            tf32=True,
+            aliases=("tensorfloat32",),
+            colour="#999999",
+        ),
+        Precision(
+            name="fp16_autocast",
+            summary="fp32 weights, autocast to fp16, GradScaler in training",
+            storage="float32",
+            autocast="float16",
+            rounding="float16",
+            scaler=True,
+            aliases=("fp16-mixed", "16-mixed", "amp", "fp16-autocast", "fp16_mixed"),
+            colour="#D55E00",
+        ),
+        Precision(
+            name="bf16_autocast",
+            summary="fp32 weights, autocast to bf16",
+            storage="float32",
+            autocast="bfloat16",
+            rounding="bfloat16",
+            aliases=("bf16-mixed", "bf16-autocast", "bf16_mixed"),
+            colour="#0072B2",
+        ),
+        Precision(
+            name="fp16_pure",
+            summary="weights, inputs and compute in fp16",
+            storage="float16",
+            rounding="float16",
+            aliases=("fp16-true", "half", "fp16", "float16", "16-true", "fp16-pure"),
+            colour="#E69F00",
+        ),
+        Precision(
+            name="bf16_pure",
+            summary="weights, inputs and compute in bf16",
+            storage="bfloat16",
+            rounding="bfloat16",
+            aliases=("bf16-true", "bf16", "bfloat16", "bf16-pure"),
+            colour="#56B4E9",
+        ),
+    )
+}
+"""The measured precisions, in the order of every table; `fp64` is the reference and is not measured."""
+
+REFERENCE_DTYPE = "float64"
+BASELINE = "fp32"
+
+
+def find_precision(name: str) -> Precision:
+    """Return the row that `name`, a precision or one of its aliases, stands for.
+
+    Raises `UnknownNameError`, with the nearest names, for anything else; fp64 is refused as it is the reference.
+    """
+    wanted = name.strip().lower()
+    for row in PRECISIONS.values():
+        if wanted == row.name or wanted in row.aliases:
+            return row
+    aliases = [alias for row in PRECISIONS.values() for alias in row.aliases]
+    raise UnknownNameError("precision", name, [*PRECISIONS, *aliases])

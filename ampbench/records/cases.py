@@ -1,0 +1,64 @@
+"""A case: one workload with its resolved parameters, in one precision, on one device, in one phase and path."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+ParameterValue = bool | int | float | str
+"""What a workload's parameter may be: what can be typed on a command line and stored without loss."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkloadSource:
+    """Where a worker finds a workload: its `name` in tables and ids, and where its function lives.
+
+    `module` is a dotted module name or an absolute path ending in .py, `function` the name in it; `builtin` workloads
+    get their weights and inputs from ampbench's own generator.
+    """
+
+    name: str
+    family: str
+    module: str
+    function: str
+    builtin: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Case:
+    """What is measured, whole; its `case_id` is the join key of every comparison.
+
+    `parameters` are the workload's resolved parameters without the batch size, which is None where a user's workload
+    has no parameter of that name. `input_dtype` ("fp32") is the dtype floating inputs are given in. `scaler` is False
+    where `--no-scaler` took GradScaler out of fp16_autocast training.
+    """
+
+    workload: str
+    family: str
+    parameters: Mapping[str, ParameterValue] = field(default_factory=dict)
+    precision: str
+    device: str
+    phase: str
+    path: str
+    batch_size: int | None
+    input_dtype: str
+    memory_format: str
+    scaler: bool = True
+
+    @property
+    def group(self) -> str:
+        """What the precisions of one table share: the workload with its parameters, batch size and memory format."""
+        settings = dict(sorted(self.parameters.items()))
+        listed = ",".join(f"{name}={value}" for name, value in settings.items())
+        parts = [f"{self.workload}[{listed}]" if listed else self.workload]
+        if self.batch_size is not None:
+            parts.append(f"b{self.batch_size}")
+        if self.memory_format != "contiguous":
+            parts.append(self.memory_format)
+        return "/".join(parts)
+
+    @property
+    def case_id(self) -> str:
+        """A stable, readable id: `resnet18[classes=1000,image=224]/b8/bf16_autocast/cpu/inference/eager/in-fp32`."""
+        parts = [self.group, self.precision, self.device, self.phase, self.path, f"in-{self.input_dtype}"]
+        if not self.scaler:
+            parts.append("no-scaler")
+        return "/".join(parts)

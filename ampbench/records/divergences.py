@@ -1,0 +1,44 @@
+"""How far a case's numbers lie from the fp64 reference with the same weights and inputs: raw, never a verdict."""
+
+from dataclasses import dataclass, field
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Divergence:
+    """The divergence of one step of a case; None: undefined or not measured in this phase (`notes` says why).
+
+    Errors are Euclidean norms over all floating output elements (or all gradients, or all parameters and buffers),
+    relative to the reference's norm. `output_nonfinite` counts elements that are not finite where the reference is.
+    `output_floor_rel_l2` is the error of merely rounding the reference output to the precision's dtype,
+    `output_fp32_rel_l2` the error of fp32 (tf32 off) on the same device. `output_cosine` is the cosine similarity.
+    `argmax_agreeing` of `argmax_decisions` decisions of a classifier are those of the reference. `loss` and
+    `reference_loss` are the losses themselves. `grad_flushed` of `grad_elements` gradient elements are exactly zero
+    where the reference's are not. `param_rel_l2` speaks of parameters and buffers after one optimizer step.
+    `skipped_steps` counts optimizer steps GradScaler refused after its scale had settled at `scaler_scale`.
+    """
+
+    case_id: str
+    reference_device: str
+    weights_digest: str
+    inputs_digest: str
+    output_reference_norm: float
+    output_rel_l2: float | None = None
+    output_max_abs: float | None = None
+    output_cosine: float | None = None
+    output_nonfinite: int = 0
+    output_floor_rel_l2: float | None = None
+    output_fp32_rel_l2: float | None = None
+    argmax_agreeing: int | None = None
+    argmax_decisions: int | None = None
+    loss: float | None = None
+    reference_loss: float | None = None
+    grad_rel_l2: float | None = None
+    grad_worst_parameter: str | None = None
+    grad_worst_rel_l2: float | None = None
+    grad_flushed: int | None = None
+    grad_elements: int | None = None
+    grad_nonfinite: int | None = None
+    param_rel_l2: float | None = None
+    scaler_scale: float | None = None
+    skipped_steps: int | None = None
+    notes: list[str] = field(default_factory=list)

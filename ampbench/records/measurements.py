@@ -1,0 +1,91 @@
+"""What one round, one memory pass and one failure leave behind: raw numbers, nothing derived from them."""
+
+from dataclasses import dataclass, field
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fitness:
+    """How quiet the machine was during a round; None where the machine does not tell.
+
+    `steal_share` is the share of CPU time the hypervisor gave to others (0-1), `load` the number of other runnable
+    processes' load average over the last minute, `involuntary_switches` how often the kernel took the processor away,
+    `frequency_hz` the CPU's clock, `temperature_celsius` and `accelerator_clock_hz` the accelerator's.
+    """
+
+    steal_share: float | None = None
+    load: float | None = None
+    involuntary_switches: int | None = None
+    frequency_hz: float | None = None
+    temperature_celsius: float | None = None
+    accelerator_clock_hz: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Round:
+    """One case timed in one fresh process over several builds.
+
+    `samples[b]` are the seconds per step of build `b`, each the mean over `steps_per_sample` steps. `server` numbers
+    the server the process came from (children of one server share their luck). `control` marks the second of the two
+    measurements of the run's control cell. `compile_seconds` is the time of the first, compiling call (path compiled
+    or traced). `items_per_step` is what throughput counts. `seconds` is what the round cost in all.
+    """
+
+    case_id: str
+    round: int
+    server: int
+    control: bool = False
+    samples: list[list[float]]
+    steps_per_sample: list[int]
+    warmup_steps: list[int]
+    items_per_step: float
+    compile_seconds: float | None = None
+    weights_digest: str
+    scaler_scale: float | None = None
+    rss_peak_bytes: int | None = None
+    fitness: Fitness = field(default_factory=Fitness)
+    seconds: float
+    finished_at: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MemoryPass:
+    """The peak of one step's memory, in bytes, from a separate, untimed pass.
+
+    `source` is "allocator" (the accelerator's own count) or "profiler" (the CPU's allocation record). `peak_bytes`
+    holds parameters, buffers, inputs, gradients, optimizer state and everything else alive at the peak; the parts are
+    what is known by name after the step (None: this phase has none), `rss_bytes` the process' resident set, which holds
+    the interpreter and torch itself too and is never compared with the other numbers.
+    """
+
+    case_id: str
+    source: str
+    peak_bytes: int
+    parameter_bytes: int
+    buffer_bytes: int
+    input_bytes: int
+    gradient_bytes: int | None = None
+    optimizer_bytes: int | None = None
+    rss_bytes: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Failure:
+    """A case that could not be measured: where it broke (`stage`), by what (`cause`), what it said, its last frames.
+
+    `stage` is "round", "memory" or "divergence"; `cause` is "exception", "out of memory", "memory limit", "time-out",
+    "crash" or "killed".
+    """
+
+    case_id: str
+    stage: str
+    cause: str
+    message: str
+    frames: list[str] = field(default_factory=list)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Skip:
+    """A case that was not measured, with the reason: unsupported here, no loss given, not reached in time."""
+
+    case_id: str
+    reason: str

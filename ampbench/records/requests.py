@@ -1,0 +1,59 @@
+"""What the driver asks of a worker and what comes back, one JSON object a line."""
+
+from dataclasses import dataclass, field
+
+from ampbench.records.cases import Case, ParameterValue, WorkloadSource
+from ampbench.records.divergences import Divergence
+from ampbench.records.environments import Environment
+from ampbench.records.measurements import Failure, MemoryPass, Round, Skip
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Request:
+    """One piece of work. `kind` is "environment", "describe", "memory", "divergence" or "round".
+
+    `fresh` asks for a newly forked process; otherwise the server's current worker, if one lives, serves it. Limits
+    hold for the request: seconds of wall time, resident bytes of the worker.
+    `placement_seed` decides where in memory the builds are put.
+    """
+
+    kind: str
+    source: WorkloadSource | None = None
+    case: Case | None = None
+    parameters: dict[str, ParameterValue] = field(default_factory=dict)
+    fresh: bool = True
+    timeout_seconds: float = 300.0
+    memory_limit_bytes: int | None = None
+    threads: int = 0
+    seed: int = 0
+    placement_seed: int = 0
+    builds: int = 3
+    min_run_seconds: float = 0.3
+    round: int = 0
+    server: int = 0
+    control: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Description:
+    """What a workload is once built: its settable parameters with their defaults, and what it gives."""
+
+    parameters: dict[str, ParameterValue]
+    has_loss: bool
+    items_per_step: float
+    version: int
+    channels_last: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reply:
+    """The answer to a request: exactly one field is set. `problem` is a contract broken by a user's workload."""
+
+    environment: Environment | None = None
+    description: Description | None = None
+    problem: str | None = None
+    round: Round | None = None
+    memory: MemoryPass | None = None
+    divergence: Divergence | None = None
+    failure: Failure | None = None
+    skip: Skip | None = None

@@ -1,0 +1,87 @@
+"""The lines of a run file, and what a run was asked to do."""
+
+from dataclasses import dataclass, field
+
+from ampbench.records.cases import Case, ParameterValue, WorkloadSource
+from ampbench.records.divergences import Divergence
+from ampbench.records.environments import Environment
+from ampbench.records.measurements import Failure, MemoryPass, Round, Skip
+
+SCHEMA = 1
+"""The version of the run file's format; a file of a later one is refused."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Selection:
+    """What a user selected, as typed and resolved against nothing; empty means the default."""
+
+    workloads: list[str] = field(default_factory=list)
+    precisions: list[str] = field(default_factory=list)
+    devices: list[str] = field(default_factory=list)
+    phases: list[str] = field(default_factory=list)
+    paths: list[str] = field(default_factory=list)
+    memory_formats: list[str] = field(default_factory=list)
+    keyword: str = ""
+    preset: str = ""
+    overrides: dict[str, ParameterValue] = field(default_factory=dict)
+    sweeps: dict[str, list[ParameterValue]] = field(default_factory=dict)
+    scaler: bool = True
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    """How a run measures: counts, times in seconds, sizes in bytes; `threads` 0 leaves torch's own choice."""
+
+    rounds: int = 3
+    builds: int = 3
+    min_run_seconds: float = 0.3
+    timeout_seconds: float = 300.0
+    memory_limit_bytes: int | None = None
+    max_seconds: float | None = None
+    threads: int = 0
+    seed: int = 0
+    schedule_seed: int = 0
+    isolation: bool = True
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Header:
+    """The first line of a run file."""
+
+    schema: int
+    run: str
+    ampbench_version: str
+    started_at: str
+    label: str = ""
+    commit: str | None = None
+    command: list[str] = field(default_factory=list)
+    selection: Selection
+    settings: Settings
+    sources: list[WorkloadSource] = field(default_factory=list)
+    environment: Environment
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Footer:
+    """The last line of a session; `ended` is "complete", "interrupted" or "out of time". A resumed run has several."""
+
+    ended: str
+    finished_at: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Line:
+    """One line of a run file: exactly one field is set, and names the line's kind."""
+
+    header: Header | None = None
+    case: Case | None = None
+    round: Round | None = None
+    memory: MemoryPass | None = None
+    divergence: Divergence | None = None
+    failure: Failure | None = None
+    skip: Skip | None = None
+    footer: Footer | None = None
+
+
+Entry = Case | Round | MemoryPass | Divergence | Failure | Skip | Footer
+"""What may follow the header."""

@@ -1,0 +1,1 @@
+"""The torch side: measures one request at a time in a process of its own."""

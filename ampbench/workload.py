@@ -1,0 +1,31 @@
+"""The contract between ampbench and a network to measure."""
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import torch
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Workload:
+    """A network with its inputs, loss and items per step; what a workload function returns.
+
+    `module` is fp32 on CPU with the weights to measure. `inputs` is a tensor, a tuple (positional) or a dict (keyword)
+    of inputs, or a list of such batches. `targets` is likewise None, any nesting of tensors, or a list as long as that
+    of the batches. `loss(output)` or, with targets, `loss(output, targets)` returns a scalar tensor; without one,
+    training is skipped. `optimizer` makes an optimizer from parameters (None: plain SGD, lr 0.01). `items_per_step` is
+    what throughput counts (None: the length of the first input tensor). `version` is bumped when the mathematics
+    changes: records of different versions are not compared in accuracy.
+    """
+
+    module: "torch.nn.Module"
+    inputs: Any
+    targets: Any = None
+    loss: Callable[..., "torch.Tensor"] | None = None
+    optimizer: Callable[[Iterable["torch.nn.Parameter"]], "torch.optim.Optimizer"] | None = None
+    items_per_step: float | None = None
+    version: int = 0
+
+
