@@ -17,6 +17,8 @@ import torch
 
 from ampbench.records.cases import ParameterValue
 
+CHUNK_WORDS = 1 << 16
+"""Words drawn at a time: half a mebibyte, which stays in a core's second-level cache while it becomes values."""
 
 
 class Generator:
@@ -28,21 +30,28 @@ class Generator:
 
     def uniform(self, name: str, shape: tuple[int, ...], rms: float = 1.0, mean: float = 0.0) -> torch.Tensor:
         """Return fp32 values uniform around `mean` with the standard deviation `rms`; `shape` as given."""
-        count = math.prod(shape)
-        words = self._words(name, (count + 1) // 2).view(np.uint32)[:count]
-        values = (words >> np.uint32(8)).astype(np.float32)  # 24 bits: every value is exact in fp32
-        values *= np.float32(2.0**-23 * math.sqrt(3.0) * rms)
-        values += np.float32(mean - math.sqrt(3.0) * rms)
+        values = np.empty(math.prod(shape), np.float32)
+        scale, lowest = np.float32(2.0**-23 * math.sqrt(3.0) * rms), np.float32(mean - math.sqrt(3.0) * rms)
+        start = 0
+        for words in self._words(name, (len(values) + 1) // 2):
+            part = values[start : start + 2 * len(words)]
+            part[:] = words.view(np.uint32)[: len(part)] >> np.uint32(8)  # 24 bits: every value is exact in fp32
+            part *= scale
+            part += lowest
+            start += len(part)
         return torch.from_numpy(values.reshape(shape))
 
     def integers(self, name: str, shape: tuple[int, ...], high: int) -> torch.Tensor:
         """Return int64 values uniform in [0, `high`); `high` is far below 2**32, so that the modulo's bias is nil."""
-        count = math.prod(shape)
-        words = self._words(name, count)
-        return torch.from_numpy((words % np.uint64(high)).astype(np.int64).reshape(shape))
+        values = np.empty(math.prod(shape), np.int64)
+        start = 0
+        for words in self._words(name, len(values)):
+            values[start : start + len(words)] = words % np.uint64(high)
+            start += len(words)
+        return torch.from_numpy(values.reshape(shape))
 
     def fill(self, module: torch.nn.Module, initial: Callable[[str, torch.Tensor], torch.Tensor | float]) -> None:
-        """Give every parameter and buffer of `module` its value: `initial(name, tensor)` returns a tensor or a constant.
+        """Give every parameter and buffer of `module` its value: what `initial(name, tensor)` returns.
 
         A module built on the meta device is given storage on CPU first. Parameters shared under several names are
         filled once, under the first.
@@ -57,10 +66,12 @@ class Generator:
                 else:
                     tensor.fill_(value)
 
-    def _words(self, name: str, count: int) -> "np.ndarray[tuple[int], np.dtype[np.uint64]]":
-        digest = hashlib.sha256(f"{self._key}\n{name}".encode()).digest()
-        philox = np.random.Philox(key=int.from_bytes(digest[:16], "little"))
-        return philox.random_raw(count)
+    def _words(self, name: str, count: int) -> Iterator["np.ndarray[tuple[int], np.dtype[np.uint64]]"]:
+        """Yield the first `count` words of the stream called `name`, in chunks."""
+        key = hashlib.sha256(f"{self._key}\n{name}".encode()).digest()
+        philox = np.random.Philox(key=int.from_bytes(key[:16], "little"))
+        for start in range(0, count, CHUNK_WORDS):
+            yield philox.random_raw(min(CHUNK_WORDS, count - start))
 
 
 def named_tensors(module: torch.nn.Module) -> Iterator[tuple[str, torch.Tensor]]:
@@ -76,5 +87,5 @@ def digest(tensors: Iterator[tuple[str, torch.Tensor]]) -> str:
         sha.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}\n".encode())
         data = tensor.detach().contiguous().reshape(-1)
         if data.numel():
-            sha.update(memoryview(data.view(torch.uint8).numpy()))
+            sha.update(data.view(torch.uint8).numpy().data)
     return sha.hexdigest()[:16]

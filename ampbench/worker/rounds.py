@@ -1,0 +1,166 @@
+"""Requests to replies: what one worker process does with one piece of work."""
+
+import random
+import time
+import traceback
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import torch
+
+import ampbench
+from ampbench.errors import AmpbenchError, WorkloadError
+from ampbench.precisions import PRECISIONS
+from ampbench.records.cases import Case, WorkloadSource
+from ampbench.records.measurements import Failure, Round, Skip
+from ampbench.records.requests import Reply, Request
+from ampbench.worker.devices import Device, open_device
+from ampbench.worker.divergence import References, measure_divergence, weights_digest
+from ampbench.worker.environment import read_environment
+from ampbench.worker.fitness import Watch
+from ampbench.worker.flags import precision_flags
+from ampbench.worker.memory import measure_memory, rss_bytes
+from ampbench.worker.placement import Placement
+from ampbench.worker.sources import build_workload, describe_workload, items_per_step
+from ampbench.worker.step import Step
+from ampbench.worker.timing import MAX_SAMPLES_PER_ROUND, time_build
+from ampbench.workload import Workload
+
+FRAMES = 4
+"""How many of the last frames of a failed forward are kept."""
+
+
+class Worker:
+    """Serves requests one after the other, keeping the last workload built and its references for the next."""
+
+    def __init__(self) -> None:
+        self._built: tuple[str, Workload] | None = None
+        self._references = References()
+
+    def serve(self, request: Request) -> Reply:
+        """Return the reply to `request`; an exception in the workload becomes a failure, in its making a problem."""
+        if request.threads:
+            torch.set_num_threads(request.threads)
+        try:
+            return self._serve(request)
+        except WorkloadError as error:
+            return Reply(problem=str(error)) if request.case is None else Reply(failure=_failure(request, error))
+        except Exception as error:
+            if request.case is None:
+                raise
+            return Reply(failure=_failure(request, error))
+
+    def _serve(self, request: Request) -> Reply:
+        if request.kind == "environment":
+            return Reply(environment=read_environment())
+        assert request.source is not None
+        if request.kind == "describe":
+            return Reply(description=describe_workload(request.source, request.parameters, request.seed))
+        case = request.case
+        assert case is not None
+        device = open_device(case.device)
+        reason = cannot_run(case)
+        if reason:
+            return Reply(skip=Skip(case_id=case.case_id, reason=reason))
+        workload = self._workload(request.source, case, request.seed)
+        with precision_flags(PRECISIONS[case.precision]):
+            match request.kind:
+                case "memory":
+                    return Reply(memory=measure_memory(workload, case, device))
+                case "divergence":
+                    return Reply(divergence=measure_divergence(workload, case, device, self._references))
+                case "round":
+                    return Reply(round=measure_round(workload, request, device))
+        raise ValueError(f"unknown kind of request: {request.kind}")
+
+    def _workload(self, source: WorkloadSource, case: Case, seed: int) -> Workload:
+        parameters = dict(case.parameters)
+        if case.batch_size is not None:
+            parameters["batch_size"] = case.batch_size
+        key = f"{source} {sorted(parameters.items())} {seed}"
+        if self._built is None or self._built[0] != key:
+            self._built = None
+            self._built = key, build_workload(source, parameters, seed)
+        return self._built[1]
+
+
+def measure_round(workload: Workload, request: Request, device: Device) -> Round:
+    """Return one round of the requested case: several builds, each at its own place in memory, one after another."""
+    case = request.case
+    assert case is not None
+    started = time.perf_counter()
+    placement = Placement(random.Random(request.placement_seed))
+    timings = []
+    compile_seconds: float | None = None
+    settled: dict[str, Any] | None = None
+    watch = Watch(device)
+    for build in range(request.builds):
+        placement.move()
+        step = Step(workload, case, device)
+        took = step.prepare_path(case.path)
+        compile_seconds = took if compile_seconds is None else compile_seconds
+        if step.training:
+            settled = step.start_training(settled)
+        timings.append(
+            time_build(
+                step.run,
+                device,
+                budget_seconds=request.min_run_seconds / request.builds,
+                max_samples=MAX_SAMPLES_PER_ROUND // request.builds,
+                restore=step.restore if step.training else None,
+                warm=build > 0 or step.training,
+            )
+        )
+        del step
+        device.release()
+    return Round(
+        case_id=case.case_id,
+        round=request.round,
+        server=request.server,
+        control=request.control,
+        samples=[timing.samples for timing in timings],
+        steps_per_sample=[timing.steps_per_sample for timing in timings],
+        warmup_steps=[timing.warmup_steps for timing in timings],
+        items_per_step=items_per_step(workload),
+        compile_seconds=compile_seconds,
+        weights_digest=weights_digest(workload),
+        scaler_scale=settled["scale"] if settled else None,
+        rss_peak_bytes=rss_bytes("VmHWM"),
+        fitness=watch.seen(),
+        seconds=time.perf_counter() - started,
+        finished_at=datetime.now(UTC).isoformat(timespec="milliseconds"),
+    )
+
+
+def cannot_run(case: Case) -> str:
+    """Return why this installation cannot run `case` by its path, or nothing."""
+    if case.path == "compiled" and case.device == "cpu":
+        from torch._inductor.cpp_builder import get_cpp_compiler
+
+        try:
+            get_cpp_compiler()
+        except Exception:  # noqa: BLE001 - torch raises its own InvalidCxxCompiler and others
+            return "torch.compile needs a C++ compiler, and none was found"
+    return ""
+
+
+def _failure(request: Request, error: Exception) -> Failure:
+    assert request.case is not None
+    cause = "out of memory" if _is_out_of_memory(error) else "exception"
+    text = " ".join(str(error).split()) or "no message"
+    name = "" if isinstance(error, AmpbenchError) else f"{type(error).__name__}: "
+    own = str(Path(ampbench.__file__).parent / "worker")
+    frames = [frame for frame in traceback.extract_tb(error.__traceback__) if not frame.filename.startswith(own)]
+    return Failure(
+        case_id=request.case.case_id,
+        stage=request.kind,
+        cause=cause,
+        message=name + text,
+        frames=[f"{frame.filename}:{frame.lineno} in {frame.name}: {frame.line or ''}" for frame in frames[-FRAMES:]],
+    )
+
+
+def _is_out_of_memory(error: Exception) -> bool:
+    """Return whether `error` says that memory ran out: torch's own error, Python's, or the CPU allocator's text."""
+    return isinstance(error, torch.OutOfMemoryError | MemoryError) or "DefaultCPUAllocator" in str(error)

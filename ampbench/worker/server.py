@@ -1,0 +1,204 @@
+"""A server: imports torch once, forks workers, and keeps their limits.
+
+It speaks JSON lines on its standard input (requests) and output (replies), one request at a time, and ends when its
+input does. A request is served by a forked worker: a fresh one, or the current one where the request allows it. A
+worker that fails, crashes or passes a limit is gone after its reply. The server itself never touches an accelerator,
+so that its workers can.
+"""
+
+import argparse
+import contextlib
+import ctypes
+import gc
+import importlib
+import os
+import select
+import signal
+import socket
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import IO, Any
+
+import msgspec
+
+from ampbench.records.measurements import Failure
+from ampbench.records.requests import Reply, Request
+
+POLL_SECONDS = 0.05
+"""How often a worker's limits are looked at: often enough that it cannot fill the memory in between."""
+PR_SET_PDEATHSIG = 1
+LAST_LINES = 4
+
+
+class WorkerProcess:
+    """A forked worker: its pid, the socket to it, and the file its output goes to."""
+
+    def __init__(self) -> None:
+        self.output: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115 - lives as long as the worker
+        ours, theirs = socket.socketpair()
+        self.pid = os.fork()
+        if self.pid == 0:
+            ours.close()
+            _become_worker(theirs, self.output)
+        theirs.close()
+        self.socket = ours
+        self.replies = ours.makefile("rb")
+
+    def stop(self) -> int:
+        """Kill the worker if it still runs and return its wait status."""
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(self.pid, signal.SIGKILL)
+        return self.collect()
+
+    def collect(self) -> int:
+        """Wait for the worker's end and return its wait status."""
+        self.replies.close()
+        self.socket.close()
+        return os.waitpid(self.pid, 0)[1]
+
+    def last_lines(self) -> list[str]:
+        """Return the last lines the worker wrote to its standard output and error."""
+        with contextlib.suppress(OSError):
+            size = self.output.seek(0, os.SEEK_END)
+            self.output.seek(max(0, size - 4096))
+            return self.output.read().decode(errors="replace").strip().splitlines()[-LAST_LINES:]
+        return []
+
+
+class Server:
+    """Serves requests, one at a time, by the current worker."""
+
+    def __init__(self, requests_descriptor: int):
+        self._requests = requests_descriptor
+        self._worker: WorkerProcess | None = None
+
+    def serve(self, request: Request) -> Reply:
+        """Return the worker's reply to `request` or, where it did not live to give one, a reply about its end."""
+        if request.fresh:
+            self.drop()
+        if self._worker is None:
+            self._worker = WorkerProcess()
+        reply = self._supervise(self._worker, request)
+        if reply.failure is not None or reply.problem is not None:
+            self.drop()
+        return reply
+
+    def drop(self) -> None:
+        """End the current worker, if there is one."""
+        if self._worker is not None:
+            worker, self._worker = self._worker, None
+            worker.stop()
+
+    def _supervise(self, worker: WorkerProcess, request: Request) -> Reply:
+        deadline = time.monotonic() + request.timeout_seconds
+        try:
+            worker.socket.sendall(msgspec.json.encode(request) + b"\n")
+        except OSError:
+            return self._ended(worker, request)
+        while True:
+            ready, _, _ = select.select([worker.socket, self._requests], [], [], POLL_SECONDS)
+            if worker.socket in ready:
+                line = worker.replies.readline()
+                return msgspec.json.decode(line, type=Reply) if line.endswith(b"\n") else self._ended(worker, request)
+            if ready:  # the driver is gone
+                worker.stop()
+                os._exit(0)
+            if time.monotonic() > deadline:
+                return self._killed(
+                    worker, request, "time-out", f"no result within {request.timeout_seconds:g} s (--timeout)"
+                )
+            limit = request.memory_limit_bytes
+            if limit is not None and resident_bytes(worker.pid) > limit:
+                return self._killed(
+                    worker, request, "memory limit", f"more than {limit / 2**30:.1f} GiB resident (--memory-limit)"
+                )
+
+    def _killed(self, worker: WorkerProcess, request: Request, cause: str, message: str) -> Reply:
+        self._worker = None
+        worker.stop()
+        return end_reply(request, cause, message, worker.last_lines())
+
+    def _ended(self, worker: WorkerProcess, request: Request) -> Reply:
+        self._worker = None
+        status = worker.collect()
+        if os.WIFSIGNALED(status):
+            number = os.WTERMSIG(status)
+            cause = "killed" if number == signal.SIGKILL else "crash"
+            return end_reply(request, cause, f"ended by signal {signal.Signals(number).name}", worker.last_lines())
+        return end_reply(request, "crash", f"ended with status {os.WEXITSTATUS(status)}", worker.last_lines())
+
+
+def end_reply(request: Request, cause: str, message: str, lines: list[str]) -> Reply:
+    """Return what to say of a worker that ended without a reply of its own."""
+    if request.case is None:
+        name = request.source.name if request.source else "the environment"
+        return Reply(problem=f"workload {name} cannot be built: {cause}: {message}{' | ' + lines[-1] if lines else ''}")
+    return Reply(
+        failure=Failure(case_id=request.case.case_id, stage=request.kind, cause=cause, message=message, frames=lines)
+    )
+
+
+def resident_bytes(pid: int) -> int:
+    """Return the resident set of process `pid` (proc(5), statm), 0 where the kernel does not tell."""
+    try:
+        return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+    except (OSError, IndexError):
+        return 0
+
+
+def main() -> None:
+    """Serve standard input until it ends."""
+    parser = argparse.ArgumentParser(prog="python -m ampbench.worker.server")
+    parser.add_argument("--preload", action="append", default=[], help="a module to import before the first fork")
+    modules: list[str] = parser.parse_args().preload
+    # Replies go to the standard output the driver gave us; whatever else is printed goes to standard error.
+    replies = os.fdopen(os.dup(1), "wb")
+    requests_descriptor = os.dup(0)
+    os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+    os.dup2(2, 1)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    for name in ["ampbench.worker.rounds", *modules]:
+        with contextlib.suppress(Exception) if name in modules else contextlib.nullcontext():
+            importlib.import_module(name)
+    gc.collect()
+    gc.freeze()
+    replies.write(b"ready\n")
+    replies.flush()
+    server = Server(requests_descriptor)
+    with os.fdopen(requests_descriptor, "rb") as requests:
+        while line := requests.readline():
+            reply = server.serve(msgspec.json.decode(line, type=Request))
+            replies.write(msgspec.json.encode(reply) + b"\n")
+            replies.flush()
+    server.drop()
+
+
+def _become_worker(channel: socket.socket, output: IO[bytes]) -> Any:
+    """Turn this forked process into a worker: serve the socket until it closes, then end without clean-up."""
+    try:
+        with contextlib.suppress(OSError, AttributeError):
+            ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+        with contextlib.suppress(OSError):
+            Path("/proc/self/oom_score_adj").write_text("1000")  # if memory runs out, this process goes, not the driver
+        os.dup2(output.fileno(), 1)
+        os.dup2(output.fileno(), 2)
+        rounds = importlib.import_module("ampbench.worker.rounds")
+        worker = rounds.Worker()
+        with channel.makefile("rwb") as stream:
+            for line in stream:
+                reply = worker.serve(msgspec.json.decode(line, type=Request))
+                stream.write(msgspec.json.encode(reply) + b"\n")
+                stream.flush()
+    except BaseException:  # noqa: BLE001 - the last words of a dying worker, whatever kills it
+        import traceback
+
+        traceback.print_exc()
+        sys.stderr.flush()
+        os._exit(1)
+    os._exit(0)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,193 @@
+"""From a workload's source to a built workload: imports, seeds, calls, and checks what came back."""
+
+import importlib
+import importlib.util
+import inspect
+import random
+import sys
+import traceback
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+import torch
+from torch.utils import _pytree as pytree
+
+from ampbench.errors import WorkloadError
+from ampbench.records.cases import ParameterValue, WorkloadSource
+from ampbench.records.requests import Description
+from ampbench.worker.data import Generator
+from ampbench.workload import Workload
+from ampbench.workloads import index
+
+
+def build_workload(source: WorkloadSource, parameters: Mapping[str, ParameterValue], seed: int) -> Workload:
+    """Return the workload of `source` built with `parameters` (its batch size among them) and `seed`.
+
+    torch, numpy and random are seeded before a user's function is called. Raises `WorkloadError` when it cannot be
+    imported or built, or returns something outside the contract.
+    """
+    function = _function(source)
+    if source.builtin:
+        version = index.WORKLOADS[source.name].version
+        made = function(Generator(source.name, version, parameters, seed), **parameters)
+        assert isinstance(made, Workload)
+        return made
+    torch.manual_seed(seed)
+    np.random.seed(seed % 2**32)
+    random.seed(seed)
+    try:
+        returned = function(**parameters)
+    except Exception as error:
+        raise WorkloadError(f"workload {source.name} cannot be built: {_said(error, source)}") from error
+    return _checked(source.name, returned)
+
+
+def describe_workload(source: WorkloadSource, parameters: Mapping[str, ParameterValue], seed: int) -> Description:
+    """Return what a user's workload is, after building it once; raises `WorkloadError` as `build_workload` does."""
+    defaults = _defaults(source)
+    for name in parameters:
+        if name not in defaults:
+            known = ", ".join(defaults) or "it has none"
+            raise WorkloadError(f"workload {source.name} has no parameter {name!r}; its parameters: {known}")
+    settled = {**defaults, **parameters}
+    workload = build_workload(source, settled, seed)
+    return Description(
+        parameters=settled,
+        has_loss=workload.loss is not None,
+        items_per_step=items_per_step(workload),
+        version=workload.version,
+        channels_last=any(leaf.ndim == 4 and leaf.is_floating_point() for leaf in _tensors(workload.inputs)),
+    )
+
+
+def items_per_step(workload: Workload) -> float:
+    """Return what throughput counts: what the workload says, else the length of its first input tensor, else 1."""
+    if workload.items_per_step is not None:
+        return float(workload.items_per_step)
+    first = next((leaf for leaf in _tensors(workload.inputs) if leaf.ndim), None)
+    return float(len(first)) if first is not None else 1.0
+
+
+def _function(source: WorkloadSource) -> Callable[..., Any]:
+    try:
+        module = _import(source)
+    except Exception as error:
+        raise WorkloadError(f"workload {source.name} cannot be imported: {_said(error, source)}") from error
+    function = getattr(module, source.function, None)
+    if function is None:
+        known = [
+            name
+            for name, value in vars(module).items()
+            if inspect.isfunction(value) and value.__module__ == module.__name__
+        ]
+        raise WorkloadError(
+            f"{source.module} has no function {source.function!r}; its functions: {', '.join(known) or 'it has none'}"
+        )
+    if not callable(function):
+        raise WorkloadError(
+            f"{source.name} is {type(function).__name__}, not a function that returns a network and its inputs"
+        )
+    return function  # type: ignore[no-any-return]
+
+
+def _import(source: WorkloadSource) -> ModuleType:
+    if not source.module.endswith(".py"):
+        if not source.builtin and "" not in sys.path:
+            sys.path.insert(0, "")
+        return importlib.import_module(source.module)
+    path = Path(source.module)
+    if not path.is_file():
+        raise FileNotFoundError(f"there is no file {path}")
+    name = f"ampbench_user_{path.stem}"
+    if name in sys.modules and sys.modules[name].__file__ == str(path):
+        return sys.modules[name]
+    if str(path.parent) not in sys.path:
+        sys.path.insert(0, str(path.parent))
+    spec = importlib.util.spec_from_file_location(name, path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module
+    try:
+        spec.loader.exec_module(module)
+    except BaseException:
+        del sys.modules[name]
+        raise
+    return module
+
+
+def _defaults(source: WorkloadSource) -> dict[str, ParameterValue]:
+    """Return the settable parameters of a user's function: keywords whose default is a number, a bool or a string."""
+    defaults: dict[str, ParameterValue] = {}
+    for name, parameter in inspect.signature(_function(source)).parameters.items():
+        if parameter.kind in (parameter.VAR_KEYWORD, parameter.VAR_POSITIONAL):
+            continue
+        if parameter.default is parameter.empty:
+            raise WorkloadError(f"workload {source.name}: its parameter {name!r} needs a default value")
+        if isinstance(parameter.default, ParameterValue):
+            defaults[name] = parameter.default
+    return defaults
+
+
+def _checked(name: str, returned: object) -> Workload:
+    """Return what a user's function returned as a `Workload`; `WorkloadError` where it breaks the contract."""
+    if isinstance(returned, tuple) and len(returned) in (2, 3):
+        returned = Workload(module=returned[0], inputs=returned[1], loss=returned[2] if len(returned) == 3 else None)
+    if not isinstance(returned, Workload):
+        raise WorkloadError(
+            f"workload {name} returned {_kind(returned)}; "
+            "expected (module, inputs), (module, inputs, loss) or ampbench.Workload"
+        )
+    if not isinstance(returned.module, torch.nn.Module):
+        raise WorkloadError(f"workload {name}: the module is {_kind(returned.module)}; expected a torch.nn.Module")
+    if returned.loss is not None and not callable(returned.loss):
+        raise WorkloadError(f"workload {name}: the loss is {_kind(returned.loss)}; expected a function or None")
+    batches = batches_of(returned.inputs)
+    if not batches:
+        raise WorkloadError(f"workload {name}: the list of batches is empty")
+    for batch in batches:
+        if not isinstance(batch, torch.Tensor | tuple | dict):
+            raise WorkloadError(
+                f"workload {name}: an input is {_kind(batch)}; expected a tensor, a tuple or a dict of inputs"
+            )
+    if isinstance(returned.inputs, list) and returned.targets is not None and len(returned.targets) != len(batches):
+        raise WorkloadError(f"workload {name}: {len(batches)} batches of inputs but {len(returned.targets)} of targets")
+    for label, tensor in [*returned.module.named_parameters(), *returned.module.named_buffers()]:
+        if tensor.device.type != "cpu":
+            raise WorkloadError(
+                f"workload {name}: {label} is on {tensor.device}; return the module on the CPU, ampbench moves it"
+            )
+        if tensor.is_floating_point() and tensor.dtype != torch.float32 and tensor.requires_grad:
+            raise WorkloadError(
+                f"workload {name}: {label} is {tensor.dtype}; return the module in fp32, ampbench casts it"
+            )
+    return returned
+
+
+def batches_of(inputs: object) -> list[Any]:
+    """Return `inputs` as a list of batches: a list is one already."""
+    return inputs if isinstance(inputs, list) else [inputs]
+
+
+def _tensors(tree: object) -> list[torch.Tensor]:
+    return [leaf for leaf in pytree.tree_leaves(tree) if isinstance(leaf, torch.Tensor)]
+
+
+def _kind(value: object) -> str:
+    length = f" of {len(value)}" if isinstance(value, tuple | list) else ""
+    return f"{type(value).__name__}{length}"
+
+
+def _said(error: Exception, source: WorkloadSource) -> str:
+    """Return one line for an exception in a user's code: its type and text, and where in the user's file it arose."""
+    text = " ".join(str(error).split())
+    frames = traceback.extract_tb(error.__traceback__)
+    own = [frame for frame in frames if frame.filename == source.module]
+    place = f" ({Path(own[-1].filename).name}, line {own[-1].lineno})" if own else ""
+    if isinstance(error, SyntaxError) and error.filename:
+        place = f" ({Path(error.filename).name}, line {error.lineno})"
+        text = error.msg
+    return f"{type(error).__name__}: {text}{place}"

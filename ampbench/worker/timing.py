@@ -1,0 +1,90 @@
+"""How long a step takes: warm-up until settled, the steps per sample from the timer-overhead rule, the samples."""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from ampbench.worker.devices import Device
+
+TIMER_SHARE = 1e-4
+"""The timer may cost at most this share of a sample (statistics.md, "timer overhead")."""
+SETTLED = 0.02
+"""Warm-up ends when a chunk is less than this faster than the best one before it."""
+MAX_SAMPLES_PER_ROUND = 200
+"""As many raw samples as a round may store."""
+MIN_SAMPLES = 3
+"""Samples a build takes at least, unless one step alone exceeds its budget: then one."""
+
+
+@dataclass(frozen=True, slots=True)
+class Timing:
+    """What timing one build gave: seconds per step by sample, steps in each sample, steps of warm-up."""
+
+    samples: list[float]
+    steps_per_sample: int
+    warmup_steps: int
+
+
+def time_build(
+    step: Callable[[], None],
+    device: Device,
+    *,
+    budget_seconds: float,
+    max_samples: int,
+    restore: Callable[[], None] | None = None,
+    warm: bool = False,
+) -> Timing:
+    """Time `step` for about `budget_seconds`, warm-up not counted (it takes at most as long again).
+
+    `restore`, called before every sample and outside what is timed, puts training state back. `warm` says that this
+    process has run the same step before, so that a step longer than the budget needs no further warm-up: for such
+    steps a cold start is far below one step's time.
+    """
+    per_step = _one_sample(step, device, restore, 1)
+    if warm and per_step >= budget_seconds:
+        return Timing([per_step], 1, 0)
+    per_step, settled_steps = _settle(step, device, restore, per_step, budget_seconds)
+    count, wanted = plan_samples(per_step, device.timer_seconds, budget_seconds, max_samples)
+    samples = [_one_sample(step, device, restore, count) for _ in range(wanted)]
+    return Timing(samples, count, 1 + settled_steps)
+
+
+def plan_samples(step_seconds: float, timer_seconds: float, budget_seconds: float, max_samples: int) -> tuple[int, int]:
+    """Return (steps per sample, samples) for a step of `step_seconds`.
+
+    A sample is long enough for the timer to be below `TIMER_SHARE` of it, and long enough for `max_samples` to fill
+    the budget; a step longer than the budget gets one sample.
+    """
+    if step_seconds >= budget_seconds:
+        return 1, 1
+    shortest = max(timer_seconds / TIMER_SHARE, budget_seconds / max_samples)
+    count = max(1, math.ceil(shortest / step_seconds))
+    wanted = round(budget_seconds / (count * step_seconds))
+    return count, min(max_samples, max(MIN_SAMPLES, wanted))
+
+
+def _settle(
+    step: Callable[[], None], device: Device, restore: Callable[[], None] | None, per_step: float, budget_seconds: float
+) -> tuple[float, int]:
+    """Run growing chunks until one is no longer faster than the best before it, or the budget is used.
+
+    Return the seconds per step of the last chunk and the steps run. Growing chunks (as in `timeit.autorange`) keep the
+    timer's share small without knowing the step's time.
+    """
+    best, spent, steps, count = per_step, per_step, 0, 1
+    while spent < budget_seconds:
+        now = _one_sample(step, device, restore, count)
+        steps, spent = steps + count, spent + now * count
+        settled = now > best * (1 - SETTLED) and now * count > 100 * device.timer_seconds
+        best, per_step = min(best, now), now
+        if settled and steps >= MIN_SAMPLES:
+            break
+        count = min(2 * count, max(1, int((budget_seconds - spent) / max(now, device.timer_seconds))))
+    return per_step, steps
+
+
+def _one_sample(step: Callable[[], None], device: Device, restore: Callable[[], None] | None, count: int) -> float:
+    if restore is not None:
+        restore()
+        device.synchronize()
+    return device.seconds(step, count) / count

@@ -1,0 +1,206 @@
+import dataclasses
+import math
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ampbench.precisions import PRECISIONS
+from ampbench.records.cases import Case
+from ampbench.worker.data import Generator
+from ampbench.worker.devices import Cpu
+from ampbench.worker.divergence import (
+    References,
+    argmax_agreement,
+    compare,
+    measure_divergence,
+    tensors_in,
+    worst_gradient,
+)
+from ampbench.workload import Workload
+from ampbench.workloads.linear import linear_stack
+
+MakeCase = Callable[..., Case]
+finite = st.floats(-1e3, 1e3, allow_nan=False).filter(lambda value: value == 0 or abs(value) > 1e-3)
+
+
+@given(st.lists(st.tuples(finite, finite), min_size=1, max_size=20))
+def test_distances_agree_with_numpy(pairs: list[tuple[float, float]]) -> None:
+    x, r = np.array(pairs).T
+    found = compare([torch.from_numpy(x.copy())], [torch.from_numpy(r.copy())])
+    assert found.max_abs == pytest.approx(np.abs(x - r).max())
+    if np.linalg.norm(r) == 0:
+        assert found.rel_l2 is None
+        assert "zero" in found.notes[0]
+    else:
+        assert found.rel_l2 == pytest.approx(np.linalg.norm(x - r) / np.linalg.norm(r))
+        if np.linalg.norm(x):
+            assert found.cosine == pytest.approx(x @ r / np.linalg.norm(x) / np.linalg.norm(r), abs=1e-9)
+
+
+def test_a_value_that_is_not_finite_is_counted_and_makes_the_distance_undefined() -> None:
+    reference = [torch.tensor([1.0, 2.0, math.inf, 4.0], dtype=torch.float64)]
+    found = compare([torch.tensor([1.0, math.nan, math.inf, math.inf], dtype=torch.float64)], reference)
+    assert found.nonfinite == 2
+    assert found.rel_l2 is None
+    assert found.cosine is None
+
+
+def test_several_outputs_count_as_one_vector() -> None:
+    split = compare([torch.tensor([3.0]), torch.tensor([4.5])], [torch.tensor([3.0]), torch.tensor([4.0])])
+    assert split.rel_l2 == pytest.approx(0.5 / 5.0)
+
+
+def test_outputs_of_another_shape_are_refused() -> None:
+    with pytest.raises(ValueError, match=r"\(2,\).*\(3,\)"):
+        compare([torch.ones(2)], [torch.ones(3)])
+
+
+def test_the_worst_gradient_is_named_and_negligible_ones_are_passed_over() -> None:
+    reference = {"a": torch.tensor([1.0, 1.0]), "b": torch.tensor([10.0]), "bias": torch.tensor([1e-12])}
+    values = {"a": torch.tensor([1.0, 1.2]), "b": torch.tensor([11.0]), "bias": torch.tensor([1e-3])}
+    name, error = worst_gradient(values, reference)
+    assert name == "a"
+    assert error == pytest.approx(0.2 / math.sqrt(2))
+    assert worst_gradient({"a": torch.tensor([1.0, math.inf])}, reference) == ("a", None)
+
+
+def test_floating_tensors_are_found_in_any_nesting() -> None:
+    @dataclasses.dataclass
+    class Output:
+        logits: torch.Tensor
+        extra: object
+
+    tree = Output(torch.ones(1), {"a": (torch.ones(2), [torch.ones(3)]), "ids": torch.arange(4), "text": "no", "none": None})
+    assert [len(tensor) for tensor in tensors_in(tree)] == [1, 2, 3]
+
+
+@pytest.mark.parametrize(("shape", "targets"), [((4, 3), (4,)), ((2, 3, 5), (2, 5)), ((2, 5, 3), (2, 5))])
+def test_a_classifier_is_recognised_by_its_targets(shape: tuple[int, ...], targets: tuple[int, ...]) -> None:
+    torch.manual_seed(0)
+    output = torch.randn(shape)
+    agreeing, decisions = argmax_agreement([output], [output], torch.zeros(targets, dtype=torch.int64))
+    assert agreeing == decisions == math.prod(targets)
+
+
+def test_what_is_no_classifier_has_no_agreement() -> None:
+    output = torch.randn(4, 3)
+    assert argmax_agreement([output], [output], torch.randn(4)) == (None, None)
+    assert argmax_agreement([output], [output], None) == (None, None)
+    assert argmax_agreement([output], [output], torch.zeros(7, dtype=torch.int64)) == (None, None)
+
+
+def test_flipped_decisions_are_counted() -> None:
+    reference = torch.tensor([[1.0, 0.0], [0.0, 1.0], [1.0, 0.0]])
+    output = torch.tensor([[1.0, 0.0], [1.0, 0.5], [1.0, 0.0]])
+    assert argmax_agreement([output], [reference], torch.zeros(3, dtype=torch.int64)) == (2, 3)
+
+
+def numpy_bf16(values: np.ndarray) -> np.ndarray:
+    """Round fp64 to bf16, to nearest even, by hand: 8 bits of significand."""
+    mantissa, exponent = np.frexp(values)
+    return np.ldexp(np.round(mantissa * 256) / 256, exponent)
+
+
+@pytest.mark.parametrize(
+    ("name", "rounded"), [("bf16_pure", numpy_bf16), ("fp16_pure", lambda values: values.astype(np.float16).astype(float))]
+)
+def test_the_errors_of_linear_stack_agree_with_numpy(
+    name: str, rounded: Callable[[np.ndarray], np.ndarray], case: MakeCase
+) -> None:
+    parameters = {"depth": 3, "width": 64}
+    workload = linear_stack(Generator("linear_stack", 1, parameters, 0), batch_size=32, **parameters)
+    layers = [layer for layer in workload.module if isinstance(layer, torch.nn.Linear)]
+    weights = [(layer.weight.detach().double().numpy(), layer.bias.detach().double().numpy()) for layer in layers]
+
+    def forward(cast: Callable[[np.ndarray], np.ndarray]) -> np.ndarray:
+        x = cast(workload.inputs.double().numpy())
+        for place, (weight, bias) in enumerate(weights):
+            x = cast(x @ cast(weight).T + cast(bias))
+            if place < len(weights) - 1:
+                x = np.maximum(x, 0)
+        return x
+
+    truth, low = forward(lambda values: values), forward(rounded)
+    found = measure_divergence(workload, case(name), Cpu(), References())
+    norm = np.linalg.norm(truth)
+    assert found.output_reference_norm == pytest.approx(norm, rel=1e-12)
+    assert found.output_floor_rel_l2 == pytest.approx(np.linalg.norm(rounded(truth) - truth) / norm, rel=1e-9)
+    # torch accumulates in fp32 and may round the product before adding the bias: the error agrees, not every bit.
+    assert found.output_rel_l2 == pytest.approx(np.linalg.norm(low - truth) / norm, rel=0.1)
+    assert 1 - found.output_cosine == pytest.approx(found.output_rel_l2**2 / 2, rel=0.2)
+
+
+@pytest.mark.parametrize("name", [name for name in PRECISIONS if name != "tf32"])
+def test_every_precision_diverges_by_what_its_dtype_allows(name: str, case: MakeCase, classifier: Workload) -> None:
+    found = measure_divergence(classifier, case(name, "training"), Cpu(), References())
+    low, high = {"float32": (1e-9, 1e-5), "float16": (1e-6, 1e-2), "bfloat16": (1e-5, 1e-1)}[PRECISIONS[name].rounding]
+    assert low < found.output_rel_l2 < high
+    assert low < found.grad_rel_l2 < 10 * high
+    assert found.output_rel_l2 >= 0.3 * found.output_floor_rel_l2
+    assert found.output_nonfinite == found.grad_nonfinite == 0
+    assert found.grad_elements == sum(p.numel() for p in classifier.module.parameters())
+    assert found.grad_worst_parameter in dict(classifier.module.named_parameters())
+    assert abs(found.loss - found.reference_loss) < high * 10
+    assert 0 < found.param_rel_l2 < high
+    assert found.argmax_decisions == 8
+    assert (found.scaler_scale is not None) == (name == "fp16_autocast")
+
+
+def test_the_fp32_error_is_that_of_fp32_whatever_the_precision(case: MakeCase, classifier: Workload) -> None:
+    references = References()
+    fp32 = measure_divergence(classifier, case("fp32"), Cpu(), references)
+    bf16 = measure_divergence(classifier, case("bf16_autocast"), Cpu(), references)
+    assert bf16.output_fp32_rel_l2 == fp32.output_rel_l2 == fp32.output_fp32_rel_l2
+    assert (bf16.weights_digest, bf16.inputs_digest) == (fp32.weights_digest, fp32.inputs_digest)
+
+
+def test_a_reference_of_zero_is_said_to_be_undefined(case: MakeCase) -> None:
+    linear = torch.nn.Linear(4, 4)
+    torch.nn.init.zeros_(linear.weight)
+    torch.nn.init.zeros_(linear.bias)
+    found = measure_divergence(Workload(module=linear, inputs=torch.randn(2, 4)), case("bf16_pure"), Cpu(), References())
+    assert found.output_rel_l2 is None
+    assert found.output_floor_rel_l2 is None
+    assert any("zero" in note for note in found.notes)
+
+
+def test_an_overflow_in_fp16_is_counted(case: MakeCase) -> None:
+    class Sum(torch.nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return x.sum(1, keepdim=True)
+
+    found = measure_divergence(Workload(module=Sum(), inputs=torch.full((1, 4096), 16.0)), case("fp16_pure"), Cpu(), References())
+    assert found.output_nonfinite == 1
+    assert found.output_rel_l2 is None
+
+
+def test_gradients_that_underflow_without_a_scaler_are_counted_as_flushed(case: MakeCase) -> None:
+    workload = Workload(
+        module=torch.nn.Linear(8, 8), inputs=torch.randn(4, 8), loss=lambda output: 1e-9 * output.square().sum()
+    )
+    pure = measure_divergence(workload, case("fp16_pure", "training"), Cpu(), References())
+    scaled = measure_divergence(workload, case("fp16_autocast", "training"), Cpu(), References())
+    assert pure.grad_flushed > 0.9 * pure.grad_elements
+    assert scaled.grad_flushed < pure.grad_flushed
+    assert scaled.skipped_steps == 0
+
+
+def test_dropout_is_switched_off_and_said_so(case: MakeCase) -> None:
+    module = torch.nn.Sequential(torch.nn.Linear(64, 64), torch.nn.Dropout(0.5))
+    workload = Workload(module=module, inputs=torch.randn(8, 64), loss=lambda output: output.square().mean())
+    found = measure_divergence(workload, case("bf16_autocast", "training"), Cpu(), References())
+    assert found.output_rel_l2 < 1e-2
+    assert any("dropout" in note for note in found.notes)
+
+
+def test_a_forward_without_a_floating_output_is_refused(case: MakeCase) -> None:
+    class Ids(torch.nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return x.argmax(1)
+
+    with pytest.raises(TypeError, match="no floating tensor"):
+        measure_divergence(Workload(module=Ids(), inputs=torch.randn(2, 4)), case(), Cpu(), References())

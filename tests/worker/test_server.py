@@ -1,0 +1,186 @@
+"""The server with real processes: what a worker does to itself becomes a reply, and the next request is served."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from ampbench.records.cases import Case, WorkloadSource
+from ampbench.records.requests import Reply, Request
+from ampbench.running.channel import ServerChannel
+
+NETWORK = """
+import os, time, torch
+
+class Odd(torch.nn.Module):
+    def __init__(self, kind):
+        super().__init__()
+        self.kind, self.linear = kind, torch.nn.Linear(4, 4)
+
+    def forward(self, x):
+        if self.kind == "abort":
+            os.abort()
+        if self.kind == "sleep":
+            time.sleep(1e6)
+        if self.kind == "raise":
+            raise RuntimeError("no luck\\ntoday")
+        if self.kind == "exit":
+            print("my last words", flush=True)
+            os._exit(3)
+        if self.kind == "kill":
+            os.kill(os.getpid(), 9)
+        if self.kind == "hog":
+            keep = []
+            while True:
+                keep.append(bytearray(os.urandom(1 << 20)) * 64)
+        if self.kind == "huge":
+            torch.empty(1 << 60)
+        return self.linear(x)
+
+def net(kind="fine"):
+    if kind == "unbuildable":
+        os.abort()
+    return Odd(kind), torch.randn(2, 4)
+"""
+
+
+@pytest.fixture(scope="module")
+def channel() -> Iterator[ServerChannel]:
+    opened = ServerChannel()
+    yield opened
+    opened.close()
+
+
+@pytest.fixture
+def ask(channel: ServerChannel, tmp_path: Path, case: Callable[..., Case]) -> Callable[..., Reply]:
+    path = tmp_path / "odd.py"
+    path.write_text(NETWORK)
+    source = WorkloadSource(name="odd.py:net", family="user", module=str(path), function="net", builtin=False)
+
+    def ask(kind: str = "fine", what: str = "round", **changes: object) -> Reply:
+        planned = case(workload="odd.py:net", parameters={"kind": kind}, batch_size=None)
+        values = {"timeout_seconds": 60.0, "min_run_seconds": 0.01, "threads": 1, **changes}
+        if what == "describe":
+            return channel.serve(Request(kind=what, source=source, parameters={"kind": kind}, **values))
+        return channel.serve(Request(kind=what, source=source, case=planned, **values))
+
+    return ask
+
+
+def test_a_round_comes_back_with_samples_of_every_build(ask: Callable[..., Reply]) -> None:
+    found = ask(round=3, server=2, builds=4).round
+    assert (found.round, found.server, len(found.samples)) == (3, 2, 4)
+    assert all(seconds > 0 for build in found.samples for seconds in build)
+    assert sum(map(len, found.samples)) <= 200
+    assert found.rss_peak_bytes > 0
+
+
+@pytest.mark.parametrize(
+    ("kind", "cause", "message"),
+    [
+        ("abort", "crash", "ended by signal SIGABRT"),
+        ("sleep", "time-out", "no result within 1 s (--timeout)"),
+        ("raise", "exception", "RuntimeError: no luck today"),
+        ("exit", "crash", "ended with status 3"),
+        ("kill", "killed", "ended by signal SIGKILL"),
+        ("huge", "out of memory", "RuntimeError"),
+    ],
+)
+def test_what_goes_wrong_in_forward_is_a_failure_with_its_cause(
+    ask: Callable[..., Reply], kind: str, cause: str, message: str
+) -> None:
+    failure = ask(kind, timeout_seconds=1.0 if kind == "sleep" else 60.0).failure
+    assert failure.cause == cause
+    assert failure.message.startswith(message)
+    assert failure.stage == "round"
+    assert ask().round is not None
+
+
+def test_a_workload_that_allocates_without_bound_is_stopped_at_the_limit(ask: Callable[..., Reply]) -> None:
+    failure = ask("hog", memory_limit_bytes=1500 << 20).failure
+    assert failure.cause == "memory limit"
+    assert "1.5 GiB resident" in failure.message
+    assert ask().round is not None
+
+
+def test_an_exception_keeps_the_last_frames_of_the_users_code(ask: Callable[..., Reply]) -> None:
+    frames = ask("raise").failure.frames
+    assert "odd.py" in frames[-1]
+    assert "raise RuntimeError" in frames[-1]
+
+
+def test_a_crash_keeps_the_last_words(ask: Callable[..., Reply]) -> None:
+    assert ask("exit").failure.frames == ["my last words"]
+
+
+def test_a_workload_that_kills_its_process_when_built_is_a_problem_not_a_failure(ask: Callable[..., Reply]) -> None:
+    assert "SIGABRT" in ask("unbuildable", "describe").problem
+    assert ask(what="describe").description.parameters == {"kind": "fine"}
+
+
+def test_passes_can_share_a_process_and_rounds_have_their_own(ask: Callable[..., Reply]) -> None:
+    assert ask(what="divergence").divergence is not None
+    assert ask(what="memory", fresh=False).memory is not None
+    assert ask(fresh=True).round is not None
+
+
+def test_a_server_that_is_killed_is_a_failure_of_the_case(case: Callable[..., Case]) -> None:
+    channel = ServerChannel()
+    os.kill(channel._process.pid, signal.SIGKILL)
+    failure = channel.serve(Request(kind="round", case=case())).failure
+    assert failure.cause == "killed"
+    assert not channel.alive
+
+
+def test_a_server_and_its_worker_end_with_the_driver(tmp_path: Path) -> None:
+    (tmp_path / "odd.py").write_text(NETWORK)
+    script = f"""
+import os
+from ampbench.records.cases import Case, WorkloadSource
+from ampbench.records.requests import Request
+from ampbench.running.channel import ServerChannel
+channel = ServerChannel()
+print(channel._process.pid, flush=True)
+source = WorkloadSource(name="n", family="user", module={str(tmp_path / "odd.py")!r}, function="net", builtin=False)
+case = Case(workload="n", family="user", parameters={{"kind": "sleep"}}, precision="fp32", device="cpu", phase="inference",
+            path="eager", batch_size=None, input_dtype="fp32", memory_format="contiguous")
+channel.serve(Request(kind="round", source=source, case=case))
+"""
+    driver = subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE)
+    server = int(driver.stdout.readline())
+    children = Path(f"/proc/{server}/task/{server}/children")
+    worker = None
+    while not worker:
+        worker = children.read_text().split()
+        time.sleep(0.02)
+    driver.kill()
+    driver.wait()
+    driver.stdout.close()
+    for pid in (server, int(worker[0])):
+        for _ in range(500):
+            if not alive(pid):
+                break
+            time.sleep(0.02)
+        assert not alive(pid)
+
+
+def alive(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] != "Z"
+    except OSError:
+        return False
+
+
+def test_an_interpreter_without_torch_is_one_clear_line(tmp_path: Path) -> None:
+    from ampbench.errors import NothingToRunError
+
+    fake = tmp_path / "python"
+    fake.write_text("#!/bin/sh\necho \"ModuleNotFoundError: No module named 'torch'\" >&2\nexit 1\n")
+    fake.chmod(0o755)
+    with pytest.raises(NothingToRunError, match="No module named 'torch'"):
+        ServerChannel(str(fake))

@@ -1,0 +1,84 @@
+from pathlib import Path
+
+import pytest
+
+from ampbench.errors import WorkloadError
+from ampbench.records.cases import WorkloadSource
+from ampbench.worker.data import digest, named_tensors
+from ampbench.worker.sources import build_workload, describe_workload, items_per_step
+
+GOOD = """
+import torch
+from ampbench import Workload
+
+def pair(width=4, batch_size=2, name="x"):
+    return torch.nn.Linear(width, width), torch.randn(batch_size, width)
+
+def triple():
+    return torch.nn.Linear(4, 4), torch.randn(3, 4), lambda output: output.sum()
+
+def whole():
+    return Workload(module=torch.nn.Conv2d(3, 4, 3), inputs=torch.randn(2, 3, 8, 8), items_per_step=7, version=3)
+"""
+
+
+def source_of(folder: Path, text: str, function: str) -> WorkloadSource:
+    path = folder / f"net_{abs(hash(text))}.py"
+    path.write_text(text)
+    return WorkloadSource(name=f"{path.name}:{function}", family="user", module=str(path), function=function, builtin=False)
+
+
+def test_a_pair_a_triple_and_a_workload_are_accepted(tmp_path: Path) -> None:
+    pair = describe_workload(source_of(tmp_path, GOOD, "pair"), {"width": 8}, 0)
+    assert pair.parameters == {"width": 8, "batch_size": 2, "name": "x"}
+    assert (pair.has_loss, pair.items_per_step, pair.channels_last) == (False, 2.0, False)
+    assert describe_workload(source_of(tmp_path, GOOD, "triple"), {}, 0).has_loss
+    whole = describe_workload(source_of(tmp_path, GOOD, "whole"), {}, 0)
+    assert (whole.items_per_step, whole.version, whole.channels_last) == (7.0, 3, True)
+
+
+def test_the_same_seed_makes_the_same_weights_and_another_seed_others(tmp_path: Path) -> None:
+    source = source_of(tmp_path, GOOD, "pair")
+    first, again, other = (
+        digest(named_tensors(build_workload(source, {}, seed).module)) for seed in (0, 0, 1)
+    )
+    assert first == again != other
+
+
+def test_items_default_to_the_length_of_the_first_input(tmp_path: Path) -> None:
+    assert items_per_step(build_workload(source_of(tmp_path, GOOD, "triple"), {}, 0)) == 3.0
+
+
+@pytest.mark.parametrize(
+    ("text", "function", "message"),
+    [
+        ("def f(:\n", "f", r"cannot be imported: SyntaxError: .* line 1"),
+        ("import nosuchpackage\n", "f", r"cannot be imported: ModuleNotFoundError: No module named 'nosuchpackage' .*line 1"),
+        ("def build(): ...\n", "biuld", r"no function 'biuld'; its functions: build"),
+        ("f = 3\n", "f", r"is int, not a function"),
+        ("def f():\n    raise ValueError('no weights')\n", "f", r"cannot be built: ValueError: no weights \(net_\S+, line 2\)"),
+        ("def f(): return 42\n", "f", r"returned int; expected \(module, inputs\)"),
+        ("def f(): return (1, 2, 3, 4)\n", "f", r"returned tuple of 4"),
+        ("def f(): return ('net', 2)\n", "f", r"the module is str; expected a torch.nn.Module"),
+        ("import torch\ndef f(): return torch.nn.ReLU(), 3\n", "f", r"an input is int; expected a tensor"),
+        ("import torch\ndef f(): return torch.nn.ReLU(), []\n", "f", r"list of batches is empty"),
+        ("import torch\ndef f(): return torch.nn.ReLU(), torch.ones(2), 3\n", "f", r"the loss is int"),
+        ("import torch\ndef f(): return torch.nn.Linear(2, 2).half(), torch.ones(2)\n", "f", r"weight is torch.float16"),
+        ("import torch\ndef f(width): return torch.nn.ReLU(), torch.ones(2)\n", "f", r"'width' needs a default"),
+    ],
+)
+def test_a_broken_contract_is_one_clear_line(tmp_path: Path, text: str, function: str, message: str) -> None:
+    with pytest.raises(WorkloadError, match=message) as caught:
+        describe_workload(source_of(tmp_path, text, function), {}, 0)
+    assert "\n" not in str(caught.value)
+
+
+def test_an_unknown_parameter_is_answered_with_the_known_ones(tmp_path: Path) -> None:
+    with pytest.raises(WorkloadError, match="no parameter 'widht'; its parameters: width, batch_size, name"):
+        describe_workload(source_of(tmp_path, GOOD, "pair"), {"widht": 3}, 0)
+
+
+def test_modules_beside_the_users_file_can_be_imported(tmp_path: Path) -> None:
+    (tmp_path / "sibling_module.py").write_text("WIDTH = 6\n")
+    text = "import torch\nfrom sibling_module import WIDTH\ndef f(): return torch.nn.Linear(WIDTH, 1), torch.ones(1, WIDTH)\n"
+    assert build_workload(source_of(tmp_path, text, "f"), {}, 0).module.in_features == 6

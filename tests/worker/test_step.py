@@ -1,0 +1,148 @@
+import dataclasses
+from collections.abc import Callable
+
+import pytest
+import torch
+
+from ampbench.precisions import PRECISIONS
+from ampbench.records.cases import Case
+from ampbench.worker.devices import Cpu
+from ampbench.worker.step import Step
+from ampbench.workload import Workload
+
+MakeCase = Callable[..., Case]
+
+
+class Dtypes(torch.nn.Module):
+    """Remembers the dtypes that a linear layer sees and makes."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = torch.nn.Linear(4, 4)
+        self.seen: list[tuple[torch.dtype, torch.dtype, torch.dtype]] = []
+
+    def forward(self, x: torch.Tensor, ids: torch.Tensor) -> torch.Tensor:
+        assert ids.dtype == torch.int64
+        y: torch.Tensor = self.linear(x)
+        self.seen.append((x.dtype, self.linear.weight.dtype, y.dtype))
+        return y
+
+
+@pytest.mark.parametrize("name", PRECISIONS)
+def test_inputs_weights_and_outputs_have_the_dtypes_of_the_precision(name: str, case: MakeCase) -> None:
+    row = PRECISIONS[name]
+    workload = Workload(module=Dtypes(), inputs=(torch.randn(2, 4), torch.arange(2)))
+    step = Step(workload, case(name), Cpu())
+    step.run()
+    storage = getattr(torch, row.storage)
+    result = getattr(torch, row.autocast or row.storage)
+    assert step.module.seen == [(storage, storage, result)]
+    assert workload.module.linear.weight.dtype == torch.float32
+
+
+def test_the_reference_runs_in_fp64_without_autocast(case: MakeCase) -> None:
+    workload = Workload(module=Dtypes(), inputs=(torch.randn(2, 4), torch.arange(2)))
+    step = Step(workload, case("bf16_autocast"), Cpu(), reference=True)
+    step.run()
+    assert step.module.seen == [(torch.float64,) * 3]
+
+
+def test_autocast_is_off_again_when_forward_raises(case: MakeCase) -> None:
+    class Raises(torch.nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            raise RuntimeError("within")
+
+    step = Step(Workload(module=Raises(), inputs=torch.ones(1)), case("bf16_autocast"), Cpu())
+    with pytest.raises(RuntimeError, match="within"):
+        step.run()
+    assert not torch.is_autocast_enabled("cpu")
+
+
+@pytest.mark.parametrize("name", PRECISIONS)
+def test_restoring_makes_the_next_training_step_the_same_again(name: str, case: MakeCase, classifier: Workload) -> None:
+    step = Step(classifier, case(name, "training"), Cpu())
+    step.start_training(None)
+
+    def three_steps() -> list[torch.Tensor]:
+        step.restore()
+        for _ in range(3):
+            step.run()
+        state = [value for entry in step.optimizer.state.values() for value in entry.values() if value is not None]
+        return [tensor.detach().clone() for tensor in [*step.module.parameters(), *step.module.buffers(), *state]]
+
+    first, second = three_steps(), three_steps()
+    initial = [tensor for tensor in classifier.module.parameters()]
+    assert any(not torch.equal(now.float(), then) for now, then in zip(first, initial, strict=False))
+    assert all(torch.equal(a, b) for a, b in zip(first, second, strict=True))
+
+
+def test_only_fp16_autocast_training_scales_its_gradients(case: MakeCase, classifier: Workload) -> None:
+    with_scaler = {name for name in PRECISIONS if Step(classifier, case(name, "training"), Cpu()).scaler is not None}
+    assert with_scaler == {"fp16_autocast"}
+    assert Step(classifier, case("fp16_autocast", "inference"), Cpu()).scaler is None
+    assert Step(classifier, case("fp16_autocast", "training", scaler=False), Cpu()).scaler is None
+
+
+def test_the_scale_settles_where_gradients_are_finite_and_leaves_weights_alone(
+    case: MakeCase, classifier: Workload
+) -> None:
+    large = dataclasses.replace(classifier, loss=lambda out, target: 1e3 * torch.nn.functional.cross_entropy(out, target))
+    step = Step(large, case("fp16_autocast", "training"), Cpu())
+    before = {name: tensor.clone() for name, tensor in step.module.state_dict().items()}
+    refused = step.settle_scaler()
+    assert refused > 0
+    assert step.scaler.get_scale() == 65536.0 / 2**refused
+    assert all(torch.equal(tensor, before[name]) for name, tensor in step.module.state_dict().items())
+    gradients = step.unscaled_gradients()
+    assert all(torch.isfinite(gradient).all() for gradient in gradients.values())
+    assert step.apply_gradients()
+
+
+def test_batches_take_turns(case: MakeCase) -> None:
+    batches = [torch.full((2, 3), float(n)) for n in range(3)]
+    step = Step(Workload(module=torch.nn.Identity(), inputs=batches), case(), Cpu())
+    seen = []
+    for _ in range(4):
+        step.run()
+        seen.append(float(step.output[0, 0]))
+    assert seen == [0.0, 1.0, 2.0, 0.0]
+
+
+def test_keyword_inputs_are_passed_by_name(case: MakeCase) -> None:
+    class Difference(torch.nn.Module):
+        def forward(self, *, a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+            return a - b
+
+    step = Step(Workload(module=Difference(), inputs={"b": torch.ones(2), "a": torch.full((2,), 3.0)}), case(), Cpu())
+    step.run()
+    assert step.output.tolist() == [2.0, 2.0]
+
+
+def test_channels_last_reaches_weights_and_images(case: MakeCase) -> None:
+    workload = Workload(module=torch.nn.Conv2d(3, 8, 3), inputs=torch.randn(2, 3, 8, 8))
+    step = Step(workload, case(memory_format="channels_last"), Cpu())
+    step.run()
+    assert step.module.weight.is_contiguous(memory_format=torch.channels_last)
+    assert step.batches[0].is_contiguous(memory_format=torch.channels_last)
+
+
+@pytest.mark.parametrize("name", ["fp32", "bf16_autocast", "bf16_pure"])
+def test_a_traced_network_gives_what_the_eager_one_gives(name: str, case: MakeCase, classifier: Workload) -> None:
+    eager, traced = (Step(classifier, case(name, path=path), Cpu()) for path in ("eager", "traced"))
+    eager.run()
+    seconds = traced.prepare_path("traced")
+    assert seconds > 0
+    assert torch.is_autocast_cache_enabled()
+    torch.testing.assert_close(traced.output, eager.output)
+
+
+@pytest.mark.slow
+def test_a_compiled_network_gives_what_the_eager_one_gives(case: MakeCase, classifier: Workload) -> None:
+    eager, compiled = (Step(classifier, case("bf16_autocast", path=path), Cpu()) for path in ("eager", "compiled"))
+    eager.run()
+    assert compiled.prepare_path("compiled") > 0
+    torch.testing.assert_close(compiled.output, eager.output, rtol=2e-2, atol=2e-2)
+
+
+def test_eager_needs_no_preparation(case: MakeCase, classifier: Workload) -> None:
+    assert Step(classifier, case(), Cpu()).prepare_path("eager") is None
