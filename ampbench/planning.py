@@ -1,0 +1,282 @@
+"""From what a user selected to an ordered list of cases, each runnable or skipped with a reason."""
+
+import ast
+import importlib.metadata
+import itertools
+import re
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from ampbench.errors import NothingToRunError, UnknownNameError, UsageError, WorkloadError
+from ampbench.precisions import PRECISIONS, SHORT_DTYPES, Precision, find_precision
+from ampbench.records.cases import Case, ParameterValue, WorkloadSource
+from ampbench.records.environments import Environment
+from ampbench.records.requests import Description
+from ampbench.records.runs import Selection
+from ampbench.workloads.index import FAMILIES, PRESETS, WORKLOADS, WorkloadSpec, resolve_parameters
+from ampbench.workloads.index import source as builtin_source
+
+DEVICES = ("cpu", "cuda", "xpu")
+PHASES = ("inference", "training")
+PATHS = ("eager", "compiled", "traced")
+MEMORY_FORMATS = ("contiguous", "channels_last")
+ENTRY_POINTS = "ampbench.workloads"
+
+Describe = Callable[[WorkloadSource, Mapping[str, ParameterValue]], Description]
+"""Builds a user's workload once, somewhere else, and says what it is; raises `WorkloadError` where that fails."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlannedCase:
+    """A case and where its workload comes from; `skip` is why it will not be measured, empty where it will."""
+
+    case: Case
+    source: WorkloadSource
+    skip: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class _Variant:
+    """One workload with its resolved parameters, and what it offers."""
+
+    source: WorkloadSource
+    parameters: Mapping[str, ParameterValue]
+    phases: tuple[str, ...]
+    images: bool
+    has_loss: bool
+    unavailable: str
+
+
+def make_plan(selection: Selection, environment: Environment, describe: Describe) -> list[PlannedCase]:
+    """Return the cases of `selection` on the machine of `environment`, in table order, without duplicates.
+
+    Raises `UsageError` for a name or value that cannot be meant, and `NothingToRunError` where nothing is selected.
+    """
+    check_selection(selection)
+    devices = selection.devices or [default_device(environment)]
+    precisions = list(dict.fromkeys(map(find_precision, selection.precisions))) or list(PRECISIONS.values())
+    paths = selection.paths or ["eager"]
+    formats = selection.memory_formats or ["contiguous"]
+    plan: dict[str, PlannedCase] = {}
+    for device in devices:
+        for variant in _variants(selection, environment, device, describe):
+            phases = [phase for phase in PHASES if phase in (selection.phases or variant.phases)]
+            for phase, path, memory_format, precision in itertools.product(phases, paths, formats, precisions):
+                parameters = dict(variant.parameters)
+                batch_size = parameters.pop("batch_size", None)
+                case = Case(
+                    workload=variant.source.name,
+                    family=variant.source.family,
+                    parameters=parameters,
+                    precision=precision.name,
+                    device=device,
+                    phase=phase,
+                    path=path,
+                    batch_size=batch_size if isinstance(batch_size, int) else None,
+                    input_dtype=SHORT_DTYPES[precision.storage],
+                    memory_format=memory_format,
+                    scaler=selection.scaler or not (precision.scaler and phase == "training"),
+                )
+                if matches(selection.keyword, case.case_id):
+                    skip = _why_not(case, variant, precision, environment)
+                    plan.setdefault(case.case_id, PlannedCase(case=case, source=variant.source, skip=skip))
+    if not plan:
+        where = "" if selection.workloads else " in the default suite; 'ampbench run all' selects every workload"
+        raise NothingToRunError(f"nothing is selected: no case matches -k {selection.keyword!r}{where}")
+    return list(plan.values())
+
+
+def check_selection(selection: Selection) -> list[WorkloadSource]:
+    """Return the selected workloads (the default suite's, if none is named), after checking all that needs no torch.
+
+    Raises `UsageError`, with the nearest names, for whatever cannot be meant on any machine.
+    """
+    for kind, names, known in (
+        ("device", selection.devices, DEVICES),
+        ("phase", selection.phases, PHASES),
+        ("path", selection.paths, PATHS),
+        ("memory format", selection.memory_formats, MEMORY_FORMATS),
+        ("preset", [selection.preset] if selection.preset else [], PRESETS),
+    ):
+        for name in names:
+            if name not in known:
+                raise UnknownNameError(kind, name, known)
+    for name in selection.precisions:
+        find_precision(name)
+    matches(selection.keyword, "")
+    sources = [source for name in selection.workloads for source in find_sources(name)]
+    if not sources:
+        sources = [builtin_source(spec) for spec in WORKLOADS.values() if spec.suite]
+    sources = list(dict.fromkeys(sources))
+    names = [source.name for source in sources]
+    for key in selection.overrides:
+        workload, dot, parameter = key.rpartition(".")
+        if dot and workload not in names:
+            raise UnknownNameError("selected workload in --set", workload, names)
+        if not dot:
+            _check_settable("--set", parameter, sources)
+    for parameter in selection.sweeps:
+        _check_settable("--sweep", parameter, sources)
+    for source in sources:
+        if source.builtin:
+            resolve_parameters(WORKLOADS[source.name], selection.preset or PRESETS[0], overrides_of(source, selection))
+    return sources
+
+
+def default_device(environment: Environment) -> str:
+    """Return the accelerator of this machine, else the CPU."""
+    return next((device.type for device in environment.devices if device.available and device.type != "cpu"), "cpu")
+
+
+def default_preset(device: str) -> str:
+    """Return the preset for workloads on `device`: small fits a CPU, large fills a data-centre GPU."""
+    return "small" if device == "cpu" else "large"
+
+
+def matches(expression: str, case_id: str) -> bool:
+    """Return whether `case_id` satisfies `expression`: parts of ids joined by and, or, not and parentheses.
+
+    An empty expression matches everything; matching ignores case. Raises `UsageError` for a malformed expression.
+    """
+    if not expression.strip():
+        return True
+    words: list[str] = []
+
+    def number(match: re.Match[str]) -> str:
+        if match[0] in ("and", "or", "not", "(", ")"):
+            return f" {match[0]} "
+        words.append(match[0])
+        return f" w{len(words) - 1} "
+
+    rewritten = re.sub(r"[()]|[^\s()]+", number, expression)
+    try:
+        tree = ast.parse(rewritten.strip(), mode="eval").body
+    except SyntaxError:
+        raise UsageError(f"-k {expression!r} is not an expression of names joined by and, or, not, ( and )") from None
+
+    def holds(node: ast.expr) -> bool:
+        match node:
+            case ast.BoolOp(op=ast.And(), values=values):
+                return all(holds(value) for value in values)
+            case ast.BoolOp(values=values):
+                return any(holds(value) for value in values)
+            case ast.UnaryOp(op=ast.Not(), operand=operand):
+                return not holds(operand)
+            case ast.Name(id=name):
+                return words[int(name[1:])].lower() in case_id.lower()
+        raise UsageError(f"-k {expression!r} is not an expression of names joined by and, or, not, ( and )")
+
+    return holds(tree)
+
+
+def find_sources(name: str) -> list[WorkloadSource]:
+    """Return the workloads that `name` means: a workload, a family, `all`, an entry point, or `file.py:function`."""
+    if name == "all":
+        return [builtin_source(spec) for spec in WORKLOADS.values()]
+    if name in FAMILIES:
+        return [builtin_source(spec) for spec in WORKLOADS.values() if spec.family == name]
+    if name in WORKLOADS:
+        return [builtin_source(WORKLOADS[name])]
+    entries = {entry.name: entry for entry in importlib.metadata.entry_points(group=ENTRY_POINTS)}
+    if name in entries:
+        module, _, function = entries[name].value.partition(":")
+        return [WorkloadSource(name=name, family="user", module=module, function=function, builtin=False)]
+    module, colon, function = name.rpartition(":")
+    if not colon:
+        if name.endswith(".py") or "/" in name:
+            raise WorkloadError(f"{name}: name the function that returns the network, as in {name}:build")
+        raise UnknownNameError("workload", name, [*WORKLOADS, *FAMILIES, *entries, "all"])
+    if not module or not function.isidentifier():
+        raise WorkloadError(f"{name} is not a workload: expected path/to/file.py:function or package.module:function")
+    if module.endswith(".py"):
+        path = Path(module).expanduser().resolve()
+        if not path.is_file():
+            raise WorkloadError(f"there is no file {module}")
+        return [
+            WorkloadSource(
+                name=f"{path.name}:{function}", family="user", module=str(path), function=function, builtin=False
+            )
+        ]
+    return [WorkloadSource(name=name, family="user", module=module, function=function, builtin=False)]
+
+
+def _variants(selection: Selection, environment: Environment, device: str, describe: Describe) -> Iterator[_Variant]:
+    suite = not selection.workloads
+    for source in check_selection(selection):
+        spec = WORKLOADS[source.name] if source.builtin else None
+        settable = spec.small if spec else describe(source, overrides_of(source, selection)).parameters
+        sweeps = {name: values for name, values in selection.sweeps.items() if name in settable}
+        for values in itertools.product(*sweeps.values()):
+            settings = {**overrides_of(source, selection, settable), **dict(zip(sweeps, values, strict=True))}
+            if spec is not None:
+                yield _builtin_variant(
+                    spec, source, selection.preset or default_preset(device), settings, environment, suite
+                )
+            else:
+                found = describe(source, settings)
+                yield _Variant(source, found.parameters, PHASES, found.channels_last, found.has_loss, "")
+
+
+def _builtin_variant(
+    spec: WorkloadSpec,
+    source: WorkloadSource,
+    preset: str,
+    settings: Mapping[str, ParameterValue],
+    environment: Environment,
+    suite: bool,
+) -> _Variant:
+    unavailable = environment.unavailable.get("torchvision", "") if spec.needs_torchvision else ""
+    return _Variant(
+        source=source,
+        parameters=resolve_parameters(spec, preset, settings),
+        phases=spec.suite if suite else PHASES,
+        images=spec.images,
+        has_loss=True,
+        unavailable=f"torchvision cannot be imported ({unavailable})" if unavailable else "",
+    )
+
+
+def _check_settable(option: str, parameter: str, sources: list[WorkloadSource]) -> None:
+    """Raise `UsageError` where no selected workload has `parameter`; users' workloads are asked once they are built."""
+    known = {name for source in sources if source.builtin for name in WORKLOADS[source.name].small}
+    if parameter not in known and all(source.builtin for source in sources):
+        raise UnknownNameError(f"parameter in {option}", parameter, sorted(known))
+
+
+def overrides_of(
+    source: WorkloadSource, selection: Selection, settable: Mapping[str, ParameterValue] | None = None
+) -> dict[str, ParameterValue]:
+    """Return the overrides meant for `source`: NAME.PARAM, or a bare PARAM where it has one of that name.
+
+    `settable` are the workload's parameters, where they are known only once it is built.
+    """
+    if settable is None:
+        settable = WORKLOADS[source.name].small if source.builtin else {}
+    found: dict[str, ParameterValue] = {}
+    for key, value in selection.overrides.items():
+        workload, dot, parameter = key.rpartition(".")
+        if (dot and workload == source.name) or (not dot and parameter in settable):
+            found[parameter] = value
+    return found
+
+
+def _why_not(case: Case, variant: _Variant, precision: Precision, environment: Environment) -> str:
+    """Return why `case` cannot be measured on this machine, or nothing."""
+    device = environment.device(case.device)
+    if device is None or not device.available:
+        return f"{case.device} is not available: {device.reason if device else 'unknown to this torch'}"
+    if variant.unavailable:
+        return variant.unavailable
+    if precision.tf32 and not device.tf32:
+        return f"{case.device} has no tf32"
+    dtype = SHORT_DTYPES[precision.autocast or precision.storage]
+    if device.arithmetic.get(dtype) == "unavailable":
+        return f"{case.device} does not support {dtype}"
+    if case.phase == "training" and not variant.has_loss:
+        return "no loss given"
+    if case.phase == "training" and case.path != "eager":
+        return f"path {case.path} is measured in inference only"
+    if case.memory_format == "channels_last" and not variant.images:
+        return "channels_last needs images (inputs of four dimensions)"
+    return ""

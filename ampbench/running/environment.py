@@ -1,0 +1,25 @@
+"""Asks a worker process what this machine and installation are."""
+
+import sys
+
+from ampbench.errors import AmpbenchError
+from ampbench.records.environments import Environment
+from ampbench.records.requests import Request
+from ampbench.running.channel import Channel, ServerChannel
+
+
+def probe(python: str = sys.executable) -> Environment:
+    """Return the environment of interpreter `python`; `NothingToRunError` where it has no torch to measure."""
+    channel = ServerChannel(python)
+    try:
+        return ask_environment(channel)
+    finally:
+        channel.close()
+
+
+def ask_environment(channel: Channel, threads: int = 0) -> Environment:
+    """Return the environment that the workers of `channel` see; `threads` as in `Request`."""
+    reply = channel.serve(Request(kind="environment", threads=threads, timeout_seconds=120.0))
+    if reply.environment is None:
+        raise AmpbenchError(f"the environment could not be read: {reply.problem}")
+    return reply.environment

@@ -1,0 +1,221 @@
+"""One session of measuring, from a selection to a complete run file."""
+
+import dataclasses
+import secrets
+import subprocess
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+
+from ampbench import __version__
+from ampbench.errors import NothingToRunError, UsageError, WorkloadError
+from ampbench.planning import PHASES, PlannedCase, check_selection, make_plan
+from ampbench.records.cases import ParameterValue, WorkloadSource
+from ampbench.records.environments import Environment
+from ampbench.records.measurements import Skip
+from ampbench.records.requests import Description, Request
+from ampbench.records.runs import SCHEMA, Footer, Header, Selection, Settings
+from ampbench.running.channel import Channel, InProcess, OpenChannel, ServerChannel
+from ampbench.running.driver import Watch, drive
+from ampbench.running.environment import ask_environment
+from ampbench.running.schedule import Task, TaskKey, make_schedule
+from ampbench.store import RunWriter, StoredRun
+from ampbench.workloads.index import WORKLOADS
+
+MEMORY_SHARE = 0.85
+"""The default limit of a worker's resident memory, as a share of what is available when the session starts."""
+
+
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """A session ready to measure: what is where, what will be done, and the channels that will do it."""
+
+    selection: Selection
+    settings: Settings
+    environment: Environment
+    plan: list[PlannedCase]
+    servers: list[list[Task]]
+    open_channel: OpenChannel
+    first_server: int
+
+
+@contextmanager
+def prepare(selection: Selection, settings: Settings, resumed: StoredRun | None = None) -> Iterator[Prepared]:
+    """Plan a session: everything that can be wrong with `selection` is raised here, before anything is measured.
+
+    The server that answers what the machine is and builds users' workloads once also serves the first round. With
+    `resumed`, only what that run lacks is scheduled; raises `UsageError` where the environment is no longer the same.
+    """
+    sources = check_selection(selection)
+    preload = _preload(selection, sources)
+    open_new: OpenChannel = (lambda: ServerChannel(preload=preload)) if settings.isolation else InProcess
+    first = open_new()
+    try:
+        environment = ask_environment(first, settings.threads)
+        if resumed is not None:
+            _check_same(resumed.header.environment, environment, resumed.header.run)
+        plan = make_plan(selection, environment, _describer(first, settings))
+        if settings.memory_limit_bytes is None and settings.isolation:
+            settings = dataclasses.replace(settings, memory_limit_bytes=_default_memory_limit())
+        done = _done(resumed, plan) if resumed else frozenset()
+        ended = {*resumed.failures, *resumed.skips} if resumed else set()
+        servers = make_schedule(plan, settings, done, ended)
+        waiting = [first]
+
+        def open_next() -> Channel:
+            return waiting.pop() if waiting else open_new()
+
+        yield Prepared(
+            selection=selection,
+            settings=settings,
+            environment=environment,
+            plan=plan,
+            servers=servers,
+            open_channel=open_next,
+            first_server=1 + max((found.server for found in resumed.rounds), default=-1) if resumed else 0,
+        )
+    finally:
+        first.close()
+
+
+def measure(prepared: Prepared, writer: RunWriter, watch: Watch) -> str:
+    """Measure what is scheduled, every entry to `writer` at once, and return how the session ended.
+
+    An interruption ends the session with a footer that says so; nothing measured is lost.
+    """
+    try:
+        ended = drive(
+            prepared.servers,
+            prepared.settings,
+            prepared.open_channel,
+            writer.append,
+            watch,
+            first_server=prepared.first_server,
+        )
+    except KeyboardInterrupt:
+        ended = "interrupted"
+    writer.append(Footer(ended=ended, finished_at=now()))
+    return ended
+
+
+def new_header(prepared: Prepared, label: str, command: list[str]) -> Header:
+    """Return the header of a new run of this session."""
+    started = datetime.now(UTC)
+    host = "".join(letter if letter.isalnum() else "-" for letter in prepared.environment.host)[:40]
+    sources = list(dict.fromkeys(planned.source for planned in prepared.plan))
+    return Header(
+        schema=SCHEMA,
+        run=f"{started:%Y%m%dT%H%M%SZ}-{host}-{secrets.token_hex(3)}",
+        ampbench_version=__version__,
+        started_at=started.isoformat(timespec="milliseconds"),
+        label=label,
+        commit=_commit(),
+        command=command,
+        selection=prepared.selection,
+        settings=prepared.settings,
+        sources=sources,
+        environment=prepared.environment,
+    )
+
+
+def planned_skips(plan: list[PlannedCase]) -> list[Skip]:
+    """Return the entries of the cases that will not be measured, with the reasons."""
+    return [Skip(case_id=planned.case.case_id, reason=planned.skip) for planned in plan if planned.skip]
+
+
+def now() -> str:
+    """Return the time in UTC, ISO 8601."""
+    return datetime.now(UTC).isoformat(timespec="milliseconds")
+
+
+def _describer(
+    channel: Channel, settings: Settings
+) -> Callable[[WorkloadSource, Mapping[str, ParameterValue]], Description]:
+    known: dict[str, Description] = {}
+
+    def describe(source: WorkloadSource, parameters: Mapping[str, ParameterValue]) -> Description:
+        key = f"{source} {sorted(parameters.items())}"
+        if key not in known:
+            request = Request(
+                kind="describe",
+                source=source,
+                parameters=dict(parameters),
+                timeout_seconds=settings.timeout_seconds,
+                memory_limit_bytes=settings.memory_limit_bytes,
+                threads=settings.threads,
+                seed=settings.seed,
+            )
+            reply = channel.serve(request)
+            if reply.description is None:
+                raise WorkloadError(reply.problem or f"workload {source.name} cannot be built")
+            known[key] = reply.description
+        return known[key]
+
+    return describe
+
+
+def _preload(selection: Selection, sources: list[WorkloadSource]) -> list[str]:
+    """Return the modules a server imports once so that its workers need not: the optimizers' (through torch._dynamo, a
+    second) and torchvision's, where they will be used."""
+    modules = []
+    phases = selection.phases or PHASES
+    if "training" in phases or "compiled" in selection.paths:
+        modules.append("torch._dynamo")
+    if any(source.builtin and WORKLOADS[source.name].needs_torchvision for source in sources):
+        modules.append("torchvision")
+    return modules
+
+
+def _done(resumed: StoredRun, plan: list[PlannedCase]) -> frozenset[TaskKey]:
+    """Return what a stored run has already."""
+    planned = {each.case.case_id for each in plan}
+    if set(resumed.cases) != planned:
+        raise UsageError(
+            f"run {resumed.header.run} cannot be resumed: its selection now gives other cases than it began with"
+        )
+    done: set[TaskKey] = {("round", each.case_id, each.round, each.control) for each in resumed.rounds}
+    done |= {("memory", case_id, 0, False) for case_id in resumed.memory}
+    done |= {("divergence", case_id, 0, False) for case_id in resumed.divergence}
+    return frozenset(done)
+
+
+def _check_same(before: Environment, here: Environment, run: str) -> None:
+    """Raise `UsageError` where a run was begun in another environment than this one."""
+    for what in ("host", "torch_version", "torchvision_version", "cpu", "cuda_version"):
+        was, is_now = getattr(before, what), getattr(here, what)
+        if was != is_now:
+            raise UsageError(
+                f"run {run} cannot be resumed here: its {what.replace('_', ' ')} was {was}, "
+                f"here it is {is_now}; start a new run"
+            )
+
+
+def _default_memory_limit() -> int | None:
+    """Return `MEMORY_SHARE` of the memory available now (proc(5), MemAvailable); None where that is not known."""
+    try:
+        lines = Path("/proc/meminfo").read_text().splitlines()
+    except OSError:
+        return None
+    line = next((line for line in lines if line.startswith("MemAvailable:")), None)
+    return int(int(line.split()[1]) * 1024 * MEMORY_SHARE) if line else None
+
+
+def _commit() -> str | None:
+    """Return the commit of the repository in the current folder ("-dirty" if it has changes); None outside one."""
+    try:
+        found = subprocess.run(
+            ["git", "describe", "--always", "--dirty", "--abbrev=40", "--exclude=*"],
+            capture_output=True, text=True, timeout=10, check=True,
+        )  # fmt: skip
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return found.stdout.strip() or None
+
+
+def require_work(prepared: Prepared) -> None:
+    """Raise `NothingToRunError`, with the reasons, where every selected case would be skipped."""
+    if not any(not planned.skip for planned in prepared.plan):
+        reasons = "; ".join(dict.fromkeys(planned.skip for planned in prepared.plan))
+        raise NothingToRunError(f"nothing can run here: {reasons}")
