@@ -4,7 +4,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from ampbench.records.measurements import Failure
+from ampbench.records.measurements import Failure, Skip
 from ampbench.records.requests import Reply, Request
 from ampbench.records.runs import Entry, Settings
 from ampbench.running.channel import Channel, OpenChannel
@@ -61,7 +61,7 @@ def drive(
                 reply = channel.serve(request)
                 entry = entry_of(reply, request)
                 write(entry)
-                if reply.failure is not None or reply.skip is not None:
+                if isinstance(entry, Failure | Skip):
                     failed.add(case_id)
                 if isinstance(entry, Failure) and entry.cause == "killed":
                     channel.close()

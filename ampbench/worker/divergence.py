@@ -135,13 +135,14 @@ def run_step(
         if not step.training:
             if not reference and precision is None:
                 step.prepare_path(case.path)
-            step.run()
-            return StepNumbers(outputs=_kept(step.output, keep), notes=notes)
+            with step.mode():
+                return StepNumbers(outputs=_kept(step.run(), keep), notes=notes)
         step.settle_scaler()
-        gradients = {name: _kept_one(value, keep) for name, value in step.unscaled_gradients().items()}
+        output, unscaled = step.unscaled_gradients()
+        gradients = {name: _kept_one(value, keep) for name, value in unscaled.items()}
         assert step.loss is not None
         numbers = StepNumbers(
-            outputs=_kept(step.output, keep), loss=float(step.loss.detach()), gradients=gradients, notes=notes
+            outputs=_kept(output, keep), loss=float(step.loss.detach()), gradients=gradients, notes=notes
         )
         if step.scaler is not None:
             numbers.scaler_scale = step.scaler.get_scale()

@@ -57,7 +57,9 @@ def read_environment() -> Environment:
         torchvision_version=torchvision,
         numpy_version=np.__version__,
         cuda_version=torch.version.cuda,
-        cudnn_version=str(torch.backends.cudnn.version() or "") or None if torch.version.cuda else None,
+        cudnn_version=str(torch.backends.cudnn.version() or "") or None  # type: ignore[no-untyped-call]
+        if torch.version.cuda
+        else None,
         xpu_version=getattr(torch.version, "xpu", None),
         threads=torch.get_num_threads(),
         compiler=shutil.which(os.environ.get("CXX", "g++")) and os.environ.get("CXX", "g++"),

@@ -26,19 +26,22 @@ def measure_memory(workload: Workload, case: Case, device: Device) -> MemoryPass
     step = Step(workload, case, device)
     step.settle_scaler()
     step.prepare_path(case.path)
-    step.run()
+    with step.mode():
+        step.run()
     if step.optimizer is not None:
         step.optimizer.zero_grad(set_to_none=True)
-    step.output = step.loss = None
+    step.loss = None
     optimizer_state = _optimizer_tensors(step.optimizer)
     alive = _storage_bytes([*step.module.parameters(), *step.module.buffers(), *optimizer_state])
     inputs = _storage_bytes(_leaves([step.batches, step.targets]))
     if isinstance(device, Cpu):
-        peak = alive + inputs + cpu_peak_bytes(step.run)
+        with step.mode():
+            peak = alive + inputs + cpu_peak_bytes(step.run)
     else:
         device.release()
         device.reset_peak()
-        step.run()
+        with step.mode():
+            step.run()
         device.synchronize()
         peak = device.peak_bytes() - before
     gradients = [p.grad for p in step.module.parameters() if p.grad is not None]
@@ -67,7 +70,9 @@ def cpu_peak_bytes(call: Callable[[], Any]) -> int:
         call()
     finally:
         threads = torch._C._autograd._disable_profiler_legacy()
-    return peak_of(event.cpu_memory_usage() for events in threads for event in events if str(event.kind()) == "memory_alloc")
+    return peak_of(
+        event.cpu_memory_usage() for events in threads for event in events if str(event.kind()) == "memory_alloc"
+    )
 
 
 def peak_of(changes: Iterable[int]) -> int:

@@ -102,8 +102,8 @@ def measure_round(workload: Workload, request: Request, device: Device) -> Round
         compile_seconds = took if compile_seconds is None else compile_seconds
         if step.training:
             settled = step.start_training(settled)
-        timings.append(
-            time_build(
+        with step.mode():
+            timing = time_build(
                 step.run,
                 device,
                 budget_seconds=request.min_run_seconds / request.builds,
@@ -111,7 +111,7 @@ def measure_round(workload: Workload, request: Request, device: Device) -> Round
                 restore=step.restore if step.training else None,
                 warm=build > 0 or step.training,
             )
-        )
+        timings.append(timing)
         del step
         device.release()
     return Round(

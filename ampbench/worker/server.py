@@ -98,8 +98,8 @@ class Server:
         except OSError:
             return self._ended(worker, request)
         while True:
-            ready, _, _ = select.select([worker.socket, self._requests], [], [], POLL_SECONDS)
-            if worker.socket in ready:
+            ready, _, _ = select.select([worker.socket.fileno(), self._requests], [], [], POLL_SECONDS)
+            if worker.socket.fileno() in ready:
                 line = worker.replies.readline()
                 return msgspec.json.decode(line, type=Reply) if line.endswith(b"\n") else self._ended(worker, request)
             if ready:  # the driver is gone

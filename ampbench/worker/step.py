@@ -1,6 +1,8 @@
 """One build of a case: the network and its inputs on the device, in the precision, ready to run step after step."""
 
 import copy
+import functools
+import itertools
 import warnings
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
@@ -28,10 +30,11 @@ def default_optimizer(parameters: Any) -> torch.optim.Optimizer:
 class Step:
     """A case built once at a fresh place in memory.
 
-    `run()` is one step: in `inference`, forward under `torch.inference_mode` (as PyTorch recommends); in `training`,
-    zero_grad, forward and loss (inside autocast, if the precision has it), backward, GradScaler's and the optimizer's
-    step. Each step takes the next batch. `output` and `loss` hold what the last step gave. With `reference`, everything
-    is fp64, without autocast or scaler. The caller holds `flags.precision_flags`.
+    `run()` is one step and returns the output. In `inference` it is the network's own call (inside autocast, if the
+    precision has it), nothing around it, so that it costs what it costs in a user's loop; in `training` zero_grad,
+    forward and loss (inside autocast), backward, GradScaler's and the optimizer's step. Each step takes the next batch.
+    With `reference`, everything is fp64, without autocast or scaler. The caller holds `flags.precision_flags`, and
+    `mode()` around the steps.
     """
 
     def __init__(
@@ -49,9 +52,7 @@ class Step:
         self.batches = [self._placed(batch, storage) for batch in batches_of(workload.inputs)]
         targets = workload.targets if isinstance(workload.inputs, list) else [workload.targets]
         self.targets = [self._placed(target, storage) for target in targets or [None] * len(self.batches)]
-        self.output: Any = None
         self.loss: torch.Tensor | None = None
-        self.skipped_steps = 0
         self._turn = 0
         self._loss_function = workload.loss
         self._has_targets = workload.targets is not None
@@ -67,7 +68,7 @@ class Step:
                 self.scaler = torch.amp.GradScaler(device.type)
         else:
             self.module.eval()
-        self.forward: Callable[..., Any] = self.module
+        self._use(self.module)
         self._saved: list[tuple[torch.Tensor, torch.Tensor]] = []
         self._saved_scaler: dict[str, Any] = {}
 
@@ -77,19 +78,17 @@ class Step:
             return None
         start = perf_counter()
         if path == "compiled":
-            self.forward = torch.compile(self.module)
+            self._use(torch.compile(self.module))
         else:
-            self.forward = self._traced()
-        self.run()
+            self._use(self._traced())
+        with self.mode():
+            self.run()
         self.device.synchronize()
         return perf_counter() - start
 
-    def run(self) -> None:
-        """Run one step."""
-        if self.training:
-            self._train()
-        else:
-            self._infer()
+    def mode(self) -> AbstractContextManager[Any]:
+        """Return what a user holds around a loop of steps: `torch.inference_mode`, as PyTorch advises, or nothing."""
+        return nullcontext() if self.training else torch.inference_mode()
 
     def settle_scaler(self) -> int:
         """Run GradScaler until a step has finite gradients, without changing weights; return the refused attempts.
@@ -150,12 +149,12 @@ class Step:
             self.scaler.load_state_dict(self._saved_scaler)
         self._turn = 0
 
-    def unscaled_gradients(self) -> dict[str, torch.Tensor]:
-        """Run forward, loss and backward, and return every parameter's gradient by name with the scale divided out."""
-        self._backward()
+    def unscaled_gradients(self) -> tuple[Any, dict[str, torch.Tensor]]:
+        """Run forward, loss and backward; return the output, and gradients by name with the scale divided out."""
+        output = self._backward()
         if self.scaler is not None and self.optimizer is not None:
             self.scaler.unscale_(self.optimizer)
-        return {name: p.grad for name, p in self.module.named_parameters() if p.grad is not None}
+        return output, {name: p.grad for name, p in self.module.named_parameters() if p.grad is not None}
 
     def apply_gradients(self) -> bool:
         """Take the optimizer's step with the gradients of `unscaled_gradients`; return whether it was taken."""
@@ -168,39 +167,47 @@ class Step:
         self.scaler.update()
         return self.scaler.get_scale() >= before
 
-    def _infer(self) -> None:
-        batch, _ = self._next()
-        with torch.inference_mode(), self._autocast():
-            self.output = self._call(batch)
+    def _use(self, forward: Callable[..., Any]) -> None:
+        """Make `forward` what the steps call: the network itself, compiled or traced."""
+        self._calls = [_bound(forward, batch) for batch in self.batches]
+        self.run: Callable[[], Any] = self._train if self.training else self._inference()
 
-    def _train(self) -> None:
-        self._backward()
+    def _inference(self) -> Callable[[], Any]:
+        autocast, call = self._autocast, self._calls[0]
+        if len(self._calls) > 1:
+            turns = itertools.cycle(self._calls)
+
+            def call() -> Any:
+                return next(turns)()
+
+        if autocast is nullcontext:
+            return call
+
+        def inside_autocast() -> Any:
+            with autocast():
+                return call()
+
+        return inside_autocast
+
+    def _train(self) -> Any:
+        output = self._backward()
         if self.scaler is None:
             self.optimizer.step()  # type: ignore[union-attr]
         else:
             self.scaler.step(self.optimizer)  # type: ignore[arg-type]
             self.scaler.update()
+        return output
 
-    def _backward(self) -> None:
+    def _backward(self) -> Any:
         self.optimizer.zero_grad(set_to_none=True)  # type: ignore[union-attr]
-        batch, target = self._next()
+        turn, self._turn = self._turn, (self._turn + 1) % len(self._calls)
+        target = self.targets[turn]
         with self._autocast():
-            output = self._call(batch)
+            output = self._calls[turn]()
             loss = self._loss_function(output, target) if self._has_targets else self._loss_function(output)  # type: ignore[misc]
         (loss if self.scaler is None else self.scaler.scale(loss)).backward()
-        self.output, self.loss = output, loss
-
-    def _call(self, batch: Any) -> Any:
-        if isinstance(batch, tuple):
-            return self.forward(*batch)
-        if isinstance(batch, dict):
-            return self.forward(**batch)
-        return self.forward(batch)
-
-    def _next(self) -> tuple[Any, Any]:
-        turn = self._turn
-        self._turn = (turn + 1) % len(self.batches)
-        return self.batches[turn], self.targets[turn]
+        self.loss = loss
+        return output
 
     def _placed(self, tree: Any, storage: torch.dtype) -> Any:
         """Return a copy of `tree` on the device: floating tensors in `storage`, others in their own dtype."""
@@ -235,3 +242,12 @@ class Step:
                     return torch.jit.freeze(traced)  # type: ignore[no-any-return]
             finally:
                 torch.set_autocast_cache_enabled(cache)
+
+
+def _bound(forward: Callable[..., Any], batch: Any) -> Callable[[], Any]:
+    """Return `forward` called with `batch`: a tuple is positional, a dict by name, anything else the one argument."""
+    if isinstance(batch, tuple):
+        return functools.partial(forward, *batch)
+    if isinstance(batch, dict):
+        return functools.partial(forward, **batch)
+    return functools.partial(forward, batch)

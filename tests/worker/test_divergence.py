@@ -74,7 +74,9 @@ def test_floating_tensors_are_found_in_any_nesting() -> None:
         logits: torch.Tensor
         extra: object
 
-    tree = Output(torch.ones(1), {"a": (torch.ones(2), [torch.ones(3)]), "ids": torch.arange(4), "text": "no", "none": None})
+    tree = Output(
+        torch.ones(1), {"a": (torch.ones(2), [torch.ones(3)]), "ids": torch.arange(4), "text": "no", "none": None}
+    )
     assert [len(tensor) for tensor in tensors_in(tree)] == [1, 2, 3]
 
 
@@ -106,7 +108,8 @@ def numpy_bf16(values: np.ndarray) -> np.ndarray:
 
 
 @pytest.mark.parametrize(
-    ("name", "rounded"), [("bf16_pure", numpy_bf16), ("fp16_pure", lambda values: values.astype(np.float16).astype(float))]
+    ("name", "rounded"),
+    [("bf16_pure", numpy_bf16), ("fp16_pure", lambda values: values.astype(np.float16).astype(float))],
 )
 def test_the_errors_of_linear_stack_agree_with_numpy(
     name: str, rounded: Callable[[np.ndarray], np.ndarray], case: MakeCase
@@ -162,7 +165,9 @@ def test_a_reference_of_zero_is_said_to_be_undefined(case: MakeCase) -> None:
     linear = torch.nn.Linear(4, 4)
     torch.nn.init.zeros_(linear.weight)
     torch.nn.init.zeros_(linear.bias)
-    found = measure_divergence(Workload(module=linear, inputs=torch.randn(2, 4)), case("bf16_pure"), Cpu(), References())
+    found = measure_divergence(
+        Workload(module=linear, inputs=torch.randn(2, 4)), case("bf16_pure"), Cpu(), References()
+    )
     assert found.output_rel_l2 is None
     assert found.output_floor_rel_l2 is None
     assert any("zero" in note for note in found.notes)
@@ -173,7 +178,9 @@ def test_an_overflow_in_fp16_is_counted(case: MakeCase) -> None:
         def forward(self, x: torch.Tensor) -> torch.Tensor:
             return x.sum(1, keepdim=True)
 
-    found = measure_divergence(Workload(module=Sum(), inputs=torch.full((1, 4096), 16.0)), case("fp16_pure"), Cpu(), References())
+    found = measure_divergence(
+        Workload(module=Sum(), inputs=torch.full((1, 4096), 16.0)), case("fp16_pure"), Cpu(), References()
+    )
     assert found.output_nonfinite == 1
     assert found.output_rel_l2 is None
 

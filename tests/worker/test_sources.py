@@ -25,7 +25,9 @@ def whole():
 def source_of(folder: Path, text: str, function: str) -> WorkloadSource:
     path = folder / f"net_{abs(hash(text))}.py"
     path.write_text(text)
-    return WorkloadSource(name=f"{path.name}:{function}", family="user", module=str(path), function=function, builtin=False)
+    return WorkloadSource(
+        name=f"{path.name}:{function}", family="user", module=str(path), function=function, builtin=False
+    )
 
 
 def test_a_pair_a_triple_and_a_workload_are_accepted(tmp_path: Path) -> None:
@@ -39,9 +41,7 @@ def test_a_pair_a_triple_and_a_workload_are_accepted(tmp_path: Path) -> None:
 
 def test_the_same_seed_makes_the_same_weights_and_another_seed_others(tmp_path: Path) -> None:
     source = source_of(tmp_path, GOOD, "pair")
-    first, again, other = (
-        digest(named_tensors(build_workload(source, {}, seed).module)) for seed in (0, 0, 1)
-    )
+    first, again, other = (digest(named_tensors(build_workload(source, {}, seed).module)) for seed in (0, 0, 1))
     assert first == again != other
 
 
@@ -53,17 +53,29 @@ def test_items_default_to_the_length_of_the_first_input(tmp_path: Path) -> None:
     ("text", "function", "message"),
     [
         ("def f(:\n", "f", r"cannot be imported: SyntaxError: .* line 1"),
-        ("import nosuchpackage\n", "f", r"cannot be imported: ModuleNotFoundError: No module named 'nosuchpackage' .*line 1"),
+        (
+            "import nosuchpackage\n",
+            "f",
+            r"cannot be imported: ModuleNotFoundError: No module named 'nosuchpackage' .*line 1",
+        ),
         ("def build(): ...\n", "biuld", r"no function 'biuld'; its functions: build"),
         ("f = 3\n", "f", r"is int, not a function"),
-        ("def f():\n    raise ValueError('no weights')\n", "f", r"cannot be built: ValueError: no weights \(net_\S+, line 2\)"),
+        (
+            "def f():\n    raise ValueError('no weights')\n",
+            "f",
+            r"cannot be built: ValueError: no weights \(net_\S+, line 2\)",
+        ),
         ("def f(): return 42\n", "f", r"returned int; expected \(module, inputs\)"),
         ("def f(): return (1, 2, 3, 4)\n", "f", r"returned tuple of 4"),
         ("def f(): return ('net', 2)\n", "f", r"the module is str; expected a torch.nn.Module"),
         ("import torch\ndef f(): return torch.nn.ReLU(), 3\n", "f", r"an input is int; expected a tensor"),
         ("import torch\ndef f(): return torch.nn.ReLU(), []\n", "f", r"list of batches is empty"),
         ("import torch\ndef f(): return torch.nn.ReLU(), torch.ones(2), 3\n", "f", r"the loss is int"),
-        ("import torch\ndef f(): return torch.nn.Linear(2, 2).half(), torch.ones(2)\n", "f", r"weight is torch.float16"),
+        (
+            "import torch\ndef f(): return torch.nn.Linear(2, 2).half(), torch.ones(2)\n",
+            "f",
+            r"weight is torch.float16",
+        ),
         ("import torch\ndef f(width): return torch.nn.ReLU(), torch.ones(2)\n", "f", r"'width' needs a default"),
     ],
 )

@@ -1,0 +1,194 @@
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ampbench.errors import NothingToRunError, UnknownNameError, UsageError, WorkloadError
+from ampbench.planning import PlannedCase, default_device, find_sources, make_plan, matches
+from ampbench.precisions import PRECISIONS
+from ampbench.records.cases import ParameterValue, WorkloadSource
+from ampbench.records.environments import DeviceDescription, Environment
+from ampbench.records.requests import Description
+from ampbench.records.runs import Selection
+from ampbench.workloads.index import FAMILIES, WORKLOADS
+
+CPU = DeviceDescription(type="cpu", available=True, arithmetic={"fp32": "native", "bf16": "native", "fp16": "emulated"})
+CUDA = DeviceDescription(type="cuda", available=True, tf32=True, arithmetic={"fp32": "native", "fp16": "native"})
+NO_XPU = DeviceDescription(type="xpu", available=False, reason="this torch was built without xpu")
+
+
+def environment(*devices: DeviceDescription, **changes: object) -> Environment:
+    values: dict[str, object] = {
+        "host": "h",
+        "system": "s",
+        "cpu": "c",
+        "cpu_count": 2,
+        "python_version": "3.11",
+        "torch_version": "2.15",
+        "numpy_version": "2",
+        "threads": 2,
+    }
+    return Environment(devices=list(devices or (CPU, NO_XPU)), **{**values, **changes})  # type: ignore[arg-type]
+
+
+def describe(source: WorkloadSource, parameters: Mapping[str, ParameterValue]) -> Description:
+    defaults: dict[str, ParameterValue] = {"width": 8, "batch_size": 4}
+    return Description(
+        parameters={**defaults, **parameters}, has_loss=False, items_per_step=4.0, version=0, channels_last=False
+    )
+
+
+def plan(env: Environment | None = None, **selected: object) -> list[PlannedCase]:
+    return make_plan(Selection(**selected), env or environment(), describe)  # type: ignore[arg-type]
+
+
+def test_the_default_suite_covers_every_family_every_precision_and_both_phases() -> None:
+    cases = [planned.case for planned in plan()]
+    assert {case.family for case in cases} == set(FAMILIES)
+    assert {case.precision for case in cases} == set(PRECISIONS)
+    for family in FAMILIES:
+        assert {case.phase for case in cases if case.family == family} == {"inference", "training"}
+    assert {case.device for case in cases} == {"cpu"}
+
+
+def test_what_the_cpu_cannot_do_is_skipped_with_the_reason() -> None:
+    skipped = {planned.case.precision: planned.skip for planned in plan(workloads=["mlp"])}
+    assert skipped["tf32"] == "cpu has no tf32"
+    assert {name for name, reason in skipped.items() if reason} == {"tf32"}
+
+
+def test_an_accelerator_is_preferred_and_gets_the_large_preset() -> None:
+    both = environment(CPU, CUDA)
+    assert default_device(both) == "cuda"
+    (batch,) = {planned.case.batch_size for planned in plan(both, workloads=["mlp"])}
+    assert batch == WORKLOADS["mlp"].large["batch_size"]
+    assert not [planned.skip for planned in plan(both, workloads=["mlp"]) if planned.case.precision == "tf32"][0]
+
+
+def test_a_device_that_is_not_there_is_a_skip() -> None:
+    reasons = {planned.skip for planned in plan(workloads=["mlp"], devices=["xpu"])}
+    assert reasons == {"xpu is not available: this torch was built without xpu"}
+
+
+def test_torchvision_that_does_not_import_skips_what_needs_it_and_nothing_else() -> None:
+    env = environment(unavailable={"torchvision": "RuntimeError: operator torchvision::nms does not exist"})
+    for planned in plan(env, workloads=["all"], precisions=["fp32"]):
+        needs = WORKLOADS[planned.case.workload].needs_torchvision
+        assert ("torchvision" in planned.skip) == needs
+
+
+def test_aliases_of_precisions_are_understood() -> None:
+    assert {p.case.precision for p in plan(workloads=["mlp"], precisions=["amp", "bf16-true", "FP32"])} == {
+        "fp16_autocast",
+        "bf16_pure",
+        "fp32",
+    }
+
+
+def test_case_ids_are_unique_and_stable() -> None:
+    ids = [planned.case.case_id for planned in plan(workloads=["all", "mlp", "linear"])]
+    assert len(ids) == len(set(ids))
+    (first, *_) = plan(workloads=["linear_stack"], preset="tiny", precisions=["bf16_pure"], phases=["training"])
+    small = WORKLOADS["linear_stack"].tiny
+    assert first.case.case_id == (
+        f"linear_stack[depth={small['depth']},width={small['width']}]/b{small['batch_size']}"
+        "/bf16_pure/cpu/training/eager/in-bf16"
+    )
+
+
+def test_no_scaler_changes_only_fp16_autocast_training() -> None:
+    ids = {planned.case.case_id for planned in plan(workloads=["mlp"], scaler=False)}
+    assert [name for name in ids if "no-scaler" in name] == [
+        name for name in ids if "fp16_autocast" in name and "training" in name
+    ]
+
+
+def test_a_sweep_measures_every_value_and_set_reaches_the_named_workload_alone() -> None:
+    cases = plan(
+        workloads=["mlp", "linear_stack"],
+        precisions=["fp32"],
+        phases=["inference"],
+        overrides={"mlp.width": 96},
+        sweeps={"batch_size": [1, 2, 4]},
+    )
+    found = {(p.case.workload, p.case.parameters["width"], p.case.batch_size) for p in cases}
+    other = WORKLOADS["linear_stack"].small["width"]
+    assert found == {("mlp", 96, size) for size in (1, 2, 4)} | {("linear_stack", other, size) for size in (1, 2, 4)}
+
+
+def test_a_users_workload_takes_part(tmp_path: Path) -> None:
+    file = tmp_path / "net.py"
+    file.write_text("")
+    cases = plan(workloads=[f"{file}:build"], overrides={"net.py:build.width": 16}, precisions=["fp32"])
+    assert [p.case.case_id for p in cases] == [
+        "net.py:build[width=16]/b4/fp32/cpu/inference/eager/in-fp32",
+        "net.py:build[width=16]/b4/fp32/cpu/training/eager/in-fp32",
+    ]
+    assert [p.skip for p in cases] == ["", "no loss given"]
+    assert cases[0].source.module == str(file)
+
+
+@pytest.mark.parametrize(
+    ("selected", "error", "message"),
+    [
+        ({"workloads": ["resnet19"]}, UnknownNameError, "did you mean resnet18"),
+        ({"workloads": ["net.py"]}, WorkloadError, "name the function .* net.py:build"),
+        ({"workloads": ["no/such/file.py:f"]}, WorkloadError, "there is no file no/such/file.py"),
+        ({"workloads": ["net.py:"]}, WorkloadError, "expected path/to/file.py:function"),
+        ({"precisions": ["fp17_autocast"]}, UnknownNameError, "did you mean fp16_autocast"),
+        ({"precisions": ["fp64"]}, UnknownNameError, "unknown precision 'fp64'"),
+        ({"devices": ["cudda"]}, UnknownNameError, "did you mean cuda"),
+        ({"phases": ["inferense"]}, UnknownNameError, "did you mean inference"),
+        ({"paths": ["jit"]}, UnknownNameError, "known: eager, compiled, traced"),
+        ({"memory_formats": ["chanels_last"]}, UnknownNameError, "did you mean channels_last"),
+        ({"preset": "smal"}, UnknownNameError, "did you mean small"),
+        ({"workloads": ["mlp"], "overrides": {"mlp.widht": 3}}, UnknownNameError, "did you mean width"),
+        ({"workloads": ["mlp"], "overrides": {"mpl.width": 3}}, UnknownNameError, "did you mean mlp"),
+        ({"workloads": ["mlp"], "overrides": {"widht": 3}}, UnknownNameError, "did you mean width"),
+        ({"workloads": ["mlp"], "sweeps": {"batchsize": [1]}}, UnknownNameError, "did you mean batch_size"),
+        ({"workloads": ["mlp"], "overrides": {"batch_size": 0}}, UsageError, "batch_size"),
+        ({"workloads": ["mlp"], "overrides": {"batch_size": 10**12}}, UsageError, "batch_size"),
+        ({"workloads": ["mlp"], "overrides": {"batch_size": "many"}}, UsageError, "batch_size"),
+        ({"workloads": ["mlp"], "sweeps": {"batch_size": [1, 0]}}, UsageError, "batch_size"),
+        ({"keyword": "resnet and"}, UsageError, "-k 'resnet and'"),
+        ({"keyword": "nosuchthing"}, NothingToRunError, "nothing is selected"),
+    ],
+)
+def test_what_cannot_be_meant_is_one_line_with_the_nearest_names(
+    selected: dict[str, object], error: type[Exception], message: str
+) -> None:
+    with pytest.raises(error, match=message) as caught:
+        plan(**selected)
+    assert "\n" not in str(caught.value)
+
+
+def test_families_and_all_are_names_too() -> None:
+    assert {source.family for source in find_sources("heads")} == {"heads"}
+    assert len(find_sources("all")) == len(WORKLOADS) >= 18
+
+
+@pytest.mark.parametrize(
+    ("expression", "expected"),
+    [
+        ("", True),
+        ("resnet", True),
+        ("RESNET18", True),
+        ("vit", False),
+        ("resnet and not fp16", True),
+        ("(vit or resnet) and b8", True),
+        ("not (resnet or vit)", False),
+        ("in-fp32", True),
+    ],
+)
+def test_keyword_expressions(expression: str, expected: bool) -> None:
+    assert matches(expression, "resnet18[image=224]/b8/bf16_autocast/cpu/inference/eager/in-fp32") is expected
+
+
+@given(st.text(max_size=20))
+def test_any_keyword_matches_or_is_refused_and_nothing_else(expression: str) -> None:
+    try:
+        assert matches(expression, "mlp/fp32/cpu") in (True, False)
+    except UsageError as error:
+        assert "-k" in str(error)
