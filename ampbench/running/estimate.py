@@ -9,7 +9,7 @@ from ampbench.running.schedule import Task
 from ampbench.store import StoredRun
 
 OVERHEAD_SECONDS = 0.15
-"""What a round or pass costs beyond the case's own work: a fork and three builds of a small network (benchmarks/self)."""
+"""What a round or pass costs beyond the case's own work: a fork and its builds (benchmarks/self)."""
 SERVER_SECONDS = 3.0
 """What starting a server costs: importing torch and torchvision."""
 

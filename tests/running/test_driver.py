@@ -4,15 +4,15 @@ from collections.abc import Callable
 
 import pytest
 
-from ampbench.records.measurements import Failure, MemoryPass, Round, Skip
 from ampbench.records.divergences import Divergence
+from ampbench.records.measurements import Failure, MemoryPass, Round, Skip
 from ampbench.records.requests import Reply, Request
 from ampbench.records.runs import Entry, Settings
 from ampbench.running.driver import Progress, drive
 from ampbench.running.schedule import Task, make_schedule
-
 from tests.running.test_schedule import planned
 
+TWO_ROUNDS = Settings(rounds=2)
 PLAN = [planned(name) for name in ("fp32", "bf16_pure")]
 
 
@@ -36,10 +36,19 @@ def good(request: Request) -> Reply:
         )
     return Reply(
         round=Round(
-            case_id=case_id, round=request.round, server=request.server, control=request.control, samples=[[1.0]], steps_per_sample=[1],
-            warmup_steps=[1], items_per_step=1.0, weights_digest="w", seconds=1.0, finished_at="",
+            case_id=case_id,
+            round=request.round,
+            server=request.server,
+            control=request.control,
+            samples=[[1.0]],
+            steps_per_sample=[1],
+            warmup_steps=[1],
+            items_per_step=1.0,
+            weights_digest="w",
+            seconds=1.0,
+            finished_at="",
         )
-    )  # fmt: skip
+    )
 
 
 class Script:
@@ -60,9 +69,7 @@ class Script:
         self.closed += 1
 
 
-def run(
-    script: Script, settings: Settings = Settings(rounds=2), **changes: object
-) -> tuple[str, list[Entry], list[Progress]]:
+def run(script: Script, settings: Settings = TWO_ROUNDS, **changes: object) -> tuple[str, list[Entry], list[Progress]]:
     written: list[Entry] = []
     seen: list[Progress] = []
     ended = drive(make_schedule(PLAN, settings), settings, script.open, written.append, seen.append, **changes)
@@ -99,9 +106,10 @@ def test_a_failed_case_is_one_entry_and_the_others_go_on() -> None:
 
 def test_a_skip_from_the_worker_ends_the_case_too() -> None:
     bad = PLAN[1].case.case_id
-    answer = lambda request: (
-        Reply(skip=Skip(case_id=bad, reason="no")) if request.case.case_id == bad else good(request)
-    )  # noqa: E731
+
+    def answer(request: Request) -> Reply:
+        return Reply(skip=Skip(case_id=bad, reason="no")) if request.case.case_id == bad else good(request)
+
     _, written, _ = run(Script(answer))
     assert [entry for entry in written if entry.case_id == bad] == [Skip(case_id=bad, reason="no")]
 

@@ -147,8 +147,8 @@ from ampbench.running.channel import ServerChannel
 channel = ServerChannel()
 print(channel._process.pid, flush=True)
 source = WorkloadSource(name="n", family="user", module={str(tmp_path / "odd.py")!r}, function="net", builtin=False)
-case = Case(workload="n", family="user", parameters={{"kind": "sleep"}}, precision="fp32", device="cpu", phase="inference",
-            path="eager", batch_size=None, input_dtype="fp32", memory_format="contiguous")
+case = Case(workload="n", family="user", parameters={{"kind": "sleep"}}, precision="fp32", device="cpu",
+            phase="inference",            path="eager", batch_size=None, input_dtype="fp32", memory_format="contiguous")
 channel.serve(Request(kind="round", source=source, case=case))
 """
     driver = subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE)

@@ -92,5 +92,7 @@ def test_an_unknown_parameter_is_answered_with_the_known_ones(tmp_path: Path) ->
 
 def test_modules_beside_the_users_file_can_be_imported(tmp_path: Path) -> None:
     (tmp_path / "sibling_module.py").write_text("WIDTH = 6\n")
-    text = "import torch\nfrom sibling_module import WIDTH\ndef f(): return torch.nn.Linear(WIDTH, 1), torch.ones(1, WIDTH)\n"
+    text = (
+        "import torch\nfrom sibling_module import WIDTH as w\ndef f(): return torch.nn.Linear(w, 1), torch.ones(1, w)\n"
+    )
     assert build_workload(source_of(tmp_path, text, "f"), {}, 0).module.in_features == 6

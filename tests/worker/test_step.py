@@ -71,7 +71,7 @@ def test_restoring_makes_the_next_training_step_the_same_again(name: str, case: 
         return [tensor.detach().clone() for tensor in [*step.module.parameters(), *step.module.buffers(), *state]]
 
     first, second = three_steps(), three_steps()
-    initial = [tensor for tensor in classifier.module.parameters()]
+    initial = list(classifier.module.parameters())
     assert any(not torch.equal(now.float(), then) for now, then in zip(first, initial, strict=False))
     assert all(torch.equal(a, b) for a, b in zip(first, second, strict=True))
 

@@ -1,0 +1,281 @@
+"""Which precision to take: a line of advice for each workload, phase, device and path, with the column that decided."""
+
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from ampbench.errors import UsageError
+from ampbench.precisions import BASELINE, PRECISIONS
+from ampbench.records.divergences import Divergence
+from ampbench.units import format_error, format_ratio, format_share
+
+Row = Mapping[str, Any]
+"""One row of the frame: its columns by name, None or NaN where undefined."""
+
+FASTER_WITHOUT_INTERVALS = 1.05
+"""The speedup that counts where fewer than three rounds give no interval: rebuilding the same network moves its time by
+2 % (standard deviation, the project's measurements), a ratio of two by 2.8 %, and 5 % is nearly twice that."""
+
+DISAGREEMENT_ALPHA = 0.05
+"""One-sided level at which disagreeing decisions must be incompatible with the agreement asked for."""
+
+MEMORY_WORTH_SAYING = 0.95
+"""The largest ratio of peak memory that is mentioned as a saving."""
+
+
+@dataclass(frozen=True, kw_only=True)  # no slots: the class' attributes are the defaults of the command line
+class Budget:
+    """How much error a precision may bring; the name of each limit is the column that it bounds.
+
+    No non-finite output and, in training, no step skipped once GradScaler's scale has settled are not negotiable.
+    The other defaults and their sources:
+
+    * `output_rel_l2` 2e-2: `torch.testing.assert_close` accepts 1.6e-2 (relative) for bf16. The error of merely
+      rounding a reference output to bf16 is 1.6e-3 on real networks, healthy autocast is three to ten times that.
+    * `argmax_agreement` 0.99: MLPerf Inference asks for 99 % of the fp32 accuracy (Reddi et al., 2020); at 99 %
+      agreement the accuracy cannot have moved by more than one point. Judged beyond chance, see `agreement_fails`.
+    * `grad_rel_l2` 1e-1: at the critical batch size the noise of a minibatch gradient is as large as the gradient
+      (McCandlish et al., "An Empirical Model of Large-Batch Training", 2018). An independent error of a tenth of it
+      adds 0.5 % in quadrature.
+    * `grad_flushed_share` 1e-2: Micikevicius et al., "Mixed Precision Training" (2018), section 3.1, report harm where
+      about 5 % of the gradients became zero; a fifth of that leaves room. Counted beyond what fp32 flushes itself.
+
+    Raises `UsageError` for a limit that is negative, not a number, or an agreement above 1.
+    """
+
+    output_rel_l2: float = 2e-2
+    argmax_agreement: float = 0.99
+    grad_rel_l2: float = 1e-1
+    grad_flushed_share: float = 1e-2
+
+    def __post_init__(self) -> None:
+        shares = {"--min-argmax-agreement": self.argmax_agreement, "--max-flushed-share": self.grad_flushed_share}
+        errors = {"--max-error": self.output_rel_l2, "--max-gradient-error": self.grad_rel_l2}
+        for flag, value in shares.items():
+            if not 0 <= value <= 1:
+                raise UsageError(f"{flag} is a share between 0 and 1, not {value:g}")
+        for flag, value in errors.items():
+            if not value >= 0:
+                raise UsageError(f"{flag} is a relative error of 0 or more, not {value:g}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Group:
+    """What one table and one line of advice speak of: everything of a case but its precision."""
+
+    workload: str
+    parameters: str
+    batch_size: int | None
+    memory_format: str
+    device: str
+    phase: str
+    path: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Advice:
+    """The precision to take (None: no advice is possible), a sentence that says why, the column that decided."""
+
+    group: Group
+    precision: str | None
+    column: str
+    sentence: str
+
+
+@dataclass(frozen=True, slots=True)
+class _Objection:
+    """What keeps a precision from being advised: the column, and what is wrong with its value."""
+
+    column: str
+    reason: str
+
+
+def grouped(rows: Iterable[Row]) -> dict[Group, list[Row]]:
+    """Return the rows by group, groups in order of appearance, rows in the order of the table of precisions."""
+    order = list(PRECISIONS)
+    groups: dict[Group, list[Row]] = {}
+    for row in rows:
+        batch_size = number(row["batch_size"])
+        group = Group(
+            workload=row["workload"],
+            parameters=row["parameters"],
+            batch_size=None if batch_size is None else int(batch_size),
+            memory_format=row["memory_format"],
+            device=row["device"],
+            phase=row["phase"],
+            path=row["path"],
+        )
+        groups.setdefault(group, []).append(row)
+    for members in groups.values():
+        members.sort(key=lambda row: order.index(row["precision"]) if row["precision"] in order else len(order))
+    return groups
+
+
+def advise(rows: Iterable[Row], divergences: Mapping[str, Divergence], budget: Budget) -> dict[Group, Advice]:
+    """Return one piece of advice for every group in which anything was measured.
+
+    `divergences` by case id tell what the frame does not: the number of decisions behind an agreement, skipped steps,
+    why an error is undefined. Without a case's divergence its agreement is judged as it stands.
+    """
+    advice = {}
+    for group, members in grouped(rows).items():
+        if any(row["outcome"] == "ok" for row in members):
+            precision, column, sentence = _decide(members, divergences, budget)
+            advice[group] = Advice(group=group, precision=precision, column=column, sentence=sentence)
+    return advice
+
+
+def agreement_fails(agreeing: int, decisions: int, minimum: float) -> bool:
+    """Return whether the disagreements are more than chance allows if the true agreement were `minimum`.
+
+    The one-sided exact binomial test: P(X >= disagreements), X ~ Binomial(decisions, 1 - minimum), at 5 %; the same
+    number as `scipy.stats.binomtest(..., alternative="greater")`, whose import takes 0.4 s longer. One flip in eight
+    decisions proves nothing (p = 0.077).
+    """
+    disagreements = decisions - agreeing
+    if disagreements <= 0:
+        return False
+    from scipy.special import bdtrc
+
+    return float(bdtrc(disagreements - 1, decisions, 1.0 - minimum)) <= DISAGREEMENT_ALPHA
+
+
+def number(value: Any) -> float | None:
+    """Return the value of a numeric cell, None where it is null or NaN (in whatever form pandas gives it)."""
+    if value is None or type(value).__name__ in {"NAType", "NaTType"}:
+        return None
+    result = float(value)
+    return None if math.isnan(result) else result
+
+
+def times(ratio: float) -> str:
+    """Return a ratio with two decimals ("3.10x"), so that ratios align; three digits where that says too little."""
+    return f"{ratio:.2f}x" if 0.01 <= ratio < 1000 else format_ratio(ratio)
+
+
+def _decide(rows: list[Row], divergences: Mapping[str, Divergence], budget: Budget) -> tuple[str | None, str, str]:
+    """Return precision, deciding column and sentence for the rows of one group."""
+    baseline = next((row for row in rows if row["precision"] == BASELINE), None)
+    others = [row for row in rows if row["outcome"] == "ok" and row["precision"] != BASELINE]
+    others.sort(key=lambda row: number(row["seconds_median"]) or math.inf)
+    unavoidable = 0.0 if baseline is None else number(baseline["grad_flushed_share"]) or 0.0
+    objections = {
+        row["case_id"]: _objection(row, divergences.get(row["case_id"]), budget, unavoidable) for row in others
+    }
+    passing = [row for row in others if objections[row["case_id"]] is None]
+
+    if baseline is None or baseline["outcome"] == "skipped":
+        return None, "outcome", "no advice: fp32 was not measured here, and speedups are stated against it"
+    if baseline["outcome"] != "ok":
+        if not passing:
+            return None, "outcome", "no advice: fp32 failed, and no other precision is within the error budget"
+        name = passing[0]["precision"]
+        return name, "outcome", f"take {name}: fp32 failed, and this is the fastest within the error budget"
+
+    faster = [row for row in others if _is_faster(row, baseline)]
+    if not faster:
+        return BASELINE, "speedup_vs_fp32", f"stay in fp32: {_nothing_faster(others)} (speedup_vs_fp32)"
+    passing = [row for row in faster if objections[row["case_id"]] is None]
+    if not passing:
+        objection = objections[faster[0]["case_id"]]
+        assert objection is not None
+        sentence = f"stay in fp32: {_speed(faster[0])}, but {objection.reason}"
+        return BASELINE, objection.column, sentence
+
+    equals = [row for row in passing if row is passing[0] or not _is_faster(passing[0], row)]
+    chosen = min(equals, key=lambda row: number(row["output_rel_l2"]) or 0.0)
+    return _taken(chosen, passing[0], faster, objections, budget)
+
+
+def _taken(
+    chosen: Row, fastest: Row, faster: list[Row], objections: Mapping[str, _Objection | None], budget: Budget
+) -> tuple[str, str, str]:
+    """Return precision, deciding column and sentence where `chosen` is advised."""
+    name = chosen["precision"]
+    gains = [f"{times(chosen['speedup_vs_fp32'])} the speed"]
+    memory = number(chosen["memory_ratio_vs_fp32"])
+    if memory is not None and memory <= MEMORY_WORTH_SAYING:
+        gains.append(f"{times(memory)} the memory")
+    error = number(chosen["output_rel_l2"])
+    assert error is not None  # an undefined error is an objection
+    sentence = (
+        f"take {name}: {' and '.join(gains)} of fp32, error {format_error(error)} of {budget.output_rel_l2:g} allowed"
+    )
+    for row in faster:
+        objection = objections[row["case_id"]]
+        if objection is not None and row["seconds_median"] < chosen["seconds_median"]:
+            return name, objection.column, f"{sentence}; {_speed(row)}, but {objection.reason}"
+    if chosen is not fastest:
+        sentence += f"; {fastest['precision']} is as fast within the intervals, with more error (output_rel_l2)"
+        return name, "output_rel_l2", sentence
+    return name, "speedup_vs_fp32", f"{sentence} (speedup_vs_fp32)"
+
+
+def _nothing_faster(others: list[Row]) -> str:
+    """Say that no other precision is known to be faster than fp32, with the best of them."""
+    timed = [row for row in others if number(row["speedup_vs_fp32"]) is not None]
+    if not timed:
+        return "no other precision could be measured"
+    best = timed[0]
+    said = f"at best {best['precision']} with {times(best['speedup_vs_fp32'])}"
+    if number(best["seconds_high"]) is not None and best["speedup_vs_fp32"] >= FASTER_WITHOUT_INTERVALS:
+        return f"no speedup is certain, {said} in overlapping intervals; more --rounds may tell"
+    return f"nothing is faster, {said}"
+
+
+def _objection(row: Row, divergence: Divergence | None, budget: Budget, unavoidable: float) -> _Objection | None:
+    """Return the first thing that keeps a measured row out of the budget, None where nothing does.
+
+    `unavoidable` is the share of gradients that fp32 flushes, too.
+    """
+    training = row["phase"] == "training"
+    nonfinite = number(row["output_nonfinite"])
+    if nonfinite:
+        return _Objection("output_nonfinite", f"output_nonfinite is {nonfinite:.0f}, none is allowed")
+    errors = {"output_rel_l2": budget.output_rel_l2} | ({"grad_rel_l2": budget.grad_rel_l2} if training else {})
+    for column, limit in errors.items():
+        value = number(row[column])
+        if value is None:
+            return _Objection(column, _undefined(column, divergence))
+        if value > limit:
+            return _Objection(column, f"{column} is {format_error(value)}, more than {limit:g}")
+    agreement, flushed = number(row["argmax_agreement"]), number(row["grad_flushed_share"])
+    objection = None
+    if agreement is not None and _agrees_too_little(agreement, divergence, budget.argmax_agreement):
+        reason = f"argmax_agreement is {format_share(agreement)}, less than {format_share(budget.argmax_agreement)}"
+        objection = _Objection("argmax_agreement", reason)
+    elif training and flushed is not None and flushed - unavoidable > budget.grad_flushed_share:
+        reason = f"grad_flushed_share is {format_share(flushed)}, more than {format_share(budget.grad_flushed_share)}"
+        if unavoidable:
+            reason += f" above fp32's {format_share(unavoidable)}"
+        objection = _Objection("grad_flushed_share", reason)
+    elif training and divergence is not None and divergence.skipped_steps:
+        objection = _Objection("skipped_steps", f"GradScaler skipped {divergence.skipped_steps} steps (skipped_steps)")
+    return objection
+
+
+def _undefined(column: str, divergence: Divergence | None) -> str:
+    if divergence is None:
+        return f"{column} was not measured"
+    return f"{column} is undefined: {divergence.notes[0]}" if divergence.notes else f"{column} is undefined"
+
+
+def _agrees_too_little(agreement: float, divergence: Divergence | None, minimum: float) -> bool:
+    """Judge the agreement beyond chance where the number of decisions is known, else as it stands."""
+    if divergence is None or divergence.argmax_decisions is None or divergence.argmax_agreeing is None:
+        return agreement < minimum
+    return agreement_fails(divergence.argmax_agreeing, divergence.argmax_decisions, minimum)
+
+
+def _is_faster(row: Row, other: Row) -> bool:
+    """Return whether `row` takes less time than `other`: disjoint 95 % intervals or, without them, at least 1.05x."""
+    high, low = number(row["seconds_high"]), number(other["seconds_low"])
+    if high is not None and low is not None:
+        return high < low
+    mine, theirs = number(row["seconds_median"]), number(other["seconds_median"])
+    return mine is not None and theirs is not None and theirs >= FASTER_WITHOUT_INTERVALS * mine
+
+
+def _speed(row: Row) -> str:
+    return f"{row['precision']} is {times(row['speedup_vs_fp32'])} as fast"

@@ -1,0 +1,128 @@
+"""Everything a run file knows of a case: rounds with their builds, memory by part, divergence, failures."""
+
+from collections.abc import Iterable, Iterator, Sequence
+from statistics import median
+from typing import TYPE_CHECKING
+
+from rich.text import Text
+
+from ampbench.advice import Row, number
+from ampbench.metrics import METRICS
+from ampbench.units import format_bytes, format_error, format_quantity, format_seconds, format_share
+
+if TYPE_CHECKING:
+    from ampbench.records.divergences import Divergence
+    from ampbench.records.measurements import Failure, MemoryPass, Round
+    from ampbench.store import StoredRun
+
+LABEL_WIDTH = 15
+DERIVED = ("seconds_median", "seconds_low", "seconds_high", "items_per_second", "speedup_vs_fp32", "speedup_vs_tf32")
+ERRORS = (
+    "output_rel_l2",
+    "output_max_abs",
+    "output_cosine",
+    "output_sqnr_db",
+    "output_nonfinite",
+    "output_floor_ratio",
+    "output_fp32_ratio",
+    "argmax_agreement",
+    "loss_abs_error",
+    "grad_rel_l2",
+    "grad_flushed_share",
+    "param_rel_l2",
+)
+
+
+def detail_lines(stored: "StoredRun", rows: Sequence[Row]) -> list[Text]:
+    """Return the lines that tell all about the cases of `rows`."""
+    lines: list[Text] = []
+    for row in rows:
+        case_id = row["case_id"]
+        lines += [Text(), Text(case_id, style="bold")] if lines else [Text(case_id, style="bold")]
+        pairs = [("outcome", row["outcome"] if row["outcome"] == "ok" else f"{row['outcome']}: {row['reason']}")]
+        pairs += _metrics(row, DERIVED)
+        pairs += _rounds(each for each in stored.rounds if each.case_id == case_id)
+        if case_id in stored.memory:
+            pairs += _memory(stored.memory[case_id])
+        pairs += _metrics(row, ERRORS)
+        if case_id in stored.divergence:
+            pairs += _divergence(stored.divergence[case_id])
+        if case_id in stored.failures:
+            pairs += _failure(stored.failures[case_id])
+        lines += [Text.assemble((f"  {label:<{LABEL_WIDTH}}", "dim"), text) for label, text in pairs]
+    return lines
+
+
+def _metrics(row: Row, columns: Iterable[str]) -> Iterator[tuple[str, str]]:
+    """Yield those of the columns that are defined, on one line each, with what they mean."""
+    for column in columns:
+        value = number(row[column])
+        if value is not None:
+            metric = METRICS[column]
+            yield metric.label, f"{format_quantity(value, metric.unit):<11} {metric.summary}"
+
+
+def _rounds(rounds: "Iterable[Round]") -> Iterator[tuple[str, str]]:
+    for each in rounds:
+        name = f"{'control' if each.control else 'round'} {each.round}"
+        builds = [format_seconds(median(samples)) for samples in each.samples]
+        value = format_seconds(median(median(samples) for samples in each.samples))
+        samples = "+".join(str(len(samples)) for samples in each.samples)
+        parts = [
+            f"{value:<11} builds {', '.join(builds)}",
+            f"{samples} samples of {_listed(each.steps_per_sample)} steps, warm-up {_listed(each.warmup_steps)} steps",
+            f"server {each.server}",
+        ]
+        if each.compile_seconds is not None:
+            parts.append(f"compiled in {format_seconds(each.compile_seconds)}")
+        if each.fitness.steal_share:
+            parts.append(f"steal {format_share(each.fitness.steal_share)}")
+        if each.scaler_scale is not None:
+            parts.append(f"loss scale {each.scaler_scale:g}")
+        yield name, "; ".join(parts)
+
+
+def _memory(memory: "MemoryPass") -> Iterator[tuple[str, str]]:
+    parts = {
+        "parameters": memory.parameter_bytes,
+        "buffers": memory.buffer_bytes,
+        "inputs": memory.input_bytes,
+        "gradients": memory.gradient_bytes,
+        "optimizer": memory.optimizer_bytes,
+    }
+    known = {name: size for name, size in parts.items() if size is not None}
+    yield "peak memory", f"{format_bytes(memory.peak_bytes):<11} counted by the {memory.source}"
+    yield "  of it", ", ".join(f"{name} {format_bytes(size)}" for name, size in known.items())
+    yield "  rest", f"{format_bytes(max(memory.peak_bytes - sum(known.values()), 0)):<11} activations and temporaries"
+    if memory.rss_bytes is not None:
+        yield "RSS", f"{format_bytes(memory.rss_bytes):<11} of the process, with Python and torch: not comparable"
+
+
+def _divergence(divergence: "Divergence") -> Iterator[tuple[str, str]]:
+    if divergence.argmax_decisions:
+        yield "decisions", f"{divergence.argmax_agreeing} of {divergence.argmax_decisions} are those of the reference"
+    if divergence.loss is not None and divergence.reference_loss is not None:
+        yield "loss", f"{divergence.loss:.8g}, in fp64 {divergence.reference_loss:.8g}"
+    if divergence.grad_worst_parameter is not None:
+        yield "worst", f"{format_error(divergence.grad_worst_rel_l2)} gradient of {divergence.grad_worst_parameter}"
+    if divergence.grad_flushed is not None:
+        yield "flushed", f"{divergence.grad_flushed} of {divergence.grad_elements} gradient elements became zero"
+    if divergence.grad_nonfinite:
+        yield "nonfinite", f"{divergence.grad_nonfinite} gradient elements are not finite"
+    if divergence.scaler_scale is not None:
+        yield "loss scale", f"{divergence.scaler_scale:g}; steps skipped once settled: {divergence.skipped_steps}"
+    yield "reference", f"fp64 on {divergence.reference_device}, norm {divergence.output_reference_norm:.4g}"
+    yield "digests", f"weights {divergence.weights_digest[:16]}, inputs {divergence.inputs_digest[:16]}"
+    for note in divergence.notes:
+        yield "note", note
+
+
+def _failure(failure: "Failure") -> Iterator[tuple[str, str]]:
+    yield "failed", f"in the {failure.stage}, {failure.cause}: {failure.message}"
+    for frame in failure.frames:
+        yield "", frame.rstrip()
+
+
+def _listed(counts: Sequence[int]) -> str:
+    """Return counts per build, as one number where they agree."""
+    return str(counts[0]) if len(set(counts)) == 1 else "/".join(str(count) for count in counts)

@@ -1,0 +1,152 @@
+"""`ampbench list`: what there is to name on a command line."""
+
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from ampbench.cli.options import DEFAULT_RESULTS, Format, Json, OutputFormat, Results, chosen_format
+from ampbench.errors import StoreError, UnknownNameError
+
+Listing = Sequence[dict[str, Any]]
+
+
+def command(
+    what: Annotated[str, typer.Argument(metavar="WHAT", help="workloads, precisions, devices or runs.")],
+    results: Results = DEFAULT_RESULTS,
+    format: Format = OutputFormat.TABLE,
+    json: Json = False,
+) -> int:
+    """List workloads, precisions, devices or runs.
+
+    \b
+    Examples:
+      ampbench list workloads
+      ampbench list runs --results bench/results
+      ampbench list devices --json
+    """
+    chosen = chosen_format(format, json)
+    if what not in LISTINGS:
+        raise UnknownNameError("thing to list", what, LISTINGS)
+    rows = LISTINGS[what](results)
+
+    from ampbench.cli.listings import print_listing
+
+    if chosen in (OutputFormat.TABLE, OutputFormat.MARKDOWN) and what == "workloads":
+        rows = [row | {"about": _about(row)} for row in rows]
+    print_listing(rows, TABLE_COLUMNS[what], chosen, empty=EMPTY.get(what, ""))
+    return 0
+
+
+def workloads(results: Path) -> Listing:  # noqa: ARG001 - all listings have one signature
+    """Return the built-in workloads, with the parameters of each preset."""
+    from ampbench.workloads.index import PRESETS, WORKLOADS
+
+    return [
+        {
+            "workload": spec.name,
+            "family": spec.family,
+            "summary": spec.summary,
+            "items": spec.items,
+            "suite": list(spec.suite),
+            "needs torchvision": spec.needs_torchvision,
+            "version": spec.version,
+            **{preset: dict(spec.preset(preset)) for preset in PRESETS},
+        }
+        for spec in WORKLOADS.values()
+    ]
+
+
+def _about(row: Mapping[str, Any]) -> str:
+    """Return a workload's summary, its parameters with the values of a CPU's preset, and its place in the suite."""
+    parameters = " ".join(f"{name}={value}" for name, value in row["small"].items())
+    suite = f"; default suite: {', '.join(row['suite'])}" if row["suite"] else ""
+    return f"{row['summary']}\n  {parameters}{suite}"
+
+
+def precisions(results: Path) -> Listing:  # noqa: ARG001
+    """Return the precisions, in table order."""
+    from ampbench.precisions import PRECISIONS, SHORT_DTYPES
+
+    return [
+        {
+            "precision": row.name,
+            "summary": row.summary,
+            "aliases": " ".join(row.aliases),
+            "storage": SHORT_DTYPES[row.storage],
+            "autocast": SHORT_DTYPES[row.autocast] if row.autocast else None,
+            "tf32": row.tf32,
+            "scaler": row.scaler,
+        }
+        for row in PRECISIONS.values()
+    ]
+
+
+def devices(results: Path) -> Listing:  # noqa: ARG001
+    """Return the device types torch knows here; asks a worker, as only torch can tell."""
+    from ampbench.cli.notes import arithmetic
+    from ampbench.running.environment import probe
+
+    return [
+        {
+            "device": device.type,
+            "available": device.available,
+            "name": device.name if device.available else device.reason,
+            "count": device.count,
+            "memory_bytes": device.memory_bytes,
+            "arithmetic": arithmetic(device),
+            "tf32": device.tf32,
+            "float64": device.float64,
+            "autocast": device.autocast_dtype,
+        }
+        for device in probe().devices
+    ]
+
+
+def runs(results: Path) -> Listing:
+    """Return the stored runs of a results folder, the oldest first; a damaged one says what is wrong with it."""
+    from ampbench import store
+
+    return [_run(path) for path in store.list_runs(results)]
+
+
+def _run(path: Path) -> dict[str, Any]:
+    from ampbench import store
+
+    known = ("run", "label", "date", "started", "torch", "device", "cases", "outcome", "path")
+    row: dict[str, Any] = dict.fromkeys(known) | {"run": path.stem, "path": str(path)}
+    measured: set[str] = set()
+    try:
+        stored = store.read_run(path, on_round=lambda each: measured.add(each.case_id))
+    except StoreError as error:
+        return row | {"outcome": f"unreadable: {error}"}
+    ok, failed = measured - stored.failures.keys(), len(stored.failures)
+    counts = {"ok": len(ok), "failed": failed, "skipped": len(stored.cases) - len(ok) - failed}
+    said = ", ".join(f"{count} {name}" for name, count in counts.items() if count)
+    return row | {
+        "label": stored.header.label,
+        "date": stored.header.started_at[:16].replace("T", " "),
+        "started": stored.header.started_at,
+        "torch": stored.header.environment.torch_version,
+        "device": " ".join(dict.fromkeys(case.device for case in stored.cases.values())),
+        "cases": len(stored.cases),
+        "outcome": said if stored.ended == "complete" else f"{stored.ended or 'not finished'}: {said}",
+    }
+
+
+LISTINGS: Mapping[str, Callable[[Path], Listing]] = {
+    "workloads": workloads,
+    "precisions": precisions,
+    "devices": devices,
+    "runs": runs,
+}
+TABLE_COLUMNS: Mapping[str, Sequence[str]] = {
+    "workloads": ("workload", "family", "about"),
+    "precisions": ("precision", "summary", "aliases"),
+    "devices": ("device", "available", "tf32", "autocast", "arithmetic", "name"),
+    "runs": ("run", "label", "date", "torch", "device", "outcome"),
+}
+"""What a table shows of a listing; the machine formats give every column."""
+
+EMPTY = {"runs": "no runs there yet: ampbench run makes one"}

@@ -1,0 +1,177 @@
+"""The entry point: verbs, settings, and the one place where errors become a line on stderr and an exit code.
+
+A verb is a module of this package with one function, `command`, which returns its exit code (None: 0). Only the verb
+asked for is imported, and no verb's module imports anything slow (torch, pandas, scipy, rich) at its top.
+"""
+
+import contextlib
+import os
+import sys
+from collections.abc import Callable, Sequence
+from importlib import import_module
+from pathlib import Path
+from typing import Any, cast
+
+import typer
+from typer.main import get_command
+
+from ampbench import __version__, settings
+from ampbench.errors import AmpbenchError, UnknownNameError, UsageError
+
+VERBS = {
+    "run": "Measure; ends with the table and the advice.",
+    "list": "What there is: workloads, precisions, devices, runs.",
+    "show": "A stored run again: table and advice.",
+    "doctor": "What this machine and installation can do, and what spoils measurements.",
+}
+"""The verbs in the order of a user's day; each is the module of the same name."""
+
+INTERNAL_ERROR = 70
+INTERRUPTED = 130
+BROKEN_PIPE = 141
+"""128 + SIGPIPE: what a shell reports for a program whose reader went away."""
+
+FIRST_STEPS = """\
+ampbench measures which precision a PyTorch model should run in, on this machine.
+
+  ampbench doctor                   what this machine offers, and what would spoil a measurement
+  ampbench run                      measure the default suite: table and advice in a few minutes
+  ampbench run model.py:make        measure your own network (docs/workloads.md)
+  ampbench show latest              the last run again
+
+All verbs and options: ampbench --help, ampbench VERB --help
+"""
+
+_USAGE_ERROR = cast("type[Exception]", typer.BadParameter.__mro__[1])  # in click or, newer, private to typer
+_GIVEN_ANYWHERE = ("--debug", "--version")
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command line (default: the process' own) and return the exit code; never raises for what can go wrong."""
+    given, flags = _take_out(sys.argv[1:] if arguments is None else arguments)
+    for stream in (sys.stdout, sys.stderr):
+        if hasattr(stream, "reconfigure"):
+            stream.reconfigure(errors="replace")  # a µ or × must not end a run on an ASCII terminal
+    try:
+        code = _dispatch(given, version="--version" in flags)
+        sys.stdout.flush()
+    except BrokenPipeError:
+        return _reader_went_away()
+    except SystemExit as error:
+        if isinstance(error.__context__, BrokenPipeError):  # typer turns it into exit 1, which here means a regression
+            return _reader_went_away()
+        return error.code if isinstance(error.code, int) else INTERNAL_ERROR
+    except (KeyboardInterrupt, typer.Abort):
+        return INTERRUPTED
+    except Exception as error:  # noqa: BLE001 - the last line of defence
+        return _report(error, debug="--debug" in flags)
+    return code
+
+
+def build(verb: str | None = None) -> Any:
+    """Return the click command of the whole program; only `verb` is imported, the others are known by their help."""
+    app = typer.Typer(
+        add_completion=False,
+        pretty_exceptions_enable=False,
+        rich_markup_mode=None,  # rich's help takes 0.1 s more
+        context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+    )
+    app.callback(
+        help="Which precision should this PyTorch model run in, on this machine? Measures, explains, advises."
+    )(_global_options)
+    for name, summary in VERBS.items():
+        function = _function(name) if name == verb else _not_imported
+        app.command(name, short_help=summary, help=None if name == verb else summary)(function)
+    return get_command(app)
+
+
+def _dispatch(given: list[str], version: bool) -> int:
+    """Find the verb, put the settings file's values in as defaults, run it."""
+    if version:
+        print(f"ampbench {__version__}")
+        return 0
+    if not given:
+        print(FIRST_STEPS, end="")
+        return 0
+    verb = next((word for word in given if not word.startswith("-")), None)
+    if verb is not None and verb not in VERBS:
+        raise UnknownNameError("verb", verb, VERBS)
+    file = None if verb is None else settings.find(Path.cwd())
+    default_map = {} if file is None else settings.defaults(file, {name: _options(name) for name in VERBS})
+    try:
+        result = build(verb).main(given, prog_name="ampbench", standalone_mode=False, default_map=default_map)
+    except _USAGE_ERROR as error:
+        raise UsageError(_explain(error, None if file is None else file.path)) from error
+    return result if isinstance(result, int) else 0
+
+
+def _global_options(
+    version: bool = typer.Option(False, "--version", help="Print ampbench's version."),
+    debug: bool = typer.Option(False, "--debug", help="Show the whole traceback of an error; may stand anywhere."),
+) -> None:
+    """Stand in `--help` for what `_take_out` has taken out before typer sees it."""
+
+
+def _not_imported() -> None:
+    """Stand for a verb that was not asked for."""
+
+
+def _function(verb: str) -> Callable[..., int | None]:
+    function: Callable[..., int | None] = import_module(f"ampbench.cli.{verb}").command
+    return function
+
+
+def _options(verb: str) -> dict[str, settings.Option]:
+    """Return what a settings file may set for a verb, by the key it has there."""
+    found: dict[str, settings.Option] = {}
+    for parameter in build(verb).commands[verb].params:
+        if parameter.param_type_name == "option" and parameter.name != "help":
+            long = [name.removeprefix("--") for name in parameter.opts if name.startswith("--")]
+            option = settings.Option(parameter.name, parameter.multiple)
+            found |= {name.replace("-", "_"): option for name in long or [parameter.name]}
+    return found
+
+
+def _take_out(arguments: Sequence[str]) -> tuple[list[str], set[str]]:
+    """Split the arguments into typer's and the flags that may stand anywhere before `--`."""
+    words = list(arguments)
+    end = words.index("--") if "--" in words else len(words)
+    flags = {word for word in words[:end] if word in _GIVEN_ANYWHERE}
+    return [word for place, word in enumerate(words) if place >= end or word not in flags], flags
+
+
+def _explain(error: Any, file: Path | None) -> str:
+    """Return typer's message as one line of ours, with where the value came from and where help is."""
+    message = " ".join(error.format_message().replace("Value error, ", "").split()).rstrip(".")
+    message = message[:1].lower() + message[1:]
+    context = error.ctx
+    parameter = getattr(error, "param", None)
+    if context is None:
+        return message
+    if file is not None and parameter is not None:
+        source = context.get_parameter_source(parameter.name)
+        if source is not None and source.name == "DEFAULT_MAP":
+            message += f" (set in {file})"
+    return f"{message}; see {context.command_path.split(' {')[0]} --help"
+
+
+def _report(error: Exception, debug: bool) -> int:
+    """Print an error as one line, under `--debug` after its traceback, and return its exit code."""
+    if debug:
+        import traceback
+
+        traceback.print_exception(error)
+    if isinstance(error, AmpbenchError):
+        print(f"ampbench: error: {error}", file=sys.stderr)
+        return error.exit_code
+    said = " ".join(f"{type(error).__name__}: {error}".split())
+    hint = "" if debug else "; run again with --debug for the traceback"
+    print(f"ampbench: error: internal error: {said}{hint}", file=sys.stderr)
+    return INTERNAL_ERROR
+
+
+def _reader_went_away() -> int:
+    """Keep the interpreter from complaining about stdout when it flushes at exit."""
+    with contextlib.suppress(OSError, ValueError):  # a stdout without a file descriptor, as in tests
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    return BROKEN_PIPE

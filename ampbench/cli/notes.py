@@ -1,0 +1,71 @@
+"""What stands under a result table: for which device it speaks, what was not measured, what the headers mean."""
+
+from collections.abc import Iterable, Mapping, Sequence
+
+from ampbench.advice import Group, Row
+from ampbench.cli.tables import Column
+from ampbench.precisions import SHORT_DTYPES
+from ampbench.records.environments import DeviceDescription, Environment
+
+HALVES = ("bf16", "fp16")
+
+
+def device_statement(device: DeviceDescription, environment: Environment) -> str:
+    """Say which device the numbers speak for and how it computes in half precision."""
+    kinds = arithmetic(device)
+    halves = ", ".join(f"{dtype} {kinds[dtype]}" for dtype in HALVES if dtype in kinds)
+    name = device.name or (environment.cpu if device.type == "cpu" else device.type)
+    what = "this CPU" if device.type == "cpu" else f"this {device.type.upper()} device"
+    statement = f"These numbers speak for {what} ({name}{': ' if halves else ''}{halves})"
+    emulated = [dtype for dtype in reversed(HALVES) if kinds.get(dtype) == "emulated"]
+    if not emulated:
+        return f"{statement}."
+    elsewhere = "a GPU" if device.type == "cpu" else "a device that has it"
+    return f"{statement}; an emulated {' or '.join(emulated)} says nothing about {elsewhere}."
+
+
+def arithmetic(device: DeviceDescription) -> dict[str, str]:
+    """Return how matrix products run by short dtype name ("fp16": "emulated")."""
+    return {SHORT_DTYPES.get(dtype, dtype): kind for dtype, kind in device.arithmetic.items()}
+
+
+def measured_devices(rows: Iterable[Row]) -> list[str]:
+    """Return the device types on which anything was measured, in order of appearance."""
+    return list(dict.fromkeys(row["device"] for row in rows if row["outcome"] == "ok"))
+
+
+def without_common_skips(groups: Mapping[Group, Sequence[Row]]) -> tuple[dict[Group, list[Row]], list[str]]:
+    """Return the groups without the skips that are better said once, and a line for each of those.
+
+    Said once are a reason that a precision was skipped for in more than one group, and groups skipped as a whole.
+    """
+    seen: dict[tuple[str, str], int] = {}
+    for rows in groups.values():
+        for row in rows:
+            if row["outcome"] == "skipped":
+                seen[row["precision"], row["reason"]] = seen.get((row["precision"], row["reason"]), 0) + 1
+    kept: dict[Group, list[Row]] = {}
+    subjects: dict[str, dict[str, int]] = {}  # reason -> what was skipped for it -> cases
+    for group, rows in groups.items():
+        whole = all(row["outcome"] == "skipped" for row in rows)
+        for row in rows:
+            if row["outcome"] != "skipped" or not (whole or seen[row["precision"], row["reason"]] > 1):
+                kept.setdefault(group, []).append(row)
+                continue
+            everywhere = seen[row["precision"], row["reason"]] == len(groups)
+            subject = row["precision"] if everywhere or not whole else f"{group.workload} {group.phase} {group.path}"
+            counts = subjects.setdefault(row["reason"], {})
+            counts[subject] = counts.get(subject, 0) + 1
+    return kept, [_skip_note(reason, counts) for reason, counts in subjects.items()]
+
+
+def legend(columns: Iterable[Column]) -> str:
+    """Return one line that explains the headers of `columns`."""
+    return "; ".join(f"{column.header}: {column.legend}" for column in columns if column.legend)
+
+
+def _skip_note(reason: str, counts: Mapping[str, int]) -> str:
+    names = list(counts)
+    listed = ", ".join(names[:4]) + (f" and {len(names) - 4} more" if len(names) > 4 else "")
+    cases = sum(counts.values())
+    return f"skipped: {listed}: {reason} ({cases} {'case' if cases == 1 else 'cases'})"

@@ -1,0 +1,107 @@
+"""Options that several verbs share, each spelled and explained once."""
+
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from ampbench.errors import UsageError
+
+
+class OutputFormat(StrEnum):
+    """How a verb prints its data on stdout."""
+
+    TABLE = "table"
+    JSON = "json"
+    CSV = "csv"
+    MARKDOWN = "markdown"
+
+
+Format = Annotated[OutputFormat, typer.Option("--format", help="How to print the data.")]
+Json = Annotated[bool, typer.Option("--json", help="Short for --format json.")]
+Results = Annotated[Path, typer.Option("--results", help="The folder that holds runs/.")]
+Keyword = Annotated[
+    str,
+    typer.Option(
+        "-k", "--keyword", metavar="EXPRESSION", help="Only cases whose id matches, as in 'resnet and not fp16'."
+    ),
+]
+MaxError = Annotated[
+    float,
+    typer.Option(
+        help="Largest output error (relative L2 against fp64) to advise. The default is ten times the error of "
+        "rounding to bf16, near torch.testing's 1.6e-2 for bf16."
+    ),
+]
+MinArgmaxAgreement = Annotated[
+    float,
+    typer.Option(
+        help="Smallest share of a classifier's decisions that stay the same; a shortfall counts when chance cannot "
+        "explain it (5 %). MLPerf Inference asks for 99 % of the accuracy."
+    ),
+]
+MaxGradientError = Annotated[
+    float,
+    typer.Option(
+        help="Largest gradient error (relative L2) to advise for training. A tenth adds 0.5 % to the noise a minibatch "
+        "gradient has at the critical batch size (McCandlish et al. 2018)."
+    ),
+]
+MaxFlushedShare = Annotated[
+    float,
+    typer.Option(
+        help="Largest share of gradients flushed to zero to advise for training. Harm is reported at 5 % (Micikevicius "
+        "et al. 2018, 3.1)."
+    ),
+]
+
+
+def _many(names: str, metavar: str, help: str) -> typer.models.OptionInfo:
+    return typer.Option(names, metavar=metavar, help=f"{help} Repeatable.")  # type: ignore[no-any-return]
+
+
+Names = Annotated[
+    list[str] | None,
+    typer.Argument(metavar="[WORKLOAD]...", help="Workloads, families, 'all', or path/to/file.py:function."),
+]
+Workloads = Annotated[list[str] | None, _many("--workload", "NAME", "A workload, as the argument.")]
+Precisions = Annotated[list[str] | None, _many("--precision", "NAME", "See ampbench list precisions. Default: all.")]
+Devices = Annotated[
+    list[str] | None, _many("--device", "NAME", "cpu, cuda or xpu. Default: the accelerator, else the CPU.")
+]
+Phases = Annotated[list[str] | None, _many("--phase", "NAME", "inference or training. Default: both.")]
+Paths = Annotated[list[str] | None, _many("--path", "NAME", "eager, compiled or traced. Default: eager.")]
+MemoryFormats = Annotated[
+    list[str] | None, _many("--memory-format", "NAME", "contiguous or channels_last. Default: contiguous.")
+]
+Preset = Annotated[
+    str, typer.Option(metavar="NAME", help="tiny, small or large. Default: small on a CPU, large elsewhere.")
+]
+Sets = Annotated[
+    list[str] | None,
+    _many("--set", "[NAME.]PARAM=VALUE", "Set a parameter of one workload, or of all that have it."),
+]
+Sweeps = Annotated[list[str] | None, _many("--sweep", "PARAM=1,2,4", "Measure every value of a parameter.")]
+Rounds = Annotated[int, typer.Option(min=1, max=1000, help="Rounds per case; intervals need three.")]
+MinRunTime = Annotated[float, typer.Option(metavar="SECONDS", help="Timing per round.")]
+MaxTime = Annotated[str, typer.Option(metavar="SECONDS", help="Begin nothing more after this, as in 90 or 2m.")]
+Timeout = Annotated[str, typer.Option(metavar="SECONDS", help="The longest a round may take.")]
+MemoryLimit = Annotated[
+    str,
+    typer.Option(
+        metavar="BYTES", help="The most a round may keep resident, as in 8GiB. Default: 85 % of what is free."
+    ),
+]
+Threads = Annotated[int, typer.Option(min=0, max=4096, help="torch's threads; 0: as torch chooses.")]
+Seed = Annotated[int, typer.Option(min=0, max=2**63 - 1, help="Of weights, inputs and the order of rounds.")]
+Scaler = Annotated[bool, typer.Option("--scaler/--no-scaler", help="GradScaler in fp16_autocast training.")]
+
+DEFAULT_RESULTS = Path("results")
+
+
+def chosen_format(format: OutputFormat, json: bool) -> OutputFormat:
+    """Return the format that `--format` and `--json` ask for together; raises `UsageError` where they contradict."""
+    if json and format not in (OutputFormat.TABLE, OutputFormat.JSON):
+        raise UsageError(f"--json and --format {format} contradict each other: give one of them")
+    return OutputFormat.JSON if json else format

@@ -1,0 +1,106 @@
+"""How far a run is: a bar with the time left on a terminal, plain lines otherwise."""
+
+import statistics
+import sys
+import time
+from collections import defaultdict
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+from ampbench.records.measurements import Failure
+from ampbench.running.driver import Progress, Watch
+from ampbench.running.schedule import Task
+from ampbench.units import format_seconds
+
+LINE_SECONDS = 10.0
+"""Without a terminal, a line at most this often."""
+
+
+class TimeLeft:
+    """Estimates the time left from what the tasks done so far took, each kind and case by itself."""
+
+    def __init__(self, servers: list[list[Task]]):
+        self._left = [task for tasks in servers for task in tasks]
+        self._took: dict[tuple[str, str], float] = {}
+        self._kinds: dict[str, list[float]] = defaultdict(list)
+
+    def add(self, task: Task, seconds: float) -> None:
+        """Note that `task` took `seconds`."""
+        self._took[task.kind, task.planned.case.case_id] = seconds
+        self._kinds[task.kind].append(seconds)
+
+    def after(self, done: int) -> float | None:
+        """Return the seconds left once `done` tasks are done; None as long as nothing is known."""
+        if not self._took:
+            return None
+        everything = statistics.fmean(seconds for kind in self._kinds.values() for seconds in kind)
+        typical = {kind: statistics.fmean(seconds) for kind, seconds in self._kinds.items()}
+        return sum(
+            self._took.get((task.kind, task.planned.case.case_id), typical.get(task.kind, everything))
+            for task in self._left[done:]
+        )
+
+
+@contextmanager
+def progress(servers: list[list[Task]]) -> Iterator[Watch]:
+    """Yield a watcher that shows progress on stderr while the block runs."""
+    left = TimeLeft(servers)
+    with _bar(left) if sys.stderr.isatty() else _plain(left) as show:
+
+        def watch(step: Progress) -> None:
+            if step.reply is not None:
+                left.add(step.task, step.seconds - watch_state["began"])
+            watch_state["began"] = step.seconds
+            show(step)
+
+        watch_state = {"began": 0.0}
+        yield watch
+
+
+@contextmanager
+def _bar(left: TimeLeft) -> Iterator[Callable[[Progress], None]]:
+    from rich.console import Console
+    from rich.progress import BarColumn, TaskProgressColumn, TextColumn
+    from rich.progress import Progress as Bar
+
+    left_column, what_column = TextColumn("{task.fields[left]:>12}"), TextColumn("{task.description}")
+    columns = (left_column, BarColumn(bar_width=20), TaskProgressColumn(), what_column)
+    with Bar(*columns, console=Console(stderr=True), transient=True) as bar:
+        row = bar.add_task("", left="", total=None)
+
+        def show(step: Progress) -> None:
+            failure = step.reply.failure if step.reply else None
+            if failure is not None:
+                bar.console.print(_failed(failure), markup=False, highlight=False)
+            seconds = left.after(step.done)
+            remaining = f"{format_seconds(round(seconds))} left" if seconds else ""
+            bar.update(row, completed=step.done, total=step.total, left=remaining, description=_described(step.task))
+
+        yield show
+
+
+@contextmanager
+def _plain(left: TimeLeft) -> Iterator[Callable[[Progress], None]]:
+    last = [time.monotonic()]
+
+    def show(step: Progress) -> None:
+        failure = step.reply.failure if step.reply else None
+        if failure is not None:
+            print(_failed(failure), file=sys.stderr, flush=True)
+        if time.monotonic() - last[0] >= LINE_SECONDS:
+            last[0] = time.monotonic()
+            seconds = left.after(step.done)
+            remaining = f", about {format_seconds(round(seconds))} left" if seconds else ""
+            print(f"{step.done} of {step.total}{remaining}: {_described(step.task)}", file=sys.stderr, flush=True)
+
+    yield show
+
+
+def _failed(failure: Failure) -> str:
+    return f"failed: {failure.case_id}: {failure.cause}: {failure.message}"
+
+
+def _described(task: Task) -> str:
+    what = f"round {task.round + 1}" if task.kind == "round" else task.kind
+    case = task.planned.case
+    return f"{what}: {case.workload} {case.precision} {case.phase}"

@@ -1,0 +1,75 @@
+"""A run as `run` and `show` print it: table, advice and notes, or data for machines."""
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from rich.text import Text
+
+from ampbench import frames
+from ampbench.advice import Budget, Row, advise, grouped
+from ampbench.cli import notes, tables
+from ampbench.cli.options import OutputFormat
+from ampbench.cli.printing import make_console, print_lines, print_text
+from ampbench.metrics import COLUMNS
+
+if TYPE_CHECKING:
+    from ampbench.store import StoredRun
+
+
+def run_rows(stored: "StoredRun") -> list[Row]:
+    """Return one row per case of a run, as `ampbench.load` gives them, in the order of the plan."""
+    return list(frames.plain_rows(frames.run_frame(stored)))
+
+
+def print_result(stored: "StoredRun", rows: Sequence[Row], format: OutputFormat, budget: Budget) -> None:
+    """Print `rows` of a run on stdout: as table with advice and notes, or in a machine's format.
+
+    The advice is that of the whole run, whichever rows are shown.
+    """
+    if format is OutputFormat.JSON:
+        print_text(tables.json_text(rows))
+    elif format is OutputFormat.CSV:
+        print_text(tables.csv_text(list(COLUMNS), ([row[name] for name in COLUMNS] for row in rows)))
+    elif format is OutputFormat.MARKDOWN:
+        groups, skipped = notes.without_common_skips(grouped(rows))
+        advice = advise(run_rows(stored), stored.divergence, budget)
+        said = [*_statements(stored, rows), *skipped]
+        print_text("\n\n".join([tables.markdown(groups, advice), *said]))
+    else:
+        console = make_console()
+        print_lines(console, result_lines(stored, rows, budget, console.width))
+
+
+def result_lines(stored: "StoredRun", rows: Sequence[Row], budget: Budget, width: int) -> list[Text]:
+    """Return what a terminal of `width` columns shows of a run: the table, the advice, the notes."""
+    groups, skipped = notes.without_common_skips(grouped(rows))
+    shown = [row for members in groups.values() for row in members]
+    layouts = {phase: tables.lay_out(shown, phase, width) for phase in {group.phase for group in groups}}
+    lines = tables.result_lines(groups, advise(run_rows(stored), stored.divergence, budget), layouts)
+    remarks = dict.fromkeys((*_statements(stored, rows), *skipped), "") | dict.fromkeys(_legend(layouts), "dim")
+    if lines:
+        lines.append(Text())
+    for remark, style in remarks.items():
+        lines += tables.wrapped(remark, width, style)
+    return [*lines, Text(f"run {stored.header.run}: {stored.path}")]
+
+
+def _statements(stored: "StoredRun", rows: Sequence[Row]) -> list[str]:
+    """Return for which devices the rows speak, and what the control says where its case is among them."""
+    environment = stored.header.environment
+    devices = [environment.device(name) for name in notes.measured_devices(rows)]
+    said = [notes.device_statement(device, environment) for device in devices if device is not None]
+    control = frames.control_ratio(stored)
+    if control is not None and any(row["case_id"] == control.case_id for row in rows):
+        said.append(control.sentence)
+    return said
+
+
+def _legend(layouts: Mapping[str, tables.Layout]) -> list[str]:
+    """Return the meaning of the headers, and which columns found no room."""
+    shown = dict.fromkeys(column for layout in layouts.values() for column in layout.columns)
+    hidden = dict.fromkeys(column.header for layout in layouts.values() for column in layout.hidden)
+    lines = [notes.legend(shown)] if any(column.legend for column in shown) else []
+    if hidden:
+        lines.append(f"no room for {', '.join(hidden)}: a wider terminal or --format csv shows all")
+    return lines

@@ -1,0 +1,236 @@
+"""A stored run with the numbers of a two-core AMD EPYC (native bf16, emulated fp16), written by the real writer."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+
+from ampbench.cli.main import main
+from ampbench.records.cases import Case, WorkloadSource
+from ampbench.records.divergences import Divergence
+from ampbench.records.environments import DeviceDescription, Environment
+from ampbench.records.measurements import Failure, MemoryPass, Round, Skip
+from ampbench.records.runs import Footer, Header, Selection, Settings
+from ampbench.store import RunWriter
+
+RUN_ID = "20260131T120000Z-bench-1f9a3c"
+ENVIRONMENT = Environment(
+    host="bench",
+    system="Linux-6.18-x86_64",
+    cpu="AMD EPYC",
+    cpu_count=2,
+    memory_bytes=25_276_514_304,
+    python_version="3.11.7",
+    torch_version="2.15.0",
+    torchvision_version="0.29.2",
+    numpy_version="2.4.6",
+    threads=2,
+    compiler="g++",
+    devices=[
+        DeviceDescription(
+            type="cpu",
+            available=True,
+            name="AMD EPYC",
+            count=1,
+            memory_bytes=25_276_514_304,
+            arithmetic={"fp32": "native", "bf16": "native", "fp16": "emulated"},
+            autocast_dtype="bf16",
+        ),
+        DeviceDescription(type="cuda", available=False, reason="no cuda device or driver found"),
+    ],
+)
+STORAGE = {"fp16_pure": "fp16", "bf16_pure": "bf16"}
+FLOORS = {"fp16": 2.1e-4, "bf16": 1.6e-3}
+
+
+@dataclass(frozen=True)
+class Measured:
+    """One case's numbers: seconds per step of each round, peak in bytes, errors."""
+
+    precision: str
+    seconds: list[float]
+    peak_bytes: int = 1_000_000
+    error: float | None = 4e-7
+    agreeing: int | None = None
+    grad_error: float | None = None
+    flushed: int | None = None
+    nonfinite: int = 0
+    skipped_steps: int | None = None
+    notes: list[str] = field(default_factory=list)
+
+
+RESNET18 = [
+    Measured("fp32", [0.01521, 0.01528, 0.01517], 61_865_984, 3.9e-7, 8),
+    Measured("fp16_autocast", [0.8671, 0.8702, 0.8613], 84_934_656, 7.3e-4, 8),
+    Measured("bf16_autocast", [0.00994, 0.01002, 0.00989], 55_574_528, 5.4e-3, 8),
+    Measured("fp16_pure", [0.8592, 0.8655, 0.8574], 42_047_488, 8.1e-4, 8),
+    Measured("bf16_pure", [0.00871, 0.00874, 0.00869], 31_037_849, 7.9e-3, 7),
+]
+MLP = [
+    Measured("fp32", [0.001812, 0.001820, 0.001805], 12_582_912, 2.1e-7, 31, 3.1e-7, 0),
+    Measured("fp16_autocast", [0.02142, 0.02151, 0.02133], 14_680_064, 3.2e-4, 32, 4.0e-4, 1204, skipped_steps=0),
+    Measured("bf16_autocast", [0.000911, 0.000918, 0.000908], 10_485_760, 2.6e-3, 32, 3.2e-3, 0),
+    Measured("bf16_pure", [0.000702, 0.000705, 0.000699], 6_291_456, 3.8e-3, 32, 0.16, 0),
+]
+HEAD = [
+    Measured("fp32", [0.00041, 0.00042, 0.00041], 8_388_608, 1.1e-7),
+    Measured("bf16_autocast", [0.00052, 0.00053, 0.00052], 6_291_456, 2.2e-3),
+    Measured("bf16_pure", [0.00040, 0.00044, 0.00038], 4_194_304, 2.9e-3),
+]
+
+
+def make_case(workload: str, precision: str, phase: str = "inference", batch_size: int = 8, **parameters: int) -> Case:
+    return Case(
+        workload=workload,
+        family="conv" if workload == "resnet18" else "linear",
+        parameters=parameters,
+        precision=precision,
+        device="cpu",
+        phase=phase,
+        path="eager",
+        batch_size=batch_size,
+        input_dtype=STORAGE.get(precision, "fp32"),
+        memory_format="contiguous",
+    )
+
+
+def entries_of(case: Case, measured: Measured) -> list[Round | MemoryPass | Divergence]:
+    """Return what measuring a case leaves behind."""
+    case_id, fp32_error = case.case_id, 4e-7
+    floor = FLOORS.get(case.precision[:4], 3e-8)
+    training = case.phase == "training"
+    rounds = [
+        Round(
+            case_id=case_id,
+            round=number,
+            server=number,
+            samples=[[0.999 * seconds, seconds, 1.001 * seconds]] * 3,
+            steps_per_sample=[4, 4, 4],
+            warmup_steps=[12, 12, 12],
+            items_per_step=float(case.batch_size or 1),
+            weights_digest="a" * 64,
+            seconds=1.1,
+            finished_at="2026-01-31T12:00:07Z",
+        )
+        for number, seconds in enumerate(measured.seconds)
+    ]
+    memory = MemoryPass(
+        case_id=case_id,
+        source="profiler",
+        peak_bytes=measured.peak_bytes,
+        parameter_bytes=measured.peak_bytes // 2,
+        buffer_bytes=4096,
+        input_bytes=65_536,
+        gradient_bytes=measured.peak_bytes // 4 if training else None,
+        optimizer_bytes=0 if training else None,
+        rss_bytes=512 * 1024**2,
+    )
+    divergence = Divergence(
+        case_id=case_id,
+        reference_device="cpu",
+        weights_digest="a" * 64,
+        inputs_digest="b" * 64,
+        output_reference_norm=31.9 if measured.error is not None else 0.0,
+        output_rel_l2=measured.error,
+        output_max_abs=0.01,
+        output_cosine=0.99998,
+        output_nonfinite=measured.nonfinite,
+        output_floor_rel_l2=floor,
+        output_fp32_rel_l2=fp32_error,
+        argmax_agreeing=measured.agreeing,
+        argmax_decisions=None if measured.agreeing is None else case.batch_size,
+        loss=2.3026 if training else None,
+        reference_loss=2.3025 if training else None,
+        grad_rel_l2=measured.grad_error,
+        grad_worst_parameter="layers.2.weight" if training else None,
+        grad_worst_rel_l2=None if measured.grad_error is None else 3 * measured.grad_error,
+        grad_flushed=measured.flushed,
+        grad_elements=1_000_000 if measured.flushed is not None else None,
+        grad_nonfinite=0 if training else None,
+        skipped_steps=measured.skipped_steps,
+        scaler_scale=65536.0 if measured.skipped_steps is not None else None,
+        notes=measured.notes,
+    )
+    return [*rounds, memory, divergence]
+
+
+def header(run: str = RUN_ID, label: str = "nightly") -> Header:
+    return Header(
+        schema=1,
+        run=run,
+        ampbench_version="0.1.0",
+        started_at="2026-01-31T12:00:00Z",
+        label=label,
+        command=["ampbench", "run"],
+        selection=Selection(),
+        settings=Settings(),
+        sources=[
+            WorkloadSource(
+                name="mlp", family="linear", module="ampbench.workloads.linear", function="mlp", builtin=True
+            )
+        ],
+        environment=ENVIRONMENT,
+    )
+
+
+@pytest.fixture
+def results(tmp_path: Path) -> Path:
+    """A results folder with one complete run: two networks, a head, a failure and skips."""
+    folder = tmp_path / "results"
+    groups = [
+        (RESNET18, "resnet18", "inference", 8, {"classes": 1000, "image": 224}),
+        (MLP, "mlp", "training", 32, {"depth": 3, "width": 512}),
+        (HEAD, "softmax_head", "inference", 256, {"width": 512}),
+    ]
+    with RunWriter.create(folder, header()) as writer:
+        for rows, workload, phase, batch_size, parameters in groups:
+            for row in rows:
+                case = make_case(workload, row.precision, phase, batch_size, **parameters)
+                writer.append(case, *entries_of(case, row))
+            tf32 = make_case(workload, "tf32", phase, batch_size, **parameters)
+            writer.append(tf32, Skip(case_id=tf32.case_id, reason="this CPU has no tf32"))
+        failed = make_case("softmax_head", "fp16_pure", "inference", 256, width=512)
+        message = "step 1 took longer than 300 s"
+        writer.append(failed, Failure(case_id=failed.case_id, stage="round", cause="time-out", message=message))
+        kl_head = make_case("kl_head", "fp32", "training", 32, width=512)
+        writer.append(kl_head, Skip(case_id=kl_head.case_id, reason="no loss given"))
+        control = entries_of(make_case("mlp", "fp32", "training", 32, depth=3, width=512), MLP[0])[0]
+        assert isinstance(control, Round)
+        writer.append(Round(**{name: getattr(control, name) for name in Round.__slots__} | {"control": True}))
+        writer.append(Footer(ended="complete", finished_at="2026-01-31T12:02:00Z"))
+    return folder
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What a command line returned and wrote."""
+
+    code: int
+    out: str
+    err: str
+
+
+@pytest.fixture
+def ampbench(capsys: pytest.CaptureFixture[str]) -> Callable[..., Outcome]:
+    """Run the program in this process, as the shell would."""
+
+    def run(*arguments: str | Path) -> Outcome:
+        code = main([str(argument) for argument in arguments])
+        captured = capsys.readouterr()
+        return Outcome(code, captured.out, captured.err)
+
+    return run
+
+
+@pytest.fixture
+def environment() -> Environment:
+    return ENVIRONMENT
+
+
+@pytest.fixture(autouse=True)
+def _away_from_settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Run in an empty folder, as wide as the tables are meant for, without colour."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COLUMNS", "100")
+    monkeypatch.delenv("FORCE_COLOR", raising=False)

@@ -1,0 +1,93 @@
+"""`ampbench doctor`: what there is, what is wrong, what to do."""
+
+import dataclasses
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ampbench.errors import AmpbenchError
+from ampbench.records.environments import Environment
+from ampbench.running.fitness import Finding
+
+Run = Callable[..., Any]
+FINDING = Finding(name="load", what="the load is 9", why="threads wait", remedy="wait until it has gone", grave=True)
+
+
+@pytest.fixture
+def machine(environment: Environment, monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
+    """Set what a worker and the operating system say."""
+
+    def says(found: Environment | AmpbenchError = environment, findings: tuple[Finding, ...] = (FINDING,)) -> None:
+        def probe() -> Environment:
+            if isinstance(found, AmpbenchError):
+                raise found
+            return found
+
+        monkeypatch.setattr("ampbench.running.environment.probe", probe)
+        monkeypatch.setattr("ampbench.running.fitness.inspect", lambda: list(findings))
+
+    says()
+    return says
+
+
+def test_it_says_how_each_device_computes_in_each_dtype(machine: Run, ampbench: Run) -> None:
+    out = ampbench("doctor").out
+    assert "  device  fp64    fp32    tf32  bf16    fp16      autocast  memory" in out
+    assert "  cpu     native  native  none  native  emulated  bf16      23.5 GiB  AMD EPYC\n" in out
+    assert "cpu emulates fp16" in out
+    assert "cuda is not available: no cuda device or driver found" in out
+
+
+def test_each_finding_comes_with_its_reason_and_its_remedy(machine: Run, ampbench: Run) -> None:
+    out = ampbench("doctor").out
+    assert "  ! the load is 9\n    why: threads wait\n    do:  wait until it has gone\n" in out
+    machine(findings=())
+    assert "nothing found that would spoil measurements" in ampbench("doctor").out
+
+
+def test_what_cannot_be_imported_is_named(machine: Run, environment: Environment, ampbench: Run) -> None:
+    reason = "operator torchvision::nms does not exist"
+    machine(dataclasses.replace(environment, torchvision_version=None, unavailable={"torchvision": reason}))
+    assert f"torchvision  not usable: {reason}" in ampbench("doctor").out
+
+
+def test_without_torch_the_machine_is_described_all_the_same(machine: Run, ampbench: Run) -> None:
+    machine(AmpbenchError("torch cannot be imported: No module named 'torch'"))
+    said = ampbench("doctor")
+    assert said.code == 0
+    assert "torch     torch cannot be imported" in said.out
+    assert "the load is 9" in said.out
+
+
+def test_json_has_everything(machine: Run, ampbench: Run) -> None:
+    document = json.loads(ampbench("doctor", "--json").out)
+    assert document["environment"]["devices"][0]["arithmetic"]["fp16"] == "emulated"
+    assert document["findings"][0]["remedy"] == "wait until it has gone"
+    assert "results" not in document
+
+
+def test_other_formats_are_refused(machine: Run, ampbench: Run) -> None:
+    assert ampbench("doctor", "--format", "csv").code == 2
+
+
+def test_whole_results_are_exit_0_and_damaged_ones_exit_3(machine: Run, results: Path, ampbench: Run) -> None:
+    said = ampbench("doctor", "--results", results)
+    assert said.code == 0
+    assert "1 of 1 are whole" in said.out
+    (results / "runs" / "zzz.jsonl").write_text("nonsense\n")
+    said = ampbench("doctor", "--results", results)
+    assert said.code == 3
+    assert "damaged: " in said.out
+    assert "1 of 2 are whole" in said.out
+    said = ampbench("doctor", "--results", results, "--json")
+    assert said.code == 3
+    assert list(json.loads(said.out)["results"].values()).count(None) == 1
+
+
+def test_a_results_folder_that_is_not_there_is_a_usage_error(machine: Run, tmp_path: Path, ampbench: Run) -> None:
+    said = ampbench("doctor", "--results", tmp_path / "nothing")
+    assert said.code == 2
+    assert "there is no results folder" in said.err

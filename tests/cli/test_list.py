@@ -1,0 +1,72 @@
+"""`ampbench list`: names for the command line, for people and machines."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ampbench.precisions import PRECISIONS
+from ampbench.records.environments import Environment
+from ampbench.workloads.index import WORKLOADS
+
+Run = Callable[..., Any]
+
+
+def test_workloads_are_listed_with_their_parameters(ampbench: Run) -> None:
+    out = ampbench("list", "workloads").out
+    assert all(f"\n{name} " in out for name in WORKLOADS)
+    assert "classes=1000 image=224" in out
+
+
+def test_workloads_for_machines_have_every_preset(ampbench: Run) -> None:
+    rows = json.loads(ampbench("list", "workloads", "--json").out)
+    assert [row["workload"] for row in rows] == list(WORKLOADS)
+    assert rows[0]["large"] == dict(next(iter(WORKLOADS.values())).large)
+
+
+@pytest.mark.parametrize("format", ["table", "csv", "markdown", "json"])
+def test_precisions_are_listed_in_every_format(format: str, ampbench: Run) -> None:
+    said = ampbench("list", "precisions", "--format", format)
+    assert said.code == 0
+    assert all(name in said.out for name in PRECISIONS)
+    assert "bf16-mixed" in said.out
+
+
+def test_devices_are_asked_of_a_worker(
+    environment: Environment, ampbench: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("ampbench.running.environment.probe", lambda: environment)
+    out = ampbench("list", "devices").out
+    assert "bf16 native, fp16 emulated" in out
+    assert "no cuda device or driver found" in " ".join(out.split())
+    rows = json.loads(ampbench("list", "devices", "--json").out)
+    assert rows[0]["arithmetic"]["fp16"] == "emulated"
+
+
+def test_runs_are_listed_with_what_became_of_their_cases(results: Path, ampbench: Run) -> None:
+    out = ampbench("list", "runs", "--results", results).out
+    assert "20260131T120000Z-bench-1f9a3c  nightly  2026-01-31 12:00  2.15.0  cpu     12 ok, 1 failed, 4 skipped" in out
+    rows = json.loads(ampbench("list", "runs", "--results", results, "--json").out)
+    assert rows[0]["outcome"] == "12 ok, 1 failed, 4 skipped"
+
+
+def test_a_damaged_run_is_listed_as_unreadable(results: Path, ampbench: Run) -> None:
+    (results / "runs" / "zzz.jsonl").write_text("nonsense\n")
+    said = ampbench("list", "runs", "--results", results, "--json")
+    assert said.code == 0
+    assert json.loads(said.out)[1]["outcome"].startswith("unreadable: ")
+
+
+def test_no_runs_is_said_on_stderr(tmp_path: Path, ampbench: Run) -> None:
+    said = ampbench("list", "runs", "--results", tmp_path)
+    assert (said.code, said.out) == (0, "")
+    assert "ampbench run makes one" in said.err
+    assert ampbench("list", "runs", "--results", tmp_path, "--json").out == "[]\n"
+
+
+def test_an_unknown_listing_names_the_nearest(ampbench: Run) -> None:
+    said = ampbench("list", "worklods")
+    assert said.code == 2
+    assert "did you mean workloads?" in said.err

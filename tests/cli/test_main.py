@@ -1,0 +1,164 @@
+"""The program as a whole: what it says first, how it fails, what it does not import."""
+
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ampbench import __version__
+from ampbench.cli import main as program
+
+Run = Callable[..., Any]
+HEAVY = ("torch", "torchvision", "pandas", "scipy", "numpy", "rich", "pydantic")
+
+
+def test_without_arguments_it_says_what_to_do_first(ampbench: Run) -> None:
+    said = ampbench()
+    assert said.code == 0
+    assert said.out.index("ampbench doctor") < said.out.index("ampbench run")
+    assert said.err == ""
+
+
+@pytest.mark.parametrize("arguments", [["--version"], ["show", "latest", "--version"], ["--version", "show"]])
+def test_the_version_may_be_asked_for_anywhere(arguments: list[str], ampbench: Run) -> None:
+    assert ampbench(*arguments).out == f"ampbench {__version__}\n"
+
+
+def test_help_lists_every_verb(ampbench: Run) -> None:
+    said = ampbench("--help")
+    assert said.code == 0
+    assert all(f"\n  {verb} " in said.out for verb in program.VERBS)
+
+
+@pytest.mark.parametrize("verb", list(program.VERBS))
+def test_every_verb_has_help_with_an_example(verb: str, ampbench: Run) -> None:
+    said = ampbench(verb, "--help")
+    assert said.code == 0
+    assert f"  ampbench {verb}" in said.out.partition("Examples:")[2]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["shwo"], "unknown verb 'shwo': did you mean show?"),
+        (["show"], "missing argument 'RUN'; see ampbench show --help"),
+        (["show", "latest", "--fromat", "json"], "no such option: --fromat (Possible options: --format"),
+        (["show", "latest", "--format", "jsn"], "'jsn' is not one of 'table', 'json', 'csv', 'markdown'"),
+        (["show", "latest", "--max-error", "much"], "'--max-error'"),
+        (["show", "latest", "--max-error", "-1"], "--max-error is a relative error of 0 or more, not -1"),
+        (["show", "latest", "--json", "--format", "csv"], "contradict each other"),
+        (["--bogus"], "no such option: --bogus"),
+    ],
+)
+def test_a_usage_error_is_one_line_with_what_was_near(arguments: list[str], message: str, ampbench: Run) -> None:
+    said = ampbench(*arguments)
+    assert said.code == 2
+    assert said.out == ""
+    line = said.err.splitlines()[-1]
+    assert line.startswith("ampbench: error: ")
+    assert message in line
+    assert said.err.count("\n") == 1
+
+
+@pytest.fixture
+def broken(monkeypatch: pytest.MonkeyPatch) -> Callable[[BaseException], None]:
+    """Make `list` raise."""
+
+    def breaks(error: BaseException) -> None:
+        def command(what: str) -> int:
+            raise error
+
+        command.__doc__ = "Break."
+        monkeypatch.setattr("ampbench.cli.list.command", command)
+
+    return breaks
+
+
+def test_an_unexpected_error_is_one_line_and_exit_70(broken: Run, ampbench: Run) -> None:
+    broken(ValueError("two\nlines"))
+    said = ampbench("list", "runs")
+    assert said.code == 70
+    assert said.err == (
+        "ampbench: error: internal error: ValueError: two lines; run again with --debug for the traceback\n"
+    )
+
+
+@pytest.mark.parametrize("arguments", [["--debug", "list", "runs"], ["list", "runs", "--debug"]])
+def test_debug_shows_the_traceback_wherever_it_stands(arguments: list[str], broken: Run, ampbench: Run) -> None:
+    broken(ValueError("here"))
+    said = ampbench(*arguments)
+    assert said.code == 70
+    assert "Traceback (most recent call last)" in said.err
+    assert said.err.endswith("ampbench: error: internal error: ValueError: here\n")
+
+
+def test_an_interrupt_is_exit_130(broken: Run, ampbench: Run) -> None:
+    broken(KeyboardInterrupt())
+    assert ampbench("list", "runs").code == 130
+
+
+def test_a_reader_that_goes_away_is_no_error(broken: Run, ampbench: Run) -> None:
+    broken(BrokenPipeError(32, "Broken pipe"))
+    said = ampbench("list", "runs")
+    assert (said.code, said.err) == (141, "")
+
+
+def test_head_ends_the_program_silently(results: Path) -> None:
+    command = f"{sys.executable} -m ampbench show latest --results {results} --details | head -n 1"
+    done = subprocess.run(command, shell=True, capture_output=True, text=True, check=True)
+    assert done.stderr == ""
+    assert done.stdout.count("\n") == 1
+
+
+def test_settings_are_defaults_and_flags_win(results: Path, tmp_path: Path, ampbench: Run) -> None:
+    (tmp_path / "ampbench.toml").write_text(f"results = '{results}'\n[show]\nformat = 'csv'\nmax-error = 1e-9\n")
+    assert ampbench("show", "latest").out.startswith("run,case_id,")
+    assert "output_rel_l2 is 7.9e-03, more than 1e-09" in ampbench("show", "latest", "--format", "table").out
+    assert "take bf16_pure" in ampbench("show", "latest", "--format", "table", "--max-error", "0.02").out
+
+
+def test_a_bad_value_in_a_settings_file_is_traced_to_it(tmp_path: Path, ampbench: Run) -> None:
+    (tmp_path / "ampbench.toml").write_text("[show]\nmax-error = 'much'\n")
+    said = ampbench("show", "latest")
+    assert said.code == 2
+    assert f"(set in {tmp_path / 'ampbench.toml'})" in said.err
+    (tmp_path / "ampbench.toml").write_text("[show]\nmax-eror = 1\n")
+    assert "did you mean max_error or" in ampbench("show", "latest").err
+
+
+def test_every_option_of_every_verb_can_be_set_by_its_long_name() -> None:
+    for verb in program.VERBS:
+        keys = program._options(verb)
+        assert all(key.replace("_", "").isalnum() for key in keys)
+        assert "help" not in keys
+
+
+@pytest.mark.parametrize(
+    ("arguments", "forbidden"),
+    [
+        (["--help"], HEAVY),
+        (["show", "--help"], ("torch", "torchvision", "pandas", "scipy")),
+        (["list", "workloads"], ("torch", "torchvision", "pandas", "scipy")),
+        (["show", "latest"], ("torch", "torchvision")),
+    ],
+)
+def test_what_is_not_needed_is_not_imported(
+    arguments: list[str], forbidden: tuple[str, ...], results: Path, tmp_path: Path
+) -> None:
+    arguments = [*arguments, "--results", str(results)] if arguments[-1] == "latest" else arguments
+    code = (
+        "import sys; from ampbench.cli.main import main\n"
+        f"code = main({arguments!r})\n"
+        f"sys.exit(code or ','.join(sorted(sys.modules.keys() & set({forbidden!r}))) or 0)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, cwd=tmp_path)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_python_m_ampbench_is_the_program() -> None:
+    done = subprocess.run([sys.executable, "-m", "ampbench", "nonsense"], capture_output=True, text=True, check=False)
+    assert done.returncode == 2
+    assert done.stderr.startswith("ampbench: error: unknown verb 'nonsense'")

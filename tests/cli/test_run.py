@@ -1,0 +1,327 @@
+"""`ampbench run` from the outside, with real processes on tiny workloads."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+import ampbench
+from ampbench.cli.main import main
+from ampbench.cli.run import parse_setting, parse_sweep
+from ampbench.errors import UsageError
+
+ODD = """
+import os, time, torch
+
+class Odd(torch.nn.Module):
+    def __init__(self, kind):
+        super().__init__()
+        self.kind, self.linear = kind, torch.nn.Linear(4, 4)
+
+    def forward(self, x):
+        if self.kind == "abort":
+            os.abort()
+        if self.kind == "sleep":
+            time.sleep(1e6)
+        if self.kind == "hog":
+            keep = []
+            while True:
+                keep.append(torch.ones(1 << 22))
+        if self.kind == "raise":
+            raise RuntimeError("no luck today")
+        return self.linear(x)
+
+def net(kind="good"):
+    return Odd(kind), torch.randn(2, 4)
+
+def unbuildable():
+    raise ValueError("no weights here")
+"""
+QUICK = ["--rounds", "2", "--min-run-time", "0.02", "--threads", "1"]
+
+
+@pytest.fixture
+def odd(tmp_path: Path) -> str:
+    path = tmp_path / "odd.py"
+    path.write_text(ODD)
+    return str(path)
+
+
+def rows_of(results: Path) -> dict[str, dict[str, object]]:
+    frame = ampbench.load(results)
+    return {row["case_id"]: row for row in frame.to_dict("records")}
+
+
+def test_a_run_ends_with_the_table_the_advice_and_the_path_of_its_file(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    results = tmp_path / "results"
+    code = main(["run", "mlp", "--preset", "tiny", *QUICK, "--rounds", "3", "--results", str(results)])
+    out = capsys.readouterr().out
+    assert code == 0
+    assert "→" in out
+    (file,) = (results / "runs").iterdir()
+    assert str(file) in out
+    assert "speak for this CPU" in out
+    assert "control" in out
+    rows = rows_of(results)
+    assert {row["outcome"] for row in rows.values()} == {"ok", "skipped"}
+    ok = [row for row in rows.values() if row["outcome"] == "ok"]
+    assert len(ok) == 10
+    for row in ok:
+        assert row["rounds"] == 3
+        assert row["seconds_low"] <= row["seconds_median"] <= row["seconds_high"]
+        assert row["output_rel_l2"] > 0
+        assert row["peak_memory_bytes"] > 0
+        assert row["items_per_second"] > 0
+
+
+def test_four_workloads_that_go_wrong_are_four_failed_rows_among_good_ones(odd: str, tmp_path: Path) -> None:
+    results = tmp_path / "results"
+    code = main(
+        ["run", f"{odd}:net", "--sweep", "kind=good,abort,sleep,hog,raise", "--precision", "fp32",
+         "--phase", "inference",
+         *QUICK, "--timeout", "4", "--memory-limit", "1200MiB", "--results", str(results)]
+    )  # fmt: skip
+    assert code == 3
+    outcomes = {case_id.split("]")[0].split("=")[1]: row for case_id, row in rows_of(results).items()}
+    assert {kind: row["outcome"] for kind, row in outcomes.items()} == {
+        "good": "ok", "abort": "failed", "sleep": "failed", "hog": "failed", "raise": "failed",
+    }  # fmt: skip
+    assert "SIGABRT" in outcomes["abort"]["reason"]
+    assert "time-out" in outcomes["sleep"]["reason"]
+    assert "memory limit" in outcomes["hog"]["reason"] or "time-out" in outcomes["hog"]["reason"]
+    assert "no luck today" in outcomes["raise"]["reason"]
+
+
+def start(results: Path, *arguments: str) -> "subprocess.Popen[str]":
+    command = [
+        sys.executable,
+        "-m",
+        "ampbench",
+        "run",
+        "mlp",
+        "linear_stack",
+        "--preset",
+        "tiny",
+        "--results",
+        str(results),
+    ]
+    return subprocess.Popen([*command, *QUICK, *arguments], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+
+def wait_for_rounds(results: Path, count: int) -> Path:
+    for _ in range(3000):
+        for file in results.glob("runs/*.jsonl"):
+            if file.read_text().count('{"round"') >= count:
+                return file
+        time.sleep(0.02)
+    raise AssertionError("no rounds were measured")
+
+
+def cases_in(file: Path) -> list[str]:
+    return [line for line in file.read_text().splitlines() if line.startswith('{"case"')]
+
+
+def test_a_killed_run_keeps_what_it_measured_and_resume_measures_only_the_rest(tmp_path: Path) -> None:
+    results = tmp_path / "results"
+    process = start(results)
+    file = wait_for_rounds(results, 5)
+    process.kill()
+    process.communicate()
+    before = file.read_text()
+    with file.open("a") as cut:
+        cut.write('{"round": {"case_id": "mlp')  # what a write leaves behind that the kill came into
+    kept = before[: before.rindex("\n") + 1]
+    code = main(["run", "--resume", "latest", "--results", str(results)])
+    assert code == 0
+    after = file.read_text()
+    assert after.startswith(kept)
+    assert list(results.glob("runs/*")) == [file]
+    rounds = [json.loads(line)["round"] for line in after.splitlines() if line.startswith('{"round"')]
+    keys = [(entry["case_id"], entry["round"], entry["control"]) for entry in rounds]
+    assert len(keys) == len(set(keys)) == 20 * 2 + 2
+    assert {row["outcome"] for row in rows_of(results).values()} == {"ok", "skipped"}
+    assert min(entry["server"] for entry in rounds[kept.count('{"round"') :]) > max(
+        entry["server"] for entry in rounds[: kept.count('{"round"')]
+    )
+
+
+def test_ctrl_c_keeps_everything_says_how_to_go_on_and_exits_with_130(tmp_path: Path) -> None:
+    results = tmp_path / "results"
+    process = start(results)
+    file = wait_for_rounds(results, 3)
+    process.send_signal(signal.SIGINT)
+    out, err = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert f"ampbench run --resume {file.stem}" in err
+    assert "Traceback" not in err
+    assert "→" in out or "precision" in out
+    assert '"ended":"interrupted"' in file.read_text().replace(" ", "")
+
+
+def test_a_finished_run_resumed_measures_nothing_more(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    results = tmp_path / "results"
+    arguments = ["--preset", "tiny", "-k", "fp32 and inference", *QUICK, "--results", str(results)]
+    assert main(["run", "mlp", *arguments]) == 0
+    (file,) = (results / "runs").iterdir()
+    rounds = file.read_text().count('{"round"')
+    assert main(["run", "--resume", "latest", "--results", str(results)]) == 0
+    assert file.read_text().count('{"round"') == rounds
+
+
+def test_two_runs_at_once_have_files_of_their_own(tmp_path: Path) -> None:
+    results = tmp_path / "results"
+    both = [start(results, "-k", "fp32 and inference") for _ in range(2)]
+    for process in both:
+        process.communicate()
+        assert process.returncode == 0
+    files = list(results.glob("runs/*.jsonl"))
+    assert len(files) == 2
+    assert cases_in(files[0]) == cases_in(files[1])
+
+
+def test_without_isolation_the_network_runs_in_this_process(odd: str, tmp_path: Path) -> None:
+    results = tmp_path / "results"
+    code = main(
+        [
+            "run",
+            f"{odd}:net",
+            "--no-isolation",
+            "--precision",
+            "bf16",
+            "--phase",
+            "inference",
+            *QUICK,
+            "--results",
+            str(results),
+        ]
+    )
+    assert code == 0
+    assert "ampbench_user_odd" in sys.modules
+    assert [row["outcome"] for row in rows_of(results).values()] == ["ok"]
+
+
+def test_a_dry_run_shows_the_plan_and_the_time_and_measures_nothing(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    results = tmp_path / "results"
+    assert main(["run", "mlp", "--preset", "tiny", "--dry-run", "--json", "--results", str(results)]) == 0
+    captured = capsys.readouterr()
+    plan = json.loads(captured.out)
+    assert len(plan) == 12
+    assert "10 cases in" in captured.err
+    assert not results.exists()
+
+
+def test_a_run_out_of_time_says_so_and_can_be_resumed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    results = tmp_path / "results"
+    arguments = ["run", "mlp", "--preset", "tiny", "-k", "inference", *QUICK, "--results", str(results)]
+    assert main([*arguments, "--max-time", "0.3"]) == 0
+    assert "out of time" in capsys.readouterr().err
+    reasons = {row["reason"] for row in rows_of(results).values() if row["outcome"] == "skipped"}
+    assert any("time" in reason for reason in reasons)
+    assert main(["run", "--resume", "latest", "--results", str(results)]) == 0
+    assert [row["outcome"] for row in rows_of(results).values()].count("ok") == 5
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "message"),
+    [
+        (["resnet19"], 2, "unknown workload 'resnet19': did you mean resnet18"),
+        (["mlp", "--precision", "bf17"], 2, "unknown precision 'bf17'"),
+        (["mlp", "--device", "cudda"], 2, "unknown device 'cudda': did you mean cuda"),
+        (["mlp", "--preset", "smal"], 2, "unknown preset 'smal': did you mean small"),
+        (["mlp", "--set", "batch_size=0"], 2, "batch_size"),
+        (["mlp", "--set", "batch_size=999999999999"], 2, "batch_size"),
+        (["mlp", "--set", "batch_size"], 2, "expected NAME=VALUE"),
+        (["mlp", "--sweep", "batch_size=1,,2"], 2, "expected NAME=VALUE,VALUE"),
+        (["mlp", "--rounds", "0"], 2, "--rounds"),
+        (["mlp", "--min-run-time", "-1"], 2, "--min-run-time"),
+        (["mlp", "--memory-limit", "lots"], 2, "lots"),
+        (["mlp", "--resume", "latest"], 2, "--resume takes the selection from the run"),
+        (["--resume", "latest", "--results", "nowhere"], 2, "nowhere"),
+        (["-k", "nosuchcase"], 5, "nothing is selected"),
+        (["mlp", "--device", "xpu"], 5, "nothing can run here: xpu is not available"),
+        (["nosuchmodule:net"], 2, "cannot be imported: ModuleNotFoundError: No module named 'nosuchmodule'"),
+    ],
+)
+def test_bad_input_is_one_line_with_the_right_exit_code_and_no_file(
+    arguments: list[str], code: int, message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    monkeypatch.chdir(tmp_path)
+    assert main(["run", *arguments]) == code
+    err = capsys.readouterr().err
+    assert message in err
+    assert "Traceback" not in err
+    assert len(err.strip().splitlines()) == 1
+    assert not (tmp_path / "results").exists()
+
+
+@pytest.mark.parametrize(
+    ("function", "message"),
+    [
+        ("unbuildable", "cannot be built: ValueError: no weights here (odd.py, line"),
+        ("nte", "has no function 'nte'; its functions: net, unbuildable"),
+    ],
+)
+def test_a_users_file_that_is_wrong_is_one_line_before_anything_is_measured(
+    odd: str, function: str, message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    results = tmp_path / "results"
+    assert main(["run", f"{odd}:{function}", "--results", str(results)]) == 2
+    err = capsys.readouterr().err
+    assert message in err
+    assert len(err.strip().splitlines()) == 1
+    assert not results.exists()
+
+
+def test_an_unwritable_results_folder_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    blocked = tmp_path / "results"
+    blocked.write_text("a file where the folder should be")
+    assert main(["run", "mlp", "--preset", "tiny", *QUICK, "--results", str(blocked)]) == 2
+    err = capsys.readouterr().err
+    assert "cannot write" in err
+    assert len(err.strip().splitlines()) == 1
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
+def test_a_full_disk_keeps_what_was_measured_and_says_how_to_go_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    results = tmp_path / "results"
+    written = os.write
+    full = {"after": 6}
+
+    def write(descriptor: int, data: bytes) -> int:
+        if bytes(data[:9]) in (b'{"round":', b'{"memory"'):
+            full["after"] -= 1
+            if full["after"] < 0:
+                raise OSError(28, "No space left on device")
+        return written(descriptor, data)
+
+    monkeypatch.setattr(os, "write", write)
+    code = main(["run", "mlp", "--preset", "tiny", "-k", "inference", *QUICK, "--results", str(results)])
+    monkeypatch.setattr(os, "write", written)
+    err = capsys.readouterr().err
+    assert code == 2
+    assert "No space left on device" in err
+    assert "--resume" in err
+    assert main(["run", "--resume", "latest", "--results", str(results)]) == 0
+    assert [row["outcome"] for row in rows_of(results).values()].count("ok") == 5
+
+
+def test_settings_and_sweeps_are_read_as_numbers_where_they_are() -> None:
+    assert parse_setting("--set", "mlp.width=8") == ("mlp.width", 8)
+    assert parse_setting("--set", "rate=1e-3") == ("rate", 1e-3)
+    assert parse_setting("--set", "bias=True") == ("bias", True)
+    assert parse_setting("--set", "kind=a=b") == ("kind", "a=b")
+    assert parse_sweep("batch_size=1,2") == ("batch_size", [1, 2])
+    with pytest.raises(UsageError):
+        parse_setting("--set", "=3")

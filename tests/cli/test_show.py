@@ -1,0 +1,191 @@
+"""`ampbench show` of a stored run: the table a person reads, the rows a machine reads, the details."""
+
+import csv
+import io
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from rich.cells import cell_len
+
+from ampbench.metrics import COLUMNS
+
+Run = Callable[..., Any]
+
+MLP_AT_100_COLUMNS = """\
+mlp · batch 32 · training · cpu · eager · depth=3 width=512
+precision          time/step items/s speed          memory    error ×floor argmax     grad flushed
+fp32           1.81 ms ±1.0%  17.7 k 1.00x  12.0 MiB 1.00x  2.1e-07    7.0  96.9%  3.1e-07      0%
+fp16_autocast  21.4 ms ±1.0%  1.49 k 0.08x  14.0 MiB 1.17x  3.2e-04    1.5   100%  4.0e-04  0.120%
+bf16_autocast   911 us ±1.4%  35.1 k 1.99x  10.0 MiB 0.83x  2.6e-03    1.6   100%  3.2e-03      0%
+bf16_pure       702 us ±1.1%  45.6 k 2.58x  6.00 MiB 0.50x  3.8e-03    2.4   100%  1.6e-01      0%
+→ take bf16_autocast: 1.99x the speed and 0.83x the memory of fp32, error 2.6e-03 of 0.02 allowed;
+  bf16_pure is 2.58x as fast, but grad_rel_l2 is 1.6e-01, more than 0.1
+"""
+
+
+def test_the_table_is_as_wide_as_the_terminal_and_no_number_is_wrapped(results: Path, ampbench: Run) -> None:
+    said = ampbench("show", "latest", "--results", results)
+    assert said.code == 0
+    assert MLP_AT_100_COLUMNS in said.out
+    table = said.out.partition("These numbers")[0]
+    assert max(map(cell_len, table.splitlines())) <= 100
+
+
+def test_a_failed_row_shows_its_reason_across_the_columns(results: Path, ampbench: Run) -> None:
+    out = ampbench("show", "latest", "--results", results).out
+    assert "\nfp16_pure      failed: time-out: step 1 took longer than 300 s\n" in out
+
+
+def test_a_skip_shared_by_groups_is_said_once_below(results: Path, ampbench: Run) -> None:
+    out = ampbench("show", "latest", "--results", results).out
+    assert out.count("tf32: this CPU has no tf32") == 1
+    assert "\nskipped: tf32: this CPU has no tf32 (3 cases)\n" in out
+    assert "\nskipped: kl_head training eager: no loss given (1 case)\n" in out
+    assert "\nkl_head" not in out
+
+
+def test_it_says_for_which_device_the_numbers_speak(results: Path, ampbench: Run) -> None:
+    out = " ".join(ampbench("show", "latest", "--results", results).out.split())
+    assert (
+        "These numbers speak for this CPU (AMD EPYC: bf16 native, fp16 emulated); "
+        "an emulated fp16 says nothing about a GPU."
+    ) in out
+    assert "control: mlp[depth=3,width=512]/b32/fp32" in out
+
+
+def test_it_ends_with_the_file(results: Path, ampbench: Run) -> None:
+    last = ampbench("show", "latest", "--results", results).out.splitlines()[-1]
+    (path,) = (results / "runs").iterdir()
+    assert last == f"run {path.stem}: {path}"
+
+
+def test_a_narrow_terminal_gets_fewer_columns_and_is_told(
+    results: Path, ampbench: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "72")
+    out = ampbench("show", "latest", "--results", results, "-k", "mlp").out
+    assert "items/s" not in out.partition("→")[0]
+    assert "no room for items/s" in out
+
+
+def test_no_colour_leaks_into_a_pipe(results: Path, ampbench: Run) -> None:
+    assert "\x1b" not in ampbench("show", "latest", "--results", results).out
+
+
+def test_colour_marks_the_row_that_is_advised(results: Path, ampbench: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    out = ampbench("show", "latest", "--results", results).out
+    assert "\x1b[1mbf16_autocast   911 us" in out
+    assert "\x1b[31mfailed: time-out" in out
+
+
+def test_json_is_a_list_of_flat_rows_with_the_documented_columns(results: Path, ampbench: Run) -> None:
+    said = ampbench("show", "latest", "--results", results, "--json")
+    rows = json.loads(said.out)
+    assert len(rows) == 17
+    assert all(list(row) == list(COLUMNS) for row in rows)
+    skipped = next(row for row in rows if row["outcome"] == "skipped")
+    assert skipped["seconds_median"] is None
+    assert isinstance(rows[0]["peak_memory_bytes"], int)
+    assert said.err == ""
+
+
+def test_csv_has_the_same_rows(results: Path, ampbench: Run) -> None:
+    out = ampbench("show", "latest", "--results", results, "--format", "csv").out
+    rows = list(csv.DictReader(io.StringIO(out)))
+    assert len(rows) == 17
+    assert list(rows[0]) == list(COLUMNS)
+    assert rows[0]["seconds_median"] == "0.01521"
+    assert rows[0]["reason"] == ""
+
+
+def test_markdown_has_a_table_and_advice_for_each_group(results: Path, ampbench: Run) -> None:
+    out = ampbench("show", "latest", "--results", results, "--format", "markdown").out
+    assert out.count("### ") == 3
+    assert out.count("→ ") == 3
+    lines = [line for line in out.splitlines() if line.startswith("|")]
+    assert "| bf16_autocast | 911 us ±1.4% | 35.1 k | 1.99x |" in out
+    assert len({line.count("|") for line in lines[:6]}) == 1
+
+
+def test_a_keyword_selects_rows_but_the_advice_stays_that_of_the_run(results: Path, ampbench: Run) -> None:
+    out = ampbench("show", "latest", "--results", results, "-k", "resnet18 and bf16_pure").out
+    assert "fp16" not in out.partition("→")[0]
+    assert "→ take bf16_pure: 1.75x the speed" in out
+
+
+def test_a_keyword_that_matches_nothing_is_exit_5(results: Path, ampbench: Run) -> None:
+    said = ampbench("show", "latest", "--results", results, "-k", "nonsense")
+    assert said.code == 5
+    assert "no case that matches -k 'nonsense'" in said.err
+
+
+def test_the_budget_can_be_changed(results: Path, ampbench: Run) -> None:
+    out = ampbench("show", "latest", "--results", results, "--max-gradient-error", "0.2", "-k", "mlp").out
+    assert "→ take bf16_pure: 2.58x" in out
+
+
+def test_one_case_is_shown_with_all_that_is_known_of_it(results: Path, ampbench: Run) -> None:
+    case_id = "mlp[depth=3,width=512]/b32/fp16_autocast/cpu/training/eager/in-fp32"
+    out = ampbench("show", "latest", "--results", results, "--case", case_id).out
+    for expected in (
+        case_id,
+        "round 2        21.3 ms     builds 21.3 ms, 21.3 ms, 21.3 ms; 3+3+3 samples of 4 steps, warm-up 12 steps",
+        "parameters 7.00 MiB, buffers 4.00 KiB, inputs 64.0 KiB, gradients 3.50 MiB, optimizer 0 B",
+        "RSS            512 MiB     of the process, with Python and torch: not comparable",
+        "1.2e-03 gradient of layers.2.weight",
+        "1204 of 1000000 gradient elements became zero",
+        "65536; steps skipped once settled: 0",
+        "32 of 32 are those of the reference",
+    ):
+        assert expected in out
+    assert out.count("/cpu/") == 1
+
+
+def test_details_show_the_control_and_failures(results: Path, ampbench: Run) -> None:
+    out = ampbench("show", "latest", "--results", results, "--details").out
+    assert "control 0" in out
+    assert "in the round, time-out: step 1 took longer than 300 s" in out
+
+
+def test_details_are_for_reading(results: Path, ampbench: Run) -> None:
+    said = ampbench("show", "latest", "--results", results, "--details", "--json")
+    assert said.code == 2
+    assert "--format json gives every column" in said.err
+
+
+def test_an_unknown_case_names_the_nearest(results: Path, ampbench: Run) -> None:
+    wrong = "mlp[depth=3,width=512]/b32/fp16_autocas/cpu/training/eager/in-fp32"
+    said = ampbench("show", "latest", "--results", results, "--case", wrong)
+    assert said.code == 2
+    assert "did you mean mlp[depth=3,width=512]/b32/fp16_autocast/cpu" in said.err
+
+
+@pytest.mark.parametrize(("run", "message"), [("nonsense", "unknown run 'nonsense'"), ("no/such.jsonl", "no run file")])
+def test_an_unknown_run_is_a_usage_error(run: str, message: str, results: Path, ampbench: Run) -> None:
+    said = ampbench("show", run, "--results", results)
+    assert said.code == 2
+    assert message in said.err
+
+
+def test_a_cut_run_is_shown_with_a_remark(results: Path, ampbench: Run) -> None:
+    (path,) = (results / "runs").iterdir()
+    with path.open("a") as file:
+        file.write('{"round": {"case_id": "ml')
+    said = ampbench("show", "latest", "--results", results, "--json")
+    assert said.code == 0
+    assert "ends in a cut line" in said.err
+
+
+def test_a_damaged_run_is_refused_by_file_and_line(results: Path, ampbench: Run) -> None:
+    (path,) = (results / "runs").iterdir()
+    lines = path.read_text().splitlines(keepends=True)
+    path.write_text("".join([lines[0], "nonsense\n", *lines[1:]]))
+    said = ampbench("show", "latest", "--results", results)
+    assert said.code == 2
+    assert f"{path}, line 2" in said.err
+    assert said.err.count("\n") == 1

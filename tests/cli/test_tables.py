@@ -1,0 +1,108 @@
+"""The result table's layout, from rows that no CPU gives."""
+
+from typing import Any
+
+import pytest
+from rich.cells import cell_len
+
+from ampbench.advice import Budget, advise, grouped
+from ampbench.cli import notes, tables
+from ampbench.metrics import COLUMNS
+from ampbench.precisions import PRECISIONS
+from ampbench.records.environments import DeviceDescription, Environment
+
+
+def gpu_row(precision: str, speed: float, phase: str = "training") -> dict[str, Any]:
+    return dict.fromkeys(COLUMNS) | {
+        "case_id": f"resnet50/{precision}/{phase}",
+        "workload": "resnet50",
+        "parameters": "classes=1000,image=224",
+        "precision": precision,
+        "device": "cuda",
+        "phase": phase,
+        "path": "eager",
+        "batch_size": 256,
+        "memory_format": "channels_last",
+        "outcome": "ok",
+        "seconds_median": 0.234 / speed,
+        "seconds_low": 0.233 / speed,
+        "seconds_high": 0.235 / speed,
+        "items_per_second": 256 * speed / 0.234,
+        "speedup_vs_fp32": speed,
+        "speedup_vs_tf32": speed / 2.2,
+        "peak_memory_bytes": 22_548_578_304,
+        "memory_ratio_vs_fp32": 1.0,
+        "output_nonfinite": 0,
+        "output_rel_l2": 1.2e-3,
+        "output_floor_ratio": 12_345.0 if precision == "fp32" else 3.3,
+        "argmax_agreement": 0.9961,
+        "grad_rel_l2": 1.2e-2,
+        "grad_flushed_share": 0.0012,
+    }
+
+
+ROWS = [
+    gpu_row(precision, speed) for precision, speed in zip(PRECISIONS, (1, 2.2, 5.12, 5.31, 11.2, 10.9), strict=True)
+]
+
+
+@pytest.mark.parametrize("width", [100, 110, 200])
+def test_a_training_run_of_a_classifier_with_tf32_fits(width: int) -> None:
+    layout = tables.lay_out(ROWS, "training", width)
+    lines = tables.result_lines(grouped(ROWS), advise(ROWS, {}, Budget()), {"training": layout})
+    assert max(cell_len(line.plain) for line in lines) <= width
+    assert "vs tf32" in lines[1].plain
+    assert [column.header for column in layout.hidden] == (["items/s"] if width == 100 else [])
+
+
+def test_what_can_be_spared_goes_first_and_the_rest_stays_however_narrow() -> None:
+    layout = tables.lay_out(ROWS, "training", 30)
+    assert [column.header for column in layout.columns] == ["precision", "time/step", "speed", "error"]
+
+
+def test_the_parts_of_all_phases_stand_under_each_other() -> None:
+    rows = [*ROWS, *(gpu_row(precision, 1.0, "inference") for precision in PRECISIONS)]
+    rows[-1]["seconds_median"] = 12_345.0
+    assert tables.lay_out(rows, "training", 100).widths == tables.lay_out(rows, "inference", 100).widths
+
+
+def test_the_title_names_everything_but_the_precision() -> None:
+    (group,) = grouped(ROWS)
+    assert tables.described(group) == "batch 256 · training · cuda · eager · channels_last · classes=1000 image=224"
+
+
+def test_an_interval_that_says_nothing_is_not_spelled_out() -> None:
+    row = gpu_row("fp32", 1.0) | {"seconds_low": 1e-6, "seconds_high": 10.0}
+    lines = tables.result_lines(grouped([row]), {}, {"training": tables.lay_out([row], "training", 100)})
+    assert "234 ms ±>99%" in lines[2].plain
+
+
+def test_json_has_null_for_what_is_not_a_finite_number() -> None:
+    rows = [{"a": float("nan"), "b": float("inf"), "c": 1.5, "d": None, "e": "µ"}]
+    assert tables.json_text(rows) == '[\n{"a": null, "b": null, "c": 1.5, "d": null, "e": "µ"}\n]\n'
+
+
+def test_markdown_cells_do_not_break_the_table() -> None:
+    assert tables.markdown_table(["a", "b"], [["x|y", "1\n2"]]) == "| a | b |\n| :-- | --: |\n| x\\|y | 1 2 |"
+
+
+def test_a_gpu_speaks_for_itself(environment: Environment) -> None:
+    device = DeviceDescription(
+        type="cuda", available=True, name="NVIDIA H200", arithmetic={"bf16": "native", "fp16": "native"}, tf32=True
+    )
+    statement = notes.device_statement(device, environment)
+    assert statement == "These numbers speak for this CUDA device (NVIDIA H200: bf16 native, fp16 native)."
+
+
+def test_many_skips_for_one_reason_are_one_line() -> None:
+    rows = [
+        gpu_row("fp32", 1.0) | {"workload": f"net{n}", "outcome": "skipped", "reason": "no loss given"}
+        for n in range(6)
+    ]
+    kept, said = notes.without_common_skips(grouped([*rows, *ROWS]))
+    assert [group.workload for group in kept] == ["resnet50"]
+    (line,) = said
+    assert line.startswith(
+        "skipped: net0 training eager, net1 training eager, net2 training eager, net3 training eager"
+    )
+    assert line.endswith(" and 2 more: no loss given (6 cases)")

@@ -1,0 +1,238 @@
+"""Advice from hand-made rows: who wins, who is refused, and what is said of it."""
+
+from typing import Any
+
+import pytest
+from scipy.stats import binomtest
+
+from ampbench.advice import Advice, Budget, advise, agreement_fails, grouped, times
+from ampbench.errors import UsageError
+from ampbench.records.divergences import Divergence
+
+BUDGET = Budget()
+
+
+def row(precision: str, milliseconds: float, spread: float | None = 0.01, **columns: Any) -> dict[str, Any]:
+    """A row whose interval is `spread` wide on either side; 10 ms is fp32's time."""
+    phase = columns.get("phase", "inference")
+    return {
+        "case_id": f"net/b8/{precision}/cpu/{phase}/eager",
+        "workload": "net",
+        "parameters": "depth=3",
+        "batch_size": 8,
+        "memory_format": "contiguous",
+        "device": "cpu",
+        "phase": phase,
+        "path": "eager",
+        "precision": precision,
+        "outcome": "ok",
+        "reason": None,
+        "seconds_median": milliseconds / 1e3,
+        "seconds_low": None if spread is None else milliseconds / 1e3 * (1 - spread),
+        "seconds_high": None if spread is None else milliseconds / 1e3 * (1 + spread),
+        "speedup_vs_fp32": 10.0 / milliseconds,
+        "memory_ratio_vs_fp32": 1.0,
+        "output_nonfinite": 0,
+        "output_rel_l2": 5e-3,
+        "argmax_agreement": None,
+        "grad_rel_l2": 1e-2 if phase == "training" else None,
+        "grad_flushed_share": 0.0 if phase == "training" else None,
+    } | columns
+
+
+def divergence(precision: str, phase: str = "inference", **values: Any) -> dict[str, Divergence]:
+    case_id = f"net/b8/{precision}/cpu/{phase}/eager"
+    record = Divergence(
+        case_id=case_id,
+        reference_device="cpu",
+        weights_digest="a",
+        inputs_digest="b",
+        output_reference_norm=1.0,
+        **values,
+    )
+    return {case_id: record}
+
+
+def only(*rows: dict[str, Any], divergences: dict[str, Divergence] | None = None, budget: Budget = BUDGET) -> Advice:
+    (advice,) = advise(rows, divergences or {}, budget).values()
+    return advice
+
+
+def test_the_fastest_precision_within_the_budget_is_taken() -> None:
+    advice = only(row("fp32", 10), row("bf16_autocast", 4), row("bf16_pure", 3))
+    assert (advice.precision, advice.column) == ("bf16_pure", "speedup_vs_fp32")
+    assert advice.sentence == "take bf16_pure: 3.33x the speed of fp32, error 5.0e-03 of 0.02 allowed (speedup_vs_fp32)"
+
+
+def test_memory_is_mentioned_when_the_choice_saves_it() -> None:
+    advice = only(row("fp32", 10), row("bf16_pure", 5, memory_ratio_vs_fp32=0.52))
+    assert "2.00x the speed and 0.52x the memory of fp32" in advice.sentence
+    assert "memory" not in only(row("fp32", 10), row("bf16_pure", 5, memory_ratio_vs_fp32=0.97)).sentence
+
+
+def test_overlapping_intervals_are_not_faster() -> None:
+    advice = only(row("fp32", 10, spread=0.1), row("bf16_autocast", 9, spread=0.1))
+    assert (advice.precision, advice.column) == ("fp32", "speedup_vs_fp32")
+    assert advice.sentence == (
+        "stay in fp32: no speedup is certain, at best bf16_autocast with 1.11x in overlapping intervals; "
+        "more --rounds may tell (speedup_vs_fp32)"
+    )
+
+
+@pytest.mark.parametrize(("milliseconds", "precision"), [(9.6, "fp32"), (9.5, "bf16_pure")])
+def test_without_intervals_a_speedup_counts_from_five_per_cent(milliseconds: float, precision: str) -> None:
+    assert only(row("fp32", 10, None), row("bf16_pure", milliseconds, None)).precision == precision
+
+
+def test_nothing_else_measured_is_said() -> None:
+    skipped = row("tf32", 5, outcome="skipped", reason="not on cpu")
+    assert "no other precision could be measured" in only(row("fp32", 10), skipped).sentence
+
+
+def test_a_faster_precision_over_the_budget_gives_way_and_its_column_decides() -> None:
+    advice = only(row("fp32", 10), row("bf16_autocast", 4), row("bf16_pure", 3, output_rel_l2=4.1e-2))
+    assert (advice.precision, advice.column) == ("bf16_autocast", "output_rel_l2")
+    assert advice.sentence.endswith("; bf16_pure is 3.33x as fast, but output_rel_l2 is 4.1e-02, more than 0.02")
+
+
+def test_when_every_faster_precision_is_over_the_budget_fp32_stays() -> None:
+    advice = only(row("fp32", 10), row("bf16_pure", 3, output_rel_l2=4.1e-2))
+    assert (advice.precision, advice.column) == ("fp32", "output_rel_l2")
+    assert advice.sentence == "stay in fp32: bf16_pure is 3.33x as fast, but output_rel_l2 is 4.1e-02, more than 0.02"
+    assert only(
+        row("fp32", 10), row("bf16_pure", 3, output_rel_l2=4.1e-2), budget=Budget(output_rel_l2=0.05)
+    ).precision == ("bf16_pure")
+
+
+@pytest.mark.parametrize("missing", [None, float("nan")])
+def test_an_undefined_error_is_not_advised_and_the_note_says_why(missing: float | None) -> None:
+    rows = [row("fp32", 10, output_rel_l2=missing), row("bf16_pure", 3, output_rel_l2=missing)]
+    notes = divergence("bf16_pure", notes=["the reference output is zero"])
+    advice = only(*rows, divergences=notes)
+    assert (advice.precision, advice.column) == ("fp32", "output_rel_l2")
+    assert advice.sentence.endswith("but output_rel_l2 is undefined: the reference output is zero")
+    assert only(*rows).sentence.endswith("but output_rel_l2 was not measured")
+
+
+def test_outputs_that_are_not_finite_are_refused_before_anything_else() -> None:
+    advice = only(row("fp32", 10), row("fp16_pure", 3, output_nonfinite=12, output_rel_l2=None))
+    assert (advice.precision, advice.column) == ("fp32", "output_nonfinite")
+
+
+def test_one_flip_in_eight_decisions_proves_nothing_but_two_do() -> None:
+    rows = [row("fp32", 10), row("bf16_pure", 3, argmax_agreement=7 / 8)]
+    one = divergence("bf16_pure", argmax_agreeing=7, argmax_decisions=8)
+    two = divergence("bf16_pure", argmax_agreeing=6, argmax_decisions=8)
+    assert only(*rows, divergences=one).precision == "bf16_pure"
+    assert only(*rows, divergences=two).column == "argmax_agreement"
+
+
+def test_an_agreement_of_unknown_decisions_is_judged_as_it_stands() -> None:
+    advice = only(row("fp32", 10), row("bf16_pure", 3, argmax_agreement=0.98))
+    assert advice.sentence.endswith("but argmax_agreement is 98.0%, less than 99.0%")
+
+
+@pytest.mark.parametrize("decisions", [1, 8, 100, 1024, 32_000])
+@pytest.mark.parametrize("minimum", [0.5, 0.99, 0.999])
+def test_agreement_is_judged_as_by_the_exact_binomial_test(decisions: int, minimum: float) -> None:
+    expected = decisions * (1 - minimum)
+    for disagreements in {0, 1, 2, round(expected), round(expected + 3 * expected**0.5)}:
+        if disagreements <= decisions:
+            p = binomtest(disagreements, decisions, 1 - minimum, alternative="greater").pvalue
+            assert agreement_fails(decisions - disagreements, decisions, minimum) == (p <= 0.05)
+
+
+def test_full_agreement_can_be_asked_for() -> None:
+    assert agreement_fails(999, 1000, 1.0)
+    assert not agreement_fails(1000, 1000, 1.0)
+
+
+@pytest.mark.parametrize(
+    ("columns", "column"),
+    [
+        ({"grad_rel_l2": 0.16}, "grad_rel_l2"),
+        ({"grad_rel_l2": None}, "grad_rel_l2"),
+        ({"grad_flushed_share": 0.05}, "grad_flushed_share"),
+        ({"output_rel_l2": 0.05}, "output_rel_l2"),
+    ],
+)
+def test_training_is_judged_by_its_gradients_too(columns: dict[str, Any], column: str) -> None:
+    rows = [row("fp32", 10, phase="training"), row("bf16_pure", 3, **({"phase": "training"} | columns))]
+    assert only(*rows).column == column
+    assert only(row("fp32", 10, phase="training"), row("bf16_pure", 3, phase="training")).precision == "bf16_pure"
+
+
+def test_gradients_that_fp32_flushes_too_are_not_held_against_a_precision() -> None:
+    baseline = row("fp32", 10, phase="training", grad_flushed_share=0.0175)
+    assert only(baseline, row("bf16_pure", 3, phase="training", grad_flushed_share=0.0243)).precision == "bf16_pure"
+    advice = only(baseline, row("bf16_pure", 3, phase="training", grad_flushed_share=0.067))
+    assert advice.sentence.endswith("but grad_flushed_share is 6.70%, more than 1.00% above fp32's 1.75%")
+
+
+def test_a_precision_slower_than_fp32_is_named_as_the_best_there_is() -> None:
+    sentence = only(row("fp32", 10), row("bf16_pure", 12)).sentence
+    assert sentence == "stay in fp32: nothing is faster, at best bf16_pure with 0.83x (speedup_vs_fp32)"
+
+
+def test_steps_that_the_scaler_skips_are_refused() -> None:
+    rows = [row("fp32", 10, phase="training"), row("fp16_autocast", 3, phase="training")]
+    skips = divergence("fp16_autocast", "training", skipped_steps=2)
+    advice = only(*rows, divergences=skips)
+    assert (advice.precision, advice.column) == ("fp32", "skipped_steps")
+    assert "GradScaler skipped 2 steps" in advice.sentence
+
+
+def test_among_precisions_of_equal_speed_the_more_accurate_is_taken() -> None:
+    autocast = row("bf16_autocast", 3.02, output_rel_l2=4e-3)
+    pure = row("bf16_pure", 3.0, output_rel_l2=8e-3)
+    advice = only(row("fp32", 10), autocast, pure)
+    assert (advice.precision, advice.column) == ("bf16_autocast", "output_rel_l2")
+    assert "bf16_pure is as fast within the intervals, with more error" in advice.sentence
+
+
+def test_when_fp32_fails_the_fastest_within_the_budget_is_taken() -> None:
+    failed = row("fp32", 10, outcome="failed", reason="out of memory", seconds_median=None, output_rel_l2=None)
+    advice = only(failed, row("bf16_pure", 3, speedup_vs_fp32=None), row("bf16_autocast", 4, speedup_vs_fp32=None))
+    assert (advice.precision, advice.column) == ("bf16_pure", "outcome")
+    assert "fp32 failed" in advice.sentence
+    assert only(failed, row("bf16_pure", 3, output_rel_l2=0.5)).precision is None
+
+
+def test_without_fp32_there_is_no_advice() -> None:
+    assert only(row("bf16_pure", 3)).precision is None
+    assert only(row("fp32", 10, outcome="skipped", reason="-"), row("bf16_pure", 3)).precision is None
+
+
+def test_a_group_in_which_nothing_was_measured_gets_none() -> None:
+    assert advise([row("fp32", 10, outcome="failed", reason="crash")], {}, BUDGET) == {}
+
+
+def test_groups_keep_their_order_and_rows_that_of_the_precisions() -> None:
+    rows = [
+        row("bf16_pure", 3, workload="second"),
+        row("fp32", 10, workload="second", batch_size=float("nan")),
+        row("bf16_autocast", 3),
+        row("fp32", 10),
+    ]
+    groups = grouped(rows)
+    assert [(group.workload, group.batch_size) for group in groups] == [("second", 8), ("second", None), ("net", 8)]
+    assert [each["precision"] for each in list(groups.values())[-1]] == ["fp32", "bf16_autocast"]
+
+
+@pytest.mark.parametrize(
+    ("limits", "flag"),
+    [
+        ({"output_rel_l2": -1.0}, "--max-error"),
+        ({"output_rel_l2": float("nan")}, "--max-error"),
+        ({"grad_rel_l2": -0.1}, "--max-gradient-error"),
+        ({"argmax_agreement": 99.0}, "--min-argmax-agreement"),
+        ({"grad_flushed_share": 1.5}, "--max-flushed-share"),
+    ],
+)
+def test_an_impossible_limit_is_refused_by_its_flag(limits: dict[str, float], flag: str) -> None:
+    with pytest.raises(UsageError, match=flag):
+        Budget(**limits)
+
+
+def test_ratios_align_on_two_decimals_unless_that_says_nothing() -> None:
+    assert [times(value) for value in (1.0, 12.345, 0.017, 0.00123)] == ["1.00x", "12.35x", "0.02x", "0.00123x"]
