@@ -1,3 +1,46 @@
-"""Benchmark and accuracy-regression harness for PyTorch mixed precision."""
+"""Benchmark and accuracy-regression harness for PyTorch mixed precision.
+
+Importing this imports neither torch nor pandas: `load` and `Workload` are fetched when first used.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+from ampbench.errors import (
+    AmpbenchError,
+    NothingToRunError,
+    StoreError,
+    UnknownNameError,
+    UsageError,
+    WorkloadError,
+)
+
+if TYPE_CHECKING:
+    from ampbench.frames import load
+    from ampbench.workload import Workload
 
 __version__ = "0.1.0"
+
+__all__ = [
+    "AmpbenchError",
+    "NothingToRunError",
+    "StoreError",
+    "UnknownNameError",
+    "UsageError",
+    "Workload",
+    "WorkloadError",
+    "__version__",
+    "load",
+]
+
+_LAZY = {"load": "ampbench.frames", "Workload": "ampbench.workload"}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _LAZY:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(_LAZY[name]), name)
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *_LAZY})

@@ -1,7 +1,6 @@
 """One session of measuring, from a selection to a complete run file."""
 
 import dataclasses
-import secrets
 import subprocess
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -21,7 +20,7 @@ from ampbench.running.channel import Channel, InProcess, OpenChannel, ServerChan
 from ampbench.running.driver import Watch, drive
 from ampbench.running.environment import ask_environment
 from ampbench.running.schedule import Task, TaskKey, make_schedule
-from ampbench.store import RunWriter, StoredRun
+from ampbench.store import RunWriter, StoredRun, new_run_id
 from ampbench.workloads.index import WORKLOADS
 
 MEMORY_SHARE = 0.85
@@ -103,11 +102,10 @@ def measure(prepared: Prepared, writer: RunWriter, watch: Watch) -> str:
 def new_header(prepared: Prepared, label: str, command: list[str]) -> Header:
     """Return the header of a new run of this session."""
     started = datetime.now(UTC)
-    host = "".join(letter if letter.isalnum() else "-" for letter in prepared.environment.host)[:40]
     sources = list(dict.fromkeys(planned.source for planned in prepared.plan))
     return Header(
         schema=SCHEMA,
-        run=f"{started:%Y%m%dT%H%M%SZ}-{host}-{secrets.token_hex(3)}",
+        run=new_run_id(prepared.environment.host, started),
         ampbench_version=__version__,
         started_at=started.isoformat(timespec="milliseconds"),
         label=label,

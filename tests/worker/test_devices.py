@@ -116,7 +116,11 @@ def on_fake(fake: FakeAccelerator, monkeypatch: pytest.MonkeyPatch) -> Workload:
     move = torch.nn.Module.to
     monkeypatch.setattr(torch.nn.Module, "to", lambda self, device=None, **kw: move(self, **kw) if kw else self)
     place = torch.Tensor.to
-    monkeypatch.setattr(torch.Tensor, "to", lambda self, device=None, **kw: place(self, **kw))
+
+    def stay(tensor: torch.Tensor, *arguments: object, device: object = None, **options: object) -> torch.Tensor:
+        return place(tensor, *arguments, **options)
+
+    monkeypatch.setattr(torch.Tensor, "to", stay)
     return Workload(module=OnFakeDevice(fake), inputs=torch.ones(2, 4))
 
 

@@ -1,0 +1,282 @@
+"""Runs as tidy pandas DataFrames: one flat row per case, in base units, with everything derived that can be.
+
+The columns are `metrics.COLUMNS`. Text is None and numbers are NaN where undefined.
+"""
+
+import warnings
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from ampbench import stats
+from ampbench.errors import StoreError
+from ampbench.metrics import COLUMNS
+from ampbench.precisions import BASELINE
+from ampbench.records.cases import Case
+from ampbench.store import StoredRun, TimedRound, read_run
+from ampbench.units import format_seconds
+
+NOT_MEASURED = "not measured yet"
+OUT_OF_TIME = "not reached within the time given"
+WEIGHTS_DIFFER = "weights differ between rounds"
+
+_COUNTS = ("rounds", "batch_size", "peak_memory_bytes", "output_nonfinite")
+
+
+def load(path: Path | str) -> pd.DataFrame:
+    """Return the runs at `path` as one frame with a row per case: a file is that run, a folder all its runs.
+
+    A folder is a results folder, which holds `runs/`, or any folder of run files; its runs are in the order of their
+    names, which is that of their times. Warns of a run whose last line is cut. Raises `StoreError`, naming file and
+    line, where there is no run or one is damaged.
+    """
+    path = Path(path)
+    frames = [_load_file(file) for file in _run_files(path)] if path.is_dir() else [_load_file(path)]
+    return frames[0] if len(frames) == 1 else pd.concat(frames, ignore_index=True)
+
+
+def run_frame(stored: StoredRun) -> pd.DataFrame:
+    """Return one run as a frame with a row per case, in the run's order."""
+    return _frame(stored, _RoundTable.of(stored))
+
+
+def plain_rows(frame: pd.DataFrame) -> list[dict[str, Any]]:
+    """Return a frame's rows as plain values, ready for JSON: None where undefined, counts and bytes as integers."""
+    columns = {}
+    for name in frame.columns:
+        kind = int if name in _COUNTS else None
+        values = frame[name].tolist()
+        columns[name] = [None if pd.isna(value) else kind(value) if kind else value for value in values]
+    return [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Control:
+    """How far apart two measurements of the very same case came out in one run.
+
+    `ratio` is the control's seconds_median divided by that of the case's own rounds.
+    """
+
+    case_id: str
+    rounds: int
+    own_seconds: float
+    control_seconds: float
+
+    @property
+    def ratio(self) -> float:
+        """How many times as long the control took."""
+        return self.control_seconds / self.own_seconds
+
+    @property
+    def sentence(self) -> str:
+        """What the control says, for the foot of a table."""
+        apart = abs(self.ratio - 1)
+        return (
+            f"control: {self.case_id} measured twice took {format_seconds(self.own_seconds)} and "
+            f"{format_seconds(self.control_seconds)}, {apart:.1%} apart; take no smaller difference for real"
+        )
+
+
+def control_ratio(stored: StoredRun) -> Control | None:
+    """Return what the run's control says; None where the run measured no case twice."""
+    table = _RoundTable.of(stored)
+    for case_id, controls in table.controls.items():
+        own = [value for value, owner in zip(table.values, table.case_ids, strict=True) if owner == case_id]
+        if own and min(own) > 0:
+            return Control(
+                case_id=case_id,
+                rounds=min(len(own), len(controls)),
+                own_seconds=stats.median(own),
+                control_seconds=stats.median(controls),
+            )
+    return None
+
+
+def _run_files(folder: Path) -> list[Path]:
+    holder = folder / "runs" if (folder / "runs").is_dir() else folder
+    files = sorted(holder.glob("*.jsonl"), key=lambda file: file.stem)
+    if not files:
+        raise StoreError(f"there is no run file in {holder}: measure with `ampbench run`, or give another folder")
+    return files
+
+
+def _load_file(path: Path) -> pd.DataFrame:
+    table = _RoundTable()
+    stored = read_run(path, on_round=table.add)
+    if stored.cut:
+        warnings.warn(f"{path}: the last line is cut and was left out; the run was killed, or goes on", stacklevel=3)
+    return _frame(stored, table)
+
+
+@dataclass(slots=True)
+class _RoundTable:
+    """The rounds of a run, reduced to their values as they come in: the case's own, and apart from them the control's.
+
+    `items` are the items per step of each case, `differing` the cases whose rounds, the control's among them, did not
+    all have the weights whose digest is in `weights`.
+    """
+
+    case_ids: list[str] = field(default_factory=list)
+    values: list[float] = field(default_factory=list)
+    controls: dict[str, list[float]] = field(default_factory=dict)
+    items: dict[str, float] = field(default_factory=dict)
+    weights: dict[str, str] = field(default_factory=dict)
+    differing: set[str] = field(default_factory=set)
+
+    @classmethod
+    def of(cls, stored: StoredRun) -> "_RoundTable":
+        table = cls()
+        for one in stored.rounds:
+            table.add(one)
+        return table
+
+    def add(self, one: TimedRound) -> None:
+        case_id = one.case_id
+        value = stats.round_value(one.samples)
+        if one.control:
+            self.controls.setdefault(case_id, []).append(value)
+        else:
+            self.case_ids.append(case_id)
+            self.values.append(value)
+        self.items[case_id] = one.items_per_step
+        if self.weights.setdefault(case_id, one.weights_digest) != one.weights_digest:
+            self.differing.add(case_id)
+
+
+def _frame(stored: StoredRun, table: _RoundTable) -> pd.DataFrame:
+    cases = list(stored.cases.values())
+    rows = {case_id: row for row, case_id in enumerate(stored.cases)}
+    parameters = [_parameters(case) for case in cases]
+    columns: dict[str, Any] = {
+        "run": _text([stored.header.run] * len(rows)),
+        "case_id": _text(rows),
+        "parameters": _text(parameters),
+        "torch_version": _text([stored.header.environment.torch_version] * len(rows)),
+    }
+    for name in ("workload", "family", "precision", "device", "phase", "path", "input_dtype", "memory_format"):
+        columns[name] = _text(getattr(case, name) for case in cases)
+    columns["batch_size"] = pd.array([case.batch_size for case in cases], dtype="Int64")
+    columns |= _times(rows, table)
+    columns |= _memory(stored, rows)
+    columns |= _divergences(stored, rows)
+    columns |= _outcomes(stored, columns["rounds"], table.differing)
+    columns |= _against_baselines(cases, parameters, columns)
+    return pd.DataFrame({name: columns[name] for name in COLUMNS}, index=pd.RangeIndex(len(rows)))
+
+
+def _text(values: Iterable[str | None]) -> "pd.Series[Any]":
+    """Return a column of text, None where undefined, in every version of pandas."""
+    return pd.Series(list(values), dtype=object)
+
+
+def _parameters(case: Case) -> str:
+    return ",".join(f"{name}={value}" for name, value in sorted(case.parameters.items()))
+
+
+def _times(rows: dict[str, int], table: _RoundTable) -> dict[str, Any]:
+    """Return the columns made from rounds: those of the control are left out."""
+    owners = np.fromiter(map(rows.__getitem__, table.case_ids), np.int64, len(table.case_ids))
+    order = np.argsort(owners, kind="stable")
+    seconds = np.array(table.values, dtype=np.float64)[order]
+    counts = np.bincount(owners, minlength=len(rows))
+    timed = counts > 0
+    median, low, high = (np.full(len(rows), np.nan) for _ in range(3))
+    median[timed] = stats.segment_medians(seconds, counts[timed])
+    low[timed], high[timed] = stats.log_t_intervals(seconds, counts[timed])
+    items = np.array([table.items.get(case_id) for case_id in rows], dtype=np.float64)
+    return {
+        "rounds": counts,
+        "seconds_median": median,
+        "seconds_low": low,
+        "seconds_high": high,
+        "items_per_second": stats.ratio(items, median),
+    }
+
+
+def _memory(stored: StoredRun, rows: dict[str, int]) -> dict[str, Any]:
+    found = [stored.memory.get(case_id) for case_id in rows]
+    peaks = [one.peak_bytes if one else None for one in found]
+    return {
+        "peak_memory_bytes": np.array(peaks, dtype=np.float64),
+        "memory_source": _text(one.source if one else None for one in found),
+    }
+
+
+def _divergences(stored: StoredRun, rows: dict[str, int]) -> dict[str, Any]:
+    found = list(stored.divergence.values())
+    places = [rows[one.case_id] for one in found]
+
+    def numbers(name: str) -> stats.Floats:
+        return np.array([getattr(one, name) for one in found], dtype=np.float64)
+
+    output = numbers("output_rel_l2")
+    columns = {
+        name: numbers(name)
+        for name in ("output_max_abs", "output_cosine", "output_nonfinite", "grad_rel_l2", "param_rel_l2")
+    } | {
+        "output_rel_l2": output,
+        "output_sqnr_db": stats.sqnr_decibels(output),
+        "output_floor_ratio": stats.ratio(output, numbers("output_floor_rel_l2")),
+        "output_fp32_ratio": stats.ratio(output, numbers("output_fp32_rel_l2")),
+        "argmax_agreement": stats.ratio(numbers("argmax_agreeing"), numbers("argmax_decisions")),
+        "loss_abs_error": np.abs(numbers("loss") - numbers("reference_loss")),
+        "grad_flushed_share": stats.ratio(numbers("grad_flushed"), numbers("grad_elements")),
+    }
+    spread: dict[str, Any] = {}
+    for name, values in columns.items():
+        spread[name] = np.full(len(rows), np.nan)
+        spread[name][places] = values
+    worst = {one.case_id: one.grad_worst_parameter for one in found}
+    spread["grad_worst_parameter"] = _text(map(worst.get, rows))
+    return spread
+
+
+def _outcomes(stored: StoredRun, rounds: stats.Integers, differing: set[str]) -> dict[str, Any]:
+    pending = OUT_OF_TIME if stored.ended == "out of time" else NOT_MEASURED
+    outcomes: list[str] = []
+    reasons: list[str | None] = []
+    for case_id, count in zip(stored.cases, rounds.tolist(), strict=True):
+        failure, skip = stored.failures.get(case_id), stored.skips.get(case_id)
+        if failure or case_id in differing:
+            outcomes.append("failed")
+            reasons.append(f"{failure.cause}: {failure.message}" if failure else WEIGHTS_DIFFER)
+        elif count:
+            outcomes.append("ok")
+            reasons.append(None)
+        else:
+            outcomes.append("skipped")
+            reasons.append(skip.reason if skip else pending)
+    return {"outcome": _text(outcomes), "reason": _text(reasons)}
+
+
+def _against_baselines(cases: list[Case], parameters: list[str], columns: dict[str, Any]) -> dict[str, stats.Floats]:
+    """Return the ratios to the same case in fp32 and tf32, NaN where that one is missing or not ok."""
+    seconds, memory = columns["seconds_median"], columns["peak_memory_bytes"]
+    source, ok = columns["memory_source"].to_numpy(), (columns["outcome"] == "ok").tolist()
+    keys = [
+        (one.workload, text, one.device, one.phase, one.path, one.batch_size, one.memory_format)
+        for one, text in zip(cases, parameters, strict=True)
+    ]
+
+    def baselines(precision: str) -> tuple[stats.Integers, Any]:
+        """Return the row of each case's baseline, and whether it has one."""
+        rows: dict[Any, int] = {}
+        for row, (case, key) in enumerate(zip(cases, keys, strict=True)):
+            # the baseline's inputs are fp32; inputs stored otherwise are a baseline only where there is no other
+            if case.precision == precision and ok[row] and (key not in rows or case.input_dtype == "fp32"):
+                rows[key] = row
+        found = np.fromiter((rows.get(key, -1) for key in keys), np.int64, len(keys))
+        return found, found >= 0
+
+    fp32, has_fp32 = baselines(BASELINE)
+    tf32, has_tf32 = baselines("tf32")
+    comparable = has_fp32 & (source[fp32] == source) if cases else has_fp32
+    return {
+        "speedup_vs_fp32": np.where(has_fp32, stats.ratio(seconds[fp32], seconds), np.nan),
+        "speedup_vs_tf32": np.where(has_tf32, stats.ratio(seconds[tf32], seconds), np.nan),
+        "memory_ratio_vs_fp32": np.where(comparable, stats.ratio(memory, memory[fp32]), np.nan),
+    }

@@ -1,0 +1,197 @@
+"""Every column of a case's row once: what it is called, its unit, which way is better, what it says.
+
+Frames, tables and docs iterate over these; a metric is a column with a unit. What a gate will need (a floor, a rule) is
+one more field here.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Literal
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Column:
+    """One column: `label` heads it in tables, `summary` explains it in one line.
+
+    `unit` is one of those in `units.FORMATS` and makes the column a metric; without one it names or counts the case
+    itself. `better` is the direction in which a metric improves; None: neither (a bound of an interval).
+    """
+
+    name: str
+    label: str
+    summary: str
+    unit: str = ""
+    better: Literal["lower", "higher"] | None = None
+
+
+COLUMNS: Mapping[str, Column] = MappingProxyType(
+    {
+        column.name: column
+        for column in (
+            Column(name="run", label="run", summary="The run's id, which is also its file's name."),
+            Column(name="case_id", label="case", summary="The case's stable id, the join key of every comparison."),
+            Column(name="workload", label="workload", summary="The network measured."),
+            Column(name="family", label="family", summary="The family of the workload; `user` for a user's own."),
+            Column(name="parameters", label="parameters", summary="Resolved parameters by name: `depth=4,width=512`."),
+            Column(name="precision", label="precision", summary="The precision's name."),
+            Column(name="device", label="device", summary="The device type: `cpu`, `cuda`, `xpu`."),
+            Column(name="phase", label="phase", summary="`inference` or `training`."),
+            Column(name="path", label="path", summary="`eager`, `compiled` or `traced`."),
+            Column(name="batch_size", label="batch", summary="The batch size; undefined where a workload has none."),
+            Column(name="input_dtype", label="input", summary="The dtype floating inputs are given in."),
+            Column(name="memory_format", label="format", summary="`contiguous` or `channels_last`."),
+            Column(name="outcome", label="outcome", summary="`ok`, `skipped` or `failed`."),
+            Column(name="reason", label="reason", summary="Why a case was skipped or failed; undefined where ok."),
+            Column(name="rounds", label="rounds", summary="The rounds measured, without those of the control."),
+            Column(
+                name="seconds_median",
+                label="time",
+                unit="s",
+                better="lower",
+                summary="Seconds per step: the median over rounds; a round is the median over its builds' medians.",
+            ),
+            Column(
+                name="seconds_low",
+                label="low",
+                unit="s",
+                summary="Lower end of the 95 % t interval of the log round values; undefined under three rounds.",
+            ),
+            Column(name="seconds_high", label="high", unit="s", summary="Upper end of the same interval."),
+            Column(
+                name="items_per_second",
+                label="items/s",
+                unit="items/s",
+                better="higher",
+                summary="Items per step divided by seconds_median.",
+            ),
+            Column(
+                name="speedup_vs_fp32",
+                label="vs fp32",
+                unit="ratio",
+                better="higher",
+                summary="seconds_median of the same case in fp32 (tf32 off), divided by this one's.",
+            ),
+            Column(
+                name="speedup_vs_tf32",
+                label="vs tf32",
+                unit="ratio",
+                better="higher",
+                summary="seconds_median of the same case in tf32, divided by this one's.",
+            ),
+            Column(
+                name="peak_memory_bytes",
+                label="peak memory",
+                unit="B",
+                better="lower",
+                summary="Peak memory of one step: weights, inputs, gradients, optimizer state and everything between.",
+            ),
+            Column(
+                name="memory_source",
+                label="memory from",
+                summary="Who counted: `allocator` (accelerator) or `profiler` (CPU).",
+            ),
+            Column(
+                name="memory_ratio_vs_fp32",
+                label="memory vs fp32",
+                unit="ratio",
+                better="lower",
+                summary="peak_memory_bytes divided by that of the same case in fp32.",
+            ),
+            Column(
+                name="output_rel_l2",
+                label="output error",
+                unit="error",
+                better="lower",
+                summary="Euclidean norm of the output's error, relative to the norm of the fp64 reference.",
+            ),
+            Column(
+                name="output_max_abs",
+                label="max error",
+                unit="error",
+                better="lower",
+                summary="The largest absolute error of an output element.",
+            ),
+            Column(
+                name="output_cosine",
+                label="cosine",
+                unit="cosine",
+                better="higher",
+                summary="Cosine similarity of output and reference.",
+            ),
+            Column(
+                name="output_sqnr_db",
+                label="SQNR",
+                unit="dB",
+                better="higher",
+                summary="Signal to quantisation noise: -20 log10(output_rel_l2); undefined where there is no error.",
+            ),
+            Column(
+                name="output_nonfinite",
+                label="nonfinite",
+                unit="count",
+                better="lower",
+                summary="Output elements that are not finite where the reference's are.",
+            ),
+            Column(
+                name="output_floor_ratio",
+                label="error/floor",
+                unit="ratio",
+                better="lower",
+                summary="The error divided by that of merely rounding the reference output to the precision's dtype.",
+            ),
+            Column(
+                name="output_fp32_ratio",
+                label="error/fp32",
+                unit="ratio",
+                better="lower",
+                summary="The error divided by fp32's own on the same device.",
+            ),
+            Column(
+                name="argmax_agreement",
+                label="argmax",
+                unit="share",
+                better="higher",
+                summary="The share of a classifier's decisions that are those of the reference.",
+            ),
+            Column(
+                name="loss_abs_error",
+                label="loss error",
+                unit="error",
+                better="lower",
+                summary="The absolute difference of the loss and the reference's.",
+            ),
+            Column(
+                name="grad_rel_l2",
+                label="gradient error",
+                unit="error",
+                better="lower",
+                summary="Euclidean norm of the error over all gradients, relative to the reference's norm.",
+            ),
+            Column(
+                name="grad_worst_parameter",
+                label="worst gradient",
+                summary="The parameter whose gradient has the largest relative error.",
+            ),
+            Column(
+                name="grad_flushed_share",
+                label="flushed",
+                unit="share",
+                better="lower",
+                summary="The share of gradient elements that are exactly zero where the reference's are not.",
+            ),
+            Column(
+                name="param_rel_l2",
+                label="update error",
+                unit="error",
+                better="lower",
+                summary="Relative error over parameters and buffers after one optimizer step.",
+            ),
+            Column(name="torch_version", label="torch", summary="The version of torch measured."),
+        )
+    }
+)
+"""The columns of `ampbench.load`, in their order."""
+
+METRICS: Mapping[str, Column] = MappingProxyType({name: column for name, column in COLUMNS.items() if column.unit})
+"""Those of the columns that are measured quantities."""

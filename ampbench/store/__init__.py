@@ -1,0 +1,22 @@
+"""Stored runs: `results/runs/<UTC time>-<host>-<id>.jsonl`, appended to while measuring, refused if damaged.
+
+A run file is a header, the cases, their entries and a footer, one JSON object a line (docs/results-format.md). It holds
+raw data only; everything derived is derived by those who read it.
+"""
+
+from ampbench.store.folder import LATEST, check_results, find_run, list_runs
+from ampbench.store.reading import StoredRun, TimedRound, read_header, read_run
+from ampbench.store.writing import RunWriter, new_run_id
+
+__all__ = [
+    "LATEST",
+    "RunWriter",
+    "StoredRun",
+    "TimedRound",
+    "check_results",
+    "find_run",
+    "list_runs",
+    "new_run_id",
+    "read_header",
+    "read_run",
+]

@@ -1,0 +1,57 @@
+"""The results folder: which runs it holds, which one is meant, whether they are sound."""
+
+from difflib import get_close_matches
+from pathlib import Path
+
+from ampbench.errors import StoreError, UnknownNameError, UsageError
+from ampbench.store.reading import read_run
+
+SUFFIX = ".jsonl"
+LATEST = "latest"
+"""What the newest run of a folder is called."""
+
+
+def list_runs(results: Path | str) -> list[Path]:
+    """Return the run files of a results folder, the oldest first; none where there is no such folder."""
+    return sorted((Path(results) / "runs").glob(f"*{SUFFIX}"), key=lambda path: path.stem)
+
+
+def find_run(name: str, results: Path | str) -> Path:
+    """Return the file of the run called `name`: an id, a unique prefix of one, its last part, `latest`, or a path.
+
+    Raises `UnknownNameError` with the nearest ids for anything else, `UsageError` where several runs are meant.
+    """
+    if "/" in name or name.endswith(SUFFIX):
+        if not Path(name).is_file():
+            raise UsageError(f"there is no run file {name}")
+        return Path(name)
+    paths = {path.stem: path for path in list_runs(results)}
+    if not paths:
+        raise UsageError(
+            f"there is no run in {Path(results) / 'runs'}: measure one with `ampbench run`, or give a path"
+        )
+    if name == LATEST:
+        return paths[list(paths)[-1]]
+    if name in paths:
+        return paths[name]
+    matching = [run for run in paths if name and (run.startswith(name) or run.rpartition("-")[2].startswith(name))]
+    if not matching:
+        newest = list(paths)[-5:]
+        raise UnknownNameError("run", name, [*get_close_matches(name, paths, n=3, cutoff=0.5)] or newest)
+    if len(matching) > 1:
+        some = ", ".join(matching[-5:])
+        raise UsageError(f"{len(matching)} runs begin or end with {name!r}: say more of one, such as {some}")
+    return paths[matching[0]]
+
+
+def check_results(results: Path | str) -> list[tuple[Path, str | None]]:
+    """Return every run file of a results folder with what is wrong with it; None: nothing (a cut is no damage)."""
+    return [(path, _problem(path)) for path in list_runs(results)]
+
+
+def _problem(path: Path) -> str | None:
+    try:
+        read_run(path, on_round=lambda _: None)
+    except StoreError as error:
+        return str(error)
+    return None

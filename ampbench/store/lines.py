@@ -1,0 +1,161 @@
+"""One line of a run file: a record as JSON, and JSON as a record, strictly.
+
+What is written is `{"round": {...}}`: one key, the kind of line, as in `records.runs.Line`. What is read must have all
+required fields, no field that is not known, and the right types; a `LineError` says what is wrong.
+"""
+
+import functools
+import operator
+import types
+from collections.abc import Callable, Container, Mapping
+from dataclasses import MISSING, fields, is_dataclass
+from typing import Any, Union, get_args, get_origin, get_type_hints
+
+import msgspec
+
+from ampbench.records.runs import SCHEMA, Entry, Header, Line
+
+
+class LineError(ValueError):
+    """A line that is not what it should be; the message continues "FILE, line N: "."""
+
+
+def _mirror(annotation: Any) -> Any:
+    """Return `annotation` with every dataclass in it replaced by its strict struct."""
+    if isinstance(annotation, type) and is_dataclass(annotation):
+        record: Any = annotation
+        return _strict(record)
+    origin, arguments = get_origin(annotation), tuple(_mirror(argument) for argument in get_args(annotation))
+    if origin in (Union, types.UnionType):
+        return functools.reduce(operator.or_, arguments)
+    return origin[arguments] if origin else annotation
+
+
+@functools.cache
+def _strict(record: Any) -> Any:
+    """Return a struct with the fields of the dataclass `record` which refuses unknown ones.
+
+    msgspec ignores unknown keys when it decodes dataclasses, so a damaged key of an optional field would go unnoticed.
+    Structs are also decoded faster, and are not tracked by the garbage collector.
+    """
+    hints = get_type_hints(record)
+    definitions: list[Any] = []
+    for field in fields(record):
+        definition: tuple[Any, ...] = (field.name, _mirror(hints[field.name]))
+        if field.default is not MISSING:
+            definition += (field.default,)
+        elif field.default_factory is not MISSING:
+            definition += (msgspec.field(default_factory=_mirror(field.default_factory)),)
+        definitions.append(definition)
+    return msgspec.defstruct(record.__name__, definitions, kw_only=True, gc=False, forbid_unknown_fields=True)
+
+
+def _plain(value: Any) -> Any:
+    """Return what msgspec can encode instead of `value`: a dict for any other mapping."""
+    if isinstance(value, Mapping):
+        return dict(value)
+    raise NotImplementedError
+
+
+KINDS: Mapping[type, str] = {
+    next(part for part in get_args(hint) if part is not type(None)): name for name, hint in get_type_hints(Line).items()
+}
+"""What each type of record is called in the file."""
+
+_TYPES = {name: record for record, name in KINDS.items()}
+_OF_A_CASE = frozenset(_TYPES) - {"header", "case", "footer"}
+_ENCODER = msgspec.json.Encoder(enc_hook=_plain)
+_DECODERS: Mapping[bytes, tuple[str, Callable[[bytes], Any]]] = {
+    name.encode(): (
+        name,
+        msgspec.json.Decoder(
+            msgspec.defstruct(name, [(name, _strict(record))], gc=False, forbid_unknown_fields=True)
+        ).decode,
+    )
+    for name, record in _TYPES.items()
+}
+_ROUND = b'{"round":'
+_decode_round = _DECODERS[b"round"][1]
+
+
+def _unknown(_: bytes) -> Any:
+    raise LineError(f"damaged: none of the kinds {', '.join(_TYPES)}")
+
+
+_UNKNOWN = ("", _unknown)
+
+
+class _AnySchema(msgspec.Struct):
+    schema: int
+
+
+class _AnyHeader(msgspec.Struct):
+    header: _AnySchema
+
+
+def encode(record: Header | Entry) -> bytes:
+    """Return `record` as one line, newline included.
+
+    Numbers that are not finite become null. Characters that UTF-8 does not have (undecodable bytes of a path or a
+    command line) are written as backslash escapes.
+    """
+    line = {KINDS[type(record)]: record}
+    try:
+        return _ENCODER.encode(line) + b"\n"
+    except UnicodeEncodeError:
+        return _ENCODER.encode(_escaped(msgspec.to_builtins(line, enc_hook=_plain))) + b"\n"
+
+
+def decode(line: bytes) -> tuple[str, Any]:
+    """Return the kind and the record of one `line`; `LineError` where it is damaged.
+
+    The record has the attributes of its dataclass without being one: `to_record` makes it so.
+    """
+    try:
+        if line.startswith(_ROUND):  # nearly all lines of a large file are
+            return "round", _decode_round(line).round
+        kind, decode = _DECODERS.get(line[2 : line.find(b'"', 2)], _UNKNOWN)
+        return kind, getattr(decode(line), kind)
+    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+        raise LineError(f"damaged: {error}") from None
+
+
+def check_header(data: bytes) -> None:
+    """Raise `LineError` unless `data`, a file's first line, is a header of the schema that this version reads."""
+    try:
+        schema = msgspec.json.decode(data, type=_AnyHeader).header.schema
+    except (msgspec.MsgspecError, UnicodeDecodeError):
+        try:
+            kind, _ = decode(data)
+        except LineError:
+            raise LineError("no header of an ampbench run: this is another program's file or a damaged one") from None
+        raise LineError(f"no header: the file begins with a {kind}, so its beginning is lost") from None
+    if schema > SCHEMA:
+        raise LineError(f"written by a newer ampbench (schema {schema}; this one reads {SCHEMA}); upgrade ampbench")
+    if schema < SCHEMA:
+        raise LineError(f"unknown schema {schema}; this ampbench reads {SCHEMA}")
+
+
+def check_entry(kind: str, case_id: str, record: Any, case_ids: Container[str]) -> None:
+    """Raise `LineError` unless `record`, of the case `case_id` if of any, may follow the cases with `case_ids`."""
+    if kind in _OF_A_CASE and case_id not in case_ids:
+        raise LineError(f"a {kind} of a case that is not listed before it: {case_id}")
+    if kind == "round" and not (record.samples and all(record.samples)):
+        raise LineError(f"a round without samples of {case_id}")
+    if kind == "case" and case_id in case_ids:
+        raise LineError(f"a case listed twice: {case_id}")
+    if kind == "header":
+        raise LineError("a second header: two files were put together")
+
+
+def to_record(kind: str, record: Any) -> Any:
+    """Return a decoded `record` of `kind` as the dataclass it stands for."""
+    return msgspec.convert(record, _TYPES[kind], from_attributes=True)
+
+
+def _escaped(value: Any) -> Any:
+    if isinstance(value, str):
+        return value.encode("utf-8", "backslashreplace").decode()
+    if isinstance(value, dict):
+        return {_escaped(key): _escaped(item) for key, item in value.items()}
+    return [_escaped(item) for item in value] if isinstance(value, list) else value

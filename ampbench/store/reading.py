@@ -1,0 +1,154 @@
+"""Reading a run file: whole and checked, or refused by name and line number."""
+
+import gc
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, BinaryIO, Protocol
+
+from ampbench.errors import StoreError
+from ampbench.records.cases import Case
+from ampbench.records.divergences import Divergence
+from ampbench.records.measurements import Failure, MemoryPass, Round, Skip
+from ampbench.records.runs import Footer, Header
+from ampbench.store import lines
+from ampbench.store.lines import LineError
+
+_LONGEST_HEADER = 1 << 26
+
+
+class TimedRound(Protocol):
+    """What a table needs of a `Round`, as `read_run` hands it to `on_round`."""
+
+    @property
+    def case_id(self) -> str: ...  # noqa: D102
+    @property
+    def control(self) -> bool: ...  # noqa: D102
+    @property
+    def samples(self) -> list[list[float]]: ...  # noqa: D102
+    @property
+    def items_per_step(self) -> float: ...  # noqa: D102
+    @property
+    def weights_digest(self) -> str: ...  # noqa: D102
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoredRun:
+    """A run file's contents. `cases` are by case id, in the order of the file, as are `rounds`.
+
+    `memory`, `divergence`, `failures` and `skips` hold each case's last entry of that kind. `cut`: the last line had no
+    end, which is what a killed run leaves, and was left out.
+    """
+
+    path: Path
+    header: Header
+    cases: dict[str, Case]
+    rounds: list[Round]
+    memory: dict[str, MemoryPass]
+    divergence: dict[str, Divergence]
+    failures: dict[str, Failure]
+    skips: dict[str, Skip]
+    footers: list[Footer]
+    cut: bool
+
+    @property
+    def ended(self) -> str:
+        """How the last session ended, as its footer says; "" where there is none (killed, or still running)."""
+        return self.footers[-1].ended if self.footers else ""
+
+
+def read_run(path: Path | str, on_round: Callable[[TimedRound], None] | None = None) -> StoredRun:
+    """Return the contents of the run file at `path`.
+
+    An unterminated last line is a cut and left out. Raises `StoreError` with the file and the line's number for any
+    other damage: a damaged line, an unknown schema, a foreign or empty file, an entry of a case that is not listed.
+
+    With `on_round`, rounds are not kept: each is handed over, in the order of the file, so that a table of a run of any
+    size is made in little memory.
+    """
+    path = Path(path)
+    rounds: list[Round] = []
+    footers: list[Footer] = []
+    latest: dict[str, dict[str, Any]] = {kind: {} for kind in ("case", "memory", "divergence", "failure", "skip")}
+    cut = False
+    number = 1
+    with opened(path) as file, _no_garbage_collection():
+        header = _header(file)
+        try:
+            for line in file:
+                number += 1
+                if cut := not line.endswith(b"\n"):
+                    break
+                kind, record = lines.decode(line)
+                if kind == "round":
+                    lines.check_entry(kind, record.case_id, record, latest["case"])
+                    if on_round:
+                        on_round(record)
+                    else:
+                        rounds.append(lines.to_record(kind, record))
+                    continue
+                record = lines.to_record(kind, record)
+                case_id = getattr(record, "case_id", "")
+                lines.check_entry(kind, case_id, record, latest["case"])
+                if case_id:
+                    latest[kind][case_id] = record
+                else:
+                    footers.append(record)
+        except LineError as error:
+            raise StoreError(f"{path}, line {number}: {error}") from None
+        except OSError as error:
+            raise StoreError(f"cannot read {path}: {error.strerror}") from None
+    return StoredRun(
+        path=path,
+        header=header,
+        cases=latest["case"],
+        rounds=rounds,
+        memory=latest["memory"],
+        divergence=latest["divergence"],
+        failures=latest["failure"],
+        skips=latest["skip"],
+        footers=footers,
+        cut=cut,
+    )
+
+
+def read_header(path: Path | str) -> Header:
+    """Return the header of the run file at `path` without reading further; `StoreError` where there is none."""
+    with opened(Path(path)) as file:
+        return _header(file)
+
+
+def opened(path: Path) -> BinaryIO:
+    """Return `path` opened for reading; `StoreError` where it cannot be."""
+    try:
+        return path.open("rb")
+    except OSError as error:
+        raise StoreError(f"cannot read {path}: {error.strerror}") from None
+
+
+def _header(file: BinaryIO) -> Header:
+    """Return the header that `file` begins with, and leave the file behind it."""
+    data = file.readline(_LONGEST_HEADER)
+    try:
+        if not data:
+            raise LineError("no header: the file is empty")
+        if not data.endswith(b"\n"):
+            raise LineError("no whole header: cut before anything was measured, or not an ampbench run")
+        lines.check_header(data)
+        header: Header = lines.to_record(*lines.decode(data))
+    except LineError as error:
+        raise StoreError(f"{file.name}, line 1: {error}") from None
+    return header
+
+
+@contextmanager
+def _no_garbage_collection() -> Iterator[None]:
+    """Keep the cyclic garbage collector out: what is read holds no cycles, and looking for some costs a third."""
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            gc.enable()

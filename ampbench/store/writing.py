@@ -1,0 +1,187 @@
+"""Writing a run file: line by line, each on the disk before the next is measured."""
+
+import errno
+import fcntl
+import os
+import re
+import secrets
+from collections.abc import Iterable, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Self
+
+from ampbench.errors import StoreError
+from ampbench.records.cases import Case
+from ampbench.records.runs import Entry, Header
+from ampbench.store import lines
+from ampbench.store.folder import SUFFIX
+from ampbench.store.lines import LineError
+from ampbench.store.reading import StoredRun, opened, read_run
+
+_BLOCK_BYTES = 1 << 20
+_NO_LOCKS = (errno.ENOLCK, errno.ENOTSUP, errno.ENOSYS)
+
+
+def new_run_id(host: str, started: datetime | None = None) -> str:
+    """Return an id for a run begun on `host` at `started` (now): `20260131T120000Z-myhost-1f9a3c`, sorted by time."""
+    time = (started or datetime.now(UTC)).astimezone(UTC)
+    name = re.sub(r"[^A-Za-z0-9_.]+", "-", host).strip("-") or "host"
+    return f"{time:%Y%m%dT%H%M%SZ}-{name}-{secrets.token_hex(3)}"
+
+
+class RunWriter:
+    """A run file that is being written; locked against a second writer until closed.
+
+    `create` begins a file, `reopen` continues one. Use it as a context manager.
+    """
+
+    def __init__(self, path: Path, descriptor: int, size: int, case_ids: set[str]):
+        self.path = path
+        self._descriptor = descriptor
+        self._size = size
+        self._case_ids = case_ids
+
+    @classmethod
+    def create(cls, results: Path | str, header: Header, cases: Iterable[Case] = ()) -> Self:
+        """Begin `runs/<header.run>.jsonl` in the folder `results` with the header and the cases, in one write.
+
+        Raises `StoreError` where the folder cannot be written or the file exists.
+        """
+        path = Path(results) / "runs" / f"{header.run}{SUFFIX}"
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_APPEND, 0o666)
+        except FileExistsError:
+            raise StoreError(f"{path} exists: choose another --results folder, or continue it with --resume") from None
+        except OSError as error:
+            raise StoreError(f"cannot write {path}: {error.strerror}; choose another --results folder") from None
+        writer = cls(path, descriptor, 0, set())
+        try:
+            writer._lock()
+            writer._append([header, *cases])
+            _sync_folder(path.parent)
+        except BaseException:
+            writer.close()
+            path.unlink(missing_ok=True)
+            raise
+        return writer
+
+    @classmethod
+    def reopen(cls, path: Path | str) -> tuple[Self, StoredRun]:
+        """Continue the run file at `path`; return the writer and what the file holds.
+
+        An unterminated last line is trimmed, which the returned `StoredRun.cut` says. Raises `StoreError` where the
+        file is damaged, cannot be written, or is being written by another process.
+        """
+        path = Path(path)
+        try:
+            descriptor = os.open(path, os.O_RDWR | os.O_APPEND)
+        except OSError as error:
+            raise StoreError(f"cannot resume {path}: {error.strerror}") from None
+        writer = cls(path, descriptor, 0, set())
+        try:
+            writer._lock()
+            stored = read_run(path)
+            writer._size = _size_of_whole_lines(path)
+            writer._case_ids = set(stored.cases)
+            writer._restore()
+        except BaseException:
+            writer.close()
+            raise
+        return writer, stored
+
+    def append(self, *entries: Entry) -> None:
+        """Write `entries`, a line each; when this returns, they are on the disk.
+
+        Raises `StoreError` where they cannot be written (a full disk) or could not be read again: a number that must be
+        finite is not, or a case is not listed. The file then holds what it held before.
+        """
+        self._append(entries)
+
+    def close(self) -> None:
+        """Release the file and its lock; closing twice is fine."""
+        if self._descriptor >= 0:
+            os.close(self._descriptor)
+            self._descriptor = -1
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _append(self, records: Sequence[Header | Entry]) -> None:
+        data, case_ids = self._checked(records)
+        try:
+            view = memoryview(data)
+            while view:
+                view = view[os.write(self._descriptor, view) :]
+            os.fsync(self._descriptor)
+        except OSError as error:
+            self._restore()
+            kept = f"what was measured before is kept: mend this, then continue with --resume {self.path.stem}"
+            advice = kept if self._size else "choose another --results folder"
+            raise StoreError(f"cannot write {self.path}: {error.strerror}; {advice}") from None
+        except BaseException:
+            self._restore()
+            raise
+        self._size += len(data)
+        self._case_ids = case_ids
+
+    def _checked(self, records: Sequence[Header | Entry]) -> tuple[bytes, set[str]]:
+        """Return the lines of `records`, sure to be readable again, and the cases listed once they are written."""
+        known = set(self._case_ids) if any(isinstance(record, Case) for record in records) else self._case_ids
+        written: list[bytes] = []
+        for record in records:
+            try:
+                data = lines.encode(record)
+                kind, _ = lines.decode(data)
+                if self._size or written:
+                    lines.check_entry(kind, getattr(record, "case_id", ""), record, known)
+            except LineError as error:
+                raise StoreError(f"{self.path}: cannot store a {type(record).__name__}: {error}") from None
+            written.append(data)
+            if isinstance(record, Case):
+                known.add(record.case_id)
+        return b"".join(written), known
+
+    def _lock(self) -> None:
+        try:
+            fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise StoreError(
+                f"{self.path} is being written by another ampbench: wait for it or begin a new run"
+            ) from None
+        except OSError as error:
+            # some network file systems have no locks; measuring must be possible there, too
+            if error.errno not in _NO_LOCKS:
+                raise StoreError(f"cannot lock {self.path}: {error.strerror}") from None
+
+    def _restore(self) -> None:
+        """Cut what a failed write left behind; should that fail too, the reader takes it for the cut that it is."""
+        try:
+            os.ftruncate(self._descriptor, self._size)
+        except OSError:
+            return
+
+
+def _sync_folder(folder: Path) -> None:
+    """Make a new file's name as lasting as its contents."""
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _size_of_whole_lines(path: Path) -> int:
+    """Return how many bytes of a run file make whole lines: up to and with its last newline."""
+    with opened(path) as file:
+        end = file.seek(0, os.SEEK_END)
+        while end:
+            start = max(end - _BLOCK_BYTES, 0)
+            file.seek(start)
+            end = start + file.read(end - start).rfind(b"\n") + 1
+            if end > start:
+                return end
+    return 0

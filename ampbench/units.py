@@ -1,0 +1,159 @@
+"""Quantities as short text, and text as quantities: base SI units everywhere else.
+
+Three significant digits, rounded before the unit is chosen, so that 999.96 µs is "1.00 ms" and never "1000 µs".
+"""
+
+import math
+import re
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
+
+from ampbench.errors import UsageError
+
+UNDEFINED = "–"
+"""What stands in a table where there is no number."""
+
+_SECONDS = ((1e-9, "ns"), (1e-6, "us"), (1e-3, "ms"), (1.0, "s"), (60.0, "min"), (3600.0, "h"))
+_BYTES = tuple((1024.0**power, unit) for power, unit in enumerate(("B", "KiB", "MiB", "GiB", "TiB", "PiB")))
+_COUNTS = ((1.0, ""), (1e3, "k"), (1e6, "M"), (1e9, "G"), (1e12, "T"))
+
+_TYPED_SECONDS = {"": 1.0, "ns": 1e-9, "us": 1e-6, "µs": 1e-6, "ms": 1e-3, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3.6e3}
+_TYPED_BYTES = {"": 1, "b": 1}
+for _power, _letter in enumerate("kmgtp", start=1):
+    _TYPED_BYTES |= {f"{_letter}b": 1000**_power, f"{_letter}ib": 1024**_power, _letter: 1024**_power}
+
+_TYPED = re.compile(r"(?P<number>\d+(?:\.\d*)?|\.\d+)\s*(?P<unit>[a-zµ]*)", re.IGNORECASE)
+
+
+def format_seconds(value: float | None) -> str:
+    """Return a time as "15.2 ms"; from ns to h."""
+    return _scaled(value, _SECONDS, zero="0 s")
+
+
+def format_bytes(value: float | None) -> str:
+    """Return a size as "12.4 MiB" (binary units); below 1 KiB whole bytes."""
+    if value is not None and abs(value) < 1023.5:
+        return f"{value:.0f} B"
+    return _scaled(value, _BYTES, zero="0 B")
+
+
+def format_count(value: float | None) -> str:
+    """Return a count as "512" or "1.20 M"; below 1000 a whole number stays one."""
+    if value is not None and abs(value) < 1000 and value == int(value):
+        return f"{value:.0f}"
+    return _scaled(value, _COUNTS, zero="0")
+
+
+def format_rate(value: float | None) -> str:
+    """Return items per second as "1.20 k/s"."""
+    text = _scaled(value, _COUNTS, zero="0")
+    return text if text == UNDEFINED else f"{text}/s"
+
+
+def format_ratio(value: float | None) -> str:
+    """Return a ratio as "3.10x"; out of 0.001 to 10,000 as "1.20e-04x"."""
+    if value is None or math.isnan(value):
+        return UNDEFINED
+    rounded = _rounded(value)
+    if rounded != 0 and not 1e-3 <= abs(rounded) < 1e4:
+        return f"{rounded:.2e}x"
+    return f"{_digits(rounded)}x"
+
+
+def format_error(value: float | None) -> str:
+    """Return a relative or absolute error as "5.4e-03": its size matters, not its digits."""
+    if value is None or math.isnan(value):
+        return UNDEFINED
+    return f"{value:.1e}" if value != 0 else "0"
+
+
+def format_share(value: float | None) -> str:
+    """Return a share of 0 to 1 as "12.3%"; what is not quite all or none is ">99.9%" or "<0.01%", never 100% or 0%."""
+    if value is None or math.isnan(value):
+        return UNDEFINED
+    if value in (0, 1):
+        return f"{value:.0%}"
+    rounded = _rounded(value * 100)
+    if rounded < 0.01:
+        return "<0.01%"
+    return f"{_digits(rounded)}%" if rounded < 100 else ">99.9%"
+
+
+def format_decibels(value: float | None) -> str:
+    """Return decibels as "45.3 dB"."""
+    return UNDEFINED if value is None or math.isnan(value) else f"{value:.1f} dB"
+
+
+def format_cosine(value: float | None) -> str:
+    """Return a cosine similarity as "0.999985": what matters lies behind the nines."""
+    return UNDEFINED if value is None or math.isnan(value) else f"{value:.6f}"
+
+
+FORMATS: Mapping[str, Callable[[float | None], str]] = MappingProxyType(
+    {
+        "s": format_seconds,
+        "B": format_bytes,
+        "items/s": format_rate,
+        "count": format_count,
+        "ratio": format_ratio,
+        "error": format_error,
+        "share": format_share,
+        "dB": format_decibels,
+        "cosine": format_cosine,
+    }
+)
+"""How a number of each unit is written; `metrics.py` names these units."""
+
+
+def format_quantity(value: float | None, unit: str) -> str:
+    """Return `value` of `unit` (a key of `FORMATS`) as short text; "–" for None and NaN."""
+    return FORMATS[unit](value)
+
+
+def parse_seconds(text: str) -> float:
+    """Return the seconds that "90", "1.5s", "250ms", "2m" or "1h" stand for; `UsageError` for anything else."""
+    return _parsed(text, _TYPED_SECONDS, "a time such as 90, 250ms, 2m or 1h")
+
+
+def parse_bytes(text: str) -> int:
+    """Return the bytes that "4GiB", "512MB" (decimal), "2G" (binary) or "1024" stand for; `UsageError` otherwise."""
+    return round(_parsed(text, _TYPED_BYTES, "a size such as 4GiB, 512MB or 1048576"))
+
+
+def _parsed(text: str, units: Mapping[str, float], wanted: str) -> float:
+    match = _TYPED.fullmatch(text.strip())
+    factor = units.get(match["unit"].lower()) if match else None
+    if match is None or factor is None:
+        raise UsageError(f"{text!r} is not {wanted}")
+    return float(match["number"]) * factor
+
+
+def _rounded(value: float) -> float:
+    """Return `value` rounded to three significant digits, but never to tens."""
+    return float(f"{value:.2e}") if abs(value) < 1000 else float(f"{value:.0f}")
+
+
+def _digits(rounded: float) -> str:
+    """Write a number that `_rounded` returned, without losing or inventing a digit."""
+    if rounded == 0 or not math.isfinite(rounded):
+        return f"{rounded:.0f}"
+    decimals = 2 - math.floor(math.log10(abs(rounded)))
+    return f"{rounded:.{max(decimals, 0)}f}"
+
+
+def _scaled(value: float | None, scales: tuple[tuple[float, str], ...], *, zero: str) -> str:
+    """Write `value` in the smallest of `scales` in which, once rounded, it does not reach the next one."""
+    if value is None or math.isnan(value):
+        return UNDEFINED
+    if value == 0:
+        return zero
+    if math.isinf(value):
+        return f"{value}"
+    scale, unit = scales[0]
+    rounded = _rounded(value / scale)
+    for larger, name in scales[1:]:
+        if abs(rounded) < larger / scale * (1 - 1e-12):
+            break
+        scale, unit = larger, name
+        rounded = math.copysign(max(abs(_rounded(value / scale)), 1.0), value)
+    return f"{_digits(rounded)} {unit}".rstrip()

@@ -1,0 +1,149 @@
+"""How long `ampbench.load` takes, and how much memory, for a run file far larger than a real one."""
+
+import json
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+import numpy as np
+
+from ampbench.records.cases import Case
+from ampbench.records.divergences import Divergence
+from ampbench.records.environments import Environment
+from ampbench.records.measurements import Fitness, MemoryPass, Round
+from ampbench.records.runs import Footer, Header, Selection, Settings
+from ampbench.store import RunWriter
+
+CASES = 100_000
+ROUNDS = 5
+SAMPLES = 20
+BUILDS = 3
+PRECISIONS = ("fp32", "fp16_autocast", "bf16_autocast", "bf16_pure")
+
+_LOAD = """
+import json, resource, sys, time
+import ampbench.frames
+before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+started = time.perf_counter()
+frame = ampbench.load(sys.argv[1])
+seconds = time.perf_counter() - started
+after = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+print(json.dumps({"rows": len(frame), "seconds": seconds, "rss": after * 1024, "rss_before": before * 1024}))
+"""
+
+
+def measure(cases: int = CASES) -> dict[str, float]:
+    """Return seconds and peak resident bytes of loading `cases` cases of five rounds of twenty samples.
+
+    The load runs in a process of its own; its seconds are without the import of pandas, its bytes with it.
+    """
+    with tempfile.TemporaryDirectory() as folder:
+        path = write_run(Path(folder), cases)
+        size = path.stat().st_size
+        answer = subprocess.run([sys.executable, "-c", _LOAD, str(path)], check=True, capture_output=True, text=True)
+    found = json.loads(answer.stdout)
+    if found["rows"] != cases:
+        raise ValueError(f"{found['rows']} rows were loaded, not {cases}")
+    return {
+        "load_seconds": found["seconds"],
+        "load_peak_rss_bytes": found["rss"],
+        "load_rss_before_bytes": found["rss_before"],
+        "load_file_bytes": size,
+    }
+
+
+def write_run(results: Path, cases: int) -> Path:
+    """Write a run of `cases` cases with rounds, memory and divergence, and return its file."""
+    generator = np.random.default_rng(0)
+    listed = [_case(number) for number in range(cases)]
+    with RunWriter.create(results, _header(), listed) as writer:
+        for start in range(0, cases, 1000):
+            entries: list[Round | MemoryPass | Divergence] = []
+            for case in listed[start : start + 1000]:
+                times = generator.lognormal(-7, 0.02, (ROUNDS, SAMPLES))
+                entries += [_round(case, number, samples) for number, samples in enumerate(times)]
+                entries += [_memory(case), _divergence(case)]
+            writer.append(*entries)
+        writer.append(Footer(ended="complete", finished_at="2026-01-31T12:00:00Z"))
+    return writer.path
+
+
+def _header() -> Header:
+    environment = Environment(
+        host="synthetic",
+        system="",
+        cpu="",
+        cpu_count=1,
+        python_version="",
+        torch_version="0",
+        numpy_version="",
+        threads=1,
+    )
+    return Header(
+        schema=1,
+        run="synthetic",
+        ampbench_version="",
+        started_at="2026-01-31T12:00:00Z",
+        selection=Selection(),
+        settings=Settings(rounds=ROUNDS),
+        environment=environment,
+    )
+
+
+def _case(number: int) -> Case:
+    return Case(
+        workload="linear_chain",
+        family="linear",
+        parameters={"depth": 4, "width": number // len(PRECISIONS)},
+        precision=PRECISIONS[number % len(PRECISIONS)],
+        device="cpu",
+        phase="inference",
+        path="eager",
+        batch_size=8,
+        input_dtype="fp32",
+        memory_format="contiguous",
+    )
+
+
+def _round(case: Case, number: int, samples: np.ndarray) -> Round:
+    return Round(
+        case_id=case.case_id,
+        round=number,
+        server=number,
+        samples=[build.tolist() for build in np.array_split(samples, BUILDS)],
+        steps_per_sample=[10] * BUILDS,
+        warmup_steps=[3] * BUILDS,
+        items_per_step=8,
+        weights_digest="0123456789abcdef",
+        rss_peak_bytes=123_456_789,
+        fitness=Fitness(steal_share=0.01, load=0.4, involuntary_switches=3, frequency_hz=2.1e9),
+        seconds=1.2345,
+        finished_at="2026-01-31T12:00:00Z",
+    )
+
+
+def _memory(case: Case) -> MemoryPass:
+    return MemoryPass(
+        case_id=case.case_id,
+        source="profiler",
+        peak_bytes=9_670_656,
+        parameter_bytes=4_000_000,
+        buffer_bytes=0,
+        input_bytes=100_000,
+    )
+
+
+def _divergence(case: Case) -> Divergence:
+    return Divergence(
+        case_id=case.case_id,
+        reference_device="cpu",
+        weights_digest="0123456789abcdef",
+        inputs_digest="fedcba9876543210",
+        output_reference_norm=1.5,
+        output_rel_l2=5.4e-3,
+        output_max_abs=0.01,
+        output_cosine=0.99998,
+        output_floor_rel_l2=1.6e-3,
+        output_fp32_rel_l2=3.9e-7,
+    )

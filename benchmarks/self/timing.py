@@ -1,0 +1,122 @@
+"""Does the harness time what a bare loop times, does it repeat, and what does a round cost beside its own work?"""
+
+import itertools
+import math
+import statistics
+import time
+from collections.abc import Callable, Iterator
+
+import torch
+
+from ampbench.records.cases import Case, WorkloadSource
+from ampbench.records.requests import Request
+from ampbench.running.channel import ServerChannel
+from ampbench.stats import round_value
+from ampbench.worker.devices import Cpu
+from ampbench.worker.step import Step
+from ampbench.workload import Workload
+
+PRECISIONS = ("fp32", "bf16_autocast", "bf16_pure", "fp16_autocast")
+
+
+def small_linear() -> Workload:
+    """Four 512x512 linears with ReLU, batch 64: the reference net of statistics.md."""
+    layers = itertools.chain.from_iterable((torch.nn.Linear(512, 512), torch.nn.ReLU()) for _ in range(4))
+    return Workload(module=torch.nn.Sequential(*layers), inputs=torch.randn(64, 512))
+
+
+def small_conv() -> Workload:
+    """A two-convolution net, batch 4 of 3x32x32: the other reference net."""
+    module = torch.nn.Sequential(
+        torch.nn.Conv2d(3, 32, 3, padding=1), torch.nn.ReLU(), torch.nn.Conv2d(32, 64, 3, padding=1), torch.nn.ReLU()
+    )
+    return Workload(module=module, inputs=torch.randn(4, 3, 32, 32))
+
+
+def _case(source: WorkloadSource, precision: str) -> Case:
+    return Case(
+        workload=source.name, family="user", precision=precision, device="cpu", phase="inference", path="eager",
+        batch_size=None, input_dtype="bf16" if precision == "bf16_pure" else "fp32", memory_format="contiguous",
+    )  # fmt: skip
+
+
+def against_bare_loop(repetitions: int = 60) -> dict[str, float]:
+    """Return, for steps of about 20 us, 1 ms and 100 ms, the harness' time over a bare loop's, on the same build.
+
+    The bare loop is what a user writes: the network called under inference_mode between two readings of the clock.
+    Repetitions alternate, which comes first too; the ratio of the medians is returned.
+    """
+    torch.set_num_threads(1)
+    shapes = {"20 us": (1, 96, 60), "1 ms": (64, 1024, 3), "100 ms": (2048, 2048, 1)}
+    ratios = {}
+    with torch.inference_mode():
+        for name, (batch, width, count) in shapes.items():
+            module = torch.nn.Sequential(torch.nn.Linear(width, width), torch.nn.ReLU(), torch.nn.Linear(width, width))
+            workload = Workload(module=module, inputs=torch.randn(batch, width))
+            source = WorkloadSource(name="net", family="user", module="", function="", builtin=False)
+            step = Step(workload, _case(source, "fp32"), Cpu())
+            network, inputs = step.module, step.batches[0]
+
+            def bare(network: torch.nn.Module = network, inputs: torch.Tensor = inputs, count: int = count) -> float:
+                start = time.perf_counter()
+                for _ in range(count):
+                    network(inputs)
+                return (time.perf_counter() - start) / count
+
+            def harness(step: Step = step, count: int = count) -> float:
+                return Cpu().seconds(step.run, count) / count
+
+            pair: list[Callable[[], float]] = [bare, harness]
+            times: dict[Callable[[], float], list[float]] = {bare: [], harness: []}
+            for turn in range(repetitions if name != "100 ms" else 20):
+                for measure in pair if turn % 2 else reversed(pair):
+                    times[measure].append(measure())
+            ratios[f"{name} step ({statistics.median(times[bare]) * 1e6:.4g} us)"] = statistics.median(
+                times[harness]
+            ) / statistics.median(times[bare])
+    return ratios
+
+
+def reference_cells(servers: int = 10, builds: int = 3, min_run_seconds: float = 0.3) -> dict[str, tuple[float, float]]:
+    """Return each reference cell's median in seconds and the SD of its log round values over `servers` servers."""
+    values: dict[str, list[float]] = {}
+    for server in range(servers):
+        for cell, seconds in _one_block(server, builds, min_run_seconds):
+            values.setdefault(cell, []).append(math.log(seconds))
+    return {cell: (math.exp(statistics.median(logs)), statistics.stdev(logs)) for cell, logs in values.items()}
+
+
+def _one_block(server: int, builds: int, min_run_seconds: float) -> Iterator[tuple[str, float]]:
+    channel = ServerChannel()
+    try:
+        for name, precision in itertools.product(("small_linear", "small_conv"), PRECISIONS):
+            source = WorkloadSource(name=name, family="user", module=__name__, function=name, builtin=False)
+            request = Request(
+                kind="round", source=source, case=_case(source, precision), threads=1, placement_seed=server,
+                builds=builds, min_run_seconds=min_run_seconds, seed=0,
+            )  # fmt: skip
+            found = channel.serve(request).round
+            assert found is not None
+            yield f"{name} {precision}", round_value(found.samples)
+    finally:
+        channel.close()
+
+
+def round_overhead(rounds: int = 20) -> dict[str, float]:
+    """Return what a round of the fp32 linear cell costs beyond warm-up and timing, in seconds (median, worst)."""
+    source = WorkloadSource(name="small_linear", family="user", module=__name__, function="small_linear", builtin=False)
+    channel, beyond = ServerChannel(), []
+    try:
+        for number in range(rounds):
+            request = Request(kind="round", source=source, case=_case(source, "fp32"), threads=1, placement_seed=number)
+            start = time.perf_counter()
+            found = channel.serve(request).round
+            wall = time.perf_counter() - start
+            assert found is not None
+            own = 0.0
+            for samples, steps, warm in zip(found.samples, found.steps_per_sample, found.warmup_steps, strict=True):
+                own += sum(samples) * steps + warm * statistics.median(samples)
+            beyond.append(wall - own)
+    finally:
+        channel.close()
+    return {"median": statistics.median(beyond), "worst": max(beyond)}

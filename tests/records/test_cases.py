@@ -1,0 +1,50 @@
+import dataclasses
+
+import pytest
+
+from tests.stored_runs import make_case
+
+
+def test_a_case_id_is_readable_and_says_everything():
+    assert make_case("bf16_autocast").case_id == (
+        "linear_chain[depth=4,width=512]/b8/bf16_autocast/cpu/inference/eager/in-fp32"
+    )
+
+
+def test_a_case_id_does_not_depend_on_the_order_of_parameters():
+    assert make_case(parameters={"a": 1, "b": 2}).case_id == make_case(parameters={"b": 2, "a": 1}).case_id
+
+
+def test_what_is_usual_or_missing_is_left_out_of_an_id():
+    case = make_case(parameters={}, batch_size=None)
+    assert case.case_id == "linear_chain/fp32/cpu/inference/eager/in-fp32"
+    assert case.group == "linear_chain"
+
+
+def test_channels_last_and_a_missing_scaler_are_part_of_an_id():
+    case = make_case("fp16_autocast", memory_format="channels_last", scaler=False)
+    assert case.group.endswith("/b8/channels_last")
+    assert case.case_id.endswith("/in-fp32/no-scaler")
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("workload", "other"),
+        ("parameters", {"width": 513, "depth": 4}),
+        ("precision", "tf32"),
+        ("device", "cuda"),
+        ("phase", "training"),
+        ("path", "compiled"),
+        ("batch_size", 9),
+        ("input_dtype", "bf16"),
+        ("memory_format", "channels_last"),
+        ("scaler", False),
+    ],
+)
+def test_every_field_that_changes_what_is_measured_changes_the_id(field, value):
+    assert dataclasses.replace(make_case(), **{field: value}).case_id != make_case().case_id
+
+
+def test_precisions_of_one_group_share_a_table():
+    assert make_case("fp32").group == make_case("bf16_pure", input_dtype="bf16").group

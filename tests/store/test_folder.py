@@ -1,0 +1,73 @@
+import pytest
+
+from ampbench.errors import UnknownNameError, UsageError
+from ampbench.store import check_results, find_run, list_runs
+from tests.stored_runs import COMPLETE, make_case, write_run
+
+FIRST, SECOND, THIRD = "20260130T090000Z-bench-aaa111", "20260131T120000Z-bench-1f9a3c", "20260131T130000Z-lab-1fbbbb"
+
+
+@pytest.fixture
+def results(tmp_path):
+    for run in (SECOND, THIRD, FIRST):
+        write_run(tmp_path, [make_case()], COMPLETE, run=run)
+    return tmp_path
+
+
+def test_runs_are_listed_from_the_oldest_to_the_newest(results):
+    assert [path.stem for path in list_runs(results)] == [FIRST, SECOND, THIRD]
+
+
+def test_a_folder_without_runs_lists_none(tmp_path):
+    assert list_runs(tmp_path / "missing") == []
+
+
+@pytest.mark.parametrize(
+    ("name", "run"),
+    [
+        (FIRST, FIRST),
+        ("20260130", FIRST),
+        ("20260131T12", SECOND),
+        ("1f9", SECOND),
+        ("1fbbbb", THIRD),
+        ("latest", THIRD),
+    ],
+)
+def test_a_run_is_found_by_id_prefix_last_part_or_as_the_latest(results, name, run):
+    assert find_run(name, results).stem == run
+
+
+def test_a_run_is_found_by_its_path(results):
+    path = results / "runs" / f"{FIRST}.jsonl"
+    assert find_run(str(path), results / "elsewhere") == path
+
+
+def test_several_runs_of_one_prefix_are_refused_by_name(results):
+    with pytest.raises(UsageError, match=f"2 runs begin or end with '1f'.*{SECOND}, {THIRD}"):
+        find_run("1f", results)
+
+
+@pytest.mark.parametrize("name", ["20260131T120000Z-bench-1f9a3d", "nonsense", ""])
+def test_an_unknown_run_is_refused_with_the_nearest(results, name):
+    with pytest.raises(UnknownNameError, match=SECOND):
+        find_run(name, results)
+
+
+def test_a_path_that_is_not_there_is_refused(results):
+    with pytest.raises(UsageError, match=r"there is no run file other\.jsonl"):
+        find_run("other.jsonl", results)
+
+
+def test_a_folder_without_runs_says_how_to_measure_one(tmp_path):
+    with pytest.raises(UsageError, match="`ampbench run`"):
+        find_run("latest", tmp_path)
+
+
+def test_a_check_names_each_damaged_file_and_takes_a_cut_for_none(results):
+    first, second, third = list_runs(results)
+    first.write_bytes(first.read_bytes()[:-1])
+    second.write_bytes(second.read_bytes() + b"{}\n")
+    found = check_results(results)
+    assert [path for path, _ in found] == [first, second, third]
+    assert [problem is None for _, problem in found] == [True, False, True]
+    assert found[1][1].startswith(f"{second}, line 4: damaged")

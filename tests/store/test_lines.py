@@ -1,0 +1,137 @@
+import types
+from collections.abc import Mapping
+from dataclasses import fields
+from typing import Any, Union, get_args, get_origin, get_type_hints
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ampbench.records.cases import Case
+from ampbench.records.measurements import Failure
+from ampbench.records.runs import Header
+from ampbench.store import lines
+from ampbench.store.lines import LineError
+from tests.stored_runs import make_case, make_divergence, make_header, make_round
+
+PRIMITIVES = {
+    bool: st.booleans(),
+    int: st.integers(),
+    float: st.floats(allow_nan=False, allow_infinity=False),
+    str: st.text(st.characters(exclude_categories=["Cs"]), max_size=8),
+    type(None): st.none(),
+}
+
+
+def values_of(hint: Any) -> st.SearchStrategy[Any]:
+    """Every value a record's field may have, by its annotation."""
+    if hint in PRIMITIVES:
+        return PRIMITIVES[hint]
+    origin, arguments = get_origin(hint), get_args(hint)
+    if origin in (Union, types.UnionType):
+        return st.one_of(*map(values_of, arguments))
+    if origin is list:
+        return st.lists(values_of(arguments[0]), max_size=2)
+    if origin in (dict, Mapping):
+        return st.dictionaries(values_of(arguments[0]), values_of(arguments[1]), max_size=2)
+    hints = get_type_hints(hint)
+    return st.builds(hint, **{field.name: values_of(hints[field.name]) for field in fields(hint)})
+
+
+@given(st.one_of(*map(values_of, lines.KINDS)))
+def test_every_record_reads_back_as_it_was_written(record):
+    line = lines.encode(record)
+    assert line.endswith(b"\n")
+    assert line.count(b"\n") == 1
+    kind, decoded = lines.decode(line)
+    assert kind == lines.KINDS[type(record)]
+    assert lines.to_record(kind, decoded) == record
+
+
+def test_a_line_names_its_kind_and_nothing_else():
+    case = make_case()
+    assert lines.encode(case).startswith(b'{"case":{"workload":"linear_chain","family":"linear"')
+    assert b"null" not in lines.encode(case)
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        b"",
+        b"\n",
+        b"{}",
+        b"[]",
+        b"null",
+        b'{"rounds":{}}',
+        b'{"round":null}',
+        b'{"round":{}}',
+        b'{"footer":{"ended":"complete","finished_at":""},"skip":null}',
+        b'{"footer":{"ended":"complete","finished_at":"","finished":""}}',
+        b'{"footer":{"ended":1,"finished_at":""}}',
+        b'{"footer":{"ended":"complete","finished_at":""}} {}',
+        b'{"footer":{"ended":"compl\xff\xfete","finished_at":""}}',
+        b'{"footer":{"ended":"complete"}}',
+    ],
+)
+def test_what_is_no_line_is_refused(line):
+    with pytest.raises(LineError, match="damaged"):
+        lines.decode(line)
+
+
+def test_a_damaged_key_of_an_optional_field_is_refused():
+    line = lines.encode(make_round(make_case(), control=True))
+    with pytest.raises(LineError, match="contrpl"):
+        lines.decode(line.replace(b'"control"', b'"contrpl"'))
+
+
+def test_a_field_that_older_files_lack_takes_its_default():
+    line = lines.encode(make_round(make_case())).replace(b'"control":false,', b"")
+    assert lines.decode(line)[1].control is False
+
+
+@given(position=st.integers(0, 10_000), byte=st.integers(0, 255))
+def test_a_damaged_byte_never_changes_what_a_line_is_made_of(position, byte):
+    record = make_divergence(make_case(), output_rel_l2=0.125, notes=["a note"])
+    line = lines.encode(record)
+    position %= len(line) - 1
+    damaged = line[:position] + bytes([byte]) + line[position + 1 :]
+    try:
+        kind, decoded = lines.decode(damaged)
+    except LineError:
+        return
+    assert kind == "divergence"
+    found = lines.to_record(kind, decoded)
+    differing = [field.name for field in fields(record) if getattr(found, field.name) != getattr(record, field.name)]
+    assert len(differing) <= 1
+
+
+@pytest.mark.parametrize("number", [float("nan"), float("inf")])
+def test_a_number_that_is_not_finite_is_null_where_it_may_be_and_refused_where_it_may_not(number):
+    optional = lines.decode(lines.encode(make_divergence(make_case(), output_rel_l2=number)))[1]
+    assert optional.output_rel_l2 is None
+    with pytest.raises(LineError, match="output_reference_norm"):
+        lines.decode(lines.encode(make_divergence(make_case(), output_reference_norm=number)))
+
+
+def test_text_that_is_no_unicode_is_escaped_rather_than_lost():
+    failure = Failure(case_id="c", stage="round", cause="exception", message="no file /tmp/\udcff", frames=["\udc80"])
+    decoded = lines.decode(lines.encode(failure))[1]
+    assert decoded.message == r"no file /tmp/\udcff"
+    assert decoded.frames == [r"\udc80"]
+
+
+def test_a_mapping_that_is_no_dict_is_written_as_one():
+    case = make_case(parameters=types.MappingProxyType({"width": 4}))
+    assert lines.to_record(*lines.decode(lines.encode(case))) == make_case(parameters={"width": 4})
+
+
+def test_every_kind_of_line_has_a_type():
+    assert lines.KINDS[Header] == "header"
+    assert lines.KINDS[Case] == "case"
+    assert len(lines.KINDS) == 8
+
+
+def test_a_newer_schema_is_refused_with_both_versions():
+    line = lines.encode(make_header()).replace(b'"schema":1', b'"schema":2,"novelty":[]')
+    with pytest.raises(LineError, match=r"newer ampbench \(schema 2; this one reads 1\)"):
+        lines.check_header(line)

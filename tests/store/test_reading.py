@@ -1,0 +1,163 @@
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from ampbench.errors import StoreError
+from ampbench.records.measurements import Failure, Skip
+from ampbench.records.runs import Footer
+from ampbench.store import read_header, read_run
+from tests.stored_runs import COMPLETE, make_case, make_divergence, make_header, make_memory, make_round, write_run
+
+FP32, BF16 = make_case("fp32"), make_case("bf16_autocast")
+FAILURE = Failure(case_id=BF16.case_id, stage="round", cause="time-out", message="300 s were not enough")
+ENTRIES = [
+    make_memory(FP32, 100),
+    make_divergence(FP32, output_rel_l2=1e-7),
+    make_round(FP32, 1e-3, 0),
+    FAILURE,
+    make_round(FP32, 2e-3, 1),
+    COMPLETE,
+]
+ON_FILES = settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+
+
+@pytest.fixture
+def path(tmp_path):
+    return write_run(tmp_path, [FP32, BF16], *ENTRIES)
+
+
+def test_a_run_reads_back_whole_and_in_order(path):
+    stored = read_run(str(path))
+    assert stored.path == path
+    assert stored.header == make_header() == read_header(path)
+    assert list(stored.cases.items()) == [(FP32.case_id, FP32), (BF16.case_id, BF16)]
+    assert stored.rounds == [ENTRIES[2], ENTRIES[4]]
+    assert stored.memory == {FP32.case_id: ENTRIES[0]}
+    assert stored.divergence == {FP32.case_id: ENTRIES[1]}
+    assert stored.failures == {BF16.case_id: FAILURE}
+    assert stored.skips == {}
+    assert stored.footers == [COMPLETE]
+    assert stored.ended == "complete"
+    assert not stored.cut
+
+
+def test_rounds_can_be_taken_one_by_one_instead_of_kept(path):
+    taken = []
+    stored = read_run(path, on_round=lambda one: taken.append((one.case_id, one.samples)))
+    assert taken == [(FP32.case_id, [[1e-3]]), (FP32.case_id, [[2e-3]])]
+    assert stored.rounds == []
+
+
+def test_a_resumed_run_has_a_footer_for_each_session(tmp_path):
+    interrupted = Footer(ended="interrupted", finished_at="2026-01-31T12:01:00Z")
+    stored = read_run(write_run(tmp_path, [FP32], interrupted, make_round(FP32), COMPLETE))
+    assert stored.footers == [interrupted, COMPLETE]
+    assert stored.ended == "complete"
+
+
+def test_a_run_without_a_footer_has_not_ended(tmp_path):
+    assert read_run(write_run(tmp_path, [FP32], Skip(case_id=FP32.case_id, reason="no loss given"))).ended == ""
+
+
+@ON_FILES
+@given(st.data())
+def test_any_beginning_of_a_file_is_readable_as_cut_or_refused(path, tmp_path, data):
+    whole = path.read_bytes()
+    length = data.draw(st.integers(0, len(whole)))
+    shorter = tmp_path / "shorter.jsonl"
+    shorter.write_bytes(whole[:length])
+    if length <= whole.index(b"\n"):
+        with pytest.raises(StoreError, match="line 1: no "):
+            read_run(shorter)
+        return
+    stored = read_run(shorter)
+    assert stored.cut == (not whole[:length].endswith(b"\n"))
+    entries = [*stored.cases, *stored.rounds, *stored.memory, *stored.divergence, *stored.failures, *stored.footers]
+    assert len(entries) == whole[:length].count(b"\n") - 1
+
+
+@ON_FILES
+@given(st.data())
+def test_any_lost_stretch_within_a_file_is_refused_unless_it_is_whole_lines(path, tmp_path, data):
+    whole = path.read_bytes()
+    start = data.draw(st.integers(0, len(whole) - 2))
+    end = data.draw(st.integers(start + 1, len(whole) - 1))
+    damaged = tmp_path / "damaged.jsonl"
+    damaged.write_bytes(whole[:start] + whole[end:])
+    try:
+        stored = read_run(damaged)
+    except StoreError as error:
+        assert str(error).startswith(f"{damaged}, line ")  # noqa: PT017
+        return
+    original = set(whole.splitlines())
+    strange = [line for line in damaged.read_bytes().splitlines() if line not in original]
+    assert all(len(line) in {len(known) - (end - start) for known in original} for line in strange)
+    assert len(strange) <= 1  # digits or letters lost within one value, which JSON alone cannot tell
+    assert not stored.cut
+
+
+@pytest.mark.parametrize(
+    ("number", "old", "new", "problem"),
+    [
+        (2, b'{"case"', b'{"cose"', "none of the kinds"),
+        (4, b'"peak_bytes":100', b'"peak_bytes":"100"', "Expected `int`, got `str`"),
+        (4, b'"peak_bytes":100,', b"", "missing required field `peak_bytes`"),
+        (5, b"e-7", b"e-", "damaged"),
+        (6, b"[[0.001]]", b"[[null]]", r"\$\.round\.samples\[0\]\[0\]"),
+        (6, b"[[0.001]]", b"[[]]", "a round without samples"),
+        (6, b"[[0.001]]", b"[]", "a round without samples"),
+        (6, b"width=512", b"width=513", "a round of a case that is not listed before it: linear_chain"),
+        (7, b"width=512", b"width=513", "a failure of a case that is not listed"),
+        (8, b"\n", b"\n\n", "damaged"),
+    ],
+)
+def test_damage_is_refused_by_name_and_line_number(path, number, old, new, problem):
+    content = path.read_bytes().splitlines(keepends=True)
+    assert old in content[number - 1]
+    content[number - 1] = content[number - 1].replace(old, new, 1)
+    path.write_bytes(b"".join(content))
+    with pytest.raises(StoreError, match=problem) as caught:
+        read_run(path)
+    at = number + 1 if old == b"\n" else number
+    assert str(caught.value).startswith(f"{path}, line {at}: ")
+
+
+@pytest.mark.parametrize(
+    ("content", "problem"),
+    [
+        (b"", "the file is empty"),
+        (b'{"version": 3, "results": {}}\n', "another program's file or a damaged one"),
+        (b"\x89PNG\r\n\x1a\n\x00\x00", "another program's file or a damaged one"),
+        (b'{"header":{"schema":1}}\n', "missing required field"),
+        (b'{"header":{"schema":2}}\n', "newer ampbench"),
+        (b'{"header":{"schema":0}}\n', "unknown schema 0"),
+        (b'{"header":{"schema":1', "no whole header"),
+        (b'{"footer":{"ended":"complete","finished_at":""}}\n', "the file begins with a footer"),
+    ],
+)
+def test_a_file_that_does_not_begin_as_a_run_is_refused(tmp_path, content, problem):
+    path = tmp_path / "foreign.jsonl"
+    path.write_bytes(content)
+    for read in (read_run, read_header):
+        with pytest.raises(StoreError, match=problem):
+            read(path)
+
+
+def test_two_files_put_together_are_refused(path):
+    path.write_bytes(path.read_bytes() * 2)
+    with pytest.raises(StoreError, match="line 10: a second header"):
+        read_run(path)
+
+
+def test_a_case_listed_twice_is_refused(path):
+    content = path.read_bytes().splitlines(keepends=True)
+    path.write_bytes(b"".join([*content, content[1]]))
+    with pytest.raises(StoreError, match="line 10: a case listed twice"):
+        read_run(path)
+
+
+def test_a_file_that_is_not_there_is_refused(tmp_path):
+    with pytest.raises(StoreError, match="No such file"):
+        read_run(tmp_path / "missing.jsonl")
+    with pytest.raises(StoreError, match="directory"):
+        read_run(tmp_path)

@@ -1,0 +1,194 @@
+import errno
+import os
+import re
+import subprocess
+import sys
+from datetime import UTC, datetime
+
+import pytest
+
+from ampbench.errors import StoreError
+from ampbench.store import RunWriter, new_run_id, read_run, writing
+from tests.stored_runs import COMPLETE, RUN, make_case, make_divergence, make_header, make_round
+
+CASE = make_case()
+
+
+@pytest.fixture
+def writer(tmp_path):
+    with RunWriter.create(tmp_path, make_header(), [CASE]) as writer:
+        yield writer
+
+
+def test_a_run_is_written_to_a_file_of_its_name(tmp_path, writer):
+    assert writer.path == tmp_path / "runs" / f"{RUN}.jsonl"
+    assert list(read_run(writer.path).cases) == [CASE.case_id]
+
+
+def test_each_entry_can_be_read_as_soon_as_it_is_appended(writer):
+    for number in range(3):
+        writer.append(make_round(CASE, number=number))
+        assert len(read_run(writer.path).rounds) == number + 1
+
+
+def test_each_entry_is_synced_to_the_disk(writer, monkeypatch):
+    synced = []
+    monkeypatch.setattr(os, "fsync", synced.append)
+    writer.append(make_round(CASE))
+    writer.append(COMPLETE)
+    assert len(synced) == 2
+
+
+def test_a_run_is_never_written_over_another(tmp_path, writer):
+    with pytest.raises(StoreError, match="exists"):
+        RunWriter.create(tmp_path, make_header())
+
+
+def test_a_reopened_run_goes_on_where_it_ended(writer):
+    writer.append(make_round(CASE, number=0))
+    writer.close()
+    again, stored = RunWriter.reopen(writer.path)
+    with again:
+        assert len(stored.rounds) == 1
+        assert not stored.cut
+        again.append(make_round(CASE, number=1))
+    assert [one.round for one in read_run(writer.path).rounds] == [0, 1]
+
+
+@pytest.mark.parametrize("lost", [1, 2, 100])
+def test_reopening_trims_a_cut_line_and_says_so(writer, lost):
+    writer.append(make_round(CASE, number=0), make_round(CASE, number=1))
+    writer.close()
+    with writer.path.open("r+b") as file:
+        file.truncate(writer.path.stat().st_size - lost)
+    again, stored = RunWriter.reopen(writer.path)
+    with again:
+        assert stored.cut
+        again.append(make_round(CASE, number=2))
+    assert [one.round for one in read_run(writer.path).rounds] == [0, 2]
+
+
+def test_a_line_longer_than_a_block_is_trimmed_too(writer, monkeypatch):
+    monkeypatch.setattr(writing, "_BLOCK_BYTES", 16)
+    writer.append(make_round(CASE))
+    whole = writer.path.read_bytes()
+    writer.close()
+    writer.path.write_bytes(whole + whole[:-1].rpartition(b"\n")[2])
+    again, _ = RunWriter.reopen(writer.path)
+    again.close()
+    assert writer.path.read_bytes() == whole
+
+
+def test_a_damaged_run_is_not_reopened_and_not_touched(writer):
+    writer.close()
+    damaged = writer.path.read_bytes() + b"{}\ncut"
+    writer.path.write_bytes(damaged)
+    with pytest.raises(StoreError, match="line 3"):
+        RunWriter.reopen(writer.path)
+    assert writer.path.read_bytes() == damaged
+
+
+def test_two_resumes_of_one_file_cannot_both_write(writer):
+    with pytest.raises(StoreError, match=f"{RUN}.jsonl is being written by another ampbench"):
+        RunWriter.reopen(writer.path)
+    code = "import sys; from ampbench.store import RunWriter; RunWriter.reopen(sys.argv[1])"
+    other = subprocess.run([sys.executable, "-c", code, writer.path], capture_output=True, text=True, check=False)
+    assert "is being written by another ampbench" in other.stderr
+    writer.close()
+    RunWriter.reopen(writer.path)[0].close()
+
+
+def test_a_file_system_without_locks_can_be_measured_on(tmp_path, monkeypatch):
+    def flock(descriptor, operation):
+        raise OSError(errno.ENOTSUP, "Operation not supported")
+
+    monkeypatch.setattr(writing.fcntl, "flock", flock)
+    RunWriter.create(tmp_path, make_header()).close()
+
+
+def test_a_full_disk_keeps_what_was_measured_and_says_how_to_go_on(writer, monkeypatch):
+    writer.append(make_round(CASE, number=0))
+    before = writer.path.read_bytes()
+    write = os.write
+    with monkeypatch.context() as patch:
+        pieces = iter([10])
+
+        def fill_up(descriptor, data):
+            for piece in pieces:
+                return write(descriptor, data[:piece])
+            raise OSError(errno.ENOSPC, "No space left on device")
+
+        patch.setattr(os, "write", fill_up)
+        with pytest.raises(StoreError, match=f"No space left on device; what was .* kept: .* --resume {RUN}"):
+            writer.append(make_round(CASE, number=1))
+    assert writer.path.read_bytes() == before
+    writer.append(make_round(CASE, number=2))
+    assert [one.round for one in read_run(writer.path).rounds] == [0, 2]
+
+
+def test_an_interrupt_within_a_write_leaves_whole_lines(writer, monkeypatch):
+    def interrupt(descriptor):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "fsync", interrupt)
+        with pytest.raises(KeyboardInterrupt):
+            writer.append(make_round(CASE))
+    writer.append(COMPLETE)
+    stored = read_run(writer.path)
+    assert stored.rounds == []
+    assert stored.ended == "complete"
+
+
+def test_a_run_that_cannot_be_begun_leaves_no_file(tmp_path, monkeypatch):
+    def fail(descriptor, data):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(os, "write", fail)
+    with pytest.raises(StoreError, match="No space left on device; choose another --results folder"):
+        RunWriter.create(tmp_path, make_header())
+    assert list((tmp_path / "runs").iterdir()) == []
+
+
+def test_a_results_folder_that_cannot_be_written_is_refused(tmp_path):
+    (tmp_path / "results").write_text("a file")
+    with pytest.raises(StoreError, match="choose another --results folder"):
+        RunWriter.create(tmp_path / "results", make_header())
+
+
+@pytest.mark.parametrize(
+    ("entry", "problem"),
+    [
+        (make_round(CASE, samples=[[float("nan")]]), "Expected `float`, got `null`"),
+        (make_round(CASE, samples=[[]]), "a round without samples"),
+        (make_divergence(CASE, output_reference_norm=float("inf")), "output_reference_norm"),
+        (make_round(make_case("fp16_pure")), "a case that is not listed"),
+        (CASE, "a case listed twice"),
+        (make_header(), "a second header"),
+    ],
+)
+def test_nothing_is_written_that_could_not_be_read_again(writer, entry, problem):
+    before = writer.path.read_bytes()
+    with pytest.raises(StoreError, match=problem):
+        writer.append(COMPLETE, entry)
+    assert writer.path.read_bytes() == before
+
+
+def test_a_case_may_be_added_with_its_entries(writer):
+    case = make_case("bf16_pure")
+    writer.append(case, make_round(case))
+    writer.append(make_round(case, number=1))
+    assert len(read_run(writer.path).rounds) == 2
+
+
+def test_a_file_that_is_not_there_cannot_be_resumed(tmp_path):
+    with pytest.raises(StoreError, match=r"cannot resume .*missing\.jsonl"):
+        RunWriter.reopen(tmp_path / "missing.jsonl")
+
+
+def test_an_id_tells_time_and_host_and_is_never_the_same():
+    started = datetime(2026, 1, 31, 12, 0, tzinfo=UTC)
+    first, second = new_run_id("my host/é", started), new_run_id("my host/é", started)
+    assert re.fullmatch(r"20260131T120000Z-my-host-[0-9a-f]{6}", first)
+    assert first != second
+    assert new_run_id("").split("-")[1] == "host"

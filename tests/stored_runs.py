@@ -1,0 +1,92 @@
+"""Small records for tests of the store and of frames: every field that a test does not care about has a value."""
+
+from pathlib import Path
+from typing import Any
+
+from ampbench.records.cases import Case
+from ampbench.records.divergences import Divergence
+from ampbench.records.environments import Environment
+from ampbench.records.measurements import MemoryPass, Round
+from ampbench.records.runs import SCHEMA, Entry, Footer, Header, Selection, Settings
+from ampbench.store import RunWriter
+
+RUN = "20260131T120000Z-bench-1f9a3c"
+COMPLETE = Footer(ended="complete", finished_at="2026-01-31T12:05:00Z")
+
+
+def make_header(**changes: Any) -> Header:
+    environment = Environment(
+        host="bench",
+        system="Linux",
+        cpu="AMD EPYC",
+        cpu_count=2,
+        python_version="3.11.7",
+        torch_version="2.15.0",
+        numpy_version="2.4.6",
+        threads=2,
+    )
+    fields: dict[str, Any] = {
+        "schema": SCHEMA,
+        "run": RUN,
+        "ampbench_version": "0.1.0",
+        "started_at": "2026-01-31T12:00:00Z",
+        "selection": Selection(),
+        "settings": Settings(),
+        "environment": environment,
+    }
+    return Header(**fields | changes)
+
+
+def make_case(precision: str = "fp32", **changes: Any) -> Case:
+    fields: dict[str, Any] = {
+        "workload": "linear_chain",
+        "family": "linear",
+        "parameters": {"width": 512, "depth": 4},
+        "precision": precision,
+        "device": "cpu",
+        "phase": "inference",
+        "path": "eager",
+        "batch_size": 8,
+        "input_dtype": "fp32",
+        "memory_format": "contiguous",
+    }
+    return Case(**fields | changes)
+
+
+def make_round(case: Case, seconds: float = 1e-3, number: int = 0, **changes: Any) -> Round:
+    fields: dict[str, Any] = {
+        "case_id": case.case_id,
+        "round": number,
+        "server": 0,
+        "samples": [[seconds]],
+        "steps_per_sample": [1],
+        "warmup_steps": [1],
+        "items_per_step": 8.0,
+        "weights_digest": "aa",
+        "seconds": 1.0,
+        "finished_at": "2026-01-31T12:01:00Z",
+    }
+    return Round(**fields | changes)
+
+
+def make_memory(case: Case, peak_bytes: int, source: str = "profiler") -> MemoryPass:
+    return MemoryPass(
+        case_id=case.case_id, source=source, peak_bytes=peak_bytes, parameter_bytes=1, buffer_bytes=0, input_bytes=1
+    )
+
+
+def make_divergence(case: Case, **changes: Any) -> Divergence:
+    fields: dict[str, Any] = {
+        "case_id": case.case_id,
+        "reference_device": "cpu",
+        "weights_digest": "aa",
+        "inputs_digest": "bb",
+        "output_reference_norm": 1.5,
+    }
+    return Divergence(**fields | changes)
+
+
+def write_run(results: Path, cases: list[Case], *entries: Entry, **header: Any) -> Path:
+    with RunWriter.create(results, make_header(**header), cases) as writer:
+        writer.append(*entries)
+    return writer.path

@@ -1,0 +1,38 @@
+import pytest
+
+from ampbench import errors
+from ampbench.errors import AmpbenchError, NothingToRunError, UnknownNameError
+
+
+@pytest.mark.parametrize(
+    ("error", "code"),
+    [("UsageError", 2), ("UnknownNameError", 2), ("WorkloadError", 2), ("StoreError", 2), ("NothingToRunError", 5)],
+)
+def test_every_error_is_an_ampbench_error_with_the_exit_code_of_its_kind(error, code):
+    assert issubclass(getattr(errors, error), AmpbenchError)
+    assert getattr(errors, error).exit_code == code
+
+
+def test_an_error_of_no_known_kind_is_internal():
+    assert AmpbenchError("what").exit_code == 70
+    assert NothingToRunError.exit_code != AmpbenchError.exit_code
+
+
+@pytest.mark.parametrize(
+    ("known", "hint"),
+    [
+        (["resnet18", "resnet50", "vit_b_16"], "did you mean resnet18 or resnet50?"),
+        (["vit_b_16", "lstm"], "known: vit_b_16, lstm"),
+        ([], "there is none"),
+    ],
+)
+def test_an_unknown_name_comes_with_the_nearest_known_ones(known, hint):
+    message = str(UnknownNameError("workload", "resnet15", known))
+    assert message.startswith("unknown workload 'resnet15': ")
+    assert hint.split()[0] in message
+    assert all(name in message for name in known if name in hint)
+
+
+def test_the_tree_in_the_docstring_names_every_error():
+    classes = [name for name, value in vars(errors).items() if isinstance(value, type) and issubclass(value, Exception)]
+    assert all(name in (errors.__doc__ or "") for name in classes)

@@ -1,0 +1,269 @@
+import math
+
+import numpy as np
+import pandas as pd
+import pytest
+
+import ampbench
+from ampbench.errors import StoreError
+from ampbench.frames import control_ratio, plain_rows, run_frame
+from ampbench.metrics import COLUMNS, METRICS
+from ampbench.records.measurements import Failure, Skip
+from ampbench.records.runs import Footer
+from ampbench.store import read_run
+from tests.stored_runs import COMPLETE, RUN, make_case, make_divergence, make_memory, make_round, write_run
+
+FP32, TF32, BF16 = make_case("fp32"), make_case("tf32"), make_case("bf16_autocast")
+
+
+def rows_of(tmp_path, cases, *entries, **header):
+    frame = ampbench.load(write_run(tmp_path, cases, *entries, **header))
+    return frame.set_index("case_id", drop=False)
+
+
+def test_a_row_holds_the_case_and_the_run(tmp_path):
+    row = rows_of(tmp_path, [BF16], make_round(BF16)).iloc[0]
+    assert list(row.index) == list(COLUMNS)
+    assert row["run"] == RUN
+    assert row["case_id"] == BF16.case_id
+    assert row["parameters"] == "depth=4,width=512"
+    assert row["family"] == "linear"
+    assert row["batch_size"] == 8
+    assert row["torch_version"] == "2.15.0"
+    assert row["outcome"] == "ok"
+    assert row["reason"] is None
+
+
+def test_metrics_are_floats_and_text_is_text(tmp_path):
+    frame = rows_of(tmp_path, [FP32])
+    assert {str(frame[name].dtype) for name in METRICS} == {"float64"}
+    assert str(frame["batch_size"].dtype) == "Int64"
+    assert frame["rounds"].dtype.kind == "i"
+    assert str(frame["reason"].dtype) == "object"
+
+
+def test_time_is_the_median_over_rounds_of_medians_over_builds(tmp_path):
+    samples = [[[1.0, 2.0, 3.0], [7.0], [5.0, 5.0]], [[4.0]], [[6.0]]]
+    rounds = [make_round(FP32, number=number, samples=each) for number, each in enumerate(samples)]
+    row = rows_of(tmp_path, [FP32], *rounds).iloc[0]
+    assert row["rounds"] == 3
+    assert row["seconds_median"] == 5.0
+    assert row["seconds_low"] < 5.0 < row["seconds_high"]
+    assert row["items_per_second"] == pytest.approx(8 / 5.0)
+
+
+def test_two_rounds_have_no_interval(tmp_path):
+    row = rows_of(tmp_path, [FP32], make_round(FP32, 1.0), make_round(FP32, 3.0, 1)).iloc[0]
+    assert row["seconds_median"] == 2.0
+    assert math.isnan(row["seconds_low"])
+    assert math.isnan(row["seconds_high"])
+
+
+def test_rounds_of_the_control_are_not_the_cases_own(tmp_path):
+    path = write_run(
+        tmp_path, [FP32, BF16], make_round(FP32, 1.0), make_round(FP32, 1.1, control=True), make_round(BF16, 0.5)
+    )
+    frame = ampbench.load(path)
+    assert frame["rounds"].tolist() == [1, 1]
+    assert frame["seconds_median"].tolist() == [1.0, 0.5]
+    control = control_ratio(read_run(path))
+    assert control.case_id == FP32.case_id
+    assert control.ratio == pytest.approx(1.1)
+    assert "1.00 s and 1.10 s, 10.0% apart" in control.sentence
+
+
+def test_a_run_without_a_control_has_no_ratio(tmp_path):
+    only = make_round(FP32, control=True)
+    assert control_ratio(read_run(write_run(tmp_path / "a", [FP32], make_round(FP32)))) is None
+    assert control_ratio(read_run(write_run(tmp_path / "b", [FP32], only))) is None
+
+
+def test_a_speedup_is_against_the_same_case_in_fp32_and_in_tf32(tmp_path):
+    other = make_case("bf16_autocast", batch_size=16)
+    entries = [make_round(case, seconds) for case, seconds in ((FP32, 3.0), (TF32, 2.0), (BF16, 1.0), (other, 1.0))]
+    frame = rows_of(tmp_path, [BF16, FP32, TF32, other], *entries)
+    assert frame["speedup_vs_fp32"].tolist()[:3] == [3.0, 1.0, 1.5]
+    assert frame["speedup_vs_tf32"].tolist()[:3] == [2.0, pytest.approx(2 / 3), 1.0]
+    assert math.isnan(frame["speedup_vs_fp32"].iloc[3])
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"workload": "other"},
+        {"parameters": {"depth": 5, "width": 512}},
+        {"device": "cuda"},
+        {"phase": "training"},
+        {"path": "compiled"},
+        {"batch_size": None},
+        {"memory_format": "channels_last"},
+    ],
+)
+def test_a_case_that_differs_in_more_than_precision_is_no_baseline(tmp_path, changes):
+    other = make_case("bf16_autocast", **changes)
+    row = rows_of(tmp_path, [FP32, other], make_round(FP32), make_round(other)).loc[other.case_id]
+    assert math.isnan(row["speedup_vs_fp32"])
+    assert row["outcome"] == "ok"
+
+
+def test_the_input_dtype_and_the_scaler_follow_the_precision_to_the_same_baseline(tmp_path):
+    stored = make_case("fp32", input_dtype="bf16")
+    pure = make_case("bf16_pure", input_dtype="bf16")
+    bare = make_case("fp16_autocast", scaler=False)
+    entries = [make_round(stored, 9.0), make_round(FP32, 2.0), make_round(pure, 1.0), make_round(bare, 4.0)]
+    frame = rows_of(tmp_path, [stored, FP32, pure, bare], *entries)
+    assert frame["speedup_vs_fp32"].tolist() == [pytest.approx(2 / 9), 1.0, 2.0, 0.5]
+
+
+def test_a_failed_baseline_is_none(tmp_path):
+    failure = Failure(case_id=FP32.case_id, stage="memory", cause="crash", message="signal 11")
+    frame = rows_of(tmp_path, [FP32, BF16], make_round(FP32), make_round(BF16), failure)
+    assert math.isnan(frame.loc[BF16.case_id, "speedup_vs_fp32"])
+
+
+def test_memory_is_compared_only_with_memory_counted_the_same_way(tmp_path):
+    allocator = make_case("bf16_pure")
+    entries = [make_memory(FP32, 400), make_memory(BF16, 300), make_memory(allocator, 100, "allocator")]
+    rounds = [make_round(case) for case in (FP32, BF16, allocator)]
+    frame = rows_of(tmp_path, [FP32, BF16, allocator], *entries, *rounds)
+    assert frame["peak_memory_bytes"].tolist() == [400, 300, 100]
+    assert frame["memory_source"].tolist() == ["profiler", "profiler", "allocator"]
+    assert frame["memory_ratio_vs_fp32"].tolist()[:2] == [1.0, 0.75]
+    assert math.isnan(frame["memory_ratio_vs_fp32"].iloc[2])
+
+
+def test_divergence_is_derived_from_the_raw_numbers(tmp_path):
+    divergence = make_divergence(
+        BF16,
+        output_rel_l2=1e-3,
+        output_max_abs=0.5,
+        output_cosine=0.999,
+        output_nonfinite=2,
+        output_floor_rel_l2=5e-4,
+        output_fp32_rel_l2=1e-6,
+        argmax_agreeing=31,
+        argmax_decisions=32,
+        loss=2.5,
+        reference_loss=2.75,
+        grad_rel_l2=0.01,
+        grad_worst_parameter="0.weight",
+        grad_flushed=5,
+        grad_elements=100,
+        param_rel_l2=1e-4,
+    )
+    row = rows_of(tmp_path, [FP32, BF16], make_round(BF16), divergence).loc[BF16.case_id]
+    expected = {
+        "output_rel_l2": 1e-3,
+        "output_max_abs": 0.5,
+        "output_cosine": 0.999,
+        "output_sqnr_db": 60.0,
+        "output_nonfinite": 2,
+        "output_floor_ratio": 2.0,
+        "output_fp32_ratio": 1000.0,
+        "argmax_agreement": 31 / 32,
+        "loss_abs_error": 0.25,
+        "grad_rel_l2": 0.01,
+        "grad_flushed_share": 0.05,
+        "param_rel_l2": 1e-4,
+    }
+    assert {name: row[name] for name in expected} == pytest.approx(expected)
+    assert row["grad_worst_parameter"] == "0.weight"
+
+
+def test_what_was_not_measured_or_has_no_denominator_is_undefined(tmp_path):
+    divergence = make_divergence(
+        BF16, output_rel_l2=0.0, output_floor_rel_l2=0.0, argmax_agreeing=0, argmax_decisions=0
+    )
+    row = rows_of(tmp_path, [BF16], make_round(BF16), divergence).iloc[0]
+    undefined = ("output_sqnr_db", "output_floor_ratio", "output_fp32_ratio", "argmax_agreement", "loss_abs_error")
+    assert all(math.isnan(row[name]) for name in undefined)
+    assert row["output_rel_l2"] == 0
+    assert row["grad_worst_parameter"] is None
+    assert math.isnan(row["peak_memory_bytes"])
+
+
+def test_a_failed_case_keeps_its_numbers_and_says_why(tmp_path):
+    failure = Failure(case_id=FP32.case_id, stage="round", cause="time-out", message="300 s were not enough")
+    row = rows_of(tmp_path, [FP32], make_round(FP32, 2.0), failure).iloc[0]
+    assert row["outcome"] == "failed"
+    assert row["reason"] == "time-out: 300 s were not enough"
+    assert row["seconds_median"] == 2.0
+
+
+def test_weights_that_differ_between_rounds_fail_the_case_alone(tmp_path):
+    entries = [make_round(FP32), make_round(FP32, number=1, weights_digest="cc"), make_round(BF16, weights_digest="dd")]
+    frame = rows_of(tmp_path, [FP32, BF16], *entries)
+    assert frame["outcome"].tolist() == ["failed", "ok"]
+    assert frame["reason"].tolist() == ["weights differ between rounds", None]
+
+
+@pytest.mark.parametrize(
+    ("entries", "reason"),
+    [
+        ([], "not measured yet"),
+        ([COMPLETE], "not measured yet"),
+        ([Footer(ended="out of time", finished_at="")], "not reached within the time given"),
+        ([Skip(case_id=FP32.case_id, reason="no loss given"), COMPLETE], "no loss given"),
+        ([make_memory(FP32, 1), Footer(ended="interrupted", finished_at="")], "not measured yet"),
+    ],
+)
+def test_a_case_without_rounds_is_skipped_with_the_reason(tmp_path, entries, reason):
+    row = rows_of(tmp_path, [FP32], *entries).iloc[0]
+    assert (row["outcome"], row["reason"], row["rounds"]) == ("skipped", reason, 0)
+    assert math.isnan(row["seconds_median"])
+
+
+def test_a_case_skipped_first_and_measured_on_resume_is_ok(tmp_path):
+    row = rows_of(tmp_path, [FP32], Skip(case_id=FP32.case_id, reason="not reached"), make_round(FP32)).iloc[0]
+    assert (row["outcome"], row["reason"]) == ("ok", None)
+
+
+def test_a_file_is_that_run_and_a_folder_all_of_them(tmp_path):
+    first = write_run(tmp_path, [FP32, BF16], run="20260130T090000Z-bench-aaa111")
+    write_run(tmp_path, [FP32], run="20260131T090000Z-bench-bbb222")
+    assert len(ampbench.load(first)) == 2
+    assert len(ampbench.load(str(first))) == 2
+    for folder in (tmp_path, tmp_path / "runs"):
+        frame = ampbench.load(folder)
+        assert frame["run"].str[-6:].tolist() == ["aaa111", "aaa111", "bbb222"]
+        assert frame.index.tolist() == [0, 1, 2]
+        assert list(frame.columns) == list(COLUMNS)
+
+
+def test_nothing_to_load_is_an_error_that_says_how_to_measure(tmp_path):
+    with pytest.raises(StoreError, match="`ampbench run`"):
+        ampbench.load(tmp_path)
+    with pytest.raises(StoreError, match="No such file"):
+        ampbench.load(tmp_path / "missing.jsonl")
+
+
+def test_a_cut_run_is_loaded_with_a_warning(tmp_path):
+    path = write_run(tmp_path, [FP32], make_round(FP32), COMPLETE)
+    path.write_bytes(path.read_bytes()[:-1])
+    with pytest.warns(UserWarning, match="last line is cut"):
+        assert ampbench.load(path)["rounds"].tolist() == [1]
+
+
+def test_a_run_without_cases_is_an_empty_frame_with_all_columns(tmp_path):
+    frame = ampbench.load(write_run(tmp_path, []))
+    assert len(frame) == 0
+    assert list(frame.columns) == list(COLUMNS)
+    assert plain_rows(frame) == []
+
+
+def test_loading_and_a_stored_run_give_the_same_frame(tmp_path):
+    path = write_run(tmp_path, [FP32, BF16], make_round(FP32), make_memory(BF16, 5), make_round(FP32, number=1))
+    pd.testing.assert_frame_equal(ampbench.load(path), run_frame(read_run(path)))
+
+
+def test_plain_rows_are_ready_for_json(tmp_path):
+    case = make_case("bf16_autocast", batch_size=None)
+    path = write_run(tmp_path, [case], make_round(case), make_memory(case, 5), make_divergence(case))
+    (row,) = plain_rows(ampbench.load(path))
+    assert list(row) == list(COLUMNS)
+    assert row["batch_size"] is None
+    assert row["seconds_low"] is None
+    assert row["peak_memory_bytes"] == 5
+    assert type(row["peak_memory_bytes"]) is type(row["rounds"]) is type(row["output_nonfinite"]) is int
+    assert type(row["seconds_median"]) is float
+    assert not any(isinstance(value, np.generic) for value in row.values())

@@ -1,0 +1,48 @@
+import subprocess
+import sys
+
+import pytest
+
+import ampbench
+from ampbench import errors
+
+
+def test_the_public_names_are_these():
+    assert ampbench.__all__ == [
+        "AmpbenchError",
+        "NothingToRunError",
+        "StoreError",
+        "UnknownNameError",
+        "UsageError",
+        "Workload",
+        "WorkloadError",
+        "__version__",
+        "load",
+    ]
+
+
+def test_every_public_name_is_there_and_listed():
+    for name in ampbench.__all__:
+        assert getattr(ampbench, name) is not None
+    assert set(ampbench.__all__) <= set(dir(ampbench))
+
+
+def test_every_error_is_public():
+    classes = {name for name, value in vars(errors).items() if isinstance(value, type) and issubclass(value, Exception)}
+    assert classes <= set(ampbench.__all__)
+
+
+def test_an_unknown_name_is_an_attribute_error():
+    with pytest.raises(AttributeError, match="no attribute 'lode'"):
+        ampbench.lode  # noqa: B018
+
+
+def test_importing_ampbench_imports_neither_torch_nor_pandas():
+    code = "import sys, ampbench; sys.exit(' '.join({'torch', 'pandas', 'scipy', 'numpy'} & sys.modules.keys()))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.stderr == "\n"
+
+
+def test_loading_runs_imports_no_torch():
+    code = "import sys, ampbench; ampbench.load, ampbench.Workload; sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

@@ -1,0 +1,52 @@
+import pytest
+
+from ampbench.errors import UnknownNameError
+from ampbench.precisions import BASELINE, PRECISIONS, REFERENCE_DTYPE, SHORT_DTYPES, find_precision
+
+
+@pytest.mark.parametrize("name", PRECISIONS)
+def test_every_precision_is_found_by_its_name_and_aliases(name):
+    row = PRECISIONS[name]
+    assert row.name == name
+    for alias in (name, name.upper(), f" {name} ", *row.aliases):
+        assert find_precision(alias) is row
+
+
+@pytest.mark.parametrize(
+    ("alias", "name"),
+    [
+        ("fp16-mixed", "fp16_autocast"),
+        ("bf16-mixed", "bf16_autocast"),
+        ("fp16-true", "fp16_pure"),
+        ("bf16-true", "bf16_pure"),
+        ("amp", "fp16_autocast"),
+        ("half", "fp16_pure"),
+    ],
+)
+def test_the_aliases_that_people_type_are_accepted(alias, name):
+    assert find_precision(alias).name == name
+
+
+def test_no_name_stands_for_two_precisions():
+    names = [name for row in PRECISIONS.values() for name in (row.name, *row.aliases)]
+    assert len(set(names)) == len(names)
+
+
+@pytest.mark.parametrize("name", ["fp64", "float64", "fp15_pure", ""])
+def test_what_is_no_measured_precision_is_refused_with_those_that_are(name):
+    with pytest.raises(UnknownNameError, match=r"unknown precision .*(did you mean|known)"):
+        find_precision(name)
+
+
+def test_dtypes_are_torchs_and_colours_are_distinct():
+    rows = PRECISIONS.values()
+    dtypes = {dtype for row in rows for dtype in (row.storage, row.autocast, row.rounding) if dtype}
+    assert dtypes <= SHORT_DTYPES.keys()
+    assert REFERENCE_DTYPE not in dtypes
+    assert len({row.colour for row in rows}) == len(rows)
+
+
+def test_autocast_keeps_fp32_weights_and_only_fp16_autocast_scales():
+    assert all(row.storage == "float32" for row in PRECISIONS.values() if row.autocast)
+    assert [row.name for row in PRECISIONS.values() if row.scaler] == ["fp16_autocast"]
+    assert not PRECISIONS[BASELINE].tf32
