@@ -27,5 +27,3 @@ class Workload:
     optimizer: Callable[[Iterable["torch.nn.Parameter"]], "torch.optim.Optimizer"] | None = None
     items_per_step: float | None = None
     version: int = 0
-
-

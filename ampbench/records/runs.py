@@ -32,7 +32,7 @@ class Selection:
 class Settings:
     """How a run measures: counts, times in seconds, sizes in bytes; `threads` 0 leaves torch's own choice."""
 
-    rounds: int = 3
+    rounds: int = 5
     builds: int = 3
     min_run_seconds: float = 0.3
     timeout_seconds: float = 300.0

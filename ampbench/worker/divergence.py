@@ -91,6 +91,8 @@ def measure_divergence(workload: Workload, case: Case, device: Device, reference
     )
     if case.phase != "training":
         return found
+    if numbers.loss is None or not math.isfinite(numbers.loss):
+        notes.append("the loss is not finite")
     gradients = compare(list(numbers.gradients.values()), [reference.gradients[name] for name in numbers.gradients])
     worst = worst_gradient(numbers.gradients, reference.gradients)
     return dataclasses.replace(

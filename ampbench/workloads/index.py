@@ -9,24 +9,338 @@ from ampbench.records.cases import ParameterValue, WorkloadSource
 PRESETS = ("tiny", "small", "large")
 FAMILIES = ("conv", "linear", "sequence", "heads", "vision")
 
+LIMITS: dict[str, tuple[int, int]] = {
+    "batch_size": (1, 1_048_576),
+    "image": (1, 8192),
+    "classes": (2, 1_048_576),
+    "depth": (1, 1024),
+    "width": (1, 65_536),
+    "heads": (1, 1024),
+    "features": (1, 65_536),
+    "outputs": (1, 65_536),
+    "sequence_length": (1, 131_072),
+    "vocabulary": (2, 1_048_576),
+    "regions": (1, 65_536),
+}
+"""The smallest and largest value of a parameter of that name, in every workload that does not narrow it."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkloadSpec:
     """One built-in workload: `tiny`, `small` and `large` give every parameter's value, the batch size among them.
 
-    `function` in `ampbench.workloads.<family>` builds it. `needs_torchvision`: without it, the workload is skipped.
-    `images`: its inputs are images, so that the channels-last memory format applies. `choices` limit parameters that
-    are not free. `suite` lists the phases the default suite measures it in (none: only when asked for).
+    The function `name` in `ampbench.workloads.<family>` builds it; all parameters are whole numbers. `items` is what
+    throughput counts. `needs_torchvision`: without it, the workload is skipped. `images`: its inputs are images, so
+    that the channels-last memory format applies. `limits` narrows `LIMITS` for some parameters; `multiples` names those
+    that must be a multiple of a product of other parameters and numbers. `suite` lists the phases in which the default
+    suite measures it (none: only when asked for).
     """
 
     name: str
     family: str
     summary: str
-    tiny: Mapping[str, ParameterValue]
-    small: Mapping[str, ParameterValue]
-    large: Mapping[str, ParameterValue]
+    items: str
+    tiny: Mapping[str, int]
+    small: Mapping[str, int]
+    large: Mapping[str, int]
     version: int = 1
     needs_torchvision: bool = False
     images: bool = False
-    multiples: Mapping[str, str] = field(default_factory=dict)
+    limits: Mapping[str, tuple[int, int]] = field(default_factory=dict)
+    multiples: Mapping[str, tuple[str | int, ...]] = field(default_factory=dict)
     suite: tuple[str, ...] = ()
+
+    def preset(self, name: str) -> Mapping[str, int]:
+        """Return every parameter's value in the preset `name`; `UnknownNameError` for anything but a preset."""
+        presets = {"tiny": self.tiny, "small": self.small, "large": self.large}
+        if name not in presets:
+            raise UnknownNameError("preset", name, PRESETS)
+        return presets[name]
+
+
+WORKLOADS: dict[str, WorkloadSpec] = {
+    spec.name: spec
+    for spec in (
+        WorkloadSpec(
+            name="simple_conv",
+            family="conv",
+            summary="one strided 3x3 convolution from 64 to 128 channels: the example of Intel's mixed-precision guide",
+            items="images",
+            tiny={"image": 8, "batch_size": 2},
+            small={"image": 56, "batch_size": 2},
+            large={"image": 224, "batch_size": 64},
+            images=True,
+            suite=("inference", "training"),
+        ),
+        WorkloadSpec(
+            name="conv_stack",
+            family="conv",
+            summary="a stack of plain 3x3 convolutions with ReLU, without normalisation, as in VGG",
+            items="images",
+            tiny={"depth": 3, "width": 16, "classes": 10, "image": 16, "batch_size": 2},
+            small={"depth": 6, "width": 32, "classes": 100, "image": 56, "batch_size": 1},
+            large={"depth": 12, "width": 256, "classes": 1000, "image": 112, "batch_size": 64},
+            images=True,
+        ),
+        WorkloadSpec(
+            name="depthwise_stack",
+            family="conv",
+            summary="depthwise-separable convolutions with batch normalisation, as in MobileNet: bound by memory",
+            items="images",
+            tiny={"depth": 3, "width": 16, "classes": 10, "image": 16, "batch_size": 2},
+            small={"depth": 6, "width": 64, "classes": 100, "image": 56, "batch_size": 1},
+            large={"depth": 12, "width": 512, "classes": 1000, "image": 112, "batch_size": 64},
+            images=True,
+        ),
+        WorkloadSpec(
+            name="unet",
+            family="conv",
+            summary="U-Net of four levels with batch normalisation: a class for every pixel",
+            items="images",
+            tiny={"width": 4, "classes": 3, "image": 32, "batch_size": 2},
+            small={"width": 16, "classes": 4, "image": 96, "batch_size": 1},
+            large={"width": 64, "classes": 21, "image": 512, "batch_size": 16},
+            images=True,
+            limits={"image": (32, 8192)},
+            multiples={"image": (16,)},
+        ),
+        WorkloadSpec(
+            name="resnet18",
+            family="conv",
+            summary="torchvision's ResNet-18",
+            items="images",
+            tiny={"classes": 10, "image": 40, "batch_size": 1},
+            small={"classes": 1000, "image": 224, "batch_size": 1},
+            large={"classes": 1000, "image": 224, "batch_size": 512},
+            needs_torchvision=True,
+            images=True,
+            limits={"image": (40, 8192)},
+            suite=("inference",),
+        ),
+        WorkloadSpec(
+            name="resnet50",
+            family="conv",
+            summary="torchvision's ResNet-50, the field's reference",
+            items="images",
+            tiny={"classes": 10, "image": 40, "batch_size": 1},
+            small={"classes": 1000, "image": 224, "batch_size": 1},
+            large={"classes": 1000, "image": 224, "batch_size": 256},
+            needs_torchvision=True,
+            images=True,
+            limits={"image": (40, 8192)},
+        ),
+        WorkloadSpec(
+            name="mobilenet_v3_large",
+            family="conv",
+            summary="torchvision's MobileNetV3-Large: depthwise convolutions, squeeze-and-excitation, hardswish",
+            items="images",
+            tiny={"classes": 10, "image": 40, "batch_size": 1},
+            small={"classes": 1000, "image": 224, "batch_size": 1},
+            large={"classes": 1000, "image": 224, "batch_size": 512},
+            needs_torchvision=True,
+            images=True,
+            limits={"image": (40, 8192)},
+        ),
+        WorkloadSpec(
+            name="linear_stack",
+            family="linear",
+            summary="square linear layers with ReLU between: matrix products and little else",
+            items="rows",
+            tiny={"depth": 3, "width": 32, "batch_size": 8},
+            small={"depth": 4, "width": 512, "batch_size": 32},
+            large={"depth": 8, "width": 4096, "batch_size": 8192},
+        ),
+        WorkloadSpec(
+            name="mlp",
+            family="linear",
+            summary="a classifier of linear layers with ReLU: features, hidden layers, classes",
+            items="rows",
+            tiny={"features": 32, "depth": 2, "width": 32, "classes": 10, "batch_size": 8},
+            small={"features": 784, "depth": 3, "width": 512, "classes": 10, "batch_size": 32},
+            large={"features": 784, "depth": 6, "width": 4096, "classes": 1000, "batch_size": 16_384},
+            suite=("inference", "training"),
+        ),
+        WorkloadSpec(
+            name="transformer_encoder",
+            family="sequence",
+            summary="pre-norm encoder with scaled_dot_product_attention; its first operation is a layer norm",
+            items="tokens",
+            tiny={"depth": 2, "width": 32, "heads": 2, "sequence_length": 8, "classes": 10, "batch_size": 2},
+            small={"depth": 2, "width": 192, "heads": 3, "sequence_length": 64, "classes": 100, "batch_size": 1},
+            large={"depth": 24, "width": 1024, "heads": 16, "sequence_length": 512, "classes": 1000, "batch_size": 64},
+            multiples={"width": ("heads",)},
+            suite=("inference", "training"),
+        ),
+        WorkloadSpec(
+            name="decoder_lm",
+            family="sequence",
+            summary="causal language model: RMS norm, rotary positions, SwiGLU, tied embedding",
+            items="tokens",
+            tiny={"depth": 2, "width": 32, "heads": 2, "vocabulary": 64, "sequence_length": 8, "batch_size": 2},
+            small={"depth": 2, "width": 256, "heads": 4, "vocabulary": 8192, "sequence_length": 32, "batch_size": 1},
+            large={
+                "depth": 24,
+                "width": 1024,
+                "heads": 16,
+                "vocabulary": 50_304,
+                "sequence_length": 2048,
+                "batch_size": 8,
+            },
+            multiples={"width": ("heads", 2)},
+            suite=("inference",),
+        ),
+        WorkloadSpec(
+            name="gru",
+            family="sequence",
+            summary="stacked gated recurrent units with a class for every frame, as in speech recognition",
+            items="frames",
+            tiny={"features": 16, "depth": 2, "width": 16, "sequence_length": 8, "classes": 10, "batch_size": 2},
+            small={"features": 80, "depth": 2, "width": 128, "sequence_length": 32, "classes": 100, "batch_size": 4},
+            large={
+                "features": 80,
+                "depth": 5,
+                "width": 1024,
+                "sequence_length": 512,
+                "classes": 1000,
+                "batch_size": 128,
+            },
+        ),
+        WorkloadSpec(
+            name="softmax_head",
+            family="heads",
+            summary="a linear layer and softmax, with the Brier score: probabilities in half precision",
+            items="rows",
+            tiny={"width": 32, "classes": 10, "batch_size": 8},
+            small={"width": 512, "classes": 100, "batch_size": 256},
+            large={"width": 1024, "classes": 100, "batch_size": 131_072},
+            limits={"classes": (2, 1000)},
+            suite=("inference",),
+        ),
+        WorkloadSpec(
+            name="cross_entropy_head",
+            family="heads",
+            summary="a linear layer to a large vocabulary and cross entropy: the end of a language model",
+            items="rows",
+            tiny={"width": 32, "vocabulary": 64, "batch_size": 8},
+            small={"width": 128, "vocabulary": 32_000, "batch_size": 16},
+            large={"width": 4096, "vocabulary": 32_000, "batch_size": 16_384},
+            suite=("inference", "training"),
+        ),
+        WorkloadSpec(
+            name="bce_head",
+            family="heads",
+            summary="a linear layer and binary cross entropy with logits: many labels an example",
+            items="rows",
+            tiny={"width": 32, "classes": 10, "batch_size": 8},
+            small={"width": 512, "classes": 100, "batch_size": 64},
+            large={"width": 4096, "classes": 10_000, "batch_size": 8192},
+        ),
+        WorkloadSpec(
+            name="kl_head",
+            family="heads",
+            summary="a linear layer, log-softmax and Kullback-Leibler divergence from a teacher: distillation",
+            items="rows",
+            tiny={"width": 32, "classes": 10, "batch_size": 8},
+            small={"width": 512, "classes": 1000, "batch_size": 32},
+            large={"width": 4096, "classes": 10_000, "batch_size": 8192},
+        ),
+        WorkloadSpec(
+            name="mse_head",
+            family="heads",
+            summary="a linear layer and mean squared error: regression",
+            items="rows",
+            tiny={"width": 32, "outputs": 8, "batch_size": 8},
+            small={"width": 512, "outputs": 256, "batch_size": 64},
+            large={"width": 4096, "outputs": 4096, "batch_size": 16_384},
+        ),
+        WorkloadSpec(
+            name="cosine_embedding_head",
+            family="heads",
+            summary="one linear layer on two inputs and cosine embedding loss: similarity learning; two outputs",
+            items="rows",
+            tiny={"width": 32, "outputs": 8, "batch_size": 8},
+            small={"width": 512, "outputs": 256, "batch_size": 32},
+            large={"width": 4096, "outputs": 1024, "batch_size": 32_768},
+        ),
+        WorkloadSpec(
+            name="vit_b_16",
+            family="vision",
+            summary="torchvision's vision transformer, base size with 16x16 patches",
+            items="images",
+            tiny={"classes": 10, "image": 32, "batch_size": 1},
+            small={"classes": 1000, "image": 224, "batch_size": 1},
+            large={"classes": 1000, "image": 224, "batch_size": 128},
+            needs_torchvision=True,
+            images=True,
+            limits={"image": (16, 8192)},
+            multiples={"image": (16,)},
+            suite=("inference",),
+        ),
+        WorkloadSpec(
+            name="roi_head",
+            family="vision",
+            summary="a detector's second stage: torchvision's RoIAlign on a small backbone, boxes given in pixels",
+            items="images",
+            tiny={"width": 8, "regions": 4, "classes": 10, "image": 64, "batch_size": 1},
+            small={"width": 32, "regions": 32, "classes": 91, "image": 256, "batch_size": 1},
+            large={"width": 256, "regions": 512, "classes": 91, "image": 3072, "batch_size": 4},
+            needs_torchvision=True,
+            images=True,
+            limits={"image": (32, 8192)},
+            multiples={"image": (16,), "width": (4,)},
+            suite=("inference", "training"),
+        ),
+    )
+}
+"""Every built-in workload by name, family by family, in the order of tables."""
+
+
+def find_workload(name: str) -> WorkloadSpec:
+    """Return the built-in workload called `name`; `UnknownNameError`, with the nearest names, for anything else."""
+    if name not in WORKLOADS:
+        raise UnknownNameError("workload", name, WORKLOADS)
+    return WORKLOADS[name]
+
+
+def resolve_parameters(
+    spec: WorkloadSpec, preset: str, overrides: Mapping[str, ParameterValue] | None = None
+) -> dict[str, ParameterValue]:
+    """Return every parameter of `spec`, the batch size last: `overrides` over the values of `preset`.
+
+    Raises `UnknownNameError` for a preset or a parameter it does not have, `UsageError` for a value that is no whole
+    number, outside its limits, or not the multiple it has to be.
+    """
+    settled = dict(spec.preset(preset))
+    for name, value in (overrides or {}).items():
+        if name not in settled:
+            raise UnknownNameError(f"parameter of {spec.name}", name, settled)
+        lowest, highest = spec.limits.get(name, LIMITS[name])
+        if isinstance(value, bool) or not isinstance(value, int):
+            raise UsageError(f"{spec.name}.{name}={value}: must be a whole number from {lowest} to {highest}")
+        if not lowest <= value <= highest:
+            raise UsageError(f"{spec.name}.{name}={value}: must be from {lowest} to {highest}")
+        settled[name] = value
+    for name, factors in spec.multiples.items():
+        _check_multiple(spec, settled, name, factors)
+    return {**settled}
+
+
+def source(spec: WorkloadSpec) -> WorkloadSource:
+    """Return where a worker finds `spec`'s function."""
+    return WorkloadSource(
+        name=spec.name,
+        family=spec.family,
+        module=f"ampbench.workloads.{spec.family}",
+        function=spec.name,
+        builtin=True,
+    )
+
+
+def _check_multiple(spec: WorkloadSpec, settled: Mapping[str, int], name: str, factors: tuple[str | int, ...]) -> None:
+    product = 1
+    for factor in factors:
+        product *= settled[factor] if isinstance(factor, str) else factor
+    if settled[name] % product:
+        named = [f"{factor}={settled[factor]}" if isinstance(factor, str) else str(factor) for factor in factors]
+        said = f"{product}" if named == [str(product)] else f"{product} ({' x '.join(named)})"
+        raise UsageError(f"{spec.name}.{name}={settled[name]}: must be a multiple of {said}")

@@ -1,0 +1,137 @@
+"""Heads: a linear layer and each of the losses that mixed precision treats in its own way."""
+
+from collections.abc import Callable
+
+from torch import Tensor, device, nn
+from torch.nn import functional as F
+
+from ampbench.worker.data import Generator
+from ampbench.workload import Workload
+from ampbench.workloads.training import class_loss, grid_targets, momentum, regression_loss
+from ampbench.workloads.weights import classifier, fill
+
+
+class Siamese(nn.Module):
+    """One linear layer on two inputs: a pair of embeddings (batch, outputs)."""
+
+    def __init__(self, width: int, outputs: int):
+        super().__init__()
+        self.embed = nn.Linear(width, outputs)
+
+    def forward(self, left: Tensor, right: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the embeddings of `left` and `right`, both (batch, width)."""
+        return self.embed(left), self.embed(right)
+
+
+def softmax_head(generator: Generator, *, width: int, classes: int, batch_size: int) -> Workload:
+    """Linear layer and softmax: probabilities (batch_size, classes); the Brier score, SGD with momentum.
+
+    Source of the score: Brier, "Verification of forecasts expressed in terms of probability", 1950. Unlike the
+    logarithm of a probability it stays finite where half precision flushes the probability to zero.
+    """
+    with device("meta"):
+        module = nn.Sequential(nn.Linear(width, classes), nn.Softmax(dim=-1))
+
+    def brier_score(output: Tensor, targets: Tensor) -> Tensor:
+        return (output - F.one_hot(targets, classes).to(output.dtype)).square().sum(-1).mean()
+
+    # Logits this large make most rows nearly certain; the RMS of a vector of probabilities is at most classes**-0.5.
+    fill(generator, module, rules={"0.weight": classifier(4.0)})
+    inputs = generator.uniform("inputs", (batch_size, width))
+    return _rows(module, inputs, generator.integers("targets", (batch_size,), classes), brier_score)
+
+
+def cross_entropy_head(generator: Generator, *, width: int, vocabulary: int, batch_size: int) -> Workload:
+    """Linear layer without bias to logits (batch_size, vocabulary); cross entropy, SGD with momentum."""
+    with device("meta"):
+        module = nn.Linear(width, vocabulary, bias=False)
+    fill(generator, module, rules={"weight": classifier(1.0)})
+    targets = generator.integers("targets", (batch_size,), vocabulary)
+    inputs = generator.uniform("inputs", (batch_size, width))
+    return _rows(module, inputs, targets, class_loss)
+
+
+def bce_head(generator: Generator, *, width: int, classes: int, batch_size: int) -> Workload:
+    """Linear layer to logits (batch_size, classes), each a label of its own; SGD with momentum.
+
+    With logits, because autocast on CUDA refuses binary_cross_entropy on probabilities.
+    """
+    with device("meta"):
+        module = nn.Linear(width, classes)
+
+    def loss(output: Tensor, targets: Tensor) -> Tensor:
+        return F.binary_cross_entropy_with_logits(output, targets.to(output.dtype))
+
+    fill(generator, module, gains={"": 2.0})
+    targets = generator.integers("targets", (batch_size, classes), 2).float()
+    inputs = generator.uniform("inputs", (batch_size, width))
+    return _rows(module, inputs, targets, loss)
+
+
+def kl_head(generator: Generator, *, width: int, classes: int, batch_size: int) -> Workload:
+    """Linear layer and log-softmax; divergence from a teacher's probabilities, SGD with momentum.
+
+    The teacher's probabilities are fourth powers of whole numbers over their sum: a few large, most small.
+    """
+    with device("meta"):
+        module = nn.Sequential(nn.Linear(width, classes), nn.LogSoftmax(dim=-1))
+
+    def loss(output: Tensor, targets: Tensor) -> Tensor:
+        return F.kl_div(output, targets, reduction="batchmean")
+
+    fill(generator, module, rules={"0.weight": classifier(0.5)})
+    powers = generator.integers("targets", (batch_size, classes), 256) ** 4
+    targets = (powers.double() / powers.sum(-1, keepdim=True).double()).float()
+    inputs = generator.uniform("inputs", (batch_size, width))
+    return _rows(module, inputs, targets, loss)
+
+
+def mse_head(generator: Generator, *, width: int, outputs: int, batch_size: int) -> Workload:
+    """Linear layer to (batch_size, outputs); mean squared error, SGD with momentum."""
+    with device("meta"):
+        module = nn.Linear(width, outputs)
+    fill(generator, module)
+    targets = grid_targets(generator, (batch_size, outputs))
+    inputs = generator.uniform("inputs", (batch_size, width))
+    return _rows(module, inputs, targets, regression_loss)
+
+
+def cosine_embedding_head(generator: Generator, *, width: int, outputs: int, batch_size: int) -> Workload:
+    """One linear layer on two inputs; cosine embedding loss of the pair, SGD with momentum.
+
+    Inputs are two of (batch_size, width), outputs two of (batch_size, outputs), targets 1 (alike) or -1.
+    """
+    with device("meta"):
+        module = Siamese(width, outputs)
+
+    def loss(output: tuple[Tensor, Tensor], targets: Tensor) -> Tensor:
+        return F.cosine_embedding_loss(*output, targets)
+
+    fill(generator, module)
+    shape = (batch_size, width)
+    return Workload(
+        module=module,
+        inputs=(generator.uniform("left", shape), generator.uniform("right", shape)),
+        targets=generator.integers("targets", (batch_size,), 2) * 2 - 1,
+        loss=loss,
+        optimizer=momentum,
+        items_per_step=batch_size,
+        version=1,
+    )
+
+
+def _rows(
+    module: nn.Module,
+    inputs: Tensor,
+    targets: Tensor,
+    loss: Callable[[Tensor, Tensor], Tensor],
+) -> Workload:
+    return Workload(
+        module=module,
+        inputs=inputs,
+        targets=targets,
+        loss=loss,
+        optimizer=momentum,
+        items_per_step=len(inputs),
+        version=1,
+    )

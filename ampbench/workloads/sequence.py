@@ -1,0 +1,248 @@
+"""Sequence models: an encoder, a causal language model, and recurrent units."""
+
+import math
+from collections.abc import Callable
+
+import torch
+from torch import Tensor, device, nn
+from torch.nn import functional as F
+
+from ampbench.worker.data import Generator
+from ampbench.workload import Workload
+from ampbench.workloads.training import adamw, class_loss
+from ampbench.workloads.weights import GELU_VARIANCE, SWIGLU_VARIANCE, Rule, around, classifier, fill, kernel
+
+SHARPNESS = 1.3
+"""Gain of queries and keys: attention scores vary by its square, 1.7, so that a token attends to a few others."""
+
+EMBEDDING_RMS = 0.5
+"""RMS of embeddings, and of what all residual branches of the language model add to them, halved."""
+
+
+class Attention(nn.Module):
+    """Multi-head self-attention on (batch, tokens, width), with scaled_dot_product_attention."""
+
+    def __init__(self, width: int, heads: int, *, causal: bool = False, bias: bool = True):
+        super().__init__()
+        self.heads = heads
+        self.causal = causal
+        self.query_key_value = nn.Linear(width, 3 * width, bias=bias)
+        self.project = nn.Linear(width, width, bias=bias)
+
+    def forward(self, x: Tensor, cosine: Tensor | None = None, sine: Tensor | None = None) -> Tensor:
+        """Return what each token attends to, (batch, tokens, width); with tables, positions are rotary."""
+        batch, tokens, width = x.shape
+        split = self.query_key_value(x).view(batch, tokens, 3, self.heads, width // self.heads)
+        query, key, value = split.permute(2, 0, 3, 1, 4).unbind(0)
+        if cosine is not None and sine is not None:
+            query, key = rotate(query, cosine, sine), rotate(key, cosine, sine)
+        attended = F.scaled_dot_product_attention(query, key, value, is_causal=self.causal)
+        return self.project(attended.transpose(1, 2).reshape(batch, tokens, width))  # type: ignore[no-any-return]
+
+
+class EncoderBlock(nn.Module):
+    """Attention and a feed-forward layer of four times the width, each behind a layer norm and added to the stream.
+
+    Source: Vaswani et al., "Attention is all you need", 2017; norms first as in Xiong et al., ICML 2020.
+    """
+
+    def __init__(self, width: int, heads: int):
+        super().__init__()
+        self.attention_norm = nn.LayerNorm(width)
+        self.attention = Attention(width, heads)
+        self.feed_norm = nn.LayerNorm(width)
+        self.up = nn.Linear(width, 4 * width)
+        self.down = nn.Linear(4 * width, width)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return the stream (batch, tokens, width) after this block."""
+        x = x + self.attention(self.attention_norm(x))
+        return x + self.down(F.gelu(self.up(self.feed_norm(x))))  # type: ignore[no-any-return]
+
+
+class DecoderBlock(nn.Module):
+    """Causal attention with rotary positions and a SwiGLU layer, each behind an RMS norm and added to the stream.
+
+    Source: Touvron et al., "LLaMA", 2023; Shazeer, "GLU variants improve Transformer", 2020.
+    """
+
+    def __init__(self, width: int, heads: int):
+        super().__init__()
+        hidden = 8 * ((width + 2) // 3)
+        self.attention_norm = nn.RMSNorm(width)
+        self.attention = Attention(width, heads, causal=True, bias=False)
+        self.feed_norm = nn.RMSNorm(width)
+        self.gate = nn.Linear(width, hidden, bias=False)
+        self.up = nn.Linear(width, hidden, bias=False)
+        self.down = nn.Linear(hidden, width, bias=False)
+
+    def forward(self, x: Tensor, cosine: Tensor, sine: Tensor) -> Tensor:
+        """Return the stream (batch, tokens, width) after this block."""
+        x = x + self.attention(self.attention_norm(x), cosine, sine)
+        y = self.feed_norm(x)
+        return x + self.down(F.silu(self.gate(y)) * self.up(y))  # type: ignore[no-any-return]
+
+
+class Encoder(nn.Module):
+    """Encoder blocks, a last layer norm and a class for every token: logits (batch, tokens, classes)."""
+
+    def __init__(self, depth: int, width: int, heads: int, classes: int):
+        super().__init__()
+        self.blocks = nn.Sequential(*(EncoderBlock(width, heads) for _ in range(depth)))
+        self.norm = nn.LayerNorm(width)
+        self.head = nn.Linear(width, classes)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return the logits of embedded tokens `x` (batch, tokens, width)."""
+        return self.head(self.norm(self.blocks(x)))  # type: ignore[no-any-return]
+
+
+class Decoder(nn.Module):
+    """Embedding, decoder blocks, a last RMS norm, and the embedding again: logits (batch, tokens, vocabulary)."""
+
+    def __init__(self, depth: int, width: int, heads: int, vocabulary: int, sequence_length: int):
+        super().__init__()
+        self.embedding = nn.Embedding(vocabulary, width)
+        self.blocks = nn.ModuleList(DecoderBlock(width, heads) for _ in range(depth))
+        self.norm = nn.RMSNorm(width)
+        self.register_buffer("cosine", torch.empty(sequence_length, width // heads), persistent=False)
+        self.register_buffer("sine", torch.empty(sequence_length, width // heads), persistent=False)
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        """Return the logits that follow each of `tokens`, integers (batch, tokens)."""
+        x = self.embedding(tokens)
+        for block in self.blocks:
+            x = block(x, self.cosine, self.sine)
+        return F.linear(self.norm(x), self.embedding.weight)
+
+
+class Recurrent(nn.Module):
+    """Gated recurrent units and a class for every frame: logits (batch, frames, classes).
+
+    Source: Cho et al., "Learning phrase representations using RNN encoder-decoder", EMNLP 2014.
+    """
+
+    def __init__(self, features: int, depth: int, width: int, classes: int):
+        super().__init__()
+        self.gru = nn.GRU(features, width, depth, batch_first=True)
+        self.head = nn.Linear(width, classes)
+
+    def forward(self, frames: Tensor) -> Tensor:
+        """Return the logits of `frames` (batch, frames, features)."""
+        states, _ = self.gru(frames)
+        return self.head(states)  # type: ignore[no-any-return]
+
+
+def transformer_encoder(
+    generator: Generator, *, depth: int, width: int, heads: int, sequence_length: int, classes: int, batch_size: int
+) -> Workload:
+    """Pre-norm encoder on embedded tokens, so that a layer norm reads its inputs; cross entropy, AdamW.
+
+    Inputs are (batch_size, sequence_length, width), outputs logits (batch_size, sequence_length, classes).
+    """
+    with device("meta"):
+        module = Encoder(depth, width, heads, classes)
+    gains = {"*.query_key_value": SHARPNESS, "*.down": 0.5 * GELU_VARIANCE**-0.5}
+    fill(generator, module, gains=gains, rules={"head.weight": classifier(1.0)})
+    return Workload(
+        module=module,
+        inputs=generator.uniform("inputs", (batch_size, sequence_length, width)),
+        targets=generator.integers("targets", (batch_size, sequence_length), classes),
+        loss=class_loss,
+        optimizer=adamw,
+        items_per_step=batch_size * sequence_length,
+        version=1,
+    )
+
+
+def decoder_lm(
+    generator: Generator, *, depth: int, width: int, heads: int, vocabulary: int, sequence_length: int, batch_size: int
+) -> Workload:
+    """Causal language model whose head is its embedding; cross entropy against the next token, AdamW.
+
+    Inputs are tokens (batch_size, sequence_length), outputs logits (batch_size, sequence_length, vocabulary). Branches
+    are scaled by depth as in GPT-2 (Radford et al., 2019), so that a token's own embedding stays the largest part of
+    its stream and the logits have a clear first.
+    """
+    with device("meta"):
+        module = Decoder(depth, width, heads, vocabulary, sequence_length)
+    branch = 2 * EMBEDDING_RMS / math.sqrt(2 * depth)
+    gains = {
+        "*.query_key_value": SHARPNESS,
+        "*.project": 2 * branch,  # what is attended to is an average, of RMS about 0.5
+        "*.down": branch * SWIGLU_VARIANCE**-0.5,
+        "norm": 0.1,  # keeps logits, sums over the width, at the size they have in trained models
+    }
+    rules: dict[str, Rule] = {
+        "embedding.weight": around(0, EMBEDDING_RMS),
+        "cosine": _rotary_table(math.cos, sequence_length, width // heads),
+        "sine": _rotary_table(math.sin, sequence_length, width // heads),
+    }
+    fill(generator, module, gains=gains, rules=rules)
+    tokens = generator.integers("tokens", (batch_size, sequence_length + 1), vocabulary)
+    return Workload(
+        module=module,
+        inputs=tokens[:, :-1].contiguous(),
+        targets=tokens[:, 1:].contiguous(),
+        loss=class_loss,
+        optimizer=adamw,
+        items_per_step=batch_size * sequence_length,
+        version=1,
+    )
+
+
+def gru(
+    generator: Generator,
+    *,
+    features: int,
+    depth: int,
+    width: int,
+    sequence_length: int,
+    classes: int,
+    batch_size: int,
+) -> Workload:
+    """Gated recurrent units on frames, a class for every frame; cross entropy, AdamW.
+
+    Inputs are (batch_size, sequence_length, features), outputs logits (batch_size, sequence_length, classes).
+    """
+    with device("meta"):
+        module = Recurrent(features, depth, width, classes)
+    rules: dict[str, Rule] = {
+        "gru.weight_ih_l0": kernel(1.0),
+        "gru.weight_ih_*": kernel(2.0),  # reads states, of RMS about a half
+        "gru.weight_hh_*": kernel(2.0),
+        "gru.bias_*": around(0, 0.1),
+        "head.weight": classifier(2.0),
+    }
+    fill(generator, module, rules=rules)
+    return Workload(
+        module=module,
+        inputs=generator.uniform("inputs", (batch_size, sequence_length, features)),
+        targets=generator.integers("targets", (batch_size, sequence_length), classes),
+        loss=class_loss,
+        optimizer=adamw,
+        items_per_step=batch_size * sequence_length,
+        version=1,
+    )
+
+
+def rotate(x: Tensor, cosine: Tensor, sine: Tensor) -> Tensor:
+    """Return `x` (..., tokens, size) with each pair of halves turned by its position, in `x`'s dtype.
+
+    Source: Su et al., "RoFormer", 2021, in the half-split form of LLaMA.
+    """
+    first, second = x.chunk(2, dim=-1)
+    tokens = x.shape[-2]
+    cosine, sine = cosine[:tokens].to(x.dtype), sine[:tokens].to(x.dtype)
+    return x * cosine + torch.cat((-second, first), dim=-1) * sine
+
+
+def _rotary_table(function: Callable[[float], float], tokens: int, size: int) -> Tensor:
+    """Return `function` of every position times every frequency, (tokens, size), in fp32.
+
+    Each value is rounded to 30 bits first, so that the last bit of a machine's sine, which differs, is lost.
+    """
+    frequencies = [10_000.0 ** (-2 * index / size) for index in range(size // 2)]
+    rows = [[round(function(place * turn) * 2**30) / 2**30 for turn in frequencies] for place in range(tokens)]
+    half = torch.tensor(rows, dtype=torch.float64)
+    return torch.cat((half, half), dim=1).float()

@@ -1,0 +1,121 @@
+"""Building and running workloads for the tests of this folder, as a worker does.
+
+`python tests/workloads/built_workloads.py` records the digests anew, after a version was bumped on purpose.
+"""
+
+import copy
+import importlib
+import json
+from contextlib import nullcontext
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch.utils import _pytree as pytree
+
+from ampbench.precisions import PRECISIONS
+from ampbench.worker import data
+from ampbench.workload import Workload
+from ampbench.workloads import index
+
+DIGESTS = Path(__file__).with_name("digests.json")
+NAMES = tuple(index.WORKLOADS)
+WITHOUT_TORCHVISION = tuple(name for name, spec in index.WORKLOADS.items() if not spec.needs_torchvision)
+
+
+def has_torchvision() -> bool:
+    try:
+        importlib.import_module("torchvision")
+    except (ImportError, RuntimeError):  # RuntimeError: beside another build of torch
+        return False
+    return True
+
+
+HERE = NAMES if has_torchvision() else WITHOUT_TORCHVISION
+"""The workloads that can be built on this machine."""
+
+HEAVY = ("vit_b_16", "resnet50", "resnet18")
+"""Workloads whose weights are many in every preset: most of what they are tested for is left to the slow tests."""
+
+
+def build(name: str, preset: str = "tiny", seed: int = 0, **overrides: int) -> Workload:
+    spec = index.find_workload(name)
+    parameters = index.resolve_parameters(spec, preset, overrides)
+    found = index.source(spec)
+    function = getattr(importlib.import_module(found.module), found.function)
+    return function(data.Generator(name, spec.version, parameters, seed), **parameters)
+
+
+def leaves(tree: Any) -> list[torch.Tensor]:
+    return [leaf for leaf in pytree.tree_leaves(tree) if isinstance(leaf, torch.Tensor)]
+
+
+def forward(module: torch.nn.Module, inputs: Any) -> Any:
+    return module(*inputs) if isinstance(inputs, tuple) else module(inputs)
+
+
+def cast(tree: Any, dtype: torch.dtype) -> Any:
+    return pytree.tree_map(lambda leaf: leaf.to(dtype) if leaf.is_floating_point() else leaf, tree)
+
+
+def step(workload: Workload, precision: str) -> tuple[torch.nn.Module, Any, torch.Tensor]:
+    """Run one training step in `precision` or "fp64"; return the module with its gradients, the output, the loss."""
+    row = PRECISIONS.get(precision)
+    storage = getattr(torch, row.storage) if row else torch.float64
+    module = copy.deepcopy(workload.module).to(storage).train()
+    autocast = torch.autocast("cpu", dtype=getattr(torch, row.autocast)) if row and row.autocast else nullcontext()
+    optimizer = workload.optimizer(module.parameters())
+    with autocast:
+        output = forward(module, cast(workload.inputs, storage))
+        loss = workload.loss(output, workload.targets)
+    loss.backward()
+    optimizer.step()
+    return module, output, loss
+
+
+def rms_by_module(workload: Workload, *, train: bool) -> dict[str, float]:
+    """Return the RMS of every floating output of every module in one forward pass; several outputs are numbered."""
+    seen: dict[str, float] = {}
+
+    def watch(name: str) -> Any:
+        def hook(module: torch.nn.Module, inputs: Any, output: Any) -> None:
+            for place, leaf in enumerate(leaves(output)):
+                if leaf.is_floating_point():
+                    seen[f"{name}#{place}"] = leaf.square().mean(dtype=torch.float64).sqrt().item()
+
+        return hook
+
+    handles = [module.register_forward_hook(watch(name)) for name, module in workload.module.named_modules()]
+    # A copy's running statistics would cost as much as the network; those of one training pass are put back instead.
+    buffers = {name: buffer.clone() for name, buffer in workload.module.named_buffers()}
+    workload.module.train(train)
+    with torch.no_grad():
+        forward(workload.module, workload.inputs)
+    for handle in handles:
+        handle.remove()
+    for name, buffer in workload.module.named_buffers():
+        buffer.copy_(buffers[name])
+    return seen
+
+
+def digests(name: str, preset: str) -> dict[str, str]:
+    workload = build(name, preset)
+    inputs = [(f"inputs.{place}", leaf) for place, leaf in enumerate(leaves(workload.inputs))]
+    targets = [(f"targets.{place}", leaf) for place, leaf in enumerate(leaves(workload.targets))]
+    return {
+        "weights": data.digest(data.named_tensors(workload.module)),
+        "inputs": data.digest(iter(inputs)),
+        "targets": data.digest(iter(targets)),
+    }
+
+
+def main() -> None:
+    recorded = {
+        preset: {f"{name} v{index.WORKLOADS[name].version}": digests(name, preset) for name in NAMES}
+        for preset in ("tiny", "small")
+    }
+    DIGESTS.write_text(json.dumps(recorded, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,108 @@
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from ampbench.errors import UnknownNameError, UsageError
+from ampbench.workloads import index
+from ampbench.workloads.index import WORKLOADS, find_workload, resolve_parameters, source
+
+DOCUMENTATION = Path(__file__).parents[2] / "docs" / "workloads.md"
+
+
+def test_the_index_imports_neither_torch_nor_numpy():
+    code = "import sys, ampbench.workloads.index; print({'torch', 'numpy', 'torchvision'} & set(sys.modules))"
+    printed = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+    assert printed.strip() == "set()"
+
+
+def test_every_spec_gives_every_preset_the_same_parameters_with_the_batch_size_last():
+    for spec in WORKLOADS.values():
+        assert list(spec.tiny) == list(spec.small) == list(spec.large)
+        assert list(spec.tiny)[-1] == "batch_size"
+        assert spec.family in index.FAMILIES
+        assert set(spec.suite) <= {"inference", "training"}
+
+
+def test_every_preset_satisfies_its_own_limits_and_multiples():
+    for spec in WORKLOADS.values():
+        for preset in index.PRESETS:
+            assert resolve_parameters(spec, preset, spec.preset(preset)) == dict(spec.preset(preset))
+
+
+def test_there_are_five_families_and_twenty_workloads_at_least():
+    assert {spec.family for spec in WORKLOADS.values()} == set(index.FAMILIES)
+    assert len(WORKLOADS) >= 20
+
+
+def test_the_documented_convolution_has_its_documented_size_at_preset_large():
+    assert resolve_parameters(find_workload("simple_conv"), "large") == {"image": 224, "batch_size": 64}
+
+
+def test_an_unknown_workload_is_answered_with_the_nearest_names():
+    with pytest.raises(UnknownNameError, match=r"unknown workload 'resnet_50': did you mean resnet50"):
+        find_workload("resnet_50")
+
+
+def test_an_unknown_parameter_is_answered_with_the_nearest_names():
+    with pytest.raises(UnknownNameError, match=r"unknown parameter of resnet18 'batch': did you mean batch_size\?"):
+        resolve_parameters(find_workload("resnet18"), "tiny", {"batch": 4})
+
+
+def test_an_unknown_preset_is_answered_with_the_known_ones():
+    with pytest.raises(UnknownNameError, match="unknown preset 'huge'"):
+        resolve_parameters(find_workload("mlp"), "huge")
+
+
+def test_overrides_replace_a_preset_and_keep_its_order():
+    parameters = resolve_parameters(find_workload("mlp"), "tiny", {"batch_size": 3, "width": 48})
+    assert list(parameters.items()) == [
+        ("features", 32),
+        ("depth", 2),
+        ("width", 48),
+        ("classes", 10),
+        ("batch_size", 3),
+    ]
+
+
+@pytest.mark.parametrize("value", [1.5, "8", True])
+def test_a_value_that_is_no_whole_number_is_refused(value):
+    with pytest.raises(UsageError, match=r"mlp\.width=.*: must be a whole number from 1 to 65536"):
+        resolve_parameters(find_workload("mlp"), "tiny", {"width": value})
+
+
+@pytest.mark.parametrize("value", [0, -3, 1_048_577])
+def test_a_batch_size_below_one_or_absurdly_large_is_refused(value):
+    with pytest.raises(UsageError, match=rf"mlp\.batch_size={value}: must be from 1 to 1048576"):
+        resolve_parameters(find_workload("mlp"), "tiny", {"batch_size": value})
+
+
+@pytest.mark.parametrize(
+    ("name", "overrides", "said"),
+    [
+        (
+            "transformer_encoder",
+            {"width": 100, "heads": 3},
+            r"transformer_encoder.width=100: must be a multiple of 3 \(heads=3\)",
+        ),
+        ("decoder_lm", {"width": 36, "heads": 4}, r"decoder_lm.width=36: must be a multiple of 8 \(heads=4 x 2\)"),
+        ("vit_b_16", {"image": 100}, r"vit_b_16.image=100: must be a multiple of 16$"),
+    ],
+)
+def test_a_violated_divisibility_is_refused_with_what_it_should_be(name, overrides, said):
+    with pytest.raises(UsageError, match=said):
+        resolve_parameters(find_workload(name), "tiny", overrides)
+
+
+def test_a_source_names_module_and_function():
+    found = source(find_workload("gru"))
+    assert (found.module, found.function, found.builtin) == ("ampbench.workloads.sequence", "gru", True)
+
+
+@pytest.mark.parametrize("spec", WORKLOADS.values(), ids=WORKLOADS)
+def test_the_documentation_gives_every_workload_with_its_presets(spec):
+    sizes = ", ".join(f"`{name}` {spec.tiny[name]} / {spec.small[name]} / {spec.large[name]}" for name in spec.tiny)
+    suite = ", ".join(spec.suite) or "–"
+    row = f"| `{spec.name}` | {spec.family} | {spec.summary} | {sizes} | {spec.items} | {suite} |"
+    assert row in DOCUMENTATION.read_text(encoding="utf-8").splitlines()

@@ -1,0 +1,80 @@
+"""What is drawn: the same on every machine and torch version, another for every seed, a batch a prefix of a larger."""
+
+import json
+import subprocess
+import sys
+
+import pytest
+import torch
+from built_workloads import DIGESTS, HEAVY, HERE, build, digests, leaves
+
+from ampbench.worker.data import named_tensors
+from ampbench.workloads.index import WORKLOADS
+
+EACH = [pytest.param(name, marks=pytest.mark.slow) if name in HEAVY else name for name in HERE]
+RECORDED = json.loads(DIGESTS.read_text())
+
+
+@pytest.mark.parametrize("preset", ["tiny", "small"])
+@pytest.mark.parametrize("name", HERE)
+def test_weights_inputs_and_targets_have_the_recorded_digests(name, preset):
+    assert digests(name, preset) == RECORDED[preset][f"{name} v{WORKLOADS[name].version}"]
+
+
+@pytest.mark.parametrize("name", EACH)
+def test_a_batch_is_a_prefix_of_a_larger_one(name):
+    one, three = build(name, batch_size=1), build(name, batch_size=3)
+    for few, many in zip(leaves((one.inputs, one.targets)), leaves((three.inputs, three.targets)), strict=True):
+        assert len(few) == 1
+        assert torch.equal(few, many[:1])
+    for (label, few), (_, many) in zip(named_tensors(one.module), named_tensors(three.module), strict=True):
+        assert torch.equal(few, many), label
+
+
+@pytest.mark.parametrize("name", EACH)
+def test_another_seed_gives_other_values_everywhere(name):
+    first, second = build(name, seed=0), build(name, seed=1)
+    for one, other in zip(leaves(first.inputs), leaves(second.inputs), strict=True):
+        assert not torch.equal(one, other)
+    for (label, one), (_, other) in zip(named_tensors(first.module), named_tensors(second.module), strict=True):
+        if not label.endswith(("num_batches_tracked", "cosine", "sine")):
+            assert not torch.equal(one, other), label
+
+
+@pytest.mark.parametrize("name", EACH)
+def test_inputs_and_weights_are_neither_zeros_nor_constants(name):
+    workload = build(name)
+    for leaf in [*leaves(workload.inputs), *workload.module.parameters()]:
+        assert leaf.numel() == 1 or leaf.min() != leaf.max()
+        assert leaf.count_nonzero() > 0.9 * leaf.numel()
+
+
+@pytest.mark.parametrize("name", EACH)
+def test_a_workload_is_fp32_on_the_cpu_and_says_its_version_and_items(name):
+    workload = build(name, batch_size=3)
+    assert {parameter.dtype for parameter in workload.module.parameters()} == {torch.float32}
+    assert {tensor.device.type for _, tensor in named_tensors(workload.module)} == {"cpu"}
+    assert workload.version == WORKLOADS[name].version
+    assert workload.items_per_step in (3, 3 * WORKLOADS[name].tiny.get("sequence_length", 1))
+
+
+def test_only_workloads_that_need_torchvision_import_it():
+    code = (
+        "import sys\n"
+        "import ampbench.workloads.conv, ampbench.workloads.heads, ampbench.workloads.linear\n"
+        "import ampbench.workloads.sequence, ampbench.workloads.vision\n"
+        "print('torchvision' in sys.modules)"
+    )
+    printed = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+    assert printed.strip() == "False"
+
+
+@pytest.mark.skipif("roi_head" not in HERE, reason="needs torchvision")
+def test_boxes_lie_inside_the_image_and_go_beyond_what_half_precision_counts_to():
+    large = WORKLOADS["roi_head"].large
+    assert large["image"] > 2048
+    _, boxes = build("roi_head", "small", image=large["image"], regions=large["regions"], width=8).inputs
+    assert boxes.min() >= 0
+    assert 2048 < boxes.max() <= large["image"]
+    assert (boxes[..., 2:] > boxes[..., :2]).all()
+    assert not torch.equal(boxes.half().float(), boxes)
