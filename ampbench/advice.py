@@ -154,6 +154,15 @@ def times(ratio: float) -> str:
     return f"{ratio:.2f}x" if 0.01 <= ratio < 1000 else format_ratio(ratio)
 
 
+def precision_label(row: Row) -> str:
+    """Return a row's precision as people read it: "fp16_autocast (no scaler)" where GradScaler was taken out.
+
+    No column says so; the case's id does.
+    """
+    name: str = row["precision"]
+    return f"{name} (no scaler)" if row["case_id"].endswith("/no-scaler") else name
+
+
 def _decide(rows: list[Row], divergences: Mapping[str, Divergence], budget: Budget) -> tuple[str | None, str, str]:
     """Return precision, deciding column and sentence for the rows of one group."""
     baseline = next((row for row in rows if row["precision"] == BASELINE), None)
@@ -170,8 +179,8 @@ def _decide(rows: list[Row], divergences: Mapping[str, Divergence], budget: Budg
     if baseline["outcome"] != "ok":
         if not passing:
             return None, "outcome", "no advice: fp32 failed, and no other precision is within the error budget"
-        name = passing[0]["precision"]
-        return name, "outcome", f"take {name}: fp32 failed, and this is the fastest within the error budget"
+        name, label = passing[0]["precision"], precision_label(passing[0])
+        return name, "outcome", f"take {label}: fp32 failed, and this is the fastest within the error budget"
 
     faster = [row for row in others if _is_faster(row, baseline)]
     if not faster:
@@ -200,14 +209,15 @@ def _taken(
     error = number(chosen["output_rel_l2"])
     assert error is not None  # an undefined error is an objection
     sentence = (
-        f"take {name}: {' and '.join(gains)} of fp32, error {format_error(error)} of {budget.output_rel_l2:g} allowed"
+        f"take {precision_label(chosen)}: {' and '.join(gains)} of fp32, "
+        f"error {format_error(error)} of {budget.output_rel_l2:g} allowed"
     )
     for row in faster:
         objection = objections[row["case_id"]]
         if objection is not None and row["seconds_median"] < chosen["seconds_median"]:
             return name, objection.column, f"{sentence}; {_speed(row)}, but {objection.reason}"
     if chosen is not fastest:
-        sentence += f"; {fastest['precision']} is as fast within the intervals, with more error (output_rel_l2)"
+        sentence += f"; {precision_label(fastest)} is as fast within the intervals, with more error (output_rel_l2)"
         return name, "output_rel_l2", sentence
     return name, "speedup_vs_fp32", f"{sentence} (speedup_vs_fp32)"
 
@@ -218,7 +228,7 @@ def _nothing_faster(others: list[Row]) -> str:
     if not timed:
         return "no other precision could be measured"
     best = timed[0]
-    said = f"at best {best['precision']} with {times(best['speedup_vs_fp32'])}"
+    said = f"at best {precision_label(best)} with {times(best['speedup_vs_fp32'])}"
     if number(best["seconds_high"]) is not None and best["speedup_vs_fp32"] >= FASTER_WITHOUT_INTERVALS:
         return f"no speedup is certain, {said} in overlapping intervals; more --rounds may tell"
     return f"nothing is faster, {said}"
@@ -256,8 +266,13 @@ def _objection(row: Row, divergence: Divergence | None, budget: Budget, unavoida
 
 
 def _undefined(column: str, divergence: Divergence | None) -> str:
+    """Say why an error is undefined; a note may speak of something else, so the numbers are asked first."""
     if divergence is None:
         return f"{column} was not measured"
+    if column == "grad_rel_l2" and divergence.grad_nonfinite:
+        return f"{column} is undefined: {divergence.grad_nonfinite} gradient elements are not finite"
+    if column == "output_rel_l2" and divergence.output_reference_norm == 0:
+        return f"{column} is undefined: the reference output is zero"
     return f"{column} is undefined: {divergence.notes[0]}" if divergence.notes else f"{column} is undefined"
 
 
@@ -278,4 +293,4 @@ def _is_faster(row: Row, other: Row) -> bool:
 
 
 def _speed(row: Row) -> str:
-    return f"{row['precision']} is {times(row['speedup_vs_fp32'])} as fast"
+    return f"{precision_label(row)} is {times(row['speedup_vs_fp32'])} as fast"

@@ -14,7 +14,7 @@ from ampbench.records.cases import Case, ParameterValue, WorkloadSource
 from ampbench.records.environments import Environment
 from ampbench.records.requests import Description
 from ampbench.records.runs import Selection
-from ampbench.workloads.index import FAMILIES, PRESETS, WORKLOADS, WorkloadSpec, resolve_parameters
+from ampbench.workloads.index import FAMILIES, LIMITS, PRESETS, WORKLOADS, WorkloadSpec, resolve_parameters
 from ampbench.workloads.index import source as builtin_source
 
 DEVICES = ("cpu", "cuda", "xpu")
@@ -59,12 +59,14 @@ def make_plan(selection: Selection, environment: Environment, describe: Describe
     paths = selection.paths or ["eager"]
     formats = selection.memory_formats or ["contiguous"]
     plan: dict[str, PlannedCase] = {}
+    settable: set[str] = set()
     for device in devices:
         for variant in _variants(selection, environment, device, describe):
+            settable |= variant.parameters.keys()
             phases = [phase for phase in PHASES if phase in (selection.phases or variant.phases)]
             for phase, path, memory_format, precision in itertools.product(phases, paths, formats, precisions):
                 parameters = dict(variant.parameters)
-                batch_size = parameters.pop("batch_size", None)
+                batch_size = parameters.pop("batch_size") if _has_batch_size(parameters) else None
                 case = Case(
                     workload=variant.source.name,
                     family=variant.source.family,
@@ -81,6 +83,10 @@ def make_plan(selection: Selection, environment: Environment, describe: Describe
                 if matches(selection.keyword, case.case_id):
                     skip = _why_not(case, variant, precision, environment)
                     plan.setdefault(case.case_id, PlannedCase(case=case, source=variant.source, skip=skip))
+    bare = [name for name in selection.overrides if "." not in name]
+    for option, name in [*(("--set", name) for name in bare), *(("--sweep", name) for name in selection.sweeps)]:
+        if name not in settable:
+            raise UnknownNameError(f"parameter in {option}", name, sorted(settable))
     if not plan:
         where = "" if selection.workloads else " in the default suite; 'ampbench run all' selects every workload"
         raise NothingToRunError(f"nothing is selected: no case matches -k {selection.keyword!r}{where}")
@@ -108,8 +114,8 @@ def check_selection(selection: Selection) -> list[WorkloadSource]:
     sources = [source for name in selection.workloads for source in find_sources(name)]
     if not sources:
         sources = [builtin_source(spec) for spec in WORKLOADS.values() if spec.suite]
-    sources = list(dict.fromkeys(sources))
-    names = [source.name for source in sources]
+    sources = _distinct(sources)
+    names = [name for source in sources for name in _names_in_set(source)]
     for key in selection.overrides:
         workload, dot, parameter = key.rpartition(".")
         if dot and workload not in names:
@@ -201,11 +207,27 @@ def find_sources(name: str) -> list[WorkloadSource]:
     return [WorkloadSource(name=name, family="user", module=module, function=function, builtin=False)]
 
 
+def _distinct(sources: list[WorkloadSource]) -> list[WorkloadSource]:
+    """Return `sources` without repetition; `UsageError` where two have one name, which their case ids would share."""
+    by_name: dict[str, WorkloadSource] = {}
+    for source in sources:
+        other = by_name.setdefault(source.name, source)
+        if other != source:
+            raise UsageError(
+                f"two workloads are called {source.name}, {other.module} and {source.module}: rename one, or measure "
+                "them in runs of their own"
+            )
+    return list(by_name.values())
+
+
 def _variants(selection: Selection, environment: Environment, device: str, describe: Describe) -> Iterator[_Variant]:
     suite = not selection.workloads
     for source in check_selection(selection):
         spec = WORKLOADS[source.name] if source.builtin else None
-        settable = spec.small if spec else describe(source, overrides_of(source, selection)).parameters
+        named = overrides_of(source, selection)
+        if spec is None:
+            _check_batch_size(source, named)
+        settable = spec.small if spec else describe(source, named).parameters
         sweeps = {name: values for name, values in selection.sweeps.items() if name in settable}
         for values in itertools.product(*sweeps.values()):
             settings = {**overrides_of(source, selection, settable), **dict(zip(sweeps, values, strict=True))}
@@ -214,6 +236,7 @@ def _variants(selection: Selection, environment: Environment, device: str, descr
                     spec, source, selection.preset or default_preset(device), settings, environment, suite
                 )
             else:
+                _check_batch_size(source, settings)
                 found = describe(source, settings)
                 yield _Variant(source, found.parameters, PHASES, found.channels_last, found.has_loss, "")
 
@@ -256,9 +279,28 @@ def overrides_of(
     found: dict[str, ParameterValue] = {}
     for key, value in selection.overrides.items():
         workload, dot, parameter = key.rpartition(".")
-        if (dot and workload == source.name) or (not dot and parameter in settable):
+        if (dot and workload in _names_in_set(source)) or (not dot and parameter in settable):
             found[parameter] = value
     return found
+
+
+def _names_in_set(source: WorkloadSource) -> tuple[str, ...]:
+    """Return what a workload is called in --set: a user's also by its function alone."""
+    return (source.name,) if source.builtin else (source.name, source.function)
+
+
+def _has_batch_size(parameters: Mapping[str, ParameterValue]) -> bool:
+    """Return whether a parameter of that name is a number of examples; a user's may be anything."""
+    value = parameters.get("batch_size")
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+def _check_batch_size(source: WorkloadSource, settings: Mapping[str, ParameterValue]) -> None:
+    """Raise `UsageError` for a batch size that no workload can have; a user's function might not look."""
+    lowest, highest = LIMITS["batch_size"]
+    value = settings.get("batch_size", lowest)
+    if isinstance(value, bool) or not isinstance(value, int) or not lowest <= value <= highest:
+        raise UsageError(f"{source.name}: batch_size={value}: must be a whole number from {lowest} to {highest}")
 
 
 def _why_not(case: Case, variant: _Variant, precision: Precision, environment: Environment) -> str:
@@ -275,6 +317,8 @@ def _why_not(case: Case, variant: _Variant, precision: Precision, environment: E
         return f"{case.device} does not support {dtype}"
     if case.phase == "training" and not variant.has_loss:
         return "no loss given"
+    if case.phase == "training" and precision.scaler and case.scaler and not device.float64:
+        return f"GradScaler needs fp64, which {case.device} does not have; --no-scaler measures without it"
     if case.phase == "training" and case.path != "eager":
         return f"path {case.path} is measured in inference only"
     if case.memory_format == "channels_last" and not variant.images:

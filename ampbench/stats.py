@@ -1,7 +1,7 @@
 """Pure functions on arrays of floats: how samples become a round's value, and rounds a case's interval.
 
-A round is worth the median over its builds, a build that over its samples. Intervals are made from rounds: samples
-of one build share its luck and are never pooled. Arrays of many unequal segments ("ragged" arrays) are given as all
+A round is worth the median over its builds, a build its fastest sample. Intervals are made from rounds: samples of one
+build share its luck and are never pooled. Arrays of many unequal segments ("ragged" arrays) are given as all
 values in one array, one segment after the other, and the segments' lengths.
 """
 
@@ -29,8 +29,13 @@ def median(values: Sequence[float]) -> float:
 
 
 def round_value(samples: Sequence[Sequence[float]]) -> float:
-    """Return what a round is worth: the median over builds of each build's median of `samples[build]`, in seconds."""
-    return median([median(build) for build in samples])
+    """Return what a round is worth: the median over builds of each build's fastest of `samples[build]`, in seconds.
+
+    Whatever else runs on a machine only ever delays a step, so the minimum is the location that contention moves least
+    (Chen and Revels, "Robust benchmarking in noisy environments", 2016); docs/performance.md has the measurement.
+    Builds lie at random places in memory, which helps some and hurts others: hence the median over them.
+    """
+    return median([min(build) for build in samples])
 
 
 def segment_medians(values: Floats, lengths: Integers) -> Floats:

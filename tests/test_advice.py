@@ -114,6 +114,15 @@ def test_an_undefined_error_is_not_advised_and_the_note_says_why(missing: float 
     assert only(*rows).sentence.endswith("but output_rel_l2 was not measured")
 
 
+def test_a_note_about_something_else_is_not_given_as_the_reason() -> None:
+    rows = [row("fp32", 10, phase="training"), row("fp16_pure", 3, phase="training", grad_rel_l2=None)]
+    note = "dropout layers were switched off for the divergence pass"
+    found = divergence("fp16_pure", "training", grad_nonfinite=3, notes=[note])
+    assert only(*rows, divergences=found).sentence.endswith(
+        "but grad_rel_l2 is undefined: 3 gradient elements are not finite"
+    )
+
+
 def test_outputs_that_are_not_finite_are_refused_before_anything_else() -> None:
     advice = only(row("fp32", 10), row("fp16_pure", 3, output_nonfinite=12, output_rel_l2=None))
     assert (advice.precision, advice.column) == ("fp32", "output_nonfinite")

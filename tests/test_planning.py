@@ -131,6 +131,51 @@ def test_a_users_workload_takes_part(tmp_path: Path) -> None:
     assert cases[0].source.module == str(file)
 
 
+def test_a_users_workload_answers_to_its_functions_name(tmp_path: Path) -> None:
+    file = tmp_path / "net.py"
+    file.write_text("")
+    cases = plan(workloads=[f"{file}:build"], overrides={"build.width": 16}, precisions=["fp32"])
+    assert {p.case.parameters["width"] for p in cases} == {16}
+
+
+@pytest.mark.parametrize(
+    ("selected", "message"),
+    [
+        ({"overrides": {"widht": 3}}, "parameter in --set 'widht': did you mean width"),
+        ({"sweeps": {"batchsize": [1]}}, "parameter in --sweep 'batchsize': did you mean batch_size"),
+        ({"overrides": {"batch_size": 0}}, "batch_size=0: must be a whole number from 1"),
+        ({"overrides": {"build.batch_size": 1.5}}, "batch_size=1.5: must be a whole number"),
+        ({"sweeps": {"batch_size": [1, -1]}}, "batch_size=-1: must be a whole number"),
+    ],
+)
+def test_a_users_workload_is_not_measured_with_what_it_does_not_have(
+    selected: dict[str, object], message: str, tmp_path: Path
+) -> None:
+    file = tmp_path / "net.py"
+    file.write_text("")
+    with pytest.raises(UsageError, match=message):
+        plan(workloads=[f"{file}:build"], **selected)
+
+
+def test_two_files_of_one_name_are_not_taken_for_one_workload(tmp_path: Path) -> None:
+    for folder in ("a", "b"):
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / "net.py").write_text("")
+    with pytest.raises(UsageError, match="two workloads are called"):
+        plan(workloads=[f"{tmp_path}/a/net.py:build", f"{tmp_path}/b/net.py:build"])
+
+
+def test_scaling_gradients_needs_fp64_on_the_device() -> None:
+    arc = DeviceDescription(type="xpu", available=True, float64=False, arithmetic={"fp32": "native", "fp16": "native"})
+    skips = {
+        (p.case.precision, p.case.phase): p.skip
+        for p in plan(environment(CPU, arc), workloads=["mlp"], precisions=["fp16_autocast", "fp16_pure"])
+    }
+    assert [key for key, skip in skips.items() if "GradScaler needs fp64" in skip] == [("fp16_autocast", "training")]
+    unscaled = plan(environment(CPU, arc), workloads=["mlp"], precisions=["fp16_autocast"], scaler=False)
+    assert {p.skip for p in unscaled} == {""}
+
+
 @pytest.mark.parametrize(
     ("selected", "error", "message"),
     [

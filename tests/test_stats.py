@@ -22,7 +22,7 @@ def test_the_median_is_numpys(values):
 
 
 def test_a_round_is_worth_the_median_over_builds_of_their_medians():
-    assert stats.round_value([[1.0, 2.0, 9.0], [3.0, 5.0], [100.0]]) == 4.0
+    assert stats.round_value([[2.0, 1.0, 9.0], [5.0, 3.0], [100.0]]) == 3.0
 
 
 def test_one_slow_build_of_three_does_not_move_a_round():

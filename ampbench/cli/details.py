@@ -1,13 +1,13 @@
 """Everything a run file knows of a case: rounds with their builds, memory by part, divergence, failures."""
 
 from collections.abc import Iterable, Iterator, Sequence
-from statistics import median
 from typing import TYPE_CHECKING
 
 from rich.text import Text
 
 from ampbench.advice import Row, number
 from ampbench.metrics import METRICS
+from ampbench.stats import round_value
 from ampbench.units import format_bytes, format_error, format_quantity, format_seconds, format_share
 
 if TYPE_CHECKING:
@@ -65,8 +65,8 @@ def _metrics(row: Row, columns: Iterable[str]) -> Iterator[tuple[str, str]]:
 def _rounds(rounds: "Iterable[Round]") -> Iterator[tuple[str, str]]:
     for each in rounds:
         name = f"{'control' if each.control else 'round'} {each.round}"
-        builds = [format_seconds(median(samples)) for samples in each.samples]
-        value = format_seconds(median(median(samples) for samples in each.samples))
+        builds = [format_seconds(round_value([samples])) for samples in each.samples]
+        value = format_seconds(round_value(each.samples))
         samples = "+".join(str(len(samples)) for samples in each.samples)
         parts = [
             f"{value:<11} builds {', '.join(builds)}",

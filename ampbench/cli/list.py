@@ -118,7 +118,7 @@ def _run(path: Path) -> dict[str, Any]:
     row: dict[str, Any] = dict.fromkeys(known) | {"run": path.stem, "path": str(path)}
     measured: set[str] = set()
     try:
-        stored = store.read_run(path, on_round=lambda each: measured.add(each.case_id))
+        stored = store.read_run(path, on_round=lambda each: None if each.control else measured.add(each.case_id))
     except StoreError as error:
         return row | {"outcome": f"unreadable: {error}"}
     ok, failed = measured - stored.failures.keys(), len(stored.failures)

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 
-from ampbench.advice import Group, Row
+from ampbench.advice import Group, Row, precision_label
 from ampbench.cli.tables import Column
 from ampbench.precisions import SHORT_DTYPES
 from ampbench.records.environments import DeviceDescription, Environment
@@ -53,7 +53,8 @@ def without_common_skips(groups: Mapping[Group, Sequence[Row]]) -> tuple[dict[Gr
                 kept.setdefault(group, []).append(row)
                 continue
             everywhere = seen[row["precision"], row["reason"]] == len(groups)
-            subject = row["precision"] if everywhere or not whole else f"{group.workload} {group.phase} {group.path}"
+            name = precision_label(row)
+            subject = name if everywhere or not whole else f"{group.workload} {group.phase} {group.path}"
             counts = subjects.setdefault(row["reason"], {})
             counts[subject] = counts.get(subject, 0) + 1
     return kept, [_skip_note(reason, counts) for reason, counts in subjects.items()]

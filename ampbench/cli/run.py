@@ -1,8 +1,11 @@
 """`ampbench run`: measure, store, and end with the table and the advice."""
 
 import dataclasses
+import math
 import shlex
 import sys
+from contextlib import ExitStack
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -39,16 +42,21 @@ from ampbench.cli.options import (
     Workloads,
     chosen_format,
 )
-from ampbench.errors import UsageError
+from ampbench.errors import StoreError, UsageError
 from ampbench.records.cases import ParameterValue
 from ampbench.records.runs import Selection, Settings
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from ampbench.running.session import Prepared
-    from ampbench.store import StoredRun
+    from ampbench.store import RunWriter, StoredRun
 
 FAILED, INTERRUPTED = 3, 130
 DEFAULTS = Settings()
+BUDGET = ("max_error", "min_argmax_agreement", "max_gradient_error", "max_flushed_share")
+WITH_RESUME = frozenset({"resume", "results", "max_time", "dry_run", "format", "json", *BUDGET})
+"""What a command line may say beside --resume; all else is the run's own."""
 
 Label = Annotated[str, typer.Option(metavar="TEXT", help="A name for the run in lists and reports.")]
 Resume = Annotated[str, typer.Option(metavar="RUN", help="Measure what this run lacks; the selection is its own.")]
@@ -57,6 +65,7 @@ NoIsolation = Annotated[bool, typer.Option("--no-isolation", help="Measure in th
 
 
 def command(
+    context: typer.Context,
     names: Names = None,
     workload: Workloads = None,
     precision: Precisions = None,
@@ -109,6 +118,8 @@ def command(
     )
     if not 0 < min_run_time <= 3600:
         raise UsageError(f"--min-run-time {min_run_time:g}: give seconds between 0 and 3600")
+    if resume:
+        _refuse_beside_resume(context)
     selection = Selection(
         workloads=[*(names or []), *(workload or [])],
         precisions=precision or [],
@@ -119,14 +130,14 @@ def command(
         keyword=keyword,
         preset=preset,
         overrides=dict(parse_setting("--set", text) for text in set_ or []),
-        sweeps=dict(parse_sweep(text) for text in sweep or []),
+        sweeps=_parse_sweeps(sweep or []),
         scaler=scaler,
     )
     settings = Settings(
         rounds=rounds,
         min_run_seconds=min_run_time,
-        timeout_seconds=parse_seconds(timeout),
-        memory_limit_bytes=parse_bytes(memory_limit) if memory_limit else None,
+        timeout_seconds=_positive("--timeout", parse_seconds(timeout)),
+        memory_limit_bytes=int(_positive("--memory-limit", parse_bytes(memory_limit))) if memory_limit else None,
         max_seconds=parse_seconds(max_time) if max_time else None,
         threads=threads,
         seed=seed,
@@ -136,30 +147,31 @@ def command(
     from ampbench import store
     from ampbench.running import session
 
-    resumed = None
-    if resume:
-        if selection != Selection():
-            raise UsageError("--resume takes the selection from the run: leave workloads and their options out")
-        resumed = store.read_run(store.find_run(resume, results))
-        selection = resumed.header.selection
-        settings = dataclasses.replace(resumed.header.settings, max_seconds=settings.max_seconds)
-    with session.prepare(selection, settings, resumed) as prepared:
+    with ExitStack() as stack:
+        writer = resumed = None
+        if resume:
+            file = store.find_run(resume, results)
+            if dry_run:
+                resumed = store.read_run(file)
+            else:  # locked before it is planned what it lacks: no one else may be measuring just that
+                writer, resumed = store.RunWriter.reopen(file)
+                stack.enter_context(writer)
+                if resumed.cut:
+                    print(f"{file}: its last line was cut off and is left out", file=sys.stderr)
+            selection = resumed.header.selection
+            settings = dataclasses.replace(resumed.header.settings, max_seconds=settings.max_seconds)
+        prepared = stack.enter_context(session.prepare(selection, settings, resumed))
         if dry_run:
             _print_plan(prepared, results, chosen)
             return 0
         session.require_work(prepared)
-        if resumed is None:
+        if writer is None:
             header = session.new_header(prepared, label, ["ampbench", *sys.argv[1:]])
             writer = store.RunWriter.create(results, header, [planned.case for planned in prepared.plan])
-            missing = session.planned_skips(prepared.plan)
-        else:
-            writer, stored = store.RunWriter.reopen(resumed.path)
-            if stored.cut:
-                print(f"{writer.path}: its last line was cut off and is left out", file=sys.stderr)
-            missing = [skip for skip in session.planned_skips(prepared.plan) if skip.case_id not in stored.skips]
-        with writer:
-            writer.append(*missing)
-            ended = _measured(prepared, writer)
+            stack.enter_context(writer)
+        known = resumed.skips if resumed else {}
+        writer.append(*(skip for skip in session.planned_skips(prepared.plan) if skip.case_id not in known))
+        ended = _measured(prepared, writer)
     return _print_end(store.read_run(writer.path), ended, chosen, budget, results)
 
 
@@ -181,33 +193,63 @@ def parse_sweep(text: str) -> tuple[str, list[ParameterValue]]:
 
 
 def parse_value(text: str) -> ParameterValue:
-    """Return the int, float, bool or text that `text` spells."""
+    """Return the int, float, bool or text that `text` spells; `UsageError` for a number no run file can hold."""
     if text.lower() in ("true", "false"):
         return text.lower() == "true"
     for kind in (int, float):
         try:
-            return kind(text)
+            number = kind(text)
         except ValueError:
             continue
+        if not math.isfinite(number) or (kind is int and abs(number) >= 2**63):
+            raise UsageError(f"{text} is no value of a parameter: give a finite number, below 2**63 where it is whole")
+        return number
     return text
 
 
-def _measured(prepared: "Prepared", writer: "object") -> str:
+def _parse_sweeps(texts: list[str]) -> dict[str, list[ParameterValue]]:
+    """Return the values of each parameter swept."""
+    sweeps: dict[str, list[ParameterValue]] = {}
+    for text in texts:
+        name, values = parse_sweep(text)
+        if name in sweeps:
+            raise UsageError(f"--sweep {name} is given twice: list all its values in one, as in --sweep {name}=1,2,4")
+        sweeps[name] = values
+    return sweeps
+
+
+def _positive(option: str, value: float) -> float:
+    if value <= 0:
+        raise UsageError(f"{option} must be above 0")
+    return value
+
+
+def _refuse_beside_resume(context: typer.Context) -> None:
+    """Raise `UsageError` for what a command line gives and the run has already; a settings file may give anything."""
+    for parameter in context.command.params:
+        name = parameter.name or ""
+        source = context.get_parameter_source(name)
+        if name not in WITH_RESUME and source is not None and source.name == "COMMANDLINE":
+            said = next((word for word in parameter.opts if word.startswith("--")), "workloads")
+            raise UsageError(f"--resume takes the selection and the settings from the run: leave {said} out")
+
+
+def _measured(prepared: "Prepared", writer: "RunWriter") -> str:
     from ampbench.cli.progress import progress
     from ampbench.running import session
 
     with progress(prepared.servers) as watch:
-        return session.measure(prepared, writer, watch)  # type: ignore[arg-type]
+        return session.measure(prepared, writer, watch)
 
 
-def _print_end(stored: "StoredRun", ended: str, format: OutputFormat, budget: Budget, results: object) -> int:
+def _print_end(stored: "StoredRun", ended: str, format: OutputFormat, budget: Budget, results: Path) -> int:
     """Print the result, say what is missing and how to go on, and return the exit code."""
     from ampbench.cli.results import print_result, run_rows
 
     rows = run_rows(stored)
     print_result(stored, rows, format, budget)
     if ended != "complete":
-        where = "" if str(results) == str(DEFAULT_RESULTS) else f" --results {shlex.quote(str(results))}"
+        where = "" if results == DEFAULT_RESULTS else f" --results {shlex.quote(str(results))}"
         resume = f"ampbench run --resume {stored.header.run}{where}"
         print(f"{ended}: everything measured is kept; {resume} goes on", file=sys.stderr)
     if ended == "interrupted":
@@ -215,19 +257,29 @@ def _print_end(stored: "StoredRun", ended: str, format: OutputFormat, budget: Bu
     return FAILED if any(row["outcome"] == "failed" for row in rows) else 0
 
 
-def _print_plan(prepared: "Prepared", results: object, format: OutputFormat) -> None:
+def _print_plan(prepared: "Prepared", results: Path, format: OutputFormat) -> None:
     """Print the planned cases and the estimated time."""
-    from ampbench import store
     from ampbench.cli.listings import print_listing
     from ampbench.running.estimate import estimate
     from ampbench.units import format_seconds
 
     rows = [{"case_id": planned.case.case_id, "skip": planned.skip} for planned in prepared.plan]
     print_listing(rows, ["case_id", "skip"], format, "nothing is selected")
-    stored = (store.read_run(path) for path in store.list_runs(results))  # type: ignore[arg-type]
-    found = estimate(prepared.servers, prepared.settings, stored)
+    found = estimate(prepared.servers, prepared.settings, _runs_of(prepared.environment.host, results))
     print(
         f"{found.cases} cases in {prepared.settings.rounds} rounds, about {format_seconds(found.seconds)}; "
         f"{found.known} of them measured here before, the others taken as short",
         file=sys.stderr,
     )
+
+
+def _runs_of(host: str, results: Path) -> "Iterator[StoredRun]":
+    """Yield the runs stored in a results folder that were measured on `host`; a damaged one gives no estimate."""
+    from ampbench import store
+
+    for path in store.list_runs(results):
+        try:
+            if store.read_header(path).environment.host == host:
+                yield store.read_run(path)
+        except StoreError:
+            continue

@@ -16,7 +16,7 @@ from typing import Any
 from rich.cells import cell_len
 from rich.text import Text
 
-from ampbench.advice import Advice, Group, Row, number, times
+from ampbench.advice import Advice, Group, Row, number, precision_label, times
 from ampbench.units import format_bytes, format_count, format_error, format_seconds, format_share
 
 GAPS = ((2, 2), (2, 1), (1, 1))
@@ -70,7 +70,7 @@ def _factor(value: float) -> str:
 
 
 COLUMNS = (
-    Column("precision", (lambda row: str(row["precision"]),)),
+    Column("precision", (precision_label,)),
     Column(
         "time/step",
         (_cell("seconds_median", format_seconds), _interval),
@@ -143,7 +143,7 @@ def lay_out(rows: Sequence[Row], phase: str, width: int) -> Layout:
         column.header: tuple(max((cell_len(part(row)) for row in measured), default=0) for part in column.parts)
         for column in COLUMNS[1:]
     }
-    widths[COLUMNS[0].header] = (max((cell_len(str(row["precision"])) for row in rows), default=0),)
+    widths[COLUMNS[0].header] = (max((cell_len(precision_label(row)) for row in rows), default=0),)
     hidden: list[Column] = []
     while True:
         for gaps in GAPS:
@@ -197,7 +197,7 @@ def markdown(groups: Mapping[Group, Sequence[Row]], advice: Mapping[Group, Advic
         block = [f"### {group.workload}", described(group)]
         if measured:
             block.append(markdown_table(headers, cells))
-        block += [f"{row['precision']} {row['outcome']}: {row['reason']}" for row in missing]
+        block += [f"{precision_label(row)} {row['outcome']}: {row['reason']}" for row in missing]
         if group in advice:
             block.append(f"→ {advice[group].sentence}")
         blocks.append("\n\n".join(block))
@@ -255,7 +255,7 @@ def _says(column: Column, row: Row) -> bool:
 def _row_line(row: Row, layout: Layout, style: str) -> Text:
     """Return the line of one row; a failure's or skip's reason takes the place of the numbers."""
     if row["outcome"] != "ok":
-        name = str(row["precision"]).ljust(layout.width(COLUMNS[0]) + 2)
+        name = precision_label(row).ljust(layout.width(COLUMNS[0]) + 2)
         colour = "red" if row["outcome"] == "failed" else "dim"
         return Text.assemble(name, (f"{row['outcome']}: {row['reason']}", colour), no_wrap=True, overflow="ellipsis")
     cells = []

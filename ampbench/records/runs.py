@@ -34,7 +34,7 @@ class Settings:
 
     rounds: int = 5
     builds: int = 3
-    min_run_seconds: float = 0.3
+    min_run_seconds: float = 0.15
     timeout_seconds: float = 300.0
     memory_limit_bytes: int | None = None
     max_seconds: float | None = None

@@ -122,7 +122,10 @@ class InProcess:
     """
 
     def __init__(self) -> None:
-        self._worker = importlib.import_module("ampbench.worker.rounds").Worker()
+        try:
+            self._worker = importlib.import_module("ampbench.worker.rounds").Worker()
+        except ImportError as error:
+            raise NothingToRunError(f"no network can run in this process: {error}") from error
 
     def serve(self, request: Request) -> Reply:
         """Return the reply to `request`."""

@@ -55,9 +55,9 @@ def prepare(selection: Selection, settings: Settings, resumed: StoredRun | None 
         environment = ask_environment(first, settings.threads)
         if resumed is not None:
             _check_same(resumed.header.environment, environment, resumed.header.run)
-        plan = make_plan(selection, environment, _describer(first, settings))
         if settings.memory_limit_bytes is None and settings.isolation:
             settings = dataclasses.replace(settings, memory_limit_bytes=_default_memory_limit())
+        plan = make_plan(selection, environment, _describer(first, settings))
         done = _done(resumed, plan) if resumed else frozenset()
         ended = {*resumed.failures, *resumed.skips} if resumed else set()
         servers = make_schedule(plan, settings, done, ended)
@@ -155,8 +155,10 @@ def _describer(
 
 
 def _preload(selection: Selection, sources: list[WorkloadSource]) -> list[str]:
-    """Return the modules a server imports once so that its workers need not: the optimizers' (through torch._dynamo, a
-    second) and torchvision's, where they will be used."""
+    """Return the modules a server imports once so that its workers need not, where they will be used.
+
+    They are the optimizers' (through torch._dynamo, a second) and torchvision's.
+    """
     modules = []
     phases = selection.phases or PHASES
     if "training" in phases or "compiled" in selection.paths:

@@ -1,5 +1,6 @@
 """Writing a run file: line by line, each on the disk before the next is measured."""
 
+import contextlib
 import errno
 import fcntl
 import os
@@ -166,10 +167,11 @@ class RunWriter:
 
 
 def _sync_folder(folder: Path) -> None:
-    """Make a new file's name as lasting as its contents."""
+    """Make a new file's name as lasting as its contents, where the file system can (some network ones cannot)."""
     descriptor = os.open(folder, os.O_RDONLY)
     try:
-        os.fsync(descriptor)
+        with contextlib.suppress(OSError):
+            os.fsync(descriptor)
     finally:
         os.close(descriptor)
 

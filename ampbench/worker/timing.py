@@ -12,8 +12,8 @@ SETTLED = 0.02
 """Warm-up ends when a chunk is less than this faster than the best one before it."""
 MAX_SAMPLES_PER_ROUND = 200
 """As many raw samples as a round may store."""
-MIN_SAMPLES = 3
-"""Samples a build takes at least, unless one step alone exceeds its budget: then one."""
+WARM_STEPS = 3
+"""Steps that warm-up takes at least, as long as they fit the budget."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,19 +34,21 @@ def time_build(
     restore: Callable[[], None] | None = None,
     warm: bool = False,
 ) -> Timing:
-    """Time `step` for about `budget_seconds`, warm-up not counted (it takes at most as long again).
+    """Time `step` for about `budget_seconds`, warm-up not counted (it takes at most half as long again).
 
     `restore`, called before every sample and outside what is timed, puts training state back. `warm` says that this
     process has run the same step before, so that a step longer than the budget needs no further warm-up: for such
     steps a cold start is far below one step's time.
     """
-    per_step = _one_sample(step, device, restore, 1)
-    if warm and per_step >= budget_seconds:
-        return Timing([per_step], 1, 0)
-    per_step, settled_steps = _settle(step, device, restore, per_step, budget_seconds)
+    first = _one_sample(step, device, restore, 1)
+    if warm and first >= budget_seconds:
+        return Timing([first], 1, 0)
+    per_step, settling = _settle(step, device, restore, budget_seconds / 2)
+    if per_step >= budget_seconds:
+        return Timing([per_step], 1, settling)
     count, wanted = plan_samples(per_step, device.timer_seconds, budget_seconds, max_samples)
     samples = [_one_sample(step, device, restore, count) for _ in range(wanted)]
-    return Timing(samples, count, 1 + settled_steps)
+    return Timing(samples, count, 1 + settling)
 
 
 def plan_samples(step_seconds: float, timer_seconds: float, budget_seconds: float, max_samples: int) -> tuple[int, int]:
@@ -60,27 +62,26 @@ def plan_samples(step_seconds: float, timer_seconds: float, budget_seconds: floa
     shortest = max(timer_seconds / TIMER_SHARE, budget_seconds / max_samples)
     count = max(1, math.ceil(shortest / step_seconds))
     wanted = round(budget_seconds / (count * step_seconds))
-    return count, min(max_samples, max(MIN_SAMPLES, wanted))
+    return count, min(max_samples, max(1, wanted))
 
 
 def _settle(
-    step: Callable[[], None], device: Device, restore: Callable[[], None] | None, per_step: float, budget_seconds: float
+    step: Callable[[], None], device: Device, restore: Callable[[], None] | None, budget_seconds: float
 ) -> tuple[float, int]:
-    """Run growing chunks until one is no longer faster than the best before it, or the budget is used.
+    """Run growing chunks until one is no longer faster than the best before it, or the budget is used; at least one.
 
     Return the seconds per step of the last chunk and the steps run. Growing chunks (as in `timeit.autorange`) keep the
     timer's share small without knowing the step's time.
     """
-    best, spent, steps, count = per_step, per_step, 0, 1
-    while spent < budget_seconds:
+    best, spent, steps, count = math.inf, 0.0, 0, 1
+    while True:
         now = _one_sample(step, device, restore, count)
         steps, spent = steps + count, spent + now * count
         settled = now > best * (1 - SETTLED) and now * count > 100 * device.timer_seconds
-        best, per_step = min(best, now), now
-        if settled and steps >= MIN_SAMPLES:
-            break
+        if (settled and steps >= WARM_STEPS) or spent >= budget_seconds:
+            return now, steps
+        best = min(best, now)
         count = min(2 * count, max(1, int((budget_seconds - spent) / max(now, device.timer_seconds))))
-    return per_step, steps
 
 
 def _one_sample(step: Callable[[], None], device: Device, restore: Callable[[], None] | None, count: int) -> float:

@@ -115,7 +115,6 @@ WORKLOADS: dict[str, WorkloadSpec] = {
             needs_torchvision=True,
             images=True,
             limits={"image": (40, 8192)},
-            suite=("inference",),
         ),
         WorkloadSpec(
             name="resnet50",
@@ -139,6 +138,7 @@ WORKLOADS: dict[str, WorkloadSpec] = {
             large={"classes": 1000, "image": 224, "batch_size": 512},
             needs_torchvision=True,
             images=True,
+            suite=("inference",),
             limits={"image": (40, 8192)},
         ),
         WorkloadSpec(
@@ -187,7 +187,6 @@ WORKLOADS: dict[str, WorkloadSpec] = {
                 "batch_size": 8,
             },
             multiples={"width": ("heads", 2)},
-            suite=("inference",),
         ),
         WorkloadSpec(
             name="gru",
@@ -214,7 +213,6 @@ WORKLOADS: dict[str, WorkloadSpec] = {
             small={"width": 512, "classes": 100, "batch_size": 256},
             large={"width": 1024, "classes": 100, "batch_size": 131_072},
             limits={"classes": (2, 1000)},
-            suite=("inference",),
         ),
         WorkloadSpec(
             name="cross_entropy_head",
@@ -274,7 +272,6 @@ WORKLOADS: dict[str, WorkloadSpec] = {
             images=True,
             limits={"image": (16, 8192)},
             multiples={"image": (16,)},
-            suite=("inference",),
         ),
         WorkloadSpec(
             name="roi_head",

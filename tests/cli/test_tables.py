@@ -77,6 +77,18 @@ def test_an_interval_that_says_nothing_is_not_spelled_out() -> None:
     assert "234 ms ±>99%" in lines[2].plain
 
 
+def test_a_row_without_scaler_says_so_wherever_its_precision_is_named() -> None:
+    rows = [gpu_row("fp32", 1.0), gpu_row("fp16_autocast", 4.0)]
+    rows[1]["case_id"] += "/no-scaler"
+    groups, advice = grouped(rows), advise(rows, {}, Budget())
+    lines = tables.result_lines(groups, advice, {"training": tables.lay_out(rows, "training", 100)})
+    assert lines[3].plain.startswith("fp16_autocast (no scaler) 58.5 ms")
+    assert "| fp16_autocast (no scaler) |" in tables.markdown(groups, advice)
+    (advised,) = advice.values()
+    assert advised.precision == "fp16_autocast"
+    assert advised.sentence.startswith("take fp16_autocast (no scaler): 4.00x")
+
+
 def test_json_has_null_for_what_is_not_a_finite_number() -> None:
     rows = [{"a": float("nan"), "b": float("inf"), "c": 1.5, "d": None, "e": "µ"}]
     assert tables.json_text(rows) == '[\n{"a": null, "b": null, "c": 1.5, "d": null, "e": "µ"}\n]\n'
