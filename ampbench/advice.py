@@ -1,13 +1,14 @@
 """Which precision to take: a line of advice for each workload, phase, device and path, with the column that decided."""
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from ampbench.errors import UsageError
 from ampbench.precisions import BASELINE, PRECISIONS
 from ampbench.records.divergences import Divergence
+from ampbench.records.measurements import Round
 from ampbench.units import format_error, format_ratio, format_share
 
 Row = Mapping[str, Any]
@@ -112,16 +113,22 @@ def grouped(rows: Iterable[Row]) -> dict[Group, list[Row]]:
     return groups
 
 
-def advise(rows: Iterable[Row], divergences: Mapping[str, Divergence], budget: Budget) -> dict[Group, Advice]:
+def advise(
+    rows: Iterable[Row],
+    divergences: Mapping[str, Divergence],
+    budget: Budget,
+    rounds: Mapping[str, Sequence[Round]] | None = None,
+) -> dict[Group, Advice]:
     """Return one piece of advice for every group in which anything was measured.
 
     `divergences` by case id tell what the frame does not: the number of decisions behind an agreement, skipped steps,
-    why an error is undefined. Without a case's divergence its agreement is judged as it stands.
+    why an error is undefined. Without a case's divergence its agreement is judged as it stands. `rounds` by case id,
+    without the control's, let speeds be compared round by round.
     """
     advice = {}
     for group, members in grouped(rows).items():
         if any(row["outcome"] == "ok" for row in members):
-            precision, column, sentence = _decide(members, divergences, budget)
+            precision, column, sentence = _decide(members, divergences, budget, rounds or {})
             advice[group] = Advice(group=group, precision=precision, column=column, sentence=sentence)
     return advice
 
@@ -163,14 +170,22 @@ def precision_label(row: Row) -> str:
     return f"{name} (no scaler)" if row["case_id"].endswith("/no-scaler") else name
 
 
-def _decide(rows: list[Row], divergences: Mapping[str, Divergence], budget: Budget) -> tuple[str | None, str, str]:
+def _decide(
+    rows: list[Row],
+    divergences: Mapping[str, Divergence],
+    budget: Budget,
+    rounds: Mapping[str, Sequence[Round]],
+) -> tuple[str | None, str, str]:
     """Return precision, deciding column and sentence for the rows of one group."""
     baseline = next((row for row in rows if row["precision"] == BASELINE), None)
     others = [row for row in rows if row["outcome"] == "ok" and row["precision"] != BASELINE]
     others.sort(key=lambda row: number(row["seconds_median"]) or math.inf)
     unavoidable = 0.0 if baseline is None else number(baseline["grad_flushed_share"]) or 0.0
     objections = {
-        row["case_id"]: _objection(row, divergences.get(row["case_id"]), budget, unavoidable) for row in others
+        row["case_id"]: _objection(
+            row, divergences.get(row["case_id"]), budget, unavoidable, rounds.get(row["case_id"], ())
+        )
+        for row in others
     }
     passing = [row for row in others if objections[row["case_id"]] is None]
 
@@ -182,7 +197,7 @@ def _decide(rows: list[Row], divergences: Mapping[str, Divergence], budget: Budg
         name, label = passing[0]["precision"], precision_label(passing[0])
         return name, "outcome", f"take {label}: fp32 failed, and this is the fastest within the error budget"
 
-    faster = [row for row in others if _is_faster(row, baseline)]
+    faster = [row for row in others if _is_faster(row, baseline, rounds)]
     if not faster:
         return BASELINE, "speedup_vs_fp32", f"stay in fp32: {_nothing_faster(others)} (speedup_vs_fp32)"
     passing = [row for row in faster if objections[row["case_id"]] is None]
@@ -192,7 +207,7 @@ def _decide(rows: list[Row], divergences: Mapping[str, Divergence], budget: Budg
         sentence = f"stay in fp32: {_speed(faster[0])}, but {objection.reason}"
         return BASELINE, objection.column, sentence
 
-    equals = [row for row in passing if row is passing[0] or not _is_faster(passing[0], row)]
+    equals = [row for row in passing if row is passing[0] or not _is_faster(passing[0], row, rounds)]
     chosen = min(equals, key=lambda row: number(row["output_rel_l2"]) or 0.0)
     return _taken(chosen, passing[0], faster, objections, budget)
 
@@ -230,11 +245,17 @@ def _nothing_faster(others: list[Row]) -> str:
     best = timed[0]
     said = f"at best {precision_label(best)} with {times(best['speedup_vs_fp32'])}"
     if number(best["seconds_high"]) is not None and best["speedup_vs_fp32"] >= FASTER_WITHOUT_INTERVALS:
-        return f"no speedup is certain, {said} in overlapping intervals; more --rounds may tell"
+        return f"no speedup is certain, {said}; more --rounds may tell"
     return f"nothing is faster, {said}"
 
 
-def _objection(row: Row, divergence: Divergence | None, budget: Budget, unavoidable: float) -> _Objection | None:
+def _objection(
+    row: Row,
+    divergence: Divergence | None,
+    budget: Budget,
+    unavoidable: float,
+    rounds: Sequence[Round],
+) -> _Objection | None:
     """Return the first thing that keeps a measured row out of the budget, None where nothing does.
 
     `unavoidable` is the share of gradients that fp32 flushes, too.
@@ -260,8 +281,8 @@ def _objection(row: Row, divergence: Divergence | None, budget: Budget, unavoida
         if unavoidable:
             reason += f" above fp32's {format_share(unavoidable)}"
         objection = _Objection("grad_flushed_share", reason)
-    elif training and divergence is not None and divergence.skipped_steps:
-        objection = _Objection("skipped_steps", f"GradScaler skipped {divergence.skipped_steps} steps (skipped_steps)")
+    elif training and (skipped := _skipped_steps(divergence, rounds)):
+        objection = _Objection("skipped_steps", f"GradScaler skipped {skipped} steps (skipped_steps)")
     return objection
 
 
@@ -283,8 +304,28 @@ def _agrees_too_little(agreement: float, divergence: Divergence | None, minimum:
     return agreement_fails(divergence.argmax_agreeing, divergence.argmax_decisions, minimum)
 
 
-def _is_faster(row: Row, other: Row) -> bool:
-    """Return whether `row` takes less time than `other`: disjoint 95 % intervals or, without them, at least 1.05x."""
+def _skipped_steps(divergence: Divergence | None, rounds: Sequence[Round]) -> int:
+    """Return how many steps GradScaler refused once its scale had settled, in the divergence pass and in all rounds."""
+    passed = divergence.skipped_steps if divergence is not None else 0
+    return (passed or 0) + sum(each.skipped_steps or 0 for each in rounds)
+
+
+def _is_faster(row: Row, other: Row, rounds: Mapping[str, Sequence[Round]]) -> bool:
+    """Return whether `row` takes less time than `other`, certainly.
+
+    The precisions of a table are measured next to each other in every round, so their times are compared round by
+    round: the 95 % t interval of the paired log-ratios must lie on one side. Without three common rounds, the 95 %
+    intervals of both must be disjoint or, where there are none, the ratio at least 1.05.
+    """
+    from ampbench.stats import log_t_interval, round_value  # NumPy and SciPy: not for `--help`
+
+    own, theirs_by_round = (
+        {each.round: round_value(each.samples) for each in rounds.get(one["case_id"], ())} for one in (row, other)
+    )
+    ratios = [theirs_by_round[number] / own[number] for number in own.keys() & theirs_by_round.keys()]
+    interval = log_t_interval(ratios) if ratios else None
+    if interval is not None:
+        return interval[0] > 1.0
     high, low = number(row["seconds_high"]), number(other["seconds_low"])
     if high is not None and low is not None:
         return high < low

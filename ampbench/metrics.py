@@ -49,7 +49,7 @@ COLUMNS: Mapping[str, Column] = MappingProxyType(
                 label="time",
                 unit="s",
                 better="lower",
-                summary="Seconds per step: the median over rounds; a round is the median over its builds' fastest samples.",
+                summary="Seconds per step: median over rounds; a round is the median over its builds' fastest samples.",
             ),
             Column(
                 name="seconds_low",

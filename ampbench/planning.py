@@ -46,6 +46,7 @@ class _Variant:
     images: bool
     has_loss: bool
     unavailable: str
+    version: int
 
 
 def make_plan(selection: Selection, environment: Environment, describe: Describe) -> list[PlannedCase]:
@@ -79,6 +80,7 @@ def make_plan(selection: Selection, environment: Environment, describe: Describe
                     input_dtype=SHORT_DTYPES[precision.storage],
                     memory_format=memory_format,
                     scaler=selection.scaler or not (precision.scaler and phase == "training"),
+                    version=variant.version,
                 )
                 if matches(selection.keyword, case.case_id):
                     skip = _why_not(case, variant, precision, environment)
@@ -238,7 +240,7 @@ def _variants(selection: Selection, environment: Environment, device: str, descr
             else:
                 _check_batch_size(source, settings)
                 found = describe(source, settings)
-                yield _Variant(source, found.parameters, PHASES, found.channels_last, found.has_loss, "")
+                yield _Variant(source, found.parameters, PHASES, found.channels_last, found.has_loss, "", found.version)
 
 
 def _builtin_variant(
@@ -257,6 +259,7 @@ def _builtin_variant(
         images=spec.images,
         has_loss=True,
         unavailable=f"torchvision cannot be imported ({unavailable})" if unavailable else "",
+        version=spec.version,
     )
 
 

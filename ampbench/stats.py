@@ -76,14 +76,6 @@ def log_t_interval(values: ArrayLike, confidence: float = 0.95) -> tuple[float, 
     return None if np.isnan(low[0]) else (float(low[0]), float(high[0]))
 
 
-def geometric_mean(values: ArrayLike) -> float:
-    """Return exp(mean(log x)), the mean of ratios; NaN for no values, or with one that is not positive."""
-    array = np.asarray(values, dtype=np.float64)
-    if array.size == 0 or not np.all(array > 0):
-        return float("nan")
-    return float(np.exp(np.mean(np.log(array))))
-
-
 def ratio(numerator: ArrayLike, denominator: ArrayLike) -> Floats:
     """Return numerator / denominator elementwise, NaN where the denominator is zero or either is not finite."""
     top, bottom = np.broadcast_arrays(np.asarray(numerator, np.float64), np.asarray(denominator, np.float64))

@@ -8,6 +8,7 @@ from scipy.stats import binomtest
 from ampbench.advice import Advice, Budget, advise, agreement_fails, grouped, times
 from ampbench.errors import UsageError
 from ampbench.records.divergences import Divergence
+from ampbench.records.measurements import Round
 
 BUDGET = Budget()
 
@@ -74,7 +75,7 @@ def test_overlapping_intervals_are_not_faster() -> None:
     advice = only(row("fp32", 10, spread=0.1), row("bf16_autocast", 9, spread=0.1))
     assert (advice.precision, advice.column) == ("fp32", "speedup_vs_fp32")
     assert advice.sentence == (
-        "stay in fp32: no speedup is certain, at best bf16_autocast with 1.11x in overlapping intervals; "
+        "stay in fp32: no speedup is certain, at best bf16_autocast with 1.11x; "
         "more --rounds may tell (speedup_vs_fp32)"
     )
 
@@ -245,3 +246,52 @@ def test_an_impossible_limit_is_refused_by_its_flag(limits: dict[str, float], fl
 
 def test_ratios_align_on_two_decimals_unless_that_says_nothing() -> None:
     assert [times(value) for value in (1.0, 12.345, 0.017, 0.00123)] == ["1.00x", "12.35x", "0.02x", "0.00123x"]
+
+
+def rounds_of(precision: str, *seconds: float, skipped: int | None = None) -> dict[str, list[Round]]:
+    case_id = f"net/b8/{precision}/cpu/inference/eager"
+    return {
+        case_id: [
+            Round(
+                case_id=case_id,
+                round=number,
+                server=number,
+                samples=[[value]],
+                steps_per_sample=[1],
+                warmup_steps=[1],
+                items_per_step=1.0,
+                weights_digest="a",
+                skipped_steps=skipped,
+                seconds=1.0,
+                finished_at="",
+            )
+            for number, value in enumerate(seconds)
+        ]
+    }
+
+
+def test_speeds_are_compared_round_by_round_so_that_drift_hits_both() -> None:
+    rows = [row("fp32", 10, spread=0.5), row("bf16_pure", 8, spread=0.5)]
+    drifting = rounds_of("fp32", 10.0, 15.0, 20.0, 12.0) | rounds_of("bf16_pure", 8.0, 12.2, 15.9, 9.5)
+    (alone,) = advise(rows, {}, BUDGET).values()
+    (paired,) = advise(rows, {}, BUDGET, drifting).values()
+    assert alone.precision == "fp32"
+    assert paired.precision == "bf16_pure"
+
+
+def test_a_difference_that_rounds_do_not_agree_on_is_no_speedup() -> None:
+    rows = [row("fp32", 10, spread=0.01), row("bf16_pure", 8, spread=0.01)]
+    noisy = rounds_of("fp32", 10.0, 8.0, 10.0, 9.0) | rounds_of("bf16_pure", 8.0, 10.0, 7.0, 10.0)
+    (advice,) = advise(rows, {}, BUDGET, noisy).values()
+    assert advice.precision == "fp32"
+    assert "no speedup is certain" in advice.sentence
+
+
+def test_steps_skipped_in_any_round_count_against_a_precision() -> None:
+    rows = [row("fp32", 10, phase="training"), row("fp16_autocast", 2, phase="training")]
+    case_id = rows[1]["case_id"]
+    (rounds,) = rounds_of("fp16_autocast", 2.0, 2.0, skipped=3).values()
+    (advice,) = advise(rows, {}, BUDGET, {case_id: rounds}).values()
+    assert advice.precision == "fp32"
+    assert advice.column == "skipped_steps"
+    assert "GradScaler skipped 6 steps" in advice.sentence

@@ -80,15 +80,6 @@ def test_a_wider_confidence_gives_a_wider_interval():
     assert wider_low < low < high < wider_high
 
 
-def test_the_geometric_mean_of_a_ratio_and_its_inverse_is_one():
-    assert stats.geometric_mean([4.0, 0.25]) == pytest.approx(1.0)
-
-
-@pytest.mark.parametrize("values", [[], [1.0, 0.0], [1.0, -1.0], [1.0, math.nan]])
-def test_the_geometric_mean_is_undefined_for_none_and_what_is_not_positive(values):
-    assert math.isnan(stats.geometric_mean(values))
-
-
 def test_a_ratio_is_undefined_rather_than_infinite():
     found = stats.ratio([1.0, 1.0, 0.0, math.nan, 1.0, math.inf], [2.0, 0.0, 0.0, 1.0, math.nan, 1.0])
     assert found[0] == 0.5

@@ -154,8 +154,6 @@ def _installation(environment: "Environment") -> dict[str, str]:
         pairs[name] = f"not usable: {reason}"
     if environment.variables:
         pairs["variables"] = ", ".join(f"{name}={value}" for name, value in environment.variables.items())
-    for place, warning in enumerate(environment.warnings):
-        pairs["warning" + " " * place] = warning
     return {name: text for name, text in pairs.items() if text}
 
 

@@ -13,6 +13,7 @@ from ampbench.cli.printing import make_console, print_lines, print_text
 from ampbench.metrics import COLUMNS
 
 if TYPE_CHECKING:
+    from ampbench.records.measurements import Round
     from ampbench.store import StoredRun
 
 
@@ -32,7 +33,7 @@ def print_result(stored: "StoredRun", rows: Sequence[Row], format: OutputFormat,
         print_text(tables.csv_text(list(COLUMNS), ([row[name] for name in COLUMNS] for row in rows)))
     elif format is OutputFormat.MARKDOWN:
         groups, skipped = notes.without_common_skips(grouped(rows))
-        advice = advise(run_rows(stored), stored.divergence, budget)
+        advice = advise(run_rows(stored), stored.divergence, budget, _own_rounds(stored))
         said = [*_statements(stored, rows), *skipped]
         print_text("\n\n".join([tables.markdown(groups, advice), *said]))
     else:
@@ -45,13 +46,24 @@ def result_lines(stored: "StoredRun", rows: Sequence[Row], budget: Budget, width
     groups, skipped = notes.without_common_skips(grouped(rows))
     shown = [row for members in groups.values() for row in members]
     layouts = {phase: tables.lay_out(shown, phase, width) for phase in {group.phase for group in groups}}
-    lines = tables.result_lines(groups, advise(run_rows(stored), stored.divergence, budget), layouts)
+    lines = tables.result_lines(
+        groups, advise(run_rows(stored), stored.divergence, budget, _own_rounds(stored)), layouts
+    )
     remarks = dict.fromkeys((*_statements(stored, rows), *skipped), "") | dict.fromkeys(_legend(layouts), "dim")
     if lines:
         lines.append(Text())
     for remark, style in remarks.items():
         lines += tables.wrapped(remark, width, style)
     return [*lines, Text(f"run {stored.header.run}: {stored.path}")]
+
+
+def _own_rounds(stored: "StoredRun") -> dict[str, list["Round"]]:
+    """Return the rounds of each case without the control's."""
+    rounds: dict[str, list[Round]] = {}
+    for each in stored.rounds:
+        if not each.control:
+            rounds.setdefault(each.case_id, []).append(each)
+    return rounds
 
 
 def _statements(stored: "StoredRun", rows: Sequence[Row]) -> list[str]:

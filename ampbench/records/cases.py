@@ -28,7 +28,8 @@ class Case:
 
     `parameters` are the workload's resolved parameters without the batch size, which is None where a user's workload
     has no parameter of that name. `input_dtype` ("fp32") is the dtype floating inputs are given in. `scaler` is False
-    where `--no-scaler` took GradScaler out of fp16_autocast training.
+    where `--no-scaler` took GradScaler out of fp16_autocast training. `version` is the workload's and not part of the
+    id, so that records of two versions meet, and are seen to differ in it.
     """
 
     workload: str
@@ -42,6 +43,7 @@ class Case:
     input_dtype: str
     memory_format: str
     scaler: bool = True
+    version: int = 0
 
     @property
     def group(self) -> str:

@@ -53,7 +53,6 @@ class Environment:
     devices: list[DeviceDescription] = field(default_factory=list)
     unavailable: dict[str, str] = field(default_factory=dict)
     variables: dict[str, str] = field(default_factory=dict)
-    warnings: list[str] = field(default_factory=list)
 
     def device(self, type: str) -> DeviceDescription | None:
         """Return the description of the device `type`, None where this torch does not know it."""

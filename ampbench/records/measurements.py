@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 class Fitness:
     """How quiet the machine was during a round; None where the machine does not tell.
 
-    `steal_share` is the share of CPU time the hypervisor gave to others (0-1), `load` the number of other runnable
-    processes' load average over the last minute, `involuntary_switches` how often the kernel took the processor away,
+    `steal_share` is the share of CPU time the hypervisor gave to others (0-1), `load` the kernel's load average
+    over the last minute, `involuntary_switches` how often the kernel took the processor away,
     `frequency_hz` the CPU's clock, `temperature_celsius` and `accelerator_clock_hz` the accelerator's.
     """
 
@@ -27,7 +27,8 @@ class Round:
     `samples[b]` are the seconds per step of build `b`, each the mean over `steps_per_sample` steps. `server` numbers
     the server the process came from (children of one server share their luck). `control` marks the second of the two
     measurements of the run's control cell. `compile_seconds` is the time of the first, compiling call (path compiled
-    or traced). `items_per_step` is what throughput counts. `seconds` is what the round cost in all.
+    or traced). `items_per_step` is what throughput counts. `skipped_steps` counts samples in
+    which GradScaler, settled at `scaler_scale`, refused a step. `seconds` is what the round cost in all.
     """
 
     case_id: str
@@ -41,6 +42,7 @@ class Round:
     compile_seconds: float | None = None
     weights_digest: str
     scaler_scale: float | None = None
+    skipped_steps: int | None = None
     rss_peak_bytes: int | None = None
     fitness: Fitness = field(default_factory=Fitness)
     seconds: float

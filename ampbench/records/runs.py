@@ -32,9 +32,9 @@ class Selection:
 class Settings:
     """How a run measures: counts, times in seconds, sizes in bytes; `threads` 0 leaves torch's own choice."""
 
-    rounds: int = 5
+    rounds: int = 4
     builds: int = 3
-    min_run_seconds: float = 0.15
+    min_run_seconds: float = 0.1
     timeout_seconds: float = 300.0
     memory_limit_bytes: int | None = None
     max_seconds: float | None = None

@@ -23,6 +23,14 @@ START_SECONDS = 120.0
 GRACE_SECONDS = 30.0
 """A server enforces a request's time limit; one that has not answered this long after it is gone itself."""
 
+SERVER_VARIABLES = {
+    "PYTHONUNBUFFERED": "1",
+    "TORCHINDUCTOR_COMPILE_THREADS": "1",
+    "PYTORCH_NVML_BASED_CUDA_CHECK": "1",
+}
+"""What a server's environment adds: a crash loses no output, the compiler starts no process pool, and asking whether
+there is a GPU does not initialise its driver, which would break every worker forked afterwards."""
+
 
 class Channel(Protocol):
     """Serves requests one at a time."""
@@ -49,7 +57,7 @@ class ServerChannel:
             stdout=subprocess.PIPE,
             stderr=self._errors,
             start_new_session=True,  # Ctrl-C in the terminal is for the driver alone
-            env={**os.environ, "TORCHINDUCTOR_COMPILE_THREADS": "1", "PYTHONUNBUFFERED": "1"},
+            env={**os.environ, **SERVER_VARIABLES},
         )
         try:
             if self._line(START_SECONDS) != b"ready\n":
@@ -78,11 +86,6 @@ class ServerChannel:
                 case_id=request.case.case_id, stage=request.kind, cause="killed", message=f"the server ended: {words}"
             )
         )
-
-    @property
-    def alive(self) -> bool:
-        """Whether the server process still runs."""
-        return self._process.poll() is None
 
     def close(self) -> None:
         """End the server and its worker; waits for both."""

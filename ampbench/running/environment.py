@@ -21,5 +21,5 @@ def ask_environment(channel: Channel, threads: int = 0) -> Environment:
     """Return the environment that the workers of `channel` see; `threads` as in `Request`."""
     reply = channel.serve(Request(kind="environment", threads=threads, timeout_seconds=120.0))
     if reply.environment is None:
-        raise AmpbenchError(f"the environment could not be read: {reply.problem}")
+        raise AmpbenchError(reply.problem or "the environment cannot be read")
     return reply.environment

@@ -2,7 +2,7 @@
 
 import random
 from collections.abc import Container, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from ampbench.planning import PlannedCase
 from ampbench.records.requests import Request
@@ -40,27 +40,21 @@ def make_schedule(
 ) -> list[list[Task]]:
     """Return the tasks of `plan` that are not `done`, nor of a case that has `ended`, a list for each server.
 
-    The first server also serves the memory and divergence passes, whose workers are shared within a group of
-    precisions, so that one reference serves them all. Rounds on a CPU each get a process of their own; on an
-    accelerator one process serves a round of all cases, so that its context is paid for once. Case order within a
-    round is drawn from `settings.schedule_seed`.
+    The first server also serves the memory and divergence passes. Divergence passes share a worker within a group of
+    precisions, so that one reference serves them all. Rounds and memory passes on a CPU each get a process of their
+    own (torch's allocation record is exact in the first session of a process alone); on an accelerator one process
+    serves a round of all cases, so that its context is paid for once. The order within a round is drawn from
+    `settings.schedule_seed`: tables in random order, and the precisions of a table next to each other in random order,
+    so that what disturbs the machine for some seconds disturbs all that are compared.
     """
     runnable = [planned for planned in plan if not planned.skip]
     control = control_case(plan)
     servers: list[list[Task]] = []
     for number in range(settings.rounds):
         tasks = _passes(runnable) if number == 0 else []
-        entries = [(planned, False) for planned in runnable]
-        if control is not None:
-            entries.append((control, True))
-        random.Random(f"{settings.schedule_seed}/{number}").shuffle(entries)
-        entries.sort(key=lambda entry: entry[0].case.device)  # stable: devices apart, shuffled within
-        before = ""
-        for planned, is_control in entries:
-            device = planned.case.device
-            tasks.append(Task("round", planned, number, is_control, fresh=device == "cpu" or device != before))
-            before = device
-        servers.append([task for task in tasks if task.key not in done and task.planned.case.case_id not in ended])
+        tasks += _rounds(runnable, control, number, random.Random(f"{settings.schedule_seed}/{number}"))
+        left = [task for task in tasks if task.key not in done and task.planned.case.case_id not in ended]
+        servers.append(_with_processes(left))
     return [tasks for tasks in servers if tasks]
 
 
@@ -93,6 +87,37 @@ def _passes(runnable: list[PlannedCase]) -> list[Task]:
     tasks = []
     for members in groups.values():
         ordered = sorted(members, key=lambda planned: planned.case.phase)
-        kinds = [(kind, planned) for kind in ("memory", "divergence") for planned in ordered]
-        tasks += [Task(kind, planned, fresh=place == 0) for place, (kind, planned) in enumerate(kinds)]
+        tasks += [Task(kind, planned) for kind in ("memory", "divergence") for planned in ordered]
     return tasks
+
+
+def _rounds(runnable: list[PlannedCase], control: PlannedCase | None, number: int, draw: random.Random) -> list[Task]:
+    tables: dict[tuple[str, str, str, str], list[Task]] = {}
+    for planned in runnable:
+        case = planned.case
+        table = tables.setdefault((case.device, case.group, case.phase, case.path), [])
+        table.append(Task("round", planned, number))
+        if planned is control:
+            table.append(Task("round", planned, number, control=True))
+    shuffled = list(tables.items())
+    draw.shuffle(shuffled)
+    shuffled.sort(key=lambda table: table[0][0])  # stable: devices apart, shuffled within
+    for _, tasks in shuffled:
+        draw.shuffle(tasks)
+    return [task for _, tasks in shuffled for task in tasks]
+
+
+def _with_processes(tasks: list[Task]) -> list[Task]:
+    """Return `tasks` with `fresh` set where one may not be served by the process of the task before it."""
+    before = [None, *tasks]
+    return [replace(task, fresh=not _may_share(last, task)) for last, task in zip(before, tasks, strict=False)]
+
+
+def _may_share(last: Task | None, task: Task) -> bool:
+    if last is None or last.planned.case.device != task.planned.case.device:
+        return False
+    if task.planned.case.device == "cpu" and task.kind != "divergence":
+        return False
+    if task.kind == "round":
+        return last.kind == "round"
+    return last.kind != "round" and last.planned.case.group == task.planned.case.group

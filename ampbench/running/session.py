@@ -95,6 +95,10 @@ def measure(prepared: Prepared, writer: RunWriter, watch: Watch) -> str:
         )
     except KeyboardInterrupt:
         ended = "interrupted"
+    except NothingToRunError as error:  # a server that cannot start any more
+        writer.append(Footer(ended="interrupted", finished_at=now()))
+        hint = f"everything measured is kept; ampbench run --resume {writer.path.stem} goes on"
+        raise NothingToRunError(f"{error}; {hint}") from error
     writer.append(Footer(ended=ended, finished_at=now()))
     return ended
 

@@ -85,7 +85,7 @@ def digest(tensors: Iterator[tuple[str, torch.Tensor]]) -> str:
     sha = hashlib.sha256()
     for name, tensor in tensors:
         sha.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}\n".encode())
-        data = tensor.detach().contiguous().reshape(-1)
+        data = tensor.detach().cpu().contiguous().reshape(-1)
         if data.numel():
             sha.update(data.view(torch.uint8).numpy().data)
     return sha.hexdigest()[:16]

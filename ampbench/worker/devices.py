@@ -14,7 +14,7 @@ import torch
 
 from ampbench.errors import UsageError
 
-TIMER_RESOLUTION_SECONDS = {"cpu": 1e-7}
+CLOCK_SECONDS = 1e-7
 """The cost of reading the clock once: `perf_counter` takes 40-100 ns on the machines seen."""
 EVENT_RESOLUTION_SECONDS = 1e-6
 """Device events resolve about half a microsecond (CUDA's page on cudaEventElapsedTime); twice that is assumed."""
@@ -49,7 +49,7 @@ class Cpu:
     """The CPU: its work is done when a call returns, and its allocator does not count (see `memory`)."""
 
     type = "cpu"
-    timer_seconds = TIMER_RESOLUTION_SECONDS["cpu"]
+    timer_seconds = CLOCK_SECONDS
 
     def seconds(self, step: Callable[[], object], count: int) -> float:
         """Return the seconds that `count` steps take."""

@@ -4,6 +4,7 @@ Norms are Euclidean and taken in fp64 on the CPU or device where the values lie.
 |x - r| / |r|; cosine similarity x.r / (|x| |r|).
 """
 
+import contextlib
 import dataclasses
 import math
 from collections.abc import Iterator, Mapping
@@ -44,21 +45,23 @@ class References:
 
     def __init__(self) -> None:
         self._key: tuple[str, ...] = ()
-        self._numbers: tuple[StepNumbers, StepNumbers, str] | None = None
+        self._numbers: tuple[StepNumbers, StepNumbers | None, str] | None = None
 
-    def of(self, workload: Workload, case: Case, device: Device) -> tuple[StepNumbers, StepNumbers, str]:
-        """Return (the fp64 step, the fp32 step on the device, the reference's device) for the group of `case`."""
-        key = (case.group, case.device, case.phase)
+    def of(self, workload: Workload, case: Case, device: Device) -> tuple[StepNumbers, StepNumbers | None, str]:
+        """Return (the fp64 step, the fp32 step on the device, the reference's device) for the group of `case`.
+
+        The fp32 step is None where it does not fit into the device's memory. Raises `torch.OutOfMemoryError` where the
+        reference does not.
+        """
+        key = (weights_digest(workload), inputs_digest(workload), case.group, case.device, case.phase)
         if key != self._key or self._numbers is None:
             self._numbers = None
+            device.release()
             where = device if has_float64(device) else Cpu()
-            try:
-                reference = run_step(workload, case, where, keep=where, reference=True)
-            except torch.OutOfMemoryError:
-                device.release()
-                where = Cpu()
-                reference = run_step(workload, case, where, keep=where, reference=True)
-            fp32 = run_step(workload, case, device, keep=where, precision=BASELINE)
+            reference = run_step(workload, case, where, keep=where, reference=True)
+            fp32: StepNumbers | None = None
+            with contextlib.suppress(torch.OutOfMemoryError):
+                fp32 = run_step(workload, case, device, keep=where, precision=BASELINE)
             self._key, self._numbers = key, (reference, fp32, where.type)
         return self._numbers
 
@@ -66,8 +69,9 @@ class References:
 def measure_divergence(workload: Workload, case: Case, device: Device, references: References) -> Divergence:
     """Return how far one step of `case` lies from the same step in fp64."""
     reference, fp32, where = references.of(workload, case, device)
-    is_baseline = case.precision == BASELINE and case.path == "eager"
-    numbers = fp32 if is_baseline else run_step(workload, case, device, keep=device if where == device.type else Cpu())
+    is_baseline = fp32 is not None and case.precision == BASELINE and case.path == "eager"
+    keep = device if where == device.type else Cpu()
+    numbers = fp32 if fp32 is not None and is_baseline else run_step(workload, case, device, keep=keep)
     outputs = compare(numbers.outputs, reference.outputs)
     notes = [*numbers.notes, *outputs.notes]
     rounding = getattr(torch, PRECISIONS[case.precision].rounding)
@@ -84,7 +88,7 @@ def measure_divergence(workload: Workload, case: Case, device: Device, reference
         output_cosine=outputs.cosine,
         output_nonfinite=outputs.nonfinite,
         output_floor_rel_l2=compare(rounded, reference.outputs).rel_l2,
-        output_fp32_rel_l2=compare(fp32.outputs, reference.outputs).rel_l2,
+        output_fp32_rel_l2=compare(fp32.outputs, reference.outputs).rel_l2 if fp32 is not None else None,
         argmax_agreeing=agreeing,
         argmax_decisions=decisions,
         notes=notes,
@@ -94,6 +98,7 @@ def measure_divergence(workload: Workload, case: Case, device: Device, reference
     if numbers.loss is None or not math.isfinite(numbers.loss):
         notes.append("the loss is not finite")
     gradients = compare(list(numbers.gradients.values()), [reference.gradients[name] for name in numbers.gradients])
+    notes += [f"gradients: {note}" for note in gradients.notes]
     worst = worst_gradient(numbers.gradients, reference.gradients)
     return dataclasses.replace(
         found,
@@ -126,8 +131,10 @@ def run_step(
 ) -> StepNumbers:
     """Run one step of `case` (as the fp64 reference, or in another precision) and return its numbers on device `keep`.
 
-    Dropout layers are switched off: two precisions draw different masks, whose distance says nothing about precision.
+    Dropout is switched off: two precisions draw different masks, whose distance says nothing about precision. What else
+    is random draws from the same seed.
     """
+    torch.manual_seed(0)
     row = None if reference else PRECISIONS[precision or case.precision]
     with precision_flags(row):
         step = Step(workload, case, device, reference=reference, precision=precision)
@@ -298,12 +305,19 @@ def _kept_one(tensor: torch.Tensor, keep: Device) -> torch.Tensor:
 
 
 def _switch_off_dropout(module: torch.nn.Module) -> bool:
-    layers = [
-        layer for layer in module.modules() if isinstance(layer, torch.nn.modules.dropout._DropoutNd) and layer.p > 0
-    ]
-    for layer in layers:
-        layer.eval()
-    return bool(layers)
+    """Switch off dropout, as a layer or inside attention and recurrent modules, and torchvision's stochastic depth.
+
+    Return whether any was on.
+    """
+    found = False
+    for layer in module.modules():
+        if isinstance(layer, torch.nn.modules.dropout._DropoutNd) or type(layer).__name__ == "StochasticDepth":
+            found |= bool(layer.p)
+            layer.eval()
+        elif isinstance(layer, torch.nn.MultiheadAttention | torch.nn.RNNBase):
+            found |= bool(layer.dropout)
+            layer.dropout = 0.0
+    return found
 
 
 def _finite(value: float | None) -> float | None:

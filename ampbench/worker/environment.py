@@ -13,6 +13,7 @@ import torch
 
 from ampbench.precisions import SHORT_DTYPES
 from ampbench.records.environments import DeviceDescription, Environment
+from ampbench.running.channel import SERVER_VARIABLES
 
 VARIABLE_PREFIXES = (
     "OMP_",
@@ -68,7 +69,7 @@ def read_environment() -> Environment:
         variables={
             name: value
             for name, value in sorted(os.environ.items())
-            if name.startswith(VARIABLE_PREFIXES) or name in VARIABLE_NAMES
+            if (name.startswith(VARIABLE_PREFIXES) or name in VARIABLE_NAMES) and name not in SERVER_VARIABLES
         },
     )
 

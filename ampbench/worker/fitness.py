@@ -11,7 +11,7 @@ from ampbench.records.measurements import Fitness
 from ampbench.worker.devices import Device
 
 
-class Watch:
+class FitnessWatch:
     """The machine's counters at the start of a round; `seen` compares them with now."""
 
     def __init__(self, device: Device):

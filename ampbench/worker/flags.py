@@ -16,7 +16,9 @@ def _switches(tf32: bool) -> list[tuple[Any, str, bool]]:
     nothing. `cudnn.benchmark` stays off, because it would choose other kernels from one process to the next.
     """
     matmul, cudnn = torch.backends.cuda.matmul, torch.backends.cudnn
+    onednn = [(torch.backends.mkldnn, "allow_tf32", tf32)] if torch.xpu.is_available() else []
     return [
+        *onednn,
         (cudnn, "allow_tf32", tf32),
         (matmul, "allow_fp16_reduced_precision_reduction", True),
         (matmul, "allow_bf16_reduced_precision_reduction", True),

@@ -1,5 +1,7 @@
 """Requests to replies: what one worker process does with one piece of work."""
 
+import contextlib
+import dataclasses
 import random
 import time
 import traceback
@@ -13,12 +15,13 @@ import ampbench
 from ampbench.errors import AmpbenchError, WorkloadError
 from ampbench.precisions import PRECISIONS
 from ampbench.records.cases import Case, WorkloadSource
+from ampbench.records.divergences import Divergence
 from ampbench.records.measurements import Failure, Round, Skip
 from ampbench.records.requests import Reply, Request
 from ampbench.worker.devices import Device, open_device
 from ampbench.worker.divergence import References, measure_divergence, weights_digest
 from ampbench.worker.environment import read_environment
-from ampbench.worker.fitness import Watch
+from ampbench.worker.fitness import FitnessWatch
 from ampbench.worker.flags import precision_flags
 from ampbench.worker.memory import measure_memory, rss_bytes
 from ampbench.worker.placement import Placement
@@ -37,6 +40,7 @@ class Worker:
     def __init__(self) -> None:
         self._built: tuple[str, Workload] | None = None
         self._references = References()
+        self._fitting: dict[str, int] = {}
 
     def serve(self, request: Request) -> Reply:
         """Return the reply to `request`; an exception in the workload becomes a failure, in its making a problem."""
@@ -63,21 +67,37 @@ class Worker:
         reason = cannot_run(case)
         if reason:
             return Reply(skip=Skip(case_id=case.case_id, reason=reason))
-        workload = self._workload(request.source, case, request.seed)
+        if request.kind == "divergence":
+            return Reply(divergence=self._divergence(request.source, case, device, request.seed))
+        workload = self._workload(request.source, case, request.seed, case.batch_size)
         with precision_flags(PRECISIONS[case.precision]):
-            match request.kind:
-                case "memory":
-                    return Reply(memory=measure_memory(workload, case, device))
-                case "divergence":
-                    return Reply(divergence=measure_divergence(workload, case, device, self._references))
-                case "round":
-                    return Reply(round=measure_round(workload, request, device))
-        raise ValueError(f"unknown kind of request: {request.kind}")
+            if request.kind == "memory":
+                return Reply(memory=measure_memory(workload, case, device))
+            self._references = References()  # what the passes kept must not weigh on what is timed
+            return Reply(round=measure_round(workload, request, device))
 
-    def _workload(self, source: WorkloadSource, case: Case, seed: int) -> Workload:
+    def _divergence(self, source: WorkloadSource, case: Case, device: Device, seed: int) -> Divergence:
+        """Return the divergence of `case`, on as much of its batch as the fp64 reference leaves room for."""
+        size = self._fitting.get(case.group, case.batch_size)
+        while True:
+            workload = self._workload(source, case, seed, size)
+            with contextlib.suppress(torch.OutOfMemoryError):
+                found = measure_divergence(workload, case, device, self._references)
+                if size is None or size == case.batch_size:
+                    return found
+                note = f"compared on a batch of {size}: in fp64, {case.batch_size} do not fit into the memory"
+                return dataclasses.replace(found, notes=[*found.notes, note])
+            if not size or size == 1:
+                raise torch.OutOfMemoryError("not even a batch of one fits into the memory in fp64")
+            size = max(1, size // 4)
+            self._fitting[case.group] = size
+            self._references = References()
+            device.release()
+
+    def _workload(self, source: WorkloadSource, case: Case, seed: int, batch_size: int | None) -> Workload:
         parameters = dict(case.parameters)
-        if case.batch_size is not None:
-            parameters["batch_size"] = case.batch_size
+        if batch_size is not None:
+            parameters["batch_size"] = batch_size
         key = f"{source} {sorted(parameters.items())} {seed}"
         if self._built is None or self._built[0] != key:
             self._built = None
@@ -94,7 +114,8 @@ def measure_round(workload: Workload, request: Request, device: Device) -> Round
     timings = []
     compile_seconds: float | None = None
     settled: dict[str, Any] | None = None
-    watch = Watch(device)
+    skipped = 0
+    watch = FitnessWatch(device)
     for build in range(request.builds):
         placement.move()
         step = Step(workload, case, device)
@@ -112,6 +133,9 @@ def measure_round(workload: Workload, request: Request, device: Device) -> Round
                 warm=build > 0 or step.training,
             )
         timings.append(timing)
+        if step.training:
+            step.restore()  # counts a step that the last sample skipped
+        skipped += step.skipped_steps
         del step
         device.release()
     return Round(
@@ -126,6 +150,7 @@ def measure_round(workload: Workload, request: Request, device: Device) -> Round
         compile_seconds=compile_seconds,
         weights_digest=weights_digest(workload),
         scaler_scale=settled["scale"] if settled else None,
+        skipped_steps=skipped if settled else None,
         rss_peak_bytes=rss_bytes("VmHWM"),
         fitness=watch.seen(),
         seconds=time.perf_counter() - started,

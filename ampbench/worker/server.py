@@ -18,6 +18,7 @@ import socket
 import sys
 import tempfile
 import time
+from collections.abc import Iterable
 from pathlib import Path
 from typing import IO, Any
 
@@ -35,12 +36,14 @@ LAST_LINES = 4
 class WorkerProcess:
     """A forked worker: its pid, the socket to it, and the file its output goes to."""
 
-    def __init__(self) -> None:
+    def __init__(self, private_descriptors: Iterable[int] = ()) -> None:
         self.output: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115 - lives as long as the worker
         ours, theirs = socket.socketpair()
         self.pid = os.fork()
         if self.pid == 0:
             ours.close()
+            for descriptor in private_descriptors:
+                os.close(descriptor)  # the driver must see these closed when the server ends, whatever a worker left
             _become_worker(theirs, self.output)
         theirs.close()
         self.socket = ours
@@ -49,7 +52,7 @@ class WorkerProcess:
     def stop(self) -> int:
         """Kill the worker if it still runs and return its wait status."""
         with contextlib.suppress(ProcessLookupError):
-            os.kill(self.pid, signal.SIGKILL)
+            os.killpg(self.pid, signal.SIGKILL)
         return self.collect()
 
     def collect(self) -> int:
@@ -70,8 +73,9 @@ class WorkerProcess:
 class Server:
     """Serves requests, one at a time, by the current worker."""
 
-    def __init__(self, requests_descriptor: int):
+    def __init__(self, requests_descriptor: int, replies_descriptor: int):
         self._requests = requests_descriptor
+        self._private = (requests_descriptor, replies_descriptor)
         self._worker: WorkerProcess | None = None
 
     def serve(self, request: Request) -> Reply:
@@ -79,7 +83,7 @@ class Server:
         if request.fresh:
             self.drop()
         if self._worker is None:
-            self._worker = WorkerProcess()
+            self._worker = WorkerProcess(self._private)
         reply = self._supervise(self._worker, request)
         if reply.failure is not None or reply.problem is not None:
             self.drop()
@@ -126,15 +130,16 @@ class Server:
         if os.WIFSIGNALED(status):
             number = os.WTERMSIG(status)
             cause = "killed" if number == signal.SIGKILL else "crash"
-            return end_reply(request, cause, f"ended by signal {signal.Signals(number).name}", worker.last_lines())
+            names = {known.value: known.name for known in signal.Signals}
+            return end_reply(request, cause, f"ended by signal {names.get(number, number)}", worker.last_lines())
         return end_reply(request, "crash", f"ended with status {os.WEXITSTATUS(status)}", worker.last_lines())
 
 
 def end_reply(request: Request, cause: str, message: str, lines: list[str]) -> Reply:
     """Return what to say of a worker that ended without a reply of its own."""
     if request.case is None:
-        name = request.source.name if request.source else "the environment"
-        return Reply(problem=f"workload {name} cannot be built: {cause}: {message}{' | ' + lines[-1] if lines else ''}")
+        what = f"workload {request.source.name} cannot be built" if request.source else "the environment cannot be read"
+        return Reply(problem=f"{what}: {cause}: {message}{' | ' + lines[-1] if lines else ''}")
     return Reply(
         failure=Failure(case_id=request.case.case_id, stage=request.kind, cause=cause, message=message, frames=lines)
     )
@@ -166,7 +171,7 @@ def main() -> None:
     gc.freeze()
     replies.write(b"ready\n")
     replies.flush()
-    server = Server(requests_descriptor)
+    server = Server(requests_descriptor, replies.fileno())
     with os.fdopen(requests_descriptor, "rb") as requests:
         while line := requests.readline():
             reply = server.serve(msgspec.json.decode(line, type=Request))
@@ -178,6 +183,7 @@ def main() -> None:
 def _become_worker(channel: socket.socket, output: IO[bytes]) -> Any:
     """Turn this forked process into a worker: serve the socket until it closes, then end without clean-up."""
     try:
+        os.setpgid(0, 0)  # whatever the workload starts ends with it
         with contextlib.suppress(OSError, AttributeError):
             ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
         with contextlib.suppress(OSError):

@@ -3,6 +3,7 @@
 import importlib
 import importlib.util
 import inspect
+import math
 import random
 import sys
 import traceback
@@ -145,6 +146,15 @@ def _checked(name: str, returned: object) -> Workload:
         raise WorkloadError(f"workload {name}: the module is {_kind(returned.module)}; expected a torch.nn.Module")
     if returned.loss is not None and not callable(returned.loss):
         raise WorkloadError(f"workload {name}: the loss is {_kind(returned.loss)}; expected a function or None")
+    if returned.optimizer is not None and not callable(returned.optimizer):
+        raise WorkloadError(
+            f"workload {name}: the optimizer is {_kind(returned.optimizer)}; expected a function or None"
+        )
+    if isinstance(returned.version, bool) or not isinstance(returned.version, int):
+        raise WorkloadError(f"workload {name}: the version is {returned.version!r}; expected a whole number")
+    items = returned.items_per_step
+    if items is not None and not (isinstance(items, int | float) and 0 < items < math.inf):
+        raise WorkloadError(f"workload {name}: items_per_step is {items!r}; expected a number above 0")
     batches = batches_of(returned.inputs)
     if not batches:
         raise WorkloadError(f"workload {name}: the list of batches is empty")
@@ -153,8 +163,12 @@ def _checked(name: str, returned: object) -> Workload:
             raise WorkloadError(
                 f"workload {name}: an input is {_kind(batch)}; expected a tensor, a tuple or a dict of inputs"
             )
-    if isinstance(returned.inputs, list) and returned.targets is not None and len(returned.targets) != len(batches):
-        raise WorkloadError(f"workload {name}: {len(batches)} batches of inputs but {len(returned.targets)} of targets")
+    if isinstance(returned.inputs, list) and returned.targets is not None:
+        if not isinstance(returned.targets, list):
+            raise WorkloadError(f"workload {name}: inputs are a list of batches, so targets must be a list too")
+        if len(returned.targets) != len(batches):
+            counts = f"{len(batches)} batches of inputs but {len(returned.targets)} of targets"
+            raise WorkloadError(f"workload {name}: {counts}")
     for label, tensor in [*returned.module.named_parameters(), *returned.module.named_buffers()]:
         if tensor.device.type != "cpu":
             raise WorkloadError(

@@ -70,21 +70,25 @@ class Step:
             self.module.eval()
         self._use(self.module)
         self._saved: list[tuple[torch.Tensor, torch.Tensor]] = []
+        self._saved_values: list[tuple[dict[Any, Any], Any, Any]] = []
         self._saved_scaler: dict[str, Any] = {}
+        self.skipped_steps = 0
 
     def prepare_path(self, path: str) -> float | None:
         """Compile or trace the network for `path`, run it once, and return the seconds that took; None for eager."""
         if path == "eager":
             return None
-        start = perf_counter()
         if path == "compiled":
-            self._use(torch.compile(self.module))
-        else:
-            self._use(self._traced())
+            torch.compiler.reset()  # one process may compile many networks, and torch gives up after eight of a class
+        start = perf_counter()
+        forward = torch.compile(self.module) if path == "compiled" else self._traced()
+        self._use(forward)
         with self.mode():
             self.run()
         self.device.synchronize()
-        return perf_counter() - start
+        seconds = perf_counter() - start
+        self._use(forward)  # the first batch comes first again
+        return seconds
 
     def mode(self) -> AbstractContextManager[Any]:
         """Return what a user holds around a loop of steps: `torch.inference_mode`, as PyTorch advises, or nothing."""
@@ -133,19 +137,29 @@ class Step:
     def save(self) -> None:
         """Remember weights, buffers, optimizer and scaler state; `restore` puts them back."""
         live = [*self.module.parameters(), *self.module.buffers()]
-        if self.optimizer is not None:
-            for state in self.optimizer.state.values():
-                live += [value for value in state.values() if isinstance(value, torch.Tensor)]
+        self._saved_values = []
+        for state in self.optimizer.state.values() if self.optimizer is not None else ():
+            for key, value in state.items():
+                if isinstance(value, torch.Tensor):
+                    live.append(value)
+                else:
+                    self._saved_values.append((state, key, copy.deepcopy(value)))
         self._saved = [(tensor, tensor.detach().clone()) for tensor in live]
         if self.scaler is not None:
             self._saved_scaler = self.scaler.state_dict()
 
     def restore(self) -> None:
-        """Put back what `save` remembered, in place, so that the next step is the same as the first after it."""
+        """Put back what `save` remembered, in place, so that the next step is the same as the first after it.
+
+        `skipped_steps` grows by one where GradScaler has lowered its scale since, that is, refused a step.
+        """
         with torch.no_grad():
             for tensor, saved in self._saved:
                 tensor.copy_(saved)
+        for state, key, value in self._saved_values:
+            state[key] = copy.deepcopy(value)
         if self.scaler is not None:
+            self.skipped_steps += self.scaler.get_scale() < self._saved_scaler["scale"]
             self.scaler.load_state_dict(self._saved_scaler)
         self._turn = 0
 
@@ -217,7 +231,7 @@ class Step:
                 return leaf
             dtype = storage if leaf.is_floating_point() else leaf.dtype
             layout = torch.channels_last if self._channels_last and leaf.ndim == 4 else torch.preserve_format
-            return leaf.to(device=self.device.type, dtype=dtype, copy=True, memory_format=layout)
+            return leaf.detach().to(device=self.device.type, dtype=dtype, copy=True, memory_format=layout)
 
         return pytree.tree_map(place, tree)
 

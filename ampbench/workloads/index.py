@@ -292,13 +292,6 @@ WORKLOADS: dict[str, WorkloadSpec] = {
 """Every built-in workload by name, family by family, in the order of tables."""
 
 
-def find_workload(name: str) -> WorkloadSpec:
-    """Return the built-in workload called `name`; `UnknownNameError`, with the nearest names, for anything else."""
-    if name not in WORKLOADS:
-        raise UnknownNameError("workload", name, WORKLOADS)
-    return WORKLOADS[name]
-
-
 def resolve_parameters(
     spec: WorkloadSpec, preset: str, overrides: Mapping[str, ParameterValue] | None = None
 ) -> dict[str, ParameterValue]:

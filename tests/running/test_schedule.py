@@ -46,11 +46,12 @@ def test_one_cell_is_measured_twice_as_the_control() -> None:
     assert control_case([planned(skip="no")]) is None
 
 
-def test_passes_come_first_and_share_a_process_within_a_group() -> None:
+def test_passes_come_first_and_divergences_share_a_process_within_a_group() -> None:
     first = make_schedule(PLAN, SETTINGS)[0]
     passes = [task for task in first if task.kind != "round"]
     assert first[: len(passes)] == passes
-    assert [task.fresh for task in passes] == [True] + [False] * (2 * len(PLAN) - 1)
+    assert [task.kind for task in passes] == ["memory"] * len(PLAN) + ["divergence"] * len(PLAN)
+    assert [task.fresh for task in passes] == [True] * len(PLAN) + [False] * len(PLAN)
     assert {(task.kind, task.planned.case.case_id) for task in passes} == {
         (kind, each.case.case_id) for kind in ("memory", "divergence") for each in PLAN
     }

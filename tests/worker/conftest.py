@@ -1,11 +1,12 @@
 """Small networks and cases for the worker's tests."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import pytest
 import torch
 
 from ampbench.records.cases import Case
+from ampbench.running.channel import ServerChannel
 from ampbench.workload import Workload
 
 
@@ -44,3 +45,11 @@ def classifier() -> Workload:
         loss=torch.nn.functional.cross_entropy,
         optimizer=lambda parameters: torch.optim.SGD(parameters, lr=0.1, momentum=0.9),
     )
+
+
+@pytest.fixture(scope="module")
+def channel() -> Iterator[ServerChannel]:
+    """A server of real processes, for a whole module."""
+    opened = ServerChannel()
+    yield opened
+    opened.close()

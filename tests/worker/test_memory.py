@@ -1,14 +1,73 @@
+"""The allocation record is exact once in a process, so every measurement here has a process of its own."""
+
+import subprocess
+import sys
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
+
+from ampbench.records.cases import Case, WorkloadSource
+from ampbench.records.measurements import MemoryPass
+from ampbench.records.requests import Request
+from ampbench.running.channel import ServerChannel
+from ampbench.worker.memory import peak_of, rss_bytes
+
+NETWORKS = """
 import torch
+from ampbench import Workload
 
-from ampbench.records.cases import Case
-from ampbench.worker.devices import Cpu
-from ampbench.worker.memory import cpu_peak_bytes, measure_memory, peak_of, rss_bytes
-from ampbench.workload import Workload
+def linear():
+    return Workload(module=torch.nn.Linear(100, 50), inputs=torch.randn(8, 100),
+                    loss=lambda output: output.square().mean(), optimizer=torch.optim.Adam)
 
-MakeCase = Callable[..., Case]
+def two_blocks():
+    class Known(torch.nn.Module):
+        def forward(self, x):
+            y = x + 1
+            return (y * 2).sum()
+    return Known(), torch.ones(256, 256)
+
+def norms():
+    layers = [torch.nn.Linear(16, 32), torch.nn.BatchNorm1d(32), torch.nn.ReLU(), torch.nn.Linear(32, 4)]
+    return Workload(module=torch.nn.Sequential(*layers), inputs=torch.randn(8, 16), loss=lambda output: output.sum())
+"""
+BOTH_RECORDS = """
+import sys, torch
+from ampbench.worker.memory import cpu_peak_bytes, peak_of
+torch.manual_seed(0)
+network = torch.nn.Sequential(torch.nn.Conv2d(3, 16, 3), torch.nn.ReLU(), torch.nn.Conv2d(16, 8, 3))
+image = torch.randn(2, 3, 32, 32)
+def call():
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        network(image).float().sum().backward()
+    network.zero_grad(set_to_none=True)
+call()
+if sys.argv[1] == "ours":
+    print(cpu_peak_bytes(call))
+else:
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU], profile_memory=True) as profiler:
+        call()
+    events = [event for event in profiler.profiler.kineto_results.events() if event.name() == "[memory]"]
+    print(peak_of(event.nbytes() for event in sorted(events, key=lambda event: event.start_ns())))
+"""
+
+Measure = Callable[..., MemoryPass]
+
+
+@pytest.fixture
+def measure(channel: ServerChannel, tmp_path: Path, case: Callable[..., Case]) -> Measure:
+    path = tmp_path / "networks.py"
+    path.write_text(NETWORKS)
+
+    def measure(function: str, precision: str = "fp32", phase: str = "inference") -> MemoryPass:
+        source = WorkloadSource(name=function, family="user", module=str(path), function=function, builtin=False)
+        planned = case(precision, phase, workload=function, batch_size=None)
+        reply = channel.serve(Request(kind="memory", source=source, case=planned, threads=1))
+        assert reply.memory is not None, reply
+        return reply.memory
+
+    return measure
 
 
 def test_the_peak_is_the_highest_running_sum() -> None:
@@ -17,44 +76,23 @@ def test_the_peak_is_the_highest_running_sum() -> None:
     assert peak_of([]) == 0
 
 
-def test_the_peak_of_a_known_computation_is_exact() -> None:
-    x = torch.ones(256, 256)
-
-    def call() -> torch.Tensor:
-        y = x + 1  # 256 KiB, alive until the end
-        z = y * 2  # 256 KiB more
-        return z.sum()
-
-    call()
-    assert cpu_peak_bytes(call) == pytest.approx(2 * 256 * 256 * 4, abs=256)
+def test_the_peak_of_a_known_computation_is_exact(measure: Measure) -> None:
+    found = measure("two_blocks")
+    block = 256 * 256 * 4
+    assert found.input_bytes == block
+    assert found.peak_bytes == pytest.approx(3 * block, abs=256)  # the input, x + 1, and its double
 
 
 def test_the_record_agrees_with_kineto() -> None:
-    torch.manual_seed(0)
-    network = torch.nn.Sequential(torch.nn.Conv2d(3, 16, 3), torch.nn.ReLU(), torch.nn.Conv2d(16, 8, 3))
-    image = torch.randn(2, 3, 32, 32)
-
-    def call() -> None:
-        with torch.autocast("cpu", dtype=torch.bfloat16):
-            network(image).float().sum().backward()
-        network.zero_grad(set_to_none=True)
-
-    call()
-    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU], profile_memory=True) as profiler:
-        call()
-    events = [event for event in profiler.profiler.kineto_results.events() if event.name() == "[memory]"]
-    expected = peak_of(event.nbytes() for event in sorted(events, key=lambda event: event.start_ns()))
-    assert cpu_peak_bytes(call) == expected
-
-
-def test_parts_are_told_apart_and_fit_into_the_peak(case: MakeCase) -> None:
-    workload = Workload(
-        module=torch.nn.Linear(100, 50),
-        inputs=torch.randn(8, 100),
-        loss=lambda output: output.square().mean(),
-        optimizer=torch.optim.Adam,
+    ours, kineto = (
+        subprocess.run([sys.executable, "-c", BOTH_RECORDS, which], capture_output=True, text=True, check=True).stdout
+        for which in ("ours", "kineto")
     )
-    found = measure_memory(workload, case("fp32", "training"), Cpu())
+    assert int(ours) == int(kineto) > 0
+
+
+def test_parts_are_told_apart_and_fit_into_the_peak(measure: Measure) -> None:
+    found = measure("linear", phase="training")
     weights = (100 * 50 + 50) * 4
     assert found.source == "profiler"
     assert found.parameter_bytes == weights
@@ -66,23 +104,24 @@ def test_parts_are_told_apart_and_fit_into_the_peak(case: MakeCase) -> None:
     assert found.rss_bytes > found.peak_bytes
 
 
-def test_inference_has_neither_gradients_nor_optimizer_state(case: MakeCase) -> None:
-    found = measure_memory(Workload(module=torch.nn.Linear(10, 10), inputs=torch.randn(2, 10)), case(), Cpu())
+def test_inference_has_neither_gradients_nor_optimizer_state(measure: Measure) -> None:
+    found = measure("linear")
     assert found.gradient_bytes is None
     assert found.optimizer_bytes is None
 
 
-def test_pure_half_halves_the_parameters(case: MakeCase, classifier: Workload) -> None:
-    full, half = (measure_memory(classifier, case(name), Cpu()) for name in ("fp32", "bf16_pure"))
-    assert half.parameter_bytes * 2 == full.parameter_bytes
+def test_pure_half_halves_the_parameters(measure: Measure) -> None:
+    assert measure("norms", "bf16_pure").parameter_bytes * 2 == measure("norms").parameter_bytes
 
 
-def test_the_same_case_has_the_same_peak_twice(case: MakeCase, classifier: Workload) -> None:
-    peaks = {measure_memory(classifier, case("bf16_autocast", "training"), Cpu()).peak_bytes for _ in range(3)}
-    assert len(peaks) == 1
+@pytest.mark.parametrize("precision", ["fp32", "bf16_autocast", "fp16_autocast"])
+def test_the_same_case_has_the_same_peak_every_time(measure: Measure, precision: str) -> None:
+    assert len({measure("norms", precision, "training").peak_bytes for _ in range(3)}) == 1
 
 
 def test_the_resident_set_is_that_of_a_process_with_torch() -> None:
+    import torch  # noqa: F401
+
     assert rss_bytes() > 50 * 2**20
     assert rss_bytes("VmHWM") >= rss_bytes()
     assert rss_bytes("NoSuchField") is None

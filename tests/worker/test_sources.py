@@ -21,6 +21,12 @@ def whole():
     return Workload(module=torch.nn.Conv2d(3, 4, 3), inputs=torch.randn(2, 3, 8, 8), items_per_step=7, version=3)
 """
 
+WHOLE = """
+import torch
+from ampbench import Workload
+def f(): return Workload(module=torch.nn.ReLU(), inputs=[torch.ones(2)], {})
+"""
+
 
 def source_of(folder: Path, text: str, function: str) -> WorkloadSource:
     path = folder / f"net_{abs(hash(text))}.py"
@@ -76,6 +82,11 @@ def test_items_default_to_the_length_of_the_first_input(tmp_path: Path) -> None:
             "f",
             r"weight is torch.float16",
         ),
+        (WHOLE.format("version='1.2'"), "f", r"the version is '1.2'; expected a whole number"),
+        (WHOLE.format("items_per_step=float('nan')"), "f", r"items_per_step is nan; expected a number above 0"),
+        (WHOLE.format("optimizer=3"), "f", r"the optimizer is int; expected a function or None"),
+        (WHOLE.format("targets=torch.ones(2)"), "f", r"targets must be a list too"),
+        (WHOLE.format("targets=[1, 2]"), "f", r"1 batches of inputs but 2 of targets"),
         ("import torch\ndef f(width): return torch.nn.ReLU(), torch.ones(2)\n", "f", r"'width' needs a default"),
     ],
 )
