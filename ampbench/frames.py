@@ -54,6 +54,10 @@ def plain_rows(frame: pd.DataFrame) -> list[dict[str, Any]]:
     return [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
 
 
+DISTURBED = 1.1
+"""A sample this many times as long as the fastest of its build was delayed by something else on the machine."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Control:
     """How far apart two measurements of the very same case came out in one run.
@@ -94,6 +98,21 @@ def control_ratio(stored: StoredRun) -> Control | None:
                 control_seconds=stats.median(controls),
             )
     return None
+
+
+def disturbed_share(stored: StoredRun) -> float | None:
+    """Return the share of samples that took over `DISTURBED` times the fastest of their build; None without any.
+
+    On a quiet machine it is a few hundredths. Builds of a single sample say nothing and are left out.
+    """
+    counted = disturbed = 0
+    for each in stored.rounds:
+        for build in each.samples:
+            if len(build) > 1:
+                limit = DISTURBED * min(build)
+                counted += len(build)
+                disturbed += sum(sample > limit for sample in build)
+    return disturbed / counted if counted else None
 
 
 def _run_files(folder: Path) -> list[Path]:

@@ -6,7 +6,7 @@ import pytest
 
 import ampbench
 from ampbench.errors import StoreError
-from ampbench.frames import control_ratio, plain_rows, run_frame
+from ampbench.frames import control_ratio, disturbed_share, plain_rows, run_frame
 from ampbench.metrics import COLUMNS, METRICS
 from ampbench.records.measurements import Failure, Skip
 from ampbench.records.runs import Footer
@@ -42,7 +42,7 @@ def test_metrics_are_floats_and_text_is_text(tmp_path):
     assert str(frame["reason"].dtype) == "object"
 
 
-def test_time_is_the_median_over_rounds_of_medians_over_builds(tmp_path):
+def test_time_is_the_median_over_rounds_of_the_median_over_builds_of_their_fastest_samples(tmp_path):
     samples = [[[1.0, 2.0, 3.0], [7.0], [5.0, 5.0]], [[4.0]], [[6.0]]]
     rounds = [make_round(FP32, number=number, samples=each) for number, each in enumerate(samples)]
     row = rows_of(tmp_path, [FP32], *rounds).iloc[0]
@@ -267,3 +267,15 @@ def test_plain_rows_are_ready_for_json(tmp_path):
     assert type(row["peak_memory_bytes"]) is type(row["rounds"]) is type(row["output_nonfinite"]) is int
     assert type(row["seconds_median"]) is float
     assert not any(isinstance(value, np.generic) for value in row.values())
+
+
+def test_samples_far_slower_than_the_fastest_of_their_build_are_disturbed(tmp_path):
+    rounds = [
+        make_round(FP32, number=0, samples=[[1.0, 1.05, 1.2, 3.0], [2.0, 2.1]]),
+        make_round(FP32, number=1, samples=[[5.0]]),
+    ]
+    assert disturbed_share(read_run(write_run(tmp_path, [FP32], *rounds))) == pytest.approx(2 / 6)
+
+
+def test_nothing_is_said_of_disturbance_without_a_second_sample(tmp_path):
+    assert disturbed_share(read_run(write_run(tmp_path, [FP32], make_round(FP32, samples=[[1.0], [2.0]])))) is None

@@ -17,6 +17,10 @@ if TYPE_CHECKING:
     from ampbench.store import StoredRun
 
 
+UNQUIET_SHARE = 0.2
+"""With more disturbed samples than this, the reader is told."""
+
+
 def run_rows(stored: "StoredRun") -> list[Row]:
     """Return one row per case of a run, as `ampbench.load` gives them, in the order of the plan."""
     return list(frames.plain_rows(frames.run_frame(stored)))
@@ -74,6 +78,13 @@ def _statements(stored: "StoredRun", rows: Sequence[Row]) -> list[str]:
     control = frames.control_ratio(stored)
     if control is not None and any(row["case_id"] == control.case_id for row in rows):
         said.append(control.sentence)
+    disturbed = frames.disturbed_share(stored)
+    if disturbed is not None and disturbed > UNQUIET_SHARE:
+        said.append(
+            f"this machine was not quiet: {disturbed:.0%} of the samples took over {frames.DISTURBED} times the fastest"
+            " of their build, delayed by other work here or on its host; times are those of the fastest; more "
+            "--rounds help"
+        )
     return said
 
 

@@ -105,7 +105,7 @@ def entries_of(case: Case, measured: Measured) -> list[Round | MemoryPass | Dive
             case_id=case_id,
             round=number,
             server=number,
-            samples=[[0.999 * seconds, seconds, 1.001 * seconds]] * 3,
+            samples=[[1.001 * seconds, seconds, 1.002 * seconds]] * 3,
             steps_per_sample=[4, 4, 4],
             warmup_steps=[12, 12, 12],
             items_per_step=float(case.batch_size or 1),

@@ -39,7 +39,7 @@ HEAVY = ("vit_b_16", "resnet50", "resnet18")
 
 
 def build(name: str, preset: str = "tiny", seed: int = 0, **overrides: int) -> Workload:
-    spec = index.find_workload(name)
+    spec = index.WORKLOADS[name]
     parameters = index.resolve_parameters(spec, preset, overrides)
     found = index.source(spec)
     function = getattr(importlib.import_module(found.module), found.function)

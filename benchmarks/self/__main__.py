@@ -1,0 +1,37 @@
+"""Measures ampbench itself, and prints each figure beside its goal as Markdown: `make bench`."""
+
+import tempfile
+from pathlib import Path
+
+from ampbench.units import format_bytes, format_seconds
+from benchmarks.self import load, startup, timing
+
+
+def main() -> None:
+    """Print the table of `docs/performance.md`."""
+    print("| what | measured | goal |\n|---|---|---|")
+    print(f"| noise of the machine: a fixed loop over 1.1 times its fastest | {timing.disturbance():.0%} | – |")
+    overhead = timing.round_overhead()
+    spread = f"{format_seconds(overhead['median'])} (worst {format_seconds(overhead['worst'])})"
+    print(f"| a round beyond building, warm-up and timing | {spread} | ≤ 100 ms |")
+    for name, ratio in timing.against_bare_loop().items():
+        print(f"| timed / bare loop, {name} | {ratio:.4f} | within 1 % |")
+    for cell, (seconds, deviation) in timing.reference_cells().items():
+        print(f"| SD over servers, {cell} ({format_seconds(seconds)}) | {deviation:.1%} | ≤ 1.5 % on seven of eight |")
+    with tempfile.TemporaryDirectory() as folder:
+        startup.measure_small_run(Path(folder))
+        for goal, arguments in (
+            ("≤ 0.3 s", ["--help"]),
+            ("≤ 0.3 s", ["run", "--help"]),
+            ("≤ 1.0 s", ["show", "latest", "--results", folder]),
+        ):
+            seconds = startup.command_seconds(*arguments)
+            print(f"| ampbench {' '.join(arguments[:2])} | {format_seconds(seconds)} | {goal} |")
+    loaded = load.measure()
+    for name, value in loaded.items():
+        written = format_bytes(value) if "bytes" in name or "rss" in name else f"{value:.4g}"
+        print(f"| load 100,000 cases of 5 rounds of 20 samples: {name} | {written} | ≤ 4 s, ≤ 1.5 GB |")
+
+
+if __name__ == "__main__":
+    main()
