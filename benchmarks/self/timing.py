@@ -1,5 +1,6 @@
 """Does the harness time what a bare loop times, does it repeat, and what does a round cost beside its own work?"""
 
+import dataclasses
 import itertools
 import math
 import statistics
@@ -15,6 +16,8 @@ from ampbench.stats import round_value
 from ampbench.worker.devices import Cpu
 from ampbench.worker.step import Step
 from ampbench.workload import Workload
+from ampbench.workloads.index import WORKLOADS
+from ampbench.workloads.index import source as builtin_source
 
 PRECISIONS = ("fp32", "bf16_autocast", "bf16_pure", "fp16_autocast")
 
@@ -40,14 +43,14 @@ def _case(source: WorkloadSource, precision: str) -> Case:
     )  # fmt: skip
 
 
-def against_bare_loop(repetitions: int = 60) -> dict[str, float]:
+def against_bare_loop(repetitions: int = 600) -> dict[str, float]:
     """Return, for steps of about 20 us, 1 ms and 100 ms, the harness' time over a bare loop's, on the same build.
 
     The bare loop is what a user writes: the network called under inference_mode between two readings of the clock.
-    Repetitions alternate, which comes first too; the ratio of the medians is returned.
+    Repetitions alternate, which comes first too; the median of the paired ratios is returned.
     """
     torch.set_num_threads(1)
-    shapes = {"20 us": (1, 96, 60), "1 ms": (64, 1024, 3), "100 ms": (2048, 2048, 1)}
+    shapes = {"20 us": (1, 96, 50), "1 ms": (64, 640, 1), "100 ms": (2048, 1024, 1)}
     ratios = {}
     with torch.inference_mode():
         for name, (batch, width, count) in shapes.items():
@@ -68,12 +71,11 @@ def against_bare_loop(repetitions: int = 60) -> dict[str, float]:
 
             pair: list[Callable[[], float]] = [bare, harness]
             times: dict[Callable[[], float], list[float]] = {bare: [], harness: []}
-            for turn in range(repetitions if name != "100 ms" else 20):
+            for turn in range(repetitions if name != "100 ms" else repetitions // 10):
                 for measure in pair if turn % 2 else reversed(pair):
                     times[measure].append(measure())
-            ratios[f"{name} step ({statistics.median(times[bare]) * 1e6:.4g} us)"] = statistics.median(
-                times[harness]
-            ) / statistics.median(times[bare])
+            paired = [ours / theirs for ours, theirs in zip(times[harness], times[bare], strict=True)]
+            ratios[f"{name} step ({min(times[bare]) * 1e6:.3g} us)"] = statistics.median(paired)
     return ratios
 
 
@@ -115,15 +117,20 @@ def disturbance(seconds: float = 10.0) -> float:
 
 
 def round_overhead(rounds: int = 20) -> dict[str, float]:
-    """Return what a round of the fp32 linear cell costs beyond its builds, warm-up and timing, in seconds.
+    """Return what a round of `linear_stack` (small, fp32) costs beyond its builds, warm-up and timing, in seconds.
 
     That is the fork, the weights, the digest and the messages; the median and the worst of `rounds`.
     """
-    source = WorkloadSource(name="small_linear", family="user", module=__name__, function="small_linear", builtin=False)
-    channel, beyond = ServerChannel(), []
+    spec = WORKLOADS["linear_stack"]
+    case = dataclasses.replace(
+        _case(builtin_source(spec), "fp32"),
+        parameters={name: value for name, value in spec.small.items() if name != "batch_size"},
+        batch_size=spec.small["batch_size"],
+    )
+    channel, beyond = ServerChannel(preload=["torch._dynamo", "torchvision"]), []
     try:
         for number in range(rounds):
-            request = Request(kind="round", source=source, case=_case(source, "fp32"), threads=1, placement_seed=number)
+            request = Request(kind="round", source=builtin_source(spec), case=case, threads=1, placement_seed=number)
             start = time.perf_counter()
             found = channel.serve(request).round
             wall = time.perf_counter() - start
