@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 
-from ampbench.advice import Group, Row, precision_label
+from ampbench.advice import Advice, Group, Row, precision_label
 from ampbench.cli.tables import Column
 from ampbench.precisions import SHORT_DTYPES
 from ampbench.records.environments import DeviceDescription, Environment
@@ -58,6 +58,33 @@ def without_common_skips(groups: Mapping[Group, Sequence[Row]]) -> tuple[dict[Gr
             counts = subjects.setdefault(row["reason"], {})
             counts[subject] = counts.get(subject, 0) + 1
     return kept, [_skip_note(reason, counts) for reason, counts in subjects.items()]
+
+
+def sweep_remarks(advice: Mapping[Group, Advice], swept: Iterable[str]) -> list[str]:
+    """Return a line for each swept parameter and table: the precision advised at each of its values.
+
+    It answers where low precision begins to pay.
+    """
+    remarks = []
+    for parameter in swept:
+        tables: dict[str, list[str]] = {}
+        for group, advised in advice.items():
+            value = swept_value(group, parameter)
+            if value is not None:
+                chosen = advised.precision or "no advice"
+                tables.setdefault(f"{group.workload} {group.phase} {group.path} on {group.device}", []).append(
+                    f"{value} {chosen}"
+                )
+        remarks += [f"by {parameter}, {table}: {', '.join(values)}" for table, values in tables.items()]
+    return remarks
+
+
+def swept_value(group: Group, parameter: str) -> str | None:
+    """Return the value of `parameter` in `group`, None where its workload has none of that name."""
+    if parameter == "batch_size":
+        return None if group.batch_size is None else str(group.batch_size)
+    settings = dict(pair.split("=", 1) for pair in group.parameters.split(",") if "=" in pair)
+    return settings.get(parameter)
 
 
 def legend(columns: Iterable[Column]) -> str:

@@ -38,7 +38,7 @@ def print_result(stored: "StoredRun", rows: Sequence[Row], format: OutputFormat,
     elif format is OutputFormat.MARKDOWN:
         groups, skipped = notes.without_common_skips(grouped(rows))
         advice = advise(run_rows(stored), stored.divergence, budget, _own_rounds(stored))
-        said = [*_statements(stored, rows), *skipped]
+        said = [*notes.sweep_remarks(advice, stored.header.selection.sweeps), *_statements(stored, rows), *skipped]
         print_text("\n\n".join([tables.markdown(groups, advice), *said]))
     else:
         console = make_console()
@@ -50,10 +50,11 @@ def result_lines(stored: "StoredRun", rows: Sequence[Row], budget: Budget, width
     groups, skipped = notes.without_common_skips(grouped(rows))
     shown = [row for members in groups.values() for row in members]
     layouts = {phase: tables.lay_out(shown, phase, width) for phase in {group.phase for group in groups}}
-    lines = tables.result_lines(
-        groups, advise(run_rows(stored), stored.divergence, budget, _own_rounds(stored)), layouts
-    )
-    remarks = dict.fromkeys((*_statements(stored, rows), *skipped), "") | dict.fromkeys(_legend(layouts), "dim")
+    advice = advise(run_rows(stored), stored.divergence, budget, _own_rounds(stored))
+    lines = tables.result_lines(groups, advice, layouts)
+    swept = notes.sweep_remarks(advice, stored.header.selection.sweeps)
+    remarks = dict.fromkeys((*swept, *_statements(stored, rows), *skipped), "")
+    remarks |= dict.fromkeys(_legend(layouts), "dim")
     if lines:
         lines.append(Text())
     for remark, style in remarks.items():

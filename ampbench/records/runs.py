@@ -34,7 +34,7 @@ class Settings:
 
     rounds: int = 4
     builds: int = 3
-    min_run_seconds: float = 0.1
+    min_run_seconds: float = 0.08
     timeout_seconds: float = 300.0
     memory_limit_bytes: int | None = None
     max_seconds: float | None = None

@@ -10,6 +10,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterable
+from pathlib import Path
 from typing import IO, Protocol
 
 import msgspec
@@ -52,12 +53,12 @@ class ServerChannel:
         arguments = [argument for module in preload for argument in ("--preload", module)]
         self._errors: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115 - lives as long as the process
         self._process = subprocess.Popen(
-            [python, "-m", "ampbench.worker.server", *arguments],
+            [python, "-P", "-m", "ampbench.worker.server", *arguments],  # -P: a random.py here is not the library's
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=self._errors,
             start_new_session=True,  # Ctrl-C in the terminal is for the driver alone
-            env={**os.environ, **SERVER_VARIABLES},
+            env={**os.environ, **SERVER_VARIABLES, **_checkout()},
         )
         try:
             if self._line(START_SECONDS) != b"ready\n":
@@ -138,3 +139,12 @@ class InProcess:
 
     def close(self) -> None:
         """Do nothing."""
+
+
+def _checkout() -> dict[str, str]:
+    """Return what lets a server find an ampbench that is not installed but runs from a checkout; nothing otherwise."""
+    root = Path(__file__).parents[2]
+    if root.name.endswith("-packages"):
+        return {}
+    paths = [str(root), *filter(None, [os.environ.get("PYTHONPATH")])]
+    return {"PYTHONPATH": os.pathsep.join(paths)}

@@ -69,7 +69,9 @@ def read_environment() -> Environment:
         variables={
             name: value
             for name, value in sorted(os.environ.items())
-            if (name.startswith(VARIABLE_PREFIXES) or name in VARIABLE_NAMES) and name not in SERVER_VARIABLES
+            if (name.startswith(VARIABLE_PREFIXES) or name in VARIABLE_NAMES)
+            and name not in SERVER_VARIABLES
+            and not name.endswith("_DIR")
         },
     )
 

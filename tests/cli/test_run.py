@@ -330,3 +330,11 @@ def test_settings_and_sweeps_are_read_as_numbers_where_they_are() -> None:
     assert parse_sweep("batch_size=1,2") == ("batch_size", [1, 2])
     with pytest.raises(UsageError):
         parse_setting("--set", "=3")
+
+
+def test_a_file_named_as_a_library_in_the_current_folder_does_no_harm(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "random.py").write_text("raise SystemExit('not the library')")
+    monkeypatch.chdir(tmp_path)
+    assert main(["run", "mlp", "--preset", "tiny", "-k", "fp32 and inference", *QUICK]) == 0

@@ -1,0 +1,41 @@
+from ampbench.advice import Advice, Group
+from ampbench.cli.notes import sweep_remarks, swept_value
+
+
+def group(batch_size: int | None, parameters: str = "depth=4,width=512", phase: str = "inference") -> Group:
+    return Group(
+        workload="mlp",
+        parameters=parameters,
+        batch_size=batch_size,
+        memory_format="contiguous",
+        device="cpu",
+        phase=phase,
+        path="eager",
+    )
+
+
+def advised(*chosen: tuple[Group, str | None]) -> dict[Group, Advice]:
+    return {one: Advice(group=one, precision=name, column="speedup_vs_fp32", sentence="") for one, name in chosen}
+
+
+def test_a_sweep_is_summed_up_by_what_is_advised_at_each_value() -> None:
+    advice = advised(
+        (group(1), "fp32"),
+        (group(16), "bf16_pure"),
+        (group(1, phase="training"), None),
+        (group(16, phase="training"), "fp32"),
+    )
+    assert sweep_remarks(advice, ["batch_size"]) == [
+        "by batch_size, mlp inference eager on cpu: 1 fp32, 16 bf16_pure",
+        "by batch_size, mlp training eager on cpu: 1 no advice, 16 fp32",
+    ]
+
+
+def test_a_parameter_is_found_among_the_others_and_one_that_is_not_there_is_left_out() -> None:
+    assert swept_value(group(8), "width") == "512"
+    assert swept_value(group(None), "batch_size") is None
+    assert sweep_remarks(advised((group(8), "fp32")), ["heads"]) == []
+
+
+def test_a_run_without_a_sweep_has_no_such_line() -> None:
+    assert sweep_remarks(advised((group(8), "fp32")), []) == []
