@@ -13,6 +13,7 @@ from ampbench.records.cases import Case, WorkloadSource
 from ampbench.records.requests import Request
 from ampbench.running.channel import ServerChannel
 from ampbench.stats import round_value
+from ampbench.units import format_seconds
 from ampbench.worker.devices import Cpu
 from ampbench.worker.step import Step
 from ampbench.workload import Workload
@@ -75,7 +76,7 @@ def against_bare_loop(repetitions: int = 600) -> dict[str, float]:
                 for measure in pair if turn % 2 else reversed(pair):
                     times[measure].append(measure())
             paired = [ours / theirs for ours, theirs in zip(times[harness], times[bare], strict=True)]
-            ratios[f"{name} step ({min(times[bare]) * 1e6:.3g} us)"] = statistics.median(paired)
+            ratios[f"{name} step ({format_seconds(min(times[bare]))})"] = statistics.median(paired)
     return ratios
 
 
