@@ -147,3 +147,31 @@ def test_a_compiled_network_gives_what_the_eager_one_gives(case: MakeCase, class
 
 def test_eager_needs_no_preparation(case: MakeCase, classifier: Workload) -> None:
     assert Step(classifier, case(), Cpu()).prepare_path("eager") is None
+
+
+def test_the_first_batch_comes_first_after_tracing(case: MakeCase) -> None:
+    batches = [torch.full((2, 3), float(n)) for n in range(3)]
+    step = Step(Workload(module=torch.nn.ReLU(), inputs=batches), case(path="traced"), Cpu())
+    step.prepare_path("traced")
+    assert [float(step.run()[0, 0]) for _ in range(3)] == [0.0, 1.0, 2.0]
+
+
+def test_an_input_that_requires_grad_can_be_used_in_every_step(case: MakeCase) -> None:
+    inputs = torch.randn(2, 4, requires_grad=True) * 2
+    workload = Workload(module=torch.nn.Linear(4, 1), inputs=inputs, loss=lambda output: output.sum())
+    step = Step(workload, case("fp32", "training"), Cpu())
+    for _ in range(2):
+        step.run()
+    assert not step.batches[0].requires_grad
+
+
+def test_optimizer_state_that_is_no_tensor_is_restored_too(case: MakeCase, classifier: Workload) -> None:
+    workload = dataclasses.replace(classifier, optimizer=torch.optim.LBFGS)
+    step = Step(workload, case("fp32", "training"), Cpu())
+    step.optimizer.state["counter"] = {"steps": 1, "history": [torch.ones(2)]}
+    step.save()
+    step.optimizer.state["counter"]["steps"] = 9
+    step.optimizer.state["counter"]["history"][0].zero_()
+    step.restore()
+    assert step.optimizer.state["counter"]["steps"] == 1
+    assert step.optimizer.state["counter"]["history"][0].tolist() == [1.0, 1.0]

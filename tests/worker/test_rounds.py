@@ -1,0 +1,92 @@
+import dataclasses
+from collections.abc import Callable
+
+import pytest
+import torch
+
+from ampbench.records.cases import Case, WorkloadSource
+from ampbench.records.requests import Request
+from ampbench.worker import rounds
+from ampbench.worker.divergence import measure_divergence
+from ampbench.workload import Workload
+from ampbench.workloads.index import WORKLOADS
+from ampbench.workloads.index import source as builtin_source
+
+MakeCase = Callable[..., Case]
+SPEC = WORKLOADS["linear_stack"]
+
+
+def linear_case(case: MakeCase, precision: str = "bf16_pure", phase: str = "inference", **changes: object) -> Case:
+    parameters = {name: value for name, value in SPEC.tiny.items() if name != "batch_size"}
+    values = {"workload": SPEC.name, "family": SPEC.family, "parameters": parameters, "batch_size": 8, **changes}
+    return case(precision, phase, **values)
+
+
+def ask(kind: str, planned: Case, source: WorkloadSource | None = None, **changes: object) -> Request:
+    return Request(kind=kind, source=source or builtin_source(SPEC), case=planned, min_run_seconds=0.01, **changes)
+
+
+@pytest.fixture
+def small_memory(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """A device whose memory holds the fp64 reference of two rows; returns the batch sizes that were tried."""
+    tried: list[int] = []
+
+    def measure(workload: Workload, *arguments: object) -> object:
+        tried.append(len(workload.inputs))
+        if tried[-1] > 2:
+            raise torch.OutOfMemoryError("CUDA out of memory")
+        return measure_divergence(workload, *arguments)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(rounds, "measure_divergence", measure)
+    return tried
+
+
+def test_a_reference_that_does_not_fit_is_made_on_a_smaller_batch_and_said_so(
+    case: MakeCase, small_memory: list[int]
+) -> None:
+    worker = rounds.Worker()
+    found = worker.serve(ask("divergence", linear_case(case))).divergence
+    assert small_memory == [8, 2]
+    assert found.output_rel_l2 > 0
+    assert found.notes == ["compared on a batch of 2: in fp64, 8 do not fit into the memory"]
+    worker.serve(ask("divergence", linear_case(case, "fp16_pure")))
+    assert small_memory == [8, 2, 2]
+
+
+def test_a_reference_that_never_fits_is_the_cases_failure(case: MakeCase, monkeypatch: pytest.MonkeyPatch) -> None:
+    def never(*_: object) -> None:
+        raise torch.OutOfMemoryError("CUDA out of memory")
+
+    monkeypatch.setattr(rounds, "measure_divergence", never)
+    failure = rounds.Worker().serve(ask("divergence", linear_case(case))).failure
+    assert (failure.cause, failure.stage) == ("out of memory", "divergence")
+
+
+def test_a_training_round_says_its_scale_and_that_no_step_was_skipped(case: MakeCase) -> None:
+    found = rounds.Worker().serve(ask("round", linear_case(case, "fp16_autocast", "training"))).round
+    assert found.scaler_scale > 0
+    assert found.skipped_steps == 0
+    assert rounds.Worker().serve(ask("round", linear_case(case, "fp32", "training"))).round.skipped_steps is None
+
+
+def test_steps_that_the_scaler_refuses_are_counted(case: MakeCase) -> None:
+    step_case = linear_case(case, "fp16_autocast", "training")
+    worker = rounds.Worker()
+    assert worker.serve(ask("round", step_case)).round is not None
+    _, workload = worker._built
+    overflowing = dataclasses.replace(workload, loss=lambda output, target: output.float().sum() * torch.inf)
+    worker._built = (worker._built[0], overflowing)
+    assert worker.serve(ask("round", step_case)).round.skipped_steps > 0
+
+
+def test_a_device_that_vanished_is_a_failure_and_not_a_crash(case: MakeCase, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.accelerator, "current_accelerator", lambda check_available: None)
+    failure = rounds.Worker().serve(ask("round", linear_case(case, device="cuda"))).failure
+    assert "device cuda is not available here" in failure.message
+
+
+def test_the_seed_decides_the_weights(case: MakeCase) -> None:
+    digests = [
+        rounds.Worker().serve(ask("round", linear_case(case), seed=seed)).round.weights_digest for seed in (0, 0, 1)
+    ]
+    assert digests[0] == digests[1] != digests[2]
