@@ -6,6 +6,7 @@ from typing import Annotated
 
 import typer
 
+from ampbench.advice import Budget
 from ampbench.errors import UsageError
 
 
@@ -105,3 +106,15 @@ def chosen_format(format: OutputFormat, json: bool) -> OutputFormat:
     if json and format not in (OutputFormat.TABLE, OutputFormat.JSON):
         raise UsageError(f"--json and --format {format} contradict each other: give one of them")
     return OutputFormat.JSON if json else format
+
+
+def chosen_budget(
+    max_error: float, min_argmax_agreement: float, max_gradient_error: float, max_flushed_share: float
+) -> Budget:
+    """Return the error budget that the four flags give; raises `UsageError` for a limit that cannot be one."""
+    return Budget(
+        output_rel_l2=max_error,
+        argmax_agreement=min_argmax_agreement,
+        grad_rel_l2=max_gradient_error,
+        grad_flushed_share=max_flushed_share,
+    )

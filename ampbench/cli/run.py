@@ -40,6 +40,7 @@ from ampbench.cli.options import (
     Threads,
     Timeout,
     Workloads,
+    chosen_budget,
     chosen_format,
 )
 from ampbench.errors import StoreError, UsageError
@@ -110,12 +111,7 @@ def command(
     from ampbench.units import parse_bytes, parse_seconds
 
     chosen = chosen_format(format, json)
-    budget = Budget(
-        output_rel_l2=max_error,
-        argmax_agreement=min_argmax_agreement,
-        grad_rel_l2=max_gradient_error,
-        grad_flushed_share=max_flushed_share,
-    )
+    budget = chosen_budget(max_error, min_argmax_agreement, max_gradient_error, max_flushed_share)
     if not 0 < min_run_time <= 3600:
         raise UsageError(f"--min-run-time {min_run_time:g}: give seconds between 0 and 3600")
     if resume:

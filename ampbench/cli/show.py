@@ -16,6 +16,7 @@ from ampbench.cli.options import (
     MinArgmaxAgreement,
     OutputFormat,
     Results,
+    chosen_budget,
     chosen_format,
 )
 from ampbench.errors import NothingToRunError, UnknownNameError, UsageError
@@ -43,12 +44,7 @@ def command(
       ampbench show latest --json > rows.json
     """
     chosen = chosen_format(format, json)
-    budget = Budget(
-        output_rel_l2=max_error,
-        argmax_agreement=min_argmax_agreement,
-        grad_rel_l2=max_gradient_error,
-        grad_flushed_share=max_flushed_share,
-    )
+    budget = chosen_budget(max_error, min_argmax_agreement, max_gradient_error, max_flushed_share)
     from ampbench import planning, store
     from ampbench.cli.printing import make_console, print_lines, print_note
     from ampbench.cli.results import print_result, run_rows
