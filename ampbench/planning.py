@@ -54,7 +54,7 @@ def make_plan(selection: Selection, environment: Environment, describe: Describe
 
     Raises `UsageError` for a name or value that cannot be meant, and `NothingToRunError` where nothing is selected.
     """
-    check_selection(selection)
+    sources = check_selection(selection)
     devices = selection.devices or [default_device(environment)]
     precisions = list(dict.fromkeys(map(find_precision, selection.precisions))) or list(PRECISIONS.values())
     paths = selection.paths or ["eager"]
@@ -62,7 +62,7 @@ def make_plan(selection: Selection, environment: Environment, describe: Describe
     plan: dict[str, PlannedCase] = {}
     settable: set[str] = set()
     for device in devices:
-        for variant in _variants(selection, environment, device, describe):
+        for variant in _variants(sources, selection, environment, device, describe):
             settable |= variant.parameters.keys()
             phases = [phase for phase in PHASES if phase in (selection.phases or variant.phases)]
             for phase, path, memory_format, precision in itertools.product(phases, paths, formats, precisions):
@@ -222,9 +222,11 @@ def _distinct(sources: list[WorkloadSource]) -> list[WorkloadSource]:
     return list(by_name.values())
 
 
-def _variants(selection: Selection, environment: Environment, device: str, describe: Describe) -> Iterator[_Variant]:
+def _variants(
+    sources: list[WorkloadSource], selection: Selection, environment: Environment, device: str, describe: Describe
+) -> Iterator[_Variant]:
     suite = not selection.workloads
-    for source in check_selection(selection):
+    for source in sources:
         spec = WORKLOADS[source.name] if source.builtin else None
         named = overrides_of(source, selection)
         if spec is None:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 from rich.text import Text
 
 from ampbench import frames
-from ampbench.advice import Budget, Row, advise, grouped
+from ampbench.advice import Advice, Budget, Group, Row, advise, grouped
 from ampbench.cli import notes, tables
 from ampbench.cli.options import OutputFormat
 from ampbench.cli.printing import make_console, print_lines, print_text
@@ -37,7 +37,7 @@ def print_result(stored: "StoredRun", rows: Sequence[Row], format: OutputFormat,
         print_text(tables.csv_text(list(COLUMNS), ([row[name] for name in COLUMNS] for row in rows)))
     elif format is OutputFormat.MARKDOWN:
         groups, skipped = notes.without_common_skips(grouped(rows))
-        advice = advise(run_rows(stored), stored.divergence, budget, _own_rounds(stored))
+        advice = _advice(stored, budget)
         said = [*notes.sweep_remarks(advice, stored.header.selection.sweeps), *_statements(stored, rows), *skipped]
         print_text("\n\n".join([tables.markdown(groups, advice), *said]))
     else:
@@ -50,7 +50,7 @@ def result_lines(stored: "StoredRun", rows: Sequence[Row], budget: Budget, width
     groups, skipped = notes.without_common_skips(grouped(rows))
     shown = [row for members in groups.values() for row in members]
     layouts = {phase: tables.lay_out(shown, phase, width) for phase in {group.phase for group in groups}}
-    advice = advise(run_rows(stored), stored.divergence, budget, _own_rounds(stored))
+    advice = _advice(stored, budget)
     lines = tables.result_lines(groups, advice, layouts)
     swept = notes.sweep_remarks(advice, stored.header.selection.sweeps)
     remarks = dict.fromkeys((*swept, *_statements(stored, rows), *skipped), "")
@@ -62,13 +62,13 @@ def result_lines(stored: "StoredRun", rows: Sequence[Row], budget: Budget, width
     return [*lines, Text(f"run {stored.header.run}: {stored.path}")]
 
 
-def _own_rounds(stored: "StoredRun") -> dict[str, list["Round"]]:
-    """Return the rounds of each case without the control's."""
+def _advice(stored: "StoredRun", budget: Budget) -> dict[Group, Advice]:
+    """Return the advice of the whole run, from each case's rounds without the control's."""
     rounds: dict[str, list[Round]] = {}
     for each in stored.rounds:
         if not each.control:
             rounds.setdefault(each.case_id, []).append(each)
-    return rounds
+    return advise(run_rows(stored), stored.divergence, budget, rounds)
 
 
 def _statements(stored: "StoredRun", rows: Sequence[Row]) -> list[str]:

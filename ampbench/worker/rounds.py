@@ -88,7 +88,8 @@ class Worker:
                 note = f"compared on a batch of {size}: in fp64, {case.batch_size} do not fit into the memory"
                 return dataclasses.replace(found, notes=[*found.notes, note])
             if not size or size == 1:
-                raise torch.OutOfMemoryError("not even a batch of one fits into the memory in fp64")
+                smallest = ", not even on a batch of one" if size else ""
+                raise torch.OutOfMemoryError(f"the fp64 reference does not fit into the memory{smallest}")
             size = max(1, size // 4)
             self._fitting[case.group] = size
             self._references = References()
