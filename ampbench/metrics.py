@@ -1,7 +1,6 @@
 """Every column of a case's row once: what it is called, its unit, which way is better, what it says.
 
-Frames, tables and docs iterate over these; a metric is a column with a unit. What a gate will need (a floor, a rule) is
-one more field here.
+Frames, tables, comparisons, gates and docs iterate over these; a metric is a column with a unit.
 """
 
 from collections.abc import Mapping
@@ -11,11 +10,26 @@ from typing import Literal
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Gate:
+    """How a metric is judged when two runs are compared: the largest relative change that counts as none.
+
+    `threshold` holds on one environment, `elsewhere` between two (another torch sums in another order). `floor` is the
+    largest absolute difference, in the metric's unit, that counts as none.
+    """
+
+    kind: Literal["time", "memory", "accuracy"]
+    threshold: float = 0.0
+    elsewhere: float = 0.0
+    floor: float = 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Column:
     """One column: `label` heads it in tables, `summary` explains it in one line.
 
     `unit` is one of those in `units.FORMATS` and makes the column a metric; without one it names or counts the case
-    itself. `better` is the direction in which a metric improves; None: neither (a bound of an interval).
+    itself. `better` is the direction in which a metric improves; None: neither (a bound of an interval). `gate` says
+    how comparisons judge it; None: they do not.
     """
 
     name: str
@@ -23,6 +37,7 @@ class Column:
     summary: str
     unit: str = ""
     better: Literal["lower", "higher"] | None = None
+    gate: Gate | None = None
 
 
 COLUMNS: Mapping[str, Column] = MappingProxyType(
@@ -49,6 +64,7 @@ COLUMNS: Mapping[str, Column] = MappingProxyType(
                 label="time",
                 unit="s",
                 better="lower",
+                gate=Gate(kind="time", threshold=0.02, elsewhere=0.02, floor=50e-9),
                 summary="Seconds per step: median over rounds; a round is the median over its builds' fastest samples.",
             ),
             Column(
@@ -84,6 +100,7 @@ COLUMNS: Mapping[str, Column] = MappingProxyType(
                 label="peak memory",
                 unit="B",
                 better="lower",
+                gate=Gate(kind="memory", elsewhere=0.01),
                 summary="Peak memory of one step: weights, inputs, gradients, optimizer state and everything between.",
             ),
             Column(
@@ -103,6 +120,7 @@ COLUMNS: Mapping[str, Column] = MappingProxyType(
                 label="output error",
                 unit="error",
                 better="lower",
+                gate=Gate(kind="accuracy", elsewhere=0.1),
                 summary="Euclidean norm of the output's error, relative to the norm of the fp64 reference.",
             ),
             Column(
@@ -131,6 +149,7 @@ COLUMNS: Mapping[str, Column] = MappingProxyType(
                 label="nonfinite",
                 unit="count",
                 better="lower",
+                gate=Gate(kind="accuracy"),
                 summary="Output elements that are not finite where the reference's are.",
             ),
             Column(
@@ -166,6 +185,7 @@ COLUMNS: Mapping[str, Column] = MappingProxyType(
                 label="gradient error",
                 unit="error",
                 better="lower",
+                gate=Gate(kind="accuracy", elsewhere=0.1),
                 summary="Euclidean norm of the error over all gradients, relative to the reference's norm.",
             ),
             Column(
@@ -178,6 +198,7 @@ COLUMNS: Mapping[str, Column] = MappingProxyType(
                 label="flushed",
                 unit="share",
                 better="lower",
+                gate=Gate(kind="accuracy", elsewhere=0.1, floor=1e-4),
                 summary="The share of gradient elements that are exactly zero where the reference's are not.",
             ),
             Column(
@@ -185,6 +206,7 @@ COLUMNS: Mapping[str, Column] = MappingProxyType(
                 label="update error",
                 unit="error",
                 better="lower",
+                gate=Gate(kind="accuracy", elsewhere=0.1),
                 summary="Relative error over parameters and buffers after one optimizer step.",
             ),
             Column(name="torch_version", label="torch", summary="The version of torch measured."),
@@ -195,3 +217,8 @@ COLUMNS: Mapping[str, Column] = MappingProxyType(
 
 METRICS: Mapping[str, Column] = MappingProxyType({name: column for name, column in COLUMNS.items() if column.unit})
 """Those of the columns that are measured quantities."""
+
+GATED: Mapping[str, Gate] = MappingProxyType(
+    {name: column.gate for name, column in COLUMNS.items() if column.gate is not None}
+)
+"""How each metric that comparisons judge is judged."""

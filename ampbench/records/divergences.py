@@ -15,6 +15,7 @@ class Divergence:
     `reference_loss` are the losses themselves. `grad_flushed` of `grad_elements` gradient elements are exactly zero
     where the reference's are not. `param_rel_l2` speaks of parameters and buffers after one optimizer step.
     `skipped_steps` counts optimizer steps GradScaler refused after its scale had settled at `scaler_scale`.
+    `repeatable` tells whether the same step, run twice, gave the same bits.
     """
 
     case_id: str
@@ -41,4 +42,5 @@ class Divergence:
     param_rel_l2: float | None = None
     scaler_scale: float | None = None
     skipped_steps: int | None = None
+    repeatable: bool | None = None
     notes: list[str] = field(default_factory=list)

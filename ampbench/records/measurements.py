@@ -7,12 +7,14 @@ from dataclasses import dataclass, field
 class Fitness:
     """How quiet the machine was during a round; None where the machine does not tell.
 
-    `steal_share` is the share of CPU time the hypervisor gave to others (0-1), `load` the kernel's load average
-    over the last minute, `involuntary_switches` how often the kernel took the processor away,
-    `frequency_hz` the CPU's clock, `temperature_celsius` and `accelerator_clock_hz` the accelerator's.
+    `steal_share` is the share of CPU time the hypervisor gave to others (0-1), `other_share` the share of this machine's
+    CPU time that other processes used, `load` the kernel's load average over the last minute, `involuntary_switches`
+    how often the kernel took the processor away, `frequency_hz` the CPU's clock, `temperature_celsius` and
+    `accelerator_clock_hz` the accelerator's.
     """
 
     steal_share: float | None = None
+    other_share: float | None = None
     load: float | None = None
     involuntary_switches: int | None = None
     frequency_hz: float | None = None
@@ -25,16 +27,18 @@ class Round:
     """One case timed in one fresh process over several builds.
 
     `samples[b]` are the seconds per step of build `b`, each the mean over `steps_per_sample` steps. `server` numbers
-    the server the process came from (children of one server share their luck). `control` marks the second of the two
-    measurements of the run's control cell. `compile_seconds` is the time of the first, compiling call (path compiled
-    or traced). `items_per_step` is what throughput counts. `skipped_steps` counts samples in
-    which GradScaler, settled at `scaler_scale`, refused a step. `seconds` is what the round cost in all.
+    the server the process came from (children of one server share their luck). `control` marks the second of two
+    measurements of one cell, `confirmation` a round measured to confirm a change seen before. `compile_seconds` is the
+    time of the first, compiling call (path compiled or traced). `items_per_step` is what throughput counts.
+    `skipped_steps` counts samples in which GradScaler, settled at `scaler_scale`, refused a step. `seconds` is what the
+    round cost in all.
     """
 
     case_id: str
     round: int
     server: int
     control: bool = False
+    confirmation: bool = False
     samples: list[list[float]]
     steps_per_sample: list[int]
     warmup_steps: list[int]

@@ -7,8 +7,12 @@ from ampbench.records.divergences import Divergence
 from ampbench.records.environments import Environment
 from ampbench.records.measurements import Failure, MemoryPass, Round, Skip
 
-SCHEMA = 1
-"""The version of the run file's format; a file of a later one is refused."""
+SCHEMA = 2
+"""The version of the run file's format; a file of a later one is refused.
+
+2 added the arm of an interleaved comparison (`Header.arm`, `Round.confirmation`), `Fitness.other_share` and
+`Divergence.repeatable`; files of schema 1 lack them and are read as they are.
+"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,8 +49,22 @@ class Settings:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Arm:
+    """Which arm of an interleaved comparison a run is; runs of one `session` were measured in the same blocks.
+
+    The number of a round is that of its block, and the baseline's control rounds are the arm A′. `name` is "baseline"
+    or "candidate", `given` what was typed for this arm, `settings` those of it that are NAME=VALUE.
+    """
+
+    session: str
+    name: str
+    given: list[str] = field(default_factory=list)
+    settings: dict[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Header:
-    """The first line of a run file."""
+    """The first line of a run file; `arm` is set where the run is one arm of an interleaved comparison."""
 
     schema: int
     run: str
@@ -59,6 +77,7 @@ class Header:
     settings: Settings
     sources: list[WorkloadSource] = field(default_factory=list)
     environment: Environment
+    arm: Arm | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -121,7 +121,7 @@ def decode(line: bytes) -> tuple[str, Any]:
 
 
 def check_header(data: bytes) -> None:
-    """Raise `LineError` unless `data`, a file's first line, is a header of the schema that this version reads."""
+    """Raise `LineError` unless `data`, a file's first line, is a header of a schema that this version reads."""
     try:
         schema = msgspec.json.decode(data, type=_AnyHeader).header.schema
     except (msgspec.MsgspecError, UnicodeDecodeError):
@@ -131,9 +131,11 @@ def check_header(data: bytes) -> None:
             raise LineError("no header of an ampbench run: this is another program's file or a damaged one") from None
         raise LineError(f"no header: the file begins with a {kind}, so its beginning is lost") from None
     if schema > SCHEMA:
-        raise LineError(f"written by a newer ampbench (schema {schema}; this one reads {SCHEMA}); upgrade ampbench")
-    if schema < SCHEMA:
-        raise LineError(f"unknown schema {schema}; this ampbench reads {SCHEMA}")
+        raise LineError(
+            f"written by a newer ampbench (schema {schema}; this one reads 1 to {SCHEMA}); upgrade ampbench"
+        )
+    if schema < 1:
+        raise LineError(f"unknown schema {schema}; this ampbench reads 1 to {SCHEMA}")
 
 
 def check_entry(kind: str, case_id: str, record: Any, case_ids: Container[str]) -> None:

@@ -132,6 +132,6 @@ def test_every_kind_of_line_has_a_type():
 
 
 def test_a_newer_schema_is_refused_with_both_versions():
-    line = lines.encode(make_header()).replace(b'"schema":1', b'"schema":2,"novelty":[]')
-    with pytest.raises(LineError, match=r"newer ampbench \(schema 2; this one reads 1\)"):
+    line = lines.encode(make_header()).replace(b'"schema":2', b'"schema":3,"novelty":[]')
+    with pytest.raises(LineError, match=r"newer ampbench \(schema 3; this one reads 1 to 2\)"):
         lines.check_header(line)

@@ -129,7 +129,7 @@ def test_damage_is_refused_by_name_and_line_number(path, number, old, new, probl
         (b'{"version": 3, "results": {}}\n', "another program's file or a damaged one"),
         (b"\x89PNG\r\n\x1a\n\x00\x00", "another program's file or a damaged one"),
         (b'{"header":{"schema":1}}\n', "missing required field"),
-        (b'{"header":{"schema":2}}\n', "newer ampbench"),
+        (b'{"header":{"schema":3}}\n', "newer ampbench"),
         (b'{"header":{"schema":0}}\n', "unknown schema 0"),
         (b'{"header":{"schema":1', "no whole header"),
         (b'{"footer":{"ended":"complete","finished_at":""}}\n', "the file begins with a footer"),
