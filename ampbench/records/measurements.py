@@ -7,10 +7,10 @@ from dataclasses import dataclass, field
 class Fitness:
     """How quiet the machine was during a round; None where the machine does not tell.
 
-    `steal_share` is the share of CPU time the hypervisor gave to others (0-1), `other_share` the share of this machine's
-    CPU time that other processes used, `load` the kernel's load average over the last minute, `involuntary_switches`
-    how often the kernel took the processor away, `frequency_hz` the CPU's clock, `temperature_celsius` and
-    `accelerator_clock_hz` the accelerator's.
+    `steal_share` is the share of CPU time the hypervisor gave to others (0-1), `other_share` the share of this
+    machine's CPU time that other processes used, `load` the kernel's load average over the last minute,
+    `involuntary_switches` how often the kernel took the processor away, `frequency_hz` the CPU's clock,
+    `temperature_celsius` and `accelerator_clock_hz` the accelerator's.
     """
 
     steal_share: float | None = None
