@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from ampbench.errors import (
     AmpbenchError,
+    NothingComparableError,
     NothingToRunError,
     StoreError,
     UnknownNameError,
@@ -23,6 +24,7 @@ __version__ = "0.1.0"
 
 __all__ = [
     "AmpbenchError",
+    "NothingComparableError",
     "NothingToRunError",
     "StoreError",
     "UnknownNameError",

@@ -5,6 +5,7 @@ AmpbenchError
 │   ├── UnknownNameError    exit 2: an unknown name, with the nearest known ones
 │   ├── WorkloadError       exit 2: a workload cannot be imported, built, or returned the wrong thing
 │   └── StoreError          exit 2: a results folder or file cannot be read or written
+├── NothingComparableError  exit 4: two runs have no case in common
 └── NothingToRunError       exit 5: nothing selected, or nothing could run
 """
 
@@ -45,6 +46,12 @@ class WorkloadError(UsageError):
 
 class StoreError(UsageError):
     """A results folder or file that cannot be read or written."""
+
+
+class NothingComparableError(AmpbenchError):
+    """Two runs have no case in common."""
+
+    exit_code = 4
 
 
 class NothingToRunError(AmpbenchError):

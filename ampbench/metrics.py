@@ -65,7 +65,7 @@ COLUMNS: Mapping[str, Column] = MappingProxyType(
                 unit="s",
                 better="lower",
                 gate=Gate(kind="time", threshold=0.02, elsewhere=0.02, floor=50e-9),
-                summary="Seconds per step: median over rounds; a round is the median over its builds' fastest samples.",
+                summary="Seconds per step: median over rounds; a round is the fastest sample of all its builds.",
             ),
             Column(
                 name="seconds_low",

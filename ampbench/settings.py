@@ -17,7 +17,7 @@ from typing import Any
 from ampbench.errors import UnknownNameError, UsageError
 
 FILE_NAME = "ampbench.toml"
-PATHS = frozenset({"results"})
+PATHS = frozenset({"results", "policy"})
 """Options whose value is a path, which counts from the settings file's folder, not from the current one."""
 
 
@@ -50,9 +50,9 @@ def find(start: Path) -> SettingsFile | None:
     for folder in _folders(start.resolve()):
         own, project = folder / FILE_NAME, folder / "pyproject.toml"
         if own.is_file():
-            return SettingsFile(own, _read(own))
+            return SettingsFile(own, read_toml(own))
         if project.is_file():
-            table = _table(_read(project).get("tool", {}), project, "tool").get("ampbench")
+            table = _table(read_toml(project).get("tool", {}), project, "tool").get("ampbench")
             if table is not None:
                 return SettingsFile(project, _table(table, project, "tool.ampbench"))
     return None
@@ -89,7 +89,8 @@ def _folders(start: Path) -> list[Path]:
     return [start]
 
 
-def _read(path: Path) -> dict[str, Any]:
+def read_toml(path: Path) -> dict[str, Any]:
+    """Return the contents of a TOML file; `UsageError` with its name, and the line, where it cannot be read."""
     try:
         return tomllib.loads(path.read_text(encoding="utf-8"))
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:

@@ -1,18 +1,21 @@
-"""Pure functions on arrays of floats: how samples become a round's value, and rounds a case's interval.
+"""Pure functions on arrays of floats: how samples become a round's value, rounds an interval, blocks a test.
 
-A round is worth the median over its builds, a build its fastest sample. Intervals are made from rounds: samples of one
-build share its luck and are never pooled. Arrays of many unequal segments ("ragged" arrays) are given as all
-values in one array, one segment after the other, and the segments' lengths.
+A round is worth its fastest sample. Intervals are made from rounds or blocks: samples of one round share its luck and
+are never pooled. Arrays of many unequal segments ("ragged" arrays) are given as all values in one array, one segment
+after the other, and the segments' lengths; arrays of cells x blocks have a NaN where a block is missing.
 """
 
 from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from scipy.special import stdtrit
+from scipy.special import ndtri, stdtrit
 
 Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]
+Booleans = NDArray[np.bool_]
 
 ROUNDS_FOR_INTERVAL = 3
 """Below this many rounds there is no interval: with two, a 95 % t interval is some 13 standard errors wide."""
@@ -29,13 +32,14 @@ def median(values: Sequence[float]) -> float:
 
 
 def round_value(samples: Sequence[Sequence[float]]) -> float:
-    """Return what a round is worth: the median over builds of each build's fastest of `samples[build]`, in seconds.
+    """Return what a round is worth: the fastest of all samples of all its builds, in seconds.
 
-    Whatever else runs on a machine only ever delays a step, so the minimum is the location that contention moves least
-    (Chen and Revels, "Robust benchmarking in noisy environments", 2016); docs/performance.md has the measurement.
-    Builds lie at random places in memory, which helps some and hurts others: hence the median over them.
+    `samples[build]` are those of one build. Whatever else runs on a machine only ever delays a step, so the minimum is
+    the location that contention moves least (Chen and Revels, "Robust benchmarking in noisy environments", 2016);
+    docs/performance.md has the measurement. Builds lie at random places in memory, so that the luckiest of several is
+    about equally lucky in every round.
     """
-    return median([min(build) for build in samples])
+    return min(min(build) for build in samples)
 
 
 def segment_medians(values: Floats, lengths: Integers) -> Floats:
@@ -96,3 +100,207 @@ def sqnr_decibels(rel_l2: ArrayLike) -> Floats:
     logs = np.full(errors.shape, np.nan)
     np.log10(errors, out=logs, where=defined)
     return -20 * logs
+
+
+def row_quantiles(values: Floats, share: float) -> Floats:
+    """Return each row's quantile, linear between order statistics, of the values that are not NaN; NaN without any.
+
+    `values` have the shape (cells, blocks), the result (cells,). `share` is in 0-1, 0.5 being the median.
+    """
+    if values.shape[1] == 0:
+        return np.full(len(values), np.nan)
+    ordered = np.sort(values, axis=1)  # NaN last
+    places = np.maximum(np.sum(~np.isnan(values), axis=1) - 1, 0) * share
+    below, rows = np.floor(places).astype(np.int64), np.arange(len(values))
+    low, high = ordered[rows, below], ordered[rows, np.ceil(places).astype(np.int64)]
+    # a plain mean at the very middle, so that the quantile of the negatives is the negative of the quantile
+    quantiles: Floats = np.where(places - below == 0.5, (low + high) / 2, low + (high - low) * (places - below))
+    return quantiles
+
+
+def row_variances(values: Floats) -> tuple[Integers, Floats, Floats]:
+    """Return each row's count, mean and variance (n - 1 in the denominator) of the values that are not NaN.
+
+    The mean is NaN without a value, the variance under two. Shapes as for `row_quantiles`.
+    """
+    counts = np.sum(~np.isnan(values), axis=1)
+    means = ratio(np.nansum(values, axis=1), counts)
+    squares = np.nansum((values - means[:, None]) ** 2, axis=1)
+    return counts, means, np.where(counts > 1, squares / np.maximum(counts - 1, 1), np.nan)
+
+
+@lru_cache(maxsize=256)
+def signed_rank_survival(count: int) -> Floats:
+    """Return P(W >= w) for w = 0 .. n(n + 1)/2: the null distribution of the signed-rank statistic of n differences.
+
+    W is a sum in which each rank 1 .. n takes part with probability 1/2 (Wilcoxon, "Individual comparisons by ranking
+    methods", 1945), so that its probabilities are those of one rank after the other, convolved. SciPy has them only
+    inside its test. The array, of shape (n(n + 1)/2 + 1,), is shared and cannot be written to.
+    """
+    masses = np.ones(1)
+    for rank in range(1, count + 1):
+        masses = (np.pad(masses, (0, rank)) + np.pad(masses, (rank, 0))) / 2
+    survival: Floats = np.cumsum(masses[::-1])[::-1]
+    survival[0] = 1.0
+    survival.setflags(write=False)
+    return survival
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SignedRanks:
+    """What signed ranks say of each row of differences; arrays of shape (cells,), bounds of (levels, cells).
+
+    `counts` are the differences that are not NaN. `p_above` is the exact one-sided p-value for a location above 0,
+    `p_below` for one below. `estimates` are Hodges and Lehmann's, NaN without a difference. `lows` and `highs` are
+    one-sided confidence bounds, infinite where there are too few differences for their level.
+    """
+
+    counts: Integers
+    p_above: Floats
+    p_below: Floats
+    estimates: Floats
+    lows: Floats
+    highs: Floats
+
+
+_CHUNK = 2_000_000
+"""So many Walsh averages are held at a time: 16 MB."""
+
+
+def signed_ranks(differences: Floats, alphas: Sequence[float] = ()) -> SignedRanks:
+    """Return Wilcoxon's signed-rank test and the estimate and bounds that belong to it, for every row.
+
+    `differences` have the shape (cells, blocks), NaN where missing; `alphas` are the error levels of the bounds. All is
+    made from the Walsh averages (d_i + d_j)/2, i <= j: as many of them are above 0 as the sum of the positive ranks
+    says (Tukey, 1949); their median is the estimate, and the k-th smallest is a lower bound at the level P(W <= k - 1)
+    (Hodges and Lehmann, "Estimates of location based on rank tests", 1963; Hollander and Wolfe, "Nonparametric
+    statistical methods", section 3). Exact where each difference is as likely to have either sign, whatever its size.
+    Ties and zeros only make p larger: an average of exactly 0 counts for neither side, which is the least favourable
+    way of breaking ties; differences that are all 0 have p = 1 and bounds of 0. Time and memory grow linearly with
+    cells.
+    """
+    cells, blocks = differences.shape
+    counts: Integers = np.sum(~np.isnan(differences), axis=1)
+    above, below = np.zeros(cells, np.int64), np.zeros(cells, np.int64)
+    estimates = np.full(cells, np.nan)
+    lows, highs = np.full((len(alphas), cells), -np.inf), np.full((len(alphas), cells), np.inf)
+    first, second = np.triu_indices(blocks)
+    step = max(1, _CHUNK // max(1, len(first)))
+    for start in range(0, cells if blocks else 0, step):
+        part = slice(start, start + step)
+        walsh = np.sort((differences[part, first] + differences[part, second]) / 2, axis=1)  # NaN last
+        above[part], below[part] = np.sum(walsh > 0, axis=1), np.sum(walsh < 0, axis=1)
+        estimates[part] = row_quantiles(walsh, 0.5)
+        for count in np.unique(counts[part]):
+            rows = np.flatnonzero(counts[part] == count)
+            for level, alpha in enumerate(alphas):
+                # P(W <= k - 1) = P(W >= all - k + 1), W being symmetric; k = 0 where even that of W = 0 is too much
+                place = int(np.searchsorted(signed_rank_survival(int(count))[::-1], alpha, side="right"))
+                if place and count:
+                    lows[level, start + rows] = walsh[rows, place - 1]
+                    highs[level, start + rows] = walsh[rows, count * (count + 1) // 2 - place]
+    p_above, p_below = np.ones(cells), np.ones(cells)
+    for count in np.unique(counts):
+        rows = np.flatnonzero(counts == count)
+        survival = signed_rank_survival(int(count))
+        p_above[rows], p_below[rows] = survival[above[rows]], survival[below[rows]]
+    return SignedRanks(counts=counts, p_above=p_above, p_below=p_below, estimates=estimates, lows=lows, highs=highs)
+
+
+def outlying(differences: Floats, beyond: float) -> Booleans:
+    """Return which differences of each row are outliers: larger than the row's typical size by more than `beyond`.
+
+    The size of a difference is its absolute value, the typical one the median of the sizes, of an even number the
+    smaller in the middle, so that at most half of a row are outliers. Signs play no part: given the sizes, they are as
+    random among the others as among all, and a signed-rank test of the others is as exact. Shapes as for
+    `row_quantiles`.
+    """
+    sizes = np.abs(differences)
+    middle = np.maximum(np.sum(~np.isnan(sizes), axis=1) - 1, 0) // 2
+    typical = np.take_along_axis(np.sort(sizes, axis=1), middle[:, None], axis=1) if sizes.shape[1] else sizes
+    chosen: Booleans = sizes > typical + beyond
+    return chosen
+
+
+def slow(values: Floats, factor: float) -> Booleans:
+    """Return which values are more than `factor` times the median of their row; shapes as for `row_quantiles`."""
+    chosen: Booleans = values > factor * row_quantiles(values, 0.5)[:, None]
+    return chosen
+
+
+def holm(p_values: Floats) -> Floats:
+    """Return p-values adjusted so that rejecting those under alpha wrongs any true null with at most that probability.
+
+    Holm, "A simple sequentially rejective multiple test procedure", 1979: the k-th smallest of n is multiplied by
+    n - k + 1, and none may be smaller than one before it. Valid whatever the dependence between them. Shape (n,).
+    """
+    order = np.argsort(p_values, kind="stable")
+    adjusted = np.empty(len(p_values))
+    adjusted[order] = np.minimum(np.maximum.accumulate(p_values[order] * np.arange(len(p_values), 0, -1)), 1.0)
+    return adjusted
+
+
+def welch(first: Floats, second: Floats, components: Sequence[float] = ()) -> tuple[Floats, Floats, Floats]:
+    """Return the difference of each row's means, second - first, its standard error and its degrees of freedom.
+
+    `first` and `second` have the shapes (cells, n) and (cells, m), NaN where missing. `components` are further
+    variances of the difference, each known from one degree of freedom. The degrees of freedom are those of Welch and
+    Satterthwaite: (Σ v)² / Σ (v² / f) over all components v known with f (Satterthwaite, "An approximate distribution
+    of estimates of variance components", 1946). NaN where a side has under two values.
+    """
+    (counts, means, variances), (others, other_means, other_variances) = row_variances(first), row_variances(second)
+    own, theirs = ratio(variances, counts), ratio(other_variances, others)
+    total = own + theirs + sum(components)
+    weights = own**2 / np.maximum(counts - 1, 1) + theirs**2 / np.maximum(others - 1, 1)
+    weights = weights + sum(each**2 for each in components)
+    freedom = np.where(weights > 0, ratio(total**2, weights), np.maximum(counts + others - 2, 1))
+    return other_means - means, np.sqrt(total), np.where(np.isnan(total), np.nan, freedom)
+
+
+def fisher_p(slow_first: Integers, first: Integers, slow_second: Integers, second: Integers) -> Floats:
+    """Return the two-sided p-value of Fisher's exact test for the shares `slow_first`/`first` and the second's.
+
+    All of shape (cells,); 1 where both are 0. Fisher, "Statistical methods for research workers", 1935.
+    """
+    p_values = np.ones(len(first))
+    if not np.any(slow_first + slow_second):
+        return p_values
+    from scipy.stats import fisher_exact  # takes most of a second to import, and few comparisons have a slow block
+
+    tables = np.stack([slow_first, first - slow_first, slow_second, second - slow_second], axis=1)
+    distinct, where = np.unique(tables, axis=0, return_inverse=True)
+    found = [fisher_exact(table.reshape(2, 2)).pvalue if table[0] + table[2] else 1.0 for table in distinct]
+    return np.array(found, dtype=np.float64)[where.reshape(-1)]
+
+
+def wilson_interval(successes: int, trials: int, confidence: float = 0.95) -> tuple[float, float]:
+    """Return Wilson's interval of a share seen as `successes` of `trials` (Wilson, 1927; from SciPy)."""
+    from scipy.stats import binomtest  # takes most of a second to import
+
+    interval = binomtest(successes, trials).proportion_ci(confidence, method="wilson")
+    return float(interval.low), float(interval.high)
+
+
+def detectable_effect(error: Floats, freedom: Floats, alpha: float, power: float, margin: Floats) -> Floats:
+    """Return the smallest effect that is found with the given power: certain at one-sided `alpha`, beyond `margin`.
+
+    An estimate with standard error s is certain if it exceeds t(1 - alpha) s and exceeds that with probability `power`
+    if the effect is t(power) s larger (Cohen, "Statistical power analysis", 1988). Shape (cells,), unit of `error`.
+    """
+    surely = stdtrit(freedom, power) * error
+    return np.maximum(stdtrit(freedom, 1 - alpha) * error, margin) + surely
+
+
+def count_to_decide(
+    estimates: Floats, variance: Floats, constant: float, margin: Floats, alphas: tuple[float, float], power: float
+) -> Floats:
+    """Return how many values would decide, were the present estimates the truth: shape (cells,), infinite for never.
+
+    The estimate's variance is taken to be `variance`/n + `constant`. `alphas` are the one-sided levels of a change
+    (which must also exceed `margin`) and of the two bounds that prove a location within it. Normal quantiles.
+    """
+    sizes, surely = np.abs(estimates), ndtri(power)
+    change = np.minimum(sizes / (surely - ndtri(alphas[0])), np.maximum(sizes - margin, 0) / surely)
+    same = np.maximum(margin - sizes, 0) / (ndtri((1 + power) / 2) - ndtri(alphas[1]))
+    room = np.maximum(change, same) ** 2 - constant
+    return np.where(room > 0, ratio(variance, np.where(room > 0, room, 1.0)), np.inf)

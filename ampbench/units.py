@@ -120,6 +120,21 @@ def parse_bytes(text: str) -> int:
     return round(_parsed(text, _TYPED_BYTES, "a size such as 4GiB, 512MB or 1048576"))
 
 
+def parse_value(text: str) -> bool | int | float | str:
+    """Return the int, float, bool or text that `text` spells; `UsageError` for a number no run file can hold."""
+    if text.lower() in ("true", "false"):
+        return text.lower() == "true"
+    for kind in (int, float):
+        try:
+            number = kind(text)
+        except ValueError:
+            continue
+        if not math.isfinite(number) or (kind is int and abs(number) >= 2**63):
+            raise UsageError(f"{text} is no value of a parameter: give a finite number, below 2**63 where it is whole")
+        return number
+    return text
+
+
 def _parsed(text: str, units: Mapping[str, float], wanted: str) -> float:
     match = _TYPED.fullmatch(text.strip())
     factor = units.get(match["unit"].lower()) if match else None

@@ -6,7 +6,14 @@ from ampbench.errors import AmpbenchError, NothingToRunError, UnknownNameError
 
 @pytest.mark.parametrize(
     ("error", "code"),
-    [("UsageError", 2), ("UnknownNameError", 2), ("WorkloadError", 2), ("StoreError", 2), ("NothingToRunError", 5)],
+    [
+        ("UsageError", 2),
+        ("UnknownNameError", 2),
+        ("WorkloadError", 2),
+        ("StoreError", 2),
+        ("NothingComparableError", 4),
+        ("NothingToRunError", 5),
+    ],
 )
 def test_every_error_is_an_ampbench_error_with_the_exit_code_of_its_kind(error, code):
     assert issubclass(getattr(errors, error), AmpbenchError)

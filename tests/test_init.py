@@ -10,6 +10,7 @@ from ampbench import errors
 def test_the_public_names_are_these():
     assert ampbench.__all__ == [
         "AmpbenchError",
+        "NothingComparableError",
         "NothingToRunError",
         "StoreError",
         "UnknownNameError",

@@ -22,6 +22,10 @@ VERBS = {
     "run": "Measure; ends with the table and the advice.",
     "list": "What there is: workloads, precisions, devices, runs.",
     "show": "A stored run again: table and advice.",
+    "compare": "Two stored runs: what became slower, bigger or less accurate.",
+    "ab": "Two environments, commits or settings, measured in turns.",
+    "gate": "Two stored runs under a policy, with an exit code.",
+    "convert": "Stored runs in other programs' formats: JUnit, Markdown, Otava and others.",
     "doctor": "What this machine and installation can do, and what spoils measurements.",
 }
 """The verbs in the order of a user's day; each is the module of the same name."""

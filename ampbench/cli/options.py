@@ -98,6 +98,9 @@ Threads = Annotated[int, typer.Option(min=0, max=4096, help="torch's threads; 0:
 Seed = Annotated[int, typer.Option(min=0, max=2**63 - 1, help="Of weights, inputs and the order of rounds.")]
 Scaler = Annotated[bool, typer.Option("--scaler/--no-scaler", help="GradScaler in fp16_autocast training.")]
 
+Label = Annotated[str, typer.Option(metavar="TEXT", help="A name for the run in lists and reports.")]
+Every = Annotated[bool, typer.Option("--all", help="List what is unchanged, too.")]
+
 DEFAULT_RESULTS = Path("results")
 
 

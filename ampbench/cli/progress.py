@@ -6,11 +6,15 @@ import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import TYPE_CHECKING
 
 from ampbench.records.measurements import Failure
 from ampbench.running.driver import Progress, Watch
 from ampbench.running.schedule import Task
 from ampbench.units import format_seconds
+
+if TYPE_CHECKING:
+    from ampbench.running.blocks import Stage
 
 LINE_SECONDS = 10.0
 """Without a terminal, a line at most this often."""
@@ -104,3 +108,50 @@ def _described(task: Task) -> str:
     what = f"round {task.round + 1}" if task.kind == "round" else task.kind
     case = task.planned.case
     return f"{what}: {case.workload} {case.precision} {case.phase}"
+
+
+@contextmanager
+def block_progress() -> "Iterator[Callable[[Stage], None]]":
+    """Yield a watcher that shows on stderr how far an interleaved session is, while the block runs."""
+    with _stage_bar() if sys.stderr.isatty() else _stage_lines() as show:
+        yield show
+
+
+@contextmanager
+def _stage_bar() -> "Iterator[Callable[[Stage], None]]":
+    from rich.console import Console
+    from rich.progress import BarColumn, TextColumn
+    from rich.progress import Progress as Bar
+
+    columns = (TextColumn("{task.fields[position]:>16}"), BarColumn(bar_width=20), TextColumn("{task.description}"))
+    with Bar(*columns, console=Console(stderr=True), transient=True) as bar:
+        row = bar.add_task("", position="", total=None)
+
+        def show(stage: "Stage") -> None:
+            if stage.failure is not None:
+                bar.console.print(_failed(stage.failure), markup=False, highlight=False)
+            position = f"{stage.blocks} of {stage.planned} blocks" if stage.blocks else "starting"
+            bar.update(row, completed=stage.blocks, total=stage.planned, position=position, description=_staged(stage))
+
+        yield show
+
+
+@contextmanager
+def _stage_lines() -> "Iterator[Callable[[Stage], None]]":
+    last = [time.monotonic()]
+
+    def show(stage: "Stage") -> None:
+        if stage.failure is not None:
+            print(_failed(stage.failure), file=sys.stderr, flush=True)
+        if time.monotonic() - last[0] >= LINE_SECONDS:
+            last[0] = time.monotonic()
+            print(f"{stage.blocks} of {stage.planned} blocks at most: {_staged(stage)}", file=sys.stderr, flush=True)
+
+    yield show
+
+
+def _staged(stage: "Stage") -> str:
+    undecided = (
+        f"{stage.left} {'case' if stage.left == 1 else 'cases'} undecided, {format_seconds(round(stage.seconds))}"
+    )
+    return f"{undecided} · {stage.doing} {stage.pair}".rstrip()

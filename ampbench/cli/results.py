@@ -36,13 +36,18 @@ def print_result(stored: "StoredRun", rows: Sequence[Row], format: OutputFormat,
     elif format is OutputFormat.CSV:
         print_text(tables.csv_text(list(COLUMNS), ([row[name] for name in COLUMNS] for row in rows)))
     elif format is OutputFormat.MARKDOWN:
-        groups, skipped = notes.without_common_skips(grouped(rows))
-        advice = _advice(stored, budget)
-        said = [*notes.sweep_remarks(advice, stored.header.selection.sweeps), *_statements(stored, rows), *skipped]
-        print_text("\n\n".join([tables.markdown(groups, advice), *said]))
+        print_text(markdown_text(stored, rows, budget))
     else:
         console = make_console()
         print_lines(console, result_lines(stored, rows, budget, console.width))
+
+
+def markdown_text(stored: "StoredRun", rows: Sequence[Row], budget: Budget) -> str:
+    """Return `rows` of a run as Markdown: the tables, the advice, the notes."""
+    groups, skipped = notes.without_common_skips(grouped(rows))
+    advice = _advice(stored, budget)
+    said = [*notes.sweep_remarks(advice, stored.header.selection.sweeps), *_statements(stored, rows), *skipped]
+    return "\n\n".join([tables.markdown(groups, advice), *said])
 
 
 def result_lines(stored: "StoredRun", rows: Sequence[Row], budget: Budget, width: int) -> list[Text]:

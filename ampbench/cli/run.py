@@ -1,7 +1,6 @@
 """`ampbench run`: measure, store, and end with the table and the advice."""
 
 import dataclasses
-import math
 import shlex
 import sys
 from contextlib import ExitStack
@@ -17,6 +16,7 @@ from ampbench.cli.options import (
     Format,
     Json,
     Keyword,
+    Label,
     MaxError,
     MaxFlushedShare,
     MaxGradientError,
@@ -43,9 +43,9 @@ from ampbench.cli.options import (
     chosen_budget,
     chosen_format,
 )
+from ampbench.cli.selecting import make_selection, make_settings
 from ampbench.errors import StoreError, UsageError
-from ampbench.records.cases import ParameterValue
-from ampbench.records.runs import Selection, Settings
+from ampbench.records.runs import Settings
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -59,7 +59,6 @@ BUDGET = ("max_error", "min_argmax_agreement", "max_gradient_error", "max_flushe
 WITH_RESUME = frozenset({"resume", "results", "max_time", "dry_run", "format", "json", *BUDGET})
 """What a command line may say beside --resume; all else is the run's own."""
 
-Label = Annotated[str, typer.Option(metavar="TEXT", help="A name for the run in lists and reports.")]
 Resume = Annotated[str, typer.Option(metavar="RUN", help="Measure what this run lacks; the selection is its own.")]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Show the plan and how long it takes; measure nothing.")]
 NoIsolation = Annotated[bool, typer.Option("--no-isolation", help="Measure in this process, for debuggers.")]
@@ -108,38 +107,18 @@ def command(
       ampbench run resnet50 --phase training --precision bf16_autocast --precision fp32
       ampbench run model.py:make --sweep batch_size=1,4,16
     """
-    from ampbench.units import parse_bytes, parse_seconds
-
     chosen = chosen_format(format, json)
     budget = chosen_budget(max_error, min_argmax_agreement, max_gradient_error, max_flushed_share)
-    if not 0 < min_run_time <= 3600:
-        raise UsageError(f"--min-run-time {min_run_time:g}: give seconds between 0 and 3600")
     if resume:
         _refuse_beside_resume(context)
-    selection = Selection(
-        workloads=[*(names or []), *(workload or [])],
-        precisions=precision or [],
-        devices=device or [],
-        phases=phase or [],
-        paths=path or [],
-        memory_formats=memory_format or [],
-        keyword=keyword,
-        preset=preset,
-        overrides=dict(parse_setting("--set", text) for text in set_ or []),
-        sweeps=_parse_sweeps(sweep or []),
-        scaler=scaler,
-    )
-    settings = Settings(
-        rounds=rounds,
-        min_run_seconds=min_run_time,
-        timeout_seconds=_positive("--timeout", parse_seconds(timeout)),
-        memory_limit_bytes=int(_positive("--memory-limit", parse_bytes(memory_limit))) if memory_limit else None,
-        max_seconds=parse_seconds(max_time) if max_time else None,
-        threads=threads,
-        seed=seed,
-        schedule_seed=seed,
+    selection = make_selection(
+        [*(names or []), *(workload or [])], precision, device, phase, path, memory_format, keyword, preset, set_,
+        sweep, scaler,
+    )  # fmt: skip
+    settings = make_settings(
+        rounds, DEFAULTS.builds, min_run_time, max_time, timeout, memory_limit, threads, seed,
         isolation=not no_isolation,
-    )
+    )  # fmt: skip
     from ampbench import store
     from ampbench.running import session
 
@@ -162,62 +141,16 @@ def command(
             return 0
         session.require_work(prepared)
         if writer is None:
-            header = session.new_header(prepared, label, ["ampbench", *sys.argv[1:]])
+            header = session.new_header(
+                prepared.selection, prepared.settings, prepared.environment, prepared.plan, label,
+                ["ampbench", *sys.argv[1:]],
+            )  # fmt: skip
             writer = store.RunWriter.create(results, header, [planned.case for planned in prepared.plan])
             stack.enter_context(writer)
         known = resumed.skips if resumed else {}
         writer.append(*(skip for skip in session.planned_skips(prepared.plan) if skip.case_id not in known))
         ended = _measured(prepared, writer)
     return _print_end(store.read_run(writer.path), ended, chosen, budget, results)
-
-
-def parse_setting(option: str, text: str) -> tuple[str, ParameterValue]:
-    """Return (name, value) of NAME=VALUE; the value is a number or a bool where it reads as one, else text."""
-    name, equals, value = text.partition("=")
-    if not equals or not name.strip() or not value.strip():
-        raise UsageError(f"{option} {text!r}: expected NAME=VALUE, as in {option} batch_size=8")
-    return name.strip(), parse_value(value.strip())
-
-
-def parse_sweep(text: str) -> tuple[str, list[ParameterValue]]:
-    """Return (name, values) of NAME=VALUE,VALUE,..."""
-    name, equals, values = text.partition("=")
-    parts = [part.strip() for part in values.split(",")]
-    if not equals or not name.strip() or not all(parts):
-        raise UsageError(f"--sweep {text!r}: expected NAME=VALUE,VALUE, as in --sweep batch_size=1,2,4")
-    return name.strip(), [parse_value(part) for part in parts]
-
-
-def parse_value(text: str) -> ParameterValue:
-    """Return the int, float, bool or text that `text` spells; `UsageError` for a number no run file can hold."""
-    if text.lower() in ("true", "false"):
-        return text.lower() == "true"
-    for kind in (int, float):
-        try:
-            number = kind(text)
-        except ValueError:
-            continue
-        if not math.isfinite(number) or (kind is int and abs(number) >= 2**63):
-            raise UsageError(f"{text} is no value of a parameter: give a finite number, below 2**63 where it is whole")
-        return number
-    return text
-
-
-def _parse_sweeps(texts: list[str]) -> dict[str, list[ParameterValue]]:
-    """Return the values of each parameter swept."""
-    sweeps: dict[str, list[ParameterValue]] = {}
-    for text in texts:
-        name, values = parse_sweep(text)
-        if name in sweeps:
-            raise UsageError(f"--sweep {name} is given twice: list all its values in one, as in --sweep {name}=1,2,4")
-        sweeps[name] = values
-    return sweeps
-
-
-def _positive(option: str, value: float) -> float:
-    if value <= 0:
-        raise UsageError(f"{option} must be above 0")
-    return value
 
 
 def _refuse_beside_resume(context: typer.Context) -> None:

@@ -8,7 +8,7 @@ import csv
 import io
 import json
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from textwrap import fill
 from typing import Any
@@ -204,9 +204,9 @@ def markdown(groups: Mapping[Group, Sequence[Row]], advice: Mapping[Group, Advic
     return "\n\n".join(blocks)
 
 
-def markdown_table(headers: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """Return a Markdown table; the first column is aligned to the left, the others to the right."""
-    rule = [":--", *["--:"] * (len(headers) - 1)]
+def markdown_table(headers: Sequence[str], rows: Iterable[Sequence[str]], left: Collection[str] = ()) -> str:
+    """Return a Markdown table; the first column and those named in `left` stand to the left, the others to the right."""
+    rule = [":--" if place == 0 or name in left else "--:" for place, name in enumerate(headers)]
     escaped = [[cell.replace("|", r"\|").replace("\n", " ") for cell in row] for row in rows]
     return "\n".join(f"| {' | '.join(cells)} |" for cells in [list(headers), rule, *escaped])
 

@@ -41,6 +41,7 @@ class Environment:
     cpu_flags: list[str] = field(default_factory=list)
     memory_bytes: int | None = None
     python_version: str
+    ampbench_version: str = ""
     torch_version: str
     torch_commit: str = ""
     torchvision_version: str | None = None

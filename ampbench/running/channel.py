@@ -9,8 +9,9 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import IO, Protocol
 
 import msgspec
@@ -24,13 +25,20 @@ START_SECONDS = 120.0
 GRACE_SECONDS = 30.0
 """A server enforces a request's time limit; one that has not answered this long after it is gone itself."""
 
+ALLOCATOR_TUNABLES = "glibc.malloc.mmap_threshold=33554432:glibc.malloc.trim_threshold=1099511627776"
+"""Keeps freed memory in the process, so that no step pays for getting it back (docs/statistics.md, "Memory placement").
+
+glibc raises its mmap threshold as blocks are freed, up to these 32 MiB (mallopt(3)): it is set there from the start.
+The trim threshold keeps the end of the heap from going back to the kernel between two steps."""
+
 SERVER_VARIABLES = {
     "PYTHONUNBUFFERED": "1",
     "TORCHINDUCTOR_COMPILE_THREADS": "1",
     "PYTORCH_NVML_BASED_CUDA_CHECK": "1",
+    "GLIBC_TUNABLES": ALLOCATOR_TUNABLES,
 }
-"""What a server's environment adds: a crash loses no output, the compiler starts no process pool, and asking whether
-there is a GPU does not initialise its driver, which would break every worker forked afterwards."""
+"""What a server's environment adds: a crash loses no output, the compiler starts no process pool, asking whether there
+is a GPU does not initialise its driver, which would break every worker forked afterwards, and memory stays in place."""
 
 
 class Channel(Protocol):
@@ -47,9 +55,20 @@ OpenChannel = Callable[[], Channel]
 
 
 class ServerChannel:
-    """A server process of its own, started with the interpreter `python`; `preload` are modules it imports first."""
+    """A server process of its own, started with the interpreter `python`; `preload` are modules it imports first.
 
-    def __init__(self, python: str = sys.executable, preload: Iterable[str] = ()):
+    `variables` are added to its environment and win over what is set there, `paths` come first when it imports, and
+    `folder` is its current folder.
+    """
+
+    def __init__(
+        self,
+        python: str = sys.executable,
+        preload: Iterable[str] = (),
+        variables: Mapping[str, str] = MappingProxyType({}),
+        paths: Sequence[Path] = (),
+        folder: Path | None = None,
+    ):
         arguments = [argument for module in preload for argument in ("--preload", module)]
         self._errors: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115 - lives as long as the process
         self._process = subprocess.Popen(
@@ -58,7 +77,8 @@ class ServerChannel:
             stdout=subprocess.PIPE,
             stderr=self._errors,
             start_new_session=True,  # Ctrl-C in the terminal is for the driver alone
-            env={**os.environ, **SERVER_VARIABLES, **_checkout()},
+            env=server_environment(os.environ, variables, paths),
+            cwd=folder,
         )
         try:
             if self._line(START_SECONDS) != b"ready\n":
@@ -141,10 +161,17 @@ class InProcess:
         """Do nothing."""
 
 
-def _checkout() -> dict[str, str]:
-    """Return what lets a server find an ampbench that is not installed but runs from a checkout; nothing otherwise."""
+def server_environment(
+    inherited: Mapping[str, str], variables: Mapping[str, str], paths: Sequence[Path]
+) -> dict[str, str]:
+    """Return the environment of a server: what is inherited, what every server needs, what this one is given.
+
+    Inherited allocator settings come after ours, and so win. `paths` come first when it imports, then this ampbench,
+    where it is not installed but runs from a checkout.
+    """
+    tunables = filter(None, [ALLOCATOR_TUNABLES, inherited.get("GLIBC_TUNABLES")])
     root = Path(__file__).parents[2]
-    if root.name.endswith("-packages"):
-        return {}
-    paths = [str(root), *filter(None, [os.environ.get("PYTHONPATH")])]
-    return {"PYTHONPATH": os.pathsep.join(paths)}
+    found = [*paths, *([] if root.name.endswith("-packages") else [root])]
+    search = filter(None, [*map(str, found), variables.get("PYTHONPATH", inherited.get("PYTHONPATH"))])
+    environment = {**inherited, **SERVER_VARIABLES, "GLIBC_TUNABLES": ":".join(tunables), **variables}
+    return environment | {"PYTHONPATH": os.pathsep.join(search)}

@@ -51,10 +51,10 @@ def make_schedule(
     control = control_case(plan)
     servers: list[list[Task]] = []
     for number in range(settings.rounds):
-        tasks = _passes(runnable) if number == 0 else []
+        tasks = passes(runnable) if number == 0 else []
         tasks += _rounds(runnable, control, number, random.Random(f"{settings.schedule_seed}/{number}"))
         left = [task for task in tasks if task.key not in done and task.planned.case.case_id not in ended]
-        servers.append(_with_processes(left))
+        servers.append(with_processes(left))
     return [tasks for tasks in servers if tasks]
 
 
@@ -80,7 +80,8 @@ def request_of(task: Task, settings: Settings, server: int) -> Request:
     )
 
 
-def _passes(runnable: list[PlannedCase]) -> list[Task]:
+def passes(runnable: list[PlannedCase]) -> list[Task]:
+    """Return the memory and divergence passes of `runnable` cases, those of a group of precisions together."""
     groups: dict[tuple[str, str], list[PlannedCase]] = {}
     for planned in runnable:
         groups.setdefault((planned.case.device, planned.case.group), []).append(planned)
@@ -107,7 +108,7 @@ def _rounds(runnable: list[PlannedCase], control: PlannedCase | None, number: in
     return [task for _, tasks in shuffled for task in tasks]
 
 
-def _with_processes(tasks: list[Task]) -> list[Task]:
+def with_processes(tasks: list[Task]) -> list[Task]:
     """Return `tasks` with `fresh` set where one may not be served by the process of the task before it."""
     before = [None, *tasks]
     return [replace(task, fresh=not _may_share(last, task)) for last, task in zip(before, tasks, strict=False)]

@@ -15,7 +15,7 @@ from ampbench.records.cases import ParameterValue, WorkloadSource
 from ampbench.records.environments import Environment
 from ampbench.records.measurements import Skip
 from ampbench.records.requests import Description, Request
-from ampbench.records.runs import SCHEMA, Footer, Header, Selection, Settings
+from ampbench.records.runs import SCHEMA, Arm, Footer, Header, Selection, Settings
 from ampbench.running.channel import Channel, InProcess, OpenChannel, ServerChannel
 from ampbench.running.driver import Watch, drive
 from ampbench.running.environment import ask_environment
@@ -48,7 +48,7 @@ def prepare(selection: Selection, settings: Settings, resumed: StoredRun | None 
     `resumed`, only what that run lacks is scheduled; raises `UsageError` where the environment is no longer the same.
     """
     sources = check_selection(selection)
-    preload = _preload(selection, sources)
+    preload = preload_modules(selection, sources)
     open_new: OpenChannel = (lambda: ServerChannel(preload=preload)) if settings.isolation else InProcess
     first = open_new()
     try:
@@ -56,8 +56,8 @@ def prepare(selection: Selection, settings: Settings, resumed: StoredRun | None 
         if resumed is not None:
             _check_same(resumed.header.environment, environment, resumed.header.run)
         if settings.memory_limit_bytes is None and settings.isolation:
-            settings = dataclasses.replace(settings, memory_limit_bytes=_default_memory_limit())
-        plan = make_plan(selection, environment, _describer(first, settings))
+            settings = dataclasses.replace(settings, memory_limit_bytes=default_memory_limit())
+        plan = make_plan(selection, environment, describer(first, settings))
         done = _done(resumed, plan) if resumed else frozenset()
         ended = {*resumed.failures, *resumed.skips} if resumed else set()
         servers = make_schedule(plan, settings, done, ended)
@@ -103,22 +103,31 @@ def measure(prepared: Prepared, writer: RunWriter, watch: Watch) -> str:
     return ended
 
 
-def new_header(prepared: Prepared, label: str, command: list[str]) -> Header:
-    """Return the header of a new run of this session."""
+def new_header(
+    selection: Selection,
+    settings: Settings,
+    environment: Environment,
+    plan: list[PlannedCase],
+    label: str,
+    command: list[str],
+    commit: str | None = None,
+    arm: Arm | None = None,
+) -> Header:
+    """Return the header of a new run, of `commit` (default: the repository's in the current folder)."""
     started = datetime.now(UTC)
-    sources = list(dict.fromkeys(planned.source for planned in prepared.plan))
     return Header(
         schema=SCHEMA,
-        run=new_run_id(prepared.environment.host, started),
+        run=new_run_id(environment.host, started),
         ampbench_version=__version__,
         started_at=started.isoformat(timespec="milliseconds"),
         label=label,
-        commit=_commit(),
+        commit=commit or current_commit(),
         command=command,
-        selection=prepared.selection,
-        settings=prepared.settings,
-        sources=sources,
-        environment=prepared.environment,
+        selection=selection,
+        settings=settings,
+        sources=list(dict.fromkeys(planned.source for planned in plan)),
+        environment=environment,
+        arm=arm,
     )
 
 
@@ -132,9 +141,10 @@ def now() -> str:
     return datetime.now(UTC).isoformat(timespec="milliseconds")
 
 
-def _describer(
+def describer(
     channel: Channel, settings: Settings
 ) -> Callable[[WorkloadSource, Mapping[str, ParameterValue]], Description]:
+    """Return what builds users' workloads on `channel`, each once, and raises `WorkloadError` where that fails."""
     known: dict[str, Description] = {}
 
     def describe(source: WorkloadSource, parameters: Mapping[str, ParameterValue]) -> Description:
@@ -158,7 +168,7 @@ def _describer(
     return describe
 
 
-def _preload(selection: Selection, sources: list[WorkloadSource]) -> list[str]:
+def preload_modules(selection: Selection, sources: list[WorkloadSource]) -> list[str]:
     """Return the modules a server imports once so that its workers need not, where they will be used.
 
     They are the optimizers' (through torch._dynamo, a second) and torchvision's.
@@ -196,7 +206,7 @@ def _check_same(before: Environment, here: Environment, run: str) -> None:
             )
 
 
-def _default_memory_limit() -> int | None:
+def default_memory_limit() -> int | None:
     """Return `MEMORY_SHARE` of the memory available now (proc(5), MemAvailable); None where that is not known."""
     try:
         lines = Path("/proc/meminfo").read_text().splitlines()
@@ -206,7 +216,7 @@ def _default_memory_limit() -> int | None:
     return int(int(line.split()[1]) * 1024 * MEMORY_SHARE) if line else None
 
 
-def _commit() -> str | None:
+def current_commit() -> str | None:
     """Return the commit of the repository in the current folder ("-dirty" if it has changes); None outside one."""
     try:
         found = subprocess.run(

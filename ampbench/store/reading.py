@@ -10,7 +10,7 @@ from typing import Any, BinaryIO, Protocol
 from ampbench.errors import StoreError
 from ampbench.records.cases import Case
 from ampbench.records.divergences import Divergence
-from ampbench.records.measurements import Failure, MemoryPass, Round, Skip
+from ampbench.records.measurements import Failure, Fitness, MemoryPass, Round, Skip
 from ampbench.records.runs import Footer, Header
 from ampbench.store import lines
 from ampbench.store.lines import LineError
@@ -19,10 +19,16 @@ _LONGEST_HEADER = 1 << 26
 
 
 class TimedRound(Protocol):
-    """What a table needs of a `Round`, as `read_run` hands it to `on_round`."""
+    """What tables and comparisons need of a `Round`, as `read_run` hands it to `on_round`."""
 
     @property
     def case_id(self) -> str: ...  # noqa: D102
+    @property
+    def round(self) -> int: ...  # noqa: D102
+    @property
+    def confirmation(self) -> bool: ...  # noqa: D102
+    @property
+    def fitness(self) -> Fitness: ...  # noqa: D102
     @property
     def control(self) -> bool: ...  # noqa: D102
     @property

@@ -92,6 +92,7 @@ def measure_divergence(workload: Workload, case: Case, device: Device, reference
         output_fp32_rel_l2=compare(fp32.outputs, reference.outputs).rel_l2 if fp32 is not None else None,
         argmax_agreeing=agreeing,
         argmax_decisions=decisions,
+        repeatable=None if isinstance(device, Cpu) else is_repeatable(workload, case, device, numbers, keep),
         notes=notes,
     )
     if case.phase != "training":
@@ -119,6 +120,20 @@ def measure_divergence(workload: Workload, case: Case, device: Device, reference
         scaler_scale=numbers.scaler_scale,
         skipped_steps=numbers.skipped_steps,
     )
+
+
+def is_repeatable(workload: Workload, case: Case, device: Device, numbers: StepNumbers, keep: Device) -> bool | None:
+    """Return whether the step that gave `numbers` gives the same bits again; None where it does not fit once more.
+
+    Kernels that add atomically do not. torch's CPU kernels add in an order that only the number of threads decides.
+    """
+    try:
+        again = run_step(workload, case, device, keep=keep)
+    except torch.OutOfMemoryError:
+        return None
+    first = [*numbers.outputs, *numbers.gradients.values(), *numbers.updated.values()]
+    second = [*again.outputs, *again.gradients.values(), *again.updated.values()]
+    return all(torch.equal(one.nan_to_num(), other.nan_to_num()) for one, other in zip(first, second, strict=True))
 
 
 def run_step(

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import torch
 
+import ampbench
 from ampbench.precisions import SHORT_DTYPES
 from ampbench.records.environments import DeviceDescription, Environment
 from ampbench.running.channel import SERVER_VARIABLES
@@ -53,6 +54,7 @@ def read_environment() -> Environment:
         cpu_flags=[flag for flag in flags if flag.startswith(("avx", "amx", "fma", "f16c", "asimd", "sve", "bf16"))],
         memory_bytes=_memory_bytes(),
         python_version=platform.python_version(),
+        ampbench_version=ampbench.__version__,
         torch_version=str(torch.__version__),
         torch_commit=getattr(torch.version, "git_version", "") or "",
         torchvision_version=torchvision,
@@ -70,7 +72,7 @@ def read_environment() -> Environment:
             name: value
             for name, value in sorted(os.environ.items())
             if (name.startswith(VARIABLE_PREFIXES) or name in VARIABLE_NAMES)
-            and name not in SERVER_VARIABLES
+            and SERVER_VARIABLES.get(name) != value
             and not name.endswith("_DIR")
         },
     )

@@ -8,6 +8,7 @@ from pathlib import Path
 import torch
 
 from ampbench.records.measurements import Fitness
+from ampbench.running.fitness import CpuTimes, parse_cpu_times
 from ampbench.worker.devices import Device
 
 
@@ -18,20 +19,24 @@ class FitnessWatch:
         self._device = device
         self._load = os.getloadavg()[0]
         self._cpu = _cpu_ticks()
+        self._own = _own_ticks()
         self._switches = resource.getrusage(resource.RUSAGE_SELF).ru_nivcsw
 
     def seen(self) -> Fitness:
         """Return what has changed since the watch began."""
         ticks = _cpu_ticks()
-        steal = None
-        if ticks and self._cpu and ticks[0] > self._cpu[0]:
-            steal = (ticks[1] - self._cpu[1]) / (ticks[0] - self._cpu[0])
+        steal = others = None
+        if ticks and self._cpu and ticks.total > self._cpu.total:
+            total = ticks.total - self._cpu.total
+            steal = (ticks.steal - self._cpu.steal) / total
+            others = max(0.0, ticks.busy - self._cpu.busy - (_own_ticks() - self._own)) / total
         temperature = clock = None
         if self._device.type == "cuda":
             with suppress(Exception):  # both need NVML, which not every installation has
                 temperature, clock = float(torch.cuda.temperature()), torch.cuda.clock_rate() * 1e6
         return Fitness(
             steal_share=steal,
+            other_share=others,
             load=self._load,
             involuntary_switches=resource.getrusage(resource.RUSAGE_SELF).ru_nivcsw - self._switches,
             frequency_hz=_cpu_frequency(),
@@ -40,14 +45,18 @@ class FitnessWatch:
         )
 
 
-def _cpu_ticks() -> tuple[int, int] | None:
-    """Return (all ticks, ticks stolen by the hypervisor) of all processors since boot (proc(5), /proc/stat)."""
+def _cpu_ticks() -> CpuTimes | None:
+    """Return the ticks of all processors since boot; None where the kernel does not tell."""
     try:
-        fields = Path("/proc/stat").read_text().split("\n", 1)[0].split()[1:]
+        return parse_cpu_times(Path("/proc/stat").read_text())
     except OSError:
         return None
-    ticks = [int(value) for value in fields[:8]]
-    return sum(ticks), ticks[7]
+
+
+def _own_ticks() -> float:
+    """Return the CPU time that this process has used, in the kernel's ticks."""
+    used = resource.getrusage(resource.RUSAGE_SELF)
+    return (used.ru_utime + used.ru_stime) * os.sysconf("SC_CLK_TCK")
 
 
 def _cpu_frequency() -> float | None:

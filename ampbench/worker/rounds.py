@@ -5,6 +5,7 @@ import dataclasses
 import random
 import time
 import traceback
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -41,6 +42,7 @@ class Worker:
         self._built: tuple[str, Workload] | None = None
         self._references = References()
         self._fitting: dict[str, int] = {}
+        self._timed = Timed()
 
     def serve(self, request: Request) -> Reply:
         """Return the reply to `request`; an exception in the workload becomes a failure, in its making a problem."""
@@ -74,7 +76,9 @@ class Worker:
             if request.kind == "memory":
                 return Reply(memory=measure_memory(workload, case, device))
             self._references = References()  # what the passes kept must not weigh on what is timed
-            return Reply(round=measure_round(workload, request, device))
+            if self._timed.workload is not workload or self._timed.case_id != case.case_id:
+                self._timed = Timed(workload, case.case_id)
+            return Reply(round=measure_round(workload, request, device, self._timed))
 
     def _divergence(self, source: WorkloadSource, case: Case, device: Device, seed: int) -> Divergence:
         """Return the divergence of `case`, on as much of its batch as the fp64 reference leaves room for."""
@@ -106,7 +110,21 @@ class Worker:
         return self._built[1]
 
 
-def measure_round(workload: Workload, request: Request, device: Device) -> Round:
+@dataclass(slots=True)
+class Timed:
+    """What a process knows of the case it timed last, so that timing it again need not find it out anew.
+
+    `settled` is the state that GradScaler settled at, `digest` that of the weights; `warm` once a step has run.
+    """
+
+    workload: Workload | None = None
+    case_id: str = ""
+    warm: bool = False
+    settled: dict[str, Any] | None = None
+    digest: str = ""
+
+
+def measure_round(workload: Workload, request: Request, device: Device, timed: Timed) -> Round:
     """Return one round of the requested case: several builds, each at its own place in memory, one after another."""
     case = request.case
     assert case is not None
@@ -114,16 +132,15 @@ def measure_round(workload: Workload, request: Request, device: Device) -> Round
     placement = Placement(random.Random(request.placement_seed))
     timings = []
     compile_seconds: float | None = None
-    settled: dict[str, Any] | None = None
     skipped = 0
     watch = FitnessWatch(device)
-    for build in range(request.builds):
+    for _ in range(request.builds):
         placement.move()
         step = Step(workload, case, device)
         took = step.prepare_path(case.path)
         compile_seconds = took if compile_seconds is None else compile_seconds
         if step.training:
-            settled = step.start_training(settled)
+            timed.settled = step.start_training(timed.settled)
         with step.mode():
             timing = time_build(
                 step.run,
@@ -131,14 +148,16 @@ def measure_round(workload: Workload, request: Request, device: Device) -> Round
                 budget_seconds=request.min_run_seconds / request.builds,
                 max_samples=MAX_SAMPLES_PER_ROUND // request.builds,
                 restore=step.restore if step.training else None,
-                warm=build > 0 or step.training,
+                warm=timed.warm or step.training,
             )
         timings.append(timing)
+        timed.warm = True
         if step.training:
             step.restore()  # counts a step that the last sample skipped
         skipped += step.skipped_steps
         del step
         device.release()
+    timed.digest = timed.digest or weights_digest(workload)
     return Round(
         case_id=case.case_id,
         round=request.round,
@@ -149,9 +168,9 @@ def measure_round(workload: Workload, request: Request, device: Device) -> Round
         warmup_steps=[timing.warmup_steps for timing in timings],
         items_per_step=items_per_step(workload),
         compile_seconds=compile_seconds,
-        weights_digest=weights_digest(workload),
-        scaler_scale=settled["scale"] if settled else None,
-        skipped_steps=skipped if settled else None,
+        weights_digest=timed.digest,
+        scaler_scale=timed.settled["scale"] if timed.settled else None,
+        skipped_steps=skipped if timed.settled else None,
         rss_peak_bytes=rss_bytes("VmHWM"),
         fitness=watch.seen(),
         seconds=time.perf_counter() - started,

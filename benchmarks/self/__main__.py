@@ -4,7 +4,7 @@ import tempfile
 from pathlib import Path
 
 from ampbench.units import format_bytes, format_seconds
-from benchmarks.self import load, startup, timing
+from benchmarks.self import compare, load, startup, timing, verdicts
 
 
 def main() -> None:
@@ -32,6 +32,9 @@ def main() -> None:
     for name, value in loaded.items():
         written = format_bytes(value) if "bytes" in name else format_seconds(value)
         print(f"| load 100,000 cases of 5 rounds of 20 samples: {name} | {written} | {goals.get(name, '–')} |")
+    compared = format_seconds(compare.seconds())
+    print(f"| compare two runs of 10,000 cases of 10 rounds of 20 samples | {compared} | ≤ 5 s |")
+    verdicts.print_tables()
 
 
 if __name__ == "__main__":

@@ -52,15 +52,15 @@ def measure(cases: int = CASES) -> dict[str, float]:
     }
 
 
-def write_run(results: Path, cases: int) -> Path:
-    """Write a run of `cases` cases with rounds, memory and divergence, and return its file."""
+def write_run(results: Path, cases: int, rounds: int = ROUNDS) -> Path:
+    """Write a run of `cases` cases with `rounds` rounds each, memory and divergence, and return its file."""
     generator = np.random.default_rng(0)
     listed = [_case(number) for number in range(cases)]
     with RunWriter.create(results, _header(), listed) as writer:
         for start in range(0, cases, 1000):
             entries: list[Round | MemoryPass | Divergence] = []
             for case in listed[start : start + 1000]:
-                times = generator.lognormal(-7, 0.02, (ROUNDS, SAMPLES))
+                times = generator.lognormal(-7, 0.02, (rounds, SAMPLES))
                 entries += [_round(case, number, samples) for number, samples in enumerate(times)]
                 entries += [_memory(case), _divergence(case)]
             writer.append(*entries)

@@ -12,7 +12,6 @@ import pytest
 
 import ampbench
 from ampbench.cli.main import main
-from ampbench.cli.run import parse_setting, parse_sweep
 from ampbench.errors import UsageError
 
 ODD = """
@@ -320,16 +319,6 @@ def test_a_full_disk_keeps_what_was_measured_and_says_how_to_go_on(
     assert "--resume" in err
     assert main(["run", "--resume", "latest", "--results", str(results)]) == 0
     assert [row["outcome"] for row in rows_of(results).values()].count("ok") == 5
-
-
-def test_settings_and_sweeps_are_read_as_numbers_where_they_are() -> None:
-    assert parse_setting("--set", "mlp.width=8") == ("mlp.width", 8)
-    assert parse_setting("--set", "rate=1e-3") == ("rate", 1e-3)
-    assert parse_setting("--set", "bias=True") == ("bias", True)
-    assert parse_setting("--set", "kind=a=b") == ("kind", "a=b")
-    assert parse_sweep("batch_size=1,2") == ("batch_size", [1, 2])
-    with pytest.raises(UsageError):
-        parse_setting("--set", "=3")
 
 
 def test_a_file_named_as_a_library_in_the_current_folder_does_no_harm(

@@ -13,7 +13,7 @@ from ampbench.records.requests import Request
 from ampbench.worker.devices import Accelerator, Cpu, open_device
 from ampbench.worker.environment import cpu_arithmetic
 from ampbench.worker.memory import measure_memory
-from ampbench.worker.rounds import measure_round
+from ampbench.worker.rounds import Timed, measure_round
 from ampbench.workload import Workload
 
 
@@ -128,7 +128,7 @@ def test_a_round_on_an_accelerator_has_its_samples_from_the_events(
     fake: FakeAccelerator, on_fake: Workload, case: Callable[..., Case]
 ) -> None:
     request = Request(kind="round", case=case(device=fake.type), min_run_seconds=0.3, builds=3)
-    found = measure_round(on_fake, request, Accelerator(fake.type))
+    found = measure_round(on_fake, request, Accelerator(fake.type), Timed())
     assert all(seconds == pytest.approx(0.002) for build in found.samples for seconds in build)
     assert all(
         steps >= 5 for steps in found.steps_per_sample

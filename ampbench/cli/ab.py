@@ -1,0 +1,202 @@
+"""`ampbench ab`: two environments, commits or settings, measured in turns; and the machine against itself."""
+
+import shlex
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from ampbench.cli.gate import Anchor, MaxInconclusive, Only, PolicyFile, Strict, Threshold
+from ampbench.cli.options import (
+    DEFAULT_RESULTS,
+    Devices,
+    Every,
+    Format,
+    Json,
+    Keyword,
+    Label,
+    MaxTime,
+    MemoryFormats,
+    MemoryLimit,
+    MinRunTime,
+    Names,
+    OutputFormat,
+    Paths,
+    Phases,
+    Precisions,
+    Preset,
+    Results,
+    Scaler,
+    Seed,
+    Sets,
+    Sweeps,
+    Threads,
+    Timeout,
+    Workloads,
+    chosen_format,
+)
+from ampbench.cli.selecting import make_selection, make_settings
+from ampbench.errors import UsageError
+from ampbench.records.runs import Settings
+
+if TYPE_CHECKING:
+    from ampbench.policy import Policy
+    from ampbench.verdicts import Comparison
+
+FAILED, INTERRUPTED = 3, 130
+BUILDS, MIN_RUN_SECONDS, MOST_BLOCKS, CONTROL_BLOCKS = 4, 0.1, 32, 16
+DEFAULTS = Settings()
+ARM = "A Python, git:REF, NAME=VALUE or here; repeat to combine."
+
+Baseline = Annotated[list[str] | None, typer.Option("--baseline", metavar="ARM", help=ARM)]
+Candidate = Annotated[list[str] | None, typer.Option("--candidate", metavar="ARM", help=f"Likewise. {ARM}")]
+Control = Annotated[
+    bool, typer.Option("--control", help="Measure the baseline against itself: false alarms, detectable effects.")
+]
+Blocks = Annotated[
+    int | None,
+    typer.Option("--blocks", min=1, max=MOST_BLOCKS, help="The most blocks. Default: 32; with --control 16, all used."),
+]
+Gate = Annotated[bool, typer.Option("--gate", help="Judge as ampbench gate does, with its exit codes.")]
+
+
+def command(
+    names: Names = None,
+    baseline: Baseline = None,
+    candidate: Candidate = None,
+    control: Control = False,
+    workload: Workloads = None,
+    precision: Precisions = None,
+    device: Devices = None,
+    phase: Phases = None,
+    path: Paths = None,
+    memory_format: MemoryFormats = None,
+    keyword: Keyword = "",
+    preset: Preset = "",
+    set_: Sets = None,
+    sweep: Sweeps = None,
+    blocks: Blocks = None,
+    min_run_time: MinRunTime = MIN_RUN_SECONDS,
+    max_time: MaxTime = "",
+    timeout: Timeout = f"{DEFAULTS.timeout_seconds:g}",
+    memory_limit: MemoryLimit = "",
+    threads: Threads = DEFAULTS.threads,
+    seed: Seed = DEFAULTS.seed,
+    scaler: Scaler = True,
+    results: Results = DEFAULT_RESULTS,
+    label: Label = "",
+    gate: Gate = False,
+    policy: PolicyFile = "",
+    only: Only = "",
+    anchor: Anchor = "",
+    threshold: Threshold = "",
+    max_inconclusive: MaxInconclusive = None,
+    strict: Strict = None,
+    every: Every = False,
+    format: Format = OutputFormat.TABLE,
+    json: Json = False,
+) -> int:
+    """Measure two arms in turns, block by block, and say what differs; stops as soon as every case is decided.
+
+    An arm is a Python executable (another torch), git:REF (that commit of the repository here), settings NAME=VALUE
+    (upper case: an environment variable; threads, precision, path, memory_format, scaler; a workload's parameter), or
+    here, the files and the Python as they are.
+
+    \b
+    Examples:
+      ampbench ab --baseline ~/torch-2.13/bin/python --candidate here resnet18 --max-time 5m
+      ampbench ab --baseline git:main --candidate here model.py:make --gate
+      ampbench ab --baseline precision=fp32 --candidate precision=bf16_autocast mlp
+      ampbench ab --control                  what this machine can tell apart, and its false alarms
+    """
+    chosen = chosen_format(format, json)
+    _check(baseline, candidate, control, gate)
+    from ampbench import store
+    from ampbench.cli.gate import read_flags_policy
+
+    rules = read_flags_policy(policy, only, anchor, threshold, max_inconclusive, strict)
+    if gate and rules.anchor:
+        store.find_run(rules.anchor, results)  # refused before anything is measured
+    selection = make_selection(
+        [*(names or []), *(workload or [])], precision, device, phase, path, memory_format, keyword, preset, set_,
+        sweep, scaler,
+    )  # fmt: skip
+    count = blocks or (CONTROL_BLOCKS if control else MOST_BLOCKS)
+    settings = make_settings(count, BUILDS, min_run_time, max_time, timeout, memory_limit, threads, seed)
+
+    from ampbench import ab
+    from ampbench.cli.progress import block_progress
+    from ampbench.running.arms import parse_arm
+
+    arms = [
+        parse_arm("--baseline", baseline or []),
+        parse_arm("--candidate", (baseline if control else candidate) or []),
+    ]
+    kinds = ("time",) if control else rules.only
+    plan = ab.Plan(
+        kinds=kinds, control=not control, blocks=count, max_seconds=settings.max_seconds, to_the_end=control,
+        threshold_of=rules.threshold_of,
+    )  # fmt: skip
+    with ab.prepare(selection, settings, *arms) as prepared, block_progress() as watch:
+        files = ab.measure(prepared, plan, results, label, ["ampbench", *sys.argv[1:]], watch)
+    return _reported(files, rules, results, control, gate, every, chosen)
+
+
+def _check(baseline: list[str] | None, candidate: list[str] | None, control: bool, gate: bool) -> None:
+    """Raise `UsageError` for arms that cannot be meant."""
+    if control and (candidate or gate):
+        raise UsageError(
+            f"--control measures one arm against itself: leave {'--candidate' if candidate else '--gate'} out"
+        )
+    if not (control or baseline or candidate):
+        raise UsageError(
+            "say what to compare, as in --baseline git:main --candidate here, or measure this machine with --control"
+        )
+    if not control and (baseline or ["here"]) == (candidate or ["here"]):
+        raise UsageError("both arms are the same: --control measures an arm against itself")
+
+
+def _reported(
+    files: "tuple[Path, Path, str]",
+    policy: "Policy",
+    results: Path,
+    control: bool,
+    gate: bool,
+    every: bool,
+    format: OutputFormat,
+) -> int:
+    """Print what the session found and return the exit code."""
+    from ampbench import ab
+    from ampbench.cli.compare import Kind, narrowed, print_comparison
+    from ampbench.cli.control import print_control
+    from ampbench.cli.gate import failed_cases, report_gate
+    from ampbench.store import read_run
+
+    baseline, candidate, ended = files
+    stored = read_run(candidate)
+    comparison = ab.read(baseline, candidate, policy.threshold_of)
+    if control:
+        print_control(comparison, read_run(baseline), format)
+        code = 0
+    elif gate:
+        code = report_gate(
+            comparison, policy, _against_anchor(policy, candidate, results), failed_cases(stored), format
+        )
+    else:
+        print_comparison(narrowed(comparison, "", [Kind(kind) for kind in policy.only]), format, every)
+        code = FAILED if failed_cases(stored) else 0
+    where = "" if results == DEFAULT_RESULTS else f" --results {shlex.quote(str(results))}"
+    again = f"ampbench compare {baseline.stem} {candidate.stem}{where}"
+    print(f"{ended}: both arms are stored; {again} shows this again", file=sys.stderr)
+    return INTERRUPTED if ended == "interrupted" else code
+
+
+def _against_anchor(policy: "Policy", candidate: Path, results: Path) -> "Comparison | None":
+    """Return the comparison of the candidate with the policy's anchor, None where it names none."""
+    if not policy.anchor:
+        return None
+    from ampbench.compare import compare_files
+    from ampbench.store import find_run
+
+    return compare_files(find_run(policy.anchor, results), candidate, policy.anchor_threshold_of)

@@ -1,0 +1,108 @@
+"""`ampbench compare`: two stored runs, and what became of every metric of every case."""
+
+from dataclasses import replace
+from enum import StrEnum
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from ampbench.cli.options import (
+    DEFAULT_RESULTS,
+    Every,
+    Format,
+    Json,
+    Keyword,
+    OutputFormat,
+    Results,
+    chosen_format,
+)
+from ampbench.errors import NothingToRunError, UsageError
+
+if TYPE_CHECKING:
+    from ampbench.verdicts import Comparison
+
+
+class Kind(StrEnum):
+    """What of a case is compared; outcomes always are."""
+
+    TIME = "time"
+    MEMORY = "memory"
+    ACCURACY = "accuracy"
+
+
+def command(
+    baseline: Annotated[str, typer.Argument(metavar="BASE", help="A run: an id, a prefix of one, latest, or a path.")],
+    candidate: Annotated[str, typer.Argument(metavar="CANDIDATE", help="Another, which is compared with it.")],
+    results: Results = DEFAULT_RESULTS,
+    keyword: Keyword = "",
+    metric: Annotated[
+        list[Kind] | None, typer.Option("--metric", help="Only this of each case. Repeatable. Default: all.")
+    ] = None,
+    threshold: Annotated[
+        float | None,
+        typer.Option(
+            "--threshold", metavar="PERCENT", help="Largest change of a time that counts as none. Default: 2."
+        ),
+    ] = None,
+    every: Every = False,
+    format: Format = OutputFormat.TABLE,
+    json: Json = False,
+) -> int:
+    """Compare two stored runs: what became slower, bigger or less accurate, and whether that is certain.
+
+    The exit code says nothing of what was found: `ampbench gate` judges.
+
+    \b
+    Examples:
+      ampbench compare 20260131T120000Z latest
+      ampbench compare main.jsonl branch.jsonl -k "resnet and training" --metric time --threshold 5
+      ampbench compare BASE CANDIDATE --format markdown >> "$GITHUB_STEP_SUMMARY"
+    """
+    chosen = chosen_format(format, json)
+    if threshold is not None and not 0 < threshold < 100:
+        raise UsageError(f"--threshold is a percentage above 0 and below 100, not {threshold:g}")
+    from ampbench import store
+    from ampbench.compare import compare_files
+    from ampbench.metrics import GATED
+    from ampbench.records.cases import Case
+
+    def threshold_of(metric: str, case: Case) -> float | None:  # noqa: ARG001 - the same for all cases
+        return None if threshold is None or GATED[metric].kind != "time" else threshold / 100
+
+    paths = store.find_run(baseline, results), store.find_run(candidate, results)
+    comparison = narrowed(compare_files(paths[0], paths[1], threshold_of), keyword, metric or list(Kind))
+    print_comparison(comparison, chosen, show_all=every)
+    return 0
+
+
+def narrowed(comparison: "Comparison", keyword: str, kinds: list[Kind]) -> "Comparison":
+    """Return a comparison with the findings of the cases that match `keyword`, of `kinds` and of outcomes alone.
+
+    Raises `NothingToRunError` where no case matches.
+    """
+    from ampbench.compare import precision_means
+    from ampbench.planning import matches
+    from ampbench.verdicts import OUTCOME
+
+    case_ids = {one.case.case_id for one in comparison.findings}
+    chosen = {case_id for case_id in case_ids if matches(keyword, case_id)}
+    if not chosen:
+        raise NothingToRunError(f"no case of both runs matches -k {keyword!r}")
+    findings = [one for one in comparison.findings if one.case.case_id in chosen and one.kind in (OUTCOME, *kinds)]
+    return replace(comparison, findings=findings, means=precision_means(findings))
+
+
+def print_comparison(comparison: "Comparison", format: OutputFormat, show_all: bool = False) -> None:
+    """Print a comparison on stdout in `format`."""
+    from ampbench.cli import findings
+    from ampbench.cli.printing import make_console, print_lines, print_text
+
+    if format is OutputFormat.JSON:
+        print_text(findings.comparison_json(comparison))
+    elif format is OutputFormat.CSV:
+        print_text(findings.comparison_csv(comparison))
+    elif format is OutputFormat.MARKDOWN:
+        print_text(findings.comparison_markdown(comparison))
+    else:
+        console = make_console()
+        print_lines(console, findings.comparison_lines(comparison, console.width, show_all))

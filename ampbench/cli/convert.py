@@ -1,0 +1,200 @@
+"""`ampbench convert`: stored runs in other programs' formats."""
+
+import contextlib
+import errno
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from ampbench.cli.options import DEFAULT_RESULTS, Keyword, Results
+from ampbench.errors import NothingToRunError, StoreError, UnknownNameError, UsageError
+
+if TYPE_CHECKING:
+    from ampbench.convert import Format, Selected
+    from ampbench.store import StoredRun
+    from ampbench.verdicts import Comparison
+
+SETTINGS_SUFFIX = ".yaml"
+
+
+def command(
+    runs: Annotated[
+        list[str], typer.Argument(metavar="RUN", help="Ids, unique prefixes, latest, or paths; several for otava.")
+    ],
+    to: Annotated[
+        str,
+        typer.Option(
+            "--to",
+            metavar="FORMAT",
+            help="junit, markdown, github-smaller, github-bigger, bencher, otava or pytest-benchmark.",
+        ),
+    ],
+    output: Annotated[
+        Path | None, typer.Option("-o", "--output", metavar="FILE", help="Write this file. Default: print.")
+    ] = None,
+    baseline: Annotated[
+        str, typer.Option("--baseline", metavar="RUN", help="Tell of the comparison with this run (junit, markdown).")
+    ] = "",
+    results: Results = DEFAULT_RESULTS,
+    keyword: Keyword = "",
+) -> int:
+    """Convert stored runs to another program's format; docs/convert.md says what each keeps.
+
+    \b
+    Examples:
+      ampbench convert latest --to junit -o ampbench.xml
+      ampbench convert latest --baseline main.jsonl --to markdown
+      ampbench convert results/runs/*.jsonl --to otava -o series.csv
+    """
+    from ampbench import store
+    from ampbench.cli.printing import print_note, print_text
+    from ampbench.convert import select
+
+    format = _known(to)
+    _check(format, runs, output, baseline)
+    stored = [store.read_run(path) for path in dict.fromkeys(store.find_run(run, results) for run in runs)]
+    notes = [f"{one.path} ends in a cut line, which was left out" for one in stored if one.cut]
+    if baseline and format.of_comparison:
+        against = store.read_run(store.find_run(baseline, results))
+        texts = {output: format.of_comparison(_compared(against, stored[0], keyword))}
+    else:
+        chosen = [select(one, keyword) for one in stored]
+        notes += _losses(format, chosen)
+        texts = _texts(format, chosen, output)
+    for note in notes:
+        print_note(note)
+    files = {path: text for path, text in texts.items() if path is not None}
+    if files:
+        _write(files)
+        print_note(f"wrote {' and '.join(map(str, files))}")
+    else:
+        print_text(texts[None])
+    return 0
+
+
+def _known(name: str) -> "Format":
+    """Return the format called `name`, Markdown among them; raises `UnknownNameError` with the nearest ones."""
+    from ampbench.convert import FORMATS, Format
+
+    markdown = Format(
+        name="markdown",
+        suffix=".md",
+        summary="Markdown, as in `ampbench show --format markdown`.",
+        of_run=_markdown,
+        of_comparison=_comparison_markdown,
+        numbers_only=False,
+    )
+    formats = {**FORMATS, markdown.name: markdown}
+    if name not in formats:
+        raise UnknownNameError("format", name, formats)
+    return formats[name]
+
+
+def _markdown(selected: "Selected") -> str:
+    from ampbench.advice import Budget
+    from ampbench.cli.results import markdown_text
+
+    return markdown_text(selected.stored, selected.rows, Budget())
+
+
+def _comparison_markdown(comparison: "Comparison") -> str:
+    from ampbench.cli.findings import comparison_markdown
+
+    return comparison_markdown(comparison)
+
+
+def _check(format: "Format", runs: Sequence[str], output: Path | None, baseline: str) -> None:
+    """Raise `UsageError` for what the format cannot do, before any run is read."""
+    if baseline and not format.of_comparison:
+        raise UsageError(
+            f"--to {format.name} cannot tell of a comparison: leave --baseline out, or use junit or markdown"
+        )
+    if len(runs) > 1 and not format.of_series:
+        raise UsageError(f"--to {format.name} takes one run, not {len(runs)}: convert them one by one, or use otava")
+    if format.settings and (output is None or output.suffix == SETTINGS_SUFFIX):
+        raise UsageError(
+            f"--to {format.name} writes a CSV and its {SETTINGS_SUFFIX} beside it: name the CSV, as in -o series.csv"
+        )
+
+
+def _texts(format: "Format", chosen: Sequence["Selected"], output: Path | None) -> dict[Path | None, str]:
+    """Return what to write, by path; None: to print."""
+    texts: dict[Path | None, str] = {}
+    if format.of_run:
+        texts[output] = format.of_run(chosen[0])
+    if format.of_series:
+        texts[output] = format.of_series(chosen)
+    if format.settings and output:
+        texts[output.with_suffix(SETTINGS_SUFFIX)] = format.settings(chosen, output)
+    return texts
+
+
+def _losses(format: "Format", chosen: Sequence["Selected"]) -> list[str]:
+    """Return what the files will not say; raises `NothingToRunError` where nothing would be left."""
+    if not format.numbers_only:
+        return []
+    if not any(one.measured for one in chosen):
+        raise NothingToRunError(f"no case was measured, and {format.name} has no place for the others: junit has")
+    outcomes = [row["outcome"] for one in chosen for row in one.rows]
+    counts = [f"{outcomes.count(name)} {name}" for name in ("failed", "skipped") if name in outcomes]
+    said = [f"{format.name} has no place for cases without numbers: left out {' and '.join(counts)}"] if counts else []
+    if format.of_series:
+        from ampbench.convert.otava import gapped
+
+        gaps = gapped(chosen)
+        if gaps:
+            said.append(
+                f"not in every run, so not among the metrics of the configuration: {len(gaps)} of the columns, "
+                f"such as {gaps[0]}"
+            )
+        hosts = sorted({one.stored.header.environment.host for one in chosen})
+        if len(hosts) > 1:
+            said.append(f"runs of several hosts ({', '.join(hosts)}): a step in time may be the machine's")
+    return said
+
+
+def _compared(baseline: "StoredRun", candidate: "StoredRun", keyword: str) -> "Comparison":
+    """Return the comparison of two runs, of the cases that match `keyword`."""
+    from ampbench.cli.compare import Kind, narrowed
+    from ampbench.compare import compare
+    from ampbench.planning import matches
+
+    comparison = narrowed(compare(baseline, candidate), keyword, list(Kind))
+    return replace(
+        comparison,
+        only_baseline=[case_id for case_id in comparison.only_baseline if matches(keyword, case_id)],
+        only_candidate=[case_id for case_id in comparison.only_candidate if matches(keyword, case_id)],
+    )
+
+
+def _write(files: Mapping[Path, str]) -> None:
+    """Write all files or none: each under another name first, then renamed; `StoreError` where that cannot be done."""
+    written: list[tuple[Path, Path]] = []
+    path = Path()
+    try:
+        for path, text in files.items():
+            data = text.encode("utf-8", "backslashreplace")
+            if path.is_dir():
+                raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
+            if path.exists() and not path.is_file():
+                path.write_bytes(data)  # a pipe or a device, which renaming would replace
+                continue
+            target = path.resolve()  # renaming onto a link would replace the link
+            temporary = target.with_name(f".{target.name}.{os.getpid()}")
+            written.append((temporary, target))
+            with temporary.open("xb") as file:
+                file.write(data)
+                file.flush()
+                os.fsync(file.fileno())
+        for temporary, target in written:
+            temporary.replace(target)
+    except OSError as error:
+        raise StoreError(f"cannot write {path}: {error.strerror}; nothing was written, choose another -o") from None
+    finally:
+        for temporary, _ in written:
+            with contextlib.suppress(OSError):
+                temporary.unlink(missing_ok=True)

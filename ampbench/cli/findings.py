@@ -1,0 +1,374 @@
+"""A comparison as text: terminal lines, Markdown for a pull request, JSON and CSV for machines."""
+
+import json
+import math
+from collections import Counter
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import asdict
+from typing import Any
+
+from rich.cells import cell_len
+from rich.text import Text
+
+from ampbench.cli.tables import csv_text, markdown_table, plain, wrapped
+from ampbench.comparing.exact import EQUAL
+from ampbench.comparing.wording import percent, percent_digits
+from ampbench.metrics import COLUMNS
+from ampbench.records.cases import Case
+from ampbench.units import UNDEFINED, format_quantity
+from ampbench.verdicts import OUTCOME, Code, Comparison, Difference, Finding, PrecisionMean, Side, Verdict
+
+STYLES: Mapping[Verdict, str] = {
+    Verdict.REGRESSED: "bold red",
+    Verdict.IMPROVED: "bold green",
+    Verdict.INCONCLUSIVE: "yellow",
+    Verdict.INCOMPARABLE: "magenta",
+    Verdict.UNCHANGED: "",
+}
+FIELDS = (
+    "case_id", "workload", "family", "precision", "device", "phase", "path", "metric", "kind", "verdict", "code",
+    "reason", "baseline", "candidate", "change", "low", "high", "threshold", "p_worse", "p_better", "blocks", "remarks",
+    "details",
+)  # fmt: skip
+"""What a finding is in JSON and CSV."""
+
+COLLAPSED = 3
+"""More findings than this that have one reason are one line, unless all are asked for."""
+SHOWN = 20
+"""So many undecided and incomparable findings are listed, unless all are asked for; what changed always is."""
+MARKDOWN_ROWS = 100
+"""A comment on GitHub holds 65,536 characters: so many rows of a table fit four times."""
+
+_HEADERS = ("verdict", "case", "metric", "baseline", "candidate", "change", "95 % interval")
+_CHANGED = (Verdict.REGRESSED, Verdict.IMPROVED)
+_UNTRUSTED = (Code.CONTROL_FIRED, Code.UNFIT_MACHINE)
+_KINDS = (OUTCOME, "time", "memory", "accuracy")
+_LEGEND = (
+    "change: candidate / baseline - 1; of an error, its growth relative to the baseline's or, where that is larger, to "
+    "the error of rounding to the dtype"
+)
+
+
+def comparison_lines(comparison: Comparison, width: int, show_all: bool = False) -> list[Text]:
+    """Return what a terminal of `width` columns shows of a comparison; with `show_all`, every finding in full."""
+    lines = [*_head_lines(comparison, width), Text()]
+    lines += _finding_lines(comparison.findings, width, show_all)
+    lines += _mean_lines(comparison.means)
+    if any(one.change is not None for one in comparison.findings):
+        lines += [Text(), *wrapped(_LEGEND, width, "dim")]
+    return [*lines, Text(), *wrapped(summary(comparison.findings), width, "bold")]
+
+
+def comparison_markdown(comparison: Comparison) -> str:
+    """Return a comparison as Markdown for a pull request or a job's summary: the verdict, what changed, and details."""
+    names = case_labels(one.case for one in comparison.findings)
+    parts: dict[str, list[Finding]] = {"changed": [], "undecided": [], "unchanged": []}
+    for one in comparison.findings:
+        changed = one.verdict in _CHANGED or one.code in _UNTRUSTED
+        part = "changed" if changed else "unchanged" if one.verdict is Verdict.UNCHANGED else "undecided"
+        parts[part].append(one)
+    ours, theirs = _side(comparison.baseline), _side(comparison.candidate)
+    blocks = [f"**{summary(comparison.findings)}**", f"{ours} → {theirs}"]
+    if parts["changed"]:
+        blocks.append(_markdown_findings(parts["changed"], names))
+    blocks += [f"> {said}" for said in _warnings(comparison)]
+    if comparison.means:
+        rows = [(one.precision, one.device, _label(one.metric), *_mean_cells(one)) for one in comparison.means]
+        headers = ("precision", "device", "metric", "change", "95 % interval", "cases")
+        blocks.append(_folded("Geometric means", markdown_table(headers, rows, left=headers[:3])))
+    for part, title in (("undecided", "Inconclusive or incomparable"), ("unchanged", "Unchanged")):
+        if parts[part]:
+            blocks.append(_folded(f"{title} ({len(parts[part])})", _markdown_findings(parts[part], names)))
+    facts = [*map(_difference, comparison.differences), *_statements(comparison), *_lonely(comparison)]
+    if facts:
+        blocks.append(_folded("How it was measured", "\n".join(f"* {fact}" for fact in facts)))
+    return "\n\n".join(blocks) + "\n"
+
+
+def comparison_json(comparison: Comparison) -> str:
+    """Return a comparison as one JSON object, a line per finding; null where a number is undefined or not finite."""
+    document: dict[str, Any] = {
+        "summary": summary(comparison.findings),
+        "baseline": asdict(comparison.baseline),
+        "candidate": asdict(comparison.candidate),
+        "interleaved": comparison.interleaved,
+        "control": asdict(comparison.control),
+        "notes": list(comparison.notes),
+        "only_baseline": list(comparison.only_baseline),
+        "only_candidate": list(comparison.only_candidate),
+        "differences": [asdict(one) for one in comparison.differences],
+        "means": [asdict(one) for one in comparison.means],
+        "findings": finding_rows(comparison.findings),
+    }
+    return "{\n" + ",\n".join(f"{json.dumps(key)}: {_json(value)}" for key, value in document.items()) + "\n}\n"
+
+
+def comparison_csv(comparison: Comparison) -> str:
+    """Return the findings as CSV; remarks are joined by "; ", details are a JSON object."""
+    rows = finding_rows(comparison.findings)
+    for row in rows:
+        row["remarks"], row["details"] = "; ".join(row["remarks"]), json.dumps(row["details"])
+    return csv_text(FIELDS, ([row[name] for name in FIELDS] for row in rows))
+
+
+def finding_rows(findings: Iterable[Finding]) -> list[dict[str, Any]]:
+    """Return findings as flat rows of `FIELDS`, None where undefined."""
+    rows = []
+    for one in findings:
+        case = one.case
+        row = {name: getattr(case if hasattr(case, name) else one, name) for name in FIELDS}
+        row = {name: plain(value) for name, value in row.items()}
+        rows.append(row | {"remarks": list(one.remarks), "details": {k: plain(v) for k, v in one.details.items()}})
+    return rows
+
+
+def summary(findings: Sequence[Finding]) -> str:
+    """Return in one line what changed: how many findings have each verdict, and which change is the worst."""
+    counts = {verdict: [one for one in findings if one.verdict is verdict] for verdict in Verdict}
+    said = []
+    for verdict, having in counts.items():
+        if having:
+            kinds = Counter(one.kind for one in having)
+            listed = ", ".join(f"{kind} {kinds[kind]}" for kind in _KINDS if kinds[kind])
+            said.append(f"{len(having)} {verdict}" + (f" ({listed})" if verdict in _CHANGED else ""))
+    text = ", ".join(said) or "nothing to compare"
+    worst = next((one for verdict in _CHANGED for one in counts[verdict]), None)
+    if worst is None:
+        undecided = counts[Verdict.INCONCLUSIVE] or counts[Verdict.INCOMPARABLE]
+        return f"{'no change is certain' if undecided else 'nothing changed'}: {text}"
+    name = case_labels(one.case for one in findings)[worst.case.case_id]
+    what = worst.reason if worst.change is None else f"{_label(worst.metric)} {_change(worst)}"
+    which = "most of all " if len(counts[Verdict.REGRESSED]) + len(counts[Verdict.IMPROVED]) > 1 else ""
+    return f"{text}: {which}{name}, {what}"
+
+
+def case_labels(cases: Iterable[Case]) -> dict[str, str]:
+    """Return a short name for each case by its id: workload and precision, and what else tells the cases apart."""
+    known = {case.case_id: case for case in cases}
+    seen: dict[tuple[str, ...], set[Any]] = {}
+    for case in known.values():
+        for where, value in _traits(case).items():
+            seen.setdefault(where, set()).add(value)
+    labels = {}
+    for case_id, case in known.items():
+        telling = {where[-1]: value for where, value in _traits(case).items() if len(seen[where]) > 1}
+        parameters = [f"{name}={telling[name]}" for name in sorted(case.parameters) if name in telling]
+        parts = [f"{case.workload}[{','.join(parameters)}]" if parameters else case.workload]
+        if "batch_size" in telling:
+            parts.append("no batch" if case.batch_size is None else f"b{case.batch_size}")
+        parts += [case.memory_format] if "memory_format" in telling else []
+        parts.append(case.precision)
+        parts += [telling[name] for name in ("device", "phase", "path") if name in telling]
+        parts += [f"in-{case.input_dtype}"] if "input_dtype" in telling else []
+        parts += [] if case.scaler else ["no scaler"]
+        labels[case_id] = " ".join(parts)
+    return labels
+
+
+def _traits(case: Case) -> dict[tuple[str, ...], Any]:
+    """Return what may tell a case from others: each trait by its name, and before it what the others must share."""
+    own = (case.workload,)
+    parameters = {(*own, name): value for name, value in case.parameters.items()}
+    general = {(name,): getattr(case, name) for name in ("device", "phase", "path")}
+    return (
+        parameters
+        | general
+        | {
+            (*own, "batch_size"): case.batch_size,
+            (*own, "memory_format"): case.memory_format,
+            (*own, case.precision, "input_dtype"): case.input_dtype,
+        }
+    )
+
+
+def _head_lines(comparison: Comparison, width: int) -> list[Text]:
+    lines = [
+        *wrapped(f"baseline   {_side(comparison.baseline)}", width),
+        *wrapped(f"candidate  {_side(comparison.candidate)}", width),
+    ]
+    for said in [*_differences(comparison.differences), *_statements(comparison), *_lonely(comparison)]:
+        lines += wrapped(said, width)
+    common = _common(one.case for one in comparison.findings)
+    return lines + (wrapped(f"all cases: {common}", width, "dim") if common else [])
+
+
+def _side(side: Side) -> str:
+    parts = [side.run, *([side.label] if side.label else []), f"torch {side.torch_version}"]
+    parts += [f"commit {_short(side.commit)}"] if side.commit else []
+    return " · ".join([*parts, *([" ".join(side.arm)] if side.arm else [])])
+
+
+def _short(commit: str) -> str:
+    """Return a commit as git abbreviates it, with its mark where files had changed."""
+    name, dash, rest = commit.partition("-")
+    return f"{name[:10]}{dash}{rest}"
+
+
+def _differences(differences: Sequence[Difference]) -> list[str]:
+    if not differences:
+        return ["the environments are the same in all that is recorded"]
+    return ["differences: " + "; ".join(map(_difference, differences))]
+
+
+def _difference(one: Difference) -> str:
+    shorten = _short if one.name in ("commit", "torch build") else str
+    remark = " (times are not comparable)" if one.matters else ""
+    return f"{one.name} {shorten(one.baseline)} → {shorten(one.candidate)}{remark}"
+
+
+def _statements(comparison: Comparison) -> list[str]:
+    interleaved = ["interleaved: both were measured in the same blocks"] if comparison.interleaved else []
+    return [*interleaved, *comparison.notes, comparison.control.sentence]
+
+
+def _warnings(comparison: Comparison) -> list[str]:
+    """Return what a reader of the verdicts must not miss."""
+    fired = [comparison.control.sentence] if comparison.control.fired else []
+    return [*fired, *comparison.notes, *(_difference(one) for one in comparison.differences if one.matters)]
+
+
+def _lonely(comparison: Comparison) -> list[str]:
+    """Return which cases only one side has."""
+    said = []
+    for side, ids in (("baseline", comparison.only_baseline), ("candidate", comparison.only_candidate)):
+        if ids:
+            more = f" and {len(ids) - COLLAPSED} more" if len(ids) > COLLAPSED else ""
+            said.append(f"only in the {side}: {', '.join(ids[:COLLAPSED])}{more}")
+    return said
+
+
+def _common(cases: Iterable[Case]) -> str:
+    """Return what all cases share and their labels leave out."""
+    values = [
+        {getattr(case, name) for case in every} for every in [list(cases)] for name in ("phase", "device", "path")
+    ]
+    return " · ".join(next(iter(one)) for one in values if len(one) == 1)
+
+
+def _finding_lines(findings: Sequence[Finding], width: int, show_all: bool) -> list[Text]:
+    names = case_labels(one.case for one in findings)
+    listed, said = _chosen(findings, show_all)
+    rows = [_cells(one, names) for one in listed]
+    lines: list[Text] = []
+    if rows:
+        widths = [max(map(cell_len, column)) for column in zip(_HEADERS, *rows, strict=True)]
+        shown = [place for place in range(len(_HEADERS)) if place != 6 or sum(widths) + 2 * 6 <= width]
+        lines.append(_row(_HEADERS, widths, shown, "dim", "dim"))
+        for one, cells in zip(listed, rows, strict=True):
+            lines.append(_row(cells, widths, shown, STYLES[one.verdict]))
+            why = [*([one.reason] if one.verdict is not Verdict.UNCHANGED else []), *one.remarks]
+            for sentence in why:
+                lines += [Text("  ", style="dim").append(line) for line in wrapped(sentence, width - 2, "dim")]
+    return lines + [line for sentence in said for line in wrapped(sentence, width)]
+
+
+def _chosen(findings: Sequence[Finding], show_all: bool) -> tuple[list[Finding], list[str]]:
+    """Return the findings to list, and sentences about the others."""
+    if show_all:
+        return list(findings), []
+    alike = Counter((one.verdict, one.kind, one.reason) for one in findings)
+    listed: list[Finding] = []
+    said: dict[str, None] = {}
+    left_out: Counter[Verdict] = Counter()
+    unchanged: Counter[str] = Counter()
+    counted: Counter[Verdict] = Counter()
+    for one in findings:
+        count = alike[one.verdict, one.kind, one.reason]
+        if one.verdict in _CHANGED or (one.remarks and one.verdict is Verdict.UNCHANGED):
+            listed.append(one)
+        elif one.verdict is Verdict.UNCHANGED:
+            unchanged[one.kind] += 1
+        elif count > COLLAPSED and one.code is not Code.UNDECIDED:
+            said[f"{one.verdict}: {one.kind}, {count} findings: {one.reason}"] = None
+        elif counted[one.verdict] < SHOWN:
+            counted[one.verdict] += 1
+            listed.append(one)
+        else:
+            left_out[one.verdict] += 1
+    rest = [f"{count} more {verdict} (--all lists them)" for verdict, count in left_out.items()]
+    kinds = ", ".join(f"{kind} {unchanged[kind]}" for kind in _KINDS if unchanged[kind])
+    return listed, [*said, *rest, *([f"unchanged: {kinds} (--all lists them)"] if kinds else [])]
+
+
+def _cells(one: Finding, names: Mapping[str, str]) -> tuple[str, ...]:
+    values = (
+        ("", "") if one.metric == OUTCOME else (_value(one.metric, one.baseline), _value(one.metric, one.candidate))
+    )
+    return (one.verdict.value, names[one.case.case_id], _label(one.metric), *values, _change(one), _interval(one))
+
+
+def _row(cells: Sequence[str], widths: Sequence[int], shown: Collection[int], style: str, rest_style: str = "") -> Text:
+    """Return one line: the first three cells to the left, numbers to the right; the first, the verdict, in `style`."""
+    padded = []
+    for place in shown:
+        blank = " " * (widths[place] - cell_len(cells[place]))
+        padded.append(cells[place] + blank if place < 3 else blank + cells[place])
+    return Text.assemble((padded[0], style), (f"  {'  '.join(padded[1:])}".rstrip(), rest_style))
+
+
+def _mean_lines(means: Sequence[PrecisionMean]) -> list[Text]:
+    moved = {one.metric for one in means if abs(one.ratio - 1) > EQUAL}
+    rows = [(one.precision, one.device, _label(one.metric), *_mean_cells(one)) for one in means if one.metric in moved]
+    if not rows:
+        return []
+    widths = [max(map(cell_len, column)) for column in zip(*rows, strict=True)]
+    lines = [Text(), Text("geometric means over cases, candidate / baseline - 1, with 95 % interval", style="dim")]
+    for row in rows:
+        cells = [
+            cell.ljust(width) if place < 3 else cell.rjust(width)
+            for place, (cell, width) in enumerate(zip(row, widths, strict=True))
+        ]
+        lines.append(Text("  ".join(cells[:-1]) + f"  over {row[-1]} {'case' if row[-1] == '1' else 'cases'}"))
+    return lines
+
+
+def _mean_cells(one: PrecisionMean) -> tuple[str, str, str]:
+    ends = "" if one.low is None or one.high is None else _range(one.low - 1, one.high - 1)
+    return percent(one.ratio - 1, sign=True), ends, str(one.cases)
+
+
+def _markdown_findings(findings: Sequence[Finding], names: Mapping[str, str]) -> str:
+    headers = (*_HEADERS, "why")
+    rows = [(*_cells(one, names), "; ".join([one.reason, *one.remarks])) for one in findings[:MARKDOWN_ROWS]]
+    table = markdown_table(headers, rows, left=(*_HEADERS[:3], "why"))
+    more = len(findings) - MARKDOWN_ROWS
+    return table if more <= 0 else f"{table}\n\nand {more} more: `--format csv` has them all"
+
+
+def _folded(title: str, text: str) -> str:
+    return f"<details><summary>{title}</summary>\n\n{text}\n\n</details>"
+
+
+def _label(metric: str) -> str:
+    return COLUMNS[metric].label if metric in COLUMNS else metric
+
+
+def _value(metric: str, value: float | None) -> str:
+    return UNDEFINED if value is None else format_quantity(value, COLUMNS[metric].unit)
+
+
+def _change(one: Finding) -> str:
+    if one.change is None:
+        return ""
+    return "from none" if math.isinf(one.change) else percent(one.change, sign=True)
+
+
+def _interval(one: Finding) -> str:
+    """Return the interval of a change that luck has part in."""
+    return "" if one.low is None or one.high is None or one.low == one.high else _range(one.low, one.high)
+
+
+def _range(low: float, high: float) -> str:
+    return f"{percent_digits(low, sign=True)} to {percent(high, sign=True)}"
+
+
+def _json(value: Any) -> str:
+    if isinstance(value, list) and value:
+        return "[\n" + ",\n".join(json.dumps(_plain(item), ensure_ascii=False) for item in value) + "\n]"
+    return json.dumps(_plain(value), ensure_ascii=False)
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {name: _plain(item) for name, item in value.items()}
+    return list(value) if isinstance(value, tuple) else plain(value)

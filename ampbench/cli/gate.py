@@ -1,0 +1,258 @@
+"""`ampbench gate`: two stored runs compared under a policy, with an exit code; what `ampbench ab --gate` shares."""
+
+from collections.abc import Iterable
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from ampbench.cli.compare import print_comparison
+from ampbench.cli.options import (
+    DEFAULT_RESULTS,
+    Format,
+    Json,
+    Keyword,
+    OutputFormat,
+    Results,
+    chosen_format,
+)
+from ampbench.errors import NothingToRunError, UsageError
+
+if TYPE_CHECKING:
+    from ampbench.gate import GateResult
+    from ampbench.policy import Policy
+    from ampbench.store import StoredRun
+    from ampbench.verdicts import Comparison, Finding
+
+PolicyFile = Annotated[
+    str,
+    typer.Option(
+        "--policy", metavar="FILE", help="What the gate lets pass (docs/gate.md). Default: ampbench-gate.toml, if any."
+    ),
+]
+Only = Annotated[str, typer.Option(metavar="KIND,...", help="Gate only these of time, memory and accuracy.")]
+Anchor = Annotated[str, typer.Option(metavar="RUN", help="A run to compare with as well, such as the last release's.")]
+Threshold = Annotated[
+    str, typer.Option(metavar="PERCENT", help="The largest change of any case's time that counts as none. Default: 2.")
+]
+MaxInconclusive = Annotated[
+    float | None,
+    typer.Option(metavar="SHARE", help="The largest share (0 to 1) of time findings that may stay undecided."),
+]
+Strict = Annotated[
+    bool | None, typer.Option("--strict/--no-strict", help="Fail on any doubt as well.", show_default=False)
+]
+
+
+def command(
+    baseline: Annotated[str, typer.Argument(metavar="BASE", help="A run: an id, a unique prefix, latest, or a path.")],
+    candidate: Annotated[str, typer.Argument(metavar="CANDIDATE", help="The run to let pass or not.")],
+    policy: PolicyFile = "",
+    only: Only = "",
+    anchor: Anchor = "",
+    threshold: Threshold = "",
+    max_inconclusive: MaxInconclusive = None,
+    strict: Strict = None,
+    results: Results = DEFAULT_RESULTS,
+    keyword: Keyword = "",
+    format: Format = OutputFormat.TABLE,
+    json: Json = False,
+) -> int:
+    """Compare two stored runs under a policy: exit code 0 if the candidate may pass, 1 on a regression.
+
+    \b
+    Examples:
+      ampbench gate main latest
+      ampbench gate main latest --policy ci/gate.toml --anchor release-1.4
+      ampbench gate main latest --only time --threshold 5 --max-inconclusive 0.25
+    """
+    chosen = chosen_format(format, json)
+    rules = read_flags_policy(policy, only, anchor, threshold, max_inconclusive, strict)
+    from ampbench import planning, store
+    from ampbench.compare import compare
+
+    names = [baseline, candidate, *([rules.anchor] if rules.anchor else [])]
+    base, new, *release = [store.read_run(path) for path in [store.find_run(name, results) for name in names]]
+    if not any(planning.matches(keyword, case_id) for case_id in (*base.cases, *new.cases)):
+        raise NothingToRunError(f"neither run has a case that matches -k {keyword!r}")
+    compared = _selected(compare(base, new, rules.threshold_of), keyword)
+    against = [_selected(compare(run, new, rules.anchor_threshold_of), keyword) for run in release]
+    failed = [case_id for case_id in failed_cases(new) if planning.matches(keyword, case_id)]
+    return report_gate(compared, rules, against[0] if against else None, failed, chosen)
+
+
+def read_flags_policy(
+    file: str = "",
+    only: str = "",
+    anchor: str = "",
+    threshold: str = "",
+    max_inconclusive: float | None = None,
+    strict: bool | None = None,
+) -> "Policy":
+    """Return the policy in `file`, else in ampbench-gate.toml of the current folder, else the default one.
+
+    What flags say wins over the file. Raises `UsageError` for what cannot be meant.
+    """
+    from dataclasses import replace
+
+    from ampbench.policy import FILE_NAME, Policy, check_kinds, parse_percent, read_policy
+
+    path = Path(file or FILE_NAME)
+    policy = read_policy(path) if file or path.is_file() else Policy()
+    changes: dict[str, Any] = {}
+    if only:
+        changes["only"] = check_kinds(name.strip() for name in only.split(","))
+    if anchor:
+        changes["anchor"] = anchor
+    if max_inconclusive is not None:
+        if not 0 <= max_inconclusive <= 1:
+            raise UsageError(f"--max-inconclusive is a share from 0 to 1, not {max_inconclusive:g}")
+        changes["max_inconclusive"] = max_inconclusive
+    if strict is not None:
+        changes["strict"] = strict
+    policy = replace(policy, **changes)
+    return policy.with_time_threshold(parse_percent(threshold)) if threshold else policy
+
+
+def _selected(comparison: "Comparison", keyword: str) -> "Comparison":
+    """Return a comparison of the cases alone that match `keyword`, in one of the runs or in both; there may be none."""
+    if not keyword:
+        return comparison
+    from dataclasses import replace
+
+    from ampbench.compare import precision_means
+    from ampbench.planning import matches
+
+    findings = [one for one in comparison.findings if matches(keyword, one.case.case_id)]
+    return replace(
+        comparison,
+        findings=findings,
+        means=precision_means(findings),
+        only_baseline=[case_id for case_id in comparison.only_baseline if matches(keyword, case_id)],
+        only_candidate=[case_id for case_id in comparison.only_candidate if matches(keyword, case_id)],
+    )
+
+
+def failed_cases(stored: "StoredRun") -> list[str]:
+    """Return the ids of the cases that failed in a run."""
+    from ampbench.comparing.runs import FAILED, MeasuredRun
+
+    run = MeasuredRun.of(stored)
+    return [case_id for case_id in stored.cases if run.outcome(case_id).name == FAILED]
+
+
+def report_gate(
+    comparison: "Comparison",
+    policy: "Policy",
+    anchor: "Comparison | None",
+    failed: Iterable[str],
+    format: OutputFormat,
+) -> int:
+    """Print a comparison and what the gate says of it, and return the gate's exit code.
+
+    `failed` are the ids of the cases that failed in the candidate. With a machine's format the verdict's lines go to
+    stderr; JSON has the verdict as "gate".
+    """
+    from json import loads
+
+    from rich.text import Text
+
+    from ampbench.cli import tables
+    from ampbench.cli.findings import comparison_json, comparison_markdown
+    from ampbench.cli.printing import make_console, print_lines, print_note, print_text
+    from ampbench.gate import judge
+
+    result = judge(comparison, policy, anchor, failed)
+    lines = gate_lines(result, policy)
+    if format is OutputFormat.TABLE:
+        print_comparison(comparison, format)
+        console = make_console()
+        said = [line for text in lines[:-1] for line in tables.wrapped(text, console.width)]
+        style = "bold green" if result.passed else "bold red"
+        print_lines(console, [Text(), *said, *tables.wrapped(lines[-1], console.width, style)])
+    elif format is OutputFormat.MARKDOWN:
+        verdict, colon, counts = lines[-1].partition(":")
+        listed = "\n".join(f"* {line}" for line in lines[:-1])
+        blocks = [comparison_markdown(comparison).rstrip(), listed, f"**{verdict}**{colon}{counts}"]
+        print_text("\n\n".join(block for block in blocks if block))
+    else:
+        if format is OutputFormat.JSON:
+            document = {"gate": gate_document(result, policy), **loads(comparison_json(comparison))}
+            print_text(tables.json_document(document))
+        else:
+            print_comparison(comparison, format)
+        for line in lines:
+            print_note(line)
+    return result.exit_code
+
+
+def gate_lines(result: "GateResult", policy: "Policy") -> list[str]:
+    """Return what the gate says in lines: what it left out, what must be seen, why it failed, and last the verdict."""
+    from ampbench.comparing.wording import percent
+
+    left_out: dict[str, list[str]] = {}
+    for one in result.ignored:
+        heading = f"ignored until {one.ignore.until} ({one.ignore.reason})"
+        left_out.setdefault(heading, []).append(f"{one.case_id} {one.metric}: {one.what}")
+    counts = [
+        f"{len(findings)} {word}"
+        for findings, word in (
+            (result.regressions, "regressed"),
+            (result.anchor_regressions, "regressed against the anchor"),
+            (result.improved, "improved"),
+            (result.unchanged, "unchanged"),
+            (result.inconclusive, "inconclusive"),
+            (result.ignored, "ignored"),
+        )
+        if findings
+    ]
+    share = "" if result.decided_share is None else f" ({percent(result.decided_share)})"
+    verdict = "PASSED" if result.passed else f"FAILED with exit code {result.exit_code}"
+    under = f" under {policy.path}" if policy.path else ""
+    decided = f"{result.decided} of {result.cells} gated findings decided{share}"
+    return [
+        *(f"{heading}: {'; '.join(said)}" for heading, said in left_out.items()),
+        *(f"note: {note}" for note in result.notes),
+        *(f"why: {sentence}" for sentence in result.sentences),
+        f"{verdict}{under}: {', '.join([*counts, decided])}",
+    ]
+
+
+def gate_document(result: "GateResult", policy: "Policy") -> dict[str, Any]:
+    """Return the verdict as data for JSON."""
+
+    def briefly(findings: "Iterable[Finding]") -> list[dict[str, Any]]:
+        return [{"case_id": one.case.case_id, "metric": one.metric, "reason": one.reason} for one in findings]
+
+    return {
+        "passed": result.passed,
+        "exit_code": result.exit_code,
+        "sentences": list(result.sentences),
+        "notes": list(result.notes),
+        "cells": result.cells,
+        "decided": result.decided,
+        "decided_share": result.decided_share,
+        "regressions": briefly(result.regressions),
+        "anchor_regressions": briefly(result.anchor_regressions),
+        "improved": briefly(result.improved),
+        "inconclusive": briefly(result.inconclusive),
+        "ignored": [
+            {
+                "case_id": one.case_id,
+                "metric": one.metric,
+                "what": one.what,
+                "until": one.ignore.until.isoformat(),
+                "reason": one.ignore.reason,
+            }
+            for one in result.ignored
+        ],
+        "missing": list(result.missing),
+        "failed": list(result.failed),
+        "policy": {
+            "path": policy.path or None,
+            "strict": policy.strict,
+            "only": list(policy.only),
+            "max_inconclusive": policy.max_inconclusive,
+            "anchor": policy.anchor or None,
+        },
+    }

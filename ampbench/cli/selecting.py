@@ -1,0 +1,98 @@
+"""What `run` and `ab` are asked to measure: options as typed become a `Selection` and `Settings`."""
+
+from ampbench.errors import UsageError
+from ampbench.records.cases import ParameterValue
+from ampbench.records.runs import Selection, Settings
+from ampbench.units import parse_bytes, parse_seconds, parse_value
+
+
+def make_selection(
+    workloads: list[str],
+    precision: list[str] | None,
+    device: list[str] | None,
+    phase: list[str] | None,
+    path: list[str] | None,
+    memory_format: list[str] | None,
+    keyword: str,
+    preset: str,
+    set_: list[str] | None,
+    sweep: list[str] | None,
+    scaler: bool,
+) -> Selection:
+    """Return the selection that the options of these names give; raises `UsageError` for a malformed one."""
+    return Selection(
+        workloads=workloads,
+        precisions=precision or [],
+        devices=device or [],
+        phases=phase or [],
+        paths=path or [],
+        memory_formats=memory_format or [],
+        keyword=keyword,
+        preset=preset,
+        overrides=dict(parse_setting("--set", text) for text in set_ or []),
+        sweeps=parse_sweeps(sweep or []),
+        scaler=scaler,
+    )
+
+
+def make_settings(
+    rounds: int,
+    builds: int,
+    min_run_time: float,
+    max_time: str,
+    timeout: str,
+    memory_limit: str,
+    threads: int,
+    seed: int,
+    isolation: bool = True,
+) -> Settings:
+    """Return the settings that the options of these names give; raises `UsageError` for what cannot be meant."""
+    if not 0 < min_run_time <= 3600:
+        raise UsageError(f"--min-run-time {min_run_time:g}: give seconds between 0 and 3600")
+    return Settings(
+        rounds=rounds,
+        builds=builds,
+        min_run_seconds=min_run_time,
+        timeout_seconds=positive("--timeout", parse_seconds(timeout)),
+        memory_limit_bytes=int(positive("--memory-limit", parse_bytes(memory_limit))) if memory_limit else None,
+        max_seconds=parse_seconds(max_time) if max_time else None,
+        threads=threads,
+        seed=seed,
+        schedule_seed=seed,
+        isolation=isolation,
+    )
+
+
+def parse_setting(option: str, text: str) -> tuple[str, ParameterValue]:
+    """Return (name, value) of NAME=VALUE; the value is a number or a bool where it reads as one, else text."""
+    name, equals, value = text.partition("=")
+    if not equals or not name.strip() or not value.strip():
+        raise UsageError(f"{option} {text!r}: expected NAME=VALUE, as in {option} batch_size=8")
+    return name.strip(), parse_value(value.strip())
+
+
+def parse_sweep(text: str) -> tuple[str, list[ParameterValue]]:
+    """Return (name, values) of NAME=VALUE,VALUE,..."""
+    name, equals, values = text.partition("=")
+    parts = [part.strip() for part in values.split(",")]
+    if not equals or not name.strip() or not all(parts):
+        raise UsageError(f"--sweep {text!r}: expected NAME=VALUE,VALUE, as in --sweep batch_size=1,2,4")
+    return name.strip(), [parse_value(part) for part in parts]
+
+
+def parse_sweeps(texts: list[str]) -> dict[str, list[ParameterValue]]:
+    """Return the values of each parameter swept."""
+    sweeps: dict[str, list[ParameterValue]] = {}
+    for text in texts:
+        name, values = parse_sweep(text)
+        if name in sweeps:
+            raise UsageError(f"--sweep {name} is given twice: list all its values in one, as in --sweep {name}=1,2,4")
+        sweeps[name] = values
+    return sweeps
+
+
+def positive(option: str, value: float) -> float:
+    """Return `value`, given by `option`; `UsageError` where it is 0 or less."""
+    if value <= 0:
+        raise UsageError(f"{option} must be above 0")
+    return value

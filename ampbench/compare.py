@@ -1,0 +1,176 @@
+"""Two runs compared: what became slower, bigger or less accurate, whether that is certain, and in what they differ."""
+
+import math
+from collections.abc import Iterable
+from pathlib import Path
+
+from ampbench import stats
+from ampbench.comparing.environments import EnvironmentDifferences
+from ampbench.comparing.exact import MEMORY, ThresholdOf, accuracy_findings, memory_finding, outcome_finding
+from ampbench.comparing.pairing import arm_settings, pair_cases
+from ampbench.comparing.runs import MeasuredRun
+from ampbench.comparing.times import TIME, time_findings
+from ampbench.errors import NothingComparableError
+from ampbench.precisions import PRECISIONS
+from ampbench.records.cases import Case
+from ampbench.store import StoredRun
+from ampbench.verdicts import OUTCOME, Code, Comparison, Finding, PrecisionMean, Side, Verdict
+
+NOT_INTERLEAVED = (
+    "not interleaved: the runs were measured one after the other, so that whatever changed between them on the machine "
+    "counts as a change; ampbench ab measures both in turns"
+)
+_LEAST_THRESHOLD = 1e-3
+"""Changes are ranked in multiples of their threshold, but at least of this one: an exact metric has none."""
+_UNTRUSTED = (Code.CONTROL_FIRED, Code.UNFIT_MACHINE)
+_RANKS = {
+    Verdict.REGRESSED: 1,
+    Verdict.IMPROVED: 3,
+    Verdict.INCONCLUSIVE: 4,
+    Verdict.INCOMPARABLE: 5,
+    Verdict.UNCHANGED: 6,
+}
+
+
+def default_threshold(metric: str, case: Case) -> float | None:  # noqa: ARG001 - a `ThresholdOf`
+    """Leave every threshold as `metrics.GATED` has it."""
+    return None
+
+
+def compare(baseline: StoredRun, candidate: StoredRun, threshold_of: ThresholdOf = default_threshold) -> Comparison:
+    """Return what became of every metric of every case that both runs have, what matters most first.
+
+    `threshold_of(metric, case)` gives the largest relative change that counts as none; None: that of `metrics.GATED`.
+    Runs that are arms of one session are compared block by block, others as runs measured one after the other. Raises
+    `NothingComparableError` where no case is in both, `UsageError` where an arm's settings leave open which cases to
+    compare.
+    """
+    return _compare(MeasuredRun.of(baseline), MeasuredRun.of(candidate), threshold_of)
+
+
+def compare_files(
+    baseline: Path | str, candidate: Path | str, threshold_of: ThresholdOf = default_threshold
+) -> Comparison:
+    """Return the same for two run files, in less time and memory; raises `StoreError` for a file that is damaged."""
+    return _compare(MeasuredRun.read(baseline), MeasuredRun.read(candidate), threshold_of)
+
+
+def precision_means(findings: Iterable[Finding]) -> list[PrecisionMean]:
+    """Return the geometric means of the changes of time and memory per precision and device.
+
+    Findings that are incomparable take no part, nor do times after a control has fired.
+    """
+    logs: dict[tuple[str, str, str], list[float]] = {}
+    for one in findings:
+        untrusted = one.verdict is Verdict.INCOMPARABLE or one.code is Code.CONTROL_FIRED
+        if one.metric in (TIME, MEMORY) and one.change is not None and not untrusted:
+            logs.setdefault((one.metric, one.case.device, one.case.precision), []).append(math.log1p(one.change))
+    order = {name: place for place, name in enumerate(PRECISIONS)}
+    means = []
+    for (metric, device, precision), values in sorted(
+        logs.items(), key=lambda each: (each[0][0] != TIME, each[0][1], order.get(each[0][2], len(order)), each[0][2])
+    ):
+        interval = stats.log_t_interval([math.exp(value) for value in values])
+        means.append(
+            PrecisionMean(
+                precision=precision,
+                device=device,
+                metric=metric,
+                cases=len(values),
+                ratio=math.exp(math.fsum(values) / len(values)),
+                low=interval[0] if interval else None,
+                high=interval[1] if interval else None,
+            )
+        )
+    return means
+
+
+def _compare(baseline: MeasuredRun, candidate: MeasuredRun, threshold_of: ThresholdOf) -> Comparison:
+    headers = (baseline.stored.header, candidate.stored.header)
+    settings = arm_settings(*headers)
+    paired = pair_cases(baseline.stored.cases.values(), candidate.stored.cases.values(), settings)
+    if not paired.pairs:
+        raise NothingComparableError(_nothing_in_common(baseline.stored, candidate.stored))
+    devices = [pair.baseline.device for pair in paired.pairs]
+    differences = EnvironmentDifferences(*headers, devices=devices, settings=settings)
+    interleaved = _one_session(baseline.stored, candidate.stored)
+    findings: list[Finding] = []
+    measured = []
+    for pair in paired.pairs:
+        outcome = outcome_finding(pair, baseline.outcome(pair.baseline_id), candidate.outcome(pair.candidate_id))
+        if outcome is None:
+            measured.append(pair)
+        else:
+            findings.append(outcome)
+    times, control = time_findings(measured, baseline, candidate, differences, interleaved, threshold_of)
+    findings += times
+    for pair in measured:
+        same = differences.same(pair.baseline.device)
+        memory = memory_finding(pair, baseline, candidate, same, threshold_of)
+        if memory is not None:
+            findings.append(memory)
+        findings += accuracy_findings(pair, baseline, candidate, same, threshold_of)
+    findings.sort(key=_rank)
+    return Comparison(
+        baseline=_side(baseline.stored),
+        candidate=_side(candidate.stored),
+        interleaved=interleaved,
+        differences=differences.found,
+        control=control,
+        findings=findings,
+        means=precision_means(findings),
+        only_baseline=paired.only_baseline,
+        only_candidate=paired.only_candidate,
+        notes=_notes(baseline.stored, candidate.stored, interleaved),
+    )
+
+
+def _one_session(baseline: StoredRun, candidate: StoredRun) -> bool:
+    arms = (baseline.header.arm, candidate.header.arm)
+    return None not in arms and arms[0].session == arms[1].session  # type: ignore[union-attr]
+
+
+def _side(stored: StoredRun) -> Side:
+    header = stored.header
+    return Side(
+        run=header.run,
+        path=str(stored.path),
+        label=header.label,
+        commit=header.commit,
+        torch_version=header.environment.torch_version,
+        host=header.environment.host,
+        arm=tuple(header.arm.given) if header.arm else (),
+    )
+
+
+def _notes(baseline: StoredRun, candidate: StoredRun, interleaved: bool) -> list[str]:
+    notes = [] if interleaved else [NOT_INTERLEAVED]
+    if baseline.header.run == candidate.header.run:
+        notes.append("both sides are the same run")
+    for name, stored in (("baseline", baseline), ("candidate", candidate)):
+        if stored.cut:
+            notes.append(f"the {name}'s file ends in a cut line, which was left out")
+        if stored.ended != "complete":
+            notes.append(f"the {name} is not complete: {stored.ended or 'killed, or still running'}")
+    return notes
+
+
+def _rank(finding: Finding) -> tuple[float, float, str, str]:
+    """Return what findings are sorted by: what matters, then how far beyond its threshold a change is."""
+    rank: float = _RANKS[finding.verdict]
+    if finding.code in _UNTRUSTED:
+        rank = 2
+    if finding.metric == OUTCOME and finding.verdict is Verdict.REGRESSED:
+        rank = 0
+    size = 0.0 if finding.change is None else abs(finding.change) / max(finding.threshold, _LEAST_THRESHOLD)
+    if finding.change is None and finding.verdict in (Verdict.REGRESSED, Verdict.IMPROVED):
+        size = math.inf  # what failed or became undefined
+    return rank, -size, finding.case.case_id, finding.metric
+
+
+def _nothing_in_common(*runs: StoredRun) -> str:
+    said = []
+    for stored in runs:
+        example = next(iter(stored.cases), None)
+        said.append(f"{stored.header.run} has {f'{len(stored.cases)}, such as {example}' if example else 'none'}")
+    return f"the runs have no case in common: {'; '.join(said)}"

@@ -1,0 +1,108 @@
+"""In what two environments differ, and what that means for times and for exact numbers."""
+
+from collections.abc import Iterable, Mapping
+from types import MappingProxyType
+
+from ampbench.records.environments import DeviceDescription, Environment
+from ampbench.records.runs import Header
+from ampbench.verdicts import Difference
+
+MISSING = "none"
+
+THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS")
+"""Environment variables that decide the number of torch's threads (torch.set_num_threads' documentation)."""
+
+_MACHINE = MappingProxyType({"host": "host", "CPU": "cpu", "CPUs": "cpu_count"})
+_INSTALLATION = MappingProxyType(
+    {
+        "torch": "torch_version",
+        "torchvision": "torchvision_version",
+        "CUDA": "cuda_version",
+        "cuDNN": "cudnn_version",
+        "XPU runtime": "xpu_version",
+        "numpy": "numpy_version",
+        "python": "python_version",
+        "system": "system",
+        "compiler": "compiler",
+    }
+)
+_INEXACT = frozenset(
+    {"torch", "torch build", "torchvision", "CUDA", "cuDNN", "XPU runtime", "CPU", "threads", "ampbench"}
+)
+"""What may change the order in which torch sums, what it allocates, or how ampbench counts both; beside devices and
+environment variables."""
+
+
+class EnvironmentDifferences:
+    """The differences of two runs' environments; `devices` are the device types that are compared.
+
+    `settings` are those that the arms were given (`pairing.arm_settings`): a number of threads or a variable that is
+    among them was changed on purpose and does not keep times from being compared.
+    """
+
+    def __init__(self, baseline: Header, candidate: Header, devices: Iterable[str], settings: Mapping[str, str]):
+        self.found: list[Difference] = []
+        self._of_device: dict[str, list[Difference]] = {}
+        self._inexact = False
+        self._intended = settings
+        before, after = baseline.environment, candidate.environment
+        for name, field in _MACHINE.items():
+            self._compare(name, getattr(before, field), getattr(after, field), matters=True)
+        for device in dict.fromkeys(devices):
+            self._compare_device(device, before, after)
+        on_purpose = bool(settings.keys() & {"threads", *THREAD_VARIABLES})
+        self._compare("threads", before.threads, after.threads, matters=not on_purpose)
+        for name, field in _INSTALLATION.items():
+            self._compare(name, getattr(before, field), getattr(after, field))
+        if before.torch_version == after.torch_version:
+            self._compare("torch build", before.torch_commit, after.torch_commit)
+        self._compare("ampbench", _ampbench(baseline), _ampbench(candidate))
+        self._compare("commit", baseline.commit, candidate.commit)
+        for name in sorted(before.variables.keys() | after.variables.keys()):
+            if self._compare(name, before.variables.get(name), after.variables.get(name)):
+                self._inexact = True
+        ours, theirs = (header.arm.settings if header.arm else {} for header in (baseline, candidate))
+        for name in sorted(ours.keys() | theirs.keys()):
+            if self._compare(f"setting {name}", ours.get(name), theirs.get(name)):
+                self._inexact = True
+
+    def obstacles(self, device: str) -> list[Difference]:
+        """Return the differences for which times of `device` cannot be compared."""
+        here = self._of_device.get(device, [])
+        every = [one for known in self._of_device.values() for one in known]
+        return [one for one in self.found if one.matters and (one in here or one not in every)]
+
+    def same(self, device: str) -> bool:
+        """Return whether numbers of `device` that luck has no part in must be the same to the last bit."""
+        return not (self._inexact or self._of_device.get(device))
+
+    def _compare_device(self, type: str, before: Environment, after: Environment) -> None:
+        first = len(self.found)
+        ours, theirs = before.device(type), after.device(type)
+        if type != "cpu":  # its name is the CPU's
+            self._compare(type, _name(ours), _name(theirs), matters=True)
+        if ours is not None and theirs is not None:
+            self._compare(f"{type} driver", ours.driver, theirs.driver)
+            for detail in sorted(ours.details.keys() | theirs.details.keys()):
+                self._compare(f"{type} {detail}", ours.details.get(detail), theirs.details.get(detail))
+        self._of_device[type] = self.found[first:]
+
+    def _compare(self, name: str, before: object, after: object, matters: bool = False) -> bool:
+        """Keep and tell a difference."""
+        if before == after:
+            return False
+        self.found.append(Difference(name=name, baseline=_text(before), candidate=_text(after), matters=matters))
+        self._inexact = self._inexact or name in _INEXACT
+        return True
+
+
+def _name(device: DeviceDescription | None) -> str | None:
+    return device.name if device is not None and device.available else None
+
+
+def _ampbench(header: Header) -> str:
+    return header.environment.ampbench_version or header.ampbench_version
+
+
+def _text(value: object) -> str:
+    return MISSING if value in (None, "") else str(value)

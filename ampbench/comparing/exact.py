@@ -1,0 +1,243 @@
+"""What luck has no part in: outcomes, bytes and errors, judged exactly or within a stated tolerance."""
+
+import math
+from collections.abc import Callable
+
+from ampbench.comparing.pairing import Pair
+from ampbench.comparing.runs import FAILED, OK, MeasuredRun, Outcome
+from ampbench.comparing.wording import percent
+from ampbench.metrics import COLUMNS, GATED
+from ampbench.records.cases import Case
+from ampbench.records.divergences import Divergence
+from ampbench.records.measurements import MemoryPass
+from ampbench.units import format_quantity
+from ampbench.verdicts import OUTCOME, Code, Finding, Verdict
+
+ThresholdOf = Callable[[str, Case], float | None]
+"""The largest relative change of a metric of a case that counts as none; None: that of `metrics.GATED`."""
+
+MEMORY = "peak_memory_bytes"
+EQUAL = 1e-12
+"""The relative difference up to which two numbers are equal where the threshold is 0: a few roundings of fp64, in
+which errors are computed."""
+
+_NONFINITE = {
+    "output_rel_l2": ("output_nonfinite", "output"),
+    "grad_rel_l2": ("grad_nonfinite", "gradient"),
+    "grad_flushed_share": ("grad_nonfinite", "gradient"),
+    "param_rel_l2": ("grad_nonfinite", "gradient"),
+}
+"""The count that makes an error undefined, and of what it counts elements."""
+_NOUNS = {
+    MEMORY: "memory",
+    "output_rel_l2": "output error",
+    "grad_rel_l2": "gradient error",
+    "grad_flushed_share": "flushed gradients",
+    "param_rel_l2": "update error",
+}
+
+
+def outcome_finding(pair: Pair, before: Outcome, after: Outcome) -> Finding | None:
+    """Return what the outcomes say; None where the case is ok on both sides."""
+    if before.name == after.name == OK:
+        return None
+    verdict, code = Verdict.INCOMPARABLE, Code.NOT_RUN
+    if before.name == OK and after.name == FAILED:
+        verdict, code, reason = Verdict.REGRESSED, Code.OUTCOME_CHANGED, f"was ok and failed: {after.reason}"
+    elif before.name == FAILED and after.name == OK:
+        verdict, code, reason = Verdict.IMPROVED, Code.OUTCOME_CHANGED, f"failed and is ok now; before: {before.reason}"
+    elif before.name == OK:
+        code, reason = Code.NOT_MEASURED, f"was ok and is skipped: {after.reason}"
+    elif before == after:
+        reason = f"{before.name} on both sides: {before.reason}"
+    else:
+        sides = (("baseline", before), ("candidate", after))
+        reason = "; ".join(f"{one.name} in the {side}: {one.reason}" for side, one in sides if one.name != OK)
+    return Finding(case=pair.baseline, metric=OUTCOME, kind=OUTCOME, verdict=verdict, code=code, reason=reason)
+
+
+def memory_finding(
+    pair: Pair, baseline: MeasuredRun, candidate: MeasuredRun, same: bool, threshold_of: ThresholdOf
+) -> Finding | None:
+    """Return the verdict on the peak memory; None where neither side has measured it."""
+    before = baseline.stored.memory.get(pair.baseline_id)
+    after = candidate.stored.memory.get(pair.candidate_id)
+    values = (_peak(before), _peak(after))
+    if before and after and before.source != after.source:
+        reason = f"counted by the {before.source} in the baseline, by the {after.source} in the candidate"
+        return _incomparable(pair.baseline, MEMORY, Code.OTHER_COUNTER, reason, values)
+    if any(value is not None and value <= 0 for value in values):
+        return _incomparable(pair.baseline, MEMORY, Code.INVALID, "a peak of 0 bytes cannot be one", values)
+    return _judge(pair.baseline, MEMORY, values, 0.0, same, threshold_of)
+
+
+def accuracy_findings(
+    pair: Pair, baseline: MeasuredRun, candidate: MeasuredRun, same: bool, threshold_of: ThresholdOf
+) -> list[Finding]:
+    """Return the verdicts on the errors that either side has.
+
+    A change counts relative to the baseline's error or, where that is larger, to the error of merely rounding the
+    reference output to the dtype: below it, errors are luck.
+    """
+    before = baseline.stored.divergence.get(pair.baseline_id)
+    after = candidate.stored.divergence.get(pair.candidate_id)
+    other = other_numbers(pair, baseline, candidate)
+    same = same and not any(one is not None and one.repeatable is False for one in (before, after))
+    findings = []
+    for metric, gate in GATED.items():
+        if gate.kind != "accuracy":
+            continue
+        values = (_error(before, metric), _error(after, metric))
+        if values == (None, None):
+            continue
+        if other:
+            findings.append(_incomparable(pair.baseline, metric, Code.OTHER_WEIGHTS, other, values))
+            continue
+        lost = _became_undefined(pair.baseline, metric, values, before, after)
+        floor = _floor(metric, before)
+        found = lost or _judge(pair.baseline, metric, values, floor, same, threshold_of)
+        if found:
+            findings.append(found)
+    return findings
+
+
+def other_numbers(pair: Pair, baseline: MeasuredRun, candidate: MeasuredRun) -> str:
+    """Return what says that the two sides computed with other numbers, "" where nothing does."""
+    if pair.baseline.version != pair.candidate.version:
+        return f"another version of the workload ({pair.baseline.version} → {pair.candidate.version})"
+    before = baseline.stored.divergence.get(pair.baseline_id)
+    after = candidate.stored.divergence.get(pair.candidate_id)
+    weights = (baseline.weights(pair.baseline_id), candidate.weights(pair.candidate_id))
+    if before and after and before.weights_digest != after.weights_digest:
+        return "other weights"
+    if None not in weights and weights[0] != weights[1]:
+        return "other weights"
+    if before and after and before.inputs_digest != after.inputs_digest:
+        return "other inputs"
+    return ""
+
+
+def _judge(
+    case: Case,
+    metric: str,
+    values: tuple[float | None, float | None],
+    floor: float,
+    same: bool,
+    threshold_of: ThresholdOf,
+) -> Finding | None:
+    """Return the verdict on two numbers without luck; None where neither side has one.
+
+    The change is relative to the baseline's number or, where that is larger, to `floor`.
+    """
+    before, after = values
+    if before is None or after is None:
+        if before == after:
+            return None
+        side = "candidate" if after is None else "baseline"
+        return _incomparable(case, metric, Code.NOT_MEASURED, f"the {side} has no number", values)
+    gate = GATED[metric]
+    threshold = threshold_of(metric, case)
+    if threshold is None:
+        threshold = gate.threshold if same else gate.elsewhere
+    difference, scale = after - before, max(before, floor)
+    change = difference / scale if scale > 0 else math.copysign(math.inf, difference) if difference else 0.0
+    verdict, code = Verdict.UNCHANGED, Code.WITHIN_THRESHOLD
+    if abs(difference) > gate.floor and abs(change) > max(threshold, EQUAL):
+        verdict, code = (Verdict.REGRESSED if change > 0 else Verdict.IMPROVED), Code.BEYOND_THRESHOLD
+    return Finding(
+        case=case,
+        metric=metric,
+        kind=gate.kind,
+        verdict=verdict,
+        code=code,
+        reason=_reason(metric, before, after, change, threshold, scale > before),
+        baseline=before,
+        candidate=after,
+        change=change,
+        low=change,
+        high=change,
+        threshold=threshold,
+    )
+
+
+def _reason(metric: str, before: float, after: float, change: float, threshold: float, of_floor: bool) -> str:
+    if abs(change) <= EQUAL:
+        return "equal"
+    allowed = f"threshold {percent(threshold)}" if threshold else "one environment should give equal numbers"
+    if metric == "output_nonfinite":
+        return f"{abs(after - before):.0f} {'more' if after > before else 'fewer'} non-finite output elements"
+    noun, more = _NOUNS.get(metric, COLUMNS[metric].label), "more" if change > 0 else "less"
+    if math.isinf(change):
+        return f"{noun} where there was none; {allowed}"
+    if of_floor:
+        return f"{more} {noun} by {percent(abs(change))} of what rounding to the dtype costs; {allowed}"
+    return f"{percent(abs(change))} {more} {noun}; {allowed}"
+
+
+def _became_undefined(
+    case: Case,
+    metric: str,
+    values: tuple[float | None, float | None],
+    before: Divergence | None,
+    after: Divergence | None,
+) -> Finding | None:
+    """Return the verdict on an error that is undefined on one side because something is not finite there."""
+    if metric not in _NONFINITE or None not in values or before is None or after is None:
+        return None
+    count, what = _NONFINITE[metric]
+    worse = values[1] is None
+    elements = getattr(after if worse else before, count) or 0
+    if not elements:
+        return None
+    label, written = COLUMNS[metric].label, format_quantity(values[0 if worse else 1], COLUMNS[metric].unit)
+    broken = f"{elements:,} {what} elements that are not finite"
+    return Finding(
+        case=case,
+        metric=metric,
+        kind="accuracy",
+        verdict=Verdict.REGRESSED if worse else Verdict.IMPROVED,
+        code=Code.BEYOND_THRESHOLD,
+        reason=f"{label} became undefined: {broken}" if worse else f"{label} is {written} after {broken}",
+        baseline=values[0],
+        candidate=values[1],
+    )
+
+
+def _incomparable(
+    case: Case, metric: str, code: Code, reason: str, values: tuple[float | None, float | None]
+) -> Finding:
+    kind, verdict = GATED[metric].kind, Verdict.INCOMPARABLE
+    return Finding(
+        case=case,
+        metric=metric,
+        kind=kind,
+        verdict=verdict,
+        code=code,
+        reason=reason,
+        baseline=values[0],
+        candidate=values[1],
+    )
+
+
+def _peak(memory: MemoryPass | None) -> float | None:
+    return None if memory is None else float(memory.peak_bytes)
+
+
+def _error(divergence: Divergence | None, metric: str) -> float | None:
+    """Return an error as `ampbench.load` gives it."""
+    if divergence is None:
+        return None
+    if metric == "grad_flushed_share":
+        flushed, elements = divergence.grad_flushed, divergence.grad_elements
+        return flushed / elements if flushed is not None and elements else None
+    value = getattr(divergence, metric)
+    return None if value is None or math.isnan(value) else float(value)
+
+
+def _floor(metric: str, before: Divergence | None) -> float:
+    """Return the number below which an error is not worth comparing with: of a count one, of a share its own floor."""
+    if metric == "output_nonfinite":
+        return 1.0
+    if metric == "grad_flushed_share":
+        return GATED[metric].floor
+    return (before.output_floor_rel_l2 if before is not None else None) or 0.0

@@ -1,0 +1,193 @@
+"""A stored run as comparisons need it: its rounds as columns, and what became of each case."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from enum import IntEnum
+from functools import cached_property
+from pathlib import Path
+
+import numpy as np
+
+from ampbench import stats
+from ampbench.store import StoredRun, TimedRound, read_run
+
+OK, FAILED, SKIPPED = "ok", "failed", "skipped"
+
+
+class Role(IntEnum):
+    """What a round was measured for."""
+
+    OWN = 0
+    CONTROL = 1
+    CONFIRMATION = 2
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """Whether a case is ok, failed or skipped, and why."""
+
+    name: str
+    reason: str = ""
+
+
+@dataclass(slots=True)
+class _Columns:
+    """One element per round, in the order of the file; filled while the file is read."""
+
+    case_ids: list[str] = field(default_factory=list)
+    blocks: list[int] = field(default_factory=list)
+    roles: list[int] = field(default_factory=list)
+    seconds: list[float] = field(default_factory=list)
+    fitness: list[tuple[float | None, ...]] = field(default_factory=list)
+    items: dict[str, float] = field(default_factory=dict)
+    weights: dict[str, str] = field(default_factory=dict)
+    differing: set[str] = field(default_factory=set)
+
+    def add(self, one: TimedRound) -> None:
+        case_id, fitness = one.case_id, one.fitness
+        self.case_ids.append(case_id)
+        self.blocks.append(one.round)
+        self.roles.append(Role.CONTROL if one.control else Role.CONFIRMATION if one.confirmation else Role.OWN)
+        self.seconds.append(stats.round_value(one.samples))
+        self.fitness.append(
+            (
+                fitness.steal_share,
+                fitness.other_share,
+                fitness.load,
+                fitness.frequency_hz,
+                fitness.accelerator_clock_hz,
+            )
+        )
+        self.items[case_id] = one.items_per_step
+        if self.weights.setdefault(case_id, one.weights_digest) != one.weights_digest:
+            self.differing.add(case_id)
+
+
+@dataclass(frozen=True, slots=True)
+class Rounds:
+    """The rounds of a run as arrays of equal length, in the order of the file.
+
+    `owners` are places in the run's list of cases, `blocks` the rounds' numbers, `roles` those of `Role`; `steal`,
+    `other`, `load`, `frequency` and `clock` are the fields of `Fitness`, NaN where the machine did not tell.
+    """
+
+    owners: stats.Integers
+    blocks: stats.Integers
+    roles: stats.Integers
+    seconds: stats.Floats
+    steal: stats.Floats
+    other: stats.Floats
+    load: stats.Floats
+    frequency: stats.Floats
+    clock: stats.Floats
+
+
+class MeasuredRun:
+    """A stored run with its rounds as columns; made by `of` or, without keeping what is not needed, by `read`."""
+
+    def __init__(self, stored: StoredRun, columns: _Columns):
+        self.stored = stored
+        self._columns = columns
+
+    @classmethod
+    def of(cls, stored: StoredRun) -> "MeasuredRun":
+        """Return a run that has been read with its rounds."""
+        columns = _Columns()
+        for one in stored.rounds:
+            columns.add(one)
+        return cls(stored, columns)
+
+    @classmethod
+    def read(cls, path: Path | str) -> "MeasuredRun":
+        """Return the run in the file at `path`; raises `StoreError` as `read_run` does."""
+        columns = _Columns()
+        return cls(read_run(path, on_round=columns.add), columns)
+
+    @cached_property
+    def rounds(self) -> Rounds:
+        """The rounds, as arrays."""
+        columns = self._columns
+        count = len(columns.case_ids)
+        fitness = np.array(columns.fitness, dtype=np.float64).reshape(count, 5).T
+        return Rounds(
+            np.fromiter(map(self.places.__getitem__, columns.case_ids), np.int64, count),
+            np.array(columns.blocks, dtype=np.int64),
+            np.array(columns.roles, dtype=np.int64),
+            np.array(columns.seconds, dtype=np.float64),
+            *fitness,
+        )
+
+    @cached_property
+    def seconds(self) -> dict[str, float]:
+        """What `ampbench.load` calls seconds_median, by case id: the median of all rounds but the control's."""
+        rounds = self.rounds
+        kept = rounds.roles != Role.CONTROL
+        owners, seconds = rounds.owners[kept], rounds.seconds[kept]
+        order = np.argsort(owners, kind="stable")
+        counts = np.bincount(owners, minlength=len(self.stored.cases))
+        medians = stats.segment_medians(seconds[order], counts[counts > 0])
+        timed = [case_id for case_id, count in zip(self.stored.cases, counts.tolist(), strict=True) if count]
+        return dict(zip(timed, medians.tolist(), strict=True))
+
+    @cached_property
+    def places(self) -> dict[str, int]:
+        """The place of each case in the run's list of cases, which is what `Rounds.owners` holds."""
+        return {case_id: place for place, case_id in enumerate(self.stored.cases)}
+
+    @property
+    def has_controls(self) -> bool:
+        """Whether any case was measured twice."""
+        return Role.CONTROL in self._columns.roles
+
+    def items(self, case_id: str) -> float | None:
+        """Return the items per step of a case, None where it was not timed."""
+        return self._columns.items.get(case_id)
+
+    def weights(self, case_id: str) -> str | None:
+        """Return the digest of the weights a case was timed with, None where it was not timed."""
+        return self._columns.weights.get(case_id)
+
+    def outcome(self, case_id: str) -> Outcome:
+        """Return what became of a case, as `ampbench.load` tells it."""
+        failure = self.stored.failures.get(case_id)
+        if failure is not None:
+            return Outcome(FAILED, f"{failure.cause}: {failure.message}")
+        if case_id in self._columns.differing:
+            return Outcome(FAILED, "its weights differ between rounds")
+        if case_id in self.seconds:
+            return Outcome(OK)
+        skip = self.stored.skips.get(case_id)
+        return Outcome(SKIPPED, skip.reason if skip else "it was not reached before the run ended")
+
+
+def grid(
+    rounds: Rounds,
+    values: stats.Floats,
+    role: Role,
+    cells: Sequence[int],
+    blocks: stats.Integers | None,
+) -> stats.Floats:
+    """Return one value per round of `role` as a table, NaN where there is no round.
+
+    `cells` are the places of the cases that make the rows, `blocks` the ascending numbers of the blocks that make the
+    columns. Without `blocks`, a case's rounds stand one after the other in the order of the file: the rounds of two
+    runs that share no blocks have no common numbers.
+    """
+    rows = np.full(int(rounds.owners.max(initial=-1)) + 1, -1)
+    listed = np.asarray(cells, dtype=np.int64)
+    rows[listed[listed < len(rows)]] = np.flatnonzero(listed < len(rows))
+    chosen = np.flatnonzero((rounds.roles == role) & (rows[rounds.owners] >= 0))
+    row = rows[rounds.owners[chosen]]
+    if blocks is None:
+        order = np.argsort(row, kind="stable")
+        chosen, row = chosen[order], row[order]
+        counts = np.bincount(row, minlength=len(listed))
+        column = np.arange(len(row)) - np.repeat(np.cumsum(counts) - counts, counts)
+        width = int(counts.max(initial=0))
+    else:
+        within = np.isin(rounds.blocks[chosen], blocks)
+        chosen, row = chosen[within], row[within]
+        column, width = np.searchsorted(blocks, rounds.blocks[chosen]), len(blocks)
+    table = np.full((len(listed), width), np.nan)
+    table[row, column] = values[chosen]
+    return table

@@ -1,0 +1,292 @@
+"""Verdicts on time: rounds become blocks, unfit blocks go in pairs, `deciding` decides, and a sentence says what."""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from ampbench import stats
+from ampbench.comparing import fitness
+from ampbench.comparing.environments import EnvironmentDifferences
+from ampbench.comparing.exact import ThresholdOf, other_numbers
+from ampbench.comparing.pairing import Pair
+from ampbench.comparing.runs import MeasuredRun, Role, grid
+from ampbench.comparing.wording import change_in_words, decision_in_words, percent
+from ampbench.deciding import Blocks, Decision, decide_interleaved, decide_stored, judge_control
+from ampbench.metrics import GATED
+from ampbench.units import format_rate
+from ampbench.verdicts import Code, ControlVerdict, Finding, Verdict
+
+TIME = "seconds_median"
+SLOW_SHARE_ALPHA = 0.01
+"""A changed share of slow blocks is remarked upon at this two-sided p: it decides nothing, so one remark in a hundred
+unchanged cases may be idle."""
+
+_CONTROL_FIRED = "the control fired: the same code, measured twice, seemed to differ, so no time of this session counts"
+
+
+@dataclass(frozen=True, slots=True)
+class _Sided:
+    """One side's blocks of one role, shape (cells, blocks), NaN where missing.
+
+    `causes` and `values` say which are unfit and why, as in `fitness.Unfit`.
+    """
+
+    seconds: stats.Floats
+    causes: stats.Floats
+    values: stats.Floats
+
+    @property
+    def unfit(self) -> stats.Booleans:
+        return self.causes >= 0
+
+    def without(self, unfit: stats.Booleans) -> stats.Floats:
+        return np.where(unfit, np.nan, self.seconds)
+
+
+class _Side:
+    """One run of a comparison and the places of its cells' cases."""
+
+    def __init__(self, run: MeasuredRun, case_ids: Sequence[str]):
+        self.run = run
+        self._places = [run.places[case_id] for case_id in case_ids]
+        devices = [case.device for case in run.stored.cases.values()]
+        self._unfit = fitness.unfit_rounds(run.rounds, devices, run.stored.header.environment.cpu_count)
+
+    def numbers(self, role: Role) -> stats.Integers:
+        rounds = self.run.rounds
+        return np.unique(rounds.blocks[rounds.roles == role])
+
+    def table(self, role: Role, blocks: stats.Integers | None) -> _Sided:
+        rounds = self.run.rounds
+        columns = (rounds.seconds, self._unfit.cause.astype(np.float64), self._unfit.value)
+        return _Sided(*(grid(rounds, column, role, self._places, blocks) for column in columns))
+
+
+def time_findings(
+    pairs: Sequence[Pair],
+    baseline: MeasuredRun,
+    candidate: MeasuredRun,
+    differences: EnvironmentDifferences,
+    interleaved: bool,
+    threshold_of: ThresholdOf,
+) -> tuple[list[Finding], ControlVerdict]:
+    """Return the verdicts on the times of `pairs`, which are ok on both sides, and what the controls say.
+
+    The cells of times that cannot be compared take no part in any decision.
+    """
+    obstacles = {device: differences.obstacles(device) for device in {pair.baseline.device for pair in pairs}}
+    cells = [pair for pair in pairs if not obstacles[pair.baseline.device]]
+    thresholds = np.array([_threshold(pair, baseline, threshold_of) for pair in cells])
+    ours = _Side(baseline, [pair.baseline_id for pair in cells])
+    theirs = _Side(candidate, [pair.candidate_id for pair in cells])
+    if interleaved:
+        decisions, unfit, fresh, control = _interleaved(cells, ours, theirs, thresholds)
+    else:
+        decisions, unfit, fresh, control = _stored(cells, ours, theirs, thresholds)
+    findings = [
+        Finding(
+            case=pair.baseline,
+            metric=TIME,
+            kind="time",
+            verdict=Verdict.INCOMPARABLE,
+            code=Code.OTHER_MACHINE,
+            reason="; ".join(f"another {one.name}: {one.baseline} → {one.candidate}" for one in obstacle),
+            baseline=baseline.seconds[pair.baseline_id],
+            candidate=candidate.seconds[pair.candidate_id],
+        )
+        for pair in pairs
+        if (obstacle := obstacles[pair.baseline.device])
+    ]
+    what = "blocks" if interleaved else "rounds"
+    for cell, (pair, decision) in enumerate(zip(cells, decisions, strict=True)):
+        verdict, code, change = decision.verdict, decision.code, (decision.change, decision.low, decision.high)
+        reason = decision_in_words(decision, float(thresholds[cell]), what, fresh[cell])
+        if verdict is not Verdict.INCOMPARABLE:
+            if control.fired:
+                verdict, code, reason = Verdict.INCONCLUSIVE, Code.CONTROL_FIRED, _CONTROL_FIRED
+            elif cell in unfit:
+                verdict, code, reason = Verdict.INCONCLUSIVE, Code.UNFIT_MACHINE, unfit[cell]
+                change = (None, None, None)  # that of the few fit blocks, beside values of all, would mislead
+        findings.append(
+            Finding(
+                case=pair.baseline,
+                metric=TIME,
+                kind="time",
+                verdict=verdict,
+                code=code,
+                reason=reason,
+                baseline=baseline.seconds[pair.baseline_id],
+                candidate=candidate.seconds[pair.candidate_id],
+                change=change[0],
+                low=change[1],
+                high=change[2],
+                threshold=float(thresholds[cell]),
+                p_worse=decision.p_worse,
+                p_better=decision.p_better,
+                blocks=decision.blocks,
+                remarks=_remarks(pair, decision, baseline, candidate, what),
+                details=_details(decision),
+            )
+        )
+    return findings, control
+
+
+def _threshold(pair: Pair, baseline: MeasuredRun, threshold_of: ThresholdOf) -> float:
+    """Return the largest relative change that counts as none; what the clock cannot resolve never is one."""
+    gate = GATED[TIME]
+    chosen = threshold_of(TIME, pair.baseline)
+    seconds = baseline.seconds[pair.baseline_id]
+    smallest = gate.floor / seconds if seconds > 0 else 0.0
+    return max(gate.threshold if chosen is None else chosen, smallest)
+
+
+def _interleaved(
+    cells: Sequence[Pair], ours: _Side, theirs: _Side, thresholds: stats.Floats
+) -> tuple[list[Decision], Mapping[int, str], list[int], ControlVerdict]:
+    """Return decisions, why cells are unfit, the number of fresh blocks, and the control.
+
+    The control was measured beside one of the arms, the baseline's as a rule, and is compared with that one.
+    """
+    owner = theirs if theirs.run.has_controls and not ours.run.has_controls else ours
+    own, fresh = (np.union1d(ours.numbers(role), theirs.numbers(role)) for role in (Role.OWN, Role.CONFIRMATION))
+    tables = [(side.table(Role.OWN, own), side.table(Role.CONFIRMATION, fresh)) for side in (ours, theirs)]
+    control = owner.table(Role.CONTROL, own)
+    (before, fresh_before), (after, fresh_after) = tables
+    left_out, fresh_left_out = before.unfit | after.unfit, fresh_before.unfit | fresh_after.unfit
+    blocks = Blocks(
+        baseline=before.without(left_out),
+        candidate=after.without(left_out),
+        control=control.without(control.unfit | (before if owner is ours else after).unfit),
+        confirm_baseline=fresh_before.without(fresh_left_out),
+        confirm_candidate=fresh_after.without(fresh_left_out),
+    )
+    decisions = decide_interleaved(blocks, thresholds)
+    unfit = _unfit_cells([(before, after), (fresh_before, fresh_after)], "blocks")
+    pairs = ~np.isnan(blocks.confirm_baseline) & ~np.isnan(blocks.confirm_candidate)
+    measured = ~np.isnan(blocks.control).all(axis=1)
+    if not measured.any():
+        sentence = "no control: nothing says whether the same code, measured twice, would have seemed to differ"
+        verdict = ControlVerdict(cells=0, fired=False, sentence=sentence)
+    else:
+        own_arm = (before if owner is ours else after).seconds
+        beside = Blocks(
+            baseline=own_arm[measured],
+            candidate=own_arm[measured],
+            control=blocks.control[measured],
+            confirm_baseline=own_arm[measured, :0],
+            confirm_candidate=own_arm[measured, :0],
+        )
+        fired, judged = judge_control(beside, thresholds[measured])
+        names = [cells[cell].baseline_id for cell in np.flatnonzero(measured).tolist()]
+        verdict = ControlVerdict(cells=len(names), fired=fired, sentence=_control_sentence(names, fired, judged))
+    return decisions, unfit, pairs.sum(axis=1).tolist(), verdict
+
+
+def _stored(
+    cells: Sequence[Pair], ours: _Side, theirs: _Side, thresholds: stats.Floats
+) -> tuple[list[Decision], Mapping[int, str], list[int], ControlVerdict]:
+    """Return the same of runs that were measured one after the other, which have no fresh blocks."""
+    before, after = ours.table(Role.OWN, None), theirs.table(Role.OWN, None)
+    found = {name: _control_ratio(side.run) for name, side in (("baseline", ours), ("candidate", theirs))}
+    controls = {name: ratio for name, ratio in found.items() if ratio is not None}
+    decisions = decide_stored(
+        before.without(before.unfit), after.without(after.unfit), thresholds, list(controls.values())
+    )
+    unfit = _unfit_cells([(after,)], "rounds of the candidate") | _unfit_cells([(before,)], "rounds of the baseline")
+    return decisions, unfit, [0] * len(cells), _stored_control(controls)
+
+
+def _stored_control(ratios: Mapping[str, float]) -> ControlVerdict:
+    """Return what the controls of the two runs say, by side: log(control / own)."""
+    if not ratios:
+        sentence = "neither run has a control: nothing says how far apart two runs of the same code lie"
+        return ControlVerdict(cells=0, fired=False, sentence=sentence)
+    apart = [f"{percent(math.expm1(abs(ratio)))} apart in the {name}" for name, ratio in ratios.items()]
+    sentence = f"control: one case, measured twice, was {' and '.join(apart)}; intervals are widened by that"
+    if len(ratios) == 1:
+        sentence += f"; the {'candidate' if 'baseline' in ratios else 'baseline'} has no control"
+    return ControlVerdict(cells=len(ratios), fired=False, sentence=sentence)
+
+
+def _control_ratio(run: MeasuredRun) -> float | None:
+    """Return log(control / own) of the cell that a run measured twice, None where there is none."""
+    rounds = run.rounds
+    controls = np.unique(rounds.owners[rounds.roles == Role.CONTROL])
+    for owner in controls.tolist():
+        own, again = (
+            rounds.seconds[(rounds.owners == owner) & (rounds.roles == role)] for role in (Role.OWN, Role.CONTROL)
+        )
+        if own.size and min(own.min(), again.min()) > 0:
+            return math.log(float(np.median(again)) / float(np.median(own)))
+    return None
+
+
+def _unfit_cells(parts: Sequence[Sequence[_Sided]], what: str) -> dict[int, str]:
+    """Return why each cell with too many unfit blocks is unfit; the sides of a part share their blocks."""
+    cells = len(parts[0][0].seconds)
+    total, unfit = np.zeros(cells, dtype=np.int64), np.zeros(cells, dtype=np.int64)
+    for sides in parts:
+        total += np.any([~np.isnan(side.seconds) for side in sides], axis=0).sum(axis=1)
+        unfit += np.any([side.unfit for side in sides], axis=0).sum(axis=1)
+    found = {}
+    for cell in np.flatnonzero(unfit > fitness.UNFIT_SHARE * total).tolist():
+        causes, values = [], []
+        for sides in parts:
+            for block in range(sides[0].seconds.shape[1]):
+                worst = next((side for side in sides if side.unfit[cell, block]), None)
+                if worst is not None:
+                    causes.append(int(worst.causes[cell, block]))
+                    values.append(worst.values[cell, block])
+        found[cell] = fitness.said_of(np.array(causes), np.array(values), int(total[cell]), what)
+    return found
+
+
+def _control_sentence(names: Sequence[str], fired: bool, decisions: Sequence[Decision]) -> str:
+    changes = [
+        (abs(one.change), name, one) for name, one in zip(names, decisions, strict=True) if one.change is not None
+    ]
+    counted = f"{len(names)} {'case' if len(names) == 1 else 'cases'} measured twice"
+    if not changes:
+        return f"control: {counted}, in too few blocks to say anything"
+    _, name, largest = max(changes, key=lambda each: each[:2])
+    if fired:
+        _, name, largest = min(changes, key=lambda each: (min(each[2].p_worse or 0, each[2].p_better or 0), each[1]))
+        return (
+            f"control: the same code, measured twice, seemed to be {_apart(largest)} on {name}: no time verdict counts"
+        )
+    return f"control: {counted} in the same blocks, none seemed to differ (at most {_apart(largest)}, {name})"
+
+
+def _apart(decision: Decision) -> str:
+    return change_in_words(decision.change or 0.0)
+
+
+def _remarks(
+    pair: Pair, decision: Decision, baseline: MeasuredRun, candidate: MeasuredRun, what: str
+) -> tuple[str, ...]:
+    remarks = []
+    if other := other_numbers(pair, baseline, candidate):
+        remarks.append(f"{other}: the time may differ for that")
+    items = (baseline.items(pair.baseline_id), candidate.items(pair.candidate_id))
+    if None not in items and items[0] != items[1]:
+        seconds = (baseline.seconds[pair.baseline_id], candidate.seconds[pair.candidate_id])
+        rates = [format_rate(item / second) for item, second in zip(items, seconds, strict=True) if item and second > 0]
+        remarks.append(f"a step does {items[0]:g} → {items[1]:g} items, at {' → '.join(rates)}")
+    if decision.slow_p < SLOW_SHARE_ALPHA:
+        before, after = (f"{share:.0%}" for share in (decision.slow_share_baseline, decision.slow_share_candidate))
+        remarks.append(f"slow {what}: {before} → {after} of them (p = {decision.slow_p:.1g})".replace("%", " %"))
+    return tuple(remarks)
+
+
+def _details(decision: Decision) -> dict[str, float]:
+    named = {
+        "slow_share_baseline": decision.slow_share_baseline,
+        "slow_share_candidate": decision.slow_share_candidate,
+        "mean_change": decision.mean_change,
+        "p90_change": decision.p90_change,
+        "detectable_change": decision.detectable_change,
+        "blocks_needed": decision.blocks_needed,
+    }
+    return {name: value for name, value in named.items() if value is not None}

@@ -1,0 +1,74 @@
+"""Changes in words."""
+
+import math
+
+from ampbench.deciding import Decision
+from ampbench.verdicts import Code
+
+
+def percent(value: float, sign: bool = False) -> str:
+    """Return a relative number as "7.2 %", "12 %" or "0.04 %", with `sign` as "+7.2 %" and "-7.2 %"."""
+    return f"{percent_digits(value, sign)} %"
+
+
+def percent_digits(value: float, sign: bool = False) -> str:
+    """Return the digits of `percent`, for the first end of a range."""
+    if not math.isfinite(value):
+        return f"{value:+}" if sign else f"{value}"
+    hundreds = 100 * value
+    size = abs(hundreds)
+    decimals = 0 if size >= 9.95 or size == 0 else 1 if size >= 0.0995 else 2
+    text = f"{hundreds:{'+' if sign else ''}.{decimals}f}"
+    return text if any(digit in text for digit in "123456789") else "0"
+
+
+def change_in_words(change: float) -> str:
+    """Return a relative change of a time as "7.2 % slower"; from three times as long on, as "3.1 times as long"."""
+    if change >= 2:
+        return f"{1 + change:.3g} times as long"
+    return f"{percent(abs(change))} {'slower' if change > 0 else 'faster'}"
+
+
+def decision_in_words(decision: Decision, threshold: float, what: str, fresh: int) -> str:
+    """Return why a time's verdict is what it is, in one sentence with its numbers.
+
+    `what` are "blocks" or "rounds", `fresh` is the number of those that confirm.
+    """
+    counted = f"{decision.blocks} {what if decision.blocks != 1 else what.removesuffix('s')}"
+    if decision.code is Code.INVALID:
+        return "a time that is no time: zero, negative or infinite"
+    if decision.code is Code.TOO_FEW_BLOCKS or decision.change is None:
+        needed = f"; about {decision.blocks_needed} would decide" if decision.blocks_needed else ""
+        return f"only {counted}: too few for a verdict{needed}"
+    change = f"{change_in_words(decision.change)}{_interval(decision)}"
+    bound = f"threshold {percent(threshold)}"
+    match decision.code:
+        case Code.BEYOND_THRESHOLD:
+            confirmed = f", confirmed by {fresh} fresh ones" if fresh else ""
+            return f"{change}, {bound}, {counted}{confirmed}"
+        case Code.WITHIN_THRESHOLD:
+            return f"{change}, within {percent(threshold)}, {counted}"
+        case Code.UNCONFIRMED:
+            return f"{change}, {bound}, {counted}; fresh ones are still to confirm it"
+        case Code.NOT_CONFIRMED:
+            return f"a change was seen in {counted}, and {fresh} fresh ones did not confirm it: {change}, {bound}"
+    return _undecided(decision, what)
+
+
+def _undecided(decision: Decision, what: str) -> str:
+    parts = [change_in_words(decision.change or 0.0)]
+    if decision.low is not None and decision.high is not None:
+        parts = [f"between {percent(decision.low, sign=True)} and {percent(decision.high, sign=True)}"]
+    if decision.detectable_change is not None:
+        parts.append(f"a change of {percent(decision.detectable_change)} would have been seen")
+    more = f"about {decision.blocks_needed} {what} would decide" if decision.blocks_needed else f"more {what} would not"
+    parts.append(more if decision.blocks_needed else f"{more} decide it soon")
+    return "; ".join(parts)
+
+
+def _interval(decision: Decision) -> str:
+    """Return " (95 %: 6.1 to 8.4 %)", in the direction of the change, "" where there is none."""
+    if decision.low is None or decision.high is None or decision.change is None or decision.change >= 2:
+        return ""
+    ends = (decision.low, decision.high) if decision.change > 0 else (-decision.high, -decision.low)
+    return f" (95 %: {percent_digits(ends[0])} to {percent(ends[1])})"

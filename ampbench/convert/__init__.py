@@ -1,0 +1,80 @@
+"""Foreign formats out of stored runs: one module each, and the table that says what each of them takes.
+
+A format is a row of `FORMATS` and a function that returns text; reading runs, comparing them and writing files is left
+to those who call it (docs/convert.md says what each format keeps and loses).
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import MappingProxyType
+
+from ampbench.convert import bencher, github, junit, otava, pytest_benchmark
+from ampbench.convert.selection import Selected, select
+from ampbench.verdicts import Comparison
+
+__all__ = ["FORMATS", "Format", "Selected", "select"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Format:
+    """One format: `suffix` is how its files' names usually end, `summary` says who reads it.
+
+    A function that is None is something the format cannot tell of: `of_run` writes one run, `of_comparison` two runs
+    compared, `of_series` runs in the order of time. `settings` writes what belongs beside a series, given the path of
+    the series' file; a format with it is written to files only. `numbers_only` formats have no place for a case that
+    failed or was skipped.
+    """
+
+    name: str
+    suffix: str
+    summary: str
+    of_run: Callable[[Selected], str] | None = None
+    of_comparison: Callable[[Comparison], str] | None = None
+    of_series: Callable[[Sequence[Selected]], str] | None = None
+    settings: Callable[[Sequence[Selected], Path], str] | None = None
+    numbers_only: bool = True
+
+
+FORMATS: Mapping[str, Format] = MappingProxyType(
+    {
+        one.name: one
+        for one in (
+            Format(
+                name="junit",
+                suffix=".xml",
+                summary="JUnit XML, as CI servers show test results.",
+                of_run=junit.run_xml,
+                of_comparison=junit.comparison_xml,
+                numbers_only=False,
+            ),
+            Format(
+                name="github-smaller",
+                suffix=".json",
+                summary="github-action-benchmark, tool customSmallerIsBetter.",
+                of_run=github.smaller_json,
+            ),
+            Format(
+                name="github-bigger",
+                suffix=".json",
+                summary="github-action-benchmark, tool customBiggerIsBetter.",
+                of_run=github.bigger_json,
+            ),
+            Format(name="bencher", suffix=".json", summary="Bencher Metric Format.", of_run=bencher.run_json),
+            Format(
+                name="otava",
+                suffix=".csv",
+                summary="Apache Otava: a series of runs as CSV, with its configuration beside it.",
+                of_series=otava.series_csv,
+                settings=otava.settings_yaml,
+            ),
+            Format(
+                name="pytest-benchmark",
+                suffix=".json",
+                summary="pytest-benchmark, for `pytest-benchmark compare`.",
+                of_run=pytest_benchmark.run_json,
+            ),
+        )
+    }
+)
+"""The formats by name."""

@@ -1,0 +1,44 @@
+"""A stored run, and those of its cases that are to be converted."""
+
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from ampbench import frames, planning
+from ampbench.errors import NothingToRunError
+from ampbench.metrics import Column
+from ampbench.store import StoredRun
+
+Row = Mapping[str, Any]
+"""One row of the run's frame: its columns by name, None where undefined."""
+
+
+@dataclass(frozen=True, slots=True)
+class Selected:
+    """A run and the rows of the cases chosen from it, in the run's order."""
+
+    stored: StoredRun
+    rows: Sequence[Row]
+
+    @property
+    def measured(self) -> list[Row]:
+        """The rows of the cases that are ok, in order."""
+        return [row for row in self.rows if row["outcome"] == "ok"]
+
+
+def select(stored: StoredRun, keyword: str = "") -> Selected:
+    """Return the cases of a run whose id matches `keyword`; raises `NothingToRunError` where none does."""
+    rows = [row for row in frames.plain_rows(frames.run_frame(stored)) if planning.matches(keyword, row["case_id"])]
+    if not rows:
+        said = f" that matches -k {keyword!r}" if keyword else ""
+        raise NothingToRunError(f"run {stored.header.run} has no case{said}")
+    return Selected(stored, rows)
+
+
+def defined(row: Row, columns: Iterable[Column]) -> Iterator[tuple[Column, float]]:
+    """Yield each of the metrics `columns` that has a finite value in `row`, with the value in its base unit."""
+    for column in columns:
+        value = row[column.name]
+        if value is not None and math.isfinite(value):
+            yield column, value

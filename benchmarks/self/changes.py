@@ -1,0 +1,85 @@
+"""Networks with a change in them that `changed=1` switches on: what an A/B comparison has to find.
+
+`ampbench ab --baseline changed=0 --candidate changed=1 benchmarks/self/changes.py:extra_layer` and so on; the changes are
+in code, as a commit's would be, not in numbers. Those of time cost about 5 %.
+"""
+
+import torch
+from torch import nn
+
+WIDTH, BATCH = 512, 64
+
+
+class Stack(nn.Module):
+    """Linear layers with ReLU; `plain` says how many at the end run outside autocast, `wide` how many are upcast."""
+
+    def __init__(self, depth: int, plain: int = 0, wide: int = 0):
+        super().__init__()
+        self.layers = nn.ModuleList(nn.Linear(WIDTH, WIDTH) for _ in range(depth))
+        self.first_plain, self.first_wide = depth - plain, depth - wide
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        for place, layer in enumerate(self.layers):
+            if place >= self.first_plain:
+                with torch.autocast(x.device.type, enabled=False):
+                    x = layer(x.float()).relu()
+            elif place >= self.first_wide:
+                wide = nn.functional.linear(x.float(), layer.weight.float(), layer.bias.float())
+                x = wide.to(x.dtype).relu()
+            else:
+                x = layer(x).relu()
+        return x
+
+
+def extra_layer(changed: int = 0) -> tuple[nn.Module, torch.Tensor]:
+    """One linear layer more in twenty."""
+    return Stack(20 + changed), torch.randn(BATCH, WIDTH)
+
+
+def autocast_off(changed: int = 0) -> tuple[nn.Module, torch.Tensor]:
+    """Autocast switched off around one of ten layers; says nothing in a precision without autocast."""
+    return Stack(10, plain=changed), torch.randn(BATCH, WIDTH)
+
+
+def fp32_fallback(changed: int = 0) -> tuple[nn.Module, torch.Tensor]:
+    """One of twenty-four layers computed in fp32 without a word; says nothing in fp32."""
+    return Stack(24, wide=changed), torch.randn(BATCH, WIDTH)
+
+
+class Doubling(nn.Module):
+    """A network whose activations pass through a buffer, twice as large as needed where `changed`."""
+
+    def __init__(self, changed: int):
+        super().__init__()
+        self.changed = changed
+        self.first, self.last = nn.Conv2d(3, 32, 3, padding=1), nn.Conv2d(32, 8, 3, padding=1)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = self.first(x).relu()
+        buffer = x.new_zeros((x.shape[0] * (1 + self.changed), *x.shape[1:]))
+        buffer[: x.shape[0]] = x
+        return self.last(buffer[: x.shape[0]])
+
+
+def doubled_buffer(changed: int = 0) -> tuple[nn.Module, torch.Tensor]:
+    """A buffer of activations twice as large as needed."""
+    return Doubling(changed), torch.randn(4, 3, 32, 32)
+
+
+class Head(nn.Module):
+    """A linear head and its softmax, in fp32 or, where `changed`, in what autocast left."""
+
+    def __init__(self, changed: int):
+        super().__init__()
+        self.changed = changed
+        self.linear = nn.Linear(WIDTH, 1000)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        scores = self.linear(x)
+        with torch.autocast(x.device.type, enabled=False):
+            return (scores if self.changed else scores.float()).softmax(-1)
+
+
+def half_softmax(changed: int = 0) -> tuple[nn.Module, torch.Tensor]:
+    """A softmax moved from fp32 to half."""
+    return Head(changed), torch.randn(BATCH, WIDTH)

@@ -1,0 +1,24 @@
+"""How long comparing two run files far larger than real ones takes."""
+
+import tempfile
+import time
+from pathlib import Path
+
+from ampbench.compare import compare_files
+from benchmarks.self import load
+
+CASES = 10_000
+ROUNDS = 10
+
+
+def seconds(cases: int = CASES, rounds: int = ROUNDS) -> float:
+    """Return the seconds that comparing two files of `cases` cases and `rounds` rounds takes, reading included."""
+    with tempfile.TemporaryDirectory() as folder:
+        files = [load.write_run(Path(folder) / side, cases, rounds) for side in ("baseline", "candidate")]
+        started = time.perf_counter()
+        comparison = compare_files(*files)
+        passed = time.perf_counter() - started
+    compared = {one.case.case_id for one in comparison.findings}
+    if len(compared) != cases:
+        raise ValueError(f"{len(compared)} cases were compared, not {cases}")
+    return passed

@@ -1,0 +1,303 @@
+"""`ampbench gate`: policy files, flags, exit codes and the verdict as the last lines, on stored runs."""
+
+import csv
+import io
+import itertools
+import json
+import random
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ampbench.records.measurements import Failure, Skip
+from ampbench.records.runs import Entry
+from tests.stored_runs import COMPLETE, make_case, make_divergence, make_header, make_memory, make_round, write_run
+
+Run = Callable[..., Any]
+FP32, BF16 = make_case(), make_case("bf16_autocast")
+IDS = {"base": "20260101T000000Z-bench-aaaaaa", "new": "20260102T000000Z-bench-bbbbbb"}
+IDS |= {"old": "20250101T000000Z-bench-cccccc", "new2": "20260103T000000Z-bench-dddddd"}
+FUTURE, PAST = "9999-12-31", "2020-01-01"
+
+
+@pytest.fixture
+def measured(tmp_path: Path) -> Callable[..., str]:
+    """Write a run of two cases, their times `factor` milliseconds but for 0.3 % of luck; returns its id."""
+
+    def write(name: str, factor: float = 1.0, **changes: Any) -> str:
+        luck = random.Random(name)
+        fields = {"rounds": 12, "peak": 1000, "error": 1e-3, "fails": (), "skips": (), "cases": (FP32, BF16)} | changes
+        entries: list[Entry] = []
+        for case in fields["cases"]:
+            if case in fields["fails"]:
+                message = "step 1 took longer than 300 s"
+                entries.append(Failure(case_id=case.case_id, stage="round", cause="time-out", message=message))
+                continue
+            if case in fields["skips"]:
+                entries.append(Skip(case_id=case.case_id, reason="not supported here"))
+                continue
+            for number, control in itertools.product(range(fields["rounds"]), (False, True)):
+                seconds = 1e-3 * factor * (1 + 0.003 * luck.gauss(0, 1))
+                if case is FP32 or not control:
+                    entries.append(make_round(case, fields.get("seconds", seconds), number, control=control))
+            entries.append(make_memory(case, fields["peak"]))
+            entries.append(make_divergence(case, output_rel_l2=fields["error"], output_floor_rel_l2=1e-3))
+        header = {"environment": fields["environment"]} if "environment" in fields else {}
+        write_run(tmp_path / "results", list(fields["cases"]), *entries, COMPLETE, run=IDS[name], **header)
+        return IDS[name]
+
+    return write
+
+
+@pytest.fixture
+def elsewhere() -> Any:
+    """Return an environment in which neither times nor anything else can be compared with the others'."""
+    import dataclasses
+
+    return dataclasses.replace(make_header().environment, host="other", cpu="another CPU")
+
+
+def last_lines(out: str) -> list[str]:
+    """Return what the gate said at the end of what was printed, lines that were wrapped in one."""
+    block = out.rstrip().rpartition("\n\n")[2]
+    return block.replace("\n  ", " ").splitlines()
+
+
+def test_the_same_code_passes_and_the_share_decided_is_said_last(measured: Run, ampbench: Run) -> None:
+    said = ampbench("gate", measured("base"), measured("new"))
+    assert (said.code, said.err) == (0, "")
+    assert last_lines(said.out) == ["PASSED: 8 unchanged, 8 of 8 gated findings decided (100 %)"]
+
+
+def test_a_slowdown_fails_and_the_last_lines_say_why(measured: Run, ampbench: Run) -> None:
+    said = ampbench("gate", measured("base"), measured("new", 1.1))
+    assert said.code == 1
+    why, verdict = last_lines(said.out)
+    assert why.startswith("why: 2 time regressions: linear_chain[depth=4,width=512]/b8/")
+    assert "(threshold 2.0 %)" in why
+    assert verdict == "FAILED with exit code 1: 2 regressed, 6 unchanged, 8 of 8 gated findings decided (100 %)"
+
+
+def test_swapped_arms_mirror_the_verdict(measured: Run, ampbench: Run) -> None:
+    base, new = measured("base"), measured("new", 1.1)
+    said = ampbench("gate", new, base)
+    assert said.code == 0
+    assert last_lines(said.out) == ["PASSED: 2 improved, 6 unchanged, 8 of 8 gated findings decided (100 %)"]
+
+
+def test_memory_and_errors_are_gated_exactly(measured: Run, ampbench: Run) -> None:
+    said = ampbench("gate", measured("base"), measured("new", peak=1001, error=1.1e-3))
+    assert said.code == 1
+    assert [line.split(":")[1] for line in last_lines(said.out)[:2]] == [
+        " 2 memory regressions",
+        " 2 accuracy regressions",
+    ]
+
+
+def test_the_policy_of_the_current_folder_is_taken(measured: Run, ampbench: Run, tmp_path: Path) -> None:
+    base, new = measured("base"), measured("new", 1.1)
+    (tmp_path / "ampbench-gate.toml").write_text('[thresholds]\ntime = "20%"\n')
+    said = ampbench("gate", base, new)
+    assert said.code == 0
+    assert last_lines(said.out)[-1].startswith("PASSED under ampbench-gate.toml: 8 unchanged")
+    (tmp_path / "strict.toml").write_text('[thresholds]\ntime = "3%"\n')
+    assert ampbench("gate", base, new, "--policy", "strict.toml").code == 1
+
+
+@pytest.mark.parametrize(
+    ("flags", "code"),
+    [
+        ([], 0),
+        (["--threshold", "2"], 1),
+        (["--threshold", "15%"], 0),
+        (["--only", "time", "--threshold", "2"], 1),
+        (["--only", "memory, accuracy", "--threshold", "2"], 0),
+        (["--anchor", "cccccc"], 0),
+        (["--anchor", "cccccc", "--threshold", "12"], 1),
+        (["-k", "fp32", "--strict"], 0),
+        (["--no-strict"], 0),
+    ],
+)
+def test_flags_win_over_the_file(flags: list[str], code: int, measured: Run, ampbench: Run, tmp_path: Path) -> None:
+    base, new = measured("base"), measured("new", 1.1)
+    measured("old", 0.95)
+    (tmp_path / "ampbench-gate.toml").write_text('[thresholds]\ntime = "20%"\n')
+    assert ampbench("gate", base, new, *flags).code == code
+
+
+def test_a_loss_against_the_anchor_alone_fails_and_is_said_so(measured: Run, ampbench: Run, tmp_path: Path) -> None:
+    measured("old", 0.9)
+    (tmp_path / "ampbench-gate.toml").write_text("anchor = '2025'\n")
+    said = ampbench("gate", measured("base"), measured("new", 1.01), "--threshold", "4")
+    assert said.code == 1
+    why, verdict = last_lines(said.out)
+    assert why.startswith("why: 2 time regressions against the anchor 20250101T000000Z-bench-cccccc: ")
+    assert verdict.startswith("FAILED with exit code 1 under ampbench-gate.toml: 2 regressed against the anchor, 8 un")
+
+
+def test_what_was_ignored_is_printed_with_reason_and_date(measured: Run, ampbench: Run, tmp_path: Path) -> None:
+    policy = f"[[ignore]]\ncases = 'bf16'\nmetrics = ['time']\nuntil = {FUTURE}\nreason = 'ticket 12'\n"
+    (tmp_path / "ampbench-gate.toml").write_text(policy)
+    base, new = measured("base"), measured("new", 1.1)
+    said = ampbench("gate", base, new)
+    assert said.code == 1
+    assert last_lines(said.out)[0].startswith(f"ignored until {FUTURE} (ticket 12): {BF16.case_id} seconds_median: ")
+    assert ampbench("gate", base, new, "-k", "bf16").code == 0
+
+
+def test_an_expired_ignore_is_refused(measured: Run, ampbench: Run, tmp_path: Path) -> None:
+    (tmp_path / "p.toml").write_text(f"[[ignore]]\ncases = 'bf16'\nuntil = {PAST}\nreason = 'ticket 12'\n")
+    said = ampbench("gate", measured("base"), measured("new"), "--policy", "p.toml")
+    assert said.code == 2
+    assert said.err == (f"ampbench: error: p.toml: ignore 1 (ticket 12) expired on {PAST}: remove it or renew it\n")
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        (["--policy", "absent.toml"], "there is no policy file absent.toml"),
+        (["--only", "tme"], "unknown kind of metric 'tme': did you mean time?"),
+        (["--threshold", "much"], "'much' is not a percentage of 0 or more, such as 5%"),
+        (["--max-inconclusive", "2"], "--max-inconclusive is a share from 0 to 1, not 2"),
+        (["--max-inconclusive", "nan"], "--max-inconclusive is a share from 0 to 1, not nan"),
+        (["--anchor", "zzz"], "unknown run 'zzz'"),
+        (["-k", "a b"], "-k 'a b' is not an expression"),
+        (["--json", "--format", "csv"], "contradict each other"),
+    ],
+)
+def test_what_cannot_be_meant_is_one_line(flags: list[str], message: str, measured: Run, ampbench: Run) -> None:
+    said = ampbench("gate", measured("base"), measured("new"), *flags)
+    assert (said.code, said.out, said.err.count("\n")) == (2, "", 1)
+    assert message in said.err
+
+
+def test_a_case_that_vanished_is_noted_and_fails_a_strict_gate(measured: Run, ampbench: Run) -> None:
+    base, new = measured("base"), measured("new", cases=(FP32,))
+    said = ampbench("gate", base, new)
+    assert said.code == 0
+    assert last_lines(said.out)[0] == f"note: the candidate lacks 1 case of the baseline: {BF16.case_id}"
+    assert ampbench("gate", base, new, "--strict").code == 1
+
+
+def test_selected_cases_that_cannot_be_compared_do_not_pass(measured: Run, ampbench: Run) -> None:
+    base, new, old = measured("base"), measured("new", cases=(FP32,)), measured("old", cases=(FP32,))
+    assert ampbench("gate", base, new, "-k", "bf16").code == 4
+    assert ampbench("gate", base, new, "-k", "fp32 and not bf16_autocast", "--strict").code == 0
+    both = measured("new2")
+    assert ampbench("gate", base, both, "-k", "bf16", "--anchor", old).code == 4
+
+
+def test_a_case_that_is_skipped_now_is_noted_and_fails_a_strict_gate(measured: Run, ampbench: Run) -> None:
+    base, new = measured("base"), measured("new", skips=(BF16,))
+    said = ampbench("gate", base, new)
+    assert said.code == 0
+    assert last_lines(said.out)[0].startswith(f"note: the candidate skipped 1 case: {BF16.case_id}: was ok")
+    assert ampbench("gate", base, new, "--strict").code == 1
+
+
+def test_a_case_that_was_skipped_before_as_well_passes_a_strict_gate(measured: Run, ampbench: Run) -> None:
+    assert ampbench("gate", measured("base", skips=(BF16,)), measured("new", skips=(BF16,)), "--strict").code == 0
+
+
+def test_a_case_that_was_ok_and_fails_is_a_regression(measured: Run, ampbench: Run) -> None:
+    said = ampbench("gate", measured("base"), measured("new", fails=(BF16,)))
+    assert said.code == 1
+    assert f"why: 1 case that was ok fails now: {BF16.case_id}" in last_lines(said.out)
+
+
+def test_all_cases_failing_is_a_regression_not_nothing_to_compare(measured: Run, ampbench: Run) -> None:
+    assert ampbench("gate", measured("base"), measured("new", fails=(FP32, BF16))).code == 1
+
+
+def test_a_case_that_failed_before_as_well_is_exit_3(measured: Run, ampbench: Run) -> None:
+    said = ampbench("gate", measured("base", fails=(BF16,)), measured("new", fails=(BF16,)))
+    assert said.code == 3
+    assert last_lines(said.out)[0] == f"why: 1 case failed in the candidate: {BF16.case_id}"
+
+
+@pytest.mark.parametrize("combined", list(itertools.product([False, True], repeat=5)))
+def test_2_comes_before_5_4_1_and_3(
+    combined: tuple[bool, ...], measured: Run, elsewhere: Any, ampbench: Run, tmp_path: Path
+) -> None:
+    usage, unselected, incomparable, regression, failed = combined
+    fails = (BF16,) if failed else ()
+    measured("old", 0.5 if regression else 1.0, fails=fails)
+    base = measured("base", fails=fails, **({"environment": elsewhere} if incomparable else {}))
+    new = measured("new", fails=fails)
+    flags = ["--anchor", "cccccc", "--only", "time"]
+    if usage:
+        (tmp_path / "ampbench-gate.toml").write_text("stict = true")
+    if unselected:
+        flags += ["-k", "nothing"]
+    expected = next((code for code, holds in zip((2, 5, 4, 1, 3), combined, strict=True) if holds), 0)
+    assert ampbench("gate", base, new, *flags).code == expected
+
+
+@pytest.mark.parametrize("seconds", [0.0, -1.0])
+@pytest.mark.parametrize("side", ["base", "new"])
+def test_a_time_that_cannot_be_one_never_passes_as_unchanged(
+    seconds: float, side: str, measured: Run, ampbench: Run
+) -> None:
+    measured(side, seconds=seconds)
+    measured("new" if side == "base" else "base")
+    said = ampbench("gate", IDS["base"], IDS["new"], "--only", "time")
+    assert said.code == 4
+    assert last_lines(said.out)[-1] == "FAILED with exit code 4: 0 of 2 gated findings decided (0 %)"
+
+
+@pytest.mark.parametrize("number", ["NaN", "null", "1e999", '"x"'])
+def test_a_file_with_a_time_that_is_no_number_is_refused(
+    number: str, measured: Run, ampbench: Run, tmp_path: Path
+) -> None:
+    base, new = measured("base"), measured("new")
+    path = tmp_path / "results" / "runs" / f"{new}.jsonl"
+    text = path.read_text()
+    path.write_text(re.sub(r'"samples":\[\[[^]]*\]\]', f'"samples":[[{number}]]', text, count=1))
+    assert path.read_text() != text
+    said = ampbench("gate", base, new)
+    assert (said.code, said.out) == (2, "")
+    assert f"{new}.jsonl, line " in said.err
+
+
+def test_an_error_that_became_undefined_never_passes_as_unchanged(measured: Run, ampbench: Run) -> None:
+    said = ampbench("gate", measured("base"), measured("new", error=None), "--strict")
+    assert said.code == 1
+    assert "2 findings not comparable" in " ".join(said.out.split())
+
+
+@pytest.mark.parametrize("rounds", [0, 1, 2])
+def test_missing_rounds_never_pass_as_unchanged(rounds: int, measured: Run, ampbench: Run) -> None:
+    said = ampbench("gate", measured("base"), measured("new", rounds=rounds), "--only", "time", "--strict")
+    assert said.code in (1, 4)
+    assert "unchanged" not in last_lines(said.out)[-1]
+
+
+@pytest.mark.parametrize("format", ["table", "markdown", "csv", "json"])
+def test_the_output_is_the_same_every_time(format: str, measured: Run, ampbench: Run) -> None:
+    arguments = ["gate", measured("base"), measured("new", 1.1, peak=1001), "--format", format]
+    assert ampbench(*arguments) == ampbench(*arguments)
+
+
+def test_json_holds_the_comparison_and_the_gate(measured: Run, ampbench: Run) -> None:
+    said = ampbench("gate", measured("base"), measured("new", 1.1), "--json")
+    assert said.code == 1
+    gate = json.loads(said.out)["gate"]
+    assert (gate["passed"], gate["exit_code"], gate["decided"], gate["cells"]) == (False, 1, 8, 8)
+    assert [one["metric"] for one in gate["regressions"]] == ["seconds_median"] * 2
+    assert said.err.splitlines()[-1].startswith("FAILED with exit code 1: ")
+
+
+def test_csv_keeps_stdout_to_the_findings(measured: Run, ampbench: Run) -> None:
+    said = ampbench("gate", measured("base"), measured("new", 1.1), "--format", "csv")
+    rows = list(csv.DictReader(io.StringIO(said.out)))
+    assert sum(row["verdict"] == "regressed" for row in rows) == 2
+    assert said.err.splitlines()[-1].startswith("FAILED with exit code 1: ")
+
+
+def test_markdown_ends_with_the_verdict(measured: Run, ampbench: Run) -> None:
+    said = ampbench("gate", measured("base"), measured("new", 1.1), "--format", "markdown")
+    assert said.out.splitlines()[-1].startswith("**FAILED with exit code 1**: 2 regressed")
+    assert said.err == ""

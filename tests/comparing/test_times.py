@@ -1,0 +1,253 @@
+import math
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from ampbench.compare import compare
+from ampbench.records.measurements import Fitness
+from ampbench.verdicts import Code, Finding, Verdict
+from tests.compared_runs import BF16, FP32, Times, arms, environment, make_run, noisy, rounds_of
+from tests.stored_runs import make_header, make_round
+
+
+def times(comparison) -> list[Finding]:
+    return [one for one in comparison.findings if one.kind == "time"]
+
+
+def interleaved(before, after, fresh=((), ()), control=()):
+    """Compare two arms in one case."""
+    ours, theirs = arms()
+    baseline = make_run(Times((FP32, before)), control=control, fresh=fresh[0], header=ours)
+    candidate = make_run(Times((FP32, after)), fresh=fresh[1], header=theirs)
+    return compare(baseline, candidate)
+
+
+def stored(before, after, **changes):
+    return compare(make_run(Times((FP32, before))), make_run(Times((FP32, after)), **changes))
+
+
+def test_a_certain_and_confirmed_slowdown_is_a_regression_with_the_change_of_the_fresh_blocks():
+    fresh = (noisy(1e-3, 8, seed=3), noisy(1.08e-3, 8, seed=4))
+    comparison = interleaved(noisy(1e-3), noisy(1.07e-3, seed=1), fresh, control=noisy(1e-3, seed=2))
+    (found,) = times(comparison)
+    assert (found.verdict, found.code) == (Verdict.REGRESSED, Code.BEYOND_THRESHOLD)
+    assert found.change == pytest.approx(0.08, abs=0.004)
+    assert found.low < found.change < found.high
+    assert found.blocks == 16
+    assert found.reason.startswith("8.")
+    assert "slower (95 %:" in found.reason
+    assert found.reason.endswith("threshold 2 %, 16 blocks, confirmed by 8 fresh ones")
+    assert comparison.interleaved
+
+
+def test_an_unconfirmed_slowdown_is_inconclusive():
+    (found,) = times(interleaved(noisy(1e-3), noisy(1.07e-3, seed=1)))
+    assert (found.verdict, found.code) == (Verdict.INCONCLUSIVE, Code.UNCONFIRMED)
+    assert "fresh ones are still to confirm it" in found.reason
+
+
+def test_identical_code_is_shown_to_be_unchanged():
+    comparison = interleaved(noisy(1e-3), noisy(1e-3, seed=1), control=noisy(1e-3, seed=2))
+    assert times(comparison)[0].verdict is Verdict.UNCHANGED
+    assert "within 2 %, 16 blocks" in times(comparison)[0].reason
+    assert (comparison.control.cells, comparison.control.fired) == (1, False)
+    assert "none seemed to differ" in comparison.control.sentence
+
+
+def test_too_noisy_blocks_say_what_would_have_been_seen_and_what_would_decide():
+    (found,) = times(interleaved(noisy(1e-3, spread=0.05), noisy(1e-3, spread=0.05, seed=1)))
+    assert (found.verdict, found.code) == (Verdict.INCONCLUSIVE, Code.UNDECIDED)
+    assert "a change of" in found.reason
+    assert "blocks would decide" in found.reason
+    assert found.details["detectable_change"] > 0.02
+
+
+def test_blocks_are_paired_by_their_number_not_by_their_order():
+    """A drift of 4 % a block makes order decide; the candidate's file lacks the first block."""
+    drift = [1e-3 * 1.04**number for number in range(17)]
+    ours, theirs = arms()
+    baseline = make_run(Times((FP32, drift)), header=ours)
+    candidate = make_run(Times((FP32, drift)), header=theirs)
+    del candidate.rounds[0]
+    (found,) = times(compare(baseline, candidate))
+    assert found.verdict is Verdict.UNCHANGED
+    assert found.change == pytest.approx(0, abs=1e-9)
+    assert found.blocks == 16
+
+
+def test_a_control_that_fires_takes_every_time_verdict_away():
+    comparison = interleaved(noisy(1e-3), noisy(1e-3, seed=1), control=noisy(1.07e-3, seed=2))
+    (found,) = times(comparison)
+    assert (found.verdict, found.code) == (Verdict.INCONCLUSIVE, Code.CONTROL_FIRED)
+    assert comparison.control.fired
+    assert "slower on linear_chain" in comparison.control.sentence
+    assert not [one for one in comparison.means if one.metric == "seconds_median"]
+
+
+def test_the_control_stands_beside_its_own_arm_when_the_arms_are_swapped():
+    fast, slow = noisy(1e-3), noisy(1.3e-3, seed=1)
+    ours, theirs = arms()
+    baseline = make_run(Times((FP32, fast)), control=noisy(1e-3, seed=2), header=ours)
+    candidate = make_run(Times((FP32, slow)), header=theirs)
+    assert not compare(candidate, baseline).control.fired
+
+
+def test_arms_without_a_control_say_so():
+    assert interleaved(noisy(1e-3), noisy(1e-3)).control.sentence.startswith("no control")
+
+
+@settings(max_examples=25, deadline=None)
+@given(change=st.sampled_from([0.5, 0.9, 0.98, 1.0, 1.02, 1.1, 2.0]), seed=st.integers(0, 99))
+def test_swapping_the_arms_mirrors_the_verdict(change, seed):
+    before, after = noisy(1e-3, seed=seed), noisy(change * 1e-3, seed=seed + 100)
+    mirrored = {Verdict.REGRESSED: Verdict.IMPROVED, Verdict.IMPROVED: Verdict.REGRESSED}
+    for forth, back in (
+        (times(interleaved(before, after))[0], times(interleaved(after, before))[0]),
+        (times(stored(before, after))[0], times(stored(after, before))[0]),
+    ):
+        assert back.verdict is mirrored.get(forth.verdict, forth.verdict)
+        assert back.change == pytest.approx(1 / (1 + forth.change) - 1)
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "code"),
+    [
+        ([0.0] * 16, [0.0] * 16, Code.INVALID),
+        (noisy(1e-3), [*noisy(1e-3, 15), -1.0], Code.INVALID),
+        ([*noisy(1e-3, 15), math.inf], noisy(1e-3), Code.INVALID),
+        ([math.nan] * 16, [math.nan] * 16, Code.TOO_FEW_BLOCKS),
+        ([1e-3], [1e-3], Code.TOO_FEW_BLOCKS),
+    ],
+)
+@pytest.mark.parametrize("how", [interleaved, stored])
+def test_times_that_are_none_and_missing_rounds_are_never_unchanged(how, before, after, code):
+    (found,) = times(how(before, after))
+    assert found.verdict in (Verdict.INCOMPARABLE, Verdict.INCONCLUSIVE)
+    assert found.code is code
+
+
+def test_stored_runs_are_widened_by_their_controls():
+    quiet = make_run(Times((FP32, noisy(1e-3, 8))), control=noisy(1e-3, 8, seed=5))
+    lucky = make_run(Times((FP32, noisy(1e-3, 8))), control=noisy(1.2e-3, 8, seed=5))
+    candidate = make_run(Times((FP32, noisy(1.1e-3, 8, seed=1))))
+    assert times(compare(quiet, candidate))[0].verdict is Verdict.REGRESSED
+    widened = compare(lucky, candidate)
+    assert times(widened)[0].verdict is Verdict.INCONCLUSIVE
+    assert (
+        "apart in the baseline; intervals are widened by that; the candidate has no control" in widened.control.sentence
+    )
+    assert widened.control.cells == 1
+    assert not widened.interleaved
+
+
+def test_stored_runs_without_controls_say_so():
+    assert stored(noisy(1e-3), noisy(1e-3)).control.sentence.startswith("neither run has a control")
+
+
+def test_confirmation_rounds_take_no_part_in_a_comparison_with_another_session():
+    baseline = make_run(Times((FP32, noisy(1e-3, 8))), fresh=noisy(9e-3, 8), header=arms()[0])
+    (found,) = times(compare(baseline, make_run(Times((FP32, noisy(1e-3, 8, seed=1))))))
+    assert found.blocks == 8
+    assert abs(found.change) < 0.01
+
+
+def unfit_run(fitness, blocks, **changes):
+    """Return a run in which the first `blocks` of eight blocks had `fitness`, and took twice as long."""
+    run = make_run(Times((FP32, [])), **changes)
+    unfit = [make_round(FP32, 2e-3, number, fitness=fitness) for number in range(blocks)]
+    quiet = [make_round(FP32, value, blocks + number, fitness=Fitness(frequency_hz=3e9)) for number, value in
+             enumerate(noisy(1e-3, 8 - blocks))]  # fmt: skip
+    run.rounds[:] = unfit + quiet
+    return run
+
+
+@pytest.mark.parametrize(
+    ("fitness", "cause"),
+    [
+        (Fitness(other_share=0.41), "other processes used 41 % of the CPU in 4 of 8 blocks"),
+        (Fitness(steal_share=0.3), "the hypervisor gave 30 % of the CPU time to other machines in 4 of 8 blocks"),
+        (Fitness(load=8.0), "the load was 4.0 per CPU in 4 of 8 blocks"),
+        (Fitness(frequency_hz=1.5e9), "the CPU's clock was at 67 % of its usual one in 4 of 8 blocks"),
+    ],
+)
+def test_too_many_unfit_blocks_are_no_evidence_and_the_cause_is_named(fitness, cause):
+    ours, theirs = arms()
+    found = compare(make_run(Times((FP32, noisy(1e-3, 8))), header=ours), unfit_run(fitness, 4, header=theirs))
+    (found,) = times(found)
+    assert (found.verdict, found.code) == (Verdict.INCONCLUSIVE, Code.UNFIT_MACHINE)
+    assert found.change is None
+    assert found.reason == cause
+
+
+def test_few_unfit_blocks_are_left_out_in_pairs():
+    ours, theirs = arms()
+    busy = unfit_run(Fitness(other_share=0.41), 2, header=theirs)
+    (found,) = times(compare(make_run(Times((FP32, noisy(1e-3, 8))), header=ours), busy))
+    assert found.code is not Code.UNFIT_MACHINE
+    assert found.blocks == 6
+    assert abs(found.change) < 0.01
+
+
+def test_a_load_is_judged_only_where_nothing_better_is_known():
+    ours, theirs = arms()
+    loaded = unfit_run(Fitness(load=8.0, other_share=0.01), 8, header=theirs)
+    (found,) = times(compare(make_run(Times((FP32, noisy(1e-3, 8))), header=ours), loaded))
+    assert found.code is not Code.UNFIT_MACHINE
+
+
+def test_stored_runs_say_whose_rounds_were_unfit():
+    (found,) = times(compare(unfit_run(Fitness(other_share=0.5), 4), make_run(Times((FP32, noisy(1e-3))))))
+    assert found.reason == "other processes used 50 % of the CPU in 4 of 8 rounds of the baseline"
+
+
+def test_a_changed_share_of_slow_blocks_is_remarked_upon_whatever_the_verdict():
+    after = noisy(1e-3, 16, seed=1)
+    after[::4] = [2e-3] * 4
+    after[1::4] = [2e-3] * 4
+    (found,) = times(interleaved(noisy(1e-3), after))
+    assert any(remark.startswith("slow blocks: 0 % → 50 % of them") for remark in found.remarks)
+    assert found.details["slow_share_candidate"] == 0.5
+    assert found.details["mean_change"] > 0.3
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"host": "other"}, "another host: bench → other"),
+        ({"cpu": "Intel"}, "another CPU: AMD EPYC → Intel"),
+        ({"cpu_count": 4}, "another CPUs: 2 → 4"),
+        ({"threads": 1}, "another threads: 2 → 1"),
+    ],
+)
+def test_times_of_another_machine_are_incomparable_and_memory_and_accuracy_are_not(changes, said):
+    other = make_run(Times((FP32, noisy(1e-3))), header=environment(make_header(), **changes))
+    comparison = compare(make_run(Times((FP32, noisy(1e-3)))), other)
+    (found,) = times(comparison)
+    assert (found.verdict, found.code) == (Verdict.INCOMPARABLE, Code.OTHER_MACHINE)
+    assert found.reason == said
+    assert {one.verdict for one in comparison.findings if one.kind != "time"} == {Verdict.UNCHANGED}
+
+
+@pytest.mark.parametrize("name", ["threads", "OMP_NUM_THREADS"])
+def test_threads_that_an_arm_sets_on_purpose_are_compared(name):
+    ours, theirs = arms(**{name: "1"})
+    baseline = make_run(Times((FP32, noisy(1e-3))), header=ours)
+    candidate = make_run(Times((FP32, noisy(1e-3))), header=environment(theirs, threads=1))
+    assert times(compare(baseline, candidate))[0].verdict is Verdict.UNCHANGED
+
+
+def test_a_threshold_holds_for_its_case_and_is_never_below_what_the_clock_resolves():
+    baseline, candidate = (make_run(Times((FP32, noisy(1e-3, seed=seed)), (BF16, noisy(1e-7, seed=seed))))
+                           for seed in (0, 1))  # fmt: skip
+    found = compare(baseline, candidate, lambda metric, case: 0.05 if metric == "seconds_median" else None)
+    limits = {one.case.precision: one.threshold for one in times(found)}
+    assert limits["fp32"] == 0.05
+    assert limits["bf16_autocast"] == pytest.approx(0.5, rel=0.01)
+
+
+def test_other_items_per_step_are_remarked_upon():
+    candidate = make_run(Times((FP32, [])))
+    candidate.rounds[:] = rounds_of(FP32, noisy(1e-3), items_per_step=16.0)
+    (found,) = times(compare(make_run(Times((FP32, noisy(1e-3)))), candidate))
+    assert any(remark.startswith("a step does 8 → 16 items") for remark in found.remarks)
