@@ -95,6 +95,7 @@ class Decision:
     slow_p: float
     mean_change: float | None
     p90_change: float | None
+    standard_error: float | None
     detectable_change: float | None
     blocks_needed: int | None
 
@@ -152,6 +153,7 @@ def decide_interleaved(blocks: Blocks, thresholds: Floats, looks: int = 4, confi
         p_better=main.p_better,
         counts=main.counts,
         evidence=evidence,
+        error=error,
         detectable=stats.detectable_effect(error, freedom, ALPHA / looks, POWER, margin),
         needed=np.maximum(needed, least) * stats.ratio(main.counts, main.kept),
     )
@@ -202,6 +204,7 @@ def decide_stored(
         p_better=p_better,
         counts=counts,
         evidence=evidence,
+        error=error,
         detectable=stats.detectable_effect(error, freedom, ALPHA, POWER, margin),
         needed=np.maximum(needed, MINIMUM_ROUNDS),
     )
@@ -210,9 +213,9 @@ def decide_stored(
 def judge_control(blocks: Blocks, thresholds: Floats) -> tuple[bool, list[Decision]]:
     """Return whether the same code, measured twice, seems to differ, and a decision per cell of control / baseline.
 
-    To be judged once, on all blocks. It fires if in some cell the exact two-sided p, after Holm over all cells, is at
-    most 0.01, so that it does so by chance in at most one comparison of a hundred, whatever its number of cells. A
-    difference that is certain, but proven to lie within the threshold, makes no verdict and does not count.
+    It fires if in some cell the exact two-sided p, after Holm over all cells, is at most 0.01 divided by the number of
+    looks: whatever the number of cells, it does so by chance in at most one comparison of a hundred. A difference that
+    is certain, but proven to lie within the threshold, makes no verdict and does not count.
     """
     none = np.empty((len(thresholds), 0))
     pair = Blocks(
@@ -220,7 +223,7 @@ def judge_control(blocks: Blocks, thresholds: Floats) -> tuple[bool, list[Decisi
     )
     decisions = decide_interleaved(pair, thresholds, looks=1, confirm=False)
     two_sided = [2 * min(p for p in (each.p_worse, each.p_better, 0.5) if p is not None) for each in decisions]
-    certain = stats.holm(np.array(two_sided)) <= CONTROL_ALPHA
+    certain = stats.holm(np.array(two_sided)) <= CONTROL_ALPHA / len(LOOKS)
     return any(
         certain[cell] and each.verdict is not Verdict.UNCHANGED for cell, each in enumerate(decisions)
     ), decisions
@@ -305,6 +308,7 @@ def _decisions(
     p_better: Floats,
     counts: Integers,
     evidence: _Evidence,
+    error: Floats,
     detectable: Floats,
     needed: Floats,
 ) -> list[Decision]:
@@ -315,7 +319,7 @@ def _decisions(
         codes, worse.tolist(), _optional(np.expm1(estimates)), _optional(np.expm1(lows)), _optional(np.expm1(highs)),
         _optional(p_worse), _optional(p_better), counts.tolist(), evidence.slow_baseline.tolist(),
         evidence.slow_candidate.tolist(), evidence.slow_p.tolist(), _optional(evidence.mean_change),
-        _optional(evidence.p90_change), _optional(np.where(wanting, np.expm1(detectable), np.nan)),
+        _optional(evidence.p90_change), _optional(error), _optional(np.where(wanting, np.expm1(detectable), np.nan)),
         _optional(np.where(wanting, needed, np.nan)), strict=True,
     )  # fmt: skip
     decisions = []
@@ -333,6 +337,7 @@ def _decisions(
         slow_p,
         mean,
         p90,
+        standard_error,
         least,
         more,
     ) in columns:
@@ -353,6 +358,7 @@ def _decisions(
                 slow_p=slow_p,
                 mean_change=mean,
                 p90_change=p90,
+                standard_error=standard_error,
                 detectable_change=least,
                 blocks_needed=None if more is None else int(more),
             )

@@ -1,6 +1,6 @@
 """Pairs of stored runs for tests of comparisons: times given by block, everything else alike unless said otherwise."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -19,7 +19,7 @@ BF16 = make_case("bf16_autocast")
 
 def noisy(seconds: float, count: int = 16, spread: float = 0.002, seed: int = 0) -> list[float]:
     """Return block values around `seconds`."""
-    return list(seconds * np.exp(np.random.default_rng(seed).normal(0, spread, count)))
+    return [float(value) for value in seconds * np.exp(np.random.default_rng(seed).normal(0, spread, count))]
 
 
 def rounds_of(case: Case, seconds: Sequence[float], **changes: Any) -> list[Round]:
@@ -27,7 +27,7 @@ def rounds_of(case: Case, seconds: Sequence[float], **changes: Any) -> list[Roun
 
 
 def make_run(
-    times: Mapping[Case, Sequence[float]],
+    times: "Times",
     control: Sequence[float] = (),
     fresh: Sequence[float] = (),
     header: Header | None = None,
@@ -35,7 +35,7 @@ def make_run(
     **divergence: Any,
 ) -> StoredRun:
     """Return a run with the block values `times` of each case; `control` and `fresh` are of the first of them."""
-    cases = {case.case_id: case for case in _cases(times)}
+    cases = {case.case_id: case for case in times.cases}
     first = next(iter(cases.values()))
     rounds = [
         one for case, seconds in zip(cases.values(), times.values(), strict=True) for one in rounds_of(case, seconds)
@@ -56,17 +56,12 @@ def make_run(
     )
 
 
-class Times(dict[Any, Sequence[float]]):
-    """Times by case, which cannot be a key of a plain dict: its parameters are one."""
+class Times(dict[str, Sequence[float]]):
+    """The times of some cases, by case id."""
 
     def __init__(self, *pairs: tuple[Case, Sequence[float]]):
         super().__init__({case.case_id: seconds for case, seconds in pairs})
         self.cases = [case for case, _ in pairs]
-
-
-def _cases(times: Any) -> list[Case]:
-    cases: list[Case] = times.cases
-    return cases
 
 
 def arm(name: str = "baseline", session: str = "s", **settings: str) -> Arm:

@@ -2,7 +2,7 @@ import math
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ampbench.deciding import (
@@ -78,6 +78,14 @@ def test_a_change_that_fresh_blocks_do_not_show_is_not_confirmed(really):
     found = decide(*slowed(1.2, 16, 1), fresh=slowed(really, CONFIRMATION_BLOCKS, 3))
     assert (found.verdict, found.code) == (Verdict.INCONCLUSIVE, Code.NOT_CONFIRMED)
     assert found.change == pytest.approx(really - 1, abs=0.02)
+
+
+def test_fresh_blocks_that_show_a_change_within_the_threshold_do_not_confirm_one_beyond_it():
+    fresh = (
+        quiet(blocks=CONFIRMATION_BLOCKS, spread=0.001),
+        1.01 * quiet(blocks=CONFIRMATION_BLOCKS, seed=1, spread=0.001),
+    )
+    assert decide(*slowed(1.2, 16, 1), fresh=fresh).code is Code.NOT_CONFIRMED
 
 
 def test_no_confirmation_is_asked_for_where_it_is_not_wanted():
@@ -213,6 +221,7 @@ def assert_mirrored(one, other):
     assert other.blocks_needed == one.blocks_needed
 
 
+@settings(deadline=None)  # the first slow block imports scipy.stats
 @given(TIMES, TIMES, TIMES, SCALES, st.sampled_from([0.0, 0.02, 0.2]))
 def test_swapping_the_arms_mirrors_every_verdict(first, second, third, scale, threshold):
     baseline, candidate = np.array([first]), scale * np.array([second])
@@ -222,6 +231,7 @@ def test_swapping_the_arms_mirrors_every_verdict(first, second, third, scale, th
     )
 
 
+@settings(deadline=None)
 @given(TIMES, TIMES, SCALES, st.lists(st.floats(-0.05, 0.05), max_size=2))
 def test_swapping_stored_runs_mirrors_every_verdict(first, second, scale, controls):
     baseline, candidate = np.array([first]), scale * np.array([second[:12]])

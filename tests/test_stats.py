@@ -3,7 +3,7 @@ import math
 import numpy as np
 import pytest
 import scipy.stats
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ampbench import stats
@@ -110,6 +110,7 @@ def test_the_signed_rank_distribution_is_exact_far_out():
     assert stats.signed_rank_survival(64)[0] == 1.0
 
 
+@settings(deadline=None)  # scipy is slow the first time
 @given(st.lists(st.floats(0.01, 1), min_size=3, max_size=12, unique=True), st.randoms(use_true_random=False))
 def test_p_values_without_ties_are_scipys(sizes, random):
     values = [size * random.choice([-1, 1]) for size in sizes]
@@ -118,6 +119,7 @@ def test_p_values_without_ties_are_scipys(sizes, random):
     assert found.p_below[0] == pytest.approx(scipy.stats.wilcoxon(values, alternative="less", method="exact").pvalue)
 
 
+@settings(deadline=None)
 @given(DIFFERENCES)
 def test_ties_and_zeros_are_broken_the_least_favourable_way(values):
     # over all signs that the differences could have had, p is at most alpha no more often than alpha

@@ -10,11 +10,11 @@ from typing import Any
 from rich.cells import cell_len
 from rich.text import Text
 
+from ampbench.cli.labels import case_labels, common_traits
 from ampbench.cli.tables import csv_text, markdown_table, plain, wrapped
 from ampbench.comparing.exact import EQUAL
-from ampbench.comparing.wording import percent, percent_digits
+from ampbench.comparing.wording import percent, percent_range
 from ampbench.metrics import COLUMNS
-from ampbench.records.cases import Case
 from ampbench.units import UNDEFINED, format_quantity
 from ampbench.verdicts import OUTCOME, Code, Comparison, Difference, Finding, PrecisionMean, Side, Verdict
 
@@ -41,7 +41,9 @@ MARKDOWN_ROWS = 100
 
 _HEADERS = ("verdict", "case", "metric", "baseline", "candidate", "change", "95 % interval")
 _CHANGED = (Verdict.REGRESSED, Verdict.IMPROVED)
+_OTHERS = (Verdict.INCONCLUSIVE, Verdict.INCOMPARABLE, Verdict.UNCHANGED)
 _UNTRUSTED = (Code.CONTROL_FIRED, Code.UNFIT_MACHINE)
+_NO_BREAK = "\N{NO-BREAK SPACE}"
 _KINDS = (OUTCOME, "time", "memory", "accuracy")
 _LEGEND = (
     "change: candidate / baseline - 1; of an error, its growth relative to the baseline's or, where that is larger, to "
@@ -55,8 +57,8 @@ def comparison_lines(comparison: Comparison, width: int, show_all: bool = False)
     lines += _finding_lines(comparison.findings, width, show_all)
     lines += _mean_lines(comparison.means)
     if any(one.change is not None for one in comparison.findings):
-        lines += [Text(), *wrapped(_LEGEND, width, "dim")]
-    return [*lines, Text(), *wrapped(summary(comparison.findings), width, "bold")]
+        lines += [Text(), *_prose(_LEGEND, width, "dim")]
+    return [*lines, Text(), *_prose(summary(comparison.findings), width, "bold")]
 
 
 def comparison_markdown(comparison: Comparison) -> str:
@@ -124,7 +126,7 @@ def finding_rows(findings: Iterable[Finding]) -> list[dict[str, Any]]:
 
 def summary(findings: Sequence[Finding]) -> str:
     """Return in one line what changed: how many findings have each verdict, and which change is the worst."""
-    counts = {verdict: [one for one in findings if one.verdict is verdict] for verdict in Verdict}
+    counts = {verdict: [one for one in findings if one.verdict is verdict] for verdict in (*_CHANGED, *_OTHERS)}
     said = []
     for verdict, having in counts.items():
         if having:
@@ -137,65 +139,29 @@ def summary(findings: Sequence[Finding]) -> str:
         undecided = counts[Verdict.INCONCLUSIVE] or counts[Verdict.INCOMPARABLE]
         return f"{'no change is certain' if undecided else 'nothing changed'}: {text}"
     name = case_labels(one.case for one in findings)[worst.case.case_id]
-    what = worst.reason if worst.change is None else f"{_label(worst.metric)} {_change(worst)}"
+    what = f"{_label(worst.metric)} {_change(worst)}"
+    if worst.change is None:
+        fails = "fails now" if worst.verdict is Verdict.REGRESSED else "is ok now"
+        what = fails if worst.metric == OUTCOME else worst.reason
     which = "most of all " if len(counts[Verdict.REGRESSED]) + len(counts[Verdict.IMPROVED]) > 1 else ""
     return f"{text}: {which}{name}, {what}"
 
 
-def case_labels(cases: Iterable[Case]) -> dict[str, str]:
-    """Return a short name for each case by its id: workload and precision, and what else tells the cases apart."""
-    known = {case.case_id: case for case in cases}
-    seen: dict[tuple[str, ...], set[Any]] = {}
-    for case in known.values():
-        for where, value in _traits(case).items():
-            seen.setdefault(where, set()).add(value)
-    labels = {}
-    for case_id, case in known.items():
-        telling = {where[-1]: value for where, value in _traits(case).items() if len(seen[where]) > 1}
-        parameters = [f"{name}={telling[name]}" for name in sorted(case.parameters) if name in telling]
-        parts = [f"{case.workload}[{','.join(parameters)}]" if parameters else case.workload]
-        if "batch_size" in telling:
-            parts.append("no batch" if case.batch_size is None else f"b{case.batch_size}")
-        parts += [case.memory_format] if "memory_format" in telling else []
-        parts.append(case.precision)
-        parts += [telling[name] for name in ("device", "phase", "path") if name in telling]
-        parts += [f"in-{case.input_dtype}"] if "input_dtype" in telling else []
-        parts += [] if case.scaler else ["no scaler"]
-        labels[case_id] = " ".join(parts)
-    return labels
-
-
-def _traits(case: Case) -> dict[tuple[str, ...], Any]:
-    """Return what may tell a case from others: each trait by its name, and before it what the others must share."""
-    own = (case.workload,)
-    parameters = {(*own, name): value for name, value in case.parameters.items()}
-    general = {(name,): getattr(case, name) for name in ("device", "phase", "path")}
-    return (
-        parameters
-        | general
-        | {
-            (*own, "batch_size"): case.batch_size,
-            (*own, "memory_format"): case.memory_format,
-            (*own, case.precision, "input_dtype"): case.input_dtype,
-        }
-    )
-
-
 def _head_lines(comparison: Comparison, width: int) -> list[Text]:
     lines = [
-        *wrapped(f"baseline   {_side(comparison.baseline)}", width),
-        *wrapped(f"candidate  {_side(comparison.candidate)}", width),
+        *_prose(f"baseline   {_side(comparison.baseline)}", width),
+        *_prose(f"candidate  {_side(comparison.candidate)}", width),
     ]
     for said in [*_differences(comparison.differences), *_statements(comparison), *_lonely(comparison)]:
-        lines += wrapped(said, width)
-    common = _common(one.case for one in comparison.findings)
-    return lines + (wrapped(f"all cases: {common}", width, "dim") if common else [])
+        lines += _prose(said, width)
+    common = common_traits(one.case for one in comparison.findings)
+    return lines + (_prose(f"all cases: {common}", width, "dim") if common else [])
 
 
 def _side(side: Side) -> str:
     parts = [side.run, *([side.label] if side.label else []), f"torch {side.torch_version}"]
     parts += [f"commit {_short(side.commit)}"] if side.commit else []
-    return " · ".join([*parts, *([" ".join(side.arm)] if side.arm else [])])
+    return " · ".join([*parts, *([f"arm {' '.join(side.arm)}"] if side.arm else [])])
 
 
 def _short(commit: str) -> str:
@@ -237,14 +203,6 @@ def _lonely(comparison: Comparison) -> list[str]:
     return said
 
 
-def _common(cases: Iterable[Case]) -> str:
-    """Return what all cases share and their labels leave out."""
-    values = [
-        {getattr(case, name) for case in every} for every in [list(cases)] for name in ("phase", "device", "path")
-    ]
-    return " · ".join(next(iter(one)) for one in values if len(one) == 1)
-
-
 def _finding_lines(findings: Sequence[Finding], width: int, show_all: bool) -> list[Text]:
     names = case_labels(one.case for one in findings)
     listed, said = _chosen(findings, show_all)
@@ -258,8 +216,8 @@ def _finding_lines(findings: Sequence[Finding], width: int, show_all: bool) -> l
             lines.append(_row(cells, widths, shown, STYLES[one.verdict]))
             why = [*([one.reason] if one.verdict is not Verdict.UNCHANGED else []), *one.remarks]
             for sentence in why:
-                lines += [Text("  ", style="dim").append(line) for line in wrapped(sentence, width - 2, "dim")]
-    return lines + [line for sentence in said for line in wrapped(sentence, width)]
+                lines += [Text("  ", style="dim").append(line) for line in _prose(sentence, width - 2, "dim")]
+    return lines + [line for sentence in said for line in _prose(sentence, width)]
 
 
 def _chosen(findings: Sequence[Finding], show_all: bool) -> tuple[list[Finding], list[str]]:
@@ -323,7 +281,11 @@ def _mean_lines(means: Sequence[PrecisionMean]) -> list[Text]:
 
 
 def _mean_cells(one: PrecisionMean) -> tuple[str, str, str]:
-    ends = "" if one.low is None or one.high is None else _range(one.low - 1, one.high - 1)
+    ends = (
+        ""
+        if one.low is None or one.high is None or one.low == one.high
+        else percent_range(one.low - 1, one.high - 1, sign=True)
+    )
     return percent(one.ratio - 1, sign=True), ends, str(one.cases)
 
 
@@ -348,18 +310,26 @@ def _value(metric: str, value: float | None) -> str:
 
 
 def _change(one: Finding) -> str:
-    if one.change is None:
+    if one.change is None or one.baseline is None or one.candidate is None:
         return ""
+    if COLUMNS[one.metric].unit == "count":
+        return f"{one.candidate - one.baseline:+,.0f}"
     return "from none" if math.isinf(one.change) else percent(one.change, sign=True)
 
 
 def _interval(one: Finding) -> str:
     """Return the interval of a change that luck has part in."""
-    return "" if one.low is None or one.high is None or one.low == one.high else _range(one.low, one.high)
+    return (
+        ""
+        if one.low is None or one.high is None or one.low == one.high
+        else percent_range(one.low, one.high, sign=True)
+    )
 
 
-def _range(low: float, high: float) -> str:
-    return f"{percent_digits(low, sign=True)} to {percent(high, sign=True)}"
+def _prose(text: str, width: int, style: str = "") -> list[Text]:
+    """Return prose as lines of at most `width` that leave no per cent sign alone."""
+    lines = wrapped(text.replace(" %", f"{_NO_BREAK}%"), width, style)
+    return [Text(line.plain.replace(_NO_BREAK, " "), style=style) for line in lines]
 
 
 def _json(value: Any) -> str:

@@ -205,7 +205,7 @@ def markdown(groups: Mapping[Group, Sequence[Row]], advice: Mapping[Group, Advic
 
 
 def markdown_table(headers: Sequence[str], rows: Iterable[Sequence[str]], left: Collection[str] = ()) -> str:
-    """Return a Markdown table; the first column and those named in `left` stand to the left, the others to the right."""
+    """Return a Markdown table; the first column and those named in `left` stand left, the others right."""
     rule = [":--" if place == 0 or name in left else "--:" for place, name in enumerate(headers)]
     escaped = [[cell.replace("|", r"\|").replace("\n", " ") for cell in row] for row in rows]
     return "\n".join(f"| {' | '.join(cells)} |" for cells in [list(headers), rule, *escaped])

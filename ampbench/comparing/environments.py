@@ -12,7 +12,7 @@ MISSING = "none"
 THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS")
 """Environment variables that decide the number of torch's threads (torch.set_num_threads' documentation)."""
 
-_MACHINE = MappingProxyType({"host": "host", "CPU": "cpu", "CPUs": "cpu_count"})
+_MACHINE = MappingProxyType({"host": "host", "CPU": "cpu", "number of CPUs": "cpu_count"})
 _INSTALLATION = MappingProxyType(
     {
         "torch": "torch_version",
@@ -27,7 +27,7 @@ _INSTALLATION = MappingProxyType(
     }
 )
 _INEXACT = frozenset(
-    {"torch", "torch build", "torchvision", "CUDA", "cuDNN", "XPU runtime", "CPU", "threads", "ampbench"}
+    {"torch", "torch build", "torchvision", "CUDA", "cuDNN", "XPU runtime", "CPU", "number of threads", "ampbench"}
 )
 """What may change the order in which torch sums, what it allocates, or how ampbench counts both; beside devices and
 environment variables."""
@@ -36,7 +36,7 @@ environment variables."""
 class EnvironmentDifferences:
     """The differences of two runs' environments; `devices` are the device types that are compared.
 
-    `settings` are those that the arms were given (`pairing.arm_settings`): a number of threads or a variable that is
+    `settings` are those that the arms were given (`pairing.arm_settings`): a number of threads that is
     among them was changed on purpose and does not keep times from being compared.
     """
 
@@ -44,14 +44,13 @@ class EnvironmentDifferences:
         self.found: list[Difference] = []
         self._of_device: dict[str, list[Difference]] = {}
         self._inexact = False
-        self._intended = settings
         before, after = baseline.environment, candidate.environment
         for name, field in _MACHINE.items():
             self._compare(name, getattr(before, field), getattr(after, field), matters=True)
         for device in dict.fromkeys(devices):
             self._compare_device(device, before, after)
         on_purpose = bool(settings.keys() & {"threads", *THREAD_VARIABLES})
-        self._compare("threads", before.threads, after.threads, matters=not on_purpose)
+        self._compare("number of threads", before.threads, after.threads, matters=not on_purpose)
         for name, field in _INSTALLATION.items():
             self._compare(name, getattr(before, field), getattr(after, field))
         if before.torch_version == after.torch_version:
@@ -80,7 +79,7 @@ class EnvironmentDifferences:
         first = len(self.found)
         ours, theirs = before.device(type), after.device(type)
         if type != "cpu":  # its name is the CPU's
-            self._compare(type, _name(ours), _name(theirs), matters=True)
+            self._compare(f"{type} device", _name(ours), _name(theirs), matters=True)
         if ours is not None and theirs is not None:
             self._compare(f"{type} driver", ours.driver, theirs.driver)
             for detail in sorted(ours.details.keys() | theirs.details.keys()):

@@ -5,7 +5,7 @@ from collections.abc import Callable
 
 from ampbench.comparing.pairing import Pair
 from ampbench.comparing.runs import FAILED, OK, MeasuredRun, Outcome
-from ampbench.comparing.wording import percent
+from ampbench.comparing.wording import limit, percent
 from ampbench.metrics import COLUMNS, GATED
 from ampbench.records.cases import Case
 from ampbench.records.divergences import Divergence
@@ -38,7 +38,11 @@ _NOUNS = {
 
 
 def outcome_finding(pair: Pair, before: Outcome, after: Outcome) -> Finding | None:
-    """Return what the outcomes say; None where the case is ok on both sides."""
+    """Return what the outcomes say; None where the case is ok on both sides.
+
+    A case that was ok and is skipped is `NOT_MEASURED`, so that a gate sees it go; others that cannot be compared are
+    `NOT_RUN`.
+    """
     if before.name == after.name == OK:
         return None
     verdict, code = Verdict.INCOMPARABLE, Code.NOT_RUN
@@ -163,9 +167,10 @@ def _judge(
 def _reason(metric: str, before: float, after: float, change: float, threshold: float, of_floor: bool) -> str:
     if abs(change) <= EQUAL:
         return "equal"
-    allowed = f"threshold {percent(threshold)}" if threshold else "one environment should give equal numbers"
+    allowed = f"threshold {limit(threshold)}" if threshold else "one environment should give equal numbers"
     if metric == "output_nonfinite":
-        return f"{abs(after - before):.0f} {'more' if after > before else 'fewer'} non-finite output elements"
+        count, more = round(abs(after - before)), "more" if after > before else "fewer"
+        return f"{count:,} {more} non-finite output {'element' if count == 1 else 'elements'}"
     noun, more = _NOUNS.get(metric, COLUMNS[metric].label), "more" if change > 0 else "less"
     if math.isinf(change):
         return f"{noun} where there was none; {allowed}"

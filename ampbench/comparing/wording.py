@@ -8,18 +8,28 @@ from ampbench.verdicts import Code
 
 def percent(value: float, sign: bool = False) -> str:
     """Return a relative number as "7.2 %", "12 %" or "0.04 %", with `sign` as "+7.2 %" and "-7.2 %"."""
-    return f"{percent_digits(value, sign)} %"
+    return f"{_digits(value, sign, whole=9.95)} %"
 
 
-def percent_digits(value: float, sign: bool = False) -> str:
-    """Return the digits of `percent`, for the first end of a range."""
+def percent_range(low: float, high: float, sign: bool = False) -> str:
+    """Return a range of relative numbers as "6.1 to 8.4 %", with `sign` as "-1.2 to +3.4 %"."""
+    return f"{_digits(low, sign, whole=99.5)} to {_digits(high, sign, whole=99.5)} %"
+
+
+def _digits(value: float, sign: bool, whole: float) -> str:
+    """Return `value` in hundredths, from `whole` on without decimals."""
     if not math.isfinite(value):
         return f"{value:+}" if sign else f"{value}"
-    hundreds = 100 * value
-    size = abs(hundreds)
-    decimals = 0 if size >= 9.95 or size == 0 else 1 if size >= 0.0995 else 2
-    text = f"{hundreds:{'+' if sign else ''}.{decimals}f}"
+    hundredths = 100 * value
+    size = abs(hundredths)
+    decimals = 0 if size >= whole or size == 0 else 1 if size >= 0.0995 else 2
+    text = f"{hundredths:{'+' if sign else ''}.{decimals}f}"
     return text if any(digit in text for digit in "123456789") else "0"
+
+
+def limit(threshold: float) -> str:
+    """Return a threshold as it is typed: "2 %", "2.5 %"."""
+    return f"{100 * threshold:.3g} %"
 
 
 def change_in_words(change: float) -> str:
@@ -41,13 +51,13 @@ def decision_in_words(decision: Decision, threshold: float, what: str, fresh: in
         needed = f"; about {decision.blocks_needed} would decide" if decision.blocks_needed else ""
         return f"only {counted}: too few for a verdict{needed}"
     change = f"{change_in_words(decision.change)}{_interval(decision)}"
-    bound = f"threshold {percent(threshold)}"
+    bound = f"threshold {limit(threshold)}"
     match decision.code:
         case Code.BEYOND_THRESHOLD:
             confirmed = f", confirmed by {fresh} fresh ones" if fresh else ""
             return f"{change}, {bound}, {counted}{confirmed}"
         case Code.WITHIN_THRESHOLD:
-            return f"{change}, within {percent(threshold)}, {counted}"
+            return f"{change}, within {limit(threshold)}, {counted}"
         case Code.UNCONFIRMED:
             return f"{change}, {bound}, {counted}; fresh ones are still to confirm it"
         case Code.NOT_CONFIRMED:
@@ -71,4 +81,4 @@ def _interval(decision: Decision) -> str:
     if decision.low is None or decision.high is None or decision.change is None or decision.change >= 2:
         return ""
     ends = (decision.low, decision.high) if decision.change > 0 else (-decision.high, -decision.low)
-    return f" (95 %: {percent_digits(ends[0])} to {percent(ends[1])})"
+    return f" (95 %: {percent_range(*ends)})"

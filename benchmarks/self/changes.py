@@ -1,7 +1,7 @@
 """Networks with a change in them that `changed=1` switches on: what an A/B comparison has to find.
 
-`ampbench ab --baseline changed=0 --candidate changed=1 benchmarks/self/changes.py:extra_layer` and so on; the changes are
-in code, as a commit's would be, not in numbers. Those of time cost about 5 %.
+`ampbench ab --baseline changed=0 --candidate changed=1 benchmarks/self/changes.py:extra_layer` and so on; the changes
+are in code, as a commit's would be, not in numbers. Those of time cost about 5 %.
 """
 
 import torch

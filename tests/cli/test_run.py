@@ -12,7 +12,6 @@ import pytest
 
 import ampbench
 from ampbench.cli.main import main
-from ampbench.errors import UsageError
 
 ODD = """
 import os, time, torch

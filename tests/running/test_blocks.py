@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import pytest
 
+from ampbench.deciding import CONFIRMATION_BLOCKS
 from ampbench.records.measurements import Failure, Fitness, Round
 from ampbench.records.requests import Reply, Request
 from ampbench.records.runs import Entry, Settings
@@ -91,7 +92,7 @@ def test_a_change_is_confirmed_on_fresh_blocks_of_the_two_arms_alone() -> None:
     assert found.session.measure_rounds() == "complete"
     for name in ("baseline", "candidate"):
         fresh = [each for each in found.rounds(name) if each.confirmation]
-        assert len(fresh) == 8
+        assert len(fresh) == CONFIRMATION_BLOCKS
         assert {each.case_id for each in fresh} == {first}
         assert not {each.round for each in fresh} & {each.round for each in found.rounds(name) if not each.confirmation}
     assert not any(each.confirmation for each in found.rounds("control"))

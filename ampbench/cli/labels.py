@@ -1,0 +1,53 @@
+"""Short names for cases that are shown together: what tells them apart, and what they share."""
+
+from collections.abc import Iterable
+from typing import Any
+
+from ampbench.records.cases import Case
+
+
+def case_labels(cases: Iterable[Case]) -> dict[str, str]:
+    """Return a short name for each case by its id: workload and precision, and what else tells the cases apart."""
+    known = {case.case_id: case for case in cases}
+    seen: dict[tuple[str, ...], set[Any]] = {}
+    for case in known.values():
+        for where, value in _traits(case).items():
+            seen.setdefault(where, set()).add(value)
+    labels = {}
+    for case_id, case in known.items():
+        telling = {where[-1]: value for where, value in _traits(case).items() if len(seen[where]) > 1}
+        parameters = [f"{name}={telling[name]}" for name in sorted(case.parameters) if name in telling]
+        parts = [f"{case.workload}[{','.join(parameters)}]" if parameters else case.workload]
+        if "batch_size" in telling:
+            parts.append("no batch" if case.batch_size is None else f"b{case.batch_size}")
+        parts += [case.memory_format] if "memory_format" in telling else []
+        parts.append(case.precision)
+        parts += [telling[name] for name in ("device", "phase", "path") if name in telling]
+        parts += [f"in-{case.input_dtype}"] if "input_dtype" in telling else []
+        parts += [] if case.scaler else ["no scaler"]
+        labels[case_id] = " ".join(parts)
+    return labels
+
+
+def common_traits(cases: Iterable[Case]) -> str:
+    """Return what all cases share and their labels leave out: `inference · cpu · eager`."""
+    values = [
+        {getattr(case, name) for case in every} for every in [list(cases)] for name in ("phase", "device", "path")
+    ]
+    return " · ".join(next(iter(one)) for one in values if len(one) == 1)
+
+
+def _traits(case: Case) -> dict[tuple[str, ...], Any]:
+    """Return what may tell a case from others: each trait by its name, and before it what the others must share."""
+    own = (case.workload,)
+    parameters = {(*own, name): value for name, value in case.parameters.items()}
+    general = {(name,): getattr(case, name) for name in ("device", "phase", "path")}
+    return (
+        parameters
+        | general
+        | {
+            (*own, "batch_size"): case.batch_size,
+            (*own, "memory_format"): case.memory_format,
+            (*own, case.precision, "input_dtype"): case.input_dtype,
+        }
+    )

@@ -1,0 +1,98 @@
+import json
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.compared_runs import BF16, FP32, noisy, rounds_of
+from tests.stored_runs import COMPLETE, make_case, make_divergence, make_memory, write_run
+
+OTHER = make_case(workload="mlp")
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """A results folder with three runs: before; after, with fp32 3 % slower and more memory; one of another case."""
+    for run, seconds, peak, cases in (("1-before", 1e-3, 1000, (FP32, BF16)), ("2-after", 1.03e-3, 1100, (FP32, BF16)),
+                                      ("3-other", 1e-3, 1000, (OTHER,))):  # fmt: skip
+        entries = []
+        for case in cases:
+            value = seconds if case is FP32 else 1e-3
+            entries += [
+                *rounds_of(case, noisy(value, 8, seed=int(run[0])), weights_digest="aa"),
+                make_memory(case, peak),
+            ]
+            entries += [make_divergence(case, output_rel_l2=1e-3)]
+        write_run(tmp_path / "results", list(cases), *entries, COMPLETE, run=run)
+    return tmp_path / "results"
+
+
+def test_two_stored_runs_are_compared_and_the_exit_code_says_nothing_of_what_was_found(ampbench, folder):
+    found = ampbench("compare", "1-before", "2-after", "--results", folder)
+    assert (found.code, found.err) == (0, "")
+    assert "regressed" in found.out
+    last = " ".join(found.out.split("\n\n")[-1].split())
+    assert last.startswith("3 regressed (time 1, memory 2), 5 unchanged: most of all")
+
+
+def rows(found):
+    assert (found.code, found.err) == (0, "")
+    return json.loads(found.out)["findings"]
+
+
+def test_a_keyword_and_metrics_narrow_what_is_shown(ampbench, folder):
+    narrowed = rows(ampbench("compare", "1-before", "2-after", "--results", folder, "-k", "not bf16", "--json",
+                             "--metric", "time", "--metric", "memory"))  # fmt: skip
+    assert {row["case_id"] for row in narrowed} == {FP32.case_id}
+    assert {row["kind"] for row in narrowed} == {"time", "memory"}
+
+
+def test_a_threshold_for_times_is_given_in_percent(ampbench, folder):
+    arguments = ("compare", "1-before", "2-after", "--results", folder, "--json")
+    verdicts = {}
+    for limit in ("2", "5"):
+        found = rows(ampbench(*arguments, "-k", "not bf16", "--threshold", limit))
+        verdicts[limit] = {row["metric"]: row["verdict"] for row in found}
+    assert verdicts["2"]["seconds_median"] == "regressed"
+    assert verdicts["5"]["seconds_median"] == "unchanged"
+    assert verdicts["2"]["peak_memory_bytes"] == verdicts["5"]["peak_memory_bytes"] == "regressed"
+
+
+@pytest.mark.parametrize(
+    ("format", "begins"), [("csv", "case_id,workload"), ("markdown", "**3 regressed"), ("json", "{")]
+)
+def test_every_format_is_written_to_stdout(ampbench, folder, format, begins):
+    found = ampbench("compare", "1-before", "2-after", "--results", folder, "--format", format)
+    assert found.code == 0
+    assert found.out.startswith(begins)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "said"),
+    [
+        (("1-before", "3-other"), 4, "no case in common: 1-before has 2, such as linear_chain"),
+        (("1-before", "4-none"), 2, "unknown run '4-none'"),
+        (("1-before", "2-after", "--threshold", "0"), 2, "--threshold is a percentage above 0"),
+        (("1-before", "2-after", "--metric", "speed"), 2, "'speed' is not one of"),
+        (("1-before", "2-after", "-k", "resnet"), 5, "no case of both runs matches -k 'resnet'"),
+        (("1-before", "2-after", "-k", "and"), 2, "is not an expression"),
+        (("1-before",), 2, "missing argument 'CANDIDATE'"),
+    ],
+)
+def test_what_cannot_be_compared_is_said_in_one_line(ampbench: Callable, folder, arguments, code, said):
+    found = ampbench("compare", *arguments, "--results", folder)
+    assert (found.code, found.out) == (code, "")
+    assert said in found.err
+    assert found.err.count("\n") == 1
+
+
+def test_comparing_imports_neither_torch_nor_pandas(folder):
+    code = (
+        "import sys; from ampbench.cli.main import main\n"
+        f"main(['compare', '1-before', '2-after', '--results', {str(folder)!r}])\n"
+        "sys.exit(' '.join({'torch', 'pandas'} & sys.modules.keys()))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.stderr == "\n"

@@ -1,0 +1,168 @@
+import csv
+import io
+import json
+import math
+from dataclasses import replace
+
+import pytest
+
+from ampbench.cli import findings
+from ampbench.cli.findings import (
+    FIELDS,
+    comparison_csv,
+    comparison_json,
+    comparison_lines,
+    comparison_markdown,
+    summary,
+)
+from ampbench.compare import compare
+from ampbench.records.measurements import Failure
+from ampbench.verdicts import Code, Finding, Verdict
+from tests.compared_runs import BF16, FP32, Times, arms, environment, make_run, noisy
+from tests.stored_runs import make_case, make_header
+
+FRESH = noisy(1e-3, 8, seed=5), noisy(1.08e-3, 8, seed=6)
+
+
+def slower():
+    """Compare arms of which the candidate is slower in fp32 and the same in bf16."""
+    ours, theirs = arms()
+    baseline = make_run(Times((FP32, noisy(1e-3)), (BF16, noisy(5e-4))), fresh=FRESH[0], header=ours)
+    after = Times((FP32, noisy(1.07e-3, seed=1)), (BF16, noisy(5e-4, seed=2)))
+    theirs = environment(replace(theirs, label="nightly", commit="1234567890abcdef-dirty"), torch_version="2.16.0")
+    return compare(baseline, make_run(after, fresh=FRESH[1], header=theirs))
+
+
+def same():
+    return compare(make_run(Times((FP32, noisy(1e-3)))), make_run(Times((FP32, noisy(1e-3, seed=1)))))
+
+
+def printed(comparison, width=100, show_all=False):
+    return "\n".join(line.plain for line in comparison_lines(comparison, width, show_all))
+
+
+def test_the_terminal_shows_what_is_compared_what_changed_and_ends_with_it_in_one_line():
+    text = printed(slower())
+    assert "baseline   base · torch 2.15.0 · arm here" in text
+    assert "candidate  new · nightly · torch 2.16.0 · commit 1234567890-dirty · arm here" in text
+    assert "differences: torch 2.15.0 → 2.16.0; commit none → 1234567890-dirty" in text
+    assert "interleaved: both were measured in the same blocks" in text
+    assert "no control" in text
+    (row,) = [line for line in text.splitlines() if line.startswith("regressed")]
+    assert row.split()[1:4] == ["linear_chain", "fp32", "time"]
+    assert "threshold 2 %, 16 blocks, confirmed by 8 fresh ones" in text
+    assert "unchanged: time 1, memory 2, accuracy 4 (--all lists them)" in text
+    last = " ".join(text.split("\n\n")[-1].split())
+    assert last.startswith("1 regressed (time 1), 7 unchanged: linear_chain fp32, time +8.")
+
+
+def test_everything_is_listed_where_it_is_asked_for():
+    text = printed(slower(), show_all=True)
+    assert sum(line.startswith("unchanged ") for line in text.splitlines()) == 7
+    assert "--all" not in text
+
+
+def test_runs_that_are_not_interleaved_are_said_to_be_so_and_equal_ones_to_have_changed_in_nothing():
+    text = printed(same())
+    assert "not interleaved: " in text
+    assert "the environments are the same in all that is recorded" in text
+    assert text.endswith("nothing changed: 4 unchanged")
+
+
+@pytest.mark.parametrize("width", [60, 80, 100, 140])
+def test_prose_fits_the_terminal_and_the_interval_goes_first(width):
+    lines = comparison_lines(slower(), width)
+    assert all(len(line.plain) <= max(width, 85) for line in lines)
+    header = next(line.plain for line in lines if line.plain.startswith("verdict"))
+    assert ("interval" in header) is (width > 85)
+
+
+def test_differences_that_keep_times_from_being_compared_say_so_and_alike_findings_are_one_line():
+    cases = [make_case(parameters={"width": width}) for width in range(6)]
+    times = Times(*((case, noisy(1e-3)) for case in cases))
+    text = printed(compare(make_run(times), make_run(times, header=environment(make_header(), threads=1))))
+    assert "number of threads 2 → 1 (times are not comparable)" in text
+    assert "incomparable: time, 6 findings: another number of threads: 2 → 1" in text
+    assert text.endswith("no change is certain: 6 incomparable, 18 unchanged")
+
+
+def test_many_undecided_findings_are_cut_and_what_changed_never_is():
+    noise = [make_case(parameters={"width": width}) for width in range(30)]
+    ours = make_run(Times(*((case, noisy(1e-3, 4, 0.1, seed)) for seed, case in enumerate(noise))), peak_bytes=100)
+    theirs = make_run(
+        Times(*((case, noisy(1e-3, 4, 0.1, seed + 99)) for seed, case in enumerate(noise))), peak_bytes=200
+    )
+    text = printed(compare(ours, theirs))
+    assert sum(line.startswith("regressed ") for line in text.splitlines()) == 30
+    assert sum(line.startswith("inconclusive ") for line in text.splitlines()) == findings.SHOWN
+    assert "10 more inconclusive (--all lists them)" in text
+
+
+def test_cases_of_one_side_are_named():
+    ours, theirs = make_run(Times((FP32, noisy(1e-3)))), make_run(Times((FP32, noisy(1e-3)), (BF16, [1e-3])))
+    assert f"only in the candidate: {BF16.case_id}" in " ".join(printed(compare(ours, theirs)).split())
+    assert "only in the baseline" in printed(compare(theirs, ours))
+
+
+def test_markdown_begins_with_the_verdict_and_folds_the_details():
+    text = comparison_markdown(slower())
+    first, second, table, *_ = text.split("\n\n")
+    assert first.startswith("**1 regressed (time 1), 7 unchanged: linear_chain fp32, time +8.")
+    assert "base · torch 2.15.0" in second
+    assert "→ new · nightly" in second
+    assert table.splitlines()[1] == "| :-- | :-- | :-- | --: | --: | --: | --: | :-- |"
+    assert len(table.splitlines()) == 3
+    assert text.count("<details>") == text.count("</details>") == 3
+    assert "<summary>Unchanged (7)</summary>" in text
+    assert "* torch 2.15.0 → 2.16.0" in text
+
+
+def test_markdown_tells_what_must_not_be_missed_outside_of_the_details():
+    text = comparison_markdown(same())
+    assert text.startswith("**nothing changed: 4 unchanged**")
+    assert "> not interleaved: " in text.partition("<details>")[0]
+
+
+def test_markdown_stays_within_what_a_comment_holds(monkeypatch):
+    monkeypatch.setattr(findings, "MARKDOWN_ROWS", 2)
+    text = comparison_markdown(slower())
+    assert "and 5 more: `--format csv` has them all" in text
+
+
+def test_json_is_one_object_with_a_flat_row_per_finding():
+    comparison = slower()
+    document = json.loads(comparison_json(comparison))
+    assert document["interleaved"] is True
+    assert document["baseline"]["run"] == "base"
+    assert document["control"] == {"cells": 0, "fired": False, "sentence": comparison.control.sentence}
+    row = document["findings"][0]
+    assert tuple(row) == FIELDS
+    assert (row["case_id"], row["workload"], row["metric"], row["kind"]) == (
+        FP32.case_id, "linear_chain", "seconds_median", "time",
+    )  # fmt: skip
+    assert (row["verdict"], row["code"]) == ("regressed", "beyond-threshold")
+    assert row["change"] == comparison.findings[0].change
+    assert row["remarks"] == []
+    assert row["details"]["slow_share_baseline"] == 0.0
+
+
+def test_numbers_that_are_undefined_are_null_in_json_and_empty_in_csv():
+    endless = Finding(
+        case=FP32, metric="output_rel_l2", kind="accuracy", verdict=Verdict.REGRESSED, code=Code.BEYOND_THRESHOLD,
+        reason="a, b", baseline=0.0, candidate=math.nan, change=math.inf, remarks=("one", "two"),
+    )  # fmt: skip
+    comparison = replace(same(), findings=[endless])
+    row = json.loads(comparison_json(comparison))["findings"][0]
+    assert (row["candidate"], row["change"], row["low"]) == (None, None, None)
+    (cells,) = csv.DictReader(io.StringIO(comparison_csv(comparison)))
+    assert tuple(cells) == FIELDS
+    assert (cells["candidate"], cells["change"], cells["reason"], cells["remarks"]) == ("", "", "a, b", "one; two")
+    assert json.loads(cells["details"]) == {}
+    assert "from none" in printed(comparison)
+
+
+def test_a_failure_is_the_first_thing_that_is_said():
+    ours, theirs = make_run(Times((FP32, noisy(1e-3)))), make_run(Times((FP32, noisy(1e-3))))
+    theirs.failures[FP32.case_id] = Failure(case_id=FP32.case_id, stage="round", cause="crash", message="signal 11")
+    assert summary(compare(ours, theirs).findings) == "1 regressed (outcome 1): linear_chain fp32, fails now"
+    assert summary(compare(theirs, ours).findings) == "1 improved (outcome 1): linear_chain fp32, is ok now"

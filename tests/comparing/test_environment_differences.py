@@ -1,0 +1,72 @@
+from ampbench.comparing.environments import EnvironmentDifferences
+from ampbench.records.environments import DeviceDescription
+from tests.compared_runs import arms, environment
+from tests.stored_runs import make_header
+
+A100 = [DeviceDescription(type="cuda", available=True, name="A100", driver="570")]
+H100 = [DeviceDescription(type="cuda", available=True, name="H100", driver="580")]
+
+
+def differences(candidate, baseline=None, devices=("cpu",), settings=()):
+    return EnvironmentDifferences(baseline or make_header(), candidate, devices, dict.fromkeys(settings, ""))
+
+
+def test_equal_environments_differ_in_nothing():
+    found = differences(make_header(run="other", label="other"))
+    assert found.found == []
+    assert found.same("cpu")
+    assert not found.obstacles("cpu")
+
+
+def test_versions_are_named_and_keep_neither_times_nor_memory_from_being_compared():
+    found = differences(environment(make_header(), torch_version="2.16.0", torchvision_version="0.31"))
+    assert [(one.name, one.baseline, one.candidate) for one in found.found] == [
+        ("torch", "2.15.0", "2.16.0"),
+        ("torchvision", "none", "0.31"),
+    ]
+    assert not found.obstacles("cpu")
+    assert not found.same("cpu")
+
+
+def test_the_commit_of_torch_is_named_only_where_its_version_does_not_tell():
+    newer = environment(make_header(), torch_version="2.16.0", torch_commit="b")
+    assert [one.name for one in differences(newer).found] == ["torch"]
+    rebuilt = environment(make_header(), torch_commit="b")
+    assert [one.name for one in differences(rebuilt).found] == ["torch build"]
+    assert not differences(rebuilt).same("cpu")
+
+
+def test_what_changes_no_number_leaves_numbers_exact():
+    found = differences(environment(make_header(commit="b" * 40), python_version="3.12.1", system="Linux-6.19"))
+    assert {one.name for one in found.found} == {"commit", "python", "system"}
+    assert found.same("cpu")
+
+
+def test_environment_variables_are_compared_one_by_one():
+    found = differences(environment(make_header(), variables={"KMP_AFFINITY": "compact"}))
+    assert [(one.name, one.baseline, one.candidate) for one in found.found] == [("KMP_AFFINITY", "none", "compact")]
+    assert not found.same("cpu")
+
+
+def test_another_accelerator_matters_to_what_runs_on_it_alone():
+    before, after = environment(make_header(), devices=A100), environment(make_header(), devices=H100)
+    found = differences(after, before, ("cpu", "cuda"))
+    assert [one.name for one in found.obstacles("cuda")] == ["cuda device"]
+    assert not found.obstacles("cpu")
+    assert found.same("cpu")
+    assert not found.same("cuda")
+
+
+def test_a_device_that_nothing_runs_on_is_not_mentioned():
+    found = differences(environment(make_header(), devices=H100), environment(make_header(), devices=A100))
+    assert found.found == []
+
+
+def test_settings_of_arms_are_named_and_threads_among_them_are_no_obstacle():
+    ours, theirs = arms(threads="1")
+    found = differences(environment(theirs, threads=1), ours, settings=["threads"])
+    assert {(one.name, one.matters) for one in found.found} == {
+        ("number of threads", False),
+        ("setting threads", False),
+    }
+    assert not found.same("cpu")

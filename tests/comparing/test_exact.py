@@ -1,0 +1,199 @@
+import math
+from dataclasses import replace
+
+import pytest
+
+from ampbench.compare import compare
+from ampbench.records.measurements import Failure, Skip
+from ampbench.verdicts import OUTCOME, Code, Verdict
+from tests.compared_runs import FP32, Times, arms, environment, make_run, noisy
+from tests.stored_runs import make_header, make_memory
+
+TIMES = Times((FP32, noisy(1e-3)))
+ELSEWHERE = environment(make_header(), torch_version="2.16.0")
+
+
+def finding(metric, baseline, candidate, threshold_of=lambda metric, case: None):
+    found = [one for one in compare(baseline, candidate, threshold_of).findings if one.metric == metric]
+    assert len(found) <= 1
+    return found[0] if found else None
+
+
+def memory(before, after, **changes):
+    return finding(
+        "peak_memory_bytes", make_run(TIMES, peak_bytes=before), make_run(TIMES, peak_bytes=after, **changes)
+    )
+
+
+def error(metric, before, after, header=None, **every):
+    return finding(metric, make_run(TIMES, **before, **every), make_run(TIMES, header=header, **after, **every))
+
+
+@pytest.mark.parametrize(
+    ("after", "header", "verdict"),
+    [
+        (1_000_001, None, Verdict.REGRESSED),
+        (999_999, None, Verdict.IMPROVED),
+        (1_000_000, None, Verdict.UNCHANGED),
+        (1_000_001, ELSEWHERE, Verdict.UNCHANGED),
+        (1_010_001, ELSEWHERE, Verdict.REGRESSED),
+    ],
+)
+def test_memory_is_exact_on_one_environment_and_has_a_tolerance_between_two(after, header, verdict):
+    found = memory(1_000_000, after, header=header)
+    assert found.verdict is verdict
+    assert found.change == pytest.approx(after / 1e6 - 1)
+    assert found.low == found.high == found.change
+
+
+def test_a_threshold_that_is_given_takes_the_place_of_the_default():
+    baseline, candidate = make_run(TIMES), make_run(TIMES, peak_bytes=1_040_000)
+    assert finding("peak_memory_bytes", baseline, candidate, lambda metric, case: 0.05).verdict is Verdict.UNCHANGED
+
+
+def test_bytes_counted_by_other_means_and_peaks_of_nothing_are_incomparable():
+    candidate = make_run(TIMES)
+    candidate.memory[FP32.case_id] = make_memory(FP32, 1_000_000, source="allocator")
+    assert finding("peak_memory_bytes", make_run(TIMES), candidate).code is Code.OTHER_COUNTER
+    assert memory(0, 0).code is Code.INVALID
+
+
+def test_memory_of_one_side_alone_is_incomparable_and_of_neither_is_nothing():
+    baseline, candidate = make_run(TIMES), make_run(TIMES)
+    candidate.memory.clear()
+    found = finding("peak_memory_bytes", baseline, candidate)
+    assert (found.verdict, found.code) == (Verdict.INCOMPARABLE, Code.NOT_MEASURED)
+    assert found.reason == "the candidate has no number"
+    baseline.memory.clear()
+    assert finding("peak_memory_bytes", baseline, candidate) is None
+
+
+@pytest.mark.parametrize(
+    ("after", "header", "verdict"),
+    [
+        (4e-3 * (1 + 1e-6), None, Verdict.REGRESSED),
+        (4e-3 * (1 + 1e-14), None, Verdict.UNCHANGED),
+        (4.2e-3, ELSEWHERE, Verdict.UNCHANGED),
+        (4.5e-3, ELSEWHERE, Verdict.REGRESSED),
+        (3e-3, ELSEWHERE, Verdict.IMPROVED),
+    ],
+)
+def test_errors_are_exact_on_one_environment_and_have_a_tolerance_between_two(after, header, verdict):
+    assert error("output_rel_l2", {}, {"output_rel_l2": after}, header).verdict is verdict
+
+
+def test_errors_of_a_step_that_is_not_repeatable_have_the_tolerance_of_two_environments():
+    found = error("output_rel_l2", {"repeatable": False}, {"output_rel_l2": 4.2e-3})
+    assert (found.verdict, found.threshold) == (Verdict.UNCHANGED, 0.1)
+
+
+def test_errors_of_arms_with_other_settings_have_the_tolerance_of_two_environments():
+    ours, theirs = arms(path="compiled")
+    after = replace(FP32, path="compiled")
+    candidate = make_run(Times((after, noisy(1e-3))), header=theirs, output_rel_l2=4.2e-3)
+    assert finding("output_rel_l2", make_run(TIMES, header=ours), candidate).verdict is Verdict.UNCHANGED
+
+
+def test_an_error_below_that_of_rounding_counts_relative_to_it():
+    found = error("output_rel_l2", {"output_rel_l2": 1e-6}, {"output_rel_l2": 5e-5}, ELSEWHERE)
+    assert found.change == pytest.approx(0.049)
+    assert found.verdict is Verdict.UNCHANGED
+    assert "of what rounding to the dtype costs" in found.reason
+
+
+def test_an_error_where_there_was_none_and_no_floor_is_a_regression():
+    found = error("output_rel_l2", {"output_rel_l2": 0.0}, {"output_rel_l2": 1e-9}, output_floor_rel_l2=None)
+    assert found.verdict is Verdict.REGRESSED
+    assert math.isinf(found.change)
+
+
+def test_any_more_nonfinite_outputs_are_a_regression():
+    found = error("output_nonfinite", {"output_nonfinite": 2}, {"output_nonfinite": 3}, ELSEWHERE)
+    assert found.verdict is Verdict.REGRESSED
+    assert found.reason == "1 more non-finite output element"
+
+
+@pytest.mark.parametrize(("flushed", "verdict"), [(20_050, Verdict.UNCHANGED), (23_000, Verdict.REGRESSED)])
+def test_a_share_of_flushed_gradients_has_an_absolute_floor(flushed, verdict):
+    found = error("grad_flushed_share", {"grad_flushed": 20_000}, {"grad_flushed": flushed}, grad_elements=1_000_000)
+    assert found.verdict is verdict
+
+
+def test_an_error_that_became_undefined_because_something_is_not_finite_is_a_regression_and_back_an_improvement():
+    broken = {"output_rel_l2": None, "output_nonfinite": 7}
+    worse, better = error("output_rel_l2", {}, broken), error("output_rel_l2", broken, {})
+    assert (worse.verdict, better.verdict) == (Verdict.REGRESSED, Verdict.IMPROVED)
+    assert worse.reason == "output error became undefined: 7 output elements that are not finite"
+
+
+def test_an_error_that_is_undefined_for_another_reason_is_incomparable():
+    found = error("output_rel_l2", {}, {"output_rel_l2": None})
+    assert (found.verdict, found.code) == (Verdict.INCOMPARABLE, Code.NOT_MEASURED)
+
+
+def test_an_error_that_neither_side_has_is_no_finding():
+    assert error("grad_rel_l2", {}, {}) is None
+
+
+@pytest.mark.parametrize("digest", ["weights_digest", "inputs_digest"])
+def test_other_weights_or_inputs_make_accuracy_incomparable_and_are_remarked_upon_elsewhere(digest):
+    comparison = compare(make_run(TIMES), make_run(TIMES, **{digest: "other"}))
+    accuracy = [one for one in comparison.findings if one.kind == "accuracy"]
+    assert {one.code for one in accuracy} == {Code.OTHER_WEIGHTS}
+    (time,) = [one for one in comparison.findings if one.kind == "time"]
+    assert time.verdict is Verdict.UNCHANGED
+    assert time.remarks == (f"other {digest.split('_')[0]}: the time may differ for that",)
+
+
+def test_another_version_of_a_workload_makes_accuracy_incomparable():
+    candidate = make_run(Times((replace(FP32, version=1), noisy(1e-3))))
+    found = finding("output_rel_l2", make_run(TIMES), candidate)
+    assert found.code is Code.OTHER_WEIGHTS
+    assert found.reason == "another version of the workload (0 → 1)"
+
+
+def failed(stored):
+    message = "CUDA out of memory"
+    stored.failures[FP32.case_id] = Failure(case_id=FP32.case_id, stage="round", cause="out of memory", message=message)
+    return stored
+
+
+def skipped(stored):
+    stored.rounds.clear()
+    stored.skips[FP32.case_id] = Skip(case_id=FP32.case_id, reason="this CPU has no tf32")
+    return stored
+
+
+def weights_differ(stored):
+    stored.rounds[0] = replace(stored.rounds[0], weights_digest="other")
+    return stored
+
+
+def ok(stored):
+    return stored
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "verdict", "code", "said"),
+    [
+        (ok, failed, Verdict.REGRESSED, Code.OUTCOME_CHANGED, "was ok and failed: out of memory: CUDA out of memory"),
+        (ok, weights_differ, Verdict.REGRESSED, Code.OUTCOME_CHANGED, "weights differ between rounds"),
+        (failed, ok, Verdict.IMPROVED, Code.OUTCOME_CHANGED, "failed and is ok now"),
+        (ok, skipped, Verdict.INCOMPARABLE, Code.NOT_MEASURED, "was ok and is skipped: this CPU has no tf32"),
+        (skipped, ok, Verdict.INCOMPARABLE, Code.NOT_RUN, "skipped in the baseline: this CPU has no tf32"),
+        (skipped, skipped, Verdict.INCOMPARABLE, Code.NOT_RUN, "skipped on both sides: this CPU has no tf32"),
+        (failed, skipped, Verdict.INCOMPARABLE, Code.NOT_RUN, "failed in the baseline: out of memory"),
+        (failed, failed, Verdict.INCOMPARABLE, Code.NOT_RUN, "failed on both sides"),
+    ],
+)
+def test_outcomes_are_compared_and_nothing_else_of_a_case_that_is_not_ok_on_both_sides(
+    before, after, verdict, code, said
+):
+    (found,) = compare(before(make_run(TIMES)), after(make_run(TIMES))).findings
+    assert (found.metric, found.kind) == (OUTCOME, OUTCOME)
+    assert (found.verdict, found.code) == (verdict, code)
+    assert said in found.reason
+
+
+def test_a_case_that_is_ok_on_both_sides_has_no_finding_on_its_outcome():
+    assert finding(OUTCOME, make_run(TIMES), make_run(TIMES)) is None
