@@ -33,6 +33,15 @@ OPEN = frozenset({Code.UNDECIDED, Code.TOO_FEW_BLOCKS, Code.UNFIT_MACHINE})
 """With these a case is measured on."""
 
 
+START_SECONDS = 3.0
+"""What starting the servers of a block and ending them costs (benchmarks/self): each imports torch."""
+BUILD_SECONDS = 0.04
+"""What a build costs beside a step of any length: making it, warming up, and `TIMING_SECONDS`."""
+TIMING_SECONDS = 0.025
+"""How long a build is timed: shorter than most disturbances, so that the lanes of a case share them."""
+FEWEST_BUILDS, MOST_BUILDS = 4, 12
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PreparedArm:
     """An arm ready to measure: its own selection, environment and plan, and how to open its servers."""
@@ -91,6 +100,23 @@ def prepare(
             for option, request in requests.items()
         ]
         yield PreparedComparison(baseline=arms[0], candidate=arms[1], pairs=_pairs(*arms))
+
+
+def balanced(prepared: PreparedComparison) -> PreparedComparison:
+    """Return the same with rounds of so many builds that a block spends about as long timing as starting servers.
+
+    Starting costs the same for one case as for a hundred, and the fastest of more builds spreads less.
+    """
+    lanes = 3 * len(prepared.pairs)
+    builds = min(max(round(START_SECONDS / (lanes * BUILD_SECONDS)), FEWEST_BUILDS), MOST_BUILDS)
+
+    def with_builds(arm: PreparedArm) -> PreparedArm:
+        settings = dataclasses.replace(arm.settings, builds=builds, min_run_seconds=builds * TIMING_SECONDS)
+        return dataclasses.replace(arm, settings=settings)
+
+    return dataclasses.replace(
+        prepared, baseline=with_builds(prepared.baseline), candidate=with_builds(prepared.candidate)
+    )
 
 
 def measure(

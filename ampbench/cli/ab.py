@@ -19,7 +19,6 @@ from ampbench.cli.options import (
     MaxTime,
     MemoryFormats,
     MemoryLimit,
-    MinRunTime,
     Names,
     OutputFormat,
     Paths,
@@ -45,7 +44,7 @@ if TYPE_CHECKING:
     from ampbench.verdicts import Comparison
 
 FAILED, INTERRUPTED = 3, 130
-BUILDS, MIN_RUN_SECONDS, MOST_BLOCKS, CONTROL_BLOCKS = 4, 0.1, 32, 16
+BUILDS, MOST_BLOCKS, CONTROL_BLOCKS = 4, 32, 16
 DEFAULTS = Settings()
 ARM = "A Python, git:REF, NAME=VALUE or here; repeat to combine."
 
@@ -57,6 +56,10 @@ Control = Annotated[
 Blocks = Annotated[
     int | None,
     typer.Option("--blocks", min=1, max=MOST_BLOCKS, help="The most blocks. Default: 32; with --control 16, all used."),
+]
+BlockTime = Annotated[
+    float | None,
+    typer.Option("--min-run-time", metavar="SECONDS", help="Timing per case, arm and block. Default: 0.1 to 0.3."),
 ]
 Gate = Annotated[bool, typer.Option("--gate", help="Judge as ampbench gate does, with its exit codes.")]
 
@@ -77,7 +80,7 @@ def command(
     set_: Sets = None,
     sweep: Sweeps = None,
     blocks: Blocks = None,
-    min_run_time: MinRunTime = MIN_RUN_SECONDS,
+    min_run_time: BlockTime = None,
     max_time: MaxTime = "",
     timeout: Timeout = f"{DEFAULTS.timeout_seconds:g}",
     memory_limit: MemoryLimit = "",
@@ -123,7 +126,8 @@ def command(
         sweep, scaler,
     )  # fmt: skip
     count = blocks or (CONTROL_BLOCKS if control else MOST_BLOCKS)
-    settings = make_settings(count, BUILDS, min_run_time, max_time, timeout, memory_limit, threads, seed)
+    run_time = DEFAULTS.min_run_seconds if min_run_time is None else min_run_time
+    settings = make_settings(count, BUILDS, run_time, max_time, timeout, memory_limit, threads, seed)
 
     from ampbench import ab
     from ampbench.cli.progress import block_progress
@@ -139,7 +143,8 @@ def command(
         threshold_of=rules.threshold_of,
     )  # fmt: skip
     with ab.prepare(selection, settings, *arms) as prepared, block_progress() as watch:
-        files = ab.measure(prepared, plan, results, label, ["ampbench", *sys.argv[1:]], watch)
+        chosen_arms = ab.balanced(prepared) if min_run_time is None else prepared
+        files = ab.measure(chosen_arms, plan, results, label, ["ampbench", *sys.argv[1:]], watch)
     return _reported(files, rules, results, control, gate, every, chosen)
 
 

@@ -33,6 +33,14 @@ _INEXACT = frozenset(
 environment variables."""
 
 
+_OTHER_COMPUTATION = ("precision", "path", "memory_format", "scaler")
+"""Settings of an arm with which the same workload is computed by other kernels.
+
+A workload's parameter is not among them: what it changes is the workload's own doing. One in upper case is an
+environment variable, which may do anything.
+"""
+
+
 class EnvironmentDifferences:
     """The differences of two runs' environments; `devices` are the device types that are compared.
 
@@ -63,7 +71,7 @@ class EnvironmentDifferences:
         ours, theirs = (header.arm.settings if header.arm else {} for header in (baseline, candidate))
         for name in sorted(ours.keys() | theirs.keys()):
             if self._compare(f"setting {name}", ours.get(name), theirs.get(name)):
-                self._inexact = True
+                self._inexact = self._inexact or name.isupper() or name in _OTHER_COMPUTATION
 
     def obstacles(self, device: str) -> list[Difference]:
         """Return the differences for which times of `device` cannot be compared."""

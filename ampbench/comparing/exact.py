@@ -98,7 +98,7 @@ def accuracy_findings(
             findings.append(_incomparable(pair.baseline, metric, Code.OTHER_WEIGHTS, other, values))
             continue
         lost = _became_undefined(pair.baseline, metric, values, before, after)
-        floor = _floor(metric, before)
+        floor = max(_floor(metric, before), _floor(metric, after))
         found = lost or _judge(pair.baseline, metric, values, floor, same, threshold_of)
         if found:
             findings.append(found)
@@ -146,7 +146,9 @@ def _judge(
     difference, scale = after - before, max(before, floor)
     change = difference / scale if scale > 0 else math.copysign(math.inf, difference) if difference else 0.0
     verdict, code = Verdict.UNCHANGED, Code.WITHIN_THRESHOLD
-    if abs(difference) > gate.floor and abs(change) > max(threshold, EQUAL):
+    # against the smaller number, whichever side it is on, so that swapped sides give mirrored verdicts
+    beyond = abs(difference) > max(threshold, EQUAL) * max(min(before, after), floor)
+    if beyond and abs(difference) > gate.floor:
         verdict, code = (Verdict.REGRESSED if change > 0 else Verdict.IMPROVED), Code.BEYOND_THRESHOLD
     return Finding(
         case=case,
@@ -239,10 +241,10 @@ def _error(divergence: Divergence | None, metric: str) -> float | None:
     return None if value is None or math.isnan(value) else float(value)
 
 
-def _floor(metric: str, before: Divergence | None) -> float:
+def _floor(metric: str, divergence: Divergence | None) -> float:
     """Return the number below which an error is not worth comparing with: of a count one, of a share its own floor."""
     if metric == "output_nonfinite":
         return 1.0
     if metric == "grad_flushed_share":
         return GATED[metric].floor
-    return (before.output_floor_rel_l2 if before is not None else None) or 0.0
+    return (divergence.output_floor_rel_l2 if divergence is not None else None) or 0.0

@@ -87,6 +87,8 @@ class BlockSession:
         self._lanes, self._look, self._blocks, self._max_seconds = lanes, look, blocks, max_seconds
         self._watch, self._clock, self._began = watch, clock, clock()
         self._open = list(lanes[0].cases)
+        self._failed: dict[str, str] = {}  # the lane in which a pair failed
+        self._timed: set[str] = set()
         self._done = self._numbered = 0
         self._block_seconds: list[float] = []
         self._start_seconds: list[float] = []
@@ -112,6 +114,7 @@ class BlockSession:
                 ended = self._looked()
         if ended == "out of time" and self._open and self._done not in (0, *LOOKS):
             self._looked()
+        self._measure_survivors()
         return ended
 
     def _looked(self) -> str:
@@ -128,6 +131,13 @@ class BlockSession:
                 self._measure_block(fired, lanes, confirmation=True)
         self._open = [pair for pair in self._open if pair not in fired]
         return "complete"
+
+    def _measure_survivors(self) -> None:
+        """Measure a round of what failed in one arm before the other had one, so that the other is seen to run."""
+        for arm, other in ((self._lanes[0], self._lanes[-1]), (self._lanes[-1], self._lanes[0])):
+            pairs = [pair for pair, name in self._failed.items() if name == other.name and pair not in self._timed]
+            if pairs and self._left() > 0:
+                self._measure_block(pairs, [arm])
 
     def _measure_passes(self, lane: Lane) -> None:
         pair_of = {planned.case.case_id: pair for pair, planned in lane.cases.items()}
@@ -172,12 +182,14 @@ class BlockSession:
                 parts[lane.name].append(entry)
         for lane in lanes:
             lane.write(replace(joined(parts[lane.name]), confirmation=again))
+        self._timed.add(pair)
 
     def _store(self, lane: Lane, pair: str, entry: Entry) -> None:
         """Store `entry`; a pair that failed, or that the worker cannot run, is not measured again."""
         lane.write(entry)
         if isinstance(entry, Failure | Skip):
             self._open = [each for each in self._open if each != pair]
+            self._failed[pair] = lane.name
             self._tell(lane.name, pair, entry if isinstance(entry, Failure) else None)
 
     def _time_for_another(self) -> bool:

@@ -22,10 +22,10 @@ class Stack(nn.Module):
         for place, layer in enumerate(self.layers):
             if place >= self.first_plain:
                 with torch.autocast(x.device.type, enabled=False):
-                    x = layer(x.float()).relu()
+                    x = layer(x.to(layer.weight.dtype)).relu()
             elif place >= self.first_wide:
-                wide = nn.functional.linear(x.float(), layer.weight.float(), layer.bias.float())
-                x = wide.to(x.dtype).relu()
+                wider = torch.promote_types(x.dtype, torch.float32)
+                x = nn.functional.linear(x.to(wider), layer.weight.to(wider), layer.bias.to(wider)).to(x.dtype).relu()
             else:
                 x = layer(x).relu()
         return x
@@ -77,7 +77,7 @@ class Head(nn.Module):
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         scores = self.linear(x)
         with torch.autocast(x.device.type, enabled=False):
-            return (scores if self.changed else scores.float()).softmax(-1)
+            return (scores if self.changed else scores.to(self.linear.weight.dtype)).softmax(-1)
 
 
 def half_softmax(changed: int = 0) -> tuple[nn.Module, torch.Tensor]:

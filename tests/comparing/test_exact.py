@@ -87,6 +87,14 @@ def test_errors_of_a_step_that_is_not_repeatable_have_the_tolerance_of_two_envir
     assert (found.verdict, found.threshold) == (Verdict.UNCHANGED, 0.1)
 
 
+def test_a_parameter_that_an_arm_sets_changes_no_environment():
+    ours, theirs = arms(depth="5")
+    deeper = replace(FP32, parameters={"depth": 5, "width": 512})
+    candidate = make_run(Times((deeper, noisy(1e-3))), header=theirs, output_rel_l2=4.2e-3)
+    found = finding("output_rel_l2", make_run(TIMES, header=ours), candidate)
+    assert (found.verdict, found.threshold) == (Verdict.REGRESSED, 0.0)
+
+
 def test_errors_of_arms_with_other_settings_have_the_tolerance_of_two_environments():
     ours, theirs = arms(path="compiled")
     after = replace(FP32, path="compiled")
