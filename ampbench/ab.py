@@ -6,7 +6,7 @@ files later is the one that ended the session.
 
 import dataclasses
 import secrets
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -145,17 +145,23 @@ def measure(
             max_seconds=plan.max_seconds,
             watch=watch,
         )
-        ended = "interrupted"
         try:
             if {"memory", "accuracy"} & set(plan.kinds):
                 blocks.measure_passes()
             ended = blocks.measure_rounds()
         except KeyboardInterrupt:
-            pass
-        finally:
-            for writer in writers:
-                writer.append(Footer(ended=ended, finished_at=session.now()))
+            ended = "interrupted"
+        except NothingToRunError as error:  # a server that cannot start any more
+            _end(writers, "interrupted")
+            kept = f"ampbench compare {' '.join(writer.path.stem for writer in writers)} shows what was measured"
+            raise NothingToRunError(f"{error}; {kept}") from error
+        _end(writers, ended)
         return writers[0].path, writers[1].path, ended
+
+
+def _end(writers: Iterable[RunWriter], ended: str) -> None:
+    for writer in writers:
+        writer.append(Footer(ended=ended, finished_at=session.now()))
 
 
 def read(baseline: Path, candidate: Path, threshold_of: ThresholdOf) -> Comparison:

@@ -1,0 +1,251 @@
+"""A/B sessions against scripted servers: what two arms are told, what is stored, when a session ends."""
+
+import itertools
+import json
+import random
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ampbench import ab
+from ampbench.compare import default_threshold
+from ampbench.errors import NothingToRunError, UnknownNameError, UsageError
+from ampbench.records.environments import DeviceDescription
+from ampbench.records.measurements import Failure, Round
+from ampbench.records.requests import Reply, Request
+from ampbench.records.runs import Selection, Settings
+from ampbench.running.arms import parse_arm
+from ampbench.running.blocks import Stage
+from ampbench.store import read_run
+from ampbench.verdicts import Code, Comparison, Finding, Verdict
+from tests.running.test_driver import good
+from tests.stored_runs import make_header
+
+MLP = Selection(workloads=["mlp"], precisions=["fp32"], phases=["inference"], preset="tiny")
+SETTINGS = Settings(rounds=32, builds=2, min_run_seconds=0.1)
+ALL = ("time", "memory", "accuracy")
+
+ENVIRONMENT = replace(
+    make_header().environment, devices=[DeviceDescription(type="cpu", available=True, name="AMD EPYC", count=1)]
+)
+
+Answer = Callable[[Request, Mapping[str, str]], Reply]
+
+
+class Servers:
+    """Stands for `ServerChannel`: a round takes a millisecond, `factor` times that with FACTOR=factor, give or take."""
+
+    def __init__(self) -> None:
+        self.luck = random.Random(1)
+        self.opened: list[Mapping[str, str]] = []
+        self.answer: Answer | None = None
+        self.broken = False
+
+    def __call__(self, python: str, preload: Any, variables: Mapping[str, str], paths: Any, folder: Any) -> "Server":
+        self.opened.append(variables)
+        if self.broken or "BROKEN" in variables:
+            raise NothingToRunError(f"no worker could start with {python}: No module named 'torch'")
+        return Server(self, variables)
+
+
+class Server:
+    def __init__(self, servers: Servers, variables: Mapping[str, str]):
+        self.servers, self.variables = servers, variables
+
+    def serve(self, request: Request) -> Reply:
+        if request.kind == "environment":
+            return Reply(environment=ENVIRONMENT)
+        if self.servers.answer is not None:
+            return self.servers.answer(request, self.variables)
+        return self.timed(request)
+
+    def timed(self, request: Request) -> Reply:
+        reply = good(request)
+        if reply.round is not None:
+            seconds = 1e-3 * float(self.variables.get("FACTOR", 1)) * self.servers.luck.gauss(1, 0.003)
+            return Reply(round=_with_samples(reply.round, seconds))
+        return reply
+
+    def close(self) -> None:
+        pass
+
+
+def _with_samples(one: Round, seconds: float) -> Round:
+    return replace(one, samples=[[seconds]])
+
+
+@pytest.fixture
+def servers(monkeypatch: pytest.MonkeyPatch) -> Servers:
+    found = Servers()
+    monkeypatch.setattr(ab, "ServerChannel", found)
+    return found
+
+
+def session(
+    results: Path, baseline: list[str], candidate: list[str], selection: Selection = MLP, **plan: Any
+) -> tuple[Comparison, tuple[Path, Path, str]]:
+    arms = parse_arm("--baseline", baseline), parse_arm("--candidate", candidate)
+    stages: list[Stage] = []
+    with ab.prepare(selection, SETTINGS, *arms) as prepared:
+        files = ab.measure(prepared, ab.Plan(**{"kinds": ALL} | plan), results, "", ["ampbench"], stages.append)
+    return ab.read(files[0], files[1], default_threshold), files
+
+
+def time_of(comparison: Comparison) -> Finding:
+    return next(one for one in comparison.findings if one.kind == "time")
+
+
+def test_a_slower_arm_is_found_after_sixteen_blocks_and_confirmed(servers: Servers, tmp_path: Path) -> None:
+    comparison, (baseline, candidate, ended) = session(tmp_path, ["here"], ["FACTOR=1.1"])
+    found = time_of(comparison)
+    assert (found.verdict, ended) == (Verdict.REGRESSED, "complete")
+    assert found.change == pytest.approx(0.1, abs=0.01)
+    assert found.blocks == 16
+    assert comparison.interleaved
+    for path in (baseline, candidate):
+        assert sum(one.confirmation for one in read_run(path).rounds) == 10
+
+
+def test_swapped_arms_mirror_the_verdict(servers: Servers, tmp_path: Path) -> None:
+    comparison, _ = session(tmp_path, ["FACTOR=1.1"], ["here"])
+    assert time_of(comparison).verdict is Verdict.IMPROVED
+
+
+def test_the_same_code_is_proven_unchanged_and_no_longer_measured(servers: Servers, tmp_path: Path) -> None:
+    comparison, (baseline, _, ended) = session(tmp_path, ["here"], ["LABEL=same"])
+    assert (time_of(comparison).verdict, ended) == (Verdict.UNCHANGED, "complete")
+    assert {one.round for one in read_run(baseline).rounds} == set(range(8))
+
+
+def test_both_files_tell_their_session_their_arm_and_their_control(servers: Servers, tmp_path: Path) -> None:
+    _, (baseline, candidate, _) = session(tmp_path, ["here"], ["FACTOR=1"])
+    ours, theirs = read_run(baseline), read_run(candidate)
+    assert ours.header.arm is not None
+    assert theirs.header.arm is not None
+    assert ours.header.arm.session == theirs.header.arm.session
+    assert (ours.header.arm.name, theirs.header.arm.name) == ("baseline", "candidate")
+    assert theirs.header.arm.settings == {"FACTOR": "1"}
+    assert any(one.control for one in ours.rounds)
+    assert not any(one.control for one in theirs.rounds)
+    assert ours.memory
+    assert theirs.divergence
+
+
+def test_a_threshold_decides_what_is_a_change(servers: Servers, tmp_path: Path) -> None:
+    def generous(metric: str, case: object) -> float:
+        return 0.2
+
+    _, (baseline, candidate, _) = session(tmp_path, ["here"], ["FACTOR=1.1"], threshold_of=generous)
+    assert time_of(ab.read(baseline, candidate, generous)).verdict is Verdict.UNCHANGED
+
+
+def test_arms_that_set_a_precision_are_compared_with_each_other(servers: Servers, tmp_path: Path) -> None:
+    comparison, _ = session(tmp_path, ["precision=fp32"], ["precision=bf16_autocast", "FACTOR=0.5"])
+    found = time_of(comparison)
+    assert (found.case.precision, found.verdict) == ("fp32", Verdict.IMPROVED)
+
+
+def test_an_interruption_keeps_what_was_measured(servers: Servers, tmp_path: Path) -> None:
+    count = itertools.count()
+
+    def answer(request: Request, variables: Mapping[str, str]) -> Reply:
+        if next(count) == 30:
+            raise KeyboardInterrupt
+        return good(request)
+
+    servers.answer = answer
+    comparison, (baseline, candidate, ended) = session(tmp_path, ["here"], ["FACTOR=1.1"])
+    assert ended == "interrupted"
+    for path in (baseline, candidate):
+        assert json.loads(path.read_text().splitlines()[-1])["footer"]["ended"] == "interrupted"
+    assert time_of(comparison).verdict is Verdict.INCONCLUSIVE
+    assert read_run(baseline).rounds
+
+
+def test_servers_that_do_not_start_any_more_end_the_session_and_lose_nothing(servers: Servers, tmp_path: Path) -> None:
+    def answer(request: Request, variables: Mapping[str, str]) -> Reply:
+        if request.kind == "round":
+            servers.broken = True
+        return good(request)
+
+    servers.answer = answer
+    with pytest.raises(NothingToRunError, match="ampbench compare .* shows what was measured"):
+        session(tmp_path, ["here"], ["FACTOR=1.1"])
+    for path in (tmp_path / "runs").iterdir():
+        stored = read_run(path)
+        assert stored.ended == "interrupted"
+        assert stored.rounds
+
+
+def test_a_case_that_only_the_candidate_cannot_run_is_a_regression(servers: Servers, tmp_path: Path) -> None:
+    def answer(request: Request, variables: Mapping[str, str]) -> Reply:
+        if "FACTOR" not in variables:
+            return good(request)
+        case_id = request.case.case_id
+        return Reply(failure=Failure(case_id=case_id, stage=request.kind, cause="crash", message="gone"))
+
+    servers.answer = answer
+    comparison, _ = session(tmp_path, ["here"], ["FACTOR=1"])
+    (found,) = comparison.findings
+    assert (found.metric, found.verdict, found.code) == ("outcome", Verdict.REGRESSED, Code.OUTCOME_CHANGED)
+
+
+def test_without_times_a_single_block_shows_that_the_cases_run(servers: Servers, tmp_path: Path) -> None:
+    comparison, (baseline, _, ended) = session(tmp_path, ["here"], ["FACTOR=1"], kinds=("memory", "accuracy"))
+    assert ended == "complete"
+    assert len(read_run(baseline).rounds) == 1
+    assert next(one for one in comparison.findings if one.kind == "memory").verdict is Verdict.UNCHANGED
+
+
+def test_an_arm_against_itself_has_all_its_blocks(servers: Servers, tmp_path: Path) -> None:
+    plan = {"kinds": ("time",), "control": False, "blocks": 16, "to_the_end": True}
+    comparison, (baseline, _, _) = session(tmp_path, ["here"], ["here"], **plan)
+    assert time_of(comparison).blocks == 16
+    assert not any(one.control for one in read_run(baseline).rounds)
+
+
+def test_the_fewer_cases_the_more_builds_each_has(servers: Servers) -> None:
+    arms = parse_arm("--baseline", []), parse_arm("--candidate", ["FACTOR=1"])
+    many = Selection(workloads=["linear", "heads"], preset="tiny")
+    with ab.prepare(MLP, SETTINGS, *arms) as few, ab.prepare(many, SETTINGS, *arms) as crowd:
+        builds = [ab.balanced(each).candidate.settings.builds for each in (few, crowd)]
+    assert builds == [12, 4]
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ("trheads=2", "did you mean threads"),
+        ("widht=64", "did you mean width"),
+        ("precision=fp31", "did you mean fp32"),
+        ("threads=none", "give a whole number"),
+        ("width=none", "width"),
+    ],
+)
+def test_a_setting_that_cannot_be_is_refused_before_anything_starts(servers: Servers, given: str, said: str) -> None:
+    arms = parse_arm("--baseline", []), parse_arm("--candidate", [given])
+    with pytest.raises(UsageError, match=said), ab.prepare(MLP, SETTINGS, *arms):
+        pass
+    assert not servers.opened
+
+
+def test_unknown_settings_name_the_option(servers: Servers) -> None:
+    arms = parse_arm("--baseline", []), parse_arm("--candidate", ["trheads=2"])
+    with pytest.raises(UnknownNameError, match="--candidate"), ab.prepare(MLP, SETTINGS, *arms):
+        pass
+
+
+def test_a_python_without_torch_is_the_users_mistake(servers: Servers) -> None:
+    arms = parse_arm("--baseline", []), parse_arm("--candidate", ["BROKEN=1"])
+    said = r"--candidate: no worker .* install ampbench and torch"
+    with pytest.raises(UsageError, match=said), ab.prepare(MLP, SETTINGS, *arms):
+        pass
+
+
+def test_where_nothing_can_run_in_both_arms_the_reason_is_said(servers: Servers) -> None:
+    arms = parse_arm("--baseline", []), parse_arm("--candidate", ["precision=tf32"])
+    with pytest.raises(NothingToRunError, match="tf32"), ab.prepare(MLP, SETTINGS, *arms):
+        pass
