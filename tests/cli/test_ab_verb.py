@@ -1,0 +1,138 @@
+"""`ampbench ab`: what it refuses, and real sessions with real servers."""
+
+import json
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ampbench.cli.control import sentences
+from ampbench.control import judge_self
+from tests.running.test_arms import git
+from tests.test_control import against_itself
+
+Run = Callable[..., Any]
+CHANGES = Path(__file__).parents[2] / "benchmarks" / "self" / "changes.py"
+MODEL = """
+import torch
+
+def make():
+    torch.manual_seed(0)
+    layers = [torch.nn.Linear(64, 64) for _ in range({layers})]
+    return torch.nn.Sequential(*layers), torch.randn(8, 64)
+"""
+EXACT = ("--only", "memory,accuracy", "--phase", "inference", "--threads", "1", "--json")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        ((), "say what to compare"),
+        (("--baseline", "here", "--candidate", "here"), "both arms are the same"),
+        (("--baseline", "here"), "both arms are the same"),
+        (("--control", "--candidate", "X=1"), "leave --candidate out"),
+        (("--control", "--gate"), "leave --gate out"),
+        (("--candidate", "/no/such/python"), "there is no such Python"),
+        (("--candidate", "trheads=2"), "did you mean threads"),
+        (("--candidate", "X=1", "mpl"), "did you mean mlp"),
+        (("--candidate", "X=1", "--blocks", "33"), "less than or equal to 32"),
+        (("--candidate", "X=1", "--only", "tmie"), "time"),
+        (("--candidate", "X=1", "--gate", "--anchor", "nothing"), "there is no run"),
+        (("--candidate", "X=1", "--policy", "nothing.toml"), "nothing.toml"),
+        (("--candidate", "X=1", "--max-time", "soon"), "soon"),
+    ],
+)
+def test_what_cannot_be_meant_is_one_line_and_stores_nothing(
+    ampbench: Run, tmp_path: Path, arguments: tuple[str, ...], said: str
+) -> None:
+    found = ampbench("ab", *arguments)
+    assert found.code == 2
+    assert said in found.err
+    assert found.err.count("\n") == 1
+    assert not (tmp_path / "results").exists()
+
+
+def test_what_an_arm_against_itself_says_names_rate_and_effects() -> None:
+    said = "\n".join(sentences(judge_self(against_itself(), [])))
+    assert "false alarms: 0 of 2 cases (95 %: at most 66 % of cases, Wilson)" in said
+    assert "proven unchanged: 2 of 2 cases" in said
+    alarmed = "\n".join(sentences(judge_self(against_itself(factor=1.1), [])))
+    assert "false alarms: 1 of 2 cases" in alarmed
+    assert "slower" in alarmed
+
+
+@pytest.fixture
+def repository(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A repository whose last commit has a layer more."""
+    folder = tmp_path / "project"
+    folder.mkdir()
+    git(folder, "init", "--quiet", "--initial-branch=main")
+    for layers in (2, 3):
+        (folder / "model.py").write_text(MODEL.format(layers=layers))
+        git(folder, "add", ".")
+        git(folder, "commit", "--quiet", "-m", f"{layers} layers")
+    monkeypatch.chdir(folder)
+    return folder
+
+
+def test_two_commits_are_measured_with_their_own_files_and_gated(ampbench: Run, repository: Path) -> None:
+    arms = ("--baseline", "git:HEAD~1", "--candidate", "here")
+    found = ampbench("ab", "model.py:make", *arms, "--gate", "--precision", "fp32", *EXACT)
+    document = json.loads(found.out)
+    memory = next(one for one in document["findings"] if one["metric"] == "peak_memory_bytes")
+    assert (found.code, memory["verdict"]) == (1, "regressed")
+    assert memory["candidate"] - memory["baseline"] >= 64 * 65 * 4  # a layer's weights and bias
+    assert document["interleaved"]
+    assert "peak memory" in found.err or "memory" in found.err
+    assert git(repository, "worktree", "list").count("\n") == 0
+    assert len(list((repository / "results" / "runs").iterdir())) == 2
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("workload", "metric"), [("doubled_buffer", "peak_memory_bytes"), ("half_softmax", "output_rel_l2")]
+)
+def test_injected_changes_of_memory_and_accuracy_are_found_at_any_size(
+    ampbench: Run, workload: str, metric: str
+) -> None:
+    arms = ("--baseline", "changed=0", "--candidate", "changed=1")
+    found = ampbench("ab", f"{CHANGES}:{workload}", *arms, "--precision", "bf16_autocast", *EXACT)
+    verdicts = {one["metric"]: one["verdict"] for one in json.loads(found.out)["findings"]}
+    assert verdicts[metric] == "regressed"
+
+
+@pytest.mark.slow
+def test_a_session_that_is_interrupted_says_what_it_has_and_how_to_see_it(tmp_path: Path) -> None:
+    import signal
+    import sys
+    import time
+
+    command = [sys.executable, "-m", "ampbench", "ab", "--baseline", "here", "--candidate", "X=1", "mlp", "--preset"]
+    command += ["tiny", "--precision", "fp32", "--phase", "inference", "--only", "time", "--results", str(tmp_path)]
+    process = subprocess.Popen(command, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    deadline = time.monotonic() + 60
+    while time.monotonic() < deadline:
+        files = list((tmp_path / "runs").glob("*")) if (tmp_path / "runs").is_dir() else []
+        if len(files) == 2 and all('"round"' in path.read_text() for path in files):
+            break
+        time.sleep(0.2)
+    process.send_signal(signal.SIGINT)
+    out, err = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert "Traceback" not in err
+    assert "interrupted: both arms are stored; ampbench compare" in err
+    assert "inconclusive" in out
+
+
+@pytest.mark.slow
+def test_another_environment_variable_of_no_effect_is_no_change(ampbench: Run, tmp_path: Path) -> None:
+    found = ampbench(
+        "ab", "mlp", "--preset", "tiny", "--precision", "fp32", "--phase", "inference", "--threads", "1",
+        "--baseline", "here", "--candidate", "NO_EFFECT=1", "--max-time", "60", "--json",
+    )  # fmt: skip
+    findings = json.loads(found.out)["findings"]
+    assert found.code == 0
+    assert {one["verdict"] for one in findings} <= {"unchanged", "inconclusive"}
+    assert {one["verdict"] for one in findings if one["kind"] != "time"} == {"unchanged"}
