@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Iterable
+from dataclasses import replace
 from pathlib import Path
 
 from ampbench import stats
@@ -11,6 +12,7 @@ from ampbench.comparing.pairing import arm_settings, pair_cases
 from ampbench.comparing.runs import MeasuredRun
 from ampbench.comparing.times import TIME, time_findings
 from ampbench.errors import NothingComparableError
+from ampbench.planning import matches
 from ampbench.precisions import PRECISIONS
 from ampbench.records.cases import Case
 from ampbench.store import StoredRun
@@ -53,6 +55,21 @@ def compare_files(
 ) -> Comparison:
     """Return the same for two run files, in less time and memory; raises `StoreError` for a file that is damaged."""
     return _compare(MeasuredRun.read(baseline), MeasuredRun.read(candidate), threshold_of)
+
+
+def of_cases(comparison: Comparison, keyword: str) -> Comparison:
+    """Return a comparison of the cases alone whose id matches `keyword`, in one of the runs or in both.
+
+    There may be none. Raises `UsageError` for a malformed expression.
+    """
+    findings = [one for one in comparison.findings if matches(keyword, one.case.case_id)]
+    return replace(
+        comparison,
+        findings=findings,
+        means=precision_means(findings),
+        only_baseline=[case_id for case_id in comparison.only_baseline if matches(keyword, case_id)],
+        only_candidate=[case_id for case_id in comparison.only_candidate if matches(keyword, case_id)],
+    )
 
 
 def precision_means(findings: Iterable[Finding]) -> list[PrecisionMean]:

@@ -80,16 +80,14 @@ def narrowed(comparison: "Comparison", keyword: str, kinds: list[Kind]) -> "Comp
 
     Raises `NothingToRunError` where no case matches.
     """
-    from ampbench.compare import precision_means
-    from ampbench.planning import matches
+    from ampbench.compare import of_cases, precision_means
     from ampbench.verdicts import OUTCOME
 
-    case_ids = {one.case.case_id for one in comparison.findings}
-    chosen = {case_id for case_id in case_ids if matches(keyword, case_id)}
-    if not chosen:
+    chosen = of_cases(comparison, keyword)
+    if not chosen.findings:
         raise NothingToRunError(f"no case of both runs matches -k {keyword!r}")
-    findings = [one for one in comparison.findings if one.case.case_id in chosen and one.kind in (OUTCOME, *kinds)]
-    return replace(comparison, findings=findings, means=precision_means(findings))
+    findings = [one for one in chosen.findings if one.kind in (OUTCOME, *kinds)]
+    return replace(chosen, findings=findings, means=precision_means(findings))
 
 
 def print_comparison(comparison: "Comparison", format: OutputFormat, show_all: bool = False) -> None:

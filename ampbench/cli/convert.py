@@ -4,7 +4,6 @@ import contextlib
 import errno
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -161,14 +160,8 @@ def _compared(baseline: "StoredRun", candidate: "StoredRun", keyword: str) -> "C
     """Return the comparison of two runs, of the cases that match `keyword`."""
     from ampbench.cli.compare import Kind, narrowed
     from ampbench.compare import compare
-    from ampbench.planning import matches
 
-    comparison = narrowed(compare(baseline, candidate), keyword, list(Kind))
-    return replace(
-        comparison,
-        only_baseline=[case_id for case_id in comparison.only_baseline if matches(keyword, case_id)],
-        only_candidate=[case_id for case_id in comparison.only_candidate if matches(keyword, case_id)],
-    )
+    return narrowed(compare(baseline, candidate), keyword, list(Kind))
 
 
 def _write(files: Mapping[Path, str]) -> None:

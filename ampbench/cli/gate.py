@@ -69,14 +69,14 @@ def command(
     chosen = chosen_format(format, json)
     rules = read_flags_policy(policy, only, anchor, threshold, max_inconclusive, strict)
     from ampbench import planning, store
-    from ampbench.compare import compare
+    from ampbench.compare import compare, of_cases
 
     names = [baseline, candidate, *([rules.anchor] if rules.anchor else [])]
     base, new, *release = [store.read_run(path) for path in [store.find_run(name, results) for name in names]]
     if not any(planning.matches(keyword, case_id) for case_id in (*base.cases, *new.cases)):
         raise NothingToRunError(f"neither run has a case that matches -k {keyword!r}")
-    compared = _selected(compare(base, new, rules.threshold_of), keyword)
-    against = [_selected(compare(run, new, rules.anchor_threshold_of), keyword) for run in release]
+    compared = of_cases(compare(base, new, rules.threshold_of), keyword)
+    against = [of_cases(compare(run, new, rules.anchor_threshold_of), keyword) for run in release]
     failed = [case_id for case_id in failed_cases(new) if planning.matches(keyword, case_id)]
     return report_gate(compared, rules, against[0] if against else None, failed, chosen)
 
@@ -112,25 +112,6 @@ def read_flags_policy(
         changes["strict"] = strict
     policy = replace(policy, **changes)
     return policy.with_time_threshold(parse_percent(threshold)) if threshold else policy
-
-
-def _selected(comparison: "Comparison", keyword: str) -> "Comparison":
-    """Return a comparison of the cases alone that match `keyword`, in one of the runs or in both; there may be none."""
-    if not keyword:
-        return comparison
-    from dataclasses import replace
-
-    from ampbench.compare import precision_means
-    from ampbench.planning import matches
-
-    findings = [one for one in comparison.findings if matches(keyword, one.case.case_id)]
-    return replace(
-        comparison,
-        findings=findings,
-        means=precision_means(findings),
-        only_baseline=[case_id for case_id in comparison.only_baseline if matches(keyword, case_id)],
-        only_candidate=[case_id for case_id in comparison.only_candidate if matches(keyword, case_id)],
-    )
 
 
 def failed_cases(stored: "StoredRun") -> list[str]:

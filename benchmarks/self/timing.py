@@ -20,21 +20,8 @@ from ampbench.workload import Workload
 from ampbench.workloads.index import WORKLOADS
 from ampbench.workloads.index import source as builtin_source
 
+NETWORKS = "benchmarks.self.networks"
 PRECISIONS = ("fp32", "bf16_autocast", "bf16_pure", "fp16_autocast")
-
-
-def small_linear() -> Workload:
-    """Four 512x512 linears with ReLU, batch 64: the reference net of statistics.md."""
-    layers = itertools.chain.from_iterable((torch.nn.Linear(512, 512), torch.nn.ReLU()) for _ in range(4))
-    return Workload(module=torch.nn.Sequential(*layers), inputs=torch.randn(64, 512))
-
-
-def small_conv() -> Workload:
-    """A two-convolution net, batch 4 of 3x32x32: the other reference net."""
-    module = torch.nn.Sequential(
-        torch.nn.Conv2d(3, 32, 3, padding=1), torch.nn.ReLU(), torch.nn.Conv2d(32, 64, 3, padding=1), torch.nn.ReLU()
-    )
-    return Workload(module=module, inputs=torch.randn(4, 3, 32, 32))
 
 
 def _case(source: WorkloadSource, precision: str) -> Case:
@@ -93,7 +80,9 @@ def _one_block(server: int, builds: int, min_run_seconds: float) -> Iterator[tup
     channel = ServerChannel()
     try:
         for name, precision in itertools.product(("small_linear", "small_conv"), PRECISIONS):
-            source = WorkloadSource(name=name, family="user", module=__name__, function=name, builtin=False)
+            source = WorkloadSource(
+                name=name, family="user", module="benchmarks.self.networks", function=name, builtin=False
+            )
             request = Request(
                 kind="round", source=source, case=_case(source, precision), threads=1, placement_seed=server,
                 builds=builds, min_run_seconds=min_run_seconds, seed=0,

@@ -14,7 +14,7 @@ from tests.running.test_arms import git
 from tests.test_control import against_itself
 
 Run = Callable[..., Any]
-CHANGES = Path(__file__).parents[2] / "benchmarks" / "self" / "changes.py"
+NETWORKS = Path(__file__).parents[2] / "benchmarks" / "self" / "networks.py"
 MODEL = """
 import torch
 
@@ -98,7 +98,7 @@ def test_injected_changes_of_memory_and_accuracy_are_found_at_any_size(
     ampbench: Run, workload: str, metric: str
 ) -> None:
     arms = ("--baseline", "changed=0", "--candidate", "changed=1")
-    found = ampbench("ab", f"{CHANGES}:{workload}", *arms, "--precision", "bf16_autocast", *EXACT)
+    found = ampbench("ab", f"{NETWORKS}:{workload}", *arms, "--precision", "bf16_autocast", *EXACT)
     verdicts = {one["metric"]: one["verdict"] for one in json.loads(found.out)["findings"]}
     assert verdicts[metric] == "regressed"
 

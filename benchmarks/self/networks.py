@@ -1,13 +1,24 @@
-"""Networks with a change in them that `changed=1` switches on: what an A/B comparison has to find.
+"""The two reference networks, and networks with a change in them that `changed=1` switches on.
 
-`ampbench ab --baseline changed=0 --candidate changed=1 benchmarks/self/changes.py:extra_layer` and so on; the changes
-are in code, as a commit's would be, not in numbers. Those of time cost about 5 %.
+`ampbench ab --baseline changed=0 --candidate changed=1 benchmarks/self/networks.py:extra_layer` and so on have to find
+it; the changes are in code, as a commit's would be, not in numbers. Those of time cost about 5 %.
 """
 
 import torch
 from torch import nn
 
 WIDTH, BATCH = 512, 64
+
+
+def small_linear() -> tuple[nn.Module, torch.Tensor]:
+    """Four 512x512 linears with ReLU, batch 64."""
+    return Stack(4), torch.randn(BATCH, WIDTH)
+
+
+def small_conv() -> tuple[nn.Module, torch.Tensor]:
+    """Two convolutions, batch 4 of 3x32x32."""
+    layers = (nn.Conv2d(3, 32, 3, padding=1), nn.ReLU(), nn.Conv2d(32, 64, 3, padding=1), nn.ReLU())
+    return nn.Sequential(*layers), torch.randn(4, 3, 32, 32)
 
 
 class Stack(nn.Module):
