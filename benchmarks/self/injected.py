@@ -1,0 +1,64 @@
+"""Are real changes found? `python -m benchmarks.self.injected [REPETITIONS]`: about two minutes each on 2 cores.
+
+Each repetition measures the changed networks of `networks.py` anew with `ampbench ab`, once for times and once for
+memory and accuracy, and a table says how often each change was found.
+"""
+
+import json
+import subprocess
+import sys
+import tempfile
+from collections import Counter
+from pathlib import Path
+
+NETWORKS = Path(__file__).with_name("networks.py")
+CHANGES = {
+    "extra_layer": ("time", "bf16_autocast"),
+    "autocast_off": ("time", "bf16_autocast"),
+    "fp32_fallback": ("time", "bf16_pure"),
+    "doubled_buffer": ("memory", "bf16_autocast"),
+    "half_softmax": ("accuracy", "bf16_autocast"),
+}
+"""The networks: what their change is to be found in, and in which precision."""
+KINDS = {"time": ("time",), "memory,accuracy": ("memory", "accuracy")}
+
+
+def main(repetitions: int = 20) -> None:
+    """Print how often each change was found, and how large."""
+    found: Counter[str] = Counter()
+    sizes: dict[str, list[float]] = {}
+    for seed in range(repetitions):
+        for only, kinds in KINDS.items():
+            for finding in measure(seed, only, [name for name, (kind, _) in CHANGES.items() if kind in kinds]):
+                name = finding["workload"].partition(":")[2]
+                if finding["kind"] == CHANGES[name][0] and finding["verdict"] == "regressed":
+                    found[name] += 1
+                    sizes.setdefault(name, []).append(finding["change"])
+        print(f"{seed + 1} repetitions: {dict(found)}", file=sys.stderr, flush=True)
+    print("| change | found in | size (median) | found |\n|---|---|---|---|")
+    for name, (kind, precision) in CHANGES.items():
+        seen = sorted(sizes.get(name, [float("nan")]))
+        print(
+            f"| {name}, {precision} | {kind} | {seen[len(seen) // 2]:+.1%} ({seen[0]:+.1%} to {seen[-1]:+.1%}) "
+            f"| {found[name]} of {repetitions} |"
+        )
+
+
+def measure(seed: int, only: str, names: list[str]) -> list[dict]:
+    """Return the findings of one session over the networks called `names`."""
+    cases = " or ".join(f"({name} and {CHANGES[name][1]})" for name in names)
+    with tempfile.TemporaryDirectory() as folder:
+        command = [
+            sys.executable, "-m", "ampbench", "ab", *(f"{NETWORKS}:{name}" for name in names),
+            "--baseline", "changed=0", "--candidate", "changed=1", "-k", cases, "--phase", "inference",
+            "--threads", "1", "--seed", str(seed), "--only", only, "--results", folder, "--json",
+            "--min-run-time", "0.1",
+        ]  # fmt: skip
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode not in (0, 3):
+        raise SystemExit(done.stderr)
+    return json.loads(done.stdout)["findings"]
+
+
+if __name__ == "__main__":
+    main(*map(int, sys.argv[1:]))
