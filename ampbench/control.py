@@ -13,6 +13,9 @@ from ampbench.deciding import ALPHA, LOOKS, POWER
 from ampbench.records.measurements import Round
 from ampbench.verdicts import Code, Comparison, Finding, Verdict
 
+LANES = 3 / 2
+"""A comparison has three lanes, with the control; an arm against itself has two."""
+
 DECIDING_LOOKS = LOOKS[1:]
 """The looks that can find a change; the first can only prove that there is none (docs/statistics.md)."""
 
@@ -21,7 +24,7 @@ DECIDING_LOOKS = LOOKS[1:]
 class Detectable:
     """The smallest slowdown found with a probability of `deciding.POWER`: that of the median and of the worst case.
 
-    `seconds` is how long so many blocks take, of all cases and with the control.
+    `seconds` is about how long so many blocks of these cases take.
     """
 
     blocks: int
@@ -62,7 +65,7 @@ def judge_self(comparison: Comparison, rounds: Sequence[Round]) -> SelfCompariso
         if one.blocks and "standard_error" in one.details
     }
     threshold = max((one.threshold for one in times), default=0.0)
-    seconds = block_seconds(rounds)
+    seconds = LANES * block_seconds(rounds)
     return SelfComparison(
         cases=len(times),
         blocks=max((one.blocks for one in times), default=0),

@@ -42,6 +42,8 @@ ampbench measures which precision a PyTorch model should run in, on this machine
   ampbench run                      measure the default suite: table and advice in a few minutes
   ampbench run model.py:make        measure your own network (docs/workloads.md)
   ampbench show latest              the last run again
+  ampbench ab --baseline git:main --candidate here model.py:make
+                                    what your changes cost: measured in turns with the commit
 
 All verbs and options: ampbench --help, ampbench VERB --help
 """

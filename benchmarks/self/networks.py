@@ -7,12 +7,12 @@ it; the changes are in code, as a commit's would be, not in numbers. Those of ti
 import torch
 from torch import nn
 
-WIDTH, BATCH = 512, 64
+WIDTH, NARROW, BATCH = 512, 256, 64
 
 
 def small_linear() -> tuple[nn.Module, torch.Tensor]:
     """Four 512x512 linears with ReLU, batch 64."""
-    return Stack(4), torch.randn(BATCH, WIDTH)
+    return Stack(4, WIDTH), torch.randn(BATCH, WIDTH)
 
 
 def small_conv() -> tuple[nn.Module, torch.Tensor]:
@@ -24,9 +24,9 @@ def small_conv() -> tuple[nn.Module, torch.Tensor]:
 class Stack(nn.Module):
     """Linear layers with ReLU; `plain` says how many at the end run outside autocast, `wide` how many are upcast."""
 
-    def __init__(self, depth: int, plain: int = 0, wide: int = 0):
+    def __init__(self, depth: int, width: int, plain: int = 0, wide: int = 0):
         super().__init__()
-        self.layers = nn.ModuleList(nn.Linear(WIDTH, WIDTH) for _ in range(depth))
+        self.layers = nn.ModuleList(nn.Linear(width, width) for _ in range(depth))
         self.first_plain, self.first_wide = depth - plain, depth - wide
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
@@ -44,17 +44,17 @@ class Stack(nn.Module):
 
 def extra_layer(changed: int = 0) -> tuple[nn.Module, torch.Tensor]:
     """One linear layer more in twenty."""
-    return Stack(20 + changed), torch.randn(BATCH, WIDTH)
+    return Stack(20 + changed, NARROW), torch.randn(BATCH, NARROW)
 
 
 def autocast_off(changed: int = 0) -> tuple[nn.Module, torch.Tensor]:
     """Autocast switched off around one of ten layers; says nothing in a precision without autocast."""
-    return Stack(10, plain=changed), torch.randn(BATCH, WIDTH)
+    return Stack(10, NARROW, plain=changed), torch.randn(BATCH, NARROW)
 
 
 def fp32_fallback(changed: int = 0) -> tuple[nn.Module, torch.Tensor]:
-    """One of twenty-four layers computed in fp32 without a word; says nothing in fp32."""
-    return Stack(24, wide=changed), torch.randn(BATCH, WIDTH)
+    """One of sixteen layers computed in fp32 without a word; says nothing in fp32."""
+    return Stack(16, NARROW, wide=changed), torch.randn(BATCH, NARROW)
 
 
 class Doubling(nn.Module):

@@ -11,7 +11,8 @@ from ampbench.running.channel import ALLOCATOR_TUNABLES, server_environment
 
 FAULTS = """
 import resource, torch
-network = torch.nn.Sequential(torch.nn.Conv2d(3, 32, 3, padding=1), torch.nn.ReLU(), torch.nn.Conv2d(32, 64, 3, padding=1))
+layers = torch.nn.Conv2d(3, 32, 3, padding=1), torch.nn.ReLU(), torch.nn.Conv2d(32, 64, 3, padding=1)
+network = torch.nn.Sequential(*layers)
 inputs = torch.randn(4, 3, 32, 32)
 faults = lambda: resource.getrusage(resource.RUSAGE_SELF).ru_minflt
 with torch.inference_mode():
