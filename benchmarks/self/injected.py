@@ -1,4 +1,4 @@
-"""Are real changes found? `python -m benchmarks.self.injected time|memory,accuracy [REPETITIONS]`.
+"""Are real changes found? `python -m benchmarks.self.injected time|memory,accuracy REPETITIONS RESULTS`.
 
 Each repetition measures the changed networks of `networks.py` anew with `ampbench ab`, and a table says how often each
 change was found. A repetition takes two to three minutes on 2 cores for times, ten seconds for the rest.
@@ -7,8 +7,6 @@ change was found. A repetition takes two to three minutes on 2 cores for times, 
 import json
 import subprocess
 import sys
-import tempfile
-from collections import Counter
 from pathlib import Path
 
 NETWORKS = Path(__file__).with_name("networks.py")
@@ -22,12 +20,12 @@ CHANGES = {
 """The networks: what their change is to be found in, and in which precision."""
 
 
-def main(only: str, repetitions: int = 20) -> None:
+def main(only: str, repetitions: int, results: str) -> None:
     """Print how often each change of the kinds `only` was found, and how large."""
     names = [name for name, (kind, _) in CHANGES.items() if kind in only.split(",")]
     sizes: dict[str, list[float]] = {name: [] for name in names}
     for seed in range(repetitions):
-        for finding in measure(seed, only, names):
+        for finding in measure(seed, only, names, results):
             name = finding["workload"].partition(":")[2]
             if finding["kind"] == CHANGES[name][0]:
                 print(seed, name, finding["verdict"], finding["reason"], file=sys.stderr, flush=True)
@@ -41,21 +39,20 @@ def main(only: str, repetitions: int = 20) -> None:
         print(f"| {name}, {precision} | {kind} | {size} | {len(found)} of {repetitions} |")
 
 
-def measure(seed: int, only: str, names: list[str]) -> list[dict]:
-    """Return the findings of one session over the networks called `names`."""
+def measure(seed: int, only: str, names: list[str], results: str) -> list[dict]:
+    """Return the findings of one session over the networks called `names`; its runs are kept in `results`."""
     cases = " or ".join(f"({name} and {CHANGES[name][1]})" for name in names)
-    with tempfile.TemporaryDirectory() as folder:
-        command = [
-            sys.executable, "-m", "ampbench", "ab", *(f"{NETWORKS}:{name}" for name in names),
-            "--baseline", "changed=0", "--candidate", "changed=1", "-k", cases, "--phase", "inference",
-            "--threads", "1", "--seed", str(seed), "--only", only, "--results", folder, "--json",
-            "--min-run-time", "0.1",
-        ]  # fmt: skip
-        done = subprocess.run(command, capture_output=True, text=True, check=False)
+    command = [
+        sys.executable, "-m", "ampbench", "ab", *(f"{NETWORKS}:{name}" for name in names),
+        "--baseline", "changed=0", "--candidate", "changed=1", "-k", cases, "--phase", "inference",
+        "--threads", "1", "--seed", str(seed), "--only", only, "--results", results, "--json",
+        "--min-run-time", "0.1",
+    ]  # fmt: skip
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode not in (0, 3):
         raise SystemExit(done.stderr)
     return json.loads(done.stdout)["findings"]
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], *map(int, sys.argv[2:]))
+    main(sys.argv[1], int(sys.argv[2]), sys.argv[3])
