@@ -102,16 +102,21 @@ def prepare(
         yield PreparedComparison(baseline=arms[0], candidate=arms[1], pairs=_pairs(*arms))
 
 
-def balanced(prepared: PreparedComparison) -> PreparedComparison:
-    """Return the same with rounds of so many builds that a block spends about as long timing as starting servers.
+def timed_for(prepared: PreparedComparison, seconds: float | None = None) -> PreparedComparison:
+    """Return the same with rounds of so many builds that they are timed for `seconds` in all.
 
-    Starting costs the same for one case as for a hundred, and the fastest of more builds spreads less.
+    Without `seconds`, so many that a block spends about as long measuring as starting servers: that costs the same for
+    one case as for a hundred, and the fastest of more builds spreads less.
     """
-    lanes = 3 * len(prepared.pairs)
-    builds = min(max(round(START_SECONDS / (lanes * BUILD_SECONDS)), FEWEST_BUILDS), MOST_BUILDS)
+    if seconds is None:
+        builds = round(START_SECONDS / (3 * len(prepared.pairs) * BUILD_SECONDS))
+    else:
+        builds = round(seconds / TIMING_SECONDS)
+    builds = min(max(builds, FEWEST_BUILDS), MOST_BUILDS)
+    seconds = builds * TIMING_SECONDS if seconds is None else seconds
 
     def with_builds(arm: PreparedArm) -> PreparedArm:
-        settings = dataclasses.replace(arm.settings, builds=builds, min_run_seconds=builds * TIMING_SECONDS)
+        settings = dataclasses.replace(arm.settings, builds=builds, min_run_seconds=seconds)
         return dataclasses.replace(arm, settings=settings)
 
     return dataclasses.replace(

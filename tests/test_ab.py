@@ -211,8 +211,10 @@ def test_the_fewer_cases_the_more_builds_each_has(servers: Servers) -> None:
     arms = parse_arm("--baseline", []), parse_arm("--candidate", ["FACTOR=1"])
     many = Selection(workloads=["linear", "heads"], preset="tiny")
     with ab.prepare(MLP, SETTINGS, *arms) as few, ab.prepare(many, SETTINGS, *arms) as crowd:
-        builds = [ab.balanced(each).candidate.settings.builds for each in (few, crowd)]
+        builds = [ab.timed_for(each).candidate.settings.builds for each in (few, crowd)]
+        longer = ab.timed_for(crowd, 0.2).candidate.settings
     assert builds == [12, 4]
+    assert (longer.builds, longer.min_run_seconds) == (8, 0.2)
 
 
 @pytest.mark.parametrize(

@@ -143,8 +143,9 @@ def command(
         threshold_of=rules.threshold_of,
     )  # fmt: skip
     with ab.prepare(selection, settings, *arms) as prepared, block_progress() as watch:
-        chosen_arms = ab.balanced(prepared) if min_run_time is None else prepared
-        files = ab.measure(chosen_arms, plan, results, label, ["ampbench", *sys.argv[1:]], watch)
+        files = ab.measure(
+            ab.timed_for(prepared, min_run_time), plan, results, label, ["ampbench", *sys.argv[1:]], watch
+        )
     return _reported(files, rules, results, control, gate, every, chosen)
 
 

@@ -1,7 +1,7 @@
-"""Are real changes found? `python -m benchmarks.self.injected time|memory,accuracy REPETITIONS RESULTS`.
+"""Are real changes found? `python -m benchmarks.self.injected time|memory,accuracy SESSIONS RESULTS`.
 
-Each repetition measures the changed networks of `networks.py` anew with `ampbench ab`, and a table says how often each
-change was found. A repetition takes two to three minutes on 2 cores for times, ten seconds for the rest.
+Each session measures the changed networks of `networks.py` anew with `ampbench ab`, and a table says how often each
+change was found. A session takes five minutes on 2 cores for times, ten seconds for the rest.
 """
 
 import json
@@ -20,14 +20,20 @@ CHANGES = {
 """The networks: what their change is to be found in, and in which precision."""
 
 
-def main(only: str, repetitions: int, results: str) -> None:
+BATCHES = "32,64,96,128"
+"""Four repetitions of each change of time in a session: starting servers costs as much for one as for many."""
+
+
+def main(only: str, sessions: int, results: str) -> None:
     """Print how often each change of the kinds `only` was found, and how large."""
     names = [name for name, (kind, _) in CHANGES.items() if kind in only.split(",")]
     sizes: dict[str, list[float]] = {name: [] for name in names}
-    for seed in range(repetitions):
+    counts = dict.fromkeys(names, 0)
+    for seed in range(sessions):
         for finding in measure(seed, only, names, results):
             name = finding["workload"].partition(":")[2]
-            if finding["kind"] == CHANGES[name][0]:
+            if finding["kind"] == CHANGES[name][0] and finding["verdict"] != "incomparable":
+                counts[name] += 1
                 print(seed, name, finding["verdict"], finding["reason"], file=sys.stderr, flush=True)
                 if finding["verdict"] == "regressed":
                     sizes[name].append(finding["change"])
@@ -36,7 +42,7 @@ def main(only: str, repetitions: int, results: str) -> None:
         kind, precision = CHANGES[name]
         seen = sorted(found) or [float("nan")]
         size = f"{seen[len(seen) // 2]:+.1%} ({seen[0]:+.1%} to {seen[-1]:+.1%})"
-        print(f"| {name}, {precision} | {kind} | {size} | {len(found)} of {repetitions} |")
+        print(f"| {name}, {precision} | {kind} | {size} | {len(found)} of {counts[name]} |")
 
 
 def measure(seed: int, only: str, names: list[str], results: str) -> list[dict]:
@@ -46,7 +52,7 @@ def measure(seed: int, only: str, names: list[str], results: str) -> list[dict]:
         sys.executable, "-m", "ampbench", "ab", *(f"{NETWORKS}:{name}" for name in names),
         "--baseline", "changed=0", "--candidate", "changed=1", "-k", cases, "--phase", "inference",
         "--threads", "1", "--seed", str(seed), "--only", only, "--results", results, "--json",
-        "--min-run-time", "0.1",
+        *(["--sweep", f"batch={BATCHES}", "--min-run-time", "0.2"] if only == "time" else []),
     ]  # fmt: skip
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode not in (0, 3):

@@ -42,19 +42,19 @@ class Stack(nn.Module):
         return x
 
 
-def extra_layer(changed: int = 0) -> tuple[nn.Module, torch.Tensor]:
+def extra_layer(changed: int = 0, batch: int = BATCH) -> tuple[nn.Module, torch.Tensor]:
     """One linear layer more in twenty."""
-    return Stack(20 + changed, NARROW), torch.randn(BATCH, NARROW)
+    return Stack(20 + changed, NARROW), torch.randn(batch, NARROW)
 
 
-def autocast_off(changed: int = 0) -> tuple[nn.Module, torch.Tensor]:
+def autocast_off(changed: int = 0, batch: int = BATCH) -> tuple[nn.Module, torch.Tensor]:
     """Autocast switched off around one of ten layers; says nothing in a precision without autocast."""
-    return Stack(10, NARROW, plain=changed), torch.randn(BATCH, NARROW)
+    return Stack(10, NARROW, plain=changed), torch.randn(batch, NARROW)
 
 
-def fp32_fallback(changed: int = 0) -> tuple[nn.Module, torch.Tensor]:
+def fp32_fallback(changed: int = 0, batch: int = BATCH) -> tuple[nn.Module, torch.Tensor]:
     """One of sixteen layers computed in fp32 without a word; says nothing in fp32."""
-    return Stack(16, NARROW, wide=changed), torch.randn(BATCH, NARROW)
+    return Stack(16, NARROW, wide=changed), torch.randn(batch, NARROW)
 
 
 class Doubling(nn.Module):
