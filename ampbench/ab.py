@@ -39,7 +39,7 @@ BUILD_SECONDS = 0.04
 """What a build costs beside a step of any length: making it, warming up, and `TIMING_SECONDS`."""
 TIMING_SECONDS = 0.025
 """How long a build is timed: shorter than most disturbances, so that the lanes of a case share them."""
-FEWEST_BUILDS, MOST_BUILDS = 4, 12
+FEWEST_BUILDS, MOST_BUILDS = 6, 12
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

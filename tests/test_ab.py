@@ -213,7 +213,7 @@ def test_the_fewer_cases_the_more_builds_each_has(servers: Servers) -> None:
     with ab.prepare(MLP, SETTINGS, *arms) as few, ab.prepare(many, SETTINGS, *arms) as crowd:
         builds = [ab.timed_for(each).candidate.settings.builds for each in (few, crowd)]
         longer = ab.timed_for(crowd, 0.2).candidate.settings
-    assert builds == [12, 4]
+    assert builds == [12, 6]
     assert (longer.builds, longer.min_run_seconds) == (8, 0.2)
 
 

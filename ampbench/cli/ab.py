@@ -59,7 +59,11 @@ Blocks = Annotated[
 ]
 BlockTime = Annotated[
     float | None,
-    typer.Option("--min-run-time", metavar="SECONDS", help="Timing per case, arm and block. Default: 0.1 to 0.3."),
+    typer.Option(
+        "--min-run-time",
+        metavar="SECONDS",
+        help="Timing per case, arm and block. Default: 0.15 to 0.3, the fewer the cases the more.",
+    ),
 ]
 Gate = Annotated[bool, typer.Option("--gate", help="Judge as ampbench gate does, with its exit codes.")]
 
