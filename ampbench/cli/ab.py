@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from ampbench.verdicts import Comparison
 
 FAILED, INTERRUPTED = 3, 130
-BUILDS, MOST_BLOCKS, CONTROL_BLOCKS = 4, 32, 16
+MOST_BLOCKS, CONTROL_BLOCKS = 32, 16
 DEFAULTS = Settings()
 ARM = "A Python, git:REF, NAME=VALUE or here; repeat to combine."
 
@@ -131,7 +131,7 @@ def command(
     )  # fmt: skip
     count = blocks or (CONTROL_BLOCKS if control else MOST_BLOCKS)
     run_time = DEFAULTS.min_run_seconds if min_run_time is None else min_run_time
-    settings = make_settings(count, BUILDS, run_time, max_time, timeout, memory_limit, threads, seed)
+    settings = make_settings(count, DEFAULTS.builds, run_time, max_time, timeout, memory_limit, threads, seed)
 
     from ampbench import ab
     from ampbench.cli.progress import block_progress

@@ -2,6 +2,8 @@ import math
 from dataclasses import replace
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from ampbench.compare import compare
 from ampbench.records.measurements import Failure, Skip
@@ -44,6 +46,18 @@ def test_memory_is_exact_on_one_environment_and_has_a_tolerance_between_two(afte
     assert found.verdict is verdict
     assert found.change == pytest.approx(after / 1e6 - 1)
     assert found.low == found.high == found.change
+
+
+MIRRORED = {Verdict.REGRESSED: Verdict.IMPROVED, Verdict.IMPROVED: Verdict.REGRESSED}
+
+
+@given(st.floats(1e-5, 1e-1), st.floats(1e-5, 1e-1), st.floats(0, 0.5))
+def test_swapped_sides_mirror_every_verdict_on_errors_and_bytes(one, other, threshold):
+    ours, theirs = (make_run(TIMES, output_rel_l2=each, peak_bytes=round(each * 1e9)) for each in (one, other))
+    for metric in ("output_rel_l2", "peak_memory_bytes"):
+        there = finding(metric, ours, theirs, lambda metric, case: threshold).verdict
+        back = finding(metric, theirs, ours, lambda metric, case: threshold).verdict
+        assert back is MIRRORED.get(there, there)
 
 
 def test_a_threshold_that_is_given_takes_the_place_of_the_default():
