@@ -21,7 +21,16 @@ from ampbench.records.environments import Environment
 from ampbench.records.requests import Description
 from ampbench.records.runs import Arm, Footer, Selection, Settings
 from ampbench.running import session
-from ampbench.running.arms import CASE_SETTINGS, ArmRequest, Checkout, checked_out, selection_of, settings_of, source_in
+from ampbench.running.arms import (
+    CASE_SETTINGS,
+    ArmRequest,
+    Checkout,
+    checked_out,
+    repository_paths,
+    selection_of,
+    settings_of,
+    source_in,
+)
 from ampbench.running.blocks import BlockSession, Lane, Look, Stage
 from ampbench.running.channel import OpenChannel, ServerChannel
 from ampbench.running.environment import ask_environment
@@ -95,8 +104,9 @@ def prepare(
         for option, request in requests.items():
             _check_settings(option, request, selection)
         checkouts = {option: stack.enter_context(checked_out(option, one)) for option, one in requests.items()}
+        here = repository_paths() if any(checkouts.values()) else []
         arms = [
-            _prepared_arm(option, request, checkouts[option], selection, settings)
+            _prepared_arm(option, request, checkouts[option], here, selection, settings)
             for option, request in requests.items()
         ]
         yield PreparedComparison(baseline=arms[0], candidate=arms[1], pairs=_pairs(*arms))
@@ -198,7 +208,12 @@ def _check_settings(option: str, request: ArmRequest, selection: Selection) -> N
 
 
 def _prepared_arm(
-    option: str, request: ArmRequest, checkout: Checkout | None, selection: Selection, settings: Settings
+    option: str,
+    request: ArmRequest,
+    checkout: Checkout | None,
+    here: list[Path],
+    selection: Selection,
+    settings: Settings,
 ) -> PreparedArm:
     own, settings = selection_of(request, selection), settings_of(request, settings)
     sources = check_selection(own)
@@ -208,7 +223,7 @@ def _prepared_arm(
 
     def open_channel() -> ServerChannel:
         return ServerChannel(
-            request.python, preload, request.variables, checkout.paths if checkout else (), _folder(checkout)
+            request.python, preload, request.variables, checkout.paths if checkout else here, _folder(checkout)
         )
 
     try:

@@ -7,7 +7,14 @@ from pathlib import Path
 
 from ampbench import stats
 from ampbench.comparing.environments import EnvironmentDifferences
-from ampbench.comparing.exact import MEMORY, ThresholdOf, accuracy_findings, memory_finding, outcome_finding
+from ampbench.comparing.exact import (
+    MEMORY,
+    ThresholdOf,
+    accuracy_findings,
+    memory_finding,
+    other_numbers,
+    outcome_finding,
+)
 from ampbench.comparing.pairing import arm_settings, pair_cases
 from ampbench.comparing.runs import MeasuredRun
 from ampbench.comparing.times import TIME, time_findings
@@ -69,6 +76,7 @@ def of_cases(comparison: Comparison, keyword: str) -> Comparison:
         means=precision_means(findings),
         only_baseline=[case_id for case_id in comparison.only_baseline if matches(keyword, case_id)],
         only_candidate=[case_id for case_id in comparison.only_candidate if matches(keyword, case_id)],
+        other_numbers=[case_id for case_id in comparison.other_numbers if matches(keyword, case_id)],
     )
 
 
@@ -112,16 +120,19 @@ def _compare(baseline: MeasuredRun, candidate: MeasuredRun, threshold_of: Thresh
     differences = EnvironmentDifferences(*headers, devices=devices, settings=settings)
     interleaved = _one_session(baseline.stored, candidate.stored)
     findings: list[Finding] = []
-    measured = []
+    measured, exact = [], []
     for pair in paired.pairs:
-        outcome = outcome_finding(pair, baseline.outcome(pair.baseline_id), candidate.outcome(pair.candidate_id))
+        before, after = baseline.outcome(pair.baseline_id), candidate.outcome(pair.candidate_id)
+        outcome = outcome_finding(pair, before, after)
         if outcome is None:
             measured.append(pair)
         else:
             findings.append(outcome)
+        if outcome is None or (outcome.verdict is Verdict.IMPROVED and before.timed):
+            exact.append(pair)  # a baseline that failed late hides no regression of what it had counted by then
     times, control = time_findings(measured, baseline, candidate, differences, interleaved, threshold_of)
     findings += times
-    for pair in measured:
+    for pair in exact:
         same = differences.same(pair.baseline.device)
         memory = memory_finding(pair, baseline, candidate, same, threshold_of)
         if memory is not None:
@@ -138,6 +149,7 @@ def _compare(baseline: MeasuredRun, candidate: MeasuredRun, threshold_of: Thresh
         means=precision_means(findings),
         only_baseline=paired.only_baseline,
         only_candidate=paired.only_candidate,
+        other_numbers=[p.baseline_id for p in paired.pairs if other_numbers(p, baseline, candidate)],
         notes=_notes(baseline.stored, candidate.stored, interleaved),
     )
 

@@ -9,7 +9,7 @@ from datetime import datetime
 import numpy as np
 
 from ampbench import stats
-from ampbench.deciding import ALPHA, LOOKS, POWER
+from ampbench.deciding import ALPHA, FAMILY_ALPHA, LOOKS, POWER
 from ampbench.records.measurements import Round
 from ampbench.verdicts import Code, Comparison, Finding, Verdict
 
@@ -38,9 +38,10 @@ class SelfComparison:
     """What comparing an arm with itself said.
 
     `alarms` are the cases that seemed to differ after all, confirmed, `suspected` those whose change fresh blocks did
-    not confirm, `unfit` those that a busy machine left without a verdict, `unchanged` those proven to be.
-    `highest_rate` is the upper end of the 95 % Wilson interval of false alarms per case. `spreads` are the standard
-    errors of the log ratio of one block by case id.
+    not confirm, `unfit` those that a busy machine left without a verdict, `unchanged` those proven to be. `able` counts
+    those with blocks enough to raise an alarm at all, given how many cases there are, and `highest_rate` is the upper
+    end of the 95 % Wilson interval of false alarms per such case. `spreads` are the standard errors of the log ratio of
+    one block by case id.
     """
 
     cases: int
@@ -49,6 +50,7 @@ class SelfComparison:
     suspected: Sequence[Finding]
     unfit: Sequence[Finding]
     unchanged: Sequence[Finding]
+    able: int
     highest_rate: float
     spreads: dict[str, float]
     detectable: Sequence[Detectable]
@@ -58,7 +60,8 @@ def judge_self(comparison: Comparison, rounds: Sequence[Round]) -> SelfCompariso
     """Return what `comparison`, of an arm with itself, says; `rounds` are those of one side."""
     times = [finding for finding in comparison.findings if finding.kind == "time"]
     alarms = [one for one in times if one.verdict in (Verdict.REGRESSED, Verdict.IMPROVED)]
-    decided = [one for one in times if one.code is not Code.UNFIT_MACHINE and one.blocks]
+    level = min(ALPHA, FAMILY_ALPHA / max(len(times), 1)) / len(LOOKS)
+    able = [one for one in times if one.code is not Code.UNFIT_MACHINE and 0.5**one.blocks <= level]
     spreads = {
         one.case.case_id: one.details["standard_error"] * math.sqrt(one.blocks)
         for one in times
@@ -73,7 +76,8 @@ def judge_self(comparison: Comparison, rounds: Sequence[Round]) -> SelfCompariso
         suspected=[one for one in times if one.code in (Code.NOT_CONFIRMED, Code.UNCONFIRMED)],
         unfit=[one for one in times if one.code is Code.UNFIT_MACHINE],
         unchanged=[one for one in times if one.verdict is Verdict.UNCHANGED],
-        highest_rate=stats.wilson_interval(len(alarms), len(decided))[1] if decided else math.nan,
+        able=len(able),
+        highest_rate=stats.wilson_interval(len(alarms), len(able))[1] if able else math.nan,
         spreads=spreads,
         detectable=[_detectable(list(spreads.values()), blocks, seconds, threshold) for blocks in DECIDING_LOOKS]
         if spreads

@@ -20,7 +20,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from scipy.special import stdtr, stdtrit
+from scipy.special import bdtrc, stdtr, stdtrit
 
 from ampbench import stats
 from ampbench.stats import Booleans, Floats, Integers
@@ -47,6 +47,12 @@ SLOW = 1.25
 LARGEST_SHARE_OF_ROUNDS_APART = 0.25
 """Slow rounds of a stored run are set apart if they are no more than this; two of four may well be the rule."""
 MINIMUM_ROUNDS = 3
+
+SLOW_SHARE = 0.15
+"""The share of an arm's blocks that may be slow without a verdict changing (the project's rule for outliers)."""
+LOPSIDED_ALPHA = 0.05
+"""Where outliers on one side outnumber those on the other by more than that share explains, at this one-sided p, a
+cell is not proven unchanged: half of the blocks slow in one arm alone is a change, whatever the others say."""
 
 EFFICIENCY = 3 / math.pi
 """The variance of a mean over that of the Hodges-Lehmann estimate, for normal noise (Hodges and Lehmann, 1956)."""
@@ -129,7 +135,8 @@ def decide_interleaved(blocks: Blocks, thresholds: Floats, looks: int = 4, confi
         confirmable, confirmed = np.zeros(len(changed), np.bool_), changed
     few = 0.5**main.counts > EQUIVALENCE_ALPHA / looks
     evidence = _Evidence(main.baseline, main.candidate)
-    unchanged = (main.bounds[0] > -margin) & (main.bounds[1] < margin) & (evidence.slow_p > SLOW_ALPHA)
+    unchanged = (main.bounds[0] > -margin) & (main.bounds[1] < margin)
+    unchanged &= (evidence.slow_p > SLOW_ALPHA) & ~main.lopsided
     codes = np.select(
         [invalid, few, confirmed, changed & confirmable, changed, unchanged],
         [Code.INVALID, Code.TOO_FEW_BLOCKS, Code.BEYOND_THRESHOLD, Code.NOT_CONFIRMED, Code.UNCONFIRMED,
@@ -270,7 +277,13 @@ class _Paired:
         self.baseline, self.candidate = np.where(whole, baseline, np.nan), np.where(whole, candidate, np.nan)
         self.counts: Integers = np.sum(whole, axis=1)
         differences = np.log(self.candidate) - np.log(self.baseline)
-        differences = np.where(stats.outlying(differences, math.log(SLOW)), np.nan, differences)
+        apart = stats.outlying(differences, math.log(SLOW))
+        excess = np.abs(np.sum(apart & (differences > 0), axis=1) - np.sum(apart & (differences < 0), axis=1))
+        # P(X >= excess), X binomial: too many outliers on one side to be those that either arm may have
+        self.lopsided: Booleans = (excess > 0) & (
+            bdtrc(np.maximum(excess - 1, 0), np.maximum(self.counts, 1), SLOW_SHARE) <= LOPSIDED_ALPHA
+        )
+        differences = np.where(apart, np.nan, differences)
         found = stats.signed_ranks(differences, (EQUIVALENCE_ALPHA / looks, 0.025))
         self.p_worse, self.p_better, self.estimates = found.p_above, found.p_below, found.estimates
         self.bounds = (found.lows[0], found.highs[0])

@@ -16,6 +16,9 @@ REGRESSED = 1
 CASE_FAILED = 3
 NOTHING_COMPARABLE = 4
 
+ERROR = "output_rel_l2"
+"""The metric that an ignore must cover to leave out a case's other weights."""
+
 NAMED = 3
 """So many cases are named in a sentence; the comparison has them all."""
 
@@ -275,12 +278,7 @@ def _with_other_weights(comparison: Comparison, policy: Policy) -> tuple[str, ..
 
     They were other mathematics, so that their times and bytes say little about a regression.
     """
-    found = {
-        one.case.case_id
-        for one in comparison.findings
-        if one.code is Code.OTHER_WEIGHTS and policy.ignore_of(one.metric, one.case.case_id) is None
-    }
-    return tuple(sorted(found))
+    return tuple(sorted(name for name in comparison.other_numbers if policy.ignore_of(ERROR, name) is None))
 
 
 def _order(finding: Finding) -> tuple[int, float, str, str, str]:

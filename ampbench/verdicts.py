@@ -146,7 +146,8 @@ class Comparison:
     """Two runs compared: `findings` sorted by what matters, `differences` of the environments, controls, means.
 
     `interleaved` tells whether both runs were measured in the same blocks (`ampbench ab`) or one after the other.
-    `only_baseline` and `only_candidate` are the ids of cases that the other side does not have.
+    `only_baseline` and `only_candidate` are the ids of cases that the other side does not have, `other_numbers` of
+    those that have other weights, inputs or another version of the workload there.
     """
 
     baseline: Side
@@ -158,4 +159,5 @@ class Comparison:
     means: Sequence[PrecisionMean]
     only_baseline: Sequence[str] = ()
     only_candidate: Sequence[str] = ()
+    other_numbers: Sequence[str] = ()
     notes: Sequence[str] = ()

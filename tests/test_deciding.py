@@ -357,3 +357,19 @@ def test_stored_rounds_that_never_vary_are_not_taken_for_a_change_where_there_is
 def test_a_stored_regression_says_nothing_of_blocks_needed():
     found = decide_stored(quiet(blocks=10), 2 * quiet(blocks=10, seed=1), np.array([0.02]), [])[0]
     assert (found.detectable_change, found.blocks_needed) == (None, None)
+
+
+@pytest.mark.parametrize(
+    ("slow", "blocks", "factor"), [(8, 16, 1.5), (16, 32, 1.5), (8, 16, 2), (6, 16, 2), (9, 32, 3)]
+)
+def test_a_change_of_many_blocks_of_one_arm_is_not_proven_to_be_none(slow, blocks, factor):
+    baseline, candidate = quiet(blocks=blocks), quiet(seed=1, blocks=blocks)
+    candidate[0, :slow] *= factor
+    for one, other in ((baseline, candidate), (candidate, baseline)):
+        assert decide(one, other).verdict is not Verdict.UNCHANGED
+
+
+def test_a_few_slow_blocks_of_one_arm_do_not_hide_that_nothing_changed():
+    baseline, candidate = quiet(), quiet(seed=1)
+    candidate[0, :5] *= 2
+    assert decide(baseline, candidate).verdict is Verdict.UNCHANGED

@@ -60,6 +60,7 @@ def compared(*findings: Finding, **changes: Any) -> Comparison:
         "control": QUIET,
         "findings": findings,
         "means": [],
+        "other_numbers": [one.case.case_id for one in findings if one.code is Code.OTHER_WEIGHTS],
     }
     return Comparison(**fields | changes)
 

@@ -1,6 +1,7 @@
 """`ampbench ab`: two environments, commits or settings, measured in turns; and the machine against itself."""
 
 import shlex
+import signal
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -36,7 +37,7 @@ from ampbench.cli.options import (
     chosen_format,
 )
 from ampbench.cli.selecting import make_selection, make_settings
-from ampbench.errors import UsageError
+from ampbench.errors import AmpbenchError, UsageError
 from ampbench.records.runs import Settings
 
 if TYPE_CHECKING:
@@ -122,9 +123,9 @@ def command(
     from ampbench import store
     from ampbench.cli.gate import read_flags_policy
 
-    rules = read_flags_policy(policy, only, anchor, threshold, max_inconclusive, strict)
+    rules = read_flags_policy(policy, only, anchor, threshold, max_inconclusive, strict, found=gate)
     if gate and rules.anchor:
-        store.find_run(rules.anchor, results)  # refused before anything is measured
+        store.read_run(store.find_run(rules.anchor, results))  # refused before anything is measured
     selection = make_selection(
         [*(names or []), *(workload or [])], precision, device, phase, path, memory_format, keyword, preset, set_,
         sweep, scaler,
@@ -146,6 +147,7 @@ def command(
         kinds=kinds, control=not control, blocks=count, max_seconds=settings.max_seconds, to_the_end=control,
         threshold_of=rules.threshold_of,
     )  # fmt: skip
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # a cancelled job leaves no worktree behind either
     with ab.prepare(selection, settings, *arms) as prepared, block_progress() as watch:
         files = ab.measure(
             ab.timed_for(prepared, min_run_time), plan, results, label, ["ampbench", *sys.argv[1:]], watch
@@ -190,14 +192,17 @@ def _reported(
         print_control(comparison, read_run(baseline), format)
         code = 0
     elif gate:
-        code = report_gate(
-            comparison, policy, _against_anchor(policy, candidate, results), failed_cases(stored), format
-        )
+        try:
+            anchor = _against_anchor(policy, candidate, results)
+        except AmpbenchError:  # what was measured is shown all the same
+            print_comparison(comparison, format, every)
+            raise
+        code = report_gate(comparison, policy, anchor, failed_cases(stored), format)
     else:
         print_comparison(narrowed(comparison, "", [Kind(kind) for kind in policy.only]), format, every)
         code = FAILED if failed_cases(stored) else 0
     where = "" if results == DEFAULT_RESULTS else f" --results {shlex.quote(str(results))}"
-    again = f"ampbench compare {baseline.stem} {candidate.stem}{where}"
+    again = f"ampbench {'gate' if gate else 'compare'} {baseline.stem} {candidate.stem}{where}"
     print(f"{ended}: both arms are stored; {again} shows this again", file=sys.stderr)
     return INTERRUPTED if ended == "interrupted" else code
 

@@ -54,7 +54,9 @@ def sentences(found: SelfComparison) -> list[str]:
     """Return what an arm compared with itself said, in sentences."""
     counted = f"{found.cases} {'case' if found.cases == 1 else 'cases'}"
     said = [f"one arm against itself: {counted}, {found.blocks} blocks"]
-    rate = f" (95 %: at most {percent(found.highest_rate)} of cases, Wilson)" if found.cases > len(found.unfit) else ""
+    rate = f" (95 %: at most {percent(found.highest_rate)} of the {found.able} that could raise one, Wilson)"
+    if not found.able:
+        rate = ": with so few blocks, and so many cases judged together, there could be none"
     said.append(f"false alarms: {len(found.alarms)} of {counted}{rate}")
     said += [f"  {one.case.case_id}: {one.reason}" for one in found.alarms]
     if found.suspected:
@@ -80,6 +82,7 @@ def document(found: SelfComparison) -> dict[str, Any]:
         "suspected": ids(found.suspected),
         "unfit": ids(found.unfit),
         "unchanged": ids(found.unchanged),
+        "able": found.able,
         "highest_rate": tables.plain(found.highest_rate),
         "spreads": found.spreads,
         "detectable": [dataclasses.asdict(one) for one in found.detectable],

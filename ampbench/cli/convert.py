@@ -81,8 +81,6 @@ def _known(name: str) -> "Format":
 
     markdown = Format(
         name="markdown",
-        suffix=".md",
-        summary="Markdown, as in `ampbench show --format markdown`.",
         of_run=_markdown,
         of_comparison=_comparison_markdown,
         numbers_only=False,

@@ -88,8 +88,9 @@ def read_flags_policy(
     threshold: str = "",
     max_inconclusive: float | None = None,
     strict: bool | None = None,
+    found: bool = True,
 ) -> "Policy":
-    """Return the policy in `file`, else in ampbench-gate.toml of the current folder, else the default one.
+    """Return the policy in `file`, else (if `found`) in ampbench-gate.toml of the current folder, else the default one.
 
     What flags say wins over the file. Raises `UsageError` for what cannot be meant.
     """
@@ -98,7 +99,7 @@ def read_flags_policy(
     from ampbench.policy import FILE_NAME, Policy, check_kinds, parse_percent, read_policy
 
     path = Path(file or FILE_NAME)
-    policy = read_policy(path) if file or path.is_file() else Policy()
+    policy = read_policy(path) if file or (found and path.is_file()) else Policy()
     changes: dict[str, Any] = {}
     if only:
         changes["only"] = check_kinds(name.strip() for name in only.split(","))

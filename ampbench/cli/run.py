@@ -133,6 +133,8 @@ def command(
                 stack.enter_context(writer)
                 if resumed.cut:
                     print(f"{file}: its last line was cut off and is left out", file=sys.stderr)
+            if resumed.header.arm is not None:
+                raise UsageError(f"run {resumed.header.run} is an arm of ampbench ab, which measures both anew")
             selection = resumed.header.selection
             settings = dataclasses.replace(resumed.header.settings, max_seconds=settings.max_seconds)
         prepared = stack.enter_context(session.prepare(selection, settings, resumed))

@@ -27,7 +27,19 @@ _INSTALLATION = MappingProxyType(
     }
 )
 _INEXACT = frozenset(
-    {"torch", "torch build", "torchvision", "CUDA", "cuDNN", "XPU runtime", "CPU", "number of threads", "ampbench"}
+    {
+        "torch",
+        "torch build",
+        "torchvision",
+        "CUDA",
+        "cuDNN",
+        "XPU runtime",
+        "CPU",
+        "CPU instructions",
+        "compiler",
+        "number of threads",
+        "ampbench",
+    }
 )
 """What may change the order in which torch sums, what it allocates, or how ampbench counts both; beside devices and
 environment variables."""
@@ -61,6 +73,7 @@ class EnvironmentDifferences:
         self._compare("number of threads", before.threads, after.threads, matters=not on_purpose)
         for name, field in _INSTALLATION.items():
             self._compare(name, getattr(before, field), getattr(after, field))
+        self._compare("CPU instructions", " ".join(before.cpu_flags), " ".join(after.cpu_flags))
         if before.torch_version == after.torch_version:
             self._compare("torch build", before.torch_commit, after.torch_commit)
         self._compare("ampbench", _ampbench(baseline), _ampbench(candidate))

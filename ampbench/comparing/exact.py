@@ -4,7 +4,7 @@ import math
 from collections.abc import Callable
 
 from ampbench.comparing.pairing import Pair
-from ampbench.comparing.runs import FAILED, OK, MeasuredRun, Outcome
+from ampbench.comparing.runs import FAILED, OK, SKIPPED, MeasuredRun, Outcome
 from ampbench.comparing.wording import limit, percent
 from ampbench.metrics import COLUMNS, GATED
 from ampbench.records.cases import Case
@@ -40,8 +40,8 @@ _NOUNS = {
 def outcome_finding(pair: Pair, before: Outcome, after: Outcome) -> Finding | None:
     """Return what the outcomes say; None where the case is ok on both sides.
 
-    A case that was ok and is skipped is `NOT_MEASURED`, so that a gate sees it go; others that cannot be compared are
-    `NOT_RUN`.
+    A case that was ok, or would have been measured, and is skipped is `NOT_MEASURED`, so that a gate sees it go; others
+    that cannot be compared are `NOT_RUN`.
     """
     if before.name == after.name == OK:
         return None
@@ -50,6 +50,8 @@ def outcome_finding(pair: Pair, before: Outcome, after: Outcome) -> Finding | No
         verdict, code, reason = Verdict.REGRESSED, Code.OUTCOME_CHANGED, f"was ok and failed: {after.reason}"
     elif before.name == FAILED and after.name == OK:
         verdict, code, reason = Verdict.IMPROVED, Code.OUTCOME_CHANGED, f"failed and is ok now; before: {before.reason}"
+    elif before.pending and after.name == SKIPPED and not after.pending:
+        code, reason = Code.NOT_MEASURED, f"runs in the baseline and is skipped: {after.reason}"
     elif before.name == OK:
         code, reason = Code.NOT_MEASURED, f"was ok and is skipped: {after.reason}"
     elif before == after:
@@ -194,10 +196,10 @@ def _became_undefined(
     count, what = _NONFINITE[metric]
     worse = values[1] is None
     elements = getattr(after if worse else before, count) or 0
-    if not elements:
+    if not elements and metric != "param_rel_l2":
         return None
     label, written = COLUMNS[metric].label, format_quantity(values[0 if worse else 1], COLUMNS[metric].unit)
-    broken = f"{elements:,} {what} elements that are not finite"
+    broken = f"{elements:,} {what} elements that are not finite" if elements else "parameters that are not finite"
     return Finding(
         case=case,
         metric=metric,
@@ -245,6 +247,6 @@ def _floor(metric: str, divergence: Divergence | None) -> float:
     """Return the number below which an error is not worth comparing with: of a count one, of a share its own floor."""
     if metric == "output_nonfinite":
         return 1.0
-    if metric == "grad_flushed_share":
+    if metric != "output_rel_l2":
         return GATED[metric].floor
     return (divergence.output_floor_rel_l2 if divergence is not None else None) or 0.0

@@ -24,10 +24,12 @@ class Role(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """Whether a case is ok, failed or skipped, and why."""
+    """Whether a case is ok, failed or skipped, and why; `pending`: only not reached. `timed`: it has rounds."""
 
     name: str
     reason: str = ""
+    pending: bool = False
+    timed: bool = False
 
 
 @dataclass(slots=True)
@@ -151,13 +153,13 @@ class MeasuredRun:
         """Return what became of a case, as `ampbench.load` tells it."""
         failure = self.stored.failures.get(case_id)
         if failure is not None:
-            return Outcome(FAILED, f"{failure.cause}: {failure.message}")
+            return Outcome(FAILED, f"{failure.cause}: {failure.message}", timed=case_id in self.seconds)
         if case_id in self._columns.differing:
             return Outcome(FAILED, "its weights differ between rounds")
         if case_id in self.seconds:
             return Outcome(OK)
         skip = self.stored.skips.get(case_id)
-        return Outcome(SKIPPED, skip.reason if skip else "it was not reached before the run ended")
+        return Outcome(SKIPPED, skip.reason if skip else "it was not reached before the run ended", pending=not skip)
 
 
 def grid(

@@ -19,9 +19,8 @@ from ampbench.units import format_rate
 from ampbench.verdicts import Code, ControlVerdict, Finding, Verdict
 
 TIME = "seconds_median"
-SLOW_SHARE_ALPHA = 0.01
-"""A changed share of slow blocks is remarked upon at this two-sided p: it decides nothing, so one remark in a hundred
-unchanged cases may be idle."""
+SLOW_SHARE_CHANGE = 0.1
+"""A share of slow blocks that differs by so much between the sides is remarked upon: it must not be hidden."""
 
 _CONTROL_FIRED = "the control fired: the same code, measured twice, seemed to differ, so no time of this session counts"
 
@@ -274,9 +273,12 @@ def _remarks(
         seconds = (baseline.seconds[pair.baseline_id], candidate.seconds[pair.candidate_id])
         rates = [format_rate(item / second) for item, second in zip(items, seconds, strict=True) if item and second > 0]
         remarks.append(f"a step does {items[0]:g} → {items[1]:g} items, at {' → '.join(rates)}")
-    if decision.slow_p < SLOW_SHARE_ALPHA:
+    if abs(decision.slow_share_candidate - decision.slow_share_baseline) >= SLOW_SHARE_CHANGE:
         before, after = (f"{share:.0%}" for share in (decision.slow_share_baseline, decision.slow_share_candidate))
-        remarks.append(f"slow {what}: {before} → {after} of them (p = {decision.slow_p:.1g})".replace("%", " %"))
+        mean = "" if decision.mean_change is None else f", mean {percent(decision.mean_change, sign=True)}"
+        top = "" if decision.p90_change is None else f", 90th percentile {percent(decision.p90_change, sign=True)}"
+        slow = f"slow {what}: {before} → {after} of them (p = {decision.slow_p:.1g})".replace("%", " %")
+        remarks.append(f"{slow}{mean}{top}")
     return tuple(remarks)
 
 

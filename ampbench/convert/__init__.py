@@ -18,7 +18,7 @@ __all__ = ["FORMATS", "Format", "Selected", "select"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Format:
-    """One format: `suffix` is how its files' names usually end, `summary` says who reads it.
+    """One format, by what it can tell.
 
     A function that is None is something the format cannot tell of: `of_run` writes one run, `of_comparison` two runs
     compared, `of_series` runs in the order of time. `settings` writes what belongs beside a series, given the path of
@@ -27,8 +27,6 @@ class Format:
     """
 
     name: str
-    suffix: str
-    summary: str
     of_run: Callable[[Selected], str] | None = None
     of_comparison: Callable[[Comparison], str] | None = None
     of_series: Callable[[Sequence[Selected]], str] | None = None
@@ -42,36 +40,26 @@ FORMATS: Mapping[str, Format] = MappingProxyType(
         for one in (
             Format(
                 name="junit",
-                suffix=".xml",
-                summary="JUnit XML, as CI servers show test results.",
                 of_run=junit.run_xml,
                 of_comparison=junit.comparison_xml,
                 numbers_only=False,
             ),
             Format(
                 name="github-smaller",
-                suffix=".json",
-                summary="github-action-benchmark, tool customSmallerIsBetter.",
                 of_run=github.smaller_json,
             ),
             Format(
                 name="github-bigger",
-                suffix=".json",
-                summary="github-action-benchmark, tool customBiggerIsBetter.",
                 of_run=github.bigger_json,
             ),
-            Format(name="bencher", suffix=".json", summary="Bencher Metric Format.", of_run=bencher.run_json),
+            Format(name="bencher", of_run=bencher.run_json),
             Format(
                 name="otava",
-                suffix=".csv",
-                summary="Apache Otava: a series of runs as CSV, with its configuration beside it.",
                 of_series=otava.series_csv,
                 settings=otava.settings_yaml,
             ),
             Format(
                 name="pytest-benchmark",
-                suffix=".json",
-                summary="pytest-benchmark, for `pytest-benchmark compare`.",
                 of_run=pytest_benchmark.run_json,
             ),
         )

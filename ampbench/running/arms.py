@@ -7,7 +7,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -62,6 +62,15 @@ class Checkout:
         return self.root / path.relative_to(self.repository) if path.is_relative_to(self.repository) else path
 
 
+def repository_paths() -> list[Path]:
+    """Return what comes first when `here` imports, where it is compared with a commit of the repository it is in.
+
+    The commit's files come first in its arm, before an installed copy of the project; so must those that are there.
+    """
+    root = Path(_git("here", "rev-parse", "--show-toplevel"))
+    return Checkout(commit="", root=root, repository=root).paths
+
+
 def parse_arm(option: str, given: Sequence[str]) -> ArmRequest:
     """Return the arm that the values of `option` ("--baseline") ask for together.
 
@@ -73,7 +82,9 @@ def parse_arm(option: str, given: Sequence[str]) -> ArmRequest:
         setting = _SETTING.fullmatch(text)
         if text.startswith("git:"):
             refs.append(text.removeprefix("git:"))
-        elif setting and "/" not in setting["name"]:
+            if not refs[-1]:
+                raise UsageError(f"{option} git: names no commit: say git:REF, as in git:main")
+        elif setting:
             if setting["name"] in settings:
                 raise UsageError(f"{option}: {setting['name']} is given twice")
             settings[setting["name"]] = setting["value"]
@@ -149,8 +160,9 @@ def checked_out(option: str, arm: ArmRequest) -> Iterator[Checkout | None]:
         _git(option, "-c", "core.hooksPath=/dev/null", "worktree", "add", "--detach", "--quiet", str(root), commit)
         yield Checkout(commit=commit, root=root, repository=repository)
     finally:
+        with suppress(UsageError):  # where it could not be added there is none to remove
+            _git(option, "worktree", "remove", "--force", str(root))
         shutil.rmtree(folder, ignore_errors=True)
-        _git(option, "worktree", "prune")
 
 
 def _interpreter(option: str, text: str) -> str:
@@ -180,6 +192,8 @@ def _git(option: str, *arguments: str) -> str:
         done = subprocess.run(["git", *arguments], capture_output=True, text=True, timeout=_GIT_SECONDS, check=False)
     except OSError as error:
         raise UsageError(f"{option} git:REF needs git, which cannot be started: {error.strerror}") from None
+    except subprocess.TimeoutExpired:
+        raise UsageError(f"{option}: git {arguments[0]} took longer than {_GIT_SECONDS:.0f} s") from None
     if done.returncode:
         said = (done.stderr.strip().splitlines() or ["no reason given"])[-1]
         raise UsageError(f"{option}: git {arguments[0]} failed: {said}")

@@ -136,7 +136,7 @@ class BlockSession:
         """Measure a round of what failed in one arm before the other had one, so that the other is seen to run."""
         for arm, other in ((self._lanes[0], self._lanes[-1]), (self._lanes[-1], self._lanes[0])):
             pairs = [pair for pair, name in self._failed.items() if name == other.name and pair not in self._timed]
-            if pairs and self._left() > 0:
+            if pairs:
                 self._measure_block(pairs, [arm])
 
     def _measure_passes(self, lane: Lane) -> None:
@@ -185,8 +185,12 @@ class BlockSession:
         self._timed.add(pair)
 
     def _store(self, lane: Lane, pair: str, entry: Entry) -> None:
-        """Store `entry`; a pair that failed, or that the worker cannot run, is not measured again."""
-        lane.write(entry)
+        """Store `entry`; a pair that failed, or that the worker cannot run, is not measured again.
+
+        The control's failure is told and not stored: it is the baseline once more, whose own rounds stay what they are.
+        """
+        if not (lane.control and isinstance(entry, Failure)):
+            lane.write(entry)
         if isinstance(entry, Failure | Skip):
             self._open = [each for each in self._open if each != pair]
             self._failed[pair] = lane.name

@@ -71,15 +71,19 @@ class ServerChannel:
     ):
         arguments = [argument for module in preload for argument in ("--preload", module)]
         self._errors: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115 - lives as long as the process
-        self._process = subprocess.Popen(
-            [python, "-P", "-m", "ampbench.worker.server", *arguments],  # -P: a random.py here is not the library's
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=self._errors,
-            start_new_session=True,  # Ctrl-C in the terminal is for the driver alone
-            env=server_environment(os.environ, variables, paths),
-            cwd=folder,
-        )
+        try:
+            self._process = subprocess.Popen(
+                [python, "-P", "-m", "ampbench.worker.server", *arguments],  # -P: a random.py here is not the library's
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=self._errors,
+                start_new_session=True,  # Ctrl-C in the terminal is for the driver alone
+                env=server_environment(os.environ, variables, paths),
+                cwd=folder,
+            )
+        except OSError as error:
+            self._errors.close()
+            raise NothingToRunError(f"no worker could start with {python}: {error.strerror}") from None
         try:
             if self._line(START_SECONDS) != b"ready\n":
                 raise NothingToRunError(f"no worker could start with {python}: {self._last_words()}")

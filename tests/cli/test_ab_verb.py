@@ -10,7 +10,9 @@ import pytest
 
 from ampbench.cli.control import sentences
 from ampbench.control import judge_self
+from ampbench.records.runs import Arm
 from tests.running.test_arms import git
+from tests.stored_runs import make_case, write_run
 from tests.test_control import against_itself
 
 Run = Callable[..., Any]
@@ -56,7 +58,7 @@ def test_what_cannot_be_meant_is_one_line_and_stores_nothing(
 
 def test_what_an_arm_against_itself_says_names_rate_and_effects() -> None:
     said = "\n".join(sentences(judge_self(against_itself(), [])))
-    assert "false alarms: 0 of 2 cases (95 %: at most 66 % of cases, Wilson)" in said
+    assert "false alarms: 0 of 2 cases (95 %: at most 66 % of the 2 that could raise one, Wilson)" in said
     assert "proven unchanged: 2 of 2 cases" in said
     alarmed = "\n".join(sentences(judge_self(against_itself(factor=1.1), [])))
     assert "false alarms: 1 of 2 cases" in alarmed
@@ -136,3 +138,10 @@ def test_another_environment_variable_of_no_effect_is_no_change(ampbench: Run, t
     assert found.code == 0
     assert {one["verdict"] for one in findings} <= {"unchanged", "inconclusive"}
     assert {one["verdict"] for one in findings if one["kind"] != "time"} == {"unchanged"}
+
+
+def test_an_arm_cannot_be_resumed_as_a_run(ampbench: Run, tmp_path: Path) -> None:
+    path = write_run(tmp_path / "results", [make_case()], arm=Arm(session="s", name="baseline", given=["here"]))
+    found = ampbench("run", "--resume", path.stem)
+    assert found.code == 2
+    assert "is an arm of ampbench ab" in found.err

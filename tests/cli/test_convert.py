@@ -33,7 +33,7 @@ def write(results: Path, run: str, seconds: float, *cases: Any, **header: Any) -
 def test_a_format_of_one_run_is_printed_alone_on_stdout(name: str, results: Path, ampbench: Run) -> None:
     said = ampbench("convert", "latest", "--to", name, "--results", results)
     assert said.code == 0
-    if FORMATS[name].suffix == ".json":
+    if name != "junit":
         assert json.loads(said.out)
     else:
         assert ElementTree.fromstring(said.out).tag == "testsuites"

