@@ -9,15 +9,17 @@ import subprocess
 import sys
 from pathlib import Path
 
+from ampbench.metrics import GATED
+
 NETWORKS = Path(__file__).with_name("networks.py")
 CHANGES = {
-    "extra_layer": ("time", "bf16_autocast"),
-    "autocast_off": ("time", "bf16_autocast"),
-    "fp32_fallback": ("time", "bf16_pure"),
-    "doubled_buffer": ("memory", "bf16_autocast"),
-    "half_softmax": ("accuracy", "bf16_autocast"),
+    "extra_layer": ("seconds_median", "bf16_autocast"),
+    "autocast_off": ("seconds_median", "bf16_autocast"),
+    "fp32_fallback": ("seconds_median", "bf16_pure"),
+    "doubled_buffer": ("peak_memory_bytes", "bf16_autocast"),
+    "half_softmax": ("output_rel_l2", "bf16_autocast"),
 }
-"""The networks: what their change is to be found in, and in which precision."""
+"""The networks: the metric that their change is to be found in, and in which precision."""
 
 
 BATCHES = "32,64,96,128"
@@ -26,23 +28,23 @@ BATCHES = "32,64,96,128"
 
 def main(only: str, sessions: int, results: str) -> None:
     """Print how often each change of the kinds `only` was found, and how large."""
-    names = [name for name, (kind, _) in CHANGES.items() if kind in only.split(",")]
+    names = [name for name, (metric, _) in CHANGES.items() if GATED[metric].kind in only.split(",")]
     sizes: dict[str, list[float]] = {name: [] for name in names}
     counts = dict.fromkeys(names, 0)
     for seed in range(sessions):
         for finding in measure(seed, only, names, results):
             name = finding["workload"].partition(":")[2]
-            if finding["kind"] == CHANGES[name][0] and finding["verdict"] != "incomparable":
+            if finding["metric"] == CHANGES[name][0] and finding["verdict"] != "incomparable":
                 counts[name] += 1
                 print(seed, name, finding["verdict"], finding["reason"], file=sys.stderr, flush=True)
                 if finding["verdict"] == "regressed":
                     sizes[name].append(finding["change"])
     print("| change | found in | size (median) | found |\n|---|---|---|---|")
     for name, found in sizes.items():
-        kind, precision = CHANGES[name]
+        metric, precision = CHANGES[name]
         seen = sorted(found) or [float("nan")]
         size = f"{seen[len(seen) // 2]:+.1%} ({seen[0]:+.1%} to {seen[-1]:+.1%})"
-        print(f"| {name}, {precision} | {kind} | {size} | {len(found)} of {counts[name]} |")
+        print(f"| {name}, {precision} | {metric} | {size} | {len(found)} of {counts[name]} |")
 
 
 def measure(seed: int, only: str, names: list[str], results: str) -> list[dict]:
