@@ -35,7 +35,7 @@ from ampbench.running.blocks import BlockSession, Lane, Look, Stage
 from ampbench.running.channel import OpenChannel, ServerChannel
 from ampbench.running.environment import ask_environment
 from ampbench.store import RunWriter
-from ampbench.verdicts import Code, Comparison
+from ampbench.verdicts import Code
 from ampbench.workloads.index import WORKLOADS
 
 OPEN = frozenset({Code.UNDECIDED, Code.TOO_FEW_BLOCKS, Code.UNFIT_MACHINE})
@@ -179,14 +179,10 @@ def _end(writers: Iterable[RunWriter], ended: str) -> None:
         writer.append(Footer(ended=ended, finished_at=session.now()))
 
 
-def read(baseline: Path, candidate: Path, threshold_of: ThresholdOf) -> Comparison:
-    """Return the comparison of a session's two files."""
-    return compare_files(baseline, candidate, threshold_of)
-
-
 def _look(baseline: Path, candidate: Path, plan: Plan) -> Look:
     """Return what the blocks so far decide."""
-    times = [finding for finding in read(baseline, candidate, plan.threshold_of).findings if finding.kind == "time"]
+    findings = compare_files(baseline, candidate, plan.threshold_of).findings
+    times = [finding for finding in findings if finding.kind == "time"]
     fired = {finding.case.case_id for finding in times if finding.code is Code.UNCONFIRMED}
     decided = {finding.case.case_id for finding in times if finding.code not in OPEN} - fired
     return Look(decided=set() if plan.to_the_end else decided, fired=fired)

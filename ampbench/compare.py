@@ -155,8 +155,8 @@ def _compare(baseline: MeasuredRun, candidate: MeasuredRun, threshold_of: Thresh
 
 
 def _one_session(baseline: StoredRun, candidate: StoredRun) -> bool:
-    arms = (baseline.header.arm, candidate.header.arm)
-    return None not in arms and arms[0].session == arms[1].session  # type: ignore[union-attr]
+    ours, theirs = baseline.header.arm, candidate.header.arm
+    return ours is not None and theirs is not None and ours.session == theirs.session
 
 
 def _side(stored: StoredRun) -> Side:

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from ampbench import ab
-from ampbench.compare import default_threshold
+from ampbench.compare import compare_files
 from ampbench.errors import NothingToRunError, UnknownNameError, UsageError
 from ampbench.records.environments import DeviceDescription
 from ampbench.records.measurements import Failure, Round
@@ -91,7 +91,7 @@ def session(
     stages: list[Stage] = []
     with ab.prepare(selection, SETTINGS, *arms) as prepared:
         files = ab.measure(prepared, ab.Plan(**{"kinds": ALL} | plan), results, "", ["ampbench"], stages.append)
-    return ab.read(files[0], files[1], default_threshold), files
+    return compare_files(files[0], files[1]), files
 
 
 def time_of(comparison: Comparison) -> Finding:
@@ -139,7 +139,7 @@ def test_a_threshold_decides_what_is_a_change(servers: Servers, tmp_path: Path) 
         return 0.2
 
     _, (baseline, candidate, _) = session(tmp_path, ["here"], ["FACTOR=1.1"], threshold_of=generous)
-    assert time_of(ab.read(baseline, candidate, generous)).verdict is Verdict.UNCHANGED
+    assert time_of(compare_files(baseline, candidate, generous)).verdict is Verdict.UNCHANGED
 
 
 def test_arms_that_set_a_precision_are_compared_with_each_other(servers: Servers, tmp_path: Path) -> None:

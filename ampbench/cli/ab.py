@@ -42,6 +42,7 @@ from ampbench.records.runs import Settings
 
 if TYPE_CHECKING:
     from ampbench.policy import Policy
+    from ampbench.store import StoredRun
     from ampbench.verdicts import Comparison
 
 FAILED, INTERRUPTED = 3, 130
@@ -179,17 +180,16 @@ def _reported(
     format: OutputFormat,
 ) -> int:
     """Print what the session found and return the exit code."""
-    from ampbench import ab
     from ampbench.cli.compare import Kind, narrowed, print_comparison
     from ampbench.cli.control import print_control
     from ampbench.cli.gate import failed_cases, report_gate
+    from ampbench.compare import compare
     from ampbench.store import read_run
 
-    baseline, candidate, ended = files
-    stored = read_run(candidate)
-    comparison = ab.read(baseline, candidate, policy.threshold_of)
+    baseline, candidate, ended = read_run(files[0]), read_run(files[1]), files[2]
+    comparison = compare(baseline, candidate, policy.threshold_of)
     if control:
-        print_control(comparison, read_run(baseline), format)
+        print_control(comparison, baseline, format)
         code = 0
     elif gate:
         try:
@@ -197,21 +197,21 @@ def _reported(
         except AmpbenchError:  # what was measured is shown all the same
             print_comparison(comparison, format, every)
             raise
-        code = report_gate(comparison, policy, anchor, failed_cases(stored), format)
+        code = report_gate(comparison, policy, anchor, failed_cases(candidate), format)
     else:
         print_comparison(narrowed(comparison, "", [Kind(kind) for kind in policy.only]), format, every)
-        code = FAILED if failed_cases(stored) else 0
+        code = FAILED if failed_cases(candidate) else 0
     where = "" if results == DEFAULT_RESULTS else f" --results {shlex.quote(str(results))}"
-    again = f"ampbench {'gate' if gate else 'compare'} {baseline.stem} {candidate.stem}{where}"
+    again = f"ampbench {'gate' if gate else 'compare'} {baseline.header.run} {candidate.header.run}{where}"
     print(f"{ended}: both arms are stored; {again} shows this again", file=sys.stderr)
     return INTERRUPTED if ended == "interrupted" else code
 
 
-def _against_anchor(policy: "Policy", candidate: Path, results: Path) -> "Comparison | None":
+def _against_anchor(policy: "Policy", candidate: "StoredRun", results: Path) -> "Comparison | None":
     """Return the comparison of the candidate with the policy's anchor, None where it names none."""
     if not policy.anchor:
         return None
-    from ampbench.compare import compare_files
-    from ampbench.store import find_run
+    from ampbench.compare import compare
+    from ampbench.store import find_run, read_run
 
-    return compare_files(find_run(policy.anchor, results), candidate, policy.anchor_threshold_of)
+    return compare(read_run(find_run(policy.anchor, results)), candidate, policy.anchor_threshold_of)

@@ -63,14 +63,11 @@ def command(
         raise UsageError(f"--threshold is a percentage above 0 and below 100, not {threshold:g}")
     from ampbench import store
     from ampbench.compare import compare_files
-    from ampbench.metrics import GATED
-    from ampbench.records.cases import Case
+    from ampbench.policy import Policy
 
-    def threshold_of(metric: str, case: Case) -> float | None:  # noqa: ARG001 - the same for all cases
-        return None if threshold is None or GATED[metric].kind != "time" else threshold / 100
-
+    policy = Policy() if threshold is None else Policy().with_time_threshold(threshold / 100)
     paths = store.find_run(baseline, results), store.find_run(candidate, results)
-    comparison = narrowed(compare_files(paths[0], paths[1], threshold_of), keyword, metric or list(Kind))
+    comparison = narrowed(compare_files(paths[0], paths[1], policy.threshold_of), keyword, metric or list(Kind))
     print_comparison(comparison, chosen, show_all=every)
     return 0
 
