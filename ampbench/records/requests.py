@@ -7,6 +7,9 @@ from ampbench.records.divergences import Divergence
 from ampbench.records.environments import Environment
 from ampbench.records.measurements import Failure, MemoryPass, Round, Skip
 
+MAX_SAMPLES_PER_ROUND = 200
+"""As many raw samples as a round may store."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Request:
@@ -14,7 +17,7 @@ class Request:
 
     `fresh` asks for a newly forked process; otherwise the server's current worker, if one lives, serves it. Limits
     hold for the request: seconds of wall time, resident bytes of the worker.
-    `placement_seed` decides where in memory the builds are put.
+    `placement_seed` decides where in memory the builds are put, `max_samples` how many samples they give in all.
     """
 
     kind: str
@@ -29,6 +32,7 @@ class Request:
     placement_seed: int = 0
     builds: int = 3
     min_run_seconds: float = 0.3
+    max_samples: int = MAX_SAMPLES_PER_ROUND
     round: int = 0
     server: int = 0
     control: bool = False

@@ -18,7 +18,7 @@ from typing import Self
 from ampbench.deciding import CONFIRMATION_BLOCKS, LOOKS
 from ampbench.planning import PlannedCase
 from ampbench.records.measurements import Failure, Fitness, Round, Skip
-from ampbench.records.requests import Request
+from ampbench.records.requests import MAX_SAMPLES_PER_ROUND, Request
 from ampbench.records.runs import Entry, Settings
 from ampbench.running.channel import Channel, OpenChannel
 from ampbench.running.driver import entry_of
@@ -174,7 +174,11 @@ class BlockSession:
                 task = Task("round", planned, number, lane.control, fresh=build == 0 and planned.case.device == "cpu")
                 share = replace(lane.settings, builds=1, min_run_seconds=lane.settings.min_run_seconds / builds)
                 server = number * len(self._lanes) + self._lanes.index(lane)
-                request = replace(request_of(task, share, server), placement_seed=draw.getrandbits(48))
+                request = replace(
+                    request_of(task, share, server),
+                    placement_seed=draw.getrandbits(48),
+                    max_samples=MAX_SAMPLES_PER_ROUND // builds,  # of the whole round, whose builds come one by one
+                )
                 entry = servers.serve(lane, request)
                 if not isinstance(entry, Round):
                     self._store(lane, pair, entry)

@@ -28,7 +28,7 @@ from ampbench.worker.memory import measure_memory, rss_bytes
 from ampbench.worker.placement import Placement
 from ampbench.worker.sources import build_workload, describe_workload, items_per_step
 from ampbench.worker.step import Step
-from ampbench.worker.timing import MAX_SAMPLES_PER_ROUND, time_build
+from ampbench.worker.timing import time_build
 from ampbench.workload import Workload
 
 FRAMES = 4
@@ -146,7 +146,7 @@ def measure_round(workload: Workload, request: Request, device: Device, timed: T
                 step.run,
                 device,
                 budget_seconds=request.min_run_seconds / request.builds,
-                max_samples=MAX_SAMPLES_PER_ROUND // request.builds,
+                max_samples=request.max_samples // request.builds,
                 restore=step.restore if step.training else None,
                 warm=timed.warm or step.training,
             )

@@ -10,8 +10,6 @@ TIMER_SHARE = 1e-4
 """The timer may cost at most this share of a sample (statistics.md, "timer overhead")."""
 SETTLED = 0.02
 """Warm-up ends when a chunk is less than this faster than the best one before it."""
-MAX_SAMPLES_PER_ROUND = 200
-"""As many raw samples as a round may store."""
 WARM_STEPS = 3
 """Steps that warm-up takes at least, as long as they fit the budget."""
 

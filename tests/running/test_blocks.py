@@ -76,6 +76,7 @@ def test_a_round_is_the_builds_of_one_process_each_at_its_own_place() -> None:
     assert [request.fresh for request in asked] == [True, False, False] * (len(asked) // 3)
     assert all(request.builds == 1 and request.min_run_seconds == pytest.approx(0.1) for request in asked)
     assert len({request.placement_seed for request in asked}) == len(asked)
+    assert {3 * request.max_samples for request in asked} == {198}  # a round stores 200 samples at most
 
 
 def test_it_looks_at_the_agreed_numbers_of_blocks_and_drops_what_is_decided() -> None:
