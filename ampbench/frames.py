@@ -183,6 +183,7 @@ def _frame(stored: StoredRun, table: _RoundTable) -> pd.DataFrame:
     columns |= _memory(stored, rows)
     columns |= _divergences(stored, rows)
     columns |= _outcomes(stored, columns["rounds"], table.differing)
+    columns |= _readings(stored, rows, columns)
     columns |= _against_baselines(cases, parameters, columns)
     return pd.DataFrame({name: columns[name] for name in COLUMNS}, index=pd.RangeIndex(len(rows)))
 
@@ -254,16 +255,32 @@ def _divergences(stored: StoredRun, rows: dict[str, int]) -> dict[str, Any]:
     return spread
 
 
+def _readings(stored: StoredRun, rows: dict[str, int], columns: dict[str, Any]) -> dict[str, Any]:
+    """Return the columns that another program's numbers fill; the number of rounds behind them is not known."""
+    filled: dict[str, Any] = {}
+    for metric, values in stored.readings.items():
+        places = [rows[case_id] for case_id in values]
+        column = np.array(columns.get(metric, np.full(len(rows), np.nan)), dtype=np.float64)
+        given = np.fromiter(values.values(), np.float64, len(values))
+        column[places] = np.where(np.isnan(column[places]), given, column[places])
+        filled[metric] = column
+    if "seconds_median" in stored.readings:
+        counts = columns["rounds"]
+        filled["rounds"] = np.where((counts == 0) & ~np.isnan(filled["seconds_median"]), np.nan, counts)
+    return filled
+
+
 def _outcomes(stored: StoredRun, rounds: stats.Integers, differing: set[str]) -> dict[str, Any]:
     pending = OUT_OF_TIME if stored.ended == "out of time" else NOT_MEASURED
     outcomes: list[str] = []
     reasons: list[str | None] = []
+    read = set().union(*stored.readings.values())
     for case_id, count in zip(stored.cases, rounds.tolist(), strict=True):
         failure, skip = stored.failures.get(case_id), stored.skips.get(case_id)
         if failure or case_id in differing:
             outcomes.append("failed")
             reasons.append(f"{failure.cause}: {failure.message}" if failure else WEIGHTS_DIFFER)
-        elif count:
+        elif count or case_id in read:
             outcomes.append("ok")
             reasons.append(None)
         else:

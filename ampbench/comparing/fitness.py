@@ -46,14 +46,14 @@ CAUSES = (
 """What makes a round unfit, in words, around the value."""
 
 
-def unfit_rounds(rounds: Rounds, devices: Sequence[str], cpu_count: int) -> Unfit:
+def unfit_rounds(rounds: Rounds, devices: Sequence[str], cpu_count: int | None) -> Unfit:
     """Return which rounds are unfit, and why; `devices` are the types of the run's cases, by owner.
 
     A clock is compared with its median over the run's rounds on that type of device: the CPU's for what runs on it,
     the accelerator's for the rest.
     """
     on_cpu = np.array([device == "cpu" for device in devices], dtype=bool)[rounds.owners]
-    load = np.where(np.isnan(rounds.other), rounds.load / max(cpu_count, 1), np.nan)
+    load = np.where(np.isnan(rounds.other), rounds.load / (cpu_count or np.nan), np.nan)
     values = np.array(
         [
             rounds.steal,

@@ -31,13 +31,14 @@ class Environment:
     """The fingerprint of a machine and of the installation a worker runs in.
 
     `unavailable` names what could not be imported and why (such as torchvision beside a torch it was not built for).
-    `variables` are the environment variables that change how torch computes.
+    `variables` are the environment variables that change how torch computes. Of an imported run, None and "" stand for
+    what the other program did not tell.
     """
 
     host: str
     system: str
     cpu: str
-    cpu_count: int
+    cpu_count: int | None
     cpu_flags: list[str] = field(default_factory=list)
     memory_bytes: int | None = None
     python_version: str
@@ -49,7 +50,7 @@ class Environment:
     cuda_version: str | None = None
     cudnn_version: str | None = None
     xpu_version: str | None = None
-    threads: int
+    threads: int | None
     compiler: str | None = None
     devices: list[DeviceDescription] = field(default_factory=list)
     unavailable: dict[str, str] = field(default_factory=dict)

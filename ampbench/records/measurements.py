@@ -1,4 +1,7 @@
-"""What one round, one memory pass and one failure leave behind: raw numbers, nothing derived from them."""
+"""What one round, one memory pass and one failure leave behind: raw numbers, nothing derived from them.
+
+The exception is a reading, which is all that some other programs keep.
+"""
 
 from dataclasses import dataclass, field
 
@@ -95,3 +98,16 @@ class Skip:
 
     case_id: str
     reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reading:
+    """A number that another program kept without the samples behind it, in an imported run.
+
+    `metric` is a column of `metrics.METRICS`, `value` is in its unit. It fills the column where the run has no raw
+    entry to derive it from.
+    """
+
+    case_id: str
+    metric: str
+    value: float

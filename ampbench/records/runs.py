@@ -5,13 +5,14 @@ from dataclasses import dataclass, field
 from ampbench.records.cases import Case, ParameterValue, WorkloadSource
 from ampbench.records.divergences import Divergence
 from ampbench.records.environments import Environment
-from ampbench.records.measurements import Failure, MemoryPass, Round, Skip
+from ampbench.records.measurements import Failure, MemoryPass, Reading, Round, Skip
 
-SCHEMA = 2
+SCHEMA = 3
 """The version of the run file's format; a file of a later one is refused.
 
 2 added the arm of an interleaved comparison (`Header.arm`, `Round.confirmation`), `Fitness.other_share` and
-`Divergence.repeatable`; files of schema 1 lack them and are read as they are.
+`Divergence.repeatable`. 3 added imported runs (`Header.imported`, `Reading`), `Header.committed_at`, and None for what
+an imported environment does not tell. Files of an earlier schema lack these and are read as they are.
 """
 
 
@@ -63,8 +64,20 @@ class Arm:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Imported:
+    """Which `program` ("asv", "pytest-benchmark") measured a run, and the name of the `file` it was read from."""
+
+    program: str
+    file: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Header:
-    """The first line of a run file; `arm` is set where the run is one arm of an interleaved comparison."""
+    """The first line of a run file.
+
+    `commit` is that of the repository measured, `committed_at` its time (ISO 8601). `arm` is set where the run is one
+    arm of an interleaved comparison, `imported` where another program measured it.
+    """
 
     schema: int
     run: str
@@ -78,6 +91,8 @@ class Header:
     sources: list[WorkloadSource] = field(default_factory=list)
     environment: Environment
     arm: Arm | None = None
+    committed_at: str | None = None
+    imported: Imported | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -99,8 +114,9 @@ class Line:
     divergence: Divergence | None = None
     failure: Failure | None = None
     skip: Skip | None = None
+    reading: Reading | None = None
     footer: Footer | None = None
 
 
-Entry = Case | Round | MemoryPass | Divergence | Failure | Skip | Footer
+Entry = Case | Round | MemoryPass | Divergence | Failure | Skip | Reading | Footer
 """What may follow the header."""

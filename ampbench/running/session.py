@@ -115,13 +115,15 @@ def new_header(
 ) -> Header:
     """Return the header of a new run, of `commit` (default: the repository's in the current folder)."""
     started = datetime.now(UTC)
+    commit = commit or current_commit()
     return Header(
         schema=SCHEMA,
         run=new_run_id(environment.host, started),
         ampbench_version=__version__,
         started_at=started.isoformat(timespec="milliseconds"),
         label=label,
-        commit=commit or current_commit(),
+        commit=commit,
+        committed_at=commit_time(commit),
         command=command,
         selection=selection,
         settings=settings,
@@ -218,11 +220,17 @@ def default_memory_limit() -> int | None:
 
 def current_commit() -> str | None:
     """Return the commit of the repository in the current folder ("-dirty" if it has changes); None outside one."""
+    return _git("describe", "--always", "--dirty", "--abbrev=40", "--exclude=*")
+
+
+def commit_time(commit: str | None) -> str | None:
+    """Return when `commit` of the repository in the current folder was made, ISO 8601; None where it is not there."""
+    return _git("show", "--no-patch", "--format=%cI", commit.removesuffix("-dirty"), "--") if commit else None
+
+
+def _git(*arguments: str) -> str | None:
     try:
-        found = subprocess.run(
-            ["git", "describe", "--always", "--dirty", "--abbrev=40", "--exclude=*"],
-            capture_output=True, text=True, timeout=10, check=True,
-        )  # fmt: skip
+        found = subprocess.run(["git", *arguments], capture_output=True, text=True, timeout=10, check=True)
     except (OSError, subprocess.SubprocessError):
         return None
     return found.stdout.strip() or None

@@ -13,6 +13,7 @@ from typing import Any, Union, get_args, get_origin, get_type_hints
 
 import msgspec
 
+from ampbench.metrics import METRICS
 from ampbench.records.runs import SCHEMA, Entry, Header, Line
 
 
@@ -144,6 +145,8 @@ def check_entry(kind: str, case_id: str, record: Any, case_ids: Container[str]) 
         raise LineError(f"a {kind} of a case that is not listed before it: {case_id}")
     if kind == "round" and not (record.samples and all(record.samples)):
         raise LineError(f"a round without samples of {case_id}")
+    if kind == "reading" and record.metric not in METRICS:
+        raise LineError(f"a reading of an unknown metric, {record.metric}, of {case_id}")
     if kind == "case" and case_id in case_ids:
         raise LineError(f"a case listed twice: {case_id}")
     if kind == "header":

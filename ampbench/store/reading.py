@@ -3,7 +3,7 @@
 import gc
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, BinaryIO, Protocol
 
@@ -43,8 +43,8 @@ class TimedRound(Protocol):
 class StoredRun:
     """A run file's contents. `cases` are by case id, in the order of the file, as are `rounds`.
 
-    `memory`, `divergence`, `failures` and `skips` hold each case's last entry of that kind. `cut`: the last line had no
-    end, which is what a killed run leaves, and was left out.
+    `memory`, `divergence`, `failures` and `skips` hold each case's last entry of that kind, `readings` the values of each
+    metric by case id. `cut`: the last line had no end, which is what a killed run leaves, and was left out.
     """
 
     path: Path
@@ -55,6 +55,7 @@ class StoredRun:
     divergence: dict[str, Divergence]
     failures: dict[str, Failure]
     skips: dict[str, Skip]
+    readings: dict[str, dict[str, float]] = field(default_factory=dict)
     footers: list[Footer]
     cut: bool
 
@@ -76,6 +77,7 @@ def read_run(path: Path | str, on_round: Callable[[TimedRound], None] | None = N
     path = Path(path)
     rounds: list[Round] = []
     footers: list[Footer] = []
+    readings: dict[str, dict[str, float]] = {}
     latest: dict[str, dict[str, Any]] = {kind: {} for kind in ("case", "memory", "divergence", "failure", "skip")}
     cut = False
     number = 1
@@ -97,7 +99,9 @@ def read_run(path: Path | str, on_round: Callable[[TimedRound], None] | None = N
                 record = lines.to_record(kind, record)
                 case_id = getattr(record, "case_id", "")
                 lines.check_entry(kind, case_id, record, latest["case"])
-                if case_id:
+                if kind == "reading":
+                    readings.setdefault(record.metric, {})[case_id] = record.value
+                elif case_id:
                     latest[kind][case_id] = record
                 else:
                     footers.append(record)
@@ -114,6 +118,7 @@ def read_run(path: Path | str, on_round: Callable[[TimedRound], None] | None = N
         divergence=latest["divergence"],
         failures=latest["failure"],
         skips=latest["skip"],
+        readings=readings,
         footers=footers,
         cut=cut,
     )

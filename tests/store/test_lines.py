@@ -128,10 +128,10 @@ def test_a_mapping_that_is_no_dict_is_written_as_one():
 def test_every_kind_of_line_has_a_type():
     assert lines.KINDS[Header] == "header"
     assert lines.KINDS[Case] == "case"
-    assert len(lines.KINDS) == 8
+    assert len(lines.KINDS) == 9
 
 
 def test_a_newer_schema_is_refused_with_both_versions():
-    line = lines.encode(make_header()).replace(b'"schema":2', b'"schema":3,"novelty":[]')
-    with pytest.raises(LineError, match=r"newer ampbench \(schema 3; this one reads 1 to 2\)"):
+    line = lines.encode(make_header()).replace(b'"schema":3', b'"schema":4,"novelty":[]')
+    with pytest.raises(LineError, match=r"newer ampbench \(schema 4; this one reads 1 to 3\)"):
         lines.check_header(line)

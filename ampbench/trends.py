@@ -1,0 +1,1 @@
+"""Runs in order: series over versions, commits or dates, and where they changed."""

@@ -1,0 +1,161 @@
+"""Cells: single cases opened in the current process, for harnesses that repeat and time steps themselves (asv, pytest).
+
+They measure what `ampbench run` measures, the same step of the same network, but isolation, order and repetition are
+the harness' own. torch's switches are the process' own too, so only one cell is open at a time.
+"""
+
+import ctypes
+import random
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from ampbench.errors import AmpbenchError, UsageError
+from ampbench.planning import PlannedCase, make_plan
+from ampbench.precisions import PRECISIONS
+from ampbench.records.cases import Case
+from ampbench.records.divergences import Divergence
+from ampbench.records.measurements import MemoryPass, Round
+from ampbench.records.requests import Description, Reply, Request
+from ampbench.records.runs import Selection, Settings
+from ampbench.worker.devices import Device, open_device
+from ampbench.worker.divergence import weights_digest
+from ampbench.worker.environment import read_environment
+from ampbench.worker.flags import precision_flags
+from ampbench.worker.placement import Placement
+from ampbench.worker.rounds import Worker, cannot_run
+from ampbench.worker.sources import build_workload, describe_workload, items_per_step
+from ampbench.worker.step import Step
+
+M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3
+"""The parameters of mallopt(3)."""
+MMAP_THRESHOLD_BYTES = 32 << 20
+"""The largest that glibc accepts on 64-bit machines: half of its HEAP_MAX_SIZE."""
+TRIM_THRESHOLD_BYTES = (1 << 31) - 1
+"""The largest int, which is what mallopt takes."""
+
+
+class CellError(AmpbenchError):
+    """A case that could not be measured; the message says where it broke and what it said."""
+
+
+def plan_cells(selection: Selection) -> list[PlannedCase]:
+    """Return the cases of `selection` on this machine, each runnable or skipped with a reason, planned in this process.
+
+    Raises `UsageError` for whatever cannot be meant, `WorkloadError` where a user's workload cannot be built.
+    """
+
+    def describe(source: Any, parameters: Any) -> Description:
+        return describe_workload(source, parameters, Settings().seed)
+
+    return make_plan(selection, read_environment(), describe)
+
+
+class Cell:
+    """A case built once, at a random place in memory, ready to run step after step; `opened` makes it.
+
+    `step()` is one step, after which the device has done its work; `restore()` puts training state back, so that the
+    next step is the same as the first. `items_per_step` is what throughput counts.
+    """
+
+    def __init__(self, case: Case, step: Step, device: Device, items: float, weights: str):
+        self.case = case
+        self.items_per_step = items
+        self.weights_digest = weights
+        self._step = step
+        self._device = device
+        self._on_cpu = device.type == "cpu"
+
+    def step(self) -> None:
+        """Run one step and wait for the device."""
+        self._step.run()
+        if not self._on_cpu:
+            self._device.synchronize()
+
+    def restore(self) -> None:
+        """Put weights, optimizer and scaler back to what they were before the first step; nothing in inference."""
+        if self._step.training:
+            self._step.restore()
+            self._device.synchronize()
+
+
+@contextmanager
+def opened(planned: PlannedCase, seed: int = Settings().seed) -> Iterator[Cell]:
+    """Open the case of `planned`: torch's switches and inference mode are held until it is closed.
+
+    Raises `UsageError` with the reason where the case is one to skip, and what the workload raises in its first step.
+    """
+    case = planned.case
+    device = open_device(case.device) if not planned.skip else None
+    reason = planned.skip or cannot_run(case)
+    if reason or device is None:
+        raise UsageError(f"{case.case_id} cannot run here: {reason}")
+    keep_freed_memory()
+    parameters = dict(case.parameters) | ({} if case.batch_size is None else {"batch_size": case.batch_size})
+    workload = build_workload(planned.source, parameters, seed)
+    placement = Placement(random.Random())
+    placement.move()
+    with precision_flags(PRECISIONS[case.precision]):
+        step = Step(workload, case, device)
+        step.prepare_path(case.path)
+        if step.training:
+            step.start_training(None)
+        with step.mode():
+            yield Cell(case, step, device, items_per_step(workload), weights_digest(workload))
+    del step, placement
+    device.release()
+
+
+def measure_memory(planned: PlannedCase) -> MemoryPass:
+    """Return the memory pass of a case; on a CPU it is exact only in a process that has made none before."""
+    found = _serve(planned, "memory").memory
+    assert found is not None
+    return found
+
+
+def measure_divergence(planned: PlannedCase) -> Divergence:
+    """Return the divergence pass of a case."""
+    found = _serve(planned, "divergence").divergence
+    assert found is not None
+    return found
+
+
+def measure_round(planned: PlannedCase, settings: Settings) -> Round:
+    """Return one round of a case in this process, of `settings.builds` builds."""
+    found = _serve(planned, "round", settings).round
+    assert found is not None
+    return found
+
+
+def keep_freed_memory() -> None:
+    """Let glibc keep what is freed, as ampbench's own servers do (docs/statistics.md); nothing with another libc."""
+    libc = ctypes.CDLL(None)
+    if hasattr(libc, "mallopt") and hasattr(libc, "gnu_get_libc_version"):
+        libc.mallopt(M_MMAP_THRESHOLD, MMAP_THRESHOLD_BYTES)
+        libc.mallopt(M_TRIM_THRESHOLD, TRIM_THRESHOLD_BYTES)
+
+
+def _serve(planned: PlannedCase, kind: str, settings: Settings | None = None) -> Reply:
+    settings = settings or Settings()
+    if planned.skip:
+        raise UsageError(f"{planned.case.case_id} cannot run here: {planned.skip}")
+    keep_freed_memory()
+    request = Request(
+        kind=kind,
+        source=planned.source,
+        case=planned.case,
+        threads=settings.threads,
+        seed=settings.seed,
+        placement_seed=random.randrange(1 << 32),
+        builds=settings.builds,
+        min_run_seconds=settings.min_run_seconds,
+    )
+    reply = _WORKER.serve(request)
+    if reply.failure is not None:
+        raise CellError(f"{planned.case.case_id}: {reply.failure.cause} ({kind}): {reply.failure.message}")
+    if reply.skip is not None:
+        raise UsageError(f"{planned.case.case_id} cannot run here: {reply.skip.reason}")
+    return reply
+
+
+_WORKER = Worker()
