@@ -43,8 +43,8 @@ class TimedRound(Protocol):
 class StoredRun:
     """A run file's contents. `cases` are by case id, in the order of the file, as are `rounds`.
 
-    `memory`, `divergence`, `failures` and `skips` hold each case's last entry of that kind, `readings` each metric's values
-    by case id. `cut`: the last line had no end, which is what a killed run leaves, and was left out.
+    `memory`, `divergence`, `failures` and `skips` hold each case's last entry of that kind, `readings` the values by
+    metric and case id. `cut`: the last line had no end, which is what a killed run leaves, and was left out.
     """
 
     path: Path
