@@ -1,0 +1,68 @@
+"""What the asv suite costs beside `ampbench run` on the same cases, with as much timing of each."""
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Mapping
+from pathlib import Path
+
+from ampbench.store import list_runs, read_run
+
+ROOT = Path(__file__).parents[2]
+WORKLOADS = ("simple_conv", "mlp", "cross_entropy_head")
+ROUNDS = 5
+"""The suite times a case in four processes by asv's samples and in one by ampbench's."""
+
+
+def measure() -> dict[str, float]:
+    """Return the seconds of both, and the samples of both: asv's without its discovery and its import of the suite."""
+    with tempfile.TemporaryDirectory() as folder:
+        results = Path(folder)
+        started = _asv(results, "precisions.Environment")
+        seconds = _asv(results, f"({'|'.join(WORKLOADS)})") - started
+        [stored] = (json.loads(path.read_text()) for path in (results / "asv/bench").glob("*-existing-*.json"))
+        own = _seconds(
+            [sys.executable, "-m", "ampbench", "run", *WORKLOADS, "--device", "cpu", "--rounds", str(ROUNDS)],
+            ["--results", folder],
+        )
+        run = read_run(list_runs(results)[-1])
+        return {
+            "asv seconds": seconds,
+            "ampbench seconds": own,
+            "asv samples": sum(filter(None, _column(stored, "precisions.Speed.time_step", "stats_repeat"))),
+            "ampbench samples": sum(len(build) for each in run.rounds for build in each.samples),
+        }
+
+
+def _asv(results: Path, benchmarks: str) -> float:
+    settings = json.loads("\n".join(_without_comments((ROOT / "asv.conf.json").read_text())))
+    settings |= {name: str(ROOT / settings[name]) for name in ("repo", "benchmark_dir")}
+    configuration = results / "asv.conf.json"
+    configuration.write_text(json.dumps(settings | {"results_dir": str(results / "asv")}))
+    (results / "asv/bench").mkdir(parents=True, exist_ok=True)
+    (results / "asv/bench/machine.json").write_text(json.dumps({"machine": "bench", "version": 1}))
+    asv = [sys.executable, "-m", "asv", "run", "--config", str(configuration), "--machine", "bench"]
+    return _seconds(asv, ["-E", f"existing:{sys.executable}", "--set-commit-hash", "HEAD", "--bench", benchmarks])
+
+
+def _without_comments(text: str) -> list[str]:
+    return [line for line in text.splitlines() if not line.strip().startswith("//")]
+
+
+def _column(stored: Mapping[str, object], benchmark: str, name: str) -> list[float | None]:
+    columns, results = stored["result_columns"], stored["results"]
+    assert isinstance(columns, list)
+    assert isinstance(results, dict)
+    values = results[benchmark][columns.index(name)]
+    assert isinstance(values, list)
+    return values
+
+
+def _seconds(command: list[str], options: list[str]) -> float:
+    variables = {**os.environ, "AMPBENCH_DEVICE": "cpu", "PYTHONPATH": str(ROOT), "ASV_PYTHONPATH": str(ROOT)}
+    start = time.perf_counter()
+    subprocess.run([*command, *options], check=True, stdout=subprocess.DEVNULL, env=variables, cwd=ROOT)
+    return time.perf_counter() - start
