@@ -51,6 +51,8 @@ class Code(StrEnum):
     """Incomparable: other weights, inputs or another version of the workload."""
     OTHER_COUNTER = "other-counter"
     """Incomparable: the bytes were counted by different means."""
+    IMPORTED = "imported"
+    """Incomparable: a number that another program kept without the samples or records behind it."""
     INVALID = "invalid"
     """Incomparable: a number that cannot be compared, such as a time of zero."""
 

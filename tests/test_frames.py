@@ -8,7 +8,7 @@ import ampbench
 from ampbench.errors import StoreError
 from ampbench.frames import control_ratio, disturbed_share, plain_rows, run_frame
 from ampbench.metrics import COLUMNS, METRICS
-from ampbench.records.measurements import Failure, Skip
+from ampbench.records.measurements import Failure, Reading, Skip
 from ampbench.records.runs import Footer
 from ampbench.store import read_run
 from tests.stored_runs import COMPLETE, RUN, make_case, make_divergence, make_memory, make_round, write_run
@@ -279,3 +279,39 @@ def test_samples_far_slower_than_the_fastest_of_their_build_are_disturbed(tmp_pa
 
 def test_nothing_is_said_of_disturbance_without_a_second_sample(tmp_path):
     assert disturbed_share(read_run(write_run(tmp_path, [FP32], make_round(FP32, samples=[[1.0], [2.0]])))) is None
+
+
+def reading(case, metric, value):
+    return Reading(case_id=case.case_id, metric=metric, value=value)
+
+
+def test_readings_fill_the_columns_that_have_no_raw_numbers(tmp_path):
+    frame = rows_of(
+        tmp_path,
+        [FP32, BF16, TF32],
+        make_round(FP32, 4e-3),
+        make_memory(FP32, 100),
+        reading(FP32, "seconds_median", 9.0),
+        reading(FP32, "peak_memory_bytes", 9.0),
+        reading(BF16, "seconds_median", 1e-3),
+        reading(BF16, "seconds_low", 0.9e-3),
+        reading(BF16, "items_per_second", 8000.0),
+        reading(BF16, "output_floor_ratio", 1.5),
+    )
+    assert frame["seconds_median"].tolist()[:2] == [4e-3, 1e-3]
+    assert frame["peak_memory_bytes"].tolist()[0] == 100
+    bf16 = frame.loc[BF16.case_id]
+    assert (bf16["seconds_low"], bf16["items_per_second"], bf16["output_floor_ratio"]) == (0.9e-3, 8000, 1.5)
+    assert bf16["speedup_vs_fp32"] == 4
+    assert frame["outcome"].tolist() == ["ok", "ok", "skipped"]
+
+
+def test_how_many_rounds_are_behind_a_reading_is_not_known(tmp_path):
+    path = write_run(tmp_path, [FP32, BF16], make_round(FP32), reading(BF16, "seconds_median", 1e-3))
+    assert [row["rounds"] for row in plain_rows(ampbench.load(path))] == [1, None]
+
+
+def test_a_case_that_failed_keeps_its_readings(tmp_path):
+    failure = Failure(case_id=FP32.case_id, stage="round", cause="unknown", message="no value")
+    (row,) = plain_rows(rows_of(tmp_path, [FP32], reading(FP32, "peak_memory_bytes", 64.0), failure))
+    assert (row["outcome"], row["reason"], row["peak_memory_bytes"]) == ("failed", "unknown: no value", 64)

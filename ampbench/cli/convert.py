@@ -1,8 +1,9 @@
-"""`ampbench convert`: stored runs in other programs' formats."""
+"""`ampbench convert`: stored runs in other programs' formats, and their results as runs."""
 
 import contextlib
 import errno
 import os
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -18,18 +19,27 @@ if TYPE_CHECKING:
     from ampbench.verdicts import Comparison
 
 SETTINGS_SUFFIX = ".yaml"
+NATIVE = "native"
+"""What ampbench's own format is called: to it, other programs' results are converted."""
+NAMED_RUNS = 5
+"""So many of the files written are named; the results folder has them all."""
 
 
 def command(
     runs: Annotated[
-        list[str], typer.Argument(metavar="RUN", help="Ids, unique prefixes, latest, or paths; several for otava.")
+        list[str],
+        typer.Argument(
+            metavar="RUN",
+            help="Ids, unique prefixes, latest, or paths; several for otava. For native: files or folders of asv's "
+            "results or of pytest-benchmark's JSON.",
+        ),
     ],
     to: Annotated[
         str,
         typer.Option(
             "--to",
             metavar="FORMAT",
-            help="junit, markdown, github-smaller, github-bigger, bencher, otava or pytest-benchmark.",
+            help="junit, markdown, github-smaller, github-bigger, bencher, otava or pytest-benchmark; or native.",
         ),
     ],
     output: Annotated[
@@ -40,15 +50,28 @@ def command(
     ] = "",
     results: Results = DEFAULT_RESULTS,
     keyword: Keyword = "",
+    source: Annotated[
+        str,
+        typer.Option("--from", metavar="PROGRAM", help="For native: asv or pytest-benchmark. Default: as it looks."),
+    ] = "",
+    device: Annotated[
+        str, typer.Option("--device", metavar="NAME", help="For native: of asv's results that tell none. Default: cpu.")
+    ] = "",
 ) -> int:
-    """Convert stored runs to another program's format; docs/convert.md says what each keeps.
+    """Convert stored runs to another program's format, or its results to runs; docs/convert.md says what is kept.
 
     \b
     Examples:
       ampbench convert latest --to junit -o ampbench.xml
       ampbench convert latest --baseline main.jsonl --to markdown
       ampbench convert results/runs/*.jsonl --to otava -o series.csv
+      ampbench convert results/asv .benchmarks --to native
     """
+    if to == NATIVE:
+        _check_import(source, output, baseline, keyword)
+        return _import(runs, source, device, results)
+    if source or device:
+        raise UsageError(f"--from and --device are for --to {NATIVE}, which reads other programs' results")
     from ampbench import store
     from ampbench.cli.printing import print_note, print_text
     from ampbench.convert import select
@@ -75,6 +98,36 @@ def command(
     return 0
 
 
+def _check_import(program: str, output: Path | None, baseline: str, keyword: str) -> None:
+    """Raise `UsageError` for what an import cannot do, before anything is read."""
+    from ampbench.convert.native import PROGRAMS
+
+    if program and program not in PROGRAMS:
+        raise UnknownNameError("program in --from", program, PROGRAMS)
+    for option, given in (("-o", output), ("--baseline", baseline), ("-k", keyword)):
+        if given:
+            raise UsageError(f"--to {NATIVE} writes whole runs into --results DIR: leave {option} out")
+
+
+def _import(sources: Sequence[str], program: str, device: str, results: Path) -> int:
+    """Read and check each source as a whole, then write its runs; say what was written and what was left out."""
+    from ampbench.cli.printing import print_note
+    from ampbench.convert.native import read_source, recognise, write_runs
+
+    for source in dict.fromkeys(sources):
+        path, remarks = Path(source).expanduser(), Counter[str]()
+        read = read_source(path, program or recognise(path), device, remarks)
+        for remark, files in remarks.items():
+            print_note(f"{source}: {remark}{f' (in {files:,} files)' if files > 1 else ''}")
+        written = write_runs(read, results)
+        for run in list(written.new)[:NAMED_RUNS]:
+            print_note(f"wrote {written.new[run]}")
+        counts = [f"{len(written.new):,} {'run' if len(written.new) == 1 else 'runs'} written"]
+        counts += [f"{len(written.known):,} already there, left as they are"] if written.known else []
+        print_note(f"{source}: {', '.join(counts)}")
+    return 0
+
+
 def _known(name: str) -> "Format":
     """Return the format called `name`, Markdown among them; raises `UnknownNameError` with the nearest ones."""
     from ampbench.convert import FORMATS, Format
@@ -87,7 +140,7 @@ def _known(name: str) -> "Format":
     )
     formats = {**FORMATS, markdown.name: markdown}
     if name not in formats:
-        raise UnknownNameError("format", name, formats)
+        raise UnknownNameError("format", name, [*formats, NATIVE])
     return formats[name]
 
 
@@ -136,9 +189,14 @@ def _losses(format: "Format", chosen: Sequence["Selected"]) -> list[str]:
         return []
     if not any(one.measured for one in chosen):
         raise NothingToRunError(f"no case was measured, and {format.name} has no place for the others: junit has")
+    if format.of_rounds and not any(one.timed for one in chosen):
+        raise NothingToRunError(f"no case has rounds, which {format.name} is made of: bencher takes medians alone")
     outcomes = [row["outcome"] for one in chosen for row in one.rows]
     counts = [f"{outcomes.count(name)} {name}" for name in ("failed", "skipped") if name in outcomes]
     said = [f"{format.name} has no place for cases without numbers: left out {' and '.join(counts)}"] if counts else []
+    untimed = sum(len(one.measured) - len(one.timed) for one in chosen) if format.of_rounds else 0
+    if untimed:
+        said.append(f"{format.name} is made of rounds: left out {untimed} imported without their samples")
     if format.of_series:
         from ampbench.convert.otava import gapped
 

@@ -44,6 +44,8 @@ def detail_lines(stored: "StoredRun", rows: Sequence[Row]) -> list[Text]:
         pairs += _rounds(each for each in stored.rounds if each.case_id == case_id)
         if case_id in stored.memory:
             pairs += _memory(stored.memory[case_id])
+        else:
+            pairs += _metrics(row, ("peak_memory_bytes",))
         pairs += _metrics(row, ERRORS)
         if case_id in stored.divergence:
             pairs += _divergence(stored.divergence[case_id])

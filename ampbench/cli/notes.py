@@ -6,6 +6,7 @@ from ampbench.advice import Advice, Group, Row, precision_label
 from ampbench.cli.tables import Column
 from ampbench.precisions import SHORT_DTYPES
 from ampbench.records.environments import DeviceDescription, Environment
+from ampbench.records.runs import Imported
 
 HALVES = ("bf16", "fp16")
 
@@ -22,6 +23,14 @@ def device_statement(device: DeviceDescription, environment: Environment) -> str
         return f"{statement}."
     elsewhere = "a GPU" if device.type == "cpu" else "a device that has it"
     return f"{statement}; an emulated {' or '.join(emulated)} says nothing about {elsewhere}."
+
+
+def import_statement(imported: Imported, readings: bool) -> str:
+    """Say which program measured and from which file its numbers are; `readings`: they are its own, without samples."""
+    statement = f"imported from {imported.program}: {imported.file}"
+    if not readings:
+        return statement
+    return f"{statement}; numbers without rounds are {imported.program}'s own (docs/convert.md)"
 
 
 def arithmetic(device: DeviceDescription) -> dict[str, str]:

@@ -78,9 +78,11 @@ def _advice(stored: "StoredRun", budget: Budget) -> dict[Group, Advice]:
 
 def _statements(stored: "StoredRun", rows: Sequence[Row]) -> list[str]:
     """Return for which devices the rows speak, and what the control says where its case is among them."""
-    environment = stored.header.environment
+    environment, imported = stored.header.environment, stored.header.imported
     devices = [environment.device(name) for name in notes.measured_devices(rows)]
     said = [notes.device_statement(device, environment) for device in devices if device is not None]
+    if imported is not None:
+        said.append(notes.import_statement(imported, bool(stored.readings)))
     control = frames.control_ratio(stored)
     if control is not None and any(row["case_id"] == control.case_id for row in rows):
         said.append(control.sentence)

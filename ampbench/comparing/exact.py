@@ -3,6 +3,7 @@
 import math
 from collections.abc import Callable
 
+from ampbench.comparing.imported import imported_finding
 from ampbench.comparing.pairing import Pair
 from ampbench.comparing.runs import FAILED, OK, SKIPPED, MeasuredRun, Outcome
 from ampbench.comparing.wording import limit, percent
@@ -69,6 +70,8 @@ def memory_finding(
     before = baseline.stored.memory.get(pair.baseline_id)
     after = candidate.stored.memory.get(pair.candidate_id)
     values = (_peak(before), _peak(after))
+    if imported := imported_finding(pair, MEMORY, values, baseline, candidate):
+        return imported
     if before and after and before.source != after.source:
         reason = f"counted by the {before.source} in the baseline, by the {after.source} in the candidate"
         return _incomparable(pair.baseline, MEMORY, Code.OTHER_COUNTER, reason, values)
@@ -94,6 +97,9 @@ def accuracy_findings(
         if gate.kind != "accuracy":
             continue
         values = (_error(before, metric), _error(after, metric))
+        if imported := imported_finding(pair, metric, values, baseline, candidate):
+            findings.append(imported)
+            continue
         if values == (None, None):
             continue
         if other:

@@ -149,6 +149,16 @@ class MeasuredRun:
         """Return the digest of the weights a case was timed with, None where it was not timed."""
         return self._columns.weights.get(case_id)
 
+    @property
+    def program(self) -> str:
+        """The program that measured the run, where it was imported; else ampbench."""
+        imported = self.stored.header.imported
+        return "ampbench" if imported is None else imported.program
+
+    def reading(self, metric: str, case_id: str) -> float | None:
+        """Return the number that another program kept of a metric of a case, None where it kept none."""
+        return self.stored.readings.get(metric, {}).get(case_id)
+
     def outcome(self, case_id: str) -> Outcome:
         """Return what became of a case, as `ampbench.load` tells it."""
         failure = self.stored.failures.get(case_id)
@@ -156,7 +166,7 @@ class MeasuredRun:
             return Outcome(FAILED, f"{failure.cause}: {failure.message}", timed=case_id in self.seconds)
         if case_id in self._columns.differing:
             return Outcome(FAILED, "its weights differ between rounds")
-        if case_id in self.seconds:
+        if case_id in self.seconds or any(case_id in values for values in self.stored.readings.values()):
             return Outcome(OK)
         skip = self.stored.skips.get(case_id)
         return Outcome(SKIPPED, skip.reason if skip else "it was not reached before the run ended", pending=not skip)

@@ -10,6 +10,7 @@ from ampbench import stats
 from ampbench.comparing import fitness
 from ampbench.comparing.environments import EnvironmentDifferences
 from ampbench.comparing.exact import ThresholdOf, other_numbers
+from ampbench.comparing.imported import imported_finding
 from ampbench.comparing.pairing import Pair
 from ampbench.comparing.runs import MeasuredRun, Role, grid
 from ampbench.comparing.wording import change_in_words, decision_in_words, percent
@@ -73,8 +74,11 @@ def time_findings(
 ) -> tuple[list[Finding], ControlVerdict]:
     """Return the verdicts on the times of `pairs`, which are ok on both sides, and what the controls say.
 
-    The cells of times that cannot be compared take no part in any decision.
+    The cells of times that cannot be compared take no part in any decision. A pair without rounds on either side, which
+    only imported runs have, gets a finding where there is a number.
     """
+    unjudged = [finding for pair in pairs if (finding := _without_rounds(pair, baseline, candidate))]
+    pairs = [pair for pair in pairs if None not in _raw(pair, baseline, candidate)]
     obstacles = {device: differences.obstacles(device) for device in {pair.baseline.device for pair in pairs}}
     cells = [pair for pair in pairs if not obstacles[pair.baseline.device]]
     thresholds = np.array([_threshold(pair, baseline, threshold_of) for pair in cells])
@@ -84,7 +88,7 @@ def time_findings(
         decisions, unfit, fresh, control = _interleaved(cells, ours, theirs, thresholds)
     else:
         decisions, unfit, fresh, control = _stored(cells, ours, theirs, thresholds)
-    findings = [
+    findings = unjudged + [
         Finding(
             case=pair.baseline,
             metric=TIME,
@@ -130,6 +134,28 @@ def time_findings(
             )
         )
     return findings, control
+
+
+def _raw(pair: Pair, baseline: MeasuredRun, candidate: MeasuredRun) -> tuple[float | None, float | None]:
+    return baseline.seconds.get(pair.baseline_id), candidate.seconds.get(pair.candidate_id)
+
+
+def _without_rounds(pair: Pair, baseline: MeasuredRun, candidate: MeasuredRun) -> Finding | None:
+    """Return the finding on a pair of which a side has no rounds; None where both have, or neither has any number."""
+    values = _raw(pair, baseline, candidate)
+    imported = imported_finding(pair, TIME, values, baseline, candidate)
+    if imported is not None or values == (None, None) or None not in values:
+        return imported
+    return Finding(
+        case=pair.baseline,
+        metric=TIME,
+        kind="time",
+        verdict=Verdict.INCOMPARABLE,
+        code=Code.NOT_MEASURED,
+        reason=f"the {'candidate' if values[1] is None else 'baseline'} has no number",
+        baseline=values[0],
+        candidate=values[1],
+    )
 
 
 def _threshold(pair: Pair, baseline: MeasuredRun, threshold_of: ThresholdOf) -> float:

@@ -1,7 +1,7 @@
-"""Foreign formats out of stored runs: one module each, and the table that says what each of them takes.
+"""Foreign formats out of stored runs, and stored runs out of foreign formats.
 
 A format is a row of `FORMATS` and a function that returns text; reading runs, comparing them and writing files is left
-to those who call it (docs/convert.md says what each format keeps and loses).
+to those who call it (docs/convert.md says what each format keeps and loses). The way back is `native`.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -23,7 +23,7 @@ class Format:
     A function that is None is something the format cannot tell of: `of_run` writes one run, `of_comparison` two runs
     compared, `of_series` runs in the order of time. `settings` writes what belongs beside a series, given the path of
     the series' file; a format with it is written to files only. `numbers_only` formats have no place for a case that
-    failed or was skipped.
+    failed or was skipped, `of_rounds` ones none for a case without rounds, which an imported run may have.
     """
 
     name: str
@@ -32,6 +32,7 @@ class Format:
     of_series: Callable[[Sequence[Selected]], str] | None = None
     settings: Callable[[Sequence[Selected], Path], str] | None = None
     numbers_only: bool = True
+    of_rounds: bool = False
 
 
 FORMATS: Mapping[str, Format] = MappingProxyType(
@@ -61,6 +62,7 @@ FORMATS: Mapping[str, Format] = MappingProxyType(
             Format(
                 name="pytest-benchmark",
                 of_run=pytest_benchmark.run_json,
+                of_rounds=True,
             ),
         )
     }

@@ -1,43 +1,98 @@
-"""pytest-benchmark's JSON, as `pytest-benchmark compare` and github-action-benchmark's tool `pytest` read it.
+"""pytest-benchmark's JSON: written of a run, and read back as one.
 
-Source: pytest-benchmark 5.3 (`plugin.pytest_benchmark_generate_json`, `stats.Stats`). One of its rounds is one of
-ampbench's, and `data` holds what the rounds are worth in seconds per step, so `iterations` is 1. A single round has the
-standard deviation 0 there, by that program's own definition.
+Source: pytest-benchmark 5.3 (`plugin.pytest_benchmark_generate_json`, `stats.Metadata`, `utils.get_commit_info`). What
+is written can be read by `pytest-benchmark compare` and github-action-benchmark's tool `pytest`: one of its rounds is
+one of ampbench's, and `data` holds what the rounds are worth in seconds per step, so `iterations` is 1. What is read
+back was written so, or by ampbench's plug-in for pytest: each benchmark's `extra_info` then holds the case.
 """
 
 import json
-import statistics
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal
 
-import numpy as np
+import msgspec
 
 from ampbench import stats
+from ampbench.convert.pytest_reading import DIRTY, FORMAT_VERSION, KEY, PROGRAM, UNVERSIONED, read_run_json
+from ampbench.convert.pytest_statistics import statistics_of
 from ampbench.convert.selection import Row, Selected, defined
 from ampbench.metrics import METRICS
+from ampbench.records.cases import Case
+from ampbench.records.divergences import Divergence
+from ampbench.records.environments import Environment
+from ampbench.records.measurements import MemoryPass, Round
+from ampbench.records.runs import Header
 
-FORMAT_VERSION = "5.3.1"
-"""The version of pytest-benchmark whose format this is."""
+__all__ = ["FORMAT_VERSION", "KEY", "PROGRAM", "case_info", "machine_info", "read_run_json", "run_json"]
 
 
 def run_json(selected: Selected) -> str:
-    """Return a run's measured cases with full statistics; the other metrics are in each one's `extra_info`."""
+    """Return a run's timed cases with full statistics; the other metrics are in each one's `extra_info`."""
     header = selected.stored.header
-    values: dict[str, list[float]] = {}
+    rounds: dict[str, list[Round]] = {}
     for each in selected.stored.rounds:
         if not each.control:
-            values.setdefault(each.case_id, []).append(stats.round_value(each.samples))
+            rounds.setdefault(each.case_id, []).append(each)
     document = {
-        "machine_info": _machine(selected),
-        "commit_info": _commit(header.commit),
-        "benchmarks": [_benchmark(selected, row, values[row["case_id"]]) for row in selected.measured],
+        "machine_info": machine_info(header.environment),
+        "commit_info": _commit(header),
+        "benchmarks": [_benchmark(selected, row, rounds[row["case_id"]]) for row in selected.timed],
         "datetime": header.started_at,
         "version": FORMAT_VERSION,
     }
     return json.dumps(document, indent=1, allow_nan=False)
 
 
-def _benchmark(selected: Selected, row: Row, values: Sequence[float]) -> dict[str, Any]:
+def case_info(
+    case: Case,
+    *,
+    items_per_step: float,
+    weights_digest: str,
+    data: Literal["rounds", "samples"],
+    memory: MemoryPass | None,
+    divergence: Divergence | None,
+    notes: Sequence[str],
+    metrics: Mapping[str, float],
+) -> dict[str, Any]:
+    """Return the whole `extra_info` of a benchmark: `metrics` by their columns' names, and what `read_run_json` needs.
+
+    `data` says what the benchmark's `stats.data` holds: the values of rounds, each of a process of its own, or samples
+    of one process; both in seconds per step. Numbers that are not finite become None.
+    """
+    read_back = {
+        "case": case,
+        "items_per_step": items_per_step,
+        "weights_digest": weights_digest,
+        "data": data,
+        "memory": memory,
+        "divergence": divergence,
+        "notes": list(notes),
+    }
+    return {**_plain(dict(metrics)), KEY: _plain(read_back)}
+
+
+def machine_info(environment: Environment) -> dict[str, Any]:
+    """Return pytest-benchmark's `machine_info`: what its own tables show, and the environment whole."""
+    return {
+        "node": environment.host,
+        "processor": environment.cpu,
+        "system": environment.system,
+        "python_version": environment.python_version,
+        "cpu": {"brand_raw": environment.cpu, "count": environment.cpu_count},
+        "torch_version": environment.torch_version,
+        "threads": environment.threads,
+        "devices": {device.type: device.name for device in environment.devices if device.available},
+        KEY: _plain(environment),
+    }
+
+
+def _plain(value: Any) -> dict[str, Any]:
+    """Return records as what JSON has: dictionaries, lists, None for numbers that are not finite."""
+    plain: dict[str, Any] = msgspec.json.decode(msgspec.json.encode(value, enc_hook=dict))
+    return plain
+
+
+def _benchmark(selected: Selected, row: Row, rounds: Sequence[Round]) -> dict[str, Any]:
     case_id = row["case_id"]
     case = selected.stored.cases[case_id]
     settings = selected.stored.header.settings
@@ -49,67 +104,29 @@ def _benchmark(selected: Selected, row: Row, values: Sequence[float]) -> dict[st
         "fullname": case_id,
         "params": {**case.parameters, **{name: row[name] for name in names}},
         "param": case.precision,
-        "extra_info": {column.name: value for column, value in defined(row, METRICS.values())},
+        "extra_info": case_info(
+            case,
+            items_per_step=rounds[0].items_per_step,
+            weights_digest=rounds[0].weights_digest,
+            data="rounds",
+            memory=selected.stored.memory.get(case_id),
+            divergence=selected.stored.divergence.get(case_id),
+            notes=[],
+            metrics={column.name: value for column, value in defined(row, METRICS.values())},
+        ),
         "options": {"min_rounds": settings.rounds, "min_time": settings.min_run_seconds, "warmup": True},
-        "stats": _statistics(values),
+        "stats": statistics_of([stats.round_value(each.samples) for each in rounds]),
     }
 
 
-def _statistics(values: Sequence[float]) -> dict[str, Any]:
-    """Return what pytest-benchmark's `Stats` says of `values`.
-
-    Its quartiles are Hazen's, which NumPy has by that name; an outlier lies beyond one standard deviation from the
-    mean, or beyond 1.5 interquartile ranges from the quartiles (Tukey).
-    """
-    mean, total = statistics.mean(values), sum(values)
-    deviation = statistics.stdev(values) if len(values) > 1 else 0.0
-    lower, upper = (float(one) for one in np.quantile(values, [0.25, 0.75], method="hazen"))
-    low, high = lower - 1.5 * (upper - lower), upper + 1.5 * (upper - lower)
-    beyond_deviation = sum(not mean - deviation <= value <= mean + deviation for value in values)
-    beyond_fences = sum(not low <= value <= high for value in values)
-    return {
-        "min": min(values),
-        "max": max(values),
-        "mean": mean,
-        "stddev": deviation,
-        "rounds": len(values),
-        "median": statistics.median(values),
-        "iqr": upper - lower,
-        "q1": lower,
-        "q3": upper,
-        "iqr_outliers": beyond_fences,
-        "stddev_outliers": beyond_deviation,
-        "outliers": f"{beyond_deviation};{beyond_fences}",
-        "ld15iqr": min(value for value in values if value >= low),
-        "hd15iqr": max(value for value in values if value <= high),
-        "ops": len(values) / total if total else 0.0,
-        "total": total,
-        "data": list(values),
-        "iterations": 1,
-    }
-
-
-def _machine(selected: Selected) -> dict[str, Any]:
-    environment = selected.stored.header.environment
-    return {
-        "node": environment.host,
-        "processor": environment.cpu,
-        "system": environment.system,
-        "python_version": environment.python_version,
-        "cpu": {"brand_raw": environment.cpu, "count": environment.cpu_count},
-        "torch_version": environment.torch_version,
-        "threads": environment.threads,
-        "devices": {device.type: device.name for device in environment.devices if device.available},
-    }
-
-
-def _commit(commit: str | None) -> dict[str, Any]:
+def _commit(header: Header) -> dict[str, Any]:
     """Return the commit under pytest-benchmark's names; "unversioned" and "(unknown)" are its words for none."""
+    commit = header.commit or UNVERSIONED
     return {
-        "id": (commit or "unversioned").removesuffix("-dirty"),
-        "time": None,
+        "id": commit.removesuffix(DIRTY),
+        "time": header.committed_at,
         "author_time": None,
-        "dirty": bool(commit) and str(commit).endswith("-dirty"),
+        "dirty": commit.endswith(DIRTY),
         "project": None,
         "branch": "(unknown)",
     }

@@ -26,6 +26,12 @@ class Selected:
         """The rows of the cases that are ok, in order."""
         return [row for row in self.rows if row["outcome"] == "ok"]
 
+    @property
+    def timed(self) -> list[Row]:
+        """Those of the measured rows that have rounds, which an imported run need not have."""
+        owners = {each.case_id for each in self.stored.rounds if not each.control}
+        return [row for row in self.measured if row["case_id"] in owners]
+
 
 def select(stored: StoredRun, keyword: str = "") -> Selected:
     """Return the cases of a run whose id matches `keyword`; raises `NothingToRunError` where none does."""

@@ -82,7 +82,7 @@ class Failure:
     """A case that could not be measured: where it broke (`stage`), by what (`cause`), what it said, its last frames.
 
     `stage` is "round", "memory" or "divergence"; `cause` is "exception", "out of memory", "memory limit", "time-out",
-    "crash" or "killed".
+    "crash" or "killed"; "unknown" where another program measured and did not tell.
     """
 
     case_id: str

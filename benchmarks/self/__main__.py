@@ -4,7 +4,7 @@ import tempfile
 from pathlib import Path
 
 from ampbench.units import format_bytes, format_seconds
-from benchmarks.self import compare, load, startup, timing, verdicts
+from benchmarks.self import compare, importing, load, startup, timing, trend, verdicts
 
 
 def main() -> None:
@@ -34,6 +34,10 @@ def main() -> None:
         print(f"| load 100,000 cases of 5 rounds of 20 samples: {name} | {written} | {goals.get(name, '–')} |")
     compared = format_seconds(compare.seconds())
     print(f"| compare two runs of 10,000 cases of 10 rounds of 20 samples | {compared} | ≤ 5 s |")
+    imported = format_seconds(importing.seconds())
+    print(f"| import 1,000 result files of asv: read, check, write | {imported} | ≤ 5 s |")
+    followed = format_seconds(trend.seconds())
+    print(f"| trend over 200 runs of 200 cases of 4 rounds of 20 samples | {followed} | ≤ 5 s |")
     verdicts.print_tables()
 
 

@@ -4,7 +4,9 @@ import json
 import subprocess
 import sys
 import tempfile
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -52,15 +54,20 @@ def measure(cases: int = CASES) -> dict[str, float]:
     }
 
 
-def write_run(results: Path, cases: int, rounds: int = ROUNDS) -> Path:
-    """Write a run of `cases` cases with `rounds` rounds each, memory and divergence, and return its file."""
-    generator = np.random.default_rng(0)
+def write_run(
+    results: Path, cases: int, rounds: int = ROUNDS, seed: int = 0, factor: float = 1.0, **header: Any
+) -> Path:
+    """Write a run of `cases` cases with `rounds` rounds each, memory and divergence, and return its file.
+
+    All times are multiplied by `factor`; `header` are fields of the header.
+    """
+    generator = np.random.default_rng(seed)
     listed = [_case(number) for number in range(cases)]
-    with RunWriter.create(results, _header(), listed) as writer:
+    with RunWriter.create(results, replace(_header(), **header), listed) as writer:
         for start in range(0, cases, 1000):
             entries: list[Round | MemoryPass | Divergence] = []
             for case in listed[start : start + 1000]:
-                times = generator.lognormal(-7, 0.02, (rounds, SAMPLES))
+                times = factor * generator.lognormal(-7, 0.02, (rounds, SAMPLES))
                 entries += [_round(case, number, samples) for number, samples in enumerate(times)]
                 entries += [_memory(case), _divergence(case)]
             writer.append(*entries)

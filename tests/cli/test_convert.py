@@ -12,7 +12,7 @@ import pytest
 
 from ampbench.cli import convert
 from ampbench.convert import FORMATS
-from ampbench.records.measurements import Skip
+from ampbench.records.measurements import Reading, Skip
 from tests.stored_runs import COMPLETE, make_case, make_memory, make_round, write_run
 
 Run = Callable[..., Any]
@@ -209,3 +209,139 @@ def _on_other_host(environment: Any) -> Any:
     from dataclasses import replace
 
     return replace(environment, host="other")
+
+
+@pytest.fixture
+def asv(tmp_path: Path) -> Path:
+    """A results_dir of asv with two result files of one machine."""
+    folder = tmp_path / "asv"
+    for commit in "ab":
+        step = [[2e-3, 1e-3], [["'mlp'"], ["'inference'"], ["'fp32'", "'bf16_autocast'"]], "1", 1.79e12]
+        document = {
+            "commit_hash": commit * 40,
+            "env_name": "virtualenv-py3.11",
+            "date": 1.789e12,
+            "params": {"machine": "bench"},
+            "python": "3.11",
+            "requirements": {"torch": "2.13.0"},
+            "result_columns": ["result", "params", "version", "started_at"],
+            "results": {"precisions.Speed.time_step": step, "other.time_it": [[1.0], [], "x"]},
+            "version": 2,
+        }
+        (folder / "bench").mkdir(parents=True, exist_ok=True)
+        (folder / "bench" / f"{commit * 8}-virtualenv-py3.11.json").write_text(json.dumps(document))
+    (folder / "bench" / "machine.json").write_text('{"machine": "bench", "version": 1}')
+    return folder
+
+
+def test_asv_results_become_runs_and_stderr_says_what_was_left_out(asv: Path, tmp_path: Path, ampbench: Run) -> None:
+    said = ampbench("convert", asv, "--to", "native")
+    assert (said.code, said.out) == (0, "")
+    files = sorted((tmp_path / "results" / "runs").iterdir())
+    assert len(files) == 2
+    *remarks, first, second, counted = said.err.splitlines()
+    assert {first, second} == {f"wrote {file.relative_to(tmp_path)}" for file in files}
+    assert counted == f"{asv}: 2 runs written"
+    assert remarks == [
+        f"{asv}: left out 1 of another suite: other.time_it (in 2 files)",
+        f"{asv}: no AMPBENCH_DEVICE is told: taken for cpu (`ampbench convert --device` says otherwise) (in 2 files)",
+    ]
+    again = ampbench("convert", asv, asv / "bench", "--to", "native")
+    assert again.code == 0
+    assert f"{asv}: 0 runs written, 2 already there, left as they are" in again.err
+    assert sorted((tmp_path / "results" / "runs").iterdir()) == files
+
+
+def test_an_imported_run_is_shown_listed_compared_gated_and_checked(
+    asv: Path, tmp_path: Path, ampbench: Run, environment: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("ampbench.running.environment.probe", lambda: environment)
+    ampbench("convert", asv, "--to", "native", "--device", "cpu")
+    first, second = sorted(file.stem for file in (tmp_path / "results" / "runs").iterdir())
+    shown = " ".join(ampbench("show", first).out.split())
+    assert "2.00 ms" in shown
+    assert "imported from asv: " in shown
+    details = ampbench("show", first, "--details")
+    assert (details.code, "outcome        ok" in details.out) == (0, True)
+    rows = json.loads(ampbench("show", first, "--json").out)
+    assert [(row["seconds_median"], row["rounds"], row["torch_version"]) for row in rows] == [
+        (2e-3, None, "2.13.0"),
+        (1e-3, None, "2.13.0"),
+    ]
+    listed = json.loads(ampbench("list", "runs", "--json").out)
+    assert [(row["label"], row["outcome"]) for row in listed] == [("asv virtualenv", "2 ok")] * 2
+    compared = ampbench("compare", first, second)
+    assert compared.code == 0
+    assert "imported from asv: its samples were not kept; compare with asv compare" in " ".join(compared.out.split())
+    assert "unchanged" not in compared.out
+    assert ampbench("gate", first, second).code == 4
+    doctor = ampbench("doctor", "--results", "results", "--json")
+    assert (doctor.code, set(json.loads(doctor.out)["results"].values())) == (0, {None})
+
+
+def test_an_imported_run_is_converted_to_what_takes_medians_and_refused_by_what_takes_rounds(
+    asv: Path, ampbench: Run
+) -> None:
+    ampbench("convert", asv, "--to", "native")
+    said = ampbench("convert", "latest", "--to", "pytest-benchmark")
+    assert said.code == 5
+    assert "no case has rounds, which pytest-benchmark is made of" in said.err
+    values = json.loads(ampbench("convert", "latest", "--to", "bencher").out).values()
+    assert sorted(one["seconds_median"]["value"] for one in values) == [1e-3, 2e-3]
+
+
+def test_a_case_without_rounds_is_left_out_of_what_takes_rounds(tmp_path: Path, ampbench: Run) -> None:
+    reading = Reading(case_id=BF16.case_id, metric="seconds_median", value=1e-3)
+    write_run(tmp_path / "results", [CASE, BF16], make_round(CASE), reading, COMPLETE)
+    said = ampbench("convert", "latest", "--to", "pytest-benchmark")
+    assert said.err == "pytest-benchmark is made of rounds: left out 1 imported without their samples\n"
+    assert [one["name"] for one in json.loads(said.out)["benchmarks"]] == [CASE.case_id]
+
+
+def test_a_run_goes_out_and_comes_back_with_the_same_rows(results: Path, tmp_path: Path, ampbench: Run) -> None:
+    ampbench("convert", "latest", "--to", "pytest-benchmark", "--results", results, "-o", "run.json")
+    said = ampbench("convert", "run.json", "--to", "native", "--results", "other")
+    assert (said.code, said.err.splitlines()[-1]) == (0, "run.json: 1 run written")
+    before, after = (
+        [row | {"run": ""} for row in json.loads(ampbench("show", "latest", "--json", "--results", folder).out)]
+        for folder in (results, tmp_path / "other")
+    )
+    assert after == [row for row in before if row["outcome"] == "ok"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["asv", "--to", "native", "--from", "asvv"], "unknown program in --from 'asvv': did you mean asv?"),
+        (["asv", "--to", "native", "--device", "gpu"], "unknown device 'gpu'"),
+        (
+            ["asv", "--to", "native", "-o", "run.jsonl"],
+            "--to native writes whole runs into --results DIR: leave -o out",
+        ),
+        (["asv", "--to", "native", "-k", "mlp"], "leave -k out"),
+        (["asv", "--to", "native", "--baseline", "latest"], "leave --baseline out"),
+        (["asv", "--to", "native", "--from", "pytest-benchmark"], "no JSON of pytest-benchmark, or a damaged one"),
+        (["latest", "--to", "native"], "there is no file or folder latest: --to native reads what asv or"),
+        (["asv", "--to", "junit", "--from", "asv"], "--from and --device are for --to native"),
+        (["asv", "--to", "junit", "--device", "cpu"], "--from and --device are for --to native"),
+        (["asv", "--to", "natve"], "did you mean native?"),
+    ],
+)
+def test_what_an_import_cannot_do_is_a_usage_error_and_writes_nothing(
+    arguments: list[str], message: str, asv: Path, tmp_path: Path, ampbench: Run
+) -> None:
+    said = ampbench("convert", *arguments)
+    assert (said.code, said.out) == (2, "")
+    assert message in said.err
+    assert said.err.count("\n") == 1
+    assert list(tmp_path.iterdir()) == [asv]
+
+
+def test_one_damaged_file_refuses_its_source_and_no_other(asv: Path, tmp_path: Path, ampbench: Run) -> None:
+    ampbench("convert", asv / "bench" / "aaaaaaaa-virtualenv-py3.11.json", "--to", "native")
+    cut = asv / "bench" / "bbbbbbbb-virtualenv-py3.11.json"
+    cut.write_text(cut.read_text()[:50])
+    said = ampbench("convert", asv, "--to", "native", "--results", "other")
+    assert said.code == 2
+    assert f"{cut}: no whole JSON, so it was cut" in said.err
+    assert not (tmp_path / "other").exists()

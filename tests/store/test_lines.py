@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ampbench.records.cases import Case
-from ampbench.records.measurements import Failure
+from ampbench.records.measurements import Failure, Reading
 from ampbench.records.runs import Header
 from ampbench.store import lines
 from ampbench.store.lines import LineError
@@ -135,3 +135,9 @@ def test_a_newer_schema_is_refused_with_both_versions():
     line = lines.encode(make_header()).replace(b'"schema":3', b'"schema":4,"novelty":[]')
     with pytest.raises(LineError, match=r"newer ampbench \(schema 4; this one reads 1 to 3\)"):
         lines.check_header(line)
+
+
+def test_a_reading_that_is_not_finite_is_refused():
+    reading = Reading(case_id="c", metric="seconds_median", value=float("nan"))
+    with pytest.raises(LineError, match="value"):
+        lines.decode(lines.encode(reading))

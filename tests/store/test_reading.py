@@ -1,10 +1,13 @@
+import json
+from dataclasses import replace
+
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from ampbench.errors import StoreError
-from ampbench.records.measurements import Failure, Skip
-from ampbench.records.runs import Footer
+from ampbench.records.measurements import Failure, Reading, Skip
+from ampbench.records.runs import SCHEMA, Footer, Imported
 from ampbench.store import read_header, read_run
 from tests.stored_runs import COMPLETE, make_case, make_divergence, make_header, make_memory, make_round, write_run
 
@@ -163,3 +166,52 @@ def test_a_file_that_is_not_there_is_refused(tmp_path):
         read_run(tmp_path / "missing.jsonl")
     with pytest.raises(StoreError, match="directory"):
         read_run(tmp_path)
+
+
+def test_readings_are_kept_by_metric_and_the_last_of_a_case_counts(tmp_path):
+    readings = [
+        Reading(case_id=FP32.case_id, metric="seconds_median", value=1e-3),
+        Reading(case_id=FP32.case_id, metric="peak_memory_bytes", value=64.0),
+        Reading(case_id=BF16.case_id, metric="seconds_median", value=2e-3),
+        Reading(case_id=FP32.case_id, metric="seconds_median", value=3e-3),
+    ]
+    stored = read_run(write_run(tmp_path, [FP32, BF16], *readings, COMPLETE))
+    assert stored.readings == {
+        "seconds_median": {FP32.case_id: 3e-3, BF16.case_id: 2e-3},
+        "peak_memory_bytes": {FP32.case_id: 64.0},
+    }
+
+
+def test_an_imported_run_keeps_where_it_is_from_and_what_was_not_told(tmp_path):
+    imported = Imported(program="asv", file="abc-existing.json")
+    environment = replace(make_header().environment, threads=None, cpu_count=None, torch_version="")
+    told = {"imported": imported, "committed_at": "2026-01-30T00:00:00+00:00", "environment": environment}
+    path = write_run(tmp_path, [FP32], COMPLETE, **told)
+    assert read_header(path) == make_header(**told)
+
+
+def test_files_of_earlier_schemas_lack_what_came_later_and_are_read(path):
+    text = path.read_text()
+    for schema in (1, 2):
+        path.write_text(
+            text.replace(f'"schema":{SCHEMA}', f'"schema":{schema}').replace(',"committed_at":null,"imported":null', "")
+        )
+        header = read_header(path)
+        assert (header.schema, header.committed_at, header.imported) == (schema, None, None)
+        assert read_run(path).readings == {}
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ({"case_id": "CASE", "metric": "speed", "value": 1.0}, "a reading of an unknown metric, speed"),
+        ({"case_id": "other", "metric": "seconds_median", "value": 1.0}, "a reading of a case that is not listed"),
+        ({"case_id": "CASE", "metric": "seconds_median", "value": None}, "damaged: .*value"),
+        ({"case_id": "CASE", "metric": "seconds_median"}, "damaged: .*value"),
+    ],
+)
+def test_a_reading_that_cannot_be_one_is_refused(line, message, path):
+    text = json.dumps({"reading": line}, separators=(",", ":")).replace("CASE", FP32.case_id)
+    path.write_text(path.read_text() + text + "\n")
+    with pytest.raises(StoreError, match=message):
+        read_run(path)

@@ -1,0 +1,97 @@
+"""`ampbench trend`: many runs over torch versions, commits or dates."""
+
+import gc
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from ampbench.cli.options import DEFAULT_RESULTS, Every, Format, Json, Keyword, OutputFormat, Results, chosen_format
+from ampbench.errors import UnknownNameError
+
+if TYPE_CHECKING:
+    from ampbench.trends import Trend
+
+AXES = ("torch_version", "commit", "date")
+"""What --x takes; `ampbench.trends.AXES` has the same names, and is slow to import."""
+
+
+def command(
+    sources: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="[SOURCE]...",
+            help="Runs (ids, prefixes, paths), folders of runs, results folders, asv's results, pytest-benchmark's "
+            "JSON. Default: all of --results.",
+        ),
+    ] = None,
+    x: Annotated[str, typer.Option("--x", metavar="AXIS", help="torch_version, commit or date.")] = AXES[0],
+    metric: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--metric",
+            metavar="NAME",
+            help="time, throughput, memory, error, gradients, updates, nonfinite or flushed. Repeatable. "
+            "Default: time, memory, error and gradients.",
+        ),
+    ] = None,
+    keyword: Keyword = "",
+    every: Every = False,
+    results: Results = DEFAULT_RESULTS,
+    format: Format = OutputFormat.TABLE,
+    json: Json = False,
+) -> int:
+    """Follow time, memory and errors over many runs, and say where they changed and what else did.
+
+    \b
+    Examples:
+      ampbench trend
+      ampbench trend --x commit -k "resnet and training" --metric time
+      ampbench trend results .benchmarks/0001_ours.json --x date --all
+    """
+    chosen = chosen_format(format, json)
+    if x not in AXES:
+        raise UnknownNameError("axis in --x", x, AXES)
+    from ampbench.cli.printing import print_note
+    from ampbench.trends import make_trend, read_runs, tracked
+
+    metrics = tracked(metric or ())
+    with _no_garbage_collection():
+        found = read_runs(sources or [], results, metrics, keyword)
+        for note in found.notes:
+            print_note(note)
+        trend = make_trend(found.runs, x, metrics)
+    for reason, count in trend.left_out.items():
+        print_note(f"left out {count} {'run' if count == 1 else 'runs'} with {reason}")
+    print_trend(trend, chosen, show_all=every)
+    return 0
+
+
+@contextmanager
+def _no_garbage_collection() -> Iterator[None]:
+    """Keep the cyclic garbage collector out: it would look for cycles among 100,000 points again and again."""
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            gc.enable()
+
+
+def print_trend(trend: "Trend", format: OutputFormat, show_all: bool = False) -> None:
+    """Print a trend on stdout in `format`."""
+    from ampbench.cli import series_data, series_tables
+    from ampbench.cli.printing import make_console, print_lines, print_text
+
+    if format is OutputFormat.JSON:
+        print_text(series_data.trend_json(trend))
+    elif format is OutputFormat.CSV:
+        print_text(series_data.trend_csv(trend))
+    elif format is OutputFormat.MARKDOWN:
+        print_text(series_tables.trend_markdown(trend))
+    else:
+        console = make_console()
+        only_ascii = not console.encoding.lower().startswith("utf")
+        print_lines(console, series_tables.trend_lines(trend, console.width, show_all, only_ascii))

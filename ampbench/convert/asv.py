@@ -1,0 +1,286 @@
+"""asv's results of ampbench's own suite (benchmarks/asv) as runs: each value of a case becomes a reading.
+
+They are no rounds: asv's value is a median over samples that it need not keep, ampbench's the fastest sample of each
+round, so that one series of both would show steps where nothing changed.
+"""
+
+import functools
+import hashlib
+import itertools
+import math
+import re
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from ampbench.convert.asv_files import (
+    BenchmarkResult,
+    ResultFile,
+    parameter_text,
+    read_result_file,
+    result_paths,
+    time_of,
+)
+from ampbench.convert.remarks import listed
+from ampbench.errors import StoreError, UnknownNameError
+from ampbench.planning import DEVICES, PHASES, default_preset
+from ampbench.precisions import PRECISIONS, SHORT_DTYPES
+from ampbench.records.cases import Case
+from ampbench.records.environments import Environment
+from ampbench.records.measurements import Failure, Skip
+from ampbench.records.runs import SCHEMA, Footer, Header, Imported, Selection, Settings
+from ampbench.store import StoredRun, new_run_id
+from ampbench.workloads.index import WORKLOADS, resolve_parameters
+
+PROGRAM = "asv"
+DEVICE_VARIABLE = "AMPBENCH_DEVICE"
+"""The environment variable that tells the suite its device; asv keeps it in its results."""
+UNTOLD_DEVICE = "cpu"
+"""The device of results that tell none."""
+VERSION = "1"
+"""The version of the suite's benchmarks whose values are understood."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Meaning:
+    """What a benchmark's values are: `metric` in its unit, or its inverse; `stage` is where measuring it fails."""
+
+    stage: str
+    metric: str
+    inverse: bool = False
+
+
+SUITE: Mapping[str, _Meaning] = {
+    "precisions.Speed.time_step": _Meaning("round", "seconds_median"),
+    "precisions.Speed.track_seconds_per_item": _Meaning("round", "items_per_second", inverse=True),
+    "precisions.Memory.track_peak_memory": _Meaning("memory", "peak_memory_bytes"),
+    "precisions.Accuracy.track_output_error": _Meaning("divergence", "output_floor_ratio"),
+    "precisions.Accuracy.track_gradient_error": _Meaning("divergence", "grad_rel_l2"),
+}
+"""The benchmarks that have a value per case; their parameters are workload, phase and precision."""
+TORCH_VERSION = "precisions.Environment.track_torch_version"
+"""Its one value is major * 10^6 + minor * 10^3 + patch: 2015001 is torch 2.15.1."""
+
+WANTED = frozenset([*SUITE, TORCH_VERSION])
+
+SKIPPED = "asv has no number: its suite skipped the case there, or the case was not selected"
+SMALLEST = 1e-300
+"""A time, or a number of bytes, is more than this: 0 is no measurement."""
+_ID_DIGITS = 8
+
+
+def read_results(source: Path, *, device: str = "", remarks: Counter[str] | None = None) -> Iterator[StoredRun]:
+    """Yield a run for each result file of `source`: asv's results_dir, the folder of a machine in it, or one file.
+
+    `device` is that of results that do not tell theirs (cpu, where it is not given). `remarks` counts by sentence the
+    files of which something was left out or assumed. A run's id is made from the time, the machine and the file's
+    contents, so that it is the same whenever the same file is read.
+
+    Raises `StoreError`, naming the file, where one is damaged, of another format or version, or holds nothing of the
+    suite; `UnknownNameError` for an unknown `device`.
+    """
+    if device and device not in DEVICES:
+        raise UnknownNameError("device", device, DEVICES)
+    for path in result_paths(source):
+        found = read_result_file(path, WANTED)
+        try:
+            yield _run(found, device, Counter() if remarks is None else remarks)
+        except StoreError as error:
+            raise StoreError(f"{path}: {error}") from None
+
+
+@dataclass(slots=True)
+class _Values:
+    """What a file holds of each case, as it is read benchmark by benchmark."""
+
+    cases: dict[str, Case] = field(default_factory=dict)
+    readings: dict[str, dict[str, float]] = field(default_factory=dict)
+    failures: dict[str, Failure] = field(default_factory=dict)
+
+    def add(self, name: str, result: BenchmarkResult, device: str) -> None:
+        """Add the values of the suite's benchmark `name`."""
+        meaning = SUITE[name]
+        values = self.readings.setdefault(meaning.metric, {})
+        bounds = [self.readings.setdefault(bound, {}) for bound in ("seconds_low", "seconds_high")]
+        for value, low, high, combination in zip(
+            result.values, result.low, result.high, itertools.product(*result.parameters), strict=True
+        ):
+            case_id, case = _case(combination, device)
+            self.cases[case_id] = case
+            if value is None:
+                self.failures[case_id] = _failure(case_id, meaning.stage, name)
+                continue
+            if isinstance(value, bool) or not isinstance(value, (int, float)):
+                raise StoreError(f"{name} of {case_id} is no number: {value!r}")
+            if not math.isfinite(value) or (meaning.stage != "divergence" and value < SMALLEST):
+                continue
+            values[case_id] = 1 / value if meaning.inverse else float(value)
+            if meaning.metric == "seconds_median":
+                # asv rounds limits to five digits, and so may put one on the wrong side
+                for bound, limit, outer in zip(bounds, (low, high), (min, max), strict=True):
+                    if limit is not None and math.isfinite(limit) and limit > 0:
+                        bound[case_id] = outer(limit, value)
+
+    @property
+    def skips(self) -> dict[str, Skip]:
+        """The cases without any number."""
+        known = set(self.failures).union(*self.readings.values())
+        return {case_id: Skip(case_id=case_id, reason=SKIPPED) for case_id in self.cases if case_id not in known}
+
+
+def _run(found: ResultFile, device: str, remarks: Counter[str]) -> StoredRun:
+    ours = {name: one for name, one in found.benchmarks.items() if name in SUITE and _has_our_shape(one)}
+    if not ours:
+        raise StoreError(f"holds no benchmark of ampbench's suite: its benchmarks are {listed(found.names)}")
+    environment = found.benchmarks.get(TORCH_VERSION)
+    for name, one in (ours | ({TORCH_VERSION: environment} if environment else {})).items():
+        if one.version != VERSION:
+            raise StoreError(
+                f"{name} has version {one.version!r}, not {VERSION!r}: its numbers mean something else here"
+            )
+    others = [name for name in found.names if name not in ours and name != TORCH_VERSION]
+    if others:
+        remarks[f"left out {len(others)} of another suite: {listed(others)}"] += 1
+    told = found.variables.get(DEVICE_VARIABLE, "")
+    if told and told not in DEVICES:
+        raise StoreError(f"{DEVICE_VARIABLE} is {told!r}, which is no device: {', '.join(DEVICES)}")
+    if not (told or device):
+        remarks[
+            f"no {DEVICE_VARIABLE} is told: taken for {UNTOLD_DEVICE} (`ampbench convert --device` says otherwise)"
+        ] += 1
+    values = _Values()
+    for name, one in ours.items():
+        values.add(name, one, told or device or UNTOLD_DEVICE)
+    return StoredRun(
+        path=found.path,
+        header=_header(found, list(ours.values()), "" if told or device == UNTOLD_DEVICE else device),
+        cases=values.cases,
+        rounds=[],
+        memory={},
+        divergence={},
+        failures=values.failures,
+        skips=values.skips,
+        readings={metric: read for metric, read in values.readings.items() if read},
+        footers=[Footer(ended="complete", finished_at=_finished(found, list(ours.values())))],
+        cut=False,
+    )
+
+
+def _has_our_shape(result: BenchmarkResult) -> bool:
+    """Return whether the parameters are workloads, phases and precisions; another suite may have our names."""
+    if len(result.parameters) != 3:
+        return False
+    workloads, phases, precisions = ([parameter_text(one) for one in values] for values in result.parameters)
+    return None not in workloads and set(phases) <= set(PHASES) and set(precisions) <= PRECISIONS.keys()
+
+
+@functools.lru_cache(maxsize=65_536)
+def _case(combination: tuple[str, str, str], device: str) -> tuple[str, Case]:
+    """Return the case that the suite measures for a combination of its parameters, and its id.
+
+    Like `planning.make_plan`, with the device's preset; a user's workload has no parameters there.
+    """
+    label, phase, precision = (parameter_text(one) or "" for one in combination)
+    workload, version = _workload(label)
+    spec = WORKLOADS.get(workload)
+    parameters = {} if spec is None else resolve_parameters(spec, default_preset(device))
+    batch_size = parameters.pop("batch_size", None)
+    case = Case(
+        workload=workload,
+        family="user" if spec is None else spec.family,
+        parameters=parameters,
+        precision=precision,
+        device=device,
+        phase=phase,
+        path="eager",
+        batch_size=batch_size if isinstance(batch_size, int) else None,
+        input_dtype=SHORT_DTYPES[PRECISIONS[precision].storage],
+        memory_format="contiguous",
+        version=version,
+    )
+    return case.case_id, case
+
+
+def _workload(label: str) -> tuple[str, int]:
+    """Return name and version of the workload with `label`: "mlp" is version 1, "mlp v2" 2, a user's 0."""
+    numbered = re.fullmatch(r"(.+) v(\d+)", label)
+    if numbered and numbered[1] in WORKLOADS:
+        return numbered[1], int(numbered[2])
+    return label, int(label in WORKLOADS)
+
+
+def _failure(case_id: str, stage: str, name: str) -> Failure:
+    message = f"{name} has no value: it raised an error, timed out or was killed, and asv keeps no more of it"
+    return Failure(case_id=case_id, stage=stage, cause="unknown", message=message)
+
+
+def _header(found: ResultFile, results: Sequence[BenchmarkResult], device: str) -> Header:
+    started = time_of(min((one.started_at for one in results if one.started_at is not None), default=None))
+    started = started or found.committed_at
+    if started is None:
+        raise StoreError("tells neither when it was measured nor when its commit was made")
+    stem = new_run_id(found.machine.machine, started).rpartition("-")[0]
+    digest = hashlib.sha256(f"{found.digest} {device}".encode()).hexdigest()
+    return Header(
+        schema=SCHEMA,
+        run=f"{stem}-{digest[:_ID_DIGITS]}",
+        ampbench_version="",
+        started_at=started.isoformat(timespec="milliseconds"),
+        label=f"{PROGRAM} {found.environment.partition('-')[0]}",
+        commit=found.commit,
+        selection=Selection(),
+        settings=Settings(),
+        environment=_environment(found),
+        committed_at=None if found.committed_at is None else found.committed_at.isoformat(timespec="seconds"),
+        imported=Imported(program=PROGRAM, file=found.path.name),
+    )
+
+
+def _finished(found: ResultFile, results: Sequence[BenchmarkResult]) -> str:
+    ends = [one.started_at + 1000 * (one.duration or 0) for one in results if one.started_at is not None]
+    ended = time_of(max(ends, default=None)) or found.committed_at
+    return "" if ended is None else ended.isoformat(timespec="milliseconds")
+
+
+def _environment(found: ResultFile) -> Environment:
+    machine = found.machine
+    return Environment(
+        host=machine.machine,
+        system=machine.os,
+        cpu=machine.cpu,
+        cpu_count=_count(machine.num_cpu),
+        memory_bytes=_count(machine.ram),
+        python_version="" if "/" in found.python else found.python,  # an existing one is a path
+        torch_version=_required(found, "torch") or _torch_version(found),
+        torchvision_version=_required(found, "torchvision") or None,
+        numpy_version=_required(found, "numpy"),
+        threads=None,
+        variables={name: value for name, value in found.variables.items() if name != DEVICE_VARIABLE},
+    )
+
+
+def _count(written: str | int) -> int | None:
+    """Return a whole number; None for what a person typed into machine.json instead ("16GB")."""
+    return int(written) if str(written).isdecimal() else None
+
+
+def _required(found: ResultFile, package: str) -> str:
+    """Return the version of a package that the environment was built with, "" where that is not told.
+
+    A requirement may name the installer ("pip+torch") or leave the version open.
+    """
+    for name, version in found.requirements.items():
+        if name.rpartition("+")[2] == package and re.match(r"\d", version):
+            return version
+    return ""
+
+
+def _torch_version(found: ResultFile) -> str:
+    """Return the version of torch that the suite itself recorded, "" where it did not."""
+    result = found.benchmarks.get(TORCH_VERSION)
+    value = result.values[0] if result and len(result.values) == 1 else None
+    if not isinstance(value, (int, float)) or not math.isfinite(value) or value < 0:
+        return ""
+    major, rest = divmod(int(value), 1_000_000)
+    return f"{major}.{rest // 1000}.{rest % 1000}"

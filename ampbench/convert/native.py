@@ -1,0 +1,123 @@
+"""Runs that other programs measured, into the native store: whole sources, each run once."""
+
+import contextlib
+import itertools
+import json
+import os
+import tempfile
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from ampbench.convert import asv, pytest_benchmark
+from ampbench.convert.asv_files import BENCHMARKS_FILE, MACHINE_FILE
+from ampbench.errors import StoreError, UsageError
+from ampbench.records.measurements import Reading
+from ampbench.records.runs import Entry
+from ampbench.store import RunWriter, StoredRun
+
+PROGRAMS = (asv.PROGRAM, pytest_benchmark.PROGRAM)
+"""The programs whose results can be read."""
+
+
+@dataclass(frozen=True, slots=True)
+class Written:
+    """The run files that were written, and those that had been there before, by the runs' ids."""
+
+    new: dict[str, Path] = field(default_factory=dict)
+    known: dict[str, Path] = field(default_factory=dict)
+
+
+def recognise(source: Path) -> str:
+    """Return which of `PROGRAMS` wrote `source`, a file or a folder.
+
+    Raises `UsageError` where there is no such file or folder, `StoreError` where neither wrote it.
+    """
+    if not source.exists():
+        raise UsageError(f"there is no file or folder {source}: --to native reads what {' or '.join(PROGRAMS)} wrote")
+    if source.is_dir():
+        files = sorted(source.rglob("*.json"))
+        if any(path.name in (MACHINE_FILE, BENCHMARKS_FILE) for path in files):
+            return asv.PROGRAM
+        if not files:
+            raise StoreError(f"{source} holds no JSON file: give the results of {' or '.join(PROGRAMS)}")
+        return recognise(files[0])
+    try:
+        keys = json.loads(source.read_bytes())
+    except OSError as error:
+        raise StoreError(f"cannot read {source}: {error.strerror}") from None
+    except (ValueError, RecursionError) as error:
+        raise StoreError(f"{source}: no whole JSON, so it was cut or is another program's file: {error}") from None
+    for program, own in ((asv.PROGRAM, "result_columns"), (pytest_benchmark.PROGRAM, "machine_info")):
+        if isinstance(keys, dict) and own in keys:
+            return program
+    raise StoreError(
+        f"{source}: neither results of {' nor of '.join(PROGRAMS)}; --from NAME says what is wrong with it"
+    )
+
+
+def read_source(source: Path, program: str, device: str, remarks: Counter[str]) -> list[StoredRun]:
+    """Return the runs that `program` left in `source`, all of them or none.
+
+    `device` is that of asv's results that do not tell theirs; `remarks` counts what was left out or assumed. Raises
+    `StoreError` for the first file that cannot be read or holds nothing of ampbench.
+    """
+    if program == asv.PROGRAM:
+        return list(asv.read_results(source, device=device, remarks=remarks))
+    paths = sorted(source.rglob("*.json")) if source.is_dir() else [source]
+    if not paths:
+        raise StoreError(f"{source} holds no JSON file of pytest-benchmark")
+    return [pytest_benchmark.read_run_json(path, remarks=remarks) for path in paths]
+
+
+def write_runs(runs: Iterable[StoredRun], results: Path) -> Written:
+    """Write each run as `runs/<id>.jsonl` in the folder `results` unless it is there, and return which were written.
+
+    The files get their names once all of them are whole. Raises `StoreError` where they cannot be written; then there
+    is none.
+    """
+    written = Written()
+    folder = results / "runs"
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(prefix=".import-", dir=results) as temporary:
+            for stored in runs:
+                run = stored.header.run
+                path = folder / f"{run}.jsonl"
+                if path.exists() or run in written.new:
+                    written.known[run] = path
+                    continue
+                written.new[run] = path
+                with RunWriter.create(temporary, stored.header, stored.cases.values()) as writer:
+                    writer.append(*_entries(stored))
+            for path in written.new.values():
+                (Path(temporary) / "runs" / path.name).replace(path)
+        _sync(folder)
+    except OSError as error:
+        raise StoreError(f"cannot write {results}: {error.strerror}; choose another --results folder") from None
+    return written
+
+
+def _entries(stored: StoredRun) -> Iterator[Entry]:
+    yield from itertools.chain(
+        stored.rounds,
+        stored.memory.values(),
+        stored.divergence.values(),
+        stored.failures.values(),
+        stored.skips.values(),
+    )
+    for metric, values in stored.readings.items():
+        for case_id, value in values.items():
+            yield Reading(case_id=case_id, metric=metric, value=value)
+    yield from stored.footers
+
+
+def _sync(folder: Path) -> None:
+    """Make the new names as lasting as the files, where the file system can."""
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        with contextlib.suppress(OSError):
+            os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

@@ -1,1 +1,0 @@
-"""Runs in order: series over versions, commits or dates, and where they changed."""

@@ -1,0 +1,28 @@
+"""Runs in order: series over torch versions, commits or dates, and where they changed.
+
+`read_runs` takes what a user names, `make_trend` puts the runs on an axis and looks for changes; `Trend` holds all that
+tables and reports show. docs/trends.md has the rules.
+"""
+
+from ampbench.trends.axes import AXES
+from ampbench.trends.building import make_trend
+from ampbench.trends.metrics import TRACKED, tracked
+from ampbench.trends.series import Change, Place, Point, Rule, Series, Trend, X
+from ampbench.trends.sources import RunValues, Sources, read_runs
+
+__all__ = [
+    "AXES",
+    "TRACKED",
+    "Change",
+    "Place",
+    "Point",
+    "Rule",
+    "RunValues",
+    "Series",
+    "Sources",
+    "Trend",
+    "X",
+    "make_trend",
+    "read_runs",
+    "tracked",
+]

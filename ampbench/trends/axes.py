@@ -1,0 +1,112 @@
+"""The axes: which x a run has, and in which order the x stand."""
+
+import itertools
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from types import MappingProxyType
+from typing import Any
+
+from packaging.version import InvalidVersion, Version
+
+from ampbench.records.runs import Header
+from ampbench.trends.history import History
+from ampbench.trends.series import X
+
+DIRTY = "-dirty"
+"""The mark of a commit with changes that were not committed."""
+SHORT = 7
+"""As many digits of a commit as git itself shows."""
+
+
+@dataclass(frozen=True, slots=True)
+class Placed:
+    """A run's `x` and what it is sorted by."""
+
+    x: X
+    key: tuple[Any, ...]
+
+
+Placement = tuple[list[Placed | None], Counter[str]]
+"""The x of each run, None where it has none, and why, counted."""
+
+
+def by_torch_version(headers: Sequence[Header], history: History) -> Placement:  # noqa: ARG001 - as all axes
+    """Place runs by the public version of torch ("2.15.0" of 2.15.0+cu132), in the order of PEP 440."""
+    placed: list[Placed | None] = []
+    reasons: Counter[str] = Counter()
+    for header in headers:
+        text = header.environment.torch_version
+        try:
+            version = Version(text)
+        except InvalidVersion:
+            placed.append(None)
+            reasons["an unreadable torch version" if text else "no torch version"] += 1
+            continue
+        public = Version(version.public)
+        placed.append(Placed(X(value=version.public, label=version.public), (public,)))
+    return placed, reasons
+
+
+def by_commit(headers: Sequence[Header], history: History) -> Placement:
+    """Place runs by commit, in the order of the commits' times: as recorded, else git's, else when first measured.
+
+    Commits of one second are in git's order of descent. A commit with changes beside it ("-dirty") follows its own.
+    """
+    bases = [header.commit.removesuffix(DIRTY) if header.commit else None for header in headers]
+    names = [base for base in dict.fromkeys(bases) if base]
+    known = history.commits(names)
+    times: dict[str, float] = {}
+    measured: dict[str, float] = {}
+    for base, header in zip(bases, headers, strict=True):
+        if base is None:
+            continue
+        if header.committed_at and base not in times:
+            times[base] = _instant(header.committed_at)
+        started = _instant(header.started_at)
+        measured[base] = min(started, measured.get(base, started))
+    for base in names:
+        times.setdefault(base, known[base].time if base in known else measured[base])
+    ranks: Mapping[str, int] = {}
+    if len(set(times.values())) < len(times):
+        ranks = history.ranks(base for base in names if base in known)
+    placed: list[Placed | None] = []
+    for base, header in zip(bases, headers, strict=True):
+        if base is None or header.commit is None:
+            placed.append(None)
+            continue
+        dirty = header.commit.endswith(DIRTY)
+        label = base[:SHORT] + (DIRTY if dirty else "")
+        title = known[base].subject if base in known else ""
+        key = (times[base], ranks.get(base, 0), measured[base], base, dirty)
+        placed.append(Placed(X(value=header.commit, label=label, title=title), key))
+    return placed, Counter({"no commit": placed.count(None)} if None in placed else {})
+
+
+def by_date(headers: Sequence[Header], history: History) -> Placement:  # noqa: ARG001 - as all axes
+    """Place each run by itself, at the time when it began (UTC)."""
+    placed: list[Placed | None] = []
+    for header in headers:
+        instant = _instant(header.started_at)
+        label = datetime.fromtimestamp(instant, UTC).strftime("%Y-%m-%d %H:%M")
+        placed.append(Placed(X(value=header.started_at, label=label, title=header.run), (instant, header.run)))
+    return placed, Counter()
+
+
+AXES: Mapping[str, Callable[[Sequence[Header], History], Placement]] = MappingProxyType(
+    {"torch_version": by_torch_version, "commit": by_commit, "date": by_date}
+)
+"""What a trend may run over."""
+
+
+def ordered(placed: Sequence[Placed]) -> list[X]:
+    """Return each x once, in order."""
+    ranked = sorted(placed, key=lambda one: one.key)
+    return [next(same).x for _, same in itertools.groupby(ranked, key=lambda one: one.key)]
+
+
+def _instant(text: str) -> float:
+    """Return a time in ISO 8601 as seconds since 1970; without an offset it is UTC."""
+    moment = datetime.fromisoformat(text)
+    return (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp()

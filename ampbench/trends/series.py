@@ -1,0 +1,135 @@
+"""A trend as data: series of points, and the changes found in them. Tables, JSON and reports are made from these."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+from functools import cached_property
+from typing import Literal
+
+from ampbench.records.cases import Case
+from ampbench.trends.metrics import Tracked
+
+
+class Rule(StrEnum):
+    """How changes were looked for in a series (docs/trends.md)."""
+
+    STEPS = "steps"
+    """asv's step detection, confirmed: a time, eight points and more."""
+    NEIGHBOURS = "neighbours"
+    """Each point against the one before it, by their rounds, runs or intervals: a time, fewer points."""
+    EXACT = "exact"
+    """Luck has no part in the metric: every difference beyond the gate's tolerance."""
+    NONE = "none"
+    """Changes were not looked for; `Series.note` says why."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class X:
+    """One place on the axis: its whole `value`, a short `label` and, of a commit, its subject as `title`."""
+
+    value: str
+    label: str
+    title: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Place:
+    """Where and by what a series was measured: what must be equal for its points to be comparable.
+
+    `program` is "ampbench" or the one that an imported run is of. `cpu` and `device_name` are models. `torch_version`
+    is that of the whole series where the axis is another. `settings` are those that the arm of an A/B session was given
+    (NAME=VALUE).
+    """
+
+    program: str
+    host: str
+    cpu: str
+    device: str
+    device_name: str
+    threads: int | None
+    torch_version: str = ""
+    settings: tuple[tuple[str, str], ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Point:
+    """The value of a series at one x: the median over `runs` runs, in the unit of the metric.
+
+    `low` and `high` are a 95 % interval: of the runs' values where there are three or more, else the widest of those
+    that the runs have themselves (asv's: 99 %, of one process' samples); None: there is none. A gap has the `value`
+    None and says why in `missing`.
+    """
+
+    x: X
+    value: float | None
+    low: float | None = None
+    high: float | None = None
+    runs: int = 0
+    run_ids: tuple[str, ...] = ()
+    missing: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Change:
+    """A change point: `x` is that of the first point after it, `last` that of the last measured before it.
+
+    `before` and `after` are the levels on both sides, in the unit of the metric. `ratio` is after / before, None where
+    before is 0; `low` and `high` are its 95 % interval, None for a metric without luck. `what` says in one line in what
+    the runs on both sides differ, "" where they are the same in all that is recorded.
+    """
+
+    x: X
+    last: X
+    before: float
+    after: float
+    ratio: float | None
+    low: float | None = None
+    high: float | None = None
+    direction: Literal["improved", "regressed"]
+    what: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Series:
+    """One metric of one case at one place, a point per x of that place, gaps among them.
+
+    `rule` says how changes were looked for, `note` what a reader of them should know.
+    """
+
+    case: Case
+    metric: Tracked
+    place: Place
+    points: Sequence[Point]
+    changes: Sequence[Change] = ()
+    rule: Rule = Rule.NONE
+    note: str = ""
+
+    @property
+    def measured(self) -> list[Point]:
+        """The points that are no gaps; there is at least one."""
+        return [point for point in self.points if point.value is not None]
+
+    @property
+    def total(self) -> float | None:
+        """The last value divided by the first; None where there is one alone, or the first is 0."""
+        values = [point.value for point in self.measured if point.value is not None]
+        return values[-1] / values[0] if len(values) > 1 and values[0] else None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Trend:
+    """Series over the `axis`. `runs` counts the runs used by place, `left_out` those without an x by the reason."""
+
+    axis: str
+    series: Sequence[Series]
+    runs: Mapping[Place, int]
+    left_out: Mapping[str, int] = field(default_factory=dict)
+    notes: Sequence[str] = ()
+
+    @cached_property
+    def places(self) -> dict[Place, list[Series]]:
+        """The series by place, in their order."""
+        found: dict[Place, list[Series]] = {}
+        for one in self.series:
+            found.setdefault(one.place, []).append(one)
+        return found

@@ -1,0 +1,148 @@
+"""asv's result files: what is read, what is refused, by asv's own writer and by hand."""
+
+import json
+import math
+from collections.abc import Callable
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+from asv_results import COMMIT, MACHINE, MEMORY, STARTED, STEP, row, suite, write
+
+from ampbench.convert.asv_files import parameter_text, read_result_file, result_paths, time_of
+from ampbench.errors import StoreError
+
+
+def test_a_file_is_read_with_its_machine(tmp_path: Path) -> None:
+    found = read_result_file(write(tmp_path), {STEP})
+    assert (found.commit, found.python, found.machine.machine) == (COMMIT, "3.11", "bench")
+    assert found.requirements == {"torch": "2.13.0", "torchvision": "0.28.0"}
+    assert found.variables == {"AMPBENCH_DEVICE": "cpu"}
+    assert found.committed_at == datetime(2026, 9, 10, 0, 26, 40, tzinfo=UTC)
+    assert found.names == list(suite())
+    assert list(found.benchmarks) == [STEP]
+    step = found.benchmarks[STEP]
+    assert (step.values, step.low, step.high) == ([2e-3, 1e-3], [1.9e-3, None], [2.1e-3, None])
+    assert (step.version, step.started_at, step.duration) == ("1", STARTED, 2.5)
+
+
+def test_what_asv_itself_writes_is_read(tmp_path: Path) -> None:
+    results = pytest.importorskip("asv.results")
+    runner = pytest.importorskip("asv.runner")
+    asv = results.Results(
+        {**MACHINE, "python": "3.11"}, {"torch": "2.13.0"}, COMMIT, 1_789_000_000_000, "3.11", "virtualenv-py3.11", {}
+    )
+    names = row(None)[1]
+    timed = {"name": STEP, "version": "1", "params": names}
+    samples = [[2e-3, 2.1e-3, 2.2e-3], None]
+    asv.add_result(
+        timed,
+        runner.BenchmarkResult(
+            result=[True, math.nan], samples=samples, number=[1, None], errcode=0, stderr="", profile=None
+        ),
+        started_at=datetime(2026, 9, 21, 14, 13, 20, tzinfo=UTC),
+        duration=1.0,
+    )
+    failed = runner.BenchmarkResult(
+        result=[None, None], samples=[None, None], number=[None, None], errcode=1, stderr="", profile=None
+    )
+    asv.add_result({"name": MEMORY, "version": "1", "params": names}, failed)
+    asv.save(str(tmp_path))
+    (tmp_path / "bench" / "machine.json").write_text(json.dumps(MACHINE))
+    found = read_result_file(*result_paths(tmp_path), {STEP, MEMORY}).benchmarks
+    assert found[STEP].values[0] == pytest.approx(2.1e-3)
+    assert math.isnan(found[STEP].values[1])
+    assert found[STEP].started_at == STARTED
+    assert len(found[STEP].low) == 2
+    assert found[MEMORY].values == [None, None]
+
+
+def test_a_folder_gives_all_its_result_files_in_order(tmp_path: Path) -> None:
+    paths = [write(tmp_path, commit_hash=letter * 40) for letter in "cab"]
+    assert result_paths(tmp_path) == sorted(paths)
+    assert result_paths(tmp_path / "bench") == sorted(paths)
+    assert result_paths(paths[0]) == [paths[0]]
+
+
+def test_a_folder_without_results_is_refused(tmp_path: Path) -> None:
+    write(tmp_path).unlink()
+    with pytest.raises(StoreError, match="holds no results of asv: give its results_dir"):
+        result_paths(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"version": 1}, r"in format 1; this ampbench reads 2: `asv update` rewrites older ones"),
+        ({"version": 3}, r"in format 3; this ampbench reads 2: upgrade ampbench"),
+        ({"version": ...}, "not a result of asv: it has no version"),
+        ({"results": ...}, "not a result of asv: .*missing required field `results`"),
+        ({"requirements": ["torch"]}, "not a result of asv: .*requirements"),
+        ({"params": {"machine": "other"}}, "measured on other, but its folder is that of bench"),
+        ({"date": 1e30}, "is no time in milliseconds"),
+        ({"results": {STEP: row([1e-3])}}, f"the result of {STEP} is damaged: it does not have 2 values"),
+        ({"results": {STEP: row([1e-3, 2e-3], low=[1.0])}}, f"the result of {STEP} is damaged"),
+        ({"results": {STEP: [[1e-3], "x"]}}, f"the result of {STEP} is damaged"),
+    ],
+)
+def test_another_format_or_a_damaged_row_is_refused_by_the_files_name(
+    changes: dict[str, Any], message: str, tmp_path: Path
+) -> None:
+    path = write(tmp_path, **changes)
+    with pytest.raises(StoreError, match=message) as caught:
+        read_result_file(path, {STEP})
+    assert str(caught.value).startswith(f"{path}: ")
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("length", [0, 1, 100, -1])
+def test_half_written_json_is_refused(length: int, tmp_path: Path) -> None:
+    path = write(tmp_path)
+    path.write_bytes(path.read_bytes()[:length])
+    with pytest.raises(StoreError, match="no whole JSON, so it was cut"):
+        read_result_file(path, {STEP})
+
+
+@pytest.mark.parametrize(
+    ("damage", "message"),
+    [
+        (lambda path: path.unlink(), "there is no .*machine.json, which asv writes beside results"),
+        (lambda path: path.write_text("{"), "machine.json: no whole JSON"),
+        (lambda path: path.write_text('{"machine": "bench", "version": 2}'), "description of a machine in format 2"),
+        (lambda path: path.write_text('{"version": 1}'), "not asv's description of a machine"),
+    ],
+)
+def test_a_machine_that_is_missing_or_damaged_is_refused(
+    damage: Callable[[Path], object], message: str, tmp_path: Path
+) -> None:
+    path = write(tmp_path)
+    damage(path.with_name("machine.json"))
+    with pytest.raises(StoreError, match=message):
+        read_result_file(path, {STEP})
+
+
+def test_rows_that_were_not_asked_for_may_have_any_shape(tmp_path: Path) -> None:
+    path = write(tmp_path, suite() | {"other.time_it": [{"odd": [1]}, None, 7], "other.short": []})
+    assert read_result_file(path, {STEP}).names[-2:] == ["other.time_it", "other.short"]
+
+
+def test_a_machine_that_is_described_in_part_is_enough(tmp_path: Path) -> None:
+    path = write(tmp_path, params={})
+    path.with_name("machine.json").write_text('{"machine": "bench", "version": 1}')
+    assert read_result_file(path, {STEP}).machine.cpu == ""
+
+
+def test_a_file_that_is_missing_is_named(tmp_path: Path) -> None:
+    with pytest.raises(StoreError, match=r"cannot read .*nothing\.json: No such file"):
+        read_result_file(tmp_path / "nothing.json", {STEP})
+
+
+def test_parameters_are_read_as_asv_writes_them() -> None:
+    assert parameter_text("'mlp v2'") == "mlp v2"
+    assert [parameter_text(written) for written in ("3", "mlp", "<function f>", "'open")] == [None] * 4
+
+
+def test_a_time_is_in_milliseconds() -> None:
+    assert time_of(STARTED) == datetime(2026, 9, 21, 14, 13, 20, tzinfo=UTC)
+    assert time_of(None) is None

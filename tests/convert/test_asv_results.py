@@ -1,0 +1,229 @@
+"""What asv's results of ampbench's suite mean, as runs."""
+
+import math
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+from asv_results import COMMIT, ERROR, GRADIENT, MEMORY, NAN, PER_ITEM, STEP, TORCH, row, suite, write
+
+from ampbench.convert import asv
+from ampbench.errors import StoreError, UnknownNameError
+from ampbench.frames import plain_rows, run_frame
+from ampbench.planning import make_plan
+from ampbench.records.environments import DeviceDescription, Environment
+from ampbench.records.runs import Imported, Selection
+from ampbench.store import StoredRun
+
+
+def read(folder: Path, results: Any = None, *, device: str = "", **changes: Any) -> StoredRun:
+    (stored,) = asv.read_results(write(folder, results, **changes), device=device)
+    return stored
+
+
+def test_every_value_of_a_case_becomes_a_reading_in_its_unit(tmp_path: Path) -> None:
+    fp32, bf16 = plain_rows(run_frame(read(tmp_path)))
+    assert (fp32["precision"], fp32["outcome"], fp32["rounds"]) == ("fp32", "ok", None)
+    assert (fp32["seconds_median"], fp32["seconds_low"], fp32["seconds_high"]) == (2e-3, 1.9e-3, 2.1e-3)
+    assert fp32["items_per_second"] == 16_000
+    assert (fp32["peak_memory_bytes"], fp32["output_floor_ratio"], fp32["grad_rel_l2"]) == (4096, 1.5, None)
+    assert (bf16["seconds_median"], bf16["seconds_low"]) == (1e-3, None)
+    assert (bf16["speedup_vs_fp32"], bf16["memory_ratio_vs_fp32"]) == (2.0, 0.5)
+
+
+def test_the_cases_are_those_that_a_plan_of_the_same_selection_has(tmp_path: Path) -> None:
+    precisions = ("fp32", "tf32", "fp16_autocast", "bf16_autocast", "fp16_pure", "bf16_pure")
+    phases = ("inference", "training")
+    shape = {"workloads": ("resnet18", "mlp"), "phases": phases, "precisions": precisions}
+    for device in ("cpu", "cuda"):
+        results = {STEP: row([1e-3] * 24, **shape)}
+        stored = read(tmp_path / device, results, env_vars={"AMPBENCH_DEVICE": device})
+        environment = Environment(
+            host="", system="", cpu="", cpu_count=1, python_version="", torch_version="", numpy_version="", threads=1,
+            devices=[DeviceDescription(type=device, available=True, tf32=True)],
+        )  # fmt: skip
+        selection = Selection(workloads=["resnet18", "mlp"], devices=[device])
+        planned = make_plan(selection, environment, pytest.fail)
+        assert stored.cases == {one.case.case_id: one.case for one in planned}
+
+
+def test_a_run_knows_commit_times_and_environment(tmp_path: Path) -> None:
+    header = read(tmp_path).header
+    assert (header.commit, header.committed_at) == (COMMIT, "2026-09-10T00:26:40+00:00")
+    assert (header.started_at, header.label) == ("2026-09-21T14:13:20.000+00:00", "asv virtualenv")
+    assert header.run.startswith("20260921T141320Z-bench-")
+    assert header.imported == Imported(
+        program="asv", file="01234567-virtualenv-py3.11-AMPBENCH_DEVICEcpu-torch2.13.0.json"
+    )
+    environment = header.environment
+    assert (environment.host, environment.cpu, environment.cpu_count) == ("bench", "AMD EPYC", 2)
+    assert (environment.system, environment.memory_bytes, environment.python_version) == ("Linux 6.1", 2**33, "3.11")
+    assert (environment.torch_version, environment.torchvision_version) == ("2.13.0", "0.28.0")
+    assert (environment.numpy_version, environment.threads, environment.devices) == ("", None, [])
+
+
+@pytest.mark.parametrize(
+    ("requirements", "value", "version"),
+    [
+        ({}, 2_015_001, "2.15.1"),
+        ({"torch": ""}, 2_011_000, "2.11.0"),
+        ({"pip+torch": "2.13.0"}, 2_015_001, "2.13.0"),
+        ({}, NAN, ""),
+        ({}, None, ""),
+        ({}, "odd", ""),
+    ],
+)
+def test_the_torch_version_is_the_requirement_or_what_the_suite_recorded(
+    requirements: dict[str, str], value: Any, version: str, tmp_path: Path
+) -> None:
+    results = suite() | {TORCH: [[value], [], "1"]}
+    assert read(tmp_path, results, requirements=requirements).header.environment.torch_version == version
+
+
+def test_an_existing_environment_tells_no_version_of_python(tmp_path: Path) -> None:
+    header = read(tmp_path, python="/opt/venv/bin/python", env_name="existing-py_opt_venv_bin_python").header
+    assert (header.environment.python_version, header.label) == ("", "asv existing")
+
+
+def test_what_a_person_typed_into_machine_json_is_no_number(tmp_path: Path) -> None:
+    path = write(tmp_path)
+    path.with_name("machine.json").write_text('{"machine": "bench", "num_cpu": "two", "ram": "8GB", "version": 1}')
+    (stored,) = asv.read_results(path)
+    assert (stored.header.environment.cpu_count, stored.header.environment.memory_bytes) == (None, None)
+
+
+@pytest.mark.parametrize(
+    ("label", "workload", "version", "family"),
+    [
+        ("mlp", "mlp", 1, "linear"),
+        ("mlp v2", "mlp", 2, "linear"),
+        ("model.py:make", "model.py:make", 0, "user"),
+        ("own v2", "own v2", 0, "user"),
+        ('it\'s "mine"', 'it\'s "mine"', 0, "user"),
+    ],
+)
+def test_a_label_names_a_workload_and_its_version(
+    label: str, workload: str, version: int, family: str, tmp_path: Path
+) -> None:
+    stored = read(tmp_path, {STEP: row([1e-3, 2e-3], workloads=[label])})
+    case = next(iter(stored.cases.values()))
+    assert (case.workload, case.version, case.family) == (workload, version, family)
+    assert (case.batch_size is None) == (case.parameters == {}) == (family == "user")
+
+
+def test_null_is_a_failure_and_nan_a_skip(tmp_path: Path) -> None:
+    precisions = ("fp32", "tf32", "bf16_pure", "fp16_pure")
+    results = {
+        STEP: row([1e-3, NAN, None, NAN], precisions=precisions),
+        MEMORY: row([1024, NAN, 512, 2048], precisions=precisions),
+        GRADIENT: row([NAN] * 4, precisions=precisions),
+        ERROR: row(None, precisions=("bf16_autocast",)),
+    }
+    rows = {one["precision"]: one for one in plain_rows(run_frame(read(tmp_path, results)))}
+    outcomes = {precision: one["outcome"] for precision, one in rows.items()}
+    assert outcomes == {
+        "fp32": "ok", "tf32": "skipped", "bf16_pure": "failed", "fp16_pure": "ok", "bf16_autocast": "failed"
+    }  # fmt: skip
+    assert rows["tf32"]["reason"] == asv.SKIPPED
+    assert rows["bf16_pure"]["reason"].startswith(f"unknown: {STEP} has no value: it raised an error, timed out")
+    assert rows["bf16_pure"]["peak_memory_bytes"] == 512
+    assert rows["fp16_pure"]["seconds_median"] is None
+
+
+def test_what_is_infinite_or_zero_is_no_reading(tmp_path: Path) -> None:
+    results = {
+        STEP: row([0.0, 1e-3], low=[None, -math.inf], high=[None, math.inf]),
+        PER_ITEM: row([0.0, math.inf]),
+        ERROR: row([0.0, math.inf]),
+    }
+    readings = read(tmp_path, results).readings
+    fp32, bf16 = read(tmp_path, results).cases
+    assert readings == {"seconds_median": {bf16: 1e-3}, "output_floor_ratio": {fp32: 0.0}}
+
+
+def test_limits_that_asv_has_rounded_keep_their_side(tmp_path: Path) -> None:
+    median = 1.000004e-3
+    stored = read(tmp_path, {STEP: row([median, NAN], low=[1.0001e-3, None], high=[1e-3, None])})
+    assert [*stored.readings["seconds_low"].values(), *stored.readings["seconds_high"].values()] == [median, median]
+
+
+def test_a_run_is_the_same_whenever_and_wherever_its_file_is_read(tmp_path: Path) -> None:
+    first = read(tmp_path / "a").header
+    assert read(tmp_path / "b").header == first
+    changed = suite() | {MEMORY: row([4096, 2049])}
+    assert read(tmp_path / "c", changed).header.run != first.run
+
+
+def test_a_device_that_is_not_told_is_taken_for_cpu_and_that_is_said(tmp_path: Path) -> None:
+    path = write(tmp_path, env_vars={})
+    remarks = Counter[str]()
+    (stored,) = asv.read_results(path, remarks=remarks)
+    assert {case.device for case in stored.cases.values()} == {"cpu"}
+    (said,) = remarks
+    assert said.startswith("no AMPBENCH_DEVICE is told: taken for cpu")
+    (told,) = asv.read_results(path, device="cpu", remarks=remarks)
+    (other,) = asv.read_results(path, device="cuda", remarks=remarks)
+    assert remarks.total() == 1
+    assert told.header.run == stored.header.run != other.header.run
+    assert {(case.device, case.batch_size) for case in other.cases.values()} == {("cuda", 16_384)}
+
+
+def test_other_variables_are_kept_with_the_environment(tmp_path: Path) -> None:
+    variables = {"AMPBENCH_DEVICE": "cpu", "OMP_NUM_THREADS": "1"}
+    assert read(tmp_path, env_vars=variables).header.environment.variables == {"OMP_NUM_THREADS": "1"}
+
+
+def test_another_suites_benchmarks_are_left_out_and_counted(tmp_path: Path) -> None:
+    others = {
+        "suite.time_it": [[1.0], [], "abc"],
+        "suite.track_text": [["odd"], [["1"]], "abc"],
+        # other parameters under a name of ours
+        PER_ITEM: [[1.0, 2.0], [["1", "2"]], "1"],
+        MEMORY: row([1, 2], precisions=["int8", "int4"]),
+    }
+    remarks = Counter[str]()
+    (stored,) = asv.read_results(write(tmp_path, suite() | others), remarks=remarks)
+    assert stored.readings.keys() == {"seconds_median", "seconds_low", "seconds_high", "output_floor_ratio"}
+    assert remarks == {f"left out 4 of another suite: {PER_ITEM}, {MEMORY}, suite.time_it, suite.track_text": 1}
+
+
+@pytest.mark.parametrize(
+    ("results", "message"),
+    [
+        (
+            {"suite.time_it": [[1.0], [], "x"]},
+            "holds no benchmark of ampbench's suite: its benchmarks are suite.time_it$",
+        ),
+        ({}, "its benchmarks are none$"),
+        ({f"suite.time_{number}": [] for number in range(99)}, "suite.time_0, .*…$"),
+        ({STEP: row([1e-3, 2e-3], version="2")}, f"{STEP} has version '2', not '1'"),
+        ({STEP: [[1e-3, 2e-3], row(None)[1]]}, f"{STEP} has version None, not '1'"),
+        ({STEP: row(["fast", 2e-3])}, f"{STEP} of mlp.* is no number: 'fast'"),
+        ({STEP: row([True, 2e-3])}, "is no number: True"),
+    ],
+)
+def test_results_that_are_not_ours_or_mean_something_else_are_refused(
+    results: Any, message: str, tmp_path: Path
+) -> None:
+    path = write(tmp_path, results)
+    with pytest.raises(StoreError, match=message) as caught:
+        list(asv.read_results(path))
+    assert str(caught.value).startswith(f"{path}: ")
+
+
+def test_a_device_that_is_none_is_refused(tmp_path: Path) -> None:
+    path = write(tmp_path, env_vars={"AMPBENCH_DEVICE": "cudaa"})
+    with pytest.raises(StoreError, match="AMPBENCH_DEVICE is 'cudaa', which is no device: cpu, cuda, xpu"):
+        list(asv.read_results(path))
+    with pytest.raises(UnknownNameError, match="unknown device 'gpu'"):
+        list(asv.read_results(path, device="gpu"))
+
+
+def test_results_without_any_time_are_refused(tmp_path: Path) -> None:
+    timeless = [*row([1e-3, 2e-3])[:3]]
+    path = write(tmp_path, {STEP: timeless}, date=None)
+    with pytest.raises(StoreError, match="tells neither when it was measured nor when its commit was made"):
+        list(asv.read_results(path))
+    (stored,) = asv.read_results(write(tmp_path, {STEP: timeless}))
+    assert stored.header.started_at == "2026-09-10T00:26:40.000+00:00"

@@ -1,0 +1,119 @@
+"""Whole sources into the native store: recognised, all or nothing, each run once."""
+
+import json
+import os
+from collections import Counter
+from pathlib import Path
+
+import pytest
+from asv_results import STEP, row, write
+from converted_runs import mixed_run
+
+from ampbench.convert import asv, native, pytest_benchmark
+from ampbench.errors import StoreError, UsageError
+from ampbench.frames import plain_rows, run_frame
+from ampbench.store import StoredRun, list_runs, read_run
+
+
+def stored_runs(folder: Path, count: int = 2) -> list[StoredRun]:
+    for number in range(count):
+        write(folder, commit_hash=f"{number}" * 40)
+    return native.read_source(folder, asv.PROGRAM, "", Counter())
+
+
+def test_sources_are_recognised_by_what_is_in_them(tmp_path: Path) -> None:
+    path = write(tmp_path / "asv")
+    for source in (tmp_path / "asv", path.parent, path):
+        assert native.recognise(source) == "asv"
+    saved = tmp_path / ".benchmarks" / "Linux-CPython-3.11-64bit"
+    saved.mkdir(parents=True)
+    (saved / "0001_run.json").write_text(pytest_benchmark.run_json(mixed_run()))
+    for source in (tmp_path / ".benchmarks", saved, saved / "0001_run.json"):
+        assert native.recognise(source) == "pytest-benchmark"
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ("", "no whole JSON"),
+        ('{"machine_info": {', "no whole JSON"),
+        ("[]", "neither results of asv nor of pytest-benchmark; --from NAME says what is wrong"),
+        ('{"header":{"schema":3}}', "neither results of asv"),
+    ],
+)
+def test_what_is_neither_programs_is_refused(content: str, message: str, tmp_path: Path) -> None:
+    (tmp_path / "odd.json").write_text(content)
+    for source in (tmp_path / "odd.json", tmp_path):
+        with pytest.raises(StoreError, match=message):
+            native.recognise(source)
+
+
+def test_a_source_that_is_missing_or_empty_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match=r"there is no file or folder .*nowhere"):
+        native.recognise(tmp_path / "nowhere")
+    with pytest.raises(StoreError, match="holds no JSON file"):
+        native.recognise(tmp_path)
+    with pytest.raises(StoreError, match="holds no JSON file of pytest-benchmark"):
+        native.read_source(tmp_path, "pytest-benchmark", "", Counter())
+
+
+def test_one_bad_file_refuses_its_whole_source(tmp_path: Path) -> None:
+    write(tmp_path, commit_hash="a" * 40)
+    bad = write(tmp_path, {STEP: row([1e-3, 2e-3], version="7")}, commit_hash="b" * 40)
+    with pytest.raises(StoreError, match=bad.name):
+        native.read_source(tmp_path, asv.PROGRAM, "", Counter())
+
+
+def test_what_was_written_is_read_as_it_was(tmp_path: Path) -> None:
+    runs = stored_runs(tmp_path / "asv")
+    written = native.write_runs(runs, tmp_path / "results")
+    assert sorted(written.new.values()) == list_runs(tmp_path / "results")
+    for stored in runs:
+        found = read_run(written.new[stored.header.run])
+        assert (found.header, found.cases, found.readings) == (stored.header, stored.cases, stored.readings)
+        assert (found.failures, found.skips, found.footers) == (stored.failures, stored.skips, stored.footers)
+        assert plain_rows(run_frame(found)) == plain_rows(run_frame(stored))
+    assert [path.name for path in (tmp_path / "results").iterdir()] == ["runs"]
+
+
+def test_importing_twice_writes_once(tmp_path: Path) -> None:
+    runs = stored_runs(tmp_path / "asv")
+    first = native.write_runs(runs[:1], tmp_path / "results")
+    before = next(iter(first.new.values())).stat()
+    second = native.write_runs([*runs, *runs], tmp_path / "results")
+    assert list(second.new) == [runs[1].header.run]
+    assert second.known.keys() == {one.header.run for one in runs}
+    after = next(iter(first.new.values())).stat()
+    assert (after.st_ino, after.st_mtime_ns) == (before.st_ino, before.st_mtime_ns)
+
+
+def test_a_disk_that_fills_up_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    runs = stored_runs(tmp_path / "asv", count=3)
+    calls = []
+    sync = os.fsync
+
+    def full(descriptor: int) -> None:
+        calls.append(descriptor)
+        if len(calls) > 3:  # a file is synchronised three times, its folder among them
+            raise OSError(28, "No space left on device")
+        sync(descriptor)
+
+    monkeypatch.setattr("ampbench.store.writing.os.fsync", full)
+    with pytest.raises(StoreError, match="No space left on device"):
+        native.write_runs(runs, tmp_path / "results")
+    assert list((tmp_path / "results").rglob("*.jsonl")) == []
+    assert [path.name for path in (tmp_path / "results").iterdir()] == ["runs"]
+
+
+def test_a_folder_that_cannot_be_written_is_named(tmp_path: Path) -> None:
+    (tmp_path / "results").write_text("a file")
+    with pytest.raises(StoreError, match=r"cannot write .*results: .*; choose another --results folder"):
+        native.write_runs(stored_runs(tmp_path / "asv"), tmp_path / "results")
+
+
+def test_saved_runs_of_pytest_benchmark_are_read_from_their_folder(tmp_path: Path) -> None:
+    for number in (1, 2):
+        document = json.loads(pytest_benchmark.run_json(mixed_run())) | {"datetime": f"2026-01-0{number}T00:00:00Z"}
+        (tmp_path / f"000{number}_run.json").write_text(json.dumps(document))
+    runs = native.read_source(tmp_path, native.recognise(tmp_path), "", Counter())
+    assert [one.header.imported.file for one in runs if one.header.imported] == ["0001_run.json", "0002_run.json"]

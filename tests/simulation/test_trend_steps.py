@@ -1,0 +1,54 @@
+"""What is promised of change points, held to on simulated series; `benchmarks/self/changes.py` prints the tables."""
+
+import pytest
+
+from tests.simulation.trends import SHORT, asv_steps, changed_neighbours, flagged, found
+
+pytest.importorskip("asv.step_detect")
+
+STEADY = ("independent, normal", "heavy tails (t3)", "AR(1), 0.5")
+
+
+def test_a_step_of_five_percent_is_found_within_four_points():
+    assert found("independent, normal", 0.01, 0.05, after=4, count=150).value >= 0.9
+
+
+def test_asvs_own_penalty_is_the_more_patient_one():
+    ours, theirs = (
+        found("independent, normal", 0.01, 0.05, after=4, count=60, **how) for how in ({}, {"finder": asv_steps})
+    )
+    assert ours.value > theirs.value
+
+
+@pytest.mark.parametrize("name", STEADY)
+@pytest.mark.parametrize("spread", [0.01, 0.03])
+def test_series_without_a_step_are_seldom_flagged(name, spread):
+    assert flagged(name, spread, count=100).count <= 3  # at 1 %, more come about in 2 % of such tests
+
+
+@pytest.mark.parametrize("name", SHORT)
+def test_short_series_without_a_step_are_seldom_flagged(name):
+    assert changed_neighbours(name, 0.015, points=4, count=300).count <= 8
+
+
+def test_a_step_of_twenty_percent_is_found_in_three_versions():
+    assert changed_neighbours("independent, normal", 0.015, points=3, count=100, effect=0.2).value >= 0.9
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", STEADY)
+@pytest.mark.parametrize("spread", [0.01, 0.03])
+def test_at_most_one_series_in_a_hundred_is_flagged(name, spread):
+    assert flagged(name, spread, count=2000).value <= 0.01
+
+
+@pytest.mark.slow
+def test_steps_are_found_within_four_points_in_a_thousand_series():
+    assert found("independent, normal", 0.01, 0.05, after=4, count=1000).interval[0] >= 0.9
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("points", [3, 5])
+@pytest.mark.parametrize("name", [name for name in SHORT if not name.startswith("luck")])
+def test_at_most_one_short_series_in_a_hundred_is_flagged(name, points):
+    assert changed_neighbours(name, 0.015, points=points, count=3000).value <= 0.01
