@@ -1,0 +1,556 @@
+import json
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import msgspec
+import pytest
+import torch
+
+import ampbench.pytest_plugin.measuring
+from ampbench.metrics import METRICS
+from ampbench.pytest_plugin import given
+from ampbench.records.cases import Case
+from ampbench.records.divergences import Divergence
+from ampbench.records.environments import Environment
+from ampbench.records.measurements import MemoryPass
+from ampbench.worker.environment import read_environment
+
+pytest_plugins = ["pytester"]
+
+ROOT = Path(__file__).parents[1]
+ON_CPU = ["fp32", "fp16_autocast", "bf16_autocast", "fp16_pure", "bf16_pure"]
+QUICK = (
+    "--benchmark-max-time=0.001",
+    "--benchmark-min-rounds=2",
+    "-p",
+    "no:cacheprovider",
+    "-p",
+    "no:hypothesispytest",
+)
+
+NETS = """
+import pytest
+import torch
+import ampbench
+
+def net(width: int = 4, batch_size: int = 2):
+    return torch.nn.Linear(width, 3), torch.randn(batch_size, width), lambda output: output.square().mean()
+"""
+
+
+@pytest.fixture(autouse=True, scope="module")
+def all_imported() -> None:
+    """Import what sessions in this process would import, and pytester forget again: torchvision bears it only once."""
+    read_environment()
+
+
+@pytest.fixture(autouse=True)
+def wide_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let the short summary cut nothing."""
+    monkeypatch.setenv("COLUMNS", "250")
+
+
+def run(pytester: pytest.Pytester, body: str, *arguments: str, head: str = NETS) -> pytest.RunResult:
+    """Return what pytest says of a test file, run in this process, on the CPU whatever this machine has."""
+    pytester.makepyfile(test_mine=head + body)
+    return pytester.runpytest_inprocess("--amp-device=cpu", *QUICK, *arguments)
+
+
+def collected(pytester: pytest.Pytester, body: str, *arguments: str) -> list[str]:
+    """Return the names of the tests that pytest collects from a test file, in order."""
+    result = run(pytester, body, "--collect-only", "-q", *arguments)
+    assert result.ret == 0
+    return [line.partition("::")[2] for line in result.outlines if "::" in line]
+
+
+def failures(result: pytest.RunResult) -> list[str]:
+    """Return what the failed tests of a session say, a line each."""
+    return [line.partition(" - ")[2] for line in result.outlines if line.startswith(("FAILED", "ERROR"))]
+
+
+def test_a_test_with_the_fixture_is_the_whole_grid_with_precisions_innermost(pytester: pytest.Pytester) -> None:
+    names = collected(
+        pytester,
+        """
+@pytest.mark.parametrize("width", [3, 5])
+def test_net(amp_benchmark, width):
+    amp_benchmark(net, width=width)
+""",
+    )
+    grid = [f"cpu-{phase}-{precision}" for phase in ("inference", "training") for precision in ON_CPU]
+    assert names == [f"test_net[{width}-{cell}]" for width in (3, 5) for cell in grid]
+
+
+def test_the_marker_narrows_and_parametrizes_over_workloads_and_nearer_markers_win(pytester: pytest.Pytester) -> None:
+    names = collected(
+        pytester,
+        """
+@pytest.mark.amp(precisions="half", phases=["training"], workloads=["mlp", net])
+class TestAll:
+    @pytest.mark.amp(precisions=["fp32", "bf16-mixed"])
+    def test_net(self, amp_benchmark):
+        amp_benchmark()
+""",
+    )
+    cells = [f"cpu-training-{precision}" for precision in ("fp32", "bf16_autocast")]
+    assert names == [f"TestAll::test_net[{workload}-{cell}]" for workload in ("mlp", "net") for cell in cells]
+
+
+def test_options_narrow_further_and_the_default_suite_gives_way_to_workloads_that_are_named(
+    pytester: pytest.Pytester,
+) -> None:
+    body = """
+@pytest.mark.amp(workloads=["suite"])
+def test_suite(amp_benchmark):
+    amp_benchmark()
+"""
+    options = ("--amp-precision=bf16-true", "--amp-precision=fp32", "--amp-phase=inference")
+    assert len(collected(pytester, body, *options)) == 6 * 2
+    assert collected(pytester, body, *options, "--amp-workload=resnet50") == [
+        "test_suite[resnet50-cpu-inference-bf16_pure]",
+        "test_suite[resnet50-cpu-inference-fp32]",
+    ]
+
+
+def test_the_suite_leaves_out_phases_that_ampbench_run_leaves_out(pytester: pytest.Pytester) -> None:
+    names = collected(
+        pytester,
+        """
+@pytest.mark.amp(workloads=["suite"], precisions=["fp32"], phases=["training"])
+def test_suite(amp_benchmark):
+    amp_benchmark()
+""",
+    )
+    assert "test_suite[mlp-cpu-training-fp32]" in names
+    assert not any("mobilenet" in name for name in names)
+
+
+@pytest.mark.parametrize(
+    ("option", "said"),
+    [
+        ("--amp-precision=bf61", "unknown precision 'bf61': did you mean bf16?"),
+        ("--amp-device=cdua", "unknown device 'cdua': did you mean cuda?"),
+        ("--amp-phase=train", "unknown phase 'train': did you mean training?"),
+        ("--amp-workload=mpl", "unknown workload 'mpl': did you mean mlp?"),
+        ("--amp-workload=nets.py:build", "there is no file nets.py"),
+        ("--amp-preset=huge", "unknown preset 'huge': known: tiny, small, large"),
+        ("--amp-max-error=-1", "the largest error (--amp-max-error) is a number of 0 or more, not -1.0"),
+        ("--amp-max-error=nan", "the largest error (--amp-max-error) is a number of 0 or more, not nan"),
+    ],
+)
+def test_an_option_that_cannot_be_meant_ends_the_session_with_the_nearest_names(
+    pytester: pytest.Pytester, option: str, said: str
+) -> None:
+    result = run(pytester, "def test_nothing():\n    pass\n", option)
+    assert result.ret == pytest.ExitCode.USAGE_ERROR
+    result.stderr.fnmatch_lines([f"ERROR: {said}*".replace("[", "[[]")])
+
+
+@pytest.mark.parametrize(
+    ("marker", "said"),
+    [
+        ("precision=['fp32']", "unknown argument of pytest.mark.amp 'precision': did you mean precisions or preset?"),
+        ("'mlp'", "pytest.mark.amp takes keyword arguments: workloads, precisions, phases, devices, preset, max_error"),
+        ("precisions=['bf61']", "unknown precision 'bf61': did you mean bf16 or fp16 or bfloat16?"),
+        ("workloads=['mpl']", "unknown workload 'mpl': did you mean mlp?"),
+        ("workloads=[3]", "workloads of pytest.mark.amp are names or functions, not 3"),
+        ("max_error=True", "the largest error (--amp-max-error) is a number of 0 or more, not True"),
+    ],
+)
+def test_a_marker_that_cannot_be_meant_is_one_line_at_collection(
+    pytester: pytest.Pytester, marker: str, said: str
+) -> None:
+    result = run(pytester, f"@pytest.mark.amp({marker})\ndef test_net(amp_benchmark):\n    amp_benchmark(net)\n")
+    assert result.ret == pytest.ExitCode.INTERRUPTED
+    assert f"test_mine.py::test_net: {said}" in "\n".join(result.outlines)
+    assert "Traceback" not in "\n".join(result.outlines)
+
+
+def test_an_option_that_leaves_nothing_of_the_marker_skips_and_says_which(pytester: pytest.Pytester) -> None:
+    body = """
+@pytest.mark.amp(precisions=["fp32"], phases=["inference"], workloads=["mlp"])
+def test_net(amp_benchmark):
+    amp_benchmark()
+"""
+    result = run(pytester, body, "-rs", "--amp-precision=bf16", "--amp-workload=gru")
+    result.assert_outcomes(skipped=1)
+    result.stdout.fnmatch_lines(
+        "*--amp-precision leaves none of this test's precisions: fp32; "
+        "--amp-workload leaves none of this test's workloads: mlp"
+    )
+
+
+def extra(pytester: pytest.Pytester, file: str = "out.json") -> tuple[dict[str, Any], dict[str, dict[str, Any]]]:
+    """Return pytest-benchmark's JSON and its benchmarks by name."""
+    document = json.loads((pytester.path / file).read_text())
+    return document, {each["name"]: each for each in document["benchmarks"]}
+
+
+ONLY_HERE = """
+import sys
+
+if "pytest_benchmark" not in sys.modules:
+    raise RuntimeError("only under pytest")
+
+@pytest.mark.amp(phases=["inference"], precisions=["fp32"])
+def test_net(amp_benchmark):
+    amp_benchmark(net)
+"""
+
+
+def test_times_memory_and_divergence_are_in_the_json_and_precisions_side_by_side(pytester: pytest.Pytester) -> None:
+    pytester.makepyfile(test_only_here=NETS + ONLY_HERE)
+    result = run(
+        pytester,
+        """
+def test_net(amp_benchmark):
+    amp_benchmark(net, width=8)
+
+@pytest.mark.amp(workloads=["mlp"], phases=["inference"], preset="tiny")
+@pytest.mark.benchmark(min_rounds=7)
+def test_built_in(amp_benchmark):
+    amp_benchmark()
+""",
+        "--amp-precision=fp32",
+        "--amp-precision=bf16_autocast",
+        "--benchmark-json=out.json",
+    )
+    result.assert_outcomes(passed=7)
+    document, found = extra(pytester)
+    (elsewhere,) = (each for each in document["benchmarks"] if each["fullname"].startswith("test_only_here.py"))
+    said = "memory was not measured: exception: workload test_only_here.py:net cannot be imported: RuntimeError: only"
+    assert elsewhere["extra_info"]["ampbench"]["memory"] is None
+    assert elsewhere["extra_info"]["ampbench"]["notes"][0].startswith(said)
+    environment = msgspec.convert(document["machine_info"]["ampbench"], Environment)
+    assert environment.torch_version == torch.__version__
+    one = found["test_net[cpu-training-bf16_autocast]"]
+    assert one["group"] == "test_mine.py:net[width=8]/b2/cpu/training"
+    assert one["stats"]["iterations"] == 1
+    own = one["extra_info"]["ampbench"]
+    case = msgspec.convert(own["case"], Case)
+    assert case.case_id == "test_mine.py:net[width=8]/b2/bf16_autocast/cpu/training/eager/in-fp32"
+    memory = msgspec.convert(own["memory"], MemoryPass)
+    divergence = msgspec.convert(own["divergence"], Divergence)
+    assert memory.peak_bytes > memory.parameter_bytes > 0
+    assert divergence.output_rel_l2 is not None
+    assert (own["data"], own["items_per_step"], own["weights_digest"]) == ("samples", 2.0, divergence.weights_digest)
+    assert own["notes"] == []
+    flat = {name: value for name, value in one["extra_info"].items() if name != "ampbench"}
+    assert flat.keys() <= METRICS.keys()
+    assert flat["peak_memory_bytes"] == memory.peak_bytes
+    assert flat["output_rel_l2"] == divergence.output_rel_l2
+    assert flat["seconds_median"] == min(one["stats"]["data"])
+    built_in = found["test_built_in[mlp-cpu-inference-fp32]"]
+    assert built_in["params"]["amp_workload"] == "mlp"
+    assert built_in["stats"]["rounds"] >= 7
+    assert built_in["stats"]["iterations"] * built_in["stats"]["min"] > 1e-4
+    text = "\n".join(result.outlines)
+    assert text.index("benchmark 'mlp[") < text.index("ampbench: precisions side by side")
+    table = text.partition("ampbench: precisions side by side")[2].splitlines()
+    place = table.index("mlp · batch 8 · inference · cpu · eager · classes=10 depth=2 features=32 width=32")
+    assert table[place + 1].split()[:2] == ["precision", "time/step"]
+    assert [line.split()[0] for line in table[place + 2 : place + 4]] == ["fp32", "bf16_autocast"]
+    assert "1.00x" in table[place + 2]
+
+
+def test_a_function_that_only_this_process_has_is_measured_without_memory_and_says_why(
+    pytester: pytest.Pytester,
+) -> None:
+    result = run(
+        pytester,
+        """
+@pytest.mark.amp(precisions=["fp32", "bf16_pure"])
+@pytest.mark.parametrize("width", [3])
+def test_net(amp_benchmark, width):
+    amp_benchmark(lambda: (torch.nn.Linear(width, 1), torch.ones(2, width)))
+""",
+        "--benchmark-json=out.json",
+        "-rs",
+    )
+    result.assert_outcomes(passed=2, skipped=2)
+    result.stdout.fnmatch_lines(["SKIPPED*2*no loss given"])
+    _, found = extra(pytester)
+    own = found["test_net[3-cpu-inference-fp32]"]["extra_info"]["ampbench"]
+    assert own["case"]["workload"] == "test_mine.py::test_net[width=3]:lambda"
+    assert own["memory"] is None
+    assert "memory was not measured" in own["notes"][0]
+    assert own["divergence"]["output_rel_l2"] is not None
+    assert not [name for name in sys.modules if name.startswith("test_mine.py::")]
+
+
+@pytest.mark.parametrize(
+    ("call", "said"),
+    [
+        ("3", "3 (int) is no workload: amp_benchmark measures a function with defaults*"),
+        ("torch.nn.Linear(2, 2)", "Linear is a network without inputs: amp_benchmark measures a function*"),
+        (
+            "(torch.nn.Linear(2, 2), torch.ones(2))",
+            "(Linear(*... (tuple) is no workload: amp_benchmark measures a function*",
+        ),
+        ("needy", "workload test_mine.py:needy: its parameter 'width' needs a default value; amp_benchmark measures*"),
+        ("odd", "workload test_mine.py:odd returned int; expected (module, inputs)*"),
+        ("broken", "workload test_mine.py:broken cannot be built: ValueError: no such layer"),
+        ("'mpl'", "unknown workload 'mpl': did you mean mlp?"),
+        ("'heads'", "heads is 6 workloads: name one, or mark the test with pytest.mark.amp(workloads=*"),
+        ("", "amp_benchmark() was given nothing to measure: amp_benchmark measures a function with defaults*"),
+        ("net, widht=3", "workload test_mine.py:net has no parameter 'widht'; its parameters: width, batch_size*"),
+        ("net, width=[3]", "width=[3]: parameters are numbers, truth values or strings"),
+    ],
+)
+def test_what_is_no_workload_fails_with_one_line_that_says_what_is(
+    pytester: pytest.Pytester, call: str, said: str
+) -> None:
+    result = run(
+        pytester,
+        f"""
+def needy(width):
+    return net(width)
+
+def odd():
+    return 3
+
+def broken():
+    raise ValueError("no such layer")
+
+@pytest.mark.amp(precisions=["fp32"], phases=["inference"])
+def test_net(amp_benchmark):
+    amp_benchmark({call})
+""",
+    )
+    result.assert_outcomes(failed=1)
+    assert "Traceback" not in "\n".join(result.outlines)
+    result.stdout.fnmatch_lines([said.replace("[", "[[]")])
+
+
+def test_the_fixture_called_twice_or_never_fails_with_one_line(pytester: pytest.Pytester) -> None:
+    result = run(
+        pytester,
+        """
+pytestmark = pytest.mark.amp(precisions=["fp32"], phases=["inference"])
+
+def test_twice(amp_benchmark):
+    amp_benchmark(lambda: (torch.nn.Linear(2, 1), torch.ones(2, 2)))
+    amp_benchmark(net)
+
+def test_never(amp_benchmark):
+    pass
+
+@pytest.mark.amp(workloads=["mlp"])
+def test_both(amp_benchmark):
+    amp_benchmark(net)
+""",
+        "-W",
+        "error",
+    )
+    result.assert_outcomes(failed=3)
+    assert [line.removeprefix("Failed: ") for line in failures(result)] == [
+        "amp_benchmark was called twice: a test measures one workload, so write another test",
+        "amp_benchmark was not called: amp_benchmark(my_workload) measures it",
+        "this test's workloads are those of its marker: call amp_benchmark() without one",
+    ]
+
+
+ERRORS = """
+pytestmark = pytest.mark.amp(phases=["inference"], precisions=["fp32", "bf16_pure"], max_error=1e-4)
+
+def test_near(amp_benchmark):
+    amp_benchmark(lambda: (torch.nn.Linear(8, 8), torch.randn(4, 8)))
+
+@pytest.mark.amp(precisions=["fp32"])
+def test_undefined(amp_benchmark):
+    amp_benchmark(lambda: (torch.nn.Linear(2, 1, bias=False), torch.zeros(1, 2)))
+"""
+
+
+@pytest.mark.parametrize("mode", ["--benchmark-enable", "--benchmark-disable"])
+def test_an_error_above_the_limit_or_undefined_fails_with_error_limit_and_case(
+    pytester: pytest.Pytester, mode: str
+) -> None:
+    result = run(pytester, ERRORS, mode)
+    result.assert_outcomes(passed=1, failed=2)
+    case = "test_mine.py::test_{}:lambda/{}/cpu/inference/eager/in-{}"
+    above, undefined = failures(result)
+    assert above.startswith("Failed: output error 0.00")
+    assert above.endswith(f" is above the limit 0.0001: {case.format('near', 'bf16_pure', 'bf16')}")
+    assert undefined == (
+        "Failed: output error is undefined (the reference is zero: no relative error is defined), the limit is 0.0001: "
+        + case.format("undefined", "fp32", "fp32")
+    )
+
+
+def test_the_limit_of_the_command_line_wins_over_the_markers(pytester: pytest.Pytester) -> None:
+    result = run(pytester, ERRORS, "--amp-max-error=0.1", "--benchmark-disable", "-k", "near")
+    result.assert_outcomes(passed=2, deselected=1)
+
+
+def test_a_workload_that_fails_fails_its_test_with_its_own_error_and_is_in_the_table(
+    pytester: pytest.Pytester,
+) -> None:
+    result = run(
+        pytester,
+        """
+class Sick(torch.nn.Module):
+    def forward(self, given):
+        raise RuntimeError("a sick layer")
+
+@pytest.mark.amp(phases=["inference"], precisions=["fp32"])
+def test_sick(amp_benchmark):
+    amp_benchmark(lambda: (Sick(), torch.ones(2)))
+""",
+        "-W",
+        "error",
+    )
+    result.assert_outcomes(failed=1)
+    assert failures(result) == ["RuntimeError: a sick layer"]
+    result.stdout.fnmatch_lines(["fp32 *failed: exception: RuntimeError: a sick layer"])
+
+
+def test_what_the_machine_cannot_do_is_skipped_with_the_reason(pytester: pytest.Pytester) -> None:
+    body = "def test_net(amp_benchmark):\n    amp_benchmark('mlp')\n"
+    result = run(pytester, body, "--amp-precision=tf32", "--amp-phase=inference", "-rs")
+    result.assert_outcomes(skipped=1)
+    result.stdout.fnmatch_lines(["SKIPPED*cpu has no tf32"])
+
+
+def test_a_test_whose_workload_is_not_selected_is_skipped(pytester: pytest.Pytester) -> None:
+    body = """
+@pytest.mark.amp(phases=["inference"], precisions=["fp32"])
+def test_net(amp_benchmark):
+    amp_benchmark(net)
+"""
+    result = run(pytester, body, "--amp-workload=mlp", "-rs", "--benchmark-disable")
+    result.assert_outcomes(skipped=1)
+    result.stdout.fnmatch_lines(["SKIPPED*test_mine.py:net is not one of --amp-workload"])
+    run(pytester, body, "--amp-workload=test_mine.py:net", "--benchmark-disable").assert_outcomes(passed=1)
+
+
+STEPS = """
+class Counted(torch.nn.Linear):
+    def forward(self, given):
+        with open("steps", "a") as file:
+            file.write("x")
+        return super().forward(given)
+
+@pytest.mark.amp(phases=["inference"], precisions=["fp32"])
+def test_net(amp_benchmark):
+    amp_benchmark(lambda: (Counted(2, 2), torch.ones(2, 2)))
+
+def test_plain():
+    pass
+"""
+
+
+def test_benchmark_disable_runs_one_step_skip_none_and_only_no_other_test(pytester: pytest.Pytester) -> None:
+    result = run(pytester, STEPS, "--benchmark-disable")
+    result.assert_outcomes(passed=2)
+    assert (pytester.path / "steps").read_text() == "x"
+    assert "side by side" not in "\n".join(result.outlines)
+    run(pytester, STEPS, "--benchmark-skip").assert_outcomes(passed=1, skipped=1)
+    run(pytester, STEPS, "--benchmark-only", "--benchmark-disable-gc").assert_outcomes(passed=1, skipped=1)
+
+
+def test_saved_benchmarks_are_compared_on_the_same_machine_and_grouped_by_precision(pytester: pytest.Pytester) -> None:
+    first = run(pytester, STEPS, "--benchmark-autosave", "--amp-no-summary", "-k", "net")
+    assert "side by side" not in "\n".join(first.outlines)
+    (saved,) = pytester.path.glob(".benchmarks/*/0001_*.json")
+    assert json.loads(saved.read_text())["machine_info"]["ampbench"]["torch_version"] == torch.__version__
+    second = run(pytester, STEPS, "--benchmark-compare", "--benchmark-group-by=param:amp_precision", "-k", "net")
+    second.assert_outcomes(passed=1, deselected=1)
+    second.stdout.fnmatch_lines(["*benchmark 'amp_precision=fp32': 2 tests*"])
+    assert sum("(NOW)" in line or "(0001_" in line for line in second.outlines) == 2
+
+
+def test_a_function_in_a_package_is_found_by_its_module_and_one_of_a_class_only_here() -> None:
+    item: Any = SimpleNamespace(path=Path("test_mine.py"), nodeid="test_mine.py::test_it")
+    with given.found(json.dumps, item) as package:
+        assert package.label == "json:dumps"
+    with given.found(json.decoder.scanner.py_make_scanner, item) as packaged:
+        assert packaged.name == packaged.label == "json.scanner:py_make_scanner"
+        assert packaged.source is not None
+        assert (packaged.source.module, packaged.source.function) == ("json.scanner", "py_make_scanner")
+    with given.found(json.JSONEncoder().encode, item) as method:
+        assert method.source is None
+        assert method.label == "test_mine.py::test_it:encode"
+
+
+def test_the_machine_is_described_where_saved_benchmarks_describe_it() -> None:
+    described: dict[str, Any] = {"node": "here"}
+    compare = ampbench.pytest_plugin.pytest_benchmark_compare_machine_info
+    compare(machine_info=described, compared_benchmark={"machine_info": {"node": "here"}})
+    assert described == {"node": "here"}
+    compare(machine_info=described, compared_benchmark={"machine_info": {"ampbench": {}}})
+    assert described["node"] == "here"
+    assert described["ampbench"]["torch_version"] == torch.__version__
+
+
+def test_without_pytest_benchmark_one_line_says_how_to_install_it(pytester: pytest.Pytester) -> None:
+    pytester.makepyfile("def test_mine(amp_benchmark):\n    amp_benchmark('mlp')\n\ndef test_plain():\n    pass\n")
+    result = pytester.runpytest_inprocess(
+        "-p", "no:benchmark", "--amp-device=cpu", "--amp-precision=fp32", "-W", "error"
+    )
+    result.assert_outcomes(passed=1, errors=2)
+    assert set(failures(result)) == {'Failed: amp_benchmark needs pytest-benchmark: pip install "ampbench[pytest]"'}
+
+
+def test_a_suite_that_does_not_use_the_fixture_imports_nothing_and_warns_of_nothing(pytester: pytest.Pytester) -> None:
+    pytester.makepyfile(
+        """
+        import sys
+
+        def test_plain():
+            heavy = {"torch", "numpy", "pandas", "msgspec", "rich", "ampbench.planning", "ampbench.records"}
+            assert not heavy & set(sys.modules)
+            assert "ampbench.pytest_plugin" in sys.modules
+        """
+    )
+    result = pytester.runpytest_subprocess("-W", "error", "-p", "no:cacheprovider")
+    result.assert_outcomes(passed=1)
+
+
+def test_collecting_for_the_cpu_does_not_import_torch(pytester: pytest.Pytester) -> None:
+    pytester.makepyfile("def test_mine(amp_benchmark):\n    amp_benchmark('mlp')\n")
+    pytester.makeconftest("import sys\ndef pytest_collection_finish():\n    assert 'torch' not in sys.modules\n")
+    result = pytester.runpytest_subprocess("--collect-only", "-q", "--amp-device=cpu")
+    result.stdout.fnmatch_lines(["10 tests collected*"])
+
+
+def test_bare_pytest_collects_the_tests_and_with_benchmark_only_the_benchmarks(pytester: pytest.Pytester) -> None:
+    pytester.makeini("[pytest]\ntestpaths = tests benchmarks/pytest\n")
+    pytester.makeconftest((ROOT / "conftest.py").read_text())
+    for name in ("tests/test_one.py", "benchmarks/pytest/test_two.py"):
+        path = pytester.path / name
+        path.parent.mkdir(parents=True)
+        path.write_text("def test_it(benchmark):\n    pass\n")
+
+    def found(*arguments: str) -> list[str]:
+        result = pytester.runpytest_inprocess("--collect-only", "-q", *arguments)
+        return [line for line in result.outlines if "::" in line]
+
+    assert found() == ["tests/test_one.py::test_it"]
+    assert found("--benchmark-only") == ["benchmarks/pytest/test_two.py::test_it"]
+    assert found("benchmarks/pytest") == ["benchmarks/pytest/test_two.py::test_it"]
+    assert found("tests", "--benchmark-only") == ["tests/test_one.py::test_it"]
+
+
+def test_the_suite_has_its_own_settings_where_the_command_line_names_none(pytester: pytest.Pytester) -> None:
+    pytester.makeconftest((ROOT / "benchmarks" / "pytest" / "conftest.py").read_text())
+    pytester.makepyfile(
+        """
+        def test_settings(benchmark, request):
+            print(request.node.get_closest_marker("benchmark").kwargs)
+            benchmark(len, "")
+        """
+    )
+    result = pytester.runpytest_inprocess("-s", "--benchmark-disable")
+    result.stdout.fnmatch_lines(["*{'max_time': 0.5, 'min_rounds': 3}*"])
+    result = pytester.runpytest_inprocess("-s", "--benchmark-disable", "--benchmark-max-time=9")
+    result.stdout.fnmatch_lines(["*{'min_rounds': 3}*"])
+
+
+def test_the_suite_of_this_repository_is_the_grid_of_the_default_suite(pytester: pytest.Pytester) -> None:
+    result = pytester.runpytest_inprocess(
+        str(ROOT / "benchmarks" / "pytest"), "--collect-only", "-q", "--amp-device=cpu"
+    )
+    assert sum("::test_precisions[" in line for line in result.outlines) == 11 * len(ON_CPU)
