@@ -113,15 +113,19 @@ def opened(planned: PlannedCase, seed: int = Settings().seed) -> Iterator[Cell]:
     workload = build_workload(planned.source, parameters, seed)
     placement = Placement(random.Random())
     placement.move()
-    with precision_flags(PRECISIONS[case.precision]):
-        step = Step(workload, case, device)
-        step.prepare_path(case.path)
-        if step.training:
-            step.start_training(None)
-        with step.mode():
-            yield Cell(case, step, device, items_per_step(workload), weights_digest(workload))
-    del step, placement
-    device.release()
+    if device.type != "cpu":
+        _WORKER.forget()  # what divergence passes keep must not take the device's memory from what is timed
+    try:
+        with precision_flags(PRECISIONS[case.precision]):
+            step = Step(workload, case, device)
+            step.prepare_path(case.path)
+            if step.training:
+                step.start_training(None)
+            with step.mode():
+                yield Cell(case, step, device, items_per_step(workload), weights_digest(workload))
+            del step
+    finally:
+        device.release()
 
 
 def measure_memory(planned: PlannedCase) -> MemoryPass:

@@ -57,6 +57,10 @@ class Worker:
                 raise
             return Reply(failure=_failure(request, error))
 
+    def forget(self) -> None:
+        """Drop the references that divergence passes keep for the next case of their group."""
+        self._references = References()
+
     def _serve(self, request: Request) -> Reply:
         if request.kind == "environment":
             return Reply(environment=read_environment())
@@ -75,7 +79,7 @@ class Worker:
         with precision_flags(PRECISIONS[case.precision]):
             if request.kind == "memory":
                 return Reply(memory=measure_memory(workload, case, device))
-            self._references = References()  # what the passes kept must not weigh on what is timed
+            self.forget()  # what the passes kept must not weigh on what is timed
             if self._timed.workload is not workload or self._timed.case_id != case.case_id:
                 self._timed = Timed(workload, case.case_id)
             return Reply(round=measure_round(workload, request, device, self._timed))
