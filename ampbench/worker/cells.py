@@ -6,6 +6,7 @@ the harness' own. torch's switches are the process' own too, so only one cell is
 
 import contextlib
 import ctypes
+import gc
 import importlib
 import random
 from collections.abc import Iterator, Sequence
@@ -67,6 +68,8 @@ def preload(workloads: Sequence[str], device: str = "") -> None:
             importlib.import_module(module)
     if device == "cpu" or torch.accelerator.current_accelerator(check_available=True) is None:
         read_environment()
+    gc.collect()
+    gc.freeze()  # else each forked process walks, and so copies, all that torch left behind
 
 
 class Cell:
