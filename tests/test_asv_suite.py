@@ -1,5 +1,6 @@
 """The asv suite (benchmarks/asv): its names and versions are kept on purpose, and asv itself runs it."""
 
+import dataclasses
 import hashlib
 import json
 import math
@@ -9,8 +10,11 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
+import torch
 
+from ampbench.planning import DEVICES
 from ampbench.precisions import PRECISIONS
 from ampbench.workloads.index import WORKLOADS
 from benchmarks.asv import precisions
@@ -23,6 +27,7 @@ NAMES = {
     "precisions.Accuracy.track_output_error": "x floor",
     "precisions.Accuracy.track_gradient_error": "relative",
     "precisions.Environment.track_torch_version": "version",
+    "precisions.Environment.track_device": "device",
 }
 
 
@@ -32,15 +37,13 @@ def run_asv(tmp_path: Path, *arguments: str) -> subprocess.CompletedProcess[str]
     settings = json.loads(text) | {"repo": str(ROOT), "benchmark_dir": str(ROOT / "benchmarks/asv")}
     configuration = tmp_path / "asv.conf.json"
     configuration.write_text(json.dumps(settings | {"results_dir": str(tmp_path / "asv")}))
-    machine = tmp_path / "asv/bench/machine.json"
-    machine.parent.mkdir(parents=True, exist_ok=True)
-    machine.write_text('{"machine": "bench", "version": 1}')
+    (tmp_path / ".asv-machine.json").write_text('{"bench": {"machine": "bench"}, "version": 1}')
     return subprocess.run(
         [sys.executable, "-m", "asv", *arguments, "--config", str(configuration)],
         capture_output=True,
         text=True,
         cwd=tmp_path,
-        env={**os.environ, "AMPBENCH_DEVICE": "cpu", "ASV_PYTHONPATH": str(ROOT)},
+        env={**os.environ, "HOME": str(tmp_path), "AMPBENCH_DEVICE": "cpu", "ASV_PYTHONPATH": str(ROOT)},
         check=False,
     )
 
@@ -94,11 +97,47 @@ def test_asv_measures_every_metric_and_skips_what_cannot_run_here(results: dict[
 def test_an_asv_result_of_an_existing_environment_tells_the_version_of_torch(
     results: dict[str, dict[str, Any]],
 ) -> None:
-    import torch
-
     [value] = results["precisions.Environment.track_torch_version"]["result"]
     version = f"{value // 10**6}.{value // 10**3 % 10**3}.{value % 10**3}"
     assert torch.__version__.split("+")[0] == version
+
+
+def test_the_device_is_told_where_no_variable_names_it(results: dict[str, dict[str, Any]]) -> None:
+    assert results["precisions.Environment.track_device"]["result"] == [DEVICES.index("cpu")]
+
+
+def test_steps_are_timed_in_inference_mode_and_with_the_switches_of_their_precision() -> None:
+    speed = precisions.Speed()
+    speed.setup("mlp", "inference", "fp32")
+    assert torch.is_inference_mode_enabled()
+    assert not torch.backends.cudnn.allow_tf32
+    speed.time_step()
+    speed.setup("mlp", "inference", "fp32")
+    assert speed.track_seconds_per_item() > 0
+    assert not torch.is_inference_mode_enabled()
+
+
+def test_a_number_that_is_not_finite_fails_the_benchmark_because_nan_means_skipped(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    accuracy = precisions.Accuracy()
+    accuracy.setup("mlp", "training", "fp32")
+    found = dataclasses.replace(accuracy.divergence, output_nonfinite=3, output_rel_l2=None, grad_nonfinite=2)
+    [kept] = tmp_path.iterdir()
+    kept.write_bytes(msgspec.json.encode(found))
+    accuracy.setup("mlp", "training", "fp32")
+    with pytest.raises(ArithmeticError, match="3 output elements are not finite"):
+        accuracy.track_output_error()
+    with pytest.raises(ArithmeticError, match="2 gradient elements are not finite"):
+        accuracy.track_gradient_error()
+
+
+def test_the_version_of_a_torch_that_is_no_release_is_that_of_the_release_it_leads_to(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(torch, "__version__", "2.16.0a0+git1234567")
+    assert precisions.Environment().track_torch_version() == 2016000
 
 
 def test_the_suite_measures_the_default_suites_workloads_in_every_precision() -> None:

@@ -1,11 +1,15 @@
 """Asks a worker process what this machine and installation are."""
 
 import sys
+from pathlib import Path
 
 from ampbench.errors import AmpbenchError
 from ampbench.records.environments import Environment
 from ampbench.records.requests import Request
 from ampbench.running.channel import Channel, ServerChannel
+
+DEVICE_NODES = ("nvidiactl", "dxg", "dri", "kfd", "nvmap", "nvhost-ctrl")
+"""In /dev: NVIDIA's driver, WSL's, the kernel's for Intel and AMD, AMD's compute, and Tegra's two."""
 
 
 def probe(python: str = sys.executable) -> Environment:
@@ -23,3 +27,8 @@ def ask_environment(channel: Channel, threads: int = 0) -> Environment:
     if reply.environment is None:
         raise AmpbenchError(reply.problem or "the environment cannot be read")
     return reply.environment
+
+
+def may_have_accelerator(folder: Path = Path("/dev")) -> bool:
+    """Return whether this machine has a driver of an accelerator, without asking torch."""
+    return any((folder / node).exists() for node in DEVICE_NODES)

@@ -4,6 +4,7 @@ They measure what `ampbench run` measures, the same step of the same network, bu
 the harness' own. torch's switches are the process' own too, so only one cell is open at a time.
 """
 
+import atexit
 import contextlib
 import ctypes
 import gc
@@ -13,8 +14,6 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-import torch
-
 from ampbench.errors import AmpbenchError, UsageError
 from ampbench.planning import PlannedCase, check_selection, make_plan
 from ampbench.precisions import PRECISIONS
@@ -23,6 +22,7 @@ from ampbench.records.divergences import Divergence
 from ampbench.records.measurements import MemoryPass, Round
 from ampbench.records.requests import Description, Reply, Request
 from ampbench.records.runs import Selection, Settings
+from ampbench.running.environment import may_have_accelerator
 from ampbench.running.session import preload_modules
 from ampbench.worker.devices import Device, open_device
 from ampbench.worker.divergence import weights_digest
@@ -57,19 +57,21 @@ def plan_cells(selection: Selection) -> list[PlannedCase]:
     return make_plan(selection, read_environment(), describe)
 
 
-def preload(workloads: Sequence[str], device: str = "") -> None:
+def preload(workloads: Sequence[str]) -> None:
     """Import and find out now what cells of `workloads` will need, for a process that forks before it opens them.
 
-    Nothing that touches an accelerator is done, unless `device` is one: a process that has used it must not fork.
+    The environment is not read where there may be an accelerator: reading touches it, and a process that has must not
+    fork.
     """
     selection = Selection(workloads=list(workloads))
     for module in preload_modules(selection, check_selection(selection)):
         with contextlib.suppress(ImportError):
             importlib.import_module(module)
-    if device == "cpu" or torch.accelerator.current_accelerator(check_available=True) is None:
+    if not may_have_accelerator():
         read_environment()
     gc.collect()
     gc.freeze()  # else each forked process walks, and so copies, all that torch left behind
+    atexit.register(gc.unfreeze)
 
 
 class Cell:

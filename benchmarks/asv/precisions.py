@@ -7,17 +7,19 @@ the code around them; a workload whose own version is bumped gets another label,
 
 import math
 import os
+import re
 from contextlib import ExitStack
 from pathlib import Path
 
 import msgspec
 import torch
 
-from ampbench.planning import PHASES
+from ampbench.planning import DEVICES, PHASES, default_device
 from ampbench.precisions import PRECISIONS
 from ampbench.records.divergences import Divergence
 from ampbench.records.runs import Selection, Settings
 from ampbench.worker import cells
+from ampbench.worker.environment import read_environment
 from ampbench.workloads.index import WORKLOADS
 
 SUITE = {
@@ -26,10 +28,12 @@ SUITE = {
     if spec.suite
 }
 """The workloads by their labels. For your own, name them as `ampbench run` does: {"model": "model.py:make"}."""
+if wrong := [label for label, name in SUITE.items() if label in WORKLOADS and label != name]:
+    raise ValueError(f"{wrong[0]} is the name of a built-in workload: give yours another label")
 
 DEVICE = os.environ.get("AMPBENCH_DEVICE", "")
 
-cells.preload(list(SUITE.values()), DEVICE)
+cells.preload(list(SUITE.values()))
 
 
 class Case:
@@ -61,13 +65,15 @@ class Speed(Case):
         """Open the case once in a process; asv calls this again before every step that it times."""
         if not hasattr(self, "cell"):
             super().setup(workload, phase, precision)
-            self.cell = ExitStack().enter_context(cells.opened(self.planned))
+            self.opened = ExitStack()
+            self.cell = self.opened.enter_context(cells.opened(self.planned))
         self.cell.restore()
 
     def time_step(self, *_: str) -> None:
         self.cell.step()
 
     def track_seconds_per_item(self, *_: str) -> float:
+        self.opened.close()  # a round has builds of its own, and torch's switches are the process'
         found = cells.measure_round(self.planned, Settings())
         return min(min(samples) for samples in found.samples) / found.items_per_step
 
@@ -98,13 +104,20 @@ class Accuracy(Case):
             self.divergence = cells.measure_divergence(self.planned)
             kept.write_bytes(msgspec.json.encode(self.divergence))
 
+    def check_finite(self, count: int, what: str) -> None:
+        """Fail where a number became infinite or NaN: for asv, NaN is a case that was skipped."""
+        if count:
+            raise ArithmeticError(f"{count} {what} elements are not finite where the reference's are")
+
     def track_output_error(self, *_: str) -> float:
+        self.check_finite(self.divergence.output_nonfinite, "output")
         error, floor = self.divergence.output_rel_l2, self.divergence.output_floor_rel_l2
         return error / floor if error is not None and floor else math.nan
 
     track_output_error.unit = "x floor"
 
     def track_gradient_error(self, *_: str) -> float:
+        self.check_finite(self.divergence.grad_nonfinite or 0, "gradient")
         error = self.divergence.grad_rel_l2
         return math.nan if error is None else error
 
@@ -117,8 +130,14 @@ class Environment:
     version = "1"
 
     def track_torch_version(self) -> int:
-        """Return 2015001 for torch 2.15.1."""
-        major, minor, patch = torch.__version__.split("+")[0].split(".")[:3]
-        return int(major) * 1_000_000 + int(minor) * 1_000 + int(patch)
+        """Return 2015001 for torch 2.15.1 and what came before it (2.15.1rc1, 2.15.1a0+git)."""
+        major, minor, patch = map(int, re.match(r"(\d+)\.(\d+)\.(\d+)", torch.__version__).groups())
+        return major * 1_000_000 + minor * 1_000 + patch
 
     track_torch_version.unit = "version"
+
+    def track_device(self) -> int:
+        """Return 0 for cpu, 1 for cuda, 2 for xpu: the device of all cases, also where no variable names it."""
+        return DEVICES.index(DEVICE or default_device(read_environment()))
+
+    track_device.unit = "device"

@@ -42,10 +42,11 @@ def _asv(results: Path, benchmarks: str) -> float:
     settings |= {name: str(ROOT / settings[name]) for name in ("repo", "benchmark_dir")}
     configuration = results / "asv.conf.json"
     configuration.write_text(json.dumps(settings | {"results_dir": str(results / "asv")}))
-    (results / "asv/bench").mkdir(parents=True, exist_ok=True)
-    (results / "asv/bench/machine.json").write_text(json.dumps({"machine": "bench", "version": 1}))
+    machines = {"bench": {"machine": "bench"}, "version": 1}
+    (results / ".asv-machine.json").write_text(json.dumps(machines))  # asv looks for it at home
     asv = [sys.executable, "-m", "asv", "run", "--config", str(configuration), "--machine", "bench"]
-    return _seconds(asv, ["-E", f"existing:{sys.executable}", "--set-commit-hash", "HEAD", "--bench", benchmarks])
+    environment = ["-E", f"existing:{sys.executable}", "--set-commit-hash", "HEAD"]
+    return _seconds(asv, [*environment, "--bench", benchmarks], HOME=str(results))
 
 
 def _without_comments(text: str) -> list[str]:
@@ -61,8 +62,14 @@ def _column(stored: Mapping[str, object], benchmark: str, name: str) -> list[flo
     return values
 
 
-def _seconds(command: list[str], options: list[str]) -> float:
-    variables = {**os.environ, "AMPBENCH_DEVICE": "cpu", "PYTHONPATH": str(ROOT), "ASV_PYTHONPATH": str(ROOT)}
+def _seconds(command: list[str], options: list[str], **variables: str) -> float:
+    variables = {
+        **os.environ,
+        **variables,
+        "AMPBENCH_DEVICE": "cpu",
+        "PYTHONPATH": str(ROOT),
+        "ASV_PYTHONPATH": str(ROOT),
+    }
     start = time.perf_counter()
     subprocess.run([*command, *options], check=True, stdout=subprocess.DEVNULL, env=variables, cwd=ROOT)
     return time.perf_counter() - start

@@ -147,13 +147,12 @@ def test_another_libc_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     cells.keep_freed_memory()
 
 
-def test_preloading_never_touches_an_accelerator_that_cells_will_use_in_other_processes(
-    monkeypatch: pytest.MonkeyPatch,
+@pytest.mark.parametrize(("there", "read"), [(True, []), (False, ["environment"])])
+def test_preloading_reads_the_environment_only_where_that_cannot_touch_an_accelerator(
+    monkeypatch: pytest.MonkeyPatch, there: bool, read: list[str]
 ) -> None:
     asked: list[str] = []
     monkeypatch.setattr(cells, "read_environment", lambda: asked.append("environment"))
-    monkeypatch.setattr(torch.accelerator, "current_accelerator", lambda **_: torch.device("cuda"))
+    monkeypatch.setattr(cells, "may_have_accelerator", lambda: there)
     cells.preload(["mlp"])
-    assert asked == []
-    cells.preload(["mlp"], "cpu")
-    assert asked == ["environment"]
+    assert asked == read
