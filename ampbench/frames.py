@@ -256,7 +256,7 @@ def _divergences(stored: StoredRun, rows: dict[str, int]) -> dict[str, Any]:
 
 
 def _readings(stored: StoredRun, rows: dict[str, int], columns: dict[str, Any]) -> dict[str, Any]:
-    """Return the columns that another program's numbers fill; the number of rounds behind them is not known."""
+    """Return the columns that another program's numbers fill; the rounds behind a case's readings are not known."""
     filled: dict[str, Any] = {}
     for metric, values in stored.readings.items():
         places = [rows[case_id] for case_id in values]
@@ -264,9 +264,9 @@ def _readings(stored: StoredRun, rows: dict[str, int], columns: dict[str, Any]) 
         given = np.fromiter(values.values(), np.float64, len(values))
         column[places] = np.where(np.isnan(column[places]), given, column[places])
         filled[metric] = column
-    if "seconds_median" in stored.readings:
-        counts = columns["rounds"]
-        filled["rounds"] = np.where((counts == 0) & ~np.isnan(filled["seconds_median"]), np.nan, counts)
+    if read := set().union(*stored.readings.values()):
+        unknown = np.fromiter((case_id in read for case_id in rows), np.bool_, len(rows))
+        filled["rounds"] = np.where(unknown & (columns["rounds"] == 0), np.nan, columns["rounds"])
     return filled
 
 

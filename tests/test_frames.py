@@ -311,6 +311,12 @@ def test_how_many_rounds_are_behind_a_reading_is_not_known(tmp_path):
     assert [row["rounds"] for row in plain_rows(ampbench.load(path))] == [1, None]
 
 
+def test_nor_is_it_where_an_imported_case_has_no_time(tmp_path):
+    path = write_run(tmp_path, [FP32, BF16], reading(FP32, "peak_memory_bytes", 64.0), COMPLETE)
+    rows = plain_rows(ampbench.load(path))
+    assert [(row["outcome"], row["rounds"]) for row in rows] == [("ok", None), ("skipped", 0)]
+
+
 def test_a_case_that_failed_keeps_its_readings(tmp_path):
     failure = Failure(case_id=FP32.case_id, stage="round", cause="unknown", message="no value")
     (row,) = plain_rows(rows_of(tmp_path, [FP32], reading(FP32, "peak_memory_bytes", 64.0), failure))

@@ -75,12 +75,14 @@ def command(
 def narrowed(comparison: "Comparison", keyword: str, kinds: list[Kind]) -> "Comparison":
     """Return a comparison with the findings of the cases that match `keyword`, of `kinds` and of outcomes alone.
 
-    Raises `NothingToRunError` where no case matches.
+    Raises `NothingToRunError` where no case matches, or none of both runs has a number.
     """
     from ampbench.compare import of_cases, precision_means
     from ampbench.verdicts import OUTCOME
 
     chosen = of_cases(comparison, keyword)
+    if not comparison.findings:
+        raise NothingToRunError("the runs have cases in common, but no number of any of them on either side")
     if not chosen.findings:
         raise NothingToRunError(f"no case of both runs matches -k {keyword!r}")
     findings = [one for one in chosen.findings if one.kind in (OUTCOME, *kinds)]

@@ -68,7 +68,7 @@ def command(
       ampbench convert results/asv .benchmarks --to native
     """
     if to == NATIVE:
-        _check_import(source, output, baseline, keyword)
+        _check_import(source, device, output, baseline, keyword)
         return _import(runs, source, device, results)
     if source or device:
         raise UsageError(f"--from and --device are for --to {NATIVE}, which reads other programs' results")
@@ -98,12 +98,15 @@ def command(
     return 0
 
 
-def _check_import(program: str, output: Path | None, baseline: str, keyword: str) -> None:
+def _check_import(program: str, device: str, output: Path | None, baseline: str, keyword: str) -> None:
     """Raise `UsageError` for what an import cannot do, before anything is read."""
     from ampbench.convert.native import PROGRAMS
+    from ampbench.planning import DEVICES
 
     if program and program not in PROGRAMS:
         raise UnknownNameError("program in --from", program, PROGRAMS)
+    if device and device not in DEVICES:
+        raise UnknownNameError("device", device, DEVICES)
     for option, given in (("-o", output), ("--baseline", baseline), ("-k", keyword)):
         if given:
             raise UsageError(f"--to {NATIVE} writes whole runs into --results DIR: leave {option} out")
@@ -113,6 +116,7 @@ def _import(sources: Sequence[str], program: str, device: str, results: Path) ->
     """Read and check each source as a whole, then write its runs; say what was written and what was left out."""
     from ampbench.cli.printing import print_note
     from ampbench.convert.native import read_source, recognise, write_runs
+    from ampbench.convert.remarks import listed
 
     for source in dict.fromkeys(sources):
         path, remarks = Path(source).expanduser(), Counter[str]()
@@ -122,6 +126,9 @@ def _import(sources: Sequence[str], program: str, device: str, results: Path) ->
         written = write_runs(read, results)
         for run in list(written.new)[:NAMED_RUNS]:
             print_note(f"wrote {written.new[run]}")
+        if written.earlier:
+            before = listed(written.earlier)
+            print_note(f"{source}: runs made of the same files before: {before}; delete what should not count twice")
         counts = [f"{len(written.new):,} {'run' if len(written.new) == 1 else 'runs'} written"]
         counts += [f"{len(written.known):,} already there, left as they are"] if written.known else []
         print_note(f"{source}: {', '.join(counts)}")

@@ -18,6 +18,7 @@ ThresholdOf = Callable[[str, Case], float | None]
 """The largest relative change of a metric of a case that counts as none; None: that of `metrics.GATED`."""
 
 MEMORY = "peak_memory_bytes"
+FLOOR_RATIO = "output_floor_ratio"
 EQUAL = 1e-12
 """The relative difference up to which two numbers are equal where the threshold is 0: a few roundings of fp64, in
 which errors are computed."""
@@ -83,7 +84,7 @@ def memory_finding(
 def accuracy_findings(
     pair: Pair, baseline: MeasuredRun, candidate: MeasuredRun, same: bool, threshold_of: ThresholdOf
 ) -> list[Finding]:
-    """Return the verdicts on the errors that either side has.
+    """Return the verdicts on the errors that either side has, and what was read of their ratio to the floor.
 
     A change counts relative to the baseline's error or, where that is larger, to the error of merely rounding the
     reference output to the dtype: below it, errors are luck.
@@ -110,7 +111,8 @@ def accuracy_findings(
         found = lost or _judge(pair.baseline, metric, values, floor, same, threshold_of)
         if found:
             findings.append(found)
-    return findings
+    ratio = imported_finding(pair, FLOOR_RATIO, (_floor_ratio(before), _floor_ratio(after)), baseline, candidate)
+    return [*findings, ratio] if ratio else findings
 
 
 def other_numbers(pair: Pair, baseline: MeasuredRun, candidate: MeasuredRun) -> str:
@@ -247,6 +249,13 @@ def _error(divergence: Divergence | None, metric: str) -> float | None:
         return flushed / elements if flushed is not None and elements else None
     value = getattr(divergence, metric)
     return None if value is None or math.isnan(value) else float(value)
+
+
+def _floor_ratio(divergence: Divergence | None) -> float | None:
+    """Return the output's error divided by that of rounding to the dtype, as `ampbench.load` gives it."""
+    error = _error(divergence, "output_rel_l2")
+    floor = _floor("output_rel_l2", divergence)
+    return error / floor if error is not None and floor else None
 
 
 def _floor(metric: str, divergence: Divergence | None) -> float:

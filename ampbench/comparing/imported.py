@@ -1,11 +1,16 @@
 """Numbers that another program kept without what they were made from: shown side by side, never judged."""
 
+from collections.abc import Mapping
+
 from ampbench.comparing.pairing import Pair
 from ampbench.comparing.runs import MeasuredRun
 from ampbench.metrics import GATED
 from ampbench.verdicts import Code, Finding, Verdict
 
 Values = tuple[float | None, float | None]
+
+_UNGATED: Mapping[str, str] = {"items_per_second": "time", "output_floor_ratio": "accuracy"}
+"""What other programs keep of metrics that comparisons never judge, and of which kind that is."""
 
 
 def imported_finding(
@@ -24,7 +29,7 @@ def imported_finding(
     ]
     if readings == [None, None]:
         return None
-    kind = GATED[metric].kind
+    kind = GATED[metric].kind if metric in GATED else _UNGATED[metric]
     return Finding(
         case=pair.baseline,
         metric=metric,

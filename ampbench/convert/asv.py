@@ -10,7 +10,7 @@ import itertools
 import math
 import re
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -61,8 +61,10 @@ SUITE: Mapping[str, _Meaning] = {
 """The benchmarks that have a value per case; their parameters are workload, phase and precision."""
 TORCH_VERSION = "precisions.Environment.track_torch_version"
 """Its one value is major * 10^6 + minor * 10^3 + patch: 2015001 is torch 2.15.1."""
+DEVICE = "precisions.Environment.track_device"
+"""Its one value is the place of the device of all cases in `planning.DEVICES`; older results do not have it."""
 
-WANTED = frozenset([*SUITE, TORCH_VERSION])
+WANTED = frozenset([*SUITE, TORCH_VERSION, DEVICE])
 
 SKIPPED = "asv has no number: its suite skipped the case there, or the case was not selected"
 SMALLEST = 1e-300
@@ -74,8 +76,8 @@ def read_results(source: Path, *, device: str = "", remarks: Counter[str] | None
     """Yield a run for each result file of `source`: asv's results_dir, the folder of a machine in it, or one file.
 
     `device` is that of results that do not tell theirs (cpu, where it is not given). `remarks` counts by sentence the
-    files of which something was left out or assumed. A run's id is made from the time, the machine and the file's
-    contents, so that it is the same whenever the same file is read.
+    files of which something was left out or assumed, or for which `device` was given in vain. A run's id is made from
+    the time, the machine and the file's contents, so that it is the same whenever the same file is read.
 
     Raises `StoreError`, naming the file, where one is damaged, of another format or version, or holds nothing of the
     suite; `UnknownNameError` for an unknown `device`.
@@ -92,8 +94,14 @@ def read_results(source: Path, *, device: str = "", remarks: Counter[str] | None
 
 @dataclass(slots=True)
 class _Values:
-    """What a file holds of each case, as it is read benchmark by benchmark."""
+    """What a file holds of each case, as it is read benchmark by benchmark.
 
+    `newest` is the version of each workload that is read: asv keeps a benchmark's values of an older one until it is
+    run again. `outdated` are the names and versions of those that were left out.
+    """
+
+    newest: Mapping[str, int]
+    outdated: dict[tuple[str, int], None] = field(default_factory=dict)
     cases: dict[str, Case] = field(default_factory=dict)
     readings: dict[str, dict[str, float]] = field(default_factory=dict)
     failures: dict[str, Failure] = field(default_factory=dict)
@@ -107,6 +115,9 @@ class _Values:
             result.values, result.low, result.high, itertools.product(*result.parameters), strict=True
         ):
             case_id, case = _case(combination, device)
+            if case.version < self.newest[case.workload]:
+                self.outdated[case.workload, case.version] = None
+                continue
             self.cases[case_id] = case
             if value is None:
                 self.failures[case_id] = _failure(case_id, meaning.stage, name)
@@ -130,28 +141,31 @@ class _Values:
 
 
 def _run(found: ResultFile, device: str, remarks: Counter[str]) -> StoredRun:
-    ours = {name: one for name, one in found.benchmarks.items() if name in SUITE and _has_our_shape(one)}
+    ours = {name: one for name, one in found.benchmarks.items() if name in SUITE and _has_our_shape(name, one)}
     if not ours:
         raise StoreError(f"holds no benchmark of ampbench's suite: its benchmarks are {listed(found.names)}")
-    environment = found.benchmarks.get(TORCH_VERSION)
-    for name, one in (ours | ({TORCH_VERSION: environment} if environment else {})).items():
+    environment = {name: found.benchmarks[name] for name in (TORCH_VERSION, DEVICE) if name in found.benchmarks}
+    for name, one in (ours | environment).items():
         if one.version != VERSION:
             raise StoreError(
                 f"{name} has version {one.version!r}, not {VERSION!r}: its numbers mean something else here"
             )
-    others = [name for name in found.names if name not in ours and name != TORCH_VERSION]
+    others = [name for name in found.names if name not in ours and name not in environment]
     if others:
         remarks[f"left out {len(others)} of another suite: {listed(others)}"] += 1
-    told = found.variables.get(DEVICE_VARIABLE, "")
-    if told and told not in DEVICES:
-        raise StoreError(f"{DEVICE_VARIABLE} is {told!r}, which is no device: {', '.join(DEVICES)}")
+    told = _told_device(found)
+    if told and device and told != device:
+        remarks[f"--device {device} has no effect: the results tell their device, {told}"] += 1
     if not (told or device):
         remarks[
             f"no {DEVICE_VARIABLE} is told: taken for {UNTOLD_DEVICE} (`ampbench convert --device` says otherwise)"
         ] += 1
-    values = _Values()
+    values = _Values(_newest_versions(ours.values()))
     for name, one in ours.items():
         values.add(name, one, told or device or UNTOLD_DEVICE)
+    if values.outdated:
+        older = listed(f"{workload} (version {version})" for workload, version in values.outdated)
+        remarks[f"left out values of workloads that the file has in a newer version, too: {older}"] += 1
     return StoredRun(
         path=found.path,
         header=_header(found, list(ours.values()), "" if told or device == UNTOLD_DEVICE else device),
@@ -167,12 +181,30 @@ def _run(found: ResultFile, device: str, remarks: Counter[str]) -> StoredRun:
     )
 
 
-def _has_our_shape(result: BenchmarkResult) -> bool:
-    """Return whether the parameters are workloads, phases and precisions; another suite may have our names."""
+def _has_our_shape(name: str, result: BenchmarkResult) -> bool:
+    """Return whether the parameters are workloads, phases and precisions; another suite may have our names.
+
+    Raises `StoreError` where a newer suite of ours has phases or precisions that are not known here.
+    """
     if len(result.parameters) != 3:
         return False
-    workloads, phases, precisions = ([parameter_text(one) for one in values] for values in result.parameters)
-    return None not in workloads and set(phases) <= set(PHASES) and set(precisions) <= PRECISIONS.keys()
+    parameters = [[parameter_text(one) for one in values] for values in result.parameters]
+    if any(None in texts for texts in parameters):
+        return False
+    kinds = (("phase", parameters[1], PHASES), ("precision", parameters[2], PRECISIONS))
+    unknown = [f"{kind} {text}" for kind, texts, known in kinds for text in texts if text not in known]
+    if unknown and result.version == VERSION:
+        raise StoreError(f"unknown {listed(unknown)} in {name}: upgrade ampbench")
+    return not unknown
+
+
+def _newest_versions(results: Iterable[BenchmarkResult]) -> dict[str, int]:
+    """Return the newest version of each workload among the parameters of `results`."""
+    newest: dict[str, int] = {}
+    for written in itertools.chain.from_iterable(one.parameters[0] for one in results):
+        workload, version = _workload(parameter_text(written) or "")
+        newest[workload] = max(version, newest.get(workload, 0))
+    return newest
 
 
 @functools.lru_cache(maxsize=65_536)
@@ -278,9 +310,29 @@ def _required(found: ResultFile, package: str) -> str:
 
 def _torch_version(found: ResultFile) -> str:
     """Return the version of torch that the suite itself recorded, "" where it did not."""
-    result = found.benchmarks.get(TORCH_VERSION)
-    value = result.values[0] if result and len(result.values) == 1 else None
-    if not isinstance(value, (int, float)) or not math.isfinite(value) or value < 0:
+    value = _only_value(found, TORCH_VERSION)
+    if value is None or value < 0:
         return ""
     major, rest = divmod(int(value), 1_000_000)
     return f"{major}.{rest // 1000}.{rest % 1000}"
+
+
+def _told_device(found: ResultFile) -> str:
+    """Return the device that asv's environment names or else the suite itself recorded, "" where neither does."""
+    if told := found.variables.get(DEVICE_VARIABLE, ""):
+        if told not in DEVICES:
+            raise StoreError(f"{DEVICE_VARIABLE} is {told!r}, which is no device: {', '.join(DEVICES)}")
+        return told
+    value = _only_value(found, DEVICE)
+    if value is None:
+        return ""
+    if value not in range(len(DEVICES)):
+        raise StoreError(f"{DEVICE} is {value:g}, which is none of {len(DEVICES)} devices: upgrade ampbench")
+    return DEVICES[int(value)]
+
+
+def _only_value(found: ResultFile, name: str) -> float | None:
+    """Return the value of a benchmark without parameters, None where there is no number."""
+    result = found.benchmarks.get(name)
+    value = result.values[0] if result and len(result.values) == 1 else None
+    return value if isinstance(value, (int, float)) and math.isfinite(value) else None

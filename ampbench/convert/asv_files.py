@@ -180,7 +180,8 @@ def _checked(path: Path, document: Any, version: int, what: str, kind: type[_Kin
     """Return `document` as a `kind`; `StoreError` where it is another thing or of another version of the format."""
     found = document.get("version") if isinstance(document, dict) else None
     if not isinstance(found, int):
-        raise StoreError(f"{path}: not {what}: it has no version of the format")
+        said = "has no version of the format" if found is None else f"is in format {found!r}, which is none of asv's"
+        raise StoreError(f"{path}: not {what}: it {said}")
     if found != version:
         remedy = "`asv update` rewrites older ones" if found < version else "upgrade ampbench"
         raise StoreError(f"{path}: {what} in format {found}; this ampbench reads {version}: {remedy}")

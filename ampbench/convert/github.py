@@ -35,12 +35,13 @@ def _json(selected: Selected, columns: Sequence[Column]) -> str:
             half = _half_width(row) if column.name == "seconds_median" else None
             if half is not None:
                 entry["range"] = f"± {half:.3g}"  # the action reads a number behind the sign
-            entries.append(entry | {"extra": f"rounds: {row['rounds']}\n{extra}"})
+            rounds = "" if row["rounds"] is None else f"rounds: {row['rounds']}\n"
+            entries.append(entry | {"extra": rounds + extra})
     return json.dumps(entries, indent=1, allow_nan=False)
 
 
 def _half_width(row: Row) -> float | None:
-    """Return half the width of the 95 % interval in seconds; the format has no room for an asymmetric one."""
+    """Return half the width of the interval in seconds; the format has no room for an asymmetric one."""
     low, high = row["seconds_low"], row["seconds_high"]
     return None if low is None or high is None else (high - low) / 2
 

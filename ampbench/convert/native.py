@@ -3,7 +3,6 @@
 import contextlib
 import itertools
 import json
-import os
 import tempfile
 from collections import Counter
 from collections.abc import Iterable, Iterator
@@ -15,7 +14,7 @@ from ampbench.convert.asv_files import BENCHMARKS_FILE, MACHINE_FILE
 from ampbench.errors import StoreError, UsageError
 from ampbench.records.measurements import Reading
 from ampbench.records.runs import Entry
-from ampbench.store import RunWriter, StoredRun
+from ampbench.store import RunWriter, StoredRun, list_runs, read_header, sync_folder
 
 PROGRAMS = (asv.PROGRAM, pytest_benchmark.PROGRAM)
 """The programs whose results can be read."""
@@ -23,10 +22,14 @@ PROGRAMS = (asv.PROGRAM, pytest_benchmark.PROGRAM)
 
 @dataclass(frozen=True, slots=True)
 class Written:
-    """The run files that were written, and those that had been there before, by the runs' ids."""
+    """The run files that were written, and those that had been there before, by the runs' ids.
+
+    `earlier` are other runs there that were made from the same files, before these grew or with another device.
+    """
 
     new: dict[str, Path] = field(default_factory=dict)
     known: dict[str, Path] = field(default_factory=dict)
+    earlier: list[str] = field(default_factory=list)
 
 
 def recognise(source: Path) -> str:
@@ -37,8 +40,9 @@ def recognise(source: Path) -> str:
     if not source.exists():
         raise UsageError(f"there is no file or folder {source}: --to native reads what {' or '.join(PROGRAMS)} wrote")
     if source.is_dir():
-        files = sorted(source.rglob("*.json"))
-        if any(path.name in (MACHINE_FILE, BENCHMARKS_FILE) for path in files):
+        # any program's results may be called as asv's list of benchmarks is, which therefore comes last
+        files = sorted(source.rglob("*.json"), key=lambda path: (path.name == BENCHMARKS_FILE, path))
+        if any(path.name == MACHINE_FILE for path in files):
             return asv.PROGRAM
         if not files:
             raise StoreError(f"{source} holds no JSON file: give the results of {' or '.join(PROGRAMS)}")
@@ -60,14 +64,16 @@ def recognise(source: Path) -> str:
 def read_source(source: Path, program: str, device: str, remarks: Counter[str]) -> list[StoredRun]:
     """Return the runs that `program` left in `source`, all of them or none.
 
-    `device` is that of asv's results that do not tell theirs; `remarks` counts what was left out or assumed. Raises
-    `StoreError` for the first file that cannot be read or holds nothing of ampbench.
+    `device` is that of asv's results that do not tell theirs; `remarks` counts what was left out, assumed or given in
+    vain. Raises `StoreError` for the first file that cannot be read or holds nothing of ampbench.
     """
     if program == asv.PROGRAM:
         return list(asv.read_results(source, device=device, remarks=remarks))
     paths = sorted(source.rglob("*.json")) if source.is_dir() else [source]
     if not paths:
         raise StoreError(f"{source} holds no JSON file of pytest-benchmark")
+    if device:
+        remarks[f"--device {device} has no effect: files of {program} tell their devices"] += len(paths)
     return [pytest_benchmark.read_run_json(path, remarks=remarks) for path in paths]
 
 
@@ -79,6 +85,9 @@ def write_runs(runs: Iterable[StoredRun], results: Path) -> Written:
     """
     written = Written()
     folder = results / "runs"
+    there: dict[str, list[Path]] = {}
+    for path in list_runs(results):
+        there.setdefault(_without_digest(path.stem), []).append(path)
     try:
         folder.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(prefix=".import-", dir=results) as temporary:
@@ -89,14 +98,33 @@ def write_runs(runs: Iterable[StoredRun], results: Path) -> Written:
                     written.known[run] = path
                     continue
                 written.new[run] = path
+                written.earlier.extend(_of_the_same_file(stored, there.get(_without_digest(run), [])))
                 with RunWriter.create(temporary, stored.header, stored.cases.values()) as writer:
                     writer.append(*_entries(stored))
             for path in written.new.values():
                 (Path(temporary) / "runs" / path.name).replace(path)
-        _sync(folder)
-    except OSError as error:
-        raise StoreError(f"cannot write {results}: {error.strerror}; choose another --results folder") from None
+        sync_folder(folder)
+    except (OSError, StoreError) as error:
+        # what the writer of a run advises is for those who measure
+        cause = error.__cause__ if isinstance(error, StoreError) else error
+        if not isinstance(cause, OSError):
+            raise
+        said = f"cannot write {results}: {cause.strerror}; nothing was imported, choose another --results folder"
+        raise StoreError(said) from None
     return written
+
+
+def _without_digest(run: str) -> str:
+    """Return what the ids of all runs that were made from one file have in common: time and host."""
+    return run.rpartition("-")[0]
+
+
+def _of_the_same_file(stored: StoredRun, others: Iterable[Path]) -> Iterator[str]:
+    """Yield the ids of those of the run files `others` that were made from the file that `stored` was made from."""
+    for path in others:
+        with contextlib.suppress(StoreError):  # a damaged run is another command's matter
+            if read_header(path).imported == stored.header.imported:
+                yield path.stem
 
 
 def _entries(stored: StoredRun) -> Iterator[Entry]:
@@ -111,13 +139,3 @@ def _entries(stored: StoredRun) -> Iterator[Entry]:
         for case_id, value in values.items():
             yield Reading(case_id=case_id, metric=metric, value=value)
     yield from stored.footers
-
-
-def _sync(folder: Path) -> None:
-    """Make the new names as lasting as the files, where the file system can."""
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        with contextlib.suppress(OSError):
-            os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

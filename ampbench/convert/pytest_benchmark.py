@@ -95,7 +95,6 @@ def _plain(value: Any) -> dict[str, Any]:
 def _benchmark(selected: Selected, row: Row, rounds: Sequence[Round]) -> dict[str, Any]:
     case_id = row["case_id"]
     case = selected.stored.cases[case_id]
-    settings = selected.stored.header.settings
     names = ("workload", "precision", "device", "phase", "path", "batch_size", "input_dtype", "memory_format")
     return {
         # the precisions of one table in one group, which is what `compare` shows together
@@ -114,9 +113,17 @@ def _benchmark(selected: Selected, row: Row, rounds: Sequence[Round]) -> dict[st
             notes=[],
             metrics={column.name: value for column, value in defined(row, METRICS.values())},
         ),
-        "options": {"min_rounds": settings.rounds, "min_time": settings.min_run_seconds, "warmup": True},
+        "options": _options(selected.stored.header),
         "stats": statistics_of([stats.round_value(each.samples) for each in rounds]),
     }
+
+
+def _options(header: Header) -> dict[str, Any]:
+    """Return what was asked of a benchmark; nothing, where another program was asked."""
+    if header.imported is not None:
+        return {}
+    settings = header.settings
+    return {"min_rounds": settings.rounds, "min_time": settings.min_run_seconds, "warmup": True}
 
 
 def _commit(header: Header) -> dict[str, Any]:

@@ -172,10 +172,9 @@ def _header(path: Path, data: bytes, document: _Document) -> Header:
     environment, commit = document.machine_info.get(KEY), document.commit_info
     if environment is None:
         raise StoreError(f"its machine_info has no {KEY}, so the environment is not known: the plug-in writes it")
-    try:
-        started = datetime.fromisoformat(document.datetime)
-    except ValueError:
-        raise StoreError(f"its datetime is none: {document.datetime!r}") from None
+    started = _time("datetime", document.datetime)
+    if commit.time:
+        _time("commit's time", commit.time)
     started = started if started.tzinfo else started.replace(tzinfo=UTC)
     known = commit.id not in (UNVERSIONED, "unknown", "")
     fields = {
@@ -198,6 +197,13 @@ def _header(path: Path, data: bytes, document: _Document) -> Header:
         run=f"{stem}-{hashlib.sha256(data).hexdigest()[:8]}",
         ampbench_version=header.environment.ampbench_version,
     )
+
+
+def _time(what: str, text: str) -> datetime:
+    try:
+        return datetime.fromisoformat(text)
+    except ValueError:
+        raise StoreError(f"its {what} is none: {text!r}") from None
 
 
 def _record(kind: str, value: Any, name: str) -> Any:

@@ -224,8 +224,16 @@ def current_commit() -> str | None:
 
 
 def commit_time(commit: str | None) -> str | None:
-    """Return when `commit` of the repository in the current folder was made, ISO 8601; None where it is not there."""
-    return _git("show", "--no-patch", "--format=%cI", commit.removesuffix("-dirty"), "--") if commit else None
+    """Return when `commit` of the repository in the current folder was made, ISO 8601; None where git does not tell."""
+    if not commit:
+        return None
+    # a signature that git is set to show would stand before the time
+    told = _git("show", "--no-patch", "--no-show-signature", "--format=%cI", commit.removesuffix("-dirty"), "--")
+    try:
+        datetime.fromisoformat(told or "")
+    except ValueError:
+        return None
+    return told
 
 
 def _git(*arguments: str) -> str | None:

@@ -6,7 +6,7 @@ raw data only; everything derived is derived by those who read it.
 
 from ampbench.store.folder import LATEST, check_results, find_run, list_runs
 from ampbench.store.reading import StoredRun, TimedRound, read_header, read_run
-from ampbench.store.writing import RunWriter, new_run_id
+from ampbench.store.writing import RunWriter, new_run_id, sync_folder
 
 __all__ = [
     "LATEST",
@@ -19,4 +19,5 @@ __all__ = [
     "new_run_id",
     "read_header",
     "read_run",
+    "sync_folder",
 ]

@@ -9,6 +9,7 @@ import operator
 import types
 from collections.abc import Callable, Container, Mapping
 from dataclasses import MISSING, fields, is_dataclass
+from datetime import datetime
 from typing import Any, Union, get_args, get_origin, get_type_hints
 
 import msgspec
@@ -137,6 +138,17 @@ def check_header(data: bytes) -> None:
         )
     if schema < 1:
         raise LineError(f"unknown schema {schema}; this ampbench reads 1 to {SCHEMA}")
+
+
+def check_times(header: Header) -> None:
+    """Raise `LineError` unless the times in `header` are ISO 8601: trends put runs into order by them."""
+    for name, text in (("started_at", header.started_at), ("committed_at", header.committed_at)):
+        if text is None:
+            continue
+        try:
+            datetime.fromisoformat(text)
+        except ValueError:
+            raise LineError(f"damaged: {name} is no time: {text!r}") from None
 
 
 def check_entry(kind: str, case_id: str, record: Any, case_ids: Container[str]) -> None:

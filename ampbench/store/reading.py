@@ -148,6 +148,7 @@ def _header(file: BinaryIO) -> Header:
             raise LineError("no whole header: cut before anything was measured, or not an ampbench run")
         lines.check_header(data)
         header: Header = lines.to_record(*lines.decode(data))
+        lines.check_times(header)
     except LineError as error:
         raise StoreError(f"{file.name}, line 1: {error}") from None
     return header

@@ -46,7 +46,7 @@ class RunWriter:
     def create(cls, results: Path | str, header: Header, cases: Iterable[Case] = ()) -> Self:
         """Begin `runs/<header.run>.jsonl` in the folder `results` with the header and the cases, in one write.
 
-        Raises `StoreError` where the folder cannot be written or the file exists.
+        Raises `StoreError` where the folder cannot be written (its cause is then the `OSError`) or the file exists.
         """
         path = Path(results) / "runs" / f"{header.run}{SUFFIX}"
         try:
@@ -55,12 +55,12 @@ class RunWriter:
         except FileExistsError:
             raise StoreError(f"{path} exists: choose another --results folder, or continue it with --resume") from None
         except OSError as error:
-            raise StoreError(f"cannot write {path}: {error.strerror}; choose another --results folder") from None
+            raise StoreError(f"cannot write {path}: {error.strerror}; choose another --results folder") from error
         writer = cls(path, descriptor, 0, set())
         try:
             writer._lock()
             writer._append([header, *cases])
-            _sync_folder(path.parent)
+            sync_folder(path.parent)
         except BaseException:
             writer.close()
             path.unlink(missing_ok=True)
@@ -94,8 +94,9 @@ class RunWriter:
     def append(self, *entries: Entry) -> None:
         """Write `entries`, a line each; when this returns, they are on the disk.
 
-        Raises `StoreError` where they cannot be written (a full disk) or could not be read again: a number that must be
-        finite is not, or a case is not listed. The file then holds what it held before.
+        Raises `StoreError` where they cannot be written (a full disk; its cause is then the `OSError`) or could not be
+        read again: a number that must be finite is not, or a case is not listed. The file then holds what it held
+        before.
         """
         self._append(entries)
 
@@ -122,7 +123,7 @@ class RunWriter:
             self._restore()
             kept = f"what was measured before is kept: mend this, then continue with --resume {self.path.stem}"
             advice = kept if self._size else "choose another --results folder"
-            raise StoreError(f"cannot write {self.path}: {error.strerror}; {advice}") from None
+            raise StoreError(f"cannot write {self.path}: {error.strerror}; {advice}") from error
         except BaseException:
             self._restore()
             raise
@@ -139,6 +140,8 @@ class RunWriter:
                 kind, _ = lines.decode(data)
                 if self._size or written:
                     lines.check_entry(kind, getattr(record, "case_id", ""), record, known)
+                elif isinstance(record, Header):
+                    lines.check_times(record)
             except LineError as error:
                 raise StoreError(f"{self.path}: cannot store a {type(record).__name__}: {error}") from None
             written.append(data)
@@ -166,7 +169,7 @@ class RunWriter:
             return
 
 
-def _sync_folder(folder: Path) -> None:
+def sync_folder(folder: Path) -> None:
     """Make a new file's name as lasting as its contents, where the file system can (some network ones cannot)."""
     descriptor = os.open(folder, os.O_RDONLY)
     try:

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from ampbench.records.measurements import Reading
 from tests.compared_runs import BF16, FP32, noisy, rounds_of
 from tests.stored_runs import COMPLETE, make_case, make_divergence, make_memory, write_run
 
@@ -96,3 +97,13 @@ def test_comparing_imports_neither_torch_nor_pandas(folder):
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert done.stderr == "\n"
+
+
+def test_runs_whose_cases_have_no_number_are_no_matter_of_the_keyword(ampbench, folder):
+    for run in ("4-empty", "5-empty"):
+        reading = Reading(case_id=FP32.case_id, metric="seconds_low", value=1e-3)
+        write_run(folder, [FP32], reading, COMPLETE, run=run)
+    found = ampbench("compare", "4-empty", "5-empty", "--results", folder)
+    assert (found.code, found.out) == (5, "")
+    assert "the runs have cases in common, but no number of any of them on either side" in found.err
+    assert "-k" not in found.err

@@ -252,6 +252,15 @@ def test_asv_results_become_runs_and_stderr_says_what_was_left_out(asv: Path, tm
     assert sorted((tmp_path / "results" / "runs").iterdir()) == files
 
 
+def test_a_run_of_the_same_file_from_before_is_named(asv: Path, ampbench: Run) -> None:
+    ampbench("convert", asv, "--to", "native")
+    said = ampbench("convert", asv, "--to", "native", "--device", "cuda")
+    assert said.code == 0
+    (line,) = [line for line in said.err.splitlines() if "of the same files before" in line]
+    assert line.startswith(f"{asv}: runs made of the same files before: 2026")
+    assert line.endswith("; delete what should not count twice")
+
+
 def test_an_imported_run_is_shown_listed_compared_gated_and_checked(
     asv: Path, tmp_path: Path, ampbench: Run, environment: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -314,6 +323,7 @@ def test_a_run_goes_out_and_comes_back_with_the_same_rows(results: Path, tmp_pat
     [
         (["asv", "--to", "native", "--from", "asvv"], "unknown program in --from 'asvv': did you mean asv?"),
         (["asv", "--to", "native", "--device", "gpu"], "unknown device 'gpu'"),
+        (["missing.json", "--to", "native", "--from", "pytest-benchmark", "--device", "gpu"], "unknown device 'gpu'"),
         (
             ["asv", "--to", "native", "-o", "run.jsonl"],
             "--to native writes whole runs into --results DIR: leave -o out",

@@ -13,7 +13,12 @@ from tests.compared_runs import BF16, FP32, Times, environment, make_run, noisy
 from tests.stored_runs import make_header
 
 READ = {"seconds_median": 1e-3, "peak_memory_bytes": 4096.0, "grad_rel_l2": 1e-3, "output_floor_ratio": 2.0}
-KINDS = {"seconds_median": "time", "peak_memory_bytes": "memory", "grad_rel_l2": "accuracy"}
+KINDS = {
+    "seconds_median": "time",
+    "peak_memory_bytes": "memory",
+    "grad_rel_l2": "accuracy",
+    "output_floor_ratio": "accuracy",
+}
 
 
 def imported(program="asv", readings=READ, cases=(FP32,), **header):
@@ -53,11 +58,25 @@ def test_one_imported_side_is_named():
     assert found["seconds_median"].reason == lost
     assert found["seconds_median"].baseline == pytest.approx(1e-3, rel=0.01)
     assert (found["peak_memory_bytes"].baseline, found["peak_memory_bytes"].candidate) == (4096, 4096)
+    assert (found["output_floor_ratio"].baseline, found["output_floor_ratio"].candidate) == (4, 2)
     back = by_metric(imported(), measured)
     assert back["grad_rel_l2"].reason.startswith("the baseline was imported from asv: ")
     for metric, kind in KINDS.items():
         for one in (found[metric], back[metric]):
             assert (one.verdict, one.code, one.kind) == (Verdict.INCOMPARABLE, Code.IMPORTED, kind)
+
+
+def test_a_ratio_to_the_floor_is_shown_where_nothing_else_was_read():
+    (found,) = compare(*(imported(readings={"output_floor_ratio": value}) for value in (2.0, 3.0))).findings
+    assert (found.metric, found.baseline, found.candidate) == ("output_floor_ratio", 2.0, 3.0)
+    assert found.code is Code.IMPORTED
+
+
+def test_a_rate_stands_in_for_a_time_that_neither_side_has():
+    (found,) = compare(*[imported(readings={"items_per_second": 8000.0})] * 2).findings
+    assert (found.metric, found.kind, found.code) == ("items_per_second", "time", Code.IMPORTED)
+    timed = imported(readings={"items_per_second": 8000.0, "seconds_median": 1e-3})
+    assert list(by_metric(timed, timed)) == ["seconds_median"]
 
 
 def test_two_programs_are_both_named_and_neither_can_compare():

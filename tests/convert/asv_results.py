@@ -29,6 +29,7 @@ MEMORY = "precisions.Memory.track_peak_memory"
 ERROR = "precisions.Accuracy.track_output_error"
 GRADIENT = "precisions.Accuracy.track_gradient_error"
 TORCH = "precisions.Environment.track_torch_version"
+DEVICE = "precisions.Environment.track_device"
 
 
 def row(

@@ -76,7 +76,8 @@ def test_a_folder_without_results_is_refused(tmp_path: Path) -> None:
     [
         ({"version": 1}, r"in format 1; this ampbench reads 2: `asv update` rewrites older ones"),
         ({"version": 3}, r"in format 3; this ampbench reads 2: upgrade ampbench"),
-        ({"version": ...}, "not a result of asv: it has no version"),
+        ({"version": ...}, "not a result of asv: it has no version of the format"),
+        ({"version": "5.3.1"}, "not a result of asv: it is in format '5.3.1', which is none of asv's"),
         ({"results": ...}, "not a result of asv: .*missing required field `results`"),
         ({"requirements": ["torch"]}, "not a result of asv: .*requirements"),
         ({"params": {"machine": "other"}}, "measured on other, but its folder is that of bench"),

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from asv_results import COMMIT, ERROR, GRADIENT, MEMORY, NAN, PER_ITEM, STEP, TORCH, row, suite, write
+from asv_results import COMMIT, DEVICE, ERROR, GRADIENT, MEMORY, NAN, PER_ITEM, STEP, TORCH, row, suite, write
 
 from ampbench.convert import asv
 from ampbench.errors import StoreError, UnknownNameError
@@ -169,6 +169,49 @@ def test_a_device_that_is_not_told_is_taken_for_cpu_and_that_is_said(tmp_path: P
     assert {(case.device, case.batch_size) for case in other.cases.values()} == {("cuda", 16_384)}
 
 
+@pytest.mark.parametrize(
+    ("variable", "recorded", "given", "device", "said"),
+    [
+        ("cpu", 1, "xpu", "cpu", "--device xpu has no effect: the results tell their device, cpu"),
+        ("", 1, "xpu", "cuda", "--device xpu has no effect: the results tell their device, cuda"),
+        ("", 2, "xpu", "xpu", ""),
+        ("", 1, "", "cuda", ""),
+        ("", 0, "", "cpu", ""),
+        ("", NAN, "cuda", "cuda", ""),
+        ("", None, "cuda", "cuda", ""),
+    ],
+)
+def test_the_device_is_the_variables_then_what_the_suite_recorded_then_what_is_given(
+    variable: str, recorded: Any, given: str, device: str, said: str, tmp_path: Path
+) -> None:
+    results, remarks = suite() | {DEVICE: [[recorded], [], "1"]}, Counter[str]()
+    path = write(tmp_path, results, env_vars={"AMPBENCH_DEVICE": variable} if variable else {})
+    (stored,) = asv.read_results(path, device=given, remarks=remarks)
+    assert {case.device for case in stored.cases.values()} == {device}
+    assert list(remarks) == ([said] if said else [])
+
+
+def test_a_device_given_in_vain_makes_no_other_run(tmp_path: Path) -> None:
+    path = write(tmp_path, suite() | {DEVICE: [[1], [], "1"]}, env_vars={})
+    (given,), (told,) = asv.read_results(path, device="xpu"), asv.read_results(path)
+    assert given.header == told.header
+
+
+def test_values_of_an_older_version_of_a_workload_are_left_out(tmp_path: Path) -> None:
+    results = {
+        STEP: row([2e-3, 1e-3], workloads=["mlp v2"]),
+        MEMORY: row([4096, 2048, 64, 32], workloads=["mlp", "resnet18"]),
+    }
+    remarks = Counter[str]()
+    (stored,) = asv.read_results(write(tmp_path, results), remarks=remarks)
+    assert {(case.workload, case.version) for case in stored.cases.values()} == {("mlp", 2), ("resnet18", 1)}
+    mlp = {case_id for case_id, case in stored.cases.items() if case.workload == "mlp"}
+    assert stored.readings["seconds_median"].keys() == mlp
+    assert sorted(stored.readings["peak_memory_bytes"].values()) == [32, 64]
+    older = "left out values of workloads that the file has in a newer version, too: mlp (version 1)"
+    assert remarks == {older: 1}
+
+
 def test_other_variables_are_kept_with_the_environment(tmp_path: Path) -> None:
     variables = {"AMPBENCH_DEVICE": "cpu", "OMP_NUM_THREADS": "1"}
     assert read(tmp_path, env_vars=variables).header.environment.variables == {"OMP_NUM_THREADS": "1"}
@@ -180,7 +223,7 @@ def test_another_suites_benchmarks_are_left_out_and_counted(tmp_path: Path) -> N
         "suite.track_text": [["odd"], [["1"]], "abc"],
         # other parameters under a name of ours
         PER_ITEM: [[1.0, 2.0], [["1", "2"]], "1"],
-        MEMORY: row([1, 2], precisions=["int8", "int4"]),
+        MEMORY: row([1, 2], precisions=["int8", "int4"], version="abc"),
     }
     remarks = Counter[str]()
     (stored,) = asv.read_results(write(tmp_path, suite() | others), remarks=remarks)
@@ -201,12 +244,20 @@ def test_another_suites_benchmarks_are_left_out_and_counted(tmp_path: Path) -> N
         ({STEP: [[1e-3, 2e-3], row(None)[1]]}, f"{STEP} has version None, not '1'"),
         ({STEP: row(["fast", 2e-3])}, f"{STEP} of mlp.* is no number: 'fast'"),
         ({STEP: row([True, 2e-3])}, "is no number: True"),
+        (
+            {STEP: row([1e-3, 2e-3], precisions=["fp32", "int8"])},
+            f"unknown precision int8 in {STEP}: upgrade ampbench",
+        ),
+        ({STEP: row([1e-3, 2e-3], phases=["tuning"])}, f"unknown phase tuning in {STEP}: upgrade ampbench"),
+        (suite() | {DEVICE: [[3], [], "1"]}, f"{DEVICE} is 3, which is none of 3 devices: upgrade ampbench"),
+        (suite() | {DEVICE: [[0.5], [], "1"]}, f"{DEVICE} is 0.5, which is none of 3 devices"),
+        (suite() | {DEVICE: [[0], [], "2"]}, f"{DEVICE} has version '2', not '1'"),
     ],
 )
 def test_results_that_are_not_ours_or_mean_something_else_are_refused(
     results: Any, message: str, tmp_path: Path
 ) -> None:
-    path = write(tmp_path, results)
+    path = write(tmp_path, results, env_vars={})
     with pytest.raises(StoreError, match=message) as caught:
         list(asv.read_results(path))
     assert str(caught.value).startswith(f"{path}: ")

@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Callable
+from dataclasses import replace
 
 import msgspec
 import pytest
@@ -70,3 +71,9 @@ def test_any_name_comes_back(name: str) -> None:
 
 def test_a_hostile_name_comes_back() -> None:
     assert all(found.startswith(f"{HOSTILE}[") for found in read(github.bigger_json(named_run(HOSTILE))))
+
+
+def test_how_many_rounds_an_imported_run_had_is_not_said() -> None:
+    stored = replace(stored_run([(CASE, [])]), readings={"seconds_median": {CASE.case_id: 1e-3}})
+    time = read(github.smaller_json(select(stored)))[f"{CASE.case_id} seconds_median"]
+    assert time.extra == "run: 20260131T120000Z-bench-1f9a3c\ntorch: 2.15.0\nhost: bench (AMD EPYC)"

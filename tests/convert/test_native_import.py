@@ -32,6 +32,16 @@ def test_sources_are_recognised_by_what_is_in_them(tmp_path: Path) -> None:
         assert native.recognise(source) == "pytest-benchmark"
 
 
+def test_a_folder_is_asvs_by_its_machines_and_not_by_a_name_that_others_may_use(tmp_path: Path) -> None:
+    (tmp_path / "benchmarks.json").write_text(pytest_benchmark.run_json(mixed_run()))
+    assert native.recognise(tmp_path) == "pytest-benchmark"
+    result = write(tmp_path / "asv")
+    result.with_name("machine.json").unlink()
+    assert native.recognise(tmp_path / "asv") == "asv"  # its machine is then missed when it is read
+    result.rename(tmp_path / "asv" / "later.json")
+    assert native.recognise(tmp_path / "asv") == "asv"
+
+
 @pytest.mark.parametrize(
     ("content", "message"),
     [
@@ -87,19 +97,34 @@ def test_importing_twice_writes_once(tmp_path: Path) -> None:
     assert (after.st_ino, after.st_mtime_ns) == (before.st_ino, before.st_mtime_ns)
 
 
-def test_a_disk_that_fills_up_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_other_runs_of_the_same_file_are_told(tmp_path: Path) -> None:
+    runs = stored_runs(tmp_path / "asv")
+    native.write_runs(runs, tmp_path / "results")
+    write(tmp_path / "asv", {STEP: row([2e-3, 1e-3])}, commit_hash="0" * 40)
+    damaged = tmp_path / "results" / "runs" / f"{runs[0].header.run.rpartition('-')[0]}-damaged.jsonl"
+    damaged.write_text("no run")
+    again = native.read_source(tmp_path / "asv", asv.PROGRAM, "", Counter())
+    written = native.write_runs(again, tmp_path / "results")
+    assert list(written.new) == [again[0].header.run] != [runs[0].header.run]
+    assert written.earlier == [runs[0].header.run]
+    assert native.write_runs(again, tmp_path / "results").earlier == []
+
+
+@pytest.mark.parametrize("whole", [2, 3])
+def test_a_disk_that_fills_up_leaves_nothing(whole: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     runs = stored_runs(tmp_path / "asv", count=3)
     calls = []
     sync = os.fsync
 
     def full(descriptor: int) -> None:
         calls.append(descriptor)
-        if len(calls) > 3:  # a file is synchronised three times, its folder among them
+        if len(calls) > whole:  # a file is synchronised three times, its folder among them
             raise OSError(28, "No space left on device")
         sync(descriptor)
 
     monkeypatch.setattr("ampbench.store.writing.os.fsync", full)
-    with pytest.raises(StoreError, match="No space left on device"):
+    said = f"cannot write {tmp_path / 'results'}: No space left on device; nothing was imported, choose another"
+    with pytest.raises(StoreError, match=said):
         native.write_runs(runs, tmp_path / "results")
     assert list((tmp_path / "results").rglob("*.jsonl")) == []
     assert [path.name for path in (tmp_path / "results").iterdir()] == ["runs"]
@@ -107,7 +132,7 @@ def test_a_disk_that_fills_up_leaves_nothing(tmp_path: Path, monkeypatch: pytest
 
 def test_a_folder_that_cannot_be_written_is_named(tmp_path: Path) -> None:
     (tmp_path / "results").write_text("a file")
-    with pytest.raises(StoreError, match=r"cannot write .*results: .*; choose another --results folder"):
+    with pytest.raises(StoreError, match=r"cannot write .*results: .*; nothing was imported, choose another --results"):
         native.write_runs(stored_runs(tmp_path / "asv"), tmp_path / "results")
 
 
@@ -117,3 +142,10 @@ def test_saved_runs_of_pytest_benchmark_are_read_from_their_folder(tmp_path: Pat
         (tmp_path / f"000{number}_run.json").write_text(json.dumps(document))
     runs = native.read_source(tmp_path, native.recognise(tmp_path), "", Counter())
     assert [one.header.imported.file for one in runs if one.header.imported] == ["0001_run.json", "0002_run.json"]
+
+
+def test_a_device_for_files_that_tell_theirs_is_a_remark(tmp_path: Path) -> None:
+    (tmp_path / "run.json").write_text(pytest_benchmark.run_json(mixed_run()))
+    remarks = Counter[str]()
+    native.read_source(tmp_path, "pytest-benchmark", "cuda", remarks)
+    assert remarks == {"--device cuda has no effect: files of pytest-benchmark tell their devices": 1}

@@ -148,6 +148,22 @@ def test_a_file_that_does_not_begin_as_a_run_is_refused(tmp_path, content, probl
             read(path)
 
 
+@pytest.mark.parametrize(
+    ("old", "new", "problem"),
+    [
+        (b"2026-01-31T12:00:00Z", b"2026-01-31T1x:00:00Z", "started_at is no time: '2026-01-31T1x:00:00Z'"),
+        (b'"committed_at":null', b'"committed_at":"gpg: Good"', "committed_at is no time: 'gpg: Good'"),
+    ],
+)
+def test_a_header_whose_times_are_none_is_damaged(path, old, new, problem):
+    content = path.read_bytes()
+    assert old in content
+    path.write_bytes(content.replace(old, new, 1))
+    for read in (read_run, read_header):
+        with pytest.raises(StoreError, match=f"line 1: damaged: {problem}"):
+            read(path)
+
+
 def test_two_files_put_together_are_refused(path):
     path.write_bytes(path.read_bytes() * 2)
     with pytest.raises(StoreError, match="line 10: a second header"):

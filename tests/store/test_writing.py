@@ -150,6 +150,13 @@ def test_a_run_that_cannot_be_begun_leaves_no_file(tmp_path, monkeypatch):
     assert list((tmp_path / "runs").iterdir()) == []
 
 
+@pytest.mark.parametrize("changes", [{"started_at": "yesterday"}, {"committed_at": ""}])
+def test_a_run_whose_times_could_not_be_read_is_not_begun(tmp_path, changes):
+    with pytest.raises(StoreError, match=f"cannot store a Header: damaged: {next(iter(changes))} is no time"):
+        RunWriter.create(tmp_path, make_header(**changes))
+    assert list((tmp_path / "runs").iterdir()) == []
+
+
 def test_a_results_folder_that_cannot_be_written_is_refused(tmp_path):
     (tmp_path / "results").write_text("a file")
     with pytest.raises(StoreError, match="choose another --results folder"):
