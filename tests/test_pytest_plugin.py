@@ -1,5 +1,8 @@
+import gc
 import json
 import sys
+from collections.abc import Iterator
+from fnmatch import fnmatchcase
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -41,9 +44,16 @@ def net(width: int = 4, batch_size: int = 2):
 
 
 @pytest.fixture(autouse=True, scope="module")
-def all_imported() -> None:
-    """Import what sessions in this process would import, and pytester forget again: torchvision bears it only once."""
+def all_imported() -> Iterator[None]:
+    """Import what sessions in this process would import, and pytester forget again: torchvision bears it only once.
+
+    It is kept out of what each cell's garbage collections walk, half of the time that these tests would take.
+    """
     read_environment()
+    gc.collect()
+    gc.freeze()
+    yield
+    gc.unfreeze()
 
 
 @pytest.fixture(autouse=True)
@@ -148,24 +158,30 @@ def test_an_option_that_cannot_be_meant_ends_the_session_with_the_nearest_names(
     result.stderr.fnmatch_lines([f"ERROR: {said}*".replace("[", "[[]")])
 
 
-@pytest.mark.parametrize(
-    ("marker", "said"),
-    [
-        ("precision=['fp32']", "unknown argument of pytest.mark.amp 'precision': did you mean precisions or preset?"),
-        ("'mlp'", "pytest.mark.amp takes keyword arguments: workloads, precisions, phases, devices, preset, max_error"),
-        ("precisions=['bf61']", "unknown precision 'bf61': did you mean bf16 or fp16 or bfloat16?"),
-        ("workloads=['mpl']", "unknown workload 'mpl': did you mean mlp?"),
-        ("workloads=[3]", "workloads of pytest.mark.amp are names or functions, not 3"),
-        ("max_error=True", "the largest error (--amp-max-error) is a number of 0 or more, not True"),
-    ],
-)
-def test_a_marker_that_cannot_be_meant_is_one_line_at_collection(
-    pytester: pytest.Pytester, marker: str, said: str
-) -> None:
-    result = run(pytester, f"@pytest.mark.amp({marker})\ndef test_net(amp_benchmark):\n    amp_benchmark(net)\n")
+MARKERS = [
+    ("precision=['fp32']", "unknown argument of pytest.mark.amp 'precision': did you mean precisions or preset?"),
+    ("'mlp'", "pytest.mark.amp takes keyword arguments: workloads, precisions, phases, devices, preset, max_error"),
+    ("precisions=['bf61']", "unknown precision 'bf61': did you mean bf16 or fp16 or bfloat16?"),
+    ("workloads=['mpl']", "unknown workload 'mpl': did you mean mlp?"),
+    ("workloads=[3]", "workloads of pytest.mark.amp are names or functions, not 3"),
+    ("max_error=True", "the largest error (--amp-max-error) is a number of 0 or more, not True"),
+    (
+        "workloads=[]",
+        "workloads of pytest.mark.amp names none: leave it out where the test gives amp_benchmark its workload",
+    ),
+]
+
+
+def test_a_marker_that_cannot_be_meant_is_one_line_at_collection(pytester: pytest.Pytester) -> None:
+    for number, (marker, _) in enumerate(MARKERS):
+        body = f"@pytest.mark.amp({marker})\ndef test_net(amp_benchmark):\n    amp_benchmark(net)\n"
+        pytester.makepyfile(**{f"test_{number}": NETS + body})
+    result = pytester.runpytest_inprocess("--amp-device=cpu", *QUICK)
     assert result.ret == pytest.ExitCode.INTERRUPTED
-    assert f"test_mine.py::test_net: {said}" in "\n".join(result.outlines)
-    assert "Traceback" not in "\n".join(result.outlines)
+    text = "\n".join(result.outlines)
+    for number, (_, said) in enumerate(MARKERS):
+        assert f"test_{number}.py::test_net: {said}" in text
+    assert "Traceback" not in text
 
 
 def test_an_option_that_leaves_nothing_of_the_marker_skips_and_says_which(pytester: pytest.Pytester) -> None:
@@ -273,38 +289,96 @@ def test_net(amp_benchmark, width):
     result.stdout.fnmatch_lines(["SKIPPED*2*no loss given"])
     _, found = extra(pytester)
     own = found["test_net[3-cpu-inference-fp32]"]["extra_info"]["ampbench"]
-    assert own["case"]["workload"] == "test_mine.py::test_net[width=3]:lambda"
+    assert own["case"]["workload"] == "test_mine.py::test_net[3]:lambda"
     assert own["memory"] is None
     assert "memory was not measured" in own["notes"][0]
     assert own["divergence"]["output_rel_l2"] is not None
-    assert not [name for name in sys.modules if name.startswith("test_mine.py::")]
+    assert not [name for name in sys.modules if name.startswith("ampbench_given_")]
 
 
-@pytest.mark.parametrize(
-    ("call", "said"),
-    [
-        ("3", "3 (int) is no workload: amp_benchmark measures a function with defaults*"),
-        ("torch.nn.Linear(2, 2)", "Linear is a network without inputs: amp_benchmark measures a function*"),
-        (
-            "(torch.nn.Linear(2, 2), torch.ones(2))",
-            "(Linear(*... (tuple) is no workload: amp_benchmark measures a function*",
-        ),
-        ("needy", "workload test_mine.py:needy: its parameter 'width' needs a default value; amp_benchmark measures*"),
-        ("odd", "workload test_mine.py:odd returned int; expected (module, inputs)*"),
-        ("broken", "workload test_mine.py:broken cannot be built: ValueError: no such layer"),
-        ("'mpl'", "unknown workload 'mpl': did you mean mlp?"),
-        ("'heads'", "heads is 6 workloads: name one, or mark the test with pytest.mark.amp(workloads=*"),
-        ("", "amp_benchmark() was given nothing to measure: amp_benchmark measures a function with defaults*"),
-        ("net, widht=3", "workload test_mine.py:net has no parameter 'widht'; its parameters: width, batch_size*"),
-        ("net, width=[3]", "width=[3]: parameters are numbers, truth values or strings"),
-    ],
-)
-def test_what_is_no_workload_fails_with_one_line_that_says_what_is(
-    pytester: pytest.Pytester, call: str, said: str
-) -> None:
+NETS_OF_ONE_NAME = """
+class Small(torch.nn.Linear):
+    def __init__(self):
+        super().__init__(2, 1)
+
+class Big(torch.nn.Linear):
+    def __init__(self):
+        super().__init__(2, 9)
+
+def made(width):
+    def build():
+        return torch.nn.Linear(2, width), torch.ones(2, 2)
+    return build
+
+pytestmark = pytest.mark.amp(phases=["inference"], precisions=["fp32"])
+
+@pytest.mark.parametrize("net", [Small, Big])
+def test_net(amp_benchmark, net):
+    amp_benchmark(lambda: (net(), torch.ones(2, 2)))
+
+class TestMade:
+    @pytest.mark.amp(workloads=[made(1), made(9)])
+    def test_net(self, amp_benchmark):
+        amp_benchmark()
+"""
+
+
+def test_networks_that_no_name_leads_to_are_told_apart_by_the_whole_id_of_their_test(pytester: pytest.Pytester) -> None:
+    for folder in ("a", "b"):
+        pytester.mkpydir(folder)
+        pytester.makepyfile(**{f"{folder}/test_mine": NETS + NETS_OF_ONE_NAME})
+    result = pytester.runpytest_inprocess("--amp-device=cpu", *QUICK, "--benchmark-json=out.json")
+    result.assert_outcomes(passed=8)
+    document, _ = extra(pytester)
+    assert [each["extra_info"]["ampbench"]["case"]["workload"] for each in document["benchmarks"]] == [
+        f"{folder}/test_mine.py::{test}"
+        for folder in ("a", "b")
+        for test in (
+            "test_net[Small]:lambda",
+            "test_net[Big]:lambda",
+            "TestMade::test_net[build]:build",
+            "TestMade::test_net[build#2]:build",
+        )
+    ]
+
+
+def test_a_second_file_of_the_same_name_is_refused_as_ampbench_run_refuses_it(pytester: pytest.Pytester) -> None:
+    pytester.makepyfile(**{"a/nets": NETS, "b/nets": NETS})
     result = run(
         pytester,
-        f"""
+        """
+@pytest.mark.amp(phases=["inference"], precisions=["fp32"])
+@pytest.mark.parametrize("folder", ["a", "b"])
+def test_net(amp_benchmark, folder):
+    amp_benchmark(f"{folder}/nets.py:net")
+""",
+        "--benchmark-disable",
+    )
+    result.assert_outcomes(passed=1, failed=1)
+    (said,) = failures(result)
+    assert said.startswith("Failed: two workloads are called nets.py:net, ")
+
+
+NO_WORKLOADS = [
+    ("3", "3 (int) is no workload: amp_benchmark measures a function with defaults*"),
+    ("torch.nn.Linear(2, 2)", "Linear is a network without inputs: amp_benchmark measures a function*"),
+    (
+        "(torch.nn.Linear(2, 2), torch.ones(2))",
+        "(Linear(*... (tuple) is no workload: amp_benchmark measures a function*",
+    ),
+    ("needy", "workload test_mine.py:needy: its parameter 'width' needs a default value; amp_benchmark measures*"),
+    ("odd", "workload test_mine.py:odd returned int; expected (module, inputs)*"),
+    ("broken", "workload test_mine.py:broken cannot be built: ValueError: no such layer"),
+    ("'mpl'", "unknown workload 'mpl': did you mean mlp?"),
+    ("'heads'", "heads is 6 workloads: name one, or mark the test with pytest.mark.amp(workloads=*"),
+    ("", "amp_benchmark() was given nothing to measure: amp_benchmark measures a function with defaults*"),
+    ("net, widht=3", "workload test_mine.py:net has no parameter 'widht'; its parameters: width, batch_size*"),
+    ("net, width=[3]", "width=[3]: parameters are numbers, truth values or strings"),
+]
+
+
+def test_what_is_no_workload_fails_with_one_line_that_says_what_is(pytester: pytest.Pytester) -> None:
+    body = """
 def needy(width):
     return net(width)
 
@@ -314,14 +388,15 @@ def odd():
 def broken():
     raise ValueError("no such layer")
 
-@pytest.mark.amp(precisions=["fp32"], phases=["inference"])
-def test_net(amp_benchmark):
-    amp_benchmark({call})
-""",
-    )
-    result.assert_outcomes(failed=1)
+pytestmark = pytest.mark.amp(precisions=["fp32"], phases=["inference"])
+"""
+    for number, (call, _) in enumerate(NO_WORKLOADS):
+        body += f"\ndef test_{number}(amp_benchmark):\n    amp_benchmark({call})\n"
+    result = run(pytester, body)
+    result.assert_outcomes(failed=len(NO_WORKLOADS))
     assert "Traceback" not in "\n".join(result.outlines)
-    result.stdout.fnmatch_lines([said.replace("[", "[[]")])
+    for line, (_, said) in zip(failures(result), NO_WORKLOADS, strict=True):
+        assert fnmatchcase(line, f"Failed: {said}".replace("[", "[[]"))
 
 
 def test_the_fixture_called_twice_or_never_fails_with_one_line(pytester: pytest.Pytester) -> None:
@@ -407,6 +482,42 @@ def test_sick(amp_benchmark):
     result.stdout.fnmatch_lines(["fp32 *failed: exception: RuntimeError: a sick layer"])
 
 
+@pytest.mark.parametrize(
+    ("options", "kept"),
+    [
+        pytest.param([], False, id="plain"),
+        pytest.param(["--showlocals"], True, id="showlocals"),
+        pytest.param(["--pdb", "--pdbcls=silent:Silent"], True, id="pdb"),
+    ],
+)
+def test_locals_of_a_failed_step_are_freed_unless_an_option_shows_them(
+    pytester: pytest.Pytester, options: list[str], kept: bool
+) -> None:
+    pytester.makepyfile(
+        silent="import pdb\n\nclass Silent(pdb.Pdb):\n    def interaction(self, *given):\n        pass\n"
+    )
+    pytester.makeconftest(
+        "def pytest_exception_interact(call):\n"
+        "    with open('locals', 'w') as file:\n"
+        "        file.write(' '.join(call.excinfo.traceback[-1].frame.f_locals))\n"
+    )
+    run(
+        pytester,
+        """
+class Sick(torch.nn.Module):
+    def forward(self, given):
+        layer = 3
+        raise RuntimeError(f"a sick layer {layer}")
+
+@pytest.mark.amp(phases=["inference"], precisions=["fp32"])
+def test_sick(amp_benchmark):
+    amp_benchmark(lambda: (Sick(), torch.ones(2)))
+""",
+        *options,
+    ).assert_outcomes(failed=1)
+    assert (pytester.path / "locals").read_text() == ("self given layer" if kept else "")
+
+
 def test_what_the_machine_cannot_do_is_skipped_with_the_reason(pytester: pytest.Pytester) -> None:
     body = "def test_net(amp_benchmark):\n    amp_benchmark('mlp')\n"
     result = run(pytester, body, "--amp-precision=tf32", "--amp-phase=inference", "-rs")
@@ -485,13 +596,38 @@ def test_the_machine_is_described_where_saved_benchmarks_describe_it() -> None:
     assert described["ampbench"]["torch_version"] == torch.__version__
 
 
-def test_without_pytest_benchmark_one_line_says_how_to_install_it(pytester: pytest.Pytester) -> None:
+def test_without_torch_the_machine_stays_as_pytest_benchmark_describes_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delitem(sys.modules, "ampbench.pytest_plugin.measuring")
+    monkeypatch.setitem(sys.modules, "torch", None)
+    described: dict[str, Any] = {"node": "here"}
+    ampbench.pytest_plugin.pytest_benchmark_compare_machine_info(
+        machine_info=described, compared_benchmark={"machine_info": {"ampbench": {}}}
+    )
+    assert described == {"node": "here"}
+
+
+WITHOUT = "Failed: amp_benchmark needs pytest-benchmark"
+
+
+@pytest.mark.parametrize(
+    ("installed", "said"),
+    [
+        (False, f'{WITHOUT}: pip install "ampbench[pytest]"'),
+        (True, f"{WITHOUT}, which is switched off: run without -p no:benchmark, or with -p pytest_benchmark.plugin"),
+    ],
+    ids=["missing", "switched off"],
+)
+def test_without_pytest_benchmark_one_line_says_how_to_get_it(
+    pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch, installed: bool, said: str
+) -> None:
+    if not installed:
+        monkeypatch.setattr("ampbench.pytest_plugin.fixtures.find_spec", lambda name: None)
     pytester.makepyfile("def test_mine(amp_benchmark):\n    amp_benchmark('mlp')\n\ndef test_plain():\n    pass\n")
     result = pytester.runpytest_inprocess(
         "-p", "no:benchmark", "--amp-device=cpu", "--amp-precision=fp32", "-W", "error"
     )
     result.assert_outcomes(passed=1, errors=2)
-    assert set(failures(result)) == {'Failed: amp_benchmark needs pytest-benchmark: pip install "ampbench[pytest]"'}
+    assert set(failures(result)) == {said}
 
 
 def test_a_suite_that_does_not_use_the_fixture_imports_nothing_and_warns_of_nothing(pytester: pytest.Pytester) -> None:

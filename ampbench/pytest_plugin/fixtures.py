@@ -4,6 +4,8 @@ PYTEST_DONT_REWRITE
 """
 
 import contextlib
+import traceback
+from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import pytest
@@ -106,8 +108,12 @@ class AmpBenchmark:
                 run_once(planned, benchmark)
                 if asked.max_error is not None:
                     divergence = measure_divergence(planned)
-        except Exception:
+        except Exception as error:
             self._put_away()
+            config = self._request.config
+            # pytest keeps the traceback of the last failure, and its frames what was allocated; these options show it
+            if not any(config.getoption(option, False) for option in ("usepdb", "showlocals")):
+                traceback.clear_frames(error.__traceback__)
             raise
         if asked.max_error is not None and divergence is not None:
             _check_error(divergence, asked.max_error)
@@ -177,8 +183,14 @@ class WithoutBenchmark:
 
     @pytest.fixture
     def amp_benchmark(self, amp_workload: Any, amp_device: str, amp_phase: str, amp_precision: str) -> None:  # noqa: ARG002
-        """Fail: what times the steps is missing; the parameters are those that the test has got."""
-        pytest.fail('amp_benchmark needs pytest-benchmark: pip install "ampbench[pytest]"', pytrace=False)
+        """Fail, and say what to do: what times the steps is missing; the parameters are those that the test has got."""
+        if find_spec("pytest_benchmark") is None:
+            pytest.fail('amp_benchmark needs pytest-benchmark: pip install "ampbench[pytest]"', pytrace=False)
+        pytest.fail(
+            "amp_benchmark needs pytest-benchmark, which is switched off: run without -p no:benchmark, or with "
+            "-p pytest_benchmark.plugin",
+            pytrace=False,
+        )
 
 
 def _measuring(config: pytest.Config) -> "Measuring":

@@ -64,12 +64,11 @@ def found(workload: Any, item: pytest.Item) -> Iterator[Given]:
         return
     # no name leads to it: it becomes the one function of a module that lives as long as the test
     function = getattr(workload, "__name__", type(workload).__name__).strip("<>")
-    test = f"{item.path.name}::{_test(item)}"
-    module = ModuleType(f"{test}#{next(_SERIAL)}")
+    module = ModuleType(f"ampbench_given_{next(_SERIAL)}")
     setattr(module, function, workload)
     sys.modules[module.__name__] = module
     try:
-        yield Given(name=f"{module.__name__}:{function}", label=f"{test}:{function}", source=None)
+        yield Given(name=f"{module.__name__}:{function}", label=f"{_test(item)}:{function}", source=None)
     finally:
         del sys.modules[module.__name__]
 
@@ -94,15 +93,16 @@ def _importable(function: Any) -> Given | None:
 
 
 def _test(item: pytest.Item) -> str:
-    """Return the test's own name with those of its classes and the values of its own parameters."""
-    name = item.nodeid.partition("::")[2].partition("[")[0]
+    """Return the test's id without the cell it measures: `a/test_mine.py::TestNets::test_net[big]`.
+
+    The ids of the other parameters stay, whatever their values are: they tell the networks of one test apart.
+    """
     parameters = getattr(getattr(item, "callspec", None), "params", {})
-    own = [
-        f"{key}={value}"
-        for key, value in parameters.items()
-        if not key.startswith("amp_") and isinstance(value, bool | int | float | str)
-    ]
-    return f"{name}[{','.join(own)}]" if own else name
+    names = ("amp_device", "amp_phase", "amp_precision")
+    cell = "-".join(str(parameters[name]) for name in names if name in parameters)
+    if item.nodeid.endswith(f"-{cell}]"):
+        return f"{item.nodeid.removesuffix(f'-{cell}]')}]"
+    return item.nodeid.removesuffix(f"[{cell}]")
 
 
 def _shown(value: Any) -> str:

@@ -4,6 +4,7 @@ PYTEST_DONT_REWRITE
 """
 
 import math
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec
@@ -21,8 +22,6 @@ from ampbench.workloads.index import PRESETS, WORKLOADS
 ARGUMENTS = ("workloads", "precisions", "phases", "devices", "preset", "max_error")
 SUITE = "suite"
 """In a marker's `workloads`: the default suite of `ampbench run`, each workload in its phases there."""
-DEVICE_NODES = ("nvidiactl", "dxg", "dri", "kfd", "nvmap", "nvhost-ctrl")
-"""In /dev: NVIDIA's driver, WSL's, the kernel's for Intel and AMD, AMD's compute, and Tegra's two."""
 
 Given = str | Callable[..., Any]
 """A workload as a test names it: by a name, or the function itself."""
@@ -77,14 +76,22 @@ def parametrize(metafunc: pytest.Metafunc) -> None:
     """
     try:
         found = wanted(metafunc.definition, metafunc.config)
+        if found.workloads == []:
+            raise UsageError(
+                "workloads of pytest.mark.amp names none: leave it out where the test gives amp_benchmark its workload"
+            )
         cells = list(_cells(found))
     except AmpbenchError as error:
         raise pytest.fail.Exception(f"{metafunc.definition.nodeid}: {error}", pytrace=False) from None
+    labels = _labels(workload for workload, _ in found.workloads or ())
     skip = [pytest.mark.skip(reason=found.empty)] if found.empty else []
     first = 1 if found.workloads is None else 0
     metafunc.parametrize(
         ["amp_workload", "amp_device", "amp_phase", "amp_precision"][first:],
-        [pytest.param(*cell[first:], id="-".join(map(_label, cell[first:])), marks=skip) for cell in cells],
+        [
+            pytest.param(*cell[first:], id="-".join((labels.get(cell[0], ""), *cell[1:])[first:]), marks=skip)
+            for cell in cells
+        ],
         indirect=True,
     )
 
@@ -114,9 +121,10 @@ def _wanted(marked: dict[str, Any], config: pytest.Config) -> Wanted:
     precisions = narrowed("precisions", lambda name: find_precision(str(name)).name)
     phases = narrowed("phases", lambda name: _known("phase", name, PHASES))
     devices = narrowed("devices", lambda name: _known("device", name, DEVICES))
-    workloads = _workloads(_listed(marked["workloads"]), selected_sources(config)) if "workloads" in marked else None
-    if workloads is not None and not workloads:
-        own_names = ", ".join(map(_label, _listed(marked["workloads"])))
+    given = marked.get("workloads")
+    workloads = None if given is None else _workloads(_listed(given), selected_sources(config))
+    if workloads == [] and _listed(given):
+        own_names = ", ".join(map(_label, _listed(given)))
         empty.append(f"--amp-workload leaves none of this test's workloads: {own_names}")
         workloads = [(SUITE, PHASES)]
     option = config.getoption("amp_max_error")
@@ -166,7 +174,9 @@ def _cells(found: Wanted) -> Iterator[tuple[Any, str, str, str]]:
 
 def _default_device() -> str:
     """Return the accelerator of this machine, else the CPU; without importing torch where there is no driver's node."""
-    if find_spec("torch") is None or not any((Path("/dev") / node).exists() for node in DEVICE_NODES):
+    from ampbench.running.environment import may_have_accelerator
+
+    if find_spec("torch") is None or not may_have_accelerator():
         return "cpu"
     from ampbench.worker.environment import read_environment
 
@@ -189,11 +199,22 @@ def _name(source: WorkloadSource) -> str:
     return f"{source.module}:{source.function}"
 
 
+def _labels(workloads: Iterable[Given]) -> dict[Given, str]:
+    """Return how ids tell the workloads of a test apart: `build`, and `build#2` for another of that name."""
+    times: Counter[str] = Counter()
+    found: dict[Given, str] = {}
+    for workload in workloads:
+        name = _label(workload)
+        times[name] += 1
+        found[workload] = name if times[name] == 1 else f"{name}#{times[name]}"
+    return found
+
+
 def _label(workload: Given) -> str:
     """Return how ids name a workload: files without their folders, functions by their names."""
     if isinstance(workload, str):
         return Path(workload).name
-    return str(getattr(workload, "__name__", type(workload).__name__))
+    return str(getattr(workload, "__name__", type(workload).__name__)).strip("<>")
 
 
 def _listed(value: Any) -> list[Any]:

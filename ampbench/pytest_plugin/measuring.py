@@ -5,7 +5,6 @@ PYTEST_DONT_REWRITE
 
 import dataclasses
 import math
-import traceback
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Any, Protocol
@@ -14,7 +13,7 @@ import torch
 
 from ampbench.convert import pytest_benchmark as pytest_json
 from ampbench.convert.selection import defined
-from ampbench.errors import AmpbenchError
+from ampbench.errors import AmpbenchError, UsageError
 from ampbench.metrics import METRICS
 from ampbench.planning import PlannedCase, find_sources
 from ampbench.pytest_plugin.given import Given
@@ -66,6 +65,7 @@ class Measuring:
     def __init__(self) -> None:
         self.seen = Seen()
         self._plans: dict[str, dict[tuple[str, str], PlannedCase]] = {}
+        self._sources: dict[str, WorkloadSource] = {}
         self._server: ServerChannel | None = None
 
     def plan(
@@ -73,8 +73,16 @@ class Measuring:
     ) -> dict[tuple[str, str], PlannedCase]:
         """Return the cells of a workload on a device by phase and precision.
 
-        Raises `UsageError` for a parameter or value that cannot be meant, `WorkloadError` where it cannot be built.
+        Raises `UsageError` for a parameter or value that cannot be meant and for a second workload of the same name,
+        `WorkloadError` where it cannot be built.
         """
+        if given.source is not None:
+            other = self._sources.setdefault(given.label, given.source)
+            if other != given.source:
+                raise UsageError(
+                    f"two workloads are called {given.label}, {other.module} and {given.source.module}: rename one, or "
+                    "measure them in sessions of their own"
+                )
         key = f"{given.name} {device} {preset} {sorted(parameters.items())}"
         if key not in self._plans:
             name = find_sources(given.name)[0].name
@@ -101,8 +109,6 @@ class Measuring:
                 timed = _as_round(cell, benchmark)
         except Exception as error:
             self.seen.add_failure(case, _failure(case.case_id, error))
-            # pytest keeps the traceback of the last failure, and its frames what was allocated
-            traceback.clear_frames(error.__traceback__)
             raise
         notes: list[str] = []
         try:
