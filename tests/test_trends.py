@@ -3,6 +3,7 @@
 import math
 import subprocess
 import sys
+from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -11,14 +12,16 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from scipy.special import stdtrit
 
+from ampbench.convert.native import read_source, write_runs
 from ampbench.errors import NothingToRunError, StoreError, UnknownNameError
 from ampbench.metrics import Gate
 from ampbench.records.cases import Case
 from ampbench.records.environments import DeviceDescription, Environment
 from ampbench.records.measurements import Failure, Reading
 from ampbench.records.runs import Arm, Entry, Imported
-from ampbench.trends import Change, Rule, Series, Trend, make_trend, read_runs, tracked
+from ampbench.trends import AXES, Change, Rule, Series, Trend, make_trend, neighbours, read_runs, tracked
 from ampbench.trends.history import History
 from ampbench.trends.levels import Level, find_levels
 from ampbench.trends.steps import find_steps
@@ -234,6 +237,43 @@ def test_throughput_has_the_interval_of_the_time_the_other_way_round(folder: Fol
     assert throughput.points[0].high == pytest.approx(8 / time.points[0].low)
 
 
+@pytest.mark.parametrize(("axis", "header"), [("date", "started_at"), ("commit", "committed_at")])
+def test_a_time_that_is_none_is_refused_by_the_name_of_its_run(axis: str, header: str) -> None:
+    run = make_header(commit="a" * 40, **{header: "yesterday"})
+    with pytest.raises(StoreError, match=f"run {run.run}: 'yesterday' is no time"):
+        AXES[axis]([run], History())
+
+
+def test_versions_that_are_equal_are_one_point_however_they_are_written(folder: Folder) -> None:
+    for version in ("2.15", "2.15.0", "2.14.0"):
+        folder.run(torch=version)
+    series = only(folder.trend())
+    assert [(point.x.label, point.runs) for point in series.points] == [("2.14.0", 1), ("2.15", 2)]
+
+
+def test_a_case_that_has_only_ever_failed_is_listed_with_why(folder: Folder) -> None:
+    for version, signal in (("2.14.0", 6), ("2.15.0", 11)):
+        failure = Failure(case_id=BF16.case_id, stage="round", cause="crash", message=f"signal {signal}")
+        folder.run(*timed(FP32, 1e-3), failure, cases=(FP32, BF16), torch=version)
+    trend = folder.trend()
+    (lost,) = trend.lost
+    assert (lost.case, lost.x.label, lost.reason) == (BF16, "2.15.0", "failed: crash: signal 11")
+    assert lost.place == only(trend).place
+
+
+def test_a_case_that_has_a_number_of_another_version_of_torch_is_not_lost(folder: Folder) -> None:
+    folder.run(torch="2.14.0")
+    folder.run(Failure(case_id=FP32.case_id, stage="round", cause="crash", message="signal 11"), torch="2.15.0")
+    assert folder.trend().lost == []
+
+
+def test_where_every_case_failed_the_first_is_named(folder: Folder) -> None:
+    told = {"stage": "round", "cause": "crash", "message": "signal 9"}
+    folder.run(*(Failure(case_id=case.case_id, **told) for case in (FP32, BF16)), cases=(FP32, BF16))
+    with pytest.raises(NothingToRunError, match=r"/fp32/.* at 2\.15\.0 failed: crash: signal 9, and 1 more"):
+        folder.trend()
+
+
 def test_a_failed_a_skipped_and_a_missing_case_are_gaps_that_say_why(folder: Folder) -> None:
     folder.run(torch="2.11.0")
     failure = Failure(case_id=FP32.case_id, stage="round", cause="crash", message="signal 11")
@@ -267,10 +307,20 @@ def test_one_byte_more_of_the_same_environment_is_a_change(folder: Folder) -> No
     assert series.rule is Rule.EXACT
 
 
+def test_bytes_need_not_be_equal_where_any_run_of_the_points_had_another_compiler(folder: Folder) -> None:
+    for day, compiler, peak in ((0, "g++ 12", 100_000), (0, "g++ 12", 100_000), (0, "g++ 13", 100_500),
+                                (1, "g++ 13", 100_500)):  # fmt: skip
+        where = environment(compiler=compiler)
+        folder.run(make_memory(FP32, peak), *timed(FP32, 1e-3), commit=f"{day}" * 40, environment=where)
+    series = only(folder.trend("commit", "memory"))
+    assert [point.value for point in series.points] == [100_000, 100_500]
+    assert series.changes == []
+
+
 def test_bytes_of_another_counter_are_another_series(folder: Folder) -> None:
     for source in ("profiler", "allocator"):
         folder.run(make_memory(FP32, 1000, source), *timed(FP32, 1e-3))
-    assert len(folder.trend("torch_version", "memory").series) == 2
+    assert {one.numbers for one in folder.trend("torch_version", "memory").series} == {"profiler", "allocator"}
 
 
 @pytest.mark.parametrize(("errors", "changes"), [((0.3, 0.39), 0), ((0.3, 0.45), 1), ((3.0, 3.2), 0), ((3.0, 3.4), 1)])
@@ -290,6 +340,84 @@ def test_errors_with_other_weights_or_inputs_are_not_compared(folder: Folder) ->
     series = folder.trend("commit", "error").series
     assert [len(one.measured) for one in series] == [1, 1]
     assert series[0].points[1].missing.startswith("measured with other weights")
+    assert [one.numbers for one in series] == ["aa/aa", "aa/cc"]
+
+
+def test_a_gap_where_the_workload_had_another_version_says_so(folder: Folder) -> None:
+    for version, torch in ((1, "2.14.0"), (2, "2.15.0")):
+        case = make_case(version=version)
+        entries = [*timed(case, 1e-3), make_divergence(case, output_rel_l2=2e-3, output_floor_rel_l2=1e-3)]
+        folder.run(*entries, cases=(case,), torch=torch)
+    series = folder.trend("torch_version", "time", "error").series
+    assert [one.points[-1].missing for one in series if one.case.version == 1] == [
+        "measured in version 2 of the workload"
+    ] * 2
+
+
+def broken(case: Case = FP32, elements: int = 12) -> Entry:
+    return make_divergence(case, output_nonfinite=elements, output_floor_rel_l2=1e-3)
+
+
+def whole(error: float) -> Entry:
+    return make_divergence(FP32, output_rel_l2=error, output_floor_rel_l2=1e-3)
+
+
+def test_an_error_that_is_no_number_any_more_has_regressed_and_one_that_is_again_improved(folder: Folder) -> None:
+    versions = {"2.12.0": whole(2e-3), "2.13.0": broken(), "2.14.0": broken(elements=1), "2.15.0": whole(2e-3)}
+    for version, found in versions.items():
+        folder.run(found, *timed(FP32, 1e-3), torch=version)
+    series = only(folder.trend("torch_version", "error"))
+    assert [(one.x.label, one.before, one.after, one.ratio, one.direction) for one in series.changes] == [
+        ("2.13.0", 2.0, None, None, "regressed"),
+        ("2.15.0", None, 2.0, None, "improved"),
+    ]
+    assert series.changes[0].what == "torch 2.12.0 → 2.13.0"
+    assert [point.missing for point in series.points[1:3]] == [
+        "undefined: 12 output elements are not finite",
+        "undefined: 1 output element is not finite",
+    ]
+    assert series.points[1].run_ids == ("run002",)
+
+
+def test_one_number_and_one_that_is_none_are_enough_for_a_change(folder: Folder) -> None:
+    for version, found in (("2.14.0", whole(2e-3)), ("2.15.0", broken())):
+        folder.run(found, *timed(FP32, 1e-3), torch=version)
+    assert only_change(folder.trend("torch_version", "error")).direction == "regressed"
+
+
+def test_undefined_errors_with_other_inputs_are_no_change(folder: Folder) -> None:
+    other = make_divergence(FP32, output_nonfinite=1, inputs_digest="cc")
+    for version, found in (("2.14.0", whole(2e-3)), ("2.15.0", other)):
+        folder.run(found, *timed(FP32, 1e-3), torch=version)
+    series = only(folder.trend("torch_version", "error"))
+    assert list(series.changes) == []
+    assert series.points[1].missing.startswith("measured with other weights")
+
+
+def test_what_is_no_number_is_worse_than_any_in_the_median_of_a_point(folder: Folder) -> None:
+    for found in (whole(2e-3), whole(4e-3), broken()):
+        folder.run(found, *timed(FP32, 1e-3))
+    assert only(folder.trend("torch_version", "error")).points[0].value == 4.0
+    folder.run(broken(), *timed(FP32, 1e-3))
+    folder.run(whole(2e-3), *timed(FP32, 1e-3), torch="2.14.0")
+    series = only(folder.trend("torch_version", "error"))
+    assert [(point.value, point.runs) for point in series.points] == [(2.0, 1), (None, 4)]
+
+
+def test_gradients_and_updates_that_are_not_finite_are_undefined(folder: Folder) -> None:
+    case = make_case(phase="training")
+    told = {"grad_elements": 10, "grad_nonfinite": 0, "grad_rel_l2": 1e-3, "param_rel_l2": 1e-3}
+    changes = ({}, {"param_rel_l2": None}, {"param_rel_l2": None, "grad_rel_l2": None, "grad_nonfinite": 3})
+    for version, change in zip(("2.13.0", "2.14.0", "2.15.0"), changes, strict=True):
+        found = make_divergence(case, **told | change)
+        folder.run(found, *timed(case, 1e-3), cases=(case,), torch=version)
+    gradients, updates = folder.trend("torch_version", "gradients", "updates").series
+    assert [point.missing for point in gradients.points] == ["", "", "undefined: 3 gradient elements are not finite"]
+    assert [point.missing for point in updates.points] == [
+        "",
+        "undefined: updated parameters are not finite",
+        "undefined: 3 gradient elements are not finite",
+    ]
 
 
 def test_an_error_where_there_was_none_has_no_ratio(folder: Folder) -> None:
@@ -326,6 +454,14 @@ def test_a_slowdown_between_three_versions_is_found_and_explained(folder: Folder
     assert ends(change)[0] < 1.1 < ends(change)[1]
     assert change.what == "torch 2.12.0 → 2.13.0; torchvision 0.27 → 0.28"
     assert only(folder.trend()).rule is Rule.NEIGHBOURS
+
+
+def test_what_differs_is_said_of_the_two_points_that_a_change_lies_between(folder: Folder) -> None:
+    folder.run(*timed(FP32, 1e-3), torch="2.11.0")
+    folder.run(Reading(case_id=FP32.case_id, metric="seconds_median", value=1e-3), torch="2.12.0")
+    folder.run(*timed(FP32, 1.2e-3), torch="2.13.0")
+    change = only_change(folder.trend())  # the point between tells nothing of its noise
+    assert (change.last.label, change.what) == ("2.11.0", "torch 2.11.0 → 2.13.0")
 
 
 def test_a_slowdown_within_the_noise_of_the_runs_is_none(folder: Folder) -> None:
@@ -366,6 +502,45 @@ def test_asvs_values_are_judged_by_their_intervals_and_stand_apart_from_native_o
     assert [change.x.label for change in theirs.changes] == ["2" * 7]
     assert (theirs.points[0].low, theirs.points[0].high) == (pytest.approx(0.99e-3), pytest.approx(1.01e-3))
     assert list(ours.changes) == []
+
+
+def test_asvs_intervals_are_wider_than_others_of_the_same_noise(folder: Folder) -> None:
+    imported(folder, 1e-3)
+    folder.run()
+    confidences = [run.confidence for run in read_runs([], folder.path, tracked()).runs]
+    assert confidences == [0.99, 0.95]
+    errors = [neighbours.interval_error(0.99, 1.01, confidence) for confidence in confidences]
+    assert errors[1] / errors[0] == pytest.approx(2.575829 / 1.959964)
+
+
+STEP_ALONE = {asv_results.STEP: asv_results.row([2e-3, 1e-3])}
+
+
+def import_asv(folder: Folder, device: str = "") -> None:
+    write_runs(read_source(folder.path / "asv", "asv", device, Counter()), folder.path)
+
+
+def test_a_file_of_asvs_that_grew_since_it_was_imported_is_one_run(folder: Folder) -> None:
+    asv_results.write(folder.path / "asv", STEP_ALONE)
+    import_asv(folder)
+    asv_results.write(folder.path / "asv")
+    trend = folder.trend("commit", "time", "error")
+    assert [[point.runs for point in one.points] for one in trend.series] == [[1]] * 4
+    import_asv(folder)
+    assert len(list((folder.path / "runs").iterdir())) == 2
+    assert list(trend.runs.values()) == list(folder.trend("commit", "time", "error").runs.values()) == [1]
+
+
+@pytest.mark.parametrize("order", [("asv", "runs"), ("runs", "asv")])
+def test_results_that_tell_no_device_are_of_that_of_their_import(folder: Folder, order: tuple[str, str]) -> None:
+    asv_results.write(folder.path / "asv", STEP_ALONE, env_vars={})
+    import_asv(folder, "cuda")
+    asv_results.write(folder.path / "asv", env_vars={})
+    found = read_runs([str(folder.path / name) for name in order], folder.path, tracked())
+    (run,) = found.runs
+    assert {case.device for case in run.cases.values()} == {"cuda"}
+    assert len(run.values["output_floor_ratio"]) == 2
+    assert list(found.notes) == []
 
 
 def test_asvs_results_beside_the_runs_show_a_slowdown_and_a_loss_of_accuracy(folder: Folder) -> None:
@@ -438,6 +613,24 @@ def test_losses_below_the_threshold_add_up_to_a_step(loss: float) -> None:
     assert found[-1].after - found[0].before == pytest.approx(5 * math.log1p(loss), abs=0.02)
 
 
+def test_a_step_of_small_losses_begins_where_its_first_level_ends() -> None:
+    logs = np.repeat([0.0, 0.015, 0.03], 20) + np.random.default_rng(0).normal(0, 0.002, 60)
+    (step,) = find_steps(logs.tolist(), math.log1p(0.02))
+    assert (step.since, step.place) == (19, 40)
+
+
+def test_noise_of_rounds_and_luck_of_runs_are_two_estimates_however_well_each_is_known() -> None:
+    spread = 1e-3  # two rounds and one control a run: two degrees of freedom each, and 2 spread² each
+    rounds = np.array([-spread, spread])
+    points = [
+        neighbours.Evidence(level, [level], rounds=[level + rounds], controls=[math.sqrt(2) * spread])
+        for level in (0.0, 1.0)
+    ]
+    (step,) = neighbours.find_steps(points, 0.02)
+    low, high = step.interval
+    assert (high - low) / 2 == pytest.approx(2 * spread * stdtrit(4, 0.975))
+
+
 @given(st.lists(st.sampled_from([1.0, 1.005, 2.0]), min_size=2, max_size=7))
 def test_levels_that_must_be_equal_change_wherever_they_differ(values: list[float]) -> None:
     found = find_levels(values, Gate(kind="memory", elsewhere=0.01), 0.0, lambda *_: True)
@@ -449,6 +642,12 @@ def test_levels_that_must_be_equal_change_wherever_they_differ(values: list[floa
 def test_a_level_goes_on_until_it_is_left_for_good() -> None:
     gate = Gate(kind="memory", elsewhere=0.01)
     assert find_levels([100, 100.5, 100, 105, 105.5], gate, 0.0, lambda *_: False) == [Level(since=2, place=3)]
+
+
+def test_what_is_undefined_is_a_level_of_its_own() -> None:
+    gate = Gate(kind="accuracy", elsewhere=0.1)
+    found = find_levels([None, 1.0, None, None, 1.5, 1.5], gate, 0.0, lambda *_: False)
+    assert found == [Level(since=0, place=1), Level(since=1, place=2), Level(since=3, place=4)]
 
 
 def test_metrics_go_by_short_names_and_by_those_of_their_columns() -> None:

@@ -5,26 +5,29 @@ from dataclasses import asdict
 from typing import Any
 
 from ampbench.cli.tables import csv_text, plain
-from ampbench.trends import Change, Point, Series, Trend, X
+from ampbench.trends import Change, Lost, Point, Series, Trend, X
 
 _CASE = ("workload", "family", "precision", "device", "phase", "path", "batch_size", "input_dtype", "memory_format")
 _POINT = ("value", "low", "high", "runs")
+_CSV_CASE = ("case_id", "workload", "version", "precision", "device", "phase", "path")
+_CSV_PLACE = ("program", "host", "cpu", "device_name", "threads", "torch_version")
 CSV_FIELDS = (
-    "case_id", "workload", "precision", "device", "phase", "path", "metric", "unit", "program", "host", "device_name",
-    "threads", "torch_version", "x", "x_label", *_POINT, "run_ids", "missing", "change", "what",
+    *_CSV_CASE, "metric", "unit", *_CSV_PLACE, "settings", "numbers", "x", "x_label", *_POINT, "run_ids", "missing",
+    "change", "what",
 )  # fmt: skip
 """What a point is in CSV; `change` and `what` are those of the change point at it, if there is one."""
 
 
 def trend_json(trend: Trend) -> str:
     """Return a trend as one JSON object, a line per series; null where a number is undefined (docs/trends.md)."""
-    places = list(trend.places)
+    places = list(trend.runs)
     head: dict[str, Any] = {
         "axis": trend.axis,
         "left_out": dict(trend.left_out),
         "notes": list(trend.notes),
         "places": [asdict(one) | {"settings": dict(one.settings), "runs": trend.runs[one]} for one in places],
         "x": _xs(trend),
+        "lost": [_lost(one, places.index(one.place)) for one in trend.lost],
     }
     series = ",\n".join(_dumped(_series(one, places.index(one.place))) for one in trend.series)
     lines = [*(f"{json.dumps(key)}: {_dumped(value)}" for key, value in head.items()), f'"series": [\n{series}\n]']
@@ -32,7 +35,7 @@ def trend_json(trend: Trend) -> str:
 
 
 def trend_csv(trend: Trend) -> str:
-    """Return the points of a trend as CSV, gaps among them; run ids are joined by blanks."""
+    """Return the points of a trend as CSV, gaps among them; run ids are joined by blanks, as are settings."""
     rows = []
     for one in trend.series:
         changes = {change.x: change for change in one.changes}
@@ -40,10 +43,12 @@ def trend_csv(trend: Trend) -> str:
             change = changes.get(point.x)
             rows.append(
                 [
-                    *(getattr(one.case, name) for name in CSV_FIELDS[:6]),
+                    *(getattr(one.case, name) for name in _CSV_CASE),
                     one.metric.name,
                     one.metric.column.unit,
-                    *(getattr(one.place, name) for name in CSV_FIELDS[8:13]),
+                    *(getattr(one.place, name) for name in _CSV_PLACE),
+                    " ".join(f"{name}={value}" for name, value in one.place.settings),
+                    one.numbers,
                     point.x.value,
                     point.x.label,
                     *(getattr(point, name) for name in _POINT),
@@ -58,7 +63,13 @@ def trend_csv(trend: Trend) -> str:
 
 def _xs(trend: Trend) -> list[dict[str, str]]:
     """Return every x once; each series has those of its place in their order."""
-    return [asdict(x) for x in dict.fromkeys(point.x for group in trend.places.values() for point in group[0].points)]
+    measured = [point.x for group in trend.places.values() for point in group[0].points]
+    return [asdict(x) for x in dict.fromkeys([*measured, *(one.x for one in trend.lost)])]
+
+
+def _lost(one: Lost, place: int) -> dict[str, Any]:
+    case = {"case_id": one.case.case_id, "version": one.case.version}
+    return {**case, "place": place, "x": _name(one.x), "reason": one.reason}
 
 
 def _series(one: Series, place: int) -> dict[str, Any]:
@@ -72,6 +83,7 @@ def _series(one: Series, place: int) -> dict[str, Any]:
         "unit": one.metric.column.unit,
         "better": one.metric.column.better,
         "place": place,
+        "numbers": one.numbers,
         "rule": one.rule.value,
         "note": one.note,
         "changes": [_change(change) for change in one.changes],

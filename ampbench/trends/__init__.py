@@ -7,13 +7,15 @@ tables and reports show. docs/trends.md has the rules.
 from ampbench.trends.axes import AXES
 from ampbench.trends.building import make_trend
 from ampbench.trends.metrics import TRACKED, tracked
-from ampbench.trends.series import Change, Place, Point, Rule, Series, Trend, X
-from ampbench.trends.sources import RunValues, Sources, read_runs
+from ampbench.trends.reducing import RunValues
+from ampbench.trends.series import Change, Lost, Place, Point, Rule, Series, Trend, X
+from ampbench.trends.sources import Sources, read_runs
 
 __all__ = [
     "AXES",
     "TRACKED",
     "Change",
+    "Lost",
     "Place",
     "Point",
     "Rule",

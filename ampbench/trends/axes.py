@@ -1,8 +1,7 @@
 """The axes: which x a run has, and in which order the x stand."""
 
-import itertools
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from types import MappingProxyType
@@ -10,6 +9,7 @@ from typing import Any
 
 from packaging.version import InvalidVersion, Version
 
+from ampbench.errors import StoreError
 from ampbench.records.runs import Header
 from ampbench.trends.history import History
 from ampbench.trends.series import X
@@ -33,8 +33,12 @@ Placement = tuple[list[Placed | None], Counter[str]]
 
 
 def by_torch_version(headers: Sequence[Header], history: History) -> Placement:  # noqa: ARG001 - as all axes
-    """Place runs by the public version of torch ("2.15.0" of 2.15.0+cu132), in the order of PEP 440."""
+    """Place runs by the public version of torch ("2.15.0" of 2.15.0+cu132), in the order of PEP 440.
+
+    Versions that PEP 440 calls equal ("2.15" and "2.15.0") are one x, as the first of them is written.
+    """
     placed: list[Placed | None] = []
+    names: dict[Version, X] = {}
     reasons: Counter[str] = Counter()
     for header in headers:
         text = header.environment.torch_version
@@ -45,7 +49,8 @@ def by_torch_version(headers: Sequence[Header], history: History) -> Placement: 
             reasons["an unreadable torch version" if text else "no torch version"] += 1
             continue
         public = Version(version.public)
-        placed.append(Placed(X(value=version.public, label=version.public), (public,)))
+        x = names.setdefault(public, X(value=version.public, label=version.public))
+        placed.append(Placed(x, (public,)))
     return placed, reasons
 
 
@@ -53,6 +58,7 @@ def by_commit(headers: Sequence[Header], history: History) -> Placement:
     """Place runs by commit, in the order of the commits' times: as recorded, else git's, else when first measured.
 
     Commits of one second are in git's order of descent. A commit with changes beside it ("-dirty") follows its own.
+    Raises `StoreError` for a time that is none.
     """
     bases = [header.commit.removesuffix(DIRTY) if header.commit else None for header in headers]
     names = [base for base in dict.fromkeys(bases) if base]
@@ -63,8 +69,8 @@ def by_commit(headers: Sequence[Header], history: History) -> Placement:
         if base is None:
             continue
         if header.committed_at and base not in times:
-            times[base] = _instant(header.committed_at)
-        started = _instant(header.started_at)
+            times[base] = _moment(header.committed_at, header).timestamp()
+        started = _moment(header.started_at, header).timestamp()
         measured[base] = min(started, measured.get(base, started))
     for base in names:
         times.setdefault(base, known[base].time if base in known else measured[base])
@@ -85,12 +91,12 @@ def by_commit(headers: Sequence[Header], history: History) -> Placement:
 
 
 def by_date(headers: Sequence[Header], history: History) -> Placement:  # noqa: ARG001 - as all axes
-    """Place each run by itself, at the time when it began (UTC)."""
+    """Place each run by itself, at the time when it began (UTC). Raises `StoreError` for a time that is none."""
     placed: list[Placed | None] = []
     for header in headers:
-        instant = _instant(header.started_at)
-        label = datetime.fromtimestamp(instant, UTC).strftime("%Y-%m-%d %H:%M")
-        placed.append(Placed(X(value=header.started_at, label=label, title=header.run), (instant, header.run)))
+        moment = _moment(header.started_at, header)
+        x = X(value=header.started_at, label=moment.strftime("%Y-%m-%d %H:%M"), title=header.run)
+        placed.append(Placed(x, (moment.timestamp(), header.run)))
     return placed, Counter()
 
 
@@ -100,13 +106,20 @@ AXES: Mapping[str, Callable[[Sequence[Header], History], Placement]] = MappingPr
 """What a trend may run over."""
 
 
-def ordered(placed: Sequence[Placed]) -> list[X]:
-    """Return each x once, in order."""
-    ranked = sorted(placed, key=lambda one: one.key)
-    return [next(same).x for _, same in itertools.groupby(ranked, key=lambda one: one.key)]
+def ordered(placed: Iterable[Placed]) -> list[Placed]:
+    """Return the first of each key, in order."""
+    first: dict[tuple[Any, ...], Placed] = {}
+    for one in placed:
+        first.setdefault(one.key, one)
+    return sorted(first.values(), key=lambda one: one.key)
 
 
-def _instant(text: str) -> float:
-    """Return a time in ISO 8601 as seconds since 1970; without an offset it is UTC."""
-    moment = datetime.fromisoformat(text)
-    return (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp()
+def _moment(text: str, header: Header) -> datetime:
+    """Return a time in ISO 8601 of a run, in UTC; without an offset it is that."""
+    try:
+        moment = datetime.fromisoformat(text)
+        return moment.astimezone(UTC) if moment.tzinfo else moment.replace(tzinfo=UTC)
+    except (ValueError, OverflowError):
+        raise StoreError(
+            f"run {header.run}: {text!r} is no time (2026-01-31T12:00:00Z): mend its header, or leave the run out"
+        ) from None

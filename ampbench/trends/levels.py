@@ -22,9 +22,11 @@ class Level:
 
 
 def find_levels(
-    values: Sequence[float], gate: Gate, scale: float, same: Callable[[int, int], bool]
+    values: Sequence[float | None], gate: Gate, scale: float, same: Callable[[int, int], bool]
 ) -> list[Level] | None:
     """Return where the values, in order, change; None where they do so all the time (`RESTLESS_SHARE`).
+
+    A value of None is undefined: that is a level of its own.
 
     `same(i, j)` tells whether two points must be equal to the last bit; then `gate.threshold` holds, else
     `gate.elsewhere`. Changes are relative to the smaller of two values, at least to `scale`, as in comparisons. A value
@@ -42,7 +44,9 @@ def find_levels(
     return None if restless else found
 
 
-def _differs(before: float, after: float, gate: Gate, scale: float, same: Callable[[], bool]) -> bool:
+def _differs(before: float | None, after: float | None, gate: Gate, scale: float, same: Callable[[], bool]) -> bool:
+    if before is None or after is None:
+        return before is not after
     difference, smaller = abs(after - before), max(min(before, after), scale)
     if difference <= max(EQUAL * smaller, gate.floor):
         return False

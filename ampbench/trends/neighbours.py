@@ -47,9 +47,9 @@ class Evidence:
         return bool(self.rounds or self.errors) or len(self.values) > 1
 
 
-def interval_error(low: float, high: float) -> float:
-    """Return the standard error of a logarithm whose value has the 95 % interval from `low` to `high`."""
-    return math.log(high / low) / (2 * float(ndtri(0.975)))
+def interval_error(low: float, high: float, confidence: float = 0.95) -> float:
+    """Return the standard error of a logarithm whose value has the interval from `low` to `high`."""
+    return math.log(high / low) / (2 * float(ndtri((1 + confidence) / 2)))
 
 
 def find_steps(points: Sequence[Evidence], threshold: float) -> list[Step]:
@@ -64,17 +64,16 @@ def find_steps(points: Sequence[Evidence], threshold: float) -> list[Step]:
     within, luck = _within(known), _luck(known)
     steps = []
     for number, (before, after) in enumerate(pairwise(known), start=1):
-        noise = _sum(_share_of(within, before), _share_of(within, after))
-        # a point whose own rounds scatter more than those of the others is not as sure as they are
-        noise = max(noise, (_own(before) + _own(after), noise[1]))
-        variance, freedom = _sum(noise, (luck[0] * (1 / len(before.values) + 1 / len(after.values)), luck[1]))
+        runs = 1 / len(before.values) + 1 / len(after.values)
+        variance, freedom = _sum(_noise(within, before, after), (luck[0] * runs, luck[1]))
         error, height = math.sqrt(variance), after.value - before.value
         if abs(height) <= threshold:
             continue
         if error == 0 or 2 * float(stdtr(freedom, -abs(height) / error)) <= ALPHA / (len(known) - 1):
             # so wide that the normal quantile of `Step.interval` gives the t interval
             wide = error * float(stdtrit(freedom, 0.975)) / float(ndtri(0.975))
-            steps.append(Step(place=places[number], before=before.value, after=after.value, error=wide))
+            place, since = places[number], places[number - 1]
+            steps.append(Step(place=place, since=since, before=before.value, after=after.value, error=wide))
     return steps
 
 
@@ -101,11 +100,15 @@ def _luck(points: Sequence[Evidence]) -> _Variance:
     return (total / freedom, float(freedom)) if freedom else (RUN_LUCK**2, _ENOUGH)
 
 
-def _share_of(within: _Variance, point: Evidence) -> _Variance:
-    """Return the variance that rounds, or the errors of intervals, give a point's value."""
-    if point.rounds:
-        return within[0] / sum(len(one) for one in point.rounds), within[1]
-    return (_own(point), _ENOUGH)
+def _noise(within: _Variance, before: Evidence, after: Evidence) -> _Variance:
+    """Return the variance that rounds, or the errors of intervals, give the difference of two points."""
+    sides = (before, after)
+    # one estimate, however many of the two points it is used for
+    shares = sum(1 / sum(len(one) for one in point.rounds) for point in sides if point.rounds)
+    told = sum(_own(point) for point in sides if not point.rounds)
+    variance, freedom = _sum((within[0] * shares, within[1]), (told, _ENOUGH))
+    # a point whose own rounds scatter more than those of the others is not as sure as they are
+    return max(variance, _own(before) + _own(after)), freedom
 
 
 def _own(point: Evidence) -> float:
@@ -118,10 +121,7 @@ def _own(point: Evidence) -> float:
 
 
 def _sum(*parts: _Variance) -> _Variance:
-    """Add variances; the degrees of freedom are Welch's and Satterthwaite's, of one estimate used twice its own."""
-    distinct: dict[float, float] = {}
-    for variance, freedom in parts:
-        distinct[freedom] = distinct.get(freedom, 0.0) + variance
-    total = sum(distinct.values())
-    weights = sum(variance**2 / freedom for freedom, variance in distinct.items() if freedom)
+    """Add variances that were estimated independently; the degrees of freedom are Welch's and Satterthwaite's."""
+    total = sum(variance for variance, _ in parts)
+    weights = sum(variance**2 / freedom for variance, freedom in parts if freedom)
     return total, (total**2 / weights if weights else _ENOUGH)

@@ -9,6 +9,9 @@ from typing import Literal
 from ampbench.records.cases import Case
 from ampbench.trends.metrics import Tracked
 
+UNDEFINED = "undefined"
+"""How the reason begins for which an error that was measured is no number."""
+
 
 class Rule(StrEnum):
     """How changes were looked for in a series (docs/trends.md)."""
@@ -57,7 +60,7 @@ class Point:
 
     `low` and `high` are a 95 % interval: of the runs' values where there are three or more, else the widest of those
     that the runs have themselves (asv's: 99 %, of one process' samples); None: there is none. A gap has the `value`
-    None and says why in `missing`.
+    None and says why in `missing`; so has a point that was measured (`runs`) and is not finite.
     """
 
     x: X
@@ -68,20 +71,26 @@ class Point:
     run_ids: tuple[str, ...] = ()
     missing: str = ""
 
+    @property
+    def undefined(self) -> bool:
+        """Whether the error was measured and is no number, because something is not finite."""
+        return self.missing.startswith(UNDEFINED)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Change:
-    """A change point: `x` is that of the first point after it, `last` that of the last measured before it.
+    """A change point: `x` is that of the first point after it, `last` that of the last point of the level before it.
 
-    `before` and `after` are the levels on both sides, in the unit of the metric. `ratio` is after / before, None where
-    before is 0; `low` and `high` are its 95 % interval, None for a metric without luck. `what` says in one line in what
-    the runs on both sides differ, "" where they are the same in all that is recorded.
+    `before` and `after` are the levels on both sides, in the unit of the metric, None where it is undefined. `ratio` is
+    after / before, None where before is 0 or either is undefined; `low` and `high` are its 95 % interval, None for a
+    metric without luck. `what` says in one line in what the runs on both sides differ, "" where they are the same in
+    all that is recorded.
     """
 
     x: X
     last: X
-    before: float
-    after: float
+    before: float | None
+    after: float | None
     ratio: float | None
     low: float | None = None
     high: float | None = None
@@ -93,37 +102,62 @@ class Change:
 class Series:
     """One metric of one case at one place, a point per x of that place, gaps among them.
 
-    `rule` says how changes were looked for, `note` what a reader of them should know.
+    `numbers` tells apart series of one case, metric and place: for errors the digests of weights and inputs, for memory
+    who counted. `rule` says how changes were looked for, `note` what a reader of them should know.
     """
 
     case: Case
     metric: Tracked
     place: Place
+    numbers: str = ""
     points: Sequence[Point]
     changes: Sequence[Change] = ()
     rule: Rule = Rule.NONE
     note: str = ""
 
     @property
+    def key(self) -> tuple[Place, str, int, str, str]:
+        """What no two series of a trend share: place, case id, the workload's version, metric and `numbers`."""
+        return self.place, self.case.case_id, self.case.version, self.metric.name, self.numbers
+
+    @property
     def measured(self) -> list[Point]:
-        """The points that are no gaps; there is at least one."""
+        """The points that have a value; there is at least one."""
         return [point for point in self.points if point.value is not None]
 
     @property
     def total(self) -> float | None:
-        """The last value divided by the first; None where there is one alone, or the first is 0."""
+        """The last value over the first, 1 where both are 0; None where there is one alone, or only the first is 0."""
         values = [point.value for point in self.measured if point.value is not None]
-        return values[-1] / values[0] if len(values) > 1 and values[0] else None
+        if len(values) < 2:
+            return None
+        if values[-1] == values[0]:
+            return 1.0
+        return values[-1] / values[0] if values[0] else None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Lost:
+    """A case without any number at its place, so that it has no series: the last `x` at which it broke, and how."""
+
+    case: Case
+    place: Place
+    x: X
+    reason: str
 
 
 @dataclass(frozen=True, kw_only=True)
 class Trend:
-    """Series over the `axis`. `runs` counts the runs used by place, `left_out` those without an x by the reason."""
+    """Series over the `axis`, and the cases that have none because they failed (`lost`).
+
+    `runs` counts the runs used by place, `left_out` those without an x by the reason.
+    """
 
     axis: str
     series: Sequence[Series]
     runs: Mapping[Place, int]
     left_out: Mapping[str, int] = field(default_factory=dict)
+    lost: Sequence[Lost] = ()
     notes: Sequence[str] = ()
 
     @cached_property

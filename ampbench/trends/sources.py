@@ -1,49 +1,21 @@
-"""What a user names, read and reduced: of each run, its header and the values of its cases."""
+"""What a user names, found, read and reduced, each run once."""
 
-import math
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import NamedTuple, cast
+from typing import NamedTuple
 
-import numpy as np
-
-from ampbench import frames, stats
-from ampbench.convert.asv_files import BENCHMARKS_FILE, MACHINE_FILE
+from ampbench.convert import asv
+from ampbench.convert.asv_files import BENCHMARKS_FILE, MACHINE_FILE, result_paths
 from ampbench.errors import NothingToRunError
 from ampbench.planning import matches
-from ampbench.records.cases import Case
-from ampbench.records.measurements import Round
-from ampbench.records.runs import Header
-from ampbench.store import StoredRun, TimedRound, find_run, list_runs, read_run
+from ampbench.store import StoredRun, find_run, list_runs, read_run
 from ampbench.trends.metrics import TIME, Tracked
+from ampbench.trends.reducing import Rounds, RunValues, reduced
 
 _ASV = "asv"
 """The folder of a results folder that is asv's."""
-_INTERVAL = ("seconds_low", "seconds_high")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RunValues:
-    """One run, reduced. All mappings are by case id, and hold what is known.
-
-    `values` are by column before that, finite, in base units. `logs` are the logarithms of the rounds' seconds, without
-    the control's. `intervals` are of seconds. `control` is log(control / own) of the case that was measured twice.
-    `numbers` tells apart cases that computed with other weights or inputs, `repeatable` whether a step, run twice, gave
-    the same bits. `memory_source` says who counted bytes.
-    """
-
-    header: Header
-    cases: Mapping[str, Case]
-    values: Mapping[str, Mapping[str, float]]
-    missing: Mapping[str, str]
-    logs: Mapping[str, stats.Floats]
-    intervals: Mapping[str, tuple[float, float]]
-    control: float | None
-    numbers: Mapping[str, str]
-    repeatable: Mapping[str, bool | None]
-    memory_source: Mapping[str, str]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,7 +31,8 @@ def read_runs(sources: Sequence[str], results: Path, metrics: Iterable[Tracked],
 
     A source is a run file, a run's id, a prefix of one or `latest` (in the folder `results`), a folder of run files, a
     results folder (its runs/ and its asv/), a folder of asv's results, or a file of pytest-benchmark. Without any: all
-    of `results`. A run that is named twice, or was imported and is there in its own format too, counts once.
+    of `results`. A run that is named twice, or was imported and is there in its own format too, counts once; of a file
+    of asv's that grew since it was imported, it counts as it is.
 
     Raises `NothingToRunError` where there is no run, `StoreError` for a damaged or foreign file, `UsageError` for what
     names nothing.
@@ -69,6 +42,7 @@ def read_runs(sources: Sequence[str], results: Path, metrics: Iterable[Tracked],
         _read(source, results, reader)
     if not sources:
         _read_folder(results, reader)
+    reader.finish()
     if not reader.runs:
         said = ", ".join(sources) or str(results)
         raise NothingToRunError(f"there is no run in {said}: measure with `ampbench run`, or name run files or folders")
@@ -78,25 +52,24 @@ def read_runs(sources: Sequence[str], results: Path, metrics: Iterable[Tracked],
     return Sources(runs=list(reader.runs.values()), notes=[*reader.notes, *counted])
 
 
-class _Value(NamedTuple):
-    """What tables need of a round: its value stands for its samples."""
+class _Measurement(NamedTuple):
+    """What imports of one measurement share, whatever the file held when each was read."""
 
-    case_id: str
-    control: bool
-    samples: tuple[tuple[float]]
-    items_per_step: float
-    weights_digest: str
+    program: str
+    host: str
+    commit: str | None
+    file: str
+    started_at: str
+    devices: frozenset[str]
 
 
-class _Rounds:
-    """The rounds of a run, reduced to their values while it is read, so that samples are never all in memory."""
+class _Held(NamedTuple):
+    """What tells which of two imports is to be kept, in this order, and its `run`: asv only ever adds to a file."""
 
-    def __init__(self) -> None:
-        self.kept: list[_Value] = []
-
-    def add(self, one: TimedRound) -> None:
-        value = ((stats.round_value(one.samples),),)
-        self.kept.append(_Value(one.case_id, one.control, value, one.items_per_step, one.weights_digest))
+    finished_at: str
+    cases: int
+    numbers: int
+    run: str
 
 
 class _Reader:
@@ -109,27 +82,41 @@ class _Reader:
         self._columns = columns
         self._keyword = keyword
         self._seen: set[Path] = set()
+        self._waiting: list[Path] = []
+        self._imported: dict[_Measurement, _Held] = {}
+        self._devices: dict[tuple[str, str], str] = {}
         self._chosen: dict[str, bool] = {}
 
     def native(self, path: Path) -> None:
         if not self._is_new(path):
             return
-        rounds = _Rounds()
+        rounds = Rounds()
         stored = read_run(path, on_round=rounds.add)
         if stored.cut:
             self.notes.append(f"{path} ends in a cut line, which was left out")
         self._keep(stored, rounds)
 
     def foreign(self, path: Path) -> None:
-        if not self._is_new(path):
+        """Read `path` in the end: what was imported from it is known then."""
+        if self._is_new(path):
+            self._waiting.append(path)
+
+    def finish(self) -> None:
+        """Read what other programs left."""
+        if not self._waiting:
             return
         from ampbench.convert.native import read_source, recognise  # most trends have nothing to convert
 
-        for stored in read_source(path, recognise(path), "", self.remarks):
-            rounds = _Rounds()
-            for one in stored.rounds:
-                rounds.add(one)
-            self._keep(stored, rounds)
+        for path in self._waiting:
+            program = recognise(path)
+            for file in result_paths(path) if program == asv.PROGRAM else [path]:
+                # a file that does not tell its device was imported with one; asv keeps it in a folder named by the host
+                device = self._devices.get((file.parent.name, file.name), "")
+                for stored in read_source(file, program, device, self.remarks):
+                    rounds = Rounds()
+                    for one in stored.rounds:
+                        rounds.add(one)
+                    self._keep(stored, rounds)
 
     def _is_new(self, path: Path) -> bool:
         resolved = path.resolve()
@@ -137,13 +124,35 @@ class _Reader:
         self._seen.add(resolved)
         return not known
 
-    def _keep(self, stored: StoredRun, rounds: _Rounds) -> None:
+    def _keep(self, stored: StoredRun, rounds: Rounds) -> None:
+        if stored.header.run in self.runs or not self._is_wanted(stored, rounds):
+            return
         for case_id in stored.cases:
             if case_id not in self._chosen:
                 self._chosen[case_id] = matches(self._keyword, case_id)
         chosen = {case_id for case_id in stored.cases if self._chosen[case_id]}
-        if stored.header.run not in self.runs:
-            self.runs[stored.header.run] = _reduced(stored, rounds, self._columns, chosen)
+        self.runs[stored.header.run] = reduced(stored, rounds, self._columns, chosen)
+
+    def _is_wanted(self, stored: StoredRun, rounds: Rounds) -> bool:
+        """Return whether a run is to be kept: imports of one measurement are one run, that which was read last."""
+        header, imported = stored.header, stored.header.imported
+        if imported is None:
+            return True
+        devices = frozenset(case.device for case in stored.cases.values())
+        host = header.environment.host
+        key = _Measurement(imported.program, host, header.commit, imported.file, header.started_at, devices)
+        numbers = len(rounds.kept) + sum(map(len, stored.readings.values()))
+        finished = stored.footers[-1].finished_at if stored.footers else ""
+        held = _Held(finished, len(stored.cases), numbers, header.run)
+        known = self._imported.get(key)
+        if known is not None:
+            if known[:3] >= held[:3]:
+                return False
+            del self.runs[known.run]
+        self._imported[key] = held
+        if imported.program == asv.PROGRAM and len(devices) == 1:
+            (self._devices[host, imported.file],) = devices
+        return True
 
 
 def _read(source: str, results: Path, reader: _Reader) -> None:
@@ -166,56 +175,3 @@ def _read_folder(folder: Path, reader: _Reader) -> None:
         reader.foreign(theirs)
     elif not files and not (folder / "runs").is_dir() and any(folder.rglob("*.json")):
         reader.foreign(folder)
-
-
-def _reduced(stored: StoredRun, rounds: _Rounds, columns: list[str], chosen: set[str]) -> RunValues:
-    # a run's table needs of its rounds what `_Value` holds, which is far quicker made than a `Round`
-    frame = frames.run_frame(replace(stored, rounds=cast("list[Round]", rounds.kept)))
-    case_ids = list(stored.cases)
-    wanted = np.fromiter((case_id in chosen for case_id in case_ids), np.bool_, len(case_ids))
-    outcomes = dict(zip(case_ids, zip(frame["outcome"], frame["reason"], strict=True), strict=True))
-    ok = wanted & (frame["outcome"] == "ok").to_numpy(dtype=np.bool_)
-
-    def known(column: str) -> dict[str, float]:
-        numbers = frame[column].to_numpy(dtype=np.float64)
-        return {case_ids[row]: float(numbers[row]) for row in np.flatnonzero(ok & np.isfinite(numbers)).tolist()}
-
-    lows, highs = (known(name) for name in _INTERVAL)
-    own, controls = _by_case(rounds.kept)
-    numbers: dict[str, str] = {}
-    for case_id, one in stored.divergence.items():
-        numbers[case_id] = f"{one.weights_digest}/{one.inputs_digest}"
-    return RunValues(
-        header=stored.header,
-        cases={case_id: case for case_id, case in stored.cases.items() if case_id in chosen},
-        values={name: known(name) for name in columns},
-        missing={
-            case_id: f"{outcome}: {reason}"
-            for case_id, (outcome, reason) in outcomes.items()
-            if outcome != "ok" and case_id in chosen
-        },
-        logs={case_id: np.log(values) for case_id, values in own.items() if case_id in chosen and min(values) > 0},
-        intervals={case_id: (low, highs[case_id]) for case_id, low in lows.items() if case_id in highs},
-        control=_control(own, controls),
-        numbers=numbers,
-        repeatable={case_id: one.repeatable for case_id, one in stored.divergence.items()},
-        memory_source={case_id: one.source for case_id, one in stored.memory.items()},
-    )
-
-
-def _by_case(rounds: Iterable[_Value]) -> tuple[dict[str, list[float]], dict[str, list[float]]]:
-    """Return the values of each case's own rounds, and of the control's."""
-    own: dict[str, list[float]] = {}
-    controls: dict[str, list[float]] = {}
-    for one in rounds:
-        (controls if one.control else own).setdefault(one.case_id, []).append(one.samples[0][0])
-    return own, controls
-
-
-def _control(own: Mapping[str, list[float]], controls: Mapping[str, list[float]]) -> float | None:
-    """Return log(control / own) of the first case that was measured twice; None where none was."""
-    for case_id, again in controls.items():
-        first = own.get(case_id)
-        if first and min(*first, *again) > 0:
-            return math.log(stats.median(again) / stats.median(first))
-    return None

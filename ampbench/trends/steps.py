@@ -32,6 +32,11 @@ outliers, which a mean takes for a level, do not reach it."""
 LEAST_NOISE = 1e-3
 """Times repeat no better than this; a series that does has been rounded."""
 
+MEDIAN_TO_MEAN = math.sqrt(math.pi / 2)
+"""The standard error of the median of normal noise over that of its mean (Kendall and Stuart, "The advanced theory of
+statistics", vol. 1, ch. 10: π/2 in the variance, of few values less). Heights are medians and `CERTAINTY`
+was calibrated in standard errors of means, so only the interval that is told has this factor."""
+
 _MAD_TO_SD = 1.482602218505602
 """The standard deviation of normal noise over the median of its absolute values: 1 / Φ⁻¹(3/4)."""
 
@@ -39,10 +44,12 @@ _MAD_TO_SD = 1.482602218505602
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Step:
     """A step at `place`, the first value after it: the levels `before` and `after` (medians), and the standard error of
-    their difference. All in the unit of the series, which is a logarithm.
+    their difference, all in the unit of the series, which is a logarithm. `since` is the last value before
+    it of the level that it is held against.
     """
 
     place: int
+    since: int
     before: float
     after: float
     error: float
@@ -80,8 +87,15 @@ def find_steps(logs: Sequence[float], threshold: float) -> list[Step]:
     found, reference = [], levels[0]
     for level in levels[1:]:
         if abs(level.height - reference.height) > threshold:
-            error = math.hypot(reference.error, level.error)
-            found.append(Step(place=level.start, before=reference.height, after=level.height, error=error))
+            error = MEDIAN_TO_MEAN * math.hypot(reference.error, level.error)
+            step = Step(
+                place=level.start,
+                since=reference.end - 1,
+                before=reference.height,
+                after=level.height,
+                error=error,
+            )
+            found.append(step)
             reference = level
     return found
 
@@ -97,7 +111,7 @@ def noise(values: Floats) -> float:
 
 @dataclass(frozen=True, slots=True)
 class _Level:
-    """The values from `start` to before `end`: their median and its standard error."""
+    """The values from `start` to before `end`: their median, and the standard error of their mean."""
 
     start: int
     end: int

@@ -14,7 +14,8 @@ import numpy as np
 import pytest
 
 from ampbench.cli.series_tables import curve
-from ampbench.records.measurements import Failure
+from ampbench.cli.series_wording import relative
+from ampbench.records.measurements import Failure, Reading
 from tests.stored_runs import COMPLETE, make_case, make_divergence, make_header, make_memory, make_round, write_run
 
 pytest.importorskip("asv.step_detect")
@@ -122,6 +123,8 @@ def test_csv_has_a_row_a_point(ampbench: Callable, folder: Path) -> None:
     found = ampbench("trend", "--results", folder, "--format", "csv")
     rows = list(csv.DictReader(io.StringIO(found.out)))
     assert len(rows) == 4 * 3 * len(VERSIONS)
+    assert {(row["version"], row["cpu"], row["settings"]) for row in rows} == {("0", "AMD EPYC", "")}
+    assert {row["numbers"] for row in rows} == {"", "profiler", "aa/bb"}
     changed = [(row["case_id"], row["metric"], row["x"]) for row in rows if row["change"] == "regressed"]
     assert (SLOWED.case_id, "time", "2.12.0") in changed
     assert next(row for row in rows if row["missing"])["value"] == ""
@@ -132,6 +135,84 @@ def test_markdown_has_the_changes_and_the_table(ampbench: Callable, folder: Path
     assert found.out.startswith("**4 changes in 3 series")
     assert "| 2.12.0 | mlp fp32 | time | " in found.out
     assert "| case | metric | 2.9.1 | 2.11.0 | 2.12.0 | 2.13.0 | total |" in found.out
+    assert "> The runs were not measured in turns" in found.out
+    assert f"> {LOST.case_id} at 2.13.0 failed: crash: signal 11" in found.out
+
+
+def test_markdown_names_the_place_of_a_change_where_there_are_several(ampbench: Callable, folder: Path) -> None:
+    for number, peak in enumerate((1000, 2000)):
+        environment = replace(make_header().environment, host="other", torch_version=VERSIONS[number])
+        write_run(folder, [GROWN], make_round(GROWN), make_memory(GROWN, peak), COMPLETE, run=f"s{number}",
+                  environment=environment)  # fmt: skip
+    found = ampbench("trend", "--results", folder, "--format", "markdown", "--metric", "memory")
+    head, *rows = [line for line in found.out.splitlines() if line.startswith("|")][:4]
+    assert head.startswith("| x | place | case |")
+    assert [row.split(" | ")[1].split(" · ")[1] for row in rows[1:]] == ["bench", "other"]
+
+
+def test_notes_on_series_are_in_markdown_too(ampbench: Callable, tmp_path: Path) -> None:
+    for number, version in enumerate(VERSIONS[:2]):
+        environment = replace(make_header().environment, torch_version=version)
+        reading = Reading(case_id=SLOWED.case_id, metric="seconds_median", value=1e-3)
+        write_run(tmp_path, [SLOWED], reading, COMPLETE, run=f"r{number}", environment=environment)
+    found = ampbench("trend", "--results", tmp_path, "--format", "markdown")
+    assert found.out.startswith("**no series could be judged**")
+    assert "> 1 series not judged: neither rounds" in found.out
+    alone = ampbench("trend", "r0", "--results", tmp_path)
+    assert "too few points to look for changes" in alone.out
+
+
+def write_errors(folder: Path, found: dict[str, Any]) -> None:
+    """Write a run for each version of torch, with that divergence."""
+    for number, (version, divergence) in enumerate(found.items()):
+        environment = replace(make_header().environment, torch_version=version)
+        write_run(folder, [SLOWED], make_round(SLOWED), divergence, COMPLETE, run=f"r{number}", environment=environment)
+
+
+def test_an_error_that_is_no_number_any_more_is_a_change_in_every_format(ampbench: Callable, tmp_path: Path) -> None:
+    whole = make_divergence(SLOWED, output_rel_l2=2e-3, output_floor_rel_l2=1e-3)
+    write_errors(tmp_path, {"2.14.0": whole, "2.15.0": make_divergence(SLOWED, output_nonfinite=12)})
+    arguments = ("trend", "--results", tmp_path, "--metric", "error")
+    found = ampbench(*arguments)
+    assert "mlp fp32  error  2.00x → undefined  not finite" in found.out
+    assert next(line for line in found.out.splitlines() if "2.00x  undefined!" in line).endswith("–")
+    said = f"error of {SLOWED.case_id} at 2.15.0 undefined: 12 output elements are not finite"
+    assert said in " ".join(found.out.split())
+    (series,) = document(ampbench(*arguments, "--json"))["series"]
+    assert series["points"][1]["missing"] == "undefined: 12 output elements are not finite"
+    (change,) = series["changes"]
+    assert (change["after"], change["ratio"], change["direction"]) == (None, None, "regressed")
+    assert "| 2.00x | undefined | not finite | regressed |" in ampbench(*arguments, "--format", "markdown").out
+
+
+def test_nothing_before_and_nothing_after_is_no_change(ampbench: Callable, tmp_path: Path) -> None:
+    write_errors(tmp_path, {version: make_divergence(SLOWED) for version in VERSIONS[:2]})
+    found = ampbench("trend", "--results", tmp_path, "--metric", "nonfinite", "--all")
+    assert next(line for line in found.out.splitlines() if line.startswith("mlp")).split()[-4:] == ["0", "0", "0", "%"]
+
+
+def test_series_that_differ_in_their_inputs_alone_are_told_apart(ampbench: Callable, tmp_path: Path) -> None:
+    changes = {"output_rel_l2": 2e-3, "output_floor_rel_l2": 1e-3}
+    digests = dict(zip(VERSIONS, ("cc" * 32, "dd" * 32), strict=False))
+    write_errors(tmp_path, {v: make_divergence(SLOWED, inputs_digest=one, **changes) for v, one in digests.items()})
+    arguments = ("trend", "--results", tmp_path, "--metric", "error", "--all")
+    found = document(ampbench(*arguments, "--json"))
+    assert [one["numbers"] for one in found["series"]] == [f"aa/{one}" for one in digests.values()]
+    assert "mlp fp32 aa/ccccccccc  error" in ampbench(*arguments).out
+
+
+def test_a_case_that_failed_everywhere_is_told_of_in_every_format(ampbench: Callable, folder: Path) -> None:
+    never = make_case("fp16_pure", workload="vit")
+    failure = Failure(case_id=never.case_id, stage="round", cause="crash", message="signal 9")
+    environment = replace(make_header().environment, torch_version="2.14.0")
+    write_run(folder, [never], failure, COMPLETE, run="r9", environment=environment)
+    said = f"{never.case_id} at 2.14.0 failed: crash: signal 9"
+    assert said in " ".join(ampbench("trend", "--results", folder).out.split())
+    assert f"> {said}" in ampbench("trend", "--results", folder, "--format", "markdown").out
+    (lost,) = document(ampbench("trend", "--results", folder, "--json"))["lost"]
+    assert (lost["case_id"], lost["x"], lost["reason"]) == (never.case_id, "2.14.0", "failed: crash: signal 9")
+    alone = ampbench("trend", "r9", "--results", folder)
+    assert (alone.code, said in alone.err) == (5, True)
 
 
 def test_runs_without_the_x_are_counted_on_stderr(ampbench: Callable, folder: Path) -> None:
@@ -163,12 +244,51 @@ def test_what_cannot_be_shown_is_said_in_one_line(
 
 
 def test_a_terminal_without_unicode_gets_another_curve(folder: Path) -> None:
-    environment = os.environ | {"PYTHONIOENCODING": "ascii", "COLUMNS": "60"}
+    environment = os.environ | {"PYTHONIOENCODING": "ascii", "COLUMNS": "48"}
     command = [sys.executable, "-m", "ampbench", "trend", "--results", str(folder)]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
     assert "__++" not in done.stdout
     assert "__##" in done.stdout
     assert "█" not in done.stdout
+
+
+@pytest.mark.parametrize("count", [5, 6])
+def test_five_and_six_versions_stand_side_by_side_on_a_hundred_columns(
+    ampbench: Callable, tmp_path: Path, count: int
+) -> None:
+    cases = [make_case(precision, workload="transformer_block", phase=phase) for precision in ("fp32", "bf16_autocast")
+             for phase in ("inference", "training")]  # fmt: skip
+    versions = [f"2.{minor}.0" for minor in range(11, 11 + count)]
+    for number, version in enumerate(versions):
+        environment = replace(make_header().environment, torch_version=version)
+        found: list[Any] = []
+        for case in cases:
+            found += [make_round(case, 12.3e-3), make_memory(case, 12_900_000 * (2 if number else 1))]
+            found.append(make_divergence(case, grad_rel_l2=5.4e-3, output_rel_l2=1e-3, output_floor_rel_l2=2e-4))
+        write_run(tmp_path, cases, *found, COMPLETE, run=f"r{number}", environment=environment)
+    lines = ampbench("trend", "--results", tmp_path, "--all").out.splitlines()
+    header = next(line for line in lines if line.startswith("case"))
+    assert header.split()[: 2 + count] == ["case", "metric", *versions]
+    assert max(map(len, lines)) <= 100
+    row = next(line for line in lines if line.startswith("trans") and "memory" in line and "MiB!" in line)
+    assert row.split()[-count - 1 :].count("24.6MiB!") == 1
+
+
+@pytest.mark.parametrize(
+    ("ratio", "text"),
+    [
+        (1.072, "+7.2 %"),
+        (0.5, "-50 %"),
+        (9.9, "+890 %"),
+        (12.34, "x 12.3"),
+        (8000.0, "x 8.00k"),
+        (101_251.9, "x 101k"),
+        (0.004, "1/250"),
+        (0.0, "-100 %"),
+    ],
+)
+def test_large_changes_are_factors(ratio: float, text: str) -> None:
+    assert relative(ratio) == text
 
 
 def test_a_curve_has_gaps_and_no_more_blocks_than_there_is_room() -> None:

@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.simulation.trends import SHORT, asv_steps, changed_neighbours, flagged, found
+from tests.simulation.trends import SHORT, asv_steps, changed_neighbours, covered, flagged, found
 
 pytest.importorskip("asv.step_detect")
 
@@ -24,6 +24,10 @@ def test_asvs_own_penalty_is_the_more_patient_one():
 @pytest.mark.parametrize("spread", [0.01, 0.03])
 def test_series_without_a_step_are_seldom_flagged(name, spread):
     assert flagged(name, spread, count=100).count <= 3  # at 1 %, more come about in 2 % of such tests
+
+
+def test_the_interval_of_a_step_holds_it_as_often_as_it_says():
+    assert 0.93 <= covered("independent, normal", 0.01, 0.05, count=300).value <= 0.98
 
 
 @pytest.mark.parametrize("name", SHORT)

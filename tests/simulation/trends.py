@@ -98,6 +98,20 @@ def found(name: str, spread: float, effect: float, after: int, count: int, finde
     return Share(count=hits, trials=count)
 
 
+def covered(name: str, spread: float, effect: float, count: int) -> Share:
+    """Return the share of steps found, between two levels of fifty points, whose 95 % interval holds the true one."""
+    generator = np.random.default_rng([4, list(SERIES).index(name), round(1000 * spread), round(1000 * effect)])
+    hits = trials = 0
+    for _ in range(count):
+        logs = SERIES[name](generator, POINTS, spread)
+        logs[HISTORY:] += math.log1p(effect)
+        for step in steps.find_steps(logs.tolist(), THRESHOLD):
+            low, high = step.interval
+            hits += low <= math.log1p(effect) <= high
+            trials += 1
+    return Share(count=hits, trials=trials)
+
+
 def _quiet(generator: Generator, size: int, spread: float, run: int) -> Floats:
     return generator.normal(0, spread, size)
 

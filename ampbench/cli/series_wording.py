@@ -1,0 +1,184 @@
+"""A trend in words: what tables on a terminal and in Markdown say alike."""
+
+import math
+from collections import Counter
+from collections.abc import Mapping
+
+from ampbench.cli.labels import case_labels
+from ampbench.comparing.wording import percent, percent_range
+from ampbench.trends import TRACKED, Change, Place, Rule, Series, Trend
+from ampbench.units import UNDEFINED, format_count, format_quantity
+
+NOT_INTERLEAVED = (
+    "The runs were not measured in turns: what changed on the machine between them looks like a change of time. "
+    "ampbench ab decides."
+)
+DIRECTIONS = ("regressed", "improved")
+LONGEST_LIST = 3
+FACTOR = 10.0
+"""From so many times on, a change is said as a factor: nobody reads five digits of per cent."""
+_LONGEST_PART = 9
+"""As much is shown of a digest, and of the longest counter of memory ("allocator") all."""
+
+Names = Mapping[tuple[Place, str, int, str, str], str]
+
+
+def series_names(trend: Trend) -> Names:
+    """Return a short name for each series by its key: the case's label, and what else tells it from others.
+
+    That is the version of the workload where there are several, and the digests, or who counted the memory, where the
+    series of one case, metric and place differ in nothing else.
+    """
+    labels = case_labels(one.case for one in trend.series)
+    versions: dict[str, set[int]] = {}
+    numbers: dict[tuple[object, ...], set[str]] = {}
+    for one in trend.series:
+        versions.setdefault(one.case.case_id, set()).add(one.case.version)
+        numbers.setdefault(one.key[:-1], set()).add(one.numbers)
+    names = {}
+    for one in trend.series:
+        parts = [labels[one.case.case_id]]
+        parts += [f"v{one.case.version}"] if len(versions[one.case.case_id]) > 1 else []
+        if len(numbers[one.key[:-1]]) > 1:
+            parts.append("/".join(part[:_LONGEST_PART] for part in one.numbers.split("/")))
+        names[one.key] = " ".join(parts)
+    return names
+
+
+def summary(trend: Trend) -> str:
+    """Return in one line how many series changed, and how many of them got worse."""
+    counts = Counter((one.metric.name, change.direction) for one, change in changes_in_order(trend))
+    if not counts:
+        judged = sum(one.rule is not Rule.NONE for one in trend.series)
+        if judged:
+            return f"no change in {number(judged, 'series', 'series')}"
+        alone = all(len(one.measured) < 2 for one in trend.series)
+        return "too few points to look for changes" if alone else "no series could be judged"
+    said = []
+    for direction in DIRECTIONS:
+        of_metrics = Counter({metric: count for (metric, which), count in counts.items() if which == direction})
+        said += [f"{of_metrics.total()} {direction} ({listed(of_metrics)})"] if of_metrics else []
+    changed = sum(bool(one.changes) for one in trend.series)
+    return f"{number(sum(counts.values()), 'change', 'changes')} in {changed} series: {', '.join(said)}"
+
+
+def counted(trend: Trend) -> str:
+    """Return how many series of how many cases there are, and the axis."""
+    cases = len({one.case.case_id for one in trend.series})
+    axis = trend.axis.replace("_", " ")
+    return f"{number(len(trend.series), 'series', 'series')} of {number(cases, 'case', 'cases')} over {axis}"
+
+
+def span(trend: Trend) -> str:
+    """Return the ends of the axis of each place, said once where they are the same."""
+    spans: dict[str, None] = {}
+    for series in trend.places.values():
+        first, last = series[0].points[0].x, series[0].points[-1].x
+        spans[first.label if first == last else f"{first.label} → {last.label}"] = None
+    more = len(spans) - LONGEST_LIST
+    return ", ".join(list(spans)[:LONGEST_LIST]) + (f" and {more} more" if more > 0 else "")
+
+
+def place_name(place: Place) -> str:
+    """Return a place in one line: `ampbench · host · NVIDIA H200 · cuda · torch 2.15.0`."""
+    parts = [place.program, place.host, place.device_name or place.cpu, place.device]
+    parts += [number(place.threads, "thread", "threads")] if place.threads else []
+    parts += [f"torch {place.torch_version}"] if place.torch_version else []
+    return " · ".join([part for part in parts if part] + [f"{name}={value}" for name, value in place.settings])
+
+
+def where(trend: Trend, place: Place) -> str:
+    """Return a place in brackets behind a blank, "" where there is but one."""
+    return f" ({place_name(place)})" if len(trend.runs) > 1 else ""
+
+
+def changes_in_order(trend: Trend) -> list[tuple[Series, Change]]:
+    """Return all changes: place by place, x by x, those with one cause together, the largest first."""
+    found = []
+    for series in trend.places.values():
+        order = {point.x: number for number, point in enumerate(series[0].points)}
+        pairs = [(one, change) for one in series for change in one.changes]
+        found += sorted(pairs, key=lambda pair: (order[pair[1].x], pair[1].what, -_height(pair[1])))
+    return found
+
+
+def _height(change: Change) -> float:
+    return abs(math.log(change.ratio)) if change.ratio else math.inf
+
+
+def levels(one: Series, change: Change) -> tuple[str, str]:
+    """Return the levels on both sides of a change."""
+    unit = one.metric.column.unit
+    before, after = (
+        "undefined" if value is None else format_quantity(value, unit) for value in (change.before, change.after)
+    )
+    return before, after
+
+
+def size(change: Change) -> str:
+    """Return how large a change is, as "+7.2 % (6.1 to 8.4 %)"; the interval where luck has part in it."""
+    if change.after is None:
+        return "not finite"
+    if change.before is None:
+        return "finite again"
+    if change.ratio is None:
+        return "from none"
+    if change.low is None or change.high is None:
+        return relative(change.ratio)
+    if change.ratio >= FACTOR:
+        return f"{relative(change.ratio)} ({_short(change.low)} to {_short(change.high)})"
+    return f"{relative(change.ratio)} ({percent_range(change.low - 1, change.high - 1, sign=True)})"
+
+
+def relative(ratio: float) -> str:
+    """Return a ratio as "+7.2 %", from `FACTOR` on as "x 12.3" or "x 101k", and as "1/250" the other way."""
+    if ratio >= FACTOR:
+        return f"x {_short(ratio)}"
+    return f"1/{_short(1 / ratio)}" if 0 < ratio <= 1 / FACTOR else percent(ratio - 1, sign=True)
+
+
+def _short(ratio: float) -> str:
+    return format_count(ratio).replace(" ", "")
+
+
+def total(one: Series) -> str:
+    """Return the change from the first to the last point, "–" where there is none to tell of."""
+    if len(one.measured) < 2 or one.points[-1].undefined:
+        return UNDEFINED
+    return "from none" if one.total is None else relative(one.total)
+
+
+def failures(trend: Trend) -> list[str]:
+    """Return what broke in the end, and never came back: cases that failed and errors that are no numbers."""
+    found: dict[str, None] = {}
+    for one in trend.series:
+        last, case_id = one.points[-1], one.case.case_id
+        at = f"at {last.x.label}{where(trend, one.place)}"
+        if last.missing.startswith("failed"):
+            found[f"{case_id} {at} {last.missing}"] = None
+        elif last.undefined:
+            found[f"{one.metric.name} of {case_id} {at} {last.missing}"] = None
+    for lost in trend.lost:
+        found[f"{lost.case.case_id} at {lost.x.label}{where(trend, lost.place)} {lost.reason}"] = None
+    return list(found)
+
+
+def notes(trend: Trend) -> list[str]:
+    """Return what keeps series from being judged, with their numbers, and what else a reader should know."""
+    said = Counter(one.note for one in trend.series if one.note and one.note not in trend.notes)
+    return [*(f"{number(count, 'series', 'series')} {note}" for note, count in said.items()), *trend.notes]
+
+
+def has_changed_times(trend: Trend) -> bool:
+    """Return whether a change is one of time, of which `NOT_INTERLEAVED` is to be said."""
+    return any(one.metric.noisy and one.changes for one in trend.series)
+
+
+def listed(counts: Mapping[str, int]) -> str:
+    """Return counts by metric as "time 3, memory 1"."""
+    return ", ".join(f"{name} {counts[name]}" for name in TRACKED if counts.get(name))
+
+
+def number(count: int, one: str, more: str) -> str:
+    """Return a count with its noun."""
+    return f"{count} {one if count == 1 else more}"

@@ -1,0 +1,154 @@
+"""A run, reduced to what trends need of it."""
+
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from typing import NamedTuple, cast
+
+import numpy as np
+
+from ampbench import frames, stats
+from ampbench.convert import asv
+from ampbench.records.cases import Case
+from ampbench.records.divergences import Divergence
+from ampbench.records.measurements import Round
+from ampbench.records.runs import Header
+from ampbench.store import StoredRun, TimedRound
+from ampbench.trends.series import UNDEFINED
+
+_INTERVAL = ("seconds_low", "seconds_high")
+_CONFIDENCE, _ASV_CONFIDENCE = 0.95, 0.99
+"""Of the intervals of `ampbench.frames`, and of those that asv stores (stats_ci_99_a and _b)."""
+_NONFINITE = {
+    "output_floor_ratio": ("output_nonfinite", "output"),
+    "grad_rel_l2": ("grad_nonfinite", "gradient"),
+    "param_rel_l2": ("grad_nonfinite", "gradient"),
+}
+"""The count that makes an error undefined, and of what it counts elements, as in `ampbench.comparing.exact`."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunValues:
+    """One run, reduced. All mappings are by case id, and hold what is known.
+
+    `values` are by column before that, finite, in base units, and so are the reasons why errors that were measured are
+    `undefined`. `logs` are the logarithms of the rounds' seconds, without the control's. `intervals` are of seconds, of
+    so much `confidence`. `control` is log(control / own) of the case that was measured twice. `numbers` tells apart
+    cases that computed with other weights or inputs, `repeatable` whether a step, run twice, gave the same bits.
+    `memory_source` says who counted bytes.
+    """
+
+    header: Header
+    cases: Mapping[str, Case]
+    values: Mapping[str, Mapping[str, float]]
+    undefined: Mapping[str, Mapping[str, str]]
+    missing: Mapping[str, str]
+    logs: Mapping[str, stats.Floats]
+    intervals: Mapping[str, tuple[float, float]]
+    confidence: float
+    control: float | None
+    numbers: Mapping[str, str]
+    repeatable: Mapping[str, bool | None]
+    memory_source: Mapping[str, str]
+
+
+class _Value(NamedTuple):
+    """What tables need of a round: its value stands for its samples."""
+
+    case_id: str
+    control: bool
+    samples: tuple[tuple[float]]
+    items_per_step: float
+    weights_digest: str
+
+
+class Rounds:
+    """The rounds of a run, reduced to their values while it is read, so that samples are never all in memory."""
+
+    def __init__(self) -> None:
+        self.kept: list[_Value] = []
+
+    def add(self, one: TimedRound) -> None:
+        """Keep the value of a round."""
+        value = ((stats.round_value(one.samples),),)
+        self.kept.append(_Value(one.case_id, one.control, value, one.items_per_step, one.weights_digest))
+
+
+def reduced(stored: StoredRun, rounds: Rounds, columns: list[str], chosen: set[str]) -> RunValues:
+    """Return the values of `columns` of the cases in `chosen`, by id; `rounds` are those of the run."""
+    # a run's table needs of its rounds what `_Value` holds, which is far quicker made than a `Round`
+    frame = frames.run_frame(replace(stored, rounds=cast("list[Round]", rounds.kept)))
+    case_ids = list(stored.cases)
+    wanted = np.fromiter((case_id in chosen for case_id in case_ids), np.bool_, len(case_ids))
+    outcomes = dict(zip(case_ids, zip(frame["outcome"], frame["reason"], strict=True), strict=True))
+    ok = wanted & (frame["outcome"] == "ok").to_numpy(dtype=np.bool_)
+
+    def known(column: str) -> dict[str, float]:
+        numbers = frame[column].to_numpy(dtype=np.float64)
+        return {case_ids[row]: float(numbers[row]) for row in np.flatnonzero(ok & np.isfinite(numbers)).tolist()}
+
+    lows, highs = (known(name) for name in _INTERVAL)
+    values = {name: known(name) for name in columns}
+    measured = {case_ids[row] for row in np.flatnonzero(ok).tolist()}
+    own, controls = _by_case(rounds.kept)
+    imported = stored.header.imported
+    numbers: dict[str, str] = {}
+    for case_id, one in stored.divergence.items():
+        numbers[case_id] = f"{one.weights_digest}/{one.inputs_digest}"
+    return RunValues(
+        header=stored.header,
+        cases={case_id: case for case_id, case in stored.cases.items() if case_id in chosen},
+        values=values,
+        undefined={
+            name: {
+                case_id: why
+                for case_id, one in stored.divergence.items()
+                if case_id in measured and case_id not in values[name] and (why := _undefined(name, one))
+            }
+            for name in columns
+        },
+        missing={
+            case_id: f"{outcome}: {reason}"
+            for case_id, (outcome, reason) in outcomes.items()
+            if outcome != "ok" and case_id in chosen
+        },
+        logs={case_id: np.log(values) for case_id, values in own.items() if case_id in chosen and min(values) > 0},
+        intervals={case_id: (low, highs[case_id]) for case_id, low in lows.items() if case_id in highs},
+        confidence=_ASV_CONFIDENCE if imported and imported.program == asv.PROGRAM else _CONFIDENCE,
+        control=_control(own, controls),
+        numbers=numbers,
+        repeatable={case_id: one.repeatable for case_id, one in stored.divergence.items()},
+        memory_source={case_id: one.source for case_id, one in stored.memory.items()},
+    )
+
+
+def _undefined(column: str, one: Divergence) -> str:
+    """Return why an error is no number, "" where that is not for want of finite ones."""
+    if column not in _NONFINITE:
+        return ""
+    name, what = _NONFINITE[column]
+    count = getattr(one, name)
+    if count:
+        return f"{UNDEFINED}: {count:,} {what} {'element is' if count == 1 else 'elements are'} not finite"
+    # finite gradients may still overflow in the optimizer
+    if column == "param_rel_l2" and one.grad_elements is not None:
+        return f"{UNDEFINED}: updated parameters are not finite"
+    return ""
+
+
+def _by_case(rounds: Iterable[_Value]) -> tuple[dict[str, list[float]], dict[str, list[float]]]:
+    """Return the values of each case's own rounds, and of the control's."""
+    own: dict[str, list[float]] = {}
+    controls: dict[str, list[float]] = {}
+    for one in rounds:
+        (controls if one.control else own).setdefault(one.case_id, []).append(one.samples[0][0])
+    return own, controls
+
+
+def _control(own: Mapping[str, list[float]], controls: Mapping[str, list[float]]) -> float | None:
+    """Return log(control / own) of the first case that was measured twice; None where none was."""
+    for case_id, again in controls.items():
+        first = own.get(case_id)
+        if first and min(*first, *again) > 0:
+            return math.log(stats.median(again) / stats.median(first))
+    return None
