@@ -5,12 +5,11 @@ round, so that one series of both would show steps where nothing changed.
 """
 
 import functools
-import hashlib
 import itertools
 import math
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -20,22 +19,28 @@ from ampbench.convert.asv_files import (
     parameter_text,
     read_result_file,
     result_paths,
-    time_of,
+)
+from ampbench.convert.asv_headers import (
+    DEVICE,
+    DEVICE_VARIABLE,
+    PROGRAM,
+    TORCH_VERSION,
+    finished_at,
+    header_of,
+    told_device,
 )
 from ampbench.convert.remarks import listed
 from ampbench.errors import StoreError, UnknownNameError
 from ampbench.planning import DEVICES, PHASES, default_preset
 from ampbench.precisions import PRECISIONS, SHORT_DTYPES
 from ampbench.records.cases import Case
-from ampbench.records.environments import Environment
 from ampbench.records.measurements import Failure, Skip
-from ampbench.records.runs import SCHEMA, Footer, Header, Imported, Selection, Settings
-from ampbench.store import StoredRun, new_run_id
+from ampbench.records.runs import Footer
+from ampbench.store import StoredRun
 from ampbench.workloads.index import WORKLOADS, resolve_parameters
 
-PROGRAM = "asv"
-DEVICE_VARIABLE = "AMPBENCH_DEVICE"
-"""The environment variable that tells the suite its device; asv keeps it in its results."""
+__all__ = ["PROGRAM", "read_results"]
+
 UNTOLD_DEVICE = "cpu"
 """The device of results that tell none."""
 VERSION = "1"
@@ -59,17 +64,11 @@ SUITE: Mapping[str, _Meaning] = {
     "precisions.Accuracy.track_gradient_error": _Meaning("divergence", "grad_rel_l2"),
 }
 """The benchmarks that have a value per case; their parameters are workload, phase and precision."""
-TORCH_VERSION = "precisions.Environment.track_torch_version"
-"""Its one value is major * 10^6 + minor * 10^3 + patch: 2015001 is torch 2.15.1."""
-DEVICE = "precisions.Environment.track_device"
-"""Its one value is the place of the device of all cases in `planning.DEVICES`; older results do not have it."""
-
 WANTED = frozenset([*SUITE, TORCH_VERSION, DEVICE])
 
 SKIPPED = "asv has no number: its suite skipped the case there, or the case was not selected"
 SMALLEST = 1e-300
 """A time, or a number of bytes, is more than this: 0 is no measurement."""
-_ID_DIGITS = 8
 
 
 def read_results(source: Path, *, device: str = "", remarks: Counter[str] | None = None) -> Iterator[StoredRun]:
@@ -153,7 +152,7 @@ def _run(found: ResultFile, device: str, remarks: Counter[str]) -> StoredRun:
     others = [name for name in found.names if name not in ours and name not in environment]
     if others:
         remarks[f"left out {len(others)} of another suite: {listed(others)}"] += 1
-    told = _told_device(found)
+    told = told_device(found)
     if told and device and told != device:
         remarks[f"--device {device} has no effect: the results tell their device, {told}"] += 1
     if not (told or device):
@@ -168,7 +167,7 @@ def _run(found: ResultFile, device: str, remarks: Counter[str]) -> StoredRun:
         remarks[f"left out values of workloads that the file has in a newer version, too: {older}"] += 1
     return StoredRun(
         path=found.path,
-        header=_header(found, list(ours.values()), "" if told or device == UNTOLD_DEVICE else device),
+        header=header_of(found, list(ours.values()), "" if told or device == UNTOLD_DEVICE else device),
         cases=values.cases,
         rounds=[],
         memory={},
@@ -176,7 +175,7 @@ def _run(found: ResultFile, device: str, remarks: Counter[str]) -> StoredRun:
         failures=values.failures,
         skips=values.skips,
         readings={metric: read for metric, read in values.readings.items() if read},
-        footers=[Footer(ended="complete", finished_at=_finished(found, list(ours.values())))],
+        footers=[Footer(ended="complete", finished_at=finished_at(found, list(ours.values())))],
         cut=False,
     )
 
@@ -245,94 +244,3 @@ def _workload(label: str) -> tuple[str, int]:
 def _failure(case_id: str, stage: str, name: str) -> Failure:
     message = f"{name} has no value: it raised an error, timed out or was killed, and asv keeps no more of it"
     return Failure(case_id=case_id, stage=stage, cause="unknown", message=message)
-
-
-def _header(found: ResultFile, results: Sequence[BenchmarkResult], device: str) -> Header:
-    started = time_of(min((one.started_at for one in results if one.started_at is not None), default=None))
-    started = started or found.committed_at
-    if started is None:
-        raise StoreError("tells neither when it was measured nor when its commit was made")
-    stem = new_run_id(found.machine.machine, started).rpartition("-")[0]
-    digest = hashlib.sha256(f"{found.digest} {device}".encode()).hexdigest()
-    return Header(
-        schema=SCHEMA,
-        run=f"{stem}-{digest[:_ID_DIGITS]}",
-        ampbench_version="",
-        started_at=started.isoformat(timespec="milliseconds"),
-        label=f"{PROGRAM} {found.environment.partition('-')[0]}",
-        commit=found.commit,
-        selection=Selection(),
-        settings=Settings(),
-        environment=_environment(found),
-        committed_at=None if found.committed_at is None else found.committed_at.isoformat(timespec="seconds"),
-        imported=Imported(program=PROGRAM, file=found.path.name),
-    )
-
-
-def _finished(found: ResultFile, results: Sequence[BenchmarkResult]) -> str:
-    ends = [one.started_at + 1000 * (one.duration or 0) for one in results if one.started_at is not None]
-    ended = time_of(max(ends, default=None)) or found.committed_at
-    return "" if ended is None else ended.isoformat(timespec="milliseconds")
-
-
-def _environment(found: ResultFile) -> Environment:
-    machine = found.machine
-    return Environment(
-        host=machine.machine,
-        system=machine.os,
-        cpu=machine.cpu,
-        cpu_count=_count(machine.num_cpu),
-        memory_bytes=_count(machine.ram),
-        python_version="" if "/" in found.python else found.python,  # an existing one is a path
-        torch_version=_required(found, "torch") or _torch_version(found),
-        torchvision_version=_required(found, "torchvision") or None,
-        numpy_version=_required(found, "numpy"),
-        threads=None,
-        variables={name: value for name, value in found.variables.items() if name != DEVICE_VARIABLE},
-    )
-
-
-def _count(written: str | int) -> int | None:
-    """Return a whole number; None for what a person typed into machine.json instead ("16GB")."""
-    return int(written) if str(written).isdecimal() else None
-
-
-def _required(found: ResultFile, package: str) -> str:
-    """Return the version of a package that the environment was built with, "" where that is not told.
-
-    A requirement may name the installer ("pip+torch") or leave the version open.
-    """
-    for name, version in found.requirements.items():
-        if name.rpartition("+")[2] == package and re.match(r"\d", version):
-            return version
-    return ""
-
-
-def _torch_version(found: ResultFile) -> str:
-    """Return the version of torch that the suite itself recorded, "" where it did not."""
-    value = _only_value(found, TORCH_VERSION)
-    if value is None or value < 0:
-        return ""
-    major, rest = divmod(int(value), 1_000_000)
-    return f"{major}.{rest // 1000}.{rest % 1000}"
-
-
-def _told_device(found: ResultFile) -> str:
-    """Return the device that asv's environment names or else the suite itself recorded, "" where neither does."""
-    if told := found.variables.get(DEVICE_VARIABLE, ""):
-        if told not in DEVICES:
-            raise StoreError(f"{DEVICE_VARIABLE} is {told!r}, which is no device: {', '.join(DEVICES)}")
-        return told
-    value = _only_value(found, DEVICE)
-    if value is None:
-        return ""
-    if value not in range(len(DEVICES)):
-        raise StoreError(f"{DEVICE} is {value:g}, which is none of {len(DEVICES)} devices: upgrade ampbench")
-    return DEVICES[int(value)]
-
-
-def _only_value(found: ResultFile, name: str) -> float | None:
-    """Return the value of a benchmark without parameters, None where there is no number."""
-    result = found.benchmarks.get(name)
-    value = result.values[0] if result and len(result.values) == 1 else None
-    return value if isinstance(value, (int, float)) and math.isfinite(value) else None
