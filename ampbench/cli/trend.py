@@ -1,14 +1,12 @@
 """`ampbench trend`: many runs over torch versions, commits or dates."""
 
-import gc
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from ampbench.cli.options import DEFAULT_RESULTS, Every, Format, Json, Keyword, OutputFormat, Results, chosen_format
 from ampbench.errors import UnknownNameError
+from ampbench.garbage import no_garbage_collection
 
 if TYPE_CHECKING:
     from ampbench.trends import Trend
@@ -57,7 +55,7 @@ def command(
     from ampbench.trends import make_trend, read_runs, tracked
 
     metrics = tracked(metric or ())
-    with _no_garbage_collection():
+    with no_garbage_collection():
         found = read_runs(sources or [], results, metrics, keyword)
         for note in found.notes:
             print_note(note)
@@ -66,18 +64,6 @@ def command(
         print_note(f"left out {count} {'run' if count == 1 else 'runs'} with {reason}")
     print_trend(trend, chosen, show_all=every)
     return 0
-
-
-@contextmanager
-def _no_garbage_collection() -> Iterator[None]:
-    """Keep the cyclic garbage collector out: it would look for cycles among 100,000 points again and again."""
-    was_enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if was_enabled:
-            gc.enable()
 
 
 def print_trend(trend: "Trend", format: OutputFormat, show_all: bool = False) -> None:

@@ -1,13 +1,12 @@
 """Reading a run file: whole and checked, or refused by name and line number."""
 
-import gc
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, BinaryIO, Protocol
 
 from ampbench.errors import StoreError
+from ampbench.garbage import no_garbage_collection
 from ampbench.records.cases import Case
 from ampbench.records.divergences import Divergence
 from ampbench.records.measurements import Failure, Fitness, MemoryPass, Round, Skip
@@ -81,7 +80,7 @@ def read_run(path: Path | str, on_round: Callable[[TimedRound], None] | None = N
     latest: dict[str, dict[str, Any]] = {kind: {} for kind in ("case", "memory", "divergence", "failure", "skip")}
     cut = False
     number = 1
-    with opened(path) as file, _no_garbage_collection():
+    with opened(path) as file, no_garbage_collection():
         header = _header(file)
         try:
             for line in file:
@@ -152,15 +151,3 @@ def _header(file: BinaryIO) -> Header:
     except LineError as error:
         raise StoreError(f"{file.name}, line 1: {error}") from None
     return header
-
-
-@contextmanager
-def _no_garbage_collection() -> Iterator[None]:
-    """Keep the cyclic garbage collector out: what is read holds no cycles, and looking for some costs a third."""
-    was_enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if was_enabled:
-            gc.enable()
