@@ -3,7 +3,7 @@
 import sys
 from pathlib import Path
 
-from ampbench.errors import AmpbenchError
+from ampbench.errors import NothingToRunError
 from ampbench.records.environments import Environment
 from ampbench.records.requests import Request
 from ampbench.running.channel import Channel, ServerChannel
@@ -22,10 +22,13 @@ def probe(python: str = sys.executable) -> Environment:
 
 
 def ask_environment(channel: Channel, threads: int = 0) -> Environment:
-    """Return the environment that the workers of `channel` see; `threads` as in `Request`."""
+    """Return the environment that the workers of `channel` see; `threads` as in `Request`.
+
+    Raises `NothingToRunError` where it cannot be read, or its torch is too old.
+    """
     reply = channel.serve(Request(kind="environment", threads=threads, timeout_seconds=120.0))
     if reply.environment is None:
-        raise AmpbenchError(reply.problem or "the environment cannot be read")
+        raise NothingToRunError(reply.problem or "the environment cannot be read")
     return reply.environment
 
 

@@ -10,12 +10,16 @@ from typing import Any
 
 import numpy as np
 import torch
+from packaging.version import Version
 
 import ampbench
+from ampbench.errors import UsageError
 from ampbench.precisions import SHORT_DTYPES
 from ampbench.records.environments import DeviceDescription, Environment
 from ampbench.running.channel import SERVER_VARIABLES
 
+MINIMUM_TORCH = (2, 11)
+"""The first that `torch.accelerator` and its memory statistics are complete in."""
 VARIABLE_PREFIXES = (
     "OMP_",
     "MKL_",
@@ -42,7 +46,14 @@ MEASURED_DTYPES = ("float32", "bfloat16", "float16")
 
 
 def read_environment() -> Environment:
-    """Return the fingerprint of the process that calls it; touches the accelerator, if there is one."""
+    """Return the fingerprint of the process that calls it; touches the accelerator, if there is one.
+
+    Raises `UsageError` where torch is older than `MINIMUM_TORCH`.
+    """
+    if Version(torch.__version__).release < MINIMUM_TORCH:
+        raise UsageError(
+            f"torch {torch.__version__} is too old: ampbench needs {'.'.join(map(str, MINIMUM_TORCH))} or newer"
+        )
     unavailable: dict[str, str] = {}
     torchvision = _version_of("torchvision", unavailable)
     flags = _cpu_flags()

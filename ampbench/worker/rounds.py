@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 import ampbench
-from ampbench.errors import AmpbenchError, WorkloadError
+from ampbench.errors import AmpbenchError, UsageError
 from ampbench.precisions import PRECISIONS
 from ampbench.records.cases import Case, WorkloadSource
 from ampbench.records.divergences import Divergence
@@ -50,7 +50,7 @@ class Worker:
             torch.set_num_threads(request.threads)
         try:
             return self._serve(request)
-        except WorkloadError as error:
+        except UsageError as error:
             return Reply(problem=str(error)) if request.case is None else Reply(failure=_failure(request, error))
         except Exception as error:
             if request.case is None:
