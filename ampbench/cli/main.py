@@ -25,7 +25,7 @@ VERBS = {
     "compare": "Two stored runs: what became slower, bigger or less accurate.",
     "ab": "Two environments, commits or settings, measured in turns.",
     "gate": "Two stored runs under a policy, with an exit code.",
-    "trend": "Many runs over torch versions, commits or dates: where they changed, and why.",
+    "trend": "Many runs over torch versions, commits or dates: where they changed, and what else did.",
     "convert": "Stored runs in other programs' formats: JUnit, Markdown, Otava and others.",
     "doctor": "What this machine and installation can do, and what spoils measurements.",
 }
