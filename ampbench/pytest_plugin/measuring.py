@@ -20,14 +20,16 @@ from ampbench.pytest_plugin.given import Given
 from ampbench.pytest_plugin.summary import Seen
 from ampbench.records.cases import ParameterValue, WorkloadSource
 from ampbench.records.divergences import Divergence
-from ampbench.records.measurements import Failure, MemoryPass, Round
-from ampbench.records.requests import MAX_SAMPLES_PER_ROUND, Request
+from ampbench.records.measurements import MemoryPass, Round
+from ampbench.records.requests import MAX_SAMPLES_PER_ROUND
 from ampbench.records.runs import Selection, Settings
 from ampbench.running.channel import ServerChannel
+from ampbench.running.schedule import Task, request_of
 from ampbench.running.session import default_memory_limit
 from ampbench.worker import cells
 from ampbench.worker.devices import open_device
 from ampbench.worker.environment import read_environment
+from ampbench.worker.rounds import failure_of
 from ampbench.worker.timing import plan_samples, time_build
 
 WARM_UP_SECONDS = 0.1
@@ -108,14 +110,14 @@ class Measuring:
                 time_cell(cell, benchmark, limits)
                 timed = _as_round(cell, benchmark)
         except Exception as error:
-            self.seen.add_failure(case, _failure(case.case_id, error))
+            self.seen.add_failure(case, failure_of(case.case_id, "round", error))
             raise
         notes: list[str] = []
         try:
             memory = self._memory(planned, given.source, notes)
             divergence = cells.measure_divergence(planned)
         except AmpbenchError as error:
-            self.seen.add_failure(case, _failure(case.case_id, error))
+            self.seen.add_failure(case, failure_of(case.case_id, "round", error))
             raise
         row = self.seen.add(timed, case, memory, divergence)
         benchmark.extra_info.update(
@@ -157,16 +159,9 @@ class Measuring:
             return None
         if self._server is None:
             self._server = ServerChannel(preload=PRELOAD)
-        reply = self._server.serve(
-            Request(
-                kind="memory",
-                source=source,
-                case=planned.case,
-                threads=torch.get_num_threads(),
-                seed=Settings().seed,
-                memory_limit_bytes=default_memory_limit(),
-            )
-        )
+        settings = Settings(threads=torch.get_num_threads(), memory_limit_bytes=default_memory_limit())
+        task = Task("memory", dataclasses.replace(planned, source=source))
+        reply = self._server.serve(request_of(task, settings, server=0))
         if reply.memory is None:
             why = f"{reply.failure.cause}: {reply.failure.message}" if reply.failure else "no result"
             notes.append(f"memory was not measured: {why}")
@@ -229,10 +224,3 @@ def _labelled(planned: PlannedCase, label: str) -> PlannedCase:
         case=dataclasses.replace(planned.case, workload=label),
         source=dataclasses.replace(planned.source, name=label),
     )
-
-
-def _failure(case_id: str, error: Exception) -> Failure:
-    cause = "out of memory" if isinstance(error, torch.OutOfMemoryError | MemoryError) else "exception"
-    said = " ".join(str(error).split())
-    message = said if isinstance(error, AmpbenchError) else f"{type(error).__name__}: {said}"
-    return Failure(case_id=case_id, stage="round", cause=cause, message=message)

@@ -12,6 +12,7 @@ import importlib
 import random
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any
 
 from ampbench.errors import AmpbenchError, UsageError
@@ -20,9 +21,10 @@ from ampbench.precisions import PRECISIONS
 from ampbench.records.cases import Case
 from ampbench.records.divergences import Divergence
 from ampbench.records.measurements import MemoryPass, Round
-from ampbench.records.requests import Description, Reply, Request
+from ampbench.records.requests import Description, Reply
 from ampbench.records.runs import Selection, Settings
 from ampbench.running.environment import may_have_accelerator
+from ampbench.running.schedule import Task, request_of
 from ampbench.running.session import preload_modules
 from ampbench.worker.devices import Device, open_device
 from ampbench.worker.divergence import weights_digest
@@ -163,21 +165,12 @@ def keep_freed_memory() -> None:
 
 
 def _serve(planned: PlannedCase, kind: str, settings: Settings | None = None) -> Reply:
-    settings = settings or Settings()
     if planned.skip:
         raise UsageError(f"{planned.case.case_id} cannot run here: {planned.skip}")
     keep_freed_memory()
-    request = Request(
-        kind=kind,
-        source=planned.source,
-        case=planned.case,
-        threads=settings.threads,
-        seed=settings.seed,
-        placement_seed=random.randrange(1 << 32),
-        builds=settings.builds,
-        min_run_seconds=settings.min_run_seconds,
-    )
-    reply = _WORKER.serve(request)
+    request = request_of(Task(kind, planned), settings or Settings(), server=0)
+    # processes that measure one case alone must not all put it at the same place
+    reply = _WORKER.serve(replace(request, placement_seed=random.getrandbits(48)))
     if reply.failure is not None:
         raise CellError(f"{planned.case.case_id}: {reply.failure.cause} ({kind}): {reply.failure.message}")
     if reply.skip is not None:

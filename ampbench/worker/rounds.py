@@ -50,12 +50,12 @@ class Worker:
             torch.set_num_threads(request.threads)
         try:
             return self._serve(request)
-        except UsageError as error:
-            return Reply(problem=str(error)) if request.case is None else Reply(failure=_failure(request, error))
         except Exception as error:
-            if request.case is None:
-                raise
-            return Reply(failure=_failure(request, error))
+            if request.case is not None:
+                return Reply(failure=failure_of(request.case.case_id, request.kind, error))
+            if isinstance(error, UsageError):
+                return Reply(problem=str(error))
+            raise
 
     def forget(self) -> None:
         """Drop the references that divergence passes keep for the next case of their group."""
@@ -194,16 +194,16 @@ def cannot_run(case: Case) -> str:
     return ""
 
 
-def _failure(request: Request, error: Exception) -> Failure:
-    assert request.case is not None
+def failure_of(case_id: str, stage: str, error: Exception) -> Failure:
+    """Return what `error`, raised while a case was measured, leaves behind: its cause, text and last frames."""
     cause = "out of memory" if _is_out_of_memory(error) else "exception"
     text = " ".join(str(error).split()) or "no message"
     name = "" if isinstance(error, AmpbenchError) else f"{type(error).__name__}: "
     own = str(Path(ampbench.__file__).parent / "worker")
     frames = [frame for frame in traceback.extract_tb(error.__traceback__) if not frame.filename.startswith(own)]
     return Failure(
-        case_id=request.case.case_id,
-        stage=request.kind,
+        case_id=case_id,
+        stage=stage,
         cause=cause,
         message=name + text,
         frames=[f"{frame.filename}:{frame.lineno} in {frame.name}: {frame.line or ''}" for frame in frames[-FRAMES:]],
