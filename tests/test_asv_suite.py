@@ -13,6 +13,7 @@ from typing import Any
 import msgspec
 import pytest
 import torch
+from asv.util import load_json
 
 from ampbench.planning import DEVICES
 from ampbench.precisions import PRECISIONS
@@ -33,8 +34,10 @@ NAMES = {
 
 def run_asv(tmp_path: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     """Run asv with the project's configuration, but with results of its own and in this environment."""
-    text = "\n".join(line for line in (ROOT / "asv.conf.json").read_text().splitlines() if "//" not in line)
-    settings = json.loads(text) | {"repo": str(ROOT), "benchmark_dir": str(ROOT / "benchmarks/asv")}
+    settings = load_json(str(ROOT / "asv.conf.json"), js_comments=True) | {
+        "repo": str(ROOT),
+        "benchmark_dir": str(ROOT / "benchmarks/asv"),
+    }
     configuration = tmp_path / "asv.conf.json"
     configuration.write_text(json.dumps(settings | {"results_dir": str(tmp_path / "asv")}))
     (tmp_path / ".asv-machine.json").write_text('{"bench": {"machine": "bench"}, "version": 1}')
@@ -153,8 +156,10 @@ def test_a_workload_of_another_size_needs_another_version_so_that_its_series_in_
 
 
 def test_the_configuration_measures_at_least_three_versions_of_torch_each_with_its_torchvision() -> None:
-    text = "\n".join(line for line in (ROOT / "asv.conf.json").read_text().splitlines() if "//" not in line)
-    pairs = [(rule["req"]["torch"], rule["req"]["torchvision"]) for rule in json.loads(text)["include"]]
+    pairs = [
+        (rule["req"]["torch"], rule["req"]["torchvision"])
+        for rule in load_json(str(ROOT / "asv.conf.json"), js_comments=True)["include"]
+    ]
     minors = [(int(torch.split(".")[1]), int(vision.split(".")[1])) for torch, vision in pairs]
     assert len(minors) >= 3
     assert all(vision == min(torch + 15, 29) for torch, vision in minors)

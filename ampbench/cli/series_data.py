@@ -5,7 +5,7 @@ from dataclasses import asdict
 from typing import Any
 
 from ampbench.cli.tables import csv_text, plain
-from ampbench.trends import Change, Lost, Point, Series, Trend, X
+from ampbench.trends import Change, Lost, Point, Series, Trend
 
 _CASE = ("workload", "family", "precision", "device", "phase", "path", "batch_size", "input_dtype", "memory_format")
 _POINT = ("value", "low", "high", "runs")
@@ -69,7 +69,7 @@ def _xs(trend: Trend) -> list[dict[str, str]]:
 
 def _lost(one: Lost, place: int) -> dict[str, Any]:
     case = {"case_id": one.case.case_id, "version": one.case.version}
-    return {**case, "place": place, "x": _name(one.x), "reason": one.reason}
+    return {**case, "place": place, "x": one.x.value, "reason": one.reason}
 
 
 def _series(one: Series, place: int) -> dict[str, Any]:
@@ -99,16 +99,12 @@ def _point(point: Point) -> dict[str, Any]:
 def _change(change: Change) -> dict[str, Any]:
     numbers = {name: plain(getattr(change, name)) for name in ("before", "after", "ratio", "low", "high")}
     return {
-        "x": _name(change.x),
-        "last": _name(change.last),
+        "x": change.x.value,
+        "last": change.last.value,
         **numbers,
         "direction": change.direction,
         "what": change.what,
     }
-
-
-def _name(x: X) -> str:
-    return x.value
 
 
 def _dumped(value: Any) -> str:

@@ -169,14 +169,10 @@ def _run(found: ResultFile, device: str, remarks: Counter[str]) -> StoredRun:
         path=found.path,
         header=header_of(found, list(ours.values()), "" if told or device == UNTOLD_DEVICE else device),
         cases=values.cases,
-        rounds=[],
-        memory={},
-        divergence={},
         failures=values.failures,
         skips=values.skips,
         readings={metric: read for metric, read in values.readings.items() if read},
         footers=[Footer(ended="complete", finished_at=finished_at(found, list(ours.values())))],
-        cut=False,
     )
 
 

@@ -13,7 +13,7 @@ from typing import Any, Literal
 import msgspec
 
 from ampbench import stats
-from ampbench.convert.pytest_reading import DIRTY, FORMAT_VERSION, KEY, PROGRAM, UNVERSIONED, read_run_json
+from ampbench.convert.pytest_reading import FORMAT_VERSION, KEY, PROGRAM, UNVERSIONED, read_run_json
 from ampbench.convert.pytest_statistics import statistics_of
 from ampbench.convert.selection import Row, Selected, defined
 from ampbench.metrics import METRICS
@@ -21,7 +21,7 @@ from ampbench.records.cases import Case
 from ampbench.records.divergences import Divergence
 from ampbench.records.environments import Environment
 from ampbench.records.measurements import MemoryPass, Round
-from ampbench.records.runs import Header
+from ampbench.records.runs import DIRTY, Header
 
 __all__ = ["FORMAT_VERSION", "KEY", "PROGRAM", "case_info", "machine_info", "read_run_json", "run_json"]
 

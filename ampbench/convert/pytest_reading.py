@@ -18,13 +18,13 @@ from ampbench.convert.remarks import listed
 from ampbench.errors import StoreError
 from ampbench.records.cases import Case
 from ampbench.records.measurements import Round
-from ampbench.records.runs import SCHEMA, Footer, Header
+from ampbench.records.runs import DIRTY, SCHEMA, Footer, Header
 from ampbench.store import StoredRun, lines, new_run_id
 
 PROGRAM = "pytest-benchmark"
 FORMAT_VERSION = "5.3.1"
 """The version of pytest-benchmark whose format this is."""
-UNVERSIONED, DIRTY = "unversioned", "-dirty"
+UNVERSIONED = "unversioned"
 KEY = "ampbench"
 """Under which name ampbench keeps its own records in `extra_info` and `machine_info`."""
 
@@ -98,18 +98,8 @@ def _run(path: Path, data: bytes, document: _Document, remarks: Counter[str]) ->
         raise StoreError(f"holds no benchmark of ampbench's: its benchmarks are {listed(others)}")
     header = _header(path, data, document)
     again = []
-    stored = StoredRun(
-        path=path,
-        header=header,
-        cases={},
-        rounds=[],
-        memory={},
-        divergence={},
-        failures={},
-        skips={},
-        footers=[Footer(ended="complete", finished_at=header.started_at)],
-        cut=False,
-    )
+    ended = Footer(ended="complete", finished_at=header.started_at)
+    stored = StoredRun(path=path, header=header, footers=[ended])
     for one in document.benchmarks:
         if KEY in one.extra_info and not _add(stored, one):
             again.append(one.fullname)

@@ -46,14 +46,6 @@ class Seen:
                 settings=Settings(),
                 environment=read_environment(),
             ),
-            cases={},
-            rounds=[],
-            memory={},
-            divergence={},
-            failures={},
-            skips={},
-            footers=[],
-            cut=False,
         )
 
     def __bool__(self) -> bool:

@@ -15,6 +15,9 @@ SCHEMA = 3
 an imported environment does not tell. Files of an earlier schema lack these and are read as they are.
 """
 
+DIRTY = "-dirty"
+"""What a commit ends in where files differed from it, as git marks it."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Selection:

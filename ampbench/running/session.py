@@ -15,7 +15,7 @@ from ampbench.records.cases import ParameterValue, WorkloadSource
 from ampbench.records.environments import Environment
 from ampbench.records.measurements import Skip
 from ampbench.records.requests import Description, Request
-from ampbench.records.runs import SCHEMA, Arm, Footer, Header, Selection, Settings
+from ampbench.records.runs import DIRTY, SCHEMA, Arm, Footer, Header, Selection, Settings
 from ampbench.running.channel import Channel, InProcess, OpenChannel, ServerChannel
 from ampbench.running.driver import Watch, drive
 from ampbench.running.environment import ask_environment
@@ -228,7 +228,7 @@ def commit_time(commit: str | None) -> str | None:
     if not commit:
         return None
     # a signature that git is set to show would stand before the time
-    told = _git("show", "--no-patch", "--no-show-signature", "--format=%cI", commit.removesuffix("-dirty"), "--")
+    told = _git("show", "--no-patch", "--no-show-signature", "--format=%cI", commit.removesuffix(DIRTY), "--")
     try:
         datetime.fromisoformat(told or "")
     except ValueError:

@@ -48,15 +48,15 @@ class StoredRun:
 
     path: Path
     header: Header
-    cases: dict[str, Case]
-    rounds: list[Round]
-    memory: dict[str, MemoryPass]
-    divergence: dict[str, Divergence]
-    failures: dict[str, Failure]
-    skips: dict[str, Skip]
+    cases: dict[str, Case] = field(default_factory=dict)
+    rounds: list[Round] = field(default_factory=list)
+    memory: dict[str, MemoryPass] = field(default_factory=dict)
+    divergence: dict[str, Divergence] = field(default_factory=dict)
+    failures: dict[str, Failure] = field(default_factory=dict)
+    skips: dict[str, Skip] = field(default_factory=dict)
     readings: dict[str, dict[str, float]] = field(default_factory=dict)
-    footers: list[Footer]
-    cut: bool
+    footers: list[Footer] = field(default_factory=list)
+    cut: bool = False
 
     @property
     def ended(self) -> str:

@@ -1,8 +1,8 @@
 """In what the runs on both sides of a change differ, in one line."""
 
 from ampbench.comparing.environments import EnvironmentDifferences
-from ampbench.records.runs import Header
-from ampbench.trends.axes import DIRTY, SHORT
+from ampbench.records.runs import DIRTY, Header
+from ampbench.trends.axes import SHORT, short_commit
 from ampbench.trends.history import History
 from ampbench.verdicts import Difference
 
@@ -68,7 +68,4 @@ def _in_words(one: Difference) -> str:
 
 
 def _short(commit: str | None) -> str:
-    if commit is None:
-        return "none"
-    base = commit.removesuffix(DIRTY)
-    return base[:SHORT] + (DIRTY if base != commit else "")
+    return "none" if commit is None else short_commit(commit)

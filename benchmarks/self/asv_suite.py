@@ -9,6 +9,8 @@ import time
 from collections.abc import Mapping
 from pathlib import Path
 
+from asv.util import load_json
+
 from ampbench.store import list_runs, read_run
 
 ROOT = Path(__file__).parents[2]
@@ -38,7 +40,7 @@ def measure() -> dict[str, float]:
 
 
 def _asv(results: Path, benchmarks: str) -> float:
-    settings = json.loads("\n".join(_without_comments((ROOT / "asv.conf.json").read_text())))
+    settings = load_json(str(ROOT / "asv.conf.json"), js_comments=True)
     settings |= {name: str(ROOT / settings[name]) for name in ("repo", "benchmark_dir")}
     configuration = results / "asv.conf.json"
     configuration.write_text(json.dumps(settings | {"results_dir": str(results / "asv")}))
@@ -47,10 +49,6 @@ def _asv(results: Path, benchmarks: str) -> float:
     asv = [sys.executable, "-m", "asv", "run", "--config", str(configuration), "--machine", "bench"]
     environment = ["-E", f"existing:{sys.executable}", "--set-commit-hash", "HEAD"]
     return _seconds(asv, [*environment, "--bench", benchmarks], HOME=str(results))
-
-
-def _without_comments(text: str) -> list[str]:
-    return [line for line in text.splitlines() if not line.strip().startswith("//")]
 
 
 def _column(stored: Mapping[str, object], benchmark: str, name: str) -> list[float | None]:
