@@ -9,6 +9,7 @@ from ampbench.errors import UsageError
 from ampbench.precisions import BASELINE, PRECISIONS
 from ampbench.records.divergences import Divergence
 from ampbench.records.measurements import Round
+from ampbench.store import StoredRun
 from ampbench.units import format_error, format_ratio, format_share
 
 Row = Mapping[str, Any]
@@ -131,6 +132,15 @@ def advise(
             precision, column, sentence = _decide(members, divergences, budget, rounds or {})
             advice[group] = Advice(group=group, precision=precision, column=column, sentence=sentence)
     return advice
+
+
+def advise_run(stored: StoredRun, rows: Iterable[Row], budget: Budget) -> dict[Group, Advice]:
+    """Return the advice of a whole run, whose `rows` are given, from each case's rounds without the control's."""
+    rounds: dict[str, list[Round]] = {}
+    for each in stored.rounds:
+        if not each.control:
+            rounds.setdefault(each.case_id, []).append(each)
+    return advise(rows, stored.divergence, budget, rounds)
 
 
 def agreement_fails(agreeing: int, decisions: int, minimum: float) -> bool:

@@ -6,11 +6,11 @@ from typing import TYPE_CHECKING, Any
 from rich.text import Text
 
 from ampbench.cli import tables
-from ampbench.cli.labels import case_labels
 from ampbench.cli.options import OutputFormat
 from ampbench.cli.printing import make_console, print_lines, print_text
 from ampbench.comparing.wording import percent
 from ampbench.control import SelfComparison, judge_self
+from ampbench.labels import case_labels
 from ampbench.units import format_seconds
 
 if TYPE_CHECKING:

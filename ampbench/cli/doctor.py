@@ -180,7 +180,7 @@ def _device_table(environment: "Environment") -> "RenderableType":
 
 def _capability(device: "DeviceDescription", dtype: str) -> str:
     """Return how the device multiplies matrices of a dtype."""
-    from ampbench.cli.notes import arithmetic
+    from ampbench.notes import arithmetic
 
     if not device.available:
         return "–"
@@ -192,7 +192,7 @@ def _capability(device: "DeviceDescription", dtype: str) -> str:
 
 
 def _device_remarks(environment: "Environment") -> list[str]:
-    from ampbench.cli.notes import arithmetic
+    from ampbench.notes import arithmetic
 
     remarks = []
     for device in environment.devices:

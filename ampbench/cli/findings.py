@@ -1,7 +1,6 @@
 """A comparison as text: terminal lines, Markdown for a pull request, JSON and CSV for machines."""
 
 import json
-import math
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict
@@ -10,13 +9,26 @@ from typing import Any
 from rich.cells import cell_len
 from rich.text import Text
 
-from ampbench.cli.labels import case_labels, common_traits
 from ampbench.cli.tables import csv_text, markdown_table, plain, wrapped
 from ampbench.comparing.exact import EQUAL
-from ampbench.comparing.wording import percent, percent_range
-from ampbench.metrics import COLUMNS
-from ampbench.units import UNDEFINED, format_quantity
-from ampbench.verdicts import OUTCOME, Code, Comparison, Difference, Finding, PrecisionMean, Side, Verdict
+from ampbench.comparing.sentences import (
+    CHANGED,
+    KINDS,
+    change_text,
+    difference_said,
+    differences_said,
+    interval_text,
+    lonely,
+    mean_cells,
+    metric_label,
+    side_name,
+    statements,
+    summary,
+    value_text,
+    warnings,
+)
+from ampbench.labels import case_labels, common_traits
+from ampbench.verdicts import OUTCOME, Code, Comparison, Finding, PrecisionMean, Verdict
 
 STYLES: Mapping[Verdict, str] = {
     Verdict.REGRESSED: "bold red",
@@ -40,11 +52,8 @@ MARKDOWN_ROWS = 100
 """A comment on GitHub holds 65,536 characters: so many rows of a table fit four times."""
 
 _HEADERS = ("verdict", "case", "metric", "baseline", "candidate", "change", "95 % interval")
-_CHANGED = (Verdict.REGRESSED, Verdict.IMPROVED)
-_OTHERS = (Verdict.INCONCLUSIVE, Verdict.INCOMPARABLE, Verdict.UNCHANGED)
 _UNTRUSTED = (Code.CONTROL_FIRED, Code.UNFIT_MACHINE)
 _NO_BREAK = "\N{NO-BREAK SPACE}"
-_KINDS = (OUTCOME, "time", "memory", "accuracy")
 _LEGEND = (
     "change: candidate / baseline - 1; of an error, its growth relative to the baseline's or, where that is larger, to "
     "the error of rounding to the dtype"
@@ -66,22 +75,22 @@ def comparison_markdown(comparison: Comparison) -> str:
     names = case_labels(one.case for one in comparison.findings)
     parts: dict[str, list[Finding]] = {"changed": [], "undecided": [], "unchanged": []}
     for one in comparison.findings:
-        changed = one.verdict in _CHANGED or one.code in _UNTRUSTED
+        changed = one.verdict in CHANGED or one.code in _UNTRUSTED
         part = "changed" if changed else "unchanged" if one.verdict is Verdict.UNCHANGED else "undecided"
         parts[part].append(one)
-    ours, theirs = _side(comparison.baseline), _side(comparison.candidate)
+    ours, theirs = side_name(comparison.baseline), side_name(comparison.candidate)
     blocks = [f"**{summary(comparison.findings)}**", f"{ours} → {theirs}"]
     if parts["changed"]:
         blocks.append(_markdown_findings(parts["changed"], names))
-    blocks += [f"> {said}" for said in _warnings(comparison)]
+    blocks += [f"> {said}" for said in warnings(comparison)]
     if comparison.means:
-        rows = [(one.precision, one.device, _label(one.metric), *_mean_cells(one)) for one in comparison.means]
+        rows = [(one.precision, one.device, metric_label(one.metric), *mean_cells(one)) for one in comparison.means]
         headers = ("precision", "device", "metric", "change", "95 % interval", "cases")
         blocks.append(_folded("Geometric means", markdown_table(headers, rows, left=headers[:3])))
     for part, title in (("undecided", "Inconclusive or incomparable"), ("unchanged", "Unchanged")):
         if parts[part]:
             blocks.append(_folded(f"{title} ({len(parts[part])})", _markdown_findings(parts[part], names)))
-    facts = [*map(_difference, comparison.differences), *_statements(comparison), *_lonely(comparison)]
+    facts = [*map(difference_said, comparison.differences), *statements(comparison), *lonely(comparison)]
     if facts:
         blocks.append(_folded("How it was measured", "\n".join(f"* {fact}" for fact in facts)))
     return "\n\n".join(blocks) + "\n"
@@ -124,83 +133,15 @@ def finding_rows(findings: Iterable[Finding]) -> list[dict[str, Any]]:
     return rows
 
 
-def summary(findings: Sequence[Finding]) -> str:
-    """Return in one line what changed: how many findings have each verdict, and which change is the worst."""
-    counts = {verdict: [one for one in findings if one.verdict is verdict] for verdict in (*_CHANGED, *_OTHERS)}
-    said = []
-    for verdict, having in counts.items():
-        if having:
-            kinds = Counter(one.kind for one in having)
-            listed = ", ".join(f"{kind} {kinds[kind]}" for kind in _KINDS if kinds[kind])
-            said.append(f"{len(having)} {verdict}" + (f" ({listed})" if verdict in _CHANGED else ""))
-    text = ", ".join(said) or "nothing to compare"
-    worst = next((one for verdict in _CHANGED for one in counts[verdict]), None)
-    if worst is None:
-        undecided = counts[Verdict.INCONCLUSIVE] or counts[Verdict.INCOMPARABLE]
-        return f"{'no change is certain' if undecided else 'nothing changed'}: {text}"
-    name = case_labels(one.case for one in findings)[worst.case.case_id]
-    what = f"{_label(worst.metric)} {_change(worst)}"
-    if worst.change is None:
-        fails = "fails now" if worst.verdict is Verdict.REGRESSED else "is ok now"
-        what = fails if worst.metric == OUTCOME else worst.reason
-    which = "most of all " if len(counts[Verdict.REGRESSED]) + len(counts[Verdict.IMPROVED]) > 1 else ""
-    return f"{text}: {which}{name}, {what}"
-
-
 def _head_lines(comparison: Comparison, width: int) -> list[Text]:
     lines = [
-        *_prose(f"baseline   {_side(comparison.baseline)}", width),
-        *_prose(f"candidate  {_side(comparison.candidate)}", width),
+        *_prose(f"baseline   {side_name(comparison.baseline)}", width),
+        *_prose(f"candidate  {side_name(comparison.candidate)}", width),
     ]
-    for said in [*_differences(comparison.differences), *_statements(comparison), *_lonely(comparison)]:
+    for said in [*differences_said(comparison.differences), *statements(comparison), *lonely(comparison)]:
         lines += _prose(said, width)
     common = common_traits(one.case for one in comparison.findings)
     return lines + (_prose(f"all cases: {common}", width, "dim") if common else [])
-
-
-def _side(side: Side) -> str:
-    parts = [side.run, *([side.label] if side.label else []), f"torch {side.torch_version}"]
-    parts += [f"commit {_short(side.commit)}"] if side.commit else []
-    return " · ".join([*parts, *([f"arm {' '.join(side.arm)}"] if side.arm else [])])
-
-
-def _short(commit: str) -> str:
-    """Return a commit as git abbreviates it, with its mark where files had changed."""
-    name, dash, rest = commit.partition("-")
-    return f"{name[:10]}{dash}{rest}"
-
-
-def _differences(differences: Sequence[Difference]) -> list[str]:
-    if not differences:
-        return ["the environments are the same in all that is recorded"]
-    return ["differences: " + "; ".join(map(_difference, differences))]
-
-
-def _difference(one: Difference) -> str:
-    shorten = _short if one.name in ("commit", "torch build") else str
-    remark = " (times are not comparable)" if one.matters else ""
-    return f"{one.name} {shorten(one.baseline)} → {shorten(one.candidate)}{remark}"
-
-
-def _statements(comparison: Comparison) -> list[str]:
-    interleaved = ["interleaved: both were measured in the same blocks"] if comparison.interleaved else []
-    return [*interleaved, *comparison.notes, comparison.control.sentence]
-
-
-def _warnings(comparison: Comparison) -> list[str]:
-    """Return what a reader of the verdicts must not miss."""
-    fired = [comparison.control.sentence] if comparison.control.fired else []
-    return [*fired, *comparison.notes, *(_difference(one) for one in comparison.differences if one.matters)]
-
-
-def _lonely(comparison: Comparison) -> list[str]:
-    """Return which cases only one side has."""
-    said = []
-    for side, ids in (("baseline", comparison.only_baseline), ("candidate", comparison.only_candidate)):
-        if ids:
-            more = f" and {len(ids) - COLLAPSED} more" if len(ids) > COLLAPSED else ""
-            said.append(f"only in the {side}: {', '.join(ids[:COLLAPSED])}{more}")
-    return said
 
 
 def _finding_lines(findings: Sequence[Finding], width: int, show_all: bool) -> list[Text]:
@@ -232,7 +173,7 @@ def _chosen(findings: Sequence[Finding], show_all: bool) -> tuple[list[Finding],
     counted: Counter[Verdict] = Counter()
     for one in findings:
         count = alike[one.verdict, one.kind, one.reason]
-        if one.verdict in _CHANGED or (one.remarks and one.verdict is Verdict.UNCHANGED):
+        if one.verdict in CHANGED or (one.remarks and one.verdict is Verdict.UNCHANGED):
             listed.append(one)
         elif one.verdict is Verdict.UNCHANGED:
             unchanged[one.kind] += 1
@@ -244,15 +185,24 @@ def _chosen(findings: Sequence[Finding], show_all: bool) -> tuple[list[Finding],
         else:
             left_out[one.verdict] += 1
     rest = [f"{count} more {verdict} (--all lists them)" for verdict, count in left_out.items()]
-    kinds = ", ".join(f"{kind} {unchanged[kind]}" for kind in _KINDS if unchanged[kind])
+    kinds = ", ".join(f"{kind} {unchanged[kind]}" for kind in KINDS if unchanged[kind])
     return listed, [*said, *rest, *([f"unchanged: {kinds} (--all lists them)"] if kinds else [])]
 
 
 def _cells(one: Finding, names: Mapping[str, str]) -> tuple[str, ...]:
     values = (
-        ("", "") if one.metric == OUTCOME else (_value(one.metric, one.baseline), _value(one.metric, one.candidate))
+        ("", "")
+        if one.metric == OUTCOME
+        else (value_text(one.metric, one.baseline), value_text(one.metric, one.candidate))
     )
-    return (one.verdict.value, names[one.case.case_id], _label(one.metric), *values, _change(one), _interval(one))
+    return (
+        one.verdict.value,
+        names[one.case.case_id],
+        metric_label(one.metric),
+        *values,
+        change_text(one),
+        interval_text(one),
+    )
 
 
 def _row(cells: Sequence[str], widths: Sequence[int], shown: Collection[int], style: str, rest_style: str = "") -> Text:
@@ -266,7 +216,9 @@ def _row(cells: Sequence[str], widths: Sequence[int], shown: Collection[int], st
 
 def _mean_lines(means: Sequence[PrecisionMean]) -> list[Text]:
     moved = {one.metric for one in means if abs(one.ratio - 1) > EQUAL}
-    rows = [(one.precision, one.device, _label(one.metric), *_mean_cells(one)) for one in means if one.metric in moved]
+    rows = [
+        (one.precision, one.device, metric_label(one.metric), *mean_cells(one)) for one in means if one.metric in moved
+    ]
     if not rows:
         return []
     widths = [max(map(cell_len, column)) for column in zip(*rows, strict=True)]
@@ -280,15 +232,6 @@ def _mean_lines(means: Sequence[PrecisionMean]) -> list[Text]:
     return lines
 
 
-def _mean_cells(one: PrecisionMean) -> tuple[str, str, str]:
-    ends = (
-        ""
-        if one.low is None or one.high is None or one.low == one.high
-        else percent_range(one.low - 1, one.high - 1, sign=True)
-    )
-    return percent(one.ratio - 1, sign=True), ends, str(one.cases)
-
-
 def _markdown_findings(findings: Sequence[Finding], names: Mapping[str, str]) -> str:
     headers = (*_HEADERS, "why")
     rows = [(*_cells(one, names), "; ".join([one.reason, *one.remarks])) for one in findings[:MARKDOWN_ROWS]]
@@ -299,31 +242,6 @@ def _markdown_findings(findings: Sequence[Finding], names: Mapping[str, str]) ->
 
 def _folded(title: str, text: str) -> str:
     return f"<details><summary>{title}</summary>\n\n{text}\n\n</details>"
-
-
-def _label(metric: str) -> str:
-    return COLUMNS[metric].label if metric in COLUMNS else metric
-
-
-def _value(metric: str, value: float | None) -> str:
-    return UNDEFINED if value is None else format_quantity(value, COLUMNS[metric].unit)
-
-
-def _change(one: Finding) -> str:
-    if one.change is None or one.baseline is None or one.candidate is None:
-        return ""
-    if COLUMNS[one.metric].unit == "count":
-        return f"{one.candidate - one.baseline:+,.0f}"
-    return "from none" if math.isinf(one.change) else percent(one.change, sign=True)
-
-
-def _interval(one: Finding) -> str:
-    """Return the interval of a change that luck has part in."""
-    return (
-        ""
-        if one.low is None or one.high is None or one.low == one.high
-        else percent_range(one.low, one.high, sign=True)
-    )
 
 
 def _prose(text: str, width: int, style: str = "") -> list[Text]:

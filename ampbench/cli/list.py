@@ -85,7 +85,7 @@ def precisions(results: Path) -> Listing:  # noqa: ARG001
 
 def devices(results: Path) -> Listing:  # noqa: ARG001
     """Return the device types torch knows here; asks a worker, as only torch can tell."""
-    from ampbench.cli.notes import arithmetic
+    from ampbench.notes import arithmetic
     from ampbench.running.environment import probe
 
     return [

@@ -10,8 +10,10 @@ from rich.cells import cell_len, set_cell_size
 from rich.text import Text
 
 from ampbench import stats
-from ampbench.cli.labels import common_traits
-from ampbench.cli.series_wording import (
+from ampbench.cli.tables import markdown_table, wrapped
+from ampbench.labels import common_traits
+from ampbench.trends import Change, Place, Rule, Series, Trend, X
+from ampbench.trends.sentences import (
     NOT_INTERLEAVED,
     Names,
     changes_in_order,
@@ -30,8 +32,6 @@ from ampbench.cli.series_wording import (
     total,
     where,
 )
-from ampbench.cli.tables import markdown_table, wrapped
-from ampbench.trends import Change, Place, Rule, Series, Trend, X
 from ampbench.units import UNDEFINED, format_quantity
 
 COLUMNS_FOR_X = 6

@@ -237,6 +237,11 @@ def plain(value: Any) -> Any:
     return None  # pandas' NA and NaT
 
 
+def legend(columns: Iterable[Column]) -> str:
+    """Return one line that explains the headers of `columns`."""
+    return "; ".join(f"{column.header}: {column.legend}" for column in columns if column.legend)
+
+
 def described(group: Group) -> str:
     """Return what a group is beside its workload: `batch 8 · inference · cpu · eager · classes=1000 image=224`."""
     parts = [] if group.batch_size is None else [f"batch {group.batch_size}"]

@@ -16,7 +16,7 @@ from rich.text import Text
 import ampbench
 from ampbench import frames
 from ampbench.advice import Row, grouped
-from ampbench.cli import notes, tables
+from ampbench.cli import tables
 from ampbench.records.cases import Case
 from ampbench.records.divergences import Divergence
 from ampbench.records.measurements import Failure, MemoryPass, Round
@@ -79,7 +79,7 @@ class Seen:
         layouts = {phase: tables.lay_out(rows, phase, width) for phase in {group.phase for group in groups}}
         yield from tables.result_lines(groups, {}, layouts)
         shown = dict.fromkeys(column for layout in layouts.values() for column in layout.columns)
-        legend = notes.legend(column for column in shown if column.header != TIME)
+        legend = tables.legend(column for column in shown if column.header != TIME)
         hidden = dict.fromkeys(column.header for layout in layouts.values() for column in layout.hidden)
         if shown:
             yield Text()

@@ -5,8 +5,9 @@ from typing import Any
 import pytest
 from rich.cells import cell_len
 
+from ampbench import notes
 from ampbench.advice import Budget, advise, grouped
-from ampbench.cli import notes, tables
+from ampbench.cli import tables
 from ampbench.metrics import COLUMNS
 from ampbench.precisions import PRECISIONS
 from ampbench.records.environments import DeviceDescription, Environment

@@ -4,8 +4,8 @@ import math
 from collections import Counter
 from collections.abc import Mapping
 
-from ampbench.cli.labels import case_labels
 from ampbench.comparing.wording import percent, percent_range
+from ampbench.labels import case_labels
 from ampbench.trends import TRACKED, Change, Place, Rule, Series, Trend
 from ampbench.units import UNDEFINED, format_count, format_quantity
 

@@ -3,7 +3,7 @@ from dataclasses import replace
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ampbench.cli.labels import case_labels, common_traits
+from ampbench.labels import case_labels, common_traits
 from tests.compared_runs import BF16, FP32
 from tests.stored_runs import make_case
 

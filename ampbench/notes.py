@@ -1,14 +1,37 @@
-"""What stands under a result table: for which device it speaks, what was not measured, what the headers mean."""
+"""What is to be said beside a run's numbers: for which device they speak, how quiet it was, what was not measured."""
 
 from collections.abc import Iterable, Mapping, Sequence
 
+from ampbench import frames
 from ampbench.advice import Advice, Group, Row, precision_label
-from ampbench.cli.tables import Column
 from ampbench.precisions import SHORT_DTYPES
 from ampbench.records.environments import DeviceDescription, Environment
 from ampbench.records.runs import Imported
+from ampbench.store import StoredRun
 
 HALVES = ("bf16", "fp16")
+UNQUIET_SHARE = 0.2
+"""With more disturbed samples than this, the reader is told."""
+
+
+def statements(stored: StoredRun, rows: Sequence[Row]) -> list[str]:
+    """Return for which devices the rows speak, and what the control says where its case is among them."""
+    environment, imported = stored.header.environment, stored.header.imported
+    devices = [environment.device(name) for name in measured_devices(rows)]
+    said = [device_statement(device, environment) for device in devices if device is not None]
+    if imported is not None:
+        said.append(import_statement(imported, bool(stored.readings)))
+    control = frames.control_ratio(stored)
+    if control is not None and any(row["case_id"] == control.case_id for row in rows):
+        said.append(control.sentence)
+    disturbed = frames.disturbed_share(stored)
+    if disturbed is not None and disturbed > UNQUIET_SHARE:
+        said.append(
+            f"this machine was not quiet: {disturbed:.0%} of the samples took over {frames.DISTURBED} times the fastest"
+            " of their build, delayed by other work here or on its host; times are those of the fastest; more "
+            "--rounds help"
+        )
+    return said
 
 
 def device_statement(device: DeviceDescription, environment: Environment) -> str:
@@ -94,11 +117,6 @@ def swept_value(group: Group, parameter: str) -> str | None:
         return None if group.batch_size is None else str(group.batch_size)
     settings = dict(pair.split("=", 1) for pair in group.parameters.split(",") if "=" in pair)
     return settings.get(parameter)
-
-
-def legend(columns: Iterable[Column]) -> str:
-    """Return one line that explains the headers of `columns`."""
-    return "; ".join(f"{column.header}: {column.legend}" for column in columns if column.legend)
 
 
 def _skip_note(reason: str, counts: Mapping[str, int]) -> str:

@@ -1,5 +1,5 @@
 from ampbench.advice import Advice, Group
-from ampbench.cli.notes import sweep_remarks, swept_value
+from ampbench.notes import sweep_remarks, swept_value
 
 
 def group(batch_size: int | None, parameters: str = "depth=4,width=512", phase: str = "inference") -> Group:

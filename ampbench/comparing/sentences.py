@@ -1,0 +1,128 @@
+"""A comparison in words: what a terminal, Markdown and the report say alike."""
+
+import math
+from collections import Counter
+from collections.abc import Sequence
+
+from ampbench.comparing.wording import percent, percent_range
+from ampbench.labels import case_labels
+from ampbench.metrics import COLUMNS
+from ampbench.units import UNDEFINED, format_quantity
+from ampbench.verdicts import OUTCOME, Comparison, Difference, Finding, PrecisionMean, Side, Verdict
+
+KINDS = (OUTCOME, "time", "memory", "accuracy")
+CHANGED = (Verdict.REGRESSED, Verdict.IMPROVED)
+LISTED = 3
+"""So many cases that only one side has are named."""
+
+_OTHERS = (Verdict.INCONCLUSIVE, Verdict.INCOMPARABLE, Verdict.UNCHANGED)
+
+
+def summary(findings: Sequence[Finding]) -> str:
+    """Return in one line what changed: how many findings have each verdict, and which change is the worst."""
+    counts = {verdict: [one for one in findings if one.verdict is verdict] for verdict in (*CHANGED, *_OTHERS)}
+    said = []
+    for verdict, having in counts.items():
+        if having:
+            kinds = Counter(one.kind for one in having)
+            listed = ", ".join(f"{kind} {kinds[kind]}" for kind in KINDS if kinds[kind])
+            said.append(f"{len(having)} {verdict}" + (f" ({listed})" if verdict in CHANGED else ""))
+    text = ", ".join(said) or "nothing to compare"
+    worst = next((one for verdict in CHANGED for one in counts[verdict]), None)
+    if worst is None:
+        undecided = counts[Verdict.INCONCLUSIVE] or counts[Verdict.INCOMPARABLE]
+        return f"{'no change is certain' if undecided else 'nothing changed'}: {text}"
+    name = case_labels(one.case for one in findings)[worst.case.case_id]
+    what = f"{metric_label(worst.metric)} {change_text(worst)}"
+    if worst.change is None:
+        fails = "fails now" if worst.verdict is Verdict.REGRESSED else "is ok now"
+        what = fails if worst.metric == OUTCOME else worst.reason
+    which = "most of all " if len(counts[Verdict.REGRESSED]) + len(counts[Verdict.IMPROVED]) > 1 else ""
+    return f"{text}: {which}{name}, {what}"
+
+
+def side_name(side: Side) -> str:
+    """Return a side in one line: its run, label, torch, commit and arm."""
+    parts = [side.run, *([side.label] if side.label else []), f"torch {side.torch_version}"]
+    parts += [f"commit {_short(side.commit)}"] if side.commit else []
+    return " · ".join([*parts, *([f"arm {' '.join(side.arm)}"] if side.arm else [])])
+
+
+def _short(commit: str) -> str:
+    """Return a commit as git abbreviates it, with its mark where files had changed."""
+    name, dash, rest = commit.partition("-")
+    return f"{name[:10]}{dash}{rest}"
+
+
+def differences_said(differences: Sequence[Difference]) -> list[str]:
+    """Return in what the environments differ, in one line."""
+    if not differences:
+        return ["the environments are the same in all that is recorded"]
+    return ["differences: " + "; ".join(map(difference_said, differences))]
+
+
+def difference_said(one: Difference) -> str:
+    """Return one difference as "torch 2.12.1 → 2.13.0", with what it means for times."""
+    shorten = _short if one.name in ("commit", "torch build") else str
+    remark = " (times are not comparable)" if one.matters else ""
+    return f"{one.name} {shorten(one.baseline)} → {shorten(one.candidate)}{remark}"
+
+
+def statements(comparison: Comparison) -> list[str]:
+    """Return how both runs were measured, and what the controls say."""
+    interleaved = ["interleaved: both were measured in the same blocks"] if comparison.interleaved else []
+    return [*interleaved, *comparison.notes, comparison.control.sentence]
+
+
+def warnings(comparison: Comparison) -> list[str]:
+    """Return what a reader of the verdicts must not miss."""
+    fired = [comparison.control.sentence] if comparison.control.fired else []
+    return [*fired, *comparison.notes, *(difference_said(one) for one in comparison.differences if one.matters)]
+
+
+def lonely(comparison: Comparison) -> list[str]:
+    """Return which cases only one side has."""
+    said = []
+    for side, ids in (("baseline", comparison.only_baseline), ("candidate", comparison.only_candidate)):
+        if ids:
+            more = f" and {len(ids) - LISTED} more" if len(ids) > LISTED else ""
+            said.append(f"only in the {side}: {', '.join(ids[:LISTED])}{more}")
+    return said
+
+
+def metric_label(metric: str) -> str:
+    """Return what a metric is called in tables."""
+    return COLUMNS[metric].label if metric in COLUMNS else metric
+
+
+def value_text(metric: str, value: float | None) -> str:
+    """Return a value of a metric as short text; "–" where there is none."""
+    return UNDEFINED if value is None else format_quantity(value, COLUMNS[metric].unit)
+
+
+def change_text(one: Finding) -> str:
+    """Return a finding's change as "+7.2 %", "" where there is none; of a count, the difference."""
+    if one.change is None or one.baseline is None or one.candidate is None:
+        return ""
+    if COLUMNS[one.metric].unit == "count":
+        return f"{one.candidate - one.baseline:+,.0f}"
+    return "from none" if math.isinf(one.change) else percent(one.change, sign=True)
+
+
+def interval_text(one: Finding) -> str:
+    """Return the interval of a change that luck has part in."""
+    return (
+        ""
+        if one.low is None or one.high is None or one.low == one.high
+        else percent_range(one.low, one.high, sign=True)
+    )
+
+
+def mean_cells(one: PrecisionMean) -> tuple[str, str, str]:
+    """Return the change of a geometric mean, its interval and the number of cases, as text."""
+    ends = (
+        ""
+        if one.low is None or one.high is None or one.low == one.high
+        else percent_range(one.low - 1, one.high - 1, sign=True)
+    )
+    return percent(one.ratio - 1, sign=True), ends, str(one.cases)

@@ -1,0 +1,1 @@
+"""Stored runs as one self-contained HTML page."""
