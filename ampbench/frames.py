@@ -13,11 +13,10 @@ import numpy as np
 import pandas as pd
 
 from ampbench import stats
-from ampbench.errors import StoreError
 from ampbench.metrics import COLUMNS
 from ampbench.precisions import BASELINE
 from ampbench.records.cases import Case
-from ampbench.store import StoredRun, TimedRound, read_run
+from ampbench.store import StoredRun, TimedRound, read_run, run_files
 from ampbench.units import format_seconds
 
 NOT_MEASURED = "not measured yet"
@@ -35,7 +34,7 @@ def load(path: Path | str) -> pd.DataFrame:
     line, where there is no run or one is damaged.
     """
     path = Path(path)
-    frames = [_load_file(file) for file in _run_files(path)] if path.is_dir() else [_load_file(path)]
+    frames = [_load_file(file) for file in run_files(path)] if path.is_dir() else [_load_file(path)]
     return frames[0] if len(frames) == 1 else pd.concat(frames, ignore_index=True)
 
 
@@ -113,14 +112,6 @@ def disturbed_share(stored: StoredRun) -> float | None:
                 counted += len(build)
                 disturbed += sum(sample > limit for sample in build)
     return disturbed / counted if counted else None
-
-
-def _run_files(folder: Path) -> list[Path]:
-    holder = folder / "runs" if (folder / "runs").is_dir() else folder
-    files = sorted(holder.glob("*.jsonl"), key=lambda file: file.stem)
-    if not files:
-        raise StoreError(f"there is no run file in {holder}: measure with `ampbench run`, or give another folder")
-    return files
 
 
 def _load_file(path: Path) -> pd.DataFrame:

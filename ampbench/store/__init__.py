@@ -4,7 +4,7 @@ A run file is a header, the cases, their entries and a footer, one JSON object a
 raw data only; everything derived is derived by those who read it.
 """
 
-from ampbench.store.folder import LATEST, check_results, find_run, list_runs
+from ampbench.store.folder import LATEST, check_results, find_run, list_runs, run_files
 from ampbench.store.reading import StoredRun, TimedRound, read_header, read_run
 from ampbench.store.writing import RunWriter, new_run_id, sync_folder
 
@@ -19,5 +19,6 @@ __all__ = [
     "new_run_id",
     "read_header",
     "read_run",
+    "run_files",
     "sync_folder",
 ]

@@ -16,6 +16,18 @@ def list_runs(results: Path | str) -> list[Path]:
     return sorted((Path(results) / "runs").glob(f"*{SUFFIX}"), key=lambda path: path.stem)
 
 
+def run_files(folder: Path) -> list[Path]:
+    """Return the run files of any folder, a results folder or one of run files, the oldest first.
+
+    Raises `StoreError` where there is none.
+    """
+    holder = folder / "runs" if (folder / "runs").is_dir() else folder
+    files = sorted(holder.glob(f"*{SUFFIX}"), key=lambda file: file.stem)
+    if not files:
+        raise StoreError(f"there is no run file in {holder}: measure with `ampbench run`, or give another folder")
+    return files
+
+
 def find_run(name: str, results: Path | str) -> Path:
     """Return the file of the run called `name`: an id, a unique prefix of one, its last part, `latest`, or a path.
 

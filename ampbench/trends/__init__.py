@@ -5,7 +5,7 @@ tables and reports show. docs/trends.md has the rules.
 """
 
 from ampbench.trends.axes import AXES
-from ampbench.trends.building import make_trend
+from ampbench.trends.building import make_trend, place_of
 from ampbench.trends.metrics import TRACKED, tracked
 from ampbench.trends.reducing import RunValues
 from ampbench.trends.series import Change, Lost, Place, Point, Rule, Series, Trend, X
@@ -25,6 +25,7 @@ __all__ = [
     "Trend",
     "X",
     "make_trend",
+    "place_of",
     "read_runs",
     "tracked",
 ]

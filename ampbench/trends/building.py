@@ -43,7 +43,7 @@ def make_trend(runs: _Runs, axis: str, metrics: Sequence[Tracked], history: Hist
         if where is None:
             continue
         for device in dict.fromkeys(case.device for case in run.cases.values()):
-            place = _place(run.header, device, axis)
+            place = place_of(run.header, device, axis)
             grids.setdefault(place, _Grid(place)).add(where, run)
     differences = Differences(history)
     has_steps = steps.available()
@@ -167,7 +167,8 @@ def _point(x: X, runs: _Runs, broken: _Runs, case_id: str, metric: Tracked) -> P
     return Point(x=x, value=value, low=low, high=high, runs=len(ids), run_ids=ids)
 
 
-def _place(header: Header, device: str, axis: str) -> Place:
+def place_of(header: Header, device: str, axis: str) -> Place:
+    """Return where and by what a run measured on `device`, for series over `axis`."""
     environment = header.environment
     return Place(
         program=header.imported.program if header.imported else OWN_PROGRAM,

@@ -1,0 +1,122 @@
+// Draws the charts again so that they answer: values under the pointer, zoom, a choice of what is drawn.
+// The library and the data are unpacked when the first chart comes near the window.
+
+(() => {
+  const figures = [...document.querySelectorAll("figure[data-chart]")];
+  const payload = document.getElementById("payload");
+  if (!figures.length || !payload || !("DecompressionStream" in window)) return;
+
+  const ZOOM = {
+    name: "zoom",
+    select: { type: "interval", zoom: "wheel![event.ctrlKey]" },
+    bind: "scales",
+  };
+  let loading = null;
+
+  async function unpacked(id) {
+    const text = document.getElementById(id).textContent;
+    const bytes = Uint8Array.from(atob(text), (character) => character.charCodeAt(0));
+    const stream = new Blob([bytes]).stream().pipeThrough(new DecompressionStream("gzip"));
+    return new Response(stream).text();
+  }
+
+  // Return specifications and data, once the library has run. Its script is one that the page's policy knows by digest.
+  function load() {
+    loading ??= (async () => {
+      const [data, library] = await Promise.all([unpacked("payload"), unpacked("library")]);
+      const script = document.createElement("script");
+      script.textContent = library;
+      document.head.append(script);
+      return JSON.parse(data);
+    })();
+    return loading;
+  }
+
+  function rowsOf(columns, field, value) {
+    const names = Object.keys(columns);
+    const count = names.length ? columns[names[0]].length : 0;
+    const rows = [];
+    for (let number = 0; number < count; number += 1) {
+      if (field && columns[field][number] !== value) continue;
+      rows.push(Object.fromEntries(names.map((name) => [name, columns[name][number]])));
+    }
+    return rows;
+  }
+
+  function zoomable(spec) {
+    const layers = spec.layer;
+    const params = [ZOOM];
+    if (!layers) return { ...spec, params: [...(spec.params ?? []), ...params] };
+    return { ...spec, layer: [{ ...layers[0], params: [...(layers[0].params ?? []), ...params] }, ...layers.slice(1)] };
+  }
+
+  async function draw(figure) {
+    const { charts, datasets } = await load();
+    const id = figure.dataset.chart;
+    const chart = charts[id];
+    const chosen = chart.choose ? chosenOf(id, chart) : "";
+    const values = rowsOf(datasets[chart.dataset], chart.choose, chosen);
+    const drawing = figure.querySelector(".drawing");
+    const holder = document.createElement("div");
+    holder.setAttribute("role", "img");
+    holder.setAttribute("aria-label", drawing.querySelector("[aria-label]")?.getAttribute("aria-label") ?? "");
+    holder.style.width = "100%";
+    drawing.classList.add("live");
+    drawing.append(holder);
+    await vegaEmbed(holder, { ...zoomable(chart.spec), width: "container", data: { values } }, {
+      ast: true,
+      actions: false,
+      renderer: "svg",
+      tooltip: { theme: "custom" },
+    });
+    for (const old of [...drawing.children]) if (old !== holder) old.remove();
+    figure.dataset.drawn = chosen || "all";
+  }
+
+  function chosenOf(id, chart) {
+    const wanted = state.get(id);
+    return chart.choices.some(([value]) => value === wanted) ? wanted : chart.choices[0]?.[0] ?? "";
+  }
+
+  async function offer(figure) {
+    const { charts } = await load();
+    const id = figure.dataset.chart;
+    const chart = charts[id];
+    if (!chart.choose || chart.choices.length < 2 || figure.querySelector("select")) return;
+    const label = document.createElement("label");
+    label.append("Show ");
+    const select = document.createElement("select");
+    for (const [value, text] of chart.choices) select.add(new Option(text, value));
+    select.value = chosenOf(id, chart);
+    select.addEventListener("change", () => state.set(id, select.value));
+    label.append(select);
+    const controls = document.createElement("div");
+    controls.className = "controls";
+    controls.append(label);
+    figure.querySelector(".drawing").before(controls);
+  }
+
+  const watched = new IntersectionObserver((entries) => {
+    for (const entry of entries) {
+      if (!entry.isIntersecting) continue;
+      watched.unobserve(entry.target);
+      offer(entry.target).then(() => draw(entry.target));
+    }
+  }, { rootMargin: "200px" });
+  for (const figure of figures) watched.observe(figure);
+
+  state.watch((name) => {
+    for (const figure of figures) {
+      const id = figure.dataset.chart;
+      if (figure.dataset.drawn === undefined || (name && name !== id)) continue;
+      const select = figure.querySelector("select");
+      if (!select) continue;
+      load().then(({ charts }) => {
+        const chosen = chosenOf(id, charts[id]);
+        if (chosen === figure.dataset.drawn) return;
+        select.value = chosen;
+        draw(figure);
+      });
+    }
+  });
+})();

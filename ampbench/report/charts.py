@@ -1,0 +1,107 @@
+"""Charts drawn by Vega-Lite: as SVG here, by vl-convert, and again from the same specification in the browser."""
+
+import base64
+import gzip
+import json
+from collections.abc import Mapping
+from functools import cache
+from typing import Any
+
+from markupsafe import Markup, escape
+
+from ampbench.errors import UsageError
+from ampbench.report.text import fitted
+from ampbench.report.view import Chart, Rows, View
+
+WIDTH = 680
+"""Pixels of the drawing area in the SVG; a browser with JavaScript takes the page's width instead."""
+
+_FONT = "system-ui, -apple-system, 'Segoe UI', sans-serif"
+_INK = {"labelColor": "var(--ink)", "titleColor": "var(--ink)", "labelFontSize": 12, "titleFontSize": 12}
+THEME: Mapping[str, Any] = {
+    "aria": False,  # one text alternative per chart; a reader of hundreds of points would learn less
+    "font": _FONT,
+    "background": None,
+    "view": {"stroke": None},
+    "axis": {
+        **_INK,
+        "titleFontWeight": "normal",
+        "domainColor": "var(--faint)",
+        "tickColor": "var(--faint)",
+        "gridColor": "var(--grid)",
+        "labelOverlap": "greedy",
+    },
+    "legend": {**_INK, "orient": "top", "symbolSize": 90, "title": None, "symbolStrokeWidth": 2},
+    "header": _INK,
+    "text": {"color": "var(--ink)", "fontSize": 12},
+    "rule": {"color": "var(--faint)"},
+    "point": {"size": 60, "filled": True},
+}
+"""Colours are the page's CSS variables, so that one SVG serves light, dark and print."""
+
+
+def specification(chart: Chart) -> dict[str, Any]:
+    """Return the whole Vega-Lite specification of a chart but for its width and its data."""
+    return {**chart.spec, "height": chart.height, "autosize": {"type": "fit-x", "contains": "padding"}, "config": THEME}
+
+
+def drawn(chart: Chart, rows: Rows) -> Markup:
+    """Return a chart of `rows` as SVG with its text alternative; where it offers choices, the first is drawn."""
+    if chart.choose and chart.choices:
+        rows = [row for row in rows if row[chart.choose] == chart.choices[0].value]
+    spec = {**specification(chart), "width": WIDTH, "data": {"values": fitted(list(rows))}}
+    svg: str = _vl_convert().vegalite_to_svg(spec)
+    label = escape(fitted(f"{chart.title}. {chart.alt}"))
+    return Markup(svg.replace("<svg ", f'<svg role="img" aria-label="{label}" ', 1))
+
+
+def payload(views: list[View]) -> str:
+    """Return what a browser needs to draw all charts of `views` again, packed: specifications, and data by column.
+
+    Raises `ValueError` where two charts, or two datasets that differ, have one name.
+    """
+    charts: dict[str, Any] = {}
+    datasets: dict[str, Any] = {}
+    for view in views:
+        for name, rows in view.datasets.items():
+            if name in datasets:
+                raise ValueError(f"two datasets are called {name}")
+            datasets[name] = _columns(rows)
+        for chart in view.charts:
+            if chart.id in charts:
+                raise ValueError(f"two charts are called {chart.id}")
+            choices = [[one.value, one.label] for one in chart.choices]
+            charts[chart.id] = {
+                "spec": specification(chart),
+                "dataset": chart.dataset,
+                "choose": chart.choose,
+                "choices": choices,
+            }
+    return packed(json.dumps(fitted({"charts": charts, "datasets": datasets}), ensure_ascii=False, allow_nan=False))
+
+
+@cache
+def library() -> str:
+    """Return the JavaScript of Vega, Vega-Lite and Vega-Embed as vl-convert carries it: what drew the SVG."""
+    script: str = _vl_convert().javascript_bundle()
+    return script
+
+
+def packed(text: str) -> str:
+    """Return `text` compressed (gzip) in base64; a third of its size, and inert until a script unpacks it."""
+    return base64.b64encode(gzip.compress(text.encode("utf-8", "backslashreplace"), mtime=0)).decode("ascii")
+
+
+def _columns(rows: Rows) -> dict[str, Any]:
+    """Return rows by column, which names every field once."""
+    return {name: [row.get(name) for row in rows] for name in rows[0]} if rows else {}
+
+
+@cache
+def _vl_convert() -> Any:
+    """Return the module; raises `UsageError` where it is not installed."""
+    try:
+        import vl_convert
+    except ImportError:
+        raise UsageError("a report needs its extra: pip install 'ampbench[report]'") from None
+    return vl_convert

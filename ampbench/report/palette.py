@@ -1,0 +1,40 @@
+"""One colour and one shape per precision, the same in every chart and cell, in light and in dark."""
+
+from collections.abc import Iterable, Mapping
+from types import MappingProxyType
+from typing import Any
+
+from ampbench.precisions import PRECISIONS
+
+DARK: Mapping[str, str] = MappingProxyType({"fp32": "#f2f2f2", "bf16_autocast": "#4aa3df"})
+"""The colours of `PRECISIONS` that vanish on a dark page, lightened; the others keep theirs."""
+
+SHAPES: Mapping[str, str] = MappingProxyType(
+    dict(
+        zip(PRECISIONS, ("circle", "stroke", "square", "triangle-up", "diamond", "triangle-down"), strict=True),
+    )
+)
+"""Precisions are told apart by shape as well: in print, and by who sees no colour."""
+
+
+def colour_variables(dark: bool = False) -> str:
+    """Return the CSS declarations of the precisions' colours, `--fp32: #000000; ...`."""
+    colours = {name: row.colour for name, row in PRECISIONS.items()} | (dict(DARK) if dark else {})
+    return " ".join(f"--{name}: {colour};" for name, colour in colours.items())
+
+
+def encoded(names: Iterable[str]) -> dict[str, Any]:
+    """Return the Vega-Lite encoding of the field `precision` by colour and shape, for those of `names` that exist.
+
+    Others, which only foreign runs can have, are grey.
+    """
+    present = set(names)
+    known = [name for name in PRECISIONS if name in present]
+    domain = [*known, *sorted(present - set(known))]
+    colours = [f"var(--{name})" if name in PRECISIONS else "var(--faint)" for name in domain]
+    shapes = [SHAPES.get(name, "cross") for name in domain]
+    field = {"field": "precision", "type": "nominal", "title": "precision"}
+    return {
+        "color": {**field, "scale": {"domain": domain, "range": colours}},
+        "shape": {**field, "scale": {"domain": domain, "range": shapes}},
+    }

@@ -1,0 +1,37 @@
+"""Text of unknown origin (names, reasons, environment strings) made fit to stand on a page.
+
+Escaping is the template engine's; here goes what HTML lets through and a reader should not meet: characters that turn
+the direction of the text around them, control characters, halves of characters, megabytes.
+"""
+
+import re
+from typing import Any
+
+from markupsafe import Markup
+
+LONGEST = 2000
+"""So many characters of a text are shown, and how many there were."""
+
+_UNFIT = re.compile(
+    "[\x00-\x08\x0b-\x1f\x7f-\x9f"  # control characters but tab and newline
+    "\u061c\u200b\u200e\u200f\u202a-\u202e\u2066-\u2069\ufeff"  # direction (Unicode UAX 9), invisible characters
+    "\ud800-\udfff\ufffe\uffff]"
+)
+
+
+def fit(text: str) -> str:
+    """Return `text` with unfit characters written out ("\\u202e") and cut at `LONGEST` characters."""
+    if len(text) > LONGEST:
+        text = f"{text[:LONGEST]}… ({len(text):,} characters)"
+    return _UNFIT.sub(lambda found: found[0].encode("unicode_escape").decode(), text)
+
+
+def fitted(value: Any) -> Any:
+    """Return plain nested data with every text in it, keys among them, made fit; markup is left as it is."""
+    if isinstance(value, Markup):
+        return value
+    if isinstance(value, str):
+        return fit(value)
+    if isinstance(value, dict):
+        return {fitted(key): fitted(item) for key, item in value.items()}
+    return [fitted(item) for item in value] if isinstance(value, list | tuple) else value

@@ -1,0 +1,32 @@
+"""The sections of the page in their order: each a function from the material to a `View`, None where it has no data.
+
+A new section is a function here and a template of its own.
+"""
+
+from collections.abc import Callable
+
+from ampbench.report.material import Material
+from ampbench.report.view import View
+from ampbench.report.views.banner import banner
+from ampbench.report.views.cases import cases
+from ampbench.report.views.distributions import distributions
+from ampbench.report.views.environment import environment
+from ampbench.report.views.explanation import explanation
+from ampbench.report.views.method import method
+from ampbench.report.views.precisions import precisions
+from ampbench.report.views.sweeps import sweeps
+from ampbench.report.views.tradeoff import tradeoff
+from ampbench.report.views.trends import trends
+
+VIEWS: tuple[Callable[[Material], View | None], ...] = (
+    banner,
+    precisions,
+    cases,
+    tradeoff,
+    distributions,
+    sweeps,
+    trends,
+    explanation,
+    environment,
+    method,
+)

@@ -1,0 +1,33 @@
+"""Material for tests of the report's views: from runs in memory, and from the runs that the repository keeps."""
+
+from pathlib import Path
+from typing import Any
+
+from bs4 import BeautifulSoup
+
+from ampbench.advice import Budget
+from ampbench.report import Material, make_page
+from ampbench.report.material import _shown
+from ampbench.report.page import render
+from ampbench.report.view import View
+from ampbench.store import StoredRun
+
+RESULTS = Path(__file__).parents[2] / "results"
+README_RUN = "20261121T031846Z-vm-ecda2f"
+
+
+def make_material(*runs: StoredRun, baseline: StoredRun | None = None, **changes: Any) -> Material:
+    """Return the material of `runs`, the oldest first, as `gather` makes it of files, without trends."""
+    shown, lonely = _shown(runs, baseline, "", Budget())
+    assert not lonely
+    return Material(**{"shown": shown, "baseline": baseline, **changes})
+
+
+def section_of(view: View, material: Material) -> BeautifulSoup:
+    """Return a page that holds `view` alone, parsed as a browser does."""
+    return BeautifulSoup(render("page.html", [view], material=material, home="", title="a test"), "html5lib")
+
+
+def page_of(material: Material) -> BeautifulSoup:
+    """Return the whole page, parsed as a browser does."""
+    return BeautifulSoup(make_page(material), "html5lib")
