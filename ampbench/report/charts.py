@@ -3,7 +3,10 @@
 import base64
 import gzip
 import json
+import subprocess
+import sys
 from collections.abc import Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
 from functools import cache
 from typing import Any
 
@@ -35,7 +38,7 @@ THEME: Mapping[str, Any] = {
     "header": _INK,
     "text": {"color": "var(--ink)", "fontSize": 12},
     "rule": {"color": "var(--faint)"},
-    "point": {"size": 60, "filled": True},
+    "point": {"size": 60, "filled": True, "opacity": 0.9},
 }
 """Colours are the page's CSS variables, so that one SVG serves light, dark and print."""
 
@@ -81,10 +84,25 @@ def payload(views: list[View]) -> str:
 
 
 @cache
-def library() -> str:
-    """Return the JavaScript of Vega, Vega-Lite and Vega-Embed as vl-convert carries it: what drew the SVG."""
-    script: str = _vl_convert().javascript_bundle()
-    return script
+def library() -> Future[str]:
+    """Begin to put together the JavaScript that draws in a browser: Vega, Vega-Lite and Vega-Embed, as they drew here.
+
+    vl-convert takes a second for it and holds the interpreter meanwhile: it runs in a process of its own, once, while
+    this one goes on.
+    """
+    _vl_convert()
+    pool = ThreadPoolExecutor(max_workers=1)
+    future = pool.submit(_bundled)
+    pool.shutdown(wait=False)
+    return future
+
+
+def _bundled() -> str:
+    command = "import sys, vl_convert; sys.stdout.write(vl_convert.javascript_bundle())"
+    bundled = subprocess.run([sys.executable, "-c", command], capture_output=True, encoding="utf-8", check=False)
+    if bundled.returncode == 0 and bundled.stdout:
+        return bundled.stdout
+    return str(_vl_convert().javascript_bundle())  # where no process can be started
 
 
 def packed(text: str) -> str:

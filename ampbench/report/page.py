@@ -38,15 +38,17 @@ def make_page(material: Material, home: str = "") -> str:
 def render(template: str, views: list[View], **content: Any) -> str:
     """Return a whole document: `template` is given the views, their drawn charts, scripts and styles."""
     datasets = {name: rows for view in views for name, rows in view.datasets.items()}
+    bundling = charts.library() if any(view.charts for view in views) else None
     figures = {chart.id: charts.drawn(chart, datasets[chart.dataset]) for view in views for chart in view.charts}
     script = "\n".join(_asset(name) for name in _SCRIPTS)
-    library = charts.library() if figures else ""
+    payload = charts.payload(views) if figures else ""
+    library = bundling.result() if bundling else ""
     return _templates().get_template(template).render(
         **content,
         views=views,
         figures=figures,
-        payload=Markup(charts.payload(views)) if figures else "",
-        library=Markup(charts.packed(library)) if figures else "",
+        payload=Markup(payload),
+        library=Markup(charts.packed(library)) if library else "",
         early=Markup(EARLY),
         script=Markup(script),
         style=Markup(_style()),

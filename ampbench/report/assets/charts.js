@@ -11,7 +11,10 @@
     select: { type: "interval", zoom: "wheel![event.ctrlKey]" },
     bind: "scales",
   };
+  // `ast`: expressions are interpreted, not compiled, which the page's policy would refuse.
+  const OPTIONS = { ast: true, actions: false, renderer: "svg", tooltip: { theme: "custom" } };
   let loading = null;
+  let queue = Promise.resolve();
 
   async function unpacked(id) {
     const text = document.getElementById(id).textContent;
@@ -63,14 +66,17 @@
     holder.style.width = "100%";
     drawing.classList.add("live");
     drawing.append(holder);
-    await vegaEmbed(holder, { ...zoomable(chart.spec), width: "container", data: { values } }, {
-      ast: true,
-      actions: false,
-      renderer: "svg",
-      tooltip: { theme: "custom" },
-    });
+    await vegaEmbed(holder, { ...zoomable(chart.spec), width: "container", data: { values } }, OPTIONS);
     for (const old of [...drawing.children]) if (old !== holder) old.remove();
     figure.dataset.drawn = chosen || "all";
+  }
+
+  // Draw one after the other, so that the last choice is what stays; where drawing fails, the SVG of the file stays.
+  function redraw(figure) {
+    queue = queue.then(() => draw(figure)).catch((error) => {
+      figure.querySelector(".drawing").classList.remove("live");
+      console.error(`chart ${figure.dataset.chart} stays as it was drawn in the file:`, error);
+    });
   }
 
   function chosenOf(id, chart) {
@@ -100,7 +106,7 @@
     for (const entry of entries) {
       if (!entry.isIntersecting) continue;
       watched.unobserve(entry.target);
-      offer(entry.target).then(() => draw(entry.target));
+      offer(entry.target).then(() => redraw(entry.target));
     }
   }, { rootMargin: "200px" });
   for (const figure of figures) watched.observe(figure);
@@ -115,7 +121,7 @@
         const chosen = chosenOf(id, charts[id]);
         if (chosen === figure.dataset.drawn) return;
         select.value = chosen;
-        draw(figure);
+        redraw(figure);
       });
     }
   });
