@@ -93,13 +93,14 @@ def print_comparison(comparison: "Comparison", format: OutputFormat, show_all: b
     """Print a comparison on stdout in `format`."""
     from ampbench.cli import findings
     from ampbench.cli.printing import make_console, print_lines, print_text
+    from ampbench.comparing.markdown import comparison_markdown
 
     if format is OutputFormat.JSON:
         print_text(findings.comparison_json(comparison))
     elif format is OutputFormat.CSV:
         print_text(findings.comparison_csv(comparison))
     elif format is OutputFormat.MARKDOWN:
-        print_text(findings.comparison_markdown(comparison))
+        print_text(comparison_markdown(comparison))
     else:
         console = make_console()
         print_lines(console, findings.comparison_lines(comparison, console.width, show_all))

@@ -11,6 +11,7 @@ from ampbench.cli.printing import make_console, print_lines, print_text
 from ampbench.comparing.wording import percent
 from ampbench.control import SelfComparison, judge_self
 from ampbench.labels import case_labels
+from ampbench.markdown import markdown_table
 from ampbench.units import format_seconds
 
 if TYPE_CHECKING:
@@ -34,7 +35,7 @@ def print_control(comparison: "Comparison", baseline: "StoredRun", format: Outpu
     elif format is OutputFormat.CSV:
         print_text(tables.csv_text(["case_id", "spread"], found.spreads.items()))
     elif format is OutputFormat.MARKDOWN:
-        print_text("\n\n".join([*sentences(found), tables.markdown_table(HEADERS, rows)]))
+        print_text("\n\n".join([*sentences(found), markdown_table(HEADERS, rows)]))
     else:
         console = make_console()
         lines = [line for said in sentences(found) for line in tables.wrapped(said, console.width)]

@@ -1,17 +1,14 @@
 """`ampbench convert`: stored runs in other programs' formats, and their results as runs."""
 
-import contextlib
-import errno
-import os
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from ampbench.cli.options import DEFAULT_RESULTS, Keyword, Results
-from ampbench.errors import NothingToRunError, StoreError, UnknownNameError, UsageError
+from ampbench.errors import NothingToRunError, UnknownNameError, UsageError
 
 if TYPE_CHECKING:
     from ampbench.convert import Format, Selected
@@ -74,6 +71,7 @@ def command(
         raise UsageError(f"--from and --device are for --to {NATIVE}, which reads other programs' results")
     from ampbench import store
     from ampbench.cli.printing import print_note, print_text
+    from ampbench.cli.writing import write_files
     from ampbench.convert import select
 
     format = _known(to)
@@ -91,7 +89,7 @@ def command(
         print_note(note)
     files = {path: text for path, text in texts.items() if path is not None}
     if files:
-        _write(files)
+        write_files(files)
         print_note(f"wrote {' and '.join(map(str, files))}")
     else:
         print_text(texts[None])
@@ -159,7 +157,7 @@ def _markdown(selected: "Selected") -> str:
 
 
 def _comparison_markdown(comparison: "Comparison") -> str:
-    from ampbench.cli.findings import comparison_markdown
+    from ampbench.comparing.markdown import comparison_markdown
 
     return comparison_markdown(comparison)
 
@@ -225,32 +223,3 @@ def _compared(baseline: "StoredRun", candidate: "StoredRun", keyword: str) -> "C
     from ampbench.compare import compare
 
     return narrowed(compare(baseline, candidate), keyword, list(Kind))
-
-
-def _write(files: Mapping[Path, str]) -> None:
-    """Write all files or none: each under another name first, then renamed; `StoreError` where that cannot be done."""
-    written: list[tuple[Path, Path]] = []
-    path = Path()
-    try:
-        for path, text in files.items():
-            data = text.encode("utf-8", "backslashreplace")
-            if path.is_dir():
-                raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
-            if path.exists() and not path.is_file():
-                path.write_bytes(data)  # a pipe or a device, which renaming would replace
-                continue
-            target = path.resolve()  # renaming onto a link would replace the link
-            temporary = target.with_name(f".{target.name}.{os.getpid()}")
-            written.append((temporary, target))
-            with temporary.open("xb") as file:
-                file.write(data)
-                file.flush()
-                os.fsync(file.fileno())
-        for temporary, target in written:
-            temporary.replace(target)
-    except OSError as error:
-        raise StoreError(f"cannot write {path}: {error.strerror}; nothing was written, choose another -o") from None
-    finally:
-        for temporary, _ in written:
-            with contextlib.suppress(OSError):
-                temporary.unlink(missing_ok=True)

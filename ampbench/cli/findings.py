@@ -1,4 +1,4 @@
-"""A comparison as text: terminal lines, Markdown for a pull request, JSON and CSV for machines."""
+"""A comparison as text: terminal lines, JSON and CSV for machines; `comparing.markdown` has it for a pull request."""
 
 import json
 from collections import Counter
@@ -9,26 +9,24 @@ from typing import Any
 from rich.cells import cell_len
 from rich.text import Text
 
-from ampbench.cli.tables import csv_text, markdown_table, plain, wrapped
+from ampbench.cli.tables import csv_text, plain, wrapped
 from ampbench.comparing.exact import EQUAL
 from ampbench.comparing.sentences import (
+    CHANGE_LEGEND,
     CHANGED,
+    HEADERS,
     KINDS,
-    change_text,
-    difference_said,
     differences_said,
-    interval_text,
+    finding_cells,
     lonely,
     mean_cells,
     metric_label,
     side_name,
     statements,
     summary,
-    value_text,
-    warnings,
 )
 from ampbench.labels import case_labels, common_traits
-from ampbench.verdicts import OUTCOME, Code, Comparison, Finding, PrecisionMean, Verdict
+from ampbench.verdicts import Code, Comparison, Finding, PrecisionMean, Verdict
 
 STYLES: Mapping[Verdict, str] = {
     Verdict.REGRESSED: "bold red",
@@ -48,16 +46,8 @@ COLLAPSED = 3
 """More findings than this that have one reason are one line, unless all are asked for."""
 SHOWN = 20
 """So many undecided and incomparable findings are listed, unless all are asked for; what changed always is."""
-MARKDOWN_ROWS = 100
-"""A comment on GitHub holds 65,536 characters: so many rows of a table fit four times."""
 
-_HEADERS = ("verdict", "case", "metric", "baseline", "candidate", "change", "95 % interval")
-_UNTRUSTED = (Code.CONTROL_FIRED, Code.UNFIT_MACHINE)
 _NO_BREAK = "\N{NO-BREAK SPACE}"
-_LEGEND = (
-    "change: candidate / baseline - 1; of an error, its growth relative to the baseline's or, where that is larger, to "
-    "the error of rounding to the dtype"
-)
 
 
 def comparison_lines(comparison: Comparison, width: int, show_all: bool = False) -> list[Text]:
@@ -66,34 +56,8 @@ def comparison_lines(comparison: Comparison, width: int, show_all: bool = False)
     lines += _finding_lines(comparison.findings, width, show_all)
     lines += _mean_lines(comparison.means)
     if any(one.change is not None for one in comparison.findings):
-        lines += [Text(), *_prose(_LEGEND, width, "dim")]
+        lines += [Text(), *_prose(CHANGE_LEGEND, width, "dim")]
     return [*lines, Text(), *_prose(summary(comparison.findings), width, "bold")]
-
-
-def comparison_markdown(comparison: Comparison) -> str:
-    """Return a comparison as Markdown for a pull request or a job's summary: the verdict, what changed, and details."""
-    names = case_labels(one.case for one in comparison.findings)
-    parts: dict[str, list[Finding]] = {"changed": [], "undecided": [], "unchanged": []}
-    for one in comparison.findings:
-        changed = one.verdict in CHANGED or one.code in _UNTRUSTED
-        part = "changed" if changed else "unchanged" if one.verdict is Verdict.UNCHANGED else "undecided"
-        parts[part].append(one)
-    ours, theirs = side_name(comparison.baseline), side_name(comparison.candidate)
-    blocks = [f"**{summary(comparison.findings)}**", f"{ours} → {theirs}"]
-    if parts["changed"]:
-        blocks.append(_markdown_findings(parts["changed"], names))
-    blocks += [f"> {said}" for said in warnings(comparison)]
-    if comparison.means:
-        rows = [(one.precision, one.device, metric_label(one.metric), *mean_cells(one)) for one in comparison.means]
-        headers = ("precision", "device", "metric", "change", "95 % interval", "cases")
-        blocks.append(_folded("Geometric means", markdown_table(headers, rows, left=headers[:3])))
-    for part, title in (("undecided", "Inconclusive or incomparable"), ("unchanged", "Unchanged")):
-        if parts[part]:
-            blocks.append(_folded(f"{title} ({len(parts[part])})", _markdown_findings(parts[part], names)))
-    facts = [*map(difference_said, comparison.differences), *statements(comparison), *lonely(comparison)]
-    if facts:
-        blocks.append(_folded("How it was measured", "\n".join(f"* {fact}" for fact in facts)))
-    return "\n\n".join(blocks) + "\n"
 
 
 def comparison_json(comparison: Comparison) -> str:
@@ -147,12 +111,12 @@ def _head_lines(comparison: Comparison, width: int) -> list[Text]:
 def _finding_lines(findings: Sequence[Finding], width: int, show_all: bool) -> list[Text]:
     names = case_labels(one.case for one in findings)
     listed, said = _chosen(findings, show_all)
-    rows = [_cells(one, names) for one in listed]
+    rows = [finding_cells(one, names) for one in listed]
     lines: list[Text] = []
     if rows:
-        widths = [max(map(cell_len, column)) for column in zip(_HEADERS, *rows, strict=True)]
-        shown = [place for place in range(len(_HEADERS)) if place != 6 or sum(widths) + 2 * 6 <= width]
-        lines.append(_row(_HEADERS, widths, shown, "dim", "dim"))
+        widths = [max(map(cell_len, column)) for column in zip(HEADERS, *rows, strict=True)]
+        shown = [place for place in range(len(HEADERS)) if place != 6 or sum(widths) + 2 * 6 <= width]
+        lines.append(_row(HEADERS, widths, shown, "dim", "dim"))
         for one, cells in zip(listed, rows, strict=True):
             lines.append(_row(cells, widths, shown, STYLES[one.verdict]))
             why = [*([one.reason] if one.verdict is not Verdict.UNCHANGED else []), *one.remarks]
@@ -189,22 +153,6 @@ def _chosen(findings: Sequence[Finding], show_all: bool) -> tuple[list[Finding],
     return listed, [*said, *rest, *([f"unchanged: {kinds} (--all lists them)"] if kinds else [])]
 
 
-def _cells(one: Finding, names: Mapping[str, str]) -> tuple[str, ...]:
-    values = (
-        ("", "")
-        if one.metric == OUTCOME
-        else (value_text(one.metric, one.baseline), value_text(one.metric, one.candidate))
-    )
-    return (
-        one.verdict.value,
-        names[one.case.case_id],
-        metric_label(one.metric),
-        *values,
-        change_text(one),
-        interval_text(one),
-    )
-
-
 def _row(cells: Sequence[str], widths: Sequence[int], shown: Collection[int], style: str, rest_style: str = "") -> Text:
     """Return one line: the first three cells to the left, numbers to the right; the first, the verdict, in `style`."""
     padded = []
@@ -230,18 +178,6 @@ def _mean_lines(means: Sequence[PrecisionMean]) -> list[Text]:
         ]
         lines.append(Text("  ".join(cells[:-1]) + f"  over {row[-1]} {'case' if row[-1] == '1' else 'cases'}"))
     return lines
-
-
-def _markdown_findings(findings: Sequence[Finding], names: Mapping[str, str]) -> str:
-    headers = (*_HEADERS, "why")
-    rows = [(*_cells(one, names), "; ".join([one.reason, *one.remarks])) for one in findings[:MARKDOWN_ROWS]]
-    table = markdown_table(headers, rows, left=(*_HEADERS[:3], "why"))
-    more = len(findings) - MARKDOWN_ROWS
-    return table if more <= 0 else f"{table}\n\nand {more} more: `--format csv` has them all"
-
-
-def _folded(title: str, text: str) -> str:
-    return f"<details><summary>{title}</summary>\n\n{text}\n\n</details>"
 
 
 def _prose(text: str, width: int, style: str = "") -> list[Text]:

@@ -140,9 +140,11 @@ def report_gate(
     from rich.text import Text
 
     from ampbench.cli import tables
-    from ampbench.cli.findings import comparison_json, comparison_markdown
+    from ampbench.cli.findings import comparison_json
     from ampbench.cli.printing import make_console, print_lines, print_note, print_text
+    from ampbench.comparing.markdown import comparison_markdown
     from ampbench.gate import judge
+    from ampbench.markdown import escaped
 
     result = judge(comparison, policy, anchor, failed)
     lines = gate_lines(result, policy)
@@ -154,8 +156,8 @@ def report_gate(
         print_lines(console, [Text(), *said, *tables.wrapped(lines[-1], console.width, style)])
     elif format is OutputFormat.MARKDOWN:
         verdict, colon, counts = lines[-1].partition(":")
-        listed = "\n".join(f"* {line}" for line in lines[:-1])
-        blocks = [comparison_markdown(comparison).rstrip(), listed, f"**{verdict}**{colon}{counts}"]
+        listed = "\n".join(f"* {escaped(line)}" for line in lines[:-1])
+        blocks = [comparison_markdown(comparison).rstrip(), listed, f"**{escaped(verdict)}**{colon} {escaped(counts)}"]
         print_text("\n\n".join(block for block in blocks if block))
     else:
         if format is OutputFormat.JSON:

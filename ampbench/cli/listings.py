@@ -5,7 +5,8 @@ from typing import TYPE_CHECKING, Any
 
 from ampbench.cli.options import OutputFormat
 from ampbench.cli.printing import make_console, print_block, print_note, print_text
-from ampbench.cli.tables import csv_text, json_text, markdown_table
+from ampbench.cli.tables import csv_text, json_text
+from ampbench.markdown import markdown_table
 
 if TYPE_CHECKING:
     from rich.table import Table

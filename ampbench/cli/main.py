@@ -26,6 +26,7 @@ VERBS = {
     "ab": "Two environments, commits or settings, measured in turns.",
     "gate": "Two stored runs under a policy, with an exit code.",
     "trend": "Many runs over torch versions, commits or dates: where they changed, and what else did.",
+    "report": "Stored runs as one HTML page to send around, or as a site of them.",
     "convert": "Stored runs in other programs' formats: JUnit, Markdown, Otava and others.",
     "doctor": "What this machine and installation can do, and what spoils measurements.",
 }
@@ -43,6 +44,7 @@ ampbench measures which precision a PyTorch model should run in, on this machine
   ampbench run                      measure the default suite: table and advice in a few minutes
   ampbench run model.py:make        measure your own network (docs/workloads.md)
   ampbench show latest              the last run again
+  ampbench report                   the last run as one HTML page to send around
   ampbench ab --baseline git:main --candidate here model.py:make
                                     what your changes cost: measured in turns with the commit
 

@@ -10,6 +10,8 @@ from ampbench.advice import Budget, Row, advise_run, grouped
 from ampbench.cli import tables
 from ampbench.cli.options import OutputFormat
 from ampbench.cli.printing import make_console, print_lines, print_text
+from ampbench.columns import legend
+from ampbench.markdown import escaped
 from ampbench.metrics import COLUMNS
 
 if TYPE_CHECKING:
@@ -42,7 +44,7 @@ def markdown_text(stored: "StoredRun", rows: Sequence[Row], budget: Budget) -> s
     groups, skipped = notes.without_common_skips(grouped(rows))
     advice = advise_run(stored, run_rows(stored), budget)
     said = [*notes.sweep_remarks(advice, stored.header.selection.sweeps), *notes.statements(stored, rows), *skipped]
-    return "\n\n".join([tables.markdown(groups, advice), *said])
+    return "\n\n".join([tables.markdown(groups, advice), *map(escaped, said)])
 
 
 def result_lines(stored: "StoredRun", rows: Sequence[Row], budget: Budget, width: int) -> list[Text]:
@@ -66,7 +68,7 @@ def _legend(layouts: Mapping[str, tables.Layout]) -> list[str]:
     """Return the meaning of the headers, and which columns found no room."""
     shown = dict.fromkeys(column for layout in layouts.values() for column in layout.columns)
     hidden = dict.fromkeys(column.header for layout in layouts.values() for column in layout.hidden)
-    lines = [tables.legend(shown)] if any(column.legend for column in shown) else []
+    lines = [legend(shown)] if any(column.legend for column in shown) else []
     if hidden:
         lines.append(f"no room for {', '.join(hidden)}: a wider terminal or --format csv shows all")
     return lines

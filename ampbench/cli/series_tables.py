@@ -10,9 +10,11 @@ from rich.cells import cell_len, set_cell_size
 from rich.text import Text
 
 from ampbench import stats
-from ampbench.cli.tables import markdown_table, wrapped
+from ampbench.cli.tables import wrapped
 from ampbench.labels import common_traits
+from ampbench.markdown import escaped, markdown_table
 from ampbench.trends import Change, Place, Rule, Series, Trend, X
+from ampbench.trends.markdown import changes_table
 from ampbench.trends.sentences import (
     NOT_INTERLEAVED,
     Names,
@@ -84,24 +86,15 @@ def trend_lines(trend: Trend, width: int, show_all: bool = False, only_ascii: bo
 def trend_markdown(trend: Trend) -> str:
     """Return a trend as Markdown: the changes, and for each place a table of the series."""
     names = series_names(trend)
-    blocks = [f"**{summary(trend)}**", f"{counted(trend)}: {span(trend)}"]
-    several = len(trend.places) > 1
-    rows = [
-        (change.x.label, *([place_name(one.place)] if several else []), names[one.key], one.metric.name,
-         *levels(one, change), size(change), change.direction, change.what)
-        for one, change in changes_in_order(trend)
-    ]  # fmt: skip
-    if rows:
-        headers = ["x", "case", "metric", "before", "after", "change", "", "what else changed"]
-        headers[1:1] = ["place"] if several else []
-        blocks.append(markdown_table(headers, rows, left=("place", "case", "metric", "", "what else changed")))
+    blocks = [f"**{escaped(summary(trend))}**", escaped(f"{counted(trend)}: {span(trend)}")]
+    blocks += [changes] if (changes := changes_table(trend, names)) else []
     for place, series in trend.places.items():
-        blocks.append(f"### {place_name(place)}")
+        blocks.append(f"### {escaped(place_name(place))}")
         titles = ("case", "metric", *_curve_headers(series))
         cells = [(names[one.key], one.metric.name, *_curve_cells(one, series)) for one in series]
         blocks.append(markdown_table(titles, cells, left=("case", "metric")))
     said = [*([NOT_INTERLEAVED] if has_changed_times(trend) else []), *failures(trend), *notes(trend)]
-    blocks += [f"> {note}" for note in said]
+    blocks += [f"> {escaped(note)}" for note in said]
     return "\n\n".join(blocks) + "\n"
 
 

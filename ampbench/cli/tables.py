@@ -8,7 +8,7 @@ import csv
 import io
 import json
 import math
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from textwrap import fill
 from typing import Any
@@ -16,92 +16,12 @@ from typing import Any
 from rich.cells import cell_len
 from rich.text import Text
 
-from ampbench.advice import Advice, Group, Row, number, precision_label, times
-from ampbench.units import format_bytes, format_count, format_error, format_seconds, format_share
+from ampbench.advice import Advice, Group, Row, precision_label
+from ampbench.columns import COLUMNS, Column, says
+from ampbench.markdown import escaped, markdown_table
 
 GAPS = ((2, 2), (2, 1), (1, 1))
 """The blanks before a column that begins a cluster and before one that continues it, from roomy to tight."""
-
-
-@dataclass(frozen=True, slots=True)
-class Column:
-    """One column of the result table: its `parts` make one cell and are each aligned to the right.
-
-    `legend` explains the header. `first` columns begin a cluster. On a narrow terminal columns with the highest
-    `expendable` go first; 0 stays.
-    """
-
-    header: str
-    parts: tuple[Callable[[Row], str], ...]
-    legend: str = ""
-    first: bool = False
-    expendable: int = 0
-
-
-def _cell(column: str, write: Callable[[float], str]) -> Callable[[Row], str]:
-    """Return a function from a row to the text of one value, empty where it is undefined."""
-
-    def text(row: Row) -> str:
-        value = number(row[column])
-        return "" if value is None else write(value)
-
-    return text
-
-
-def _interval(row: Row) -> str:
-    """Return the half width of the 95 % interval, which is symmetric in the logarithm, as a percentage.
-
-    An interval of twice the value and more says only that nothing is known.
-    """
-    low, high = number(row["seconds_low"]), number(row["seconds_high"])
-    if low is None or high is None or low <= 0:
-        return ""
-    half = 100 * (math.sqrt(high / low) - 1)
-    if half < 9.95:
-        return f"±{half:.1f}%"
-    return f"±{half:.0f}%" if half < 99.5 else "±>99%"
-
-
-def _factor(value: float) -> str:
-    """Return how many times the rounding floor an error is."""
-    if value < 9.95:
-        return f"{value:.1f}"
-    return f"{value:.0f}" if value < 9999.5 else format_error(value)
-
-
-COLUMNS = (
-    Column("precision", (precision_label,)),
-    Column(
-        "time/step",
-        (_cell("seconds_median", format_seconds), _interval),
-        legend="median over rounds, ± its 95 % interval",
-        first=True,
-    ),
-    Column("items/s", (_cell("items_per_second", format_count),), expendable=6),
-    Column("speed", (_cell("speedup_vs_fp32", times),), legend="times that of fp32 (tf32 off)"),
-    Column("vs tf32", (_cell("speedup_vs_tf32", times),), legend="speed, times that of tf32", expendable=1),
-    Column(
-        "memory",
-        (_cell("peak_memory_bytes", format_bytes), _cell("memory_ratio_vs_fp32", times)),
-        legend="peak of one step, times that of fp32",
-        first=True,
-        expendable=3,
-    ),
-    Column(
-        "error", (_cell("output_rel_l2", format_error),), legend="relative L2 of the output against fp64", first=True
-    ),
-    Column(
-        "×floor",
-        (_cell("output_floor_ratio", _factor),),
-        legend="error, times that of rounding the fp64 output to the dtype",
-        expendable=5,
-    ),
-    Column("argmax", (_cell("argmax_agreement", format_share),), legend="decisions that are fp64's", expendable=1),
-    Column(
-        "grad", (_cell("grad_rel_l2", format_error),), legend="relative L2 of the gradients", first=True, expendable=1
-    ),
-    Column("flushed", (_cell("grad_flushed_share", format_share),), legend="gradients that became zero", expendable=2),
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,7 +58,7 @@ def lay_out(rows: Sequence[Row], phase: str, width: int) -> Layout:
     `rows` are those of all phases: what they share is equally wide in all.
     """
     measured = [row for row in rows if row["outcome"] == "ok"]
-    columns = [column for column in COLUMNS if any(_says(column, row) for row in measured if row["phase"] == phase)]
+    columns = [column for column in COLUMNS if any(says(column, row) for row in measured if row["phase"] == phase)]
     widths = {
         column.header: tuple(max((cell_len(part(row)) for row in measured), default=0) for part in column.parts)
         for column in COLUMNS[1:]
@@ -190,25 +110,18 @@ def markdown(groups: Mapping[Group, Sequence[Row]], advice: Mapping[Group, Advic
     blocks = []
     for group, rows in groups.items():
         measured = [row for row in rows if row["outcome"] == "ok"]
-        columns = [column for column in COLUMNS if column is COLUMNS[0] or any(_says(column, row) for row in measured)]
+        columns = [column for column in COLUMNS if column is COLUMNS[0] or any(says(column, row) for row in measured)]
         headers = [column.header for column in columns]
         cells = [[" ".join(part(row) for part in column.parts).strip() for column in columns] for row in measured]
         missing = [row for row in rows if row["outcome"] != "ok"]
-        block = [f"### {group.workload}", described(group)]
+        block = [f"### {escaped(group.workload)}", escaped(described(group))]
         if measured:
             block.append(markdown_table(headers, cells))
-        block += [f"{precision_label(row)} {row['outcome']}: {row['reason']}" for row in missing]
+        block += [escaped(f"{precision_label(row)} {row['outcome']}: {row['reason']}") for row in missing]
         if group in advice:
-            block.append(f"→ {advice[group].sentence}")
+            block.append(f"→ {escaped(advice[group].sentence)}")
         blocks.append("\n\n".join(block))
     return "\n\n".join(blocks)
-
-
-def markdown_table(headers: Sequence[str], rows: Iterable[Sequence[str]], left: Collection[str] = ()) -> str:
-    """Return a Markdown table; the first column and those named in `left` stand left, the others right."""
-    rule = [":--" if place == 0 or name in left else "--:" for place, name in enumerate(headers)]
-    escaped = [[cell.replace("|", r"\|").replace("\n", " ") for cell in row] for row in rows]
-    return "\n".join(f"| {' | '.join(cells)} |" for cells in [list(headers), rule, *escaped])
 
 
 def csv_text(headers: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
@@ -237,11 +150,6 @@ def plain(value: Any) -> Any:
     return None  # pandas' NA and NaT
 
 
-def legend(columns: Iterable[Column]) -> str:
-    """Return one line that explains the headers of `columns`."""
-    return "; ".join(f"{column.header}: {column.legend}" for column in columns if column.legend)
-
-
 def described(group: Group) -> str:
     """Return what a group is beside its workload: `batch 8 · inference · cpu · eager · classes=1000 image=224`."""
     parts = [] if group.batch_size is None else [f"batch {group.batch_size}"]
@@ -251,10 +159,6 @@ def described(group: Group) -> str:
     if group.parameters:
         parts.append(group.parameters.replace(",", " "))
     return " · ".join(parts)
-
-
-def _says(column: Column, row: Row) -> bool:
-    return any(part(row) for part in column.parts)
 
 
 def _row_line(row: Row, layout: Layout, style: str) -> Text:

@@ -2,7 +2,7 @@
 
 import math
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from ampbench.comparing.wording import percent, percent_range
 from ampbench.labels import case_labels
@@ -12,6 +12,12 @@ from ampbench.verdicts import OUTCOME, Comparison, Difference, Finding, Precisio
 
 KINDS = (OUTCOME, "time", "memory", "accuracy")
 CHANGED = (Verdict.REGRESSED, Verdict.IMPROVED)
+HEADERS = ("verdict", "case", "metric", "baseline", "candidate", "change", "95 % interval")
+"""What heads the columns of `finding_cells`."""
+CHANGE_LEGEND = (
+    "change: candidate / baseline - 1; of an error, its growth relative to the baseline's or, where that is larger, to "
+    "the error of rounding to the dtype"
+)
 LISTED = 3
 """So many cases that only one side has are named."""
 
@@ -115,6 +121,23 @@ def interval_text(one: Finding) -> str:
         ""
         if one.low is None or one.high is None or one.low == one.high
         else percent_range(one.low, one.high, sign=True)
+    )
+
+
+def finding_cells(one: Finding, names: Mapping[str, str]) -> tuple[str, ...]:
+    """Return a finding as a row of a table under `HEADERS`; `names` are those of the cases, by id."""
+    values = (
+        ("", "")
+        if one.metric == OUTCOME
+        else (value_text(one.metric, one.baseline), value_text(one.metric, one.candidate))
+    )
+    return (
+        one.verdict.value,
+        names[one.case.case_id],
+        metric_label(one.metric),
+        *values,
+        change_text(one),
+        interval_text(one),
     )
 
 

@@ -17,6 +17,7 @@ import ampbench
 from ampbench import frames
 from ampbench.advice import Row, grouped
 from ampbench.cli import tables
+from ampbench.columns import legend
 from ampbench.records.cases import Case
 from ampbench.records.divergences import Divergence
 from ampbench.records.measurements import Failure, MemoryPass, Round
@@ -79,11 +80,11 @@ class Seen:
         layouts = {phase: tables.lay_out(rows, phase, width) for phase in {group.phase for group in groups}}
         yield from tables.result_lines(groups, {}, layouts)
         shown = dict.fromkeys(column for layout in layouts.values() for column in layout.columns)
-        legend = tables.legend(column for column in shown if column.header != TIME)
+        meanings = legend(column for column in shown if column.header != TIME)
         hidden = dict.fromkeys(column.header for layout in layouts.values() for column in layout.hidden)
         if shown:
             yield Text()
-            yield from tables.wrapped(f"{TIME}: the fastest sample of this process; {legend}", width, "dim")
+            yield from tables.wrapped(f"{TIME}: the fastest sample of this process; {meanings}", width, "dim")
         if hidden:
             yield from tables.wrapped(f"no room for {', '.join(hidden)}: a wider terminal shows all", width, "dim")
 

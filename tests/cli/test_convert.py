@@ -10,7 +10,7 @@ from xml.etree import ElementTree
 
 import pytest
 
-from ampbench.cli import convert
+from ampbench.cli import writing
 from ampbench.convert import FORMATS
 from ampbench.records.measurements import Reading, Skip
 from tests.stored_runs import COMPLETE, make_case, make_memory, make_round, write_run
@@ -136,7 +136,7 @@ def test_a_full_disk_leaves_the_old_file_and_nothing_half_written(
     def full(_: int) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(convert.os, "fsync", full)
+    monkeypatch.setattr(writing.os, "fsync", full)
     said = ampbench("convert", "latest", "--to", "otava", "--results", results, "-o", "series.csv")
     assert said.code == 2
     assert "cannot write series.csv: No space left on device" in said.err

@@ -12,10 +12,11 @@ from ampbench.cli.findings import (
     comparison_csv,
     comparison_json,
     comparison_lines,
-    comparison_markdown,
     summary,
 )
 from ampbench.compare import compare
+from ampbench.comparing import markdown
+from ampbench.comparing.markdown import comparison_markdown
 from ampbench.records.measurements import Failure
 from ampbench.verdicts import Code, Finding, Verdict
 from tests.compared_runs import BF16, FP32, Times, arms, environment, make_run, noisy
@@ -124,7 +125,7 @@ def test_markdown_tells_what_must_not_be_missed_outside_of_the_details():
 
 
 def test_markdown_stays_within_what_a_comment_holds(monkeypatch):
-    monkeypatch.setattr(findings, "MARKDOWN_ROWS", 2)
+    monkeypatch.setattr(markdown, "ROWS", 2)
     text = comparison_markdown(slower())
     assert "and 5 more: `--format csv` has them all" in text
 

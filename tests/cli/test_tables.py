@@ -95,10 +95,6 @@ def test_json_has_null_for_what_is_not_a_finite_number() -> None:
     assert tables.json_text(rows) == '[\n{"a": null, "b": null, "c": 1.5, "d": null, "e": "µ"}\n]\n'
 
 
-def test_markdown_cells_do_not_break_the_table() -> None:
-    assert tables.markdown_table(["a", "b"], [["x|y", "1\n2"]]) == "| a | b |\n| :-- | --: |\n| x\\|y | 1 2 |"
-
-
 def test_a_gpu_speaks_for_itself(environment: Environment) -> None:
     device = DeviceDescription(
         type="cuda", available=True, name="NVIDIA H200", arithmetic={"bf16": "native", "fp16": "native"}, tf32=True

@@ -1,0 +1,159 @@
+"""`ampbench report`: stored runs as one HTML page, as a site of pages, or as Markdown."""
+
+from contextlib import nullcontext
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from ampbench.advice import Budget
+from ampbench.cli.options import (
+    DEFAULT_RESULTS,
+    Keyword,
+    MaxError,
+    MaxFlushedShare,
+    MaxGradientError,
+    MinArgmaxAgreement,
+    Results,
+    chosen_budget,
+)
+from ampbench.errors import NothingToRunError, StoreError, UsageError
+
+if TYPE_CHECKING:
+    from ampbench.report import Material
+    from ampbench.report.site import Site
+
+REPORTS = "reports"
+"""The folder of --results that reports are written to where -o does not say otherwise."""
+EXTRA = ("jinja2", "markupsafe", "vl_convert")
+"""The modules that the extra `report` brings."""
+SOME_DAMAGED = 3
+
+
+class ReportFormat(StrEnum):
+    """What a report is written in."""
+
+    HTML = "html"
+    MARKDOWN = "markdown"
+
+
+def command(
+    runs: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="[RUN]...",
+            help="Ids, unique prefixes, latest, paths, or folders of runs. Default: latest; for a site: all runs.",
+        ),
+    ] = None,
+    baseline: Annotated[str, typer.Option("--baseline", metavar="RUN", help="Compare each run with this one.")] = "",
+    output: Annotated[
+        Path | None,
+        typer.Option(
+            "-o",
+            "--output",
+            metavar="FILE",
+            help="Write this file. Default: a page in RESULTS/reports; Markdown is printed.",
+        ),
+    ] = None,
+    site: Annotated[
+        Path | None, typer.Option("--site", metavar="DIR", help="Write an index of many runs and a page for each.")
+    ] = None,
+    format: Annotated[
+        ReportFormat, typer.Option("--format", help="A page, or a summary for a pull request or a job.")
+    ] = ReportFormat.HTML,
+    results: Results = DEFAULT_RESULTS,
+    keyword: Keyword = "",
+    max_error: MaxError = Budget.output_rel_l2,
+    min_argmax_agreement: MinArgmaxAgreement = Budget.argmax_agreement,
+    max_gradient_error: MaxGradientError = Budget.grad_rel_l2,
+    max_flushed_share: MaxFlushedShare = Budget.grad_flushed_share,
+) -> int:
+    """Write a report of stored runs: one HTML file that needs no network, and print its path.
+
+    \b
+    Examples:
+      ampbench report
+      ampbench report latest --baseline main -o report.html
+      ampbench report latest --baseline main --format markdown >> "$GITHUB_STEP_SUMMARY"
+      ampbench report --site public
+    """
+    budget = chosen_budget(max_error, min_argmax_agreement, max_gradient_error, max_flushed_share)
+    if site is not None and output is not None:
+        raise UsageError("--site and -o contradict each other: a site is a folder of files, -o names one file")
+    if site is not None and format is ReportFormat.MARKDOWN:
+        raise UsageError("--site and --format markdown contradict each other: a site is made of HTML pages")
+    from ampbench import store
+    from ampbench.cli.printing import print_note, print_text
+    from ampbench.cli.writing import write_files
+
+    if not runs and not store.list_runs(results):
+        where = results / "runs"
+        raise NothingToRunError(f"there is no run in {where}: measure one with `ampbench run`, or give a path")
+    report = _needed()
+    if site is not None:
+        return _write_site(site, report.make_site(runs or [], results, baseline, keyword, budget))
+    material = report.gather(runs or [], results, baseline, keyword, budget)
+    if format is ReportFormat.MARKDOWN:
+        text = report.make_markdown(material)
+        if output is None:
+            print_text(text)
+            return 0
+    else:
+        text = report.make_page(material)
+    path = output or _folder(results / REPORTS) / _name(material)
+    write_files({path: text})
+    for remark in material.remarks:
+        print_note(remark)
+    print_text(str(path))
+    return 0
+
+
+def _needed() -> Any:
+    """Return the package that makes reports; raises `UsageError` where what it needs is not installed."""
+    try:
+        from ampbench import report
+    except ModuleNotFoundError as error:
+        if error.name not in EXTRA:
+            raise
+        raise UsageError("a report needs its extra: pip install 'ampbench[report]'") from None
+    return report
+
+
+def _name(material: "Material") -> str:
+    """Return the name of a page's file: the newest run on it, how many others, the baseline."""
+    others = len(material.shown) - 1
+    more = f"-and-{others}-more" if others else ""
+    against = f"-against-{material.baseline.path.stem}" if material.baseline else ""
+    return f"{material.shown[-1].stored.path.stem}{more}{against}.html"
+
+
+def _write_site(folder: Path, site: "Site") -> int:
+    """Write the pages as they are made, the index last, and print its path; exit code 3 where a file was damaged.
+
+    Pages of earlier sites stay, those of the same runs are replaced.
+    """
+    from ampbench.cli.printing import make_console, print_note, print_text
+    from ampbench.cli.writing import write_files
+
+    console = make_console(stderr=True)
+    path = folder
+    with console.status("reading") if console.is_terminal else nullcontext() as shown:
+        for count, (name, text) in enumerate(site.files, 1):
+            path = _folder(folder) / name
+            write_files({path: text}, "choose another --site")
+            if shown is not None:
+                shown.update(f"{count} {'page' if count == 1 else 'pages'} written")
+    for problem in site.problems:
+        print_note(problem)
+    print_text(str(path))
+    return SOME_DAMAGED if site.problems else 0
+
+
+def _folder(folder: Path) -> Path:
+    """Return `folder`, made where it was not; raises `StoreError` where that cannot be."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise StoreError(f"cannot make the folder {folder}: {error.strerror}") from None
+    return folder

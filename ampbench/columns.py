@@ -1,0 +1,99 @@
+"""The columns of the result table, as terminals and the report show it: what heads them, what a cell says."""
+
+import math
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+from ampbench.advice import Row, number, precision_label, times
+from ampbench.units import format_bytes, format_count, format_error, format_seconds, format_share
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """One column of the result table: its `parts` make one cell and are each aligned to the right.
+
+    `legend` explains the header. `first` columns begin a cluster. On a narrow terminal columns with the highest
+    `expendable` go first; 0 stays.
+    """
+
+    header: str
+    parts: tuple[Callable[[Row], str], ...]
+    legend: str = ""
+    first: bool = False
+    expendable: int = 0
+
+
+def _cell(column: str, write: Callable[[float], str]) -> Callable[[Row], str]:
+    """Return a function from a row to the text of one value, empty where it is undefined."""
+
+    def text(row: Row) -> str:
+        value = number(row[column])
+        return "" if value is None else write(value)
+
+    return text
+
+
+def _interval(row: Row) -> str:
+    """Return the half width of the 95 % interval, which is symmetric in the logarithm, as a percentage.
+
+    An interval of twice the value and more says only that nothing is known.
+    """
+    low, high = number(row["seconds_low"]), number(row["seconds_high"])
+    if low is None or high is None or low <= 0:
+        return ""
+    half = 100 * (math.sqrt(high / low) - 1)
+    if half < 9.95:
+        return f"±{half:.1f}%"
+    return f"±{half:.0f}%" if half < 99.5 else "±>99%"
+
+
+def _factor(value: float) -> str:
+    """Return how many times the rounding floor an error is."""
+    if value < 9.95:
+        return f"{value:.1f}"
+    return f"{value:.0f}" if value < 9999.5 else format_error(value)
+
+
+COLUMNS = (
+    Column("precision", (precision_label,)),
+    Column(
+        "time/step",
+        (_cell("seconds_median", format_seconds), _interval),
+        legend="median over rounds, ± its 95 % interval",
+        first=True,
+    ),
+    Column("items/s", (_cell("items_per_second", format_count),), expendable=6),
+    Column("speed", (_cell("speedup_vs_fp32", times),), legend="times that of fp32 (tf32 off)"),
+    Column("vs tf32", (_cell("speedup_vs_tf32", times),), legend="speed, times that of tf32", expendable=1),
+    Column(
+        "memory",
+        (_cell("peak_memory_bytes", format_bytes), _cell("memory_ratio_vs_fp32", times)),
+        legend="peak of one step, times that of fp32",
+        first=True,
+        expendable=3,
+    ),
+    Column(
+        "error", (_cell("output_rel_l2", format_error),), legend="relative L2 of the output against fp64", first=True
+    ),
+    Column(
+        "×floor",
+        (_cell("output_floor_ratio", _factor),),
+        legend="error, times that of rounding the fp64 output to the dtype",
+        expendable=5,
+    ),
+    Column("argmax", (_cell("argmax_agreement", format_share),), legend="decisions that are fp64's", expendable=1),
+    Column(
+        "grad", (_cell("grad_rel_l2", format_error),), legend="relative L2 of the gradients", first=True, expendable=1
+    ),
+    Column("flushed", (_cell("grad_flushed_share", format_share),), legend="gradients that became zero", expendable=2),
+)
+
+
+def legend(columns: Iterable[Column]) -> str:
+    """Return one line that explains the headers of `columns`."""
+    return "; ".join(f"{column.header}: {column.legend}" for column in columns if column.legend)
+
+
+def says(column: Column, row: Row) -> bool:
+    """Return whether the column has anything to say of a row."""
+    return any(part(row) for part in column.parts)

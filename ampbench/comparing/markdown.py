@@ -1,0 +1,80 @@
+"""A comparison as Markdown for a pull request or a job's summary."""
+
+from collections.abc import Mapping, Sequence
+
+from ampbench.comparing.sentences import (
+    CHANGED,
+    HEADERS,
+    difference_said,
+    finding_cells,
+    lonely,
+    mean_cells,
+    metric_label,
+    side_name,
+    statements,
+    summary,
+    warnings,
+)
+from ampbench.labels import case_labels
+from ampbench.markdown import escaped, folded, markdown_table
+from ampbench.verdicts import Code, Comparison, Finding, PrecisionMean, Verdict
+
+ROWS = 100
+"""A comment on GitHub holds 65,536 characters: so many rows of a table fit four times."""
+
+_UNTRUSTED = (Code.CONTROL_FIRED, Code.UNFIT_MACHINE)
+
+
+def comparison_markdown(comparison: Comparison) -> str:
+    """Return a comparison as Markdown: the verdict, what changed, what must not be missed, and details to unfold."""
+    names = case_labels(one.case for one in comparison.findings)
+    ours, theirs = side_name(comparison.baseline), side_name(comparison.candidate)
+    blocks = [f"**{escaped(summary(comparison.findings))}**", f"{escaped(ours)} → {escaped(theirs)}"]
+    parts = by_weight(comparison.findings)
+    if parts["changed"]:
+        blocks.append(_cut_table(parts["changed"], names))
+    blocks += [f"> {escaped(said)}" for said in warnings(comparison)]
+    if comparison.means:
+        blocks.append(folded("Geometric means", means_table(comparison.means)))
+    for part, title in (("undecided", "Inconclusive or incomparable"), ("unchanged", "Unchanged")):
+        if parts[part]:
+            blocks.append(folded(f"{title} ({len(parts[part])})", _cut_table(parts[part], names)))
+    if said := conditions(comparison):
+        blocks.append(folded("How it was measured", "\n".join(said)))
+    return "\n\n".join(blocks) + "\n"
+
+
+def by_weight(findings: Sequence[Finding]) -> dict[str, list[Finding]]:
+    """Return the findings that are "changed" (or would be, were the control or the machine sound), "undecided" or
+    "unchanged".
+    """
+    parts: dict[str, list[Finding]] = {"changed": [], "undecided": [], "unchanged": []}
+    for one in findings:
+        changed = one.verdict in CHANGED or one.code in _UNTRUSTED
+        parts["changed" if changed else "unchanged" if one.verdict is Verdict.UNCHANGED else "undecided"].append(one)
+    return parts
+
+
+def findings_table(findings: Sequence[Finding], names: Mapping[str, str]) -> str:
+    """Return a table of findings, a line each with its reason and remarks; cases by `names`."""
+    rows = [(*finding_cells(one, names), "; ".join([one.reason, *one.remarks])) for one in findings]
+    return markdown_table((*HEADERS, "why"), rows, left=(*HEADERS[:3], "why"))
+
+
+def means_table(means: Sequence[PrecisionMean]) -> str:
+    """Return a table of the geometric means of what became of each precision."""
+    headers = ("precision", "device", "metric", "change", "95 % interval", "cases")
+    rows = [(one.precision, one.device, metric_label(one.metric), *mean_cells(one)) for one in means]
+    return markdown_table(headers, rows, left=headers[:3])
+
+
+def conditions(comparison: Comparison) -> list[str]:
+    """Return the lines of a list of how both runs were measured, and in what they differ."""
+    said = [*map(difference_said, comparison.differences), *statements(comparison), *lonely(comparison)]
+    return [f"* {escaped(one)}" for one in said]
+
+
+def _cut_table(findings: Sequence[Finding], names: Mapping[str, str]) -> str:
+    table = findings_table(findings[:ROWS], names)
+    more = len(findings) - ROWS
+    return table if more <= 0 else f"{table}\n\nand {more} more: `--format csv` has them all"

@@ -1,0 +1,209 @@
+"""`ampbench report`: where reports go, what is refused, what is left behind when it cannot be written."""
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from bs4 import BeautifulSoup
+
+from ampbench.cli import writing
+from tests.cli.conftest import RUN_ID
+from tests.stored_runs import COMPLETE, make_case, make_memory, make_round, write_run
+
+Run = Callable[..., Any]
+
+CASE, BF16, OTHER = make_case("fp32"), make_case("bf16_autocast"), make_case(workload="mlp")
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """A results folder with three runs: before; after, with more memory; one of another case."""
+    both = [CASE, BF16]
+    for run, peak, cases in (("1-before", 1000, both), ("2-after", 1500, both), ("3-other", 1, [OTHER])):
+        entries = [entry for case in cases for entry in (make_round(case), make_memory(case, peak))]
+        started_at = f"2026-01-31T12:00:0{run[0]}Z"
+        write_run(tmp_path / "results", cases, *entries, COMPLETE, run=run, started_at=started_at)
+    return tmp_path / "results"
+
+
+def names(folder: Path) -> list[str]:
+    return sorted(path.name for path in folder.iterdir())
+
+
+def test_the_latest_run_becomes_a_page_among_the_results_and_its_path_is_printed(results: Path, ampbench: Run) -> None:
+    said = ampbench("report", "--results", results)
+    page = results / "reports" / f"{RUN_ID}.html"
+    assert (said.code, said.out, said.err) == (0, f"{page}\n", "")
+    assert names(page.parent) == [page.name]
+    assert "bf16_pure" in BeautifulSoup(page.read_text(encoding="utf-8"), "html5lib").h1.get_text()
+
+
+def test_the_page_of_a_comparison_is_named_after_both_runs(folder: Path, ampbench: Run) -> None:
+    said = ampbench("report", "2-after", "--baseline", "1-before")
+    assert (said.code, said.out) == (0, "results/reports/2-after-against-1-before.html\n")
+    assert "regressed" in (folder / "reports" / "2-after-against-1-before.html").read_text(encoding="utf-8")
+
+
+def test_a_page_of_several_runs_does_not_take_the_name_of_the_newest_alone(folder: Path, ampbench: Run) -> None:
+    assert ampbench("report", folder, "-k", "linear or mlp").out == "results/reports/3-other-and-1-more.html\n"
+
+
+def test_o_names_the_file_and_a_second_report_replaces_it(results: Path, tmp_path: Path, ampbench: Run) -> None:
+    (tmp_path / "page.html").write_text("old")
+    said = ampbench("report", RUN_ID, "--results", results, "-o", "page.html")
+    assert (said.code, said.out) == (0, "page.html\n")
+    assert (tmp_path / "page.html").read_text(encoding="utf-8").startswith("<!doctype html>")
+    assert names(tmp_path) == ["page.html", "results"]
+
+
+def test_markdown_is_printed_and_o_writes_it(results: Path, tmp_path: Path, ampbench: Run) -> None:
+    printed = ampbench("report", "--format", "markdown", "--results", results)
+    assert (printed.code, printed.err) == (0, "")
+    assert printed.out.startswith("## On this CPU (AMD EPYC): take bf16_pure for ")
+    said = ampbench("report", "--format", "markdown", "--results", results, "-o", "report.md")
+    assert (said.code, said.out) == (0, "report.md\n")
+    assert (tmp_path / "report.md").read_text(encoding="utf-8") == printed.out
+
+
+def test_the_error_budget_decides_the_advice(results: Path, ampbench: Run) -> None:
+    arguments = ("report", "--format", "markdown", "--results", results, "-k", "resnet18")
+    assert "take bf16_pure: 1.75x the speed" in ampbench(*arguments).out
+    assert "take bf16_autocast: 1.53x the speed" in ampbench(*arguments, "--max-error", "6e-3").out
+
+
+def test_a_cut_run_is_said_to_be_cut(results: Path, ampbench: Run) -> None:
+    (path,) = (results / "runs").iterdir()
+    with path.open("ab") as file:
+        file.write(b'{"round":')
+    said = ampbench("report", "--format", "markdown", "-o", "report.md", "--results", results)
+    assert (said.code, said.err) == (0, f"{path.name} ends in a cut line, which was left out\n")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "message"),
+    [
+        (["2-aftr"], 2, "unknown run '2-aftr': did you mean 2-after"),
+        (["latest", "--baseline", "1-befroe"], 2, "unknown run '1-befroe': did you mean 1-before"),
+        (["missing.jsonl"], 2, "there is no run file missing.jsonl"),
+        (["--site", "site", "-o", "page.html"], 2, "--site and -o contradict each other"),
+        (["--site", "site", "--format", "markdown"], 2, "--site and --format markdown contradict each other"),
+        (["--site", "site", "2-aftr"], 2, "unknown run '2-aftr'"),
+        (["--format", "pdf"], 2, "'pdf' is not one of 'html', 'markdown'"),
+        (["--max-error", "-1"], 2, "--max-error is a relative error of 0 or more"),
+        (["3-other", "--baseline", "1-before"], 4, "no case in common"),
+        (["-k", "resnet"], 5, "no case of 3-other matches -k 'resnet'"),
+        (["--site", "site", "-k", "resnet"], 5, "matches -k 'resnet'"),
+        (["--results", "empty"], 5, "there is no run in empty/runs: measure one with `ampbench run`"),
+        (["--site", "site", "--results", "empty"], 5, "there is no run in empty/runs"),
+    ],
+)
+def test_what_cannot_be_reported_is_said_in_one_line_and_nothing_is_written(
+    arguments: list[str], code: int, message: str, folder: Path, ampbench: Run
+) -> None:
+    said = ampbench("report", *arguments)
+    assert (said.code, said.out) == (code, "")
+    assert message in said.err
+    assert said.err.count("\n") == 1
+    assert names(folder) == ["runs"]
+    assert names(folder.parent) == ["results"]
+
+
+@pytest.mark.parametrize("format", ["html", "markdown"])
+@pytest.mark.parametrize("target", ["missing/report", "."])
+def test_a_place_that_cannot_be_written_is_an_error_in_one_line(
+    format: str, target: str, folder: Path, ampbench: Run
+) -> None:
+    said = ampbench("report", "--format", format, "-o", target)
+    assert (said.code, said.out) == (2, "")
+    assert said.err.startswith(f"ampbench: error: cannot write {target}: ")
+    assert said.err.count("\n") == 1
+    assert names(folder.parent) == ["results"]
+
+
+def test_a_folder_that_cannot_be_made_is_an_error_in_one_line(folder: Path, ampbench: Run) -> None:
+    (folder / "reports").write_text("a file")
+    said = ampbench("report")
+    assert (said.code, said.err) == (2, "ampbench: error: cannot make the folder results/reports: File exists\n")
+    said = ampbench("report", "--site", folder / "reports" / "site")
+    assert (said.code, said.err.count("\n")) == (2, 1)
+    assert "Not a directory" in said.err
+
+
+def test_a_damaged_run_is_refused_by_name_and_line(folder: Path, ampbench: Run) -> None:
+    (folder / "runs" / "4-damaged.jsonl").write_text("{}\n{}\n")
+    said = ampbench("report")
+    assert (said.code, said.out) == (2, "")
+    assert "4-damaged.jsonl, line 1: " in said.err
+
+
+def test_a_site_has_an_index_and_a_page_for_each_run(folder: Path, tmp_path: Path, ampbench: Run) -> None:
+    (tmp_path / "site").mkdir()
+    (tmp_path / "site" / "0-earlier.html").write_text("a page of a run that is gone")
+    said = ampbench("report", "--site", "site")
+    assert (said.code, said.out, said.err) == (0, "site/index.html\n", "")
+    assert names(tmp_path / "site") == ["0-earlier.html", "1-before.html", "2-after.html", "3-other.html", "index.html"]
+    index = BeautifulSoup((tmp_path / "site" / "index.html").read_text(encoding="utf-8"), "html5lib")
+    linked = {link["href"] for link in index.find_all("a") if not link["href"].startswith("#")}
+    assert linked >= {"1-before.html", "2-after.html", "3-other.html"}
+
+
+def test_a_site_leaves_out_what_is_damaged_and_says_so(folder: Path, tmp_path: Path, ampbench: Run) -> None:
+    (folder / "runs" / "4-damaged.jsonl").write_text("{}\n{}\n")
+    said = ampbench("report", "--site", "site", "-k", "mlp")
+    assert (said.code, said.out) == (3, "site/index.html\n")
+    (line,) = said.err.splitlines()
+    assert "4-damaged.jsonl, line 1: " in line
+    assert names(tmp_path / "site") == ["3-other.html", "index.html"]
+
+
+def test_a_site_of_chosen_runs_has_those_alone(folder: Path, tmp_path: Path, ampbench: Run) -> None:
+    assert ampbench("report", "2-after", "--baseline", "1-before", "--site", "new/site").code == 0
+    assert names(tmp_path / "new" / "site") == ["2-after.html", "index.html"]
+
+
+@pytest.mark.parametrize("arguments", [["--site", "site", "-k", "mlp"], ["-o", "site/3-other.html"]])
+def test_an_interrupt_leaves_the_old_page_and_nothing_half_written(
+    arguments: list[str], folder: Path, tmp_path: Path, ampbench: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "site").mkdir()
+    (tmp_path / "site" / "3-other.html").write_text("old")
+
+    def interrupt(_: int) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(writing.os, "fsync", interrupt)
+    said = ampbench("report", *arguments)
+    assert (said.code, said.out) == (130, "")
+    assert names(tmp_path / "site") == ["3-other.html"]
+    assert (tmp_path / "site" / "3-other.html").read_text() == "old"
+
+
+def run_python(code: str, folder: Path) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, cwd=folder.parent,
+                          env=os.environ | {"COLUMNS": "100"})  # fmt: skip
+
+
+def test_reporting_does_not_import_torch(folder: Path) -> None:
+    given = (["report", "--site", "site", "-k", "mlp"], ["report", "--format", "markdown"])
+    code = (
+        f"import sys; from ampbench.cli.main import main\ncodes = [main(one) for one in {given!r}]\n"
+        "sys.exit(max(codes) or ' '.join({'torch', 'torchvision'} & sys.modules.keys()) or 0)"
+    )
+    done = run_python(code, folder)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+@pytest.mark.parametrize("module", ["markupsafe", "vl_convert"])
+def test_without_its_extra_it_says_what_to_install(module: str, folder: Path) -> None:
+    code = (
+        f"import sys; sys.modules[{module!r}] = None\nfrom ampbench.cli.main import main\n"
+        "sys.exit(main(['report', '2-after']))"
+    )
+    done = run_python(code, folder)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr == "ampbench: error: a report needs its extra: pip install 'ampbench[report]'\n"
+    assert "reports" not in names(folder)
