@@ -53,9 +53,13 @@ def drawn(chart: Chart, rows: Rows) -> Markup:
     if chart.choose and chart.choices:
         rows = [row for row in rows if row[chart.choose] == chart.choices[0].value]
     spec = {**specification(chart), "width": WIDTH, "data": {"values": fitted(list(rows))}}
+    if chart.lines:
+        spec["height"] *= len({row[chart.lines] for row in rows} - {None})
     svg: str = _vl_convert().vegalite_to_svg(spec)
     label = escape(fitted(f"{chart.title}. {chart.alt}"))
-    return Markup(svg.replace("<svg ", f'<svg role="img" aria-label="{label}" ', 1))
+    opening, _, inside = svg.replace("<svg ", '<svg role="img" ', 1).partition(">")
+    # Vega gives every group of marks a role without a name: hidden, or a screen reader meets nameless images
+    return Markup(f'{opening} aria-label="{label}"><g aria-hidden="true">{inside.removesuffix("</svg>")}</g></svg>')
 
 
 def payload(views: list[View]) -> str:
@@ -78,6 +82,7 @@ def payload(views: list[View]) -> str:
                 "spec": specification(chart),
                 "dataset": chart.dataset,
                 "choose": chart.choose,
+                "lines": chart.lines,
                 "choices": choices,
             }
     return packed(json.dumps(fitted({"charts": charts, "datasets": datasets}), ensure_ascii=False, allow_nan=False))

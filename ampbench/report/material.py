@@ -13,7 +13,8 @@ from ampbench.errors import NothingComparableError, NothingToRunError
 from ampbench.labels import case_labels
 from ampbench.records.cases import Case
 from ampbench.store import LATEST, StoredRun, find_run, read_run, run_files
-from ampbench.trends import Trend, make_trend, place_of, read_runs, tracked
+from ampbench.trends import RunValues, Trend, make_trend, place_of, read_runs, tracked
+from ampbench.trends.metrics import Tracked
 from ampbench.verdicts import Comparison, Finding
 
 AXES = ("torch_version", "commit")
@@ -53,7 +54,7 @@ class ShownCase:
 
 @dataclass(frozen=True, kw_only=True)
 class Material:
-    """All that a page is made of. `shown` are its runs, the oldest first; `trends` are over them and the baseline.
+    """All that a page is made of: the runs `shown`, the oldest first, and `trends` over all runs that were named.
 
     `remarks` say what could not be read, compared or followed.
     """
@@ -122,16 +123,10 @@ def gather(
     """
     budget = budget or Budget()
     against = read_run(find_run(baseline, results)) if baseline else None
-    paths: dict[Path, str] = {}
-    for source in sources or [LATEST]:
-        folder = Path(source).expanduser()
-        found = run_files(folder) if folder.is_dir() else [find_run(source, results)]
-        paths |= {path.resolve(): source for path in found}
-    runs: dict[str, StoredRun] = {}
-    for path in paths:
-        stored = read_run(path)
-        if against is None or stored.header.run != against.header.run or len(paths) == 1:
-            runs[stored.header.run] = stored
+    paths = run_paths(sources or [LATEST], results)
+    runs = {stored.header.run: stored for stored in map(read_run, paths)}
+    if against is not None and len(runs) > 1:
+        runs.pop(against.header.run, None)
     ordered = sorted(runs.values(), key=lambda one: (one.header.started_at, one.header.run))
     remarks = [f"{one.path.name} ends in a cut line, which was left out" for one in ordered if one.cut]
     shown, lonely = _shown(ordered, against, keyword, budget)
@@ -140,8 +135,23 @@ def gather(
     if against is not None and not any(one.comparison for one in shown):
         raise lonely[0]
     remarks += [str(error) for error in lonely]
-    trends, said = _trends([*sources, *([str(against.path)] if against else [])], results, keyword)
+    named = [*sources, *([str(against.path)] if against else [])]
+    # of one run and its baseline the comparison says all, with more right
+    trends, said = find_trends(named, results, keyword) if len(paths) > 1 else ([], [])
     return Material(shown=shown, baseline=against, trends=trends, budget=budget, remarks=[*remarks, *said])
+
+
+def run_paths(sources: Sequence[str], results: Path) -> list[Path]:
+    """Return the run files that `sources` name as `gather` takes them, each once.
+
+    Raises `StoreError` for a folder without any, `UsageError` for what names nothing.
+    """
+    paths: dict[Path, None] = {}
+    for source in sources:
+        folder = Path(source).expanduser()
+        found = run_files(folder) if folder.is_dir() else [find_run(source, results)]
+        paths |= dict.fromkeys(path.resolve() for path in found)
+    return list(paths)
 
 
 def _shown(
@@ -153,9 +163,10 @@ def _shown(
     lonely: list[NothingComparableError] = []
     for stored in reversed(runs):
         whole = frames.plain_rows(frames.run_frame(stored))
+        places = {row["device"]: place_of(stored.header, row["device"], AXES[0]) for row in whole}
         rows = []
         for row in whole:
-            key = row["case_id"], place_of(stored.header, row["device"], AXES[0])
+            key = row["case_id"], places[row["device"]]
             if key not in seen and planning.matches(keyword, row["case_id"]):
                 seen.add(key)
                 rows.append(row)
@@ -179,17 +190,27 @@ def _shown(
     return shown[::-1], lonely
 
 
-def _trends(sources: Sequence[str], results: Path, keyword: str) -> tuple[list[Trend], list[str]]:
+def find_trends(sources: Sequence[str], results: Path, keyword: str) -> tuple[list[Trend], list[str]]:
     """Return the trends over what `sources` name, where that is more than one run, and what is to be said of them."""
-    if not sources:
-        return [], []
     metrics = tracked()
     try:
         found = read_runs(sources, results, metrics, keyword)
-        if len(found.runs) < 2:
-            return [], []
-        trends = [make_trend(found.runs, axis, metrics) for axis in AXES]
     except NothingToRunError:  # nothing was measured, which the page says of each case
         return [], []
-    telling = [trend for trend in trends if any(len(one.points) > 1 for one in trend.series)]
-    return telling or [make_trend(found.runs, "date", metrics)], list(found.notes)
+    if len(found.runs) < 2:
+        return [], []
+    telling = [trend for axis in AXES for trend in _trend(found.runs, axis, metrics) if _moves(trend)]
+    return telling or _trend(found.runs, "date", metrics), list(found.notes)
+
+
+def _trend(runs: Sequence[RunValues], axis: str, metrics: Sequence[Tracked]) -> list[Trend]:
+    """Return the trend over `axis`; none where no run has a place on it, as without commits."""
+    try:
+        return [make_trend(runs, axis, metrics)]
+    except NothingToRunError:
+        return []
+
+
+def _moves(trend: Trend) -> bool:
+    """Return whether a series has more than one point."""
+    return any(len(one.points) > 1 for one in trend.series)

@@ -33,7 +33,7 @@ def encoded(names: Iterable[str]) -> dict[str, Any]:
     domain = [*known, *sorted(present - set(known))]
     colours = [f"var(--{name})" if name in PRECISIONS else "var(--faint)" for name in domain]
     shapes = [SHAPES.get(name, "cross") for name in domain]
-    field = {"field": "precision", "type": "nominal", "title": "precision"}
+    field = {"field": "precision", "type": "nominal", "title": "precision", "legend": {"title": None}}
     return {
         "color": {**field, "scale": {"domain": domain, "range": colours}},
         "shape": {**field, "scale": {"domain": domain, "range": shapes}},

@@ -10,7 +10,7 @@ from typing import Any
 from markupsafe import Markup
 
 LONGEST = 2000
-"""So many characters of a text are shown, and how many there were."""
+"""A text takes so many characters at most, the note of how many there were among them."""
 
 _UNFIT = re.compile(
     "[\x00-\x08\x0b-\x1f\x7f-\x9f"  # control characters but tab and newline
@@ -20,15 +20,17 @@ _UNFIT = re.compile(
 
 
 def fit(text: str) -> str:
-    """Return `text` with unfit characters written out ("\\u202e") and cut at `LONGEST` characters."""
-    if len(text) > LONGEST:
-        text = f"{text[:LONGEST]}… ({len(text):,} characters)"
-    return _UNFIT.sub(lambda found: found[0].encode("unicode_escape").decode(), text)
+    """Return `text` with unfit characters written out ("\\u202e") and cut to `LONGEST`; what is fit stays as it is."""
+    written = _UNFIT.sub(lambda found: found[0].encode("unicode_escape").decode(), text[: LONGEST + 1])
+    if len(written) <= LONGEST:
+        return written
+    note = f"… ({len(text):,} characters)"
+    return written[: LONGEST - len(note)] + note
 
 
 def fitted(value: Any) -> Any:
     """Return plain nested data with every text in it, keys among them, made fit; markup is left as it is."""
-    if isinstance(value, Markup):
+    if value is None or isinstance(value, Markup | int | float):
         return value
     if isinstance(value, str):
         return fit(value)

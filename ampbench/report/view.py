@@ -22,7 +22,8 @@ class Chart:
 
     `id` is unique on the page, `alt` says in words what the chart shows and its main finding, for those who cannot see
     it. `dataset` names rows among `View.datasets`. Where `choose` names a field, only the rows with one value of it are
-    drawn: the first of `choices`, and with JavaScript the one that the reader picks. `height` is in pixels.
+    drawn: the first of `choices`, and with JavaScript the one that the reader picks. `height` is in pixels: of the
+    drawing or, where `lines` names a field, of each of the field's values, one under the other.
     """
 
     id: str
@@ -31,6 +32,7 @@ class Chart:
     spec: Mapping[str, Any]
     dataset: str
     height: int = 320
+    lines: str = ""
     choose: str = ""
     choices: Sequence[Choice] = ()
 

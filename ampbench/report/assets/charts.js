@@ -46,9 +46,14 @@
     return rows;
   }
 
+  // Let the axes that count be zoomed; one of names cannot.
   function zoomable(spec) {
+    const parts = [spec, ...(spec.layer ?? [])];
+    const counts = (axis) => parts.some((part) => ["quantitative", "temporal"].includes(part.encoding?.[axis]?.type));
+    const encodings = ["x", "y"].filter(counts);
+    if (!encodings.length) return spec;
     const layers = spec.layer;
-    const params = [ZOOM];
+    const params = [{ ...ZOOM, select: { ...ZOOM.select, encodings } }];
     if (!layers) return { ...spec, params: [...(spec.params ?? []), ...params] };
     return { ...spec, layer: [{ ...layers[0], params: [...(layers[0].params ?? []), ...params] }, ...layers.slice(1)] };
   }
@@ -59,6 +64,8 @@
     const chart = charts[id];
     const chosen = chart.choose ? chosenOf(id, chart) : "";
     const values = rowsOf(datasets[chart.dataset], chart.choose, chosen);
+    const lines = chart.lines ? new Set(values.map((row) => row[chart.lines]).filter((line) => line !== null)).size : 1;
+    const height = chart.spec.height * lines;
     const drawing = figure.querySelector(".drawing");
     const holder = document.createElement("div");
     holder.setAttribute("role", "img");
@@ -66,7 +73,8 @@
     holder.style.width = "100%";
     drawing.classList.add("live");
     drawing.append(holder);
-    await vegaEmbed(holder, { ...zoomable(chart.spec), width: "container", data: { values } }, OPTIONS);
+    await vegaEmbed(holder, { ...zoomable(chart.spec), width: "container", height, data: { values } }, OPTIONS);
+    holder.querySelector("svg").setAttribute("aria-hidden", "true"); // the holder has the words; its groups have none
     for (const old of [...drawing.children]) if (old !== holder) old.remove();
     figure.dataset.drawn = chosen || "all";
   }

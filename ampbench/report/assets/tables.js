@@ -1,1 +1,223 @@
-// Tables that answer: sorted, filtered, searched.
+// Tables that answer: sorted by a click on a header, searched, filtered. What was chosen is kept in the address.
+// A table of thousands of rows stays quick because few of them are in the document: the others wait in an array.
+
+(() => {
+  const FIRST = 100;
+  const MORE = 500;
+  const TYPING = 300; // milliseconds without a key after which the search goes into the address
+  const UNITS = {
+    ns: 1e-9, us: 1e-6, ms: 1e-3, s: 1, min: 60, h: 3600,
+    KiB: 2 ** 10, MiB: 2 ** 20, GiB: 2 ** 30, TiB: 2 ** 40, PiB: 2 ** 50,
+    k: 1e3, M: 1e6, G: 1e9, T: 1e12,
+  };
+  const QUANTITY = /^([<>]?)\s*([+-]?(?:[\d,]*\.?\d+(?:e[+-]?\d+)?|inf))\s*([a-zA-Z]*)/;
+  const collator = new Intl.Collator("en", { numeric: true });
+
+  // Return the number that a cell begins with, in base units; undefined where there is none.
+  function numberIn(cell) {
+    if (cell.dataset.v !== undefined) return Number(cell.dataset.v.replace("inf", "Infinity"));
+    const found = QUANTITY.exec(cell.textContent.trim());
+    if (!found) return undefined;
+    const value = Number(found[2].replaceAll(",", "").replace("inf", "Infinity")) * (UNITS[found[3]] ?? 1);
+    return found[1] ? value * (found[1] === ">" ? 1 + 1e-9 : 1 - 1e-9) : value;
+  }
+
+  // Return what each row is sorted by in a column: numbers, or places in the column's own order or the alphabet's.
+  function keysOf(rows, head, place) {
+    if (head.dataset.order) {
+      const order = head.dataset.order.split("|");
+      return rows.map((row) => {
+        const found = order.indexOf((row.dataset[head.dataset.key] ?? "").split("|")[0]);
+        return found < 0 ? undefined : found;
+      });
+    }
+    // the reason of a failure takes the place of several cells, and has no place among numbers
+    const cells = rows.map((row) => (row.cells[place]?.colSpan === 1 ? row.cells[place] : undefined));
+    if (!head.classList.contains("text")) return cells.map((cell) => cell && numberIn(cell));
+    const texts = cells.map((cell) => cell?.textContent);
+    const known = [...new Set(texts)].filter((text) => text !== undefined).sort(collator.compare);
+    const places = new Map(known.map((text, rank) => [text, rank]));
+    return texts.map((text) => places.get(text));
+  }
+
+  function written(count) {
+    return count.toLocaleString("en");
+  }
+
+  function element(name, attributes, ...children) {
+    const made = document.createElement(name);
+    Object.assign(made, attributes);
+    made.append(...children);
+    return made;
+  }
+
+  function enhance(table) {
+    const body = table.tBodies[0];
+    const rows = [...body.rows];
+    const heads = [...table.tHead.rows[0].cells];
+    const region = table.closest(".scroll") ?? table;
+    const noun = table.dataset.sortable || "rows";
+    const sortKeys = new Map(); // by column, made when first asked for
+    let texts = null;
+    let chosen = {};
+    let limit = FIRST;
+
+    const filters = (table.dataset.filters ?? "").split(" ").filter(Boolean).map((name) => {
+      const present = new Set(rows.flatMap((row) => row.dataset[name]?.split("|") ?? []));
+      const order = heads.find((head) => head.dataset.key === name)?.dataset.order?.split("|") ?? [...present];
+      return { name, values: order.filter((value) => present.has(value)) };
+    }).filter(({ values }) => values.length > 1);
+    const names = ["q", ...filters.map(({ name }) => name), "sort"];
+
+    // Return the numbers of the rows that all filters and every word of the search let through.
+    function matching() {
+      const words = chosen.q.toLowerCase().split(/\s+/).filter(Boolean);
+      if (words.length) texts ??= rows.map((row) => `${row.textContent} ${row.cells[0].title}`.toLowerCase());
+      const active = filters.filter(({ name }) => chosen[name]);
+      const found = [];
+      for (let number = 0; number < rows.length; number += 1) {
+        const data = rows[number].dataset;
+        if (!active.every(({ name }) => data[name]?.split("|").includes(chosen[name]))) continue;
+        if (words.every((word) => texts[number].includes(word))) found.push(number);
+      }
+      return found;
+    }
+
+    // Sort row numbers as chosen: stable, what is undefined last in either direction.
+    function sorted(numbers) {
+      const falling = chosen.sort.startsWith("-");
+      const key = chosen.sort.slice(falling ? 1 : 0);
+      const place = heads.findIndex((head) => head.dataset.key === key);
+      for (const head of heads) head.removeAttribute("aria-sort");
+      table.toggleAttribute("data-sorted", place >= 0);
+      if (place < 0) return numbers;
+      heads[place].setAttribute("aria-sort", falling ? "descending" : "ascending");
+      if (!sortKeys.has(key)) sortKeys.set(key, keysOf(rows, heads[place], place));
+      const keys = sortKeys.get(key);
+      const defined = numbers.filter((number) => keys[number] !== undefined);
+      const rest = numbers.filter((number) => keys[number] === undefined);
+      const sign = falling ? -1 : 1;
+      return [...defined.sort((one, other) => sign * (keys[one] - keys[other] || 0)), ...rest];
+    }
+
+    function show() {
+      const numbers = sorted(matching());
+      const visible = numbers.slice(0, limit);
+      body.replaceChildren(...visible.map((number) => rows[number]));
+      const counted = numbers.length < rows.length
+        ? `${written(numbers.length)} of ${written(rows.length)} ${noun} match`
+        : `${written(rows.length)} ${noun}`;
+      const cut = visible.length < numbers.length ? `, the first ${written(visible.length)} are shown` : "";
+      status.textContent = counted + cut;
+      const left = numbers.length - visible.length;
+      more.hidden = left <= MORE;
+      all.hidden = left === 0;
+      all.textContent = `Show all ${written(numbers.length)}`;
+      clear.hidden = !names.some((name) => name !== "sort" && chosen[name]);
+    }
+
+    // Take over what the address says; what it does not know counts as not chosen.
+    function read() {
+      chosen = Object.fromEntries(names.map((name) => [name, state.get(name)]));
+      for (const [name, control] of controls) {
+        control.value = chosen[name];
+        if (control.value !== chosen[name]) chosen[name] = control.value = "";
+      }
+      limit = FIRST;
+      show();
+    }
+
+    // Bring a row that something links to into the document: alone, for it may be the thousandth.
+    function reveal(hash) {
+      const row = rows.find(({ id }) => id && `#${id}` === hash);
+      if (!row || row.isConnected) return;
+      for (const [name, control] of controls) chosen[name] = control.value = "";
+      chosen.q = search.value = row.cells[0].title || row.cells[0].textContent;
+      show();
+      row.scrollIntoView();
+    }
+
+    function choose(name, value) {
+      chosen[name] = value;
+      limit = FIRST;
+      show();
+      state.set(name, value);
+    }
+
+    const controls = new Map();
+    const search = element("input", { type: "search", spellcheck: false });
+    let typing = 0;
+    search.addEventListener("input", () => {
+      chosen.q = search.value;
+      limit = FIRST;
+      show();
+      clearTimeout(typing);
+      typing = setTimeout(() => state.set("q", search.value), TYPING);
+    });
+    controls.set("q", search);
+    for (const { name, values } of filters) {
+      const select = element("select", {}, new Option("all", ""), ...values.map((value) => new Option(value, value)));
+      select.addEventListener("change", () => choose(name, select.value));
+      controls.set(name, select);
+    }
+    const clear = element("button", { type: "button" }, "Show everything");
+    clear.addEventListener("click", () => {
+      clearTimeout(typing);
+      for (const [name, control] of controls) {
+        control.value = chosen[name] = "";
+        state.set(name, "");
+      }
+      choose("sort", chosen.sort);
+      search.focus();
+    });
+    const bar = element("div", { className: "controls" });
+    for (const [name, control] of controls) bar.append(element("label", {}, name === "q" ? "search" : name, control));
+    bar.append(clear);
+
+    const status = element("p", { className: "quiet" });
+    status.setAttribute("role", "status");
+    const more = element("button", { type: "button" }, `Show ${MORE} more`);
+    const all = element("button", { type: "button" });
+    for (const [button, rowsMore] of [[more, MORE], [all, Infinity]]) {
+      button.addEventListener("click", () => {
+        limit += rowsMore;
+        show();
+        if (button.hidden) region.focus({ preventScroll: true });
+      });
+    }
+    region.before(bar, status);
+    region.after(element("div", { className: "more" }, more, all));
+
+    for (const head of heads) {
+      if (!head.dataset.key) continue;
+      const button = element("button", { type: "button" }, ...head.childNodes);
+      // up, down, and back to the order in which the table came
+      button.addEventListener("click", () => {
+        const key = head.dataset.key;
+        choose("sort", chosen.sort === key ? `-${key}` : chosen.sort === `-${key}` ? "" : key);
+      });
+      head.append(button);
+    }
+
+    table.addEventListener("click", (event) => {
+      const link = event.target.closest("a[data-case]");
+      const figure = document.getElementById("chart-distributions-rounds");
+      if (!link || !figure) return;
+      event.preventDefault();
+      state.set("distributions-rounds", link.dataset.case);
+      figure.scrollIntoView();
+      figure.querySelector("[tabindex]")?.focus({ preventScroll: true });
+    });
+    state.watch((name) => {
+      if (!name || (names.includes(name) && state.get(name) !== chosen[name])) read();
+    });
+    read();
+    table.dataset.ready = "";
+    reveal(location.hash);
+    addEventListener("hashchange", () => reveal(location.hash));
+    // before the browser follows the link, so that it finds the row
+    document.addEventListener("click", (event) => reveal(event.target.closest("a[href^='#']")?.hash));
+  }
+
+  for (const table of document.querySelectorAll("table[data-sortable]")) enhance(table);
+})();

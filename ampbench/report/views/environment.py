@@ -1,9 +1,161 @@
-"""The machines and installations, and in what they differ."""
+"""On what the runs were measured, in what they differ, and how quiet their machines were."""
 
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from ampbench import frames, stats
+from ampbench.comparing import fitness, sentences
+from ampbench.comparing.runs import MeasuredRun
+from ampbench.records.runs import Header
+from ampbench.report.facts import Facts, facts_of
 from ampbench.report.material import Material
 from ampbench.report.view import View
+from ampbench.store import StoredRun
+from ampbench.units import UNDEFINED, format_share
+
+_NAMED = 3
+"""So many cases are named."""
+_NOT_COMPARABLE = "times are not comparable"
+
+
+@dataclass(frozen=True, slots=True)
+class _Row:
+    """A fact of every side: its name, the sides' texts, what a difference in it means."""
+
+    name: str
+    texts: Sequence[str]
+    meaning: str = ""
+
+    @property
+    def differs(self) -> bool:
+        """Whether the sides do not all have the same."""
+        return len(set(self.texts)) > 1
+
+
+@dataclass(frozen=True, slots=True)
+class _Group:
+    """Facts that belong together, side by side."""
+
+    title: str
+    rows: Sequence[_Row]
 
 
 def environment(material: Material) -> View | None:
-    """Return the view; None where there is no data for it."""
-    return View(id="environment", title="Environment", template="environment.html") if material else None
+    """Return the view; None where there is no run."""
+    sides = [*([material.baseline] if material.baseline else []), *(one.stored for one in material.shown)]
+    if not sides:
+        return None
+    headers = [one.header for one in sides]
+    groups = _side_by_side([facts_of(header) for header in headers])
+    meanings = _meanings(material)
+    differing = [
+        _Row(row.name, row.texts, meanings.get(row.name, "")) for group in groups for row in group.rows if row.differs
+    ]
+    differing.sort(key=lambda row: not row.meaning)
+    same = [_Group(group.title, [row for row in group.rows if not row.differs]) for group in groups]
+    content = {
+        "sides": [_column(header, header is headers[0] and material.baseline is not None) for header in headers],
+        "differing": differing,
+        "telling": any(row.meaning for row in differing),
+        "same": [group for group in same if group.rows],
+        "quietness": _side_by_side([{"How it went": _quietness(one)} for one in sides])[0],
+        "said": [said for one in material.comparisons for said in sentences.statements(one)],
+    }
+    return View(id="environment", title="Environment", template="environment.html", content=content)
+
+
+def _column(header: Header, is_baseline: bool) -> Mapping[str, str]:
+    """Return what heads the column of a run."""
+    return {"role": "baseline" if is_baseline else "", "run": header.run, "label": header.label}
+
+
+def _side_by_side(sides: Sequence[Mapping[str, Facts]]) -> list[_Group]:
+    """Return the facts of all sides by group, those that no side knows left out."""
+    groups = []
+    for title in sides[0]:
+        names = dict.fromkeys(name for side in sides for name, text in side[title].items() if text)
+        rows = [_Row(name, [side[title].get(name) or UNDEFINED for side in sides]) for name in names]
+        groups.append(_Group(title, rows))
+    return groups
+
+
+def _meanings(material: Material) -> dict[str, str]:
+    """Return what the differences from the baseline mean, by name, where they mean anything."""
+    runs: dict[str, list[str]] = {}
+    for one in material.comparisons:
+        for difference in one.differences:
+            if difference.matters:
+                runs.setdefault(difference.name, []).append(one.candidate.run)
+    every = len(material.comparisons)
+    return {
+        name: _NOT_COMPARABLE if len(found) == every else f"{_NOT_COMPARABLE}: {', '.join(found)}"
+        for name, found in runs.items()
+    }
+
+
+def _quietness(stored: StoredRun) -> Facts:
+    """Return how a run went: whether it is whole, what its control says, how much else the machine was doing."""
+    header = stored.header
+    ended = stored.ended or ("" if header.imported else "killed, or still running")
+    control = frames.control_ratio(stored)
+    disturbed = frames.disturbed_share(stored)
+    return {
+        "started": header.started_at,
+        "ended": f"{ended}; its file ends in a cut line, which was left out" if stored.cut else ended,
+        "rounds": _rounds(stored),
+        "control": "" if control is None else control.sentence.removeprefix("control: "),
+        "disturbed samples": ""
+        if disturbed is None
+        else f"{format_share(disturbed)} took over {frames.DISTURBED} times the fastest of their build",
+        "CPU time given to other machines": _shares(one.fitness.steal_share for one in stored.rounds),
+        "CPU time of other processes": _shares(one.fitness.other_share for one in stored.rounds),
+        "unfit rounds": _unfit(stored),
+        "the same step, run twice": _repeatable(stored),
+    }
+
+
+def _rounds(stored: StoredRun) -> str:
+    kinds = Counter("control" if one.control else "fresh" if one.confirmation else "own" for one in stored.rounds)
+    if not kinds:
+        return "none"
+    blocks = len({one.round for one in stored.rounds if not (one.control or one.confirmation)})
+    said = [f"{kinds['own']:,}" + (f" in {blocks} blocks" if stored.header.arm else "")]
+    said += [f"{kinds['fresh']:,} fresh ones"] if kinds["fresh"] else []
+    return ", ".join([*said, *([f"{kinds['control']:,} of the control"] if kinds["control"] else [])])
+
+
+def _shares(values: Iterable[float | None]) -> str:
+    """Return the median and the largest of the rounds' shares, "" where the machine does not tell."""
+    known = [value for value in values if value is not None]
+    return (
+        f"{format_share(stats.median(known))} in the median round, at most {format_share(max(known))}" if known else ""
+    )
+
+
+def _unfit(stored: StoredRun) -> str:
+    """Return how many rounds a comparison would leave out, and the commonest cause."""
+    run = MeasuredRun.of(stored)
+    devices = [case.device for case in stored.cases.values()]
+    if not stored.rounds:
+        return ""
+    found = fitness.unfit_rounds(run.rounds, devices, stored.header.environment.cpu_count)
+    unfit, count = found.cause >= 0, len(stored.rounds)
+    if not np.any(unfit):
+        return f"none of {count:,}"
+    cause = fitness.said_of(found.cause[unfit], found.value[unfit], count, "rounds")
+    return f"{format_share(float(np.mean(unfit)))}; {cause}"
+
+
+def _repeatable(stored: StoredRun) -> str:
+    """Return whether the divergence pass, where it was run twice, gave the same bits."""
+    tested = [one for one in stored.divergence.values() if one.repeatable is not None]
+    moving = [one.case_id for one in tested if not one.repeatable]
+    if not tested:
+        return ""
+    if not moving:
+        return f"the same bits in all {len(tested):,} cases"
+    more = f" and {len(moving) - _NAMED:,} more" if len(moving) > _NAMED else ""
+    return f"other bits in {len(moving):,} of {len(tested):,} cases: {', '.join(moving[:_NAMED])}{more}"

@@ -1,9 +1,122 @@
-"""What each number means and how verdicts are reached."""
+"""What each number on the page means, and how advice and verdicts are reached.
 
+The prose is in the template; its numbers come from the code that decides.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+from ampbench import deciding, frames, notes, stats
+from ampbench.advice import DISAGREEMENT_ALPHA, FASTER_WITHOUT_INTERVALS, number
+from ampbench.comparing import fitness
+from ampbench.comparing.times import TIME
+from ampbench.comparing.wording import limit
+from ampbench.metrics import GATED, METRICS, Column, Gate
 from ampbench.report.material import Material
 from ampbench.report.view import View
+from ampbench.trends import neighbours, steps
+from ampbench.trends.series import Rule
+from ampbench.units import format_quantity
+
+HEADERS: Mapping[str, str] = {
+    "seconds_median": "time/step",
+    "items_per_second": "items/s",
+    "speedup_vs_fp32": "speed",
+    "speedup_vs_tf32": "vs tf32",
+    "peak_memory_bytes": "memory",
+    "memory_ratio_vs_fp32": "memory",
+    "output_rel_l2": "error",
+    "output_floor_ratio": "×floor",
+    "argmax_agreement": "argmax",
+    "grad_rel_l2": "grad",
+    "grad_flushed_share": "flushed",
+}
+"""What heads the metrics in the table of cases (`columns.COLUMNS`); what comparisons judge has the metric's label."""
 
 
 def method(material: Material) -> View | None:
-    """Return the view; None where there is no data for it."""
-    return View(id="method", title="Method", template="method.html") if material else None
+    """Return the view; None where there is no run."""
+    if not material.shown:
+        return None
+    rows = [case.row for case in material.cases]
+    comparisons = material.comparisons
+    judged = bool(comparisons or material.trends)
+    used = [
+        column
+        for column in METRICS.values()
+        if (column.name in HEADERS or (judged and column.gate))
+        and any(number(row[column.name]) is not None for row in rows)
+    ]
+    devices = {row["device"] for row in rows}
+    content = {
+        "columns": [_explained(column) for column in used],
+        "judged": judged,
+        "names": {column.name for column in used},
+        "phases": {row["phase"] for row in rows},
+        "accelerated": bool(devices - {"cpu"}),
+        "budget": material.budget,
+        "advised": any(one.advice for one in material.shown),
+        "interleaved": any(one.interleaved for one in comparisons),
+        "stored": any(not one.interleaved for one in comparisons),
+        "imported": any(one.stored.header.imported for one in material.shown),
+        "rules": {one.rule for trend in material.trends for one in trend.series},
+        "constants": _CONSTANTS,
+    }
+    return View(id="method", title="Method", template="method.html", content=content)
+
+
+def _explained(column: Column) -> Mapping[str, str]:
+    """Return a column as a row of the table."""
+    return {
+        "label": ", ".join(dict.fromkeys([HEADERS.get(column.name, column.label), column.label])),
+        "name": column.name,
+        "unit": column.unit,
+        "better": column.better or "",
+        "summary": column.summary,
+        "gate": "" if column.gate is None else gate_in_words(column.gate, column.unit),
+    }
+
+
+def gate_in_words(gate: Gate, unit: str) -> str:
+    """Return which changes of a metric count."""
+    floor = [format_quantity(gate.floor, unit)] if gate.floor else []
+
+    def over(threshold: float) -> str:
+        parts = [*([limit(threshold)] if threshold else []), *floor]
+        return f"over {' and '.join(parts)}" if parts else "any"
+
+    said = over(gate.threshold) + (", where certain" if gate.kind == "time" else "")
+    return said if gate.threshold == gate.elsewhere else f"{said}; between two environments {over(gate.elsewhere)}"
+
+
+_CONSTANTS: Mapping[str, Any] = {
+    "rounds_for_interval": stats.ROUNDS_FOR_INTERVAL,
+    "disturbed": frames.DISTURBED,
+    "unquiet": limit(notes.UNQUIET_SHARE),
+    "faster": FASTER_WITHOUT_INTERVALS,
+    "disagreement_alpha": limit(DISAGREEMENT_ALPHA),
+    "looks": deciding.LOOKS,
+    "fresh": deciding.CONFIRMATION_BLOCKS,
+    "alpha": deciding.ALPHA,
+    "family_alpha": limit(deciding.FAMILY_ALPHA),
+    "confirmation_alpha": limit(deciding.CONFIRMATION_ALPHA),
+    "equivalence_alpha": limit(deciding.EQUIVALENCE_ALPHA),
+    "control_alpha": limit(deciding.CONTROL_ALPHA),
+    "slow": deciding.SLOW,
+    "apart": limit(deciding.LARGEST_SHARE_OF_ROUNDS_APART),
+    "minimum_rounds": deciding.MINIMUM_ROUNDS,
+    "steal": limit(fitness.STEAL_SHARE),
+    "other": limit(fitness.OTHER_SHARE),
+    "load": fitness.LOAD_PER_CPU,
+    "clock": limit(fitness.SLOW_CLOCK),
+    "unfit": limit(fitness.UNFIT_SHARE),
+    "points": steps.POINTS,
+    "certainty": steps.CERTAINTY,
+    "ordered": limit((1 + steps.SEPARATION) / 2),
+    "series_alpha": neighbours.ALPHA,
+    "time_threshold": limit(GATED[TIME].threshold),
+    "steps": Rule.STEPS,
+    "neighbours": Rule.NEIGHBOURS,
+    "exact": Rule.EXACT,
+}
+"""What the template says in numbers, each where the rule that uses it is."""

@@ -1,0 +1,41 @@
+"""One part of the section, as data, and what the parts share."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from ampbench.report.material import Material
+from ampbench.report.view import Chart, Rows
+
+LISTED = 200
+"""So many rows a part has at most, the worst or the first; a page of 10,000 cases need not repeat them all."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Part:
+    """One part of the section: `id` is unique and names its block of the template, `content` is what that reads.
+
+    `said` are its findings in sentences. `left_out` counts the rows that are not listed.
+    """
+
+    id: str
+    title: str
+    said: Sequence[str] = ()
+    content: Mapping[str, Any] = field(default_factory=dict)
+    left_out: int = 0
+    charts: Sequence[Chart] = ()
+    datasets: Mapping[str, Rows] = field(default_factory=dict)
+
+
+def case_names(material: Material) -> list[str]:
+    """Return the cases' labels by their numbers, with their runs where the page shows several."""
+    several = len(material.shown) > 1
+    return [
+        f"{case.label} · {case.shown.stored.header.label or case.shown.stored.header.run}" if several else case.label
+        for case in material.cases
+    ]
+
+
+def counted(count: int) -> str:
+    """Return a number of cases with its noun."""
+    return f"{count:,} {'case' if count == 1 else 'cases'}"

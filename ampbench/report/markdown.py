@@ -1,0 +1,192 @@
+"""The report in short, as Markdown for a comment on a pull request or a job's summary."""
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from ampbench import __version__
+from ampbench.comparing.markdown import by_weight, conditions, findings_table, means_table
+from ampbench.labels import case_labels
+from ampbench.markdown import escaped, folded, markdown_table
+from ampbench.report.machines import machines
+from ampbench.report.material import Material
+from ampbench.report.views.banner import banner
+from ampbench.report.views.precisions import precisions
+from ampbench.trends import Trend
+from ampbench.trends.markdown import changes_table
+from ampbench.trends.sentences import NOT_INTERLEAVED, failures, has_changed_times, series_names, summary
+from ampbench.verdicts import Comparison
+
+LONGEST = 65_536
+"""So many characters does a comment on GitHub hold."""
+ROWS = 100
+"""A part has at most so many rows: who wants more reads the page."""
+FACTS = ("Measured", "Where", "When", "With", "Commit", "Label")
+
+_FOOT = 400
+"""Characters kept free for what is said below the parts."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Part:
+    """Lines under a `title` ("": none), of which `rows` may be cut from the end and are called `what`.
+
+    `head` lines stand above the rows without a blank line, as a table's head does. A `quiet` part is folded away.
+    """
+
+    rows: Sequence[str]
+    what: str
+    title: str = ""
+    head: Sequence[str] = ()
+    quiet: bool = False
+
+
+def make_markdown(material: Material) -> str:
+    """Return the report as Markdown of at most `LONGEST` characters, which says what was cut.
+
+    Its numbers and sentences are those of the page.
+    """
+    view = banner(material)
+    assert view is not None
+    return _assembled([f"## {escaped(view.content['heading'])}"], _parts(material, view.content))
+
+
+def _parts(material: Material, said: Mapping[str, Any]) -> Iterator[Part]:
+    """Yield the parts, what matters most first."""
+    answers: list[str] = []
+    for where, answer, gains in said["answers"]:
+        answers += [f"**{escaped(where)}**: {escaped(answer)}\n"] if where else []
+        answers += _paragraphs(f"{gain}." for gain in gains)
+    yield Part(rows=answers, what="answers")
+    yield Part(rows=_paragraphs(said["warnings"], "> "), what="warnings")
+    told = dict(said["facts"])
+    yield Part(rows=[f"* {name}: {escaped(' / '.join(told[name]))}" for name in FACTS if name in told], what="facts")
+    sides = [f"{escaped(one['baseline'])} → {escaped(one['candidate'])}\n" for one in said["sides"]]
+    yield Part(rows=sides, what="comparisons")
+    comparisons = material.comparisons
+    for comparison in comparisons:
+        yield from _changes(comparison, several=len(comparisons) > 1)
+    failed = [one for one in material.cases if one.row["outcome"] == "failed"]
+    yield Part(
+        title=f"Failed ({len(failed)})",
+        rows=[f"* {escaped(one.label)}: {escaped(one.row['reason'])}" for one in failed],
+        what="failures",
+    )
+    quiet = bool(comparisons)
+    yield _precisions(material, quiet)
+    yield _advice(material, quiet)
+    # of the two runs compared alone, a trend knows less than the comparison
+    for trend in material.trends if len(material.shown) > 1 or not comparisons else ():
+        yield from _trend(trend)
+    for comparison in comparisons:
+        yield from _details(comparison, several=len(comparisons) > 1)
+    yield Part(rows=_paragraphs([*([said["skips"]] if said["skips"] else []), *said["said"]]), what="notes")
+
+
+def _changes(comparison: Comparison, several: bool) -> Iterator[Part]:
+    """Yield what changed, or would have, were the control or the machine sound."""
+    sides = f"{comparison.baseline.run} → {comparison.candidate.run}"
+    changed = by_weight(comparison.findings)["changed"]
+    names = case_labels(one.case for one in comparison.findings)
+    title = f"Changed{f', {sides}' if several else ''} ({len(changed)})"
+    yield _table(findings_table(changed, names) if changed else "", title=title, what="changes")
+
+
+def _details(comparison: Comparison, several: bool) -> Iterator[Part]:
+    """Yield what else a comparison says, folded away."""
+    which = f", {comparison.candidate.run}" if several else ""
+    undecided = by_weight(comparison.findings)["undecided"]
+    names = case_labels(one.case for one in comparison.findings)
+    means = means_table(comparison.means) if comparison.means else ""
+    yield _table(means, title=f"Geometric means of the changes{which}", what="means", quiet=True)
+    table = findings_table(undecided, names) if undecided else ""
+    title = f"Inconclusive or incomparable{which} ({len(undecided)})"
+    yield _table(table, title=title, what="findings", quiet=True)
+    yield Part(rows=conditions(comparison), title=f"How it was measured{which}", what="facts", quiet=True)
+
+
+def _precisions(material: Material, quiet: bool) -> Part:
+    """Return what each precision brings and costs per device and phase, as the page has it."""
+    view = precisions(material)
+    found = view.content["machines"] if view else []
+    several = len(found) > 1
+    headers = [*(["device"] if several else []), "phase", "precision", "speed", "95 % interval", "memory"]
+    headers += ["error", "largest error", "advised"]
+    rows = [
+        (*([machine["title"]] if several else []), part["name"], row["label"], row["speed"], row["interval"],
+         row["cells"][1][0], row["error"][0], row["largest"][0], row["advised"])
+        for machine in found
+        for part in machine["parts"]
+        for row in part["rows"]
+    ]  # fmt: skip
+    table = markdown_table(headers, rows, left=("device", "phase", "precision")) if rows else ""
+    title = "Precisions: geometric means, times those of fp32; error against fp64"
+    return _table(table, title=title, what="precisions", quiet=quiet)
+
+
+def _advice(material: Material, quiet: bool) -> Part:
+    found = machines(material)
+    rows = []
+    for machine in found:
+        where = f"{machine.title}, " if len(found) > 1 else ""
+        rows += [
+            f"* {escaped(where + table.label)}: {escaped(table.advice.sentence)}"
+            for table in machine.tables
+            if table.advice is not None
+        ]
+    return Part(rows=rows, title="Advice", what="sentences of advice", quiet=quiet)
+
+
+def _trend(trend: Trend) -> Iterator[Part]:
+    """Yield the changes of a trend; where there is none, that."""
+    title = f"Over {trend.axis.replace('_', ' ')}s"
+    said = [summary(trend), *([NOT_INTERLEAVED] if has_changed_times(trend) else []), *failures(trend)]
+    yield Part(rows=_paragraphs(said), title=title, what="notes")
+    yield _table(changes_table(trend, series_names(trend)), what="changes")
+
+
+def _table(table: str, what: str, title: str = "", quiet: bool = False) -> Part:
+    lines = table.splitlines()
+    return Part(rows=lines[2:], head=lines[:2], what=what, title=title, quiet=quiet)
+
+
+def _paragraphs(texts: Iterable[str], mark: str = "") -> list[str]:
+    """Return texts as lines with an empty one between them."""
+    return [f"{mark}{escaped(text)}\n" for text in texts]
+
+
+def _assembled(blocks: list[str], parts: Iterable[Part]) -> str:
+    """Return all in one text; of what finds no room as much as does, and how much does not."""
+    room = LONGEST - _FOOT - sum(len(block) + 2 for block in blocks)
+    lost: Counter[str] = Counter()
+    for part in parts:
+        if not part.rows:
+            continue
+        shown, block = _fitted(part, room)
+        if block:
+            blocks.append(block)
+            room -= len(block) + 2
+        if shown < len(part.rows):
+            lost[part.what] += len(part.rows) - shown
+    if lost:
+        counts = ", ".join(f"{count:,} {what}" for what, count in lost.items())
+        blocks.append(f"Left out to keep this short: {counts}. The page that `ampbench report` writes has all.")
+    return "\n\n".join([*blocks, f"ampbench {__version__}"]) + "\n"
+
+
+def _fitted(part: Part, room: int) -> tuple[int, str]:
+    """Return how many rows of a part fit `room` characters, and its text; 0 and "" where none does."""
+    rows = part.rows[:ROWS]
+    while rows:
+        more = len(part.rows) - len(rows)
+        text = "\n".join([*part.head, *rows]).rstrip("\n")
+        text += f"\n\nand {more} more {part.what}" if more else ""
+        if part.quiet:
+            text = folded(part.title, text)
+        elif part.title:
+            text = f"### {escaped(part.title)}\n\n{text}"
+        if len(text) + 2 <= room:
+            return len(rows), text
+        rows = rows[: len(rows) * 3 // 4] if len(rows) > 4 else rows[:-1]
+    return 0, ""

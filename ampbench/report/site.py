@@ -1,0 +1,222 @@
+"""Many runs as a folder of pages for a static host: an index of them, and the report of each."""
+
+import hashlib
+import re
+from collections import Counter
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from ampbench.advice import Budget
+from ampbench.comparing.sentences import summary
+from ampbench.errors import NothingComparableError, NothingToRunError, StoreError
+from ampbench.notes import measured_devices
+from ampbench.report.material import Material, Shown, find_trends, gather, run_paths
+from ampbench.report.page import make_page, render
+from ampbench.report.view import View
+from ampbench.report.views.trends import trends
+from ampbench.store import StoredRun, find_run, read_run
+from ampbench.trends.axes import short_commit
+from ampbench.units import UNDEFINED
+
+INDEX = "index.html"
+_PAGE = ".html"
+_LONGEST_NAME = 100
+_DIGITS = 8
+_UNSAFE = re.compile(r"[^A-Za-z0-9_.-]+")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Site:
+    """A folder of pages in the making.
+
+    `files` yields the name and the HTML of each, the index last; a run is read when its page is made. `problems` say
+    which files could not be read and have no page; they are all there when the last file has been yielded.
+    """
+
+    files: Iterator[tuple[str, str]]
+    problems: Sequence[str]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Entry:
+    """A run in the index: what its line says, and the name of the `page` that it links to.
+
+    `cautions` are to be said of its comparison with the baseline.
+    """
+
+    run: str
+    page: str
+    started_at: str
+    label: str
+    host: str
+    devices: str
+    torch_version: str
+    commit: str
+    cases: str
+    ended: str
+    advice: str
+    verdict: str
+    cautions: Sequence[str]
+    imported: str
+
+
+def make_site(
+    sources: Sequence[str],
+    results: Path,
+    baseline: str = "",
+    keyword: str = "",
+    budget: Budget | None = None,
+) -> Site:
+    """Return a page for each run that `sources` name (`results` where there are none), and an index of them.
+
+    What they are, `gather` says. Each run is compared with the one called `baseline` where they have cases in common.
+    A damaged file has no page and stands among the problems. Only cases that match `keyword` are taken, runs without
+    any are left out.
+
+    Raises `UsageError` for what names nothing, `StoreError` for a folder without runs or a damaged baseline; while
+    files are yielded `StoreError` where every run is damaged, `NothingToRunError` where no case matches.
+    """
+    against = read_run(find_run(baseline, results)) if baseline else None
+    paths = run_paths(sources or [str(results)], results)
+    problems: list[str] = []
+    return Site(files=_files(paths, results, against, keyword, budget or Budget(), problems), problems=problems)
+
+
+def page_name(run: str, taken: Collection[str] = ()) -> str:
+    """Return the name of a run's page: its id, made safe for any file system and address, and not among `taken`.
+
+    Ids that ampbench gives are safe; where one is changed, a digest of it tells it from others.
+    """
+    name = _UNSAFE.sub("-", run)[:_LONGEST_NAME].strip(".-") or "run"
+    known = {INDEX, *(one.lower() for one in taken)}
+    if name != run or f"{name}{_PAGE}".lower() in known:
+        digest = hashlib.sha256(run.encode("utf-8", "surrogatepass")).hexdigest()
+        name = f"{name}-{digest[:_DIGITS]}"
+    return f"{name}{_PAGE}"
+
+
+def _files(
+    paths: Sequence[Path],
+    results: Path,
+    baseline: StoredRun | None,
+    keyword: str,
+    budget: Budget,
+    problems: list[str],
+) -> Iterator[tuple[str, str]]:
+    entries: dict[str, Entry] = {}
+    sound: list[str] = []
+    damaged: list[str] = []
+    remarks: list[str] = []
+    unmatched: Exception | None = None
+    for path in paths:
+        try:
+            material = _material(path, results, baseline, keyword, budget)
+        except StoreError as error:
+            problems.append(str(error))
+            damaged.append(str(error).replace(str(path), path.name))  # where it lies is nobody's business on the web
+            continue
+        except NothingToRunError as error:
+            unmatched = error
+            remarks.append(str(error))
+            continue
+        shown = material.shown[0]
+        run = shown.stored.header.run
+        if run in entries:
+            remarks.append(f"{path.name} is run {run} once more, and was left out")
+            continue
+        entries[run] = _entry(shown, page_name(run, [one.page for one in entries.values()]), baseline)
+        sound.append(str(path))
+        yield entries[run].page, make_page(material, home=INDEX)
+    if not entries:
+        raise unmatched or StoreError(problems[0])
+    yield INDEX, _index(list(entries.values()), sound, damaged, remarks, results, baseline, keyword)
+
+
+def _material(path: Path, results: Path, baseline: StoredRun | None, keyword: str, budget: Budget) -> Material:
+    """Return the material of one run's page; a run that cannot be compared says so, the baseline is not."""
+    if baseline is None or path == baseline.path.resolve():
+        return gather([str(path)], results, keyword=keyword, budget=budget)
+    try:
+        return gather([str(path)], results, str(baseline.path), keyword, budget)
+    except NothingComparableError as error:
+        alone = gather([str(path)], results, keyword=keyword, budget=budget)
+        return replace(alone, remarks=[*alone.remarks, str(error)])
+
+
+def _entry(shown: Shown, page: str, baseline: StoredRun | None) -> Entry:
+    """Return a run's line in the index."""
+    stored = shown.stored
+    header, environment = stored.header, stored.header.environment
+    devices = []
+    for name in measured_devices(shown.rows):
+        described = environment.device(name)
+        model = environment.cpu if name == "cpu" or described is None else described.name
+        devices.append(f"{name} ({model})" if model else name)
+    advised = Counter(one.precision or "no advice" for one in shown.advice.values())
+    comparison = shown.comparison
+    if comparison is not None:
+        fired = f"; {comparison.control.sentence}" if comparison.control.fired else ""
+        verdict = f"{summary(comparison.findings)}{fired}"
+    elif baseline is not None:
+        verdict = "the baseline" if header.run == baseline.header.run else "not comparable"
+    else:
+        verdict = ""
+    return Entry(
+        run=header.run,
+        page=page,
+        started_at=header.started_at,
+        label=header.label,
+        host=environment.host,
+        devices=", ".join(devices) or UNDEFINED,
+        torch_version=environment.torch_version or UNDEFINED,
+        commit=short_commit(header.commit) if header.commit else UNDEFINED,
+        cases=_counted(Counter(row["outcome"] for row in shown.rows), after=True) or "none",
+        ended=stored.ended or "not finished",
+        advice=_counted(advised) or UNDEFINED,
+        verdict=verdict,
+        cautions=comparison.notes if comparison else (),
+        imported=f"imported from {header.imported.program}" if header.imported else "",
+    )
+
+
+def _counted(counts: Counter[str], after: bool = False) -> str:
+    """Return counts as "bf16_pure 6, fp32 5", the largest first; with the names `after` them as "65 ok, 1 failed"."""
+    return ", ".join(f"{count} {name}" if after else f"{name} {count}" for name, count in counts.most_common())
+
+
+def _index(
+    entries: list[Entry],
+    sound: Sequence[str],
+    damaged: Sequence[str],
+    remarks: list[str],
+    results: Path,
+    baseline: StoredRun | None,
+    keyword: str,
+) -> str:
+    """Return the index: the newest run first, what could not be read, the trends over all of them."""
+    entries.sort(key=lambda one: (one.started_at, one.run), reverse=True)
+    try:
+        found, said = find_trends(sound, results, keyword)
+    except StoreError as error:  # a time out of range, or a file changed while the pages were made
+        found, said = [], [f"no trends: {error}"]
+    against = baseline.header.run if baseline else ""
+    pages = {one.run: one.page for one in entries}
+    runs = View(
+        id="runs",
+        title="Runs",
+        template="index.html",
+        content={
+            "entries": entries,
+            "cautions": list(dict.fromkeys(caution for one in entries for caution in one.cautions)),
+            "damaged": damaged,
+            "remarks": [*remarks, *said],
+            "against": against,
+            "against_page": pages.get(against, ""),
+        },
+    )
+    material = Material(shown=(), baseline=baseline, trends=found, remarks=remarks)
+    followed = trends(material)
+    title = "1 run" if len(entries) == 1 else f"{len(entries)} runs"
+    views = [runs, *([followed] if followed else [])]
+    return render("page.html", views, material=material, home="", title=title)

@@ -1,0 +1,222 @@
+"""The charts of a trend: one per metric, of which the reader chooses the series."""
+
+import math
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from ampbench.report.view import Chart, Choice, Rows
+from ampbench.trends import Change, Point, Series, Trend, X
+from ampbench.trends.sentences import LONGEST_LIST, Names, changes_in_order, number, size, where
+from ampbench.units import format_quantity
+
+SMALLEST_RANGE = math.log(1.1)
+"""A chart spans at least a tenth of its values, so that noise does not look like news; as curves on a terminal do."""
+LONGEST_REASON = 200
+"""So much of a commit's subject or of a reason is shown in a chart, which has many of them."""
+
+_VALUE, _GAP = "value", "no value"
+_KINDS = {
+    _VALUE: ("circle", "var(--link)", "var(--link)"),
+    "regressed": ("triangle-up", "var(--regressed)", "var(--regressed)"),
+    "improved": ("triangle-down", "var(--improved)", "var(--improved)"),
+    _GAP: ("circle", "transparent", "var(--faint)"),
+}
+"""The marks of a point by what it is: shape, fill and outline; a gap is hollow, at the foot of the chart."""
+
+
+def _scaled(scales: Mapping[float, str], digits: str, smallest: str) -> str:
+    """Return the Vega expression that writes a number in the largest of `scales`, by unit, that it reaches."""
+    steps = [
+        f"datum.value >= {scale} ? format(datum.value / {scale}, '{digits}') + ' {unit}'"
+        for scale, unit in scales.items()
+    ]
+    return " : ".join([*steps, smallest])
+
+
+_LABELS = {
+    "s": _scaled({1: "s", 1e-3: "ms", 1e-6: "us"}, ".4~r", "format(datum.value * 1e9, '.4~r') + ' ns'"),
+    "B": _scaled({1024**3: "GiB", 1024**2: "MiB", 1024: "KiB"}, ".4~r", "datum.value + ' B'"),
+    "ratio": "format(datum.value, '.4~r') + 'x'",
+    "error": "datum.value ? format(datum.value, '.3~e') : '0'",
+    "share": "format(datum.value, '.3~%')",
+}
+"""How the numbers of a unit stand at an axis, as Vega expressions; those of others with SI prefixes."""
+_OTHER_LABELS = "format(datum.value, '.4~s')"
+
+
+def make_charts(trend: Trend, names: Names) -> tuple[dict[str, Chart], dict[str, Rows]]:
+    """Return by metric the charts of series that have more than one x, and the charts' rows by name."""
+    charts: dict[str, Chart] = {}
+    datasets: dict[str, Rows] = {}
+    by_metric: dict[str, list[Series]] = {}
+    for one in ordered(trend):
+        by_metric.setdefault(one.metric.name, []).append(one)
+    for metric, series in by_metric.items():
+        name = f"trends-{trend.axis}-{metric}"
+        rows = [row for key, one in enumerate(series) for row in _rows(str(key), one)]
+        places = len({one.place for one in series})
+        called = [names[one.key] + (where(trend, one.place) if places > 1 else "") for one in series]
+        datasets[name] = rows
+        charts[metric] = Chart(
+            id=name,
+            title=f"{metric} over {axis_name(trend)}",
+            alt=_alt(trend, metric, series, called),
+            spec=_spec(trend, series[0].metric.column.label, series[0].metric.column.unit, rows),
+            dataset=name,
+            height=260,
+            choose="series",
+            choices=[Choice(value=str(key), label=label) for key, label in enumerate(called)],
+        )
+    return charts, datasets
+
+
+def _alt(trend: Trend, metric: str, series: Sequence[Series], called: Sequence[str]) -> str:
+    """Return which series changed, and how, in words."""
+    names = dict(zip((one.key for one in series), called, strict=True))
+    pairs = [(one, change) for one, change in changes_in_order(trend) if one.metric.name == metric]
+    changed = len({one.key for one, _ in pairs})
+    said = [f"{names[one.key]} {change.direction} at {change.x.label}, {size(change)}" for one, change in pairs]
+    more = f" and {len(said) - LONGEST_LIST} more" if len(said) > LONGEST_LIST else ""
+    if changed:
+        found = f"{changed} of {number(len(series), 'series', 'series')} changed: "
+    else:
+        found = f"No change in {number(len(series), 'series', 'series')}"
+    return f"{found}{'; '.join(said[:LONGEST_LIST])}{more}."
+
+
+def _rows(key: str, one: Series) -> Rows:
+    """Return a row for each point of a series.
+
+    `at` is where its mark stands, a gap's at the foot of the chart; an interval that does not exist ends there, too.
+    """
+    changes = {change.x: change for change in one.changes}
+    bottom, top = _range(one)
+    rows = []
+    for label, point in zip(labels_of([point.x for point in one.points]), one.points, strict=True):
+        change = changes.get(point.x)
+        at = _rounded(bottom if point.value is None else point.value)
+        rows.append(
+            {
+                "series": key,
+                "x": label,
+                "title": point.x.title[:LONGEST_REASON],
+                "value": _rounded(point.value),
+                "at": at,
+                "low": at if point.low is None else _rounded(point.low),
+                "high": at if point.high is None else _rounded(point.high),
+                "bottom": _rounded(bottom),
+                "top": _rounded(top),
+                "kind": change.direction if change else _GAP if point.value is None else _VALUE,
+                "said": _said(one, point, change),
+            }
+        )
+    return rows
+
+
+def _said(one: Series, point: Point, change: Change | None) -> str:
+    """Return a point in words: its value with the interval, the runs behind it, the change found there."""
+    unit = one.metric.column.unit
+    if point.value is None:
+        said = point.missing[:LONGEST_REASON]
+    else:
+        said = format_quantity(point.value, unit)
+        if point.low is not None and point.high is not None:
+            said += f" ({format_quantity(point.low, unit)} to {format_quantity(point.high, unit)})"
+    said += f", {number(point.runs, 'run', 'runs')}" if point.runs else ""
+    if change is None:
+        return said
+    return f"{said}; {change.direction}, {size(change)}: {change.what[:LONGEST_REASON] or 'no difference is recorded'}"
+
+
+def _range(one: Series) -> tuple[float, float]:
+    """Return the ends of a series' chart: its values and intervals, with a margin."""
+    known = [value for point in one.measured for value in (point.value, point.low, point.high) if value is not None]
+    low, high = min(known), max(known)
+    if low > 0:
+        half = max(math.log(high) - math.log(low), SMALLEST_RANGE) * 0.55
+        middle = (math.log(high) + math.log(low)) / 2
+        return math.exp(middle - half), math.exp(min(middle + half, 700.0))
+    half = max((high - low), 0.1 * high) * 0.55 or 1.0
+    middle = (high + low) / 2
+    return min(low, max(0.0, middle - half)), middle + half
+
+
+def _rounded(value: float | None) -> float | None:
+    """Return a number to five digits, which a chart can draw and a file can hold shortly."""
+    rounded = None if value is None else float(f"{value:.5g}")
+    return rounded if rounded is not None and math.isfinite(rounded) else None
+
+
+def _spec(trend: Trend, title: str, unit: str, rows: Rows) -> Mapping[str, Any]:
+    """Return the line of one series: intervals, points by kind, a rule at each change; a gap breaks the line."""
+    logarithmic = all(row["bottom"] is not None and row["bottom"] > 0 for row in rows)
+    scale = {"nice": False, **({"type": "log"} if logarithmic else {"zero": False})}
+    labels = {"labelExpr": _LABELS.get(unit, _OTHER_LABELS), "tickCount": 5}
+    present = {row["kind"] for row in rows}
+    kinds = [kind for kind in _KINDS if kind in present]
+
+    def by_kind(part: int) -> dict[str, Any]:
+        scale = {"domain": kinds, "range": [_KINDS[kind][part] for kind in kinds]}
+        return {"field": "kind", "type": "nominal", "title": None, "scale": scale}
+
+    def y(field: str) -> dict[str, Any]:
+        return {"field": field, "type": "quantitative", "title": title, "scale": scale, "axis": labels}
+
+    tooltip = [{"field": "x", "title": axis_name(trend)}]
+    tooltip += [{"field": "title", "title": "subject" if trend.axis == "commit" else "run"}]
+    tooltip = tooltip if any(row["title"] for row in rows) else tooltip[:1]
+    tooltip.append({"field": "said", "title": title})
+    changed = {"test": "datum.kind === 'regressed' || datum.kind === 'improved'", "value": 0.8}
+    return {
+        "encoding": {
+            "x": {
+                "field": "x",
+                "type": "ordinal",
+                "sort": None,
+                "title": axis_name(trend),
+                "axis": {"labelAngle": -30, "labelLimit": 120},
+            },
+            "tooltip": tooltip,
+        },
+        "layer": [
+            # all x and the whole range, whatever is drawn above
+            {"mark": {"type": "rule", "opacity": 0}, "encoding": {"y": y("bottom"), "y2": {"field": "top"}}},
+            {
+                "mark": {"type": "rule", "strokeDash": [4, 3]},
+                "encoding": {"opacity": {"condition": changed, "value": 0}},
+            },
+            {
+                "mark": {"type": "rule", "strokeWidth": 5, "opacity": 0.3, "color": "var(--link)"},
+                "encoding": {"y": y("low"), "y2": {"field": "high"}},
+            },
+            {
+                "mark": {"type": "line", "invalid": "break-paths-show-domains", "color": "var(--link)"},
+                "encoding": {"y": y("value")},
+            },
+            {
+                "mark": {"type": "point", "size": 80, "opacity": 1},
+                "encoding": {"y": y("at"), "shape": by_kind(0), "fill": by_kind(1), "stroke": by_kind(2)},
+            },
+        ],
+    }
+
+
+def axis_name(trend: Trend) -> str:
+    """Return what a trend's axis is called."""
+    return trend.axis.replace("_", " ")
+
+
+def ordered(trend: Trend) -> list[Series]:
+    """Return the series that have more than one x, those that changed first."""
+    return sorted((one for one in trend.series if len(one.points) > 1), key=lambda one: not one.changes)
+
+
+def labels_of(xs: Sequence[X]) -> list[str]:
+    """Return the labels of all x; those that another has, too, are numbered."""
+    seen: Counter[str] = Counter()
+    labels = []
+    for x in xs:
+        seen[x.label] += 1
+        labels.append(f"{x.label} ({seen[x.label]})" if seen[x.label] > 1 else x.label)
+    return labels

@@ -1,0 +1,130 @@
+"""Runs whose every text is what someone might try: markup, scripts, expressions, characters that turn text around."""
+
+from dataclasses import replace
+from pathlib import Path
+
+from ampbench.records.cases import Case, WorkloadSource
+from ampbench.records.environments import DeviceDescription
+from ampbench.records.measurements import Failure, Skip
+from ampbench.records.runs import Entry, Footer
+from ampbench.report import Material, gather
+from tests.compared_runs import noisy, rounds_of
+from tests.stored_runs import make_case, make_divergence, make_header, make_memory, write_run
+
+MEGABYTE = "long " * 200_000
+TEXTS = {
+    "script": "<script>window.hurt=1;alert(1)</script>",
+    "attribute": '"><img src=x onerror=alert(1)>',
+    "apostrophe": "' onmouseover='alert(1)",
+    "end of script": "</script><script>alert(1)</script>",
+    "end of style": "</style><style>*{display:none}</style>",
+    "end of title": "</title><svg onload=alert(1)>",
+    "template": "{{7*7}}{% raw %}${alert(1)}",
+    "markup": "]]><!-- --><b>bold</b>",
+    "entity": "&lt;script&gt;&amp;&#x3c;b&#x3e;",
+    "address": "javascript:alert(1)",
+    "expression": "datum.x + toString(event) || 'a'",
+    "turned": "safe\u202ecod.exe",
+    "control": "nul\x00 bell\x07 escape\x1b[31m",
+    "half": "half \ud800 of a character",
+    "emoji": "👩‍💻 naïve 日本 שלום",
+    "quotes": "a\"b'c`d\\e",
+    "columns": "a.b[0]['c']",
+    "prototype": "__proto__",
+}
+"""What each of them tries, and the text."""
+PATHS = ["/a/file.py:<img src=x onerror=alert(1)>", *TEXTS.values()]
+
+
+def hostile_cases() -> list[Case]:
+    """Return cases of hostile workloads, each with a hostile parameter, in two precisions, one of them unknown."""
+    return [
+        make_case(
+            precision,
+            workload=workload,
+            family="user",
+            parameters={"text": TEXTS["attribute"], workload[:20]: workload},
+            batch_size=batch,
+        )
+        for workload in PATHS
+        for precision, batch in (("fp32", 8), ("bf16_autocast", 8), ("fp32", 16), (TEXTS["script"], None))
+    ]
+
+
+def hostile_entries(cases: list[Case], factor: float) -> list[Entry]:
+    """Return entries of every kind: of each four cases two are timed, one failed and one was skipped."""
+    everything = "\n".join(TEXTS.values())
+    entries: list[Entry] = []
+    for number, case in enumerate(cases):
+        kind, text = number % 4, list(TEXTS.values())[number // 4 % len(TEXTS)]
+        if kind < 2:
+            entries += rounds_of(case, noisy(factor * (1e-3 + 1e-4 * number), 4, seed=number))
+            entries += [make_memory(case, 1_000_000 + number, source=text)]
+            entries += [
+                make_divergence(
+                    case,
+                    output_rel_l2=1e-3,
+                    output_floor_rel_l2=1e-4,
+                    grad_worst_parameter=text,
+                    grad_worst_rel_l2=0.1,
+                    notes=[text, MEGABYTE if number == 0 else everything],
+                )
+            ]
+        elif kind == 2:
+            message = MEGABYTE if number == 2 else text
+            entries.append(
+                Failure(case_id=case.case_id, stage=text, cause=text, message=message, frames=[text, everything])
+            )
+        else:
+            entries.append(Skip(case_id=case.case_id, reason=text))
+    return entries
+
+
+def write_hostile_run(results: Path, run: str, factor: float, **header: object) -> Path:
+    """Write a run of hostile cases on a machine of hostile names."""
+    plain = make_header()
+    texts = list(TEXTS.values())
+    environment = replace(
+        plain.environment,
+        host=TEXTS["script"],
+        system=TEXTS["end of style"],
+        cpu=TEXTS["attribute"] + MEGABYTE,
+        python_version=TEXTS["entity"],
+        torch_commit=TEXTS["quotes"],
+        torchvision_version=TEXTS["turned"],
+        compiler=TEXTS["template"],
+        cpu_flags=texts,
+        devices=[
+            DeviceDescription(
+                type="cpu",
+                available=True,
+                name=TEXTS["end of script"],
+                reason=TEXTS["control"],
+                arithmetic={text: text for text in texts},
+                driver=TEXTS["half"],
+                details={text: text for text in texts},
+            )
+        ],
+        unavailable={text: text for text in texts},
+        variables={text: f"{text} of {run}" for text in texts},
+    )
+    cases = hostile_cases()
+    fields = {
+        "run": run,
+        "label": TEXTS["end of title"] + TEXTS["turned"],
+        "commit": TEXTS["script"],
+        "command": ["ampbench", "run", *texts],
+        "sources": [
+            WorkloadSource(name=path, family="user", module=path, function=path, builtin=False) for path in PATHS
+        ],
+        "environment": environment,
+    }
+    finished = Footer(ended=TEXTS["script"], finished_at="2026-01-31T12:05:00Z")
+    return write_run(results, cases, *hostile_entries(cases, factor), finished, **fields | header)
+
+
+def hostile_material(results: Path) -> Material:
+    """Return two hostile runs, one the other's baseline, with trends over them."""
+    old = write_hostile_run(results, "old", 1.5, started_at="2026-01-30T12:00:00Z")
+    new = write_hostile_run(results, "new", 1.0, started_at="2026-01-31T12:00:00Z")
+    return gather([str(new)], results, baseline=str(old))

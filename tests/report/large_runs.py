@@ -1,0 +1,101 @@
+"""Stored runs of many cases, as a large suite of one machine leaves them: for the report's benchmark."""
+
+from collections.abc import Iterator
+from dataclasses import replace
+from itertools import count, islice, product
+from pathlib import Path
+
+import numpy as np
+
+from ampbench.precisions import PRECISIONS
+from ampbench.records.cases import Case
+from ampbench.records.measurements import Failure, Skip
+from ampbench.records.runs import Entry
+from ampbench.store import RunWriter
+from tests.stored_runs import COMPLETE, make_case, make_divergence, make_header, make_memory, make_round
+
+BATCHES = (1, 8, 32, 128)
+ROUNDS, BUILDS, SAMPLES = 5, 3, 7
+SPEEDUP = {"fp32": 1.0, "tf32": 1.6, "fp16_autocast": 1.9, "bf16_autocast": 2.1, "fp16_pure": 2.4, "bf16_pure": 2.6}
+ERROR = {"fp32": 4e-7, "tf32": 5e-4, "fp16_autocast": 8e-4, "bf16_autocast": 6e-3, "fp16_pure": 1e-3, "bf16_pure": 8e-3}
+FAMILIES = ("conv", "linear", "sequence", "heads", "vision")
+
+
+def large_cases(number: int) -> list[Case]:
+    """Return `number` cases: six precisions of workloads, each in both phases and at four batch sizes."""
+
+    def planned() -> Iterator[Case]:
+        for workload in count():
+            for batch, phase, precision in product(BATCHES, ("inference", "training"), PRECISIONS):
+                yield make_case(
+                    precision,
+                    workload=f"workload_{workload}",
+                    family=FAMILIES[workload % len(FAMILIES)],
+                    parameters={"depth": 4 + workload % 5, "width": 256 << workload % 4},
+                    phase=phase,
+                    batch_size=batch,
+                    input_dtype=precision[:4] if precision.endswith("pure") else "fp32",
+                )
+
+    return list(islice(planned(), number))
+
+
+def write_large_run(results: Path, number: int, run: str = "large", factor: float = 1.0, seed: int = 0) -> Path:
+    """Write a run of `number` cases, of which one in 40 failed and one in 25 was skipped; times are times `factor`."""
+    generator = np.random.default_rng(seed)
+    cases = large_cases(number)
+    header = replace(make_header(), run=run)
+    with RunWriter.create(results, header, cases) as writer:
+        for start in range(0, number, 500):
+            writer.append(
+                *(entry for case in cases[start : start + 500] for entry in _entries(case, factor, generator))
+            )
+        writer.append(COMPLETE)
+    return writer.path
+
+
+def _entries(case: Case, factor: float, generator: np.random.Generator) -> Iterator[Entry]:
+    drawn = generator.random()
+    if drawn < 1 / 40:
+        frames = [f"torch/nn/modules/linear.py:{line} in forward" for line in (125, 1511, 1520)]
+        yield Failure(case_id=case.case_id, stage="round", cause="exception", message="RuntimeError: no", frames=frames)
+        return
+    if drawn < 1 / 40 + 1 / 25:
+        yield Skip(case_id=case.case_id, reason=f"{case.precision} is not supported by this device")
+        return
+    batch, training = case.batch_size or 1, case.phase == "training"
+    seconds = factor * 1e-4 * (1 + batch) ** 0.8 * (3 if training else 1) / SPEEDUP[case.precision]
+    noise = generator.lognormal(0, 0.01, ROUNDS)[:, None, None] * generator.lognormal(
+        0, 0.02, (ROUNDS, BUILDS, SAMPLES)
+    )
+    for number in range(ROUNDS):
+        samples = (seconds * noise[number]).tolist()
+        yield make_round(
+            case,
+            number=number,
+            server=number,
+            samples=samples,
+            steps_per_sample=[4] * BUILDS,
+            items_per_step=batch,
+            warmup_steps=[3] * BUILDS,
+        )
+    yield make_memory(
+        case, int(1e6 * (1 + batch) / (1 if case.precision.endswith("autocast") else SPEEDUP[case.precision]))
+    )
+    error = ERROR[case.precision] * float(generator.lognormal(0, 0.3))
+    yield make_divergence(
+        case,
+        output_rel_l2=error,
+        output_floor_rel_l2=error / 3,
+        output_fp32_rel_l2=ERROR["fp32"],
+        output_max_abs=error,
+        output_cosine=1 - error**2,
+        repeatable=True,
+        argmax_agreeing=98,
+        argmax_decisions=100,
+        **(
+            {"loss": 1.0 + error, "reference_loss": 1.0, "grad_rel_l2": 2 * error, "param_rel_l2": error}
+            if training
+            else {}
+        ),
+    )

@@ -1,0 +1,219 @@
+"""The banner: what changed or which precision to take, said in words above everything else."""
+
+from collections import Counter
+from dataclasses import replace
+from pathlib import Path
+
+from bs4 import BeautifulSoup
+
+from ampbench.records.measurements import Failure, Skip
+from ampbench.records.runs import Footer, Imported
+from ampbench.report import Material, gather
+from ampbench.report.views.banner import banner
+from ampbench.store import StoredRun
+from tests.compared_runs import BF16, FP32, Times, arms, environment, make_run, noisy
+from tests.report.materials import RESULTS, make_material, section_of
+from tests.stored_runs import make_case, make_header
+
+TRAINING = make_case("fp32", phase="training")
+
+
+def page(material: Material) -> BeautifulSoup:
+    view = banner(material)
+    assert view is not None
+    return section_of(view, material)
+
+
+def heading(material: Material) -> str:
+    headings = page(material).find_all("h1")
+    assert len(headings) == 1
+    return str(headings[0].text)
+
+
+def warnings(material: Material) -> list[str]:
+    return [" ".join(one.text.split()) for one in page(material).select(".warning")]
+
+
+def facts(material: Material) -> dict[str, str]:
+    terms = page(material).select("dl.facts dt")
+    return {term.text: term.find_next_sibling("dd").text for term in terms}
+
+
+def fast_bf16(**header: object) -> StoredRun:
+    return make_run(Times((FP32, [2e-3] * 4), (BF16, [1e-3] * 4)), header=make_header(**header))
+
+
+def failing(run: StoredRun, *cases: str) -> StoredRun:
+    failures = {one: Failure(case_id=one, stage="round", cause="out of memory", message="no room") for one in cases}
+    return replace(run, rounds=[one for one in run.rounds if one.case_id not in cases], failures=failures)
+
+
+def test_without_a_baseline_the_heading_says_which_precision_to_take_on_which_device() -> None:
+    assert heading(make_material(fast_bf16())) == "On this CPU (AMD EPYC): take bf16_autocast for linear_chain"
+
+
+def test_the_heading_counts_the_tables_for_which_a_precision_is_advised(readme_run: Material) -> None:
+    advice = list(readme_run.shown[0].advice.values())
+    taken = Counter(one.precision for one in advice)
+    assert f"take bf16_pure for {taken['bf16_pure']} of {len(advice)} workloads and phases" in heading(readme_run)
+    assert heading(readme_run).endswith(f"stay in fp32 for {taken['fp32']}")
+
+
+def test_what_the_advised_precision_brings_is_said_beneath_the_heading() -> None:
+    text = page(make_material(fast_bf16())).find(id="result").text
+    assert "bf16_autocast, where it is advised: 2.00x the speed of fp32" in text
+    assert "an output error of at most 4.0e-03 of 0.02 allowed" in text
+
+
+def test_several_machines_are_answered_one_by_one() -> None:
+    other = environment(make_header(run="second", started_at="2026-02-01T12:00:00Z"), host="elsewhere", cpu="Xeon")
+    slow = make_run(Times((FP32, [1e-3] * 4), (BF16, [2e-3] * 4)), header=other)
+    material = make_material(fast_bf16(), slow)
+    said = "take bf16_autocast for 1 of 2 workloads and devices, stay in fp32 for 1"
+    assert heading(material) == f"On 2 devices: {said}"
+    answers = [one.text for one in page(material).select("p.answer")]
+    assert answers == [
+        "AMD EPYC · cpu · host bench · 2 threads · torch 2.15.0: take bf16_autocast for linear_chain",
+        "Xeon · cpu · host elsewhere · 2 threads · torch 2.15.0: stay in fp32 for linear_chain",
+    ]
+
+
+def test_where_only_fp32_was_measured_nothing_is_advised() -> None:
+    assert "only fp32 was measured" in heading(make_material(make_run(Times((FP32, [1e-3] * 4)))))
+
+
+def test_a_run_of_failures_says_that_nothing_was_measured() -> None:
+    run = fast_bf16()
+    skipped = failing(run, FP32.case_id)
+    skipped = replace(skipped, rounds=[], skips={BF16.case_id: Skip(case_id=BF16.case_id, reason="no loss was given")})
+    material = make_material(skipped)
+    assert heading(material) == "Nothing was measured: 1 case failed, 1 case skipped"
+    assert "1 case skipped: no loss was given (1)" in page(material).text
+
+
+def test_a_run_without_cases_says_so() -> None:
+    material = make_material(StoredRun(path=Path("run.jsonl"), header=make_header()))
+    assert heading(material) == "Nothing was measured: there are no cases"
+    assert "run 20260131T120000Z-bench-1f9a3c is not complete: killed, or still running" in warnings(material)
+
+
+def test_failures_are_counted_and_named_with_their_reasons() -> None:
+    material = make_material(failing(fast_bf16(), BF16.case_id))
+    assert warnings(material) == ["1 of 2 cases failed: linear_chain bf16_autocast: out of memory: no room"]
+
+
+def test_only_the_first_failures_are_named() -> None:
+    cases = [make_case("fp32", workload=f"net{number}") for number in range(9)]
+    run = make_run(Times(*((case, [1e-3] * 4) for case in cases)))
+    (said,) = warnings(make_material(failing(run, *(case.case_id for case in cases[1:]))))
+    assert said.startswith("8 of 9 cases failed: net1 fp32: out of memory: no room")
+    assert "net3" in said
+    assert "net4" not in said
+    assert said.endswith("and 5 more, in the table of cases")
+
+
+def test_with_a_baseline_the_heading_is_the_verdict() -> None:
+    base = make_run(Times((FP32, noisy(1e-3)), (BF16, noisy(1e-3))), header=make_header(run="base"))
+    slower = make_run(Times((FP32, noisy(1e-3)), (BF16, noisy(2e-3))), header=make_header(run="new"))
+    material = make_material(slower, baseline=base)
+    assert "regressed" in heading(material)
+    assert "linear_chain bf16_autocast, time +100 %" in heading(material)
+    chips = [one.text for one in page(material).select("ul.chips li")]
+    assert chips[0] == "1 regressed"
+    (change,) = page(material).select("ol.changes li")
+    assert "linear_chain bf16_autocast: time +100 % (1.00 ms → 2.00 ms)" in change.text
+    assert "threshold 2 %" in change.text
+
+
+def test_the_sides_and_what_weakens_a_comparison_are_said_plainly() -> None:
+    base = make_run(Times((FP32, noisy(1e-3))), header=make_header(run="base", label="before"))
+    new = environment(make_header(run="new", label="after"), cpu="Xeon", torch_version="2.16.0")
+    material = make_material(make_run(Times((FP32, noisy(1e-3))), header=new), baseline=base)
+    assert facts(material)["Baseline"] == "base · before · torch 2.15.0"
+    assert facts(material)["Candidate"] == "new · after · torch 2.16.0"
+    said = warnings(material)
+    assert any(one.startswith("not interleaved") for one in said)
+    assert any("Xeon (times are not comparable)" in one for one in said)
+
+
+def test_a_control_that_fired_is_a_warning() -> None:
+    ours, theirs = arms()
+    base = make_run(Times((FP32, noisy(1e-3))), control=noisy(1.07e-3, seed=2), header=ours)
+    material = make_material(make_run(Times((FP32, noisy(1e-3, seed=1))), header=theirs), baseline=base)
+    comparison = material.comparisons[0]
+    assert comparison.control.fired
+    assert comparison.control.sentence in warnings(material)
+
+
+def test_a_comparison_without_findings_says_that_there_is_nothing_to_compare() -> None:
+    material = make_material(fast_bf16(run="new"), baseline=fast_bf16())
+    (shown,) = material.shown
+    assert shown.comparison is not None
+    shown = replace(shown, comparison=replace(shown.comparison, findings=()))
+    assert heading(replace(material, shown=[shown])) == "Nothing to compare: no case was measured in both runs"
+
+
+def test_an_interrupted_run_is_warned_of() -> None:
+    run = replace(fast_bf16(), footers=[Footer(ended="interrupted", finished_at="2026-01-31T12:05:00Z")])
+    assert warnings(make_material(run)) == ["run 20260131T120000Z-bench-1f9a3c is not complete: interrupted"]
+
+
+def test_remarks_on_the_material_are_warnings() -> None:
+    assert warnings(make_material(fast_bf16(), remarks=["a.jsonl ends in a cut line"])) == [
+        "a.jsonl ends in a cut line"
+    ]
+
+
+def test_an_emulated_precision_is_warned_of(readme_run: Material) -> None:
+    assert any("an emulated fp16 says nothing about a GPU" in said for said in warnings(readme_run))
+
+
+def test_an_imported_run_says_so() -> None:
+    imported = Imported(program="asv", file="results.json")
+    material = make_material(fast_bf16(imported=imported))
+    assert any("imported from asv: results.json" in said for said in warnings(material))
+    assert facts(material)["With"].endswith("imported from asv")
+
+
+def test_what_was_measured_where_when_and_with_what(readme_run: Material) -> None:
+    header = readme_run.shown[0].stored.header
+    said = facts(readme_run)
+    assert said["Measured"].startswith("66 cases (55 ok, 11 skipped): 6 workloads in fp32, fp16_autocast")
+    assert "AMD EPYC · 2 logical CPUs" in said["Where"]
+    assert said["When"] == "2026-11-21 03:18 to 03:20 UTC"
+    assert said["With"].startswith(f"torch {header.environment.torch_version} · torchvision")
+    assert said["Commit"] == header.commit
+
+
+def test_times_are_told_in_utc() -> None:
+    run = replace(fast_bf16(started_at="2026-02-01T00:30:00+02:00"), footers=[])
+    assert facts(make_material(run))["When"] == "2026-01-31 22:30 UTC"
+
+
+def test_each_of_several_runs_is_listed() -> None:
+    first = make_run(Times((FP32, [1e-3] * 4)), header=make_header(run="one", label="a"))
+    second = make_run(Times((TRAINING, [1e-3] * 4)), header=make_header(run="two", label="b"))
+    table = page(make_material(first, second)).select_one("table")
+    rows = [[cell.text for cell in row.select("th, td")][:4] for row in table.select("tbody tr")]
+    assert rows == [
+        ["one", "a", "2026-01-31 12:00 to 12:05 UTC", "1 ok"],
+        ["two", "b", "2026-01-31 12:00 to 12:05 UTC", "1 ok"],
+    ]
+
+
+def test_text_of_unknown_origin_is_only_text() -> None:
+    evil = "<script>alert(1)</script>\u202e"
+    material = make_material(fast_bf16(label=evil, commit=evil, command=[evil]))
+    soup = page(material)
+    assert soup.select_one("#result script") is None
+    assert "<script>alert(1)</script>\\u202e" in facts(material)["Label"]
+
+
+def test_all_runs_of_the_repository_make_one_banner(history: Material) -> None:
+    assert heading(history).startswith("On this CPU (AMD EPYC): ")
+
+
+def test_two_real_runs_are_compared() -> None:
+    material = gather(["20261121T051926Z"], RESULTS, baseline="20261121T050808Z")
+    counts = sum(int(one.text.split()[0]) for one in page(material).select("ul.chips li"))
+    assert counts == len(material.comparisons[0].findings)

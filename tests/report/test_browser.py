@@ -1,0 +1,266 @@
+"""The page in a browser: Debian's Chromium, driven by Playwright. Skipped where there is no Chromium."""
+
+import re
+import shutil
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from axe_playwright_python.sync_playwright import Axe
+from playwright.sync_api import Browser, Locator, Page, expect, sync_playwright
+
+from ampbench.report import Material, gather, make_page
+from tests.report.hostile_runs import hostile_material
+from tests.report.materials import RESULTS
+
+CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
+pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="there is no chromium on this machine")
+
+BASELINE, CANDIDATE = "20261121T051635Z-vm-282d99", "20261121T051926Z-vm-12cb08"
+WIDTHS = (1400, 400)
+PAGES = ("readme", "comparison", "history")
+each_page = pytest.mark.parametrize("name", PAGES)
+
+Address = Callable[[str], str]
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    with sync_playwright() as playwright:
+        launched = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+        yield launched
+        launched.close()
+
+
+@pytest.fixture(scope="module")
+def address(readme_run: Material, tmp_path_factory: pytest.TempPathFactory) -> Address:
+    """Where the page of a name lies; it is made when it is first asked for."""
+    folder = tmp_path_factory.mktemp("pages")
+    materials: dict[str, Callable[[], Material]] = {
+        "readme": lambda: readme_run,
+        "comparison": lambda: gather([CANDIDATE], RESULTS, baseline=BASELINE),
+        "history": lambda: gather([str(RESULTS / "runs")], RESULTS),
+        "hostile": lambda: hostile_material(tmp_path_factory.mktemp("hostile")),
+    }
+
+    def find(name: str) -> str:
+        file: Path = folder / f"{name}.html"
+        if not file.exists():
+            file.write_text(make_page(materials[name]()), encoding="utf-8")
+        return file.as_uri()
+
+    return find
+
+
+@contextmanager
+def opened(browser: Browser, address: str, width: int = 1400, scheme: str = "light", **options: Any) -> Iterator[Page]:
+    """Give the page at `address` in a window; at the end nothing may have gone wrong in it, nor have been asked for."""
+    wrong: list[str] = []
+    context = browser.new_context(viewport={"width": width, "height": 1000}, color_scheme=scheme, **options)
+    page = context.new_page()
+    page.on("console", lambda said: wrong.append(said.text) if said.type in ("warning", "error") else None)
+    page.on("pageerror", lambda error: wrong.append(str(error)))
+    page.on("dialog", lambda dialog: (wrong.append(f"dialog: {dialog.message}"), dialog.dismiss()))
+    page.on("request", lambda sent: None if sent.url.partition("#")[0] == address else wrong.append(sent.url[:200]))
+    try:
+        page.goto(address)
+        yield page
+        assert wrong == []
+    finally:
+        context.close()
+
+
+def draw_all(page: Page) -> int:
+    """Unfold everything, scroll to every chart, wait until it answers, and return how many there are."""
+    page.locator("details").evaluate_all("all => all.forEach((one) => { one.open = true; })")
+    figures = page.locator("figure[data-chart]")
+    for number in range(figures.count()):
+        figures.nth(number).scroll_into_view_if_needed()
+        expect(figures.nth(number)).to_have_attribute("data-drawn", re.compile("."), timeout=20_000)
+    page.evaluate("scrollTo(0, 0)")
+    return figures.count()
+
+
+def assert_nothing_sticks_out(page: Page) -> None:
+    assert page.evaluate("document.documentElement.scrollWidth") == page.evaluate("innerWidth")
+
+
+def assert_whole(page: Page) -> None:
+    """Assert that every section is seen with its heading, and every table and drawing that is not folded away."""
+    sections = page.locator("main > section")
+    assert sections.count() >= 5
+    for number in range(sections.count()):
+        expect(sections.nth(number).locator("h1, h2").first).to_be_visible()
+    for part in page.locator("main table, main .drawing svg").all():
+        if not part.evaluate("part => part.closest('details:not([open]), [hidden]') !== null"):
+            assert part.evaluate("part => part.checkVisibility() && part.getBoundingClientRect().height > 0")
+    assert not re.findall(r"\b(undefined|NaN|null|None)\b", page.locator("main").inner_text())
+
+
+def test_the_page_opens_and_its_charts_answer(browser: Browser, address: Address):
+    with opened(browser, address("readme")) as page:
+        assert_whole(page)
+        assert draw_all(page) > 0
+        assert page.locator("figure[data-chart] .drawing > *").count() == page.locator("figure[data-chart]").count()
+        assert_nothing_sticks_out(page)
+
+
+@pytest.mark.slow
+@each_page
+@pytest.mark.parametrize("width", WIDTHS)
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("script", [True, False], ids=["js", "no-js"])
+def test_the_page_is_whole_in_every_window(
+    browser: Browser, address: Address, name: str, width: int, scheme: str, script: bool
+):
+    with opened(browser, address(name), width, scheme, java_script_enabled=script) as page:
+        assert_whole(page)
+        assert_nothing_sticks_out(page)
+        if script:
+            draw_all(page)
+            assert_whole(page)
+            assert_nothing_sticks_out(page)
+
+
+@pytest.mark.slow
+@each_page
+def test_without_javascript_all_rows_are_there_and_nothing_that_needs_it(browser: Browser, address: Address, name: str):
+    with opened(browser, address(name), java_script_enabled=False) as page:
+        assert page.locator(".js-only:visible").count() == 0
+        assert page.locator("main select:visible, main input:visible").count() == 0
+        hidden = page.locator("tbody tr").evaluate_all("rows => rows.filter((row) => row.hidden).length")
+        assert hidden == 0
+
+
+@pytest.mark.slow
+@each_page
+@pytest.mark.parametrize("width", WIDTHS)
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_axe_finds_no_serious_violation(browser: Browser, address: Address, name: str, width: int, scheme: str):
+    with opened(browser, address(name), width, scheme, bypass_csp=True) as page:  # axe is not the page's own script
+        draw_all(page)
+        found = [one for one in Axe().run(page).response["violations"] if one["impact"] in ("serious", "critical")]
+        assert [(one["id"], [node["html"][:300] for node in one["nodes"][:5]]) for one in found] == []
+
+
+@pytest.mark.slow
+def test_everything_that_answers_is_reached_by_the_keyboard(browser: Browser, address: Address):
+    with opened(browser, address("comparison")) as page:
+        draw_all(page)
+        wanted = {
+            "the link past the navigation": ".skip",
+            "the navigation": 'nav[aria-label="Sections"] a',
+            "the filters": "#cases .controls :is(input, select)",
+            "the buttons that sort": "#cases th button",
+            "tables that scroll": ".scroll",
+            "drawings that scroll": ".drawing",
+        }
+        if page.locator("figure[data-chart] select").count():
+            wanted["the choice of what a chart shows"] = "figure[data-chart] select"
+        reached: set[str] = set()
+        for _ in range(400):
+            page.keyboard.press("Tab")
+            reached |= {
+                what
+                for what, selector in wanted.items()
+                if page.evaluate("selector => document.activeElement?.matches(selector) ?? false", selector)
+            }
+            if page.evaluate("document.activeElement === document.body"):
+                break
+        assert set(wanted) - reached == set()
+
+
+@pytest.mark.slow
+def test_the_link_past_the_navigation_is_first_and_is_seen_when_it_is_reached(browser: Browser, address: Address):
+    with opened(browser, address("readme")) as page:
+        page.keyboard.press("Tab")
+        expect(page.locator(".skip")).to_be_focused()
+        expect(page.locator(".skip")).to_be_in_viewport()
+        page.keyboard.press("Enter")
+        expect(page).to_have_url(re.compile("#main$"))
+
+
+@pytest.mark.slow
+def test_an_order_is_kept_in_the_address(browser: Browser, address: Address):
+    def order(page: Page) -> list[str]:
+        return page.locator("#cases tbody th").all_inner_texts()
+
+    with opened(browser, address("readme")) as page:
+        as_planned = order(page)
+        button = page.locator("#cases th button").last
+        button.press("Enter")
+        first = order(page)
+        button.press("Enter")
+        second = order(page)
+        assert len({tuple(as_planned), tuple(first), tuple(second)}) > 1
+        sorted_by = sorted_column(page)
+        assert "=" in page.url.partition("#")[2]
+        page.reload()
+        assert sorted_column(page) == sorted_by
+        assert order(page) == second
+
+
+def sorted_column(page: Page) -> tuple[str, str | None]:
+    header = page.locator('#cases th[aria-sort]:not([aria-sort="none"])')
+    expect(header).to_have_count(1)
+    return header.inner_text(), header.get_attribute("aria-sort")
+
+
+@pytest.mark.slow
+def test_a_search_is_kept_in_the_address(browser: Browser, address: Address):
+    def visible(page: Page) -> Locator:
+        return page.locator("#cases tbody tr:visible")
+
+    with opened(browser, address("readme")) as page:
+        everything = visible(page).count()
+        page.locator("#cases .controls input").first.fill("bf16_autocast")
+        expect(visible(page)).not_to_have_count(everything)
+        some = visible(page).count()
+        assert 0 < some < everything
+        expect(page).to_have_url(re.compile("#q=bf16_autocast"))  # once the reader stopped typing
+        page.reload()
+        expect(visible(page)).to_have_count(some)
+        expect(page.locator("#cases .controls input").first).to_have_value("bf16_autocast")
+
+
+@pytest.mark.slow
+@each_page
+def test_what_a_chart_shows_is_kept_in_the_address(browser: Browser, address: Address, name: str):
+    with opened(browser, address(name)) as page:
+        draw_all(page)
+        select = page.locator("figure[data-chart]:has(select) select").first
+        if not page.locator("figure[data-chart] select").count():
+            pytest.skip("no chart of this page offers a choice")
+        figure = page.locator("figure[data-chart]:has(select)").first
+        before = figure.get_attribute("data-drawn")
+        select.select_option(index=1)
+        expect(figure).not_to_have_attribute("data-drawn", before or "")
+        chosen = figure.get_attribute("data-drawn") or ""
+        page.reload()
+        draw_all(page)
+        expect(figure).to_have_attribute("data-drawn", chosen)
+        expect(select).to_have_value(chosen)
+
+
+@pytest.mark.slow
+@each_page
+def test_the_page_prints(browser: Browser, address: Address, name: str):
+    with opened(browser, address(name)) as page:
+        page.emulate_media(media="print")
+        expect(page.get_by_role("navigation", name="Sections")).to_be_hidden()
+        assert_whole(page)
+        assert page.pdf(format="A4").startswith(b"%PDF")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("width", WIDTHS)
+@pytest.mark.parametrize("script", [True, False], ids=["js", "no-js"])
+def test_hostile_text_does_nothing(browser: Browser, address: Address, width: int, script: bool):
+    with opened(browser, address("hostile"), width, java_script_enabled=script) as page:
+        if script:
+            draw_all(page)
+        assert_nothing_sticks_out(page)
+        assert page.evaluate("typeof window.hurt") == "undefined"
+        assert page.locator("main img, main script, iframe").count() == 0

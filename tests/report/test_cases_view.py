@@ -1,0 +1,335 @@
+import re
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from bs4 import BeautifulSoup, Tag
+
+from ampbench.columns import COLUMNS
+from ampbench.precisions import PRECISIONS
+from ampbench.records.cases import Case
+from ampbench.records.measurements import Failure, Skip
+from ampbench.report import Material, page
+from ampbench.report.bars import change_bar, change_limit, time_bar, time_scale
+from ampbench.report.changes import verdicts_of
+from ampbench.report.views.cases import cases
+from ampbench.store import StoredRun
+from ampbench.units import UNDEFINED, format_bytes, format_count, format_seconds
+from ampbench.verdicts import Code, Finding, Verdict
+from tests.compared_runs import BF16, FP32, Times, make_run, noisy
+from tests.report.materials import make_material, section_of
+from tests.stored_runs import make_case, make_header
+
+FP16 = make_case("fp16_autocast")
+
+
+def section(material: Material) -> BeautifulSoup:
+    view = cases(material)
+    assert view is not None
+    return section_of(view, material)
+
+
+def heads(parsed: BeautifulSoup) -> list[str]:
+    return [head.get_text(" ", strip=True) for head in parsed.select("thead th")]
+
+
+def row_of(parsed: BeautifulSoup, case: Case) -> Tag:
+    (row,) = (row for row in parsed.select("tbody tr") if row.th and row.th["title"] == case.case_id)
+    return row
+
+
+def cell(parsed: BeautifulSoup, case: Case, head: str) -> Tag:
+    return row_of(parsed, case).select("th, td")[heads(parsed).index(head)]
+
+
+def said(row: Tag) -> list[str]:
+    return [one.get_text(" ", strip=True) for one in row.select("td.wide > div")]
+
+
+def run_of(*timed: tuple[Case, Any], **changes: Any) -> StoredRun:
+    return make_run(Times(*timed), **changes)
+
+
+def without_numbers(
+    run: StoredRun, *, failed: Sequence[Case] = (), skipped: Sequence[Case] = (), why: str
+) -> StoredRun:
+    """Return the run with more cases, of which nothing was measured."""
+    return replace(
+        run,
+        cases=run.cases | {case.case_id: case for case in [*failed, *skipped]},
+        failures={
+            case.case_id: Failure(case_id=case.case_id, stage="round", cause="exception", message=why)
+            for case in failed
+        },
+        skips={case.case_id: Skip(case_id=case.case_id, reason=why) for case in skipped},
+    )
+
+
+def nothing_measured() -> StoredRun:
+    return replace(run_of((FP32, [])), cases={}, memory={}, divergence={})
+
+
+def compared(new: float, old: float = 1e-3, **changes: Any) -> tuple[Material, BeautifulSoup]:
+    baseline = run_of((FP32, noisy(old)), header=make_header(run="base"))
+    material = make_material(
+        run_of((FP32, noisy(new, seed=1)), header=make_header(run="new"), **changes), baseline=baseline
+    )
+    return material, section(material)
+
+
+def test_every_case_that_was_measured_is_a_row_with_its_numbers(readme_run: Material):
+    parsed = section(readme_run)
+    measured = [one for one in readme_run.cases if one.row["outcome"] == "ok"]
+    assert len(parsed.select("tbody tr")) == len(measured) > 0
+    for one in measured:
+        row = row_of(parsed, one.case)
+        assert row.th is not None
+        assert row.th.get_text() == one.label
+        assert cell(parsed, one.case, "time/step").get_text().startswith(format_seconds(one.row["seconds_median"]))
+        assert row["id"] == f"case-{one.number}"
+
+
+def test_the_columns_are_those_of_the_terminal_in_which_any_case_says_something(readme_run: Material):
+    shown = heads(section(readme_run))
+    assert shown[:2] == ["case", "precision"]
+    assert shown[2:] == [one.header for one in COLUMNS[1:] if one.header != "vs tf32"]
+
+
+def test_what_is_undefined_is_a_dash():
+    parsed = section(make_material(run_of((FP32, noisy(1e-3)), (BF16, noisy(5e-4)))))
+    assert "argmax" not in heads(parsed)
+    assert "grad" not in heads(parsed)
+    mixed = make_case("fp32", workload="other")
+    run = run_of((FP32, noisy(1e-3)), (mixed, noisy(1e-3)))
+    run.memory.pop(mixed.case_id)
+    assert cell(section(make_material(run)), mixed, "memory").get_text() == UNDEFINED
+
+
+def test_a_run_of_one_round_has_times_without_intervals():
+    parsed = section(make_material(run_of((FP32, [1e-3]), (BF16, [5e-4]))))
+    time = cell(parsed, BF16, "time/step")
+    assert time.get_text() == "500 us"
+    assert time.i is not None
+    assert "--l" not in time.i["style"]
+
+
+def test_the_precision_advised_is_marked_in_words():
+    parsed = section(make_material(run_of((FP32, noisy(1e-3)), (BF16, noisy(5e-4)))))
+    assert "advised" in row_of(parsed, BF16).get_text()
+    assert "advised" not in row_of(parsed, FP32).get_text()
+
+
+def test_of_two_cases_that_gradscaler_tells_apart_one_is_advised():
+    training = {"phase": "training"}
+    with_scaler, without = (make_case("fp16_autocast", scaler=scaler, **training) for scaler in (True, False))
+    fp32 = make_case("fp32", **training)
+    run = run_of(
+        (fp32, noisy(1e-3)), (with_scaler, noisy(8e-4)), (without, noisy(5e-4)), grad_rel_l2=1e-3, grad_elements=10
+    )
+    parsed = section(make_material(run))
+    assert "advised" in row_of(parsed, without).get_text()
+    assert "advised" not in row_of(parsed, with_scaler).get_text()
+
+
+def test_a_case_that_failed_says_why_in_place_of_its_numbers():
+    run = without_numbers(run_of((FP32, noisy(1e-3))), failed=[BF16], why="no <kernel>")
+    parsed = section(make_material(run))
+    reason = row_of(parsed, BF16).select("td")[-1]
+    assert reason.get_text(strip=True) == "failed: exception: no <kernel>"
+    assert int(str(reason["colspan"])) == len(heads(parsed)) - 2
+    assert row_of(parsed, BF16)["data-outcome"] == "failed"
+
+
+def test_a_run_in_which_everything_failed_has_a_column_for_the_reasons():
+    parsed = section(make_material(without_numbers(nothing_measured(), failed=[FP32, BF16], why="boom")))
+    assert heads(parsed) == ["case", "precision", "outcome"]
+    assert [row.select("td")[-1].get_text(strip=True) for row in parsed.select("tbody tr")] == [
+        "failed: exception: boom"
+    ] * 2
+
+
+def test_skips_that_many_cases_share_are_told_once_and_each_case_is_listed():
+    others = [make_case("tf32", workload=name) for name in ("linear_chain", "other")]
+    run = run_of((FP32, noisy(1e-3)), (make_case("fp32", workload="other"), noisy(1e-3)))
+    parsed = section(make_material(without_numbers(run, skipped=others, why="cpu has no tf32")))
+    assert len(parsed.select("tbody tr")) == 2
+    told = parsed.select_one("section details")
+    assert told is not None
+    assert told.summary is not None
+    assert told.summary.get_text() == "skipped: tf32: cpu has no tf32 (2 cases)"
+    assert [one["title"] for one in told.select("li")] == [one.case_id for one in others]
+    assert "2 of 4 cases" in parsed.select("caption")[0].get_text()
+
+
+def test_a_run_of_skips_alone_has_no_table_and_still_names_each_case():
+    parsed = section(make_material(without_numbers(nothing_measured(), skipped=[FP32], why="no such device")))
+    assert not parsed.select("table")
+    assert [one["title"] for one in parsed.select("section li[title]")] == [FP32.case_id]
+
+
+def test_a_run_without_cases_has_no_such_view():
+    assert cases(make_material(nothing_measured())) is None
+
+
+def test_bars_of_a_group_share_a_scale_and_the_fastest_is_at_the_left():
+    rows = [
+        {"seconds_median": 1e-3, "seconds_low": 0.9e-3, "seconds_high": 1.1e-3},
+        {"seconds_median": 1e-2, "seconds_low": None, "seconds_high": None},
+    ]
+    scale = time_scale(rows)
+    assert time_bar(rows[0], scale).endswith("--l:0%;--h:8.33%")
+    assert time_bar(rows[1], scale) == "--m:100%"
+
+
+def test_times_that_hardly_differ_are_drawn_close_together():
+    rows = [{"seconds_median": value, "seconds_low": None, "seconds_high": None} for value in (1e-3, 1.01e-3)]
+    places = [float(time_bar(row, time_scale(rows))[4:-1]) for row in rows]
+    assert 0 < places[1] - places[0] < 2
+
+
+@pytest.mark.parametrize("value", [None, float("nan"), float("inf"), 0.0, -1.0])
+def test_a_time_that_is_none_is_not_drawn(value: float | None):
+    row = {"seconds_median": value, "seconds_low": value, "seconds_high": value}
+    assert time_scale([row]) is None
+    assert time_bar(row, (0.0, 1.0)) == ""
+
+
+def finding(change: float | None, **fields: Any) -> Finding:
+    given: dict[str, Any] = {
+        "case": FP32, "metric": "seconds_median", "kind": "time", "verdict": Verdict.REGRESSED,
+        "code": Code.BEYOND_THRESHOLD, "reason": "slower", "baseline": 1.0, "candidate": 2.0, "threshold": 0.02,
+    }  # fmt: skip
+    return Finding(change=change, **given | fields)
+
+
+def test_a_change_is_drawn_around_zero_with_its_threshold():
+    assert change_limit([finding(0.05)]) == pytest.approx(0.1)
+    assert change_bar(finding(0.05, low=0.0, high=0.1), 0.1) == "--m:75%;--l:50%;--h:100%;--t:10%"
+    assert change_bar(finding(float("inf")), 0.1).startswith("--m:100%;")
+    assert change_bar(finding(None), 0.1) == ""
+
+
+def test_what_regressed_comes_first_with_its_reason_and_change():
+    material, parsed = compared(1.5e-3, output_rel_l2=4e-3)
+    row = row_of(parsed, FP32)
+    assert [one.split()[0] for one in said(row)] == ["regressed", "unchanged"]
+    reason = next(one.reason for one in material.cases[0].findings if one.verdict is Verdict.REGRESSED)
+    assert reason in said(row)[0]
+    assert said(row)[1] == "unchanged memory, accuracy"
+    change = cell(parsed, FP32, "time change, drawn to ±10 %")
+    assert change.get_text().startswith("+50 %")
+    assert "was 1.00 ms" in change.get_text()
+    assert change.i is not None
+
+
+def test_cases_are_found_by_each_verdict_but_by_unchanged_only_where_all_is():
+    baseline = run_of((FP32, noisy(1e-3)), (BF16, noisy(1e-3)), header=make_header(run="base"))
+    new = run_of((FP32, noisy(1e-3)), (BF16, noisy(2e-3)), header=make_header(run="new"))
+    parsed = section(make_material(new, baseline=baseline))
+    assert row_of(parsed, FP32)["data-verdict"] == "unchanged"
+    assert row_of(parsed, BF16)["data-verdict"] == "regressed"
+
+
+def test_metrics_of_which_nothing_changed_have_no_column():
+    _, parsed = compared(1.0e-3, peak_bytes=2_000_000)
+    assert "peak memory change, drawn to ±10 %" in heads(parsed)
+    assert not [head for head in heads(parsed) if head.startswith("output error change")]
+    assert said(row_of(parsed, FP32))[0].startswith("regressed peak memory: ")
+
+
+def test_a_case_that_the_baseline_does_not_have_says_so():
+    baseline = run_of((FP32, noisy(1e-3)), header=make_header(run="base"))
+    new = run_of((FP32, noisy(1e-3)), (BF16, noisy(1e-3)), header=make_header(run="new"))
+    row = row_of(section(make_material(new, baseline=baseline)), BF16)
+    assert "not in the baseline" in row.get_text()
+    assert "data-verdict" not in row.attrs
+
+
+def test_the_reason_of_a_case_that_fails_now_stands_there_once():
+    baseline = run_of((FP32, noisy(1e-3)), (BF16, noisy(1e-3)), header=make_header(run="base"))
+    new = without_numbers(run_of((FP32, noisy(1e-3)), header=make_header(run="new")), failed=[BF16], why="no space")
+    row = row_of(section(make_material(new, baseline=baseline)), BF16)
+    assert said(row) == ["regressed was ok and failed"]
+    assert row.get_text().count("no space") == 1
+
+
+def test_a_case_that_was_ok_and_is_skipped_stays_a_row():
+    gone = [BF16, make_case("bf16_autocast", workload="other")]
+    kept = [FP32, make_case("fp32", workload="other")]
+    baseline = run_of(*((case, noisy(1e-3)) for case in [*kept, *gone]), header=make_header(run="base"))
+    new = without_numbers(
+        run_of(*((case, noisy(1e-3)) for case in kept), header=make_header(run="new")),
+        skipped=gone,
+        why="no bf16 here",
+    )
+    parsed = section(make_material(new, baseline=baseline))
+    for case in gone:
+        assert said(row_of(parsed, case)) == ["incomparable was ok and is skipped"]
+
+
+def test_what_has_one_verdict_for_one_reason_is_told_together():
+    other = {"verdict": Verdict.INCOMPARABLE, "code": Code.OTHER_MACHINE, "reason": "another host"}
+    (case,) = make_material(run_of((FP32, noisy(1e-3)))).cases
+    findings = [finding(None, **other), finding(None, metric="peak_memory_bytes", kind="memory", **other)]
+    assert [(one.verdict, one.sentence) for one in verdicts_of(replace(case, findings=findings))] == [
+        ("incomparable", "time, peak memory: another host")
+    ]
+
+
+def test_remarks_on_what_is_unchanged_are_not_hidden():
+    (case,) = make_material(run_of((FP32, noisy(1e-3)))).cases
+    remarked = finding(0.0, verdict=Verdict.UNCHANGED, code=Code.WITHIN_THRESHOLD, remarks=["more slow blocks"])
+    assert verdicts_of(replace(case, findings=[remarked]))[0].sentence == "time: more slow blocks"
+
+
+def test_several_runs_are_told_apart_by_a_column():
+    here = run_of((FP32, noisy(1e-3)), header=make_header(run="one", started_at="2026-01-01T00:00:00Z"))
+    there = run_of((BF16, noisy(1e-3)), header=make_header(run="two", label="the new one"))
+    parsed = section(make_material(here, there))
+    assert heads(parsed)[1] == "run"
+    assert cell(parsed, FP32, "run").get_text(strip=True) == "one"
+    assert cell(parsed, BF16, "run").get_text(strip=True) == "the new one"
+
+
+def test_numbers_of_another_program_have_no_rounds_to_link_to():
+    run = run_of((FP32, noisy(1e-3)), (BF16, noisy(1e-3)))
+    run = replace(run, rounds=[one for one in run.rounds if one.case_id == FP32.case_id],
+                  readings={"seconds_median": {BF16.case_id: 2e-3}})  # fmt: skip
+    parsed = section(make_material(run))
+    assert row_of(parsed, FP32).select("th a[href='#distributions'][data-case='0']")
+    assert not row_of(parsed, BF16).select("a")
+    assert cell(parsed, BF16, "time/step").get_text() == "2.00 ms"
+
+
+def test_names_of_unknown_origin_stay_text():
+    odd = make_case('"><script>x</script>|', workload="<b>bold</b>", device="' onload='x")
+    parsed = section(make_material(run_of((odd, noisy(1e-3)), (FP32, noisy(1e-3)))))
+    assert row_of(parsed, odd)["data-precision"] == odd.precision
+    assert row_of(parsed, odd)["data-device"] == odd.device
+    assert not parsed.select("main script, main th b")
+
+
+def test_the_style_knows_the_colour_of_every_precision():
+    style = (Path(page.__file__).parent / "assets" / "cases.css").read_text()
+    for name in PRECISIONS:
+        assert f'[data-precision="{name}"] {{ --c: var(--{name}); }}' in style
+
+
+def test_the_script_that_sorts_knows_every_unit_that_cells_are_written_in():
+    script = (Path(page.__file__).parent / "assets" / "tables.js").read_text()
+    written = [format_seconds(10.0**power) for power in range(-9, 5)]
+    written += [format_bytes(1024.0**power) for power in range(1, 6)]
+    written += [format_count(10.0**power) for power in range(3, 14)]
+    for unit in {text.split()[1] for text in written}:
+        assert re.search(rf"\b{unit}: [\d(]", script), unit
+
+
+def test_a_row_takes_few_bytes(history: Material):
+    parsed = section(history)
+    rows = parsed.select("tbody tr")
+    view = cases(history)
+    assert view is not None
+    body = page.section(view, {}).partition("<tbody>")[2].partition("</table>")[0]
+    assert len(body.encode()) / len(rows) < 650

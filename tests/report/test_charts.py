@@ -1,0 +1,135 @@
+import base64
+import gzip
+import json
+from typing import Any
+from xml.etree import ElementTree
+
+import pytest
+
+from ampbench.report import charts
+from ampbench.report.text import LONGEST
+from ampbench.report.view import Chart, Choice, Rows, View
+
+SVG = "{http://www.w3.org/2000/svg}"
+SPEC = {
+    "mark": "point",
+    "encoding": {
+        "x": {"field": "speed", "type": "quantitative"},
+        "y": {"field": "name", "type": "nominal"},
+        "color": {"field": "name", "type": "nominal"},
+    },
+}
+
+
+def make_chart(**changes: Any) -> Chart:
+    fields: dict[str, Any] = {"id": "a", "title": "Speed", "alt": "b is fastest", "spec": SPEC, "dataset": "rows"}
+    return Chart(**fields | changes)
+
+
+def make_view(*made: Chart, **datasets: Rows) -> View:
+    return View(id="view", title="A view", template="view.html", charts=made, datasets=datasets)
+
+
+def unpacked(payload: str) -> dict[str, Any]:
+    """Return what the browser reads."""
+    found: dict[str, Any] = json.loads(gzip.decompress(base64.b64decode(payload)))
+    return found
+
+
+def texts(svg: str) -> list[str]:
+    return [text.strip() for text in ElementTree.fromstring(svg).itertext() if text.strip()]
+
+
+ROWS = [{"name": "b", "speed": 2.0}, {"name": "c", "speed": 1.5}]
+
+
+def test_a_chart_is_an_image_with_its_title_and_finding_as_its_text():
+    drawn = ElementTree.fromstring(charts.drawn(make_chart(), ROWS))
+    assert drawn.tag == f"{SVG}svg"
+    assert (drawn.get("role"), drawn.get("aria-label")) == ("img", "Speed. b is fastest")
+
+
+def test_the_text_of_a_chart_is_escaped_and_made_fit():
+    alt = '"><img src=x onerror=alert(1)> & \u202e' + "x" * 5000
+    label = ElementTree.fromstring(charts.drawn(make_chart(alt=alt), ROWS)).get("aria-label")
+    assert label is not None
+    assert label.startswith('Speed. "><img src=x onerror=alert(1)> & \\u202exxx')
+    assert len(label) == LONGEST
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        '<b>&amp;"quoted"\'',
+        "</text><script>alert(1)</script>",
+        "datum.x",
+        "${alert(1)}",
+        "]]>",
+        "<!--",
+        "a.b[0]",
+        "\u202eab",
+    ],
+)
+def test_a_name_in_the_data_reaches_axis_and_legend_as_text_alone(name: str):
+    svg = charts.drawn(make_chart(), [{"name": name, "speed": 2.0}, *ROWS])
+    shown = name.replace("\u202e", "\\u202e")[:12]  # a long one is cut
+    assert len([text for text in texts(svg) if text.startswith(shown)]) == 2  # at the axis and in the legend
+    tags = {element.tag.removeprefix(SVG) for element in ElementTree.fromstring(svg).iter()}
+    assert tags <= {"svg", "g", "path", "text", "rect", "line", "defs", "clipPath", "title"}
+
+
+def test_a_name_is_not_an_address_nor_an_attribute():
+    svg = charts.drawn(make_chart(), [{"name": '" onload="alert(1)', "speed": 2.0}])
+    for element in ElementTree.fromstring(svg).iter():
+        assert not [name for name in element.attrib if name.startswith("on") or name.endswith("href")]
+
+
+def test_a_chart_without_rows_and_one_with_gaps_are_drawn():
+    assert ElementTree.fromstring(charts.drawn(make_chart(), [])).tag == f"{SVG}svg"
+    gaps: list[dict[str, Any]] = [{"name": None, "speed": None}, {"name": "b", "speed": None}, *ROWS]
+    assert "c" in texts(charts.drawn(make_chart(), gaps))
+
+
+def test_only_the_first_of_the_choices_is_drawn():
+    rows = [{"name": f"{kind}{number}", "speed": 1.0, "kind": kind} for kind in ("cpu", "gpu") for number in range(3)]
+    choices = (Choice(value="gpu", label="On the GPU"), Choice(value="cpu", label="On the CPU"))
+    found = texts(charts.drawn(make_chart(choose="kind", choices=choices), rows))
+    assert "gpu0" in found
+    assert "cpu0" not in found
+
+
+def test_a_browser_gets_the_specification_and_the_data_by_column():
+    choices = (Choice(value="b", label="only b"),)
+    view = make_view(make_chart(choose="name", choices=choices), rows=ROWS, other=[])
+    found = unpacked(charts.payload([view]))
+    assert found["datasets"] == {"rows": {"name": ["b", "c"], "speed": [2.0, 1.5]}, "other": {}}
+    chart = found["charts"]["a"]
+    assert (chart["dataset"], chart["choose"], chart["choices"]) == ("rows", "name", [["b", "only b"]])
+    assert chart["spec"] == json.loads(json.dumps(charts.specification(make_chart())))
+    assert "data" not in chart["spec"]
+
+
+def test_every_text_for_a_browser_is_made_fit():
+    rows = [{"name": "a\u202eb\x00\ud800" + "x" * 10_000, "speed": 1.0}]
+    name = unpacked(charts.payload([make_view(make_chart(), rows=rows)]))["datasets"]["rows"]["name"][0]
+    assert name.startswith("a\\u202eb\\x00\\ud800")
+    assert len(name) == LONGEST
+
+
+def test_the_same_views_are_packed_the_same():
+    view = make_view(make_chart(), rows=ROWS)
+    assert charts.payload([view]) == charts.payload([view])
+    assert gzip.decompress(base64.b64decode(charts.packed("naïve 日本"))).decode() == "naïve 日本"
+
+
+def test_two_charts_or_datasets_of_one_name_are_refused():
+    view = make_view(make_chart(), rows=ROWS)
+    with pytest.raises(ValueError, match="two datasets are called rows"):
+        charts.payload([view, make_view(rows=ROWS)])
+    with pytest.raises(ValueError, match="two charts are called a"):
+        charts.payload([view, make_view(make_chart(dataset="others"), others=ROWS)])
+
+
+def test_a_number_that_is_not_finite_is_refused_rather_than_sent():
+    with pytest.raises(ValueError, match="not JSON compliant"):
+        charts.payload([make_view(make_chart(), rows=[{"name": "b", "speed": float("nan")}])])

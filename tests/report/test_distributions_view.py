@@ -1,0 +1,254 @@
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from bs4 import BeautifulSoup
+
+from ampbench.records.measurements import Failure, Fitness
+from ampbench.report import Material
+from ampbench.report.charts import payload
+from ampbench.report.round_chart import SAMPLES_OF_A_CASE, STEPS
+from ampbench.report.view import View
+from ampbench.report.views.distributions import LISTED, distributions
+from ampbench.store import StoredRun
+from tests.compared_runs import BF16, FP32, Times, arms, make_run, noisy, rounds_of
+from tests.report.materials import make_material, section_of
+from tests.stored_runs import make_case, make_header, make_round
+
+NOISY = [1.0e-3, 1.02e-3, 1.02e-3, 1.05e-3]
+
+
+def shown(material: Material) -> View:
+    view = distributions(material)
+    assert view is not None
+    return view
+
+
+def drawn(view: View, case: int) -> tuple[list[Mapping[str, Any]], list[Mapping[str, Any]]]:
+    """Return the medians and the rounds that the chart shows of a case."""
+    rows = [row for row in view.datasets["distributions"] if row["case"] == str(case)]
+    return [row for row in rows if row["line"] is None], [row for row in rows if row["line"] is not None]
+
+
+def sampled(samples: Sequence[Sequence[float]], **changes: Any) -> StoredRun:
+    """Return a run of one case and one round."""
+    run = make_run(Times((FP32, [1.0])))
+    return replace(run, rounds=[make_round(FP32, samples=samples, **changes)])
+
+
+def session() -> Material:
+    """Return the material of an interleaved session in which fp32 became 10 % slower, which fresh rounds confirmed."""
+    old, new = arms()
+    times = noisy(2e-3, seed=3)
+    baseline = make_run(Times((BF16, times), (FP32, noisy(1e-3, seed=1))), control=times, header=old)
+    candidate = make_run(Times((BF16, times), (FP32, noisy(1.1e-3, seed=2))), header=new)
+    runs = [
+        replace(run, rounds=[*run.rounds, *rounds_of(FP32, noisy(seconds, 10, seed=4), confirmation=True)])
+        for run, seconds in ((baseline, 1e-3), (candidate, 1.1e-3))
+    ]
+    return make_material(runs[1], baseline=runs[0])
+
+
+def cells(section: BeautifulSoup) -> list[list[str]]:
+    return [[cell.get_text(" ", strip=True) for cell in row.select("th, td")] for row in section.select("tbody tr")]
+
+
+def test_every_round_is_drawn_at_its_fastest_sample():
+    view = shown(make_material(make_run(Times((FP32, NOISY), (BF16, [2e-3])))))
+    assert [(row["line"], row["seconds"]) for row in drawn(view, 0)[1]] == [
+        (f"round {number}", seconds) for number, seconds in enumerate(NOISY)
+    ]
+    assert [row["seconds"] for row in drawn(view, 1)[1]] == [2e-3]
+
+
+def test_the_median_and_its_interval_are_those_of_the_table_of_cases():
+    material = make_material(make_run(Times((FP32, NOISY))))
+    ((middle,), _) = drawn(shown(material), 0)
+    row = material.cases[0].row
+    for name in ("low", "high"):
+        assert middle[name] == pytest.approx(row[f"seconds_{name}"], rel=1e-4)
+    assert middle["seconds"] == pytest.approx(row["seconds_median"], rel=1e-4)
+
+
+def test_two_rounds_have_no_interval():
+    ((middle,), _) = drawn(shown(make_material(make_run(Times((FP32, NOISY[:2]))))), 0)
+    assert (middle["low"], middle["left"]) == (None, None)
+
+
+def test_a_wide_interval_is_drawn_to_the_edge_and_told_whole():
+    ((middle,), rounds) = drawn(shown(make_material(make_run(Times((FP32, [1e-3, 1e-3, 9e-3]))))), 0)
+    assert middle["high"] > 0.02 > middle["right"] > max(row["seconds"] for row in rounds)
+
+
+def test_samples_are_told_above_their_rounds_value():
+    (_, (row,)) = drawn(shown(make_material(sampled([[1.1e-3, 1e-3], [1.02e-3]]))), 0)
+    assert row["seconds"] == 1e-3
+    assert [one / STEPS for one in row["samples"]] == [0.02, 0.1]
+
+
+def test_samples_far_beyond_all_rounds_are_counted_and_not_drawn():
+    view = shown(make_material(sampled([[1e-3, 1.1e-3, 30e-3, 5e-3]])))
+    (_, (row,)) = drawn(view, 0)
+    assert (len(row["samples"]), row["beyond"], row["slowest"]) == (1, 2, 30e-3)
+    assert any("2 of 4" in sentence for sentence in view.content["legend"])
+
+
+def test_too_many_samples_are_thinned_by_rank_and_the_slowest_kept():
+    many = [1e-3 + 1e-8 * number for number in range(5000)]
+    view = shown(make_material(sampled([many])))
+    (_, (row,)) = drawn(view, 0)
+    assert len(row["samples"]) == SAMPLES_OF_A_CASE
+    assert row["samples"][-1] / STEPS == pytest.approx(many[-1] / many[0] - 1, abs=1 / STEPS)
+    assert row["samples"][SAMPLES_OF_A_CASE // 2] / STEPS == pytest.approx(0.025, rel=0.02)
+    assert any(sentence.startswith("Of the 5,000 samples 601 are drawn") for sentence in view.content["legend"])
+
+
+def test_the_data_grow_with_the_cases_and_not_with_their_samples():
+    def size(samples: int) -> int:
+        cases = [make_case(batch_size=number + 1) for number in range(300)]
+        run = make_run(Times(*((case, [1e-3]) for case in cases)))
+        build = [noisy(1e-3, samples, 0.02, seed) for seed in range(10)]
+        rounds = [make_round(case, number=number, samples=[build[number]]) for case in cases for number in range(10)]
+        return len(payload([shown(make_material(replace(run, rounds=rounds)))]))
+
+    assert size(200) < 1.2 * size(30) < 1.2 * 300 * 700
+
+
+def test_rounds_of_one_block_stand_together_and_the_baseline_first():
+    view = shown(session())
+    _, rounds = drawn(view, 1)
+    assert [row["line"] for row in rounds[:4]] == ["baseline 0", "candidate 0", "baseline 1", "candidate 1"]
+    _, controlled = drawn(view, 0)
+    assert [(row["line"], row["arm"]) for row in controlled[:3]] == [
+        ("baseline 0", "baseline"),
+        ("control 0", "control"),
+        ("candidate 0", "candidate"),
+    ]
+    assert [row["line"] for row in rounds[30:34]] == [
+        "baseline 15",
+        "candidate 15",
+        "baseline 0, fresh",
+        "candidate 0, fresh",
+    ]
+    assert [row["place"] for row in rounds] == list(range(52))
+
+
+def test_rounds_of_runs_that_share_no_blocks_stand_apart():
+    baseline = make_run(Times((FP32, NOISY)), control=NOISY)
+    candidate = make_run(Times((FP32, NOISY)), control=NOISY, header=make_header(run="later"))
+    view = shown(make_material(candidate, baseline=baseline))
+    lines = [row["line"] for row in drawn(view, 0)[1]]
+    assert lines[3:5] == ["baseline 3", "baseline control 0"]
+    assert len(set(lines)) == 16
+    assert any("one after the other" in sentence for sentence in view.content["legend"])
+
+
+def test_fresh_and_control_rounds_are_explained_where_there_are_any():
+    legend = " ".join(shown(session()).content["legend"])
+    assert "Fresh: " in legend
+    assert "Control: " in legend
+    legend = " ".join(shown(make_material(make_run(Times((FP32, NOISY))))).content["legend"])
+    assert "Fresh: " not in legend
+    assert "Control: " not in legend
+
+
+def test_the_case_that_changed_is_drawn_first():
+    view = shown(session())
+    (chart,) = view.charts
+    assert [choice.value for choice in chart.choices] == ["1", "0"]
+    assert "slower" in chart.alt
+    assert "baseline median 1.00 ms" in chart.alt
+
+
+def test_the_table_sets_the_candidate_beside_the_baseline():
+    material = session()
+    section = section_of(shown(material), material)
+    first, second = cells(section)[:2]
+    assert first[:5] == ["linear_chain fp32", "regressed", "baseline", "26", "997 us"]
+    assert second[0] == "candidate"
+    assert section.select_one("tbody th[scope=rowgroup]")["rowspan"] == "2"
+
+
+def test_without_a_comparison_the_noisiest_cases_are_listed():
+    cases = [make_case(batch_size=number + 1) for number in range(LISTED + 2)]
+    run = make_run(Times(*((case, noisy(1e-3, 4, 1e-3 * (number + 1))) for number, case in enumerate(cases))))
+    material = make_material(run)
+    section = section_of(shown(material), material)
+    rows = cells(section)
+    assert len(rows) == LISTED
+    assert rows[0][0].endswith(f"b{LISTED + 2} fp32")
+    assert f"{LISTED} of the {LISTED + 2} cases" in section.caption.get_text()
+
+
+def test_the_table_tells_the_spread_and_the_disturbed_samples():
+    run = make_run(Times((FP32, [1e-3])))
+    rounds = [make_round(FP32, number=number, samples=[[value, 2 * value]]) for number, value in enumerate(NOISY)]
+    material = make_material(replace(run, rounds=rounds))
+    (row,) = cells(section_of(shown(material), material))
+    assert row == ["linear_chain fp32", "4", "1.00 ms", "1.02 ms", "1.05 ms", "2.0 %", "50 %"]
+
+
+def test_one_round_of_one_sample_has_neither_spread_nor_disturbance():
+    material = make_material(make_run(Times((FP32, [1e-3]))))
+    (row,) = cells(section_of(shown(material), material))
+    assert row[-2:] == ["–", "–"]
+
+
+def test_rounds_on_an_unfit_machine_say_why():
+    run = make_run(Times((FP32, NOISY)))
+    rounds = [replace(one, fitness=Fitness(other_share=0.4 if one.round == 1 else 0.0)) for one in run.rounds]
+    material = make_material(replace(run, rounds=rounds))
+    view = shown(material)
+    assert [row["unfit"] for row in drawn(view, 0)[1]] == [None, "other processes used 40 % of the CPU", None, None]
+    assert any(sentence.startswith("Hollow: 1 round was") for sentence in view.content["legend"])
+    assert "in 1 of 4 rounds" in cells(section_of(view, material))[0][-1]
+
+
+def test_a_case_that_fails_now_still_shows_the_baselines_rounds():
+    baseline = make_run(Times((FP32, NOISY), (BF16, NOISY)))
+    candidate = make_run(Times((FP32, NOISY), (BF16, [])))
+    failure = Failure(case_id=BF16.case_id, stage="round", cause="crash", message="gone")
+    candidate = replace(candidate, failures={BF16.case_id: failure})
+    material = make_material(candidate, baseline=baseline)
+    view = shown(material)
+    assert {row["arm"] for row in drawn(view, 1)[1]} == {"baseline"}
+    section_of(view, material)
+
+
+def test_one_case_of_two_runs_is_told_apart_by_the_run():
+    runs = [make_run(Times((FP32, NOISY)), header=make_header(run=name)) for name in ("first", "second")]
+    material = make_material(*runs)
+    other = replace(
+        material, shown=[replace(material.shown[0], stored=run, rows=material.cases[0].shown.rows) for run in runs]
+    )
+    names = [choice.label for choice in shown(other).charts[0].choices]
+    assert [name.rpartition(" · ")[2] for name in names] == ["first", "second"]
+
+
+@pytest.mark.parametrize("seconds", [0.0, -1.0])
+def test_a_time_that_is_none_is_left_out(seconds: float):
+    view = shown(make_material(make_run(Times((FP32, [seconds, *NOISY])))))
+    assert len(drawn(view, 0)[1]) == 4
+    json.dumps(list(view.datasets["distributions"]), allow_nan=False)
+
+
+def test_without_rounds_there_is_no_section():
+    run = make_run(Times((FP32, [])))
+    assert distributions(make_material(run)) is None
+    assert distributions(make_material(replace(run, readings={"seconds_median": {FP32.case_id: 1e-3}}))) is None
+    assert distributions(make_material(replace(run, cases={}, memory={}, divergence={}))) is None
+    assert distributions(Material(shown=[])) is None
+
+
+def test_the_readmes_run_is_drawn_whole(readme_run: Material):
+    view = shown(readme_run)
+    rounds = [row for row in view.datasets["distributions"] if row["line"] is not None]
+    samples = sum(1 + len(row["samples"]) + (row["beyond"] or 0) for row in rounds)
+    stored = readme_run.shown[0].stored
+    assert (len(rounds), samples) == (
+        len(stored.rounds),
+        sum(len(build) for one in stored.rounds for build in one.samples),
+    )
+    assert section_of(view, readme_run).select("figure svg")

@@ -1,0 +1,202 @@
+"""The report in short: a comment that says what matters first, fits, and cannot be taken over by a name."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from bs4 import BeautifulSoup
+from markdown_it import MarkdownIt
+
+from ampbench.markdown import escaped
+from ampbench.records.measurements import Failure, Skip
+from ampbench.report import Material, gather, make_markdown
+from ampbench.report import markdown as module
+from ampbench.store import StoredRun
+from tests.compared_runs import BF16, FP32, Times, environment, make_run, noisy
+from tests.report.hostile_runs import TEXTS, hostile_material
+from tests.report.materials import README_RUN, RESULTS, make_material
+from tests.stored_runs import COMPLETE, make_case, make_header, make_round, write_run
+
+OURS = {
+    *["html", "head", "body", "h2", "h3", "p", "ul", "li", "blockquote", "code"],
+    *["table", "thead", "tbody", "tr", "th", "td", "details", "summary"],
+}
+"""The elements that our own Markdown becomes."""
+
+
+def parsed(text: str) -> BeautifulSoup:
+    """Return Markdown as what GitHub's dialect makes of it, HTML in it let through."""
+    parser = MarkdownIt("commonmark", {"html": True}).enable(["table", "strikethrough"])
+    return BeautifulSoup(parser.render(text), "html5lib")
+
+
+def pair(factor: float = 1.1, **changes: object) -> Material:
+    """Return a run beside a baseline that its fp32 is slower than by `factor`."""
+    before = make_run(Times((FP32, noisy(1e-3)), (BF16, noisy(5e-4))), header=make_header(run="before"))
+    after = make_run(
+        Times((FP32, noisy(factor * 1e-3, seed=1)), (BF16, noisy(5e-4, seed=2))), header=make_header(run="after")
+    )
+    return make_material(replace(after, **changes), baseline=before)
+
+
+def headings(page: BeautifulSoup) -> list[str]:
+    return [one.get_text() for one in page.find_all(["h2", "h3", "summary"])]
+
+
+def test_a_run_begins_with_its_advice_and_has_it_for_every_workload(readme_run: Material) -> None:
+    text = make_markdown(readme_run)
+    assert text.startswith("## On this CPU (AMD EPYC): take bf16_pure for ")
+    assert "> These numbers speak for this CPU (AMD EPYC: bf16 native, fp16 emulated)" in text
+    assert "* With: torch 2." in text
+    (shown,) = readme_run.shown
+    for advice in shown.advice.values():
+        assert escaped(advice.sentence) in text
+
+
+def test_the_table_of_precisions_has_a_row_per_phase_and_precision(readme_run: Material) -> None:
+    page = parsed(make_markdown(readme_run))
+    (table,) = page.find_all("table")
+    rows = [[cell.get_text() for cell in row.find_all("td")] for row in table.tbody.find_all("tr")]
+    baselines = [row[:3] for row in rows if row[1] == "fp32"]
+    assert baselines == [["inference", "fp32", "1.00x"], ["training", "fp32", "1.00x"]]
+    assert all(row[2].endswith("x") and row[4].endswith("x") and "e-" in row[5] and " of " in row[7] for row in rows)
+
+
+def test_a_comparison_begins_with_what_changed_and_why_and_folds_the_rest() -> None:
+    text = make_markdown(pair())
+    head = text.partition("<details>")[0]
+    assert head.startswith("## 1 regressed (time 1), ")
+    assert "before · torch 2.15.0 → after · torch 2.15.0" in head
+    assert "### Changed (1)" in head
+    (row,) = [line for line in head.splitlines() if line.startswith("| regressed |")]
+    assert "| linear_chain fp32 | time | 1.00 ms | 1.10 ms | +10 % |" in row
+    assert "slower (95 %" in row
+    assert "> not interleaved: " in head
+    folded = [one.get_text() for one in parsed(text).find_all("summary")]
+    assert [one.partition(":")[0] for one in folded] == [
+        "Precisions", "Advice", "Geometric means of the changes", "How it was measured",
+    ]  # fmt: skip
+
+
+def test_where_nothing_changed_no_table_says_so() -> None:
+    text = make_markdown(pair(1.0))
+    assert text.startswith("## Nothing changed: ")
+    assert "Changed" not in text
+
+
+def test_failures_and_skips_are_told_with_their_reasons() -> None:
+    failed, skipped = make_case("fp16_pure"), make_case("tf32")
+    run = make_run(Times((FP32, noisy(1e-3))))
+    run.cases.update({case.case_id: case for case in (failed, skipped)})
+    run.failures[failed.case_id] = Failure(case_id=failed.case_id, stage="round", cause="crash", message="signal 11")
+    run.skips[skipped.case_id] = Skip(case_id=skipped.case_id, reason="this CPU has no tf32")
+    text = make_markdown(make_material(run))
+    assert "### Failed (1)\n\n* linear_chain fp16_pure: crash: signal 11\n" in text
+    assert "1 case skipped: this CPU has no tf32 (1)" in text
+
+
+def test_runs_without_any_number_are_told_in_the_heading() -> None:
+    failed = make_case("fp16_pure")
+    run = StoredRun(path=Path("run.jsonl"), header=make_header())
+    assert make_markdown(make_material(run)).startswith("## Nothing was measured: there are no cases\n")
+    run.cases[failed.case_id] = failed
+    run.failures[failed.case_id] = Failure(case_id=failed.case_id, stage="round", cause="crash", message="signal 11")
+    assert make_markdown(make_material(run)).startswith("## Nothing was measured: 1 case failed\n")
+
+
+def test_the_changes_of_trends_are_a_table_with_what_else_changed(history: Material) -> None:
+    page = parsed(make_markdown(history))
+    assert "Over torch versions" in headings(page)
+    table = next(one for one in page.find_all("table") if one.th.get_text() == "x")
+    titles = [cell.get_text() for cell in table.thead.find_all("th")]
+    rows = [[cell.get_text() for cell in row.find_all("td")] for row in table.tbody.find_all("tr")]
+    changed = [dict(zip(titles, row, strict=True)) for row in rows]
+    assert {row["metric"] for row in changed} <= {"time", "memory", "error", "gradients"}
+    assert any(row["what else changed"] for row in changed)
+
+
+def test_a_trend_over_the_two_runs_compared_alone_is_left_to_the_comparison() -> None:
+    runs = sorted(path.stem for path in (RESULTS / "runs").glob("*.jsonl"))[1:3]
+    found = gather(runs[1:], RESULTS, runs[0])
+    assert found.trends
+    assert "\n### Over " not in make_markdown(found)
+
+
+def test_several_machines_and_comparisons_are_told_apart() -> None:
+    before = make_run(Times((FP32, noisy(1e-3)), (BF16, noisy(1e-3))), header=make_header(run="before"))
+    later = [
+        make_run(
+            Times((case, noisy(2e-3, seed=number))),
+            header=environment(make_header(run=f"after-{number}"), torch_version=f"2.1{number}.0"),
+        )
+        for number, case in ((6, FP32), (7, BF16))
+    ]
+    page = parsed(make_markdown(make_material(*later, baseline=before)))
+    assert headings(page)[1:3] == ["Changed, before → after-6 (1)", "Changed, before → after-7 (1)"]
+    devices = [row.td.get_text() for row in page.find_all("table")[2].tbody.find_all("tr")]
+    assert [name.rpartition("torch ")[2] for name in devices] == ["2.16.0", "2.17.0"]
+
+
+@pytest.mark.parametrize("rows", [1, 7, 100])
+def test_a_part_of_many_rows_is_cut_and_says_by_how_many(rows: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "ROWS", rows)
+    material = gather([README_RUN], RESULTS)
+    text = make_markdown(material)
+    advised = len(material.shown[0].advice)
+    assert text.count("* ") - text.partition("### Advice")[0].count("* ") == min(rows, advised)
+    assert (f"and {advised - rows} more sentences of advice" in text) is (rows < advised)
+    assert ("The page that `ampbench report` writes has all." in text) is (rows < advised)
+
+
+@pytest.mark.parametrize("longest", [2000, 6000, 20_000, module.LONGEST])
+def test_a_comment_is_never_longer_than_it_may_be(
+    longest: int, history: Material, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "LONGEST", longest)
+    for material in (history, pair()):
+        text = make_markdown(material)
+        assert len(text) <= longest
+        assert {tag.name for tag in parsed(text).find_all(True)} <= OURS
+        assert text.count("<details>") == text.count("</details>")
+    if longest == 2000:
+        assert "Left out to keep this short: " in make_markdown(history)
+
+
+def test_thousands_of_failures_with_long_reasons_fit_a_comment(tmp_path) -> None:
+    cases = [make_case(parameters={"width": width}) for width in range(3000)]
+    failures = [Failure(case_id=case.case_id, stage="round", cause="crash", message="x" * 5000) for case in cases[1:]]
+    path = write_run(tmp_path, cases, make_round(cases[0]), *failures, COMPLETE)
+    text = make_markdown(gather([str(path)], tmp_path))
+    assert len(text) <= module.LONGEST
+    assert "### Failed (2999)" in text
+    shown = text.count("* linear_chain[width=") - text.partition("### Failed")[0].count("* linear_chain[width=")
+    assert shown > 50
+    assert "more failures" in text
+
+
+@pytest.fixture(scope="module")
+def hostile(tmp_path_factory: pytest.TempPathFactory) -> str:
+    return make_markdown(hostile_material(tmp_path_factory.mktemp("hostile")))
+
+
+def test_no_element_comes_from_a_text(hostile: str) -> None:
+    page = parsed(hostile)
+    assert {tag.name for tag in page.find_all(True)} <= OURS
+    assert not [tag for tag in page.find_all(True) if set(tag.attrs) - {"style"}]
+
+
+def test_every_row_of_a_table_has_its_columns(hostile: str) -> None:
+    for table in parsed(hostile).find_all("table"):
+        columns = len(table.thead.find_all("th"))
+        assert {len(row.find_all("td")) for row in table.tbody.find_all("tr")} == {columns}
+
+
+@pytest.mark.parametrize("name", ["script", "attribute", "markup", "entity", "template", "expression", "prototype"])
+def test_a_text_is_shown_as_it_is(hostile: str, name: str) -> None:
+    assert TEXTS[name] in parsed(hostile).get_text()
+
+
+def test_no_character_turns_text_or_is_half_a_character(hostile: str) -> None:
+    assert "safe\\u202ecod.exe" in hostile
+    assert all(one.isprintable() or one == "\n" for one in hostile)
+    hostile.encode("utf-8")

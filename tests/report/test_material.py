@@ -1,0 +1,202 @@
+import json
+from pathlib import Path
+
+import pytest
+
+from ampbench.advice import Budget
+from ampbench.errors import NothingComparableError, NothingToRunError, StoreError, UnknownNameError, UsageError
+from ampbench.records.measurements import Skip
+from ampbench.report import gather
+from tests.compared_runs import BF16, FP32, environment, noisy, rounds_of
+from tests.stored_runs import COMPLETE, make_case, make_header, write_run
+
+FP16 = make_case("fp16_pure")
+OLD, NEW, OTHER = "20260101T120000Z-bench-000001", "20260102T120000Z-bench-000002", "20260103T120000Z-else-000003"
+
+
+def stored(
+    results: Path, run: str, seconds: float = 1e-3, cases: tuple = (FP32, BF16), host: str = "bench", **header: object
+) -> Path:
+    """Write a run of `cases`, started when its id says."""
+    started = f"{run[:4]}-{run[4:6]}-{run[6:8]}T12:00:00Z"
+    described = environment(make_header(), host=host).environment
+    fields = {"run": run, "started_at": started, "environment": described} | header
+    rounds = [one for case in cases for one in rounds_of(case, noisy(seconds, 4))]
+    return write_run(results, list(cases), *rounds, COMPLETE, **fields)
+
+
+def shown_ids(material) -> dict[str, list[str]]:
+    return {one.stored.header.run: [row["precision"] for row in one.rows] for one in material.shown}
+
+
+def test_without_a_run_the_latest_is_shown(tmp_path: Path):
+    stored(tmp_path, OLD)
+    stored(tmp_path, NEW)
+    assert shown_ids(gather([], tmp_path)) == {NEW: ["fp32", "bf16_autocast"]}
+
+
+def test_of_one_machine_the_newest_run_of_a_case_is_shown_once(tmp_path: Path):
+    stored(tmp_path, OLD, cases=(FP32, BF16, FP16))
+    stored(tmp_path, NEW, cases=(FP32, BF16))
+    material = gather([NEW, OLD], tmp_path)
+    assert shown_ids(material) == {OLD: ["fp16_pure"], NEW: ["fp32", "bf16_autocast"]}
+    assert [case.number for case in material.cases] == [0, 1, 2]
+
+
+def test_a_run_whose_cases_are_all_measured_again_is_not_shown_but_followed(tmp_path: Path):
+    stored(tmp_path, OLD)
+    stored(tmp_path, NEW)
+    material = gather([str(tmp_path)], tmp_path)
+    assert list(shown_ids(material)) == [NEW]
+    assert [trend.axis for trend in material.trends] == ["date"]
+
+
+def test_cases_of_another_machine_are_shown_beside_them(tmp_path: Path):
+    stored(tmp_path, OLD)
+    stored(tmp_path, OTHER, host="else")
+    assert list(shown_ids(gather([OLD, OTHER], tmp_path))) == [OLD, OTHER]
+
+
+def test_a_folder_means_all_its_runs_and_one_named_twice_is_one(tmp_path: Path):
+    stored(tmp_path, OLD)
+    path = stored(tmp_path, OTHER, host="else")
+    material = gather([str(tmp_path), str(tmp_path / "runs"), str(path)], Path("elsewhere"))
+    assert list(shown_ids(material)) == [OLD, OTHER]
+
+
+def test_the_baseline_is_what_the_others_are_compared_with_and_not_shown_itself(tmp_path: Path):
+    stored(tmp_path, OLD, 2e-3)
+    stored(tmp_path, NEW, 1e-3)
+    material = gather([str(tmp_path)], tmp_path, baseline=OLD)
+    assert list(shown_ids(material)) == [NEW]
+    assert material.baseline is not None
+    assert material.baseline.header.run == OLD
+    assert all(case.findings and case.baseline_id == case.row["case_id"] for case in material.cases)
+    assert len(material.comparisons) == 1
+
+
+def test_a_run_may_be_compared_with_itself(tmp_path: Path):
+    stored(tmp_path, OLD)
+    assert list(shown_ids(gather([OLD], tmp_path, baseline=OLD))) == [OLD]
+
+
+def test_a_run_with_nothing_in_common_with_the_baseline_is_an_error_of_its_own(tmp_path: Path):
+    stored(tmp_path, OLD, cases=(FP32,))
+    stored(tmp_path, NEW, cases=(FP16,))
+    with pytest.raises(NothingComparableError):
+        gather([NEW], tmp_path, baseline=OLD)
+
+
+def test_of_several_runs_one_with_nothing_in_common_is_remarked_on(tmp_path: Path):
+    stored(tmp_path, OLD, cases=(FP32,))
+    stored(tmp_path, NEW, cases=(FP32,))
+    stored(tmp_path, OTHER, cases=(FP16,), host="else")
+    material = gather([NEW, OTHER], tmp_path, baseline=OLD)
+    assert list(shown_ids(material)) == [NEW, OTHER]
+    assert len(material.comparisons) == 1
+    assert any("20260103T120000Z" in remark for remark in material.remarks)
+
+
+def test_only_cases_that_match_the_keyword_are_taken(tmp_path: Path):
+    stored(tmp_path, OLD, cases=(FP32, BF16, FP16))
+    material = gather([OLD], tmp_path, keyword="bf16_autocast")
+    assert [case.row["precision"] for case in material.cases] == ["bf16_autocast"]
+
+
+def test_a_keyword_that_matches_nothing_is_said(tmp_path: Path):
+    stored(tmp_path, OLD)
+    with pytest.raises(NothingToRunError, match="-k 'resnet'"):
+        gather([OLD], tmp_path, keyword="resnet")
+
+
+def test_a_run_without_cases_is_shown(tmp_path: Path):
+    write_run(tmp_path, [], COMPLETE, run=OLD)
+    material = gather([OLD], tmp_path)
+    assert shown_ids(material) == {OLD: []}
+    assert material.cases == []
+
+
+def test_a_run_of_skips_alone_is_shown(tmp_path: Path):
+    write_run(tmp_path, [FP32], Skip(case_id=FP32.case_id, reason="unsupported here"), COMPLETE, run=OLD)
+    assert [case.row["outcome"] for case in gather([OLD], tmp_path).cases] == ["skipped"]
+
+
+def test_a_cut_run_is_shown_and_remarked_on(tmp_path: Path):
+    path = stored(tmp_path, OLD)
+    path.write_bytes(path.read_bytes()[:-20])
+    material = gather([OLD], tmp_path)
+    assert list(shown_ids(material)) == [OLD]
+    assert list(material.remarks) == [f"{path.name} ends in a cut line, which was left out"]
+
+
+def test_results_without_a_run_and_unknown_names_are_said_in_a_line(tmp_path: Path):
+    with pytest.raises(UsageError, match="there is no run in"):
+        gather([], tmp_path)
+    stored(tmp_path, OLD)
+    with pytest.raises(UnknownNameError, match="unknown run 'nosuch'"):
+        gather(["nosuch"], tmp_path)
+    with pytest.raises(UnknownNameError):
+        gather([OLD], tmp_path, baseline="nosuch")
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(StoreError, match="there is no run file in"):
+        gather([str(tmp_path / "empty")], tmp_path)
+
+
+def test_a_damaged_file_is_refused_by_name_and_line(tmp_path: Path):
+    path = stored(tmp_path, OLD)
+    lines = path.read_bytes().splitlines(keepends=True)
+    path.write_bytes(b"".join([*lines[:2], b"{damaged}\n", *lines[2:]]))
+    with pytest.raises(StoreError, match=r"000001\.jsonl, line 3"):
+        gather([OLD], tmp_path)
+
+
+def in_schema(path: Path, schema: int) -> None:
+    """Make a stored run one of an earlier schema: without what was added since."""
+    lines = [json.loads(line) for line in path.read_text().splitlines()]
+    header = lines[0]["header"]
+    header["schema"] = schema
+    for name in ("committed_at", "imported", *(("arm",) if schema == 1 else ())):
+        header.pop(name)
+    for line in lines:
+        if schema == 1 and "round" in line:
+            line["round"].pop("confirmation")
+            line["round"]["fitness"].pop("other_share")
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+
+
+def test_runs_of_all_schemas_stand_on_one_page(tmp_path: Path):
+    for schema, run in enumerate((OLD, NEW, OTHER), start=1):
+        path = stored(tmp_path, run, host=f"host{schema}")
+        if schema < 3:
+            in_schema(path, schema)
+    material = gather([str(tmp_path)], tmp_path, baseline=OLD)
+    assert list(shown_ids(material)) == [NEW, OTHER]
+    assert [one.stored.header.schema for one in material.shown] == [2, 3]
+
+
+def test_trends_run_over_torch_versions_where_runs_differ_in_them(tmp_path: Path):
+    for run, version in ((OLD, "2.14.0"), (NEW, "2.15.0")):
+        described = environment(make_header(), torch_version=version).environment
+        stored(tmp_path, run, environment=described)
+    material = gather([str(tmp_path)], tmp_path)
+    assert [trend.axis for trend in material.trends] == ["torch_version"]
+    assert not gather([NEW], tmp_path).trends
+
+
+def test_of_one_run_and_its_baseline_the_comparison_says_all(tmp_path: Path):
+    for run, version in ((OLD, "2.14.0"), (NEW, "2.15.0")):
+        stored(tmp_path, run, environment=environment(make_header(), torch_version=version).environment)
+    assert gather([NEW], tmp_path, baseline=OLD).trends == []
+
+
+def test_the_baseline_takes_part_in_trends_of_several_runs(tmp_path: Path):
+    for run, version in ((OLD, "2.14.0"), (NEW, "2.15.0"), (OTHER, "2.15.0")):
+        stored(tmp_path, run, environment=environment(make_header(), torch_version=version).environment)
+    [trend] = gather([NEW, OTHER], tmp_path, baseline=OLD).trends
+    assert all(len(one.points) == 2 for one in trend.series)
+
+
+def test_advice_is_given_within_the_budget(tmp_path: Path):
+    stored(tmp_path, OLD)
+    budget = Budget(output_rel_l2=1e-9)
+    assert gather([OLD], tmp_path, budget=budget).budget == budget

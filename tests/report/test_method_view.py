@@ -1,0 +1,117 @@
+from dataclasses import replace
+
+from bs4 import BeautifulSoup
+
+from ampbench import columns
+from ampbench.advice import Budget
+from ampbench.metrics import GATED, METRICS
+from ampbench.records.runs import Imported
+from ampbench.report import Material
+from ampbench.report.views.method import HEADERS, gate_in_words, method
+from tests.compared_runs import BF16, FP32, Times, arms, make_run, noisy
+from tests.report.materials import make_material, section_of
+from tests.stored_runs import make_case, make_header
+
+TIMES = Times((FP32, noisy(1e-3)), (BF16, noisy(5e-4)))
+
+
+def rendered(material: Material) -> BeautifulSoup:
+    view = method(material)
+    assert view is not None
+    return section_of(view, material)
+
+
+def text_of(material: Material) -> str:
+    return " ".join(rendered(material).select_one("#method").get_text().split())
+
+
+def named(page: BeautifulSoup) -> list[str]:
+    """Return the metrics that the table explains."""
+    return [code.get_text() for code in page.select("#method tbody th code")]
+
+
+def test_every_header_of_the_table_of_cases_is_explained_by_a_metric():
+    assert {one.header for one in columns.COLUMNS[1:]} == set(HEADERS.values())
+    assert HEADERS.keys() <= METRICS.keys()
+
+
+def test_only_numbers_that_the_runs_have_are_explained():
+    page = rendered(make_material(make_run(TIMES)))
+    assert named(page) == [
+        "seconds_median",
+        "items_per_second",
+        "speedup_vs_fp32",
+        "peak_memory_bytes",
+        "memory_ratio_vs_fp32",
+        "output_rel_l2",
+        "output_floor_ratio",
+    ]
+    assert "counts as a change" not in page.get_text()
+
+
+def test_a_comparison_adds_what_counts_as_a_change():
+    page = rendered(make_material(make_run(TIMES), baseline=make_run(TIMES, header=make_header(run="base"))))
+    assert "output_nonfinite" in named(page)
+    row = next(row for row in page.select("tbody tr") if row.code.get_text() == "seconds_median")
+    assert row.find_all("td")[-1].get_text() == "over 2 % and 50.0 ns, where certain"
+
+
+def test_gates_are_said_in_words():
+    said = {name: gate_in_words(gate, METRICS[name].unit) for name, gate in GATED.items()}
+    assert said["peak_memory_bytes"] == "any; between two environments over 1 %"
+    assert said["output_nonfinite"] == "any"
+    assert said["grad_flushed_share"] == "over 0.0100%; between two environments over 10 % and 0.0100%"
+
+
+def test_the_error_budget_is_that_of_the_page():
+    trained = Times((make_case("fp32", phase="training"), noisy(1e-3)))
+    said = text_of(make_material(make_run(trained), budget=Budget(output_rel_l2=0.003, grad_rel_l2=0.25)))
+    assert "an output error of at most 0.003" in said
+    assert "a gradient error of at most 0.25" in said
+    assert "gradient error of at most" not in text_of(make_material(make_run(TIMES)))
+
+
+def test_stored_runs_and_interleaved_ones_are_told_apart():
+    stored = text_of(make_material(make_run(TIMES), baseline=make_run(TIMES, header=make_header(run="base"))))
+    first, second = arms()
+    paired = text_of(make_material(make_run(TIMES, header=second), baseline=make_run(TIMES, header=first)))
+    assert "Welch's test" in stored
+    assert "signed-rank" not in stored
+    assert "signed-rank" in paired
+    assert "8, 16, 24, 32 of them, each time at 0.001 / 4" in paired
+    assert "Welch's test" not in paired
+
+
+def test_without_a_baseline_nothing_is_said_of_verdicts_and_without_trends_nothing_of_trends(readme_run: Material):
+    headings = [one.get_text() for one in rendered(readme_run).select("#method h3")]
+    assert headings == [
+        "What each number means",
+        "How it was measured",
+        "How the advice is reached",
+        "What this page does not say",
+    ]
+
+
+def test_trends_bring_the_rules_that_looked_at_them(history: Material):
+    page = text_of(history)
+    assert "times of fewer points" in page
+    assert "t test on logarithms, at 0.005" in page
+    assert "Step detection" not in page  # five versions
+
+
+def test_accelerators_are_spoken_of_only_where_one_was_measured():
+    cuda = Times((make_case("fp32", device="cuda"), noisy(1e-3)))
+    assert "caching allocator" in text_of(make_material(make_run(cuda)))
+    assert "caching allocator" not in text_of(make_material(make_run(TIMES)))
+
+
+def test_an_imported_run_is_said_to_have_numbers_of_another_program():
+    header = make_header(imported=Imported(program="asv", file="a.json"))
+    run = replace(make_run(TIMES, header=header), rounds=[], readings={"seconds_median": {FP32.case_id: 1e-3}})
+    assert "those of the program that measured them" in text_of(make_material(run))
+
+
+def test_a_run_without_cases_has_a_method_and_no_run_has_none():
+    empty = replace(make_run(TIMES), cases={}, rounds=[], memory={}, divergence={})
+    assert "What this page does not say" in text_of(make_material(empty))
+    assert method(make_material()) is None

@@ -1,0 +1,255 @@
+"""What each precision brings per machine, and the advice: numbers summed up over tables, and how they are shown."""
+
+import math
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from bs4 import BeautifulSoup
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ampbench.records.cases import Case
+from ampbench.records.measurements import Failure
+from ampbench.report import Material
+from ampbench.report.machines import geometric_mean, machines, parts, spread, summaries
+from ampbench.report.view import View
+from ampbench.report.views.precisions import ADVICE_SHOWN, DRAWN, precisions, shares
+from ampbench.store import StoredRun
+from tests.compared_runs import BF16, FP32, Times, environment, make_run, noisy
+from tests.report.materials import make_material, section_of
+from tests.stored_runs import make_case, make_divergence, make_header
+
+POSITIVE = st.floats(min_value=1e-9, max_value=1e9)
+
+
+def viewed(material: Material) -> View:
+    view = precisions(material)
+    assert view is not None
+    return view
+
+
+def page(material: Material) -> BeautifulSoup:
+    return section_of(viewed(material), material)
+
+
+def cells(material: Material, table: str) -> list[list[str]]:
+    """Return the text of each row but headings of a section's tables of that class."""
+    rows = page(material).select(f"table.{table} tr:has(td)")
+    return [[" ".join(cell.text.split()) for cell in row.select("th, td")] for row in rows]
+
+
+def speeding(speeds: dict[str, float], precision: str = "bf16_pure", **header: Any) -> StoredRun:
+    """Return a run of a workload for each of `speeds`, which `precision` reaches."""
+    pairs: list[tuple[Case, list[float]]] = []
+    for workload, speed in speeds.items():
+        pairs += [(make_case("fp32", workload=workload), [1e-3] * 4)]
+        pairs += [(make_case(precision, workload=workload), [1e-3 / speed] * 4)]
+    return make_run(Times(*pairs), header=make_header(**header))
+
+
+def summed(run: StoredRun) -> dict[str, Any]:
+    (machine,) = machines(make_material(run))
+    return {one.label: one for one in summaries(machine.tables)}
+
+
+@given(POSITIVE, st.integers(min_value=1, max_value=20))
+def test_the_geometric_mean_of_equal_numbers_is_that_number(value: float, count: int) -> None:
+    assert geometric_mean([value] * count) == pytest.approx(value, rel=1e-9)
+
+
+@given(st.lists(POSITIVE, min_size=1, max_size=20))
+def test_the_geometric_mean_of_inverses_is_the_inverse_and_lies_between_the_ends(values: list[float]) -> None:
+    mean = geometric_mean(values)
+    inverse = geometric_mean([1 / value for value in values])
+    assert mean is not None
+    assert inverse is not None
+    assert mean * inverse == pytest.approx(1, rel=1e-9)
+    assert min(values) * (1 - 1e-9) <= mean <= max(values) * (1 + 1e-9)
+
+
+@given(st.lists(st.one_of(POSITIVE, st.sampled_from([0.0, math.inf, math.nan, None]))))
+def test_what_has_no_logarithm_is_left_out_of_the_mean_and_counted(values: list[float | None]) -> None:
+    found = spread((value, "x") for value in values)
+    known = [value for value in values if value is not None and not math.isnan(value)]
+    assert (found is None) == (not known)
+    if found is not None:
+        assert found.count + found.zeros + found.infinite == len(known)
+        assert found.mean == geometric_mean([value for value in known if 0 < value < math.inf])
+        assert (found.low is None) == (found.count < 3)
+
+
+def test_a_precision_is_summed_up_over_the_tables_in_which_it_and_fp32_are_ok() -> None:
+    run = speeding({"one": 1.0, "two": 2.0, "four": 4.0, "lost": 100.0})
+    lost = make_case("fp32", workload="lost").case_id
+    failure = Failure(case_id=lost, stage="round", cause="crash", message="signal 11")
+    run = replace(run, rounds=[one for one in run.rounds if one.case_id != lost], failures={lost: failure})
+    found = summed(run)["bf16_pure"]
+    assert found.speed.mean == pytest.approx(2.0)
+    assert (found.speed.count, found.measured, found.tables) == (3, 4, 4)
+    assert found.speed.least == (pytest.approx(1.0), "one")
+    assert found.speed.most == (pytest.approx(4.0), "four")
+    assert found.speed.low < 2.0 < found.speed.high
+
+
+def test_the_interval_needs_three_tables() -> None:
+    assert summed(speeding({"one": 1.0, "two": 2.0}))["bf16_pure"].speed.low is None
+
+
+def test_errors_of_zero_are_left_out_of_the_mean_and_said() -> None:
+    run = speeding({"one": 2.0, "two": 2.0})
+    exact = make_case("bf16_pure", workload="one")
+    divergence = make_divergence(exact, output_rel_l2=0.0, output_floor_rel_l2=1e-3)
+    run = replace(run, divergence=run.divergence | {exact.case_id: divergence})
+    assert summed(run)["bf16_pure"].error.mean == pytest.approx(4e-3)
+    row = next(row for row in cells(make_material(run), "precisions") if row[0] == "bf16_pure")
+    assert "4.0e-03 of 1, 1 without error" in row
+
+
+def test_a_table_is_advised_in_the_precision_that_its_advice_names(readme_run: Material) -> None:
+    (machine,) = machines(readme_run)
+    advice = readme_run.shown[0].advice
+    for tables in parts(machine).values():
+        for one in summaries(tables):
+            groups = {table.group for table in tables}
+            assert one.advised == sum(group in groups and each.precision == one.label for group, each in advice.items())
+
+
+def test_paths_are_summed_up_apart() -> None:
+    compiled = [make_case(name, path="compiled") for name in ("fp32", "bf16_autocast")]
+    run = make_run(Times((FP32, [1e-3]), (BF16, [5e-4]), *((case, [1e-3]) for case in compiled)))
+    (machine,) = machines(make_material(run))
+    assert list(parts(machine)) == ["inference · eager", "inference · compiled"]
+
+
+def test_every_precision_measured_has_a_row_in_the_order_of_the_precisions(readme_run: Material) -> None:
+    rows = cells(readme_run, "precisions")
+    order = ["fp32", "fp16_autocast", "bf16_autocast", "fp16_pure", "bf16_pure"]
+    assert [row[0] for row in rows] == order * 2
+    assert "measured in none: tf32 (6 tables)" in page(readme_run).text
+
+
+def test_a_row_says_mean_interval_ends_and_for_how_many_tables_it_is_advised() -> None:
+    material = make_material(speeding({"one": 1.0, "two": 2.0, "four": 4.0}))
+    row = next(row for row in cells(material, "precisions") if row[0] == "bf16_pure")
+    assert row[1] == "3 of 3"
+    assert row[2].startswith("2.00x 0.36x to 11.19x")
+    assert row[3] == "1.00x one to 4.00x four"
+    assert row[-1] == "2 of 3"
+
+
+def test_speed_against_tf32_is_shown_where_there_is_tf32() -> None:
+    assert "vs tf32" not in page(make_material(speeding({"one": 2.0}))).text
+    run = make_run(Times((FP32, [4e-3] * 4), (make_case("tf32"), [2e-3] * 4), (BF16, [1e-3] * 4)))
+    row = next(row for row in cells(make_material(run), "precisions") if row[0] == "bf16_autocast")
+    assert row[2:5] == ["4.00x", "4.00x linear_chain", "2.00x"]
+
+
+def test_intervals_lie_on_one_logarithmic_scale_with_a_mark_at_one() -> None:
+    found = {name: spread([(value, "x")]) for name, value in (("slow", 0.25), ("fast", 4.0))}
+    placed, one = shares({("part", name): each for name, each in found.items() if each is not None})
+    assert one == pytest.approx(0.5)
+    assert placed["part", "slow"][0] == pytest.approx(1 - placed["part", "fast"][0])
+    assert placed["part", "slow"][1:] == (None, None)
+
+
+def test_each_table_has_its_advice_and_why(readme_run: Material) -> None:
+    rows = cells(readme_run, "advice")
+    advice = list(readme_run.shown[0].advice.values())
+    assert [row[-1] for row in rows] == [one.sentence for one in advice]
+    assert [row[2] for row in rows] == [one.precision for one in advice]
+    assert "for this CPU (AMD EPYC: bf16 native, fp16 emulated)" in page(readme_run).text
+
+
+def test_much_advice_is_folded_away_and_the_chart_says_what_it_leaves_out() -> None:
+    material = make_material(speeding({f"net{number}": 2.0 for number in range(DRAWN + 5)}))
+    soup = page(material)
+    assert len(soup.select("details table.advice tbody tr")) == DRAWN + 5 - ADVICE_SHOWN
+    (chart,) = viewed(material).charts
+    assert len(viewed(material).datasets["precisions"]) == DRAWN
+    assert f"The first {DRAWN} tables are drawn; the tables below have 5 more." in chart.alt
+
+
+def test_the_chart_draws_every_speed_and_says_what_is_fastest() -> None:
+    view = viewed(make_material(speeding({"one": 0.5, "two": 2.0})))
+    (chart,) = view.charts
+    drawn = [(row["table"], row["precision"], row["speed"]) for row in view.datasets["precisions"]]
+    assert drawn == [("one", "bf16_pure", pytest.approx(0.5)), ("two", "bf16_pure", pytest.approx(2.0))]
+    assert "bf16_pure in 1 of 2" in chart.alt
+    assert "fp32 in 1 of 2" in chart.alt
+    assert "The largest speed is bf16_pure: 2.00x (two), the smallest bf16_pure: 0.50x (one)." in chart.alt
+
+
+def test_machines_are_kept_apart_and_the_chart_lets_the_reader_choose() -> None:
+    other = environment(make_header(run="b"), host="elsewhere", cpu="Xeon")
+    second = replace(speeding({"one": 4.0}), header=other)
+    material = make_material(speeding({"one": 2.0}), second)
+    titles = [one.text for one in page(material).select("h3")]
+    assert "AMD EPYC · cpu · host bench · 2 threads · torch 2.15.0" in titles
+    assert "Xeon · cpu · host elsewhere · 2 threads · torch 2.15.0" in titles
+    (chart,) = viewed(material).charts
+    assert [one.label for one in chart.choices] == [machine.title for machine in machines(material)]
+
+
+def test_torch_versions_are_never_put_together() -> None:
+    newer = environment(make_header(run="b"), torch_version="2.16.0")
+    second = replace(speeding({"two": 4.0}), header=newer)
+    assert len(machines(make_material(speeding({"one": 2.0}), second))) == 2
+
+
+def test_runs_of_one_machine_are_summed_up_together() -> None:
+    (machine,) = machines(make_material(speeding({"one": 2.0}), speeding({"two": 8.0}, run="b")))
+    found = {one.label: one for one in summaries(machine.tables)}
+    assert found["bf16_pure"].speed is not None
+    assert found["bf16_pure"].speed.mean == pytest.approx(4.0)
+    assert [table.label for table in machine.advised] == ["one", "two"]
+
+
+def test_with_a_baseline_the_change_of_each_precision_is_shown() -> None:
+    base = make_run(Times((FP32, noisy(1e-3)), (BF16, noisy(1e-3))), header=make_header(run="base"))
+    slower = make_run(Times((FP32, noisy(1e-3)), (BF16, noisy(1.5e-3))), header=make_header(run="new"))
+    table = page(make_material(slower, baseline=base)).select("table")[-1]
+    rows = [[cell.text.strip() for cell in row.select("th, td")] for row in table.select("tbody tr")]
+    assert ["bf16_autocast", "cpu", "time", "+50 %", "–", "1"] in rows
+
+
+def test_what_sweeps_say_is_said() -> None:
+    selection = replace(make_header().selection, sweeps={"batch_size": [1, 8]})
+    pairs = [
+        (make_case(name, batch_size=size), [1e-3 / speed] * 4)
+        for size, speed in ((1, 0.5), (8, 2.0))
+        for name, speed in (("fp32", 1.0), ("bf16_pure", speed))
+    ]
+    run = make_run(Times(*pairs), header=make_header(selection=selection))
+    assert "by batch_size, linear_chain inference eager on cpu: 1 fp32, 8 bf16_pure" in page(make_material(run)).text
+
+
+def test_precisions_nobody_knows_come_last() -> None:
+    foreign = make_case("fp8_secret", workload="one")
+    run = speeding({"one": 2.0})
+    extra = make_run(Times((foreign, [1e-3] * 4)))
+    run = replace(run, cases=run.cases | extra.cases, rounds=[*run.rounds, *extra.rounds])
+    assert [row[0] for row in cells(make_material(run), "precisions")] == ["fp32", "bf16_pure", "fp8_secret"]
+
+
+def test_readings_of_another_program_are_shown_with_what_they_have() -> None:
+    times = {FP32.case_id: 2e-3, BF16.case_id: 1e-3}
+    run = make_run(Times((FP32, []), (BF16, [])))
+    run = replace(run, memory={}, divergence={}, readings={"seconds_median": times})
+    row = next(row for row in cells(make_material(run), "precisions") if row[0] == "bf16_autocast")
+    assert row[2] == "2.00x"
+    assert row[4:8] == ["–", "–", "–", "–"]
+
+
+def test_without_a_measured_case_there_is_no_section() -> None:
+    assert precisions(make_material(StoredRun(path=Path("run.jsonl"), header=make_header()))) is None
+    assert precisions(make_material(make_run(Times((FP32, []))))) is None
+
+
+def test_a_run_without_fp32_has_errors_and_no_chart() -> None:
+    view = viewed(make_material(make_run(Times((BF16, [1e-3] * 4)))))
+    assert not view.charts
+    (row,) = cells(make_material(make_run(Times((BF16, [1e-3] * 4)))), "precisions")
+    assert row[:3] == ["bf16_autocast", "0 of 1", "–"]
+    assert "4.0e-03" in row[5]

@@ -1,0 +1,237 @@
+"""The section on trends: what is said of changes, the charts' rows, gaps, many series."""
+
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ampbench.report import Material, gather
+from ampbench.report.charts import payload
+from ampbench.report.trend_charts import labels_of
+from ampbench.report.view import Chart, View
+from ampbench.report.views.trends import trends
+from ampbench.trends import Change, Place, Point, Rule, Series, Trend, X, tracked
+from tests.report.materials import make_material, section_of
+from tests.stored_runs import COMPLETE, make_case, make_header, make_round, write_run
+
+METRICS = {one.name: one for one in tracked()}
+PLACE = Place(program="ampbench", host="bench", cpu="AMD EPYC", device="cpu", device_name="", threads=2)
+
+
+def xs(count: int) -> list[X]:
+    return [X(value=f"{number:040x}", label=f"c{number}", title=f"Commit {number}") for number in range(count)]
+
+
+def points(values: list[float | None], missing: str = "not measured", **changes: Any) -> list[Point]:
+    return [
+        Point(x=x, value=value, runs=value is not None, missing="" if value is not None else missing, **changes)
+        for x, value in zip(xs(len(values)), values, strict=True)
+    ]
+
+
+def change(number: int, direction: Any = "regressed", **changes: Any) -> Change:
+    all_x = xs(number + 1)
+    fields: dict[str, Any] = {"before": 1e-3, "after": 1.2e-3, "ratio": 1.2, "low": 1.15, "high": 1.25}
+    return Change(x=all_x[number], last=all_x[number - 1], direction=direction, **{**fields, **changes})
+
+
+def series(values: list[float | None], metric: str = "time", workload: str = "net", **changes: Any) -> Series:
+    case = make_case("bf16_pure", workload=workload)
+    given = {"place": PLACE, "rule": Rule.EXACT, "points": points(values)} | changes
+    return Series(case=case, metric=METRICS[metric], **given)
+
+
+def material(*several: Series, axis: str = "commit", **changes: Any) -> Material:
+    runs = dict.fromkeys((one.place for one in several), 3)
+    return Material(shown=(), trends=[Trend(axis=axis, series=several, runs=runs, **changes)])
+
+
+def made(given: Material) -> View:
+    view = trends(given)
+    assert view is not None
+    return view
+
+
+def rows_of(view: View, chart: Chart) -> list[dict[str, Any]]:
+    """Return the rows that a page shows of a chart before anything is chosen."""
+    return [dict(row) for row in view.datasets[chart.dataset] if row["series"] == chart.choices[0].value]
+
+
+def test_without_trends_there_is_no_section() -> None:
+    assert trends(make_material()) is None
+
+
+def test_the_real_history_shows_where_roi_head_changed_and_with_what(history: Material) -> None:
+    view = made(history)
+    page = section_of(view, history)
+    said = page.find(id="trends").get_text(" ", strip=True)
+    assert "2 changes in 1 series: 1 regressed (time 1), 1 improved (time 1)" in said
+    assert "190 series of 55 cases over torch version: 2.11.0 → 2.15.0" in said
+    assert "The runs were not measured in turns" in said
+    causes = [row.get_text(" ", strip=True) for row in page.select("tr.cause")[:2]]
+    assert causes[0].startswith("at 2.12.1 : torch 2.11.0")
+    assert causes[1].startswith("at 2.14.1 : torch 2.13.0")
+    cells = [cell.get_text(" ", strip=True) for cell in page.select("tr.cause + tr")[0].find_all(["th", "td"])]
+    assert cells[:4] == ["roi_head bf16_pure inference", "time", "1.14 ms", "1.34 ms"]
+    assert cells[4].startswith("+18 % (")
+    assert cells[5] == "▲ regressed"
+
+
+def test_the_history_draws_the_series_that_changed_first_over_the_versions_in_their_order(history: Material) -> None:
+    view = made(history)
+    chart = next(one for one in view.charts if one.id == "trends-torch_version-time")
+    assert chart.choices[0].label == "roi_head bf16_pure inference"
+    assert len(chart.choices) == 55
+    rows = rows_of(view, chart)
+    assert [row["x"] for row in rows] == ["2.11.0", "2.12.1", "2.13.0", "2.14.1", "2.15.0"]
+    assert [row["kind"] for row in rows] == ["value", "regressed", "value", "improved", "value"]
+    assert rows[1]["said"].startswith("1.34 ms (")
+    assert "roi_head bf16_pure inference regressed at 2.12.1, +18 %" in chart.alt
+
+
+def test_metrics_that_did_not_change_are_folded_away(history: Material) -> None:
+    page = section_of(made(history), history)
+    assert not page.select_one("#chart-trends-torch_version-time").find_parent("details")
+    folded = page.select_one("#chart-trends-torch_version-memory").find_parent("details")
+    assert folded.summary.get_text() == "Without a change: memory, error, gradients"
+
+
+def test_a_gap_breaks_the_line_and_says_why() -> None:
+    one = series([1e-3, None, 1.1e-3], points=points([1e-3, None, 1.1e-3], missing="failed: out of memory"))
+    given = material(one)
+    view = made(given)
+    before, gap, _ = rows_of(view, view.charts[0])
+    assert (gap["value"], gap["kind"], gap["said"]) == (None, "no value", "failed: out of memory")
+    assert gap["at"] < before["at"]
+    text = section_of(view, given).find(id="trends").get_text(" ", strip=True)
+    assert "Without a value: failed: out of memory (1 value)" in text
+
+
+def test_an_error_that_is_no_longer_finite_is_marked_where_it_changed() -> None:
+    missing = "undefined: 7 output elements are not finite"
+    undefined = [*points([2.0, 2.0]), Point(x=xs(3)[2], value=None, runs=1, missing=missing)]
+    one = series([], "error", points=undefined, changes=[change(2, after=None, ratio=None, low=None, high=None)])
+    given = material(one)
+    view = made(given)
+    last = rows_of(view, view.charts[0])[-1]
+    assert last["kind"] == "regressed"
+    assert last["said"].startswith("undefined: 7 output elements are not finite, 1 run; regressed, not finite")
+    text = section_of(view, given).find(id="trends").get_text(" ", strip=True)
+    assert "error of net" in text
+
+
+def test_few_x_stand_side_by_side_with_the_changes_in_words() -> None:
+    given = material(series([1e-3, 1.2e-3, 1.2e-3], changes=[change(1)]))
+    page = section_of(made(given), given)
+    table = page.select("#trends table")[-1]
+    assert [head.get_text() for head in table.thead.find_all("th")] == ["case", "metric", "c0", "c1", "c2", "total"]
+    cells = [cell.get_text(" ", strip=True) for cell in table.tbody.tr.find_all(["th", "td"])]
+    assert cells == ["net bf16_pure", "time", "1.00 ms", "1.20 ms ▲ regressed", "1.20 ms", "+20 %"]
+
+
+def test_of_many_x_the_table_has_the_ends_and_the_changes() -> None:
+    given = material(series([1e-3] * 6 + [1.2e-3] * 6, changes=[change(6, "improved", ratio=0.5, low=0.4, high=0.6)]))
+    table = section_of(made(given), given).select("#trends table")[-1]
+    cells = [cell.get_text(" ", strip=True) for cell in table.tbody.tr.find_all(["th", "td"])]
+    assert cells[2:] == ["1.00 ms", "1.20 ms", "+20 %", "▼ improved c6 -50 % (-60.0 to -40.0 %)"]
+
+
+def test_a_zero_makes_the_scale_linear_and_positive_values_a_logarithmic_one() -> None:
+    view = made(material(series([0.0, 1e-3], "gradients"), series([1e-3, 2e-3])))
+    scales = {chart.id: chart.spec["layer"][0]["encoding"]["y"]["scale"].get("type") for chart in view.charts}
+    assert scales == {"trends-commit-gradients": None, "trends-commit-time": "log"}
+
+
+@pytest.mark.parametrize("values", [[5.0, 5.0], [5.0, 5.01]])
+def test_noise_does_not_fill_a_chart(values: list[float | None]) -> None:
+    view = made(material(series(values, "memory")))
+    row = rows_of(view, view.charts[0])[0]
+    assert row["top"] / row["bottom"] >= 1.1
+
+
+def test_a_series_of_zeros_has_a_chart() -> None:
+    given = material(series([0.0, 0.0], "gradients"))
+    assert section_of(made(given), given).select_one("#chart-trends-commit-gradients svg")
+
+
+def test_series_at_a_single_x_are_counted_and_not_shown() -> None:
+    other = Place(program="ampbench", host="elsewhere", cpu="Xeon", device="cpu", device_name="", threads=2)
+    given = material(series([1e-3, 1e-3]), series([2e-3], place=other))
+    view = made(given)
+    assert [len(chart.choices) for chart in view.charts] == [1]
+    assert "1 series has a single x, and is not shown" in section_of(view, given).get_text()
+
+
+def test_series_of_several_places_are_told_apart() -> None:
+    other = Place(program="ampbench", host="elsewhere", cpu="Xeon", device="cpu", device_name="", threads=2)
+    given = material(series([1e-3, 1e-3]), series([2e-3, 2e-3], place=other))
+    view = made(given)
+    assert len({choice.label for choice in view.charts[0].choices}) == 2
+    captions = [one.get_text() for one in section_of(view, given).select("#trends caption")]
+    assert captions == [
+        "ampbench · bench · AMD EPYC · cpu · 2 threads: 1 series of 3 runs",
+        "ampbench · elsewhere · Xeon · cpu · 2 threads: 1 series of 3 runs",
+    ]
+
+
+def test_runs_that_have_no_x_are_counted() -> None:
+    given = material(series([1e-3, 1e-3]), left_out={"no commit": 2})
+    assert "left out 2 runs with no commit" in section_of(made(given), given).get_text()
+
+
+def test_x_that_are_called_alike_stay_apart() -> None:
+    minute = [X(value=f"2026-01-31T12:00:0{second}Z", label="2026-01-31 12:00") for second in range(3)]
+    assert labels_of(minute) == ["2026-01-31 12:00", "2026-01-31 12:00 (2)", "2026-01-31 12:00 (3)"]
+
+
+def test_markup_in_commits_and_reasons_is_text() -> None:
+    hostile = "<script>alert(1)</script>\u202e"
+    x = X(value="1" * 40, label="1111111", title=hostile)
+    several = [*points([1e-3]), Point(x=x, value=1.2e-3, runs=1), Point(x=xs(3)[2], value=None, missing=hostile)]
+    one = series([], points=several, changes=[Change(x=x, last=xs(1)[0], before=1e-3, after=1.2e-3, ratio=1.2,
+                                                    direction="regressed", what=hostile)])  # fmt: skip
+    given = material(one)
+    page = section_of(made(given), given)
+    assert not page.find(id="trends").find("script")
+    assert "<script>alert(1)</script>\\u202e" in page.find(id="trends").get_text()
+
+
+def test_runs_of_one_version_and_commit_are_followed_by_date(tmp_path: Path) -> None:
+    case = make_case()
+    for number in range(3):
+        rounds = [make_round(case, 1e-3, one) for one in range(4)]
+        started = f"2026-01-0{number + 1}T12:00:00Z"
+        write_run(tmp_path, [case], *rounds, COMPLETE, run=f"run{number}", started_at=started)
+    given = gather([str(tmp_path)], tmp_path)
+    view = made(given)
+    assert [chart.id for chart in view.charts] == ["trends-date-time"]
+    assert [row["title"] for row in rows_of(view, view.charts[0])] == ["run0", "run1", "run2"]
+
+
+def test_runs_of_several_machines_without_a_common_axis_say_so(tmp_path: Path) -> None:
+    case = make_case()
+    for host in ("one", "two"):
+        environment = make_header().environment
+        write_run(
+            tmp_path, [case], make_round(case), COMPLETE, run=host,
+            environment=type(environment)(**{**_fields(environment), "host": host}),
+        )  # fmt: skip
+    given = gather([str(tmp_path)], tmp_path)
+    text = section_of(made(given), given).get_text(" ", strip=True)
+    assert "too few points to look for changes" in text
+    assert "2 series have a single x, and are not shown" in text
+
+
+def _fields(record: Any) -> dict[str, Any]:
+    return {name: getattr(record, name) for name in record.__slots__}
+
+
+def test_five_hundred_series_of_thirty_points_stay_small() -> None:
+    def values(number: int) -> list[float | None]:
+        return [1e-3 * (1 + number / 100) * math.exp(math.sin(number * 31 + one) / 50) for one in range(30)]
+
+    given = material(*(series(values(number), workload=f"net{number}") for number in range(500)))
+    view = made(given)
+    assert len(view.datasets[view.charts[0].dataset]) == 15000
+    assert len(payload([view])) < 400_000
