@@ -1,0 +1,112 @@
+"""How long `ampbench report` takes for large runs, how large the page is, and how soon Chromium shows and answers."""
+
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+from playwright.sync_api import Browser, sync_playwright
+
+from ampbench.units import format_bytes, format_seconds
+from tests.report.large_runs import write_large_run
+
+SIZES = (500, 2_000, 10_000)
+GOALS = {500: ("≤ 3 s", "≤ 2 MB"), 10_000: ("≤ 20 s", "≤ 15 MB")}
+REPETITIONS = 3
+_TORCH_FREE = """
+import sys
+from ampbench.cli.main import main
+try:
+    main()
+finally:
+    assert not {"torch", "torchvision"} & set(sys.modules), "torch was imported"
+"""
+"""The command line, which fails where it imported torch."""
+
+_ANSWER = """
+([selector, act]) => new Promise((resolve) => {
+  const target = document.querySelector(selector);
+  const start = performance.now();
+  if (act === "click") target.click();
+  else {
+    target.value = act;
+    target.dispatchEvent(new Event(target.tagName === "SELECT" ? "change" : "input", { bubbles: true }));
+  }
+  document.querySelector("#cases table").getBoundingClientRect();
+  requestAnimationFrame(() => setTimeout(() => resolve(performance.now() - start), 0));
+})
+"""
+"""Milliseconds from what a reader does to the end of the frame that shows it: layout and painting are in it."""
+
+
+def rows() -> Iterator[tuple[str, str, str]]:
+    """Yield what is measured, the figure and the goal, as the table of docs/performance.md has them."""
+    with tempfile.TemporaryDirectory() as folder, sync_playwright() as playwright:
+        chromium = shutil.which("chromium") or shutil.which("chromium-browser")
+        browser = playwright.chromium.launch(executable_path=chromium, args=["--no-sandbox"])
+        for cases in SIZES:
+            run = write_large_run(Path(folder) / str(cases), cases)
+            page = Path(folder) / f"{cases}.html"
+            seconds = build_seconds(run, page)
+            built, size = GOALS.get(cases, ("–", "–"))
+            yield f"report of {cases:,} cases: built", format_seconds(seconds), built
+            yield f"report of {cases:,} cases: file", format_bytes(page.stat().st_size), size
+            painted = format_seconds(first_paint_seconds(browser, page))
+            yield f"report of {cases:,} cases: first paint in Chromium", painted, "≤ 1 s" if cases == SIZES[0] else "–"
+            for what, answered in answer_seconds(browser, page).items():
+                goal = "≤ 200 ms" if cases == SIZES[-1] else "–"
+                yield f"report of {cases:,} cases: {what}", format_seconds(answered), goal
+        browser.close()
+
+
+def build_seconds(run: Path, page: Path) -> float:
+    """Return the wall time of `ampbench report RUN -o PAGE`, the whole command, which must not import torch."""
+    started = time.perf_counter()
+    command = [sys.executable, "-c", _TORCH_FREE, "report", str(run), "-o", str(page)]
+    subprocess.run(command, check=True, capture_output=True)
+    return time.perf_counter() - started
+
+
+def first_paint_seconds(browser: Browser, page: Path) -> float:
+    """Return the seconds until Chromium first shows something of the page: the median of several windows."""
+    found = []
+    for _ in range(REPETITIONS):
+        with browser.new_context(viewport={"width": 1400, "height": 1000}) as context:
+            window = context.new_page()
+            window.goto(page.as_uri())
+            window.wait_for_timeout(100)
+            [entry] = window.evaluate(
+                "performance.getEntriesByName('first-contentful-paint').map((entry) => entry.startTime)"
+            )
+            found.append(entry / 1000)
+    return sorted(found)[REPETITIONS // 2]
+
+
+def answer_seconds(browser: Browser, page: Path) -> dict[str, float]:
+    """Return how long the table of cases takes to show another order or selection: the slowest of several times."""
+    worst: dict[str, float] = {}
+    with browser.new_context(viewport={"width": 1400, "height": 1000}) as context:
+        window = context.new_page()
+        window.goto(page.as_uri())
+        window.locator("#cases th button").first.wait_for()
+        window.locator("#cases table").scroll_into_view_if_needed()
+        window.wait_for_timeout(3000)  # charts near the window are drawn by then
+        buttons = window.locator("#cases th button").count()
+        acts = [("sorting", f"#cases th:nth-child({place + 1}) button", "click") for place in range(buttons)]
+        search = "#cases .controls input"
+        acts += [("searching", search, text) for text in ("w", "wo", "bf16", "workload_3 ", "")]
+        first = window.locator("#cases .controls select option").nth(1).get_attribute("value")
+        acts += [("filtering", "#cases .controls select", value) for value in (first or "", "")]
+        for what, selector, act in acts:
+            for _ in range(2):
+                passed = window.evaluate(_ANSWER, [selector, act]) / 1000
+                worst[what] = max(worst.get(what, 0.0), passed)
+    return worst
+
+
+if __name__ == "__main__":
+    for row in rows():
+        print(f"| {' | '.join(row)} |", flush=True)
