@@ -332,7 +332,8 @@ def _is_faster(row: Row, other: Row, rounds: Mapping[str, Sequence[Round]]) -> b
     own, theirs_by_round = (
         {each.round: round_value(each.samples) for each in rounds.get(one["case_id"], ())} for one in (row, other)
     )
-    ratios = [theirs_by_round[number] / own[number] for number in own.keys() & theirs_by_round.keys()]
+    common = [(own[number], theirs_by_round[number]) for number in own.keys() & theirs_by_round.keys()]
+    ratios = [theirs / mine for mine, theirs in common if mine > 0 and theirs > 0]
     interval = log_t_interval(ratios) if ratios else None
     if interval is not None:
         return interval[0] > 1.0

@@ -52,7 +52,7 @@ def drawn(chart: Chart, rows: Rows) -> Markup:
     """Return a chart of `rows` as SVG with its text alternative; where it offers choices, the first is drawn."""
     if chart.choose and chart.choices:
         rows = [row for row in rows if row[chart.choose] == chart.choices[0].value]
-    spec = {**specification(chart), "width": WIDTH, "data": {"values": fitted(list(rows))}}
+    spec = fitted({**specification(chart), "width": WIDTH, "data": {"values": list(rows)}})
     if chart.lines:
         spec["height"] *= len({row[chart.lines] for row in rows} - {None})
     svg: str = _vl_convert().vegalite_to_svg(spec)

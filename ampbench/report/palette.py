@@ -6,12 +6,12 @@ from typing import Any
 
 from ampbench.precisions import PRECISIONS
 
-DARK: Mapping[str, str] = MappingProxyType({"fp32": "#f2f2f2", "bf16_autocast": "#4aa3df"})
+DARK: Mapping[str, str] = MappingProxyType({"fp32": "#f2f2f2"})
 """The colours of `PRECISIONS` that vanish on a dark page, lightened; the others keep theirs."""
 
 SHAPES: Mapping[str, str] = MappingProxyType(
     dict(
-        zip(PRECISIONS, ("circle", "stroke", "square", "triangle-up", "diamond", "triangle-down"), strict=True),
+        zip(PRECISIONS, ("circle", "cross", "square", "triangle-up", "diamond", "triangle-down"), strict=True),
     )
 )
 """Precisions are told apart by shape as well: in print, and by who sees no colour."""
@@ -32,7 +32,7 @@ def encoded(names: Iterable[str]) -> dict[str, Any]:
     known = [name for name in PRECISIONS if name in present]
     domain = [*known, *sorted(present - set(known))]
     colours = [f"var(--{name})" if name in PRECISIONS else "var(--faint)" for name in domain]
-    shapes = [SHAPES.get(name, "cross") for name in domain]
+    shapes = [SHAPES.get(name, "triangle-left") for name in domain]
     field = {"field": "precision", "type": "nominal", "title": "precision", "legend": {"title": None}}
     return {
         "color": {**field, "scale": {"domain": domain, "range": colours}},

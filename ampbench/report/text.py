@@ -21,6 +21,8 @@ _UNFIT = re.compile(
 
 def fit(text: str) -> str:
     """Return `text` with unfit characters written out ("\\u202e") and cut to `LONGEST`; what is fit stays as it is."""
+    if text.isprintable() and len(text) <= LONGEST:  # nearly all are; Python counts every unfit character as not
+        return text
     written = _UNFIT.sub(lambda found: found[0].encode("unicode_escape").decode(), text[: LONGEST + 1])
     if len(written) <= LONGEST:
         return written

@@ -90,4 +90,4 @@ def test_a_precision_that_is_not_known_is_grey_and_comes_last():
     encoding = palette.encoded(["int8", "fp32", "a);}"])
     assert encoding["color"]["scale"]["domain"] == ["fp32", "a);}", "int8"]
     assert encoding["color"]["scale"]["range"] == ["var(--fp32)", "var(--faint)", "var(--faint)"]
-    assert encoding["shape"]["scale"]["range"] == ["circle", "cross", "cross"]
+    assert encoding["shape"]["scale"]["range"] == ["circle", "triangle-left", "triangle-left"]

@@ -12,7 +12,8 @@
     bind: "scales",
   };
   // `ast`: expressions are interpreted, not compiled, which the page's policy would refuse.
-  const OPTIONS = { ast: true, actions: false, renderer: "svg", tooltip: { theme: "custom" } };
+  // `logLevel` 1: errors alone; Vega also warns of a layer without data, such as intervals where there are none.
+  const OPTIONS = { ast: true, actions: false, renderer: "svg", logLevel: 1, tooltip: { theme: "custom" } };
   let loading = null;
   let queue = Promise.resolve();
 
@@ -73,7 +74,13 @@
     holder.style.width = "100%";
     drawing.classList.add("live");
     drawing.append(holder);
-    await vegaEmbed(holder, { ...zoomable(chart.spec), width: "container", height, data: { values } }, OPTIONS);
+    try {
+      await vegaEmbed(holder, { ...zoomable(chart.spec), width: "container", height, data: { values } }, OPTIONS);
+    } catch (error) {
+      holder.remove();
+      drawing.classList.remove("live");
+      throw error;
+    }
     holder.querySelector("svg").setAttribute("aria-hidden", "true"); // the holder has the words; its groups have none
     for (const old of [...drawing.children]) if (old !== holder) old.remove();
     figure.dataset.drawn = chosen || "all";
@@ -81,9 +88,8 @@
 
   // Draw one after the other, so that the last choice is what stays; where drawing fails, the SVG of the file stays.
   function redraw(figure) {
-    queue = queue.then(() => draw(figure)).catch((error) => {
-      figure.querySelector(".drawing").classList.remove("live");
-      console.error(`chart ${figure.dataset.chart} stays as it was drawn in the file:`, error);
+    queue = queue.then(() => offer(figure)).then(() => draw(figure)).catch((error) => {
+      console.error(`chart ${figure.dataset.chart} stays as it was drawn before:`, error);
     });
   }
 
@@ -92,6 +98,7 @@
     return chart.choices.some(([value]) => value === wanted) ? wanted : chart.choices[0]?.[0] ?? "";
   }
 
+  // Put a choice of what is drawn above a chart that has one, and say how the others are zoomed.
   async function offer(figure) {
     const { charts } = await load();
     const id = figure.dataset.chart;
@@ -114,7 +121,7 @@
     for (const entry of entries) {
       if (!entry.isIntersecting) continue;
       watched.unobserve(entry.target);
-      offer(entry.target).then(() => redraw(entry.target));
+      redraw(entry.target);
     }
   }, { rootMargin: "200px" });
   for (const figure of figures) watched.observe(figure);

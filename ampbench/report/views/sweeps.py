@@ -1,49 +1,27 @@
 """Throughput over a swept parameter, and where precisions cross."""
 
-import math
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
 from typing import Any
 
 from ampbench import notes
-from ampbench.advice import Group, Row, grouped, number, precision_label
 from ampbench.precisions import BASELINE
 from ampbench.report import palette
-from ampbench.report.crossings import Level, Place, find_crossings, in_words
-from ampbench.report.material import Material, Shown
+from ampbench.report.crossings import Level, find_crossings, in_words
+from ampbench.report.material import Material
+from ampbench.report.swept import BATCH_SIZE, Sweep, find_sweeps
 from ampbench.report.text import fit
 from ampbench.report.view import Chart, Choice, Rows, View
 from ampbench.units import UNDEFINED, format_rate
 
-BATCH_SIZE = "batch_size"
 MARGIN = 1.5
 """Intervals are drawn to so many times beyond the throughputs measured: a wide one would flatten all curves."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Sweep:
-    """Cases of a run that differ in precision and in the parameter `swept` alone.
-
-    `groups` are those of the advice by the parameter's value, in order; `rows` the cases by the name of their precision
-    and value, `levels` the throughputs of those that have one. `xs` are the values as numbers above 0, empty where a
-    value of the chart is none. `places` compare the precisions that have values in common with fp32 to it.
-    """
-
-    swept: str
-    title: str
-    shown: Shown
-    groups: Mapping[str, Group]
-    rows: Mapping[str, Mapping[str, Row]]
-    levels: Mapping[str, Mapping[str, Level]]
-    xs: Mapping[str, float]
-    places: Mapping[str, Sequence[Place]]
 
 
 def sweeps(material: Material) -> View | None:
     """Return the view; None where no precision was measured at two values of a parameter."""
     parts: list[dict[str, Any]] = []
     datasets: dict[str, Rows] = {}
-    for parameter, found in _sweeps(material).items():
+    for parameter, found in find_sweeps(material).items():
         name = f"sweeps-{len(parts)}"
         datasets[name] = [row for place, one in enumerate(found) for row in _rows(str(place), one)]
         chart = Chart(
@@ -68,121 +46,12 @@ def sweeps(material: Material) -> View | None:
     )
 
 
-def _sweeps(material: Material) -> dict[str, list[_Sweep]]:
-    """Return the sweeps by parameter: of those that runs were asked to sweep, and of batch sizes wherever they differ.
-
-    Each is of one run: cases of two runs were not measured in turns.
-    """
-    wanted = {BATCH_SIZE: None} | {name: None for one in material.shown for name in one.stored.header.selection.sweeps}
-    found: dict[str, list[_Sweep]] = {}
-    for parameter in wanted:
-        candidates: list[tuple[Shown, Group, dict[str, Group], dict[Group, list[Row]]]] = []
-        for shown in material.shown:
-            groups = grouped(shown.rows)
-            tables: dict[Group, dict[str, Group]] = {}
-            for group in groups:
-                value = notes.swept_value(group, parameter)
-                if value is not None:
-                    tables.setdefault(_rest(group, parameter), {})[value] = group
-            candidates += [(shown, rest, values, groups) for rest, values in tables.items() if len(values) > 1]
-        xs = _numbers(value for _, _, values, _ in candidates for value in values)
-        for shown, rest, values, groups in candidates:
-            title = _title(rest, shown, alone=len(material.shown) == 1)
-            ordered = {value: values[value] for value in sorted(values, key=lambda one: xs.get(one, 0.0))}
-            sweep = _sweep(parameter, title, shown, ordered, groups, xs)
-            if any(len(levels) > 1 for levels in sweep.levels.values()):
-                found.setdefault(parameter, []).append(sweep)
-    return found
-
-
-def _sweep(
-    parameter: str,
-    title: str,
-    shown: Shown,
-    values: Mapping[str, Group],
-    groups: Mapping[Group, Sequence[Row]],
-    xs: Mapping[str, float],
-) -> _Sweep:
-    inputs: dict[str, set[str]] = {}
-    for group in values.values():
-        for row in groups[group]:
-            inputs.setdefault(precision_label(row), set()).add(row["input_dtype"])
-    rows: dict[str, dict[str, Row]] = {}
-    for value, group in values.items():
-        for row in groups[group]:
-            name = precision_label(row)
-            name += f" in-{row['input_dtype']}" if len(inputs[name]) > 1 else ""
-            rows.setdefault(name, {})[value] = row
-    levels = {
-        name: {value: level for value, row in members.items() if (level := _level(row)) is not None}
-        for name, members in rows.items()
-    }
-    baselines = [name for name in (BASELINE, f"{BASELINE} in-{BASELINE}") if levels.get(name)]
-    places = {
-        name: [
-            Place(value=value, x=xs.get(value), own=own[value], other=levels[baselines[0]][value])
-            for value in values
-            if value in own and value in levels[baselines[0]]
-        ]
-        for name, own in levels.items()
-        if baselines and name != baselines[0]
-    }
-    return _Sweep(
-        swept=parameter,
-        title=title,
-        shown=shown,
-        groups=values,
-        rows=rows,
-        levels=levels,
-        xs=xs,
-        places={name: some for name, some in places.items() if some},
-    )
-
-
-def _level(row: Row) -> Level | None:
-    """Return the throughput of a case; its interval is that of the time, turned round."""
-    rate, median = number(row["items_per_second"]), number(row["seconds_median"])
-    if row["outcome"] != "ok" or rate is None or not 0 < rate < math.inf:
-        return None
-    low, high = number(row["seconds_low"]), number(row["seconds_high"])
-    if not median or not low or not high or not 0 < low <= high < math.inf:
-        return Level(rate=rate)
-    return Level(rate=rate, low=rate * (median / high), high=rate * (median / low))
-
-
-def _rest(group: Group, parameter: str) -> Group:
-    """Return what the cases of a sweep share: the group without the parameter."""
-    if parameter == BATCH_SIZE:
-        return replace(group, batch_size=None)
-    pairs = group.parameters.split(",")
-    return replace(group, parameters=",".join(one for one in pairs if not one.startswith(f"{parameter}=")))
-
-
-def _numbers(values: Iterable[str]) -> dict[str, float]:
-    """Return values as numbers for a log axis; empty where one of them is no number above 0."""
-    found = {}
-    for value in values:
-        try:
-            found[value] = float(value)
-        except ValueError:
-            return {}
-    return found if all(0 < one < math.inf for one in found.values()) else {}
-
-
-def _title(rest: Group, shown: Shown, *, alone: bool) -> str:
-    parts = [rest.workload, *([f"batch {rest.batch_size}"] if rest.batch_size is not None else [])]
-    parts += [rest.phase, rest.device, rest.path]
-    parts += [rest.memory_format] if rest.memory_format != "contiguous" else []
-    parts += [rest.parameters.replace(",", " ")] if rest.parameters else []
-    return " · ".join(parts if alone else [*parts, shown.stored.header.label or shown.stored.header.run])
-
-
 def _called(parameter: str) -> str:
     """Return a parameter as it is called in a sentence."""
     return "batch size" if parameter == BATCH_SIZE else fit(parameter)
 
 
-def _rows(place: str, sweep: _Sweep) -> Rows:
+def _rows(place: str, sweep: Sweep) -> Rows:
     """Return what is drawn of a sweep: its throughputs, and where precisions certainly cross fp32."""
     rates = [level.rate for levels in sweep.levels.values() for level in levels.values()]
     least, most = min(rates) / MARGIN, max(rates) * MARGIN
@@ -227,7 +96,7 @@ def _interval(level: Level) -> str:
     return "" if level.low is None else f"{format_rate(level.low)} to {format_rate(level.high)}"
 
 
-def _spec(called: str, found: Sequence[_Sweep], rows: Rows) -> dict[str, Any]:
+def _spec(called: str, found: Sequence[Sweep], rows: Rows) -> dict[str, Any]:
     """Return the chart: a line per precision, its intervals and points, and the crossings with fp32."""
     xs = found[0].xs
     whole = all(one.is_integer() for one in xs.values())
@@ -275,12 +144,12 @@ def _spec(called: str, found: Sequence[_Sweep], rows: Rows) -> dict[str, Any]:
     }
 
 
-def _against(sweep: _Sweep, name: str) -> str:
+def _against(sweep: Sweep, name: str) -> str:
     """Say how a precision's throughput stands to that of fp32, "" where both have no value in common."""
     return in_words(sweep.places[name], _called(sweep.swept), BASELINE) if name in sweep.places else ""
 
 
-def _finding(found: Sequence[_Sweep]) -> str:
+def _finding(found: Sequence[Sweep]) -> str:
     """Say how the precisions of the first sweep stand to fp32, and how many more sweeps there are."""
     first = found[0]
     said = [f"{name} {_against(first, name)}" for name in first.places] or ["no precision to compare with fp32"]
@@ -288,7 +157,7 @@ def _finding(found: Sequence[_Sweep]) -> str:
     return f"{first.title}, against fp32: {'; '.join(said)}.{more}"
 
 
-def _table(sweep: _Sweep) -> dict[str, Any]:
+def _table(sweep: Sweep) -> dict[str, Any]:
     """Return the table of a sweep: a row for each precision, how it stands to fp32, and its throughput by value."""
     lines = []
     for name, members in sweep.rows.items():
