@@ -2,8 +2,9 @@
 
 from contextlib import nullcontext
 from enum import StrEnum
+from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -21,7 +22,7 @@ from ampbench.cli.options import (
 from ampbench.errors import NothingToRunError, StoreError, UsageError
 
 if TYPE_CHECKING:
-    from ampbench.report import Material
+    from ampbench.report.material import Material
     from ampbench.report.site import Site
 
 REPORTS = "reports"
@@ -83,24 +84,31 @@ def command(
         raise UsageError("--site and -o contradict each other: a site is a folder of files, -o names one file")
     if site is not None and format is ReportFormat.MARKDOWN:
         raise UsageError("--site and --format markdown contradict each other: a site is made of HTML pages")
+    _check_installed()
     from ampbench import store
     from ampbench.cli.printing import print_note, print_text
     from ampbench.cli.writing import write_files
+    from ampbench.garbage import no_garbage_collection
 
     if not runs and not store.list_runs(results):
         where = results / "runs"
         raise NothingToRunError(f"there is no run in {where}: measure one with `ampbench run`, or give a path")
-    report = _needed()
+    if format is ReportFormat.HTML:
+        from ampbench.report.charts import library
+
+        library()  # takes a second in a process of its own: begun before all else
     if site is not None:
-        return _write_site(site, report.make_site(runs or [], results, baseline, keyword, budget))
-    material = report.gather(runs or [], results, baseline, keyword, budget)
-    if format is ReportFormat.MARKDOWN:
-        text = report.make_markdown(material)
-        if output is None:
-            print_text(text)
-            return 0
-    else:
-        text = report.make_page(material)
+        from ampbench.report.site import make_site
+
+        return _write_site(site, make_site(runs or [], results, baseline, keyword, budget))
+    from ampbench.report.material import gather
+
+    with no_garbage_collection():
+        material = gather(runs or [], results, baseline, keyword, budget)
+        text = _text(material, format)
+    if format is ReportFormat.MARKDOWN and output is None:
+        print_text(text)
+        return 0
     path = output or _folder(results / REPORTS) / _name(material)
     write_files({path: text})
     for remark in material.remarks:
@@ -109,15 +117,20 @@ def command(
     return 0
 
 
-def _needed() -> Any:
-    """Return the package that makes reports; raises `UsageError` where what it needs is not installed."""
-    try:
-        from ampbench import report
-    except ModuleNotFoundError as error:
-        if error.name not in EXTRA:
-            raise
-        raise UsageError("a report needs its extra: pip install 'ampbench[report]'") from None
-    return report
+def _check_installed() -> None:
+    """Raise `UsageError` where what reports are made with is not installed."""
+    if any(find_spec(name) is None for name in EXTRA):
+        raise UsageError("a report needs its extra: pip install 'ampbench[report]'")
+
+
+def _text(material: "Material", format: ReportFormat) -> str:
+    if format is ReportFormat.MARKDOWN:
+        from ampbench.report.markdown import make_markdown
+
+        return make_markdown(material)
+    from ampbench.report.page import make_page
+
+    return make_page(material)
 
 
 def _name(material: "Material") -> str:

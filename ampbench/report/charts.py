@@ -10,15 +10,17 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from functools import cache
 from typing import Any
 
+import vl_convert
 from markupsafe import Markup, escape
 
-from ampbench.errors import UsageError
 from ampbench.report.text import fitted
 from ampbench.report.view import Chart, Rows, View
 
 WIDTH = 680
 """Pixels of the drawing area in the SVG; a browser with JavaScript takes the page's width instead."""
 
+_EXPOSED = "window.vegaEmbed = vegaEmbed;"
+"""What of the library the page's script calls."""
 _FONT = "system-ui, -apple-system, 'Segoe UI', sans-serif"
 _INK = {"labelColor": "var(--ink)", "titleColor": "var(--ink)", "labelFontSize": 12, "titleFontSize": 12}
 THEME: Mapping[str, Any] = {
@@ -55,7 +57,7 @@ def drawn(chart: Chart, rows: Rows) -> Markup:
     spec = fitted({**specification(chart), "width": WIDTH, "data": {"values": list(rows)}})
     if chart.lines:
         spec["height"] *= len({row[chart.lines] for row in rows} - {None})
-    svg: str = _vl_convert().vegalite_to_svg(spec)
+    svg: str = vl_convert.vegalite_to_svg(spec)
     label = escape(fitted(f"{chart.title}. {chart.alt}"))
     opening, _, inside = svg.replace("<svg ", '<svg role="img" ', 1).partition(">")
     # Vega gives every group of marks a role without a name: hidden, or a screen reader meets nameless images
@@ -95,7 +97,6 @@ def library() -> Future[str]:
     vl-convert takes a second for it and holds the interpreter meanwhile: it runs in a process of its own, once, while
     this one goes on.
     """
-    _vl_convert()
     pool = ThreadPoolExecutor(max_workers=1)
     future = pool.submit(_bundled)
     pool.shutdown(wait=False)
@@ -103,11 +104,11 @@ def library() -> Future[str]:
 
 
 def _bundled() -> str:
-    command = "import sys, vl_convert; sys.stdout.write(vl_convert.javascript_bundle())"
+    command = f"import sys, vl_convert; sys.stdout.write(vl_convert.javascript_bundle({_EXPOSED!r}))"
     bundled = subprocess.run([sys.executable, "-c", command], capture_output=True, encoding="utf-8", check=False)
     if bundled.returncode == 0 and bundled.stdout:
         return bundled.stdout
-    return str(_vl_convert().javascript_bundle())  # where no process can be started
+    return vl_convert.javascript_bundle(_EXPOSED)  # where no process can be started
 
 
 def packed(text: str) -> str:
@@ -118,13 +119,3 @@ def packed(text: str) -> str:
 def _columns(rows: Rows) -> dict[str, Any]:
     """Return rows by column, which names every field once."""
     return {name: [row.get(name) for row in rows] for name in rows[0]} if rows else {}
-
-
-@cache
-def _vl_convert() -> Any:
-    """Return the module; raises `UsageError` where it is not installed."""
-    try:
-        import vl_convert
-    except ImportError:
-        raise UsageError("a report needs its extra: pip install 'ampbench[report]'") from None
-    return vl_convert

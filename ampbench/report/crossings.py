@@ -36,7 +36,7 @@ class Place:
     @property
     def advantage(self) -> float:
         """The logarithm of the ratio of both throughputs, above 0 where `own` is the faster by its median."""
-        return math.log(self.own.rate / self.other.rate)
+        return math.log(self.own.rate) - math.log(self.other.rate)
 
     @staticmethod
     def _above(one: Level, other: Level) -> bool:
@@ -83,12 +83,16 @@ def find_crossings(places: Sequence[Place]) -> list[Crossing]:
 
 def _meeting(places: Sequence[Place]) -> tuple[float | None, float | None]:
     """Return x and throughput where the medians of both are equal; None where that is not one place."""
-    steps = [(one, other) for one, other in pairwise(places) if (one.advantage > 0) != (other.advantage > 0)]
+    apart = [number for number, place in enumerate(places) if place.advantage]
+    steps = [pair for pair in pairwise(apart) if places[pair[0]].advantage * places[pair[1]].advantage < 0]
     if len(steps) != 1:
         return None, None
-    ((one, other),) = steps
-    if one.x is None or other.x is None:
+    ((first, last),) = steps
+    one, other, equal = places[first], places[last], places[first + 1 : last]
+    if one.x is None or other.x is None or len(equal) > 1:
         return None, None
+    if equal:
+        return equal[0].x, equal[0].own.rate
     share = one.advantage / (one.advantage - other.advantage)
     return _between(one.x, other.x, share), _between(one.other.rate, other.other.rate, share)
 

@@ -76,8 +76,7 @@ def _parts(material: Material, said: Mapping[str, Any]) -> Iterator[Part]:
     quiet = bool(comparisons)
     yield _precisions(material, quiet)
     yield _advice(material, quiet)
-    # of the two runs compared alone, a trend knows less than the comparison
-    for trend in material.trends if len(material.shown) > 1 or not comparisons else ():
+    for trend in material.trends:
         yield from _trend(trend)
     for comparison in comparisons:
         yield from _details(comparison, several=len(comparisons) > 1)

@@ -5,21 +5,18 @@ import hashlib
 from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from jinja2 import Environment, FileSystemLoader, StrictUndefined, pass_context
 from markupsafe import Markup, escape
 
 from ampbench import __version__
 from ampbench.advice import times
-from ampbench.errors import UsageError
 from ampbench.report import charts, palette
 from ampbench.report.material import Material
 from ampbench.report.text import fitted
 from ampbench.report.view import View
 from ampbench.units import FORMATS
-
-if TYPE_CHECKING:
-    from jinja2 import Environment
 
 _FOLDER = Path(__file__).parent
 _SCRIPTS = ("state.js", "tables.js", "charts.js")
@@ -94,12 +91,8 @@ def _asset(name: str) -> str:
 
 
 @cache
-def _templates() -> "Environment":
+def _templates() -> Environment:
     """Return the environment of all templates: everything is escaped, a name that is missing is an error."""
-    try:
-        from jinja2 import Environment, FileSystemLoader, StrictUndefined, pass_context
-    except ImportError:
-        raise UsageError("a report needs its extra: pip install 'ampbench[report]'") from None
     environment = Environment(
         loader=FileSystemLoader(_FOLDER / "templates"),
         autoescape=True,

@@ -6,8 +6,12 @@ from typing import Any
 
 from ampbench.precisions import PRECISIONS
 
+LIGHT: Mapping[str, str] = MappingProxyType({"tf32": "#858585", "fp16_pure": "#b57f00", "bf16_pure": "#3490cc"})
 DARK: Mapping[str, str] = MappingProxyType({"fp32": "#f2f2f2"})
-"""The colours of `PRECISIONS` that vanish on a dark page, lightened; the others keep theirs."""
+"""Colours that stand out too little from a light or a dark page (WCAG 2.2, 1.4.11: 3 to 1), in a shade that does.
+
+The others are those of `PRECISIONS`.
+"""
 
 SHAPES: Mapping[str, str] = MappingProxyType(
     dict(
@@ -19,7 +23,7 @@ SHAPES: Mapping[str, str] = MappingProxyType(
 
 def colour_variables(dark: bool = False) -> str:
     """Return the CSS declarations of the precisions' colours, `--fp32: #000000; ...`."""
-    colours = {name: row.colour for name, row in PRECISIONS.items()} | (dict(DARK) if dark else {})
+    colours = {name: row.colour for name, row in PRECISIONS.items()} | dict(DARK if dark else LIGHT)
     return " ".join(f"--{name}: {colour};" for name, colour in colours.items())
 
 

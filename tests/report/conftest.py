@@ -2,7 +2,7 @@
 
 import pytest
 
-from ampbench.report import Material, gather
+from ampbench.report.material import Material, gather
 from tests.report.materials import README_RUN, RESULTS
 
 

@@ -7,7 +7,7 @@ from ampbench.records.cases import Case, WorkloadSource
 from ampbench.records.environments import DeviceDescription
 from ampbench.records.measurements import Failure, Skip
 from ampbench.records.runs import Entry, Footer
-from ampbench.report import Material, gather
+from ampbench.report.material import Material, gather
 from tests.compared_runs import noisy, rounds_of
 from tests.stored_runs import make_case, make_divergence, make_header, make_memory, write_run
 

@@ -6,9 +6,8 @@ from typing import Any
 from bs4 import BeautifulSoup
 
 from ampbench.advice import Budget
-from ampbench.report import Material, make_page
-from ampbench.report.material import _shown
-from ampbench.report.page import render
+from ampbench.report.material import Material, _shown
+from ampbench.report.page import make_page, render
 from ampbench.report.view import View
 from ampbench.store import StoredRun
 

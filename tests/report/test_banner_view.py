@@ -8,7 +8,7 @@ from bs4 import BeautifulSoup
 
 from ampbench.records.measurements import Failure, Skip
 from ampbench.records.runs import Footer, Imported
-from ampbench.report import Material, gather
+from ampbench.report.material import Material, gather
 from ampbench.report.views.banner import banner
 from ampbench.store import StoredRun
 from tests.compared_runs import BF16, FP32, Times, arms, environment, make_run, noisy

@@ -11,7 +11,8 @@ import pytest
 from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Browser, Locator, Page, expect, sync_playwright
 
-from ampbench.report import Material, gather, make_page
+from ampbench.report.material import Material, gather
+from ampbench.report.page import make_page
 from tests.report.hostile_runs import hostile_material
 from tests.report.materials import RESULTS
 

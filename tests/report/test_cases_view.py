@@ -11,9 +11,10 @@ from ampbench.columns import COLUMNS
 from ampbench.precisions import PRECISIONS
 from ampbench.records.cases import Case
 from ampbench.records.measurements import Failure, Skip
-from ampbench.report import Material, page
+from ampbench.report import page
 from ampbench.report.bars import change_bar, change_limit, time_bar, time_scale
 from ampbench.report.changes import verdicts_of
+from ampbench.report.material import Material
 from ampbench.report.views.cases import cases
 from ampbench.store import StoredRun
 from ampbench.units import UNDEFINED, format_bytes, format_count, format_seconds

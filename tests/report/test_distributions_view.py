@@ -7,8 +7,8 @@ import pytest
 from bs4 import BeautifulSoup
 
 from ampbench.records.measurements import Failure, Fitness
-from ampbench.report import Material
 from ampbench.report.charts import payload
+from ampbench.report.material import Material
 from ampbench.report.round_chart import SAMPLES_OF_A_CASE, STEPS
 from ampbench.report.view import View
 from ampbench.report.views.distributions import LISTED, distributions

@@ -7,7 +7,7 @@ from ampbench.compare import NOT_INTERLEAVED
 from ampbench.records.environments import DeviceDescription
 from ampbench.records.measurements import Fitness
 from ampbench.records.runs import Footer, Header, Imported, Selection, Settings
-from ampbench.report import Material
+from ampbench.report.material import Material
 from ampbench.report.views.environment import environment
 from ampbench.store import StoredRun
 from tests.compared_runs import BF16, FP32, Times, arms, make_run, noisy, rounds_of
@@ -78,7 +78,7 @@ def test_settings_selection_and_command_are_as_they_were_given():
     assert facts["rounds a case"] == "7"
     assert facts["timed in a round for at least"] == "250 ms"
     assert facts["isolation"] == "none: all in one process"
-    assert facts["selection"] == "workloads mlp, sweeps width=[1, 2], without GradScaler"
+    assert facts["selection"] == "workloads mlp, sweep width=1,2, without GradScaler"
     assert facts["command"] == "ampbench run 'a b'"
 
 

@@ -5,9 +5,9 @@ from bs4 import BeautifulSoup
 
 from ampbench.records.cases import Case
 from ampbench.records.measurements import Failure
-from ampbench.report import Material
 from ampbench.report.explaining.gradients import CHARTED
 from ampbench.report.explaining.part import LISTED
+from ampbench.report.material import Material
 from ampbench.report.views.explanation import explanation
 from ampbench.store import StoredRun
 from tests.compared_runs import Times, make_run, rounds_of

@@ -9,8 +9,9 @@ from markdown_it import MarkdownIt
 
 from ampbench.markdown import escaped
 from ampbench.records.measurements import Failure, Skip
-from ampbench.report import Material, gather, make_markdown
 from ampbench.report import markdown as module
+from ampbench.report.markdown import make_markdown
+from ampbench.report.material import Material, gather
 from ampbench.store import StoredRun
 from tests.compared_runs import BF16, FP32, Times, environment, make_run, noisy
 from tests.report.hostile_runs import TEXTS, hostile_material
@@ -113,13 +114,6 @@ def test_the_changes_of_trends_are_a_table_with_what_else_changed(history: Mater
     changed = [dict(zip(titles, row, strict=True)) for row in rows]
     assert {row["metric"] for row in changed} <= {"time", "memory", "error", "gradients"}
     assert any(row["what else changed"] for row in changed)
-
-
-def test_a_trend_over_the_two_runs_compared_alone_is_left_to_the_comparison() -> None:
-    runs = sorted(path.stem for path in (RESULTS / "runs").glob("*.jsonl"))[1:3]
-    found = gather(runs[1:], RESULTS, runs[0])
-    assert found.trends
-    assert "\n### Over " not in make_markdown(found)
 
 
 def test_several_machines_and_comparisons_are_told_apart() -> None:

@@ -6,7 +6,7 @@ import pytest
 from ampbench.advice import Budget
 from ampbench.errors import NothingComparableError, NothingToRunError, StoreError, UnknownNameError, UsageError
 from ampbench.records.measurements import Skip
-from ampbench.report import gather
+from ampbench.report.material import gather
 from tests.compared_runs import BF16, FP32, environment, noisy, rounds_of
 from tests.stored_runs import COMPLETE, make_case, make_header, write_run
 

@@ -6,7 +6,7 @@ from ampbench import columns
 from ampbench.advice import Budget
 from ampbench.metrics import GATED, METRICS
 from ampbench.records.runs import Imported
-from ampbench.report import Material
+from ampbench.report.material import Material
 from ampbench.report.views.method import HEADERS, gate_in_words, method
 from tests.compared_runs import BF16, FP32, Times, arms, make_run, noisy
 from tests.report.materials import make_material, section_of

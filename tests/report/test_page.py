@@ -9,10 +9,11 @@ import pytest
 from bs4 import BeautifulSoup
 from jinja2 import UndefinedError
 
-from ampbench.report import VIEWS, Material, make_page
 from ampbench.report import page as pages
-from ampbench.report.page import render
+from ampbench.report.material import Material
+from ampbench.report.page import make_page, render
 from ampbench.report.view import View
+from ampbench.report.views import VIEWS
 from ampbench.report.views.environment import environment
 from tests.compared_runs import BF16, FP32, Times, make_run, noisy
 from tests.report.materials import make_material

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from ampbench.records.cases import Case
 from ampbench.records.measurements import Failure
-from ampbench.report import Material
 from ampbench.report.machines import geometric_mean, machines, parts, spread, summaries
+from ampbench.report.material import Material
 from ampbench.report.view import View
 from ampbench.report.views.precisions import ADVICE_SHOWN, DRAWN, precisions, shares
 from ampbench.store import StoredRun

@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 from ampbench.records.cases import Case
 from ampbench.records.measurements import Failure
 from ampbench.records.runs import Selection
-from ampbench.report import Material
 from ampbench.report.charts import drawn
 from ampbench.report.crossings import Level, Place, find_crossings, in_words
+from ampbench.report.material import Material
 from ampbench.report.view import View
 from ampbench.report.views.sweeps import MARGIN, sweeps
 from ampbench.store import StoredRun

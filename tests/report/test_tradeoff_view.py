@@ -11,8 +11,8 @@ from ampbench.advice import Budget
 from ampbench.records.cases import Case
 from ampbench.records.environments import DeviceDescription
 from ampbench.records.measurements import Failure
-from ampbench.report import Material
 from ampbench.report.charts import drawn
+from ampbench.report.material import Material
 from ampbench.report.view import View
 from ampbench.report.views.tradeoff import LISTED, pareto_front, tradeoff
 from ampbench.store import StoredRun

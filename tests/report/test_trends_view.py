@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from ampbench.report import Material, gather
 from ampbench.report.charts import payload
+from ampbench.report.material import Material, gather
 from ampbench.report.trend_charts import labels_of
 from ampbench.report.view import Chart, View
 from ampbench.report.views.trends import trends

@@ -40,6 +40,10 @@
     return texts.map((text) => places.get(text));
   }
 
+  function textsOf(rows) {
+    return rows.map((row) => `${row.textContent} ${row.cells[0].title}`.toLowerCase());
+  }
+
   function written(count) {
     return count.toLocaleString("en");
   }
@@ -58,7 +62,7 @@
     const region = table.closest(".scroll") ?? table;
     const noun = table.dataset.sortable || "rows";
     const sortKeys = new Map(); // by column, made when first asked for
-    let texts = null;
+    let texts = null; // of the rows, made once the page stands: the first key pressed need not wait for them
     let chosen = {};
     let limit = FIRST;
 
@@ -72,7 +76,7 @@
     // Return the numbers of the rows that all filters and every word of the search let through.
     function matching() {
       const words = chosen.q.toLowerCase().split(/\s+/).filter(Boolean);
-      if (words.length) texts ??= rows.map((row) => `${row.textContent} ${row.cells[0].title}`.toLowerCase());
+      if (words.length) texts ??= textsOf(rows);
       const active = filters.filter(({ name }) => chosen[name]);
       const found = [];
       for (let number = 0; number < rows.length; number += 1) {
@@ -215,6 +219,13 @@
     table.dataset.ready = "";
     reveal(location.hash);
     addEventListener("hashchange", () => reveal(location.hash));
+    (window.requestIdleCallback ?? setTimeout)(() => { texts ??= textsOf(rows); });
+    for (const [event, rowsPrinted] of [["beforeprint", Infinity], ["afterprint", FIRST]]) {
+      addEventListener(event, () => {
+        limit = rowsPrinted;
+        show();
+      });
+    }
     // before the browser follows the link, so that it finds the row
     document.addEventListener("click", (event) => reveal(event.target.closest("a[href^='#']")?.hash));
   }
