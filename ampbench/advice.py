@@ -77,12 +77,16 @@ class Group:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Advice:
-    """The precision to take (None: no advice is possible), a sentence that says why, the column that decided."""
+    """The precision to take (None: no advice is possible), a sentence that says why, the column that decided.
+
+    `case_id` is that of the very case: a precision may have several, with other inputs or without a scaler.
+    """
 
     group: Group
     precision: str | None
     column: str
     sentence: str
+    case_id: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,8 +133,14 @@ def advise(
     advice = {}
     for group, members in grouped(rows).items():
         if any(row["outcome"] == "ok" for row in members):
-            precision, column, sentence = _decide(members, divergences, budget, rounds or {})
-            advice[group] = Advice(group=group, precision=precision, column=column, sentence=sentence)
+            chosen, column, sentence = _decide(members, divergences, budget, rounds or {})
+            advice[group] = Advice(
+                group=group,
+                precision=chosen["precision"] if chosen else None,
+                column=column,
+                sentence=sentence,
+                case_id=chosen["case_id"] if chosen else None,
+            )
     return advice
 
 
@@ -185,8 +195,8 @@ def _decide(
     divergences: Mapping[str, Divergence],
     budget: Budget,
     rounds: Mapping[str, Sequence[Round]],
-) -> tuple[str | None, str, str]:
-    """Return precision, deciding column and sentence for the rows of one group."""
+) -> tuple[Row | None, str, str]:
+    """Return the row to take, deciding column and sentence for the rows of one group."""
     baseline = next((row for row in rows if row["precision"] == BASELINE), None)
     others = [row for row in rows if row["outcome"] == "ok" and row["precision"] != BASELINE]
     others.sort(key=lambda row: number(row["seconds_median"]) or math.inf)
@@ -204,18 +214,19 @@ def _decide(
     if baseline["outcome"] != "ok":
         if not passing:
             return None, "outcome", "no advice: fp32 failed, and no other precision is within the error budget"
-        name, label = passing[0]["precision"], precision_label(passing[0])
-        return name, "outcome", f"take {label}: fp32 failed, and this is the fastest within the error budget"
+        label = precision_label(passing[0])
+        return passing[0], "outcome", f"take {label}: fp32 failed, and this is the fastest within the error budget"
 
-    faster = [row for row in others if _is_faster(row, baseline, rounds)]
+    comparable = [row for row in others if number(row["speedup_vs_fp32"]) is not None]
+    faster = [row for row in comparable if _is_faster(row, baseline, rounds)]
     if not faster:
-        return BASELINE, "speedup_vs_fp32", f"stay in fp32: {_nothing_faster(others)} (speedup_vs_fp32)"
+        return baseline, "speedup_vs_fp32", f"stay in fp32: {_nothing_faster(others)} (speedup_vs_fp32)"
     passing = [row for row in faster if objections[row["case_id"]] is None]
     if not passing:
         objection = objections[faster[0]["case_id"]]
         assert objection is not None
         sentence = f"stay in fp32: {_speed(faster[0])}, but {objection.reason}"
-        return BASELINE, objection.column, sentence
+        return baseline, objection.column, sentence
 
     equals = [row for row in passing if row is passing[0] or not _is_faster(passing[0], row, rounds)]
     chosen = min(equals, key=lambda row: number(row["output_rel_l2"]) or 0.0)
@@ -224,9 +235,8 @@ def _decide(
 
 def _taken(
     chosen: Row, fastest: Row, faster: list[Row], objections: Mapping[str, _Objection | None], budget: Budget
-) -> tuple[str, str, str]:
-    """Return precision, deciding column and sentence where `chosen` is advised."""
-    name = chosen["precision"]
+) -> tuple[Row, str, str]:
+    """Return `chosen`, deciding column and sentence where it is advised."""
     gains = [f"{times(chosen['speedup_vs_fp32'])} the speed"]
     memory = number(chosen["memory_ratio_vs_fp32"])
     if memory is not None and memory <= MEMORY_WORTH_SAYING:
@@ -240,11 +250,11 @@ def _taken(
     for row in faster:
         objection = objections[row["case_id"]]
         if objection is not None and row["seconds_median"] < chosen["seconds_median"]:
-            return name, objection.column, f"{sentence}; {_speed(row)}, but {objection.reason}"
+            return chosen, objection.column, f"{sentence}; {_speed(row)}, but {objection.reason}"
     if chosen is not fastest:
         sentence += f"; {precision_label(fastest)} is as fast within the intervals, with more error (output_rel_l2)"
-        return name, "output_rel_l2", sentence
-    return name, "speedup_vs_fp32", f"{sentence} (speedup_vs_fp32)"
+        return chosen, "output_rel_l2", sentence
+    return chosen, "speedup_vs_fp32", f"{sentence} (speedup_vs_fp32)"
 
 
 def _nothing_faster(others: list[Row]) -> str:

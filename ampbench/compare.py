@@ -1,7 +1,7 @@
 """Two runs compared: what became slower, bigger or less accurate, whether that is certain, and in what they differ."""
 
 import math
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from pathlib import Path
 
@@ -19,7 +19,6 @@ from ampbench.comparing.pairing import arm_settings, pair_cases
 from ampbench.comparing.runs import MeasuredRun
 from ampbench.comparing.times import TIME, time_findings
 from ampbench.errors import NothingComparableError
-from ampbench.planning import matches
 from ampbench.precisions import PRECISIONS
 from ampbench.records.cases import Case
 from ampbench.store import StoredRun
@@ -64,19 +63,19 @@ def compare_files(
     return _compare(MeasuredRun.read(baseline), MeasuredRun.read(candidate), threshold_of)
 
 
-def of_cases(comparison: Comparison, keyword: str) -> Comparison:
-    """Return a comparison of the cases alone whose id matches `keyword`, in one of the runs or in both.
+def of_cases(comparison: Comparison, wanted: Callable[[str], bool]) -> Comparison:
+    """Return a comparison of those cases alone whose id is `wanted`, in one of the runs or in both; there may be none.
 
-    There may be none. Raises `UsageError` for a malformed expression.
+    Findings go by the baseline's id.
     """
-    findings = [one for one in comparison.findings if matches(keyword, one.case.case_id)]
+    findings = [one for one in comparison.findings if wanted(one.case.case_id)]
     return replace(
         comparison,
         findings=findings,
         means=precision_means(findings),
-        only_baseline=[case_id for case_id in comparison.only_baseline if matches(keyword, case_id)],
-        only_candidate=[case_id for case_id in comparison.only_candidate if matches(keyword, case_id)],
-        other_numbers=[case_id for case_id in comparison.other_numbers if matches(keyword, case_id)],
+        only_baseline=[case_id for case_id in comparison.only_baseline if wanted(case_id)],
+        only_candidate=[case_id for case_id in comparison.only_candidate if wanted(case_id)],
+        other_numbers=[case_id for case_id in comparison.other_numbers if wanted(case_id)],
     )
 
 
@@ -138,7 +137,7 @@ def _compare(baseline: MeasuredRun, candidate: MeasuredRun, threshold_of: Thresh
         if memory is not None:
             findings.append(memory)
         findings += accuracy_findings(pair, baseline, candidate, same, threshold_of)
-    findings.sort(key=_rank)
+    findings.sort(key=rank)
     return Comparison(
         baseline=_side(baseline.stored),
         candidate=_side(candidate.stored),
@@ -184,7 +183,7 @@ def _notes(baseline: StoredRun, candidate: StoredRun, interleaved: bool) -> list
     return notes
 
 
-def _rank(finding: Finding) -> tuple[float, float, str, str]:
+def rank(finding: Finding) -> tuple[float, float, str, str]:
     """Return what findings are sorted by: what matters, then how far beyond its threshold a change is."""
     rank: float = _RANKS[finding.verdict]
     if finding.code in _UNTRUSTED:

@@ -282,7 +282,9 @@ def _outcomes(stored: StoredRun, rounds: stats.Integers, differing: set[str]) ->
 
 def _against_baselines(cases: list[Case], parameters: list[str], columns: dict[str, Any]) -> dict[str, stats.Floats]:
     """Return the ratios to the same case in fp32 and tf32, NaN where that one is missing or not ok."""
-    seconds, memory = columns["seconds_median"], columns["peak_memory_bytes"]
+    # a time of zero is no time, and how many times it is as fast no number
+    seconds = np.where(columns["seconds_median"] > 0, columns["seconds_median"], np.nan)
+    memory = columns["peak_memory_bytes"]
     source, ok = columns["memory_source"].to_numpy(), (columns["outcome"] == "ok").tolist()
     keys = [
         (one.workload, text, one.device, one.phase, one.path, one.batch_size, one.memory_format)

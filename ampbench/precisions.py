@@ -18,7 +18,8 @@ class Precision:
     `storage` is the dtype of parameters and of floating inputs, `autocast` the dtype that autocast casts to (None: no
     autocast), `rounding` the dtype whose mere rounding of the reference output is the error floor; `tf32` allows
     TensorFloat-32 in fp32 matrix products and convolutions; `scaler` means that training uses `torch.amp.GradScaler`.
-    `colour` is from the Okabe-Ito palette, which colour-blind readers can tell apart.
+    `colour` is from the Okabe-Ito palette, which colour-blind readers can tell apart, `shape` one of Vega's, for those
+    who see none.
     """
 
     name: str
@@ -30,6 +31,7 @@ class Precision:
     scaler: bool = False
     aliases: tuple[str, ...] = ()
     colour: str
+    shape: str
 
 
 PRECISIONS: dict[str, Precision] = {
@@ -42,6 +44,7 @@ PRECISIONS: dict[str, Precision] = {
             rounding="float32",
             aliases=("float32", "32", "32-true", "full"),
             colour="#000000",
+            shape="circle",
         ),
         Precision(
             name="tf32",
@@ -51,6 +54,7 @@ PRECISIONS: dict[str, Precision] = {
             tf32=True,
             aliases=("tensorfloat32",),
             colour="#999999",
+            shape="cross",
         ),
         Precision(
             name="fp16_autocast",
@@ -61,6 +65,7 @@ PRECISIONS: dict[str, Precision] = {
             scaler=True,
             aliases=("fp16-mixed", "16-mixed", "amp", "fp16-autocast", "fp16_mixed"),
             colour="#D55E00",
+            shape="square",
         ),
         Precision(
             name="bf16_autocast",
@@ -70,6 +75,7 @@ PRECISIONS: dict[str, Precision] = {
             rounding="bfloat16",
             aliases=("bf16-mixed", "bf16-autocast", "bf16_mixed"),
             colour="#0072B2",
+            shape="triangle-up",
         ),
         Precision(
             name="fp16_pure",
@@ -78,6 +84,7 @@ PRECISIONS: dict[str, Precision] = {
             rounding="float16",
             aliases=("fp16-true", "half", "fp16", "float16", "16-true", "fp16-pure"),
             colour="#E69F00",
+            shape="diamond",
         ),
         Precision(
             name="bf16_pure",
@@ -86,6 +93,7 @@ PRECISIONS: dict[str, Precision] = {
             rounding="bfloat16",
             aliases=("bf16-true", "bf16", "bfloat16", "bf16-pure"),
             colour="#56B4E9",
+            shape="triangle-down",
         ),
     )
 }

@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 from enum import StrEnum
+from functools import partial
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -78,9 +79,10 @@ def narrowed(comparison: "Comparison", keyword: str, kinds: list[Kind]) -> "Comp
     Raises `NothingToRunError` where no case matches, or none of both runs has a number.
     """
     from ampbench.compare import of_cases, precision_means
+    from ampbench.planning import matches
     from ampbench.verdicts import OUTCOME
 
-    chosen = of_cases(comparison, keyword)
+    chosen = of_cases(comparison, partial(matches, keyword))
     if not comparison.findings:
         raise NothingToRunError("the runs have cases in common, but no number of any of them on either side")
     if not chosen.findings:

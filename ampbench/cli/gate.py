@@ -1,6 +1,7 @@
 """`ampbench gate`: two stored runs compared under a policy, with an exit code; what `ampbench ab --gate` shares."""
 
 from collections.abc import Iterable
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -73,11 +74,12 @@ def command(
 
     names = [baseline, candidate, *([rules.anchor] if rules.anchor else [])]
     base, new, *release = [store.read_run(path) for path in [store.find_run(name, results) for name in names]]
-    if not any(planning.matches(keyword, case_id) for case_id in (*base.cases, *new.cases)):
+    wanted = partial(planning.matches, keyword)
+    if not any(map(wanted, (*base.cases, *new.cases))):
         raise NothingToRunError(f"neither run has a case that matches -k {keyword!r}")
-    compared = of_cases(compare(base, new, rules.threshold_of), keyword)
-    against = [of_cases(compare(run, new, rules.anchor_threshold_of), keyword) for run in release]
-    failed = [case_id for case_id in failed_cases(new) if planning.matches(keyword, case_id)]
+    compared = of_cases(compare(base, new, rules.threshold_of), wanted)
+    against = [of_cases(compare(run, new, rules.anchor_threshold_of), wanted) for run in release]
+    failed = [case_id for case_id in failed_cases(new) if wanted(case_id)]
     return report_gate(compared, rules, against[0] if against else None, failed, chosen)
 
 

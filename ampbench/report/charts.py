@@ -105,10 +105,11 @@ def library() -> Future[str]:
 
 def _bundled() -> str:
     command = f"import sys, vl_convert; sys.stdout.write(vl_convert.javascript_bundle({_EXPOSED!r}))"
-    bundled = subprocess.run([sys.executable, "-c", command], capture_output=True, encoding="utf-8", check=False)
-    if bundled.returncode == 0 and bundled.stdout:
+    try:
+        bundled = subprocess.run([sys.executable, "-c", command], capture_output=True, encoding="utf-8", check=True)
         return bundled.stdout
-    return vl_convert.javascript_bundle(_EXPOSED)  # where no process can be started
+    except (OSError, subprocess.CalledProcessError):  # no process can be started here: then in this one
+        return vl_convert.javascript_bundle(_EXPOSED)
 
 
 def packed(text: str) -> str:

@@ -1,6 +1,7 @@
 """The runs shown by machine: its tables with their advice, and what each precision brought and cost over them."""
 
 import math
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -18,21 +19,24 @@ from ampbench.trends.sentences import number as counted
 class Table:
     """What was measured in several precisions to be compared: the `rows` of a group, and the advice for it.
 
-    `label` tells it from the other tables of its machine. `cases` are those of the rows, by id.
+    `label` tells it from the other tables of its machine. `shown` is the run that measured it.
     """
 
     group: Group
     label: str
     rows: Sequence[Row]
-    cases: Mapping[str, Case]
-    advice: Advice | None = None
+    shown: Shown
+
+    @property
+    def advice(self) -> Advice | None:
+        """The advice for it, which is of the whole run: the row advised may not be among those shown."""
+        return self.shown.advice.get(self.group)
 
     @property
     def chosen(self) -> Row | None:
-        """The row of the precision advised, the fastest where several inputs make several; None without advice."""
-        wanted = self.advice.precision if self.advice else None
-        rows = [row for row in self.rows if row["precision"] == wanted and row["outcome"] == "ok"]
-        return min(rows, key=lambda row: number(row["seconds_median"]) or math.inf, default=None)
+        """The row that is advised, of all rows of the run; None without advice."""
+        wanted = self.advice.case_id if self.advice else None
+        return None if wanted is None else self.shown.whole[wanted]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -114,7 +118,7 @@ def parts(machine: Machine) -> dict[str, list[Table]]:
 
 def summaries(tables: Sequence[Table]) -> list[Summary]:
     """Return what each precision that is ok in any of `tables` brought, in the order of the table of precisions."""
-    labels = table_labels([table.rows[0] for table in tables], [table.cases for table in tables])
+    labels = table_labels([table.rows[0] for table in tables], [table.shown.stored.cases for table in tables])
     found: dict[tuple[str, str], list[tuple[Row, str]]] = {}
     for table, label in zip(tables, labels, strict=True):
         for row in table.rows:
@@ -191,19 +195,13 @@ def table_labels(rows: Sequence[Row], cases: Sequence[Mapping[str, Case]]) -> li
 
 
 def _machine(place: Place, runs: Sequence[Shown]) -> Machine:
-    cases: dict[str, Case] = {}
-    rows: list[Row] = []
-    advice: dict[Group, Advice] = {}
-    for shown in runs:
-        cases |= shown.stored.cases
-        own = [row for row in shown.rows if row["device"] == place.device]
-        rows += own
-        for group in grouped(own):
-            found = shown.advice.get(group)
-            if found is not None and (found.precision is not None or group not in advice):
-                advice[group] = found
-    groups = grouped(rows)
-    labels = table_labels([members[0] for members in groups.values()], [cases] * len(groups))
+    found = [
+        (shown, group, members)
+        for shown in runs
+        for group, members in grouped(row for row in shown.rows if row["device"] == place.device).items()
+    ]
+    labels = table_labels([members[0] for _, _, members in found], [shown.stored.cases for shown, _, _ in found])
+    repeated = Counter(labels)
     environment = runs[-1].stored.header.environment
     described = environment.device(place.device)
     model = place.device_name or (place.cpu if place.device == "cpu" else "")
@@ -223,8 +221,13 @@ def _machine(place: Place, runs: Sequence[Shown]) -> Machine:
         statement=notes.device_statement(described, environment) if described is not None else "",
         runs=runs,
         tables=[
-            Table(group=group, label=label, rows=members, cases=cases, advice=advice.get(group))
-            for (group, members), label in zip(groups.items(), labels, strict=True)
+            Table(
+                group=group,
+                label=f"{label} · {shown.name}" if repeated[label] > 1 else label,
+                rows=members,
+                shown=shown,
+            )
+            for (shown, group, members), label in zip(found, labels, strict=True)
         ],
     )
 

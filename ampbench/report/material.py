@@ -1,12 +1,13 @@
 """What a report is about: the runs shown, what they are compared with, what became of them over time."""
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 
 from ampbench import frames, notes, planning
-from ampbench.advice import Advice, Budget, Group, Row, advise_run
+from ampbench.advice import Advice, Budget, Group, Row, advise_run, grouped
 from ampbench.compare import compare, of_cases
 from ampbench.comparing.pairing import arm_settings, pair_cases
 from ampbench.errors import NothingComparableError, NothingToRunError
@@ -23,28 +24,38 @@ AXES = ("torch_version", "commit")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shown:
-    """A run on the page: the `rows` of its cases, without those that a newer run on the page measured again.
+    """A run on the page: the `rows` of its cases, without the tables that a newer run on the page measured again.
 
-    `advice` is that of the whole run; `notes` say for which device it speaks, what the control said and how quiet the
-    machine was. `comparison` is with the baseline, if there is one and both have cases in common.
+    `whole` are all rows of the run, by case id; `advice` is made of these. `notes` say for which device it speaks, what
+    the control said and how quiet the machine was. `comparison` is of the rows shown with the baseline, None where
+    there is none or nothing in common; `partners` are the baseline's cases for them, by id.
     """
 
     stored: StoredRun
     rows: Sequence[Row]
+    whole: Mapping[str, Row]
     advice: Mapping[Group, Advice]
     notes: Sequence[str] = ()
     comparison: Comparison | None = None
+    partners: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def name(self) -> str:
+        """What the run is called on the page: its label, else its id."""
+        return self.stored.header.label or self.stored.header.run
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShownCase:
     """A case on the page. `number` counts from 0 and is part of its ids ("case-17"), `label` is its short name.
 
-    `findings` are those of the comparison with the baseline, whose case is `baseline_id`.
+    `name` is the label, with the run where another run on the page has a case of this label. `findings` are those of
+    the comparison with the baseline, whose case is `baseline_id`.
     """
 
     number: int
     label: str
+    name: str
     row: Row
     case: Case
     shown: Shown
@@ -69,21 +80,22 @@ class Material:
     def cases(self) -> list[ShownCase]:
         """The cases of all runs shown, run by run, in the order of their plans."""
         labels = case_labels(shown.stored.cases[row["case_id"]] for shown in self.shown for row in shown.rows)
+        counts = Counter(labels[row["case_id"]] for shown in self.shown for row in shown.rows)
         cases: list[ShownCase] = []
         for shown in self.shown:
             findings: dict[str, list[Finding]] = {}
             for one in shown.comparison.findings if shown.comparison else ():
                 findings.setdefault(one.case.case_id, []).append(one)
-            partners = self._partners(shown)
             for row in shown.rows:
-                case_id = row["case_id"]
-                partner = partners.get(case_id)
+                label = labels[row["case_id"]]
+                partner = shown.partners.get(row["case_id"])
                 cases.append(
                     ShownCase(
                         number=len(cases),
-                        label=labels[case_id],
+                        label=label,
+                        name=f"{label} · {shown.name}" if counts[label] > 1 else label,
                         row=row,
-                        case=shown.stored.cases[case_id],
+                        case=shown.stored.cases[row["case_id"]],
                         shown=shown,
                         findings=findings.get(partner, ()) if partner else (),
                         baseline_id=partner,
@@ -96,14 +108,6 @@ class Material:
         """The comparisons of the runs shown with the baseline."""
         return [one.comparison for one in self.shown if one.comparison is not None]
 
-    def _partners(self, shown: Shown) -> dict[str, str]:
-        """Return the baseline's case for each case of a run that is compared, by id."""
-        if self.baseline is None or shown.comparison is None:
-            return {}
-        settings = arm_settings(self.baseline.header, shown.stored.header)
-        paired = pair_cases(self.baseline.cases.values(), shown.stored.cases.values(), settings)
-        return {pair.candidate_id: pair.baseline_id for pair in paired.pairs}
-
 
 def gather(
     sources: Sequence[str],
@@ -114,31 +118,86 @@ def gather(
 ) -> Material:
     """Return the material for the runs that `sources` name: ids, prefixes, `latest`, paths of files or of folders.
 
-    Without any it is the latest of `results`. Of several runs of one machine each case is shown as the newest has it,
-    and trends tell the rest. Each run shown is compared with the one called `baseline`. Only cases that match `keyword`
-    are taken.
+    Without any it is the latest of `results`. Each run shown is compared with the one called `baseline`. Only cases
+    that match `keyword` are taken.
 
     Raises `StoreError` for a damaged file, `UsageError` for what names nothing, `NothingToRunError` where no case
     matches, `NothingComparableError` where no run shown has a case in common with the baseline.
     """
-    budget = budget or Budget()
     against = read_run(find_run(baseline, results)) if baseline else None
     paths = run_paths(sources or [LATEST], results)
     runs = {stored.header.run: stored for stored in map(read_run, paths)}
     if against is not None and len(runs) > 1:
         runs.pop(against.header.run, None)
-    ordered = sorted(runs.values(), key=lambda one: (one.header.started_at, one.header.run))
-    remarks = [f"{one.path.name} ends in a cut line, which was left out" for one in ordered if one.cut]
-    shown, lonely = _shown(ordered, against, keyword, budget)
-    if keyword and not any(one.rows for one in shown):
-        raise NothingToRunError(f"no case of {', '.join(runs)} matches -k {keyword!r}")
-    if against is not None and not any(one.comparison for one in shown):
+    material = material_of(list(runs.values()), against, keyword, budget)
+    if len(paths) < 2:  # of one run and its baseline the comparison says all, with more right
+        return material
+    trends, said = find_trends([*sources, *([str(against.path)] if against else [])], results, keyword)
+    return replace(material, trends=trends, remarks=[*material.remarks, *said])
+
+
+def material_of(
+    runs: Sequence[StoredRun], baseline: StoredRun | None = None, keyword: str = "", budget: Budget | None = None
+) -> Material:
+    """Return the material for `runs`, without trends.
+
+    Of several runs of one machine, a table (the precisions of a workload, with all else equal) is shown as the newest
+    has it; an older run's is shown too where it has a case that no newer one has beside the others. Raises as `gather`
+    does.
+    """
+    budget = budget or Budget()
+    ordered = sorted(runs, key=lambda one: (one.header.started_at, one.header.run))
+    newer: dict[object, list[set[str]]] = {}
+    shown: list[Shown] = []
+    lonely: list[NothingComparableError] = []
+    for stored in reversed(ordered):
+        whole = frames.plain_rows(frames.run_frame(stored))
+        own = _not_covered(stored, whole, newer)
+        rows = [row for row in whole if row["case_id"] in own and planning.matches(keyword, row["case_id"])]
+        if not rows and stored.cases:
+            continue  # newer runs have it all, or nothing matches
+        comparison: Comparison | None = None
+        partners: dict[str, str] = {}
+        if baseline is not None:
+            try:
+                comparison, partners = _compared(baseline, stored, {row["case_id"] for row in rows}, keyword)
+            except NothingComparableError as error:
+                lonely.append(error)
+        shown.append(
+            Shown(
+                stored=stored,
+                rows=rows,
+                whole={row["case_id"]: row for row in whole},
+                advice=advise_run(stored, whole, budget),
+                notes=notes.statements(stored, rows),
+                comparison=comparison,
+                partners=partners,
+            )
+        )
+    if keyword and not shown:
+        raise NothingToRunError(f"no case of {', '.join(one.header.run for one in ordered)} matches -k {keyword!r}")
+    if lonely and not any(one.comparison for one in shown):
         raise lonely[0]
-    remarks += [str(error) for error in lonely]
-    named = [*sources, *([str(against.path)] if against else [])]
-    # of one run and its baseline the comparison says all, with more right
-    trends, said = find_trends(named, results, keyword) if len(paths) > 1 else ([], [])
-    return Material(shown=shown, baseline=against, trends=trends, budget=budget, remarks=[*remarks, *said])
+    remarks = [f"{one.path.name} ends in a cut line, which was left out" for one in ordered if one.cut]
+    return Material(
+        shown=shown[::-1], baseline=baseline, budget=budget, remarks=[*remarks, *(str(error) for error in lonely)]
+    )
+
+
+def _not_covered(stored: StoredRun, rows: Sequence[Row], newer: dict[object, list[set[str]]]) -> set[str]:
+    """Return the cases of the tables that no run in `newer` has whole, and add the run's tables to those.
+
+    Tables are never mixed of several runs: what they compare was measured side by side.
+    """
+    places = {row["device"]: place_of(stored.header, row["device"], AXES[0]) for row in rows}
+    own: set[str] = set()
+    for group, members in grouped(rows).items():
+        ids = {row["case_id"] for row in members}
+        known = newer.setdefault((group, places[group.device]), [])
+        if not any(ids <= one for one in known):
+            own |= ids
+        known.append(ids)
+    return own
 
 
 def run_paths(sources: Sequence[str], results: Path) -> list[Path]:
@@ -154,40 +213,17 @@ def run_paths(sources: Sequence[str], results: Path) -> list[Path]:
     return list(paths)
 
 
-def _shown(
-    runs: Sequence[StoredRun], baseline: StoredRun | None, keyword: str, budget: Budget
-) -> tuple[list[Shown], list[NothingComparableError]]:
-    """Return the runs with their own rows, the oldest first, and why some could not be compared."""
-    seen: set[object] = set()
-    shown: list[Shown] = []
-    lonely: list[NothingComparableError] = []
-    for stored in reversed(runs):
-        whole = frames.plain_rows(frames.run_frame(stored))
-        places = {row["device"]: place_of(stored.header, row["device"], AXES[0]) for row in whole}
-        rows = []
-        for row in whole:
-            key = row["case_id"], places[row["device"]]
-            if key not in seen and planning.matches(keyword, row["case_id"]):
-                seen.add(key)
-                rows.append(row)
-        if not rows and stored.cases:
-            continue  # newer runs have it all
-        comparison = None
-        if baseline is not None:
-            try:
-                comparison = of_cases(compare(baseline, stored), keyword)
-            except NothingComparableError as error:
-                lonely.append(error)
-        shown.append(
-            Shown(
-                stored=stored,
-                rows=rows,
-                advice=advise_run(stored, whole, budget),
-                notes=notes.statements(stored, rows),
-                comparison=comparison,
-            )
-        )
-    return shown[::-1], lonely
+def _compared(
+    baseline: StoredRun, candidate: StoredRun, shown: set[str], keyword: str
+) -> tuple[Comparison, dict[str, str]]:
+    """Return the comparison of the cases in `shown`, and their partners: what a newer run has counts there."""
+    comparison = compare(baseline, candidate)
+    settings = arm_settings(baseline.header, candidate.header)
+    paired = pair_cases(baseline.cases.values(), candidate.cases.values(), settings)
+    partners = {pair.candidate_id: pair.baseline_id for pair in paired.pairs if pair.candidate_id in shown}
+    alone = {case_id for case_id in comparison.only_baseline if planning.matches(keyword, case_id)}
+    wanted = {*partners.values(), *(shown & set(comparison.only_candidate)), *alone}
+    return of_cases(comparison, wanted.__contains__), partners
 
 
 def find_trends(sources: Sequence[str], results: Path, keyword: str) -> tuple[list[Trend], list[str]]:
@@ -200,7 +236,7 @@ def find_trends(sources: Sequence[str], results: Path, keyword: str) -> tuple[li
     if len(found.runs) < 2:
         return [], []
     telling = [trend for axis in AXES for trend in _trend(found.runs, axis, metrics) if _moves(trend)]
-    return telling or _trend(found.runs, "date", metrics), list(found.notes)
+    return telling or [trend for trend in _trend(found.runs, "date", metrics) if _moves(trend)], list(found.notes)
 
 
 def _trend(runs: Sequence[RunValues], axis: str, metrics: Sequence[Tracked]) -> list[Trend]:

@@ -82,7 +82,7 @@ def _style() -> str:
     light, dark = palette.colour_variables(), palette.colour_variables(dark=True)
     sections = (_asset(path.name) for path in sorted((_FOLDER / "assets").glob("*.css")) if path.name != "report.css")
     whole = _asset("report.css").replace("/* light */", light).replace("/* dark */", dark)
-    return "\n".join([whole, *sections])
+    return "\n".join([whole, *sections, palette.colour_rules()])
 
 
 @cache

@@ -13,18 +13,16 @@ DARK: Mapping[str, str] = MappingProxyType({"fp32": "#f2f2f2"})
 The others are those of `PRECISIONS`.
 """
 
-SHAPES: Mapping[str, str] = MappingProxyType(
-    dict(
-        zip(PRECISIONS, ("circle", "cross", "square", "triangle-up", "diamond", "triangle-down"), strict=True),
-    )
-)
-"""Precisions are told apart by shape as well: in print, and by who sees no colour."""
-
 
 def colour_variables(dark: bool = False) -> str:
     """Return the CSS declarations of the precisions' colours, `--fp32: #000000; ...`."""
     colours = {name: row.colour for name, row in PRECISIONS.items()} | dict(DARK if dark else LIGHT)
     return " ".join(f"--{name}: {colour};" for name, colour in colours.items())
+
+
+def colour_rules() -> str:
+    """Return the CSS rules that give what is marked with a precision (`data-precision`) its colour, as `--c`."""
+    return "\n".join(f'[data-precision="{name}"] {{ --c: var(--{name}); }}' for name in PRECISIONS)
 
 
 def encoded(names: Iterable[str]) -> dict[str, Any]:
@@ -36,7 +34,7 @@ def encoded(names: Iterable[str]) -> dict[str, Any]:
     known = [name for name in PRECISIONS if name in present]
     domain = [*known, *sorted(present - set(known))]
     colours = [f"var(--{name})" if name in PRECISIONS else "var(--faint)" for name in domain]
-    shapes = [SHAPES.get(name, "triangle-left") for name in domain]
+    shapes = [PRECISIONS[name].shape if name in PRECISIONS else "triangle-left" for name in domain]
     field = {"field": "precision", "type": "nominal", "title": "precision", "legend": {"title": None}}
     return {
         "color": {**field, "scale": {"domain": domain, "range": colours}},

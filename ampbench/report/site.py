@@ -11,10 +11,10 @@ from ampbench.advice import Budget
 from ampbench.comparing.sentences import summary
 from ampbench.errors import NothingComparableError, NothingToRunError, StoreError
 from ampbench.notes import measured_devices
-from ampbench.report.material import Material, Shown, find_trends, gather, run_paths
+from ampbench.report.material import Material, Shown, find_trends, material_of, run_paths
 from ampbench.report.page import make_page, render
 from ampbench.report.view import View
-from ampbench.report.views.trends import trends
+from ampbench.report.views.trends.view import trends
 from ampbench.store import StoredRun, find_run, read_run
 from ampbench.trends.axes import short_commit
 from ampbench.units import UNDEFINED
@@ -111,7 +111,7 @@ def _files(
     unmatched: Exception | None = None
     for path in paths:
         try:
-            material = _material(path, results, baseline, keyword, budget)
+            material = _material(path, baseline, keyword, budget)
         except StoreError as error:
             problems.append(str(error))
             damaged.append(str(error).replace(str(path), path.name))  # where it lies is nobody's business on the web
@@ -133,14 +133,15 @@ def _files(
     yield INDEX, _index(list(entries.values()), sound, damaged, remarks, results, baseline, keyword)
 
 
-def _material(path: Path, results: Path, baseline: StoredRun | None, keyword: str, budget: Budget) -> Material:
+def _material(path: Path, baseline: StoredRun | None, keyword: str, budget: Budget) -> Material:
     """Return the material of one run's page; a run that cannot be compared says so, the baseline is not."""
+    stored = read_run(path)
     if baseline is None or path == baseline.path.resolve():
-        return gather([str(path)], results, keyword=keyword, budget=budget)
+        return material_of([stored], keyword=keyword, budget=budget)
     try:
-        return gather([str(path)], results, str(baseline.path), keyword, budget)
+        return material_of([stored], baseline, keyword, budget)
     except NothingComparableError as error:
-        alone = gather([str(path)], results, keyword=keyword, budget=budget)
+        alone = material_of([stored], keyword=keyword, budget=budget)
         return replace(alone, remarks=[*alone.remarks, str(error)])
 
 

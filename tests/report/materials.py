@@ -1,12 +1,12 @@
 """Material for tests of the report's views: from runs in memory, and from the runs that the repository keeps."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from bs4 import BeautifulSoup
 
-from ampbench.advice import Budget
-from ampbench.report.material import Material, _shown
+from ampbench.report.material import Material, material_of
 from ampbench.report.page import make_page, render
 from ampbench.report.view import View
 from ampbench.store import StoredRun
@@ -16,10 +16,8 @@ README_RUN = "20261121T031846Z-vm-ecda2f"
 
 
 def make_material(*runs: StoredRun, baseline: StoredRun | None = None, **changes: Any) -> Material:
-    """Return the material of `runs`, the oldest first, as `gather` makes it of files, without trends."""
-    shown, lonely = _shown(runs, baseline, "", Budget())
-    assert not lonely
-    return Material(**{"shown": shown, "baseline": baseline, **changes})
+    """Return the material of `runs` without trends, with `changes`."""
+    return replace(material_of(runs, baseline), **changes)
 
 
 def section_of(view: View, material: Material) -> BeautifulSoup:

@@ -8,14 +8,13 @@ import pytest
 from bs4 import BeautifulSoup, Tag
 
 from ampbench.columns import COLUMNS
-from ampbench.precisions import PRECISIONS
 from ampbench.records.cases import Case
 from ampbench.records.measurements import Failure, Skip
 from ampbench.report import page
 from ampbench.report.bars import change_bar, change_limit, time_bar, time_scale
-from ampbench.report.changes import verdicts_of
 from ampbench.report.material import Material
-from ampbench.report.views.cases import cases
+from ampbench.report.views.cases.changes import verdicts_of
+from ampbench.report.views.cases.view import cases
 from ampbench.store import StoredRun
 from ampbench.units import UNDEFINED, format_bytes, format_count, format_seconds
 from ampbench.verdicts import Code, Finding, Verdict
@@ -310,12 +309,6 @@ def test_names_of_unknown_origin_stay_text():
     assert row_of(parsed, odd)["data-precision"] == odd.precision
     assert row_of(parsed, odd)["data-device"] == odd.device
     assert not parsed.select("main script, main th b")
-
-
-def test_the_style_knows_the_colour_of_every_precision():
-    style = (Path(page.__file__).parent / "assets" / "cases.css").read_text()
-    for name in PRECISIONS:
-        assert f'[data-precision="{name}"] {{ --c: var(--{name}); }}' in style
 
 
 def test_the_script_that_sorts_knows_every_unit_that_cells_are_written_in():

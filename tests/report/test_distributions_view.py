@@ -9,9 +9,9 @@ from bs4 import BeautifulSoup
 from ampbench.records.measurements import Failure, Fitness
 from ampbench.report.charts import payload
 from ampbench.report.material import Material
-from ampbench.report.round_chart import SAMPLES_OF_A_CASE, STEPS
 from ampbench.report.view import View
-from ampbench.report.views.distributions import LISTED, distributions
+from ampbench.report.views.distributions.chart import SAMPLES_OF_A_CASE, STEPS
+from ampbench.report.views.distributions.view import LISTED, distributions
 from ampbench.store import StoredRun
 from tests.compared_runs import BF16, FP32, Times, arms, make_run, noisy, rounds_of
 from tests.report.materials import make_material, section_of

@@ -35,12 +35,30 @@ def test_without_a_run_the_latest_is_shown(tmp_path: Path):
     assert shown_ids(gather([], tmp_path)) == {NEW: ["fp32", "bf16_autocast"]}
 
 
-def test_of_one_machine_the_newest_run_of_a_case_is_shown_once(tmp_path: Path):
+def test_a_table_of_which_a_newer_run_has_not_every_case_stays_whole(tmp_path: Path):
     stored(tmp_path, OLD, cases=(FP32, BF16, FP16))
     stored(tmp_path, NEW, cases=(FP32, BF16))
     material = gather([NEW, OLD], tmp_path)
-    assert shown_ids(material) == {OLD: ["fp16_pure"], NEW: ["fp32", "bf16_autocast"]}
-    assert [case.number for case in material.cases] == [0, 1, 2]
+    assert shown_ids(material) == {OLD: ["fp32", "bf16_autocast", "fp16_pure"], NEW: ["fp32", "bf16_autocast"]}
+    assert [case.number for case in material.cases] == [0, 1, 2, 3, 4]
+    assert material.cases[0].name == f"{material.cases[0].label} · {OLD}"
+
+
+def test_tables_that_newer_runs_have_in_pieces_are_not_put_together(tmp_path: Path):
+    stored(tmp_path, OLD, cases=(FP32, BF16))
+    stored(tmp_path, NEW, cases=(FP32,))
+    stored(tmp_path, "20260104T120000Z-bench-000004", cases=(BF16,))
+    assert len(shown_ids(gather([str(tmp_path)], tmp_path))) == 3
+
+
+def test_only_the_cases_shown_are_compared_with_the_baseline(tmp_path: Path):
+    other = make_case("fp32", workload="mlp")
+    stored(tmp_path, OTHER, cases=(FP32, BF16, other))
+    stored(tmp_path, OLD, cases=(FP32, BF16, other))
+    stored(tmp_path, NEW, cases=(FP32, BF16))
+    old, new = gather([OLD, NEW], tmp_path, baseline=OTHER).shown
+    assert {one.case.workload for one in old.comparison.findings} == {"mlp"}
+    assert {one.case.precision for one in new.comparison.findings} == {"fp32", "bf16_autocast"}
 
 
 def test_a_run_whose_cases_are_all_measured_again_is_not_shown_but_followed(tmp_path: Path):
@@ -186,7 +204,7 @@ def test_trends_run_over_torch_versions_where_runs_differ_in_them(tmp_path: Path
 def test_of_one_run_and_its_baseline_the_comparison_says_all(tmp_path: Path):
     for run, version in ((OLD, "2.14.0"), (NEW, "2.15.0")):
         stored(tmp_path, run, environment=environment(make_header(), torch_version=version).environment)
-    assert gather([NEW], tmp_path, baseline=OLD).trends == []
+    assert gather([NEW], tmp_path, baseline=OLD).trends == ()
 
 
 def test_the_baseline_takes_part_in_trends_of_several_runs(tmp_path: Path):

@@ -40,8 +40,8 @@ def test_contrast_is_that_of_the_standard():
 
 
 def test_every_precision_has_a_colour_in_both_schemes_and_a_shape_of_its_own():
-    assert set(precisions("light")) == set(precisions("dark")) == set(PRECISIONS) == set(palette.SHAPES)
-    assert len(set(palette.SHAPES.values())) == len(PRECISIONS)
+    assert set(precisions("light")) == set(precisions("dark")) == set(PRECISIONS)
+    assert len({row.shape for row in PRECISIONS.values()}) == len(PRECISIONS)
     for scheme in ("light", "dark"):
         assert len(set(precisions(scheme).values())) == len(PRECISIONS)
 
@@ -85,3 +85,8 @@ def test_a_precision_that_is_not_known_is_grey_and_comes_last():
     assert encoding["color"]["scale"]["domain"] == ["fp32", "a);}", "int8"]
     assert encoding["color"]["scale"]["range"] == ["var(--fp32)", "var(--faint)", "var(--faint)"]
     assert encoding["shape"]["scale"]["range"] == ["circle", "triangle-left", "triangle-left"]
+
+
+def test_what_is_marked_with_a_precision_has_its_colour():
+    for name in PRECISIONS:
+        assert f'[data-precision="{name}"] {{ --c: var(--{name}); }}' in palette.colour_rules()

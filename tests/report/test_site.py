@@ -13,7 +13,7 @@ from ampbench.records.runs import Footer, Imported
 from ampbench.report import page as report_page
 from ampbench.report import views
 from ampbench.report.site import make_site, page_name
-from ampbench.report.views.trends import trends
+from ampbench.report.views.trends.view import trends
 from ampbench.store import new_run_id
 from tests.stored_runs import COMPLETE, make_case, make_header, make_round, write_run
 

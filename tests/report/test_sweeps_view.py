@@ -12,10 +12,10 @@ from ampbench.records.cases import Case
 from ampbench.records.measurements import Failure
 from ampbench.records.runs import Selection
 from ampbench.report.charts import drawn
-from ampbench.report.crossings import Level, Place, find_crossings, in_words
 from ampbench.report.material import Material
 from ampbench.report.view import View
-from ampbench.report.views.sweeps import MARGIN, sweeps
+from ampbench.report.views.sweeps.crossings import Level, Place, find_crossings, in_words
+from ampbench.report.views.sweeps.view import MARGIN, sweeps
 from ampbench.store import StoredRun
 from tests.compared_runs import rounds_of
 from tests.report.materials import make_material, section_of

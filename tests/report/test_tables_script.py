@@ -11,7 +11,7 @@ from playwright.sync_api import Browser, Page, expect, sync_playwright
 from ampbench.precisions import PRECISIONS
 from ampbench.records.measurements import Failure
 from ampbench.report.page import render
-from ampbench.report.views.cases import cases
+from ampbench.report.views.cases.view import cases
 from tests.compared_runs import Times, make_run
 from tests.report.materials import make_material
 from tests.stored_runs import make_case

@@ -6,8 +6,8 @@ from itertools import groupby
 from typing import Any
 
 from ampbench.report.material import Material
-from ampbench.report.trend_charts import axis_name, labels_of, make_charts, ordered
 from ampbench.report.view import Chart, Rows, View
+from ampbench.report.views.trends.chart import axis_name, labels_of, make_charts, ordered
 from ampbench.trends import Place, Point, Series, Trend
 from ampbench.trends.sentences import (
     LONGEST_LIST,

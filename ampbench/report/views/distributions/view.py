@@ -9,9 +9,9 @@ from ampbench.comparing.sentences import CHANGED
 from ampbench.comparing.wording import percent
 from ampbench.frames import DISTURBED
 from ampbench.report.material import Material, ShownCase
-from ampbench.report.round_chart import BEYOND, Drawing, Side, specification_of
-from ampbench.report.rounds import RunRounds, Summary
 from ampbench.report.view import Chart, Choice, View
+from ampbench.report.views.distributions.chart import BEYOND, Drawing, Side, specification_of
+from ampbench.report.views.distributions.rounds import RunRounds, Summary
 from ampbench.stats import median
 from ampbench.units import UNDEFINED, format_seconds
 from ampbench.verdicts import Finding, Verdict

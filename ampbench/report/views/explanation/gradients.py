@@ -9,9 +9,9 @@ from ampbench.advice import number, precision_label
 from ampbench.precisions import BASELINE
 from ampbench.records.divergences import Divergence
 from ampbench.report import palette
-from ampbench.report.explaining.part import LISTED, Part, case_names, counted
 from ampbench.report.material import Material
 from ampbench.report.view import Chart
+from ampbench.report.views.explanation.part import LISTED, Part, case_names, counted
 from ampbench.units import UNDEFINED, format_error, format_share
 
 CHARTED = 30

@@ -12,9 +12,9 @@ from ampbench.comparing.wording import limit
 from ampbench.labels import common_traits
 from ampbench.precisions import PRECISIONS
 from ampbench.report.bars import Scale, time_bar, time_scale
-from ampbench.report.changes import WORST_FIRST, Cell, Said, change_cells, change_limits, verdicts_of
 from ampbench.report.material import Material, Shown, ShownCase
 from ampbench.report.view import View
+from ampbench.report.views.cases.changes import WORST_FIRST, Cell, Said, change_cells, change_limits, verdicts_of
 from ampbench.units import UNDEFINED
 from ampbench.verdicts import Code, Verdict
 
@@ -163,10 +163,7 @@ def _lines(
                     case=case,
                     run=run,
                     precision=label,
-                    # the sentence tells the two apart that GradScaler alone tells apart
-                    advised=bool(
-                        ok and advice and advice.precision == row["precision"] and f"{label}:" in advice.sentence
-                    ),
+                    advised=bool(advice and advice.case_id == row["case_id"]),
                     first=first,
                     linked=bool(row["rounds"]),
                     data={name: row[name] for name in FILTERS[:-1]} | {"verdict": "|".join(verdicts)},

@@ -10,7 +10,7 @@ from typing import Any
 
 from ampbench.comparing.runs import Role
 from ampbench.report.material import ShownCase
-from ampbench.report.rounds import One, RunRounds, Summary
+from ampbench.report.views.distributions.rounds import One, RunRounds, Summary
 
 ARMS: Mapping[str, str] = MappingProxyType(
     {"baseline": "diamond", "candidate": "circle", "round": "circle", "control": "square"}

@@ -2,8 +2,8 @@
 
 from ampbench.frames import WEIGHTS_DIFFER
 from ampbench.records.measurements import Failure
-from ampbench.report.explaining.part import LISTED, Part, case_names, counted
 from ampbench.report.material import Material
+from ampbench.report.views.explanation.part import LISTED, Part, case_names, counted
 
 NAMED = 3
 """So many of the cases that share a failure or a note are named."""

@@ -6,11 +6,11 @@ from typing import Any
 from ampbench import notes
 from ampbench.precisions import BASELINE
 from ampbench.report import palette
-from ampbench.report.crossings import Level, find_crossings, in_words
 from ampbench.report.material import Material
-from ampbench.report.swept import BATCH_SIZE, Sweep, find_sweeps
 from ampbench.report.text import fit
 from ampbench.report.view import Chart, Choice, Rows, View
+from ampbench.report.views.sweeps.crossings import Level, find_crossings, in_words
+from ampbench.report.views.sweeps.swept import BATCH_SIZE, Sweep, find_sweeps
 from ampbench.units import UNDEFINED, format_rate
 
 MARGIN = 1.5

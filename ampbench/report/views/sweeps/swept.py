@@ -7,8 +7,8 @@ from dataclasses import dataclass, replace
 from ampbench import notes
 from ampbench.advice import Group, Row, grouped, number, precision_label
 from ampbench.precisions import BASELINE
-from ampbench.report.crossings import Level, Place
 from ampbench.report.material import Material, Shown
+from ampbench.report.views.sweeps.crossings import Level, Place
 
 BATCH_SIZE = "batch_size"
 

@@ -9,9 +9,9 @@ from typing import Any
 from ampbench.records.divergences import Divergence
 from ampbench.records.measurements import Round
 from ampbench.report import palette
-from ampbench.report.explaining.part import LISTED, Part, case_names, counted
 from ampbench.report.material import Material
 from ampbench.report.view import Chart, Choice
+from ampbench.report.views.explanation.part import LISTED, Part, case_names, counted
 from ampbench.units import UNDEFINED
 
 CHOICES = 50

@@ -1,0 +1,1 @@
+"""What the section Cases is made of."""

@@ -1,0 +1,1 @@
+"""What the section Distributions is made of."""

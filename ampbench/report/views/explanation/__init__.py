@@ -1,0 +1,1 @@
+"""What the section Explanation is made of."""

@@ -1,0 +1,31 @@
+"""Why numbers are what they are, as far as the runs on the page tell.
+
+Each part is a function from the material to a `Part`, None where no run holds its data, and a block of the template
+`explanation.html`. A new part is one more of both.
+"""
+
+from collections.abc import Callable
+
+from ampbench.report.material import Material
+from ampbench.report.view import View
+from ampbench.report.views.explanation.breaking import failures, remarks
+from ampbench.report.views.explanation.gradients import gradients
+from ampbench.report.views.explanation.part import Part
+from ampbench.report.views.explanation.scaling import scaling
+
+PARTS: tuple[Callable[[Material], Part | None], ...] = (gradients, scaling, failures, remarks)
+
+
+def explanation(material: Material) -> View | None:
+    """Return the view; None where no run holds data for any part."""
+    parts = [part for make in PARTS if (part := make(material)) is not None]
+    if not parts:
+        return None
+    return View(
+        id="explanation",
+        title="Explanation",
+        template="explanation.html",
+        content={"parts": parts},
+        charts=[chart for part in parts for chart in part.charts],
+        datasets={name: rows for part in parts for name, rows in part.datasets.items()},
+    )

@@ -1,0 +1,1 @@
+"""What the section Sweeps is made of."""

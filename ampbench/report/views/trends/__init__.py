@@ -1,0 +1,1 @@
+"""What the section Trends is made of."""
