@@ -75,8 +75,8 @@ def command(
     \b
     Examples:
       ampbench report
-      ampbench report latest --baseline main -o report.html
-      ampbench report latest --baseline main --format markdown >> "$GITHUB_STEP_SUMMARY"
+      ampbench report latest --baseline main.jsonl -o report.html
+      ampbench report latest --baseline main.jsonl --format markdown >> "$GITHUB_STEP_SUMMARY"
       ampbench report --site public
     """
     budget = chosen_budget(max_error, min_argmax_agreement, max_gradient_error, max_flushed_share)
@@ -93,10 +93,14 @@ def command(
     if not runs and not store.list_runs(results):
         where = results / "runs"
         raise NothingToRunError(f"there is no run in {where}: measure one with `ampbench run`, or give a path")
+    names = [*(runs or []), *([baseline] if baseline else [])]
+    for name in names:
+        if not Path(name).expanduser().is_dir():
+            store.find_run(name, results)  # a name that means nothing is refused before anything is begun
     if format is ReportFormat.HTML:
         from ampbench.report.charts import library
 
-        library()  # takes a second in a process of its own: begun before all else
+        library()  # takes a second in a process of its own, while runs are read
     if site is not None:
         from ampbench.report.site import make_site
 

@@ -49,7 +49,7 @@ def find_run(name: str, results: Path | str) -> Path:
     matching = [run for run in paths if name and (run.startswith(name) or run.rpartition("-")[2].startswith(name))]
     if not matching:
         newest = list(paths)[-5:]
-        raise UnknownNameError("run", name, [*get_close_matches(name, paths, n=3, cutoff=0.5)] or newest)
+        raise UnknownNameError("run", name, [*get_close_matches(name, [*paths, LATEST], n=3, cutoff=0.5)] or newest)
     if len(matching) > 1:
         some = ", ".join(matching[-5:])
         raise UsageError(f"{len(matching)} runs begin or end with {name!r}: say more of one, such as {some}")

@@ -1,9 +1,12 @@
-"""The runs that the repository keeps, read once."""
+"""The runs that the repository keeps, read once, and a browser."""
+
+from collections.abc import Iterator
 
 import pytest
+from playwright.sync_api import Browser, sync_playwright
 
 from ampbench.report.material import Material, gather
-from tests.report.materials import README_RUN, RESULTS
+from tests.report.materials import CHROMIUM, HISTORY, README_RUN, RESULTS
 
 
 @pytest.fixture(scope="session")
@@ -14,5 +17,14 @@ def readme_run() -> Material:
 
 @pytest.fixture(scope="session")
 def history() -> Material:
-    """All runs, of five torch versions."""
-    return gather([str(RESULTS / "runs")], RESULTS)
+    """Runs of five torch versions."""
+    return gather(HISTORY, RESULTS)
+
+
+@pytest.fixture(scope="package")
+def browser() -> Iterator[Browser]:
+    """Debian's Chromium, without a window."""
+    with sync_playwright() as playwright:
+        launched = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+        yield launched
+        launched.close()

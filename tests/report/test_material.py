@@ -6,8 +6,8 @@ import pytest
 from ampbench.advice import Budget
 from ampbench.errors import NothingComparableError, NothingToRunError, StoreError, UnknownNameError, UsageError
 from ampbench.records.measurements import Skip
-from ampbench.report.material import gather
-from tests.compared_runs import BF16, FP32, environment, noisy, rounds_of
+from ampbench.report.material import gather, material_of
+from tests.compared_runs import BF16, FP32, Times, environment, make_run, noisy, rounds_of
 from tests.stored_runs import COMPLETE, make_case, make_header, write_run
 
 FP16 = make_case("fp16_pure")
@@ -214,7 +214,8 @@ def test_the_baseline_takes_part_in_trends_of_several_runs(tmp_path: Path):
     assert all(len(one.points) == 2 for one in trend.series)
 
 
-def test_advice_is_given_within_the_budget(tmp_path: Path):
-    stored(tmp_path, OLD)
-    budget = Budget(output_rel_l2=1e-9)
-    assert gather([OLD], tmp_path, budget=budget).budget == budget
+def test_advice_is_given_within_the_budget():
+    run = make_run(Times((FP32, noisy(1e-3)), (BF16, noisy(5e-4))))
+    for limit, taken in ((1e-2, "bf16_autocast"), (1e-3, "fp32")):
+        [shown] = material_of([run], budget=Budget(output_rel_l2=limit)).shown
+        assert [one.precision for one in shown.advice.values()] == [taken]

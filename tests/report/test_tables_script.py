@@ -1,35 +1,25 @@
 """Tables in a browser: sorted, filtered, searched. Skipped where there is no Chromium."""
 
 import re
-import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from playwright.sync_api import Browser, Page, expect, sync_playwright
+from playwright.sync_api import Browser, Page, expect
 
 from ampbench.precisions import PRECISIONS
 from ampbench.records.measurements import Failure
 from ampbench.report.page import render
 from ampbench.report.views.cases.view import cases
 from tests.compared_runs import Times, make_run
-from tests.report.materials import make_material
+from tests.report.materials import CHROMIUM, make_material
 from tests.stored_runs import make_case
 
-CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
 pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="there is no chromium on this machine")
 
 WORKLOADS = 130
 FIRST, MORE = 100, 500
 CHART = """<figure id="chart-distributions-rounds"><div tabindex="0">drawing</div></figure>"""
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
-    with sync_playwright() as playwright:
-        launched = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
-        yield launched
-        launched.close()
 
 
 @pytest.fixture(scope="module")
