@@ -79,13 +79,15 @@ class Group:
 class Advice:
     """The precision to take (None: no advice is possible), a sentence that says why, the column that decided.
 
-    `case_id` is that of the very case: a precision may have several, with other inputs or without a scaler.
+    `why` is what the sentence says beside the precision and its numbers, "" where these say all. `case_id` is that of
+    the very case: a precision may have several, with other inputs or without a scaler.
     """
 
     group: Group
     precision: str | None
     column: str
     sentence: str
+    why: str = ""
     case_id: str | None = None
 
 
@@ -118,6 +120,18 @@ def grouped(rows: Iterable[Row]) -> dict[Group, list[Row]]:
     return groups
 
 
+def described(group: Group, place: bool = True) -> str:
+    """Return what a group is beside its workload: `batch 8 · inference · cpu · eager · classes=1000 image=224`.
+
+    Without its `place` phase, device and path are left out.
+    """
+    parts = [] if group.batch_size is None else [f"batch {group.batch_size}"]
+    parts += [group.phase, group.device, group.path] if place else []
+    parts += [] if group.memory_format == "contiguous" else [group.memory_format]
+    parts += [group.parameters.replace(",", " ")] if group.parameters else []
+    return " · ".join(parts)
+
+
 def advise(
     rows: Iterable[Row],
     divergences: Mapping[str, Divergence],
@@ -133,12 +147,13 @@ def advise(
     advice = {}
     for group, members in grouped(rows).items():
         if any(row["outcome"] == "ok" for row in members):
-            chosen, column, sentence = _decide(members, divergences, budget, rounds or {})
+            chosen, column, sentence, why = _decide(members, divergences, budget, rounds or {})
             advice[group] = Advice(
                 group=group,
                 precision=chosen["precision"] if chosen else None,
                 column=column,
                 sentence=sentence,
+                why=why,
                 case_id=chosen["case_id"] if chosen else None,
             )
     return advice
@@ -195,8 +210,8 @@ def _decide(
     divergences: Mapping[str, Divergence],
     budget: Budget,
     rounds: Mapping[str, Sequence[Round]],
-) -> tuple[Row | None, str, str]:
-    """Return the row to take, deciding column and sentence for the rows of one group."""
+) -> tuple[Row | None, str, str, str]:
+    """Return the row to take, deciding column, sentence and why for the rows of one group."""
     baseline = next((row for row in rows if row["precision"] == BASELINE), None)
     others = [row for row in rows if row["outcome"] == "ok" and row["precision"] != BASELINE]
     others.sort(key=lambda row: number(row["seconds_median"]) or math.inf)
@@ -210,23 +225,26 @@ def _decide(
     passing = [row for row in others if objections[row["case_id"]] is None]
 
     if baseline is None or baseline["outcome"] == "skipped":
-        return None, "outcome", "no advice: fp32 was not measured here, and speedups are stated against it"
+        why = "fp32 was not measured here, and speedups are stated against it"
+        return None, "outcome", f"no advice: {why}", why
     if baseline["outcome"] != "ok":
         if not passing:
-            return None, "outcome", "no advice: fp32 failed, and no other precision is within the error budget"
-        label = precision_label(passing[0])
-        return passing[0], "outcome", f"take {label}: fp32 failed, and this is the fastest within the error budget"
+            why = "fp32 failed, and no other precision is within the error budget"
+            return None, "outcome", f"no advice: {why}", why
+        why = "fp32 failed, and this is the fastest within the error budget"
+        return passing[0], "outcome", f"take {precision_label(passing[0])}: {why}", why
 
     comparable = [row for row in others if number(row["speedup_vs_fp32"]) is not None]
     faster = [row for row in comparable if _is_faster(row, baseline, rounds)]
     if not faster:
-        return baseline, "speedup_vs_fp32", f"stay in fp32: {_nothing_faster(others)} (speedup_vs_fp32)"
+        why = _nothing_faster(others)
+        return baseline, "speedup_vs_fp32", f"stay in fp32: {why} (speedup_vs_fp32)", why
     passing = [row for row in faster if objections[row["case_id"]] is None]
     if not passing:
         objection = objections[faster[0]["case_id"]]
         assert objection is not None
-        sentence = f"stay in fp32: {_speed(faster[0])}, but {objection.reason}"
-        return baseline, objection.column, sentence
+        why = f"{_speed(faster[0])}, but {objection.reason}"
+        return baseline, objection.column, f"stay in fp32: {why}", why
 
     equals = [row for row in passing if row is passing[0] or not _is_faster(passing[0], row, rounds)]
     chosen = min(equals, key=lambda row: number(row["output_rel_l2"]) or 0.0)
@@ -235,8 +253,8 @@ def _decide(
 
 def _taken(
     chosen: Row, fastest: Row, faster: list[Row], objections: Mapping[str, _Objection | None], budget: Budget
-) -> tuple[Row, str, str]:
-    """Return `chosen`, deciding column and sentence where it is advised."""
+) -> tuple[Row, str, str, str]:
+    """Return `chosen`, deciding column, sentence and why where it is advised."""
     gains = [f"{times(chosen['speedup_vs_fp32'])} the speed"]
     memory = number(chosen["memory_ratio_vs_fp32"])
     if memory is not None and memory <= MEMORY_WORTH_SAYING:
@@ -250,11 +268,12 @@ def _taken(
     for row in faster:
         objection = objections[row["case_id"]]
         if objection is not None and row["seconds_median"] < chosen["seconds_median"]:
-            return chosen, objection.column, f"{sentence}; {_speed(row)}, but {objection.reason}"
+            why = f"{_speed(row)}, but {objection.reason}"
+            return chosen, objection.column, f"{sentence}; {why}", why
     if chosen is not fastest:
-        sentence += f"; {precision_label(fastest)} is as fast within the intervals, with more error (output_rel_l2)"
-        return chosen, "output_rel_l2", sentence
-    return chosen, "speedup_vs_fp32", f"{sentence} (speedup_vs_fp32)"
+        why = f"{precision_label(fastest)} is as fast within the intervals, with more error"
+        return chosen, "output_rel_l2", f"{sentence}; {why} (output_rel_l2)", why
+    return chosen, "speedup_vs_fp32", f"{sentence} (speedup_vs_fp32)", ""
 
 
 def _nothing_faster(others: list[Row]) -> str:

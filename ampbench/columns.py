@@ -12,12 +12,14 @@ from ampbench.units import format_bytes, format_count, format_error, format_seco
 class Column:
     """One column of the result table: its `parts` make one cell and are each aligned to the right.
 
-    `legend` explains the header. `first` columns begin a cluster. On a narrow terminal columns with the highest
-    `expendable` go first; 0 stays.
+    `metrics` are the names of what it shows, `key` is what a page's address calls it. `legend` explains the header.
+    `first` columns begin a cluster. On a narrow terminal columns with the highest `expendable` go first; 0 stays.
     """
 
     header: str
+    key: str
     parts: tuple[Callable[[Row], str], ...]
+    metrics: tuple[str, ...] = ()
     legend: str = ""
     first: bool = False
     expendable: int = 0
@@ -55,37 +57,87 @@ def _factor(value: float) -> str:
 
 
 COLUMNS = (
-    Column("precision", (precision_label,)),
+    Column("precision", "precision", (precision_label,)),
     Column(
         "time/step",
+        "time",
         (_cell("seconds_median", format_seconds), _interval),
+        metrics=("seconds_median",),
         legend="median over rounds, ± its 95 % interval",
         first=True,
     ),
-    Column("items/s", (_cell("items_per_second", format_count),), expendable=6),
-    Column("speed", (_cell("speedup_vs_fp32", times),), legend="times that of fp32 (tf32 off)"),
-    Column("vs tf32", (_cell("speedup_vs_tf32", times),), legend="speed, times that of tf32", expendable=1),
+    Column(
+        "items/s",
+        "items",
+        (_cell("items_per_second", format_count),),
+        metrics=("items_per_second",),
+        expendable=6,
+    ),
+    Column(
+        "speed",
+        "speed",
+        (_cell("speedup_vs_fp32", times),),
+        metrics=("speedup_vs_fp32",),
+        legend="times that of fp32 (tf32 off)",
+    ),
+    Column(
+        "vs tf32",
+        "tf32",
+        (_cell("speedup_vs_tf32", times),),
+        metrics=("speedup_vs_tf32",),
+        legend="speed, times that of tf32",
+        expendable=1,
+    ),
     Column(
         "memory",
+        "memory",
         (_cell("peak_memory_bytes", format_bytes), _cell("memory_ratio_vs_fp32", times)),
+        metrics=("peak_memory_bytes", "memory_ratio_vs_fp32"),
         legend="peak of one step, times that of fp32",
         first=True,
         expendable=3,
     ),
     Column(
-        "error", (_cell("output_rel_l2", format_error),), legend="relative L2 of the output against fp64", first=True
+        "error",
+        "error",
+        (_cell("output_rel_l2", format_error),),
+        metrics=("output_rel_l2",),
+        legend="relative L2 of the output against fp64",
+        first=True,
     ),
     Column(
         "×floor",
+        "floor",
         (_cell("output_floor_ratio", _factor),),
+        metrics=("output_floor_ratio",),
         legend="error, times that of rounding the fp64 output to the dtype",
         expendable=5,
     ),
-    Column("argmax", (_cell("argmax_agreement", format_share),), legend="decisions that are fp64's", expendable=1),
     Column(
-        "grad", (_cell("grad_rel_l2", format_error),), legend="relative L2 of the gradients", first=True, expendable=1
+        "argmax",
+        "argmax",
+        (_cell("argmax_agreement", format_share),),
+        metrics=("argmax_agreement",),
+        legend="decisions that are fp64's",
+        expendable=1,
     ),
-    Column("flushed", (_cell("grad_flushed_share", format_share),), legend="gradients that became zero", expendable=2),
+    Column(
+        "grad",
+        "grad",
+        (_cell("grad_rel_l2", format_error),),
+        metrics=("grad_rel_l2",),
+        legend="relative L2 of the gradients",
+        first=True,
+        expendable=1,
+    ),
+    Column(
+        "flushed",
+        "flushed",
+        (_cell("grad_flushed_share", format_share),),
+        metrics=("grad_flushed_share",),
+        legend="gradients that became zero",
+        expendable=2,
+    ),
 )
 
 

@@ -150,6 +150,7 @@ def _compare(baseline: MeasuredRun, candidate: MeasuredRun, threshold_of: Thresh
         only_candidate=paired.only_candidate,
         other_numbers=[p.baseline_id for p in paired.pairs if other_numbers(p, baseline, candidate)],
         notes=_notes(baseline.stored, candidate.stored, interleaved),
+        candidates={p.baseline_id: p.candidate for p in paired.pairs if p.candidate_id != p.baseline_id},
     )
 
 
@@ -178,8 +179,8 @@ def _notes(baseline: StoredRun, candidate: StoredRun, interleaved: bool) -> list
     for name, stored in (("baseline", baseline), ("candidate", candidate)):
         if stored.cut:
             notes.append(f"the {name}'s file ends in a cut line, which was left out")
-        if stored.ended != "complete":
-            notes.append(f"the {name} is not complete: {stored.ended or 'killed, or still running'}")
+        if not stored.complete:
+            notes.append(f"the {name} is not complete: {stored.ending}")
     return notes
 
 

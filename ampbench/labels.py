@@ -1,13 +1,16 @@
-"""Short names for cases that are shown together: what tells them apart, and what they share."""
+"""Cases that are shown together: short names that tell them apart, what they share, and what became of them."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from ampbench.records.cases import Case
 
 
-def case_labels(cases: Iterable[Case]) -> dict[str, str]:
-    """Return a short name for each case by its id: workload and precision, and what else tells the cases apart."""
+def case_labels(cases: Iterable[Case], *, precision: bool = True) -> dict[str, str]:
+    """Return a short name for each case by its id: workload and precision, and what else tells the cases apart.
+
+    Without the `precision` and its scaler it is a name for tables in which those have a column of their own.
+    """
     known = {case.case_id: case for case in cases}
     seen: dict[tuple[str, ...], set[Any]] = {}
     for case in known.values():
@@ -21,10 +24,10 @@ def case_labels(cases: Iterable[Case]) -> dict[str, str]:
         if "batch_size" in telling:
             parts.append("no batch" if case.batch_size is None else f"b{case.batch_size}")
         parts += [case.memory_format] if "memory_format" in telling else []
-        parts.append(case.precision)
+        parts += [case.precision] if precision else []
         parts += [telling[name] for name in ("device", "phase", "path") if name in telling]
         parts += [f"in-{case.input_dtype}"] if "input_dtype" in telling else []
-        parts += [] if case.scaler else ["no scaler"]
+        parts += ["no scaler"] if precision and not case.scaler else []
         labels[case_id] = " ".join(parts)
     return labels
 
@@ -35,6 +38,11 @@ def common_traits(cases: Iterable[Case]) -> str:
         {getattr(case, name) for case in every} for every in [list(cases)] for name in ("phase", "device", "path")
     ]
     return " · ".join(next(iter(one)) for one in values if len(one) == 1)
+
+
+def outcomes_said(counts: Mapping[str, int]) -> str:
+    """Return how many cases have each outcome, as "55 ok, 11 skipped"."""
+    return ", ".join(f"{counts[name]:,} {name}" for name in ("ok", "failed", "skipped") if counts.get(name))
 
 
 def _traits(case: Case) -> dict[tuple[str, ...], Any]:

@@ -1,6 +1,7 @@
 """What is to be said beside a run's numbers: for which device they speak, how quiet it was, what was not measured."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import NamedTuple
 
 from ampbench import frames
 from ampbench.advice import Advice, Group, Row, precision_label
@@ -8,29 +9,38 @@ from ampbench.precisions import SHORT_DTYPES
 from ampbench.records.environments import DeviceDescription, Environment
 from ampbench.records.runs import Imported
 from ampbench.store import StoredRun
+from ampbench.units import counted
 
 HALVES = ("bf16", "fp16")
 UNQUIET_SHARE = 0.2
 """With more disturbed samples than this, the reader is told."""
 
 
-def statements(stored: StoredRun, rows: Sequence[Row]) -> list[str]:
+class Note(NamedTuple):
+    """A sentence about a run; a `warning` is one that no reader of its numbers may miss."""
+
+    text: str
+    warning: bool = False
+
+
+def statements(stored: StoredRun, rows: Sequence[Row]) -> list[Note]:
     """Return for which devices the rows speak, and what the control says where its case is among them."""
     environment, imported = stored.header.environment, stored.header.imported
     devices = [environment.device(name) for name in measured_devices(rows)]
-    said = [device_statement(device, environment) for device in devices if device is not None]
+    said = [Note(device_statement(one, environment), bool(_emulated(one))) for one in devices if one is not None]
     if imported is not None:
-        said.append(import_statement(imported, bool(stored.readings)))
+        said.append(Note(import_statement(imported, bool(stored.readings)), warning=True))
     control = frames.control_ratio(stored)
     if control is not None and any(row["case_id"] == control.case_id for row in rows):
-        said.append(control.sentence)
+        said.append(Note(control.sentence))
     disturbed = frames.disturbed_share(stored)
     if disturbed is not None and disturbed > UNQUIET_SHARE:
-        said.append(
+        text = (
             f"this machine was not quiet: {disturbed:.0%} of the samples took over {frames.DISTURBED} times the fastest"
             " of their build, delayed by other work here or on its host; times are those of the fastest; more "
             "--rounds help"
         )
+        said.append(Note(text, warning=True))
     return said
 
 
@@ -41,11 +51,17 @@ def device_statement(device: DeviceDescription, environment: Environment) -> str
     name = device.name or (environment.cpu if device.type == "cpu" else device.type)
     what = "this CPU" if device.type == "cpu" else f"this {device.type.upper()} device"
     statement = f"These numbers speak for {what} ({name}{': ' if halves else ''}{halves})"
-    emulated = [dtype for dtype in reversed(HALVES) if kinds.get(dtype) == "emulated"]
+    emulated = _emulated(device)
     if not emulated:
         return f"{statement}."
     elsewhere = "a GPU" if device.type == "cpu" else "a device that has it"
     return f"{statement}; an emulated {' or '.join(emulated)} says nothing about {elsewhere}."
+
+
+def _emulated(device: DeviceDescription) -> list[str]:
+    """Return the half precisions in which the device only pretends to compute."""
+    kinds = arithmetic(device)
+    return [dtype for dtype in reversed(HALVES) if kinds.get(dtype) == "emulated"]
 
 
 def import_statement(imported: Imported, readings: bool) -> str:
@@ -92,10 +108,12 @@ def without_common_skips(groups: Mapping[Group, Sequence[Row]]) -> tuple[dict[Gr
     return kept, [_skip_note(reason, counts) for reason, counts in subjects.items()]
 
 
-def sweep_remarks(advice: Mapping[Group, Advice], swept: Iterable[str]) -> list[str]:
+def sweep_remarks(
+    advice: Mapping[Group, Advice], swept: Iterable[str], called: Callable[[str], str] = str
+) -> list[str]:
     """Return a line for each swept parameter and table: the precision advised at each of its values.
 
-    It answers where low precision begins to pay.
+    It answers where low precision begins to pay. `called` says what a parameter is called in it.
     """
     remarks = []
     for parameter in swept:
@@ -107,7 +125,7 @@ def sweep_remarks(advice: Mapping[Group, Advice], swept: Iterable[str]) -> list[
                 tables.setdefault(f"{group.workload} {group.phase} {group.path} on {group.device}", []).append(
                     f"{value} {chosen}"
                 )
-        remarks += [f"by {parameter}, {table}: {', '.join(values)}" for table, values in tables.items()]
+        remarks += [f"by {called(parameter)}, {table}: {', '.join(values)}" for table, values in tables.items()]
     return remarks
 
 
@@ -123,4 +141,4 @@ def _skip_note(reason: str, counts: Mapping[str, int]) -> str:
     names = list(counts)
     listed = ", ".join(names[:4]) + (f" and {len(names) - 4} more" if len(names) > 4 else "")
     cases = sum(counts.values())
-    return f"skipped: {listed}: {reason} ({cases} {'case' if cases == 1 else 'cases'})"
+    return f"skipped: {listed}: {reason} ({counted(cases, 'case')})"

@@ -89,6 +89,11 @@ def format_cosine(value: float | None) -> str:
     return UNDEFINED if value is None or math.isnan(value) else f"{value:.6f}"
 
 
+def counted(count: int, one: str, more: str = "") -> str:
+    """Return a count with its noun, "1 case" or "10,000 cases"; `more` is the plural that is not `one` with an s."""
+    return f"{count:,} {one if count == 1 else more or f'{one}s'}"
+
+
 FORMATS: Mapping[str, Callable[[float | None], str]] = MappingProxyType(
     {
         "s": format_seconds,

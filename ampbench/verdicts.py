@@ -149,7 +149,8 @@ class Comparison:
 
     `interleaved` tells whether both runs were measured in the same blocks (`ampbench ab`) or one after the other.
     `only_baseline` and `only_candidate` are the ids of cases that the other side does not have, `other_numbers` of
-    those that have other weights, inputs or another version of the workload there.
+    those that have other weights, inputs or another version of the workload there. `candidates` are the candidate's
+    cases, by the id of the baseline's, where what was set for an arm makes them others.
     """
 
     baseline: Side
@@ -163,3 +164,4 @@ class Comparison:
     only_candidate: Sequence[str] = ()
     other_numbers: Sequence[str] = ()
     notes: Sequence[str] = ()
+    candidates: Mapping[str, Case] = field(default_factory=dict)

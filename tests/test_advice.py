@@ -63,6 +63,7 @@ def test_the_fastest_precision_within_the_budget_is_taken() -> None:
     advice = only(row("fp32", 10), row("bf16_autocast", 4), row("bf16_pure", 3))
     assert (advice.precision, advice.column) == ("bf16_pure", "speedup_vs_fp32")
     assert advice.sentence == "take bf16_pure: 3.33x the speed of fp32, error 5.0e-03 of 0.02 allowed (speedup_vs_fp32)"
+    assert advice.why == ""
 
 
 def test_memory_is_mentioned_when_the_choice_saves_it() -> None:
@@ -100,6 +101,7 @@ def test_when_every_faster_precision_is_over_the_budget_fp32_stays() -> None:
     advice = only(row("fp32", 10), row("bf16_pure", 3, output_rel_l2=4.1e-2))
     assert (advice.precision, advice.column) == ("fp32", "output_rel_l2")
     assert advice.sentence == "stay in fp32: bf16_pure is 3.33x as fast, but output_rel_l2 is 4.1e-02, more than 0.02"
+    assert advice.why == "bf16_pure is 3.33x as fast, but output_rel_l2 is 4.1e-02, more than 0.02"
     assert only(
         row("fp32", 10), row("bf16_pure", 3, output_rel_l2=4.1e-2), budget=Budget(output_rel_l2=0.05)
     ).precision == ("bf16_pure")
@@ -285,6 +287,7 @@ def test_a_difference_that_rounds_do_not_agree_on_is_no_speedup() -> None:
     (advice,) = advise(rows, {}, BUDGET, noisy).values()
     assert advice.precision == "fp32"
     assert "no speedup is certain" in advice.sentence
+    assert advice.sentence == f"stay in fp32: {advice.why} (speedup_vs_fp32)"
 
 
 def test_steps_skipped_in_any_round_count_against_a_precision() -> None:

@@ -1,5 +1,12 @@
+from dataclasses import replace
+
+from ampbench import frames
 from ampbench.advice import Advice, Group
-from ampbench.notes import sweep_remarks, swept_value
+from ampbench.notes import statements, sweep_remarks, swept_value
+from ampbench.records.environments import DeviceDescription
+from ampbench.records.runs import Imported
+from tests.compared_runs import FP32, Times, environment, make_run
+from tests.stored_runs import make_header
 
 
 def group(batch_size: int | None, parameters: str = "depth=4,width=512", phase: str = "inference") -> Group:
@@ -39,3 +46,17 @@ def test_a_parameter_is_found_among_the_others_and_one_that_is_not_there_is_left
 
 def test_a_run_without_a_sweep_has_no_such_line() -> None:
     assert sweep_remarks(advised((group(8), "fp32")), []) == []
+
+
+def test_what_no_reader_may_miss_is_a_warning_and_the_rest_is_none() -> None:
+    arithmetic = {"bfloat16": "native", "float16": "emulated"}
+    emulating = DeviceDescription(type="cpu", available=True, name="AMD EPYC", arithmetic=arithmetic)
+    header = environment(make_header(imported=Imported(program="asv", file="a.json")), devices=[emulating])
+    run = make_run(Times((FP32, [1e-3] * 4)), control=[1e-3] * 4, header=header)
+    loud = replace(run, rounds=[replace(one, samples=[[1e-3, 2e-3, 2e-3]]) for one in run.rounds])
+    rows = frames.plain_rows(frames.run_frame(loud))
+    said = {note.text.split()[0]: note.warning for note in statements(loud, rows)}
+    assert said == {"These": True, "imported": True, "control:": False, "this": True}
+    native = replace(emulating, arithmetic={"bfloat16": "native", "float16": "native"})
+    (note, _) = statements(replace(run, header=environment(make_header(), devices=[native])), rows)
+    assert not note.warning

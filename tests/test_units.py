@@ -120,3 +120,17 @@ def test_what_is_neither_size_nor_time_is_refused_with_an_example(text):
         units.parse_bytes(text)
     with pytest.raises(UsageError, match="such as 90"):
         units.parse_seconds(text)
+
+
+@pytest.mark.parametrize(
+    ("count", "nouns", "text"),
+    [
+        (0, ("case",), "0 cases"),
+        (1, ("case",), "1 case"),
+        (10_000, ("case",), "10,000 cases"),
+        (1, ("series", "series"), "1 series"),
+        (2, ("series has", "series have"), "2 series have"),
+    ],
+)
+def test_a_count_stands_with_its_noun(count, nouns, text):
+    assert units.counted(count, *nouns) == text

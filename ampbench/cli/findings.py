@@ -16,17 +16,20 @@ from ampbench.comparing.sentences import (
     CHANGED,
     HEADERS,
     KINDS,
+    case_names,
     differences_said,
     finding_cells,
     lonely,
     mean_cells,
     metric_label,
+    precision_heading,
     side_name,
     statements,
-    summary,
+    verdict,
 )
-from ampbench.labels import case_labels, common_traits
-from ampbench.verdicts import Code, Comparison, Finding, PrecisionMean, Verdict
+from ampbench.labels import common_traits
+from ampbench.units import counted
+from ampbench.verdicts import Code, Comparison, Finding, Verdict
 
 STYLES: Mapping[Verdict, str] = {
     Verdict.REGRESSED: "bold red",
@@ -53,17 +56,17 @@ _NO_BREAK = "\N{NO-BREAK SPACE}"
 def comparison_lines(comparison: Comparison, width: int, show_all: bool = False) -> list[Text]:
     """Return what a terminal of `width` columns shows of a comparison; with `show_all`, every finding in full."""
     lines = [*_head_lines(comparison, width), Text()]
-    lines += _finding_lines(comparison.findings, width, show_all)
-    lines += _mean_lines(comparison.means)
+    lines += _finding_lines(comparison, width, show_all)
+    lines += _mean_lines(comparison)
     if any(one.change is not None for one in comparison.findings):
         lines += [Text(), *_prose(CHANGE_LEGEND, width, "dim")]
-    return [*lines, Text(), *_prose(summary(comparison.findings), width, "bold")]
+    return [*lines, Text(), *_prose(verdict(comparison), width, "bold")]
 
 
 def comparison_json(comparison: Comparison) -> str:
     """Return a comparison as one JSON object, a line per finding; null where a number is undefined or not finite."""
     document: dict[str, Any] = {
-        "summary": summary(comparison.findings),
+        "summary": verdict(comparison),
         "baseline": asdict(comparison.baseline),
         "candidate": asdict(comparison.candidate),
         "interleaved": comparison.interleaved,
@@ -104,13 +107,13 @@ def _head_lines(comparison: Comparison, width: int) -> list[Text]:
     ]
     for said in [*differences_said(comparison.differences), *statements(comparison), *lonely(comparison)]:
         lines += _prose(said, width)
-    common = common_traits(one.case for one in comparison.findings)
+    common = common_traits(comparison.candidates.get(one.case.case_id, one.case) for one in comparison.findings)
     return lines + (_prose(f"all cases: {common}", width, "dim") if common else [])
 
 
-def _finding_lines(findings: Sequence[Finding], width: int, show_all: bool) -> list[Text]:
-    names = case_labels(one.case for one in findings)
-    listed, said = _chosen(findings, show_all)
+def _finding_lines(comparison: Comparison, width: int, show_all: bool) -> list[Text]:
+    names = case_names(comparison)
+    listed, said = _chosen(comparison.findings, show_all)
     rows = [finding_cells(one, names) for one in listed]
     lines: list[Text] = []
     if rows:
@@ -134,7 +137,7 @@ def _chosen(findings: Sequence[Finding], show_all: bool) -> tuple[list[Finding],
     said: dict[str, None] = {}
     left_out: Counter[Verdict] = Counter()
     unchanged: Counter[str] = Counter()
-    counted: Counter[Verdict] = Counter()
+    kept: Counter[Verdict] = Counter()
     for one in findings:
         count = alike[one.verdict, one.kind, one.reason]
         if one.verdict in CHANGED or (one.remarks and one.verdict is Verdict.UNCHANGED):
@@ -143,8 +146,8 @@ def _chosen(findings: Sequence[Finding], show_all: bool) -> tuple[list[Finding],
             unchanged[one.kind] += 1
         elif count > COLLAPSED and one.code is not Code.UNDECIDED:
             said[f"{one.verdict}: {one.kind}, {count} findings: {one.reason}"] = None
-        elif counted[one.verdict] < SHOWN:
-            counted[one.verdict] += 1
+        elif kept[one.verdict] < SHOWN:
+            kept[one.verdict] += 1
             listed.append(one)
         else:
             left_out[one.verdict] += 1
@@ -162,21 +165,26 @@ def _row(cells: Sequence[str], widths: Sequence[int], shown: Collection[int], st
     return Text.assemble((padded[0], style), (f"  {'  '.join(padded[1:])}".rstrip(), rest_style))
 
 
-def _mean_lines(means: Sequence[PrecisionMean]) -> list[Text]:
-    moved = {one.metric for one in means if abs(one.ratio - 1) > EQUAL}
+def _mean_lines(comparison: Comparison) -> list[Text]:
+    moved = {one.metric for one in comparison.means if abs(one.ratio - 1) > EQUAL}
     rows = [
-        (one.precision, one.device, metric_label(one.metric), *mean_cells(one)) for one in means if one.metric in moved
+        (one.precision, one.device, metric_label(one.metric), *mean_cells(one))
+        for one in comparison.means
+        if one.metric in moved
     ]
     if not rows:
         return []
     widths = [max(map(cell_len, column)) for column in zip(*rows, strict=True)]
-    lines = [Text(), Text("geometric means over cases, candidate / baseline - 1, with 95 % interval", style="dim")]
+    whose = precision_heading(comparison)
+    by = "" if whose == "precision" else f", by the {whose}"
+    title = f"geometric means over cases{by}, candidate / baseline - 1, with 95 % interval"
+    lines = [Text(), Text(title, style="dim")]
     for row in rows:
         cells = [
             cell.ljust(width) if place < 3 else cell.rjust(width)
             for place, (cell, width) in enumerate(zip(row, widths, strict=True))
         ]
-        lines.append(Text("  ".join(cells[:-1]) + f"  over {row[-1]} {'case' if row[-1] == '1' else 'cases'}"))
+        lines.append(Text("  ".join(cells[:-1]) + f"  over {counted(int(row[-1]), 'case')}"))
     return lines
 
 

@@ -8,6 +8,7 @@ import typer
 
 from ampbench.cli.options import DEFAULT_RESULTS, Format, Json, OutputFormat, Results, chosen_format
 from ampbench.errors import StoreError, UnknownNameError
+from ampbench.labels import outcomes_said
 
 Listing = Sequence[dict[str, Any]]
 
@@ -124,7 +125,7 @@ def _run(path: Path) -> dict[str, Any]:
     measured.update(*stored.readings.values())
     ok, failed = measured - stored.failures.keys(), len(stored.failures)
     counts = {"ok": len(ok), "failed": failed, "skipped": len(stored.cases) - len(ok) - failed}
-    said = ", ".join(f"{count} {name}" for name, count in counts.items() if count)
+    said = outcomes_said(counts)
     return row | {
         "label": stored.header.label,
         "date": stored.header.started_at[:16].replace("T", " "),
@@ -132,7 +133,7 @@ def _run(path: Path) -> dict[str, Any]:
         "torch": stored.header.environment.torch_version,
         "device": " ".join(dict.fromkeys(case.device for case in stored.cases.values())),
         "cases": len(stored.cases),
-        "outcome": said if stored.ended == "complete" else f"{stored.ended or 'not finished'}: {said}",
+        "outcome": said if stored.complete else f"{stored.ending}: {said}",
     }
 
 

@@ -152,6 +152,7 @@ def _write_site(folder: Path, site: "Site") -> int:
     """
     from ampbench.cli.printing import make_console, print_note, print_text
     from ampbench.cli.writing import write_files
+    from ampbench.units import counted
 
     console = make_console(stderr=True)
     path = folder
@@ -160,7 +161,7 @@ def _write_site(folder: Path, site: "Site") -> int:
             path = _folder(folder) / name
             write_files({path: text}, "choose another --site")
             if shown is not None:
-                shown.update(f"{count} {'page' if count == 1 else 'pages'} written")
+                shown.update(f"{counted(count, 'page')} written")
     for problem in site.problems:
         print_note(problem)
     print_text(str(path))

@@ -43,7 +43,8 @@ def markdown_text(stored: "StoredRun", rows: Sequence[Row], budget: Budget) -> s
     """Return `rows` of a run as Markdown: the tables, the advice, the notes."""
     groups, skipped = notes.without_common_skips(grouped(rows))
     advice = advise_run(stored, run_rows(stored), budget)
-    said = [*notes.sweep_remarks(advice, stored.header.selection.sweeps), *notes.statements(stored, rows), *skipped]
+    swept = notes.sweep_remarks(advice, stored.header.selection.sweeps)
+    said = [*swept, *(note.text for note in notes.statements(stored, rows)), *skipped]
     return "\n\n".join([tables.markdown(groups, advice), *map(escaped, said)])
 
 
@@ -55,7 +56,7 @@ def result_lines(stored: "StoredRun", rows: Sequence[Row], budget: Budget, width
     advice = advise_run(stored, run_rows(stored), budget)
     lines = tables.result_lines(groups, advice, layouts)
     swept = notes.sweep_remarks(advice, stored.header.selection.sweeps)
-    remarks = dict.fromkeys((*swept, *notes.statements(stored, rows), *skipped), "")
+    remarks = dict.fromkeys((*swept, *(note.text for note in notes.statements(stored, rows)), *skipped), "")
     remarks |= dict.fromkeys(_legend(layouts), "dim")
     if lines:
         lines.append(Text())

@@ -19,13 +19,12 @@ from ampbench.trends.sentences import (
     NOT_INTERLEAVED,
     Names,
     changes_in_order,
-    counted,
+    extent,
     failures,
     has_changed_times,
     levels,
     listed,
     notes,
-    number,
     place_name,
     series_names,
     size,
@@ -34,7 +33,7 @@ from ampbench.trends.sentences import (
     total,
     where,
 )
-from ampbench.units import UNDEFINED, format_quantity
+from ampbench.units import UNDEFINED, counted, format_quantity
 
 COLUMNS_FOR_X = 6
 """As many x stand side by side with their values, if the terminal is wide enough; more become a curve."""
@@ -86,7 +85,7 @@ def trend_lines(trend: Trend, width: int, show_all: bool = False, only_ascii: bo
 def trend_markdown(trend: Trend) -> str:
     """Return a trend as Markdown: the changes, and for each place a table of the series."""
     names = series_names(trend)
-    blocks = [f"**{escaped(summary(trend))}**", escaped(f"{counted(trend)}: {span(trend)}")]
+    blocks = [f"**{escaped(summary(trend))}**", escaped(f"{extent(trend)}: {span(trend)}")]
     blocks += [changes] if (changes := changes_table(trend, names)) else []
     for place, series in trend.places.items():
         blocks.append(f"### {escaped(place_name(place))}")
@@ -122,10 +121,10 @@ def curve(values: Sequence[float | None], width: int, only_ascii: bool = False) 
 
 
 def _head(trend: Trend, width: int) -> list[Text]:
-    lines = wrapped(f"{counted(trend)}: {span(trend)}", width, "bold")
+    lines = wrapped(f"{extent(trend)}: {span(trend)}", width, "bold")
     for place, series in trend.places.items():
-        points = number(len(series[0].points), "point", "points")
-        lines += wrapped(f"{place_name(place)}: {number(trend.runs[place], 'run', 'runs')}, {points}", width)
+        points = counted(len(series[0].points), "point")
+        lines += wrapped(f"{place_name(place)}: {counted(trend.runs[place], 'run')}, {points}", width)
     common = common_traits(one.case for one in trend.series)
     return lines + (wrapped(f"all cases: {common}", width, "dim") if common else [])
 

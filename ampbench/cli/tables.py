@@ -16,7 +16,7 @@ from typing import Any
 from rich.cells import cell_len
 from rich.text import Text
 
-from ampbench.advice import Advice, Group, Row, precision_label
+from ampbench.advice import Advice, Group, Row, described, precision_label
 from ampbench.columns import COLUMNS, Column, says
 from ampbench.markdown import escaped, markdown_table
 
@@ -148,17 +148,6 @@ def plain(value: Any) -> Any:
     if isinstance(value, float):
         return value if math.isfinite(value) else None
     return None  # pandas' NA and NaT
-
-
-def described(group: Group) -> str:
-    """Return what a group is beside its workload: `batch 8 · inference · cpu · eager · classes=1000 image=224`."""
-    parts = [] if group.batch_size is None else [f"batch {group.batch_size}"]
-    parts += [group.phase, group.device, group.path]
-    if group.memory_format != "contiguous":
-        parts.append(group.memory_format)
-    if group.parameters:
-        parts.append(group.parameters.replace(",", " "))
-    return " · ".join(parts)
 
 
 def _row_line(row: Row, layout: Layout, style: str) -> Text:

@@ -5,37 +5,43 @@ from collections.abc import Mapping, Sequence
 from ampbench.comparing.sentences import (
     CHANGED,
     HEADERS,
+    case_names,
     difference_said,
     finding_cells,
     lonely,
     mean_cells,
     metric_label,
+    precision_heading,
     side_name,
     statements,
-    summary,
+    verdict,
     warnings,
 )
-from ampbench.labels import case_labels
 from ampbench.markdown import escaped, folded, markdown_table
-from ampbench.verdicts import Code, Comparison, Finding, PrecisionMean, Verdict
+from ampbench.verdicts import Code, Comparison, Finding, Verdict
 
 ROWS = 100
 """A comment on GitHub holds 65,536 characters: so many rows of a table fit four times."""
+
+NOT_JUDGED = "Not judged: the control fired or the machine was not fit"
+"""What heads the findings that may be changes, and of which nobody can tell."""
 
 _UNTRUSTED = (Code.CONTROL_FIRED, Code.UNFIT_MACHINE)
 
 
 def comparison_markdown(comparison: Comparison) -> str:
     """Return a comparison as Markdown: the verdict, what changed, what must not be missed, and details to unfold."""
-    names = case_labels(one.case for one in comparison.findings)
+    names = case_names(comparison)
     ours, theirs = side_name(comparison.baseline), side_name(comparison.candidate)
-    blocks = [f"**{escaped(summary(comparison.findings))}**", f"{escaped(ours)} → {escaped(theirs)}"]
+    blocks = [f"**{escaped(verdict(comparison))}**", f"{escaped(ours)} → {escaped(theirs)}"]
     parts = by_weight(comparison.findings)
     if parts["changed"]:
         blocks.append(_cut_table(parts["changed"], names))
+    if parts["not judged"]:
+        blocks += [f"{NOT_JUDGED} ({len(parts['not judged'])})", _cut_table(parts["not judged"], names)]
     blocks += [f"> {escaped(said)}" for said in warnings(comparison)]
     if comparison.means:
-        blocks.append(folded("Geometric means", means_table(comparison.means)))
+        blocks.append(folded("Geometric means", means_table(comparison)))
     for part, title in (("undecided", "Inconclusive or incomparable"), ("unchanged", "Unchanged")):
         if parts[part]:
             blocks.append(folded(f"{title} ({len(parts[part])})", _cut_table(parts[part], names)))
@@ -45,13 +51,16 @@ def comparison_markdown(comparison: Comparison) -> str:
 
 
 def by_weight(findings: Sequence[Finding]) -> dict[str, list[Finding]]:
-    """Return the findings that are "changed" (or would be, were the control or the machine sound), "undecided" or
-    "unchanged".
-    """
-    parts: dict[str, list[Finding]] = {"changed": [], "undecided": [], "unchanged": []}
+    """Return the findings that are "changed", "not judged" (`NOT_JUDGED`), otherwise "undecided" or "unchanged"."""
+    parts: dict[str, list[Finding]] = {"changed": [], "not judged": [], "undecided": [], "unchanged": []}
     for one in findings:
-        changed = one.verdict in CHANGED or one.code in _UNTRUSTED
-        parts["changed" if changed else "unchanged" if one.verdict is Verdict.UNCHANGED else "undecided"].append(one)
+        if one.verdict in CHANGED:
+            part = "changed"
+        elif one.code in _UNTRUSTED:
+            part = "not judged"
+        else:
+            part = "unchanged" if one.verdict is Verdict.UNCHANGED else "undecided"
+        parts[part].append(one)
     return parts
 
 
@@ -61,10 +70,10 @@ def findings_table(findings: Sequence[Finding], names: Mapping[str, str]) -> str
     return markdown_table((*HEADERS, "why"), rows, left=(*HEADERS[:3], "why"))
 
 
-def means_table(means: Sequence[PrecisionMean]) -> str:
+def means_table(comparison: Comparison) -> str:
     """Return a table of the geometric means of what became of each precision."""
-    headers = ("precision", "device", "metric", "change", "95 % interval", "cases")
-    rows = [(one.precision, one.device, metric_label(one.metric), *mean_cells(one)) for one in means]
+    headers = (precision_heading(comparison), "device", "metric", "change", "95 % interval", "cases")
+    rows = [(one.precision, one.device, metric_label(one.metric), *mean_cells(one)) for one in comparison.means]
     return markdown_table(headers, rows, left=headers[:3])
 
 

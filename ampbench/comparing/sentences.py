@@ -7,11 +7,13 @@ from collections.abc import Mapping, Sequence
 from ampbench.comparing.wording import percent, percent_range
 from ampbench.labels import case_labels
 from ampbench.metrics import COLUMNS
+from ampbench.records.runs import short_commit
 from ampbench.units import UNDEFINED, format_quantity
 from ampbench.verdicts import OUTCOME, Comparison, Difference, Finding, PrecisionMean, Side, Verdict
 
 KINDS = (OUTCOME, "time", "memory", "accuracy")
 CHANGED = (Verdict.REGRESSED, Verdict.IMPROVED)
+WORST_FIRST = (*CHANGED, Verdict.INCONCLUSIVE, Verdict.INCOMPARABLE, Verdict.UNCHANGED)
 HEADERS = ("verdict", "case", "metric", "baseline", "candidate", "change", "95 % interval")
 """What heads the columns of `finding_cells`."""
 CHANGE_LEGEND = (
@@ -21,43 +23,59 @@ CHANGE_LEGEND = (
 LISTED = 3
 """So many cases that only one side has are named."""
 
-_OTHERS = (Verdict.INCONCLUSIVE, Verdict.INCOMPARABLE, Verdict.UNCHANGED)
+
+def case_names(comparison: Comparison) -> dict[str, str]:
+    """Return a short name for the case of each finding, by its id: that of the candidate's, where it is another."""
+    cases = {one.case.case_id: one.case for one in comparison.findings}
+    compared = {case_id: comparison.candidates.get(case_id, case) for case_id, case in cases.items()}
+    labels = case_labels(compared.values())
+    return {case_id: labels[case.case_id] for case_id, case in compared.items()}
 
 
-def summary(findings: Sequence[Finding]) -> str:
-    """Return in one line what changed: how many findings have each verdict, and which change is the worst."""
-    counts = {verdict: [one for one in findings if one.verdict is verdict] for verdict in (*CHANGED, *_OTHERS)}
+def verdict(comparison: Comparison) -> str:
+    """Return in one line what changed between two runs."""
+    return summary(comparison.findings, case_names(comparison))
+
+
+def most_important(findings: Sequence[Finding]) -> Finding | None:
+    """Return the first change among findings that are sorted by what matters, regressions before all."""
+    return next((one for verdict in CHANGED for one in findings if one.verdict is verdict), None)
+
+
+def summary(findings: Sequence[Finding], names: Mapping[str, str]) -> str:
+    """Return in one line what changed: how many findings have each verdict, and which change is the worst.
+
+    Findings are sorted by what matters; `names` are those of the cases, by id.
+    """
+    counts = {verdict: [one for one in findings if one.verdict is verdict] for verdict in WORST_FIRST}
     said = []
     for verdict, having in counts.items():
         if having:
             kinds = Counter(one.kind for one in having)
-            listed = ", ".join(f"{kind} {kinds[kind]}" for kind in KINDS if kinds[kind])
-            said.append(f"{len(having)} {verdict}" + (f" ({listed})" if verdict in CHANGED else ""))
+            listed = ", ".join(f"{kind} {kinds[kind]:,}" for kind in KINDS if kinds[kind])
+            said.append(f"{len(having):,} {verdict}" + (f" ({listed})" if verdict in CHANGED else ""))
     text = ", ".join(said) or "nothing to compare"
-    worst = next((one for verdict in CHANGED for one in counts[verdict]), None)
+    worst = most_important(findings)
     if worst is None:
         undecided = counts[Verdict.INCONCLUSIVE] or counts[Verdict.INCOMPARABLE]
         return f"{'no change is certain' if undecided else 'nothing changed'}: {text}"
-    name = case_labels(one.case for one in findings)[worst.case.case_id]
-    what = f"{metric_label(worst.metric)} {change_text(worst)}"
-    if worst.change is None:
-        fails = "fails now" if worst.verdict is Verdict.REGRESSED else "is ok now"
-        what = fails if worst.metric == OUTCOME else worst.reason
     which = "most of all " if len(counts[Verdict.REGRESSED]) + len(counts[Verdict.IMPROVED]) > 1 else ""
-    return f"{text}: {which}{name}, {what}"
+    return f"{text}: {which}{names[worst.case.case_id]}, {change_said(worst)}"
+
+
+def change_said(one: Finding) -> str:
+    """Return what became of a case whose finding is a change: "time +7.2 %", "fails now"."""
+    if one.change is not None:
+        return f"{metric_label(one.metric)} {change_text(one)}"
+    fails = "fails now" if one.verdict is Verdict.REGRESSED else "is ok now"
+    return fails if one.metric == OUTCOME else one.reason
 
 
 def side_name(side: Side) -> str:
     """Return a side in one line: its run, label, torch, commit and arm."""
     parts = [side.run, *([side.label] if side.label else []), f"torch {side.torch_version}"]
-    parts += [f"commit {_short(side.commit)}"] if side.commit else []
+    parts += [f"commit {short_commit(side.commit)}"] if side.commit else []
     return " · ".join([*parts, *([f"arm {' '.join(side.arm)}"] if side.arm else [])])
-
-
-def _short(commit: str) -> str:
-    """Return a commit as git abbreviates it, with its mark where files had changed."""
-    name, dash, rest = commit.partition("-")
-    return f"{name[:10]}{dash}{rest}"
 
 
 def differences_said(differences: Sequence[Difference]) -> list[str]:
@@ -69,7 +87,7 @@ def differences_said(differences: Sequence[Difference]) -> list[str]:
 
 def difference_said(one: Difference) -> str:
     """Return one difference as "torch 2.12.1 → 2.13.0", with what it means for times."""
-    shorten = _short if one.name in ("commit", "torch build") else str
+    shorten = short_commit if one.name in ("commit", "torch build") else str
     remark = " (times are not comparable)" if one.matters else ""
     return f"{one.name} {shorten(one.baseline)} → {shorten(one.candidate)}{remark}"
 
@@ -139,6 +157,13 @@ def finding_cells(one: Finding, names: Mapping[str, str]) -> tuple[str, ...]:
         change_text(one),
         interval_text(one),
     )
+
+
+def precision_heading(comparison: Comparison) -> str:
+    """Return what heads the precisions of the means: the baseline's, where the candidate has others."""
+    ours = {one.case.case_id: one.case.precision for one in comparison.findings}
+    others = any(ours.get(case_id, one.precision) != one.precision for case_id, one in comparison.candidates.items())
+    return "baseline's precision" if others else "precision"
 
 
 def mean_cells(one: PrecisionMean) -> tuple[str, str, str]:

@@ -5,6 +5,9 @@ import math
 from ampbench.deciding import Decision
 from ampbench.verdicts import Code
 
+LARGEST_WORTH_SAYING = 10.0
+"""Changes beyond this are not told as numbers where nothing is certain: three rounds can bound next to nothing."""
+
 
 def percent(value: float, sign: bool = False) -> str:
     """Return a relative number as "7.2 %", "12 %" or "0.04 %", with `sign` as "+7.2 %" and "-7.2 %"."""
@@ -68,8 +71,11 @@ def decision_in_words(decision: Decision, threshold: float, what: str, fresh: in
 def _undecided(decision: Decision, what: str) -> str:
     parts = [change_in_words(decision.change or 0.0)]
     if decision.low is not None and decision.high is not None:
-        parts = [f"between {percent(decision.low, sign=True)} and {percent(decision.high, sign=True)}"]
-    if decision.detectable_change is not None:
+        high = f"over {percent(LARGEST_WORTH_SAYING, sign=True)}"
+        if decision.high <= LARGEST_WORTH_SAYING:
+            high = percent(decision.high, sign=True)
+        parts = [f"between {percent(decision.low, sign=True)} and {high}"]
+    if decision.detectable_change is not None and decision.detectable_change <= LARGEST_WORTH_SAYING:
         parts.append(f"a change of {percent(decision.detectable_change)} would have been seen")
     more = f"about {decision.blocks_needed} {what} would decide" if decision.blocks_needed else f"more {what} would not"
     parts.append(more if decision.blocks_needed else f"{more} decide it soon")

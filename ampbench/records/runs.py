@@ -17,6 +17,14 @@ an imported environment does not tell. Files of an earlier schema lack these and
 
 DIRTY = "-dirty"
 """What a commit ends in where files differed from it, as git marks it."""
+_SHORT = 7
+"""As many digits of a commit as git itself shows."""
+
+
+def short_commit(commit: str) -> str:
+    """Return a commit as git shortens it, with its mark where files differed from it."""
+    base = commit.removesuffix(DIRTY)
+    return base[:_SHORT] + commit[len(base) :]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -3,6 +3,7 @@
 import base64
 import gzip
 import json
+import re
 import subprocess
 import sys
 from collections.abc import Mapping
@@ -19,6 +20,8 @@ from ampbench.report.view import Chart, Rows, View
 WIDTH = 680
 """Pixels of the drawing area in the SVG; a browser with JavaScript takes the page's width instead."""
 
+_PATH = re.compile("(<path [^>]*/>)")
+_OPAQUE = ' opacity="1"'
 _EXPOSED = "window.vegaEmbed = vegaEmbed;"
 """What of the library the page's script calls."""
 _FONT = "system-ui, -apple-system, 'Segoe UI', sans-serif"
@@ -57,17 +60,29 @@ def drawn(chart: Chart, rows: Rows) -> Markup:
     spec = fitted({**specification(chart), "width": WIDTH, "data": {"values": list(rows)}})
     if chart.lines:
         spec["height"] *= len({row[chart.lines] for row in rows} - {None})
-    svg: str = vl_convert.vegalite_to_svg(spec)
-    label = escape(fitted(f"{chart.title}. {chart.alt}"))
+    svg = _painted_once(vl_convert.vegalite_to_svg(spec))
+    label = escape(fitted(f"{chart.title}. {chart.words}"))
     opening, _, inside = svg.replace("<svg ", '<svg role="img" ', 1).partition(">")
     # Vega gives every group of marks a role without a name: hidden, or a screen reader meets nameless images
     return Markup(f'{opening} aria-label="{label}"><g aria-hidden="true">{inside.removesuffix("</svg>")}</g></svg>')
 
 
+def _painted_once(svg: str) -> str:
+    """Return an SVG without the marks that an opaque one, the very same, covers later: of thousands many do."""
+    kept: list[str] = []
+    seen: set[str] = set()
+    for part in reversed(_PATH.split(svg)):
+        if part not in seen:
+            kept.append(part)
+        if _OPAQUE in part and part.startswith("<path "):
+            seen.add(part)
+    return "".join(reversed(kept))
+
+
 def payload(views: list[View]) -> str:
     """Return what a browser needs to draw all charts of `views` again, packed: specifications, and data by column.
 
-    Raises `ValueError` where two charts, or two datasets that differ, have one name.
+    Raises `ValueError` where two charts, or two datasets, have one name, and where rows of a dataset differ in theirs.
     """
     charts: dict[str, Any] = {}
     datasets: dict[str, Any] = {}
@@ -79,7 +94,7 @@ def payload(views: list[View]) -> str:
         for chart in view.charts:
             if chart.id in charts:
                 raise ValueError(f"two charts are called {chart.id}")
-            choices = [[one.value, one.label] for one in chart.choices]
+            choices = [[one.value, one.label, one.alt] for one in chart.choices]
             charts[chart.id] = {
                 "spec": specification(chart),
                 "dataset": chart.dataset,
@@ -119,4 +134,14 @@ def packed(text: str) -> str:
 
 def _columns(rows: Rows) -> dict[str, Any]:
     """Return rows by column, which names every field once."""
-    return {name: [row.get(name) for row in rows] for name in rows[0]} if rows else {}
+    if not rows:
+        return {}
+    names = rows[0].keys()
+    if odd := next((row for row in rows if row.keys() != names), None):
+        raise ValueError(f"rows of a dataset differ in their names: {', '.join(sorted(names ^ odd.keys()))}")
+    return {name: [_rounded(row[name]) for row in rows] for name in names}
+
+
+def _rounded(value: Any) -> Any:
+    """Return a float with as many digits as a screen can show, which take less room; anything else as it is."""
+    return float(f"{value:.4e}") if isinstance(value, float) else value

@@ -1,17 +1,20 @@
-"""What a run's header tells of its machine, devices, installation and settings, as text by name and group."""
+"""What a run's header tells of its machine, devices, installation and settings: by name and group, and in a line."""
 
 import shlex
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from datetime import UTC, datetime
 
 from ampbench import notes
 from ampbench.records.environments import DeviceDescription
-from ampbench.records.runs import Header, Selection
-from ampbench.units import format_bytes, format_seconds
+from ampbench.records.runs import Header, Selection, short_commit
+from ampbench.units import counted, format_bytes, format_seconds
 
 Facts = Mapping[str, str]
 """Texts by name; "" where nobody told."""
 
 _NONE = "none"
+_VERSIONS = {"torch": "torch", "torchvision": "torchvision", "CUDA": "CUDA", "XPU runtime": "XPU", "python": "Python"}
+"""The parts of an installation that a line tells, and what they are called there."""
 
 
 def facts_of(header: Header) -> dict[str, Facts]:
@@ -21,8 +24,45 @@ def facts_of(header: Header) -> dict[str, Facts]:
         "Devices": {name: text for one in header.environment.devices for name, text in _device(one).items()},
         "Installation": _installation(header),
         "Environment variables": dict(sorted(header.environment.variables.items())),
-        "How it was measured": _measuring(header),
+        "Settings": _measuring(header),
     }
+
+
+def where(header: Header, devices: Iterable[str]) -> str:
+    """Return in a line on which machine, and on which of its `devices`, a run was measured."""
+    environment = header.environment
+    described = [one for name in devices if name != "cpu" and (one := environment.device(name)) is not None]
+    return joined(
+        environment.host,
+        environment.cpu,
+        counted(environment.cpu_count, "logical CPU") if environment.cpu_count else "",
+        *(f"{one.type}: {one.name}" for one in described if one.name),
+        counted(environment.threads, "thread") if environment.threads else "",
+    )
+
+
+def installation(header: Header) -> str:
+    """Return in a line with which versions a run was measured, which program did, and of which commit."""
+    known = _installation(header)
+    versions = [f"{called} {known[name]}" for name, called in _VERSIONS.items() if known[name]]
+    program = f"imported from {header.imported.program}" if header.imported else f"ampbench {known['ampbench']}"
+    commit = f"commit {short_commit(header.commit)}" if header.commit else ""
+    return joined(*versions, program, commit)
+
+
+def moment(text: str) -> str:
+    """Return an ISO 8601 time as "2026-11-21 05:19 UTC"; what is no time as it is."""
+    try:
+        found = datetime.fromisoformat(text)
+    except ValueError:
+        return text
+    found = found if found.tzinfo else found.replace(tzinfo=UTC)
+    return found.astimezone(UTC).strftime("%Y-%m-%d %H:%M UTC")
+
+
+def joined(*parts: str) -> str:
+    """Return those of `parts` that say anything, in a line."""
+    return " · ".join(part for part in parts if part)
 
 
 def _machine(header: Header) -> Facts:

@@ -1,18 +1,16 @@
 """The report in short, as Markdown for a comment on a pull request or a job's summary."""
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from ampbench import __version__
-from ampbench.comparing.markdown import by_weight, conditions, findings_table, means_table
-from ampbench.labels import case_labels
+from ampbench.comparing.markdown import NOT_JUDGED, by_weight, conditions, findings_table, means_table
+from ampbench.comparing.sentences import case_names
 from ampbench.markdown import escaped, folded, markdown_table
-from ampbench.report.machines import machines
 from ampbench.report.material import Material
-from ampbench.report.views.banner import banner
-from ampbench.report.views.precisions import precisions
+from ampbench.report.precision_tables import MachineTables, precision_tables
+from ampbench.report.result import Result, result
 from ampbench.trends import Trend
 from ampbench.trends.markdown import changes_table
 from ampbench.trends.sentences import NOT_INTERLEAVED, failures, has_changed_times, series_names, summary
@@ -22,7 +20,7 @@ LONGEST = 65_536
 """So many characters does a comment on GitHub hold."""
 ROWS = 100
 """A part has at most so many rows: who wants more reads the page."""
-FACTS = ("Measured", "Where", "When", "With", "Commit", "Label")
+FACTS = ("Run", "Label", "Measured", "Where", "When", "With", "History")
 
 _FOOT = 400
 """Characters kept free for what is said below the parts."""
@@ -47,93 +45,91 @@ def make_markdown(material: Material) -> str:
 
     Its numbers and sentences are those of the page.
     """
-    view = banner(material)
-    assert view is not None
-    return _assembled([f"## {escaped(view.content['heading'])}"], _parts(material, view.content))
+    said = result(material)
+    return _assembled([f"## {escaped(said.heading)}"], _parts(material, said))
 
 
-def _parts(material: Material, said: Mapping[str, Any]) -> Iterator[Part]:
+def _parts(material: Material, said: Result) -> Iterator[Part]:
     """Yield the parts, what matters most first."""
     answers: list[str] = []
-    for where, answer, gains in said["answers"]:
-        answers += [f"**{escaped(where)}**: {escaped(answer)}\n"] if where else []
-        answers += _paragraphs(f"{gain}." for gain in gains)
+    for one in said.answers:
+        answers += [f"**{escaped(one.where)}**: {escaped(one.said)}\n"] if one.where else []
+        answers += _paragraphs(f"{gain}." for gain in one.gains)
     yield Part(rows=answers, what="answers")
-    yield Part(rows=_paragraphs(said["warnings"], "> "), what="warnings")
-    told = dict(said["facts"])
-    yield Part(rows=[f"* {name}: {escaped(' / '.join(told[name]))}" for name in FACTS if name in told], what="facts")
-    sides = [f"{escaped(one['baseline'])} → {escaped(one['candidate'])}\n" for one in said["sides"]]
+    counts = ", ".join(f"{count:,} {verdict}" for verdict, count in said.counts)
+    yield Part(rows=[f"Verdicts on time, memory, accuracy and outcome: {counts}"] if counts else [], what="counts")
+    yield Part(rows=_paragraphs(said.warnings, "> "), what="warnings")
+    told = [(name, said.facts[name]) for name in FACTS if name in said.facts]
+    yield Part(rows=[f"* {name}: {escaped(' / '.join(values))}" for name, values in told], what="facts")
+    sides = [f"{escaped(each.baseline)} → {escaped(each.candidate)}\n" for each in said.sides]
     yield Part(rows=sides, what="comparisons")
     comparisons = material.comparisons
     for comparison in comparisons:
         yield from _changes(comparison, several=len(comparisons) > 1)
-    failed = [one for one in material.cases if one.row["outcome"] == "failed"]
+    failed = [case for case in material.cases if case.row["outcome"] == "failed"]
     yield Part(
-        title=f"Failed ({len(failed)})",
-        rows=[f"* {escaped(one.label)}: {escaped(one.row['reason'])}" for one in failed],
+        title=f"Failed ({len(failed):,})",
+        rows=[f"* {escaped(case.name)}: {escaped(case.row['reason'])}" for case in failed],
         what="failures",
     )
     quiet = bool(comparisons)
-    yield _precisions(material, quiet)
-    yield _advice(material, quiet)
+    tables = precision_tables(material)
+    yield _precisions(tables, quiet)
+    yield _advice(tables, quiet)
     for trend in material.trends:
         yield from _trend(trend)
     for comparison in comparisons:
         yield from _details(comparison, several=len(comparisons) > 1)
-    yield Part(rows=_paragraphs([*([said["skips"]] if said["skips"] else []), *said["said"]]), what="notes")
+    yield Part(rows=_paragraphs([*([said.skips] if said.skips else []), *said.said]), what="notes")
 
 
 def _changes(comparison: Comparison, several: bool) -> Iterator[Part]:
-    """Yield what changed, or would have, were the control or the machine sound."""
-    sides = f"{comparison.baseline.run} → {comparison.candidate.run}"
-    changed = by_weight(comparison.findings)["changed"]
-    names = case_labels(one.case for one in comparison.findings)
-    title = f"Changed{f', {sides}' if several else ''} ({len(changed)})"
-    yield _table(findings_table(changed, names) if changed else "", title=title, what="changes")
+    """Yield what changed, and what may have, were the control or the machine sound."""
+    which = f", {comparison.baseline.run} → {comparison.candidate.run}" if several else ""
+    parts, names = by_weight(comparison.findings), case_names(comparison)
+    for title, found, what in (
+        ("Changed", parts["changed"], "changes"),
+        (NOT_JUDGED, parts["not judged"], "findings"),
+    ):
+        table = findings_table(found, names) if found else ""
+        yield _table(table, title=f"{title}{which} ({len(found):,})", what=what)
 
 
 def _details(comparison: Comparison, several: bool) -> Iterator[Part]:
     """Yield what else a comparison says, folded away."""
     which = f", {comparison.candidate.run}" if several else ""
     undecided = by_weight(comparison.findings)["undecided"]
-    names = case_labels(one.case for one in comparison.findings)
-    means = means_table(comparison.means) if comparison.means else ""
+    names = case_names(comparison)
+    means = means_table(comparison) if comparison.means else ""
     yield _table(means, title=f"Geometric means of the changes{which}", what="means", quiet=True)
     table = findings_table(undecided, names) if undecided else ""
-    title = f"Inconclusive or incomparable{which} ({len(undecided)})"
+    title = f"Inconclusive or incomparable{which} ({len(undecided):,})"
     yield _table(table, title=title, what="findings", quiet=True)
     yield Part(rows=conditions(comparison), title=f"How it was measured{which}", what="facts", quiet=True)
 
 
-def _precisions(material: Material, quiet: bool) -> Part:
+def _precisions(tables: Sequence[MachineTables], quiet: bool) -> Part:
     """Return what each precision brings and costs per device and phase, as the page has it."""
-    view = precisions(material)
-    found = view.content["machines"] if view else []
-    several = len(found) > 1
-    headers = [*(["device"] if several else []), "phase", "precision", "speed", "95 % interval", "memory"]
-    headers += ["error", "largest error", "advised"]
+    several = ["device"] if len(tables) > 1 else []
+    headers = [*several, "phase", "precision", "settings", "speed", "95 % interval", "memory", "error"]
+    headers += ["largest error", "advised"]
     rows = [
-        (*([machine["title"]] if several else []), part["name"], row["label"], row["speed"], row["interval"],
-         row["cells"][1][0], row["error"][0], row["largest"][0], row["advised"])
-        for machine in found
-        for part in machine["parts"]
-        for row in part["rows"]
+        (*([machine.title] if several else []), part.name, row.label, row.settings, row.speed, row.interval,
+         row.memory.line, row.error.line, row.largest.line, row.advised)
+        for machine in tables
+        for part in machine.parts
+        for row in part.rows
     ]  # fmt: skip
     table = markdown_table(headers, rows, left=("device", "phase", "precision")) if rows else ""
     title = "Precisions: geometric means, times those of fp32; error against fp64"
     return _table(table, title=title, what="precisions", quiet=quiet)
 
 
-def _advice(material: Material, quiet: bool) -> Part:
-    found = machines(material)
+def _advice(tables: Sequence[MachineTables], quiet: bool) -> Part:
     rows = []
-    for machine in found:
-        where = f"{machine.title}, " if len(found) > 1 else ""
-        rows += [
-            f"* {escaped(where + table.label)}: {escaped(table.advice.sentence)}"
-            for table in machine.tables
-            if table.advice is not None
-        ]
+    for machine in tables:
+        where = f"{machine.title}, " if len(tables) > 1 else ""
+        rows += [f"* {escaped(where + one.table)}: {escaped(one.sentence)}" for one in machine.advice]
     return Part(rows=rows, title="Advice", what="sentences of advice", quiet=quiet)
 
 
@@ -180,7 +176,7 @@ def _fitted(part: Part, room: int) -> tuple[int, str]:
     while rows:
         more = len(part.rows) - len(rows)
         text = "\n".join([*part.head, *rows]).rstrip("\n")
-        text += f"\n\nand {more} more {part.what}" if more else ""
+        text += f"\n\nand {more:,} more {part.what}" if more else ""
         if part.quiet:
             text = folded(part.title, text)
         elif part.title:

@@ -12,6 +12,7 @@ from ampbench.compare import compare, of_cases
 from ampbench.comparing.pairing import arm_settings, pair_cases
 from ampbench.errors import NothingComparableError, NothingToRunError
 from ampbench.labels import case_labels
+from ampbench.notes import Note
 from ampbench.records.cases import Case
 from ampbench.store import LATEST, StoredRun, find_run, read_run, run_files
 from ampbench.trends import RunValues, Trend, make_trend, place_of, read_runs, tracked
@@ -35,7 +36,7 @@ class Shown:
     rows: Sequence[Row]
     whole: Mapping[str, Row]
     advice: Mapping[Group, Advice]
-    notes: Sequence[str] = ()
+    notes: Sequence[Note] = ()
     comparison: Comparison | None = None
     partners: Mapping[str, str] = field(default_factory=dict)
 
@@ -49,18 +50,25 @@ class Shown:
 class ShownCase:
     """A case on the page. `number` counts from 0 and is part of its ids ("case-17"), `label` is its short name.
 
-    `name` is the label, with the run where another run on the page has a case of this label. `findings` are those of
-    the comparison with the baseline, whose case is `baseline_id`.
+    `name` is the label, with the run where another run on the page has a case of this label; `bare` and `bare_name` are
+    both without the precision, for tables that have a column for it. `findings` are those of the comparison with the
+    baseline, whose case is `baseline_id`.
     """
 
     number: int
     label: str
     name: str
+    bare: str
     row: Row
     case: Case
     shown: Shown
     findings: Sequence[Finding] = ()
     baseline_id: str | None = None
+
+    @property
+    def bare_name(self) -> str:
+        """What the case is called beside its precision."""
+        return self.bare + self.name.removeprefix(self.label)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -79,7 +87,8 @@ class Material:
     @cached_property
     def cases(self) -> list[ShownCase]:
         """The cases of all runs shown, run by run, in the order of their plans."""
-        labels = case_labels(shown.stored.cases[row["case_id"]] for shown in self.shown for row in shown.rows)
+        every = [shown.stored.cases[row["case_id"]] for shown in self.shown for row in shown.rows]
+        labels, bare = case_labels(every), case_labels(every, precision=False)
         counts = Counter(labels[row["case_id"]] for shown in self.shown for row in shown.rows)
         cases: list[ShownCase] = []
         for shown in self.shown:
@@ -94,6 +103,7 @@ class Material:
                         number=len(cases),
                         label=label,
                         name=f"{label} · {shown.name}" if counts[label] > 1 else label,
+                        bare=bare[row["case_id"]],
                         row=row,
                         case=shown.stored.cases[row["case_id"]],
                         shown=shown,

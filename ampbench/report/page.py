@@ -11,12 +11,10 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined, pass_context
 from markupsafe import Markup, escape
 
 from ampbench import __version__
-from ampbench.advice import times
 from ampbench.report import charts, palette
 from ampbench.report.material import Material
-from ampbench.report.text import fitted
+from ampbench.report.text import breakable, fitted
 from ampbench.report.view import View
-from ampbench.units import FORMATS
 
 _FOLDER = Path(__file__).parent
 _SCRIPTS = ("state.js", "tables.js", "charts.js")
@@ -29,20 +27,22 @@ def make_page(material: Material, home: str = "") -> str:
     from ampbench.report.views import VIEWS
 
     views = [view for make in VIEWS if (view := make(material)) is not None]
-    return render("page.html", views, material=material, home=home, title=_title(material))
+    return render(views, title=_title(material), home=home)
 
 
-def render(template: str, views: list[View], **content: Any) -> str:
-    """Return a whole document: `template` is given the views, their drawn charts, scripts and styles."""
+def render(views: list[View], title: str, home: str = "") -> str:
+    """Return a whole document: the views one after the other, their drawn charts, scripts and styles."""
     datasets = {name: rows for view in views for name, rows in view.datasets.items()}
     bundling = charts.library() if any(view.charts for view in views) else None
     figures = {chart.id: charts.drawn(chart, datasets[chart.dataset]) for view in views for chart in view.charts}
     script = "\n".join(_asset(name) for name in _SCRIPTS)
     payload = charts.payload(views) if figures else ""
     library = bundling.result() if bundling else ""
-    return _templates().get_template(template).render(
-        **content,
+    return _templates().get_template("page.html").render(
+        title=title,
+        home=home,
         views=views,
+        sections={view.id for view in views},
         figures=figures,
         payload=Markup(payload),
         library=Markup(charts.packed(library)) if library else "",
@@ -101,6 +101,6 @@ def _templates() -> Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.filters |= {"quantity": lambda value, unit: FORMATS[unit](value), "times": times}
+    environment.filters["breakable"] = breakable
     environment.globals["section"] = pass_context(lambda context, view: section(view, context.get_all()))
     return environment

@@ -8,16 +8,19 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from ampbench.advice import Budget
-from ampbench.comparing.sentences import summary
+from ampbench.comparing import sentences
 from ampbench.errors import NothingComparableError, NothingToRunError, StoreError
+from ampbench.labels import outcomes_said
 from ampbench.notes import measured_devices
+from ampbench.records.runs import short_commit
+from ampbench.report import answers
+from ampbench.report.machines import machines
 from ampbench.report.material import Material, Shown, find_trends, material_of, run_paths
 from ampbench.report.page import make_page, render
 from ampbench.report.view import View
 from ampbench.report.views.trends.view import trends
 from ampbench.store import StoredRun, find_run, read_run
-from ampbench.trends.axes import short_commit
-from ampbench.units import UNDEFINED
+from ampbench.units import UNDEFINED, counted
 
 INDEX = "index.html"
 _PAGE = ".html"
@@ -154,11 +157,11 @@ def _entry(shown: Shown, page: str, baseline: StoredRun | None) -> Entry:
         described = environment.device(name)
         model = environment.cpu if name == "cpu" or described is None else described.name
         devices.append(f"{name} ({model})" if model else name)
-    advised = Counter(one.precision or "no advice" for one in shown.advice.values())
+    tables = [table for machine in machines(Material(shown=[shown])) for table in machine.advised]
     comparison = shown.comparison
     if comparison is not None:
         fired = f"; {comparison.control.sentence}" if comparison.control.fired else ""
-        verdict = f"{summary(comparison.findings)}{fired}"
+        verdict = f"{sentences.verdict(comparison)}{fired}"
     elif baseline is not None:
         verdict = "the baseline" if header.run == baseline.header.run else "not comparable"
     else:
@@ -172,18 +175,13 @@ def _entry(shown: Shown, page: str, baseline: StoredRun | None) -> Entry:
         devices=", ".join(devices) or UNDEFINED,
         torch_version=environment.torch_version or UNDEFINED,
         commit=short_commit(header.commit) if header.commit else UNDEFINED,
-        cases=_counted(Counter(row["outcome"] for row in shown.rows), after=True) or "none",
-        ended=stored.ended or "not finished",
-        advice=_counted(advised) or UNDEFINED,
+        cases=outcomes_said(Counter(row["outcome"] for row in shown.rows)) or "none",
+        ended=stored.ending or UNDEFINED,
+        advice=", ".join(f"{name} {count:,}" for name, count in answers.taken(tables).most_common()) or UNDEFINED,
         verdict=verdict,
         cautions=comparison.notes if comparison else (),
         imported=f"imported from {header.imported.program}" if header.imported else "",
     )
-
-
-def _counted(counts: Counter[str], after: bool = False) -> str:
-    """Return counts as "bf16_pure 6, fp32 5", the largest first; with the names `after` them as "65 ok, 1 failed"."""
-    return ", ".join(f"{count} {name}" if after else f"{name} {count}" for name, count in counts.most_common())
 
 
 def _index(
@@ -207,6 +205,7 @@ def _index(
         id="runs",
         title="Runs",
         template="index.html",
+        leads=True,
         content={
             "entries": entries,
             "cautions": list(dict.fromkeys(caution for one in entries for caution in one.cautions)),
@@ -218,6 +217,5 @@ def _index(
     )
     material = Material(shown=(), baseline=baseline, trends=found, remarks=remarks)
     followed = trends(material)
-    title = "1 run" if len(entries) == 1 else f"{len(entries)} runs"
     views = [runs, *([followed] if followed else [])]
-    return render("page.html", views, material=material, home="", title=title)
+    return render(views, title=counted(len(entries), "run"))

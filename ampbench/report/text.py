@@ -7,7 +7,7 @@ the direction of the text around them, control characters, halves of characters,
 import re
 from typing import Any
 
-from markupsafe import Markup
+from markupsafe import Markup, escape
 
 LONGEST = 2000
 """A text takes so many characters at most, the note of how many there were among them."""
@@ -17,6 +17,8 @@ _UNFIT = re.compile(
     "\u061c\u200b\u200e\u200f\u202a-\u202e\u2066-\u2069\ufeff"  # direction (Unicode UAX 9), invisible characters
     "\ud800-\udfff\ufffe\uffff]"
 )
+
+_JOINT = re.compile(r"[_/\[,](?=\w)")
 
 
 def fit(text: str) -> str:
@@ -28,6 +30,11 @@ def fit(text: str) -> str:
         return written
     note = f"… ({len(text):,} characters)"
     return written[: LONGEST - len(note)] + note
+
+
+def breakable(text: str) -> Markup:
+    """Return a name or a path as markup whose lines may end after "_", "/", "[" and ",": there rather than anywhere."""
+    return Markup(_JOINT.sub(r"\g<0><wbr>", str(escape(fit(text)))))
 
 
 def fitted(value: Any) -> Any:

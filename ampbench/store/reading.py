@@ -63,6 +63,16 @@ class StoredRun:
         """How the last session ended, as its footer says; "" where there is none (killed, or still running)."""
         return self.footers[-1].ended if self.footers else ""
 
+    @property
+    def ending(self) -> str:
+        """How the run ended, in words; "" for an imported one whose program did not tell."""
+        return self.ended or ("" if self.header.imported else "killed, or still running")
+
+    @property
+    def complete(self) -> bool:
+        """Whether nothing says that the run broke off."""
+        return self.ending in ("complete", "")
+
 
 def read_run(path: Path | str, on_round: Callable[[TimedRound], None] | None = None) -> StoredRun:
     """Return the contents of the run file at `path`.

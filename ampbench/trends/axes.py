@@ -10,12 +10,9 @@ from typing import Any
 from packaging.version import InvalidVersion, Version
 
 from ampbench.errors import StoreError
-from ampbench.records.runs import DIRTY, Header
+from ampbench.records.runs import DIRTY, Header, short_commit
 from ampbench.trends.history import History
 from ampbench.trends.series import X
-
-SHORT = 7
-"""As many digits of a commit as git itself shows."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,12 +82,6 @@ def by_commit(headers: Sequence[Header], history: History) -> Placement:
         key = (times[base], ranks.get(base, 0), measured[base], base, dirty)
         placed.append(Placed(X(value=header.commit, label=short_commit(header.commit), title=title), key))
     return placed, Counter({"no commit": placed.count(None)} if None in placed else {})
-
-
-def short_commit(commit: str) -> str:
-    """Return a commit as git shortens it, with its mark where files differed from it."""
-    base = commit.removesuffix(DIRTY)
-    return base[:SHORT] + commit[len(base) :]
 
 
 def by_date(headers: Sequence[Header], history: History) -> Placement:  # noqa: ARG001 - as all axes

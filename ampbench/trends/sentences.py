@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from ampbench.comparing.wording import percent, percent_range
 from ampbench.labels import case_labels
 from ampbench.trends import TRACKED, Change, Place, Rule, Series, Trend
-from ampbench.units import UNDEFINED, format_count, format_quantity
+from ampbench.units import UNDEFINED, counted, format_count, format_quantity
 
 NOT_INTERLEAVED = (
     "The runs were not measured in turns: what changed on the machine between them looks like a change of time. "
@@ -45,28 +45,31 @@ def series_names(trend: Trend) -> Names:
     return names
 
 
-def summary(trend: Trend) -> str:
-    """Return in one line how many series changed, and how many of them got worse."""
+def summary(trend: Trend, labelled: bool = False) -> str:
+    """Return in one line how many series changed, and how many of them got worse.
+
+    Metrics have the names that are typed or, `labelled`, what heads their columns.
+    """
     counts = Counter((one.metric.name, change.direction) for one, change in changes_in_order(trend))
     if not counts:
         judged = sum(one.rule is not Rule.NONE for one in trend.series)
         if judged:
-            return f"no change in {number(judged, 'series', 'series')}"
+            return f"no change in {counted(judged, 'series', 'series')}"
         alone = all(len(one.measured) < 2 for one in trend.series)
         return "too few points to look for changes" if alone else "no series could be judged"
     said = []
     for direction in DIRECTIONS:
         of_metrics = Counter({metric: count for (metric, which), count in counts.items() if which == direction})
-        said += [f"{of_metrics.total()} {direction} ({listed(of_metrics)})"] if of_metrics else []
+        said += [f"{of_metrics.total()} {direction} ({listed(of_metrics, labelled)})"] if of_metrics else []
     changed = sum(bool(one.changes) for one in trend.series)
-    return f"{number(sum(counts.values()), 'change', 'changes')} in {changed} series: {', '.join(said)}"
+    return f"{counted(sum(counts.values()), 'change', 'changes')} in {changed} series: {', '.join(said)}"
 
 
-def counted(trend: Trend) -> str:
+def extent(trend: Trend) -> str:
     """Return how many series of how many cases there are, and the axis."""
     cases = len({one.case.case_id for one in trend.series})
     axis = trend.axis.replace("_", " ")
-    return f"{number(len(trend.series), 'series', 'series')} of {number(cases, 'case', 'cases')} over {axis}"
+    return f"{counted(len(trend.series), 'series', 'series')} of {counted(cases, 'case', 'cases')} over {axis}"
 
 
 def span(trend: Trend) -> str:
@@ -82,7 +85,7 @@ def span(trend: Trend) -> str:
 def place_name(place: Place) -> str:
     """Return a place in one line: `ampbench · host · NVIDIA H200 · cuda · torch 2.15.0`."""
     parts = [place.program, place.host, place.device_name or place.cpu, place.device]
-    parts += [number(place.threads, "thread", "threads")] if place.threads else []
+    parts += [counted(place.threads, "thread")] if place.threads else []
     parts += [f"torch {place.torch_version}"] if place.torch_version else []
     return " · ".join([part for part in parts if part] + [f"{name}={value}" for name, value in place.settings])
 
@@ -148,8 +151,11 @@ def total(one: Series) -> str:
     return "from none" if one.total is None else relative(one.total)
 
 
-def failures(trend: Trend) -> list[str]:
-    """Return what broke in the end, and never came back: cases that failed and errors that are no numbers."""
+def failures(trend: Trend, labelled: bool = False) -> list[str]:
+    """Return what broke in the end, and never came back: cases that failed and errors that are no numbers.
+
+    Metrics have the names that are typed or, `labelled`, what heads their columns.
+    """
     found: dict[str, None] = {}
     for one in trend.series:
         last, case_id = one.points[-1], one.case.case_id
@@ -157,7 +163,8 @@ def failures(trend: Trend) -> list[str]:
         if last.missing.startswith("failed"):
             found[f"{case_id} {at} {last.missing}"] = None
         elif last.undefined:
-            found[f"{one.metric.name} of {case_id} {at} {last.missing}"] = None
+            metric = one.metric.column.label if labelled else one.metric.name
+            found[f"{metric} of {case_id} {at} {last.missing}"] = None
     for lost in trend.lost:
         found[f"{lost.case.case_id} at {lost.x.label}{where(trend, lost.place)} {lost.reason}"] = None
     return list(found)
@@ -166,7 +173,7 @@ def failures(trend: Trend) -> list[str]:
 def notes(trend: Trend) -> list[str]:
     """Return what keeps series from being judged, with their numbers, and what else a reader should know."""
     said = Counter(one.note for one in trend.series if one.note and one.note not in trend.notes)
-    return [*(f"{number(count, 'series', 'series')} {note}" for note, count in said.items()), *trend.notes]
+    return [*(f"{counted(count, 'series', 'series')} {note}" for note, count in said.items()), *trend.notes]
 
 
 def has_changed_times(trend: Trend) -> bool:
@@ -174,11 +181,8 @@ def has_changed_times(trend: Trend) -> bool:
     return any(one.metric.noisy and one.changes for one in trend.series)
 
 
-def listed(counts: Mapping[str, int]) -> str:
-    """Return counts by metric as "time 3, memory 1"."""
-    return ", ".join(f"{name} {counts[name]}" for name in TRACKED if counts.get(name))
-
-
-def number(count: int, one: str, more: str) -> str:
-    """Return a count with its noun."""
-    return f"{count} {one if count == 1 else more}"
+def listed(counts: Mapping[str, int], labelled: bool = False) -> str:
+    """Return counts by metric as "time 3, memory 1" or, `labelled`, "time 3, peak memory 1"."""
+    return ", ".join(
+        f"{one.column.label if labelled else name} {counts[name]}" for name, one in TRACKED.items() if counts.get(name)
+    )

@@ -1,8 +1,7 @@
 """In what the runs on both sides of a change differ, in one line."""
 
 from ampbench.comparing.environments import EnvironmentDifferences
-from ampbench.records.runs import DIRTY, Header
-from ampbench.trends.axes import SHORT, short_commit
+from ampbench.records.runs import DIRTY, Header, short_commit
 from ampbench.trends.history import History
 from ampbench.verdicts import Difference
 
@@ -62,7 +61,7 @@ class Differences:
 
 def _in_words(one: Difference) -> str:
     if max(len(one.baseline), len(one.candidate)) > _LONGEST:
-        before, after = (value[:SHORT] if one.name in _HASHES else "" for value in (one.baseline, one.candidate))
+        before, after = (short_commit(value) if one.name in _HASHES else "" for value in (one.baseline, one.candidate))
         return f"{one.name} {before} → {after}" if before else f"other {one.name}"
     return f"{one.name} {one.baseline} → {one.candidate}"
 

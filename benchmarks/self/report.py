@@ -59,13 +59,24 @@ def rows() -> Iterator[tuple[str, str, str]]:
             for what, answered in answer_seconds(browser, page).items():
                 goal = "≤ 200 ms" if cases == SIZES[-1] else "–"
                 yield f"report of {cases:,} cases: {what}", format_seconds(answered), goal
+        yield from compared_rows(Path(folder), SIZES[-1])
         browser.close()
 
 
-def build_seconds(run: Path, page: Path) -> float:
+def compared_rows(folder: Path, cases: int) -> Iterator[tuple[str, str, str]]:
+    """Yield how long the report of a run against a baseline takes and how large it is, where nothing is equal."""
+    old, new = (write_large_run(folder / "compared", cases, run=f"run{seed}", seed=seed) for seed in range(2))
+    page = folder / "compared.html"
+    built, size = GOALS[cases]
+    yield f"report of {cases:,} cases against a baseline: built", format_seconds(build_seconds(new, page, old)), built
+    yield f"report of {cases:,} cases against a baseline: file", format_bytes(page.stat().st_size), size
+
+
+def build_seconds(run: Path, page: Path, baseline: Path | None = None) -> float:
     """Return the wall time of `ampbench report RUN -o PAGE`, the whole command, which must not import torch."""
     started = time.perf_counter()
-    command = [sys.executable, "-c", _TORCH_FREE, "report", str(run), "-o", str(page)]
+    against = [] if baseline is None else ["--baseline", str(baseline)]
+    command = [sys.executable, "-c", _TORCH_FREE, "report", str(run), *against, "-o", str(page)]
     subprocess.run(command, check=True, capture_output=True)
     return time.perf_counter() - started
 

@@ -12,7 +12,7 @@ from ampbench.cli.findings import (
     comparison_csv,
     comparison_json,
     comparison_lines,
-    summary,
+    verdict,
 )
 from ampbench.compare import compare
 from ampbench.comparing import markdown
@@ -45,8 +45,8 @@ def printed(comparison, width=100, show_all=False):
 def test_the_terminal_shows_what_is_compared_what_changed_and_ends_with_it_in_one_line():
     text = printed(slower())
     assert "baseline   base · torch 2.15.0 · arm here" in text
-    assert "candidate  new · nightly · torch 2.16.0 · commit 1234567890-dirty · arm here" in text
-    assert "differences: torch 2.15.0 → 2.16.0; commit none → 1234567890-dirty" in text
+    assert "candidate  new · nightly · torch 2.16.0 · commit 1234567-dirty · arm here" in text
+    assert "differences: torch 2.15.0 → 2.16.0; commit none → 1234567-dirty" in text
     assert "interleaved: both were measured in the same blocks" in text
     assert "no control" in text
     (row,) = [line for line in text.splitlines() if line.startswith("regressed")]
@@ -124,6 +124,24 @@ def test_markdown_tells_what_must_not_be_missed_outside_of_the_details():
     assert "> not interleaved: " in text.partition("<details>")[0]
 
 
+def test_markdown_keeps_what_cannot_be_judged_apart_from_what_changed():
+    ours, theirs = arms()
+    base = make_run(Times((FP32, noisy(1e-3))), control=noisy(1.07e-3, seed=2), header=ours)
+    text = comparison_markdown(compare(base, make_run(Times((FP32, noisy(1e-3, seed=1))), header=theirs)))
+    head = text.partition("<details>")[0]
+    assert "Not judged: the control fired or the machine was not fit (1)\n\n| verdict |" in head
+
+
+def test_arms_of_two_precisions_are_called_by_the_candidates():
+    ours, theirs = arms(precision="bf16_autocast")
+    fresh = {"fresh": noisy(1e-3, 8, seed=5)}, {"fresh": noisy(2e-3, 8, seed=6)}
+    base = make_run(Times((FP32, noisy(1e-3))), header=ours, **fresh[0])
+    text = printed(compare(base, make_run(Times((BF16, noisy(2e-3))), header=theirs, **fresh[1])))
+    assert "linear_chain bf16_autocast" in text
+    assert "linear_chain fp32" not in text
+    assert "geometric means over cases, by the baseline's precision, candidate / baseline - 1" in text
+
+
 def test_markdown_stays_within_what_a_comment_holds(monkeypatch):
     monkeypatch.setattr(markdown, "ROWS", 2)
     text = comparison_markdown(slower())
@@ -165,5 +183,5 @@ def test_numbers_that_are_undefined_are_null_in_json_and_empty_in_csv():
 def test_a_failure_is_the_first_thing_that_is_said():
     ours, theirs = make_run(Times((FP32, noisy(1e-3)))), make_run(Times((FP32, noisy(1e-3))))
     theirs.failures[FP32.case_id] = Failure(case_id=FP32.case_id, stage="round", cause="crash", message="signal 11")
-    assert summary(compare(ours, theirs).findings) == "1 regressed (outcome 1): linear_chain fp32, fails now"
-    assert summary(compare(theirs, ours).findings).startswith("1 improved (outcome 1), ")
+    assert verdict(compare(ours, theirs)) == "1 regressed (outcome 1): linear_chain fp32, fails now"
+    assert verdict(compare(theirs, ours)).startswith("1 improved (outcome 1), ")

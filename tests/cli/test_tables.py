@@ -6,7 +6,7 @@ import pytest
 from rich.cells import cell_len
 
 from ampbench import notes
-from ampbench.advice import Budget, advise, grouped
+from ampbench.advice import Budget, advise, described, grouped
 from ampbench.cli import tables
 from ampbench.metrics import COLUMNS
 from ampbench.precisions import PRECISIONS
@@ -69,7 +69,7 @@ def test_the_parts_of_all_phases_stand_under_each_other() -> None:
 
 def test_the_title_names_everything_but_the_precision() -> None:
     (group,) = grouped(ROWS)
-    assert tables.described(group) == "batch 256 · training · cuda · eager · channels_last · classes=1000 image=224"
+    assert described(group) == "batch 256 · training · cuda · eager · channels_last · classes=1000 image=224"
 
 
 def test_an_interval_that_says_nothing_is_not_spelled_out() -> None:

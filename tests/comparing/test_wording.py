@@ -2,7 +2,9 @@ import math
 
 import pytest
 
-from ampbench.comparing.wording import change_in_words, limit, percent, percent_range
+from ampbench.comparing.wording import change_in_words, decision_in_words, limit, percent, percent_range
+from ampbench.deciding import Decision
+from ampbench.verdicts import Code, Verdict
 
 
 @pytest.mark.parametrize(
@@ -42,3 +44,17 @@ def test_thresholds_are_written_as_they_are_typed(threshold, text):
 )
 def test_changes_are_said_in_words(change, text):
     assert change_in_words(change) == text
+
+
+@pytest.mark.parametrize(("detectable", "said"), [(0.5, True), (10.0, True), (10.01, False), (1.4e26, False)])
+def test_a_change_beyond_all_reason_is_not_said_to_have_been_seen(detectable: float, said: bool):
+    decision = Decision(
+        verdict=Verdict.INCONCLUSIVE, code=Code.UNDECIDED, change=0.1, low=-0.99, high=detectable, p_worse=None,
+        p_better=None, blocks=3, slow_share_baseline=0.0, slow_share_candidate=0.0, slow_p=1.0, mean_change=None,
+        p90_change=None, standard_error=None, detectable_change=detectable, blocks_needed=40,
+    )  # fmt: skip
+    text = decision_in_words(decision, 0.02, "rounds", 0)
+    assert ("would have been seen" in text) is said
+    assert ("and over +1000 %" in text) is not said
+    assert text.endswith("about 40 rounds would decide")
+    assert len(text) < 120

@@ -7,21 +7,20 @@ from pathlib import Path
 from bs4 import BeautifulSoup
 
 from ampbench.records.measurements import Failure, Skip
-from ampbench.records.runs import Footer, Imported
+from ampbench.records.runs import Footer, Imported, short_commit
 from ampbench.report.material import Material, gather
+from ampbench.report.result import WORST
 from ampbench.report.views.banner import banner
 from ampbench.store import StoredRun
 from tests.compared_runs import BF16, FP32, Times, arms, environment, make_run, noisy
-from tests.report.materials import RESULTS, make_material, section_of
+from tests.report.materials import README_RUN, RESULTS, make_material, page_of, section_of
 from tests.stored_runs import make_case, make_header
 
 TRAINING = make_case("fp32", phase="training")
 
 
 def page(material: Material) -> BeautifulSoup:
-    view = banner(material)
-    assert view is not None
-    return section_of(view, material)
+    return section_of(banner(material), material)
 
 
 def heading(material: Material) -> str:
@@ -78,6 +77,31 @@ def test_several_machines_are_answered_one_by_one() -> None:
     ]
 
 
+def test_a_precision_that_is_advised_is_named_though_its_cases_are_not_shown() -> None:
+    whole, without = (gather([README_RUN], RESULTS, keyword=keyword) for keyword in ("", "not bf16_pure"))
+    assert heading(without) == heading(whole)
+    assert "no advice" not in heading(without)
+    assert heading(gather([README_RUN], RESULTS, keyword="fp32")) == heading(whole)
+
+
+def test_where_fp32_was_not_measured_there_is_no_advice() -> None:
+    run = make_run(Times((BF16, [1e-3] * 4)))
+    assert heading(make_material(run)) == "On this CPU (AMD EPYC): no advice for linear_chain"
+
+
+def test_tables_are_counted_by_all_that_tells_them_apart() -> None:
+    pairs = [
+        (make_case(name, phase=phase, batch_size=size), [1e-3 / speed] * 4)
+        for phase in ("inference", "training")
+        for size in (1, 8)
+        for name, speed in (("fp32", 1.0), ("bf16_pure", 2.0))
+    ]
+    run = make_run(Times(*pairs))
+    assert "take bf16_pure for 2 of 4 workloads, phases and settings" in heading(make_material(run))
+    other = replace(run, header=environment(make_header(run="b"), host="elsewhere"))
+    assert "take bf16_pure for 4 of 8 workloads, phases, settings and devices" in heading(make_material(run, other))
+
+
 def test_where_only_fp32_was_measured_nothing_is_advised() -> None:
     assert "only fp32 was measured" in heading(make_material(make_run(Times((FP32, [1e-3] * 4)))))
 
@@ -106,23 +130,117 @@ def test_only_the_first_failures_are_named() -> None:
     cases = [make_case("fp32", workload=f"net{number}") for number in range(9)]
     run = make_run(Times(*((case, [1e-3] * 4) for case in cases)))
     (said,) = warnings(make_material(failing(run, *(case.case_id for case in cases[1:]))))
-    assert said.startswith("8 of 9 cases failed: net1 fp32: out of memory: no room")
-    assert "net3" in said
+    assert said.startswith("8 of 9 cases failed: 8 cases: out of memory: no room (net1 fp32, net2 fp32, net3 fp32")
     assert "net4" not in said
-    assert said.endswith("and 5 more, in the table of cases")
+    assert said.endswith("and 5 more)")
+
+
+def test_failures_are_told_by_reason_the_commonest_first() -> None:
+    cases = [make_case("fp32", workload=f"net{number}") for number in range(8)]
+    run = make_run(Times(*((case, [1e-3] * 4) for case in cases)))
+    reasons = ["crash", "out of memory", "out of memory", "timeout", "exception"]
+    failed = failing(run, *(case.case_id for case in cases[:5]))
+    for case, cause in zip(cases, reasons, strict=False):
+        failed.failures[case.case_id] = replace(failed.failures[case.case_id], cause=cause)
+    listed = [" ".join(one.text.split()) for one in page(make_material(failed)).select(".failures li")]
+    assert listed == [
+        "2 cases: out of memory: no room (net1 fp32, net2 fp32)",
+        "net0 fp32: crash: no room",
+        "net3 fp32: timeout: no room",
+        "and 1 more",
+    ]
+
+
+def test_only_sections_that_are_there_are_linked_to() -> None:
+    newer = environment(make_header(run="new"), torch_version="2.16.0")
+    material = make_material(failing(replace(fast_bf16(), header=newer), BF16.case_id), baseline=fast_bf16())
+    assert not page(material).select("#result a")
+    assert {one["href"] for one in page_of(material).select("#result a")} == {"#cases", "#environment"}
 
 
 def test_with_a_baseline_the_heading_is_the_verdict() -> None:
     base = make_run(Times((FP32, noisy(1e-3)), (BF16, noisy(1e-3))), header=make_header(run="base"))
     slower = make_run(Times((FP32, noisy(1e-3)), (BF16, noisy(2e-3))), header=make_header(run="new"))
     material = make_material(slower, baseline=base)
-    assert "regressed" in heading(material)
-    assert "linear_chain bf16_autocast, time +100 %" in heading(material)
+    assert heading(material) == "1 of 2 cases regressed: linear_chain bf16_autocast, time +100 %"
+    assert page(material).select_one(".verdicts p").text == "Verdicts on time, memory, accuracy and outcome:"
     chips = [one.text for one in page(material).select("ul.chips li")]
     assert chips[0] == "1 regressed"
     (change,) = page(material).select("ol.changes li")
     assert "linear_chain bf16_autocast: time +100 % (1.00 ms → 2.00 ms)" in change.text
     assert "threshold 2 %" in change.text
+
+
+def test_of_several_comparisons_the_worst_change_of_all_comes_first_with_its_run() -> None:
+    base = make_run(Times((FP32, noisy(1e-3)), (BF16, noisy(1e-3))), header=make_header(run="base"))
+    slower = [
+        make_run(
+            Times((case, noisy(seconds, seed=number))),
+            header=environment(make_header(run=f"after-{number}"), torch_version=f"2.1{number}.0"),
+        )
+        for number, case, seconds in ((6, FP32, 1.5e-3), (7, BF16, 3e-3))
+    ]
+    material = make_material(*slower, baseline=base)
+    assert "most of all linear_chain bf16_autocast of after-7, time +200 %" in heading(material)
+    first, second = (one.text for one in page(material).select("ol.changes li"))
+    assert "linear_chain bf16_autocast of after-7: time +200 %" in first
+    assert "linear_chain fp32 of after-6: time +50 %" in second
+
+
+def compared(*factors: float, failed: int = 0, peak_bytes: int = 1_000_000, count: int = 16) -> Material:
+    """Return a comparison in which case by case takes `factors` of its time, the last `failed` of them fail."""
+    cases = [make_case("fp32", workload=f"net{number}") for number in range(len(factors))]
+    sides = [
+        make_run(
+            Times(*((case, noisy(1e-3 * factor, count)) for case, factor in zip(cases, scale, strict=True))),
+            header=make_header(run=run),
+            peak_bytes=size,
+        )
+        for run, scale, size in (("base", [1.0] * len(factors), 1_000_000), ("new", factors, peak_bytes))
+    ]
+    lost = [case.case_id for case in cases[len(cases) - failed :]]
+    return make_material(failing(sides[1], *lost), baseline=sides[0])
+
+
+def test_the_heading_counts_cases_and_not_verdicts() -> None:
+    assert heading(compared(1.5, 2, 1)) == "2 of 3 cases regressed: most of all net1 fp32, time +100 %"
+    assert heading(compared(0.5, 1)) == "1 of 2 cases improved, none regressed: net0 fp32, time -50 %"
+    assert heading(compared(1, 1)) == "Nothing changed"
+    assert heading(compared(1.5, count=2)) == "No change is certain"
+
+
+def test_failures_are_not_named_among_the_changes_as_well() -> None:
+    said = "2 of 3 cases regressed, 1 of them fails now: of the others most of all net0 fp32, time +50 %"
+    material = compared(1.5, 1, 1, failed=1)
+    assert heading(material) == said
+    (change,) = page(material).select("ol.changes li")
+    assert "net0 fp32: time +50 %" in change.text
+    alone = compared(1, 1, 1, failed=2)
+    assert heading(alone) == "2 of 3 cases fail now"
+    assert not page(alone).select("ol.changes")
+
+
+def test_a_change_of_each_kind_is_named_before_a_second_of_the_same() -> None:
+    changes = [one.text for one in page(compared(4, 3, 2, 1, peak_bytes=1_100_000)).select("ol.changes li")]
+    assert len(changes) == WORST
+    assert ["time" in one.partition(": ")[2][:5] for one in changes[:2]].count(True) == 1
+
+
+def test_the_history_of_runs_is_told_and_linked_to_where_it_is(history: Material) -> None:
+    said = "the newest of 11 runs; their history: 2 changes over torch versions, 5 over commits"
+    assert facts(history)["History"] == said
+    assert not page(history).select("#result a[href='#trends']")
+    assert page_of(history).select_one("#result a[href='#trends']").text == said
+
+
+def test_arms_of_two_precisions_are_called_by_the_candidates() -> None:
+    ours, theirs = arms(precision="bf16_autocast")
+    base = make_run(Times((FP32, noisy(1e-3))), fresh=noisy(1e-3, 8, seed=5), header=ours)
+    slower = make_run(Times((BF16, noisy(2e-3))), fresh=noisy(2e-3, 8, seed=6), header=theirs)
+    material = make_material(slower, baseline=base)
+    assert "linear_chain bf16_autocast, time +100 %" in heading(material)
+    (change, *_) = page(material).select("ol.changes li")
+    assert "linear_chain bf16_autocast: time +100 %" in change.text
 
 
 def test_the_sides_and_what_weakens_a_comparison_are_said_plainly() -> None:
@@ -168,6 +286,37 @@ def test_an_emulated_precision_is_warned_of(readme_run: Material) -> None:
     assert any("an emulated fp16 says nothing about a GPU" in said for said in warnings(readme_run))
 
 
+def disturbed(run: StoredRun) -> StoredRun:
+    return replace(run, rounds=[replace(one, samples=[[1e-3, 2e-3, 2e-3]]) for one in run.rounds])
+
+
+def test_a_machine_that_was_not_quiet_is_warned_of_with_its_run() -> None:
+    (said,) = warnings(make_material(disturbed(fast_bf16())))
+    assert said.startswith("this machine was not quiet: 67% of the samples")
+    other = environment(make_header(run="second"), host="elsewhere")
+    (said,) = warnings(make_material(fast_bf16(), disturbed(replace(fast_bf16(), header=other))))
+    assert said.startswith("second: this machine was not quiet: ")
+
+
+def test_a_baseline_that_was_not_quiet_is_warned_of() -> None:
+    imported = Imported(program="asv", file="a.json")
+    said = warnings(make_material(fast_bf16(run="new"), baseline=disturbed(fast_bf16(imported=imported))))
+    assert any(one.startswith("baseline: this machine was not quiet: ") for one in said)
+    assert "baseline: imported from asv: a.json" in said
+    assert not any(one.startswith("candidate: ") for one in said)
+
+
+def test_a_warning_that_is_true_of_all_runs_stands_there_once() -> None:
+    imported = Imported(program="asv", file="a.json")
+    said = warnings(make_material(fast_bf16(run="new", imported=imported), baseline=fast_bf16(imported=imported)))
+    assert said.count("imported from asv: a.json") == 1
+
+
+def test_an_imported_run_whose_end_nobody_told_was_not_killed() -> None:
+    run = replace(fast_bf16(imported=Imported(program="asv", file="a.json")), footers=[])
+    assert warnings(make_material(run)) == ["imported from asv: a.json"]
+
+
 def test_an_imported_run_says_so() -> None:
     imported = Imported(program="asv", file="results.json")
     material = make_material(fast_bf16(imported=imported))
@@ -178,11 +327,14 @@ def test_an_imported_run_says_so() -> None:
 def test_what_was_measured_where_when_and_with_what(readme_run: Material) -> None:
     header = readme_run.shown[0].stored.header
     said = facts(readme_run)
+    assert next(iter(said)) == "Run"
+    assert said["Run"] == header.run
     assert said["Measured"].startswith("66 cases (55 ok, 11 skipped): 6 workloads in fp32, fp16_autocast")
     assert "AMD EPYC · 2 logical CPUs" in said["Where"]
     assert said["When"] == "2026-11-21 03:18 to 03:20 UTC"
     assert said["With"].startswith(f"torch {header.environment.torch_version} · torchvision")
-    assert said["Commit"] == header.commit
+    assert said["With"].endswith(f"commit {short_commit(header.commit)}")
+    assert not said.keys() & {"Command", "Commit", "History"}  # the first two are told under Environment
 
 
 def test_times_are_told_in_utc() -> None:

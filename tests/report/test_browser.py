@@ -243,6 +243,54 @@ def test_the_page_prints(browser: Browser, address: Address, name: str):
 
 
 @pytest.mark.slow
+def test_paper_is_light_shows_bars_and_holds_the_whole_table_of_cases(browser: Browser, address: Address):
+    upright, paper = (round((side - 2 * 12) / 25.4 * 96) for side in (210, 297))  # CSS pixels between A4's margins
+    with opened(browser, address("comparison"), paper, "dark") as page:
+        draw_all(page)
+        page.emulate_media(media="print", color_scheme="dark")
+        assert page.evaluate("getComputedStyle(document.body).color") == "rgb(26, 29, 33)"
+        for shown in ("#cases .swatch", "#cases .change", "#precisions .interval"):
+            assert style(page, shown, "printColorAdjust") == "exact"
+        assert page.locator("#cases table").evaluate("table => table.scrollWidth") <= paper
+        page.set_viewport_size({"width": upright, "height": 1000})
+        tables = page.locator("main table:not(.cases)").evaluate_all("all => all.map((one) => one.scrollWidth)")
+        assert max(tables) <= upright
+        assert float(style(page, "#precisions td", "fontSize")[:-2]) <= float(style(page, "body", "fontSize")[:-2])
+
+
+def style(page: Page, selector: str, name: str) -> str:
+    found: str = page.locator(selector).first.evaluate("(one, name) => getComputedStyle(one)[name]", name)
+    return found
+
+
+@pytest.mark.slow
+@each_page
+@pytest.mark.parametrize("width", WIDTHS)
+def test_no_word_of_a_table_is_broken(browser: Browser, address: Address, name: str, width: int):
+    with opened(browser, address(name), width) as page:
+        page.locator("details").evaluate_all("all => all.forEach((one) => { one.open = true; })")
+        broken = page.evaluate(r"""() => {
+            const found = new Set();
+            for (const cell of document.querySelectorAll("main :is(td, th)")) {
+                const texts = document.createTreeWalker(cell, NodeFilter.SHOW_TEXT);
+                while (texts.nextNode()) {
+                    const node = texts.currentNode;
+                    if (node.parentElement.closest(".cases th i, .visually-hidden")) continue;
+                    for (const word of node.data.matchAll(/[\p{L}\d.]+/gu)) {
+                        const range = document.createRange();
+                        range.setStart(node, word.index);
+                        range.setEnd(node, word.index + word[0].length);
+                        const tops = [...range.getClientRects()].map((rect) => Math.round(rect.top));
+                        if (new Set(tops).size > 1) found.add(word[0]);
+                    }
+                }
+            }
+            return [...found];
+        }""")
+        assert broken == []
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("width", WIDTHS)
 @pytest.mark.parametrize("script", [True, False], ids=["js", "no-js"])
 def test_hostile_text_does_nothing(browser: Browser, address: Address, width: int, script: bool):

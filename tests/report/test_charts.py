@@ -92,19 +92,21 @@ def test_a_chart_without_rows_and_one_with_gaps_are_drawn():
 
 def test_only_the_first_of_the_choices_is_drawn():
     rows = [{"name": f"{kind}{number}", "speed": 1.0, "kind": kind} for kind in ("cpu", "gpu") for number in range(3)]
-    choices = (Choice(value="gpu", label="On the GPU"), Choice(value="cpu", label="On the CPU"))
-    found = texts(charts.drawn(make_chart(choose="kind", choices=choices), rows))
+    choices = (Choice(value="gpu", label="GPU", alt="gpu0 leads."), Choice(value="cpu", label="CPU", alt="cpu2 leads."))
+    drawn = charts.drawn(make_chart(choose="kind", choices=choices), rows)
+    assert ElementTree.fromstring(drawn).get("aria-label") == "Speed. gpu0 leads. b is fastest"
+    found = texts(drawn)
     assert "gpu0" in found
     assert "cpu0" not in found
 
 
 def test_a_browser_gets_the_specification_and_the_data_by_column():
-    choices = (Choice(value="b", label="only b"),)
+    choices = (Choice(value="b", label="only b", alt="b takes 2 s"),)
     view = make_view(make_chart(choose="name", choices=choices), rows=ROWS, other=[])
     found = unpacked(charts.payload([view]))
     assert found["datasets"] == {"rows": {"name": ["b", "c"], "speed": [2.0, 1.5]}, "other": {}}
     chart = found["charts"]["a"]
-    assert (chart["dataset"], chart["choose"], chart["choices"]) == ("rows", "name", [["b", "only b"]])
+    assert (chart["dataset"], chart["choose"], chart["choices"]) == ("rows", "name", [["b", "only b", "b takes 2 s"]])
     assert chart["spec"] == json.loads(json.dumps(charts.specification(make_chart())))
     assert "data" not in chart["spec"]
 
@@ -133,3 +135,23 @@ def test_two_charts_or_datasets_of_one_name_are_refused():
 def test_a_number_that_is_not_finite_is_refused_rather_than_sent():
     with pytest.raises(ValueError, match="not JSON compliant"):
         charts.payload([make_view(make_chart(), rows=[{"name": "b", "speed": float("nan")}])])
+
+
+def test_rows_of_other_names_than_the_first_are_refused():
+    with pytest.raises(ValueError, match="rows of a dataset differ in their names: odd"):
+        charts.payload([make_view(make_chart(), rows=[*ROWS, {**ROWS[0], "odd": 1}])])
+
+
+def test_a_browser_gets_as_many_digits_as_a_screen_can_show():
+    rows = [{"name": "b", "speed": 1.23456789e-7, "count": 123_456_789, "ok": True}]
+    found = unpacked(charts.payload([make_view(make_chart(), rows=rows)]))["datasets"]["rows"]
+    assert found == {"name": ["b"], "speed": [1.2346e-7], "count": [123_456_789], "ok": [True]}
+
+
+def test_a_mark_that_another_covers_wholly_is_drawn_once():
+    spec = {**SPEC, "mark": {"type": "point", "opacity": 1}}
+    paths = [charts.drawn(make_chart(spec=spec), rows).count("<path ") for rows in (ROWS, [*ROWS, ROWS[0], ROWS[0]])]
+    assert paths[0] == paths[1] > 1
+    through = {**SPEC, "mark": {"type": "point", "opacity": 0.5}}
+    drawn = charts.drawn(make_chart(spec=through), [*ROWS, ROWS[0], ROWS[0]])
+    assert drawn.count("<path ") == paths[0] + 2

@@ -158,8 +158,8 @@ def test_the_case_that_changed_is_drawn_first():
     view = shown(session())
     (chart,) = view.charts
     assert [choice.value for choice in chart.choices] == ["1", "0"]
-    assert "slower" in chart.alt
-    assert "baseline median 1.00 ms" in chart.alt
+    assert "slower" in chart.words
+    assert "baseline median 1.00 ms" in chart.words
 
 
 def test_the_table_sets_the_candidate_beside_the_baseline():

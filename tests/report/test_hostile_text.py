@@ -146,6 +146,7 @@ def test_any_name_makes_a_page_of_the_same_structure(text: str):
         soup = BeautifulSoup(
             make_page(make_material(make_run(Times((case, noisy(1e-3, 4))), header=header))), "html5lib"
         )
-        return Counter(tag.name for tag in soup.find_all(True) if tag.find_parent("svg") is None)
+        tags = (tag.name for tag in soup.find_all(True) if tag.find_parent("svg") is None)
+        return Counter(tag for tag in tags if tag != "wbr")  # where a line may end
 
     assert elements(text) == elements("plain")

@@ -13,10 +13,10 @@ from ampbench.report import markdown as module
 from ampbench.report.markdown import make_markdown
 from ampbench.report.material import Material, gather
 from ampbench.store import StoredRun
-from tests.compared_runs import BF16, FP32, Times, environment, make_run, noisy
+from tests.compared_runs import BF16, FP32, Times, arms, environment, make_run, noisy
 from tests.report.hostile_runs import TEXTS, hostile_material
 from tests.report.materials import README_RUN, RESULTS, make_material
-from tests.stored_runs import COMPLETE, make_case, make_header, make_round, write_run
+from tests.stored_runs import COMPLETE, make_case, make_divergence, make_header, make_round, write_run
 
 OURS = {
     *["html", "head", "body", "h2", "h3", "p", "ul", "li", "blockquote", "code"],
@@ -49,6 +49,7 @@ def test_a_run_begins_with_its_advice_and_has_it_for_every_workload(readme_run: 
     assert text.startswith("## On this CPU (AMD EPYC): take bf16_pure for ")
     assert "> These numbers speak for this CPU (AMD EPYC: bf16 native, fp16 emulated)" in text
     assert "* With: torch 2." in text
+    assert f"* Run: {README_RUN}" in text
     (shown,) = readme_run.shown
     for advice in shown.advice.values():
         assert escaped(advice.sentence) in text
@@ -59,14 +60,26 @@ def test_the_table_of_precisions_has_a_row_per_phase_and_precision(readme_run: M
     (table,) = page.find_all("table")
     rows = [[cell.get_text() for cell in row.find_all("td")] for row in table.tbody.find_all("tr")]
     baselines = [row[:3] for row in rows if row[1] == "fp32"]
-    assert baselines == [["inference", "fp32", "1.00x"], ["training", "fp32", "1.00x"]]
-    assert all(row[2].endswith("x") and row[4].endswith("x") and "e-" in row[5] and " of " in row[7] for row in rows)
+    assert baselines == [["inference", "fp32", "6 of 6"], ["training", "fp32", "5 of 5"]]
+    assert all(row[3].endswith("x") and row[5].endswith("x") and "e-" in row[6] and " of " in row[8] for row in rows)
+    assert all(row[7].endswith(")") for row in rows)  # the case of the largest error
+
+
+def test_the_table_of_precisions_says_what_a_mean_leaves_out() -> None:
+    cases = [make_case(name, workload=workload) for workload in ("one", "two") for name in ("fp32", "bf16_pure")]
+    run = make_run(Times(*((case, noisy(1e-3)) for case in cases)))
+    exact = make_divergence(cases[1], output_rel_l2=0.0, output_floor_rel_l2=1e-3)
+    text = make_markdown(make_material(replace(run, divergence=run.divergence | {cases[1].case_id: exact})))
+    (row,) = [line for line in text.splitlines() if line.startswith("| inference | bf16_pure |")]
+    assert "| 2 of 2 |" in row
+    assert "4.0e-03 (of 1, 1 without error)" in row
 
 
 def test_a_comparison_begins_with_what_changed_and_why_and_folds_the_rest() -> None:
     text = make_markdown(pair())
     head = text.partition("<details>")[0]
-    assert head.startswith("## 1 regressed (time 1), ")
+    assert head.startswith("## 1 of 2 cases regressed: linear_chain fp32, time +10 %\n")
+    assert "Verdicts on time, memory, accuracy and outcome: 1 regressed, " in head
     assert "before · torch 2.15.0 → after · torch 2.15.0" in head
     assert "### Changed (1)" in head
     (row,) = [line for line in head.splitlines() if line.startswith("| regressed |")]
@@ -79,9 +92,17 @@ def test_a_comparison_begins_with_what_changed_and_why_and_folds_the_rest() -> N
     ]  # fmt: skip
 
 
+def test_what_a_fired_control_leaves_open_is_not_called_changed() -> None:
+    ours, theirs = arms()
+    base = make_run(Times((FP32, noisy(1e-3))), control=noisy(1.07e-3, seed=2), header=ours)
+    text = make_markdown(make_material(make_run(Times((FP32, noisy(1e-3, seed=1))), header=theirs), baseline=base))
+    assert "### Changed" not in text
+    assert "### Not judged: the control fired or the machine was not fit (1)" in text
+
+
 def test_where_nothing_changed_no_table_says_so() -> None:
     text = make_markdown(pair(1.0))
-    assert text.startswith("## Nothing changed: ")
+    assert text.startswith("## Nothing changed\n")
     assert "Changed" not in text
 
 
@@ -162,7 +183,7 @@ def test_thousands_of_failures_with_long_reasons_fit_a_comment(tmp_path) -> None
     path = write_run(tmp_path, cases, make_round(cases[0]), *failures, COMPLETE)
     text = make_markdown(gather([str(path)], tmp_path))
     assert len(text) <= module.LONGEST
-    assert "### Failed (2999)" in text
+    assert "### Failed (2,999)" in text
     shown = text.count("* linear_chain[width=") - text.partition("### Failed")[0].count("* linear_chain[width=")
     assert shown > 50
     assert "more failures" in text

@@ -60,7 +60,7 @@ def test_gates_are_said_in_words():
     said = {name: gate_in_words(gate, METRICS[name].unit) for name, gate in GATED.items()}
     assert said["peak_memory_bytes"] == "any; between two environments over 1 %"
     assert said["output_nonfinite"] == "any"
-    assert said["grad_flushed_share"] == "over 0.0100%; between two environments over 10 % and 0.0100%"
+    assert said["grad_flushed_share"] == "over 0.01 %; between two environments over 10 % and 0.01 %"
 
 
 def test_the_error_budget_is_that_of_the_page():

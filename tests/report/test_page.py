@@ -146,7 +146,7 @@ def test_a_page_without_charts_carries_no_library(readme_run: Material):
     view = environment(readme_run)
     assert view is not None
     assert not view.charts
-    soup = BeautifulSoup(render("page.html", [view], material=readme_run, home="", title="t"), "html5lib")
+    soup = BeautifulSoup(render([view], title="t"), "html5lib")
     assert soup.find("script", id="library") is None
     assert soup.find("details") is None
     assert len(policy_of(soup)["script-src"]) == 2

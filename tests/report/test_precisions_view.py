@@ -4,6 +4,7 @@ import math
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from xml.etree import ElementTree
 
 import pytest
 from bs4 import BeautifulSoup
@@ -12,13 +13,16 @@ from hypothesis import strategies as st
 
 from ampbench.records.cases import Case
 from ampbench.records.measurements import Failure
-from ampbench.report.machines import geometric_mean, machines, parts, spread, summaries
-from ampbench.report.material import Material
+from ampbench.report.charts import drawn
+from ampbench.report.machines import machines
+from ampbench.report.material import Material, gather
+from ampbench.report.precision_tables import precision_tables, shares
+from ampbench.report.summaries import geometric_mean, parts, spread, summaries
 from ampbench.report.view import View
-from ampbench.report.views.precisions import ADVICE_SHOWN, DRAWN, precisions, shares
+from ampbench.report.views.precisions import ADVICE_SHOWN, DRAWN, precisions
 from ampbench.store import StoredRun
-from tests.compared_runs import BF16, FP32, Times, environment, make_run, noisy
-from tests.report.materials import make_material, section_of
+from tests.compared_runs import BF16, FP32, Times, arms, environment, make_run, noisy
+from tests.report.materials import README_RUN, RESULTS, make_material, section_of
 from tests.stored_runs import make_case, make_divergence, make_header
 
 POSITIVE = st.floats(min_value=1e-9, max_value=1e9)
@@ -127,7 +131,7 @@ def test_every_precision_measured_has_a_row_in_the_order_of_the_precisions(readm
     rows = cells(readme_run, "precisions")
     order = ["fp32", "fp16_autocast", "bf16_autocast", "fp16_pure", "bf16_pure"]
     assert [row[0] for row in rows] == order * 2
-    assert "measured in none: tf32 (6 tables)" in page(readme_run).text
+    assert "inference, 6 settings; tf32: not measured" in page(readme_run).text
 
 
 def test_a_row_says_mean_interval_ends_and_for_how_many_tables_it_is_advised() -> None:
@@ -157,9 +161,48 @@ def test_intervals_lie_on_one_logarithmic_scale_with_a_mark_at_one() -> None:
 def test_each_table_has_its_advice_and_why(readme_run: Material) -> None:
     rows = cells(readme_run, "advice")
     advice = list(readme_run.shown[0].advice.values())
-    assert [row[-1] for row in rows] == [one.sentence for one in advice]
+    assert [row[-1] for row in rows] == [one.why or "the fastest within the error budget" for one in advice]
+    assert "speedup_vs_fp32" not in page(readme_run).select_one("#precisions").text
     assert [row[2] for row in rows] == [one.precision for one in advice]
-    assert "for this CPU (AMD EPYC: bf16 native, fp16 emulated)" in page(readme_run).text
+    assert "for this CPU" not in page(readme_run).text  # which the top of the page says
+
+
+def test_what_is_advised_and_not_shown_is_said_and_the_counts_agree() -> None:
+    material = gather([README_RUN], RESULTS, keyword="not bf16_pure")
+    advice = list(material.shown[0].advice.values())
+    wanted = sum(one.precision == "bf16_pure" for one in advice)
+    (machine,) = precision_tables(material)
+    assert sum(one.precision == "bf16_pure" for one in machine.advice) == wanted
+    hidden = [said for part in machine.parts for said in part.hidden]
+    assert sum(int(said.partition("(")[2].split()[0]) for said in hidden) == wanted
+    shown = sum(int(row.advised.split()[0]) for part in machine.parts for row in part.rows)
+    assert shown + wanted == len(advice)
+    assert f"advised, but not among the cases shown: {hidden[0]}" in page(material).text
+
+
+def test_inputs_of_two_dtypes_are_two_rows_of_one_table_each() -> None:
+    pure = [make_case("bf16_pure", input_dtype=dtype) for dtype in ("fp32", "bf16")]
+    run = make_run(Times((FP32, [2e-3] * 4), (pure[0], [1e-3] * 4), (pure[1], [5e-4] * 4)))
+    rows = [(row[0], row[1], row[-1]) for row in cells(make_material(run), "precisions")]
+    assert rows == [
+        ("fp32", "1 of 1", "0 of 1"),
+        ("bf16_pure in-bf16", "1 of 1", "1 of 1"),
+        ("bf16_pure in-fp32", "1 of 1", "0 of 1"),
+    ]
+
+
+def test_a_precision_without_its_scaler_is_called_so_in_the_chart() -> None:
+    bare = make_case("fp16_autocast", phase="training", scaler=False)
+    run = make_run(Times((make_case("fp32", phase="training"), [2e-3] * 4), (bare, [1e-3] * 4)))
+    (chart,) = viewed(make_material(run)).charts
+    assert "fp16_autocast (no scaler) is fastest." in chart.alt
+
+
+def test_the_means_of_arms_of_two_precisions_are_said_to_be_by_the_baselines() -> None:
+    ours, theirs = arms(precision="bf16_autocast")
+    base = make_run(Times((FP32, noisy(1e-3))), header=ours)
+    material = make_material(make_run(Times((BF16, noisy(1e-3))), header=theirs), baseline=base)
+    assert page(material).select("table")[-1].th.text == "baseline's precision"
 
 
 def test_much_advice_is_folded_away_and_the_chart_says_what_it_leaves_out() -> None:
@@ -168,7 +211,7 @@ def test_much_advice_is_folded_away_and_the_chart_says_what_it_leaves_out() -> N
     assert len(soup.select("details table.advice tbody tr")) == DRAWN + 5 - ADVICE_SHOWN
     (chart,) = viewed(material).charts
     assert len(viewed(material).datasets["precisions"]) == DRAWN
-    assert f"The first {DRAWN} tables are drawn; the tables below have 5 more." in chart.alt
+    assert f"The first {DRAWN} workloads and phases are drawn; the table below has 5 more." in chart.alt
 
 
 def test_the_chart_draws_every_speed_and_says_what_is_fastest() -> None:
@@ -176,9 +219,27 @@ def test_the_chart_draws_every_speed_and_says_what_is_fastest() -> None:
     (chart,) = view.charts
     drawn = [(row["table"], row["precision"], row["speed"]) for row in view.datasets["precisions"]]
     assert drawn == [("one", "bf16_pure", pytest.approx(0.5)), ("two", "bf16_pure", pytest.approx(2.0))]
-    assert "bf16_pure in 1 of 2" in chart.alt
-    assert "fp32 in 1 of 2" in chart.alt
+    assert "fp32 is fastest in 1 of 2, bf16_pure in 1." in chart.alt
     assert "The largest speed is bf16_pure: 2.00x (two), the smallest bf16_pure: 0.50x (one)." in chart.alt
+
+
+def test_what_is_fastest_everywhere_is_said_so() -> None:
+    (chart,) = viewed(make_material(speeding({"one": 1.5, "two": 2.0}))).charts
+    assert chart.alt.startswith("bf16_pure is fastest in all 2.")
+
+
+def test_a_long_name_in_the_chart_loses_its_middle_and_not_what_tells_rows_apart() -> None:
+    long = "a_character_level_model_with_a_long_name"
+    pairs = [
+        (make_case(name, workload=long, batch_size=8, phase=phase), [1e-3 / speed] * 4)
+        for phase in ("inference", "training")
+        for name, speed in (("fp32", 1.0), ("bf16_pure", 2.0))
+    ]
+    view = viewed(make_material(make_run(Times(*pairs))))
+    (chart,) = view.charts
+    svg = ElementTree.fromstring(drawn(chart, view.datasets["precisions"]))
+    labels = [text for text in svg.itertext() if "…" in text]  # and none is cut at its end
+    assert labels == ["a_characte…long_name inference", "a_characte…_long_name training"]
 
 
 def test_machines_are_kept_apart_and_the_chart_lets_the_reader_choose() -> None:
@@ -222,7 +283,7 @@ def test_what_sweeps_say_is_said() -> None:
         for name, speed in (("fp32", 1.0), ("bf16_pure", speed))
     ]
     run = make_run(Times(*pairs), header=make_header(selection=selection))
-    assert "by batch_size, linear_chain inference eager on cpu: 1 fp32, 8 bf16_pure" in page(make_material(run)).text
+    assert "by batch size, linear_chain inference eager on cpu: 1 fp32, 8 bf16_pure" in page(make_material(run)).text
 
 
 def test_precisions_nobody_knows_come_last() -> None:

@@ -146,8 +146,21 @@ def test_a_run_without_cases_and_one_of_failures_only_have_their_lines(tmp_path:
     interrupted = Footer(ended="interrupted", finished_at="2026-01-31T12:05:00Z")
     write_run(tmp_path, [FP32], failed, interrupted, run="failed")
     empty, broken = sorted(rows_of(files_of(tmp_path)["index.html"]), key=lambda row: row["run"])
-    assert (empty["cases"], empty["ended"], empty["advice"], empty["measured on"]) == ("none", "not finished", "–", "–")
+    assert (empty["cases"], empty["ended"], empty["advice"], empty["measured on"]) == (
+        "none",
+        "killed, or still running",
+        "–",
+        "–",
+    )
     assert (broken["cases"], broken["ended"], broken["measured on"]) == ("1 failed", "interrupted", "–")
+
+
+def test_advice_is_counted_over_the_tables_that_have_a_case_on_the_page(tmp_path: Path) -> None:
+    others = [make_case(precision, workload="another") for precision in ("fp32", "bf16_pure")]
+    rounds = [make_round(case, 1e-3, number) for case in (FP32, BF16, *others) for number in range(4)]
+    write_run(tmp_path, [FP32, BF16, *others], *rounds, COMPLETE, run="one")
+    assert rows_of(files_of(tmp_path)["index.html"])[0]["advice"] == "fp32 2"
+    assert rows_of(files_of(tmp_path, keyword="another and bf16_pure")["index.html"])[0]["advice"] == "fp32 1"
 
 
 def test_an_imported_run_says_from_which_program(tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ from ampbench.records.runs import Selection
 from ampbench.report.charts import drawn
 from ampbench.report.material import Material
 from ampbench.report.view import View
-from ampbench.report.views.sweeps.crossings import Level, Place, find_crossings, in_words
+from ampbench.report.views.sweeps.crossings import Level, Rivals, find_crossings, in_words
 from ampbench.report.views.sweeps.view import MARGIN, sweeps
 from ampbench.store import StoredRun
 from tests.compared_runs import rounds_of
@@ -33,16 +33,16 @@ def level(rate: float, spread: float = 1.01) -> Level:
     return Level(rate=rate, low=rate / spread, high=rate * spread)
 
 
-def places(*pairs: tuple[float, float], spread: float = 1.01) -> list[Place]:
+def places(*pairs: tuple[float, float], spread: float = 1.01) -> list[Rivals]:
     """Return own and other throughputs at the batch sizes 1, 4, 16, ..."""
     return [place(number, own, other, spread) for number, (own, other) in enumerate(pairs)]
 
 
-def place(number: int, own: float, other: float, spread: float = 1.01) -> Place:
-    return Place(value=f"{4**number}", x=4.0**number, own=level(own, spread), other=level(other, spread))
+def place(number: int, own: float, other: float, spread: float = 1.01) -> Rivals:
+    return Rivals(value=f"{4**number}", x=4.0**number, own=level(own, spread), other=level(other, spread))
 
 
-def said(some: Sequence[Place]) -> str:
+def said(some: Sequence[Rivals]) -> str:
     return in_words(some, "batch size", "fp32")
 
 
@@ -70,7 +70,7 @@ def test_both_precisions_exchanged_cross_at_the_same_places_the_other_way(
     pairs: list[tuple[float, float, float]],
 ) -> None:
     some = [place(number, *pair) for number, pair in enumerate(pairs)]
-    turned = [Place(value=one.value, x=one.x, own=one.other, other=one.own) for one in some]
+    turned = [Rivals(value=one.value, x=one.x, own=one.other, other=one.own) for one in some]
     found, mirrored = find_crossings(some), find_crossings(turned)
     assert [(one.before, one.after, one.upwards) for one in found] == [
         (one.before, one.after, not one.upwards) for one in mirrored
@@ -125,23 +125,23 @@ def test_no_crossing_place_is_given_where_medians_cross_more_than_once_in_betwee
 
 def test_a_value_that_is_no_number_gives_no_place_in_between() -> None:
     some = [
-        Place(value="gelu", x=None, own=level(1.0), other=level(2.0)),
-        Place(value="relu", x=None, own=level(2.0), other=level(1.0)),
+        Rivals(value="gelu", x=None, own=level(1.0), other=level(2.0)),
+        Rivals(value="relu", x=None, own=level(2.0), other=level(1.0)),
     ]
     assert in_words(some, "act", "fp32") == "overtakes fp32 between act gelu and relu"
 
 
 def test_a_place_between_neighbouring_whole_numbers_is_not_said() -> None:
     some = [
-        Place(value="1", x=1.0, own=level(0.5), other=level(1.0)),
-        Place(value="2", x=2.0, own=level(2.0), other=level(1.0)),
+        Rivals(value="1", x=1.0, own=level(0.5), other=level(1.0)),
+        Rivals(value="2", x=2.0, own=level(2.0), other=level(1.0)),
     ]
     assert said(some) == "overtakes fp32 between batch size 1 and 2"
     assert find_crossings(some)[0].x == pytest.approx(math.sqrt(2))
 
 
 def test_without_intervals_no_order_is_certain() -> None:
-    some = [Place(value="1", x=1.0, own=Level(rate=5.0), other=Level(rate=1.0))]
+    some = [Rivals(value="1", x=1.0, own=Level(rate=5.0), other=Level(rate=1.0))]
     assert said(some) == "no order is certain: under three rounds there is no interval"
 
 
@@ -214,7 +214,7 @@ def test_a_sweep_shows_throughput_and_where_precisions_cross() -> None:
         "bf16_autocast": "overtakes fp32 between batch size 4 and 16 (about 7)",
         "bf16_pure": "faster at every batch size measured",
     }
-    assert view.charts[0].alt == (
+    assert view.charts[0].words == (
         "linear_chain · inference · cpu · eager · depth=4 width=512, against fp32: bf16_autocast overtakes fp32 "
         "between batch size 4 and 16 (about 7); bf16_pure faster at every batch size measured."
     )
@@ -290,7 +290,7 @@ def test_each_workload_and_phase_can_be_chosen() -> None:
     chart = view.charts[0]
     assert [choice.label.split(" ")[0] for choice in chart.choices] == ["linear_chain", "vgg"]
     assert {row["sweep"] for row in view.datasets["sweeps-0"]} == {choice.value for choice in chart.choices}
-    assert chart.alt.endswith("1 more can be chosen; the tables say the same of each.")
+    assert chart.words.endswith("1 more can be chosen; the tables say the same of each.")
 
 
 def _as(case: Case, workload: str) -> Case:
@@ -324,7 +324,7 @@ def test_one_round_shows_throughput_and_claims_no_order() -> None:
 def test_without_fp32_there_is_nothing_to_cross() -> None:
     view = shown(make_material(make_run({"bf16_pure": CROSSING["bf16_pure"]})))
     assert against(view) == {"bf16_pure": ""}
-    assert "no precision to compare with fp32" in view.charts[0].alt
+    assert "no precision to compare with fp32" in view.charts[0].words
 
 
 def test_the_same_precision_with_other_inputs_is_a_line_of_its_own() -> None:

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from markupsafe import Markup
 
-from ampbench.report.text import LONGEST, fit, fitted
+from ampbench.report.text import LONGEST, breakable, fit, fitted
 
 ANY_TEXT = st.text(st.characters(exclude_categories=()), max_size=60)
 PLAIN = st.recursive(
@@ -78,3 +78,11 @@ def test_markup_numbers_and_none_are_left_as_they_are():
     markup = Markup("<b>\u202e</b>")
     assert fitted(markup) is markup
     assert fitted([1, 2.5, None, True, (3, "a")]) == [1, 2.5, None, True, [3, "a"]]
+
+
+def test_a_name_may_break_after_its_joints_alone_and_is_escaped():
+    assert breakable("mobilenet_v3_large[batch=8,width=<b>]") == Markup(
+        "mobilenet_<wbr>v3_<wbr>large[<wbr>batch=8,<wbr>width=&lt;b&gt;]"
+    )
+    assert breakable("a, b/c_") == Markup("a, b/<wbr>c_")
+    assert breakable("a\u202eb") == Markup("a\\u202eb")

@@ -12,6 +12,7 @@ from ampbench.records.cases import Case
 from ampbench.records.environments import DeviceDescription
 from ampbench.records.measurements import Failure
 from ampbench.report.charts import drawn
+from ampbench.report.machines import machines
 from ampbench.report.material import Material
 from ampbench.report.view import View
 from ampbench.report.views.tradeoff import LISTED, pareto_front, tradeoff
@@ -59,7 +60,7 @@ def shown(material: Material) -> View:
 
 def fronts(view: View) -> list[list[str]]:
     """Return the cases of each chart's front, as the tables list them."""
-    return [[one["case"] for one in part["front"]] for part in view.content["parts"]]
+    return [[f"{one['case']} {one['precision']}" for one in part["front"]] for part in view.content["parts"]]
 
 
 def dominates(one: tuple[float, float], other: tuple[float, float]) -> bool:
@@ -147,13 +148,23 @@ def test_each_device_has_its_own_charts_and_front() -> None:
     ]
     run = make_run([*FAST, *elsewhere], header=make_header(environment=replace(environment, devices=[gpu])))
     view = shown(make_material(run))
+    titles = [machine.title for machine in machines(make_material(run))]
     assert [chart.title for chart in view.charts] == [
-        "Speed against error on cpu (AMD EPYC)",
-        "Memory against error on cpu (AMD EPYC)",
-        "Speed against error on cuda (H200)",
-        "Memory against error on cuda (H200)",
+        f"{plane} against error on {title}" for title in titles for plane in ("Speed", "Memory")
     ]
-    assert fronts(view)[2] == ["mlp bf16_pure cuda", "mlp fp32 cuda"]
+    assert fronts(view)[2] == ["mlp cuda bf16_pure", "mlp cuda fp32"]
+
+
+def test_runs_of_two_torch_versions_have_no_front_together() -> None:
+    environment = make_header().environment
+    other = [(of("gru", case.precision), *numbers) for case, *numbers in FAST[:3]]
+    older, newer = (
+        make_run(measured, header=make_header(run=version, environment=replace(environment, torch_version=version)))
+        for measured, version in ((other, "2.14.0"), (FAST, "2.15.0"))
+    )
+    view = shown(make_material(older, newer))
+    assert [chart.title.rpartition(" · ")[2] for chart in view.charts] == ["torch 2.14.0"] * 2 + ["torch 2.15.0"] * 2
+    assert fronts(view)[0] == ["gru bf16_pure", "gru bf16_autocast", "gru fp32"]
 
 
 def test_a_long_front_is_cut_at_its_exact_end() -> None:
@@ -165,7 +176,7 @@ def test_a_long_front_is_cut_at_its_exact_end() -> None:
         ]
     view = shown(make_material(make_run(many)))
     part = view.content["parts"][0]
-    assert [one["case"] for one in part["front"]][:2] == [f"net{LISTED + 4} bf16_pure", f"net{LISTED + 3} bf16_pure"]
+    assert [one["case"] for one in part["front"]][:2] == [f"net{LISTED + 4}", f"net{LISTED + 3}"]
     assert (len(part["front"]), part["more"]) == (LISTED, 5)
     assert "5 more not listed" in section_of(view, make_material(make_run(many))).get_text()
 
@@ -176,7 +187,7 @@ def test_the_section_is_readable_as_text_and_tables() -> None:
     assert [one.get_text() for one in section.find_all("h3")] == ["Speed against error", "Memory against error"]
     first = section.find_all("table")[0]
     assert "Speed against error" in str(first.caption)
-    rows = [[cell.get_text(strip=True) for cell in row.find_all(["th", "td"])] for row in first.find_all("tr")]
+    rows = [[cell.get_text(" ", strip=True) for cell in row.find_all(["th", "td"])] for row in first.find_all("tr")]
     assert rows[0] == ["case", "precision", "speed", "memory", "output error"]
     assert rows[1] == ["mlp bf16_pure", "bf16_pure", "4.00x", "0.50x", "5.0e-02"]
 

@@ -94,7 +94,7 @@ def test_metrics_that_did_not_change_are_folded_away(history: Material) -> None:
     page = section_of(made(history), history)
     assert not page.select_one("#chart-trends-torch_version-time").find_parent("details")
     folded = page.select_one("#chart-trends-torch_version-memory").find_parent("details")
-    assert folded.summary.get_text() == "Without a change: memory, error, gradients"
+    assert folded.summary.get_text() == "Without a change: peak memory, error/floor, gradient error"
 
 
 def test_a_gap_breaks_the_line_and_says_why() -> None:
@@ -118,7 +118,8 @@ def test_an_error_that_is_no_longer_finite_is_marked_where_it_changed() -> None:
     assert last["kind"] == "regressed"
     assert last["said"].startswith("undefined: 7 output elements are not finite, 1 run; regressed, not finite")
     text = section_of(view, given).find(id="trends").get_text(" ", strip=True)
-    assert "error of net" in text
+    assert "error/floor of net" in text
+    assert view.charts[0].title == "error/floor over commit"
 
 
 def test_few_x_stand_side_by_side_with_the_changes_in_words() -> None:

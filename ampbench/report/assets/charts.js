@@ -6,6 +6,8 @@
   const payload = document.getElementById("payload");
   if (!figures.length || !payload || !("DecompressionStream" in window)) return;
 
+  // A finger that swipes over a chart moves the page, not the chart's data.
+  const ZOOMS = matchMedia("(pointer: fine)").matches;
   const ZOOM = {
     name: "zoom",
     select: { type: "interval", zoom: "wheel![event.ctrlKey]" },
@@ -14,6 +16,7 @@
   // `ast`: expressions are interpreted, not compiled, which the page's policy would refuse.
   // `logLevel` 1: errors alone; Vega also warns of a layer without data, such as intervals where there are none.
   const OPTIONS = { ast: true, actions: false, renderer: "svg", logLevel: 1, tooltip: { theme: "custom" } };
+  const results = new Map(); // what Vega-Embed made, by figure
   let loading = null;
   let queue = Promise.resolve();
 
@@ -33,6 +36,7 @@
       document.head.append(script);
       return JSON.parse(data);
     })();
+    loading.catch(() => document.documentElement.classList.remove("live"));
     return loading;
   }
 
@@ -47,8 +51,9 @@
     return rows;
   }
 
-  // Let the axes that count be zoomed; one of names cannot.
+  // Let the axes that count be zoomed, where there is a mouse; one of names cannot.
   function zoomable(spec) {
+    if (!ZOOMS) return spec;
     const parts = [spec, ...(spec.layer ?? [])];
     const counts = (axis) => parts.some((part) => ["quantitative", "temporal"].includes(part.encoding?.[axis]?.type));
     const encodings = ["x", "y"].filter(counts);
@@ -69,20 +74,28 @@
     const height = chart.spec.height * lines;
     const drawing = figure.querySelector(".drawing");
     const holder = document.createElement("div");
+    const inside = document.createElement("div"); // Vega-Embed calls what it draws in "Vega visualization"
+    inside.setAttribute("aria-hidden", "true");
     holder.setAttribute("role", "img");
-    holder.setAttribute("aria-label", drawing.querySelector("[aria-label]")?.getAttribute("aria-label") ?? "");
-    holder.style.width = "100%";
+    holder.append(inside);
     drawing.classList.add("live");
     drawing.append(holder);
     try {
-      await vegaEmbed(holder, { ...zoomable(chart.spec), width: "container", height, data: { values } }, OPTIONS);
+      const spec = { ...zoomable(chart.spec), width: "container", height, data: { values } };
+      const result = await vegaEmbed(inside, spec, OPTIONS);
+      results.get(figure)?.finalize();
+      results.set(figure, result);
     } catch (error) {
       holder.remove();
-      drawing.classList.remove("live");
+      drawing.classList.toggle("live", results.has(figure));
       throw error;
     }
-    holder.querySelector("svg").setAttribute("aria-hidden", "true"); // the holder has the words; its groups have none
     for (const old of [...drawing.children]) if (old !== holder) old.remove();
+    const words = figure.querySelector(".alt");
+    const choice = chart.choices.find(([value]) => value === chosen);
+    if (choice) words.querySelector("span").textContent = choice[2];
+    const title = figure.querySelector("figcaption").textContent.trim();
+    holder.setAttribute("aria-label", `${title}. ${words.textContent.trim()}`);
     figure.dataset.drawn = chosen || "all";
   }
 
@@ -95,10 +108,12 @@
 
   function chosenOf(id, chart) {
     const wanted = state.get(id);
-    return chart.choices.some(([value]) => value === wanted) ? wanted : chart.choices[0]?.[0] ?? "";
+    if (chart.choices.some(([value]) => value === wanted)) return wanted;
+    state.set(id, ""); // what is not known here leaves the address
+    return chart.choices[0]?.[0] ?? "";
   }
 
-  // Put a choice of what is drawn above a chart that has one, and say how the others are zoomed.
+  // Put a choice of what is drawn above a chart that has one.
   async function offer(figure) {
     const { charts } = await load();
     const id = figure.dataset.chart;
@@ -124,7 +139,11 @@
       redraw(entry.target);
     }
   }, { rootMargin: "200px" });
-  for (const figure of figures) watched.observe(figure);
+  document.documentElement.classList.add("live"); // what needs charts that answer may be offered
+  for (const figure of figures) {
+    watched.observe(figure);
+    if (state.linked && state.get(figure.dataset.chart)) figure.scrollIntoView();
+  }
 
   state.watch((name) => {
     for (const figure of figures) {

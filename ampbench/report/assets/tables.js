@@ -55,6 +55,11 @@
     return made;
   }
 
+  // Return whether a click asks for its link here, and not in a new tab or window.
+  function plain(event) {
+    return event.button === 0 && !(event.ctrlKey || event.metaKey || event.shiftKey || event.altKey);
+  }
+
   function enhance(table) {
     const body = table.tBodies[0];
     const rows = [...body.rows];
@@ -66,7 +71,8 @@
     let chosen = {};
     let limit = FIRST;
 
-    const filters = (table.dataset.filters ?? "").split(" ").filter(Boolean).map((name) => {
+    const offered = (table.dataset.filters ?? "").split(" ").filter(Boolean); // where the rows differ in them
+    const filters = offered.map((name) => {
       const present = new Set(rows.flatMap((row) => row.dataset[name]?.split("|") ?? []));
       const order = heads.find((head) => head.dataset.key === name)?.dataset.order?.split("|") ?? [...present];
       return { name, values: order.filter((value) => present.has(value)) };
@@ -120,15 +126,24 @@
       clear.hidden = !names.some((name) => name !== "sort" && chosen[name]);
     }
 
-    // Take over what the address says; what it does not know counts as not chosen.
+    // Take over what the address says; what is not known here leaves it.
     function read() {
-      chosen = Object.fromEntries(names.map((name) => [name, state.get(name)]));
+      const sort = state.get("sort");
+      chosen = { sort: heads.some((head) => head.dataset.key === sort.replace(/^-/, "")) ? sort : "" };
       for (const [name, control] of controls) {
-        control.value = chosen[name];
-        if (control.value !== chosen[name]) chosen[name] = control.value = "";
+        control.value = state.get(name);
+        chosen[name] = control.value;
       }
       limit = FIRST;
       show();
+      for (const name of [...names, ...offered]) state.set(name, chosen[name] ?? "");
+    }
+
+    // Choose one value of a filter and nothing else, and go there, so that Back leads back.
+    function chooseAlone(name, value) {
+      for (const other of controls.keys()) if (other !== name) state.set(other, "");
+      state.set(name, value, { push: true });
+      table.closest("section").scrollIntoView();
     }
 
     // Bring a row that something links to into the document: alone, for it may be the thousandth.
@@ -203,20 +218,39 @@
       head.append(button);
     }
 
-    table.addEventListener("click", (event) => {
+    // A case leads to its rounds where they can be drawn; elsewhere its link leads to their section.
+    function roundsOf(event) {
       const link = event.target.closest("a[data-case]");
-      const figure = document.getElementById("chart-distributions-rounds");
-      if (!link || !figure) return;
+      const figure = link && document.querySelector('.live figure[data-chart="distributions-rounds"]');
+      return figure ? { link, figure } : {};
+    }
+    for (const before of ["mousedown", "focusin"]) {
+      table.addEventListener(before, (event) => { // a new tab is to show the case, too
+        const { link } = roundsOf(event);
+        if (link) link.hash = state.fragment("distributions-rounds", link.dataset.case);
+      });
+    }
+    table.addEventListener("click", (event) => {
+      const { link, figure } = roundsOf(event);
+      if (!link || !plain(event)) return;
       event.preventDefault();
-      state.set("distributions-rounds", link.dataset.case);
+      state.set("distributions-rounds", link.dataset.case, { push: true });
       figure.scrollIntoView();
       figure.querySelector("[tabindex]")?.focus({ preventScroll: true });
     });
+    document.addEventListener("click", (event) => {
+      const verdict = event.target.closest("a[data-verdict]")?.dataset.verdict;
+      if (!plain(event) || !filters.some(({ name, values }) => name === "verdict" && values.includes(verdict))) return;
+      event.preventDefault();
+      chooseAlone("verdict", verdict);
+    });
     state.watch((name) => {
-      if (!name || (names.includes(name) && state.get(name) !== chosen[name])) read();
+      const changed = name ? names.filter((one) => one === name) : names;
+      if (changed.some((one) => state.get(one) !== chosen[one])) read();
     });
     read();
     table.dataset.ready = "";
+    if (state.linked && names.some((name) => chosen[name])) table.closest("section").scrollIntoView();
     reveal(location.hash);
     addEventListener("hashchange", () => reveal(location.hash));
     (window.requestIdleCallback ?? setTimeout)(() => { texts ??= textsOf(rows); });

@@ -7,17 +7,19 @@ from dataclasses import dataclass
 import numpy as np
 
 from ampbench import frames, stats
-from ampbench.comparing import fitness, sentences
+from ampbench.comparing import fitness
 from ampbench.comparing.runs import MeasuredRun
+from ampbench.comparing.wording import percent
 from ampbench.records.runs import Header
-from ampbench.report.facts import Facts, facts_of
+from ampbench.report.facts import Facts, facts_of, moment
 from ampbench.report.material import Material
 from ampbench.report.view import View
 from ampbench.store import StoredRun
-from ampbench.units import UNDEFINED, format_share
+from ampbench.units import UNDEFINED, counted, format_seconds
 
 _NAMED = 3
 """So many cases are named."""
+_CUT = "its file ends in a cut line, which was left out"
 _NOT_COMPARABLE = "times are not comparable"
 
 
@@ -62,7 +64,6 @@ def environment(material: Material) -> View | None:
         "telling": any(row.meaning for row in differing),
         "same": [group for group in same if group.rows],
         "quietness": _side_by_side([{"How it went": _quietness(one)} for one in sides])[0],
-        "said": [said for one in material.comparisons for said in sentences.statements(one)],
     }
     return View(id="environment", title="Environment", template="environment.html", content=content)
 
@@ -98,18 +99,16 @@ def _meanings(material: Material) -> dict[str, str]:
 
 def _quietness(stored: StoredRun) -> Facts:
     """Return how a run went: whether it is whole, what its control says, how much else the machine was doing."""
-    header = stored.header
-    ended = stored.ended or ("" if header.imported else "killed, or still running")
     control = frames.control_ratio(stored)
     disturbed = frames.disturbed_share(stored)
     return {
-        "started": header.started_at,
-        "ended": f"{ended}; its file ends in a cut line, which was left out" if stored.cut else ended,
+        "started": moment(stored.header.started_at),
+        "ended": "; ".join(part for part in (stored.ending, _CUT if stored.cut else "") if part),
         "rounds": _rounds(stored),
-        "control": "" if control is None else control.sentence.removeprefix("control: "),
+        "control": "" if control is None else _apart(control),
         "disturbed samples": ""
         if disturbed is None
-        else f"{format_share(disturbed)} took over {frames.DISTURBED} times the fastest of their build",
+        else f"{percent(disturbed)} took over {frames.DISTURBED} times the fastest of their build",
         "CPU time given to other machines": _shares(one.fitness.steal_share for one in stored.rounds),
         "CPU time of other processes": _shares(one.fitness.other_share for one in stored.rounds),
         "unfit rounds": _unfit(stored),
@@ -117,12 +116,18 @@ def _quietness(stored: StoredRun) -> Facts:
     }
 
 
+def _apart(control: frames.Control) -> str:
+    """Return how far apart two measurements of one case were, as the banner says what follows from it."""
+    own, again = format_seconds(control.own_seconds), format_seconds(control.control_seconds)
+    return f"{control.case_id}, measured twice: {own} and {again}, {percent(abs(control.ratio - 1))} apart"
+
+
 def _rounds(stored: StoredRun) -> str:
     kinds = Counter("control" if one.control else "fresh" if one.confirmation else "own" for one in stored.rounds)
     if not kinds:
         return "none"
     blocks = len({one.round for one in stored.rounds if not (one.control or one.confirmation)})
-    said = [f"{kinds['own']:,}" + (f" in {blocks} blocks" if stored.header.arm else "")]
+    said = [f"{kinds['own']:,}" + (f" in {counted(blocks, 'block')}" if stored.header.arm else "")]
     said += [f"{kinds['fresh']:,} fresh ones"] if kinds["fresh"] else []
     return ", ".join([*said, *([f"{kinds['control']:,} of the control"] if kinds["control"] else [])])
 
@@ -130,9 +135,7 @@ def _rounds(stored: StoredRun) -> str:
 def _shares(values: Iterable[float | None]) -> str:
     """Return the median and the largest of the rounds' shares, "" where the machine does not tell."""
     known = [value for value in values if value is not None]
-    return (
-        f"{format_share(stats.median(known))} in the median round, at most {format_share(max(known))}" if known else ""
-    )
+    return f"{percent(stats.median(known))} in the median round, at most {percent(max(known))}" if known else ""
 
 
 def _unfit(stored: StoredRun) -> str:
@@ -146,7 +149,7 @@ def _unfit(stored: StoredRun) -> str:
     if not np.any(unfit):
         return f"none of {count:,}"
     cause = fitness.said_of(found.cause[unfit], found.value[unfit], count, "rounds")
-    return f"{format_share(float(np.mean(unfit)))}; {cause}"
+    return f"{percent(float(np.mean(unfit)))}; {cause}"
 
 
 def _repeatable(stored: StoredRun) -> str:
@@ -156,6 +159,6 @@ def _repeatable(stored: StoredRun) -> str:
     if not tested:
         return ""
     if not moving:
-        return f"the same bits in all {len(tested):,} cases"
+        return f"the same bits in {'all ' if len(tested) > 1 else ''}{counted(len(tested), 'case')}"
     more = f" and {len(moving) - _NAMED:,} more" if len(moving) > _NAMED else ""
-    return f"other bits in {len(moving):,} of {len(tested):,} cases: {', '.join(moving[:_NAMED])}{more}"
+    return f"other bits in {len(moving):,} of {counted(len(tested), 'case')}: {', '.join(moving[:_NAMED])}{more}"

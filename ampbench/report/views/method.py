@@ -8,6 +8,7 @@ from typing import Any
 
 from ampbench import deciding, frames, notes, stats
 from ampbench.advice import DISAGREEMENT_ALPHA, FASTER_WITHOUT_INTERVALS, number
+from ampbench.columns import COLUMNS
 from ampbench.comparing import fitness
 from ampbench.comparing.times import TIME
 from ampbench.comparing.wording import limit
@@ -18,19 +19,7 @@ from ampbench.trends import neighbours, steps
 from ampbench.trends.series import Rule
 from ampbench.units import format_quantity
 
-HEADERS: Mapping[str, str] = {
-    "seconds_median": "time/step",
-    "items_per_second": "items/s",
-    "speedup_vs_fp32": "speed",
-    "speedup_vs_tf32": "vs tf32",
-    "peak_memory_bytes": "memory",
-    "memory_ratio_vs_fp32": "memory",
-    "output_rel_l2": "error",
-    "output_floor_ratio": "×floor",
-    "argmax_agreement": "argmax",
-    "grad_rel_l2": "grad",
-    "grad_flushed_share": "flushed",
-}
+HEADERS: Mapping[str, str] = {metric: column.header for column in COLUMNS for metric in column.metrics}
 """What heads the metrics in the table of cases (`columns.COLUMNS`); what comparisons judge has the metric's label."""
 
 
@@ -55,6 +44,8 @@ def method(material: Material) -> View | None:
         "phases": {row["phase"] for row in rows},
         "accelerated": bool(devices - {"cpu"}),
         "budget": material.budget,
+        "agreement": limit(material.budget.argmax_agreement),
+        "flushed": limit(material.budget.grad_flushed_share),
         "advised": any(one.advice for one in material.shown),
         "interleaved": any(one.interleaved for one in comparisons),
         "stored": any(not one.interleaved for one in comparisons),
@@ -79,7 +70,8 @@ def _explained(column: Column) -> Mapping[str, str]:
 
 def gate_in_words(gate: Gate, unit: str) -> str:
     """Return which changes of a metric count."""
-    floor = [format_quantity(gate.floor, unit)] if gate.floor else []
+    written = limit(gate.floor) if unit == "share" else format_quantity(gate.floor, unit)
+    floor = [written] if gate.floor else []
 
     def over(threshold: float) -> str:
         parts = [*([limit(threshold)] if threshold else []), *floor]

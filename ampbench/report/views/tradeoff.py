@@ -8,10 +8,12 @@ from typing import Any
 from ampbench.advice import number, precision_label, times
 from ampbench.precisions import BASELINE
 from ampbench.report import palette
+from ampbench.report.machines import Machine, machines
 from ampbench.report.material import Material, ShownCase
 from ampbench.report.text import fit
+from ampbench.report.vega import budget_rule, tooltip
 from ampbench.report.view import Chart, Rows, View
-from ampbench.units import UNDEFINED, format_error
+from ampbench.units import UNDEFINED, counted, format_error
 
 LISTED = 20
 """So many cases of a front are listed, the fastest or smallest of it."""
@@ -69,8 +71,8 @@ def tradeoff(material: Material) -> View | None:
     limit = material.budget.output_rel_l2
     parts: list[dict[str, Any]] = []
     datasets: dict[str, Rows] = {}
-    devices = _by_device(material.cases)
-    for place, (device, cases) in enumerate(devices.items()):
+    found = _by_machine(material)
+    for place, (machine, cases) in enumerate(found):
         planes = {plane: points for plane in _PLANES if _worth_drawing(points := _points(cases, plane))}
         fronts = {plane: _front(plane, points) for plane, points in planes.items()}
         rows = _rows(cases, fronts)
@@ -78,7 +80,7 @@ def tradeoff(material: Material) -> View | None:
             datasets[f"tradeoff-{place}"] = rows
             chart = Chart(
                 id=f"tradeoff-{plane.name}-{place}",
-                title=f"{plane.name.capitalize()} against error" + (f" on {device}" if len(devices) > 1 else ""),
+                title=f"{plane.name.capitalize()} against error" + (f" on {machine.title}" if len(found) > 1 else ""),
                 alt=_finding(plane, points, fronts[plane], limit),
                 spec=_spec(plane, rows, limit),
                 dataset=f"tradeoff-{place}",
@@ -119,16 +121,15 @@ def pareto_front(points: Sequence[tuple[float, float]]) -> list[int]:
     return front
 
 
-def _by_device(cases: Iterable[ShownCase]) -> dict[str, list[ShownCase]]:
-    """Return the measured cases by their device: its type and its name."""
-    devices: dict[str, list[ShownCase]] = {}
-    for one in cases:
-        if one.row["outcome"] == "ok":
-            device, environment = one.row["device"], one.shown.stored.header.environment
-            described = environment.device(device)
-            name = (described.name if described else "") or (environment.cpu if device == "cpu" else "")
-            devices.setdefault(f"{device} ({name})" if name else device, []).append(one)
-    return devices
+def _by_machine(material: Material) -> list[tuple[Machine, list[ShownCase]]]:
+    """Return the measured cases by machine: numbers of two machines or torch versions have no front together."""
+    cases = {(id(case.shown), case.row["case_id"]): case for case in material.cases if case.row["outcome"] == "ok"}
+    found = []
+    for machine in machines(material):
+        keys = [(id(table.shown), row["case_id"]) for table in machine.tables for row in table.rows]
+        if own := [cases[key] for key in keys if key in cases]:
+            found.append((machine, own))
+    return found
 
 
 def _points(cases: Iterable[ShownCase], plane: _Plane) -> list[_Point]:
@@ -156,13 +157,13 @@ def _front(plane: _Plane, points: Sequence[_Point]) -> list[_Point]:
 
 
 def _rows(cases: Iterable[ShownCase], fronts: Mapping[_Plane, Sequence[_Point]]) -> Rows:
-    """Return what is drawn of a device: cases with an error above 0, and beside each number the text of it."""
+    """Return what is drawn of a machine: cases with an error above 0, and beside each number the text of it."""
     members = {plane: {one.case.number for one in front} for plane, front in fronts.items()}
     rows: list[dict[str, Any]] = []
     for one in cases:
         error = _positive(one.row["output_rel_l2"])
         if error is not None:
-            row: dict[str, Any] = {"precision": fit(one.row["precision"]), "case": one.label}
+            row: dict[str, Any] = {"precision": fit(one.row["precision"]), "case": one.name}
             row |= {"error": error, "error_text": format_error(error)}
             for plane in _PLANES:
                 ratio = _positive(one.row[plane.column])
@@ -192,10 +193,8 @@ def _spec(plane: _Plane, rows: Rows, limit: float) -> dict[str, Any]:
             "title": "output error (↓ more exact)",
         },
     }
-    tips = {"case": "case", "precision": "precision", "speed_text": "speed", "error_text": "error"}
-    tips |= {"memory_text": "memory"}
-    tooltip = [{"field": field, "type": "nominal", "title": title} for field, title in tips.items()]
-    marked = {**axes, **palette.encoded({row["precision"] for row in rows}), "tooltip": tooltip}
+    told = tooltip(case="case", precision="precision", speed_text="speed", error_text="error", memory_text="memory")
+    marked = {**axes, **palette.encoded({row["precision"] for row in rows}), "tooltip": told}
     drawn = {"filter": {"field": plane.name, "valid": True}}
     on_front = {"filter": {"field": f"{plane.name}_front", "equal": True}}
     line = {"type": "line", "interpolate": plane.interpolate, "color": "var(--ink)", "strokeWidth": 1.5}
@@ -207,22 +206,9 @@ def _spec(plane: _Plane, rows: Rows, limit: float) -> dict[str, Any]:
         "layer": [
             {"mark": _POINT, "transform": [drawn], "encoding": marked},
             *(front if any(row[f"{plane.name}_front"] for row in rows) else []),
-            *_budget_layers(limit),
+            *budget_rule(limit, "y"),
         ]
     }
-
-
-def _budget_layers(limit: float) -> list[dict[str, Any]]:
-    """Return the error budget as a rule with its label; none where a log axis has no place for it."""
-    if not 0 < limit < math.inf:
-        return []
-    data = {"values": [{"limit": limit, "text": f"error budget {limit:g}"}]}
-    y = {"field": "limit", "type": "quantitative"}
-    label = {"type": "text", "align": "right", "baseline": "bottom", "dy": -3, "x": "width"}
-    return [
-        {"data": data, "mark": {"type": "rule", "strokeDash": [6, 4]}, "encoding": {"y": y}},
-        {"data": data, "mark": label, "encoding": {"y": y, "text": {"field": "text"}}},
-    ]
 
 
 def _finding(plane: _Plane, points: Sequence[_Point], front: Sequence[_Point], limit: float) -> str:
@@ -231,7 +217,7 @@ def _finding(plane: _Plane, points: Sequence[_Point], front: Sequence[_Point], l
     within = min(
         (one for one in points if one.error <= limit), key=lambda one: (plane.sign * one.ratio, one.error), default=None
     )
-    said = f"{_counted(len(points), 'case')}, {len(front)} on the front; {plane.best} is {_in_words(plane, best)}"
+    said = f"{counted(len(points), 'case')}, {len(front)} on the front; {plane.best} is {_in_words(plane, best)}"
     if within is best:
         return f"{said}, within the error budget of {limit:g}."
     if within is None:
@@ -240,7 +226,7 @@ def _finding(plane: _Plane, points: Sequence[_Point], front: Sequence[_Point], l
 
 
 def _in_words(plane: _Plane, one: _Point) -> str:
-    return f"{one.case.label} with {_times(one.ratio)} the {plane.name} of fp32 and an error of {_error(one)}"
+    return f"{one.case.name} with {_times(one.ratio)} the {plane.name} of fp32 and an error of {_error(one)}"
 
 
 def _listed(one: _Point) -> dict[str, Any]:
@@ -248,7 +234,7 @@ def _listed(one: _Point) -> dict[str, Any]:
     row = one.case.row
     return {
         "number": one.case.number,
-        "case": one.case.label,
+        "case": one.case.bare_name,
         "precision": row["precision"],
         "precision_label": precision_label(row),
         "speed": _times(number(row["speedup_vs_fp32"])),
@@ -258,18 +244,14 @@ def _listed(one: _Point) -> dict[str, Any]:
 
 
 def _not_drawn(cases: Sequence[ShownCase], points: Sequence[_Point]) -> str:
-    """Say how many measured cases of the device the chart does not show, and why; "" where it shows all."""
+    """Say how many measured cases of the machine the chart does not show, and why; "" where it shows all."""
     exact = sum(one.error == 0 for one in points)
     said = []
     if exact:
-        said.append(f"{_counted(exact, 'case')} without any error (a log axis has no 0; the front takes them in)")
+        said.append(f"{counted(exact, 'case')} without any error (a log axis has no 0; the front takes them in)")
     if len(cases) > len(points):
-        said.append(f"{_counted(len(cases) - len(points), 'case')} without fp32 to compare with or without an error")
+        said.append(f"{counted(len(cases) - len(points), 'case')} without fp32 to compare with or without an error")
     return f"Not drawn: {'; '.join(said)}." if said else ""
-
-
-def _counted(count: int, noun: str) -> str:
-    return f"{count:,} {noun if count == 1 else noun + 's'}"
 
 
 def _times(ratio: float | None) -> str:

@@ -4,20 +4,13 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from ampbench.comparing.exact import EQUAL
-from ampbench.comparing.sentences import KINDS, change_text, interval_text, metric_label, value_text
+from ampbench.comparing.sentences import KINDS, WORST_FIRST, change_text, interval_text, metric_label, value_text
+from ampbench.comparing.wording import limit
 from ampbench.metrics import GATED
 from ampbench.report.bars import change_bar, change_limit
 from ampbench.report.material import ShownCase
 from ampbench.units import UNDEFINED
-from ampbench.verdicts import OUTCOME, Finding, Verdict
-
-WORST_FIRST = (
-    Verdict.REGRESSED,
-    Verdict.IMPROVED,
-    Verdict.INCONCLUSIVE,
-    Verdict.INCOMPARABLE,
-    Verdict.UNCHANGED,
-)
+from ampbench.verdicts import OUTCOME, Code, Finding, Verdict
 
 
 class Cell(NamedTuple):
@@ -39,25 +32,37 @@ class Said(NamedTuple):
 def verdicts_of(case: ShownCase) -> list[Said]:
     """Return what the comparison says of a case, the worst first; metrics of which it says the same are told together.
 
-    That nothing changed needs no reason: the numbers stand beside it.
+    That nothing changed needs no reason, nor how far what luck has no part in did: the numbers stand beside it.
     """
     together: dict[tuple[Verdict, str], list[Finding]] = {}
     for one in sorted(case.findings, key=lambda one: WORST_FIRST.index(one.verdict)):
-        reason = "; ".join([*([] if one.verdict is Verdict.UNCHANGED else [one.reason]), *one.remarks])
+        reason = "; ".join(part for part in (_reason(one), *one.remarks) if part)
         # the row gives the reason of a failure or skip itself
         together.setdefault((one.verdict, reason.removesuffix(f": {case.row['reason']}")), []).append(one)
     said = []
     for (verdict, reason), findings in together.items():
         names = [metric_label(one.metric) for one in findings]
         if verdict is Verdict.UNCHANGED and not reason:
-            names = [kind for kind in KINDS if any(one.kind == kind for one in findings)]
+            moved = {one.kind for one in case.findings if one.verdict is not Verdict.UNCHANGED}
+            # a kind of which something did change is told metric by metric
+            names = [kind for kind in KINDS if kind not in moved and any(one.kind == kind for one in findings)]
+            names += [metric_label(one.metric) for one in findings if one.kind in moved]
         what = ", ".join(name for name in names if name != OUTCOME)
         said.append(Said(verdict.value, ": ".join(part for part in (what, reason) if part)))
     return said
 
 
-def change_limits(cases: Iterable[ShownCase]) -> dict[str, float]:
-    """Return the metrics of which any change is shown, and to where it is drawn."""
+def _reason(one: Finding) -> str:
+    """Return why a finding has its verdict, as far as the columns of changes do not say it."""
+    if one.verdict is Verdict.UNCHANGED:
+        return ""
+    if one.code is Code.BEYOND_THRESHOLD and one.kind != "time" and change_text(one):
+        return f"threshold {limit(one.threshold)}" if one.threshold else ""
+    return one.reason
+
+
+def change_limits(cases: Iterable[ShownCase]) -> dict[str, float | None]:
+    """Return the metrics of which any change is shown, and to where it is drawn; None where luck has no part in it."""
     findings: dict[str, list[Finding]] = {}
     for case in cases:
         for one in case.findings:
@@ -67,10 +72,10 @@ def change_limits(cases: Iterable[ShownCase]) -> dict[str, float]:
         for name in GATED
         if any(one.change is not None and not abs(one.change) <= EQUAL for one in findings.get(name, ()))
     ]
-    return {name: change_limit(findings[name]) for name in moved}
+    return {name: change_limit(findings[name]) if GATED[name].kind == "time" else None for name in moved}
 
 
-def change_cells(findings: Sequence[Finding], limits: Mapping[str, float]) -> list[Cell]:
+def change_cells(findings: Sequence[Finding], limits: Mapping[str, float | None]) -> list[Cell]:
     """Return the cells of the columns of changes."""
     by_metric = {one.metric: one for one in findings}
     cells = []
@@ -82,5 +87,6 @@ def change_cells(findings: Sequence[Finding], limits: Mapping[str, float]) -> li
             continue
         ends = interval_text(one)
         more = f"{ends}, was {value_text(metric, one.baseline)}" if ends else f"was {value_text(metric, one.baseline)}"
-        cells.append(Cell(text, more, change_bar(one, edge), "" if text[-1] == "%" else f"{one.change:g}"))
+        bar = "" if edge is None else change_bar(one, edge)
+        cells.append(Cell(text, more, bar, "" if text[-1] == "%" else f"{one.change:g}"))
     return cells

@@ -7,22 +7,20 @@ from typing import NamedTuple
 from ampbench import columns, notes
 from ampbench.advice import grouped, precision_label
 from ampbench.columns import Column, says
-from ampbench.comparing.sentences import CHANGE_LEGEND, metric_label
+from ampbench.comparing.sentences import CHANGE_LEGEND, WORST_FIRST, metric_label
+from ampbench.comparing.times import TIME
 from ampbench.comparing.wording import limit
 from ampbench.labels import common_traits
 from ampbench.precisions import PRECISIONS
 from ampbench.report.bars import Scale, time_bar, time_scale
 from ampbench.report.material import Material, Shown, ShownCase
 from ampbench.report.view import View
-from ampbench.report.views.cases.changes import WORST_FIRST, Cell, Said, change_cells, change_limits, verdicts_of
-from ampbench.units import UNDEFINED
+from ampbench.report.views.cases.changes import Cell, Said, change_cells, change_limits, verdicts_of
+from ampbench.units import UNDEFINED, counted
 from ampbench.verdicts import Code, Verdict
 
 FILTERS = ("precision", "phase", "device", "outcome", "verdict")
 """What a reader may filter by, where the cases differ in it."""
-
-_KEYS = {"time/step": "time", "items/s": "items", "vs tf32": "tf32", "×floor": "floor"}
-"""What a column is called in the page's address, where its header is unfit for one."""
 
 
 class Head(NamedTuple):
@@ -64,9 +62,11 @@ def cases(material: Material) -> View | None:
     measured = [one.row for one in material.cases if one.row["outcome"] == "ok"]
     shown_columns = [one for one in columns.COLUMNS[1:] if any(says(one, row) for row in measured)]
     limits = change_limits(material.cases)
+    by_run: dict[int, dict[str, ShownCase]] = {}
+    for one in material.cases:
+        by_run.setdefault(id(one.shown), {})[one.row["case_id"]] = one
     for shown in material.shown:
-        own = {one.row["case_id"]: one for one in material.cases if one.shown is shown}
-        run = _name(shown)
+        own, run = by_run.get(id(shown), {}), shown.name
         aside = _set_aside(own)
         prefix = f"{run}, " if len(material.shown) > 1 else ""
         skips += [(prefix + said, [own[case_id] for case_id in ids]) for said, ids in aside]
@@ -86,25 +86,21 @@ def cases(material: Material) -> View | None:
             "filters": " ".join(FILTERS),
             "legend": columns.legend(shown_columns),
             "change_legend": CHANGE_LEGEND if limits else "",
-            "timed": any(cell.bar for line in lines for cell in line.cells[:1]),
+            "drawn": any(edge is not None for edge in limits.values()),
+            "timed": any(cell.bar for line in lines for cell in line.cells),
             "skips": skips,
         },
     )
 
 
-def _name(shown: Shown) -> str:
-    return shown.stored.header.label or shown.stored.header.run
-
-
 def _counted(rows: int, cases: Sequence[ShownCase]) -> str:
     """Say how many cases the table has, what they share, and that others are told of below."""
     common = common_traits(one.case for one in cases)
-    counted = f"{rows:,} {'case' if rows == 1 else 'cases'}"
-    aside = ""
+    said, aside = counted(rows, "case"), ""
     if rows < len(cases):
-        counted = f"{rows:,} of {len(cases):,} cases"
+        said = f"{rows:,} of {counted(len(cases), 'case')}"
         aside = "; why the others were skipped stands below the table"
-    return f"{counted}{', all ' if common else ''}{common}{aside}"
+    return f"{said}{', all ' if common else ''}{common}{aside}"
 
 
 def _set_aside(own: Mapping[str, ShownCase]) -> list[tuple[str, list[str]]]:
@@ -123,7 +119,7 @@ def _set_aside(own: Mapping[str, ShownCase]) -> list[tuple[str, list[str]]]:
     return list(zip(said, reasons.values(), strict=True))
 
 
-def _heads(material: Material, shown_columns: Sequence[Column], limits: Mapping[str, float]) -> list[Head]:
+def _heads(material: Material, shown_columns: Sequence[Column], limits: Mapping[str, float | None]) -> list[Head]:
     known = [*PRECISIONS, *sorted({one.row["precision"] for one in material.cases} - set(PRECISIONS))]
     heads = [Head("case", "case", text=True)]
     heads += [Head("run", "run", text=True)] if len(material.shown) > 1 else []
@@ -131,8 +127,9 @@ def _heads(material: Material, shown_columns: Sequence[Column], limits: Mapping[
     heads += [Head("verdict", "verdict", "|".join(WORST_FIRST), text=True)] if material.comparisons else []
     for metric, edge in limits.items():
         label = metric_label(metric)
-        heads.append(Head(f"{label.replace(' ', '-')}-change", f"{label} change, drawn to ±{limit(edge)}"))
-    heads += [Head(_KEYS.get(one.header, one.header), one.header) for one in shown_columns]
+        drawn = "" if edge is None else f", drawn to ±{limit(edge)}"
+        heads.append(Head(f"{label.replace(' ', '-')}-change", f"{label} change{drawn}"))
+    heads += [Head(one.key, one.header) for one in shown_columns]
     return heads if shown_columns else [*heads, Head("outcome", "outcome", text=True)]
 
 
@@ -142,7 +139,7 @@ def _lines(
     own: Mapping[str, ShownCase],
     hidden: set[str],
     shown_columns: Sequence[Column],
-    limits: Mapping[str, float],
+    limits: Mapping[str, float | None],
 ) -> list[Line]:
     """Return the rows of one run, group by group."""
     lines = []
@@ -185,4 +182,4 @@ def _told_apart(lines: list[Line]) -> list[Line]:
 
 def _cell(column: Column, case: ShownCase, scale: Scale | None) -> Cell:
     text = " ".join(part(case.row) for part in column.parts).strip()
-    return Cell(text or UNDEFINED, bar=time_bar(case.row, scale) if column.header == "time/step" else "")
+    return Cell(text or UNDEFINED, bar=time_bar(case.row, scale) if TIME in column.metrics else "")

@@ -1,7 +1,7 @@
 """The rounds of cases as a chart: every round's value, and so many samples that the page stays small."""
 
 from bisect import bisect_right
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import chain
@@ -10,6 +10,7 @@ from typing import Any
 
 from ampbench.comparing.runs import Role
 from ampbench.report.material import ShownCase
+from ampbench.report.vega import label_expression, tooltip
 from ampbench.report.views.distributions.rounds import One, RunRounds, Summary
 
 ARMS: Mapping[str, str] = MappingProxyType(
@@ -40,9 +41,6 @@ BLANK: Mapping[str, Any] = dict.fromkeys(
 """What not every row of the chart has. A row without a `line` is a run's median, with the ends of its interval and
 where the band is drawn; one with it is a round."""
 
-TIME = "replace(replace(format({}, '{}'), 'µ', 'u'), /([a-zA-Z]?)$/, ' $1s')"
-"""A time in Vega's expressions as `format_seconds` writes it: "1.25 ms", "12 us"."""
-
 
 @dataclass(frozen=True, slots=True)
 class _Line:
@@ -63,66 +61,144 @@ class Side:
     summary: Summary | None
 
 
-class Drawing:
-    """The rows of the chart: one per case and run with median and interval, and one per round with its samples."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Counts:
+    """What a legend says of the rows: `samples` there are, `drawn` of them, `beyond` what is drawn; and of the rounds
+    `unfit` and `fresh` ones.
 
-    def __init__(self, cases: int):
-        self._budget = min(SAMPLES_OF_A_CASE, SAMPLES_OF_THE_PAGE // cases)
-        self.rows: list[Mapping[str, Any]] = []
-        self.arms: dict[str, None] = {}
-        self.longest = self.samples = self.drawn = self.beyond = self.unfit = self.fresh = 0
-
-    def add(self, case: ShownCase, sides: Sequence[Side]) -> None:
-        """Add a case."""
-        lines = _lines(case, sides)
-        seconds = [line.one.seconds for line in lines]
-        limit = BEYOND * max(seconds)
-        most = max(self._budget // len(lines), SAMPLES_OF_A_ROUND)
-        number = str(case.number)
-        self.longest = self.longest or max(len(line.label) for line in lines)
-        for side in sides:
-            if (found := side.summary) is not None:
-                row = {"case": number, "arm": side.arm, "seconds": _rounded(found.median)}
-                if found.low is not None and found.high is not None:
-                    # a band of three rounds can be many times as wide as all else that is drawn: there it is cut
-                    row |= {"low": _rounded(found.low), "left": _rounded(max(found.low, min(seconds) / BEYOND))}
-                    row |= {"high": _rounded(found.high), "right": _rounded(min(found.high, limit))}
-                self.rows.append({**BLANK, **row})
-        for place, line in enumerate(lines):
-            one = line.one
-            samples, slowest, beyond = _drawn(one, limit, most)
-            row = {"case": number, "arm": line.arm, "seconds": _rounded(one.seconds), "line": line.label}
-            row |= {"place": place, "samples": samples, "unfit": one.unfit}
-            row |= {"beyond": beyond, "slowest": float(f"{slowest:.2e}")} if beyond else {}
-            self.rows.append({**BLANK, **row})
-            self.arms[line.arm] = None
-            self.samples += sum(map(len, one.samples))
-            self.drawn += len(samples) + 1
-            self.beyond += beyond
-            self.unfit += one.unfit is not None
-            self.fresh += one.role is Role.CONFIRMATION
-
-
-def specification_of(arms: Collection[str], longest: int) -> dict[str, Any]:
-    """Return the chart: bands and medians behind, then samples, then rounds.
-
-    The longest label of what is drawn first has so many letters: room is kept for them, as a reader's font may be wider
-    than the SVG's.
+    `arms` are those that occur, `longest` is the number of letters of the longest label of the first case.
     """
-    domain = [arm for arm in ARMS if arm in arms]
-    field = {"field": "arm", "type": "nominal"}
-    legend = {"symbolOpacity": 1} if len(domain) > 1 else None
-    colours = [f"var(--arm-{arm})" for arm in domain]
-    colour = {"color": {**field, "legend": legend, "scale": {"domain": domain, "range": colours}}}
-    shape = {"shape": {**field, "legend": legend, "scale": {"domain": domain, "range": [ARMS[arm] for arm in domain]}}}
-    axis = {"labelExpr": TIME.format("datum.value", "~s"), "tickCount": 5}
-    x = {
+
+    samples: int
+    drawn: int
+    beyond: int
+    unfit: int
+    fresh: int
+    arms: frozenset[str]
+    longest: int
+
+
+def rows_of(cases: Sequence[tuple[ShownCase, Sequence[Side]]]) -> tuple[list[Mapping[str, Any]], Counts]:
+    """Return the rows of the chart: for each case one a run with median and interval, and one a round with its samples.
+
+    There is at least one case, and each has a round.
+    """
+    budget = min(SAMPLES_OF_A_CASE, SAMPLES_OF_THE_PAGE // len(cases))
+    rows: list[Mapping[str, Any]] = []
+    found: list[_Line] = []
+    longest = 0
+    for case, sides in cases:
+        lines = _lines(case, sides)
+        most = max(budget // len(lines), SAMPLES_OF_A_ROUND)
+        limit = BEYOND * max(line.one.seconds for line in lines)
+        edge = min(line.one.seconds for line in lines) / BEYOND
+        own = [_middle(side.arm, side.summary, edge, limit) for side in sides if side.summary]
+        own += [_round(line, limit, most) | {"place": place} for place, line in enumerate(lines)]
+        rows += [{**BLANK, "case": str(case.number), **row} for row in own]
+        found += lines
+        longest = longest or max(len(line.label) for line in lines)
+    beyond = sum(row["beyond"] or 0 for row in rows)
+    return rows, Counts(
+        samples=sum(len(build) for line in found for build in line.one.samples),
+        drawn=sum(len(row["samples"]) + 1 for row in rows if row["samples"] is not None),
+        beyond=beyond,
+        unfit=sum(line.one.unfit is not None for line in found),
+        fresh=sum(line.one.role is Role.CONFIRMATION for line in found),
+        arms=frozenset(line.arm for line in found),
+        longest=longest,
+    )
+
+
+def _middle(arm: str, found: Summary, edge: float, limit: float) -> dict[str, Any]:
+    """Return the row of a run's median; a band of three rounds can be far wider than all else: there it is cut."""
+    row: dict[str, Any] = {"arm": arm, "seconds": found.median}
+    if found.low is not None and found.high is not None:
+        row |= {"low": found.low, "left": max(found.low, edge), "high": found.high, "right": min(found.high, limit)}
+    return row
+
+
+def _round(line: _Line, limit: float, most: int) -> dict[str, Any]:
+    one = line.one
+    samples, slowest, beyond = _drawn(one, limit, most)
+    row = {"arm": line.arm, "seconds": one.seconds, "line": line.label, "samples": samples, "unfit": one.unfit}
+    return row | ({"beyond": beyond, "slowest": slowest} if beyond else {})
+
+
+def specification_of(counts: Counts) -> dict[str, Any]:
+    """Return the chart: bands and medians behind, then samples, then rounds."""
+    domain = [arm for arm in ARMS if arm in counts.arms]
+    field = {"field": "arm", "type": "nominal", "legend": {"symbolOpacity": 1} if len(domain) > 1 else None}
+    colours = {"domain": domain, "range": [f"var(--arm-{arm})" for arm in domain]}
+    colour = {"color": {**field, "scale": colours}}
+    shape = {"shape": {**field, "scale": {"domain": domain, "range": [ARMS[arm] for arm in domain]}}}
+    on_line = {"x": _at("seconds"), "y": _line_axis(counts.longest), **colour}
+    middles, rounds = {"filter": "!isValid(datum.line)"}, {"filter": "isValid(datum.line)"}
+    band: dict[str, Any] = {
+        "transform": [middles, {"filter": "isValid(datum.left)"}, _said("low"), _said("high")],
+        "mark": {"type": "rect", "opacity": 0.16},
+        "encoding": {"x": _at("left"), "x2": {"field": "right"}, **colour},
+    }
+    band["encoding"]["tooltip"] = tooltip(arm="median of", low_time="95 % from", high_time="to")
+    told = tooltip(arm="median of", seconds_time="is")
+    median = {
+        "transform": [middles, _said("seconds")],
+        "mark": {"type": "rule", "strokeWidth": 1.5},
+        "encoding": {"x": _at("seconds"), **colour, "tooltip": told},
+    }
+    above = f"datum.seconds * (1 + datum.sample / {STEPS})"
+    samples = {
+        "transform": [
+            rounds,
+            {"flatten": ["samples"], "as": ["sample"]},
+            {"calculate": above, "as": "seconds"},
+            _said("seconds"),
+        ],
+        "mark": {"type": "tick", "size": 9, "thickness": 1, "opacity": 0.6},
+        "encoding": {**on_line, "tooltip": tooltip(line="round", seconds_time="sample")},
+    }
+    fitness = {"calculate": "isValid(datum.unfit) ? 'not fit: ' + datum.unfit : 'fit'", "as": "machine"}
+    hollow = {"condition": {"test": "isValid(datum.unfit)", "value": 0}, "value": 1}
+    told = tooltip(line="round", seconds_time="value", machine="machine")
+    values = {
+        "transform": [rounds, _said("seconds"), fitness],
+        "mark": {"type": "point", "size": 55, "opacity": 1},
+        "encoding": {**on_line, **shape, "stroke": colour["color"], "fillOpacity": hollow, "tooltip": told},
+    }
+    return {"layer": [band, median, samples, values, _beyond_layer(on_line["y"])]}
+
+
+def _beyond_layer(lines: Mapping[str, Any]) -> dict[str, Any]:
+    """Return how many samples of each round lie beyond the drawing, written at its edge."""
+    count = {"calculate": "'+' + datum.beyond", "as": "count"}
+    return {
+        "transform": [{"filter": "isValid(datum.beyond)"}, count, _said("slowest", ".3~r")],
+        "mark": {"type": "text", "align": "right", "fontSize": 11},
+        "encoding": {
+            "x": {"value": "width"},
+            "y": lines,
+            "text": {"field": "count", "type": "nominal"},
+            "tooltip": tooltip(line="round", beyond="samples not drawn", slowest_time="the slowest"),
+        },
+    }
+
+
+def _at(field: str) -> dict[str, Any]:
+    """Return a field's place on the axis of times."""
+    return {
+        "field": field,
         "type": "quantitative",
         "title": "time per step",
-        "axis": axis,
+        "axis": {"labelExpr": label_expression("s"), "tickCount": 5},
         "scale": {"zero": False, "nice": False, "padding": 22},
     }
-    lines = {
+
+
+def _line_axis(longest: int) -> dict[str, Any]:
+    """Return the axis of rounds; the longest label of what is drawn first has so many letters.
+
+    Room is kept for them, as a reader's font may be wider than the SVG's.
+    """
+    return {
         "field": "line",
         "type": "nominal",
         "title": None,
@@ -130,78 +206,11 @@ def specification_of(arms: Collection[str], longest: int) -> dict[str, Any]:
         "scale": {"type": "point", "padding": 0.6},
         "axis": {"domain": False, "ticks": False, "grid": True, "minExtent": 7 * longest},
     }
-    said = {"calculate": TIME.format("datum.seconds", ".4s"), "as": "time"}
-    middles, rounds = {"filter": "!isValid(datum.line)"}, {"filter": "isValid(datum.line)"}
 
-    def told(**fields: str) -> list[dict[str, str]]:
-        return [{"field": name, "type": "nominal", "title": title} for name, title in fields.items()]
 
-    ends = [{"calculate": TIME.format(f"datum.{end}", ".4s"), "as": f"{end}_time"} for end in ("low", "high")]
-    return {
-        "layer": [
-            {
-                "transform": [middles, {"filter": "isValid(datum.left)"}, *ends],
-                "mark": {"type": "rect", "opacity": 0.16},
-                "encoding": {
-                    "x": {"field": "left", **x},
-                    "x2": {"field": "right"},
-                    **colour,
-                    "tooltip": told(arm="median of", low_time="95 % from", high_time="to"),
-                },
-            },
-            {
-                "transform": [middles, said],
-                "mark": {"type": "rule", "strokeWidth": 1.5},
-                "encoding": {"x": {"field": "seconds", **x}, **colour, "tooltip": told(arm="median of", time="is")},
-            },
-            {
-                "transform": [
-                    rounds,
-                    {"flatten": ["samples"], "as": ["sample"]},
-                    {"calculate": f"datum.seconds * (1 + datum.sample / {STEPS})", "as": "seconds"},
-                    said,
-                ],
-                "mark": {"type": "tick", "size": 9, "thickness": 1, "opacity": 0.6},
-                "encoding": {
-                    "x": {"field": "seconds", **x},
-                    "y": lines,
-                    **colour,
-                    "tooltip": told(line="round", time="sample"),
-                },
-            },
-            {
-                "transform": [
-                    rounds,
-                    said,
-                    {"calculate": "isValid(datum.unfit) ? 'not fit: ' + datum.unfit : 'fit'", "as": "machine"},
-                ],
-                "mark": {"type": "point", "size": 55, "opacity": 1},
-                "encoding": {
-                    "x": {"field": "seconds", **x},
-                    "y": lines,
-                    **colour,
-                    **shape,
-                    "stroke": colour["color"],
-                    "fillOpacity": {"condition": {"test": "isValid(datum.unfit)", "value": 0}, "value": 1},
-                    "tooltip": told(line="round", time="value", machine="machine"),
-                },
-            },
-            {
-                "transform": [
-                    {"filter": "isValid(datum.beyond)"},
-                    {"calculate": "'+' + datum.beyond", "as": "count"},
-                    {"calculate": TIME.format("datum.slowest", ".3s"), "as": "slowest_time"},
-                ],
-                "mark": {"type": "text", "align": "right", "fontSize": 11},
-                "encoding": {
-                    "x": {"value": "width"},
-                    "y": lines,
-                    "text": {"field": "count", "type": "nominal"},
-                    "tooltip": told(line="round", beyond="samples not drawn", slowest_time="the slowest"),
-                },
-            },
-        ],
-    }
+def _said(field: str, digits: str = ".4~r") -> dict[str, str]:
+    """Return the calculation of a field's time in words, as `field`_time."""
+    return {"calculate": label_expression("s", f"datum.{field}", digits), "as": f"{field}_time"}
 
 
 def _lines(case: ShownCase, sides: Sequence[Side]) -> list[_Line]:
@@ -233,8 +242,3 @@ def _drawn(one: One, limit: float, most: int) -> tuple[list[int], float, int]:
 def _ranks(count: int, most: int) -> tuple[int, ...]:
     """Return `most` ranks among `count`, evenly, the last among them."""
     return tuple((number + 1) * count // most - 1 for number in range(most))
-
-
-def _rounded(seconds: float) -> float:
-    """Return a time with as many digits as a screen can show."""
-    return float(f"{seconds:.4e}")

@@ -1,7 +1,6 @@
 """Rounds and samples of a case, the baseline's beside the candidate's."""
 
 import math
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -10,10 +9,10 @@ from ampbench.comparing.wording import percent
 from ampbench.frames import DISTURBED
 from ampbench.report.material import Material, ShownCase
 from ampbench.report.view import Chart, Choice, View
-from ampbench.report.views.distributions.chart import BEYOND, Drawing, Side, specification_of
+from ampbench.report.views.distributions.chart import BEYOND, Counts, Side, rows_of, specification_of
 from ampbench.report.views.distributions.rounds import RunRounds, Summary
 from ampbench.stats import median
-from ampbench.units import UNDEFINED, format_seconds
+from ampbench.units import UNDEFINED, counted, format_seconds
 from ampbench.verdicts import Finding, Verdict
 
 TELLING = (Verdict.REGRESSED, Verdict.IMPROVED, Verdict.INCONCLUSIVE)
@@ -30,30 +29,29 @@ def distributions(material: Material) -> View | None:
     if not cases:
         return None
     cases.sort(key=_rank)
-    drawing = Drawing(len(cases))
-    for case in cases:
-        drawing.add(case, sides[case.number])
-    names = _names(cases)
+    drawn, counts = rows_of([(case, sides[case.number]) for case in cases])
     listed, caption = _listed(cases, sides)
     chart = Chart(
         id="distributions-rounds",
         title="Rounds and samples",
-        alt=_alt(cases, sides, names),
-        spec=specification_of(drawing.arms, drawing.longest),
+        alt=_alt(cases, sides),
+        spec=specification_of(counts),
         dataset="distributions",
         height=14,
         lines="line",
         choose="case",
-        choices=[Choice(value=str(case.number), label=names[case.number]) for case in cases],
+        choices=[
+            Choice(value=str(case.number), label=case.name, alt=_said(case, sides[case.number])) for case in cases
+        ],
     )
-    rows = [_table_row(case, names[case.number], sides[case.number]) for case in listed]
+    rows = [_table_row(case, sides[case.number]) for case in listed]
     content = {
         "rows": rows,
         "disturbed": DISTURBED,
         "remarked": any(side["unfit"] for row in rows for side in row["sides"]),
         "caption": caption,
         "sided": any(case.baseline_id for case in listed),
-        "legend": _legend(cases, drawing),
+        "legend": _legend(cases, counts),
     }
     return View(
         id="distributions",
@@ -61,7 +59,7 @@ def distributions(material: Material) -> View | None:
         template="distributions.html",
         content=content,
         charts=[chart],
-        datasets={"distributions": drawing.rows},
+        datasets={"distributions": drawn},
     )
 
 
@@ -90,23 +88,12 @@ def _rank(case: ShownCase) -> tuple[int, float]:
     return CHANGED.index(found.verdict), -abs(math.log1p(max(found.change or 0.0, -0.999)))
 
 
-def _names(cases: Sequence[ShownCase]) -> dict[int, str]:
-    """Return what each case is called, by number: its label, and its run where another run has the same case."""
-    counts = Counter(case.label for case in cases)
-    runs = {case.number: case.shown.stored.header for case in cases if counts[case.label] > 1}
-    return {
-        case.number: f"{case.label} · {runs[case.number].label or runs[case.number].run}"
-        if case.number in runs
-        else case.label
-        for case in cases
-    }
-
-
 def _listed(cases: Sequence[ShownCase], sides: Mapping[int, Sequence[Side]]) -> tuple[list[ShownCase], str]:
     """Return the cases of the table, and which they are."""
-    telling = [case for case in cases if (found := _finding(case)) and found.verdict in TELLING]
+    verdicts = {case.number: found.verdict for case in cases if (found := _finding(case))}
+    telling = [case for case in cases if verdicts.get(case.number) in TELLING]
     if telling:
-        telling.sort(key=lambda case: _finding(case).verdict is Verdict.INCONCLUSIVE)  # type: ignore[union-attr]
+        telling.sort(key=lambda case: verdicts[case.number] is Verdict.INCONCLUSIVE)
         return telling[:LISTED], _counted(len(telling), "whose time changed or is inconclusive")
     timed = [case for case in cases if sides[case.number][-1].summary]
     wide = sorted(timed, key=lambda case: -_width(sides[case.number][-1].summary))
@@ -114,7 +101,7 @@ def _listed(cases: Sequence[ShownCase], sides: Mapping[int, Sequence[Side]]) -> 
 
 
 def _counted(count: int, which: str) -> str:
-    shown = f"{LISTED} of the {count:,} cases" if count > LISTED else f"{count} {'case' if count == 1 else 'cases'}"
+    shown = f"{LISTED} of the {count:,} cases" if count > LISTED else counted(count, "case")
     return f"The rounds of {shown} {which}"
 
 
@@ -125,10 +112,10 @@ def _width(summary: Summary | None) -> float:
     return summary.high / summary.low
 
 
-def _table_row(case: ShownCase, name: str, sides: Sequence[Side]) -> dict[str, Any]:
+def _table_row(case: ShownCase, sides: Sequence[Side]) -> dict[str, Any]:
     found = _finding(case)
     return {
-        "name": name,
+        "name": case.name,
         "case_id": case.row["case_id"],
         "verdict": found.verdict if found else "",
         "sides": [_cells(side) for side in sides if side.summary],
@@ -152,35 +139,38 @@ def _cells(side: Side) -> dict[str, Any]:
     }
 
 
-def _alt(cases: Sequence[ShownCase], sides: Mapping[int, Sequence[Side]], names: Mapping[int, str]) -> str:
-    """Return what the chart shows of its first case, and how far the rounds of all lie apart."""
-    first = cases[0]
-    parts = [_middle(side.arm, side.summary) for side in sides[first.number] if side.summary]
-    found = _finding(first)
-    said = f"{names[first.number]}: {', '.join(parts)}{f'; {found.reason}' if found else ''}."
-    spreads = {
-        case.number: side.summary.spread
+def _said(case: ShownCase, sides: Sequence[Side]) -> str:
+    """Return what the chart shows of a case."""
+    parts = [_middle(side.arm, side.summary) for side in sides if side.summary]
+    found = _finding(case)
+    return f"{case.name}: {', '.join(parts)}{f'; {found.reason}' if found else ''}."
+
+
+def _alt(cases: Sequence[ShownCase], sides: Mapping[int, Sequence[Side]]) -> str:
+    """Return how far the rounds of all cases lie apart."""
+    spreads = [
+        (side.summary.spread, case.name)
         for case in cases
         if (side := sides[case.number][-1]).summary and side.summary.spread is not None
-    }
+    ]
     if len(spreads) < 2:
-        return said
-    widest = max(spreads, key=lambda each: spreads[each])
+        return ""
+    most, widest = max(spreads, key=lambda one: one[0])
     return (
-        f"{said} In half of the {len(spreads):,} cases with several rounds these spread by at most "
-        f"{percent(median([*spreads.values()]))} (standard deviation); most in {names[widest]}, by "
-        f"{percent(spreads[widest])}."
+        f"In half of the {len(spreads):,} cases with several rounds these spread by at most "
+        f"{percent(median([spread for spread, _ in spreads]))} (standard deviation); most in {widest}, by "
+        f"{percent(most)}."
     )
 
 
 def _middle(arm: str, summary: Summary) -> str:
-    rounds = f"over {summary.rounds} {'round' if summary.rounds == 1 else 'rounds'}"
+    rounds = f"over {counted(summary.rounds, 'round')}"
     ends = "" if summary.low is None else f" (95 %: {format_seconds(summary.low)} to {format_seconds(summary.high)})"
     whose = "" if arm == "round" else f"{arm} "
     return f"{whose}median {format_seconds(summary.median)}{ends} {rounds}"
 
 
-def _legend(cases: Sequence[ShownCase], drawing: Drawing) -> list[str]:
+def _legend(cases: Sequence[ShownCase], counts: Counts) -> list[str]:
     """Return how the chart is to be read."""
     said = [
         "One line a round: the larger mark is its value, the fastest sample of all its builds; ticks are the others.",
@@ -192,21 +182,21 @@ def _legend(cases: Sequence[ShownCase], drawing: Drawing) -> list[str]:
             if all(one.interleaved for one in compared)
             else "The two runs were measured one after the other: rounds with the same number have nothing in common."
         )
-    if "control" in drawing.arms:
+    if "control" in counts.arms:
         said.append("Control: the same case measured a second time; its rounds count for nothing else.")
-    if drawing.fresh:
+    if counts.fresh:
         said.append("Fresh: measured to confirm a change that was seen before.")
-    if drawing.unfit:
-        rounds = "1 round was" if drawing.unfit == 1 else f"{drawing.unfit:,} rounds were"
+    if counts.unfit:
+        rounds = "1 round was" if counts.unfit == 1 else f"{counts.unfit:,} rounds were"
         said.append(f"Hollow: {rounds} measured while the machine was not fit for it.")
-    if drawing.beyond:
+    if counts.beyond:
         said.append(
             f"“+3”: so many samples took over {BEYOND} times the slowest round of the case and are not drawn "
-            f"({drawing.beyond:,} of {drawing.samples:,})."
+            f"({counts.beyond:,} of {counts.samples:,})."
         )
-    if drawing.drawn + drawing.beyond < drawing.samples:
+    if counts.drawn + counts.beyond < counts.samples:
         said.append(
-            f"Of the {drawing.samples:,} samples {drawing.drawn:,} are drawn: of each round some, evenly by rank, the "
+            f"Of the {counts.samples:,} samples {counts.drawn:,} are drawn: of each round some, evenly by rank, the "
             "fastest and the slowest among them."
         )
     return said

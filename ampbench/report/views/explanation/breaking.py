@@ -3,7 +3,8 @@
 from ampbench.frames import WEIGHTS_DIFFER
 from ampbench.records.measurements import Failure
 from ampbench.report.material import Material
-from ampbench.report.views.explanation.part import LISTED, Part, case_names, counted
+from ampbench.report.views.explanation.part import LISTED, Part
+from ampbench.units import counted
 
 NAMED = 3
 """So many of the cases that share a failure or a note are named."""
@@ -11,12 +12,11 @@ NAMED = 3
 
 def failures(material: Material) -> Part | None:
     """Return the failures, cases that broke in the same way together."""
-    names = case_names(material)
     together: dict[tuple[str, str, str, str], list[str]] = {}
     for case in material.cases:
         if case.row["outcome"] == "failed":
             failure = case.shown.stored.failures.get(case.row["case_id"])
-            together.setdefault(_broken(failure), []).append(names[case.number])
+            together.setdefault(_broken(failure), []).append(case.name)
     if not together:
         return None
     count = sum(map(len, together.values()))
@@ -28,7 +28,7 @@ def failures(material: Material) -> Part | None:
     return Part(
         id="failures",
         title="Failures",
-        said=[f"{counted(count)} failed{ways}."],
+        said=[f"{counted(count, 'case')} failed{ways}."],
         content={"rows": rows},
         left_out=len(together) - len(rows),
     )
@@ -43,12 +43,11 @@ def _broken(failure: Failure | None) -> tuple[str, str, str, str]:
 
 def remarks(material: Material) -> Part | None:
     """Return the notes of the divergence passes, each with the cases that share it."""
-    names = case_names(material)
     together: dict[str, list[str]] = {}
     for case in material.cases:
         found = case.shown.stored.divergence.get(case.row["case_id"])
         for note in dict.fromkeys(found.notes if found else ()):
-            together.setdefault(note, []).append(names[case.number])
+            together.setdefault(note, []).append(case.name)
     if not together:
         return None
     ordered = sorted(together.items(), key=lambda one: -len(one[1]))
@@ -62,4 +61,4 @@ def _named(cases: list[str]) -> str:
     """Return how many cases there are and the first of them: "12 cases: a, b, c and 9 more"."""
     more = f" and {len(cases) - NAMED:,} more" if len(cases) > NAMED else ""
     listed = ", ".join(cases[:NAMED]) + more
-    return listed if len(cases) == 1 else f"{counted(len(cases))}: {listed}"
+    return listed if len(cases) == 1 else f"{counted(len(cases), 'case')}: {listed}"

@@ -1,7 +1,7 @@
 """Where gradients go wrong: how far they lie from the fp64 reference's, in which parameter, and what became zero."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,9 +10,10 @@ from ampbench.precisions import BASELINE
 from ampbench.records.divergences import Divergence
 from ampbench.report import palette
 from ampbench.report.material import Material
+from ampbench.report.vega import budget_rule, tooltip
 from ampbench.report.view import Chart
-from ampbench.report.views.explanation.part import LISTED, Part, case_names, counted
-from ampbench.units import UNDEFINED, format_error, format_share
+from ampbench.report.views.explanation.part import LISTED, Part
+from ampbench.units import UNDEFINED, counted, format_error, format_share
 
 CHARTED = 30
 """So many workloads the chart has at most, the worst ones."""
@@ -27,6 +28,20 @@ _ROW_LABELS = {
     "labelLimit": 320,
 }
 """Names stand above their lines, inside the chart: beside it they would leave a narrow screen no room for points."""
+
+_AXES: Mapping[str, Any] = {
+    "x": {
+        "field": "error",
+        "type": "quantitative",
+        "scale": {"type": "log", "padding": 12},
+        "axis": {"format": ".0e", "tickCount": 5, "labelSeparation": 8},
+        "title": "gradient error, relative to fp64 (log scale)",
+    },
+    "y": {"field": "workload", "type": "nominal", "sort": None, "title": None, "axis": _ROW_LABELS},
+}
+_TOOLTIP = tooltip(
+    workload="case", precision="precision", text="gradient error", parameter="worst parameter", flushed="flushed"
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,16 +111,18 @@ def gradients(material: Material) -> Part | None:
 
 
 def _trained(material: Material) -> list[_Trained]:
-    names = case_names(material)
     found = []
     for case in material.cases:
         one = case.shown.stored.divergence.get(case.row["case_id"])
         if one is not None and (one.grad_elements is not None or one.loss is not None):
-            name = names[case.number]
-            workload = name.replace(f" {case.row['precision']}", "", 1)
-            label = precision_label(case.row)
             found.append(
-                _Trained(name=name, workload=workload, precision=case.row["precision"], label=label, found=one)
+                _Trained(
+                    name=case.name,
+                    workload=case.bare_name,
+                    precision=case.row["precision"],
+                    label=precision_label(case.row),
+                    found=one,
+                )
             )
     return found
 
@@ -119,7 +136,7 @@ def _said(trained: Sequence[_Trained]) -> list[str]:
     said = []
     broken = [one for one in trained if one.found.grad_nonfinite]
     if broken:
-        said.append(f"Gradients are not finite in {counted(len(broken))}, such as {broken[0].name}.")
+        said.append(f"Gradients are not finite in {counted(len(broken), 'case')}, such as {broken[0].name}.")
     worst = max(trained, key=lambda one: one.error or 0.0)
     if worst.error:
         parameter = worst.found.grad_worst_parameter
@@ -139,6 +156,7 @@ def _points(drawable: Sequence[_Trained]) -> list[dict[str, Any]]:
             "workload": one.workload,
             "precision": one.precision,
             "error": one.error,
+            "text": format_error(one.error),
             "parameter": one.found.grad_worst_parameter or UNDEFINED,
             "flushed": format_share(one.flushed_share),
         }
@@ -154,53 +172,18 @@ def _chart(drawable: Sequence[_Trained], limit: float) -> Chart:
     said = [
         "Each point is a training case, each line a workload.",
         f"The largest gradient error is that of {drawable[0].name}, {format_error(drawable[0].error)};",
-        f"{counted(beyond) if beyond else 'no case'} above the error budget of {limit:g}.",
+        f"{counted(beyond, 'case') if beyond else 'no case'} above the error budget of {limit:g}.",
     ]
     said += [f"Drawn are the {CHARTED} workloads with the largest errors."] if workloads > CHARTED else []
-    tooltip: list[dict[str, Any]] = [
-        {"field": "workload", "type": "nominal", "title": "case"},
-        {"field": "precision", "type": "nominal", "title": "precision"},
-        {"field": "error", "type": "quantitative", "title": "gradient error", "format": ".1e"},
-        {"field": "parameter", "type": "nominal", "title": "worst parameter"},
-        {"field": "flushed", "type": "nominal", "title": "flushed"},
-    ]
     encoded = palette.encoded(one.precision for one in drawable)
     for channel in encoded.values():
-        channel["legend"] = {"columns": 2}  # fits a narrow screen
-    points = {
-        "mark": {"type": "point", "size": 70},
-        "encoding": {
-            "x": {
-                "field": "error",
-                "type": "quantitative",
-                "scale": {"type": "log", "padding": 12},
-                "axis": {"format": ".0e", "tickCount": 5, "labelSeparation": 8},
-                "title": "gradient error, relative to fp64 (log scale)",
-            },
-            "y": {
-                "field": "workload",
-                "type": "nominal",
-                "sort": None,
-                "title": None,
-                "axis": _ROW_LABELS,
-            },
-            **encoded,
-            "tooltip": tooltip,
-        },
-    }
-    budget = {
-        "data": {"values": [{"limit": limit}]},
-        "mark": {"type": "rule", "strokeDash": [4, 3]},
-        "encoding": {
-            "x": {"field": "limit", "type": "quantitative"},
-            "tooltip": {"field": "limit", "type": "quantitative", "title": "error budget"},
-        },
-    }
+        channel["legend"] = {"title": None, "columns": 2}  # fits a narrow screen
+    points = {"mark": {"type": "point", "size": 70}, "encoding": {**_AXES, **encoded, "tooltip": _TOOLTIP}}
     return Chart(
         id="explanation-gradients",
-        title="Gradient error by precision" + (", the dashed line the error budget" if limit > 0 else ""),
+        title="Gradient error by precision",
         alt=" ".join(said),
-        spec={"layer": [points, *([budget] if limit > 0 else [])]},
+        spec={"layer": [points, *budget_rule(limit, "x")]},
         dataset="explanation-gradients",
         height=20 + 36 * min(workloads, CHARTED),
     )

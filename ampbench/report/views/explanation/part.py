@@ -4,7 +4,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from ampbench.report.material import Material
 from ampbench.report.view import Chart, Rows
 
 LISTED = 200
@@ -25,17 +24,3 @@ class Part:
     left_out: int = 0
     charts: Sequence[Chart] = ()
     datasets: Mapping[str, Rows] = field(default_factory=dict)
-
-
-def case_names(material: Material) -> list[str]:
-    """Return the cases' labels by their numbers, with their runs where the page shows several."""
-    several = len(material.shown) > 1
-    return [
-        f"{case.label} · {case.shown.stored.header.label or case.shown.stored.header.run}" if several else case.label
-        for case in material.cases
-    ]
-
-
-def counted(count: int) -> str:
-    """Return a number of cases with its noun."""
-    return f"{count:,} {'case' if count == 1 else 'cases'}"

@@ -10,9 +10,10 @@ from ampbench.records.divergences import Divergence
 from ampbench.records.measurements import Round
 from ampbench.report import palette
 from ampbench.report.material import Material
+from ampbench.report.vega import tooltip
 from ampbench.report.view import Chart, Choice
-from ampbench.report.views.explanation.part import LISTED, Part, case_names, counted
-from ampbench.units import UNDEFINED
+from ampbench.report.views.explanation.part import LISTED, Part
+from ampbench.units import UNDEFINED, counted
 
 CHOICES = 50
 """So many cases whose scale moved can be chosen from."""
@@ -73,7 +74,6 @@ def scaling(material: Material) -> Part | None:
 
 
 def _scaled(material: Material) -> list[_Scaled]:
-    names = case_names(material)
     rounds: dict[tuple[str, str], list[Round]] = defaultdict(list)
     for shown in material.shown:
         for one in shown.stored.rounds:
@@ -87,7 +87,7 @@ def _scaled(material: Material) -> list[_Scaled]:
             found.append(
                 _Scaled(
                     number=case.number,
-                    name=names[case.number],
+                    name=case.name,
                     precision=case.row["precision"],
                     passed=passed,
                     rounds=own,
@@ -118,13 +118,13 @@ def _range(scales: Sequence[float]) -> str:
 def _said(scaled: Sequence[_Scaled]) -> list[str]:
     moving, skipping = ([one for one in scaled if getattr(one, what)] for what in ("moves", "skipped"))
     said = [
-        f"GradScaler skipped steps after its scale had settled in {counted(len(skipping))} of {len(scaled):,}, "
+        f"GradScaler skipped steps after its scale had settled in {counted(len(skipping), 'case')} of {len(scaled):,}, "
         f"such as {skipping[0].name}: {skipping[0].skipped:,}."
         if skipping
-        else f"GradScaler skipped no step once its scale had settled, in {counted(len(scaled))}."
+        else f"GradScaler skipped no step once its scale had settled, in {counted(len(scaled), 'case')}."
     ]
     if moving:
-        said.append(f"The scale settled differently from round to round in {counted(len(moving))}.")
+        said.append(f"The scale settled differently from round to round in {counted(len(moving), 'case')}.")
     return said
 
 
@@ -145,7 +145,6 @@ def _points(moving: Sequence[_Scaled]) -> list[dict[str, Any]]:
 
 def _chart(moving: Sequence[_Scaled], rows: Sequence[Mapping[str, Any]]) -> Chart:
     """Return the scale over the rounds of one case at a time."""
-    first = moving[0]
     encoding: dict[str, Any] = {
         "x": {
             "field": "round",
@@ -162,19 +161,19 @@ def _chart(moving: Sequence[_Scaled], rows: Sequence[Mapping[str, Any]]) -> Char
             "axis": {"format": "~g", "values": sorted({row["scale"] for row in rows})},
         },
         **palette.encoded(one.precision for one in moving),
-        "tooltip": [
-            {"field": "round", "type": "quantitative"},
-            {"field": "scale", "type": "quantitative", "format": "~g"},
-            {"field": "skipped", "type": "quantitative", "title": "skipped steps"},
-        ],
+        "tooltip": tooltip(round="round", scale="scale", skipped="skipped steps"),
     }
     return Chart(
         id="explanation-scales",
         title="Loss scale by round",
-        alt=f"In {first.name}, the scale lies between {_scale(min(first.scales))} and {_scale(max(first.scales))}.",
+        alt="",
         spec={"mark": {"type": "line", "point": True}, "encoding": encoding},
         dataset="explanation-scales",
         height=220,
         choose="case",
-        choices=[Choice(value=str(one.number), label=one.name) for one in moving],
+        choices=[Choice(value=str(one.number), label=one.name, alt=_span(one)) for one in moving],
     )
+
+
+def _span(one: _Scaled) -> str:
+    return f"In {one.name}, the scale lies between {_scale(min(one.scales))} and {_scale(max(one.scales))}."

@@ -18,7 +18,7 @@ class Level:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Place:
+class Rivals:
     """Two precisions at one value of the parameter; `x` is the value as a number above 0, None where it is none."""
 
     value: str
@@ -67,7 +67,7 @@ class Crossing:
         return f"{round(self.x):,}" if int(self.before) < round(self.x) < int(self.after) else ""
 
 
-def find_crossings(places: Sequence[Place]) -> list[Crossing]:
+def find_crossings(places: Sequence[Rivals]) -> list[Crossing]:
     """Return where the certain order of two precisions changes along `places`, which go by the parameter's value."""
     certain = [number for number, place in enumerate(places) if place.order]
     found = []
@@ -81,7 +81,7 @@ def find_crossings(places: Sequence[Place]) -> list[Crossing]:
     return found
 
 
-def _meeting(places: Sequence[Place]) -> tuple[float | None, float | None]:
+def _meeting(places: Sequence[Rivals]) -> tuple[float | None, float | None]:
     """Return x and throughput where the medians of both are equal; None where that is not one place."""
     apart = [number for number, place in enumerate(places) if place.advantage]
     steps = [pair for pair in pairwise(apart) if places[pair[0]].advantage * places[pair[1]].advantage < 0]
@@ -102,7 +102,7 @@ def _between(start: float, end: float, share: float) -> float:
     return float(math.exp(math.log(start) + share * math.log(end / start)))
 
 
-def in_words(places: Sequence[Place], parameter: str, other: str) -> str:
+def in_words(places: Sequence[Rivals], parameter: str, other: str) -> str:
     """Say what is certain of the order of two precisions: where `own` is faster or slower than `other`, or overtakes.
 
     `parameter` is the parameter as a reader knows it ("batch size"). There is at least one place.

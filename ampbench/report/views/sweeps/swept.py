@@ -5,10 +5,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from ampbench import notes
-from ampbench.advice import Group, Row, grouped, number, precision_label
+from ampbench.advice import Group, Row, described, grouped, number, precision_label
 from ampbench.precisions import BASELINE
 from ampbench.report.material import Material, Shown
-from ampbench.report.views.sweeps.crossings import Level, Place
+from ampbench.report.views.sweeps.crossings import Level, Rivals
 
 BATCH_SIZE = "batch_size"
 
@@ -29,7 +29,7 @@ class Sweep:
     rows: Mapping[str, Mapping[str, Row]]
     levels: Mapping[str, Mapping[str, Level]]
     xs: Mapping[str, float]
-    places: Mapping[str, Sequence[Place]]
+    places: Mapping[str, Sequence[Rivals]]
 
 
 def find_sweeps(material: Material) -> dict[str, list[Sweep]]:
@@ -84,7 +84,7 @@ def _sweep(
     baselines = [name for name in (BASELINE, f"{BASELINE} in-{BASELINE}") if levels.get(name)]
     places = {
         name: [
-            Place(value=value, x=xs.get(value), own=own[value], other=levels[baselines[0]][value])
+            Rivals(value=value, x=xs.get(value), own=own[value], other=levels[baselines[0]][value])
             for value in values
             if value in own and value in levels[baselines[0]]
         ]
@@ -134,8 +134,4 @@ def _numbers(values: Iterable[str]) -> dict[str, float]:
 
 
 def _title(rest: Group, shown: Shown, *, alone: bool) -> str:
-    parts = [rest.workload, *([f"batch {rest.batch_size}"] if rest.batch_size is not None else [])]
-    parts += [rest.phase, rest.device, rest.path]
-    parts += [rest.memory_format] if rest.memory_format != "contiguous" else []
-    parts += [rest.parameters.replace(",", " ")] if rest.parameters else []
-    return " · ".join(parts if alone else [*parts, shown.stored.header.label or shown.stored.header.run])
+    return " · ".join([rest.workload, described(rest), *([] if alone else [shown.name])])

@@ -8,6 +8,7 @@ from ampbench.precisions import BASELINE
 from ampbench.report import palette
 from ampbench.report.material import Material
 from ampbench.report.text import fit
+from ampbench.report.vega import DASHED, tooltip
 from ampbench.report.view import Chart, Choice, Rows, View
 from ampbench.report.views.sweeps.crossings import Level, find_crossings, in_words
 from ampbench.report.views.sweeps.swept import BATCH_SIZE, Sweep, find_sweeps
@@ -27,11 +28,11 @@ def sweeps(material: Material) -> View | None:
         chart = Chart(
             id=name,
             title=f"Throughput by {_called(parameter)}",
-            alt=_finding(found),
+            alt=f"{len(found) - 1} more can be chosen; the tables say the same of each." if len(found) > 1 else "",
             spec=_spec(_called(parameter), found, datasets[name]),
             dataset=name,
             choose="sweep",
-            choices=[Choice(value=str(place), label=one.title) for place, one in enumerate(found)],
+            choices=[Choice(value=str(place), label=one.title, alt=_finding(one)) for place, one in enumerate(found)],
         )
         parts.append({"chart": chart, "parameter": _called(parameter), "sweeps": [_table(one) for one in found]})
     if not parts:
@@ -116,11 +117,9 @@ def _spec(called: str, found: Sequence[Sweep], rows: Rows) -> dict[str, Any]:
     look = palette.encoded({row["precision"] for row in rows})
     colour, detail = {"color": look["color"]}, {"detail": {"field": "name", "type": "nominal"}}
     # a title becomes part of an expression, where a parameter's name, which is a user's, has no place
-    tips = {"name": "precision", "value": "at", "text": "items per second", "interval": "95 % interval"}
-    tooltip = [{"field": field, "type": "nominal", "title": title} for field, title in tips.items()]
+    told = tooltip(name="precision", value="at", text="items per second", interval="95 % interval")
     measured = {"filter": {"field": "kind", "equal": "measured"}}
     ends = {"y": {**rate, "field": "low"}, "y2": {"field": "high"}}
-    dashed = {"type": "rule", "strokeDash": [4, 3]}
     ring = {"type": "point", "filled": False, "size": 220, "color": "var(--ink)", "opacity": 1}
     # not a filter: Vega complains of a layer without rows, which a sweep without a crossing has
     crossing = {"condition": {"test": {"field": "kind", "equal": "crossing"}, "value": 1.5}, "value": 0}
@@ -137,9 +136,9 @@ def _spec(called: str, found: Sequence[Sweep], rows: Rows) -> dict[str, Any]:
                 "mark": {"type": "rule", "strokeWidth": 1.5},
                 "encoding": {"x": x, **ends, **colour, **detail},
             },
-            {"mark": dashed, "encoding": {"x": x, "y": rate, "y2": {"value": "height"}, "strokeWidth": crossing}},
-            {"mark": ring, "encoding": {"x": x, "y": rate, "strokeWidth": crossing, "tooltip": tooltip}},
-            {"transform": [measured], "mark": dot, "encoding": {"x": x, "y": rate, **look, "tooltip": tooltip}},
+            {"mark": dict(DASHED), "encoding": {"x": x, "y": rate, "y2": {"value": "height"}, "strokeWidth": crossing}},
+            {"mark": ring, "encoding": {"x": x, "y": rate, "strokeWidth": crossing, "tooltip": told}},
+            {"transform": [measured], "mark": dot, "encoding": {"x": x, "y": rate, **look, "tooltip": told}},
         ]
     }
 
@@ -149,12 +148,10 @@ def _against(sweep: Sweep, name: str) -> str:
     return in_words(sweep.places[name], _called(sweep.swept), BASELINE) if name in sweep.places else ""
 
 
-def _finding(found: Sequence[Sweep]) -> str:
-    """Say how the precisions of the first sweep stand to fp32, and how many more sweeps there are."""
-    first = found[0]
-    said = [f"{name} {_against(first, name)}" for name in first.places] or ["no precision to compare with fp32"]
-    more = f" {len(found) - 1} more can be chosen; the tables say the same of each." if len(found) > 1 else ""
-    return f"{first.title}, against fp32: {'; '.join(said)}.{more}"
+def _finding(sweep: Sweep) -> str:
+    """Say how the precisions of a sweep stand to fp32."""
+    said = [f"{name} {_against(sweep, name)}" for name in sweep.places] or ["no precision to compare with fp32"]
+    return f"{sweep.title}, against fp32: {'; '.join(said)}."
 
 
 def _table(sweep: Sweep) -> dict[str, Any]:

@@ -5,10 +5,11 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from ampbench.report.vega import DASHED, label_expression, tooltip
 from ampbench.report.view import Chart, Choice, Rows
 from ampbench.trends import Change, Point, Series, Trend, X
-from ampbench.trends.sentences import LONGEST_LIST, Names, changes_in_order, number, size, where
-from ampbench.units import format_quantity
+from ampbench.trends.sentences import LONGEST_LIST, Names, changes_in_order, size, where
+from ampbench.units import counted, format_quantity
 
 SMALLEST_RANGE = math.log(1.1)
 """A chart spans at least a tenth of its values, so that noise does not look like news; as curves on a terminal do."""
@@ -23,26 +24,6 @@ _KINDS = {
     _GAP: ("circle", "transparent", "var(--faint)"),
 }
 """The marks of a point by what it is: shape, fill and outline; a gap is hollow, at the foot of the chart."""
-
-
-def _scaled(scales: Mapping[float, str], digits: str, smallest: str) -> str:
-    """Return the Vega expression that writes a number in the largest of `scales`, by unit, that it reaches."""
-    steps = [
-        f"datum.value >= {scale} ? format(datum.value / {scale}, '{digits}') + ' {unit}'"
-        for scale, unit in scales.items()
-    ]
-    return " : ".join([*steps, smallest])
-
-
-_LABELS = {
-    "s": _scaled({1: "s", 1e-3: "ms", 1e-6: "us"}, ".4~r", "format(datum.value * 1e9, '.4~r') + ' ns'"),
-    "B": _scaled({1024**3: "GiB", 1024**2: "MiB", 1024: "KiB"}, ".4~r", "datum.value + ' B'"),
-    "ratio": "format(datum.value, '.4~r') + 'x'",
-    "error": "datum.value ? format(datum.value, '.3~e') : '0'",
-    "share": "format(datum.value, '.3~%')",
-}
-"""How the numbers of a unit stand at an axis, as Vega expressions; those of others with SI prefixes."""
-_OTHER_LABELS = "format(datum.value, '.4~s')"
 
 
 def make_charts(trend: Trend, names: Names) -> tuple[dict[str, Chart], dict[str, Rows]]:
@@ -60,13 +41,16 @@ def make_charts(trend: Trend, names: Names) -> tuple[dict[str, Chart], dict[str,
         datasets[name] = rows
         charts[metric] = Chart(
             id=name,
-            title=f"{metric} over {axis_name(trend)}",
+            title=f"{series[0].metric.column.label} over {axis_name(trend)}",
             alt=_alt(trend, metric, series, called),
             spec=_spec(trend, series[0].metric.column.label, series[0].metric.column.unit, rows),
             dataset=name,
             height=260,
             choose="series",
-            choices=[Choice(value=str(key), label=label) for key, label in enumerate(called)],
+            choices=[
+                Choice(value=str(key), label=label, alt=f"{label}: {_changes_of(one)}.")
+                for key, (one, label) in enumerate(zip(series, called, strict=True))
+            ],
         )
     return charts, datasets
 
@@ -76,13 +60,21 @@ def _alt(trend: Trend, metric: str, series: Sequence[Series], called: Sequence[s
     names = dict(zip((one.key for one in series), called, strict=True))
     pairs = [(one, change) for one, change in changes_in_order(trend) if one.metric.name == metric]
     changed = len({one.key for one, _ in pairs})
-    said = [f"{names[one.key]} {change.direction} at {change.x.label}, {size(change)}" for one, change in pairs]
+    said = [f"{names[one.key]} {_change(change)}" for one, change in pairs]
     more = f" and {len(said) - LONGEST_LIST} more" if len(said) > LONGEST_LIST else ""
     if changed:
-        found = f"{changed} of {number(len(series), 'series', 'series')} changed: "
+        found = f"{changed} of {counted(len(series), 'series', 'series')} changed: "
     else:
-        found = f"No change in {number(len(series), 'series', 'series')}"
+        found = f"No change in {counted(len(series), 'series', 'series')}"
     return f"{found}{'; '.join(said[:LONGEST_LIST])}{more}."
+
+
+def _changes_of(one: Series) -> str:
+    return "; ".join(_change(change) for change in one.changes[:LONGEST_LIST]) or "no change"
+
+
+def _change(change: Change) -> str:
+    return f"{change.direction} at {change.x.label}, {size(change)}"
 
 
 def _rows(key: str, one: Series) -> Rows:
@@ -95,18 +87,18 @@ def _rows(key: str, one: Series) -> Rows:
     rows = []
     for label, point in zip(labels_of([point.x for point in one.points]), one.points, strict=True):
         change = changes.get(point.x)
-        at = _rounded(bottom if point.value is None else point.value)
+        at = _finite(bottom if point.value is None else point.value)
         rows.append(
             {
                 "series": key,
                 "x": label,
                 "title": point.x.title[:LONGEST_REASON],
-                "value": _rounded(point.value),
+                "value": _finite(point.value),
                 "at": at,
-                "low": at if point.low is None else _rounded(point.low),
-                "high": at if point.high is None else _rounded(point.high),
-                "bottom": _rounded(bottom),
-                "top": _rounded(top),
+                "low": at if point.low is None else _finite(point.low),
+                "high": at if point.high is None else _finite(point.high),
+                "bottom": _finite(bottom),
+                "top": _finite(top),
                 "kind": change.direction if change else _GAP if point.value is None else _VALUE,
                 "said": _said(one, point, change),
             }
@@ -123,7 +115,7 @@ def _said(one: Series, point: Point, change: Change | None) -> str:
         said = format_quantity(point.value, unit)
         if point.low is not None and point.high is not None:
             said += f" ({format_quantity(point.low, unit)} to {format_quantity(point.high, unit)})"
-    said += f", {number(point.runs, 'run', 'runs')}" if point.runs else ""
+    said += f", {counted(point.runs, 'run')}" if point.runs else ""
     if change is None:
         return said
     return f"{said}; {change.direction}, {size(change)}: {change.what[:LONGEST_REASON] or 'no difference is recorded'}"
@@ -142,17 +134,16 @@ def _range(one: Series) -> tuple[float, float]:
     return min(low, max(0.0, middle - half)), middle + half
 
 
-def _rounded(value: float | None) -> float | None:
-    """Return a number to five digits, which a chart can draw and a file can hold shortly."""
-    rounded = None if value is None else float(f"{value:.5g}")
-    return rounded if rounded is not None and math.isfinite(rounded) else None
+def _finite(value: float | None) -> float | None:
+    """Return a number that a chart can draw, None for any other."""
+    return value if value is not None and math.isfinite(value) else None
 
 
 def _spec(trend: Trend, title: str, unit: str, rows: Rows) -> Mapping[str, Any]:
     """Return the line of one series: intervals, points by kind, a rule at each change; a gap breaks the line."""
     logarithmic = all(row["bottom"] is not None and row["bottom"] > 0 for row in rows)
     scale = {"nice": False, **({"type": "log"} if logarithmic else {"zero": False})}
-    labels = {"labelExpr": _LABELS.get(unit, _OTHER_LABELS), "tickCount": 5}
+    labels = {"labelExpr": label_expression(unit), "tickCount": 5}
     present = {row["kind"] for row in rows}
     kinds = [kind for kind in _KINDS if kind in present]
 
@@ -163,10 +154,7 @@ def _spec(trend: Trend, title: str, unit: str, rows: Rows) -> Mapping[str, Any]:
     def y(field: str) -> dict[str, Any]:
         return {"field": field, "type": "quantitative", "title": title, "scale": scale, "axis": labels}
 
-    tooltip = [{"field": "x", "title": axis_name(trend)}]
-    tooltip += [{"field": "title", "title": "subject" if trend.axis == "commit" else "run"}]
-    tooltip = tooltip if any(row["title"] for row in rows) else tooltip[:1]
-    tooltip.append({"field": "said", "title": title})
+    named = {"title": "subject" if trend.axis == "commit" else "run"} if any(row["title"] for row in rows) else {}
     changed = {"test": "datum.kind === 'regressed' || datum.kind === 'improved'", "value": 0.8}
     return {
         "encoding": {
@@ -177,13 +165,13 @@ def _spec(trend: Trend, title: str, unit: str, rows: Rows) -> Mapping[str, Any]:
                 "title": axis_name(trend),
                 "axis": {"labelAngle": -30, "labelLimit": 120},
             },
-            "tooltip": tooltip,
+            "tooltip": tooltip(x=axis_name(trend), **named, said=title),
         },
         "layer": [
             # all x and the whole range, whatever is drawn above
             {"mark": {"type": "rule", "opacity": 0}, "encoding": {"y": y("bottom"), "y2": {"field": "top"}}},
             {
-                "mark": {"type": "rule", "strokeDash": [4, 3]},
+                "mark": dict(DASHED),
                 "encoding": {"opacity": {"condition": changed, "value": 0}},
             },
             {

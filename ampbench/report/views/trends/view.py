@@ -8,18 +8,17 @@ from typing import Any
 from ampbench.report.material import Material
 from ampbench.report.view import Chart, Rows, View
 from ampbench.report.views.trends.chart import axis_name, labels_of, make_charts, ordered
-from ampbench.trends import Place, Point, Series, Trend
+from ampbench.trends import TRACKED, Place, Point, Series, Trend
 from ampbench.trends.sentences import (
     LONGEST_LIST,
     NOT_INTERLEAVED,
     Names,
     changes_in_order,
-    counted,
+    extent,
     failures,
     has_changed_times,
     levels,
     notes,
-    number,
     place_name,
     series_names,
     size,
@@ -28,7 +27,7 @@ from ampbench.trends.sentences import (
     total,
     where,
 )
-from ampbench.units import UNDEFINED, format_quantity
+from ampbench.units import UNDEFINED, counted, format_quantity
 
 COLUMNS_FOR_X = 8
 """As many x stand side by side with their values; of more, the table has the first and the last."""
@@ -55,7 +54,9 @@ def trends(material: Material) -> View | None:
             _told(trend, names)
             | {
                 "charts": [chart for metric, chart in drawn.items() if metric in changed],
-                "unchanged": {metric: chart for metric, chart in drawn.items() if metric not in changed},
+                "unchanged": {
+                    TRACKED[metric].column.label: chart for metric, chart in drawn.items() if metric not in changed
+                },
             }
         )
     return View(
@@ -72,17 +73,17 @@ def _told(trend: Trend, names: Names) -> dict[str, Any]:
     """Return what is said of a trend beside its charts, as its template reads it."""
     series = ordered(trend)
     alone = len(trend.series) - len(series)
-    left_out = [f"left out {number(count, 'run', 'runs')} with {why}" for why, count in trend.left_out.items()]
-    single = f"{number(alone, 'series has', 'series have')} a single x, and {'is' if alone == 1 else 'are'} not shown"
+    left_out = [f"left out {counted(count, 'run')} with {why}" for why, count in trend.left_out.items()]
+    single = f"{counted(alone, 'series has', 'series have')} a single x, and {'is' if alone == 1 else 'are'} not shown"
     return {
         "title": _TITLES.get(trend.axis, trend.axis),
         "axis": axis_name(trend),
-        "summary": summary(trend),
-        "counted": f"{counted(trend)}: {span(trend)}",
+        "summary": summary(trend, labelled=True),
+        "counted": f"{extent(trend)}: {span(trend)}",
         "warn": has_changed_times(trend),
         "changes": _changes(trend, names),
         "count": sum(len(one.changes) for one in trend.series),
-        "failures": failures(trend),
+        "failures": failures(trend, labelled=True),
         "notes": [*notes(trend), *left_out, *([single] if alone else [])],
         "tables": [_table(trend, place, series, names) for place in dict.fromkeys(one.place for one in series)],
     }
@@ -98,7 +99,7 @@ def _changes(trend: Trend, names: Names) -> list[dict[str, Any]]:
         rows = [
             {
                 "case": names[one.key],
-                "metric": one.metric.name,
+                "metric": one.metric.column.label,
                 "before": levels(one, change)[0],
                 "after": levels(one, change)[1],
                 "size": size(change),
@@ -116,16 +117,14 @@ def _table(trend: Trend, place: Place, series: Sequence[Series], names: Names) -
     xs = [point.x for point in own[0].points]
     wide = len(xs) <= COLUMNS_FOR_X
     gaps = Counter(point.missing for one in own for point in one.points if point.value is None)
-    caption = (
-        f"{place_name(place)}: {number(len(own), 'series', 'series')} of {number(trend.runs[place], 'run', 'runs')}"
-    )
+    caption = f"{place_name(place)}: {counted(len(own), 'series', 'series')} of {counted(trend.runs[place], 'run')}"
     return {
         "caption": caption,
         "heads": list(zip(labels_of(xs), (x.title for x in xs), strict=True)) if wide else [],
         "rows": [
             {
                 "case": names[one.key],
-                "metric": one.metric.name,
+                "metric": one.metric.column.label,
                 "cells": _cells(one, one.points if wide else _ends(one)),
                 "total": total(one),
                 "changes": [] if wide else [f"{change.x.label} {size(change)}" for change in one.changes],
@@ -133,7 +132,7 @@ def _table(trend: Trend, place: Place, series: Sequence[Series], names: Names) -
             }
             for one in own
         ],
-        "gaps": [f"{why} ({number(count, 'value', 'values')})" for why, count in gaps.most_common(LONGEST_LIST)],
+        "gaps": [f"{why} ({counted(count, 'value')})" for why, count in gaps.most_common(LONGEST_LIST)],
         "more_gaps": max(0, len(gaps) - LONGEST_LIST),
     }
 

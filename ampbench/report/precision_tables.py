@@ -1,0 +1,217 @@
+"""What each precision brought per machine, and which one is advised for what: the text of tables."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+from ampbench import notes
+from ampbench.advice import Row, described, number, precision_label, times
+from ampbench.precisions import BASELINE
+from ampbench.report.bars import log_scale, log_share
+from ampbench.report.machines import Machine, Table, machines
+from ampbench.report.material import Material
+from ampbench.report.summaries import Spread, Summary, hidden_advice, parts, summaries, unmeasured
+from ampbench.units import UNDEFINED, counted, format_error, format_ratio
+
+_MARGIN = 0.03
+"""The part of a cell that stays free on either side of the intervals drawn in it."""
+
+_CALLED = {"batch_size": "batch size"}
+"""What parameters are called where they are not typed."""
+_FASTEST = "the fastest within the error budget"
+
+Placed = tuple[float, float | None, float | None]
+"""Where a mean and the ends of its interval are drawn, as shares of a cell's width."""
+
+
+@dataclass(frozen=True, slots=True)
+class Number:
+    """A number as text, and what is to be said beside it: what a mean leaves out, the case of a largest one."""
+
+    text: str
+    remark: str = ""
+
+    @property
+    def line(self) -> str:
+        """Both in one line."""
+        return f"{self.text} ({self.remark})" if self.remark else self.text
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PrecisionRow:
+    """What a precision brought over the tables of a part: geometric means, speed and memory in times those of fp32.
+
+    `settings` and `advised` say in how many of them it has a speed and is advised. `interval` is that of the speed,
+    drawn at `place` (None: not at all), `ends` are the lowest and the highest with their tables.
+    """
+
+    precision: str
+    label: str
+    settings: str
+    speed: str
+    interval: str
+    place: Placed | None
+    ends: str
+    tf32: Number
+    memory: Number
+    error: Number
+    largest: Number
+    floor: Number
+    advised: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Part:
+    """A machine's tables of one phase and path: how many there are, and a row per precision that was measured.
+
+    `missing` were measured in none of them, `hidden` are advised and not among the cases shown.
+    """
+
+    name: str
+    settings: str
+    rows: Sequence[PrecisionRow]
+    missing: Sequence[str]
+    hidden: Sequence[str]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AdviceLine:
+    """Which precision to take for a table, what it brings there, and why: in a sentence, and beside the numbers."""
+
+    table: str
+    workload: str
+    settings: str
+    phase: str
+    path: str
+    precision: str
+    label: str
+    speed: str
+    memory: str
+    error: str
+    sentence: str
+    why: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MachineTables:
+    """What is told of a machine. `one` is where a speed of 1 is drawn, `swept` sums up sweeps by what is advised."""
+
+    title: str
+    statement: str
+    parts: Sequence[Part]
+    one: float
+    tf32: bool
+    paths: bool
+    advice: Sequence[AdviceLine]
+    swept: Sequence[str]
+
+
+def precision_tables(material: Material) -> list[MachineTables]:
+    """Return the tables of every machine on which anything was measured."""
+    found = [machine for machine in machines(material) if machine.advised]
+    # of a single machine the top of the page says for what its numbers speak
+    return [_machine(machine, machine.statement if len(found) > 1 else "") for machine in found]
+
+
+def shares(spreads: Mapping[tuple[str, str], Spread]) -> tuple[dict[tuple[str, str], Placed], float]:
+    """Return where means and their intervals lie in a cell that spans them all and 1, on a logarithmic scale; and 1.
+
+    All are shares of the cell's width: middle, low and high (None where there is no interval).
+    """
+    values = [value for one in spreads.values() for value in (one.mean, one.low, one.high)]
+    scale = log_scale([1.0, *values], margin=_MARGIN)
+    assert scale is not None
+    placed = {
+        key: (middle, log_share(one.low, scale), log_share(one.high, scale))
+        for key, one in spreads.items()
+        if (middle := log_share(one.mean, scale)) is not None
+    }
+    return placed, log_share(1.0, scale) or 0.0
+
+
+def _machine(machine: Machine, statement: str) -> MachineTables:
+    """Return what is told of a machine. The speeds of all its parts have one scale."""
+    found = {part: (tables, summaries(tables)) for part, tables in parts(machine).items()}
+    speeds = {(part, one.label): one.speed for part, (_, rows) in found.items() for one in rows if one.speed}
+    placed, one_at = shares(speeds)
+    advised = {table.group: table.advice for table in machine.tables if table.advice is not None}
+    swept = dict.fromkeys(name for shown in machine.runs for name in shown.stored.header.selection.sweeps)
+    return MachineTables(
+        title=machine.title,
+        statement=statement,
+        parts=[
+            Part(
+                name=part,
+                settings=counted(len(tables), "setting"),
+                rows=[_row(one, placed.get((part, one.label))) for one in rows],
+                missing=unmeasured(tables),
+                hidden=[f"{name} ({counted(count, 'setting')})" for name, count in hidden_advice(tables).items()],
+            )
+            for part, (tables, rows) in found.items()
+        ],
+        one=one_at,
+        tf32=any(one.tf32 is not None for _, rows in found.values() for one in rows),
+        paths=len({group.path for group in advised}) > 1,
+        advice=[_advised(table) for table in machine.advised],
+        swept=notes.sweep_remarks(advised, swept, called=lambda name: _CALLED.get(name, name)),
+    )
+
+
+def _row(one: Summary, place: Placed | None) -> PrecisionRow:
+    speed, baseline = one.speed, one.precision == BASELINE
+    interval = ends = ""
+    if speed is not None and not baseline:
+        if speed.low is not None and speed.high is not None and speed.low != speed.high:
+            interval = f"{times(speed.low)} to {times(speed.high)}"
+        (least, where), (most, there) = speed.least, speed.most
+        ends = f"{times(least)} {where}" + (f" to {times(most)} {there}" if least != most else "")
+    usual = speed.count if speed is not None else 0
+    return PrecisionRow(
+        precision=one.precision,
+        label=one.label,
+        settings=f"{usual} of {one.tables}",
+        speed=UNDEFINED if speed is None or speed.mean is None else times(speed.mean),
+        interval=interval,
+        place=None if baseline else place,
+        ends=ends,
+        tf32=_mean(one.tf32, times, usual),
+        memory=_mean(one.memory, times, usual),
+        error=_mean(one.error, format_error, usual, zero="without error"),
+        largest=Number(UNDEFINED) if one.error is None else Number(format_error(one.error.most[0]), one.error.most[1]),
+        floor=_mean(one.floor, format_ratio, usual),
+        advised=f"{one.advised} of {one.tables}",
+    )
+
+
+def _mean(found: Spread | None, written: Callable[[float], str], usual: int, zero: str = "") -> Number:
+    """Return a geometric mean, and over how many tables it is where that is not the `usual` number."""
+    if found is None:
+        return Number(UNDEFINED)
+    said = [f"of {found.count}"] if found.count not in (usual, 0) else []
+    zero = zero or ("is 0" if found.zeros == 1 else "are 0")
+    said += [f"{found.zeros} {zero}"] if found.zeros else []
+    said += [f"{found.infinite} not finite"] if found.infinite else []
+    return Number(UNDEFINED if found.mean is None else written(found.mean), ", ".join(said))
+
+
+def _advised(table: Table) -> AdviceLine:
+    group, advice, row = table.group, table.advice, table.chosen
+    assert advice is not None
+    return AdviceLine(
+        table=table.label,
+        workload=group.workload,
+        settings=described(group, place=False),
+        phase=group.phase,
+        path=group.path,
+        precision=advice.precision or "",
+        label=precision_label(row) if row is not None else "",
+        speed=_value(row, "speedup_vs_fp32", times),
+        memory=_value(row, "memory_ratio_vs_fp32", times),
+        error=_value(row, "output_rel_l2", format_error),
+        sentence=advice.sentence,
+        why=advice.why or _FASTEST,
+    )
+
+
+def _value(row: Row | None, column: str, written: Callable[[float], str]) -> str:
+    value = None if row is None else number(row[column])
+    return UNDEFINED if value is None else written(value)

@@ -1,0 +1,234 @@
+"""What a report says first: the verdict or the advice, the worst changes and failures, and what is behind them."""
+
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from ampbench.compare import rank
+from ampbench.comparing import sentences
+from ampbench.labels import case_labels
+from ampbench.records.cases import Case
+from ampbench.report import answers, cautions
+from ampbench.report.machines import machines
+from ampbench.report.material import Material, ShownCase
+from ampbench.report.measured import RunFacts, facts, run_facts
+from ampbench.units import counted
+from ampbench.verdicts import OUTCOME, Comparison, Finding, Verdict
+
+Ranked = tuple[Finding, str, str]
+"""A finding, the name of its case, and its run; "" where there is but one comparison."""
+
+WORST = 3
+"""So many changes are named with their reasons, so many reasons of failures, and so many cases of each of these."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Change:
+    """A change in words; `run` is the one that it was found in, where several are compared."""
+
+    verdict: str
+    label: str
+    run: str
+    metric: str
+    change: str
+    values: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sides:
+    """What was compared with what, the names of what differs, and what is to be said of it beside the warnings."""
+
+    baseline: str
+    candidate: str
+    differing: str
+    said: Sequence[str]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Failure:
+    """Cases that failed for one reason: `cases` says which one or how many, `named` lists the first of several."""
+
+    cases: str
+    reason: str
+    named: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Failures:
+    """How many cases failed, most of them by reason, and how many more there are."""
+
+    count: str
+    listed: Sequence[Failure]
+    more: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Result:
+    """What a report says first.
+
+    `counts` are those of the verdicts, of which a case has several; `changes` leave out what `failures` tell. `runs`
+    are only told where there are several.
+    """
+
+    heading: str
+    answers: Sequence[answers.Answer]
+    counts: Sequence[tuple[str, int]]
+    changes: Sequence[Change]
+    sides: Sequence[Sides]
+    warnings: Sequence[str]
+    failures: Failures | None
+    skips: str
+    said: Sequence[str]
+    facts: Mapping[str, Sequence[str]]
+    runs: Sequence[RunFacts]
+
+
+def result(material: Material) -> Result:
+    """Return what the report of `material` says first."""
+    found = machines(material)
+    comparisons = material.comparisons
+    ranked = list(_ranked(material))
+    advised: list[answers.Answer] = []
+    if comparisons:
+        heading = _verdict(ranked)
+    elif any(one.row["outcome"] == "ok" for one in material.cases):
+        heading = answers.heading(found)
+        advised = answers.answers(found, material.budget.output_rel_l2)
+    else:
+        heading = _nothing(material.cases)
+    counts = Counter(one.verdict for one, _, _ in ranked)
+    return Result(
+        heading=heading[:1].upper() + heading[1:],
+        answers=advised,
+        counts=[(verdict.value, counts[verdict]) for verdict in sentences.WORST_FIRST if counts[verdict]],
+        changes=[_change(*one) for one in _varied(ranked)[:WORST]],
+        sides=[_sides(one) for one in comparisons],
+        warnings=cautions.warnings(material),
+        failures=_failures(material.cases),
+        skips=_skips(material.cases),
+        said=cautions.remarks(material),
+        facts=facts(material),
+        runs=[run_facts(one) for one in material.shown] if len(material.shown) > 1 else [],
+    )
+
+
+def _ranked(material: Material) -> Iterator[Ranked]:
+    """Yield the findings of all comparisons, what matters most first, with their cases' names and runs."""
+    found: list[tuple[Finding, Case, str]] = []
+    for shown in material.shown:
+        if shown.comparison is not None:
+            run, others = shown.name if len(material.comparisons) > 1 else "", shown.comparison.candidates
+            found += [(one, others.get(one.case.case_id, one.case), run) for one in shown.comparison.findings]
+    labels = case_labels(case for _, case, _ in found)
+    for finding, case, run in sorted(found, key=lambda one: rank(one[0])):
+        yield finding, labels[case.case_id], run
+
+
+def _fails(one: Finding) -> bool:
+    """Return whether a finding is that a case fails now, which is told with the failures."""
+    return one.metric == OUTCOME and one.verdict is Verdict.REGRESSED
+
+
+def _varied(ranked: Sequence[Ranked]) -> list[Ranked]:
+    """Return the changes but for failures: regressions first, and of each kind one before a second of the same."""
+    seen: Counter[tuple[Verdict, str]] = Counter()
+    placed: list[tuple[int, int, Ranked]] = []
+    for one in ranked:
+        finding = one[0]
+        if finding.verdict in sentences.CHANGED and not _fails(finding):
+            key = (finding.verdict, finding.kind)
+            placed.append((sentences.CHANGED.index(finding.verdict), seen[key], one))
+            seen[key] += 1
+    return [one for _, _, one in sorted(placed, key=lambda each: each[:2])]
+
+
+def _verdict(ranked: Sequence[Ranked]) -> str:
+    """Return how many of the cases compared changed, and which most of all; failures are told beside it."""
+    if not ranked:
+        return "nothing to compare: no case was measured in both runs"
+    cases: dict[Verdict, set[tuple[str, str]]] = {verdict: set() for verdict in Verdict}
+    for one, _, run in ranked:
+        cases[one.verdict].add((run, one.case.case_id))
+    failing = {(run, one.case.case_id) for one, _, run in ranked if _fails(one)}
+    regressed, improved = cases[Verdict.REGRESSED], cases[Verdict.IMPROVED]
+    compared = f"of {counted(len(set().union(*cases.values())), 'case')}"
+    changed = _varied(ranked)
+    if not regressed and not improved:
+        undecided = cases[Verdict.INCONCLUSIVE] or cases[Verdict.INCOMPARABLE]
+        return "no change is certain" if undecided else "nothing changed"
+    if not regressed:
+        said = f"{len(improved):,} {compared} improved, none regressed"
+    elif regressed == failing:
+        said = f"{len(failing):,} {compared} {'fails' if len(failing) == 1 else 'fail'} now"
+        changed = []
+    else:
+        said = f"{len(regressed):,} {compared} regressed"
+        said += f", {len(failing):,} of them {'fails' if len(failing) == 1 else 'fail'} now" if failing else ""
+    if not changed:
+        return said
+    finding, label, run = changed[0]
+    which = "of the others most of all " if failing else "most of all " if len(regressed | improved) > 1 else ""
+    return f"{said}: {which}{label}{f' of {run}' if run else ''}, {sentences.change_said(finding)}"
+
+
+def _nothing(cases: Sequence[ShownCase]) -> str:
+    outcomes = Counter(one.row["outcome"] for one in cases)
+    said = [f"{counted(outcomes[name], 'case')} {name}" for name in ("failed", "skipped") if outcomes[name]]
+    return f"nothing was measured: {', '.join(said) or 'there are no cases'}"
+
+
+def _change(one: Finding, label: str, run: str) -> Change:
+    values = [sentences.value_text(one.metric, value) for value in (one.baseline, one.candidate)]
+    return Change(
+        verdict=one.verdict.value,
+        label=label,
+        run=run,
+        metric=sentences.metric_label(one.metric),
+        change=sentences.change_text(one),
+        values="" if one.baseline is None and one.candidate is None else " → ".join(values),
+        reason=one.reason,
+    )
+
+
+def _sides(one: Comparison) -> Sides:
+    warned = set(sentences.warnings(one))
+    return Sides(
+        baseline=sentences.side_name(one.baseline),
+        candidate=sentences.side_name(one.candidate),
+        differing=", ".join(difference.name for difference in one.differences),
+        said=[said for said in (*sentences.statements(one), *sentences.lonely(one)) if said not in warned],
+    )
+
+
+def _failures(cases: Sequence[ShownCase]) -> Failures | None:
+    """Return the failures by reason, the commonest first."""
+    reasons: dict[str, list[str]] = {}
+    for one in cases:
+        if one.row["outcome"] == "failed":
+            reasons.setdefault(one.row["reason"], []).append(one.name)
+    if not reasons:
+        return None
+    ranked = sorted(reasons.items(), key=lambda each: -len(each[1]))
+    return Failures(
+        count=f"{sum(map(len, reasons.values())):,} of {counted(len(cases), 'case')} failed",
+        listed=[_failure(reason, names) for reason, names in ranked[:WORST]],
+        more=sum(len(names) for _, names in ranked[WORST:]),
+    )
+
+
+def _failure(reason: str, names: Sequence[str]) -> Failure:
+    if len(names) == 1:
+        return Failure(cases=names[0], reason=reason, named="")
+    more = f" and {len(names) - WORST:,} more" if len(names) > WORST else ""
+    return Failure(cases=counted(len(names), "case"), reason=reason, named=", ".join(names[:WORST]) + more)
+
+
+def _skips(cases: Sequence[ShownCase]) -> str:
+    """Return how many cases were skipped, and the commonest reasons."""
+    reasons = Counter(one.row["reason"] for one in cases if one.row["outcome"] == "skipped")
+    if not reasons:
+        return ""
+    listed = "; ".join(f"{reason} ({count:,})" for reason, count in reasons.most_common(WORST))
+    more = f"; and {counted(len(reasons) - WORST, 'other reason')}" if len(reasons) > WORST else ""
+    return f"{counted(reasons.total(), 'case')} skipped: {listed}{more}"

@@ -1,0 +1,239 @@
+"""Charts that answer, in a browser, and what leads to them. Skipped where there is no Chromium."""
+
+import html
+import re
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from playwright.sync_api import Browser, Locator, Page, expect
+
+from ampbench.report.page import make_page
+from tests.compared_runs import BF16, FP32, Times, arms, make_run, noisy
+from tests.report.materials import CHROMIUM, make_material
+from tests.stored_runs import make_case
+
+pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="there is no chromium on this machine")
+
+ROUNDS = 'figure[data-chart="distributions-rounds"]'
+TRADEOFF = 'figure[data-chart^="tradeoff-"]'
+ANSWERS = 20_000
+"""Milliseconds in which the library is unpacked and the first chart drawn, on a machine that is busy."""
+
+Opened = Callable[..., AbstractContextManager[Page]]
+
+
+@pytest.fixture(scope="module")
+def file(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A page of a comparison in which fp32 became slower, and of so many other cases that the table fills a window."""
+    others = [make_case(precision, workload=f"net_{n}") for n in range(12) for precision in ("fp32", "bf16_autocast")]
+    times = [(case, noisy(2e-3, seed=3)) for case in (BF16, *others)]
+    old, new = arms()
+    baseline = make_run(Times((FP32, noisy(1e-3, seed=1)), *times), fresh=noisy(1e-3, 10, seed=4), header=old)
+    candidate = make_run(Times((FP32, noisy(1.1e-3, seed=2)), *times), fresh=noisy(1.1e-3, 10, seed=4), header=new)
+    made: Path = tmp_path_factory.mktemp("charts") / "page.html"
+    made.write_text(make_page(make_material(candidate, baseline=baseline)), encoding="utf-8")
+    return made
+
+
+@pytest.fixture
+def opened(browser: Browser, file: Path) -> Opened:
+    @contextmanager
+    def opening(fragment: str = "", width: int = 1400, before: str = "", **options: Any) -> Iterator[Page]:
+        """Give the page in a window; `before` is a script that runs first. At the end nothing may have gone wrong."""
+        wrong: list[str] = []
+        context = browser.new_context(viewport={"width": width, "height": 1000}, **options)
+        page = context.new_page()
+        page.on("console", lambda said: wrong.append(said.text))
+        page.on("pageerror", lambda error: wrong.append(str(error)))
+        page.add_init_script(before)
+        page.goto(file.as_uri() + fragment)
+        yield page
+        context.close()
+        assert wrong == []
+
+    return opening
+
+
+def drawn(page: Page, selector: str = ROUNDS) -> Locator:
+    """Return a chart, once it answers."""
+    figure = page.locator(selector).first
+    figure.scroll_into_view_if_needed()
+    expect(figure).to_have_attribute("data-drawn", re.compile("."), timeout=ANSWERS)
+    return figure
+
+
+def drag(page: Page, selector: str) -> bool:
+    """Drag the middle of a chart, and return whether what it shows moved."""
+    figure = drawn(page, selector)
+    before = figure.locator("svg").text_content()
+    svg = figure.locator("svg").bounding_box()
+    assert svg is not None
+    x, y = svg["x"] + 150, svg["y"] + svg["height"] / 2
+    page.mouse.move(x, y)
+    page.mouse.down()
+    page.mouse.move(x + 60, y, steps=4)
+    page.mouse.up()
+    return figure.locator("svg").text_content() != before
+
+
+def test_a_chart_is_called_by_its_words_and_they_follow_what_is_chosen(opened: Opened):
+    with opened() as page:
+        figure = drawn(page)
+        words = figure.locator(".alt").inner_text()
+        assert "slower" in words
+        expect(figure.get_by_role("img", name=f"Rounds and samples. {words}", exact=True)).to_have_count(1)
+        expect(figure.get_by_role("img")).to_have_count(1)
+        figure.get_by_role("combobox").select_option(index=1)
+        label = figure.locator("option:checked").inner_text()
+        expect(figure.locator(".alt")).to_contain_text(f"{label}: ")
+        expect(figure.locator(".alt")).not_to_contain_text("slower")
+        words = figure.locator(".alt").inner_text()
+        expect(figure.get_by_role("img", name=f"Rounds and samples. {words}", exact=True)).to_have_count(1)
+
+
+@pytest.mark.slow
+def test_what_drew_a_chart_before_is_let_go(opened: Opened):
+    with opened() as page:
+        figure = drawn(page)
+        page.evaluate("""() => {
+            const embed = window.vegaEmbed;
+            window.open_views = 0;
+            window.vegaEmbed = async (...given) => {
+                const result = await embed(...given);
+                const finalize = result.finalize;
+                window.open_views += 1;
+                result.finalize = () => { window.open_views -= 1; finalize(); };
+                return result;
+            };
+        }""")
+        for index in (1, 2, 3):
+            figure.get_by_role("combobox").select_option(index=index)
+            value = figure.locator("option:checked").get_attribute("value") or ""
+            expect(figure).to_have_attribute("data-drawn", value)
+        assert page.evaluate("window.open_views") == 1
+
+
+def test_a_case_leads_to_its_rounds_and_back_leads_to_the_table(opened: Opened):
+    with opened("#precision=bf16_autocast") as page:
+        link = page.locator("#cases tbody th a").nth(5)
+        link.scroll_into_view_if_needed()
+        case = link.get_attribute("data-case") or ""
+        link.click()
+        figure = page.locator(ROUNDS)
+        expect(figure.locator(".drawing")).to_be_focused()
+        expect(figure).to_have_attribute("data-drawn", case, timeout=ANSWERS)
+        expect(figure).to_be_in_viewport()
+        expect(page).to_have_url(re.compile(rf"#precision=bf16_autocast&distributions-rounds={case}$"))
+        first = figure.locator("option").first.get_attribute("value") or ""
+        page.go_back()
+        expect(page).to_have_url(re.compile("#precision=bf16_autocast$"))
+        expect(link).to_be_in_viewport()
+        expect(page.locator("#cases tbody tr")).to_have_count(13)
+        expect(figure).to_have_attribute("data-drawn", first)
+
+
+@pytest.mark.slow
+def test_a_case_in_a_new_tab_is_that_case(opened: Opened):
+    with opened() as page:
+        link = page.locator("#cases tbody th a").nth(5)
+        with page.context.expect_page() as found:
+            link.click(modifiers=["Control"])
+        other = found.value
+        case = link.get_attribute("data-case") or ""
+        expect(other.locator(ROUNDS)).to_have_attribute("data-drawn", case, timeout=ANSWERS)
+        expect(other.locator(ROUNDS)).to_be_in_viewport()
+        assert "#" not in page.url
+
+
+@pytest.mark.slow
+def test_where_charts_cannot_be_drawn_a_case_leads_to_their_section_and_the_note_stays(opened: Opened):
+    with opened(before="delete window.DecompressionStream") as page:
+        expect(page.locator(f"{ROUNDS} .no-js")).to_be_visible()
+        expect(page.locator(".live-only")).to_be_hidden()
+        page.locator("#cases tbody th a").nth(5).click()
+        expect(page).to_have_url(re.compile("#distributions$"))
+    with opened() as page:
+        expect(drawn(page).locator(".no-js")).to_be_hidden()
+        expect(page.locator(".live-only")).to_be_visible()
+
+
+@pytest.mark.slow
+def test_a_finger_moves_the_page_and_a_mouse_the_data(opened: Opened):
+    with opened() as page:
+        expect(page.locator(".mouse-only")).to_be_visible()
+        assert drag(page, TRADEOFF)
+    with opened(width=400, has_touch=True, is_mobile=True) as page:
+        expect(page.locator(".mouse-only")).to_be_hidden()
+        assert not drag(page, TRADEOFF)
+
+
+@pytest.mark.slow
+def test_a_chart_is_as_wide_as_the_window_but_never_too_narrow_to_be_read(opened: Opened):
+    def width(page: Page) -> float:
+        box = page.locator(TRADEOFF).first.locator("svg").bounding_box()
+        assert box is not None
+        return box["width"]
+
+    with opened(width=1000) as page:
+        drawn(page, TRADEOFF)
+        whole = width(page)
+        page.set_viewport_size({"width": 700, "height": 1000})
+        page.wait_for_function("wide => document.querySelector('.drawing svg').clientWidth < wide - 200", arg=whole)
+        assert width(page) == pytest.approx(whole - 300, abs=40)
+    with opened(width=400) as page:
+        drawn(page, TRADEOFF)
+        assert width(page) >= 500
+        assert page.evaluate("document.documentElement.scrollWidth") == 400
+
+
+def test_a_link_opens_at_what_it_chose(opened: Opened):
+    with opened("#distributions-rounds=4") as page:
+        expect(page.locator(ROUNDS)).to_be_in_viewport()
+        expect(page.locator(ROUNDS)).to_have_attribute("data-drawn", "4", timeout=ANSWERS)
+    with opened("#q=net_7") as page:
+        expect(page.locator("#cases-title")).to_be_in_viewport()
+        expect(page.locator("#cases tbody tr")).to_have_count(2)
+
+
+@pytest.mark.slow
+def test_what_an_address_names_but_is_not_there_leaves_it(opened: Opened):
+    with opened("#sort=bar&phase=dreaming&precision=fp32") as page:
+        expect(page).to_have_url(re.compile("#precision=fp32$"))
+    with opened("#distributions-rounds=999") as page:
+        drawn(page)
+        expect(page).not_to_have_url(re.compile("999"))
+
+
+def test_a_verdict_of_the_banner_leads_to_its_cases(opened: Opened):
+    with opened("#precision=bf16_autocast") as page:
+        page.locator("ul.chips a", has_text="regressed").click()
+        expect(page.locator("#cases tbody tr")).to_have_count(1)
+        expect(page.locator("#cases tbody tr .regressed")).to_have_count(1)
+        expect(page.locator("#cases-title")).to_be_in_viewport()
+        expect(page).to_have_url(re.compile("#verdict=regressed$"))
+        page.go_back()
+        expect(page.locator("#cases tbody tr")).not_to_have_count(1)
+
+
+@pytest.mark.slow
+def test_in_a_sandbox_without_a_history_everything_answers(browser: Browser, file: Path):
+    wrong: list[str] = []
+    context = browser.new_context()
+    page = context.new_page()
+    page.on("pageerror", lambda error: wrong.append(str(error)))
+    inside = html.escape(file.read_text(encoding="utf-8"))
+    page.set_content(f'<iframe sandbox="allow-scripts" srcdoc="{inside}" width="1200" height="900"></iframe>')
+    frame = page.frame_locator("iframe")
+    frame.locator("#cases").get_by_label("precision").select_option("fp32")
+    expect(frame.locator("#cases tbody tr")).to_have_count(13)
+    frame.locator("#cases tbody th a").nth(3).click()
+    figure = frame.locator(ROUNDS)
+    expect(figure).to_have_attribute("data-drawn", re.compile("."), timeout=ANSWERS)
+    figure.get_by_role("combobox").select_option(index=1)
+    chosen = figure.locator("option:checked").get_attribute("value") or ""
+    expect(figure).to_have_attribute("data-drawn", chosen)
+    context.close()
+    assert wrong == []
