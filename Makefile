@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: demo test test-all bench lint types imports environment
+.PHONY: demo test test-all bench rules lint types imports environment
 
 environment: .venv/.installed
 
@@ -34,3 +34,6 @@ test-all: lint types imports
 
 bench: environment
 	$(BIN)/python -m benchmarks.self
+
+rules: environment
+	$(BIN)/python -m benchmarks.rules

@@ -1,6 +1,6 @@
 """Benchmark and accuracy-regression harness for PyTorch mixed precision.
 
-Importing this imports neither torch nor pandas: `load` and `Workload` are fetched when first used.
+Importing this imports neither torch nor pandas: `load`, `Workload` and `trace_casts` are fetched when first used.
 
 PYTEST_DONT_REWRITE: its plug-in asserts nothing, and pytest would warn where ampbench was imported before it.
 """
@@ -19,6 +19,7 @@ from ampbench.errors import (
 )
 
 if TYPE_CHECKING:
+    from ampbench.explain.ledger import trace_casts
     from ampbench.frames import load
     from ampbench.workload import Workload
 
@@ -35,9 +36,10 @@ __all__ = [
     "WorkloadError",
     "__version__",
     "load",
+    "trace_casts",
 ]
 
-_LAZY = {"load": "ampbench.frames", "Workload": "ampbench.workload"}
+_LAZY = {"load": "ampbench.frames", "Workload": "ampbench.workload", "trace_casts": "ampbench.explain.ledger"}
 
 
 def __getattr__(name: str) -> Any:

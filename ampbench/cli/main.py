@@ -1,13 +1,14 @@
 """The entry point: verbs, settings, and the one place where errors become a line on stderr and an exit code.
 
-A verb is a module of this package with one function, `command`, which returns its exit code (None: 0). Only the verb
-asked for is imported, and no verb's module imports anything slow (torch, pandas, scipy, rich) at its top.
+A verb is a module of this package with one function, `command`, which returns its exit code (None: 0); one of `GROUPS`
+is a package of such modules, its own verbs. Only the verb asked for is imported, and no verb's module imports anything
+slow (torch, pandas, scipy, rich) at its top.
 """
 
 import contextlib
 import os
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from importlib import import_module
 from pathlib import Path
 from typing import Any, cast
@@ -27,10 +28,14 @@ VERBS = {
     "gate": "Two stored runs under a policy, with an exit code.",
     "trend": "Many runs over torch versions, commits or dates: where they changed, and what else did.",
     "report": "Stored runs as one HTML page to send around, or as a site of them.",
+    "explain": "Why: what autocast does, op by op.",
     "convert": "Stored runs in other programs' formats: JUnit, Markdown, Otava and others.",
     "doctor": "What this machine and installation can do, and what spoils measurements.",
 }
 """The verbs in the order of a user's day; each is the module of the same name."""
+
+GROUPS = frozenset({"explain"})
+"""Verbs with verbs of their own: packages that name them, with a line of help for each, in SUBVERBS."""
 
 INTERNAL_ERROR = 70
 INTERRUPTED = 130
@@ -45,6 +50,7 @@ ampbench measures which precision a PyTorch model should run in, on this machine
   ampbench run model.py:make        measure your own network (docs/workloads.md)
   ampbench show latest              the last run again
   ampbench report                   the last run as one HTML page to send around
+  ampbench explain rules            what autocast does to each op, and where documents err
   ampbench ab --baseline git:main --candidate here model.py:make
                                     what your changes cost: measured in turns with the commit
 
@@ -77,21 +83,42 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return code
 
 
-def build(verb: str | None = None) -> Any:
+def build(verb: str | None = None, subverb: str | None = None) -> Any:
     """Return the click command of the whole program; only `verb` is imported, the others are known by their help."""
-    app = typer.Typer(
+    app = _typer()
+    app.callback(
+        help="Which precision should this PyTorch model run in, on this machine? Measures, explains, advises."
+    )(_global_options)
+    for name, summary in VERBS.items():
+        if name == verb and name in GROUPS:
+            app.add_typer(_group(name, subverb), name=name, short_help=summary)
+        else:
+            _add(app, name, summary, name if name == verb else None)
+    return get_command(app)
+
+
+def _typer() -> typer.Typer:
+    return typer.Typer(
         add_completion=False,
         pretty_exceptions_enable=False,
         rich_markup_mode=None,  # rich's help takes 0.1 s more
         context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
     )
-    app.callback(
-        help="Which precision should this PyTorch model run in, on this machine? Measures, explains, advises."
-    )(_global_options)
-    for name, summary in VERBS.items():
-        function = _function(name) if name == verb else _not_imported
-        app.command(name, short_help=summary, help=None if name == verb else summary)(function)
-    return get_command(app)
+
+
+def _group(verb: str, subverb: str | None) -> typer.Typer:
+    """Return the command of a verb that has verbs of its own; only `subverb` is imported."""
+    group = _typer()
+    group.callback(help=import_module(f"ampbench.cli.{verb}").HELP)(_no_options)
+    for name, summary in _subverbs(verb).items():
+        _add(group, name, summary, f"{verb}.{name}" if name == subverb else None)
+    return group
+
+
+def _add(app: typer.Typer, name: str, summary: str, module: str | None) -> None:
+    """Add a verb to `app`: of `module`, or known by its help alone."""
+    function = _not_imported if module is None else _function(module)
+    app.command(name, short_help=summary, help=summary if module is None else None)(function)
 
 
 def _dispatch(given: list[str], version: bool) -> int:
@@ -102,16 +129,50 @@ def _dispatch(given: list[str], version: bool) -> int:
     if not given:
         print(FIRST_STEPS, end="")
         return 0
-    verb = next((word for word in given if not word.startswith("-")), None)
-    if verb is not None and verb not in VERBS:
-        raise UnknownNameError("verb", verb, VERBS)
+    verb, subverb = _asked(given)
     file = None if verb is None else settings.find(Path.cwd())
-    default_map = {} if file is None else settings.defaults(file, {name: _options(name) for name in VERBS})
+    default_map = {} if file is None else _nested(settings.defaults(file, _all_options()))
     try:
-        result = build(verb).main(given, prog_name="ampbench", standalone_mode=False, default_map=default_map)
+        result = build(verb, subverb).main(given, prog_name="ampbench", standalone_mode=False, default_map=default_map)
     except _USAGE_ERROR as error:
         raise UsageError(_explain(error, None if file is None else file.path)) from error
     return result if isinstance(result, int) else 0
+
+
+def _asked(given: list[str]) -> tuple[str | None, str | None]:
+    """Return the verb and, of a group, its own verb; raises `UnknownNameError`, or `UsageError` for a bare group."""
+    words = [word for word in given if not word.startswith("-")]
+    if not words:
+        return None, None
+    verb = words[0]
+    if verb not in VERBS:
+        raise UnknownNameError("verb", verb, VERBS)
+    if verb not in GROUPS:
+        return verb, None
+    known = _subverbs(verb)
+    if len(words) > 1 and words[1] not in known:
+        raise UnknownNameError(f"verb of {verb}", words[1], known)
+    if len(given) == 1:
+        raise UsageError(f"{verb} what? known: {', '.join(known)}; see ampbench {verb} --help")
+    return verb, words[1] if len(words) > 1 else None
+
+
+def _all_options() -> dict[str, settings.Options]:
+    """Return what a settings file may set, by verb; a group's verbs have tables such as `["explain rules"]`."""
+    plain: dict[str, settings.Options] = {verb: _options(verb) for verb in VERBS if verb not in GROUPS}
+    return plain | {f"{verb} {name}": _options(verb, name) for verb in GROUPS for name in _subverbs(verb)}
+
+
+def _nested(defaults: Mapping[str, dict[str, Any]]) -> dict[str, Any]:
+    """Return `defaults` as click looks them up: those of a group's verbs within the group's."""
+    nested: dict[str, Any] = {}
+    for name, values in defaults.items():
+        verb, _, subverb = name.partition(" ")
+        if subverb:
+            nested.setdefault(verb, {})[subverb] = values
+        else:
+            nested[verb] = values
+    return nested
 
 
 def _global_options(
@@ -125,15 +186,25 @@ def _not_imported() -> None:
     """Stand for a verb that was not asked for."""
 
 
-def _function(verb: str) -> Callable[..., int | None]:
-    function: Callable[..., int | None] = import_module(f"ampbench.cli.{verb}").command
+def _no_options() -> None:
+    """Stand for a group, which does nothing by itself."""
+
+
+def _function(module: str) -> Callable[..., int | None]:
+    function: Callable[..., int | None] = import_module(f"ampbench.cli.{module}").command
     return function
 
 
-def _options(verb: str) -> dict[str, settings.Option]:
+def _subverbs(verb: str) -> Mapping[str, str]:
+    known: Mapping[str, str] = import_module(f"ampbench.cli.{verb}").SUBVERBS
+    return known
+
+
+def _options(verb: str, subverb: str | None = None) -> dict[str, settings.Option]:
     """Return what a settings file may set for a verb, by the key it has there."""
     found: dict[str, settings.Option] = {}
-    for parameter in build(verb).commands[verb].params:
+    command = build(verb, subverb).commands[verb]
+    for parameter in (command if subverb is None else command.commands[subverb]).params:
         if parameter.param_type_name == "option" and parameter.name != "help":
             long = [name.removeprefix("--") for name in parameter.opts if name.startswith("--")]
             option = settings.Option(parameter.name, parameter.multiple)

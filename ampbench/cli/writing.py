@@ -9,7 +9,7 @@ from pathlib import Path
 from ampbench.errors import StoreError
 
 
-def write_files(files: Mapping[Path, str], hint: str = "nothing was written, choose another -o") -> None:
+def write_files(files: Mapping[Path, str | bytes], hint: str = "nothing was written, choose another -o") -> None:
     """Write all files or none: each under another name first, then renamed.
 
     Raises `StoreError` where that cannot be done; `hint` ends its message.
@@ -17,8 +17,8 @@ def write_files(files: Mapping[Path, str], hint: str = "nothing was written, cho
     written: list[tuple[Path, Path]] = []
     path = Path()
     try:
-        for path, text in files.items():
-            data = text.encode("utf-8", "backslashreplace")
+        for path, content in files.items():
+            data = content if isinstance(content, bytes) else content.encode("utf-8", "backslashreplace")
             if path.is_dir():
                 raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
             if path.exists() and not path.is_file():

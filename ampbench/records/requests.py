@@ -6,6 +6,7 @@ from ampbench.records.cases import Case, ParameterValue, WorkloadSource
 from ampbench.records.divergences import Divergence
 from ampbench.records.environments import Environment
 from ampbench.records.measurements import Failure, MemoryPass, Round, Skip
+from ampbench.records.rules import RuleProbe
 
 MAX_SAMPLES_PER_ROUND = 200
 """As many raw samples as a round may store."""
@@ -13,11 +14,12 @@ MAX_SAMPLES_PER_ROUND = 200
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Request:
-    """One piece of work. `kind` is "environment", "describe", "memory", "divergence" or "round".
+    """One piece of work. `kind` is "environment", "describe", "memory", "divergence", "round" or "rules".
 
     `fresh` asks for a newly forked process; otherwise the server's current worker, if one lives, serves it. Limits
     hold for the request: seconds of wall time, resident bytes of the worker.
     `placement_seed` decides where in memory the builds are put, `max_samples` how many samples they give in all.
+    "rules" probes autocast on `device` to each of `dtypes` ("float16"), for the `ops` named or, without any, for all.
     """
 
     kind: str
@@ -36,6 +38,9 @@ class Request:
     round: int = 0
     server: int = 0
     control: bool = False
+    device: str = ""
+    dtypes: list[str] = field(default_factory=list)
+    ops: list[str] = field(default_factory=list)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,7 +56,10 @@ class Description:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reply:
-    """The answer to a request: exactly one field is set. `problem` is a contract broken by a user's workload."""
+    """The answer to a request: exactly one field is set.
+
+    `problem` is what the user gave and cannot be used: a workload that breaks its contract, an op that is not known.
+    """
 
     environment: Environment | None = None
     description: Description | None = None
@@ -59,5 +67,6 @@ class Reply:
     round: Round | None = None
     memory: MemoryPass | None = None
     divergence: Divergence | None = None
+    rules: RuleProbe | None = None
     failure: Failure | None = None
     skip: Skip | None = None

@@ -26,7 +26,7 @@ def _mirror(annotation: Any) -> Any:
     """Return `annotation` with every dataclass in it replaced by its strict struct."""
     if isinstance(annotation, type) and is_dataclass(annotation):
         record: Any = annotation
-        return _strict(record)
+        return strict_struct(record)
     origin, arguments = get_origin(annotation), tuple(_mirror(argument) for argument in get_args(annotation))
     if origin in (Union, types.UnionType):
         return functools.reduce(operator.or_, arguments)
@@ -34,7 +34,7 @@ def _mirror(annotation: Any) -> Any:
 
 
 @functools.cache
-def _strict(record: Any) -> Any:
+def strict_struct(record: Any) -> Any:
     """Return a struct with the fields of the dataclass `record` which refuses unknown ones.
 
     msgspec ignores unknown keys when it decodes dataclasses, so a damaged key of an optional field would go unnoticed.
@@ -71,7 +71,7 @@ _DECODERS: Mapping[bytes, tuple[str, Callable[[bytes], Any]]] = {
     name.encode(): (
         name,
         msgspec.json.Decoder(
-            msgspec.defstruct(name, [(name, _strict(record))], gc=False, forbid_unknown_fields=True)
+            msgspec.defstruct(name, [(name, strict_struct(record))], gc=False, forbid_unknown_fields=True)
         ).decode,
     )
     for name, record in _TYPES.items()

@@ -19,6 +19,8 @@ from ampbench.records.cases import Case, WorkloadSource
 from ampbench.records.divergences import Divergence
 from ampbench.records.measurements import Failure, Round, Skip
 from ampbench.records.requests import Reply, Request
+from ampbench.records.rules import RuleProbe
+from ampbench.rules.choosing import chosen_ops
 from ampbench.worker.devices import Device, open_device
 from ampbench.worker.divergence import References, measure_divergence, weights_digest
 from ampbench.worker.environment import read_environment
@@ -64,6 +66,8 @@ class Worker:
     def _serve(self, request: Request) -> Reply:
         if request.kind == "environment":
             return Reply(environment=read_environment())
+        if request.kind == "rules":
+            return Reply(rules=probe_autocast(request.device, request.dtypes, request.ops))
         assert request.source is not None
         if request.kind == "describe":
             return Reply(description=describe_workload(request.source, request.parameters, request.seed))
@@ -112,6 +116,13 @@ class Worker:
             self._built = None
             self._built = key, build_workload(source, parameters, seed)
         return self._built[1]
+
+
+def probe_autocast(device: str, dtypes: list[str], ops: list[str]) -> RuleProbe:
+    """Return what autocast does on `device` to `ops` as typed, to all if none; `UsageError` for an unknown one."""
+    from ampbench.explain.rules.probe import probe_rules, rule_ops  # no other request needs the probe
+
+    return probe_rules(device, dtypes, ops=chosen_ops(ops, rule_ops()) if ops else None)
 
 
 @dataclass(slots=True)

@@ -137,12 +137,11 @@ class Server:
 
 def end_reply(request: Request, cause: str, message: str, lines: list[str]) -> Reply:
     """Return what to say of a worker that ended without a reply of its own."""
-    if request.case is None:
+    if request.case is None and request.kind != "rules":
         what = f"workload {request.source.name} cannot be built" if request.source else "the environment cannot be read"
         return Reply(problem=f"{what}: {cause}: {message}{' | ' + lines[-1] if lines else ''}")
-    return Reply(
-        failure=Failure(case_id=request.case.case_id, stage=request.kind, cause=cause, message=message, frames=lines)
-    )
+    case_id = "" if request.case is None else request.case.case_id
+    return Reply(failure=Failure(case_id=case_id, stage=request.kind, cause=cause, message=message, frames=lines))
 
 
 def resident_bytes(pid: int) -> int:

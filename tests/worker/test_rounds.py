@@ -1,11 +1,13 @@
 import dataclasses
 from collections.abc import Callable
 
+import msgspec
 import pytest
 import torch
 
 from ampbench.records.cases import Case, WorkloadSource
 from ampbench.records.requests import Request
+from ampbench.records.rules import RuleProbe
 from ampbench.worker import rounds
 from ampbench.worker.divergence import measure_divergence
 from ampbench.workload import Workload
@@ -90,3 +92,17 @@ def test_the_seed_decides_the_weights(case: MakeCase) -> None:
         rounds.Worker().serve(ask("round", linear_case(case), seed=seed)).round.weights_digest for seed in (0, 0, 1)
     ]
     assert digests[0] == digests[1] != digests[2]
+
+
+def test_rules_are_probed_for_ops_as_typed() -> None:
+    asked = Request(kind="rules", device="cpu", dtypes=["bfloat16"], ops=["prelu"])
+    rules = rounds.Worker().serve(asked).rules
+    assert [(one.name, one.observed) for one in rules.observations] == [("aten::prelu", "lower_precision")]
+    assert msgspec.json.decode(msgspec.json.encode(rules), type=RuleProbe) == rules
+
+
+def test_an_op_that_is_not_known_is_a_problem_with_what_is_near() -> None:
+    asked = Request(kind="rules", device="cpu", dtypes=["bfloat16"], ops=["prelo"])
+    problem = rounds.Worker().serve(asked).problem
+    assert problem is not None
+    assert problem.startswith("unknown op 'prelo': did you mean prelu")

@@ -1,0 +1,193 @@
+"""Which module is running, what its tensors are called, and which dtypes go in and out of it."""
+
+import inspect
+import weakref
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import torch
+from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
+
+from ampbench.errors import UsageError
+from ampbench.records.casts import BUFFER, INPUT, WEIGHT
+
+FUSED = (torch.nn.MultiheadAttention, torch.nn.TransformerEncoderLayer, torch.nn.TransformerEncoder)
+"""Modules that take another, fused path in inference, and leave it when any torch function is overridden."""
+
+ModuleKey = tuple[str, str, tuple[torch.dtype, ...], tuple[torch.dtype, ...], tuple[torch.dtype, ...]]
+
+
+class ModuleStack:
+    """The modules now running, innermost last, kept by hooks on every module's call while `hooked`.
+
+    `name(tensor, what, name)` is told the parameters, buffers and positional inputs of each outermost module; `look()`
+    is called before each module, `entered()` and `left()` around those whose inference takes a fused path.
+    Raises `UsageError` for a compiled module, whose ops no dispatch mode sees.
+    """
+
+    def __init__(
+        self,
+        model: torch.nn.Module | None,
+        name: Callable[[torch.Tensor, str, str], None],
+        look: Callable[[], None],
+        entered: Callable[[], None],
+        left: Callable[[], None],
+    ):
+        self.path = ""
+        self.depth = 0
+        self.calls: Counter[ModuleKey] = Counter()
+        self.order: dict[str, int] = {}
+        self.owners: dict[str, str] = {}
+        self._name = name
+        self._look = look
+        self._entered, self._left = entered, left
+        self._stack: list[tuple[torch.nn.Module, str, bool]] = []
+        self._names: dict[int, tuple[weakref.ref[torch.nn.Module], list[str]]] = {}
+        self._roots: Counter[str] = Counter()
+        self._children: dict[tuple[str, int], tuple[weakref.ref[torch.nn.Module], str]] = {}
+        self._handles: list[Any] = []
+        self._model = model
+
+    def hook(self) -> None:
+        """Start watching; names the tensors of the model, if one was given."""
+        if self._model is not None:
+            self._learn(self._model, "")
+        self._handles = [
+            register_module_forward_pre_hook(self._before),
+            register_module_forward_hook(self._after, with_kwargs=True, always_call=True),
+        ]
+
+    def unhook(self) -> None:
+        """Stop watching, however far the modules got."""
+        for handle in self._handles:
+            handle.remove()
+        while self._stack:
+            self._pop()
+
+    def find(self, tensor: torch.Tensor) -> str:
+        """Return the name of a parameter that a running module has got since it was first seen, or ""."""
+        for module, path, _ in reversed(self._stack):
+            for name, parameter in module.named_parameters():
+                if parameter is tensor:
+                    return _joined(path, name)
+        return ""
+
+    def _learn(self, root: torch.nn.Module, prefix: str) -> None:
+        for name, module in root.named_modules(remove_duplicate=False):
+            _refuse_compiled(module, _joined(prefix, name))
+            known = self._names.get(id(module))
+            if known is None or known[0]() is not module:
+                known = self._names[id(module)] = (weakref.ref(module), [])
+            known[1].append(_joined(prefix, name))
+        for name, parameter in root.named_parameters():
+            self._name(parameter, WEIGHT, _joined(prefix, name))
+            self.owners[_joined(prefix, name)] = _joined(prefix, name.rpartition(".")[0])
+        for name, buffer in root.named_buffers():
+            self._name(buffer, BUFFER, _joined(prefix, name))
+
+    def _before(self, module: torch.nn.Module, args: tuple[Any, ...]) -> None:
+        path = self._path(module)
+        _refuse_compiled(module, path)
+        if not self._stack:
+            for name, tensor in _named_inputs(module, args):
+                self._name(tensor, INPUT, name)
+        self._look()
+        fused = isinstance(module, FUSED) and not module.training and not _learning(module)
+        self._stack.append((module, path, fused))
+        self.path = path
+        self.depth += 1
+        self.order.setdefault(path, len(self.order))
+        if fused:
+            self._entered()
+
+    def _after(self, module: torch.nn.Module, *seen: Any) -> None:
+        """Take args, kwargs and output; after an exception torch leaves the kwargs out."""
+        # An exception can leave modules above this one unfinished.
+        while self._stack and self._stack[-1][0] is not module:
+            self._pop()
+        if not self._stack:
+            return
+        path = self._stack[-1][1]
+        self._pop()
+        own = tuple(dict.fromkeys(p.dtype for p in module._parameters.values() if p is not None))
+        inputs = tuple(tensor.dtype for tensor in tensors_in(seen[:-1]))
+        outputs = tuple(tensor.dtype for tensor in tensors_in(seen[-1]))
+        self.calls[path, type(module).__name__, inputs, outputs, own] += 1
+
+    def _pop(self) -> None:
+        _, _, fused = self._stack.pop()
+        self.depth -= 1
+        self.path = self._stack[-1][1] if self._stack else ""
+        if fused:
+            self._left()
+
+    def _path(self, module: torch.nn.Module) -> str:
+        parent = self._stack[-1] if self._stack else None
+        above = parent[1] if parent else ""
+        key = (above if parent else "/", id(module))
+        kept = self._children.get(key)
+        if kept is not None and kept[0]() is module:
+            return kept[1]
+        path = self._found(module, parent[0] if parent else None, above)
+        self._children[key] = (weakref.ref(module), path)
+        return path
+
+    def _found(self, module: torch.nn.Module, parent: torch.nn.Module | None, above: str) -> str:
+        """Return where `module` sits: below its caller if it is there, else where the root has it, else its class."""
+        if parent is not None:
+            for name, child in parent._modules.items():
+                if child is module:
+                    return _joined(above, name)
+        known = self._names.get(id(module))
+        if known is not None and known[0]() is module:
+            return next((path for path in known[1] if path.startswith(above)), known[1][0])
+        kind = type(module).__name__
+        if parent is not None:
+            return _joined(above, kind)
+        self._roots[kind] += 1
+        path = kind if self._roots[kind] == 1 else f"{kind}#{self._roots[kind]}"
+        self._learn(module, path)
+        return path
+
+
+def tensors_in(tree: object) -> Iterator[torch.Tensor]:
+    """Yield the tensors of nested tuples, lists and mappings, in order."""
+    if isinstance(tree, torch.Tensor):
+        yield tree
+    elif isinstance(tree, tuple | list):
+        for leaf in tree:
+            yield from tensors_in(leaf)
+    elif isinstance(tree, Mapping):
+        for leaf in tree.values():
+            yield from tensors_in(leaf)
+
+
+def _named_inputs(module: torch.nn.Module, args: tuple[Any, ...]) -> Iterator[tuple[str, torch.Tensor]]:
+    """Yield the positional input tensors of a module, named as its `forward` names them."""
+    try:
+        parameters = list(inspect.signature(module.forward).parameters.values())
+    except (TypeError, ValueError):
+        parameters = []
+    positional = [p.name for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
+    for number, arg in enumerate(args):
+        name = positional[number] if number < len(positional) else f"input {number}"
+        tensors = list(tensors_in(arg))
+        for place, tensor in enumerate(tensors):
+            yield name if isinstance(arg, torch.Tensor) else f"{name}[{place}]", tensor
+
+
+def _learning(module: torch.nn.Module) -> bool:
+    return torch.is_grad_enabled() and any(parameter.requires_grad for parameter in module.parameters())
+
+
+def _refuse_compiled(module: torch.nn.Module, path: str) -> None:
+    if getattr(module, "_compiled_call_impl", None) is not None or type(module).__name__ == "OptimizedModule":
+        raise UsageError(
+            f"{path or 'the model'} is compiled by torch.compile: its casts are the compiled graph's, which an eager "
+            "trace does not see; trace the module as it was before torch.compile"
+        )
+
+
+def _joined(above: str, name: str) -> str:
+    return f"{above}.{name}" if above and name else above or name

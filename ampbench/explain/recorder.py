@@ -1,0 +1,322 @@
+"""The dispatch mode behind a ledger: sees every op, follows values by their storage, and notes what is cast.
+
+Rows are tuples until someone reads them, and dtypes torch's own: an op costs some microseconds and some hundred bytes.
+"""
+
+import weakref
+from functools import partial
+from time import perf_counter
+from typing import Any, NamedTuple
+
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from ampbench.errors import UsageError
+from ampbench.explain.calls import UPCASTING, Call, CallMode, Running
+from ampbench.explain.kinds import Kind, op_kind
+from ampbench.explain.modules import ModuleStack
+from ampbench.explain.places import Places, undoes_cast
+from ampbench.explain.values import CastRow, Value, cacheable, lives, storage_key, tensors_of
+from ampbench.records.casts import (
+    ACTIVATION,
+    AUTOCAST,
+    CAST,
+    EXPLICIT,
+    GRADIENT,
+    INPUT,
+    INTERNAL,
+    NOT_NEEDED,
+    REUSED,
+    WEIGHT,
+)
+
+HALVES = frozenset({torch.float16, torch.bfloat16})
+
+_PLAIN = frozenset({"Tensor", "Parameter", "FakeTensor"})
+"""Classes of torch whose ops are the ones dispatched; any other class with its own dispatch hides ops from a mode."""
+
+
+class OpRow(NamedTuple):
+    """One op as recorded: `call` is the Python call that led to it."""
+
+    name: str
+    function: Any
+    module: str
+    phase: str
+    recomputed: bool
+    inputs: tuple[torch.dtype, ...]
+    outputs: tuple[torch.dtype, ...]
+    source: str | None
+    seconds: float | None
+
+
+class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Records the ops that run while it is on, in `ops`, `casts` and `uses` (of weights)."""
+
+    def __init__(self, calls: CallMode, model: torch.nn.Module | None, *, time: bool):
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.ops: list[OpRow] = []
+        self.casts: list[CastRow] = []
+        self.uses: list[tuple[str, int, str, str, int | None]] = []
+        self.modules = ModuleStack(model, self.know, calls.look, calls.pause, calls.resume)
+        self.places = Places(self.modules)
+        self._calls = calls
+        self._time = time
+        self._synchronize = torch.accelerator.synchronize if time and torch.accelerator.is_available() else None
+        self._values: dict[int, Value] = {}
+        self._cast_at: dict[int, CastRow] = {}
+        self._numbers = 0
+        self._last_use: dict[str, int] = {}
+        self._lowered = False
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """Run the op and record it; raises `UsageError` for a tensor subclass that has ops of its own."""
+        kwargs = kwargs or {}
+        kind = op_kind(func)
+        for kept in types:
+            if kept.__name__ not in _PLAIN or not kept.__module__.startswith("torch."):
+                if kept is torch.Tensor:
+                    continue
+                raise UsageError(
+                    f"{kind.name} was given a {kept.__module__}.{kept.__qualname__}, a tensor subclass with ops of its "
+                    "own, whose casts a trace does not see; trace the program with plain tensors"
+                )
+        if kind.decomposes:
+            return self._decompose(func, kind, args, kwargs)
+        if kind.opaque and self._calls.autocast and not self._lowered:
+            func = partial(self._open, func)
+        if self._synchronize is not None:
+            self._synchronize()
+        Running.ops += 1
+        start = perf_counter()
+        try:
+            out = func(*args, **kwargs)
+            if self._synchronize is not None:
+                self._synchronize()
+        finally:
+            Running.ops -= 1
+        seconds = perf_counter() - start if self._time else None
+        with torch._C.DisableTorchFunction():
+            self._record(kind, args, kwargs, out, seconds)
+        return out
+
+    def know(self, tensor: torch.Tensor, what: str, name: str) -> None:
+        """Give a tensor from outside its name, unless it is known already."""
+        with torch._C.DisableTorchFunction():
+            key = storage_key(tensor)
+            known = self._values.get(key)
+            if what != INPUT or known is None or not lives(known) or (known.what == INPUT and not known.name):
+                self._values[key] = Value(what, name, alive=weakref.ref(tensor))
+
+    def _open(self, func: Any, *args: Any, **kwargs: Any) -> Any:
+        """Run an op with autocast as the program has it: a mode's own code runs with autocast off."""
+        on = self._calls.autocast
+        for device in on:
+            torch.set_autocast_enabled(device, True)
+        try:
+            return func(*args, **kwargs)
+        finally:
+            for device in on:
+                torch.set_autocast_enabled(device, False)
+
+    def _decompose(self, func: Any, kind: Kind, args: Any, kwargs: Any) -> Any:
+        """Run a composite op, which reaches a mode whole in inference mode, part by part.
+
+        Autocast casts the parts of an op that has no rule (einsum); an op that has one was cast already.
+        """
+        before = self._lowered
+        self._lowered = before or bool(set(self._calls.autocast) & set(kind.autocast))
+        try:
+            with self:
+                return func.decompose(*args, **kwargs) if self._lowered else self._open(func.decompose, *args, **kwargs)
+        finally:
+            self._lowered = before
+
+    def _record(self, kind: Kind, args: Any, kwargs: Any, out: Any, seconds: float | None) -> None:
+        if kind.silent:
+            return
+        index = len(self.ops)
+        call = self._calls.current
+        sources = tensors_of(args)
+        if kwargs:
+            sources += tensors_of(kwargs.values())
+        outputs = [out] if isinstance(out, torch.Tensor) else tensors_of(out) if isinstance(out, list | tuple) else []
+        phase, module, recomputed, forward, leaf = self.places.find(index, called=call is not None)
+        function = call.function if call else None
+        if forward is not None:
+            module = self.ops[forward].module
+            function = function or self.ops[forward].function
+        elif leaf is not None:
+            stored = self._values.get(storage_key(leaf))
+            module = self.modules.owners.get(stored.name, "") if stored is not None else ""
+        keys = [storage_key(tensor) for tensor in sources]
+        made = [storage_key(tensor) for tensor in outputs]
+        fresh = [key for key in made if key not in keys]
+        view = not fresh and not kind.writes and bool(made)
+        row = None
+        if kind.casts and sources[0].dtype is not out.dtype:
+            row = self._cast(index, call, sources[0], keys[0], out, phase, module, forward, seconds)
+        if not view:
+            self._consume(index, call, sources, keys, phase, module, kind, row)
+        number = call.number if call else 0
+        if row is not None:
+            self._values[made[0]] = Value(row.what, row.name, row, number)
+        elif fresh:
+            what = GRADIENT if phase == "backward" else ACTIVATION if sources else INPUT
+            for key in fresh:
+                self._values[key] = Value(what, module if what != INPUT else "", None, number)
+        if kind.writes:
+            self._write(kind, args, kwargs)
+        self.ops.append(
+            OpRow(
+                kind.name,
+                function,
+                module,
+                phase,
+                recomputed,
+                tuple([tensor.dtype for tensor in sources]),
+                tuple([tensor.dtype for tensor in outputs]),
+                call.source if call else None,
+                seconds,
+            )
+        )
+
+    def _value(self, tensor: torch.Tensor, key: int, phase: str) -> Value:
+        """Return what is known of a tensor; one never seen came from outside."""
+        known = self._values.get(key)
+        if known is not None and lives(known):
+            return known
+        if isinstance(tensor, torch.nn.Parameter):
+            known = Value(WEIGHT, self.modules.find(tensor), alive=weakref.ref(tensor))
+        elif phase == "backward":
+            known = Value(GRADIENT, "", alive=weakref.ref(tensor))
+        else:
+            leaf = tensor.requires_grad and tensor.is_leaf
+            known = Value(WEIGHT if leaf else INPUT, "", alive=weakref.ref(tensor))
+        self._values[key] = known
+        return known
+
+    def _cast(
+        self,
+        index: int,
+        call: Call | None,
+        source: torch.Tensor,
+        key: int,
+        out: torch.Tensor,
+        phase: str,
+        module: str,
+        forward: int | None,
+        seconds: float | None,
+    ) -> CastRow:
+        value = self._value(source, key, phase)
+        if isinstance(source, torch.nn.Parameter):
+            value.what = WEIGHT  # of a module built in the block that has not been called yet
+        what, name = value.what, value.name
+        undone = None
+        if phase == "backward" and undoes_cast():
+            what = GRADIENT
+            undone = self._cast_at.get(forward) if forward is not None else None
+        if what == GRADIENT:
+            name = undone.name if undone is not None else name or module
+        strided = source.layout is torch.strided
+        view = (source.shape, source.stride(), source.storage_offset()) if strided else source.shape
+        tensor = value.views.get(view)
+        if tensor is None:
+            self._numbers += 1
+            tensor = value.views[view] = self._numbers
+        origin = self._origin(call, value, source, out, undone)
+        row = CastRow(
+            index=index,
+            what=what,
+            name=name,
+            module=module,
+            phase=phase,
+            source_dtype=source.dtype,
+            dtype=out.dtype,
+            elements=source.numel(),
+            seconds=seconds,
+            origin=origin,
+            cached=origin == AUTOCAST and phase != "backward" and cacheable(source, out),
+            tensor=tensor,
+            made_by=value.cast.index if value.cast is not None else None,
+            call=call.number if call else 0,
+            value=value,
+        )
+        self.casts.append(row)
+        self._cast_at[index] = row
+        return row
+
+    def _origin(
+        self, call: Call | None, value: Value, source: torch.Tensor, out: torch.Tensor, undone: CastRow | None
+    ) -> str:
+        """Return who asked for a cast.
+
+        Autocast casts what an op is given, on the way in; a cast is an op's own where autocast is off or never casts
+        such dtypes, and where a function of `UPCASTING` leaves the low dtype again or returns to it.
+        """
+        if call is not None and call.explicit:
+            return EXPLICIT
+        if undone is not None:
+            return str(undone.origin)
+        on = call.autocast if call is not None else self._calls.autocast
+        if source.device.type not in on:
+            return INTERNAL
+        low = torch.get_autocast_dtype(source.device.type)
+        if {source.dtype, out.dtype} - {torch.float32, *HALVES, low}:
+            return INTERNAL  # autocast leaves fp64 and integers alone
+        if call is not None and getattr(call.function, "__name__", "") in UPCASTING:
+            made_here = value.call == call.number
+            return INTERNAL if out.dtype is not low or made_here else AUTOCAST
+        return AUTOCAST
+
+    def _consume(
+        self,
+        index: int,
+        call: Call | None,
+        sources: list[torch.Tensor],
+        keys: list[int],
+        phase: str,
+        module: str,
+        kind: Kind,
+        own: CastRow | None,
+    ) -> None:
+        """Note what an op that computes did with casts' copies, weights and inputs."""
+        number = call.number if call else -index - 1
+        for tensor, key in zip(sources, keys, strict=True):
+            value = self._values.get(key)
+            if value is None or not lives(value):
+                value = self._value(tensor, key, phase)
+            cast = value.cast
+            if cast is not None:
+                first = cast.operation is None
+                if first:
+                    cast.operation = index
+                if value.what == WEIGHT and phase == "forward" and own is None:
+                    if cast.origin == AUTOCAST:
+                        status = CAST if first or cast.call == number else REUSED
+                        self._use(cast.name, number, index, module, status, cast.index)
+                    elif isinstance(tensor, torch.nn.Parameter):
+                        self._use(cast.name, number, index, module, NOT_NEEDED, None)
+                    elif first:
+                        self._use(cast.name, number, index, module, CAST, cast.index)
+            elif own is None and phase == "forward":
+                value.read_as_is = True
+                if value.what == WEIGHT and not kind.writes:
+                    self._use(value.name, number, index, module, NOT_NEEDED, None)
+
+    def _use(self, name: str, number: int, index: int, module: str, status: str, cast: int | None) -> None:
+        if not name or self._last_use.get(name) != number:
+            self._last_use[name] = number
+            self.uses.append((name, index, module, status, cast))
+
+    def _write(self, kind: Kind, args: Any, kwargs: Any) -> None:
+        """Forget what was known of the content of what an op wrote into; a parameter stays that parameter."""
+        for place in kind.writes:
+            written = kwargs.get(place) if isinstance(place, str) else args[place] if place < len(args) else None
+            for tensor in tensors_of([written]):
+                value = self._values.get(storage_key(tensor))
+                if value is not None:
+                    value.views = {}
+                    if value.cast is not None:
+                        value.cast = None
+                        value.what = ACTIVATION

@@ -1,0 +1,1 @@
+"""Autocast held to its own rules: documented, registered, observed."""

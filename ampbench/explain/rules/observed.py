@@ -1,0 +1,264 @@
+"""What autocast really does to one op: run it with and without, and read the dtypes below autocast.
+
+A device that is absent is stood in for by fake tensors, whose ops pass through the same dispatcher; nothing computes.
+"""
+
+import contextlib
+import logging
+import warnings
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.utils import _pytree as pytree
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from ampbench.explain.rules.samples import FLOATING, Sample, T, make_tensor
+from ampbench.records.rules import (
+    BANNED,
+    CHANGED,
+    FLOAT32,
+    LOWER,
+    REFUSED,
+    UNCHANGED,
+    UNLISTED,
+    WIDEST,
+    RuleCall,
+    RuleTrial,
+)
+
+TRIALS = ("fp32", "lower", "mixed")
+_REAL = {"complex32": "float16", "complex64": "float32", "complex128": "float64"}
+_FAKE_LOGGER = logging.getLogger("torch._subclasses.fake_tensor")
+
+
+def is_present(device: str) -> bool:
+    """Tell whether ops can run on `device` here."""
+    if device == "cpu":
+        return True
+    accelerator = torch.accelerator.current_accelerator(check_available=True)
+    return accelerator is not None and accelerator.type == device
+
+
+@contextlib.contextmanager
+def tensors_of(device: str) -> Iterator[None]:
+    """Within, tensors on `device` can be made and used: real ones, or fake ones where the device is absent."""
+    if is_present(device):
+        yield
+        return
+    silent = _FAKE_LOGGER.disabled
+    _FAKE_LOGGER.disabled = True  # it prints a traceback for each op that refuses its inputs, which is what we ask
+    try:
+        with FakeTensorMode(allow_fallback_kernels=False):
+            yield
+    finally:
+        _FAKE_LOGGER.disabled = silent
+
+
+@contextlib.contextmanager
+def autocast_to(device: str, dtype: torch.dtype, enabled: bool = True) -> Iterator[None]:
+    """Enter autocast: as users do where the device is present, else by the switches that `torch.autocast` sets.
+
+    `torch.autocast` disables itself for an absent device; the switches below it do not. They are put back.
+    """
+    if is_present(device):
+        with torch.autocast(device, dtype=dtype, enabled=enabled):
+            yield
+        return
+    before = torch.is_autocast_enabled(device), torch.get_autocast_dtype(device)
+    torch.set_autocast_enabled(device, enabled)
+    torch.set_autocast_dtype(device, dtype)
+    torch.autocast_increment_nesting()
+    try:
+        yield
+    finally:
+        if torch.autocast_decrement_nesting() == 0:
+            torch.clear_autocast_cache()
+        torch.set_autocast_enabled(device, before[0])
+        torch.set_autocast_dtype(device, before[1])
+
+
+@dataclass(slots=True)
+class _Way:
+    """What a call does, while it does it; `as_call` is what is kept of it."""
+
+    inputs: list[str] = field(default_factory=list)
+    computed: set[str] = field(default_factory=set)
+    outputs: list[str] = field(default_factory=list)
+    casts: list[str] = field(default_factory=list)
+    error: str | None = None
+
+    def as_call(self) -> RuleCall:
+        return RuleCall(outputs=self.outputs, computed=sorted(self.computed), casts=self.casts, error=self.error)
+
+
+class _Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Notes every op below autocast before it runs, so that what reached a kernel is known even if it then fails."""
+
+    def __init__(self, way: _Way, probed: object):
+        super().__init__()  # type: ignore[no-untyped-call]
+        self._way = way
+        self._probed = probed
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        if func.namespace == "prim":
+            return func(*args, **kwargs)  # fake tensors ask for their device this way
+        seen = _floating(args) + _floating(kwargs)
+        if func is torch.ops.aten._to_copy.default:
+            wanted = kwargs.get("dtype")
+            if seen and wanted is not None and wanted.is_floating_point and seen != [_short(wanted)]:
+                self._way.casts.append(f"{seen[0]} to {_short(wanted)}")
+        elif func is self._probed or not _only_moves(func):
+            self._way.computed.update(seen)
+        return func(*args, **kwargs)
+
+
+def _only_moves(func: Any) -> bool:
+    """Tell whether an op merely gives another view of its input."""
+    return any(value.alias_info is not None and not value.alias_info.is_write for value in func._schema.returns)
+
+
+def _floating(tree: object) -> list[str]:
+    tensors = [leaf for leaf in pytree.tree_leaves(tree) if isinstance(leaf, torch.Tensor)]
+    return [_short(tensor.dtype) for tensor in tensors if tensor.is_floating_point() or tensor.is_complex()]
+
+
+def _short(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")
+
+
+def find_op(name: str) -> Callable[..., Any] | None:
+    """Return what a sample's name stands for; None where this torch has no such op."""
+    if not name.startswith("aten::"):
+        owner: Any = torch
+        for part in name.split("."):
+            owner = getattr(owner, part, None)
+        return owner  # type: ignore[no-any-return]
+    base, _, overload = name.removeprefix("aten::").partition(".")
+    packet = getattr(torch.ops.aten, base, None)
+    return getattr(packet, overload or "default", None)
+
+
+def run_trial(op: Callable[..., Any], make: Callable[[], Sample], device: str, dtype: torch.dtype) -> RuleTrial:
+    """Return what `op` does with fresh arguments of `make`, under autocast to `dtype` and without."""
+    under = _walk(op, make, device, dtype, enabled=True)
+    plain = _walk(op, make, device, dtype, enabled=False)
+    return RuleTrial(inputs=under.inputs, autocast=under.as_call(), plain=plain.as_call())
+
+
+def _walk(
+    op: Callable[..., Any], make: Callable[[], Sample], device: str, dtype: torch.dtype, *, enabled: bool
+) -> _Way:
+    """Make the arguments and call `op`; whatever either raises is recorded."""
+    way = _Way()
+    with warnings.catch_warnings(), torch.no_grad():
+        warnings.simplefilter("ignore")  # deprecated ops have rules too
+        try:
+            sample = make()
+            way.inputs = _floating((sample.args, sample.kwargs))
+            with autocast_to(device, dtype, enabled), _Watch(way, op):
+                result = op(*sample.args, **sample.kwargs)
+            leaves = pytree.tree_leaves(result)
+            way.outputs = [_short(leaf.dtype) for leaf in leaves if isinstance(leaf, torch.Tensor)]
+        except Exception as error:  # noqa: BLE001 - whatever an op raises is what is to be recorded
+            lines = str(error).strip().splitlines() or [""]
+            way.error = f"{type(error).__name__}: {lines[0]}"[:200]
+    return way
+
+
+def fill(sample: Sample, device: str, dtypes: Callable[[int], torch.dtype]) -> Sample:
+    """Return `sample` with its tensors made on `device`; the n-th floating one has dtype `dtypes(n)`."""
+    count = 0
+    fake = not is_present(device)
+
+    def tensor(leaf: Any) -> Any:
+        nonlocal count
+        if not isinstance(leaf, T):
+            return leaf
+        made = make_tensor(leaf, device, dtypes(count), fake=fake)
+        count += leaf.kind in FLOATING
+        return made
+
+    args, kwargs = pytree.tree_map(tensor, (sample.args, sample.kwargs))
+    return Sample(args, kwargs)
+
+
+def floating_inputs(sample: Sample) -> int:
+    """Return how many floating tensors a sample has."""
+    leaves = pytree.tree_leaves((sample.args, sample.kwargs))
+    return sum(isinstance(leaf, T) and leaf.kind in FLOATING for leaf in leaves)
+
+
+def run_trials(op: Callable[..., Any], sample: Sample, device: str, dtype: torch.dtype) -> dict[str, RuleTrial]:
+    """Return the trials of `TRIALS`: all inputs fp32, all in the autocast dtype, the first in it and the rest fp32.
+
+    "mixed" is absent where there is but one floating input.
+    """
+    kinds: dict[str, Callable[[int], torch.dtype]] = {
+        "fp32": lambda _: torch.float32,
+        "lower": lambda _: dtype,
+        "mixed": lambda position: torch.float32 if position else dtype,
+    }
+    if floating_inputs(sample) < 2:
+        del kinds["mixed"]
+    return {
+        name: run_trial(op, lambda of=of: fill(sample, device, of), device, dtype)  # type: ignore[misc]
+        for name, of in kinds.items()
+    }
+
+
+def classify(trials: Mapping[str, RuleTrial], dtype: str) -> str | None:
+    """Return the category that `trials` show, for autocast to `dtype`; None where a call did not reach a kernel.
+
+    Each rule leaves a trace that the call without autocast does not have: "banned" ends the call with an error about
+    autocast before any kernel is reached; "lower_precision" casts fp32 inputs to `dtype` (a kernel may cast them
+    back); "float32" makes inputs in `dtype` reach kernels, or leave them, in fp32; "widest" turns mixed inputs into
+    fp32 before the kernel. What leaves none is "unlisted". Complex numbers count as the dtype of their parts.
+    """
+    fp32, lower, mixed = trials["fp32"], trials["lower"], trials.get("mixed")
+    if _is_banned(fp32):
+        return BANNED
+    if dtype in _lowered(fp32.autocast) - _lowered(fp32.plain):
+        return LOWER
+    if any(not trial.autocast.computed and (trial.plain.computed or trial is fp32) for trial in (fp32, lower)):
+        return None
+    if _in_fp32(lower.autocast.computed, lower.plain.computed) or _in_fp32(lower.autocast.outputs, lower.plain.outputs):
+        return FLOAT32
+    if mixed is not None and not mixed.same and _parts(mixed.autocast.computed) == {"float32"}:
+        return WIDEST
+    return UNLISTED
+
+
+def _is_banned(trial: RuleTrial) -> bool:
+    error = trial.autocast.error or ""
+    return bool(trial.plain.computed) and not trial.autocast.computed and "autocast" in error
+
+
+def _lowered(call: RuleCall) -> set[str]:
+    """Return the dtypes that a call computes in or casts to."""
+    return _parts(call.computed) | {cast.partition(" to ")[2] for cast in call.casts}
+
+
+def _in_fp32(autocast: list[str], plain: list[str]) -> bool:
+    """Tell whether fp32 is there with autocast and not without, or alone with it and in company without."""
+    with_it, without = _parts(autocast), _parts(plain)
+    return "float32" in with_it - without or (with_it == {"float32"} and without != with_it)
+
+
+def _parts(dtypes: list[str]) -> set[str]:
+    return {_REAL.get(dtype, dtype) for dtype in dtypes}
+
+
+def outcome(trial: RuleTrial) -> str | None:
+    """Return what autocast made of a call: "unchanged", "changed" or "refused"; None where the op refuses it anyway.
+
+    The same error with and without autocast, from a kernel that got the same dtypes, is "unchanged": not helped.
+    """
+    if trial.same:
+        return UNCHANGED if trial.plain.computed or trial.plain.error is None else None
+    if trial.plain.error is not None and not trial.plain.computed:
+        return None
+    return REFUSED if trial.autocast.error is not None and trial.plain.error is None else CHANGED

@@ -1,0 +1,111 @@
+"""Every op with an autocast rule on one device type: what documents say, what is registered, what is observed."""
+
+from collections.abc import Iterable, Sequence
+from functools import cache
+
+import torch
+
+from ampbench.explain.rules.claims import probe_claims
+from ampbench.explain.rules.documented import SOURCES, documented_category, documented_ops
+from ampbench.explain.rules.observed import classify, find_op, is_present, run_trials, tensors_of
+from ampbench.explain.rules.registered import KEYS, registered_ops
+from ampbench.explain.rules.samples import SAMPLES
+from ampbench.explain.rules.traps import probe_traps
+from ampbench.explain.rules.variants import run_variants
+from ampbench.records.rules import BANNED, DEVICE, FAKE, NOT_OBSERVED, RuleObservation, RuleProbe, RuleTrial
+
+DTYPES = ("float16", "bfloat16")
+ABSENT = "this torch has no such op"
+NO_SAMPLE = "there is no sample call for it"
+NAMES = "an overload for named tensors, which cannot be called as an op nor stood in for by fake ones"
+
+
+def probe_rules(device: str, dtypes: Sequence[str] = DTYPES, *, ops: Iterable[str] | None = None) -> RuleProbe:
+    """Return what autocast does on `device` ("cpu", "cuda" or "xpu") in each of `dtypes`, op by op in order of names.
+
+    The ops are those with a rule on *any* device type or in any document, so that probes of different devices have
+    the same rows; `ops` (names with overloads) selects among them. An absent device is stood in for by fake tensors.
+    No op raises out of this: what cannot be observed is marked, with the reason. Takes seconds.
+    """
+    names = rule_ops() if ops is None else sorted(set(ops))
+    observations = []
+    with tensors_of(device):
+        for dtype in dtypes:
+            observations += [observe(name, device, dtype) for name in names]
+    return RuleProbe(
+        torch_version=str(torch.__version__),  # a TorchVersion is no plain str
+        device=device,
+        dtypes=list(dtypes),
+        observations=observations,
+        claims=[*probe_claims(device), *probe_traps(device)] if ops is None else [],
+        without_sample=[one.name for one in observations if one.reason == NO_SAMPLE and one.dtype == dtypes[0]],
+    )
+
+
+def rule_ops() -> list[str]:
+    """Return the names of all ops with an autocast rule: registered for any device type, or named by any document.
+
+    A documented op of which some overloads are registered stands for those; one of which none is, for its default.
+    Ops that have a sample had a rule in some torch version, and are there in each that has the op: a rule that comes
+    or goes must be seen to.
+    """
+    names = {name for name in SAMPLES if find_op(name) is not None}.union(*(registered_ops(device) for device in KEYS))
+    bases = {name.partition(".")[0] for name in names} | set(names)
+    for source in SOURCES:
+        for device in KEYS:
+            for op in documented_ops(source, device) or ():
+                if op not in bases:
+                    names.add(op)
+    return sorted(names)
+
+
+def observe(name: str, device: str, dtype: str) -> RuleObservation:
+    """Return what is documented, registered and observed of one op; within `tensors_of(device)`.
+
+    Raises nothing but errors of this code: errors of the op are part of the observation.
+    """
+    op, _, overload = name.partition(".") if name.startswith("aten::") else (name, "", "")
+    target, sample = find_op(name), SAMPLES.get(name)
+    trials: dict[str, RuleTrial] = {}
+    variants: dict[str, str] = {}
+    observed, reason = None, ""
+    if target is None:
+        reason = ABSENT
+    elif _takes_names(overload):
+        reason = NAMES
+    elif sample is None:
+        reason = NO_SAMPLE
+    else:
+        torch_dtype = getattr(torch, dtype)
+        trials = run_trials(target, sample, device, torch_dtype)
+        observed = classify(trials, dtype)
+        errors = [trials[kind].autocast.error for kind in ("fp32", "lower")]
+        reason = "" if observed == BANNED else next((error for error in errors if error is not None), "")
+        variants = run_variants(target, sample, device, torch_dtype, observed)
+    seen = DEVICE if is_present(device) else FAKE
+    return RuleObservation(
+        op=op,
+        overload=overload,
+        device=device,
+        dtype=dtype,
+        documented={
+            source: documented_category(source, device, name)
+            for source in SOURCES
+            if documented_ops(source, device) is not None
+        },
+        registered=name in _registered(device) if name.startswith("aten::") else None,
+        observed=observed,
+        how=NOT_OBSERVED if observed is None else seen,
+        reason=reason,
+        trials=trials,
+        variants=variants,
+    )
+
+
+def _takes_names(overload: str) -> bool:
+    return "dimname" in overload.lower() or overload.startswith("names_")
+
+
+@cache
+def _registered(device: str) -> frozenset[str]:
+    return registered_ops(device)

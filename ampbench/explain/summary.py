@@ -1,0 +1,159 @@
+"""What a trace's casts add up to, and which of them could be saved. Pure functions on records, without torch."""
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from ampbench.records.casts import ACTIVATION, AUTOCAST, INPUT, INTERNAL, WEIGHT, Cast, CastTrace
+from ampbench.units import format_bytes, format_seconds, format_share
+
+STORE, KEEP, ONCE, STAY = "store", "keep", "once", "stay"
+"""How casts are saved: store the input in the low dtype, keep the weight's copy, cast a value once, stay there."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Totals:
+    """What `casts` casts cost; bytes and seconds are of the whole trace, which holds `steps` steps.
+
+    `seconds` is None for a trace that was not timed; `share` is that of all ops' seconds (0-1). `by_what`, `by_origin`
+    and `by_phase` count casts, `weights` the uses of weights by status. `cache_bytes` is what autocast's cache holds.
+    """
+
+    steps: int
+    ops: int
+    casts: int
+    bytes_read: int
+    bytes_written: int
+    seconds: float | None
+    share: float | None
+    by_what: Mapping[str, int]
+    by_origin: Mapping[str, int]
+    by_phase: Mapping[str, int]
+    weights: Mapping[str, int]
+    cache_bytes: int
+
+    @property
+    def bytes_moved(self) -> int:
+        """Bytes read and written together."""
+        return self.bytes_read + self.bytes_written
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Saving:
+    """Casts (their ops) of one value that a change would make unnecessary: `kind` is a key above, `advice` the change.
+
+    `bytes_moved` and `seconds` are what those casts cost; what the change really saves is to be measured.
+    """
+
+    kind: str
+    what: str
+    name: str
+    casts: tuple[int, ...]
+    bytes_moved: int
+    seconds: float | None
+    advice: str
+
+
+def totals(trace: CastTrace, *, steps: int = 1) -> Totals:
+    """Return what the casts of `trace`, which holds `steps` steps, add up to."""
+    seconds = share = None
+    if trace.timed:
+        seconds = sum(cast.seconds or 0.0 for cast in trace.casts)
+        whole = sum(operation.seconds or 0.0 for operation in trace.ops)
+        share = seconds / whole if whole else None
+    return Totals(
+        steps=steps,
+        ops=len(trace.ops),
+        casts=len(trace.casts),
+        bytes_read=sum(cast.bytes_read for cast in trace.casts),
+        bytes_written=sum(cast.bytes_written for cast in trace.casts),
+        seconds=seconds,
+        share=share,
+        by_what=Counter(cast.what for cast in trace.casts),
+        by_origin=Counter(cast.origin for cast in trace.casts),
+        by_phase=Counter(cast.phase for cast in trace.casts),
+        weights=Counter(use.status for use in trace.weights),
+        cache_bytes=cache_bytes(trace),
+    )
+
+
+def cache_bytes(trace: CastTrace) -> int:
+    """Return the bytes of the copies autocast's cache keeps alive until its region ends, each weight's once.
+
+    A weight that an optimizer has changed is another value of the same weight, in another region.
+    """
+    held = {(cast.name or cast.tensor, cast.to_dtype): cast.bytes_written for cast in trace.casts if cast.cached}
+    return sum(held.values())
+
+
+def savings(trace: CastTrace) -> list[Saving]:
+    """Return what could be saved, the largest first; a cast is counted in one saving only.
+
+    An input that every op casts could be stored in that dtype; a weight that autocast's cache does not hold is cast
+    again at each use; any value cast twice to one dtype could be cast once; a copy that is cast back to where it came
+    from could have stayed there. Casts inside an op's implementation are nobody's to save.
+    """
+    groups: dict[tuple[str, str, str, str, int], list[Cast]] = {}
+    by_index = {cast.index: cast for cast in trace.casts}
+    seen: set[tuple[int, str]] = set()
+    for cast in trace.casts:
+        kind = None if cast.origin == INTERNAL else _kind(cast, seen, by_index)
+        seen.add((cast.tensor, cast.to_dtype))
+        if kind is not None:
+            # A weight and an input have one name for all their values; activations of one module are many.
+            number = 0 if cast.name and cast.what in (INPUT, WEIGHT) else cast.tensor
+            groups.setdefault((kind, cast.what, cast.name, cast.to_dtype, number), []).append(cast)
+    found = [
+        Saving(
+            kind=kind,
+            what=what,
+            name=name,
+            casts=tuple(cast.index for cast in casts),
+            bytes_moved=sum(cast.bytes_read + cast.bytes_written for cast in casts),
+            seconds=sum(cast.seconds or 0.0 for cast in casts) if trace.timed else None,
+            advice=_advice(kind, casts[0]),
+        )
+        for (kind, what, name, _, _), casts in groups.items()
+    ]
+    return sorted(found, key=lambda saving: (-(saving.seconds or 0.0), -saving.bytes_moved, saving.casts))
+
+
+def sentence(whole: Totals, found: list[Saving]) -> str:
+    """Return "24 casts a step, 43.9 MiB, 11.0% of the step (1.20 ms); 3 of them could be saved"."""
+    each = whole.casts / whole.steps
+    count = f"{each:.0f}" if each == int(each) else f"{each:.1f}"
+    parts = [f"{count} {'cast' if count == '1' else 'casts'} a step", format_bytes(whole.bytes_moved / whole.steps)]
+    if whole.seconds is not None:
+        parts.append(f"{format_share(whole.share)} of the step ({format_seconds(whole.seconds / whole.steps)})")
+    saved = sum(len(saving.casts) for saving in found) / whole.steps
+    tail = f"; {saved:.0f} of them could be saved" if saved == int(saved) else f"; {saved:.1f} could be saved"
+    return ", ".join(parts) + (tail if saved else "")
+
+
+def _kind(cast: Cast, seen: set[tuple[int, str]], by_index: Mapping[int, Cast]) -> str | None:
+    if cast.what == INPUT and cast.origin == AUTOCAST and not cast.read_as_is and _lowers(cast):
+        return STORE
+    if (cast.tensor, cast.to_dtype) in seen and not cast.cached:
+        return KEEP if cast.what == WEIGHT else ONCE
+    maker = by_index.get(cast.made_by) if cast.made_by is not None else None
+    if maker is not None and maker.from_dtype == cast.to_dtype and cast.phase == maker.phase:
+        return STAY
+    return None
+
+
+def _lowers(cast: Cast) -> bool:
+    return cast.bytes_written < cast.bytes_read
+
+
+def _advice(kind: str, cast: Cast) -> str:
+    name = cast.name or ("the model's output" if cast.what == ACTIVATION else "without a name")
+    if kind == STORE:
+        return f"store input {name} in {cast.to_dtype}: every op that reads it casts it"
+    if kind == KEEP:
+        return (
+            f"weight {name} is cast again because autocast's cache does not hold it: it holds fp32 leaves that require "
+            "grad, outside inference mode"
+        )
+    if kind == ONCE:
+        return f"{cast.what} {name} is cast to {cast.to_dtype} more than once: cast it once and pass the copy on"
+    return f"{cast.what} {name} goes from {cast.to_dtype} to {cast.from_dtype} and back: one of its ops could stay"

@@ -1,0 +1,175 @@
+"""What autocast does to each op: documented, registered and observed, raw; disagreements and changes are derived.
+
+Dtypes are spelled as attributes of `torch` ("float32"). The same five words name a category wherever it comes from.
+"""
+
+from dataclasses import dataclass, field
+
+from ampbench.records.environments import Environment
+
+LOWER = "lower_precision"
+FLOAT32 = "float32"
+WIDEST = "widest"
+UNLISTED = "unlisted"
+BANNED = "banned"
+CATEGORIES = (LOWER, FLOAT32, WIDEST, UNLISTED, BANNED)
+"""Cast to the autocast dtype; to fp32; to the widest floating input; left to the op; refused with an error."""
+
+XPU_REFERENCE = "xpu_reference"
+PYTORCH_PAGE = "pytorch_page"
+"""The documents: the vendor's older reference for XPU, and PyTorch's own page."""
+
+DEVICE = "device"
+FAKE = "fake tensors"
+NOT_OBSERVED = "not observed"
+
+UNCHANGED = "unchanged"
+CHANGED = "changed"
+REFUSED = "refused"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RuleCall:
+    """One call of an op: what came out, and what its kernels really got.
+
+    `computed` are the floating dtypes that reached computing kernels below autocast (casts and views do not count),
+    `casts` the casts between floating dtypes on the way there, in order, as "float32 to float16". `error` is the first
+    line of what the call raised; what had happened until then still counts, so a cast is seen even where the kernel
+    then fails.
+    """
+
+    outputs: list[str] = field(default_factory=list)
+    computed: list[str] = field(default_factory=list)
+    casts: list[str] = field(default_factory=list)
+    error: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RuleTrial:
+    """The same call with and without autocast; `inputs` are the dtypes of its floating inputs, in order."""
+
+    inputs: list[str]
+    autocast: RuleCall
+    plain: RuleCall
+
+    @property
+    def same(self) -> bool:
+        """Tell whether autocast made no difference: the same casts, dtypes and error."""
+        return self.autocast == self.plain
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RuleObservation:
+    """One op (with its overload, "" the default) on one device type, under autocast to one dtype.
+
+    `documented` maps each document that covers the device to a category; None: the document has no list for it.
+    `registered` is the dispatcher's answer: there *is* a rule, not which (None: not an op of the dispatcher).
+    `observed` is the category seen, `how` "device", "fake tensors" or "not observed", `reason` what stood in the way.
+    `trials` are keyed by the floating inputs' kind: "fp32", "lower", "mixed" (first lower, the rest fp32). `variants`
+    tells for "fp64", "integer", "in-place", "out=" and "dtype=" whether autocast left the call "unchanged", "changed"
+    it or "refused" it; a variant that the op has not, or that could not be run at all, is absent.
+    """
+
+    op: str
+    overload: str = ""
+    device: str
+    dtype: str
+    documented: dict[str, str | None] = field(default_factory=dict)
+    registered: bool | None = None
+    observed: str | None = None
+    how: str
+    reason: str = ""
+    trials: dict[str, RuleTrial] = field(default_factory=dict)
+    variants: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def name(self) -> str:
+        """The op with its overload, `aten::conv1d.padding`."""
+        return f"{self.op}.{self.overload}" if self.overload else self.op
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RuleClaim:
+    """One more statement of a document, or a known trap, tried out: what was `said`, what was `found`.
+
+    `holds` is None where it could not be tried (`found` says why) or where nothing was claimed. `how` as above.
+    """
+
+    name: str
+    device: str
+    source: str
+    said: str
+    found: str
+    holds: bool | None
+    how: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RuleProbe:
+    """All observations and claims of one device type, with the torch they were made with.
+
+    `without_sample` names the ops that have a rule, but no call to try it with.
+    """
+
+    torch_version: str
+    device: str
+    dtypes: list[str]
+    observations: list[RuleObservation] = field(default_factory=list)
+    claims: list[RuleClaim] = field(default_factory=list)
+    without_sample: list[str] = field(default_factory=list)
+
+    @property
+    def how(self) -> str:
+        """Return how its ops were observed: on the device, on fake tensors, or not at all."""
+        seen = {one.how for one in self.observations}
+        return next((how for how in (DEVICE, FAKE) if how in seen), NOT_OBSERVED)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RuleDisagreement:
+    """Two answers about one op that differ; `kind` is a key of `ampbench.rules.judging.KINDS`, which ranks them.
+
+    `dtypes` are the autocast dtypes it was seen with; `source` is the document concerned, "" where none is.
+    """
+
+    kind: str
+    op: str
+    device: str
+    dtypes: list[str]
+    source: str = ""
+    documented: str | None = None
+    observed: str | None = None
+    registered: bool | None = None
+    how: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RuleChange:
+    """What differs for one op or claim between two probes: `field` of it was `before` and is `after`.
+
+    `field` is "observed", "registered", "documented by …", "variant …", "claim" or "op" (there with its rule, or not).
+    """
+
+    op: str
+    device: str
+    dtypes: list[str]
+    field: str
+    before: str
+    after: str
+
+
+SCHEMA = 1
+"""The version of a stored probe's format; a file of a later one is refused."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoredRules:
+    """The probes of one torch, one per device type, as stored; `note` says in words on what they were observed.
+
+    Of an environment that was put together later, None and "" stand for what is not known.
+    """
+
+    schema: int = SCHEMA
+    note: str
+    environment: Environment
+    probes: list[RuleProbe]

@@ -1,0 +1,127 @@
+import pytest
+import torch
+import torch.nn.functional as F
+from traced_programs import BF16, autocast, trace
+
+from ampbench.explain.ledger import trace_casts
+from ampbench.explain.summary import KEEP, ONCE, STAY, STORE, savings, sentence, totals
+from ampbench.records.casts import Cast, CastTrace, Operation
+
+
+def kinds(ledger):
+    return [(saving.kind, saving.what, saving.name) for saving in savings(ledger.trace)]
+
+
+def training_step():
+    model, x = torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.Linear(8, 2)), torch.randn(4, 8)
+    with trace_casts(model, time=True) as ledger:
+        with autocast():
+            loss = F.mse_loss(model(x), torch.zeros(4, 2))
+        loss.backward()
+    return ledger
+
+
+def test_totals_count_what_was_cast_by_whom_and_when():
+    ledger = training_step()
+    whole = totals(ledger.trace)
+    assert whole.casts == len(ledger.casts) == 11
+    assert whole.by_what == {"weight": 4, "input": 1, "activation": 1, "gradient": 5}
+    assert whole.by_phase == {"forward": 6, "backward": 5}
+    assert whole.by_origin == {"autocast": 11}
+    assert whole.weights == {"cast": 4}
+    assert whole.bytes_moved == sum(cast.elements * 6 for cast in ledger.casts)
+    assert whole.cache_bytes == ledger.cache_bytes == (64 + 8 + 16 + 2) * 2
+    assert 0 < whole.share < 1
+
+
+def test_the_sentence_says_casts_bytes_share_and_what_could_be_saved():
+    casts = [
+        Cast(
+            index=index,
+            what="input",
+            name="x",
+            from_dtype="fp32",
+            to_dtype="bf16",
+            elements=256,
+            bytes_read=1024,
+            bytes_written=512,
+            seconds=0.001,
+            tensor=1,
+        )
+        for index in (0, 2)
+    ]
+    ops = [Operation(index=index, name="aten._to_copy", seconds=0.001) for index in range(4)]
+    trace = CastTrace(ops=ops, casts=casts, timed=True)
+    found = savings(trace)
+    assert sentence(totals(trace), found) == (
+        "2 casts a step, 3.00 KiB, 50.0% of the step (2.00 ms); 2 of them could be saved"
+    )
+    assert sentence(totals(trace, steps=2), found).startswith("1 cast a step, 1.50 KiB")
+
+
+def test_a_trace_without_time_or_casts_says_so():
+    whole = totals(CastTrace())
+    assert (whole.seconds, whole.share) == (None, None)
+    assert sentence(whole, []) == "0 casts a step, 0 B"
+
+
+def test_an_input_that_every_op_casts_could_be_stored_low():
+    lin, x = torch.nn.Linear(16, 16), torch.randn(4, 16)
+    ledger = trace(lambda: lin(x), lin)
+    (saving,) = savings(ledger.trace)
+    assert (saving.kind, saving.name, saving.casts) == (STORE, "input", (2,))
+    assert saving.bytes_moved == 4 * 16 * 6
+    assert saving.advice == "store input input in bf16: every op that reads it casts it"
+    assert kinds(trace(lambda: lin(x.bfloat16()), lin)) == []
+
+
+def test_an_input_that_is_also_read_in_fp32_could_not():
+    lin, x = torch.nn.Linear(8, 8), torch.randn(4, 8)
+    assert kinds(trace(lambda: lin(x) + x, lin)) == []
+
+
+@pytest.mark.parametrize("grad", [torch.inference_mode, torch.enable_grad])
+def test_a_weight_cast_again_because_no_cache_holds_it_could_be_kept(grad):
+    lin, x = torch.nn.Linear(8, 8), torch.randn(4, 8, dtype=BF16)
+    with grad():
+        found = kinds(trace(lambda: lin(lin(x)), lin))
+    kept = [(KEEP, "weight", "weight"), (KEEP, "weight", "bias")]
+    assert found == (kept if grad is torch.inference_mode else [])
+
+
+def test_a_frozen_weight_is_not_in_the_cache():
+    lin, x = torch.nn.Linear(8, 8, bias=False).requires_grad_(False), torch.randn(4, 8, dtype=BF16)
+    ledger = trace(lambda: lin(lin(x)), lin)
+    (saving,) = savings(ledger.trace)
+    assert (saving.kind, saving.casts) == (KEEP, (ledger.casts[1].index,))
+    assert "autocast's cache does not hold it" in saving.advice
+
+
+def test_a_value_cast_twice_could_be_cast_once_unless_it_changed():
+    x = torch.randn(4, 4)
+
+    def program(change):
+        y = x + 1
+        first = torch.mm(y, y.clone())
+        if change:
+            y.add_(1)
+        return first, torch.mm(y, y.clone())
+
+    assert [kind for kind, *_ in kinds(trace(lambda: program(False)))] == [ONCE]
+    assert kinds(trace(lambda: program(True))) == []
+
+
+def test_a_value_cast_there_and_back_could_stay():
+    lin, x = torch.nn.Linear(8, 8), torch.randn(4, 8, dtype=BF16)
+    ledger = trace(lambda: lin(lin(x).float()), lin)
+    (saving,) = savings(ledger.trace)
+    assert (saving.kind, saving.what) == (STAY, "activation")
+    assert ledger.casts[-1].index in saving.casts
+    assert saving.advice.endswith("goes from bf16 to fp32 and back: one of its ops could stay")
+
+
+def test_casts_inside_an_op_are_nobodys_to_save():
+    q = torch.randn(1, 2, 4, 8, dtype=BF16)
+    ledger = trace(lambda: F.scaled_dot_product_attention(q, q, q, dropout_p=0.5))
+    assert {cast.origin for cast in ledger.casts} == {"internal"}
+    assert kinds(ledger) == []

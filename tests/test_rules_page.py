@@ -1,0 +1,56 @@
+"""docs/autocast-rules.md is what the committed probes say, and they say what is known of those torch versions."""
+
+import pytest
+
+from ampbench.store.rules import read_rules
+from benchmarks.rules import PAGE, PROBES, page, read_probes, version
+
+
+@pytest.fixture(scope="module")
+def probed():
+    return read_probes()
+
+
+def test_the_committed_page_is_what_make_rules_writes(probed):
+    assert PAGE.read_text(encoding="utf-8") == page(probed), "run `make rules`"
+
+
+def test_three_versions_are_there_each_with_all_devices_and_dtypes(probed):
+    assert [version(one) for one in probed] == ["2.11.0", "2.13.0", "2.15.0"]
+    for one in probed:
+        assert {each.device: each.how for each in one.probes} == {
+            "cpu": "device",
+            "cuda": "fake tensors",
+            "xpu": "fake tensors",
+        }
+        assert {tuple(each.dtypes) for each in one.probes} == {("float16", "bfloat16")}
+        assert {each.torch_version for each in one.probes} == {one.environment.torch_version}
+
+
+def test_a_probe_says_that_cuda_and_xpu_were_not_there(probed):
+    for one in probed:
+        assert "cuda, xpu on fake tensors, not on hardware" in one.note
+        assert [device.type for device in one.environment.devices if device.available] == ["cpu"]
+
+
+def test_committed_probes_are_small():
+    assert all(path.stat().st_size < 300_000 for path in PROBES.iterdir())
+    assert read_rules(PROBES / "torch-2.15.0.json.gz").schema == 1
+
+
+def test_the_page_says_first_what_no_hardware_ran(probed):
+    text = page(probed)
+    assert text.index("**Not run on hardware: CUDA and XPU.**") < text.index("## ")
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "| observed | unlisted | float32 | rms_norm |",
+        "| float32 | unlisted | yes | banned | binary_cross_entropy |",
+        "| prelu | lower | unlisted | yes | lower |  |",
+        "| softmax.int | unlisted | no | unlisted |  |",
+    ],
+)
+def test_the_page_has_the_known_differences(line, probed):
+    assert line in page(probed).splitlines()
