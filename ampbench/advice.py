@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ampbench.errors import UsageError
-from ampbench.precisions import BASELINE, PRECISIONS
+from ampbench.precisions import BASELINE, rank
 from ampbench.records.divergences import Divergence
 from ampbench.records.measurements import Round
 from ampbench.store import StoredRun
@@ -101,7 +101,6 @@ class _Objection:
 
 def grouped(rows: Iterable[Row]) -> dict[Group, list[Row]]:
     """Return the rows by group, groups in order of appearance, rows in the order of the table of precisions."""
-    order = list(PRECISIONS)
     groups: dict[Group, list[Row]] = {}
     for row in rows:
         batch_size = number(row["batch_size"])
@@ -116,7 +115,7 @@ def grouped(rows: Iterable[Row]) -> dict[Group, list[Row]]:
         )
         groups.setdefault(group, []).append(row)
     for members in groups.values():
-        members.sort(key=lambda row: order.index(row["precision"]) if row["precision"] in order else len(order))
+        members.sort(key=lambda row: rank(row["precision"]))
     return groups
 
 

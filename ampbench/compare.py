@@ -19,10 +19,10 @@ from ampbench.comparing.pairing import arm_settings, pair_cases
 from ampbench.comparing.runs import MeasuredRun
 from ampbench.comparing.times import TIME, time_findings
 from ampbench.errors import NothingComparableError
-from ampbench.precisions import PRECISIONS
+from ampbench.precisions import rank as precision_rank
 from ampbench.records.cases import Case
 from ampbench.store import StoredRun
-from ampbench.verdicts import OUTCOME, Code, Comparison, Finding, PrecisionMean, Side, Verdict
+from ampbench.verdicts import OUTCOME, UNTRUSTED, Code, Comparison, Finding, PrecisionMean, Side, Verdict
 
 NOT_INTERLEAVED = (
     "not interleaved: the runs were measured one after the other, so that whatever changed between them on the machine "
@@ -30,7 +30,6 @@ NOT_INTERLEAVED = (
 )
 _LEAST_THRESHOLD = 1e-3
 """Changes are ranked in multiples of their threshold, but at least of this one: an exact metric has none."""
-_UNTRUSTED = (Code.CONTROL_FIRED, Code.UNFIT_MACHINE)
 _RANKS = {
     Verdict.REGRESSED: 1,
     Verdict.IMPROVED: 3,
@@ -89,10 +88,9 @@ def precision_means(findings: Iterable[Finding]) -> list[PrecisionMean]:
         untrusted = one.verdict is Verdict.INCOMPARABLE or one.code is Code.CONTROL_FIRED
         if one.metric in (TIME, MEMORY) and one.change is not None and not untrusted:
             logs.setdefault((one.metric, one.case.device, one.case.precision), []).append(math.log1p(one.change))
-    order = {name: place for place, name in enumerate(PRECISIONS)}
     means = []
     for (metric, device, precision), values in sorted(
-        logs.items(), key=lambda each: (each[0][0] != TIME, each[0][1], order.get(each[0][2], len(order)), each[0][2])
+        logs.items(), key=lambda each: (each[0][0] != TIME, each[0][1], precision_rank(each[0][2]), each[0][2])
     ):
         interval = stats.log_t_interval([math.exp(value) for value in values])
         means.append(
@@ -187,7 +185,7 @@ def _notes(baseline: StoredRun, candidate: StoredRun, interleaved: bool) -> list
 def rank(finding: Finding) -> tuple[float, float, str, str]:
     """Return what findings are sorted by: what matters, then how far beyond its threshold a change is."""
     rank: float = _RANKS[finding.verdict]
-    if finding.code in _UNTRUSTED:
+    if finding.code in UNTRUSTED:
         rank = 2
     if finding.metric == OUTCOME and finding.verdict is Verdict.REGRESSED:
         rank = 0

@@ -3,6 +3,7 @@
 Dtypes are spelled as attributes of `torch` ("float32"), so that this table needs no torch.
 """
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from ampbench.errors import UnknownNameError
@@ -99,8 +100,19 @@ PRECISIONS: dict[str, Precision] = {
 }
 """The measured precisions, in the order of every table; `fp64` is the reference and is not measured."""
 
+_RANKS = {name: place for place, name in enumerate(PRECISIONS)}
 REFERENCE_DTYPE = "float64"
 BASELINE = "fp32"
+
+
+def rank(name: str) -> int:
+    """Return the place of a precision in every table; names that only foreign runs have come last."""
+    return _RANKS.get(name, len(_RANKS))
+
+
+def ordered(names: Iterable[str]) -> list[str]:
+    """Return names of precisions, each once, in the order of every table, unknown ones last by their alphabet."""
+    return sorted(set(names), key=lambda name: (rank(name), name))
 
 
 def find_precision(name: str) -> Precision:

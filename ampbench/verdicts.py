@@ -57,6 +57,9 @@ class Code(StrEnum):
     """Incomparable: a number that cannot be compared, such as a time of zero."""
 
 
+UNTRUSTED = (Code.CONTROL_FIRED, Code.UNFIT_MACHINE)
+"""Inconclusive because of the machine: a change seen there is told with those that are certain, and not judged."""
+
 OUTCOME = "outcome"
 """The metric of a finding that speaks of a case's outcome."""
 

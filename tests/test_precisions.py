@@ -1,7 +1,7 @@
 import pytest
 
 from ampbench.errors import UnknownNameError
-from ampbench.precisions import BASELINE, PRECISIONS, REFERENCE_DTYPE, SHORT_DTYPES, find_precision
+from ampbench.precisions import BASELINE, PRECISIONS, REFERENCE_DTYPE, SHORT_DTYPES, find_precision, ordered
 
 
 @pytest.mark.parametrize("name", PRECISIONS)
@@ -50,3 +50,7 @@ def test_autocast_keeps_fp32_weights_and_only_fp16_autocast_scales():
     assert all(row.storage == "float32" for row in PRECISIONS.values() if row.autocast)
     assert [row.name for row in PRECISIONS.values() if row.scaler] == ["fp16_autocast"]
     assert not PRECISIONS[BASELINE].tf32
+
+
+def test_names_stand_in_the_order_of_the_table_and_unknown_ones_last() -> None:
+    assert ordered(["zeta", "bf16_pure", "int8", "fp32", "fp32"]) == ["fp32", "bf16_pure", "int8", "zeta"]

@@ -21,6 +21,7 @@ from ampbench.trends.sentences import (
     changes_in_order,
     extent,
     failures,
+    gap,
     has_changed_times,
     levels,
     listed,
@@ -33,7 +34,7 @@ from ampbench.trends.sentences import (
     total,
     where,
 )
-from ampbench.units import UNDEFINED, counted, format_quantity
+from ampbench.units import counted, format_quantity
 
 COLUMNS_FOR_X = 6
 """As many x stand side by side with their values, if the terminal is wide enough; more become a curve."""
@@ -199,22 +200,16 @@ def _value_cells(one: Series, layout: _Layout) -> list[str]:
     changed = {change.x: change.direction for change in one.changes}
     cells = []
     for point in one.points:
-        cell = _gap(point.missing) if point.value is None else format_quantity(point.value, one.metric.column.unit)
+        cell = gap(point.missing) if point.value is None else format_quantity(point.value, one.metric.column.unit)
         cells.append(cell + _MARKS.get(changed.get(point.x, ""), ""))
     cells += [total(one)] if layout.totals else []
     return cells if layout.spaced else [cell.replace(" ", "") for cell in cells]
 
 
-def _gap(missing: str) -> str:
-    """Return why there is no number, in one word where there is one."""
-    word = missing.partition(":")[0]
-    return word if word in ("failed", "skipped", "undefined") else UNDEFINED
-
-
 def _ends(one: Series) -> list[str]:
     values = [point.value for point in one.measured]
     first, last = (format_quantity(value, one.metric.column.unit) for value in (values[0], values[-1]))
-    return [first, _gap(one.points[-1].missing) if one.points[-1].undefined else last, total(one)]
+    return [first, gap(one.points[-1].missing) if one.points[-1].undefined else last, total(one)]
 
 
 def _worst(one: Series) -> str:

@@ -18,15 +18,13 @@ from ampbench.comparing.sentences import (
     warnings,
 )
 from ampbench.markdown import escaped, folded, markdown_table
-from ampbench.verdicts import Code, Comparison, Finding, Verdict
+from ampbench.verdicts import UNTRUSTED, Comparison, Finding, Verdict
 
 ROWS = 100
 """A comment on GitHub holds 65,536 characters: so many rows of a table fit four times."""
 
 NOT_JUDGED = "Not judged: the control fired or the machine was not fit"
 """What heads the findings that may be changes, and of which nobody can tell."""
-
-_UNTRUSTED = (Code.CONTROL_FIRED, Code.UNFIT_MACHINE)
 
 
 def comparison_markdown(comparison: Comparison) -> str:
@@ -56,7 +54,7 @@ def by_weight(findings: Sequence[Finding]) -> dict[str, list[Finding]]:
     for one in findings:
         if one.verdict in CHANGED:
             part = "changed"
-        elif one.code in _UNTRUSTED:
+        elif one.code in UNTRUSTED:
             part = "not judged"
         else:
             part = "unchanged" if one.verdict is Verdict.UNCHANGED else "undecided"

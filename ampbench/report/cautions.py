@@ -1,10 +1,10 @@
 """What is to be said of the runs beside their numbers: what no reader may miss, and the rest."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from ampbench import frames, notes
 from ampbench.comparing import sentences
-from ampbench.report.machines import machines
+from ampbench.report.machines import Machine
 from ampbench.report.material import Material
 
 NAMED = 3
@@ -33,11 +33,14 @@ def warnings(material: Material) -> list[str]:
     return list(dict.fromkeys([*warned, *material.remarks]))
 
 
-def remarks(material: Material) -> list[str]:
-    """Return what else is to be said: of one run all of it; where there are more, for which device they speak."""
+def remarks(material: Material, found: Sequence[Machine]) -> list[str]:
+    """Return what else is to be said: of one run all of it; where there are more, for which device they speak.
+
+    `found` are the machines of the runs.
+    """
     if len(material.shown) == 1 and not material.comparisons:
         return [note.text for note in material.shown[0].notes if not note.warning]
-    statements = [machine.statement for machine in machines(material) if machine.statement]
+    statements = [machine.statement for machine in found if machine.statement]
     known = {note.text for shown in material.shown for note in shown.notes if note.warning}
     return [one for one in statements if one not in known] if len(statements) == 1 else []
 

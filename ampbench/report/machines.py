@@ -43,8 +43,8 @@ class Table:
 class Machine:
     """A device of a machine with one torch: what numbers on the page can be put together.
 
-    `name` is that of the device in a sentence ("this CPU (AMD EPYC)"), `title` tells it from other machines, `device`
-    says how it computes.
+    `name` is that of the device in a sentence ("this CPU (AMD EPYC)"), `title` tells it from other machines,
+    `statement` says how it computes.
     """
 
     name: str

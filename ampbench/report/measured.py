@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from ampbench.advice import Row
 from ampbench.labels import outcomes_said
 from ampbench.notes import measured_devices
-from ampbench.precisions import PRECISIONS
+from ampbench.precisions import ordered
 from ampbench.report.facts import installation, moment, where
 from ampbench.report.material import Material, Shown, ShownCase
 from ampbench.store import StoredRun
@@ -75,10 +75,9 @@ def _measured(cases: Sequence[ShownCase]) -> str:
     counts = _outcomes(one.row for one in cases)
     ok = [one.case for one in cases if one.row["outcome"] == "ok"] or [one.case for one in cases]
     workloads = counted(len({case.workload for case in ok}), "workload")
-    names = {case.precision for case in ok}
-    ordered = [*(name for name in PRECISIONS if name in names), *sorted(names - set(PRECISIONS))]
+    precisions = ", ".join(ordered(case.precision for case in ok))
     traits = (dict.fromkeys(getattr(case, name) for case in ok) for name in ("phase", "path", "device"))
-    return f"{counted(len(cases), 'case')} ({counts}): {workloads} in {', '.join(ordered)}; " + "; ".join(
+    return f"{counted(len(cases), 'case')} ({counts}): {workloads} in {precisions}; " + "; ".join(
         ", ".join(values) for values in traits
     )
 

@@ -62,8 +62,7 @@ def section(view: View, context: Mapping[str, Any]) -> Markup:
 
 def _title(material: Material) -> str:
     """Return what a browser's tab says."""
-    runs = [shown.stored.header.label or shown.stored.header.run for shown in material.shown]
-    newest = runs[-1] if runs else "no run"
+    newest = material.shown[-1].name if material.shown else "no run"
     return f"{newest} against {material.baseline.header.run}" if material.baseline else newest
 
 

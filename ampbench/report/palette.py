@@ -4,7 +4,7 @@ from collections.abc import Iterable, Mapping
 from types import MappingProxyType
 from typing import Any
 
-from ampbench.precisions import PRECISIONS
+from ampbench.precisions import PRECISIONS, ordered
 
 LIGHT: Mapping[str, str] = MappingProxyType({"tf32": "#858585", "fp16_pure": "#b57f00", "bf16_pure": "#3490cc"})
 DARK: Mapping[str, str] = MappingProxyType({"fp32": "#f2f2f2"})
@@ -30,9 +30,7 @@ def encoded(names: Iterable[str]) -> dict[str, Any]:
 
     Others, which only foreign runs can have, are grey.
     """
-    present = set(names)
-    known = [name for name in PRECISIONS if name in present]
-    domain = [*known, *sorted(present - set(known))]
+    domain = ordered(names)
     colours = [f"var(--{name})" if name in PRECISIONS else "var(--faint)" for name in domain]
     shapes = [PRECISIONS[name].shape if name in PRECISIONS else "triangle-left" for name in domain]
     field = {"field": "precision", "type": "nominal", "title": "precision", "legend": {"title": None}}

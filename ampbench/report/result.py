@@ -107,7 +107,7 @@ def result(material: Material) -> Result:
         warnings=cautions.warnings(material),
         failures=_failures(material.cases),
         skips=_skips(material.cases),
-        said=cautions.remarks(material),
+        said=cautions.remarks(material, found),
         facts=facts(material),
         runs=[run_facts(one) for one in material.shown] if len(material.shown) > 1 else [],
     )

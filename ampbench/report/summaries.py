@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from ampbench import stats
 from ampbench.advice import Row, number, precision_label
-from ampbench.precisions import BASELINE, PRECISIONS
+from ampbench.precisions import BASELINE, rank
 from ampbench.report.machines import Machine, Table, table_labels
 
 
@@ -89,7 +89,7 @@ def summaries(tables: Sequence[Table]) -> list[Summary]:
             floor=of("output_floor_ratio"),
         )
 
-    return [summary(*key) for key in sorted(found, key=lambda key: (_rank(key[0]), *key))]
+    return [summary(*key) for key in sorted(found, key=lambda key: (rank(key[0]), *key))]
 
 
 def unmeasured(tables: Sequence[Table]) -> list[str]:
@@ -123,15 +123,7 @@ def row_names(tables: Iterable[Table]) -> Callable[[Row], str]:
 def _tables_by_precision(tables: Iterable[Iterable[Row]]) -> dict[str, int]:
     """Return in how many of `tables` there is a row of each precision, in the order of the precisions."""
     counts = Counter(found for rows in tables for found in {(row["precision"], precision_label(row)) for row in rows})
-    return {
-        label: counts[precision, label] for precision, label in sorted(counts, key=lambda one: (_rank(one[0]), one))
-    }
-
-
-def _rank(precision: str) -> int:
-    """Return the place of a precision in the table of them; what nobody knows comes last."""
-    order = list(PRECISIONS)
-    return order.index(precision) if precision in order else len(order)
+    return {label: counts[precision, label] for precision, label in sorted(counts, key=lambda one: (rank(one[0]), one))}
 
 
 def spread(values: Iterable[tuple[float | None, str]]) -> Spread | None:

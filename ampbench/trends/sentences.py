@@ -144,6 +144,12 @@ def _short(ratio: float) -> str:
     return format_count(ratio).replace(" ", "")
 
 
+def gap(missing: str) -> str:
+    """Return why there is no number, in one word where there is one."""
+    word = missing.partition(":")[0]
+    return word if word in ("failed", "skipped", "undefined") else UNDEFINED
+
+
 def total(one: Series) -> str:
     """Return the change from the first to the last point, "–" where there is none to tell of."""
     if len(one.measured) < 2 or one.points[-1].undefined:

@@ -11,7 +11,7 @@ from ampbench.comparing.sentences import CHANGE_LEGEND, WORST_FIRST, metric_labe
 from ampbench.comparing.times import TIME
 from ampbench.comparing.wording import limit
 from ampbench.labels import common_traits
-from ampbench.precisions import PRECISIONS
+from ampbench.precisions import PRECISIONS, ordered
 from ampbench.report.bars import Scale, time_bar, time_scale
 from ampbench.report.material import Material, Shown, ShownCase
 from ampbench.report.view import View
@@ -120,7 +120,7 @@ def _set_aside(own: Mapping[str, ShownCase]) -> list[tuple[str, list[str]]]:
 
 
 def _heads(material: Material, shown_columns: Sequence[Column], limits: Mapping[str, float | None]) -> list[Head]:
-    known = [*PRECISIONS, *sorted({one.row["precision"] for one in material.cases} - set(PRECISIONS))]
+    known = ordered((*PRECISIONS, *(one.row["precision"] for one in material.cases)))
     heads = [Head("case", "case", text=True)]
     heads += [Head("run", "run", text=True)] if len(material.shown) > 1 else []
     heads.append(Head("precision", "precision", "|".join(known), text=True))

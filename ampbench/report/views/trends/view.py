@@ -16,6 +16,7 @@ from ampbench.trends.sentences import (
     changes_in_order,
     extent,
     failures,
+    gap,
     has_changed_times,
     levels,
     notes,
@@ -27,7 +28,7 @@ from ampbench.trends.sentences import (
     total,
     where,
 )
-from ampbench.units import UNDEFINED, counted, format_quantity
+from ampbench.units import counted, format_quantity
 
 COLUMNS_FOR_X = 8
 """As many x stand side by side with their values; of more, the table has the first and the last."""
@@ -147,17 +148,9 @@ def _cells(one: Series, points: Iterable[Point]) -> list[dict[str, str]]:
     directions = {change.x: change.direction for change in one.changes}
     return [
         {
-            "text": _gap(point.missing)
-            if point.value is None
-            else format_quantity(point.value, one.metric.column.unit),
+            "text": gap(point.missing) if point.value is None else format_quantity(point.value, one.metric.column.unit),
             "why": point.missing,
             "direction": directions.get(point.x, ""),
         }
         for point in points
     ]
-
-
-def _gap(missing: str) -> str:
-    """Return why there is no number, in one word where there is one."""
-    word = missing.partition(":")[0]
-    return word if word in ("failed", "skipped", "undefined") else UNDEFINED
