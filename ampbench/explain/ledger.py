@@ -8,11 +8,11 @@ import pandas as pd
 import torch
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
+from ampbench.casts.summary import cache_bytes
+from ampbench.casts.tables import op_frame
 from ampbench.explain.calls import CallMode, function_name
 from ampbench.explain.modules import ModuleStack
 from ampbench.explain.recorder import Recorder
-from ampbench.explain.summary import cache_bytes
-from ampbench.explain.tables import op_frame
 from ampbench.precisions import SHORT_DTYPES
 from ampbench.records.casts import Cast, CastTrace, ModuleCalls, Operation, WeightUse
 

@@ -18,6 +18,17 @@ that undoes a forward cast has that one's origin."""
 CAST, REUSED, NOT_NEEDED = "cast", "reused", "not needed"
 """How a weight reached an op: cast for it, taken from autocast's cache, or used as it is stored."""
 
+AUTOGRAD, TRACED, COMPILED = "autograd", "traced", "compiled"
+"""The graphs beside the eager step: that of `grad_fn`, that of torch.jit.trace, those of torch.compile."""
+
+KEPT, FUSED, FOLDED = "kept", "fused", "folded"
+"""What a graph made of a cast: an op or a kernel of its own; a part of another op's kernel; done once, the result is
+stored in the graph."""
+
+PRE_CAST_INPUTS, PRE_CAST_WEIGHTS, NO_GRAD = "inputs stored in half", "weights stored in half", "no_grad"
+"""Changes that save casts and that can be tried without touching the network's code; the last: `torch.no_grad` instead
+of `torch.inference_mode`, under which autocast keeps no cache."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Operation:
@@ -112,3 +123,94 @@ class CastTrace:
     weights: list[WeightUse] = field(default_factory=list)
     modules: list[ModuleCalls] = field(default_factory=list)
     timed: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GraphCast:
+    """One cast in a graph; fields as in `Cast`, `elements` None where the graph does not know. `fate` is as above."""
+
+    what: str
+    name: str = ""
+    module: str = ""
+    phase: str = "forward"
+    from_dtype: str
+    to_dtype: str
+    elements: int | None = None
+    fate: str = KEPT
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GraphTrace:
+    """The same step as one `graph` has it: its ops in order, and its casts.
+
+    An op's `name` is the graph's own ("aten.addmm", "AddmmBackward0"). `notes` say what could not be read. `error` is
+    the first line of what making the graph raised; then there are no ops.
+    """
+
+    graph: str
+    ops: list[Operation] = field(default_factory=list)
+    casts: list[GraphCast] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+    error: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CheckedSaving:
+    """A `change` that was made and measured in turns with the step as it was; `names` are the tensors concerned.
+
+    `casts` is how many casts a step it saved, `bytes_moved` what those read and wrote. Seconds are medians of
+    `samples` steps each, `saved_low` and `saved_high` the 95 % interval of the seconds saved (None: too few samples).
+    `identical` tells whether the outputs are the same to the last bit. Peaks are as in `MemoryPass`.
+    """
+
+    change: str
+    names: list[str]
+    casts: int
+    bytes_moved: int
+    seconds_before: float
+    seconds_after: float
+    saved_low: float | None = None
+    saved_high: float | None = None
+    samples: int
+    identical: bool
+    peak_bytes_before: int | None = None
+    peak_bytes_after: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CastPass:
+    """One step of a case, traced in eager mode, with what its casts cost and what other graphs make of them.
+
+    `how` is "device", or "fake tensors" where the device is absent: then nothing is timed and nothing ran on hardware.
+    Seconds of ops are medians over `traced_steps` steps. `step_seconds` is the untraced step's, `step_low` and
+    `step_high` its 95 % interval. `peak_bytes` and `memory_source` are as in `MemoryPass`. `notes` say what was left
+    out and why.
+    """
+
+    case_id: str
+    how: str
+    trace: CastTrace
+    traced_steps: int = 1
+    step_seconds: float | None = None
+    step_low: float | None = None
+    step_high: float | None = None
+    peak_bytes: int | None = None
+    memory_source: str | None = None
+    graphs: list[GraphTrace] = field(default_factory=list)
+    checked: list[CheckedSaving] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tracing:
+    """What a cast pass is to do beside tracing one eager step.
+
+    `sources` adds the line of code to each op. `time` times ops and the step, over at most `seconds` in all. `check`
+    measures the changes that save casts. `graphs` are the graphs to read.
+    """
+
+    sources: bool = False
+    time: bool = True
+    check: bool = False
+    seconds: float = 4.0
+    graphs: list[str] = field(default_factory=list)

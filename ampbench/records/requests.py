@@ -3,6 +3,7 @@
 from dataclasses import dataclass, field
 
 from ampbench.records.cases import Case, ParameterValue, WorkloadSource
+from ampbench.records.casts import CastPass, Tracing
 from ampbench.records.divergences import Divergence
 from ampbench.records.environments import Environment
 from ampbench.records.measurements import Failure, MemoryPass, Round, Skip
@@ -14,12 +15,13 @@ MAX_SAMPLES_PER_ROUND = 200
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Request:
-    """One piece of work. `kind` is "environment", "describe", "memory", "divergence", "round" or "rules".
+    """One piece of work. `kind` is "environment", "describe", "memory", "divergence", "round", "casts" or "rules".
 
     `fresh` asks for a newly forked process; otherwise the server's current worker, if one lives, serves it. Limits
     hold for the request: seconds of wall time, resident bytes of the worker.
     `placement_seed` decides where in memory the builds are put, `max_samples` how many samples they give in all.
-    "rules" probes autocast on `device` to each of `dtypes` ("float16"), for the `ops` named or, without any, for all.
+    "casts" traces a step of the case as `tracing` says. "rules" probes autocast on `device` to each of `dtypes`
+    ("float16"), for the `ops` named or, without any, for all.
     """
 
     kind: str
@@ -41,6 +43,7 @@ class Request:
     device: str = ""
     dtypes: list[str] = field(default_factory=list)
     ops: list[str] = field(default_factory=list)
+    tracing: Tracing = field(default_factory=Tracing)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,6 +70,7 @@ class Reply:
     round: Round | None = None
     memory: MemoryPass | None = None
     divergence: Divergence | None = None
+    casts: CastPass | None = None
     rules: RuleProbe | None = None
     failure: Failure | None = None
     skip: Skip | None = None

@@ -3,17 +3,23 @@
 from dataclasses import dataclass, field
 
 from ampbench.records.cases import Case, ParameterValue, WorkloadSource
+from ampbench.records.casts import CastPass
 from ampbench.records.divergences import Divergence
 from ampbench.records.environments import Environment
 from ampbench.records.measurements import Failure, MemoryPass, Reading, Round, Skip
+from ampbench.records.rules import RuleProbe
 
-SCHEMA = 3
+SCHEMA = 4
 """The version of the run file's format; a file of a later one is refused.
 
 2 added the arm of an interleaved comparison (`Header.arm`, `Round.confirmation`), `Fitness.other_share` and
 `Divergence.repeatable`. 3 added imported runs (`Header.imported`, `Reading`), `Header.committed_at`, and None for what
-an imported environment does not tell. Files of an earlier schema lack these and are read as they are.
+an imported environment does not tell. 4 added explanations: `CastPass`, `RuleProbe` and `Header.explains`. Files of an
+earlier schema lack these and are read as they are.
 """
+
+CASTS, RULES = "casts", "rules"
+"""What a run can explain (`Header.explains`)."""
 
 DIRTY = "-dirty"
 """What a commit ends in where files differed from it, as git marks it."""
@@ -87,7 +93,8 @@ class Header:
     """The first line of a run file.
 
     `commit` is that of the repository measured, `committed_at` its time (ISO 8601). `arm` is set where the run is one
-    arm of an interleaved comparison, `imported` where another program measured it.
+    arm of an interleaved comparison, `imported` where another program measured it. `explains` is what it explains
+    (`CASTS`, `RULES`); "": the run measures.
     """
 
     schema: int
@@ -104,6 +111,7 @@ class Header:
     arm: Arm | None = None
     committed_at: str | None = None
     imported: Imported | None = None
+    explains: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -126,8 +134,10 @@ class Line:
     failure: Failure | None = None
     skip: Skip | None = None
     reading: Reading | None = None
+    casts: CastPass | None = None
+    rules: RuleProbe | None = None
     footer: Footer | None = None
 
 
-Entry = Case | Round | MemoryPass | Divergence | Failure | Skip | Reading | Footer
+Entry = Case | Round | MemoryPass | Divergence | Failure | Skip | Reading | CastPass | RuleProbe | Footer
 """What may follow the header."""

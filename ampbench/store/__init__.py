@@ -4,9 +4,9 @@ A run file is a header, the cases, their entries and a footer, one JSON object a
 raw data only; everything derived is derived by those who read it.
 """
 
-from ampbench.store.folder import LATEST, check_results, find_run, list_runs, run_files
+from ampbench.store.folder import LATEST, check_results, find_run, list_runs, measures, run_files
 from ampbench.store.reading import StoredRun, TimedRound, read_header, read_run
-from ampbench.store.writing import RunWriter, new_run_id, sync_folder
+from ampbench.store.writing import RunWriter, encode_run, new_run_id, sync_folder
 
 __all__ = [
     "LATEST",
@@ -14,8 +14,10 @@ __all__ = [
     "StoredRun",
     "TimedRound",
     "check_results",
+    "encode_run",
     "find_run",
     "list_runs",
+    "measures",
     "new_run_id",
     "read_header",
     "read_run",

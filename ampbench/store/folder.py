@@ -4,11 +4,12 @@ from difflib import get_close_matches
 from pathlib import Path
 
 from ampbench.errors import StoreError, UnknownNameError, UsageError
-from ampbench.store.reading import read_run
+from ampbench.store.reading import read_header, read_run
 
 SUFFIX = ".jsonl"
+COMPRESSED = ".jsonl.gz"
 LATEST = "latest"
-"""What the newest run of a folder is called."""
+"""What the newest run of a folder that measured is called; one that only explains is named by its id."""
 
 
 def list_runs(results: Path | str) -> list[Path]:
@@ -17,15 +18,23 @@ def list_runs(results: Path | str) -> list[Path]:
 
 
 def run_files(folder: Path) -> list[Path]:
-    """Return the run files of any folder, a results folder or one of run files, the oldest first.
+    """Return the files of runs that measured in any folder, a results folder or one of run files, the oldest first.
 
     Raises `StoreError` where there is none.
     """
     holder = folder / "runs" if (folder / "runs").is_dir() else folder
-    files = sorted(holder.glob(f"*{SUFFIX}"), key=lambda file: file.stem)
+    files = [file for file in sorted(holder.glob(f"*{SUFFIX}"), key=lambda file: file.stem) if measures(file)]
     if not files:
         raise StoreError(f"there is no run file in {holder}: measure with `ampbench run`, or give another folder")
     return files
+
+
+def measures(file: Path) -> bool:
+    """Return whether the run in `file` measured; so does one that cannot be read, for its reader to say why."""
+    try:
+        return not read_header(file).explains
+    except StoreError:
+        return True
 
 
 def find_run(name: str, results: Path | str) -> Path:
@@ -33,7 +42,7 @@ def find_run(name: str, results: Path | str) -> Path:
 
     Raises `UnknownNameError` with the nearest ids for anything else, `UsageError` where several runs are meant.
     """
-    if "/" in name or name.endswith(SUFFIX):
+    if "/" in name or name.endswith((SUFFIX, COMPRESSED)):
         if not Path(name).is_file():
             raise UsageError(f"there is no run file {name}")
         return Path(name)
@@ -43,7 +52,10 @@ def find_run(name: str, results: Path | str) -> Path:
             f"there is no run in {Path(results) / 'runs'}: measure one with `ampbench run`, or give a path"
         )
     if name == LATEST:
-        return paths[list(paths)[-1]]
+        measured = next((path for path in reversed(paths.values()) if measures(path)), None)
+        if measured is None:
+            raise UsageError(f"no run in {Path(results) / 'runs'} has measured: do so with `ampbench run`")
+        return measured
     if name in paths:
         return paths[name]
     matching = [run for run in paths if name and (run.startswith(name) or run.rpartition("-")[2].startswith(name))]

@@ -65,7 +65,7 @@ KINDS: Mapping[type, str] = {
 """What each type of record is called in the file."""
 
 _TYPES = {name: record for record, name in KINDS.items()}
-_OF_A_CASE = frozenset(_TYPES) - {"header", "case", "footer"}
+_OF_A_CASE = frozenset(_TYPES) - {"header", "case", "rules", "footer"}
 _ENCODER = msgspec.json.Encoder(enc_hook=_plain)
 _DECODERS: Mapping[bytes, tuple[str, Callable[[bytes], Any]]] = {
     name.encode(): (

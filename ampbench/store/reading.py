@@ -1,20 +1,28 @@
-"""Reading a run file: whole and checked, or refused by name and line number."""
+"""Reading a run file, compressed or not: whole and checked, or refused by name and line number."""
 
+import gzip
+import zlib
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, BinaryIO, Protocol
+from typing import Any, BinaryIO, Protocol, cast
 
 from ampbench.errors import StoreError
 from ampbench.garbage import no_garbage_collection
 from ampbench.records.cases import Case
+from ampbench.records.casts import CastPass
 from ampbench.records.divergences import Divergence
 from ampbench.records.measurements import Failure, Fitness, MemoryPass, Round, Skip
+from ampbench.records.rules import RuleProbe
 from ampbench.records.runs import Footer, Header
 from ampbench.store import lines
 from ampbench.store.lines import LineError
 
 _LONGEST_HEADER = 1 << 26
+_LATEST = ("case", "memory", "divergence", "failure", "skip", "casts")
+"""Kinds of entry of which the last of each case counts."""
+_GZIP = b"\x1f\x8b"
+_DAMAGED = (EOFError, zlib.error, gzip.BadGzipFile)
 
 
 class TimedRound(Protocol):
@@ -42,8 +50,9 @@ class TimedRound(Protocol):
 class StoredRun:
     """A run file's contents. `cases` are by case id, in the order of the file, as are `rounds`.
 
-    `memory`, `divergence`, `failures` and `skips` hold each case's last entry of that kind, `readings` the values by
-    metric and case id. `cut`: the last line had no end, which is what a killed run leaves, and was left out.
+    `memory`, `divergence`, `failures`, `skips` and `casts` hold each case's last entry of that kind, `readings` the
+    values by metric and case id, `rules` the last probe of each device type. `cut`: the last line had no end, which is
+    what a killed run leaves, and was left out.
     """
 
     path: Path
@@ -55,6 +64,8 @@ class StoredRun:
     failures: dict[str, Failure] = field(default_factory=dict)
     skips: dict[str, Skip] = field(default_factory=dict)
     readings: dict[str, dict[str, float]] = field(default_factory=dict)
+    casts: dict[str, CastPass] = field(default_factory=dict)
+    rules: dict[str, RuleProbe] = field(default_factory=dict)
     footers: list[Footer] = field(default_factory=list)
     cut: bool = False
 
@@ -86,8 +97,9 @@ def read_run(path: Path | str, on_round: Callable[[TimedRound], None] | None = N
     path = Path(path)
     rounds: list[Round] = []
     footers: list[Footer] = []
+    rules: dict[str, RuleProbe] = {}
     readings: dict[str, dict[str, float]] = {}
-    latest: dict[str, dict[str, Any]] = {kind: {} for kind in ("case", "memory", "divergence", "failure", "skip")}
+    latest: dict[str, dict[str, Any]] = {kind: {} for kind in _LATEST}
     cut = False
     number = 1
     with opened(path) as file, no_garbage_collection():
@@ -110,12 +122,16 @@ def read_run(path: Path | str, on_round: Callable[[TimedRound], None] | None = N
                 lines.check_entry(kind, case_id, record, latest["case"])
                 if kind == "reading":
                     readings.setdefault(record.metric, {})[case_id] = record.value
+                elif kind == "rules":
+                    rules[record.device] = record
                 elif case_id:
                     latest[kind][case_id] = record
                 else:
                     footers.append(record)
         except LineError as error:
             raise StoreError(f"{path}, line {number}: {error}") from None
+        except _DAMAGED as error:
+            raise StoreError(f"{path}, after line {number}: damaged: {error}") from None
         except OSError as error:
             raise StoreError(f"cannot read {path}: {error.strerror}") from None
     return StoredRun(
@@ -128,6 +144,8 @@ def read_run(path: Path | str, on_round: Callable[[TimedRound], None] | None = N
         failures=latest["failure"],
         skips=latest["skip"],
         readings=readings,
+        casts=latest["casts"],
+        rules=rules,
         footers=footers,
         cut=cut,
     )
@@ -140,17 +158,20 @@ def read_header(path: Path | str) -> Header:
 
 
 def opened(path: Path) -> BinaryIO:
-    """Return `path` opened for reading; `StoreError` where it cannot be."""
+    """Return `path` opened for reading, decompressed where it is compressed; `StoreError` where it cannot be."""
     try:
-        return path.open("rb")
+        file = path.open("rb")
+        compressed = file.read(len(_GZIP)) == _GZIP
+        file.seek(0)
+        return cast("BinaryIO", gzip.GzipFile(path, fileobj=file)) if compressed else file
     except OSError as error:
         raise StoreError(f"cannot read {path}: {error.strerror}") from None
 
 
 def _header(file: BinaryIO) -> Header:
     """Return the header that `file` begins with, and leave the file behind it."""
-    data = file.readline(_LONGEST_HEADER)
     try:
+        data = file.readline(_LONGEST_HEADER)
         if not data:
             raise LineError("no header: the file is empty")
         if not data.endswith(b"\n"):
@@ -160,4 +181,6 @@ def _header(file: BinaryIO) -> Header:
         lines.check_times(header)
     except LineError as error:
         raise StoreError(f"{file.name}, line 1: {error}") from None
+    except _DAMAGED as error:
+        raise StoreError(f"{file.name}, line 1: damaged: {error}") from None
     return header

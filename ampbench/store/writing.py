@@ -3,6 +3,7 @@
 import contextlib
 import errno
 import fcntl
+import gzip
 import os
 import re
 import secrets
@@ -167,6 +168,12 @@ class RunWriter:
             os.ftruncate(self._descriptor, self._size)
         except OSError:
             return
+
+
+def encode_run(header: Header, entries: Iterable[Entry], path: Path) -> bytes:
+    """Return what a run file of this name holds, compressed where it ends in .gz; the same bytes for the same run."""
+    data = b"".join(map(lines.encode, [header, *entries]))
+    return gzip.compress(data, mtime=0) if path.suffix == ".gz" else data
 
 
 def sync_folder(folder: Path) -> None:

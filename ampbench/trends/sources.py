@@ -10,7 +10,7 @@ from ampbench.convert import asv
 from ampbench.convert.asv_files import BENCHMARKS_FILE, MACHINE_FILE, result_paths
 from ampbench.errors import NothingToRunError
 from ampbench.planning import matches
-from ampbench.store import StoredRun, find_run, list_runs, read_run
+from ampbench.store import StoredRun, find_run, list_runs, measures, read_run
 from ampbench.trends.metrics import TIME, Tracked
 from ampbench.trends.reducing import Rounds, RunValues, reduced
 
@@ -166,7 +166,7 @@ def _read(source: str, results: Path, reader: _Reader) -> None:
 
 
 def _read_folder(folder: Path, reader: _Reader) -> None:
-    files = list_runs(folder) or sorted(folder.glob("*.jsonl"), key=lambda path: path.stem)
+    files = list(filter(measures, list_runs(folder) or sorted(folder.glob("*.jsonl"), key=lambda path: path.stem)))
     for path in files:
         reader.native(path)
     theirs = folder / _ASV

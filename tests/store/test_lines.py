@@ -30,6 +30,8 @@ def values_of(hint: Any) -> st.SearchStrategy[Any]:
     origin, arguments = get_origin(hint), get_args(hint)
     if origin in (Union, types.UnionType):
         return st.one_of(*map(values_of, arguments))
+    if origin is tuple:
+        return st.lists(values_of(arguments[0]), max_size=2).map(tuple)
     if origin is list:
         return st.lists(values_of(arguments[0]), max_size=2)
     if origin in (dict, Mapping):
@@ -128,12 +130,12 @@ def test_a_mapping_that_is_no_dict_is_written_as_one():
 def test_every_kind_of_line_has_a_type():
     assert lines.KINDS[Header] == "header"
     assert lines.KINDS[Case] == "case"
-    assert len(lines.KINDS) == 9
+    assert len(lines.KINDS) == 11
 
 
 def test_a_newer_schema_is_refused_with_both_versions():
-    line = lines.encode(make_header()).replace(b'"schema":3', b'"schema":4,"novelty":[]')
-    with pytest.raises(LineError, match=r"newer ampbench \(schema 4; this one reads 1 to 3\)"):
+    line = lines.encode(make_header()).replace(b'"schema":4', b'"schema":5,"novelty":[]')
+    with pytest.raises(LineError, match=r"newer ampbench \(schema 5; this one reads 1 to 4\)"):
         lines.check_header(line)
 
 

@@ -134,7 +134,7 @@ def test_damage_is_refused_by_name_and_line_number(path, number, old, new, probl
         (b'{"version": 3, "results": {}}\n', "another program's file or a damaged one"),
         (b"\x89PNG\r\n\x1a\n\x00\x00", "another program's file or a damaged one"),
         (b'{"header":{"schema":1}}\n', "missing required field"),
-        (b'{"header":{"schema":4}}\n', "newer ampbench"),
+        (b'{"header":{"schema":5}}\n', "newer ampbench"),
         (b'{"header":{"schema":0}}\n', "unknown schema 0"),
         (b'{"header":{"schema":1', "no whole header"),
         (b'{"footer":{"ended":"complete","finished_at":""}}\n', "the file begins with a footer"),
@@ -209,9 +209,8 @@ def test_an_imported_run_keeps_where_it_is_from_and_what_was_not_told(tmp_path):
 def test_files_of_earlier_schemas_lack_what_came_later_and_are_read(path):
     text = path.read_text()
     for schema in (1, 2):
-        path.write_text(
-            text.replace(f'"schema":{SCHEMA}', f'"schema":{schema}').replace(',"committed_at":null,"imported":null', "")
-        )
+        text = text.replace(',"committed_at":null,"imported":null,"explains":""', "")
+        path.write_text(text.replace(f'"schema":{SCHEMA}', f'"schema":{schema}'))
         header = read_header(path)
         assert (header.schema, header.committed_at, header.imported) == (schema, None, None)
         assert read_run(path).readings == {}

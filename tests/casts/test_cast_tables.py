@@ -2,8 +2,8 @@ import pytest
 import torch
 from traced_programs import autocast, trace
 
+from ampbench.casts.tables import by_module, by_operation, by_tensor, cast_frame, module_frame, op_frame
 from ampbench.explain.ledger import trace_casts
-from ampbench.explain.tables import by_module, by_operation, by_tensor, cast_frame, module_frame, op_frame
 
 
 @pytest.fixture(scope="module")

@@ -3,8 +3,8 @@ import torch
 import torch.nn.functional as F
 from traced_programs import BF16, autocast, trace
 
+from ampbench.casts.summary import KEEP, ONCE, STAY, STORE, savings, sentence, totals
 from ampbench.explain.ledger import trace_casts
-from ampbench.explain.summary import KEEP, ONCE, STAY, STORE, savings, sentence, totals
 from ampbench.records.casts import Cast, CastTrace, Operation
 
 

@@ -1,0 +1,1 @@
+"""Casts as they were recorded: totals, views, comparisons. Pure functions on records, without torch."""
