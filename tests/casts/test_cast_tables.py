@@ -1,9 +1,9 @@
 import pytest
 import torch
-from traced_programs import autocast, trace
 
 from ampbench.casts.tables import by_module, by_operation, by_tensor, cast_frame, module_frame, op_frame
 from ampbench.explain.ledger import trace_casts
+from tests.traced_programs import autocast, trace
 
 
 @pytest.fixture(scope="module")

@@ -1,11 +1,11 @@
 import pytest
 import torch
 import torch.nn.functional as F
-from traced_programs import BF16, autocast, trace
 
 from ampbench.casts.summary import KEEP, ONCE, STAY, STORE, savings, sentence, totals
 from ampbench.explain.ledger import trace_casts
 from ampbench.records.casts import Cast, CastTrace, Operation
+from tests.traced_programs import BF16, autocast, trace
 
 
 def kinds(ledger):

@@ -12,11 +12,11 @@ from torch.optim import optimizer as optimizer_hooks
 from torch.overrides import _get_current_function_mode_stack
 from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
 from torch.utils.checkpoint import checkpoint
-from traced_programs import BF16, FP16, CastLog, autocast, conv_net, encoder, trace
 
 import ampbench
 from ampbench.errors import UsageError
 from ampbench.explain.ledger import trace_casts
+from tests.traced_programs import BF16, FP16, CastLog, autocast, conv_net, encoder, trace
 
 LINEAR = "torch.nn.functional.linear"
 

@@ -5,9 +5,9 @@ import copy
 import pytest
 import torch
 import torch.nn.functional as F
-from traced_programs import CastLog, autocast
 
 from ampbench.explain.ledger import trace_casts
+from tests.traced_programs import CastLog, autocast
 
 models = pytest.importorskip("torchvision.models")
 
