@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 
 from ampbench.records.cases import Case
+from ampbench.records.rules import RuleChange
 
 
 class Verdict(StrEnum):
@@ -153,7 +154,9 @@ class Comparison:
     `interleaved` tells whether both runs were measured in the same blocks (`ampbench ab`) or one after the other.
     `only_baseline` and `only_candidate` are the ids of cases that the other side does not have, `other_numbers` of
     those that have other weights, inputs or another version of the workload there. `candidates` are the candidate's
-    cases, by the id of the baseline's, where what was set for an arm makes them others.
+    cases, by the id of the baseline's, where what was set for an arm makes them others. `rule_changes` are the
+    differences between the probes of autocast's rules that both runs hold. `explained` says of cases that both runs
+    traced, by the id of the baseline's, which changed dtypes, casts and rules there are, or that there are none.
     """
 
     baseline: Side
@@ -168,3 +171,5 @@ class Comparison:
     other_numbers: Sequence[str] = ()
     notes: Sequence[str] = ()
     candidates: Mapping[str, Case] = field(default_factory=dict)
+    rule_changes: Sequence[RuleChange] = ()
+    explained: Mapping[str, Sequence[str]] = field(default_factory=dict)
