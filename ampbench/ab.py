@@ -6,7 +6,7 @@ files later is the one that ended the session.
 
 import dataclasses
 import secrets
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,7 +14,7 @@ from pathlib import Path
 from ampbench.compare import compare_files, default_threshold
 from ampbench.comparing.exact import ThresholdOf
 from ampbench.comparing.pairing import pair_cases
-from ampbench.errors import NothingToRunError, UnknownNameError, UsageError
+from ampbench.errors import AmpbenchError, NothingToRunError, StoreError, UnknownNameError, UsageError
 from ampbench.planning import PlannedCase, check_selection, make_plan
 from ampbench.records.cases import ParameterValue, WorkloadSource
 from ampbench.records.environments import Environment
@@ -34,6 +34,7 @@ from ampbench.running.arms import (
 from ampbench.running.blocks import BlockSession, Lane, Look, Stage
 from ampbench.running.channel import OpenChannel, ServerChannel
 from ampbench.running.environment import ask_environment
+from ampbench.running.retracing import Tell, TracedSide, probe_rules, regressed_cases, retrace
 from ampbench.store import RunWriter
 from ampbench.verdicts import Code
 from ampbench.workloads.index import WORKLOADS
@@ -77,7 +78,8 @@ class PreparedComparison:
 class Plan:
     """How a session measures: the metrics' kinds, whether the control is measured too, blocks and seconds at most.
 
-    `to_the_end`: no case is dropped once it is decided, so that every one has all blocks.
+    `to_the_end`: no case is dropped once it is decided, so that every one has all blocks. `explain`: cases that
+    regressed are traced in both arms afterwards and, where their torch differs, the rules of autocast are probed.
     """
 
     kinds: Collection[str]
@@ -85,6 +87,7 @@ class Plan:
     blocks: int = 32
     max_seconds: float | None = None
     to_the_end: bool = False
+    explain: bool = True
     threshold_of: ThresholdOf = default_threshold
 
 
@@ -141,10 +144,12 @@ def measure(
     label: str,
     command: list[str],
     watch: Callable[[Stage], None],
+    tell: Tell = lambda _: None,
 ) -> tuple[Path, Path, str]:
     """Measure, and return the run files of baseline and candidate and how it ended.
 
-    The end is "complete", "out of time" or "interrupted"; whatever was measured by then is in the files.
+    The end is "complete", "out of time" or "interrupted"; whatever was measured by then is in the files. What explains
+    regressions is appended to both afterwards; `tell` gets a line on what is traced and what could not be.
     """
     name = secrets.token_hex(6)
     with ExitStack() as stack:
@@ -170,8 +175,34 @@ def measure(
             _end(writers, "interrupted")
             kept = f"ampbench compare {' '.join(writer.path.stem for writer in writers)} shows what was measured"
             raise NothingToRunError(f"{error}; {kept}") from error
-        _end(writers, ended)
+        footer = ended
+        if plan.explain and ended != "interrupted":
+            try:
+                _explain(prepared, writers, plan, tell)
+            except KeyboardInterrupt:
+                ended = "interrupted"  # the verdicts are complete: so are the files
+        _end(writers, footer)
         return writers[0].path, writers[1].path, ended
+
+
+def _explain(prepared: PreparedComparison, writers: Sequence[RunWriter], plan: Plan, tell: Tell) -> None:
+    """Append to both files what explains the regressions; what cannot be traced is told and spoils no verdict."""
+    sides = [
+        TracedSide(role, arm.environment, arm.settings, cases, arm.open_channel, writer.append)
+        for role, arm, cases, writer in (
+            ("baseline", prepared.baseline, {each: pair[0] for each, pair in prepared.pairs.items()}, writers[0]),
+            ("candidate", prepared.candidate, {each: pair[1] for each, pair in prepared.pairs.items()}, writers[1]),
+        )
+    ]
+    devices = list(dict.fromkeys(one.case.device for pair in prepared.pairs.values() for one in pair))
+    findings = compare_files(writers[0].path, writers[1].path, plan.threshold_of).findings
+    try:
+        retrace(sides, regressed_cases(findings, plan.kinds), tell)
+        probe_rules(sides, devices, tell)
+    except StoreError:
+        raise
+    except AmpbenchError as error:
+        tell(f"no more can be explained: {error}")
 
 
 def _end(writers: Iterable[RunWriter], ended: str) -> None:

@@ -15,14 +15,25 @@ from ampbench.comparing.exact import (
     other_numbers,
     outcome_finding,
 )
-from ampbench.comparing.pairing import arm_settings, pair_cases
+from ampbench.comparing.pairing import Paired, arm_settings, pair_cases
 from ampbench.comparing.runs import MeasuredRun
 from ampbench.comparing.times import TIME, time_findings
+from ampbench.comparing.traces import devices_with_rules, explained_cases, nothing_explained, rule_changes
 from ampbench.errors import NothingComparableError
 from ampbench.precisions import rank as precision_rank
 from ampbench.records.cases import Case
 from ampbench.store import StoredRun
-from ampbench.verdicts import OUTCOME, UNTRUSTED, Code, Comparison, Finding, PrecisionMean, Side, Verdict
+from ampbench.verdicts import (
+    OUTCOME,
+    UNTRUSTED,
+    Code,
+    Comparison,
+    ControlVerdict,
+    Finding,
+    PrecisionMean,
+    Side,
+    Verdict,
+)
 
 NOT_INTERLEAVED = (
     "not interleaved: the runs were measured one after the other, so that whatever changed between them on the machine "
@@ -48,9 +59,9 @@ def compare(baseline: StoredRun, candidate: StoredRun, threshold_of: ThresholdOf
     """Return what became of every metric of every case that both runs have, what matters most first.
 
     `threshold_of(metric, case)` gives the largest relative change that counts as none; None: that of `metrics.GATED`.
-    Runs that are arms of one session are compared block by block, others as runs measured one after the other. Raises
-    `NothingComparableError` where no case is in both, `UsageError` where an arm's settings leave open which cases to
-    compare.
+    Runs that are arms of one session are compared block by block, others as runs measured one after the other. A run
+    that only explains has traces and rules to compare, and no findings. Raises `NothingComparableError` where no case
+    is in both and no device's rules are, `UsageError` where an arm's settings leave open which cases to compare.
     """
     return _compare(MeasuredRun.of(baseline), MeasuredRun.of(candidate), threshold_of)
 
@@ -65,7 +76,7 @@ def compare_files(
 def of_cases(comparison: Comparison, wanted: Callable[[str], bool]) -> Comparison:
     """Return a comparison of those cases alone whose id is `wanted`, in one of the runs or in both; there may be none.
 
-    Findings go by the baseline's id.
+    Findings go by the baseline's id; changed rules belong to no case and stay.
     """
     findings = [one for one in comparison.findings if wanted(one.case.case_id)]
     return replace(
@@ -75,6 +86,7 @@ def of_cases(comparison: Comparison, wanted: Callable[[str], bool]) -> Compariso
         only_baseline=[case_id for case_id in comparison.only_baseline if wanted(case_id)],
         only_candidate=[case_id for case_id in comparison.only_candidate if wanted(case_id)],
         other_numbers=[case_id for case_id in comparison.other_numbers if wanted(case_id)],
+        explained={case_id: said for case_id, said in comparison.explained.items() if wanted(case_id)},
     )
 
 
@@ -111,11 +123,53 @@ def _compare(baseline: MeasuredRun, candidate: MeasuredRun, threshold_of: Thresh
     headers = (baseline.stored.header, candidate.stored.header)
     settings = arm_settings(*headers)
     paired = pair_cases(baseline.stored.cases.values(), candidate.stored.cases.values(), settings)
-    if not paired.pairs:
+    devices = devices_with_rules(baseline.stored, candidate.stored)
+    rules = rule_changes(devices, baseline.stored, candidate.stored)
+    explained = explained_cases(paired, baseline.stored, candidate.stored, rules)
+    if not (paired.pairs or devices):
         raise NothingComparableError(_nothing_in_common(baseline.stored, candidate.stored))
-    devices = [pair.baseline.device for pair in paired.pairs]
-    differences = EnvironmentDifferences(*headers, devices=devices, settings=settings)
+    measures = not any(header.explains for header in headers)
+    if not (measures or explained or devices):
+        raise NothingComparableError(nothing_explained(baseline.stored, candidate.stored))
+    differences = EnvironmentDifferences(
+        *headers, devices=[pair.baseline.device for pair in paired.pairs] or devices, settings=settings
+    )
     interleaved = _one_session(baseline.stored, candidate.stored)
+    findings: list[Finding] = []
+    control = ControlVerdict(cells=0, fired=False, sentence="no times are compared: a run that explains has none")
+    if measures:
+        findings, control = _findings(paired, baseline, candidate, differences, interleaved, threshold_of)
+    return Comparison(
+        baseline=_side(baseline.stored),
+        candidate=_side(candidate.stored),
+        interleaved=interleaved,
+        differences=differences.found,
+        control=control,
+        findings=findings,
+        means=precision_means(findings),
+        only_baseline=paired.only_baseline,
+        only_candidate=paired.only_candidate,
+        other_numbers=[p.baseline_id for p in paired.pairs if other_numbers(p, baseline, candidate)],
+        notes=_notes(baseline.stored, candidate.stored, interleaved or not measures),
+        candidates={p.baseline_id: p.candidate for p in paired.pairs if p.candidate_id != p.baseline_id},
+        rule_changes=rules,
+        rule_devices=devices,
+        rule_devices_missing=[
+            one for one in baseline.stored.rules if candidate.stored.rules and one not in candidate.stored.rules
+        ],
+        explained=explained,
+    )
+
+
+def _findings(
+    paired: Paired,
+    baseline: MeasuredRun,
+    candidate: MeasuredRun,
+    differences: EnvironmentDifferences,
+    interleaved: bool,
+    threshold_of: ThresholdOf,
+) -> tuple[list[Finding], ControlVerdict]:
+    """Return the verdicts on all that was measured of the pairs, and what the controls say."""
     findings: list[Finding] = []
     measured, exact = [], []
     for pair in paired.pairs:
@@ -135,21 +189,7 @@ def _compare(baseline: MeasuredRun, candidate: MeasuredRun, threshold_of: Thresh
         if memory is not None:
             findings.append(memory)
         findings += accuracy_findings(pair, baseline, candidate, same, threshold_of)
-    findings.sort(key=rank)
-    return Comparison(
-        baseline=_side(baseline.stored),
-        candidate=_side(candidate.stored),
-        interleaved=interleaved,
-        differences=differences.found,
-        control=control,
-        findings=findings,
-        means=precision_means(findings),
-        only_baseline=paired.only_baseline,
-        only_candidate=paired.only_candidate,
-        other_numbers=[p.baseline_id for p in paired.pairs if other_numbers(p, baseline, candidate)],
-        notes=_notes(baseline.stored, candidate.stored, interleaved),
-        candidates={p.baseline_id: p.candidate for p in paired.pairs if p.candidate_id != p.baseline_id},
-    )
+    return sorted(findings, key=rank), control
 
 
 def _one_session(baseline: StoredRun, candidate: StoredRun) -> bool:
@@ -170,8 +210,8 @@ def _side(stored: StoredRun) -> Side:
     )
 
 
-def _notes(baseline: StoredRun, candidate: StoredRun, interleaved: bool) -> list[str]:
-    notes = [] if interleaved else [NOT_INTERLEAVED]
+def _notes(baseline: StoredRun, candidate: StoredRun, comparable: bool) -> list[str]:
+    notes = [] if comparable else [NOT_INTERLEAVED]
     if baseline.header.run == candidate.header.run:
         notes.append("both sides are the same run")
     for name, stored in (("baseline", baseline), ("candidate", candidate)):

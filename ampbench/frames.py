@@ -13,6 +13,7 @@ import numpy as np
 import pandas as pd
 
 from ampbench import stats
+from ampbench.errors import UsageError
 from ampbench.metrics import COLUMNS
 from ampbench.precisions import BASELINE
 from ampbench.records.cases import Case
@@ -30,8 +31,9 @@ def load(path: Path | str) -> pd.DataFrame:
     """Return the runs at `path` as one frame with a row per case: a file is that run, a folder all its runs.
 
     A folder is a results folder, which holds `runs/`, or any folder of run files; its runs are in the order of their
-    names, which is that of their times. Warns of a run whose last line is cut. Raises `StoreError`, naming file and
-    line, where there is no run or one is damaged.
+    names, which is that of their times; those that only explain are left out. Warns of a run whose last line is cut.
+    Raises `StoreError`, naming file and line, where there is no run or one is damaged, `UsageError` for the file of a
+    run that only explains.
     """
     path = Path(path)
     frames = [_load_file(file) for file in run_files(path)] if path.is_dir() else [_load_file(path)]
@@ -41,6 +43,13 @@ def load(path: Path | str) -> pd.DataFrame:
 def run_frame(stored: StoredRun) -> pd.DataFrame:
     """Return one run as a frame with a row per case, in the run's order."""
     return _frame(stored, _RoundTable.of(stored))
+
+
+def require_measured(stored: StoredRun) -> None:
+    """Raise `UsageError` where a run only explains, and so has nothing that is measured."""
+    run, explains = stored.header.run, stored.header.explains
+    if explains:
+        raise UsageError(f"run {run} explains {explains} and measured nothing: ampbench show {run}")
 
 
 def plain_rows(frame: pd.DataFrame) -> list[dict[str, Any]]:
@@ -117,6 +126,7 @@ def disturbed_share(stored: StoredRun) -> float | None:
 def _load_file(path: Path) -> pd.DataFrame:
     table = _RoundTable()
     stored = read_run(path, on_round=table.add)
+    require_measured(stored)
     if stored.cut:
         warnings.warn(f"{path}: the last line is cut and was left out; the run was killed, or goes on", stacklevel=3)
     return _frame(stored, table)

@@ -7,8 +7,13 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+from ampbench.comparing.explaining import rule_change_said
 from ampbench.comparing.wording import percent
-from ampbench.policy import Ignore, Policy
+from ampbench.policy import RULES, Ignore, Policy
+from ampbench.records.rules import RuleChange
+from ampbench.rules.choosing import rule_id, short_name
+from ampbench.rules.judging import alters, rank
+from ampbench.units import counted
 from ampbench.verdicts import OUTCOME, Code, Comparison, Finding, Verdict
 
 PASSED = 0
@@ -28,7 +33,10 @@ _DECIDED = (Verdict.REGRESSED, Verdict.IMPROVED, Verdict.UNCHANGED)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ignored:
-    """What would have counted against the candidate, and the ignore that left it out; `what` happened, in words."""
+    """What would have counted against the candidate, and the ignore that left it out; `what` happened, in words.
+
+    A changed rule of autocast has the metric "rules" and, for `case_id`, its op and device: "rms_norm/cuda".
+    """
 
     case_id: str
     metric: str
@@ -45,7 +53,9 @@ class GateResult:
     not 0, in that order; `notes` are what must be seen although it decides nothing. Findings are of gated metrics and
     outcomes, without what is `ignored`, the worst first. `cells` counts the gated metrics of cases that the baseline
     has a number of, and `decided` those of them that regressed, improved or are unchanged, whether ignored or not.
-    `missing` are the ids of cases that the candidate does not have, `failed` of those that failed in it.
+    `missing` are the ids of cases that the candidate does not have, `failed` of those that failed in it. `rule_changes`
+    are those of autocast's rules that count, `rule_devices` the device types whose rules were compared; none where
+    rules are not gated.
     """
 
     exit_code: int
@@ -59,6 +69,9 @@ class GateResult:
     decided: int
     missing: Sequence[str]
     failed: Sequence[str]
+    rule_changes: Sequence[RuleChange]
+    anchor_rule_changes: Sequence[RuleChange]
+    rule_devices: Sequence[str]
     sentences: Sequence[str]
     notes: Sequence[str]
 
@@ -103,7 +116,7 @@ def judge(
     ]
     newly = {one.case.case_id for one in last.regressions if one.metric == OUTCOME}
     as_before = [case_id for case_id in still_failed if case_id not in newly]
-    failures = [f"{_counted(len(as_before), 'case')} failed in the candidate: {_few(as_before)}"] if as_before else []
+    failures = [f"{counted(len(as_before), 'case')} failed in the candidate: {_few(as_before)}"] if as_before else []
     code = PASSED
     if incomparable:
         code = NOTHING_COMPARABLE
@@ -112,7 +125,8 @@ def judge(
     elif still_failed:
         code = CASE_FAILED
     cases = {one.case.case_id: one.case for each in weighed for one in each.comparison.findings}
-    others = {case_id for each in weighed for case_id in each.missing} | set(comparison.only_candidate)
+    others = {name for each in weighed for name in (*each.missing, *map(rule_id, each.changed_rules))}
+    others |= set(comparison.only_candidate)
     notes = [note for each in weighed for note in each.notes(policy)]
     return GateResult(
         exit_code=code,
@@ -126,6 +140,9 @@ def judge(
         decided=last.decided,
         missing=tuple(last.missing),
         failed=tuple(still_failed),
+        rule_changes=last.rule_changes,
+        anchor_rule_changes=weighed[1].rule_changes if anchor else (),
+        rule_devices=last.rule_devices,
         sentences=tuple(dict.fromkeys((*incomparable, *against, *failures))),
         notes=tuple(dict.fromkeys((*notes, *policy.idle(cases.values(), sorted(others))))),
     )
@@ -161,7 +178,8 @@ class _Weighed:
         self.decided = len([one for one in cells if one.verdict in _DECIDED])
         self.undecided_time = len([one for one in (*self.inconclusive, *self.lost) if one.kind == "time"])
         self.time_cells = len([one for one in counting if one.kind == "time" and _is_cell(one)])
-        self.comparable = any(
+        self._weigh_rules(policy)
+        self.comparable = bool(self.rule_devices) or any(
             one.verdict is not Verdict.INCOMPARABLE if one.kind != OUTCOME else one.verdict is Verdict.REGRESSED
             for one in gated
         )
@@ -177,16 +195,35 @@ class _Weighed:
                 what = "missing in the candidate"
                 self.ignored.append(Ignored(case_id=case_id, metric=OUTCOME, what=what, ignore=ignore))
 
+    def _weigh_rules(self, policy: Policy) -> None:
+        """Take the changed rules that count, and leave out what is ignored; nothing where rules are not gated."""
+        gated = RULES in policy.only
+        self.changed_rules = sorted(self.comparison.rule_changes, key=rank) if gated else []
+        self.rule_devices = tuple(self.comparison.rule_devices) if gated else ()
+        self.unprobed = tuple(self.comparison.rule_devices_missing) if gated else ()
+        counting: list[RuleChange] = []
+        for one in filter(alters, self.changed_rules):
+            name = rule_id(one)
+            ignore = policy.ignore_of(RULES, name)
+            if ignore is None:
+                counting.append(one)
+            else:
+                self.ignored.append(Ignored(case_id=name, metric=RULES, what=rule_change_said(one), ignore=ignore))
+        self.rule_changes = tuple(counting)
+
     def nothing_comparable(self, policy: Policy) -> list[str]:
         """Say that no gated metric could be compared, where that is so."""
         if self.comparable:
             return []
+        metrics = [kind for kind in policy.only if kind != RULES]
+        if not metrics:
+            return [f"no rules of autocast were probed in both runs{self.against}"]
         reasons = dict.fromkeys(one.reason for one in self.lost if one.reason)
         why = f": {_few(list(reasons))}" if reasons else ""
-        return [f"no gated metric ({', '.join(policy.only)}) has a case that can be compared{self.against}{why}"]
+        return [f"no gated metric ({', '.join(metrics)}) has a case that can be compared{self.against}{why}"]
 
     def regressed(self) -> list[str]:
-        """Return a sentence for each kind that regressed."""
+        """Return a sentence for each kind that regressed, and one for the rules that changed."""
         sentences = []
         for kind in _KIND_ORDER:
             found = [one for one in self.regressions if one.kind == kind]
@@ -196,7 +233,10 @@ class _Weighed:
                 sentences.append(f"{what} now{self.against}: {_few(cases)}")
             elif found:
                 said = [f"{one.case.case_id} {one.metric} {_change(one)}" for one in found]
-                sentences.append(f"{_counted(len(found), f'{kind} regression')}{self.against}: {_few(said)}")
+                sentences.append(f"{counted(len(found), f'{kind} regression')}{self.against}: {_few(said)}")
+        if self.rule_changes:
+            said = [rule_change_said(one) for one in self.rule_changes]
+            sentences.append(f"{counted(len(said), 'change')} of autocast's rules{self.against}: {_few(said)}")
         return sentences
 
     def undecided(self, allowed: float) -> list[str]:
@@ -204,9 +244,7 @@ class _Weighed:
         if self.undecided_time <= allowed * self.time_cells:
             return []
         share = self.undecided_time / self.time_cells
-        of_all = (
-            f"{self.undecided_time} of {_counted(self.time_cells, 'time finding')} are undecided ({percent(share)})"
-        )
+        of_all = f"{self.undecided_time} of {counted(self.time_cells, 'time finding')} are undecided ({percent(share)})"
         return [f"{of_all}, more than the {percent(allowed)} that max_inconclusive allows"]
 
     def strict(self) -> list[str]:
@@ -217,38 +255,52 @@ class _Weighed:
         unfit = [one for one in self.inconclusive if one.code is Code.UNFIT_MACHINE]
         if unfit:
             sentences.append(
-                f"the machine was unfit for {_counted(len(unfit), 'finding')}{self.against}: {unfit[0].reason}"
+                f"the machine was unfit for {counted(len(unfit), 'finding')}{self.against}: {unfit[0].reason}"
             )
         if self.inconclusive:
             named = [f"{one.case.case_id} {one.metric}" for one in self.inconclusive]
-            sentences.append(f"{_counted(len(named), 'finding')} inconclusive{self.against}: {_few(named)}")
+            sentences.append(f"{counted(len(named), 'finding')} inconclusive{self.against}: {_few(named)}")
         sentences += [*self._other_weights(), *self._lost(), *self._skipped(), *self._missed(self.missed)]
+        sentences += self._unprobed()
         return [f"strict: {sentence}" for sentence in sentences]
 
     def notes(self, policy: Policy) -> list[str]:
         """Return what must be seen whatever the verdict; under a strict policy it is among the sentences instead."""
-        missing = self._missed(self.missing)
+        missing, said = self._missed(self.missing), self._unjudged_rules()
         if policy.strict:
-            return missing if self.missing != self.missed else []
+            return [*(missing if self.missing != self.missed else []), *said]
         control = [f"the control fired{self.against}: no time is judged"] if self.control_fired else []
-        return [*missing, *self._skipped(), *control, *self._other_weights(), *self._lost()]
+        return [
+            *missing, *self._skipped(), *control, *self._other_weights(), *self._lost(), *self._unprobed(), *said
+        ]  # fmt: skip
 
     def _missed(self, ids: Sequence[str]) -> list[str]:
         if not ids:
             return []
         which = self.against.replace(" against", " of", 1) or " of the baseline"
-        return [f"the candidate lacks {_counted(len(ids), 'case')}{which}: {_few(ids)}"]
+        return [f"the candidate lacks {counted(len(ids), 'case')}{which}: {_few(ids)}"]
 
     def _skipped(self) -> list[str]:
         if not self.skipped:
             return []
         named = [f"{one.case.case_id}: {one.reason}" for one in self.skipped]
-        return [f"the candidate skipped {_counted(len(named), 'case')}{self.against}: {_few(named)}"]
+        return [f"the candidate skipped {counted(len(named), 'case')}{self.against}: {_few(named)}"]
+
+    def _unprobed(self) -> list[str]:
+        if not self.unprobed:
+            return []
+        return [f"the candidate lacks the rules of autocast on {', '.join(self.unprobed)}{self.against}"]
+
+    def _unjudged_rules(self) -> list[str]:
+        """Return a note of what changed about rules, but not in what autocast does to a program that ran before."""
+        said = [f"{short_name(one.op)} on {one.device}" for one in self.changed_rules if not alters(one)]
+        what = "of documents, claims and new ops"
+        return [f"{counted(len(said), 'change')} {what}{self.against}, not judged: {_few(said)}"] if said else []
 
     def _other_weights(self) -> list[str]:
         if not self.other_weights:
             return []
-        count = _counted(len(self.other_weights), "case")
+        count = counted(len(self.other_weights), "case")
         return [f"other weights, inputs or workload versions in {count}{self.against}: {_few(self.other_weights)}"]
 
     def _lost(self) -> list[str]:
@@ -256,7 +308,7 @@ class _Weighed:
         if not lost:
             return []
         named = [f"{one.case.case_id} {one.metric} ({one.code})" for one in lost]
-        return [f"{_counted(len(lost), 'finding')} not comparable{self.against}: {_few(named)}"]
+        return [f"{counted(len(lost), 'finding')} not comparable{self.against}: {_few(named)}"]
 
 
 def _of(verdict: Verdict, findings: Iterable[Finding]) -> tuple[Finding, ...]:
@@ -294,10 +346,6 @@ def _change(finding: Finding) -> str:
     if finding.change is None or not math.isfinite(finding.change):
         return f"({finding.reason})"
     return f"{percent(finding.change, sign=True)} (threshold {percent(finding.threshold)})"
-
-
-def _counted(count: int, noun: str) -> str:
-    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
 
 
 def _few(texts: Sequence[str]) -> str:

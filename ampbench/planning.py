@@ -11,7 +11,7 @@ from pathlib import Path
 from ampbench.errors import NothingToRunError, UnknownNameError, UsageError, WorkloadError
 from ampbench.precisions import PRECISIONS, SHORT_DTYPES, Precision, find_precision
 from ampbench.records.cases import Case, ParameterValue, WorkloadSource
-from ampbench.records.environments import Environment
+from ampbench.records.environments import DeviceDescription, Environment
 from ampbench.records.requests import Description
 from ampbench.records.runs import Selection
 from ampbench.workloads.index import FAMILIES, LIMITS, PRESETS, WORKLOADS, WorkloadSpec, resolve_parameters
@@ -49,9 +49,12 @@ class _Variant:
     version: int
 
 
-def make_plan(selection: Selection, environment: Environment, describe: Describe) -> list[PlannedCase]:
+def make_plan(
+    selection: Selection, environment: Environment, describe: Describe, *, absent_devices: bool = False
+) -> list[PlannedCase]:
     """Return the cases of `selection` on the machine of `environment`, in table order, without duplicates.
 
+    With `absent_devices`, that its device is absent skips no case, as for those who trace it on fake tensors.
     Raises `UsageError` for a name or value that cannot be meant, and `NothingToRunError` where nothing is selected.
     """
     sources = check_selection(selection)
@@ -83,7 +86,7 @@ def make_plan(selection: Selection, environment: Environment, describe: Describe
                     version=variant.version,
                 )
                 if matches(selection.keyword, case.case_id):
-                    skip = _why_not(case, variant, precision, environment)
+                    skip = _why_not(case, variant, precision, environment, absent_devices)
                     plan.setdefault(case.case_id, PlannedCase(case=case, source=variant.source, skip=skip))
     bare = [name for name in selection.overrides if "." not in name]
     for option, name in [*(("--set", name) for name in bare), *(("--sweep", name) for name in selection.sweeps)]:
@@ -308,24 +311,34 @@ def _check_batch_size(source: WorkloadSource, settings: Mapping[str, ParameterVa
         raise UsageError(f"{source.name}: batch_size={value}: must be a whole number from {lowest} to {highest}")
 
 
-def _why_not(case: Case, variant: _Variant, precision: Precision, environment: Environment) -> str:
+def _why_not(
+    case: Case, variant: _Variant, precision: Precision, environment: Environment, absent_devices: bool
+) -> str:
     """Return why `case` cannot be measured on this machine, or nothing."""
     device = environment.device(case.device)
-    if device is None or not device.available:
+    present = device is not None and device.available
+    if not present and not absent_devices:
         return f"{case.device} is not available: {device.reason if device else 'unknown to this torch'}"
     if variant.unavailable:
         return variant.unavailable
+    if device is not None and present and (lack := _lack(device, case, precision)):
+        return lack
+    if case.phase == "training" and not variant.has_loss:
+        return "no loss given"
+    if case.phase == "training" and case.path != "eager":
+        return f"path {case.path} is measured in inference only"
+    if case.memory_format == "channels_last" and not variant.images:
+        return "channels_last needs images (inputs of four dimensions)"
+    return ""
+
+
+def _lack(device: DeviceDescription, case: Case, precision: Precision) -> str:
+    """Return what `case` needs and `device` does not have, or nothing."""
     if precision.tf32 and not device.tf32:
         return f"{case.device} has no tf32"
     dtype = SHORT_DTYPES[precision.autocast or precision.storage]
     if device.arithmetic.get(dtype) == "unavailable":
         return f"{case.device} does not support {dtype}"
-    if case.phase == "training" and not variant.has_loss:
-        return "no loss given"
     if case.phase == "training" and precision.scaler and case.scaler and not device.float64:
         return f"GradScaler needs fp64, which {case.device} does not have; --no-scaler measures without it"
-    if case.phase == "training" and case.path != "eager":
-        return f"path {case.path} is measured in inference only"
-    if case.memory_format == "channels_last" and not variant.images:
-        return "channels_last needs images (inputs of four dimensions)"
     return ""

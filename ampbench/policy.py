@@ -18,8 +18,10 @@ from ampbench.workloads.index import FAMILIES
 FILE_NAME = "ampbench-gate.toml"
 """The policy that is taken from the current folder where none is named."""
 
-KINDS = ("time", "memory", "accuracy")
-"""The kinds of metric that can be left out of a gate; outcomes cannot."""
+METRIC_KINDS = ("time", "memory", "accuracy")
+RULES = "rules"
+KINDS = (*METRIC_KINDS, RULES)
+"""What can be left out of a gate: the kinds of metric, and the rules of autocast; outcomes cannot."""
 
 Thresholds = Mapping[str, float]
 """Relative changes that count as none, by metric or by kind; a metric's own comes before its kind's."""
@@ -53,7 +55,8 @@ class Rule:
 class Ignore:
     """Findings that a gate leaves out until the end of the day `until`, with the `reason`.
 
-    `cases` is an expression as after -k, `metrics` are metrics or kinds ("outcome" among them); empty: all.
+    `cases` is an expression as after -k, which a changed rule matches by its op and device ("rms_norm/cuda"); `metrics`
+    are metrics or kinds ("outcome" among them); empty: all.
     """
 
     cases: str = ""
@@ -115,7 +118,7 @@ class Policy:
     def idle(self, cases: Iterable[Case], other_ids: Iterable[str] = ()) -> list[str]:
         """Return a sentence for each rule that covers none of `cases`, and each ignore that covers no id at all.
 
-        `other_ids` are those of cases that only one of the runs has.
+        `other_ids` are those of cases that only one of the runs has, and of changed rules.
         """
         known = list(cases)
         ids = [*(case.case_id for case in known), *other_ids]
@@ -159,11 +162,11 @@ def read_policy(path: Path, today: datetime.date | None = None) -> Policy:
     top.check_keys(_KEYS)
     today = today or datetime.date.today()
     anchor = top.text("anchor")
-    if "/" in anchor or anchor.endswith(".jsonl"):
+    if "/" in anchor or anchor.endswith((".jsonl", ".gz")):
         anchor = str(path.parent / anchor)
     return Policy(
         strict=top.flag("strict"),
-        only=check_kinds(top.names("only", "kind of metric", KINDS)) or KINDS,
+        only=check_kinds(top.names("only", "kind", KINDS)) or KINDS,
         max_inconclusive=_max_inconclusive(top),
         anchor=anchor,
         thresholds=_thresholds(top.table("thresholds")),
@@ -179,7 +182,7 @@ def check_kinds(names: Iterable[str]) -> tuple[str, ...]:
     chosen = list(names)
     for name in chosen:
         if name not in KINDS:
-            raise UnknownNameError("kind of metric", name, KINDS)
+            raise UnknownNameError("kind", name, KINDS)
     return tuple(kind for kind in KINDS if kind in chosen)
 
 
@@ -286,7 +289,7 @@ def _max_inconclusive(table: _Table) -> float:
 
 
 def _thresholds(table: _Table) -> Thresholds:
-    table.check_keys((*KINDS, *GATED))
+    table.check_keys((*METRIC_KINDS, *GATED))
     return {key: table.share(key, value) for key, value in table.values.items()}
 
 

@@ -155,8 +155,10 @@ class Comparison:
     `only_baseline` and `only_candidate` are the ids of cases that the other side does not have, `other_numbers` of
     those that have other weights, inputs or another version of the workload there. `candidates` are the candidate's
     cases, by the id of the baseline's, where what was set for an arm makes them others. `rule_changes` are the
-    differences between the probes of autocast's rules that both runs hold. `explained` says of cases that both runs
-    traced, by the id of the baseline's, which changed dtypes, casts and rules there are, or that there are none.
+    differences between the probes of autocast's rules that both runs hold, `rule_devices` the device types these were
+    compared on, `rule_devices_missing` those that only the baseline's probes are of, where the candidate has some.
+    `explained` says of cases that both runs traced, by the id of the baseline's, which changed dtypes, casts and rules
+    there are, or that there are none.
     """
 
     baseline: Side
@@ -172,4 +174,6 @@ class Comparison:
     notes: Sequence[str] = ()
     candidates: Mapping[str, Case] = field(default_factory=dict)
     rule_changes: Sequence[RuleChange] = ()
+    rule_devices: Sequence[str] = ()
+    rule_devices_missing: Sequence[str] = ()
     explained: Mapping[str, Sequence[str]] = field(default_factory=dict)

@@ -6,16 +6,16 @@ from pathlib import Path
 
 from packaging.version import Version
 
+from ampbench.blocks import Section
 from ampbench.cli.explain.printing import markdown
 from ampbench.explain.rules.documented import document
 from ampbench.markdown import escaped, folded, markdown_table
-from ampbench.records.rules import FAKE, StoredRules
+from ampbench.records.rules import FAKE
 from ampbench.rules.blocks import (
     MEANINGS,
     SOURCES,
     TRAPS,
     WORDS,
-    Section,
     changes,
     claims,
     counts,
@@ -25,7 +25,7 @@ from ampbench.rules.blocks import (
 )
 from ampbench.rules.blocks import rules as rules_of
 from ampbench.rules.judging import KINDS
-from ampbench.store.rules import read_rules
+from ampbench.store import StoredRun, read_run
 
 ROOT = Path(__file__).parents[1]
 PROBES = ROOT / "results" / "rules"
@@ -45,22 +45,21 @@ which pass through PyTorch's dispatcher, and so through the rules, but compute n
 named, but nothing here says that a kernel works on the device. What takes one (training, tracing) was not tried."""
 
 
-def read_probes(folder: Path = PROBES) -> list[StoredRules]:
-    """Return the probes of a folder, the oldest torch first."""
-    return sorted(map(read_rules, folder.glob("*.json*")), key=lambda one: Version(version(one)))
+def read_probes(folder: Path = PROBES) -> list[StoredRun]:
+    """Return the runs of a folder that probed the rules, the oldest torch first."""
+    return sorted(map(read_run, folder.glob("*.jsonl.gz")), key=lambda one: Version(version(one)))
 
 
-def page(probed: Sequence[StoredRules]) -> str:
+def page(probed: Sequence[StoredRun]) -> str:
     """Return the page about probes of several torch versions, the oldest first; all have the same device types."""
     newest = probed[-1]
-    devices = [probe.device for probe in newest.probes]
-    by_version = [{probe.device: probe for probe in one.probes} for one in probed]
-    pairs = [(before[device], after[device]) for before, after in pairwise(by_version) for device in devices]
-    observed = [[version(one), *(probe.how for probe in one.probes)] for one in probed]
-    fake = [probe.device.upper() for probe in newest.probes if probe.how == FAKE]
+    probes = list(newest.rules.values())
+    pairs = [(old.rules[device], new.rules[device]) for old, new in pairwise(probed) for device in newest.rules]
+    observed = [[version(one), *(one.rules[device].how for device in newest.rules)] for one in probed]
+    fake = [probe.device.upper() for probe in probes if probe.how == FAKE]
     parts = [
         HEAD.format(missing=" and ".join(fake) or "nothing"),
-        markdown_table(["torch", *devices], observed, devices),
+        markdown_table(["torch", *newest.rules], observed, list(newest.rules)),
         "\n".join(f"* **{escaped(label)}**: {escaped(document(name)['source'])}" for name, label in SOURCES.items()),
         "What may happen to an op's inputs:",
         "\n".join(f"* *{WORDS.get(name, name)}*: {meaning}" for name, meaning in MEANINGS.items()),
@@ -69,22 +68,22 @@ def page(probed: Sequence[StoredRules]) -> str:
         f"## What disagrees in torch {version(newest)}",
         "*Registered*: the dispatcher has an entry for the op. It does not tell which rule. Kinds of disagreement:",
         "\n".join(f"* *{kind}*: {meaning}" for kind, meaning in KINDS.items()),
-        markdown([Section(title(probe), disagreements(probe)) for probe in newest.probes], level=3),
+        markdown([Section(title(probe), disagreements(probe)) for probe in probes], level=3),
         f"## All devices, torch {version(newest)}",
-        markdown([Section("", [counts(newest.probes), *claims(newest.probes), *not_observed(newest.probes)])]),
+        markdown([Section("", [counts(probes), *claims(probes), *not_observed(probes)])]),
         "## Traps, version by version",
         traps_by_version(probed),
         f"## Every op, torch {version(newest)}",
-        *(folded(title(probe), markdown([Section("", [rules_of(probe)])], level=3)) for probe in newest.probes),
+        *(folded(title(probe), markdown([Section("", [rules_of(probe)])], level=3)) for probe in probes),
     ]
     return "\n\n".join(part.strip("\n") for part in parts) + "\n"
 
 
-def traps_by_version(probed: Sequence[StoredRules]) -> str:
+def traps_by_version(probed: Sequence[StoredRun]) -> str:
     """Return what became of each trap that could be tried, a column a version."""
     rows: dict[tuple[str, str, str], dict[str, str]] = {}
     for one in probed:
-        for probe in one.probes:
+        for probe in one.rules.values():
             for claim in probe.claims:
                 if claim.source == TRAPS and claim.holds is not None:
                     rows.setdefault((claim.device, claim.name, claim.said), {})[version(one)] = claim.found
@@ -94,9 +93,9 @@ def traps_by_version(probed: Sequence[StoredRules]) -> str:
     return markdown_table(headers, cells, headers)
 
 
-def version(probed: StoredRules) -> str:
-    """Return the torch of a probe without its build."""
-    return Version(probed.environment.torch_version).public
+def version(probed: StoredRun) -> str:
+    """Return the torch of a run without its build."""
+    return Version(probed.header.environment.torch_version).public
 
 
 if __name__ == "__main__":

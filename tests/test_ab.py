@@ -13,14 +13,17 @@ import pytest
 from ampbench import ab
 from ampbench.compare import compare_files
 from ampbench.errors import NothingToRunError, UnknownNameError, UsageError
+from ampbench.records.casts import CastPass, CastTrace, Operation
 from ampbench.records.environments import DeviceDescription
 from ampbench.records.measurements import Failure, Round
 from ampbench.records.requests import Reply, Request
 from ampbench.records.runs import Selection, Settings
+from ampbench.running import retracing
 from ampbench.running.arms import parse_arm
 from ampbench.running.blocks import Stage
 from ampbench.store import read_run
 from ampbench.verdicts import Code, Comparison, Finding, Verdict
+from tests.rule_probes import observation, probe
 from tests.running.test_driver import good
 from tests.stored_runs import make_header
 
@@ -42,6 +45,7 @@ class Servers:
         self.luck = random.Random(1)
         self.opened: list[Mapping[str, str]] = []
         self.answer: Answer | None = None
+        self.versions: Mapping[str, str] = {}
         self.broken = False
 
     def __call__(self, python: str, preload: Any, variables: Mapping[str, str], paths: Any, folder: Any) -> "Server":
@@ -57,12 +61,15 @@ class Server:
 
     def serve(self, request: Request) -> Reply:
         if request.kind == "environment":
-            return Reply(environment=ENVIRONMENT)
+            version = next((v for name, v in self.servers.versions.items() if name in self.variables), "2.15.0")
+            return Reply(environment=replace(ENVIRONMENT, torch_version=version))
         if self.servers.answer is not None:
             return self.servers.answer(request, self.variables)
         return self.timed(request)
 
     def timed(self, request: Request) -> Reply:
+        if request.kind == "casts":
+            return Reply(casts=traced(request, self.variables))
         reply = good(request)
         if reply.round is not None:
             seconds = 1e-3 * float(self.variables.get("FACTOR", 1)) * self.servers.luck.gauss(1, 0.003)
@@ -71,6 +78,16 @@ class Server:
 
     def close(self) -> None:
         pass
+
+
+def traced(request: Request, variables: Mapping[str, str]) -> CastPass:
+    """Return the trace of a step that computes in DTYPE."""
+    dtype = variables.get("DTYPE", "bf16")
+    ops = [
+        Operation(index=0, name="aten.addmm", function="torch.linear", module="0", inputs=(dtype,), outputs=(dtype,))
+    ]
+    assert request.case is not None
+    return CastPass(case_id=request.case.case_id, how="device", trace=CastTrace(ops=ops))
 
 
 def _with_samples(one: Round, seconds: float) -> Round:
@@ -85,12 +102,17 @@ def servers(monkeypatch: pytest.MonkeyPatch) -> Servers:
 
 
 def session(
-    results: Path, baseline: list[str], candidate: list[str], selection: Selection = MLP, **plan: Any
+    results: Path,
+    baseline: list[str],
+    candidate: list[str],
+    selection: Selection = MLP,
+    tell: Callable[[str], None] = lambda _: None,
+    **plan: Any,
 ) -> tuple[Comparison, tuple[Path, Path, str]]:
     arms = parse_arm("--baseline", baseline), parse_arm("--candidate", candidate)
     stages: list[Stage] = []
     with ab.prepare(selection, SETTINGS, *arms) as prepared:
-        files = ab.measure(prepared, ab.Plan(**{"kinds": ALL} | plan), results, "", ["ampbench"], stages.append)
+        files = ab.measure(prepared, ab.Plan(**{"kinds": ALL} | plan), results, "", ["ampbench"], stages.append, tell)
     return compare_files(files[0], files[1]), files
 
 
@@ -251,3 +273,102 @@ def test_where_nothing_can_run_in_both_arms_the_reason_is_said(servers: Servers)
     arms = parse_arm("--baseline", []), parse_arm("--candidate", ["precision=tf32"])
     with pytest.raises(NothingToRunError, match="tf32"), ab.prepare(MLP, SETTINGS, *arms):
         pass
+
+
+def test_what_regressed_is_traced_in_both_arms_and_explained_whenever_the_files_are_compared(
+    servers: Servers, tmp_path: Path
+) -> None:
+    told: list[str] = []
+    comparison, (baseline, candidate, ended) = session(
+        tmp_path, ["here"], ["FACTOR=1.1", "DTYPE=fp32"], tell=told.append
+    )
+    case_id = time_of(comparison).case.case_id
+    assert comparison.explained == {case_id: ["linear: bf16 → fp32 in 0"]}
+    assert told == ["tracing 1 regressed case on both sides"]
+    for path in (baseline, candidate):
+        lines = [next(iter(json.loads(line))) for line in path.read_text().splitlines()]
+        assert lines[-2:] == ["casts", "footer"]
+    assert ended == "complete"
+
+
+def test_what_did_not_regress_is_not_traced_nor_is_a_control_explained(servers: Servers, tmp_path: Path) -> None:
+    better, _ = session(tmp_path, ["FACTOR=1.1"], ["here"])
+    memory, _ = session(tmp_path, ["here"], ["FACTOR=1.1"], kinds=("time",), explain=False)
+    assert (better.explained, memory.explained) == ({}, {})
+    assert time_of(memory).verdict is Verdict.REGRESSED
+
+
+def test_a_case_that_cannot_be_traced_is_told_and_fails_nothing(servers: Servers, tmp_path: Path) -> None:
+    def answer(request: Request, variables: Mapping[str, str]) -> Reply:
+        if request.kind == "casts" and "FACTOR" in variables:
+            failure = Failure(case_id=request.case.case_id, stage="casts", cause="exception", message="odd tensor")
+            return Reply(failure=failure)
+        return Server(servers, variables).timed(request)
+
+    servers.answer = answer
+    told: list[str] = []
+    comparison, (_, candidate, ended) = session(tmp_path, ["here"], ["FACTOR=1.1"], tell=told.append)
+    assert (time_of(comparison).verdict, ended, comparison.explained) == (Verdict.REGRESSED, "complete", {})
+    assert told[-1].startswith("could not be traced: mlp[")
+    assert told[-1].endswith("in the candidate: exception: odd tensor")
+    assert read_run(candidate).failures == {}
+
+
+def test_an_interruption_while_tracing_leaves_verdicts_and_traces_that_are_complete(
+    servers: Servers, tmp_path: Path
+) -> None:
+    asked: list[str] = []
+
+    def answer(request: Request, variables: Mapping[str, str]) -> Reply:
+        if request.kind == "casts":
+            asked.append(request.case.case_id)
+            if len(asked) == 3:
+                raise KeyboardInterrupt
+        return Server(servers, variables).timed(request)
+
+    servers.answer = answer
+    two = replace(MLP, precisions=["fp32", "bf16_autocast"])
+    comparison, (baseline, candidate, ended) = session(tmp_path, ["here"], ["FACTOR=1.1", "DTYPE=fp32"], two)
+    assert ended == "interrupted"
+    assert len({one.case.case_id for one in comparison.findings if one.verdict is Verdict.REGRESSED}) == 2
+    assert list(comparison.explained) == asked[:1]
+    assert read_run(baseline).ended == read_run(candidate).ended == "complete"
+
+
+def test_only_the_worst_cases_are_traced(servers: Servers, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(retracing, "MOST_CASES", 1)
+    told: list[str] = []
+    two = replace(MLP, precisions=["fp32", "bf16_autocast"])
+    comparison, _ = session(tmp_path, ["here"], ["FACTOR=1.1"], two, tell=told.append)
+    assert list(comparison.explained) == [comparison.findings[0].case.case_id]
+    assert told == ["tracing 1 regressed case on both sides; 1 case that regressed less is not traced"]
+
+
+def test_rules_are_probed_where_torch_differs_with_or_without_a_regression(servers: Servers, tmp_path: Path) -> None:
+    def answer(request: Request, variables: Mapping[str, str]) -> Reply:
+        if request.kind == "rules":
+            version, rule = ("2.12.0", "float32") if "NEW" in variables else ("2.11.0", "unlisted")
+            return Reply(rules=probe(observation("aten::rms_norm", observed=rule), device="cpu", version=version))
+        return Server(servers, variables).timed(request)
+
+    servers.answer = answer
+    servers.versions = {"NEW": "2.12.0"}
+    told: list[str] = []
+    comparison, _ = session(tmp_path, ["here"], ["NEW=1"], tell=told.append)
+    assert time_of(comparison).verdict is Verdict.UNCHANGED
+    assert [(one.op, one.before, one.after) for one in comparison.rule_changes] == [
+        ("aten::rms_norm", "unlisted", "float32")
+    ]
+    assert told == ["probing the rules of autocast on cpu on both sides, whose torch differs"]
+
+
+def test_a_server_that_starts_no_more_costs_the_explanation_alone(servers: Servers, tmp_path: Path) -> None:
+    told: list[str] = []
+
+    def tell(line: str) -> None:
+        told.append(line)
+        servers.broken = True
+
+    comparison, (_, _, ended) = session(tmp_path, ["here"], ["FACTOR=1.1"], tell=tell)
+    assert (time_of(comparison).verdict, ended) == (Verdict.REGRESSED, "complete")
+    assert told[-1].startswith("no more can be explained: no worker could start")

@@ -16,6 +16,7 @@ from ampbench.gate import judge
 from ampbench.metrics import GATED
 from ampbench.policy import Ignore, Policy, Rule
 from ampbench.records.cases import Case
+from ampbench.records.rules import RuleChange
 from ampbench.verdicts import OUTCOME, Code, Comparison, ControlVerdict, Finding, Side, Verdict
 from tests.stored_runs import make_case
 
@@ -310,6 +311,112 @@ def test_4_comes_before_1_and_1_before_3(combined: tuple[bool, ...]) -> None:
     expected = 4 if incomparable else 1 if anchor_worse or undecided else 3 if failed else 0
     assert result.exit_code == expected
     assert len(result.sentences) >= sum(combined)
+
+
+def change(op: str = "aten::rms_norm", device: str = "cuda", **changes: Any) -> RuleChange:
+    fields = {"dtypes": ["float16", "bfloat16"], "field": "observed", "before": "unlisted", "after": "float32"}
+    return RuleChange(**{"op": op, "device": device} | fields | changes)
+
+
+def probed(*changes: RuleChange, devices: tuple[str, ...] = ("cpu", "cuda"), **others: Any) -> Comparison:
+    """Return a comparison of two runs that hold nothing but rules."""
+    return compared(rule_changes=changes, rule_devices=devices, **others)
+
+
+ALTERING = {
+    "observed": change(),
+    "observed in one dtype": change(dtypes=["float16"]),
+    "registered": change(field="registered", before="no", after="yes"),
+    "variant": change(field="variant out=", before="unchanged", after="refused"),
+    "gone": change(field="op", before="there, float32", after="not there"),
+    "of fake tensors": change(device="xpu"),
+}
+NOTED = {
+    "new op": change(field="op", before="not there", after="there, float32"),
+    "claim": change("default dtype", field="claim", before="bfloat16", after="float16", dtypes=[]),
+    "document": change(field="documented by pytorch_page", before="unlisted", after="float32"),
+}
+
+
+def test_rules_that_are_the_same_pass_and_are_something_compared() -> None:
+    result = judge(probed(), Policy())
+    assert (result.exit_code, result.sentences, result.rule_devices) == (0, (), ("cpu", "cuda"))
+    assert judge(probed(), Policy(only=("rules",), strict=True, max_inconclusive=0)).exit_code == 0
+
+
+@pytest.mark.parametrize("name", ALTERING)
+@pytest.mark.parametrize("only", [("rules",), Policy().only])
+def test_a_rule_that_changed_fails_whatever_else_is_compared(name: str, only: tuple[str, ...]) -> None:
+    altered = ALTERING[name]
+    for comparison in (probed(altered), compared(SAME, rule_changes=[altered], rule_devices=["cuda"])):
+        result = judge(comparison, Policy(only=only))
+        assert result.exit_code == 1
+        assert result.rule_changes == (altered,)
+        (sentence,) = result.sentences
+        assert sentence.startswith(f"1 change of autocast's rules: rms_norm on {altered.device}")
+
+
+@pytest.mark.parametrize("name", NOTED)
+def test_what_documents_say_claims_and_new_ops_are_noted_and_fail_no_gate(name: str) -> None:
+    for strict in (False, True):
+        result = judge(probed(NOTED[name]), Policy(strict=strict))
+        assert (result.exit_code, result.rule_changes) == (0, ())
+        (note,) = result.notes
+        assert note.startswith("1 change of documents, claims and new ops, not judged: ")
+
+
+def test_it_says_which_rules_changed_from_what_to_what_the_observed_ones_first() -> None:
+    registered = change(field="registered", before="no", after="yes")
+    others = [change(f"aten::op{number}", field="variant fp64") for number in range(3)]
+    (sentence,) = judge(probed(registered, *others, change(dtypes=["bfloat16"])), Policy()).sentences
+    assert sentence == (
+        "5 changes of autocast's rules: rms_norm on cuda to bf16: unlisted → float32; "
+        "rms_norm on cuda, registered: no → yes; op0 on cuda, variant fp64: unlisted → float32; and 2 more"
+    )
+
+
+def test_rules_that_are_not_gated_neither_fail_nor_are_they_something_compared() -> None:
+    policy = Policy(only=("time", "memory", "accuracy"))
+    result = judge(compared(SAME, rule_changes=[change()], rule_devices=["cuda"]), policy)
+    assert (result.exit_code, result.rule_changes, result.rule_devices, result.notes) == (0, (), (), ())
+    assert judge(probed(change()), policy).exit_code == 4
+
+
+def test_where_neither_a_metric_nor_a_rule_is_comparable_it_is_exit_4() -> None:
+    assert judge(probed(devices=()), Policy()).exit_code == 4
+    result = judge(compared(SAME), Policy(only=("rules",)))
+    assert (result.exit_code, result.sentences) == (4, ("no rules of autocast were probed in both runs",))
+    assert judge(compared(finding(Verdict.INCOMPARABLE), rule_devices=["cpu"]), Policy()).exit_code == 0
+
+
+def test_an_ignore_leaves_a_changed_rule_out_by_its_op_and_device() -> None:
+    ignore = Ignore(cases="rms_norm and cuda", metrics=("rules",), until=UNTIL, reason="known")
+    result = judge(probed(change(), change(device="xpu")), Policy(ignores=(ignore,)))
+    assert [(one.case_id, one.metric, one.what) for one in result.ignored] == [
+        ("rms_norm/cuda", "rules", "rms_norm on cuda: unlisted → float32")
+    ]
+    assert [one.device for one in result.rule_changes] == ["xpu"]
+    alone = judge(probed(change()), Policy(ignores=(ignore,)))
+    assert (alone.exit_code, alone.notes) == (0, ())
+    assert "(known) matches no case" in judge(probed(change("aten::mm")), Policy(ignores=(ignore,))).notes[0]
+    other = Ignore(cases="rms_norm", metrics=("time",), until=UNTIL, reason="slow")
+    assert judge(probed(change()), Policy(ignores=(other,))).exit_code == 1
+
+
+def test_a_rule_that_changed_since_the_anchor_fails_and_is_said_so() -> None:
+    anchor = dataclasses.replace(probed(change()), baseline=Side(run="release-1", path=""))
+    result = judge(probed(), Policy(), anchor)
+    assert (result.exit_code, result.rule_changes, result.anchor_rule_changes) == (1, (), (change(),))
+    assert result.sentences[0].startswith("1 change of autocast's rules against the anchor release-1: rms_norm")
+
+
+def test_a_device_that_the_candidate_no_longer_probed_is_noted_and_fails_a_strict_gate() -> None:
+    lost = probed(rule_devices_missing=["xpu"])
+    said = "the candidate lacks the rules of autocast on xpu"
+    lenient, strict = (judge(lost, Policy(strict=strict)) for strict in (False, True))
+    assert (lenient.exit_code, lenient.notes) == (0, (said,))
+    assert (strict.exit_code, strict.sentences) == (1, (f"strict: {said}",))
+    assert judge(compared(SAME, rule_devices_missing=["xpu"]), Policy(only=("time",), strict=True)).exit_code == 0
 
 
 def mirrored(comparison: Comparison) -> Comparison:

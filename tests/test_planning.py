@@ -73,6 +73,17 @@ def test_a_device_that_is_not_there_is_a_skip() -> None:
     assert reasons == {"xpu is not available: this torch was built without xpu"}
 
 
+def test_for_fake_tensors_an_absent_device_is_no_reason_to_skip_and_all_others_are(tmp_path: Path) -> None:
+    file = tmp_path / "net.py"
+    file.write_text("")
+    selection = Selection(workloads=["mlp", f"{file}:build"], devices=["xpu", "cpu"], precisions=["tf32", "fp32"])
+    found = make_plan(selection, environment(), describe, absent_devices=True)
+    reasons = {(p.case.device, p.case.family, p.case.phase, p.case.precision): p.skip for p in found}
+    assert reasons["xpu", "linear", "training", "fp32"] == reasons["xpu", "linear", "inference", "tf32"] == ""
+    assert reasons["xpu", "user", "training", "fp32"] == "no loss given"
+    assert reasons["cpu", "linear", "inference", "tf32"] == "cpu has no tf32"
+
+
 def test_torchvision_that_does_not_import_skips_what_needs_it_and_nothing_else() -> None:
     env = environment(unavailable={"torchvision": "RuntimeError: operator torchvision::nms does not exist"})
     for planned in plan(env, workloads=["all"], precisions=["fp32"]):

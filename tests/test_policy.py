@@ -8,7 +8,7 @@ import pytest
 from ampbench.errors import UsageError
 from ampbench.metrics import GATED
 from ampbench.planning import matches
-from ampbench.policy import KINDS, Policy, kind_of, parse_percent, read_policy
+from ampbench.policy import KINDS, METRIC_KINDS, Policy, kind_of, parse_percent, read_policy
 from ampbench.verdicts import OUTCOME
 from tests.stored_runs import make_case
 
@@ -79,7 +79,7 @@ def test_the_example_of_the_documentation_is_a_policy_with_every_key(tmp_path: P
     assert policy.thresholds
     assert policy.anchor_thresholds
     assert len(policy.rules) == 2
-    assert len(policy.ignores) == 1
+    assert len(policy.ignores) == 2
 
 
 def test_the_last_rule_that_says_something_of_a_metric_wins(tmp_path: Path) -> None:
@@ -151,6 +151,7 @@ def test_what_matches_no_case_is_said(tmp_path: Path) -> None:
 def test_an_anchor_that_is_a_path_counts_from_the_policys_folder(tmp_path: Path) -> None:
     assert read("anchor = 'runs/one.jsonl'", tmp_path).anchor == str(tmp_path / "runs/one.jsonl")
     assert read("anchor = 'one.jsonl'", tmp_path).anchor == str(tmp_path / "one.jsonl")
+    assert read("anchor = 'one.jsonl.gz'", tmp_path).anchor == str(tmp_path / "one.jsonl.gz")
     assert read("anchor = '/kept/one.jsonl'", tmp_path).anchor == "/kept/one.jsonl"
 
 
@@ -172,10 +173,10 @@ def test_an_anchor_that_is_a_path_counts_from_the_policys_folder(tmp_path: Path)
         ("[[rule]]\nfamily = 'cnv'\nthresholds = { time = 0.1 }", "rule 1: unknown family 'cnv': did you mean conv?"),
         ("[[ignore]]\nuntill = 2026-12-31", "ignore 1: unknown key 'untill': did you mean until?"),
         (IGNORE + "metrics = ['tme']", "ignore 1: unknown metric 'tme': did you mean time or outcome?"),
-        ("only = ['tme']", "unknown kind of metric 'tme': did you mean time?"),
+        ("only = ['tme']", "unknown kind 'tme': did you mean time?"),
         ("only = 'time'", "only must be a list that is not empty, as in ['time'], not 'time'"),
         ("only = []", "only must be a list that is not empty, as in ['time'], not []"),
-        ("only = [['time']]", "unknown kind of metric \"['time']\": did you mean time?"),
+        ("only = [['time']]", "unknown kind \"['time']\": did you mean time?"),
         ("strict = 1", "strict must be true or false, not 1"),
         ("strict = 'yes'", "strict must be true or false, not 'yes'"),
         ("anchor = 3", "anchor must be a text in quotes that is not empty, not 3"),
@@ -237,13 +238,23 @@ def test_what_is_no_percentage_is_refused(text: str) -> None:
 
 
 def test_every_gated_metric_and_kind_can_have_a_threshold_and_be_ignored(tmp_path: Path) -> None:
-    for name in (*KINDS, *GATED):
+    for name in (*METRIC_KINDS, *GATED):
         policy = read(f"[thresholds]\n{name} = 0.5\n{IGNORE}metrics = ['{name}']\n", tmp_path)
         metrics = [metric for metric in GATED if name in (metric, kind_of(metric))]
         assert metrics
         for metric in metrics:
             assert policy.threshold_of(metric, make_case()) == 0.5
             assert policy.ignore_of(metric, "mlp/fp32") is not None
+
+
+def test_rules_can_be_left_out_and_ignored_by_op_and_device_but_have_no_threshold(tmp_path: Path) -> None:
+    assert read("only = ['rules']", tmp_path).only == ("rules",)
+    policy = read(IGNORE.replace("'mlp'", "'rms_norm and cuda'") + "metrics = ['rules']\n", tmp_path)
+    assert policy.ignore_of("rules", "rms_norm/cuda") is policy.ignores[0]
+    assert policy.ignore_of("rules", "rms_norm/xpu") is None
+    assert policy.ignore_of("seconds_median", "rms_norm/cuda") is None
+    assert policy.idle([], ["rms_norm/cuda"]) == []
+    assert refused("[thresholds]\nrules = 0.1", tmp_path).startswith("thresholds: unknown key 'rules'")
 
 
 def test_an_expression_that_was_read_can_be_evaluated(tmp_path: Path) -> None:

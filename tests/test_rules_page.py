@@ -2,7 +2,8 @@
 
 import pytest
 
-from ampbench.store.rules import read_rules
+from ampbench.records.runs import RULES
+from ampbench.rules.blocks import where_observed
 from benchmarks.rules import PAGE, PROBES, page, read_probes, version
 
 
@@ -18,24 +19,25 @@ def test_the_committed_page_is_what_make_rules_writes(probed):
 def test_three_versions_are_there_each_with_all_devices_and_dtypes(probed):
     assert [version(one) for one in probed] == ["2.11.0", "2.13.0", "2.15.0"]
     for one in probed:
-        assert {each.device: each.how for each in one.probes} == {
+        assert {each.device: each.how for each in one.rules.values()} == {
             "cpu": "device",
             "cuda": "fake tensors",
             "xpu": "fake tensors",
         }
-        assert {tuple(each.dtypes) for each in one.probes} == {("float16", "bfloat16")}
-        assert {each.torch_version for each in one.probes} == {one.environment.torch_version}
+        assert {tuple(each.dtypes) for each in one.rules.values()} == {("float16", "bfloat16")}
+        assert {each.torch_version for each in one.rules.values()} == {one.header.environment.torch_version}
 
 
 def test_a_probe_says_that_cuda_and_xpu_were_not_there(probed):
     for one in probed:
-        assert "cuda, xpu on fake tensors, not on hardware" in one.note
-        assert [device.type for device in one.environment.devices if device.available] == ["cpu"]
+        assert "cuda, xpu on fake tensors, not on hardware" in where_observed(one.rules.values())
+        assert [device.type for device in one.header.environment.devices if device.available] == ["cpu"]
 
 
-def test_committed_probes_are_small():
+def test_committed_probes_are_small_whole_runs(probed):
     assert all(path.stat().st_size < 300_000 for path in PROBES.iterdir())
-    assert read_rules(PROBES / "torch-2.15.0.json.gz").schema == 1
+    assert {(one.header.explains, one.ended) for one in probed} == {(RULES, "complete")}
+    assert len({one.header.run for one in probed}) == len(list(PROBES.iterdir()))
 
 
 def test_the_page_says_first_what_no_hardware_ran(probed):

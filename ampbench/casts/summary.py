@@ -8,7 +8,7 @@ from ampbench.records.casts import ACTIVATION, AUTOCAST, INPUT, INTERNAL, WEIGHT
 from ampbench.units import format_bytes, format_seconds, format_share
 
 STORE, KEEP, ONCE, STAY = "store", "keep", "once", "stay"
-"""How casts are saved: store the input in the low dtype, keep the weight's copy, cast a value once, stay there."""
+"""How casts are saved: store an input or a weight in the low dtype, keep the weight's copy, cast once, stay there."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,13 +91,14 @@ def savings(trace: CastTrace) -> list[Saving]:
 
     An input that every op casts could be stored in that dtype; a weight that autocast's cache does not hold is cast
     again at each use; any value cast twice to one dtype could be cast once; a copy that is cast back to where it came
-    from could have stayed there. Casts inside an op's implementation are nobody's to save.
+    from could have stayed there. In inference, a weight that no op reads as it is could be stored in the dtype it is
+    cast to; training, which updates it in fp32, would change. Casts inside an op's implementation are nobody's to save.
     """
     groups: dict[tuple[str, str, str, str, int], list[Cast]] = {}
     by_index = {cast.index: cast for cast in trace.casts}
     seen: set[tuple[int, str]] = set()
     for cast in trace.casts:
-        kind = None if cast.origin == INTERNAL else _kind(cast, seen, by_index)
+        kind = None if cast.origin == INTERNAL else _kind(cast, seen, by_index, trace.inference)
         seen.add((cast.tensor, cast.to_dtype))
         if kind is not None:
             # A weight and an input have one name for all their values; activations of one module are many.
@@ -118,23 +119,32 @@ def savings(trace: CastTrace) -> list[Saving]:
     return sorted(found, key=lambda saving: (-(saving.seconds or 0.0), -saving.bytes_moved, saving.casts))
 
 
-def sentence(whole: Totals, found: list[Saving]) -> str:
-    """Return "24 casts a step, 43.9 MiB, 11.0% of the step (1.20 ms); 3 of them could be saved"."""
+def sentence(whole: Totals, found: list[Saving], step_seconds: float | None = None) -> str:
+    """Return "24 casts a step, 43.9 MiB, 11.0% of the step (1.20 ms); 3 of them could be saved".
+
+    With `step_seconds`, the time of an untraced step, the casts' time is their share of that: tracing itself takes some
+    microseconds an op, which a small step feels.
+    """
     each = whole.casts / whole.steps
     count = f"{each:.0f}" if each == int(each) else f"{each:.1f}"
     parts = [f"{count} {'cast' if count == '1' else 'casts'} a step", format_bytes(whole.bytes_moved / whole.steps)]
     if whole.seconds is not None:
-        parts.append(f"{format_share(whole.share)} of the step ({format_seconds(whole.seconds / whole.steps)})")
+        took = format_seconds(whole.seconds / whole.steps)
+        if step_seconds is not None and whole.share is not None:
+            took = f"about {format_seconds(whole.share * step_seconds)}"
+        parts.append(f"{format_share(whole.share)} of the step ({took})")
     saved = sum(len(saving.casts) for saving in found) / whole.steps
     tail = f"; {saved:.0f} of them could be saved" if saved == int(saved) else f"; {saved:.1f} could be saved"
     return ", ".join(parts) + (tail if saved else "")
 
 
-def _kind(cast: Cast, seen: set[tuple[int, str]], by_index: Mapping[int, Cast]) -> str | None:
+def _kind(cast: Cast, seen: set[tuple[int, str]], by_index: Mapping[int, Cast], inference: bool) -> str | None:
     if cast.what == INPUT and cast.origin == AUTOCAST and not cast.read_as_is and _lowers(cast):
         return STORE
     if (cast.tensor, cast.to_dtype) in seen and not cast.cached:
         return KEEP if cast.what == WEIGHT else ONCE
+    if inference and cast.what == WEIGHT and cast.origin == AUTOCAST and not cast.read_as_is and _lowers(cast):
+        return STORE
     maker = by_index.get(cast.made_by) if cast.made_by is not None else None
     if maker is not None and maker.from_dtype == cast.to_dtype and cast.phase == maker.phase:
         return STAY
@@ -148,7 +158,7 @@ def _lowers(cast: Cast) -> bool:
 def _advice(kind: str, cast: Cast) -> str:
     name = cast.name or ("the model's output" if cast.what == ACTIVATION else "without a name")
     if kind == STORE:
-        return f"store input {name} in {cast.to_dtype}: every op that reads it casts it"
+        return f"store {name} ({cast.what}) in {cast.to_dtype}: every op that reads it casts it"
     if kind == KEEP:
         return (
             f"weight {name} is cast again because autocast's cache does not hold it: it holds fp32 leaves that require "

@@ -108,6 +108,9 @@ def command(
 ) -> int:
     """Measure two arms in turns, block by block, and say what differs; stops as soon as every case is decided.
 
+    Cases that regressed (the worst 10) are then traced in both arms, and what changed in dtypes, casts and autocast's
+    rules is said with them.
+
     An arm is a Python executable (another torch), git:REF (that commit of the repository here), settings NAME=VALUE
     (upper case: an environment variable; threads, precision, path, memory_format, scaler; a workload's parameter), or
     here, the files and the Python as they are.
@@ -136,6 +139,7 @@ def command(
     settings = make_settings(count, DEFAULTS.builds, run_time, max_time, timeout, memory_limit, threads, seed)
 
     from ampbench import ab
+    from ampbench.cli.printing import print_note
     from ampbench.cli.progress import block_progress
     from ampbench.running.arms import parse_arm
 
@@ -146,12 +150,18 @@ def command(
     kinds = ("time",) if control else rules.only
     plan = ab.Plan(
         kinds=kinds, control=not control, blocks=count, max_seconds=settings.max_seconds, to_the_end=control,
-        threshold_of=rules.threshold_of,
+        explain=not control, threshold_of=rules.threshold_of,
     )  # fmt: skip
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # a cancelled job leaves no worktree behind either
     with ab.prepare(selection, settings, *arms) as prepared, block_progress() as watch:
         files = ab.measure(
-            ab.timed_for(prepared, min_run_time), plan, results, label, ["ampbench", *sys.argv[1:]], watch
+            ab.timed_for(prepared, min_run_time),
+            plan,
+            results,
+            label,
+            ["ampbench", *sys.argv[1:]],
+            watch,
+            print_note,
         )
     return _reported(files, rules, results, control, gate, every, chosen)
 
@@ -199,7 +209,7 @@ def _reported(
             raise
         code = report_gate(comparison, policy, anchor, failed_cases(candidate), format)
     else:
-        print_comparison(narrowed(comparison, "", [Kind(kind) for kind in policy.only]), format, every)
+        print_comparison(narrowed(comparison, "", [kind for kind in Kind if kind in policy.only]), format, every)
         code = FAILED if failed_cases(candidate) else 0
     where = "" if results == DEFAULT_RESULTS else f" --results {shlex.quote(str(results))}"
     again = f"ampbench {'gate' if gate else 'compare'} {baseline.header.run} {candidate.header.run}{where}"

@@ -23,6 +23,10 @@ if TYPE_CHECKING:
     from ampbench.verdicts import Comparison
 
 
+SIDE = "with this Python, whose torch is that of"
+DEFAULT = "Default for a side: the Python that runs ampbench, if its torch is the side's."
+
+
 class Kind(StrEnum):
     """What of a case is compared; outcomes always are."""
 
@@ -45,6 +49,12 @@ def command(
             "--threshold", metavar="PERCENT", help="Largest change of a time that counts as none. Default: 2."
         ),
     ] = None,
+    baseline_python: Annotated[
+        str, typer.Option("--baseline-python", metavar="PATH", help=f"Trace what regressed {SIDE} the baseline.")
+    ] = "",
+    candidate_python: Annotated[
+        str, typer.Option("--candidate-python", metavar="PATH", help=f"Likewise {SIDE} the candidate. {DEFAULT}")
+    ] = "",
     every: Every = False,
     format: Format = OutputFormat.TABLE,
     json: Json = False,
@@ -53,11 +63,16 @@ def command(
 
     The exit code says nothing of what was found: `ampbench gate` judges.
 
+    Where both runs hold traces of a case, as those of `ampbench ab` do of what regressed, what changed in dtypes, casts
+    and autocast's rules is said with it. Of other runs, either option for a Python has the regressed cases (the worst
+    10) traced now; nothing is stored.
+
     \b
     Examples:
       ampbench compare 20260131T120000Z latest
       ampbench compare main.jsonl branch.jsonl -k "resnet and training" --metric time --threshold 5
       ampbench compare BASE CANDIDATE --format markdown >> "$GITHUB_STEP_SUMMARY"
+      ampbench compare BASE latest --baseline-python ~/torch-2.13/bin/python      why is it slower?
     """
     chosen = chosen_format(format, json)
     if threshold is not None and not 0 < threshold < 100:
@@ -68,7 +83,16 @@ def command(
 
     policy = Policy() if threshold is None else Policy().with_time_threshold(threshold / 100)
     paths = store.find_run(baseline, results), store.find_run(candidate, results)
-    comparison = narrowed(compare_files(paths[0], paths[1], policy.threshold_of), keyword, metric or list(Kind))
+    compared = compare_files(paths[0], paths[1], policy.threshold_of)
+    comparison = narrowed(compared, keyword, metric or list(Kind))
+    if baseline_python or candidate_python:
+        from ampbench.cli.printing import print_note
+        from ampbench.running.stored_sides import explain_stored
+
+        pythons = {"--baseline-python": baseline_python, "--candidate-python": candidate_python}
+        kinds = [kind.value for kind in metric or Kind]
+        explained = explain_stored(comparison, pythons, kinds, policy.threshold_of, print_note)
+        comparison = narrowed(explained, keyword, metric or list(Kind))
     print_comparison(comparison, chosen, show_all=every)
     return 0
 
@@ -76,16 +100,18 @@ def command(
 def narrowed(comparison: "Comparison", keyword: str, kinds: list[Kind]) -> "Comparison":
     """Return a comparison with the findings of the cases that match `keyword`, of `kinds` and of outcomes alone.
 
-    Raises `NothingToRunError` where no case matches, or none of both runs has a number.
+    What explains cases, and changed rules, are findings of no kind and stay. Raises `NothingToRunError` where no case
+    matches, or none of both runs has a number and nothing is explained.
     """
     from ampbench.compare import of_cases, precision_means
     from ampbench.planning import matches
     from ampbench.verdicts import OUTCOME
 
     chosen = of_cases(comparison, partial(matches, keyword))
-    if not comparison.findings:
+    explains = bool(comparison.explained or comparison.rule_devices)
+    if not comparison.findings and not explains:
         raise NothingToRunError("the runs have cases in common, but no number of any of them on either side")
-    if not chosen.findings:
+    if keyword and not chosen.findings and not chosen.explained:
         raise NothingToRunError(f"no case of both runs matches -k {keyword!r}")
     findings = [one for one in chosen.findings if one.kind in (OUTCOME, *kinds)]
     return replace(chosen, findings=findings, means=precision_means(findings))

@@ -16,6 +16,7 @@ from ampbench.comparing.sentences import (
     CHANGED,
     HEADERS,
     KINDS,
+    RULES_TITLE,
     case_names,
     differences_said,
     finding_cells,
@@ -23,9 +24,11 @@ from ampbench.comparing.sentences import (
     mean_cells,
     metric_label,
     precision_heading,
+    rules_said,
     side_name,
     statements,
     verdict,
+    worst_of_cases,
 )
 from ampbench.labels import common_traits
 from ampbench.units import counted
@@ -55,8 +58,10 @@ _NO_BREAK = "\N{NO-BREAK SPACE}"
 
 def comparison_lines(comparison: Comparison, width: int, show_all: bool = False) -> list[Text]:
     """Return what a terminal of `width` columns shows of a comparison; with `show_all`, every finding in full."""
-    lines = [*_head_lines(comparison, width), Text()]
+    lines = [*_head_lines(comparison, width), *([Text()] if comparison.findings else [])]
     lines += _finding_lines(comparison, width, show_all)
+    lines += _explained_lines(comparison, width, show_all)
+    lines += _rule_lines(comparison, width)
     lines += _mean_lines(comparison)
     if any(one.change is not None for one in comparison.findings):
         lines += [Text(), *_prose(CHANGE_LEGEND, width, "dim")]
@@ -77,6 +82,9 @@ def comparison_json(comparison: Comparison) -> str:
         "differences": [asdict(one) for one in comparison.differences],
         "means": [asdict(one) for one in comparison.means],
         "findings": finding_rows(comparison.findings),
+        "explained": {case_id: list(said) for case_id, said in comparison.explained.items()},
+        "rule_changes": [asdict(one) for one in comparison.rule_changes],
+        "rule_devices": list(comparison.rule_devices),
     }
     return "{\n" + ",\n".join(f"{json.dumps(key)}: {_json(value)}" for key, value in document.items()) + "\n}\n"
 
@@ -115,6 +123,7 @@ def _finding_lines(comparison: Comparison, width: int, show_all: bool) -> list[T
     names = case_names(comparison)
     listed, said = _chosen(comparison.findings, show_all)
     rows = [finding_cells(one, names) for one in listed]
+    worst = worst_of_cases(comparison.findings)
     lines: list[Text] = []
     if rows:
         widths = [max(map(cell_len, column)) for column in zip(HEADERS, *rows, strict=True)]
@@ -123,9 +132,34 @@ def _finding_lines(comparison: Comparison, width: int, show_all: bool) -> list[T
         for one, cells in zip(listed, rows, strict=True):
             lines.append(_row(cells, widths, shown, STYLES[one.verdict]))
             why = [*([one.reason] if one.verdict is not Verdict.UNCHANGED else []), *one.remarks]
+            if worst.get(one.case.case_id) is one:
+                why += comparison.explained.get(one.case.case_id, ())
             for sentence in why:
-                lines += [Text("  ", style="dim").append(line) for line in _prose(sentence, width - 2, "dim")]
+                lines += _indented(sentence, width, "dim")
     return lines + [line for sentence in said for line in _prose(sentence, width)]
+
+
+def _explained_lines(comparison: Comparison, width: int, show_all: bool) -> list[Text]:
+    """Return what explains cases under no finding: of every case where there is no finding at all."""
+    told = worst_of_cases(comparison.findings)
+    lines: list[Text] = []
+    for case_id, said in comparison.explained.items():
+        if case_id not in told and (show_all or not comparison.findings):
+            lines += [Text(), *_prose(case_id, width, "bold")]
+            lines += [line for sentence in said for line in _indented(sentence, width)]
+    return lines
+
+
+def _rule_lines(comparison: Comparison, width: int) -> list[Text]:
+    if not comparison.rule_changes:
+        return []
+    title = f"{RULES_TITLE} ({len(comparison.rule_changes):,})"
+    said = [line for sentence in rules_said(comparison) for line in _indented(sentence, width)]
+    return [Text(), Text(title, style="bold"), *said]
+
+
+def _indented(sentence: str, width: int, style: str = "") -> list[Text]:
+    return [Text("  ", style=style).append(line) for line in _prose(sentence, width - 2, style)]
 
 
 def _chosen(findings: Sequence[Finding], show_all: bool) -> tuple[list[Finding], list[str]]:

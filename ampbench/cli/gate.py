@@ -31,7 +31,7 @@ PolicyFile = Annotated[
         "--policy", metavar="FILE", help="What the gate lets pass (docs/gate.md). Default: ampbench-gate.toml, if any."
     ),
 ]
-Only = Annotated[str, typer.Option(metavar="KIND,...", help="Gate only these of time, memory and accuracy.")]
+Only = Annotated[str, typer.Option(metavar="KIND,...", help="Gate only these of time, memory, accuracy and rules.")]
 Anchor = Annotated[str, typer.Option(metavar="RUN", help="A run to compare with as well, such as the last release's.")]
 Threshold = Annotated[
     str, typer.Option(metavar="PERCENT", help="The largest change of any case's time that counts as none. Default: 2.")
@@ -75,7 +75,7 @@ def command(
     names = [baseline, candidate, *([rules.anchor] if rules.anchor else [])]
     base, new, *release = [store.read_run(path) for path in [store.find_run(name, results) for name in names]]
     wanted = partial(planning.matches, keyword)
-    if not any(map(wanted, (*base.cases, *new.cases))):
+    if keyword and not any(map(wanted, (*base.cases, *new.cases))):
         raise NothingToRunError(f"neither run has a case that matches -k {keyword!r}")
     compared = of_cases(compare(base, new, rules.threshold_of), wanted)
     against = [of_cases(compare(run, new, rules.anchor_threshold_of), wanted) for run in release]
@@ -175,6 +175,7 @@ def report_gate(
 def gate_lines(result: "GateResult", policy: "Policy") -> list[str]:
     """Return what the gate says in lines: what it left out, what must be seen, why it failed, and last the verdict."""
     from ampbench.comparing.wording import percent
+    from ampbench.units import counted
 
     left_out: dict[str, list[str]] = {}
     for one in result.ignored:
@@ -192,20 +193,27 @@ def gate_lines(result: "GateResult", policy: "Policy") -> list[str]:
         )
         if findings
     ]
+    for changes, against in ((result.rule_changes, ""), (result.anchor_rule_changes, " against the anchor")):
+        if changes:
+            counts.append(f"{counted(len(changes), 'change')} of rules{against}")
     share = "" if result.decided_share is None else f" ({percent(result.decided_share)})"
     verdict = "PASSED" if result.passed else f"FAILED with exit code {result.exit_code}"
     under = f" under {policy.path}" if policy.path else ""
-    decided = f"{result.decided} of {result.cells} gated findings decided{share}"
+    if result.cells or not result.rule_devices:
+        counts.append(f"{result.decided} of {result.cells} gated findings decided{share}")
+    if result.rule_devices:
+        counts.append(f"rules of autocast compared on {', '.join(result.rule_devices)}")
     return [
         *(f"{heading}: {'; '.join(said)}" for heading, said in left_out.items()),
         *(f"note: {note}" for note in result.notes),
         *(f"why: {sentence}" for sentence in result.sentences),
-        f"{verdict}{under}: {', '.join([*counts, decided])}",
+        f"{verdict}{under}: {', '.join(counts)}",
     ]
 
 
 def gate_document(result: "GateResult", policy: "Policy") -> dict[str, Any]:
     """Return the verdict as data for JSON."""
+    from dataclasses import asdict
 
     def briefly(findings: "Iterable[Finding]") -> list[dict[str, Any]]:
         return [{"case_id": one.case.case_id, "metric": one.metric, "reason": one.reason} for one in findings]
@@ -234,6 +242,9 @@ def gate_document(result: "GateResult", policy: "Policy") -> dict[str, Any]:
         ],
         "missing": list(result.missing),
         "failed": list(result.failed),
+        "rule_changes": [asdict(one) for one in result.rule_changes],
+        "anchor_rule_changes": [asdict(one) for one in result.anchor_rule_changes],
+        "rule_devices": list(result.rule_devices),
         "policy": {
             "path": policy.path or None,
             "strict": policy.strict,

@@ -115,23 +115,26 @@ def runs(results: Path) -> Listing:
 def _run(path: Path) -> dict[str, Any]:
     from ampbench import store
 
-    known = ("run", "label", "date", "started", "torch", "device", "cases", "outcome", "path")
+    known = ("run", "label", "date", "started", "torch", "device", "explains", "cases", "outcome", "path")
     row: dict[str, Any] = dict.fromkeys(known) | {"run": path.stem, "path": str(path)}
     measured: set[str] = set()
     try:
         stored = store.read_run(path, on_round=lambda each: None if each.control else measured.add(each.case_id))
     except StoreError as error:
         return row | {"outcome": f"unreadable: {error}"}
-    measured.update(*stored.readings.values())
+    measured.update(stored.casts, *stored.readings.values())
     ok, failed = measured - stored.failures.keys(), len(stored.failures)
     counts = {"ok": len(ok), "failed": failed, "skipped": len(stored.cases) - len(ok) - failed}
-    said = outcomes_said(counts)
+    explains = stored.header.explains
+    said = ": ".join(filter(None, [f"explains {explains}" if explains else "", outcomes_said(counts)]))
+    devices = dict.fromkeys([*(case.device for case in stored.cases.values()), *stored.rules])
     return row | {
         "label": stored.header.label,
         "date": stored.header.started_at[:16].replace("T", " "),
         "started": stored.header.started_at,
         "torch": stored.header.environment.torch_version,
-        "device": " ".join(dict.fromkeys(case.device for case in stored.cases.values())),
+        "device": " ".join(devices),
+        "explains": explains or None,
         "cases": len(stored.cases),
         "outcome": said if stored.complete else f"{stored.ending}: {said}",
     }

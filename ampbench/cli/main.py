@@ -28,7 +28,7 @@ VERBS = {
     "gate": "Two stored runs under a policy, with an exit code.",
     "trend": "Many runs over torch versions, commits or dates: where they changed, and what else did.",
     "report": "Stored runs as one HTML page to send around, or as a site of them.",
-    "explain": "Why: what autocast does, op by op.",
+    "explain": "Why: every cast of a step, and what autocast does to each op.",
     "convert": "Stored runs in other programs' formats: JUnit, Markdown, Otava and others.",
     "doctor": "What this machine and installation can do, and what spoils measurements.",
 }
@@ -50,6 +50,8 @@ ampbench measures which precision a PyTorch model should run in, on this machine
   ampbench run model.py:make        measure your own network (docs/workloads.md)
   ampbench show latest              the last run again
   ampbench report                   the last run as one HTML page to send around
+  ampbench explain casts model.py:make
+                                    every cast of a step: of what, for which op, what could be saved
   ampbench explain rules            what autocast does to each op, and where documents err
   ampbench ab --baseline git:main --candidate here model.py:make
                                     what your changes cost: measured in turns with the commit

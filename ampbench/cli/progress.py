@@ -5,7 +5,7 @@ import sys
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import TYPE_CHECKING
 
 from ampbench.records.measurements import Failure
@@ -14,7 +14,11 @@ from ampbench.running.schedule import Task
 from ampbench.units import format_seconds
 
 if TYPE_CHECKING:
+    from ampbench.planning import PlannedCase
+    from ampbench.records.casts import CastPass
+    from ampbench.records.measurements import Skip
     from ampbench.running.blocks import Stage
+    from ampbench.running.casts import Watch as TraceWatch
 
 LINE_SECONDS = 10.0
 """Without a terminal, a line at most this often."""
@@ -108,6 +112,31 @@ def _described(task: Task) -> str:
     what = f"round {task.round + 1}" if task.kind == "round" else task.kind
     case = task.planned.case
     return f"{what}: {case.workload} {case.precision} {case.phase}"
+
+
+@contextmanager
+def trace_progress(total: int) -> "Iterator[TraceWatch]":
+    """Yield a watcher that tells on stderr which of `total` cases failed and, on a terminal, which is traced."""
+    from rich.console import Console
+    from rich.markup import escape
+
+    console = Console(stderr=True)
+    done = 0
+    with console.status("") if sys.stderr.isatty() else nullcontext() as status:
+
+        def watch(planned: "PlannedCase", found: "CastPass | Failure | Skip | None") -> None:
+            nonlocal done
+            if found is None:
+                done += 1
+                if status is not None:
+                    place = f" ({done} of {total})" if total > 1 else ""
+                    case = planned.case
+                    what = escape(f"{case.workload} {case.precision} {case.device} {case.phase}")
+                    status.update(f"tracing {what}{place} …")
+            elif isinstance(found, Failure):
+                print(_failed(found), file=sys.stderr, flush=True)
+
+        yield watch
 
 
 @contextmanager

@@ -44,7 +44,8 @@ def command(
         list[str] | None,
         typer.Argument(
             metavar="[RUN]...",
-            help="Ids, unique prefixes, latest, paths, or folders of runs. Default: latest; for a site: all runs.",
+            help="Ids, unique prefixes, latest, paths, or folders of runs. Default: latest, with what explains it; for "
+            "a site: all runs.",
         ),
     ] = None,
     baseline: Annotated[str, typer.Option("--baseline", metavar="RUN", help="Compare each run with this one.")] = "",
@@ -138,11 +139,15 @@ def _text(material: "Material", format: ReportFormat) -> str:
 
 
 def _name(material: "Material") -> str:
-    """Return the name of a page's file: the newest run on it, how many others, the baseline."""
-    others = len(material.shown) - 1
+    """Return the name of a page's file: the newest run on it, how many others, the baseline.
+
+    Runs that explain those that measured do not count.
+    """
+    runs = [one.stored for one in material.shown] or material.explanations
+    others = len(runs) - 1
     more = f"-and-{others}-more" if others else ""
     against = f"-against-{material.baseline.path.stem}" if material.baseline else ""
-    return f"{material.shown[-1].stored.path.stem}{more}{against}.html"
+    return f"{runs[-1].path.stem}{more}{against}.html"
 
 
 def _write_site(folder: Path, site: "Site") -> int:

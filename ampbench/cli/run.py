@@ -135,6 +135,9 @@ def command(
                     print(f"{file}: its last line was cut off and is left out", file=sys.stderr)
             if resumed.header.arm is not None:
                 raise UsageError(f"run {resumed.header.run} is an arm of ampbench ab, which measures both anew")
+            if resumed.header.explains:
+                what = resumed.header.explains
+                raise UsageError(f"run {resumed.header.run} explains {what}: do it anew with ampbench explain {what}")
             selection = resumed.header.selection
             settings = dataclasses.replace(resumed.header.settings, max_seconds=settings.max_seconds)
         prepared = stack.enter_context(session.prepare(selection, settings, resumed))

@@ -1,10 +1,11 @@
 """`ampbench show`: a stored run again."""
 
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from ampbench.advice import Budget
+from ampbench.casts.views import By
 from ampbench.cli.options import (
     DEFAULT_RESULTS,
     Format,
@@ -20,6 +21,12 @@ from ampbench.cli.options import (
     chosen_format,
 )
 from ampbench.errors import NothingToRunError, UnknownNameError, UsageError
+from ampbench.records.runs import RULES
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from ampbench.store import StoredRun
 
 
 def command(
@@ -28,6 +35,9 @@ def command(
     keyword: Keyword = "",
     case: Annotated[str, typer.Option("--case", metavar="ID", help="Everything known of one case.")] = "",
     details: Annotated[bool, typer.Option("--details", help="Everything known of each case selected.")] = False,
+    by: Annotated[
+        By | None, typer.Option("--by", help="Which table of a run that explains casts. Default: the summary.")
+    ] = None,
     format: Format = OutputFormat.TABLE,
     json: Json = False,
     max_error: MaxError = Budget.output_rel_l2,
@@ -35,35 +45,67 @@ def command(
     max_gradient_error: MaxGradientError = Budget.grad_rel_l2,
     max_flushed_share: MaxFlushedShare = Budget.grad_flushed_share,
 ) -> int:
-    """Show a stored run: the table, the advice, what was skipped and why.
+    """Show a stored run: the table, the advice, what was skipped and why; what it explains, if it does.
 
     \b
     Examples:
       ampbench show latest
       ampbench show 20260131T120000Z -k "resnet and training" --max-error 5e-3
       ampbench show latest --json > rows.json
+      ampbench show 1f9a3c --by module --details         a run of ampbench explain casts
     """
     chosen = chosen_format(format, json)
     budget = chosen_budget(max_error, min_argmax_agreement, max_gradient_error, max_flushed_share)
     from ampbench import planning, store
-    from ampbench.cli.printing import make_console, print_lines, print_note
-    from ampbench.cli.results import print_result, run_rows
+    from ampbench.cli.printing import print_note
 
     stored = store.read_run(store.find_run(run, results))
     if case and case not in stored.cases:
         raise UnknownNameError("case", case, stored.cases)
-    rows = [row for row in run_rows(stored) if planning.matches(keyword, row["case_id"])]
-    rows = [row for row in rows if not case or row["case_id"] == case]
-    if not rows:
+    chosen_cases = [
+        case_id for case_id in stored.cases if planning.matches(keyword, case_id) and (not case or case_id == case)
+    ]
+    if not chosen_cases and stored.header.explains != RULES:
         raise NothingToRunError(f"run {stored.header.run} has no case that matches -k {keyword!r}")
-    if not (case or details):
-        print_result(stored, rows, chosen, budget)
-    elif chosen is not OutputFormat.TABLE:
+    if stored.header.explains:
+        _explained(stored, chosen_cases, chosen, by, everything=details or bool(case))
+    elif by is not None:
+        raise UsageError(f"--by is for runs of ampbench explain casts, and run {stored.header.run} measured")
+    else:
+        _measured(stored, chosen_cases, chosen, budget, everything=details or bool(case))
+    if stored.cut:
+        go_on = "" if stored.header.explains else f": ampbench run --resume {stored.header.run}"
+        print_note(f"{stored.path} ends in a cut line, which was left out{go_on}")
+    return 0
+
+
+def _explained(
+    stored: "StoredRun", case_ids: "Sequence[str]", format: OutputFormat, by: By | None, *, everything: bool
+) -> None:
+    """Print what a run explains."""
+    if stored.header.explains == RULES:
+        from ampbench.cli.explain.printing import print_probes
+
+        print_probes(stored.header, list(stored.rules.values()), format, everything=everything)
+    else:
+        from ampbench.cli.explain.cast_printing import print_casts
+
+        print_casts(stored, case_ids, format, by, everything=everything)
+
+
+def _measured(
+    stored: "StoredRun", case_ids: "Sequence[str]", format: OutputFormat, budget: Budget, *, everything: bool
+) -> None:
+    """Print what a run measured."""
+    from ampbench.cli.printing import make_console, print_lines
+    from ampbench.cli.results import print_result, run_rows
+
+    rows = [row for row in run_rows(stored) if row["case_id"] in case_ids]
+    if not everything:
+        print_result(stored, rows, format, budget)
+    elif format is not OutputFormat.TABLE:
         raise UsageError("--case and --details are for reading: --format json gives every column of the cases selected")
     else:
         from ampbench.cli.details import detail_lines
 
         print_lines(make_console(), detail_lines(stored, rows))
-    if stored.cut:
-        print_note(f"{stored.path} ends in a cut line, which was left out: ampbench run --resume {stored.header.run}")
-    return 0

@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 from ampbench.comparing.sentences import (
     CHANGED,
     HEADERS,
+    RULES_TITLE,
     case_names,
     difference_said,
     finding_cells,
@@ -12,6 +13,7 @@ from ampbench.comparing.sentences import (
     mean_cells,
     metric_label,
     precision_heading,
+    rules_said,
     side_name,
     statements,
     verdict,
@@ -38,6 +40,11 @@ def comparison_markdown(comparison: Comparison) -> str:
     if parts["not judged"]:
         blocks += [f"{NOT_JUDGED} ({len(parts['not judged'])})", _cut_table(parts["not judged"], names)]
     blocks += [f"> {escaped(said)}" for said in warnings(comparison)]
+    if comparison.explained:
+        blocks.append(folded("Why", explained_list(comparison)))
+    if comparison.rule_changes:
+        title = f"{RULES_TITLE[0].upper()}{RULES_TITLE[1:]} ({len(comparison.rule_changes):,})"
+        blocks.append(folded(title, "\n".join(f"* {escaped(said)}" for said in rules_said(comparison))))
     if comparison.means:
         blocks.append(folded("Geometric means", means_table(comparison)))
     for part, title in (("undecided", "Inconclusive or incomparable"), ("unchanged", "Unchanged")):
@@ -66,6 +73,15 @@ def findings_table(findings: Sequence[Finding], names: Mapping[str, str]) -> str
     """Return a table of findings, a line each with its reason and remarks; cases by `names`."""
     rows = [(*finding_cells(one, names), "; ".join([one.reason, *one.remarks])) for one in findings]
     return markdown_table((*HEADERS, "why"), rows, left=(*HEADERS[:3], "why"))
+
+
+def explained_list(comparison: Comparison) -> str:
+    """Return a list of what explains each case that both runs traced."""
+    names = case_names(comparison)
+    return "\n\n".join(
+        "\n".join([f"**{escaped(names.get(case_id, case_id))}**", "", *(f"* {escaped(one)}" for one in said)])
+        for case_id, said in comparison.explained.items()
+    )
 
 
 def means_table(comparison: Comparison) -> str:

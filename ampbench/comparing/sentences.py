@@ -3,12 +3,15 @@
 import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
+from ampbench.comparing.explaining import NOT_TRACED, UNEXPLAINED, rule_change_said
 from ampbench.comparing.wording import percent, percent_range
 from ampbench.labels import case_labels
 from ampbench.metrics import COLUMNS
+from ampbench.records.rules import RuleChange
 from ampbench.records.runs import short_commit
-from ampbench.units import UNDEFINED, format_quantity
+from ampbench.units import UNDEFINED, counted, format_quantity
 from ampbench.verdicts import OUTCOME, Comparison, Difference, Finding, PrecisionMean, Side, Verdict
 
 KINDS = (OUTCOME, "time", "memory", "accuracy")
@@ -22,6 +25,8 @@ CHANGE_LEGEND = (
 )
 LISTED = 3
 """So many cases that only one side has are named."""
+RULES_LISTED = 20
+RULES_TITLE = "rules of autocast changed"
 
 
 def case_names(comparison: Comparison) -> dict[str, str]:
@@ -33,13 +38,55 @@ def case_names(comparison: Comparison) -> dict[str, str]:
 
 
 def verdict(comparison: Comparison) -> str:
-    """Return in one line what changed between two runs."""
+    """Return in one line what changed between two runs; of runs that only explain, what their traces and rules say."""
+    if not comparison.findings and (comparison.explained or comparison.rule_devices):
+        return "; ".join(explained_said(comparison))
     return summary(comparison.findings, case_names(comparison))
+
+
+def explained_said(comparison: Comparison) -> list[str]:
+    """Return how many cases were traced on both sides, in how many something changed, and how many rules did."""
+    said = []
+    if comparison.explained:
+        same = sum(told[0].startswith(UNEXPLAINED) for told in comparison.explained.values())
+        lost = sum(told[0].startswith(NOT_TRACED) for told in comparison.explained.values())
+        counts = {"changed": len(comparison.explained) - same - lost, "the same": same, "not traced": lost}
+        listed = ", ".join(f"{count:,} {what}" for what, count in counts.items() if count)
+        said.append(f"{counted(len(comparison.explained), 'case')} explained: {listed}")
+    if comparison.rule_devices:
+        many = counted(len(comparison.rule_changes), "change") if comparison.rule_changes else "no change"
+        said.append(f"{many} of autocast's rules on {', '.join(comparison.rule_devices)}")
+    return said
+
+
+def rules_said(comparison: Comparison) -> list[str]:
+    """Return a line for each of the first `RULES_LISTED` changed rules, and how many more there are.
+
+    A change that is the same on several devices is one line.
+    """
+    alike: dict[tuple[str, ...], list[RuleChange]] = {}
+    for one in comparison.rule_changes:
+        alike.setdefault((one.op, one.field, one.before, one.after, *sorted(one.dtypes)), []).append(one)
+    said = [rule_change_said(replace(one[0], device=", ".join(each.device for each in one))) for one in alike.values()]
+    more = len(said) - RULES_LISTED
+    return [*said[:RULES_LISTED], *([f"and {more:,} more"] if more > 0 else [])]
 
 
 def most_important(findings: Sequence[Finding]) -> Finding | None:
     """Return the first change among findings that are sorted by what matters, regressions before all."""
     return next((one for verdict in CHANGED for one in findings if one.verdict is verdict), None)
+
+
+def worst_of_cases(findings: Sequence[Finding]) -> dict[str, Finding]:
+    """Return, by case id, the finding under which a case is explained: the first that regressed or, without, improved.
+
+    Findings are sorted by what matters; a case of which nothing changed is not among them.
+    """
+    found: dict[str, Finding] = {}
+    for one in findings:
+        if one.verdict in CHANGED:
+            found.setdefault(one.case.case_id, one)
+    return found
 
 
 def summary(findings: Sequence[Finding], names: Mapping[str, str]) -> str:

@@ -34,7 +34,11 @@ class Selected:
 
 
 def select(stored: StoredRun, keyword: str = "") -> Selected:
-    """Return the cases of a run whose id matches `keyword`; raises `NothingToRunError` where none does."""
+    """Return the cases of a run whose id matches `keyword`.
+
+    Raises `NothingToRunError` where none does, `UsageError` where the run only explains.
+    """
+    frames.require_measured(stored)
     rows = [row for row in frames.plain_rows(frames.run_frame(stored)) if planning.matches(keyword, row["case_id"])]
     if not rows:
         said = f" that matches -k {keyword!r}" if keyword else ""

@@ -175,7 +175,7 @@ def _caller() -> str | None:
     """Return "file:line" of the innermost frame that is neither torch's nor ours."""
     frame: FrameType | None = sys._getframe(2)
     while frame is not None:
-        if not frame.f_code.co_filename.startswith(_INSIDE):
+        if not frame.f_code.co_filename.startswith((*_INSIDE, "<frozen")):
             return f"{frame.f_code.co_filename}:{frame.f_lineno}"
         frame = frame.f_back
     return None

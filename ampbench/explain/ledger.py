@@ -136,7 +136,7 @@ def _trace(recorder: Recorder, *, timed: bool) -> CastTrace:
             index=row.index,
             operation=row.operation,
             what=row.what,
-            name=row.name,
+            name=row.name or (row.value.name if row.what == row.value.what else ""),
             module=row.module,
             phase=row.phase,
             from_dtype=short_dtype(row.source_dtype),
@@ -157,7 +157,14 @@ def _trace(recorder: Recorder, *, timed: bool) -> CastTrace:
         WeightUse(name=name, operation=operation, module=module, status=status, cast=cast)
         for name, operation, module, status, cast in recorder.uses
     ]
-    return CastTrace(ops=ops, casts=casts, weights=weights, modules=_modules(recorder.modules), timed=timed)
+    return CastTrace(
+        ops=ops,
+        casts=casts,
+        weights=weights,
+        modules=_modules(recorder.modules),
+        timed=timed,
+        inference=bool(ops) and not recorder.learning,
+    )
 
 
 def _modules(stack: ModuleStack) -> list[ModuleCalls]:

@@ -7,7 +7,11 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import torch
-from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
+from torch.nn.modules.module import (
+    _global_forward_hooks_with_kwargs,
+    register_module_forward_hook,
+    register_module_forward_pre_hook,
+)
 
 from ampbench.errors import UsageError
 from ampbench.records.casts import BUFFER, INPUT, WEIGHT
@@ -15,14 +19,18 @@ from ampbench.records.casts import BUFFER, INPUT, WEIGHT
 FUSED = (torch.nn.MultiheadAttention, torch.nn.TransformerEncoderLayer, torch.nn.TransformerEncoder)
 """Modules that take another, fused path in inference, and leave it when any torch function is overridden."""
 
+_ALL = 3
+"""What a forward hook is given of a call that did not fail: positional and keyword arguments, and the output."""
+
 ModuleKey = tuple[str, str, tuple[torch.dtype, ...], tuple[torch.dtype, ...], tuple[torch.dtype, ...]]
 
 
 class ModuleStack:
     """The modules now running, innermost last, kept by hooks on every module's call while `hooked`.
 
-    `name(tensor, what, name)` is told the parameters, buffers and positional inputs of each outermost module; `look()`
-    is called before each module, `entered()` and `left()` around those whose inference takes a fused path.
+    `name(tensor, what, name)` is told the parameters, buffers and inputs of each outermost module; those given by
+    keyword once it is done, for torch shows them only then. `look()` is called before each module, `entered()` and
+    `left()` around those whose inference takes a fused path.
     Raises `UsageError` for a compiled module, whose ops no dispatch mode sees.
     """
 
@@ -62,6 +70,8 @@ class ModuleStack:
         """Stop watching, however far the modules got."""
         for handle in self._handles:
             handle.remove()
+            # which torch leaves there, and torch.compile then takes for a hook
+            _global_forward_hooks_with_kwargs.pop(handle.id, None)
         while self._stack:
             self._pop()
 
@@ -110,6 +120,10 @@ class ModuleStack:
             return
         path = self._stack[-1][1]
         self._pop()
+        if not self._stack and len(seen) == _ALL:
+            for name, tensor in seen[1].items():
+                if isinstance(tensor, torch.Tensor):
+                    self._name(tensor, INPUT, name)
         own = tuple(dict.fromkeys(p.dtype for p in module._parameters.values() if p is not None))
         inputs = tuple(tensor.dtype for tensor in tensors_in(seen[:-1]))
         outputs = tuple(tensor.dtype for tensor in tensors_in(seen[-1]))

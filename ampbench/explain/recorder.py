@@ -32,6 +32,9 @@ from ampbench.records.casts import (
 
 HALVES = frozenset({torch.float16, torch.bfloat16})
 
+_SCALER = "aten._amp_"
+"""How the ops of GradScaler begin, which run between the backward pass and the optimizer's step."""
+
 _PLAIN = frozenset({"Tensor", "Parameter", "FakeTensor"})
 """Classes of torch whose ops are the ones dispatched; any other class with its own dispatch hides ops from a mode."""
 
@@ -51,7 +54,10 @@ class OpRow(NamedTuple):
 
 
 class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Records the ops that run while it is on, in `ops`, `casts` and `uses` (of weights)."""
+    """Records the ops that run while it is on, in `ops`, `casts` and `uses` (of weights).
+
+    `learning`: gradients were not switched off for one of them at least.
+    """
 
     def __init__(self, calls: CallMode, model: torch.nn.Module | None, *, time: bool):
         super().__init__()  # type: ignore[no-untyped-call]
@@ -68,6 +74,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self._numbers = 0
         self._last_use: dict[str, int] = {}
         self._lowered = False
+        self.learning = False
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Run the op and record it; raises `UsageError` for a tensor subclass that has ops of its own."""
@@ -105,7 +112,9 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         with torch._C.DisableTorchFunction():
             key = storage_key(tensor)
             known = self._values.get(key)
-            if what != INPUT or known is None or not lives(known) or (known.what == INPUT and not known.name):
+            if known is not None and lives(known) and what == known.what == INPUT:
+                known.name = known.name or name
+            elif what != INPUT or known is None or not lives(known):
                 self._values[key] = Value(what, name, alive=weakref.ref(tensor))
 
     def _open(self, func: Any, *args: Any, **kwargs: Any) -> Any:
@@ -135,6 +144,8 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def _record(self, kind: Kind, args: Any, kwargs: Any, out: Any, seconds: float | None) -> None:
         if kind.silent:
             return
+        # autocast casts a weight for its cache with gradients on, whatever the program says
+        self.learning = self.learning or (torch.is_grad_enabled() and not kind.casts)
         index = len(self.ops)
         call = self._calls.current
         sources = tensors_of(args)
@@ -143,6 +154,8 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         outputs = [out] if isinstance(out, torch.Tensor) else tensors_of(out) if isinstance(out, list | tuple) else []
         phase, module, recomputed, forward, leaf = self.places.find(index, called=call is not None)
         function = call.function if call else None
+        if kind.name.startswith(_SCALER):
+            phase = "optimizer"
         if forward is not None:
             module = self.ops[forward].module
             function = function or self.ops[forward].function

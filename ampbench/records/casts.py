@@ -116,13 +116,17 @@ class ModuleCalls:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CastTrace:
-    """All that one trace saw; `timed` says whether ops have seconds."""
+    """All that one trace saw.
+
+    `timed` says whether ops have seconds, `inference` whether gradients were switched off all along.
+    """
 
     ops: list[Operation] = field(default_factory=list)
     casts: list[Cast] = field(default_factory=list)
     weights: list[WeightUse] = field(default_factory=list)
     modules: list[ModuleCalls] = field(default_factory=list)
     timed: bool = False
+    inference: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -205,8 +209,9 @@ class CastPass:
 class Tracing:
     """What a cast pass is to do beside tracing one eager step.
 
-    `sources` adds the line of code to each op. `time` times ops and the step, over at most `seconds` in all. `check`
-    measures the changes that save casts. `graphs` are the graphs to read.
+    `sources` adds the line of code to each op. `time` times ops and the step, for about `seconds`; a slow step takes
+    longer, where an interval needs it. `check` measures the changes that save casts, for about as long each. `graphs`
+    are the graphs to read.
     """
 
     sources: bool = False

@@ -5,8 +5,6 @@ Dtypes are spelled as attributes of `torch` ("float32"). The same five words nam
 
 from dataclasses import dataclass, field
 
-from ampbench.records.environments import Environment
-
 LOWER = "lower_precision"
 FLOAT32 = "float32"
 WIDEST = "widest"
@@ -156,20 +154,3 @@ class RuleChange:
     field: str
     before: str
     after: str
-
-
-SCHEMA = 1
-"""The version of a stored probe's format; a file of a later one is refused."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StoredRules:
-    """The probes of one torch, one per device type, as stored; `note` says in words on what they were observed.
-
-    Of an environment that was put together later, None and "" stand for what is not known.
-    """
-
-    schema: int = SCHEMA
-    note: str
-    environment: Environment
-    probes: list[RuleProbe]

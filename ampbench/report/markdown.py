@@ -8,9 +8,12 @@ from ampbench import __version__
 from ampbench.comparing.markdown import NOT_JUDGED, by_weight, conditions, findings_table, means_table
 from ampbench.comparing.sentences import case_names
 from ampbench.markdown import escaped, folded, markdown_table
+from ampbench.report.explained import changed, probes, traced, untraced, with_rules
 from ampbench.report.material import Material
 from ampbench.report.precision_tables import MachineTables, precision_tables
 from ampbench.report.result import Result, result
+from ampbench.report.views.explanation.casts import casts_said
+from ampbench.report.views.explanation.rules import changes_said, probe_said
 from ampbench.trends import Trend
 from ampbench.trends.markdown import changes_table
 from ampbench.trends.sentences import NOT_INTERLEAVED, failures, has_changed_times, series_names, summary
@@ -20,7 +23,7 @@ LONGEST = 65_536
 """So many characters does a comment on GitHub hold."""
 ROWS = 100
 """A part has at most so many rows: who wants more reads the page."""
-FACTS = ("Run", "Label", "Measured", "Where", "When", "With", "History")
+FACTS = ("Run", "Label", "Measured", "Explained", "Where", "When", "With", "History")
 
 _FOOT = 400
 """Characters kept free for what is said below the parts."""
@@ -66,6 +69,11 @@ def _parts(material: Material, said: Result) -> Iterator[Part]:
     comparisons = material.comparisons
     for comparison in comparisons:
         yield from _changes(comparison, several=len(comparisons) > 1)
+    yield Part(
+        title="Why",
+        rows=[f"* {escaped(one.name)}: {escaped('; '.join(one.sentences))}" for one in changed(material)],
+        what="reasons",
+    )
     failed = [case for case in material.cases if case.row["outcome"] == "failed"]
     yield Part(
         title=f"Failed ({len(failed):,})",
@@ -76,6 +84,12 @@ def _parts(material: Material, said: Result) -> Iterator[Part]:
     tables = precision_tables(material)
     yield _precisions(tables, quiet)
     yield _advice(tables, quiet)
+    cases = [f"* {escaped(one.name)}: {escaped(casts_said(one))}" for one in traced(material)]
+    cases += [f"* {escaped(one.name)}: not traced: {escaped(one.reason)}" for one in untraced(material)]
+    yield Part(title="Casts", rows=cases, what="traced cases", quiet=quiet)
+    rules = [f"{changes_said(one)}" for one in with_rules(material)]
+    rules += [probe_said(one) for one in probes(material)]
+    yield Part(title="Autocast's rules", rows=[f"* {escaped(one)}" for one in rules], what="probes", quiet=quiet)
     for trend in material.trends:
         yield from _trend(trend)
     for comparison in comparisons:

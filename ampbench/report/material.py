@@ -10,11 +10,12 @@ from ampbench import frames, notes, planning
 from ampbench.advice import Advice, Budget, Group, Row, advise_run, grouped
 from ampbench.compare import compare, of_cases
 from ampbench.comparing.pairing import arm_settings, pair_cases
-from ampbench.errors import NothingComparableError, NothingToRunError
+from ampbench.errors import NothingComparableError, NothingToRunError, UsageError
 from ampbench.labels import case_labels
 from ampbench.notes import Note
 from ampbench.records.cases import Case
-from ampbench.store import LATEST, StoredRun, find_run, read_run, run_files
+from ampbench.report.sources import find_sources, matching
+from ampbench.store import StoredRun, find_run, read_run
 from ampbench.trends import RunValues, Trend, make_trend, place_of, read_runs, tracked
 from ampbench.trends.metrics import Tracked
 from ampbench.verdicts import Comparison, Finding
@@ -75,10 +76,13 @@ class ShownCase:
 class Material:
     """All that a page is made of: the runs `shown`, the oldest first, and `trends` over all runs that were named.
 
-    `remarks` say what could not be read, compared or followed.
+    `explanations` are the runs that measured nothing and tell why, the oldest first, `explained` are their comparisons
+    with the baseline, where that explains too. `remarks` say what could not be read, compared or followed.
     """
 
     shown: Sequence[Shown]
+    explanations: Sequence[StoredRun] = ()
+    explained: Sequence[Comparison] = ()
     baseline: StoredRun | None = None
     trends: Sequence[Trend] = ()
     budget: Budget = field(default_factory=Budget)
@@ -128,35 +132,47 @@ def gather(
 ) -> Material:
     """Return the material for the runs that `sources` name: ids, prefixes, `latest`, paths of files or of folders.
 
-    Without any it is the latest of `results`. Each run shown is compared with the one called `baseline`. Only cases
-    that match `keyword` are taken.
+    Without any it is the latest of `results`, with what explains it (`sources.find_sources`). Each run shown is
+    compared with the one called `baseline`. Only cases that match `keyword` are taken.
 
-    Raises `StoreError` for a damaged file, `UsageError` for what names nothing, `NothingToRunError` where no case
-    matches, `NothingComparableError` where no run shown has a case in common with the baseline.
+    Raises `StoreError` for a damaged file, `UsageError` for what names nothing and for a baseline that measured nothing
+    beside runs that did, `NothingToRunError` where no case matches, `NothingComparableError` where no run shown has a
+    case in common with the baseline.
     """
     against = read_run(find_run(baseline, results)) if baseline else None
-    paths = run_paths(sources or [LATEST], results)
-    runs = {stored.header.run: stored for stored in map(read_run, paths)}
-    if against is not None and len(runs) > 1:
-        runs.pop(against.header.run, None)
-    material = material_of(list(runs.values()), against, keyword, budget)
-    if len(paths) < 2:  # of one run and its baseline the comparison says all, with more right
+    found = find_sources(sources, results)
+    runs = {stored.header.run: stored for stored in map(read_run, found.measured)}
+    explanations = {stored.header.run: stored for stored in map(read_run, found.explaining)}
+    if against is not None:
+        if runs and against.header.explains:
+            raise UsageError(f"run {against.header.run} explains {against.header.explains} and measured nothing")
+        if len(runs) + len(explanations) > 1:
+            runs.pop(against.header.run, None)
+            explanations.pop(against.header.run, None)
+    material = material_of(list(runs.values()), against, keyword, budget, list(explanations.values()))
+    if len(found.measured) < 2:  # of one run and its baseline the comparison says all, with more right
         return material
-    trends, said = find_trends([*sources, *([str(against.path)] if against else [])], results, keyword)
+    named = sources if not found.explaining else [str(path) for path in found.measured]
+    trends, said = find_trends([*named, *([str(against.path)] if against else [])], results, keyword)
     return replace(material, trends=trends, remarks=[*material.remarks, *said])
 
 
 def material_of(
-    runs: Sequence[StoredRun], baseline: StoredRun | None = None, keyword: str = "", budget: Budget | None = None
+    runs: Sequence[StoredRun],
+    baseline: StoredRun | None = None,
+    keyword: str = "",
+    budget: Budget | None = None,
+    explanations: Sequence[StoredRun] = (),
 ) -> Material:
-    """Return the material for `runs`, without trends.
+    """Return the material for `runs` that measured and `explanations` that did not, without trends.
 
     Of several runs of one machine, a table (the precisions of a workload, with all else equal) is shown as the newest
     has it; an older run's is shown too where it has a case that no newer one has beside the others. Raises as `gather`
     does.
     """
     budget = budget or Budget()
-    ordered = sorted(runs, key=lambda one: (one.header.started_at, one.header.run))
+    ordered = _by_age(runs)
+    explaining = matching(_by_age(explanations), keyword)
     newer: dict[object, list[set[str]]] = {}
     shown: list[Shown] = []
     lonely: list[NothingComparableError] = []
@@ -184,14 +200,34 @@ def material_of(
                 partners=partners,
             )
         )
-    if keyword and not shown:
-        raise NothingToRunError(f"no case of {', '.join(one.header.run for one in ordered)} matches -k {keyword!r}")
-    if lonely and not any(one.comparison for one in shown):
+    every = [*ordered, *_by_age(explanations)]
+    if keyword and not shown and not any(one.casts for one in explaining):
+        raise NothingToRunError(f"no case of {', '.join(one.header.run for one in every)} matches -k {keyword!r}")
+    explained: list[Comparison] = []
+    for stored in explaining:
+        if baseline is None or not baseline.header.explains:
+            break
+        try:
+            found = compare(baseline, stored)
+            explained.append(of_cases(found, lambda case_id: planning.matches(keyword, case_id)))
+        except NothingComparableError as error:
+            lonely.append(error)
+    if lonely and not explained and not any(one.comparison for one in shown):
         raise lonely[0]
-    remarks = [f"{one.path.name} ends in a cut line, which was left out" for one in ordered if one.cut]
+    remarks = [f"{one.path.name} ends in a cut line, which was left out" for one in every if one.cut]
     return Material(
-        shown=shown[::-1], baseline=baseline, budget=budget, remarks=[*remarks, *(str(error) for error in lonely)]
+        shown=shown[::-1],
+        explanations=explaining,
+        explained=explained,
+        baseline=baseline,
+        budget=budget,
+        remarks=[*remarks, *(str(error) for error in lonely)],
     )
+
+
+def _by_age(runs: Sequence[StoredRun]) -> list[StoredRun]:
+    """Return runs in order, the oldest first."""
+    return sorted(runs, key=lambda one: (one.header.started_at, one.header.run))
 
 
 def _not_covered(stored: StoredRun, rows: Sequence[Row], newer: dict[object, list[set[str]]]) -> set[str]:
@@ -208,19 +244,6 @@ def _not_covered(stored: StoredRun, rows: Sequence[Row], newer: dict[object, lis
             own |= ids
         known.append(ids)
     return own
-
-
-def run_paths(sources: Sequence[str], results: Path) -> list[Path]:
-    """Return the run files that `sources` name as `gather` takes them, each once.
-
-    Raises `StoreError` for a folder without any, `UsageError` for what names nothing.
-    """
-    paths: dict[Path, None] = {}
-    for source in sources:
-        folder = Path(source).expanduser()
-        found = run_files(folder) if folder.is_dir() else [find_run(source, results)]
-        paths |= dict.fromkeys(path.resolve() for path in found)
-    return list(paths)
 
 
 def _compared(

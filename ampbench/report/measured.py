@@ -8,6 +8,7 @@ from ampbench.advice import Row
 from ampbench.labels import outcomes_said
 from ampbench.notes import measured_devices
 from ampbench.precisions import ordered
+from ampbench.report.explained import contents
 from ampbench.report.facts import installation, moment, where
 from ampbench.report.material import Material, Shown, ShownCase
 from ampbench.store import StoredRun
@@ -35,13 +36,15 @@ class RunFacts:
 
 def facts(material: Material) -> dict[str, list[str]]:
     """Return what was measured, where, when and with what, of all runs, by name; what nobody told is left out."""
-    runs = [shown.stored for shown in material.shown]
+    runs = [shown.stored for shown in material.shown] or list(material.explanations)
     headers = [one.header for one in runs]
     found = {
         "Run": [runs[0].header.run] if len(runs) == 1 else [counted(len(runs), "run")],
         "Label": [one.label for one in headers],
         "Measured": [_measured(material.cases)],
-        "Where": [where(one.stored.header, measured_devices(one.rows)) for one in material.shown],
+        "Explained": ["; ".join(contents(material))],
+        "Where": [where(one.stored.header, measured_devices(one.rows)) for one in material.shown]
+        or [where(one, ()) for one in headers],
         "When": [_when(runs)] if runs else [],
         "With": [installation(one) for one in headers],
         "History": [_history(material)],

@@ -62,8 +62,13 @@ def section(view: View, context: Mapping[str, Any]) -> Markup:
 
 def _title(material: Material) -> str:
     """Return what a browser's tab says."""
-    newest = material.shown[-1].name if material.shown else "no run"
+    newest = next((shown.name for shown in material.shown[-1:]), "") or _explaining(material)
     return f"{newest} against {material.baseline.header.run}" if material.baseline else newest
+
+
+def _explaining(material: Material) -> str:
+    headers = [one.header for one in material.explanations[-1:]]
+    return next((one.label or one.run for one in headers), "no run")
 
 
 def _policy(scripts: list[str]) -> str:

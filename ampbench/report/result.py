@@ -9,14 +9,15 @@ from ampbench.comparing import sentences
 from ampbench.labels import case_labels
 from ampbench.records.cases import Case
 from ampbench.report import answers, cautions
+from ampbench.report.explained import contents
 from ampbench.report.machines import machines
 from ampbench.report.material import Material, ShownCase
 from ampbench.report.measured import RunFacts, facts, run_facts
 from ampbench.units import counted
 from ampbench.verdicts import OUTCOME, Comparison, Finding, Verdict
 
-Ranked = tuple[Finding, str, str]
-"""A finding, the name of its case, and its run; "" where there is but one comparison."""
+Ranked = tuple[Finding, str, str, Sequence[str]]
+"""A finding, the name of its case, its run ("" where there is but one comparison), and what accounts for it."""
 
 WORST = 3
 """So many changes are named with their reasons, so many reasons of failures, and so many cases of each of these."""
@@ -24,7 +25,10 @@ WORST = 3
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Change:
-    """A change in words; `run` is the one that it was found in, where several are compared."""
+    """A change in words; `run` is the one that it was found in, where several are compared.
+
+    `why` are sentences on what accounts for it, where both runs were traced.
+    """
 
     verdict: str
     label: str
@@ -33,6 +37,7 @@ class Change:
     change: str
     values: str
     reason: str
+    why: Sequence[str] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,8 +101,8 @@ def result(material: Material) -> Result:
         heading = answers.heading(found)
         advised = answers.answers(found, material.budget.output_rel_l2)
     else:
-        heading = _nothing(material.cases)
-    counts = Counter(one.verdict for one, _, _ in ranked)
+        heading = _nothing(material)
+    counts = Counter(one.verdict for one, *_ in ranked)
     return Result(
         heading=heading[:1].upper() + heading[1:],
         answers=advised,
@@ -115,14 +120,18 @@ def result(material: Material) -> Result:
 
 def _ranked(material: Material) -> Iterator[Ranked]:
     """Yield the findings of all comparisons, what matters most first, with their cases' names and runs."""
-    found: list[tuple[Finding, Case, str]] = []
+    found: list[tuple[Finding, Case, str, Sequence[str]]] = []
     for shown in material.shown:
         if shown.comparison is not None:
             run, others = shown.name if len(material.comparisons) > 1 else "", shown.comparison.candidates
-            found += [(one, others.get(one.case.case_id, one.case), run) for one in shown.comparison.findings]
-    labels = case_labels(case for _, case, _ in found)
-    for finding, case, run in sorted(found, key=lambda one: rank(one[0])):
-        yield finding, labels[case.case_id], run
+            reasons = shown.comparison.explained
+            found += [
+                (one, others.get(one.case.case_id, one.case), run, reasons.get(one.case.case_id, ()))
+                for one in shown.comparison.findings
+            ]
+    labels = case_labels(case for _, case, _, _ in found)
+    for finding, case, run, why in sorted(found, key=lambda one: rank(one[0])):
+        yield finding, labels[case.case_id], run, why
 
 
 def _fails(one: Finding) -> bool:
@@ -148,9 +157,9 @@ def _verdict(ranked: Sequence[Ranked]) -> str:
     if not ranked:
         return "nothing to compare: no case was measured in both runs"
     cases: dict[Verdict, set[tuple[str, str]]] = {verdict: set() for verdict in Verdict}
-    for one, _, run in ranked:
+    for one, _, run, _ in ranked:
         cases[one.verdict].add((run, one.case.case_id))
-    failing = {(run, one.case.case_id) for one, _, run in ranked if _fails(one)}
+    failing = {(run, one.case.case_id) for one, _, run, _ in ranked if _fails(one)}
     regressed, improved = cases[Verdict.REGRESSED], cases[Verdict.IMPROVED]
     compared = f"of {counted(len(set().union(*cases.values())), 'case')}"
     changed = _varied(ranked)
@@ -167,18 +176,20 @@ def _verdict(ranked: Sequence[Ranked]) -> str:
         said += f", {len(failing):,} of them {'fails' if len(failing) == 1 else 'fail'} now" if failing else ""
     if not changed:
         return said
-    finding, label, run = changed[0]
+    finding, label, run, _ = changed[0]
     which = "of the others most of all " if failing else "most of all " if len(regressed | improved) > 1 else ""
     return f"{said}: {which}{label}{f' of {run}' if run else ''}, {sentences.change_said(finding)}"
 
 
-def _nothing(cases: Sequence[ShownCase]) -> str:
-    outcomes = Counter(one.row["outcome"] for one in cases)
+def _nothing(material: Material) -> str:
+    outcomes = Counter(one.row["outcome"] for one in material.cases)
     said = [f"{counted(outcomes[name], 'case')} {name}" for name in ("failed", "skipped") if outcomes[name]]
+    if not said and (explained := contents(material)):
+        return f"nothing was measured; this page explains {' and '.join(explained)}"
     return f"nothing was measured: {', '.join(said) or 'there are no cases'}"
 
 
-def _change(one: Finding, label: str, run: str) -> Change:
+def _change(one: Finding, label: str, run: str, why: Sequence[str]) -> Change:
     values = [sentences.value_text(one.metric, value) for value in (one.baseline, one.candidate)]
     return Change(
         verdict=one.verdict.value,
@@ -188,6 +199,7 @@ def _change(one: Finding, label: str, run: str) -> Change:
         change=sentences.change_text(one),
         values="" if one.baseline is None and one.candidate is None else " → ".join(values),
         reason=one.reason,
+        why=why,
     )
 
 

@@ -14,9 +14,11 @@ from ampbench.labels import outcomes_said
 from ampbench.notes import measured_devices
 from ampbench.records.runs import short_commit
 from ampbench.report import answers
+from ampbench.report.explained import contents
 from ampbench.report.machines import machines
-from ampbench.report.material import Material, Shown, find_trends, material_of, run_paths
+from ampbench.report.material import Material, find_trends, material_of
 from ampbench.report.page import make_page, render
+from ampbench.report.sources import Sources, assigned, find_sources
 from ampbench.report.view import View
 from ampbench.report.views.trends.view import trends
 from ampbench.store import StoredRun, find_run, read_run
@@ -73,7 +75,9 @@ def make_site(
 ) -> Site:
     """Return a page for each run that `sources` name (`results` where there are none), and an index of them.
 
-    What they are, `gather` says. Each run is compared with the one called `baseline` where they have cases in common.
+    What they are, `gather` says. A run that only explains stands on the page of the run that it explains
+    (`sources.assigned`), and has one of its own where there is none. Each run is compared with the one called
+    `baseline` where they have cases in common.
     A damaged file has no page and stands among the problems. Only cases that match `keyword` are taken, runs without
     any are left out.
 
@@ -81,9 +85,9 @@ def make_site(
     files are yielded `StoreError` where every run is damaged, `NothingToRunError` where no case matches.
     """
     against = read_run(find_run(baseline, results)) if baseline else None
-    paths = run_paths(sources or [str(results)], results)
+    found = find_sources(sources or [str(results)], results)
     problems: list[str] = []
-    return Site(files=_files(paths, results, against, keyword, budget or Budget(), problems), problems=problems)
+    return Site(files=_files(found, results, against, keyword, budget or Budget(), problems), problems=problems)
 
 
 def page_name(run: str, taken: Collection[str] = ()) -> str:
@@ -100,7 +104,7 @@ def page_name(run: str, taken: Collection[str] = ()) -> str:
 
 
 def _files(
-    paths: Sequence[Path],
+    sources: Sources,
     results: Path,
     baseline: StoredRun | None,
     keyword: str,
@@ -112,9 +116,9 @@ def _files(
     damaged: list[str] = []
     remarks: list[str] = []
     unmatched: Exception | None = None
-    for path in paths:
+    for path, explaining in assigned(sources).items():
         try:
-            material = _material(path, baseline, keyword, budget)
+            material = _material(path, explaining, baseline, keyword, budget)
         except StoreError as error:
             problems.append(str(error))
             damaged.append(str(error).replace(str(path), path.name))  # where it lies is nobody's business on the web
@@ -123,42 +127,51 @@ def _files(
             unmatched = error
             remarks.append(str(error))
             continue
-        shown = material.shown[0]
-        run = shown.stored.header.run
+        stored = material.shown[0].stored if material.shown else material.explanations[0]
+        run = stored.header.run
         if run in entries:
             remarks.append(f"{path.name} is run {run} once more, and was left out")
             continue
-        entries[run] = _entry(shown, page_name(run, [one.page for one in entries.values()]), baseline)
-        sound.append(str(path))
+        entries[run] = _entry(material, stored, page_name(run, [one.page for one in entries.values()]), baseline)
+        if not stored.header.explains:
+            sound.append(str(path))
         yield entries[run].page, make_page(material, home=INDEX)
     if not entries:
         raise unmatched or StoreError(problems[0])
     yield INDEX, _index(list(entries.values()), sound, damaged, remarks, results, baseline, keyword)
 
 
-def _material(path: Path, baseline: StoredRun | None, keyword: str, budget: Budget) -> Material:
-    """Return the material of one run's page; a run that cannot be compared says so, the baseline is not."""
+def _material(
+    path: Path, explaining: Sequence[Path], baseline: StoredRun | None, keyword: str, budget: Budget
+) -> Material:
+    """Return the material of one run's page, with the runs that explain it.
+
+    A run that cannot be compared says so, the baseline is not.
+    """
     stored = read_run(path)
+    explanations = [read_run(one) for one in explaining]
+    runs = [] if stored.header.explains else [stored]
+    explanations += [] if runs else [stored]
     if baseline is None or path == baseline.path.resolve():
-        return material_of([stored], keyword=keyword, budget=budget)
+        return material_of(runs, keyword=keyword, budget=budget, explanations=explanations)
     try:
-        return material_of([stored], baseline, keyword, budget)
+        return material_of(runs, baseline, keyword, budget, explanations)
     except NothingComparableError as error:
-        alone = material_of([stored], keyword=keyword, budget=budget)
+        alone = material_of(runs, keyword=keyword, budget=budget, explanations=explanations)
         return replace(alone, remarks=[*alone.remarks, str(error)])
 
 
-def _entry(shown: Shown, page: str, baseline: StoredRun | None) -> Entry:
+def _entry(material: Material, stored: StoredRun, page: str, baseline: StoredRun | None) -> Entry:
     """Return a run's line in the index."""
-    stored = shown.stored
     header, environment = stored.header, stored.header.environment
+    rows = [row for one in material.shown for row in one.rows]
     devices = []
-    for name in measured_devices(shown.rows):
+    for name in measured_devices(rows):
         described = environment.device(name)
         model = environment.cpu if name == "cpu" or described is None else described.name
         devices.append(f"{name} ({model})" if model else name)
-    tables = [table for machine in machines(Material(shown=[shown])) for table in machine.advised]
-    comparison = shown.comparison
+    tables = [table for machine in machines(material) for table in machine.advised]
+    comparison = next(iter(material.comparisons), None)
     if comparison is not None:
         fired = f"; {comparison.control.sentence}" if comparison.control.fired else ""
         verdict = f"{sentences.verdict(comparison)}{fired}"
@@ -166,6 +179,7 @@ def _entry(shown: Shown, page: str, baseline: StoredRun | None) -> Entry:
         verdict = "the baseline" if header.run == baseline.header.run else "not comparable"
     else:
         verdict = ""
+    explained = contents(material) if header.explains else []
     return Entry(
         run=header.run,
         page=page,
@@ -175,7 +189,7 @@ def _entry(shown: Shown, page: str, baseline: StoredRun | None) -> Entry:
         devices=", ".join(devices) or UNDEFINED,
         torch_version=environment.torch_version or UNDEFINED,
         commit=short_commit(header.commit) if header.commit else UNDEFINED,
-        cases=outcomes_said(Counter(row["outcome"] for row in shown.rows)) or "none",
+        cases=outcomes_said(Counter(row["outcome"] for row in rows)) or ", ".join(explained) or "none",
         ended=stored.ending or UNDEFINED,
         advice=", ".join(f"{name} {count:,}" for name, count in answers.taken(tables).most_common()) or UNDEFINED,
         verdict=verdict,

@@ -4,8 +4,8 @@ Ops of which the same is to be said share a row, the last column names them; "at
 """
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
 
+from ampbench.blocks import Block, Section
 from ampbench.precisions import SHORT_DTYPES
 from ampbench.records.rules import (
     BANNED,
@@ -50,24 +50,6 @@ _HELD = {True: "yes", False: "no", None: "not tried"}
 _YES = {True: "yes", False: "no", None: "–"}
 
 
-@dataclass(frozen=True, slots=True)
-class Block:
-    """A table with a title; without rows, the title is all there is to say. `note` explains the title."""
-
-    title: str
-    headers: Sequence[str] = ()
-    rows: Sequence[Sequence[str]] = ()
-    note: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class Section:
-    """Blocks about one thing."""
-
-    title: str
-    blocks: list[Block] = field(default_factory=list)
-
-
 def report(probes: Sequence[RuleProbe], everything: bool = False) -> list[Section]:
     """Return what `probes` of one torch say: disagreements per device first; with `everything` also all rules."""
     sections = [Section(title(probe), disagreements(probe)) for probe in probes]
@@ -84,6 +66,19 @@ def report(probes: Sequence[RuleProbe], everything: bool = False) -> list[Sectio
 def changes(pairs: Iterable[tuple[RuleProbe, RuleProbe]]) -> list[Section]:
     """Return what changed from the first to the second probe of each pair, both of one device type."""
     return [Section(_change_title(before, after), [_changed(before, after)]) for before, after in pairs]
+
+
+def where_observed(probes: Iterable[RuleProbe]) -> str:
+    """Return in words on which device types ops really ran, and which were stood in for by fake tensors."""
+    devices: dict[str, list[str]] = {}
+    for probe in probes:
+        devices.setdefault(probe.how, []).append(probe.device)
+    parts = []
+    if DEVICE in devices:
+        parts.append(f"{', '.join(devices[DEVICE])} observed on the device")
+    if FAKE in devices:
+        parts.append(f"{', '.join(devices[FAKE])} on fake tensors, not on hardware: this machine has none")
+    return "; ".join(parts)
 
 
 def disagreements(probe: RuleProbe) -> list[Block]:

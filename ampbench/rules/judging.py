@@ -40,6 +40,9 @@ EXEMPT = {
 }
 """What each document calls not eligible (`not_eligible` in its data file), as variants of an observation."""
 
+NOT_THERE = "not there"
+"""What a changed op is, or was, that this torch does not have."""
+
 FIELDS = ("observed", "registered", "variant", "claim", "op", "documented")
 """The order in which changes are listed."""
 
@@ -58,6 +61,16 @@ def find_disagreements(probe: RuleProbe) -> list[RuleDisagreement]:
     return sorted(
         merged.values(), key=lambda one: (rank.index(one.kind), "::_" in one.op, one.op, one.source, one.dtypes)
     )
+
+
+def alters(change: RuleChange) -> bool:
+    """Return whether autocast now does something else: another rule, another treatment of a call, or a rule gone.
+
+    What documents say, the claims tried, and ops that are new change nothing for a program that ran before.
+    """
+    if change.field == "op":
+        return change.after == NOT_THERE
+    return change.field in ("observed", "registered") or change.field.startswith("variant ")
 
 
 def compare_rules(before: RuleProbe, after: RuleProbe) -> list[RuleChange]:
@@ -81,7 +94,12 @@ def compare_rules(before: RuleProbe, after: RuleProbe) -> list[RuleChange]:
                     op=name, device=after.device, dtypes=[*known, dtype], field=field, before=was, after=now
                 )
     changes = [*merged.values(), *_claim_changes(before, after)]
-    return sorted(changes, key=lambda one: (FIELDS.index(one.field.split()[0]), one.op, one.field))
+    return sorted(changes, key=rank)
+
+
+def rank(change: RuleChange) -> tuple[int, str, str, str]:
+    """Return what changes are sorted by: their field in the order of `FIELDS`, then the op and the device."""
+    return FIELDS.index(change.field.split()[0]), change.op, change.field, change.device
 
 
 def _in_each(observations: Iterable[RuleObservation]) -> Iterator[RuleDisagreement]:
@@ -189,7 +207,7 @@ def _has_rule(one: RuleObservation | None) -> bool:
 def _presence(one: RuleObservation | None) -> str:
     """Return "not there", or "there" with what is known of its rule."""
     if one is None or not _is_there(one):
-        return "not there"
+        return NOT_THERE
     return f"there, {one.observed or 'not observed'}"
 
 

@@ -165,18 +165,24 @@ def checked_out(option: str, arm: ArmRequest) -> Iterator[Checkout | None]:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def _interpreter(option: str, text: str) -> str:
+def find_python(text: str) -> str | None:
     """Return the Python executable that `text` means: a path, a name on the PATH, or an environment's folder."""
     path = Path(text).expanduser()
     if path.is_dir():
         path = path / "bin" / "python"
     found = shutil.which(str(path))
+    # resolving the link would lose the environment
+    return None if found is None else str(Path(os.path.abspath(found)))  # noqa: PTH100
+
+
+def _interpreter(option: str, text: str) -> str:
+    found = find_python(text)
     if found is None:
         raise UsageError(
             f"{option} {text}: there is no such Python; give the path of an executable or its environment, git:REF, "
             f"NAME=VALUE or {HERE}"
         )
-    return str(Path(os.path.abspath(found)))  # noqa: PTH100 - resolving the link would lose the environment
+    return found
 
 
 def _commit(option: str, ref: str) -> str:

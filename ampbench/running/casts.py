@@ -1,11 +1,25 @@
-"""Asks a worker to trace one step of a case."""
+"""Has worker processes trace one step of each case, a fresh one for each, and stores what they saw."""
 
-from ampbench.planning import PlannedCase
-from ampbench.records.casts import CastPass, Tracing
+import dataclasses
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+from ampbench.errors import NothingToRunError, UsageError
+from ampbench.planning import PlannedCase, check_selection, make_plan
+from ampbench.precisions import PRECISIONS, SHORT_DTYPES
+from ampbench.records.cases import Case
+from ampbench.records.casts import AUTOGRAD, CastPass, Tracing
+from ampbench.records.environments import Environment
 from ampbench.records.measurements import Failure, Skip
 from ampbench.records.requests import Request
-from ampbench.records.runs import Settings
-from ampbench.running.channel import Channel
+from ampbench.records.runs import Footer, Selection, Settings
+from ampbench.running.channel import Channel, OpenChannel, ServerChannel
+from ampbench.running.environment import ask_environment
+from ampbench.running.session import Prepared, default_memory_limit, describer, now, preload_modules
+from ampbench.store import RunWriter
+
+Watch = Callable[[PlannedCase, CastPass | Failure | Skip | None], None]
+"""Told of each case twice: before it is traced (None) and after."""
 
 
 def trace_case(
@@ -25,5 +39,120 @@ def trace_case(
         )
     )
     found = reply.casts or reply.failure or reply.skip
-    assert found is not None
-    return found
+    why = reply.problem or "the worker gave no trace"  # as one of an older ampbench does, which knows no traces
+    return found or Failure(case_id=planned.case.case_id, stage="casts", cause="exception", message=why)
+
+
+@contextmanager
+def prepare_casts(
+    selection: Selection,
+    settings: Settings,
+    *,
+    half_inputs: bool = False,
+    open_channel: OpenChannel | None = None,
+) -> Iterator[Prepared]:
+    """Plan which cases to trace: everything that can be wrong with `selection` is raised here.
+
+    Cases are eager, whatever paths are selected: these are the graphs to read beside the eager step. Without
+    precisions, each device gets the autocast precision of its default dtype; without phases, inference is traced.
+    `half_inputs` gives floating inputs in the dtype that autocast casts to. A device that is absent skips no case: its
+    workers trace on fake tensors. Raises `UsageError` where no workload is
+    named, and what `make_plan` raises.
+    """
+    if not selection.workloads:
+        raise UsageError(
+            "explain the casts of which workload? Name one, as in `ampbench explain casts mlp` or "
+            "`ampbench explain casts model.py:make`; ampbench list workloads shows what there is"
+        )
+    selection = dataclasses.replace(selection, phases=selection.phases or ["inference"])
+    sources = check_selection(selection)
+    open_new: OpenChannel = open_channel or (lambda: ServerChannel(preload=preload_modules(selection, sources)))
+    first = open_new()
+    try:
+        environment = ask_environment(first, settings.threads)
+        if settings.memory_limit_bytes is None:
+            settings = dataclasses.replace(settings, memory_limit_bytes=default_memory_limit())
+        plan = _plan(selection, environment, first, settings)
+        if half_inputs:
+            plan = [dataclasses.replace(planned, case=_with_half_inputs(planned.case)) for planned in plan]
+        waiting = [first]
+
+        def open_next() -> Channel:
+            return waiting.pop() if waiting else open_new()
+
+        yield Prepared(
+            selection=selection,
+            settings=settings,
+            environment=environment,
+            plan=plan,
+            servers=[],
+            open_channel=open_next,
+            first_server=0,
+        )
+    finally:
+        first.close()
+
+
+def trace_cases(prepared: Prepared, tracing: Tracing, writer: RunWriter, watch: Watch) -> str:
+    """Trace what is planned, every entry to `writer` at once, and return how the session ended.
+
+    Each case is asked for as `tracing` says, with the graphs of the paths selected and, in training, that of autograd.
+    An interruption ends the session with a footer that says so; nothing traced is lost.
+    """
+    ended = "interrupted"
+    channel: Channel | None = None
+    try:
+        for planned in prepared.plan:
+            if planned.skip:
+                continue
+            watch(planned, None)
+            if channel is None:
+                channel = prepared.open_channel()
+            asked = dataclasses.replace(tracing, graphs=graphs_of(planned, prepared.selection))
+            found = trace_case(channel, planned, prepared.settings, asked)
+            writer.append(found)
+            watch(planned, found)
+            if isinstance(found, Failure) and found.cause == "killed":
+                channel.close()
+                channel = None
+        ended = "complete"
+    except KeyboardInterrupt:
+        pass
+    finally:
+        if channel is not None:
+            channel.close()
+        writer.append(Footer(ended=ended, finished_at=now()))
+    return ended
+
+
+def graphs_of(planned: PlannedCase, selection: Selection) -> list[str]:
+    """Return the graphs to read beside the eager step: of the paths selected, and autograd's in training."""
+    paths = [path for path in dict.fromkeys(selection.paths) if path != "eager"]
+    return [*paths, *([AUTOGRAD] if planned.case.phase == "training" else [])]
+
+
+def _plan(selection: Selection, environment: Environment, channel: Channel, settings: Settings) -> list[PlannedCase]:
+    precisions = selection.precisions or [row.name for row in PRECISIONS.values() if row.autocast]
+    asked = dataclasses.replace(selection, precisions=precisions, paths=[])
+    plan = make_plan(asked, environment, describer(channel, settings), absent_devices=True)
+    if selection.precisions:
+        return plan
+    chosen = [planned for planned in plan if _is_default(planned, environment)]
+    if not chosen:
+        raise NothingToRunError(
+            f"nothing is selected: -k {selection.keyword!r} matches no case in the device's default autocast dtype; "
+            "name another with --precision"
+        )
+    return chosen
+
+
+def _with_half_inputs(case: Case) -> Case:
+    dtype = PRECISIONS[case.precision].autocast
+    return dataclasses.replace(case, input_dtype=SHORT_DTYPES[dtype]) if dtype else case
+
+
+def _is_default(planned: PlannedCase, environment: Environment) -> bool:
+    """Return whether autocast, unless told otherwise, uses the dtype of this case on its device."""
+    device = environment.device(planned.case.device)
+    dtype = PRECISIONS[planned.case.precision].autocast
+    return device is None or not dtype or SHORT_DTYPES[dtype] == device.autocast_dtype

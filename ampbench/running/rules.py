@@ -1,65 +1,84 @@
 """Asks worker processes what autocast does, one for each device type: some probes abort the process they run in."""
 
-import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 
-from ampbench.errors import NothingToRunError, UsageError
+from ampbench.errors import UsageError
+from ampbench.records.environments import Environment
 from ampbench.records.measurements import Failure
 from ampbench.records.requests import Request
-from ampbench.records.rules import DEVICE, FAKE, RuleProbe, StoredRules
-from ampbench.running.channel import OpenChannel, ServerChannel
-from ampbench.running.environment import ask_environment
+from ampbench.records.rules import RuleProbe
+from ampbench.records.runs import RULES, Header, Selection, Settings
+from ampbench.running.channel import Channel
+from ampbench.running.session import new_header
+
+THREADS = 1
+"""The tensors are tiny: threads that wait for each other take four times as long."""
+
+
+def probe_device(
+    channel: Channel, device: str, dtypes: Sequence[str], ops: Sequence[str] = (), timeout_seconds: float = 300.0
+) -> RuleProbe | Failure:
+    """Return what autocast to `dtypes` does to `ops` (all) on a device type, or how the probe ended without an answer.
+
+    Raises `UsageError` for an op that is not known.
+    """
+    reply = channel.serve(
+        Request(
+            kind="rules",
+            device=device,
+            dtypes=list(dtypes),
+            ops=list(ops),
+            threads=THREADS,
+            timeout_seconds=timeout_seconds,
+        )
+    )
+    if reply.problem is not None:
+        raise UsageError(reply.problem)
+    found = reply.rules or reply.failure
+    assert found is not None
+    return found
 
 
 def probe_devices(
+    channel: Channel,
     devices: Sequence[str],
     dtypes: Sequence[str],
     ops: Sequence[str],
     timeout_seconds: float,
-    open_channel: OpenChannel = lambda: ServerChannel(sys.executable),
-) -> tuple[StoredRules, list[str]]:
-    """Return the rules of the torch installed here, and a line for each device type whose probe did not live.
+    keep: Callable[[RuleProbe], None],
+    watch: Callable[[str], None] = lambda _: None,
+) -> tuple[list[str], str]:
+    """Give each device type's probe to `keep` as soon as it is known; return a line for each that did not live.
 
-    Raises `UsageError` for an op that is not known, `NothingToRunError` where no probe lived or there is no torch.
+    `watch` is told each device type before it is probed. The second value is how it ended, "complete" or "interrupted".
+    Raises `UsageError` for an op that is not known.
     """
-    channel = open_channel()
-    probes: list[RuleProbe] = []
     problems: list[str] = []
     try:
-        environment = ask_environment(channel)
         for device in devices:
-            reply = channel.serve(
-                Request(
-                    kind="rules",
-                    device=device,
-                    dtypes=list(dtypes),
-                    ops=list(ops),
-                    threads=1,  # the tensors are tiny: threads that wait for each other take four times as long
-                    timeout_seconds=timeout_seconds,
-                )
-            )
-            if reply.problem is not None:
-                raise UsageError(reply.problem)
-            if reply.failure is not None:
-                problems.append(f"autocast on {device} could not be probed: {_ending(reply.failure)}")
-            if reply.rules is not None:
-                probes.append(reply.rules)
-    finally:
-        channel.close()
-    if not probes:
-        raise NothingToRunError("; ".join(problems))
-    return StoredRules(note=where_observed(probes), environment=environment, probes=probes), problems
+            watch(device)
+            found = probe_device(channel, device, dtypes, ops, timeout_seconds)
+            if isinstance(found, Failure):
+                problems.append(failure_line(device, found))
+            else:
+                keep(found)
+    except KeyboardInterrupt:
+        return problems, "interrupted"
+    return problems, "complete"
 
 
-def where_observed(probes: Sequence[RuleProbe]) -> str:
-    """Return in words on which device types ops really ran, and which were stood in for by fake tensors."""
-    devices = {how: ", ".join(probe.device for probe in probes if probe.how == how) for how in (DEVICE, FAKE)}
-    parts = [f"{devices[DEVICE]} observed on the device" if devices[DEVICE] else ""]
-    if devices[FAKE]:
-        parts.append(f"{devices[FAKE]} on fake tensors, not on hardware: this machine has none")
-    return "; ".join(filter(None, parts))
+def new_rules_header(
+    environment: Environment, devices: Sequence[str], timeout_seconds: float, command: list[str]
+) -> Header:
+    """Return the header of a new run that probes the rules of `devices` in `environment`."""
+    settings = Settings(threads=THREADS, timeout_seconds=timeout_seconds)
+    header = new_header(Selection(devices=list(devices)), settings, environment, [], "", command)
+    return replace(header, explains=RULES)
 
 
-def _ending(failure: Failure) -> str:
+def failure_line(device: str, failure: Failure) -> str:
+    """Return in a line why the rules of a device type are not known."""
     last = f" | {failure.frames[-1]}" if failure.frames else ""
-    return " ".join(f"{failure.cause}: {failure.message}{last}".split())
+    why = " ".join(f"{failure.cause}: {failure.message}{last}".split())
+    return f"autocast on {device} could not be probed: {why}"

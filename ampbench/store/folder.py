@@ -7,7 +7,7 @@ from ampbench.errors import StoreError, UnknownNameError, UsageError
 from ampbench.store.reading import read_header, read_run
 
 SUFFIX = ".jsonl"
-COMPRESSED = ".jsonl.gz"
+_NAMES_OF_FILES = (SUFFIX, ".json", ".gz")
 LATEST = "latest"
 """What the newest run of a folder that measured is called; one that only explains is named by its id."""
 
@@ -42,7 +42,7 @@ def find_run(name: str, results: Path | str) -> Path:
 
     Raises `UnknownNameError` with the nearest ids for anything else, `UsageError` where several runs are meant.
     """
-    if "/" in name or name.endswith((SUFFIX, COMPRESSED)):
+    if "/" in name or name.endswith(_NAMES_OF_FILES):
         if not Path(name).is_file():
             raise UsageError(f"there is no run file {name}")
         return Path(name)

@@ -15,6 +15,7 @@ from typing import Any, Union, get_args, get_origin, get_type_hints
 import msgspec
 
 from ampbench.metrics import METRICS
+from ampbench.records.rules import CATEGORIES, DEVICE, FAKE, NOT_OBSERVED, RuleProbe
 from ampbench.records.runs import SCHEMA, Entry, Header, Line
 
 
@@ -77,6 +78,7 @@ _DECODERS: Mapping[bytes, tuple[str, Callable[[bytes], Any]]] = {
     for name, record in _TYPES.items()
 }
 _ROUND = b'{"round":'
+_OLD_PROBE = b'{"autocast_rules":'
 _decode_round = _DECODERS[b"round"][1]
 
 
@@ -127,6 +129,11 @@ def check_header(data: bytes) -> None:
     try:
         schema = msgspec.json.decode(data, type=_AnyHeader).header.schema
     except (msgspec.MsgspecError, UnicodeDecodeError):
+        if data.startswith(_OLD_PROBE):
+            raise LineError(
+                "no header of an ampbench run but a probe of autocast's rules in a format that was never released: "
+                "`ampbench explain rules` probes anew"
+            ) from None
         try:
             kind, _ = decode(data)
         except LineError:
@@ -151,8 +158,11 @@ def check_times(header: Header) -> None:
             raise LineError(f"damaged: {name} is no time: {text!r}") from None
 
 
-def check_entry(kind: str, case_id: str, record: Any, case_ids: Container[str]) -> None:
-    """Raise `LineError` unless `record`, of the case `case_id` if of any, may follow the cases with `case_ids`."""
+def check_entry(kind: str, case_id: str, record: Any, case_ids: Container[str], probed: Container[str] = ()) -> None:
+    """Raise `LineError` unless `record`, of the case `case_id` if of any, may follow the cases with `case_ids`.
+
+    `probed` are the device types whose rules are there already.
+    """
     if kind in _OF_A_CASE and case_id not in case_ids:
         raise LineError(f"a {kind} of a case that is not listed before it: {case_id}")
     if kind == "round" and not (record.samples and all(record.samples)):
@@ -161,8 +171,20 @@ def check_entry(kind: str, case_id: str, record: Any, case_ids: Container[str]) 
         raise LineError(f"a reading of an unknown metric, {record.metric}, of {case_id}")
     if kind == "case" and case_id in case_ids:
         raise LineError(f"a case listed twice: {case_id}")
+    if kind == "rules":
+        _check_probe(record, probed)
     if kind == "header":
         raise LineError("a second header: two files were put together")
+
+
+def _check_probe(probe: RuleProbe, probed: Container[str]) -> None:
+    if probe.device in probed:
+        raise LineError(f"a second probe of autocast's rules on {probe.device}")
+    for one in probe.observations:
+        if one.observed not in (*CATEGORIES, None):
+            raise LineError(f"{one.op} on {probe.device} has a rule that there is not: {one.observed!r}")
+        if one.how not in (DEVICE, FAKE, NOT_OBSERVED):
+            raise LineError(f"{one.op} on {probe.device} was observed in a way that there is not: {one.how!r}")
 
 
 def to_record(kind: str, record: Any) -> Any:
@@ -175,4 +197,4 @@ def _escaped(value: Any) -> Any:
         return value.encode("utf-8", "backslashreplace").decode()
     if isinstance(value, dict):
         return {_escaped(key): _escaped(item) for key, item in value.items()}
-    return [_escaped(item) for item in value] if isinstance(value, list) else value
+    return [_escaped(item) for item in value] if isinstance(value, list | tuple) else value

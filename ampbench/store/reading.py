@@ -51,7 +51,7 @@ class StoredRun:
     """A run file's contents. `cases` are by case id, in the order of the file, as are `rounds`.
 
     `memory`, `divergence`, `failures`, `skips` and `casts` hold each case's last entry of that kind, `readings` the
-    values by metric and case id, `rules` the last probe of each device type. `cut`: the last line had no end, which is
+    values by metric and case id, `rules` the probe of each device type. `cut`: the last line had no end, which is
     what a killed run leaves, and was left out.
     """
 
@@ -119,7 +119,7 @@ def read_run(path: Path | str, on_round: Callable[[TimedRound], None] | None = N
                     continue
                 record = lines.to_record(kind, record)
                 case_id = getattr(record, "case_id", "")
-                lines.check_entry(kind, case_id, record, latest["case"])
+                lines.check_entry(kind, case_id, record, latest["case"], rules)
                 if kind == "reading":
                     readings.setdefault(record.metric, {})[case_id] = record.value
                 elif kind == "rules":
@@ -160,12 +160,15 @@ def read_header(path: Path | str) -> Header:
 def opened(path: Path) -> BinaryIO:
     """Return `path` opened for reading, decompressed where it is compressed; `StoreError` where it cannot be."""
     try:
-        file = path.open("rb")
-        compressed = file.read(len(_GZIP)) == _GZIP
-        file.seek(0)
-        return cast("BinaryIO", gzip.GzipFile(path, fileobj=file)) if compressed else file
+        return cast("BinaryIO", gzip.open(path)) if is_compressed(path) else path.open("rb")
     except OSError as error:
         raise StoreError(f"cannot read {path}: {error.strerror}") from None
+
+
+def is_compressed(path: Path) -> bool:
+    """Return whether the file at `path` begins as one of gzip does."""
+    with path.open("rb") as file:
+        return file.read(len(_GZIP)) == _GZIP
 
 
 def _header(file: BinaryIO) -> Header:

@@ -14,11 +14,12 @@ from typing import Self
 
 from ampbench.errors import StoreError
 from ampbench.records.cases import Case
+from ampbench.records.rules import RuleProbe
 from ampbench.records.runs import Entry, Header
 from ampbench.store import lines
 from ampbench.store.folder import SUFFIX
 from ampbench.store.lines import LineError
-from ampbench.store.reading import StoredRun, opened, read_run
+from ampbench.store.reading import StoredRun, is_compressed, read_run
 
 _BLOCK_BYTES = 1 << 20
 _NO_LOCKS = (errno.ENOLCK, errno.ENOTSUP, errno.ENOSYS)
@@ -37,11 +38,12 @@ class RunWriter:
     `create` begins a file, `reopen` continues one. Use it as a context manager.
     """
 
-    def __init__(self, path: Path, descriptor: int, size: int, case_ids: set[str]):
+    def __init__(self, path: Path, descriptor: int):
         self.path = path
         self._descriptor = descriptor
-        self._size = size
-        self._case_ids = case_ids
+        self._size = 0
+        self._case_ids: set[str] = set()
+        self._probed: set[str] = set()
 
     @classmethod
     def create(cls, results: Path | str, header: Header, cases: Iterable[Case] = ()) -> Self:
@@ -57,7 +59,7 @@ class RunWriter:
             raise StoreError(f"{path} exists: choose another --results folder, or continue it with --resume") from None
         except OSError as error:
             raise StoreError(f"cannot write {path}: {error.strerror}; choose another --results folder") from error
-        writer = cls(path, descriptor, 0, set())
+        writer = cls(path, descriptor)
         try:
             writer._lock()
             writer._append([header, *cases])
@@ -73,19 +75,21 @@ class RunWriter:
         """Continue the run file at `path`; return the writer and what the file holds.
 
         An unterminated last line is trimmed, which the returned `StoredRun.cut` says. Raises `StoreError` where the
-        file is damaged, cannot be written, or is being written by another process.
+        file is damaged or compressed, cannot be written, or is being written by another process.
         """
         path = Path(path)
         try:
             descriptor = os.open(path, os.O_RDWR | os.O_APPEND)
         except OSError as error:
             raise StoreError(f"cannot resume {path}: {error.strerror}") from None
-        writer = cls(path, descriptor, 0, set())
+        writer = cls(path, descriptor)
         try:
             writer._lock()
+            if is_compressed(path):
+                raise StoreError(f"cannot resume {path}: it is compressed; gunzip it first")
             stored = read_run(path)
             writer._size = _size_of_whole_lines(path)
-            writer._case_ids = set(stored.cases)
+            writer._case_ids, writer._probed = set(stored.cases), set(stored.rules)
             writer._restore()
         except BaseException:
             writer.close()
@@ -114,7 +118,7 @@ class RunWriter:
         self.close()
 
     def _append(self, records: Sequence[Header | Entry]) -> None:
-        data, case_ids = self._checked(records)
+        data, case_ids, probed = self._checked(records)
         try:
             view = memoryview(data)
             while view:
@@ -129,18 +133,19 @@ class RunWriter:
             self._restore()
             raise
         self._size += len(data)
-        self._case_ids = case_ids
+        self._case_ids, self._probed = case_ids, probed
 
-    def _checked(self, records: Sequence[Header | Entry]) -> tuple[bytes, set[str]]:
-        """Return the lines of `records`, sure to be readable again, and the cases listed once they are written."""
+    def _checked(self, records: Sequence[Header | Entry]) -> tuple[bytes, set[str], set[str]]:
+        """Return the lines of `records`, sure to be readable again; then the cases listed and the devices probed."""
         known = set(self._case_ids) if any(isinstance(record, Case) for record in records) else self._case_ids
+        probed = set(self._probed)
         written: list[bytes] = []
         for record in records:
             try:
                 data = lines.encode(record)
                 kind, _ = lines.decode(data)
                 if self._size or written:
-                    lines.check_entry(kind, getattr(record, "case_id", ""), record, known)
+                    lines.check_entry(kind, getattr(record, "case_id", ""), record, known, probed)
                 elif isinstance(record, Header):
                     lines.check_times(record)
             except LineError as error:
@@ -148,7 +153,9 @@ class RunWriter:
             written.append(data)
             if isinstance(record, Case):
                 known.add(record.case_id)
-        return b"".join(written), known
+            elif isinstance(record, RuleProbe):
+                probed.add(record.device)
+        return b"".join(written), known, probed
 
     def _lock(self) -> None:
         try:
@@ -188,7 +195,7 @@ def sync_folder(folder: Path) -> None:
 
 def _size_of_whole_lines(path: Path) -> int:
     """Return how many bytes of a run file make whole lines: up to and with its last newline."""
-    with opened(path) as file:
+    with path.open("rb") as file:
         end = file.seek(0, os.SEEK_END)
         while end:
             start = max(end - _BLOCK_BYTES, 0)

@@ -1,6 +1,7 @@
 """The peak of one step's memory, and whose it is; a pass of its own, never timed."""
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,8 @@ from ampbench.worker.devices import Cpu, Device
 from ampbench.worker.step import Step
 from ampbench.workload import Workload
 
+_MARK = "ampbench: next call"
+
 
 def measure_memory(workload: Workload, case: Case, device: Device) -> MemoryPass:
     """Return the peak of one warmed-up step of `case`, with the parts that have a name.
@@ -21,42 +24,77 @@ def measure_memory(workload: Workload, case: Case, device: Device) -> MemoryPass
     On an accelerator the allocator's peak above what was allocated before the case was built; on the CPU what the step
     allocates at its peak by the profiler's allocation record, plus what was alive when it began.
     """
+
+    def build() -> Step:
+        step = Step(workload, case, device)
+        step.settle_scaler()
+        step.prepare_path(case.path)
+        return step
+
     if not isinstance(device, Cpu):
         _take_workspaces(workload, case, device)
-    before = device.allocated_bytes()
-    step = Step(workload, case, device)
-    step.settle_scaler()
-    step.prepare_path(case.path)
-    with step.mode():
-        step.run()
-    if step.optimizer is not None:
-        step.optimizer.zero_grad(set_to_none=True)
-    step.loss = None
-    optimizer_state = _optimizer_tensors(step.optimizer)
-    alive = _storage_bytes([*step.module.parameters(), *step.module.buffers(), *optimizer_state])
-    inputs = _storage_bytes(_leaves([step.batches, step.targets]))
-    if isinstance(device, Cpu):
-        with step.mode():
-            peak = alive + inputs + cpu_peak_bytes(step.run)
-    else:
-        device.release()
-        device.reset_peak()
-        with step.mode():
-            step.run()
-        device.synchronize()
-        peak = device.peak_bytes() - before
+    ((step, peak),) = peaks_of([build], device)
     gradients = [p.grad for p in step.module.parameters() if p.grad is not None]
     return MemoryPass(
         case_id=case.case_id,
-        source="profiler" if isinstance(device, Cpu) else "allocator",
+        source=memory_source(device),
         peak_bytes=peak,
         parameter_bytes=_storage_bytes(step.module.parameters()),
         buffer_bytes=_storage_bytes(step.module.buffers()),
-        input_bytes=inputs,
+        input_bytes=_input_bytes(step),
         gradient_bytes=_storage_bytes(gradients) if step.training else None,
-        optimizer_bytes=_storage_bytes(optimizer_state) if step.training else None,
+        optimizer_bytes=_storage_bytes(_optimizer_tensors(step.optimizer)) if step.training else None,
         rss_bytes=rss_bytes(),
     )
+
+
+def memory_source(device: Device) -> str:
+    """Return where the peaks of `peaks_of` come from: "profiler" or "allocator"."""
+    return "profiler" if isinstance(device, Cpu) else "allocator"
+
+
+def peaks_of(builds: Sequence[Callable[[], Step]], device: Device) -> Iterator[tuple[Step, int]]:
+    """Yield what each of `builds` makes, a step ready to run, with the peak of one warmed-up step of it in bytes.
+
+    On the CPU all are built before the first is run, because the allocation record is good for once in a process. On an
+    accelerator one is built after the other, and the caller lets go of each before it asks for the next.
+    """
+    if isinstance(device, Cpu):
+        steps = [build() for build in builds]
+        alive = [_warm(step) for step in steps]
+        peaks = cpu_peaks([partial(_run, step) for step in steps])
+        yield from zip(steps, map(sum, zip(alive, peaks, strict=True)), strict=True)
+        return
+    for build in builds:
+        device.release()
+        before = device.allocated_bytes()
+        step = build()
+        _warm(step)
+        device.release()
+        device.reset_peak()
+        _run(step)
+        device.synchronize()
+        yield step, device.peak_bytes() - before
+        del step
+
+
+def _run(step: Step) -> None:
+    with step.mode():
+        step.run()
+
+
+def _warm(step: Step) -> int:
+    """Run a step, drop its gradients, and return the bytes of what stays alive: weights, state and inputs."""
+    _run(step)
+    if step.optimizer is not None:
+        step.optimizer.zero_grad(set_to_none=True)
+    step.loss = None
+    state = _optimizer_tensors(step.optimizer)
+    return _storage_bytes([*step.module.parameters(), *step.module.buffers(), *state]) + _input_bytes(step)
+
+
+def _input_bytes(step: Step) -> int:
+    return _storage_bytes(_leaves([step.batches, step.targets]))
 
 
 def _take_workspaces(workload: Workload, case: Case, device: Device) -> None:
@@ -72,22 +110,34 @@ def _take_workspaces(workload: Workload, case: Case, device: Device) -> None:
 
 
 def cpu_peak_bytes(call: Callable[[], Any]) -> int:
-    """Return the most bytes that `call` had allocated on the CPU at once, by the profiler's allocation record.
+    """Return the most bytes that `call` had allocated on the CPU at once, as `cpu_peaks` does."""
+    return cpu_peaks([call])[0]
+
+
+def cpu_peaks(calls: Sequence[Callable[[], Any]]) -> list[int]:
+    """Return the most bytes that each of `calls` had allocated on the CPU at once, by the profiler's allocation record.
 
     The autograd profiler is used without Kineto: it records the same allocations (a test compares them) and starts in
     a millisecond, where Kineto's first use costs over a second and opens the GPU driver. The record of either is exact
     only the first time in a process: torch remembers the sizes of blocks that were freed after a session ended, and
-    takes them for those of later blocks at the same addresses.
+    takes them for those of later blocks at the same addresses. So all calls share one session, with a mark before each.
     """
     settings = ProfilerConfig(ProfilerState.CPU, False, True, False, False, False, _ExperimentalConfig())
     torch._C._autograd._enable_profiler_legacy(settings)
     try:
-        call()
+        for call in calls:
+            with torch.profiler.record_function(_MARK):
+                pass
+            call()
     finally:
         threads = torch._C._autograd._disable_profiler_legacy()
-    return peak_of(
-        event.cpu_memory_usage() for events in threads for event in events if str(event.kind()) == "memory_alloc"
-    )
+    marks = [event for events in threads for event in events if event.name() == _MARK]
+    changes: list[list[int]] = [[] for _ in calls]
+    for events in threads:
+        for event in events:
+            if str(event.kind()) == "memory_alloc" and (begun := sum(m.cpu_elapsed_us(event) >= 0 for m in marks)):
+                changes[begun - 1].append(event.cpu_memory_usage())
+    return [peak_of(each) for each in changes]
 
 
 def peak_of(changes: Iterable[int]) -> int:

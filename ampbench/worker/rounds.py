@@ -16,6 +16,7 @@ import ampbench
 from ampbench.errors import AmpbenchError, UsageError
 from ampbench.precisions import PRECISIONS
 from ampbench.records.cases import Case, WorkloadSource
+from ampbench.records.casts import CastPass
 from ampbench.records.divergences import Divergence
 from ampbench.records.measurements import Failure, Round, Skip
 from ampbench.records.requests import Reply, Request
@@ -73,6 +74,8 @@ class Worker:
             return Reply(description=describe_workload(request.source, request.parameters, request.seed))
         case = request.case
         assert case is not None
+        if request.kind == "casts":
+            return Reply(casts=self._casts(request.source, case, request))
         device = open_device(case.device)
         reason = cannot_run(case)
         if reason:
@@ -87,6 +90,14 @@ class Worker:
             if self._timed.workload is not workload or self._timed.case_id != case.case_id:
                 self._timed = Timed(workload, case.case_id)
             return Reply(round=measure_round(workload, request, device, self._timed))
+
+    def _casts(self, source: WorkloadSource, case: Case, request: Request) -> CastPass:
+        """Return the cast pass of `case`, whose device may be absent."""
+        from ampbench.worker.casts import measure_casts  # no other request needs it
+
+        workload = self._workload(source, case, request.seed, case.batch_size)
+        with precision_flags(PRECISIONS[case.precision]):
+            return measure_casts(workload, case, request.tracing)
 
     def _divergence(self, source: WorkloadSource, case: Case, device: Device, seed: int) -> Divergence:
         """Return the divergence of `case`, on as much of its batch as the fp64 reference leaves room for."""
@@ -210,7 +221,7 @@ def failure_of(case_id: str, stage: str, error: Exception) -> Failure:
     cause = "out of memory" if _is_out_of_memory(error) else "exception"
     text = " ".join(str(error).split()) or "no message"
     name = "" if isinstance(error, AmpbenchError) else f"{type(error).__name__}: "
-    own = str(Path(ampbench.__file__).parent / "worker")
+    own = tuple(str(Path(ampbench.__file__).parent / part) for part in ("worker", "explain"))
     frames = [frame for frame in traceback.extract_tb(error.__traceback__) if not frame.filename.startswith(own)]
     return Failure(
         case_id=case_id,

@@ -3,8 +3,7 @@
 import copy
 import functools
 import itertools
-import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager, nullcontext
 from time import perf_counter
 from typing import Any
@@ -12,7 +11,8 @@ from typing import Any
 import torch
 from torch.utils import _pytree as pytree
 
-from ampbench.precisions import PRECISIONS, REFERENCE_DTYPE
+from ampbench.explain.rules.observed import autocast_to
+from ampbench.precisions import PRECISIONS, REFERENCE_DTYPE, SHORT_DTYPES
 from ampbench.records.cases import Case
 from ampbench.worker.devices import Device
 from ampbench.worker.sources import batches_of
@@ -20,6 +20,8 @@ from ampbench.workload import Workload
 
 SETTLING_STEPS = 40
 """GradScaler starts at 2**16 and halves at every overflow: 40 steps bring it below the smallest fp16 number."""
+
+_LONG_DTYPES = {short: getattr(torch, name) for name, short in SHORT_DTYPES.items()}
 
 
 def default_optimizer(parameters: Any) -> torch.optim.Optimizer:
@@ -33,41 +35,59 @@ class Step:
     `run()` is one step and returns the output. In `inference` it is the network's own call (inside autocast, if the
     precision has it), nothing around it, so that it costs what it costs in a user's loop; in `training` zero_grad,
     forward and loss (inside autocast), backward, GradScaler's and the optimizer's step. Each step takes the next batch.
-    With `reference`, everything is fp64, without autocast or scaler. The caller holds `flags.precision_flags`, and
-    `mode()` around the steps.
+    Floating inputs are given in the case's `input_dtype`. With `reference`, everything is fp64, without autocast or
+    scaler; with another `precision`, inputs are as that precision stores them. The caller holds
+    `flags.precision_flags`, and `mode()` around the steps: with `no_grad`, `torch.no_grad` instead of inference mode.
+    `fake` is for a workload of fake tensors (see `absent`), which lie on the device already, the weights in their
+    dtype: the network is not copied, and without optimizer and scaler only `forward_and_loss` can run.
     """
 
     def __init__(
-        self, workload: Workload, case: Case, device: Device, *, reference: bool = False, precision: str | None = None
+        self,
+        workload: Workload,
+        case: Case,
+        device: Device,
+        *,
+        reference: bool = False,
+        precision: str | None = None,
+        no_grad: bool = False,
+        fake: bool = False,
     ):
         row = PRECISIONS[precision or case.precision]
         storage = getattr(torch, REFERENCE_DTYPE if reference else row.storage)
+        given = storage if reference or precision else _LONG_DTYPES[case.input_dtype]
         autocast = None if reference or row.autocast is None else getattr(torch, row.autocast)
+        self._where: dict[str, Any] = {} if fake else {"device": device.type}
         self.training = case.phase == "training"
         self.device = device
         self._channels_last = case.memory_format == "channels_last"
-        self.module = copy.deepcopy(workload.module).to(device=device.type, dtype=storage)
-        if self._channels_last:
-            self.module = self.module.to(memory_format=torch.channels_last)
-        self.batches = [self._placed(batch, storage) for batch in batches_of(workload.inputs)]
+        self._no_grad = no_grad
+        self.module = workload.module
+        if not fake:
+            self.module = copy.deepcopy(workload.module).to(device=device.type, dtype=storage)
+            if self._channels_last:
+                self.module = self.module.to(memory_format=torch.channels_last)
+        self.batches = [self._placed(batch, given) for batch in batches_of(workload.inputs)]
         targets = workload.targets if isinstance(workload.inputs, list) else [workload.targets]
         self.targets = [self._placed(target, storage) for target in targets or [None] * len(self.batches)]
         self.loss: torch.Tensor | None = None
         self._turn = 0
         self._loss_function = workload.loss
         self._has_targets = workload.targets is not None
-        self._autocast: Callable[[], AbstractContextManager[Any]] = nullcontext
+        self.autocast: Callable[[], AbstractContextManager[Any]] = nullcontext
         if autocast is not None:
-            self._autocast = lambda: torch.autocast(device.type, dtype=autocast)
+            region = autocast_to if fake else torch.autocast
+            self.autocast = lambda: region(device.type, dtype=autocast)
         self.optimizer: torch.optim.Optimizer | None = None
         self.scaler: torch.amp.GradScaler | None = None
         if self.training:
             self.module.train()
+        else:
+            self.module.eval()
+        if self.training and not fake:
             self.optimizer = (workload.optimizer or default_optimizer)(self.module.parameters())
             if row.scaler and case.scaler and not reference:
                 self.scaler = torch.amp.GradScaler(device.type)
-        else:
-            self.module.eval()
         self._use(self.module)
         self._saved: list[tuple[torch.Tensor, torch.Tensor]] = []
         self._saved_values: list[tuple[dict[Any, Any], Any, Any]] = []
@@ -92,7 +112,44 @@ class Step:
 
     def mode(self) -> AbstractContextManager[Any]:
         """Return what a user holds around a loop of steps: `torch.inference_mode`, as PyTorch advises, or nothing."""
-        return nullcontext() if self.training else torch.inference_mode()
+        if self.training:
+            return nullcontext()
+        return torch.no_grad() if self._no_grad else torch.inference_mode()
+
+    def rewind(self) -> None:
+        """Let the next step take the first batch."""
+        self._turn = 0
+        self._use(self._forward)
+
+    def arguments(self) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """Return the first batch as the network is called with it: positional arguments, and those by name."""
+        return _arguments(self.batches[0])
+
+    def store_weights(self, names: Iterable[str], dtype: torch.dtype) -> None:
+        """Store the parameters of these names in `dtype`."""
+        parameters = dict(self.module.named_parameters())
+        for name in names:
+            parameters[name].data = parameters[name].data.to(dtype)
+
+    def forward_and_loss(self, forward: Callable[..., Any] | None = None) -> tuple[Any, torch.Tensor | None]:
+        """Run the forward pass and, in training, the loss on the next batch, inside autocast; return both results.
+
+        `forward` is called in the network's place.
+        """
+        turn, self._turn = self._turn, (self._turn + 1) % len(self._calls)
+        call = self._calls[turn] if forward is None else _bound(forward, self.batches[turn])
+        with self.autocast():
+            output = call()
+            if not self.training:
+                return output, None
+            given = (output, self.targets[turn]) if self._has_targets else (output,)
+            loss = self._loss_function(*given)  # type: ignore[misc]
+        return output, loss
+
+    def differentiate(self, loss: torch.Tensor) -> None:
+        """Run the backward pass of `loss`, scaled where there is a scaler."""
+        scaled: Any = loss if self.scaler is None else self.scaler.scale(loss)
+        scaled.backward()
 
     def settle_scaler(self) -> int:
         """Run GradScaler until a step has finite gradients, without changing weights; return the refused attempts.
@@ -183,11 +240,12 @@ class Step:
 
     def _use(self, forward: Callable[..., Any]) -> None:
         """Make `forward` what the steps call: the network itself, compiled or traced."""
+        self._forward = forward
         self._calls = [_bound(forward, batch) for batch in self.batches]
         self.run: Callable[[], Any] = self._train if self.training else self._inference()
 
     def _inference(self) -> Callable[[], Any]:
-        autocast, call = self._autocast, self._calls[0]
+        autocast, call = self.autocast, self._calls[0]
         if len(self._calls) > 1:
             turns = itertools.cycle(self._calls)
 
@@ -214,12 +272,9 @@ class Step:
 
     def _backward(self) -> Any:
         self.optimizer.zero_grad(set_to_none=True)  # type: ignore[union-attr]
-        turn, self._turn = self._turn, (self._turn + 1) % len(self._calls)
-        target = self.targets[turn]
-        with self._autocast():
-            output = self._calls[turn]()
-            loss = self._loss_function(output, target) if self._has_targets else self._loss_function(output)  # type: ignore[misc]
-        (loss if self.scaler is None else self.scaler.scale(loss)).backward()
+        output, loss = self.forward_and_loss()
+        assert loss is not None
+        self.differentiate(loss)
         self.loss = loss
         return output
 
@@ -231,37 +286,26 @@ class Step:
                 return leaf
             dtype = storage if leaf.is_floating_point() else leaf.dtype
             layout = torch.channels_last if self._channels_last and leaf.ndim == 4 else torch.preserve_format
-            return leaf.detach().to(device=self.device.type, dtype=dtype, copy=True, memory_format=layout)
+            return leaf.detach().to(dtype=dtype, copy=True, memory_format=layout, **self._where)
 
         return pytree.tree_map(place, tree)
 
     def _traced(self) -> Callable[..., Any]:
-        """Return the network traced inside autocast and frozen; the weight cache must be off while tracing.
+        """Return the network traced inside autocast and frozen."""
+        from ampbench.explain.graphs.traced import trace_frozen  # no other path needs what reads traces
 
-        With the cache on, `torch.jit.trace` fails with "Cannot insert a Tensor that requires grad as a constant".
-        """
-        batch = self.batches[0]
-        cache = torch.is_autocast_cache_enabled()
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # TorchScript is deprecated, in other words in every torch version
-            torch.set_autocast_cache_enabled(False)
-            try:
-                with torch.no_grad(), self._autocast():
-                    arguments = (
-                        {"example_kwarg_inputs": batch} if isinstance(batch, dict) else {"example_inputs": batch}
-                    )
-                    traced = torch.jit.trace(  # type: ignore[no-untyped-call]
-                        self.module, check_trace=False, strict=False, **arguments
-                    )
-                    return torch.jit.freeze(traced)  # type: ignore[no-any-return]
-            finally:
-                torch.set_autocast_cache_enabled(cache)
+        args, kwargs = self.arguments()
+        return trace_frozen(self.module, args, kwargs, self.autocast)[1]  # type: ignore[no-any-return]
 
 
 def _bound(forward: Callable[..., Any], batch: Any) -> Callable[[], Any]:
-    """Return `forward` called with `batch`: a tuple is positional, a dict by name, anything else the one argument."""
+    """Return `forward` called with `batch`."""
+    args, kwargs = _arguments(batch)
+    return functools.partial(forward, *args, **kwargs)
+
+
+def _arguments(batch: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """Return `batch` as arguments: a tuple is positional, a dict by name, anything else the one argument."""
     if isinstance(batch, tuple):
-        return functools.partial(forward, *batch)
-    if isinstance(batch, dict):
-        return functools.partial(forward, **batch)
-    return functools.partial(forward, batch)
+        return batch, {}
+    return ((), batch) if isinstance(batch, dict) else ((batch,), {})

@@ -1,7 +1,19 @@
 import pytest
 import torch
 
-from ampbench.casts.tables import by_module, by_operation, by_tensor, cast_frame, module_frame, op_frame
+from ampbench.casts.tables import (
+    by_module,
+    by_operation,
+    by_origin,
+    by_tensor,
+    by_weight,
+    cast_frame,
+    module_frame,
+    module_groups,
+    op_frame,
+    tensor_frame,
+    weight_frame,
+)
 from ampbench.explain.ledger import trace_casts
 from tests.traced_programs import autocast, trace
 
@@ -39,11 +51,58 @@ def test_modules_have_their_own_ops_and_casts(step):
 
 
 def test_the_module_table_shows_the_dtypes_in_and_out(step):
-    assert module_frame(step).to_numpy().tolist() == [
-        ["", "Sequential", "fp32", "bf16", "", 1],
-        ["0", "Linear", "fp32", "bf16", "fp32", 1],
-        ["1", "Softmax", "bf16", "bf16", "", 1],
+    assert module_frame(step).iloc[:, :7].to_numpy().tolist() == [
+        ["", "Sequential", "fp32", "bf16", "", 1, 2],
+        ["0", "Linear", "fp32", "bf16", "fp32", 1, 5],
+        ["1", "Softmax", "bf16", "bf16", "", 1, 0],
     ]
+
+
+def test_casts_are_counted_by_what_is_cast_and_who_asked_inputs_first(step):
+    rows = [(*row.keys, row.casts) for row in by_origin(step)]
+    assert rows == [
+        ("input", "autocast", 1),
+        ("weight", "autocast", 2),
+        ("activation", "explicit", 1),
+        ("gradient", "autocast", 2),
+        ("gradient", "explicit", 1),
+    ]
+
+
+@pytest.fixture(scope="module")
+def twice():
+    """Two layers that do the same, one of them used twice, and one in another dtype."""
+    model = torch.nn.ModuleList([torch.nn.Linear(8, 8, bias=False) for _ in range(3)])
+    model[2].bfloat16()
+    return trace(lambda: model[2](model[0](model[1](model[0](torch.randn(4, 8))))), model).trace
+
+
+def test_weights_are_counted_by_how_they_reached_their_ops(twice):
+    rows = {
+        row.name: (row.cast, row.reused, row.not_needed, row.cast_bytes, row.cache_bytes) for row in by_weight(twice)
+    }
+    assert rows == {"0.weight": (1, 1, 0, 384, 128), "1.weight": (1, 0, 0, 384, 128), "2.weight": (0, 0, 1, 0, 0)}
+    frame = weight_frame(twice)
+    assert frame["status"].tolist() == ["cast", "cast", "reused", "not needed"]
+    assert frame["bytes_written"].dropna().tolist() == [128, 128]
+
+
+def test_modules_that_do_the_same_share_a_row(twice):
+    rows = [(group.modules, group.inputs, group.parameters, group.calls, group.casts) for group in module_groups(twice)]
+    # the first call of the first layer casts its input as well
+    assert rows == [
+        (("0",), ("fp32",), ("fp32",), 1, 2),
+        (("0", "1"), ("bf16",), ("fp32",), 2, 1),
+        (("2",), ("bf16",), ("bf16",), 1, 0),
+    ]
+    assert module_groups(twice)[0].cast_seconds is None
+
+
+def test_frames_for_machines_have_the_same_numbers(twice):
+    modules = module_frame(twice)
+    assert modules["module"].tolist() == ["0", "0", "1", "2"]
+    assert modules["casts"].sum() == tensor_frame(twice)["casts"].sum() == len(twice.casts) == 3
+    assert tensor_frame(twice)["dtypes"].unique().tolist() == ["fp32 → bf16"]
 
 
 def test_frames_have_a_row_per_op_and_per_cast(step):
@@ -56,6 +115,6 @@ def test_frames_have_a_row_per_op_and_per_cast(step):
 def test_a_trace_without_casts_has_tables_too():
     x = torch.randn(2)
     empty = trace(lambda: x + 1).trace
-    assert by_operation(empty) == by_tensor(empty) == []
+    assert by_operation(empty) == by_tensor(empty) == by_origin(empty) == by_weight(empty) == module_groups(empty) == []
     assert len(op_frame(empty)) == 1
     assert by_module(empty)[0].cast_seconds is None

@@ -87,6 +87,9 @@ def test_two_commits_are_measured_with_their_own_files_and_gated(ampbench: Run, 
     assert (found.code, memory["verdict"]) == (1, "regressed")
     assert memory["candidate"] - memory["baseline"] >= 64 * 65 * 4  # a layer's weights and bias
     assert document["interleaved"]
+    (why,) = document["explained"].values()
+    assert why[0].startswith("linear: 2 more ops in fp32 (aten.t, aten.addmm) in 2")
+    assert "tracing 1 regressed case on both sides" in found.err
     assert "peak memory" in found.err or "memory" in found.err
     assert git(repository, "worktree", "list").count("\n") == 0
     assert len(list((repository / "results" / "runs").iterdir())) == 2
@@ -103,6 +106,46 @@ def test_injected_changes_of_memory_and_accuracy_are_found_at_any_size(
     found = ampbench("ab", f"{NETWORKS}:{workload}", *arms, "--precision", "bf16_autocast", *EXACT)
     verdicts = {one["metric"]: one["verdict"] for one in json.loads(found.out)["findings"]}
     assert verdicts[metric] == "regressed"
+
+
+UPCAST = """
+import torch
+
+class Net(torch.nn.Module):
+    def __init__(self, upcast):
+        super().__init__()
+        self.first, self.second, self.upcast = torch.nn.Linear(64, 64), torch.nn.Linear(64, 64), upcast
+
+    def forward(self, x):
+        x = self.first(x)
+        with torch.autocast("cpu", enabled=not self.upcast and torch.is_autocast_enabled("cpu")):
+            return self.second(x.to(self.second.weight.dtype) if self.upcast else x)
+
+def make(upcast: bool = False):
+    torch.manual_seed(0)
+    return Net(upcast), torch.randn(512, 64)
+"""
+
+
+@pytest.mark.slow
+def test_a_layer_that_runs_in_fp32_in_one_arm_explains_what_it_costs_whenever_it_is_asked(
+    ampbench: Run, tmp_path: Path
+) -> None:
+    (tmp_path / "model.py").write_text(UPCAST)
+    arms = ("--baseline", "upcast=false", "--candidate", "upcast=true", "--precision", "bf16_autocast")
+    found = ampbench("ab", f"{tmp_path}/model.py:make", *arms, *EXACT)
+    document = json.loads(found.out)
+    assert next(one for one in document["findings"] if one["kind"] == "memory")["verdict"] == "regressed"
+    ((case_id, why),) = document["explained"].items()
+    assert "upcast=False" in case_id
+    assert why[0].startswith("linear: bf16 → fp32 in second (traced: ")
+    assert any("activation bf16 → fp32 (explicit) for linear" in sentence for sentence in why)
+    assert "2 weights cast → not needed, such as second." in why[-1]
+    names = [document[side]["run"] for side in ("baseline", "candidate")]
+    again = ampbench("compare", *names)
+    assert why[0] in again.out
+    folded = ampbench("gate", *names, "--only", "memory", "--format", "markdown")
+    assert "<summary>Why</summary>" in folded.out
 
 
 @pytest.mark.slow

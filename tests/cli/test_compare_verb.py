@@ -2,13 +2,19 @@ import json
 import subprocess
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import torch
 
+from ampbench.explain.ledger import trace_casts
+from ampbench.planning import find_sources
+from ampbench.records.casts import CastPass
 from ampbench.records.measurements import Reading
 from tests.compared_runs import BF16, FP32, noisy, rounds_of
-from tests.stored_runs import COMPLETE, make_case, make_divergence, make_memory, write_run
+from tests.stored_runs import COMPLETE, make_case, make_divergence, make_header, make_memory, write_run
+from tests.traced_programs import autocast
 
 OTHER = make_case(workload="mlp")
 
@@ -107,3 +113,91 @@ def test_runs_whose_cases_have_no_number_are_no_matter_of_the_keyword(ampbench, 
     assert (found.code, found.out) == (5, "")
     assert "the runs have cases in common, but no number of any of them on either side" in found.err
     assert "-k" not in found.err
+
+
+def explaining(folder, run, *layers, **header):
+    """Store a run that traced one step through `layers` under bf16 autocast."""
+    model, x = torch.nn.Sequential(*layers), torch.randn(4, 8)
+    with trace_casts(model) as ledger, autocast(), torch.inference_mode():
+        model(x)
+    seen = CastPass(case_id=BF16.case_id, how="device", trace=ledger.trace)
+    return write_run(folder, [BF16], seen, COMPLETE, run=run, explains="casts", **header)
+
+
+def test_two_runs_that_explain_casts_are_compared_by_what_they_traced(ampbench, folder):
+    explaining(folder, "6-before", torch.nn.Linear(8, 8), torch.nn.Softmax(-1))
+    explaining(folder, "7-after", torch.nn.Linear(8, 8), torch.nn.GELU())
+    found = ampbench("compare", "6-before", "7-after", "--results", folder)
+    assert (found.code, found.err) == (0, "")
+    assert f"\n{BF16.case_id}\n  softmax: 1 op in bf16 fewer (aten._softmax) in 1\n" in found.out
+    assert found.out.endswith("1 case explained: 1 changed\n")
+    same = json.loads(ampbench("compare", "6-before", "6-before", "--results", folder, "--json").out)
+    assert same["explained"][BF16.case_id] == [
+        "unexplained: the same ops, dtypes and casts on both sides (6 ops, 3 casts)"
+    ]
+    assert same["findings"] == []
+
+
+def test_a_keyword_narrows_what_is_explained(ampbench, folder):
+    explaining(folder, "6-before", torch.nn.Linear(8, 8))
+    found = ampbench("compare", "6-before", "6-before", "--results", folder, "-k", "bf16", "--json")
+    assert list(json.loads(found.out)["explained"]) == [BF16.case_id]
+    none = ampbench("compare", "6-before", "6-before", "--results", folder, "-k", "resnet")
+    assert (none.code, none.out) == (5, "")
+    assert "no case of both runs matches -k 'resnet'" in none.err
+
+
+def test_a_run_that_explains_and_one_that_only_measures_are_not_comparable(ampbench, folder):
+    explaining(folder, "6-before", torch.nn.Linear(8, 8))
+    found = ampbench("compare", "6-before", "2-after", "--results", folder)
+    assert (found.code, found.out, found.err.count("\n")) == (4, "", 1)
+    assert "6-before explains casts and traced 1 case; 2-after measures and traced no case" in found.err
+
+
+@pytest.mark.parametrize(
+    ("option", "python", "said"),
+    [
+        ("--baseline-python", "/no/such/python", "--baseline-python /no/such/python: there is no such Python"),
+        ("--candidate-python", "/bin/true", "--candidate-python: no worker could start"),
+    ],
+)
+def test_a_python_that_cannot_trace_is_refused_in_one_line(ampbench, tmp_path, option, python, said):
+    stored_sides(tmp_path / "results", str(torch.__version__))
+    found = ampbench("compare", "1-before", "2-after", option, python)
+    assert (found.code, found.out, found.err.count("\n")) == (2, "", 1)
+    assert said in found.err
+
+
+def stored_sides(folder, version):
+    """Store two runs of a workload of which the second takes more memory, both measured with torch `version`."""
+    source = find_sources("linear_stack")[0]
+    case = make_case("bf16_autocast", workload="linear_stack", parameters={"width": 16, "depth": 2}, batch_size=4)
+    for run, peak in (("1-before", 1000), ("2-after", 2000)):
+        environment = replace(make_header().environment, torch_version=version)
+        entries = [*rounds_of(case, noisy(1e-3)), make_memory(case, peak), COMPLETE]
+        write_run(folder, [case], *entries, run=run, sources=[source], environment=environment)
+    return case
+
+
+def test_the_regressed_cases_of_two_runs_are_traced_in_the_pythons_of_their_torch(ampbench, tmp_path):
+    case = stored_sides(tmp_path / "results", str(torch.__version__))
+    arguments = ("compare", "1-before", "2-after", "--candidate-python", sys.executable)
+    stored = {path: path.read_bytes() for path in (tmp_path / "results" / "runs").iterdir()}
+    found = ampbench(*arguments, "--json")
+    assert (found.code, found.err) == (0, "tracing 1 regressed case on both sides\n")
+    (sentence,) = json.loads(found.out)["explained"][case.case_id]
+    assert sentence.startswith("unexplained: the same ops, dtypes and casts on both sides (")
+    assert stored == {path: path.read_bytes() for path in (tmp_path / "results" / "runs").iterdir()}
+    assert "explained" not in ampbench(*arguments, "--metric", "time").out
+
+
+def test_a_side_whose_torch_is_not_here_is_not_traced_and_another_python_than_its_own_is_refused(ampbench, tmp_path):
+    stored_sides(tmp_path / "results", "2.11.0")
+    refused = ampbench("compare", "1-before", "2-after", "--baseline-python", sys.executable)
+    assert (refused.code, refused.out) == (2, "")
+    assert f"the baseline was measured with torch 2.11.0, that Python has torch {torch.__version__}" in refused.err
+    one = ampbench("compare", "1-before", "2-after", "--candidate-python", sys.executable)
+    assert (one.code, one.err.count("\n")) == (0, 1)
+    assert "the baseline cannot be traced: its torch is 2.11.0" in one.err
+    assert "--baseline-python names another" in one.err
+    assert "regressed" in one.out

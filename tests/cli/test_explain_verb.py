@@ -1,6 +1,7 @@
 """`ampbench explain` and its verbs: how they are found and set, and what `rules` prints, stores and compares."""
 
 import csv
+import gzip
 import io
 import json
 import subprocess
@@ -12,14 +13,16 @@ from typing import Any
 import pytest
 
 from ampbench.cli import main as program
-from ampbench.records.environments import Environment
-from ampbench.records.rules import StoredRules
-from ampbench.store.rules import read_rules
+from ampbench.records.measurements import Failure
+from ampbench.records.requests import Reply, Request
+from ampbench.records.runs import RULES
+from ampbench.store import list_runs, read_run
 from tests.rule_probes import observation, probe
+from tests.stored_runs import COMPLETE, make_case, make_header, make_round, write_run
 
 Run = Callable[..., Any]
 PROBES = Path(__file__).parents[2] / "results" / "rules"
-OLD, NEW = PROBES / "torch-2.11.0.json.gz", PROBES / "torch-2.15.0.json.gz"
+OLD, NEW = PROBES / "torch-2.11.0.jsonl.gz", PROBES / "torch-2.15.0.jsonl.gz"
 
 
 def test_help_lists_its_verbs_and_theirs_has_examples(ampbench: Run) -> None:
@@ -34,17 +37,18 @@ def test_help_lists_its_verbs_and_theirs_has_examples(ampbench: Run) -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["explain"], "explain what? known: rules; see ampbench explain --help"),
+        (["explain"], "explain what? known: casts, rules; see ampbench explain --help"),
         (["explain", "ruels"], "unknown verb of explain 'ruels': did you mean rules?"),
         (["explain", "rules", "--devcie", "cpu"], "no such option: --devcie (Possible options: --device"),
         (["explain", "rules", "--device", "cud"], "unknown device 'cud': did you mean cuda"),
         (["explain", "rules", "--dtype", "fp61"], "unknown autocast dtype 'fp61': did you mean fp16"),
         (["explain", "rules", NEW, "--op", "sofmax"], "unknown op 'sofmax': did you mean softmax"),
         (["explain", "rules", NEW, "--op", "zzz"], "unknown op 'zzz': no rule and no document is about it"),
-        (["explain", "rules", "none.json"], "none.json: cannot be read"),
-        (["explain", "rules", __file__], "no stored probe of autocast's rules"),
-        (["explain", "rules", "--against", __file__], "no stored probe of autocast's rules"),
-        (["explain", "rules", NEW, "-o", "x"], "-o stores a whole new probe: leave out FILE"),
+        (["explain", "rules", "none.jsonl"], "there is no run file none.jsonl"),
+        (["explain", "rules", "none"], "there is no run in results/runs"),
+        (["explain", "rules", __file__], "line 1: no header of an ampbench run"),
+        (["explain", "rules", "--against", __file__], "line 1: no header of an ampbench run"),
+        (["explain", "rules", NEW, "-o", "x"], "-o stores a whole new probe: leave out RUN"),
         (["explain", "rules", "--op", "mm", "-o", "x"], "-o stores a whole new probe: leave out --op"),
         (["explain", "rules", NEW, "--json", "--format", "csv"], "contradict each other"),
     ],
@@ -107,7 +111,7 @@ def test_the_table_begins_with_what_disagrees_and_fits_a_hundred_columns(ampbenc
 def test_all_lists_every_op(ampbench: Run) -> None:
     said = ampbench("explain", "rules", NEW, "--device", "cpu", "--all")
     table = said.out.partition("Every op on cpu")[2]
-    known = read_rules(NEW).probes[0].observations
+    known = read_run(NEW).rules["cpu"].observations
     assert max(map(len, said.out.splitlines())) <= 100
     assert len(table.splitlines()) >= len({one.name for one in known})
     (softmax,) = [line.split() for line in table.splitlines() if line.strip().startswith("softmax.int")]
@@ -126,6 +130,7 @@ def test_json_is_the_probe_with_its_disagreements_and_environment(ampbench: Run)
     document = json.loads(ampbench("explain", "rules", NEW, "--json", "--dtype", "bf16").out)
     assert "not on hardware" in document["note"]
     assert document["environment"]["torch_version"] == "2.15.0+cu132"
+    assert document["run"] == read_run(NEW).header.run
     xpu = document["probes"][2]
     assert (xpu["device"], xpu["dtypes"], len(xpu["observations"])) == ("xpu", ["bfloat16"], 214)
     assert xpu["disagreements"][0]["op"] == "aten::binary_cross_entropy"
@@ -172,60 +177,161 @@ def test_an_op_that_only_one_of_two_probes_knows_can_be_asked_for(ampbench: Run)
     assert "there, float32  not there  cholesky" in said.out
 
 
-ENVIRONMENT = Environment(
-    host="h", system="s", cpu="c", cpu_count=2, python_version="3.11", torch_version="2.99.0", numpy_version="2",
-    threads=1,
-)  # fmt: skip
+class Worker:
+    """Stand in for the workers: each device type has a made-up probe, but for those in `ending`, which end so."""
+
+    def __init__(self) -> None:
+        self.asked: list[Request] = []
+        self.ending: dict[str, Failure | type[BaseException]] = {
+            "xpu": Failure(case_id="", stage="rules", cause="crash", message="ended by signal SIGABRT")
+        }
+        self.closed = False
+
+    def serve(self, request: Request) -> Reply:
+        if request.kind == "environment":
+            return Reply(environment=make_header().environment)
+        self.asked.append(request)
+        ending = self.ending.get(request.device)
+        if isinstance(ending, Failure):
+            return Reply(failure=ending)
+        if ending is not None:
+            raise ending
+        made = observation(observed="float32", device=request.device)
+        return Reply(rules=probe(made, device=request.device, dtypes=request.dtypes))
+
+    def close(self) -> None:
+        self.closed = True
 
 
 @pytest.fixture
-def probed(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Any, ...]]:
-    """Stand in for the workers: a probe of the CPU, and an XPU whose worker crashed where it is asked for."""
-    asked: list[tuple[Any, ...]] = []
-
-    def probe_devices(*given: Any) -> tuple[StoredRules, list[str]]:
-        asked.append(given)
-        rules = [probe(observation(observed="float32", device="cpu"), device="cpu")]
-        problems = ["autocast on xpu could not be probed: crash: ended by signal SIGABRT"] if "xpu" in given[0] else []
-        return StoredRules(note="", environment=ENVIRONMENT, probes=rules), problems
-
-    monkeypatch.setattr("ampbench.running.rules.probe_devices", probe_devices)
-    return asked
+def worker(monkeypatch: pytest.MonkeyPatch) -> Worker:
+    channel = Worker()
+    monkeypatch.setattr("ampbench.running.channel.ServerChannel", lambda: channel)
+    return channel
 
 
-def test_a_new_probe_is_stored_where_asked(probed: list[tuple[Any, ...]], tmp_path: Path, ampbench: Run) -> None:
-    said = ampbench("explain", "rules", "--device", "cpu", "--dtype", "bf16", "-o", "new.json.gz", "--timeout", "9")
-    assert (said.code, said.err) == (0, "stored in new.json.gz\n")
-    assert probed == [(["cpu"], ["bfloat16"], [], 9.0)]
-    assert read_rules(tmp_path / "new.json.gz").environment == ENVIRONMENT
-    assert ampbench("explain", "rules", "new.json.gz").out == said.out
+def stored_runs(folder: Path) -> list[str]:
+    return [path.stem for path in list_runs(folder)]
 
 
-def test_a_comparison_probes_every_op_so_that_one_that_is_gone_is_seen(
-    probed: list[tuple[Any, ...]], ampbench: Run
+def test_a_new_probe_is_a_run_of_the_results_folder(worker: Worker, tmp_path: Path, ampbench: Run) -> None:
+    said = ampbench("explain", "rules", "--device", "cpu", "--device", "cuda", "--dtype", "bf16", "--timeout", "9")
+    (run,) = stored_runs(tmp_path / "results")
+    assert (said.code, said.err) == (0, f"stored as run {run}\n")
+    assert [(one.device, one.dtypes, one.ops, one.timeout_seconds) for one in worker.asked] == [
+        (device, ["bfloat16"], [], 9.0) for device in ("cpu", "cuda")
+    ]
+    assert worker.closed
+    stored = read_run(tmp_path / "results" / "runs" / f"{run}.jsonl")
+    assert (stored.header.explains, stored.header.environment, stored.ended) == (
+        RULES,
+        make_header().environment,
+        "complete",
+    )
+    assert list(stored.rules) == stored.header.selection.devices == ["cpu", "cuda"]
+    again = ampbench("explain", "rules", run[-6:])
+    assert (again.code, again.out, again.err) == (0, said.out, "")
+    assert ampbench("explain", "rules", "--device", "cuda", "--against", run, "--results", "other").code == 2
+    assert "Nothing changed." in ampbench("explain", "rules", run, "--against", run).out
+
+
+@pytest.mark.parametrize("name", ["new.jsonl.gz", "new.jsonl"])
+def test_the_same_run_is_written_where_asked_too(name: str, worker: Worker, tmp_path: Path, ampbench: Run) -> None:
+    said = ampbench("explain", "rules", "--device", "cpu", "-o", name, "--results", "mine")
+    (run,) = stored_runs(tmp_path / "mine")
+    assert (said.code, said.err) == (0, f"stored as run {run}\nstored in {name}\n")
+    kept, copied = read_run(tmp_path / "mine" / "runs" / f"{run}.jsonl"), read_run(tmp_path / name)
+    assert (kept.header, kept.rules, kept.footers) == (copied.header, copied.rules, copied.footers)
+    assert (tmp_path / name).read_bytes().startswith(b"\x1f\x8b") == name.endswith(".gz")
+    assert ampbench("explain", "rules", name).out == said.out
+
+
+def test_a_probe_of_some_ops_is_not_stored(worker: Worker, tmp_path: Path, ampbench: Run) -> None:
+    for flags in ([], ["--against", OLD]):
+        said = ampbench("explain", "rules", "--device", "cpu", "--op", "thing", *flags)
+        assert (said.code, said.err) == (0, "")
+    assert stored_runs(tmp_path / "results") == []
+
+
+def test_a_folder_that_cannot_be_written_is_refused_before_anything_is_probed(
+    worker: Worker, tmp_path: Path, ampbench: Run
 ) -> None:
+    (tmp_path / "results").write_text("a file")
+    said = ampbench("explain", "rules")
+    assert said.code == 2
+    assert "choose another --results folder" in said.err
+    assert worker.asked == []
+
+
+def test_a_comparison_probes_every_op_so_that_one_that_is_gone_is_seen(worker: Worker, ampbench: Run) -> None:
     said = ampbench("explain", "rules", "--device", "cpu", "--against", OLD, "--op", "qr")
-    assert probed[0][2] == []
+    assert worker.asked[0].ops == []
     assert "there, float32  not there  qr" in said.out
 
 
-def test_a_device_whose_worker_crashed_is_a_line_and_exit_3(probed: list[tuple[Any, ...]], ampbench: Run) -> None:
-    said = ampbench("explain", "rules", "--device", "cpu", "--device", "xpu")
+def test_a_device_whose_worker_crashed_is_a_line_and_exit_3(worker: Worker, tmp_path: Path, ampbench: Run) -> None:
+    said = ampbench("explain", "rules", "--device", "xpu", "--device", "cpu")
+    (run,) = stored_runs(tmp_path / "results")
     assert said.code == 3
-    assert said.err == "autocast on xpu could not be probed: crash: ended by signal SIGABRT\n"
+    assert said.err.splitlines() == [
+        "autocast on xpu could not be probed: crash: ended by signal SIGABRT",
+        f"stored as run {run}",
+    ]
     assert said.out.startswith("cpu: torch 2.99.0")
+    assert ampbench("explain", "rules", run).err == f"{run} has no probe of xpu, which was asked for\n"
 
 
-def test_two_probes_with_nothing_in_common_cannot_be_compared(
-    probed: list[tuple[Any, ...]], tmp_path: Path, ampbench: Run
+def test_where_no_probe_lived_nothing_is_stored(worker: Worker, tmp_path: Path, ampbench: Run) -> None:
+    said = ampbench("explain", "rules", "--device", "xpu")
+    assert (said.code, said.out) == (5, "")
+    assert "xpu could not be probed: crash" in said.err
+    assert stored_runs(tmp_path / "results") == []
+
+
+def test_an_interruption_keeps_and_shows_the_devices_probed_by_then(
+    worker: Worker, tmp_path: Path, ampbench: Run
 ) -> None:
-    ampbench("explain", "rules", "--device", "cpu", "-o", "cpu.json")
-    said = ampbench("explain", "rules", NEW, "--device", "xpu", "--against", "cpu.json")
+    worker.ending = {"cuda": KeyboardInterrupt}
+    said = ampbench("explain", "rules")
+    (run,) = stored_runs(tmp_path / "results")
+    assert (said.code, said.err) == (130, f"what was probed is kept as run {run}\n")
+    assert said.out.startswith("cpu: ")
+    stored = read_run(tmp_path / "results" / "runs" / f"{run}.jsonl")
+    assert (list(stored.rules), stored.ended) == (["cpu"], "interrupted")
+    worker.ending = {"cpu": KeyboardInterrupt}
+    assert ampbench("explain", "rules").code == 130
+    assert stored_runs(tmp_path / "results") == [run]
+    assert worker.closed
+
+
+def test_a_terminal_is_told_which_device_is_being_probed(
+    worker: Worker, ampbench: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sys.stderr.isatty", lambda: True)
+    said = ampbench("explain", "rules", "--device", "cpu", "--device", "cuda")
+    assert said.err.splitlines()[:2] == ["probing cpu …", "probing cuda …"]
+
+
+def test_a_run_that_measured_holds_no_rules_and_the_old_format_is_named(tmp_path: Path, ampbench: Run) -> None:
+    case = make_case()
+    write_run(tmp_path / "results", [case], make_round(case), COMPLETE)
+    said = ampbench("explain", "rules", "latest")
+    assert said.code == 2
+    assert "holds no probe of autocast's rules: `ampbench explain rules` stores one" in said.err
+    (tmp_path / "old.json.gz").write_bytes(gzip.compress(b'{"autocast_rules":{"schema":1}}\n'))
+    said = ampbench("explain", "rules", "old.json.gz")
+    assert (said.code, said.err.count("\n")) == (2, 1)
+    assert "old.json.gz, line 1: no header of an ampbench run but a probe of autocast's rules" in said.err
+
+
+def test_two_probes_with_nothing_in_common_cannot_be_compared(worker: Worker, ampbench: Run) -> None:
+    ampbench("explain", "rules", "--device", "cpu", "-o", "cpu.jsonl")
+    said = ampbench("explain", "rules", NEW, "--device", "xpu", "--against", "cpu.jsonl")
     assert said.code == 4
-    assert "cpu.json and this probe have no device and dtype in common" in said.err
-    said = ampbench("explain", "rules", "cpu.json", "--device", "xpu")
+    assert "cpu.jsonl and this probe have no device and dtype in common" in said.err
+    said = ampbench("explain", "rules", "cpu.jsonl", "--device", "xpu")
     assert (said.code, said.out) == (4, "")
-    assert "cpu.json has nothing of xpu" in said.err
+    assert "cpu.jsonl has nothing of xpu" in said.err
 
 
 def test_a_real_probe_runs_in_a_worker_and_says_nothing_on_stderr(ampbench: Run) -> None:

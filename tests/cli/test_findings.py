@@ -18,6 +18,7 @@ from ampbench.compare import compare
 from ampbench.comparing import markdown
 from ampbench.comparing.markdown import comparison_markdown
 from ampbench.records.measurements import Failure
+from ampbench.records.rules import RuleChange
 from ampbench.verdicts import Code, Finding, Verdict
 from tests.compared_runs import BF16, FP32, Times, arms, environment, make_run, noisy
 from tests.stored_runs import make_case, make_header
@@ -185,3 +186,68 @@ def test_a_failure_is_the_first_thing_that_is_said():
     theirs.failures[FP32.case_id] = Failure(case_id=FP32.case_id, stage="round", cause="crash", message="signal 11")
     assert verdict(compare(ours, theirs)) == "1 regressed (outcome 1): linear_chain fp32, fails now"
     assert verdict(compare(theirs, ours)).startswith("1 improved (outcome 1), ")
+
+
+WHY = ["rms_norm: bf16 → fp32 in 25 modules, such as blocks.0.norm", "2 → 3 casts a step, 1.00 KiB → 2.00 KiB"]
+RULES = [
+    RuleChange(op="aten::rms_norm", device=device, dtypes=["float16", "bfloat16"], field="observed", before="unlisted",
+               after="float32")
+    for device in ("cuda", "xpu")
+]  # fmt: skip
+
+
+def test_what_explains_a_case_stands_under_its_first_regressed_finding():
+    text = printed(replace(slower(), explained={FP32.case_id: WHY, BF16.case_id: ["unexplained: the same"]}))
+    lines = text.splitlines()
+    (row,) = [place for place, line in enumerate(lines) if line.startswith("regressed")]
+    assert lines[row + 2 : row + 4] == [f"  {sentence}" for sentence in WHY]
+    assert "unexplained" not in text  # nothing changed in that case: it is there for those who ask
+    assert "unexplained: the same" in printed(replace(slower(), explained={BF16.case_id: ["unexplained: the same"]}),
+                                              show_all=True)  # fmt: skip
+
+
+def test_changed_rules_have_a_section_of_their_own_where_nothing_regressed_too():
+    text = printed(replace(same(), rule_changes=RULES, rule_devices=["cuda", "xpu"]))
+    assert "rules of autocast changed (2)\n  rms_norm on cuda, xpu: unlisted → float32\n" in text
+    assert text.endswith("nothing changed: 4 unchanged")
+    many = [replace(RULES[0], op=f"aten::op{number}") for number in range(25)]
+    text = printed(replace(same(), rule_changes=many))
+    assert "op19 on cuda" in text
+    assert "op20 on cuda" not in text
+    assert "  and 5 more\n" in text
+
+
+def test_a_comparison_of_explanations_has_a_section_for_each_case_and_says_how_many_changed():
+    explained = {
+        FP32.case_id: ["unexplained: the same ops"],
+        BF16.case_id: WHY,
+        "other": ["not traced in the baseline: x"],
+    }
+    only = replace(same(), findings=[], means=[], explained=explained, rule_devices=["cpu"])
+    text = printed(only)
+    assert f"\n\n{BF16.case_id}\n  {WHY[0]}\n  {WHY[1]}\n" in text
+    assert "\n\n\n" not in text
+    last = " ".join(text.split("\n\n")[-1].split())
+    assert last == ("3 cases explained: 1 changed, 1 the same, 1 not traced; no change of autocast's rules on cpu")
+
+
+def test_markdown_folds_what_explains_and_the_changed_rules():
+    explained = {FP32.case_id: [*WHY, "a *module* | with <b>"]}
+    text = comparison_markdown(replace(slower(), explained=explained, rule_changes=RULES))
+    why = text.partition("<summary>Why</summary>")[2].partition("</details>")[0]
+    assert "**linear_chain fp32**" in why
+    assert f"* {WHY[0]}" in why
+    assert "a \\*module\\* \\| with \\<b>" in why
+    assert "<summary>Rules of autocast changed (2)</summary>\n\n* rms_norm on cuda, xpu: unlisted → float32" in text
+
+
+def test_json_holds_explanations_and_rules_and_csv_is_as_it_was():
+    comparison = replace(slower(), explained={FP32.case_id: WHY}, rule_changes=RULES, rule_devices=["cuda", "xpu"])
+    document = json.loads(comparison_json(comparison))
+    assert document["explained"] == {FP32.case_id: WHY}
+    assert document["rule_changes"][0] == {
+        "op": "aten::rms_norm", "device": "cuda", "dtypes": ["float16", "bfloat16"], "field": "observed",
+        "before": "unlisted", "after": "float32",
+    }  # fmt: skip
+    assert document["rule_devices"] == ["cuda", "xpu"]
+    assert comparison_csv(comparison) == comparison_csv(slower())

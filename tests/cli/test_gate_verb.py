@@ -13,7 +13,9 @@ from typing import Any
 import pytest
 
 from ampbench.records.measurements import Failure, Skip
-from ampbench.records.runs import Entry
+from ampbench.records.runs import RULES, Entry
+from ampbench.store import RunWriter
+from tests.rule_probes import observation, probe
 from tests.stored_runs import COMPLETE, make_case, make_divergence, make_header, make_memory, make_round, write_run
 
 Run = Callable[..., Any]
@@ -159,7 +161,7 @@ def test_an_expired_ignore_is_refused(measured: Run, ampbench: Run, tmp_path: Pa
     ("flags", "message"),
     [
         (["--policy", "absent.toml"], "there is no policy file absent.toml"),
-        (["--only", "tme"], "unknown kind of metric 'tme': did you mean time?"),
+        (["--only", "tme"], "unknown kind 'tme': did you mean time?"),
         (["--threshold", "much"], "'much' is not a percentage of 0 or more, such as 5%"),
         (["--max-inconclusive", "2"], "--max-inconclusive is a share from 0 to 1, not 2"),
         (["--max-inconclusive", "nan"], "--max-inconclusive is a share from 0 to 1, not nan"),
@@ -301,3 +303,94 @@ def test_markdown_ends_with_the_verdict(measured: Run, ampbench: Run) -> None:
     said = ampbench("gate", measured("base"), measured("new", 1.1), "--format", "markdown")
     assert said.out.splitlines()[-1].startswith("**FAILED with exit code 1**: 2 regressed")
     assert said.err == ""
+
+
+PROBES = Path(__file__).parents[2] / "results" / "rules"
+OLD, NEW = PROBES / "torch-2.11.0.jsonl.gz", PROBES / "torch-2.15.0.jsonl.gz"
+
+
+def test_two_runs_of_rules_pass_where_no_rule_changed(ampbench: Run) -> None:
+    said = ampbench("gate", NEW, NEW)
+    assert said.code == 0
+    assert last_lines(said.out) == ["PASSED: rules of autocast compared on cpu, cuda, xpu"]
+
+
+def test_an_upgrade_that_changes_a_rule_fails_and_names_it(ampbench: Run) -> None:
+    said = ampbench("gate", OLD, NEW)
+    assert said.code == 1
+    note, why, verdict = last_lines(said.out)
+    assert note.startswith("note: 6 changes of documents, claims and new ops, not judged: ")
+    assert why.startswith("why: 22 changes of autocast's rules: rms_norm on cuda: unlisted → float32; rms_norm on xpu")
+    assert verdict == "FAILED with exit code 1: 22 changes of rules, rules of autocast compared on cpu, cuda, xpu"
+
+
+@pytest.mark.parametrize(
+    ("flags", "code"),
+    [
+        (["--only", "rules"], 1),
+        (["--only", "time,memory,accuracy"], 4),
+        (["--anchor", NEW], 1),
+        (["-k", "rms_norm"], 5),
+    ],
+)
+def test_flags_say_whether_rules_are_gated(flags: list[str | Path], code: int, ampbench: Run) -> None:
+    assert ampbench("gate", OLD, NEW, *flags).code == code
+
+
+def test_a_policy_ignores_changed_rules_by_op_and_device(ampbench: Run, tmp_path: Path) -> None:
+    policy = f"[[ignore]]\ncases = '{{}}'\nmetrics = ['rules']\nuntil = {FUTURE}\nreason = 'known'\n"
+    (tmp_path / "one.toml").write_text(policy.format("rms_norm/cuda"))
+    said = ampbench("gate", OLD, NEW, "--policy", "one.toml")
+    assert said.code == 1
+    ignored, *_, verdict = last_lines(said.out)
+    assert ignored.startswith(
+        f"ignored until {FUTURE} (known): rms_norm/cuda rules: rms_norm on cuda: unlisted → float32; rms_norm/cuda ru"
+    )
+    assert "2 ignored, 20 changes of rules" in verdict
+    (tmp_path / "all.toml").write_text(policy.format("/"))
+    assert ampbench("gate", OLD, NEW, "--policy", "all.toml").code == 0
+
+
+def test_rules_of_runs_that_measured_are_gated_beside_their_numbers(
+    measured: Run, ampbench: Run, tmp_path: Path
+) -> None:
+    base, new = measured("base"), measured("new")
+    for name, observed in ((base, "unlisted"), (new, "float32")):
+        with RunWriter.reopen(tmp_path / "results" / "runs" / f"{name}.jsonl")[0] as writer:
+            writer.append(probe(observation("aten::rms_norm", observed=observed, device="cuda"), device="cuda"))
+    said = ampbench("gate", base, new)
+    assert said.code == 1
+    assert last_lines(said.out) == [
+        "why: 1 change of autocast's rules: rms_norm on cuda to bf16: unlisted → float32",
+        (
+            "FAILED with exit code 1: 8 unchanged, 1 change of rules, 8 of 8 gated findings decided (100 %), "
+            "rules of autocast compared on cuda"
+        ),
+    ]
+    assert ampbench("gate", base, new, "--only", "time,memory,accuracy").code == 0
+
+
+def test_runs_that_hold_nothing_to_compare_are_exit_4(measured: Run, ampbench: Run, tmp_path: Path) -> None:
+    rules = write_run(tmp_path / "results", [], probe(device="cpu"), COMPLETE, run=IDS["old"], explains=RULES)
+    said = ampbench("gate", rules, measured("new"))
+    assert (said.code, said.err.count("\n")) == (4, 1)
+
+
+def test_every_format_tells_of_the_rules(ampbench: Run) -> None:
+    gate = json.loads(ampbench("gate", OLD, NEW, "--json").out)["gate"]
+    assert (gate["exit_code"], gate["rule_devices"], len(gate["rule_changes"])) == (1, ["cpu", "cuda", "xpu"], 22)
+    assert gate["rule_changes"][0] == {
+        "op": "aten::rms_norm",
+        "device": "cuda",
+        "dtypes": ["float16", "bfloat16"],
+        "field": "observed",
+        "before": "unlisted",
+        "after": "float32",
+    }
+    assert gate["anchor_rule_changes"] == []
+    said = ampbench("gate", OLD, NEW, "--format", "csv")
+    assert list(csv.DictReader(io.StringIO(said.out))) == []
+    assert "why: 22 changes of autocast's rules: rms_norm on cuda" in said.err
+    said = ampbench("gate", OLD, NEW, "--format", "markdown")
+    assert "* why: 22 changes of autocast's rules: rms_norm on cuda: unlisted → float32; " in said.out
+    assert said.out.splitlines()[-1].startswith("**FAILED with exit code 1**: 22 changes of rules")

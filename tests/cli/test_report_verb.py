@@ -12,6 +12,7 @@ from bs4 import BeautifulSoup
 
 from ampbench.cli import writing
 from tests.cli.conftest import RUN_ID
+from tests.report.traced_runs import make_pass
 from tests.stored_runs import COMPLETE, make_case, make_memory, make_round, write_run
 
 Run = Callable[..., Any]
@@ -67,6 +68,19 @@ def test_markdown_is_printed_and_o_writes_it(results: Path, tmp_path: Path, ampb
     said = ampbench("report", "--format", "markdown", "--results", results, "-o", "report.md")
     assert (said.code, said.out) == (0, "report.md\n")
     assert (tmp_path / "report.md").read_text(encoding="utf-8") == printed.out
+
+
+def test_a_run_that_explains_has_a_page_and_is_no_baseline(folder: Path, ampbench: Run) -> None:
+    started_at = "2026-01-31T12:00:09Z"
+    write_run(folder, [CASE], make_pass(CASE), COMPLETE, run="4-why", explains="casts", started_at=started_at)
+    said = ampbench("report", "4-why")
+    assert (said.code, said.out) == (0, "results/reports/4-why.html\n")
+    assert ampbench("report", "-o", "page.html").code == 0
+    page = BeautifulSoup((folder.parent / "page.html").read_text(encoding="utf-8"), "html5lib")
+    assert page.select_one("#explanation details.traced") is not None
+    assert "3-other" in page.title.get_text()
+    refused = ampbench("report", "2-after", "--baseline", "4-why")
+    assert (refused.code, refused.err) == (2, "ampbench: error: run 4-why explains casts and measured nothing\n")
 
 
 def test_the_error_budget_decides_the_advice(results: Path, ampbench: Run) -> None:

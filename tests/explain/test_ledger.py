@@ -627,3 +627,44 @@ def test_the_ledger_is_public_and_a_frame_has_a_row_per_op():
     assert frame["name"].tolist() == [operation.name for operation in ledger.ops]
     assert frame["what"].tolist()[:3] == ["weight", "weight", "input"]
     assert frame["what"].isna().tolist()[3:] == [True, True]
+
+
+def test_inputs_given_by_keyword_have_the_names_they_were_given_by():
+    class Named(torch.nn.Module):
+        def forward(self, left, *, right):
+            return left @ right
+
+    with ampbench.trace_casts() as ledger, autocast():
+        Named()(torch.randn(2, 2), right=torch.randn(2, 2))
+    assert {(cast.what, cast.name) for cast in ledger.casts} == {("input", "left"), ("input", "right")}
+
+
+def test_a_trace_is_of_inference_where_gradients_are_off_all_along():
+    lin, x = torch.nn.Linear(4, 4), torch.randn(2, 4)
+    kinds = []
+    for grad in (torch.no_grad, torch.inference_mode, torch.enable_grad):
+        with ampbench.trace_casts(lin) as ledger, grad(), autocast():
+            lin(x)
+        kinds.append(ledger.trace.inference)
+    assert kinds == [True, True, False]
+
+
+def test_the_ops_of_a_loss_scaler_belong_to_the_optimizer():
+    lin = torch.nn.Linear(4, 4)
+    scaler, optimizer = torch.amp.GradScaler("cpu"), torch.optim.SGD(lin.parameters(), lr=0.1)
+    with ampbench.trace_casts(lin) as ledger:
+        with autocast(FP16):
+            loss = lin(torch.randn(2, 4)).float().sum()
+        scaler.scale(loss).backward()
+        scaler.step(optimizer)
+        scaler.update()
+    assert {op.phase for op in ledger.ops if op.name.startswith("aten._amp_")} == {"optimizer"}
+
+
+def test_a_trace_leaves_no_hook_behind():
+    from torch.nn.modules import module
+
+    before = len(module._global_forward_hooks_with_kwargs)
+    with ampbench.trace_casts(torch.nn.Linear(2, 2)):
+        pass
+    assert len(module._global_forward_hooks_with_kwargs) == before

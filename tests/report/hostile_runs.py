@@ -4,11 +4,24 @@ from dataclasses import replace
 from pathlib import Path
 
 from ampbench.records.cases import Case, WorkloadSource
+from ampbench.records.casts import (
+    Cast,
+    CastPass,
+    CastTrace,
+    CheckedSaving,
+    GraphCast,
+    GraphTrace,
+    ModuleCalls,
+    Operation,
+    WeightUse,
+)
 from ampbench.records.environments import DeviceDescription
 from ampbench.records.measurements import Failure, Skip
+from ampbench.records.rules import RuleClaim, RuleProbe
 from ampbench.records.runs import Entry, Footer
 from ampbench.report.material import Material, gather
 from tests.compared_runs import noisy, rounds_of
+from tests.rule_probes import observation, probe
 from tests.stored_runs import make_case, make_divergence, make_header, make_memory, write_run
 
 MEGABYTE = "long " * 200_000
@@ -80,6 +93,62 @@ def hostile_entries(cases: list[Case], factor: float) -> list[Entry]:
     return entries
 
 
+def hostile_pass(case: Case, seconds: float | None) -> CastPass:
+    """Return a traced step in which every name is hostile."""
+    texts = list(TEXTS.values())
+    ops = [
+        Operation(index=index, name=text, function=text, module=text, inputs=(texts[0],), outputs=(texts[1],),
+                  source=text, phase=text, seconds=seconds)
+        for index, text in enumerate(texts)
+    ]  # fmt: skip
+    cast = Cast(
+        index=1, operation=2, what="weight", name=texts[0], module=texts[1], phase=texts[2], from_dtype=texts[3],
+        to_dtype=texts[4], elements=1, bytes_read=4, bytes_written=2, seconds=seconds, origin=texts[5], tensor=0,
+    )  # fmt: skip
+    saving = CheckedSaving(
+        change=texts[0], names=texts, casts=1, bytes_moved=1, seconds_before=2.0, seconds_after=1.0, saved_low=0.5,
+        saved_high=1.5, samples=9, identical=False,
+    )  # fmt: skip
+    trace = CastTrace(
+        ops=ops,
+        casts=[cast],
+        weights=[WeightUse(name=texts[0], operation=2, module=texts[1], status=texts[2])],
+        modules=[ModuleCalls(module=text, kind=text, inputs=(texts[0],), outputs=(texts[1],), parameters=(texts[2],))
+                 for text in texts],
+        timed=seconds is not None,
+    )  # fmt: skip
+    graph_cast = GraphCast(
+        what=texts[0], name=texts[1], module=texts[2], phase=texts[3], from_dtype=texts[4], to_dtype=texts[5],
+        fate=texts[6],
+    )  # fmt: skip
+    graphs = [
+        GraphTrace(graph=texts[0], ops=ops, casts=[graph_cast], notes=texts),
+        GraphTrace(graph=texts[1], error=texts[2]),
+    ]
+    return CastPass(
+        case_id=case.case_id,
+        how="device",
+        graphs=graphs,
+        trace=trace,
+        checked=[saving],
+        notes=texts,
+        memory_source=texts[0],
+    )
+
+
+def hostile_probe() -> RuleProbe:
+    """Return a probe of ops of hostile names."""
+    observations = [
+        observation(text, observed="float32", documented={"xpu_reference": "lower_precision"}, reason=text)
+        for text in TEXTS.values()
+    ]
+    claims = [
+        RuleClaim(name=text, device="xpu", source=text, said=text, found=text, holds=False, how="device")
+        for text in TEXTS.values()
+    ]
+    return probe(*observations, claims=claims, version=TEXTS["script"])
+
+
 def write_hostile_run(results: Path, run: str, factor: float, **header: object) -> Path:
     """Write a run of hostile cases on a machine of hostile names."""
     plain = make_header()
@@ -120,7 +189,9 @@ def write_hostile_run(results: Path, run: str, factor: float, **header: object) 
         "environment": environment,
     }
     finished = Footer(ended=TEXTS["script"], finished_at="2026-01-31T12:05:00Z")
-    return write_run(results, cases, *hostile_entries(cases, factor), finished, **fields | header)
+    traces = [hostile_pass(cases[0], factor), hostile_pass(cases[1], None), hostile_pass(cases[4], factor)]
+    entries = [*hostile_entries(cases, factor), *traces, hostile_probe()]
+    return write_run(results, cases, *entries, finished, **fields | header)
 
 
 def hostile_material(results: Path) -> Material:

@@ -10,16 +10,19 @@ import pytest
 from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Browser, Locator, Page, expect
 
-from ampbench.report.material import Material, gather
+from ampbench.report.material import Material, gather, material_of
 from ampbench.report.page import make_page
+from tests.compared_runs import Times, make_run
 from tests.report.hostile_runs import hostile_material
 from tests.report.materials import CHROMIUM, HISTORY, RESULTS
+from tests.report.traced_runs import TRAINED, checked, explaining, fake_pass, make_pass, probed
+from tests.stored_runs import make_case
 
 pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="there is no chromium on this machine")
 
 BASELINE, CANDIDATE = "20261121T051635Z-vm-282d99", "20261121T051926Z-vm-12cb08"
 WIDTHS = (1400, 400)
-PAGES = ("readme", "comparison", "history")
+PAGES = ("readme", "comparison", "history", "casts")
 each_page = pytest.mark.parametrize("name", PAGES)
 
 Address = Callable[[str], str]
@@ -33,6 +36,7 @@ def address(readme_run: Material, tmp_path_factory: pytest.TempPathFactory) -> A
         "readme": lambda: readme_run,
         "comparison": lambda: gather([CANDIDATE], RESULTS, baseline=BASELINE),
         "history": lambda: gather(HISTORY, RESULTS),
+        "casts": traced_material,
         "hostile": lambda: hostile_material(tmp_path_factory.mktemp("hostile")),
     }
 
@@ -61,6 +65,14 @@ def opened(browser: Browser, address: str, width: int = 1400, scheme: str = "lig
         assert wrong == []
     finally:
         context.close()
+
+
+def traced_material() -> Material:
+    """Return a run that measured two cases, one that traced these, one of them without times, and two probes."""
+    cases = (TRAINED, make_case("fp16_autocast", phase="training"))
+    measured = make_run(Times(*((case, [1e-3] * 4) for case in cases)))
+    passes = [make_pass(checked=[checked(1e-5, 3e-5)], notes=["dropout was switched off"]), fake_pass(cases[1])]
+    return material_of([measured], explanations=[explaining(*passes, cases=cases), probed()])
 
 
 def draw_all(page: Page) -> int:

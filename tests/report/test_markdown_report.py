@@ -11,11 +11,12 @@ from ampbench.markdown import escaped
 from ampbench.records.measurements import Failure, Skip
 from ampbench.report import markdown as module
 from ampbench.report.markdown import make_markdown
-from ampbench.report.material import Material, gather
+from ampbench.report.material import Material, gather, material_of
 from ampbench.store import StoredRun
 from tests.compared_runs import BF16, FP32, Times, arms, environment, make_run, noisy
 from tests.report.hostile_runs import TEXTS, hostile_material
 from tests.report.materials import README_RUN, RESULTS, make_material
+from tests.report.traced_runs import checked, explaining, fake_pass, make_pass, probed
 from tests.stored_runs import COMPLETE, make_case, make_divergence, make_header, make_round, write_run
 
 OURS = {
@@ -215,3 +216,29 @@ def test_no_character_turns_text_or_is_half_a_character(hostile: str) -> None:
     assert "safe\\u202ecod.exe" in hostile
     assert all(one.isprintable() or one == "\n" for one in hostile)
     hostile.encode("utf-8")
+
+
+def test_casts_and_rules_are_told_in_a_line_each() -> None:
+    explanations = [explaining(make_pass(checked=[checked(1e-5, 3e-5)])), probed()]
+    text = make_markdown(material_of([], explanations=explanations))
+    assert text.startswith(
+        "## Nothing was measured; this page explains the casts of 1 case and autocast's rules on xpu"
+    )
+    (line,) = [line for line in text.splitlines() if line.startswith("* linear_chain bf16_autocast: ")]
+    assert " casts a step, " in line
+    assert line.endswith("inputs stored in half: 1 cast a step fewer, 20.0 us saved (95 % 10.0 us to 30.0 us)")
+    assert "* xpu: torch 2.15.0, autocast to bf16, observed on fake tensors, not on hardware: 1 disagreement" in text
+    fake = make_markdown(material_of([], explanations=[explaining(fake_pass())]))
+    assert "(fake tensors, not on hardware)" in fake
+
+
+def test_why_a_case_changed_follows_the_changes() -> None:
+    material = pair()
+    (shown,) = material.shown
+    said = ["rms_norm: bf16 → fp32", "1 more cast | of <b>"]
+    comparison = replace(shown.comparison, explained={FP32.case_id: said})
+    text = make_markdown(replace(material, shown=[replace(shown, comparison=comparison)]))
+    page = parsed(text)
+    assert headings(page).index("Why") > headings(page).index("Changed (1)")
+    assert "rms_norm: bf16 → fp32; 1 more cast | of <b>" in page.get_text()
+    assert page.find("b") is None

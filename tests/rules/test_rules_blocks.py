@@ -157,3 +157,12 @@ def test_a_device_that_was_fake_before_and_is_there_now_says_both():
     (section,) = blocks.changes([pair])
     assert section.title.endswith("observed on fake tensors, not on hardware, then observed on the device")
     assert section.blocks[0].title == "Nothing changed."
+
+
+def test_it_is_said_in_words_what_was_real():
+    real = probe(observation(observed="float32", device="cpu"), device="cpu")
+    fake = [probe(observation(observed="float32", how="fake tensors"), device=device) for device in ("cuda", "xpu")]
+    assert blocks.where_observed([real, *fake]) == (
+        "cpu observed on the device; cuda, xpu on fake tensors, not on hardware: this machine has none"
+    )
+    assert blocks.where_observed([real]) == "cpu observed on the device"

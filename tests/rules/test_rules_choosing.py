@@ -1,8 +1,8 @@
 import pytest
 
 from ampbench.errors import UnknownNameError, UsageError
-from ampbench.records.rules import RuleClaim
-from ampbench.rules.choosing import chosen_devices, chosen_dtypes, chosen_ops, restricted
+from ampbench.records.rules import RuleChange, RuleClaim
+from ampbench.rules.choosing import chosen_devices, chosen_dtypes, chosen_ops, restricted, rule_id
 from tests.rule_probes import observation, probe
 
 KNOWN = [
@@ -66,3 +66,8 @@ def test_a_probe_is_cut_down_to_dtypes_and_ops():
     assert [(each.op, each.dtype) for each in one.observations] == [("aten::b", "float16")]
     assert (one.dtypes, one.claims) == (["float16"], [])
     assert restricted(whole, whole.dtypes, None) == whole
+
+
+def test_a_changed_rule_is_called_by_its_op_and_device():
+    change = RuleChange(op="aten::softmax.int", device="cuda", dtypes=[], field="observed", before="a", after="b")
+    assert rule_id(change) == "softmax.int/cuda"

@@ -1,7 +1,7 @@
 import pytest
 
 from ampbench.records.rules import RuleClaim
-from ampbench.rules.judging import KINDS, compare_rules, find_disagreements
+from ampbench.rules.judging import KINDS, alters, compare_rules, find_disagreements
 from tests.rule_probes import call, observation, probe, trial
 
 PAGE = "pytorch_page"
@@ -128,3 +128,25 @@ def test_probes_of_two_devices_are_not_compared():
 
 def claim(found):
     return RuleClaim(name="a claim", device="xpu", source="", said="", found=found, holds=None, how="device")
+
+
+def test_an_op_that_goes_alters_what_autocast_does_and_one_that_comes_does_not():
+    without, with_op = probe(), probe(observation(observed="float32"))
+    (gone,), (new,) = compare_rules(with_op, without), compare_rules(without, with_op)
+    assert (alters(gone), alters(new)) == (True, False)
+
+
+@pytest.mark.parametrize(
+    ("given", "altering"),
+    [
+        ({"observed": "unlisted"}, True),
+        ({"observed": "float32", "registered": False}, True),
+        ({"observed": "float32", "variants": {"out=": "refused"}}, True),
+        ({"observed": "float32", "documented": {PAGE: "unlisted"}}, False),
+    ],
+)
+def test_another_rule_or_treatment_alters_what_autocast_does_another_document_does_not(given, altering):
+    before = observation(observed="float32", variants={"out=": "unchanged"}, documented={PAGE: "float32"})
+    now = {"variants": {"out=": "unchanged"}, "documented": {PAGE: "float32"}} | given
+    (change,) = compare_rules(probe(before), probe(observation(**now)))
+    assert alters(change) is altering

@@ -1,7 +1,11 @@
+import re
+from pathlib import Path
+
 import pytest
 
 from ampbench.errors import UnknownNameError, UsageError
-from ampbench.store import check_results, find_run, list_runs
+from ampbench.records.runs import CASTS, RULES
+from ampbench.store import check_results, find_run, list_runs, measures, run_files
 from tests.stored_runs import COMPLETE, make_case, write_run
 
 FIRST, SECOND, THIRD = "20260130T090000Z-bench-aaa111", "20260131T120000Z-bench-1f9a3c", "20260131T130000Z-lab-1fbbbb"
@@ -71,3 +75,42 @@ def test_a_check_names_each_damaged_file_and_takes_a_cut_for_none(results):
     assert [path for path, _ in found] == [first, second, third]
     assert [problem is None for _, problem in found] == [True, False, True]
     assert found[1][1].startswith(f"{second}, line 4: damaged")
+
+
+@pytest.fixture
+def explained(results):
+    """Add two newer runs that measured nothing."""
+    write_run(results, [], COMPLETE, run="20260201T000000Z-bench-ccc111", explains=RULES)
+    write_run(results, [make_case()], COMPLETE, run="20260202T000000Z-bench-ccc222", explains=CASTS)
+    return results
+
+
+def test_the_latest_run_is_the_newest_that_measured(explained):
+    assert find_run("latest", explained).stem == THIRD
+    assert find_run("ccc1", explained).stem == "20260201T000000Z-bench-ccc111"
+    assert len(list_runs(explained)) == 5
+
+
+def test_where_every_run_explains_none_is_the_latest(tmp_path):
+    write_run(tmp_path, [], COMPLETE, explains=RULES)
+    with pytest.raises(UsageError, match=r"no run in .* has measured"):
+        find_run("latest", tmp_path)
+
+
+def test_a_run_measures_unless_it_says_what_it_explains(explained):
+    *measured, rules, casts = list_runs(explained)
+    assert [measures(path) for path in measured] == [True] * 3
+    assert not measures(rules)
+    assert not measures(casts)
+    rules.write_text("damaged")
+    assert measures(rules)
+    assert run_files(explained) == [*measured, rules]
+
+
+@pytest.mark.parametrize("name", ["torch-2.15.jsonl.gz", "old.json.gz", "old.json", "run.jsonl"])
+def test_a_name_with_the_suffix_of_a_file_is_a_path(name, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(UsageError, match=rf"there is no run file {re.escape(name)}"):
+        find_run(name, "results")
+    (tmp_path / name).touch()
+    assert find_run(name, "results") == Path(name)

@@ -1,98 +1,147 @@
-"""Stored probes of autocast's rules: what is written is read, what is not one is refused by name."""
+"""Run files with probes of autocast's rules, compressed or not: read back whole, refused when damaged."""
 
 import gzip
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from ampbench.errors import StoreError
-from ampbench.records.environments import Environment
-from ampbench.records.rules import RuleClaim, StoredRules
-from ampbench.store.rules import encode_rules, read_rules
+from ampbench.records.rules import RuleClaim, RuleProbe
+from ampbench.records.runs import RULES, Header
+from ampbench.store import RunWriter, encode_run, read_header, read_run
 from tests.rule_probes import observation, probe
+from tests.stored_runs import COMPLETE, make_header
 
-ENVIRONMENT = Environment(
-    host="h", system="s", cpu="c", cpu_count=2, python_version="3.11", torch_version="2.15.0", numpy_version="2",
-    threads=1,
-)  # fmt: skip
 CLAIM = RuleClaim(name="a", device="xpu", source="", said="", found="", holds=None, how="device")
-RULES = StoredRules(
-    note="seen", environment=ENVIRONMENT, probes=[probe(observation(observed="float32"), claims=[CLAIM])]
-)
+XPU = probe(observation(observed="float32"), claims=[CLAIM])
+CPU = probe(observation(observed="unlisted", device="cpu"), device="cpu")
+NAMES = ["rules.jsonl", "rules.jsonl.gz"]
 
 
-def written(path: Path, **changed: object) -> Path:
-    document = json.loads(encode_rules(RULES, Path("x.json")))
-    document["autocast_rules"] |= changed
-    path.write_text(json.dumps(document))
+@pytest.fixture
+def header() -> Header:
+    return make_header(explains=RULES)
+
+
+def written(path: Path, header: Header, *probes: RuleProbe) -> Path:
+    path.write_bytes(encode_run(header, [*probes, COMPLETE], path))
     return path
 
 
-@pytest.mark.parametrize("name", ["rules.json", "rules.json.gz"])
-def test_what_is_written_is_read_back(name: str, tmp_path: Path) -> None:
-    path = tmp_path / name
-    path.write_bytes(encode_rules(RULES, path))
-    assert read_rules(path) == RULES
+@pytest.mark.parametrize("name", NAMES)
+def test_what_is_written_is_read_back(name: str, header: Header, tmp_path: Path) -> None:
+    path = written(tmp_path / name, header, XPU, CPU)
+    stored = read_run(path)
+    assert (stored.header, stored.footers) == (header, [COMPLETE])
+    assert stored.rules == {"xpu": XPU, "cpu": CPU}
+    assert list(stored.rules) == ["xpu", "cpu"]
+    assert (stored.complete, stored.cut) == (True, False)
+    assert read_header(path) == header
     assert path.read_bytes().startswith(b"\x1f\x8b") == name.endswith(".gz")
 
 
-def test_the_same_rules_are_the_same_bytes() -> None:
-    assert encode_rules(RULES, Path("a.gz")) == encode_rules(RULES, Path("b.gz"))
+def test_a_file_written_line_by_line_is_that_of_the_whole_run(header: Header, tmp_path: Path) -> None:
+    with RunWriter.create(tmp_path, header) as writer:
+        writer.append(XPU)
+        writer.append(CPU, COMPLETE)
+    assert writer.path.read_bytes() == encode_run(header, [XPU, CPU, COMPLETE], writer.path)
+
+
+def test_the_same_run_is_the_same_bytes_whatever_it_is_called(header: Header) -> None:
+    assert encode_run(header, [XPU], Path("a.gz")) == encode_run(header, [XPU], Path("b.gz"))
+    assert gzip.decompress(encode_run(header, [XPU], Path("a.gz"))) == encode_run(header, [XPU], Path("a.jsonl"))
+
+
+@pytest.mark.parametrize("kept", [3, 12, 0.5, -1])
+def test_a_truncated_compressed_file_is_refused_and_never_taken_for_a_cut(
+    kept: float, header: Header, tmp_path: Path
+) -> None:
+    path = written(tmp_path / "rules.jsonl.gz", header, XPU, CPU)
+    data = path.read_bytes()
+    path.write_bytes(data[: int(kept * len(data)) if isinstance(kept, float) else kept])
+    with pytest.raises(StoreError) as caught:
+        read_run(path)
+    assert str(caught.value).startswith(f"{path}, ")
+    assert "damaged: " in str(caught.value)
 
 
 @pytest.mark.parametrize(
-    ("data", "message"),
-    [
-        (b"", "no stored probe of autocast's rules"),
-        (b"# Readme\n", "no stored probe of autocast's rules"),
-        (b"\xff\xfe\x00", "no stored probe of autocast's rules"),
-        (b'{"header":{"schema":3}}', "no stored probe of autocast's rules"),
-        (gzip.compress(b"{}" * 1000)[:30], "damaged: "),
-        (b"\x1f\x8bgarbage", "damaged: "),
-        (b'{"autocast_rules":{"schema":9}}', "schema 9, and this ampbench reads 1; upgrade ampbench"),
-        (b'{"autocast_rules":{"schema":0}}', "schema 0, and this ampbench reads 1"),
-        (b'{"autocast_rules":{"schema":1}}', "damaged: "),
-    ],
+    "data", [b"\x1f\x8bgarbage", b"\x1f\x8b\x08" + b"\x00" * 40], ids=["no gzip at all", "nothing but a beginning"]
 )
-def test_what_is_no_probe_is_refused_in_one_line_with_its_name(data: bytes, message: str, tmp_path: Path) -> None:
-    path = tmp_path / "given.json"
+def test_what_only_begins_as_gzip_is_refused_with_its_name(data: bytes, tmp_path: Path) -> None:
+    path = tmp_path / "given.jsonl.gz"
     path.write_bytes(data)
-    with pytest.raises(StoreError) as caught:
-        read_rules(path)
-    assert str(caught.value).startswith(f"{path}: {message}")
-    assert "\n" not in str(caught.value)
+    for read in (read_run, read_header):
+        with pytest.raises(StoreError, match=r"given\.jsonl\.gz, line 1: "):
+            read(path)
 
 
-def test_a_cut_file_is_refused(tmp_path: Path) -> None:
-    path = tmp_path / "cut.json"
-    path.write_bytes(encode_rules(RULES, path)[:-20])
-    with pytest.raises(StoreError, match="another program's file, or cut"):
-        read_rules(path)
+def test_a_byte_flipped_within_a_compressed_file_is_refused(header: Header, tmp_path: Path) -> None:
+    path = written(tmp_path / "rules.jsonl.gz", header, XPU, CPU)
+    data = bytearray(path.read_bytes())
+    for position in range(10, len(data), 37):
+        path.write_bytes(bytes([*data[:position], data[position] ^ 0x10, *data[position + 1 :]]))
+        with pytest.raises(StoreError):
+            read_run(path)
 
 
-def test_a_field_that_there_is_not_is_damage(tmp_path: Path) -> None:
-    with pytest.raises(StoreError, match=r"damaged: .*nots"):
-        read_rules(written(tmp_path / "odd.json", nots="x"))
+def test_other_data_compressed_is_another_programs_file(tmp_path: Path) -> None:
+    path = tmp_path / "log.gz"
+    path.write_bytes(gzip.compress(b"a line\nanother\n"))
+    with pytest.raises(StoreError, match="line 1: no header of an ampbench run: this is another program's file"):
+        read_run(path)
+
+
+@pytest.mark.parametrize("pack", [bytes, gzip.compress])
+def test_a_probe_in_the_format_before_this_one_is_said_to_be_that(pack: type[bytes], tmp_path: Path) -> None:
+    path = tmp_path / "old.json.gz"
+    path.write_bytes(pack(b'{"autocast_rules":{"schema":1,"note":"","probes":[]}}\n'))
+    with pytest.raises(StoreError, match=r"a probe of autocast's rules in a format that was never released: .* anew"):
+        read_run(path)
+
+
+def test_a_compressed_run_cannot_be_resumed_and_stays_as_it_is(header: Header, tmp_path: Path) -> None:
+    path = written(tmp_path / "rules.jsonl.gz", header, XPU)
+    before = path.read_bytes()
+    with pytest.raises(StoreError, match=r"cannot resume .*rules\.jsonl\.gz: it is compressed"):
+        RunWriter.reopen(path)
+    assert path.read_bytes() == before
 
 
 @pytest.mark.parametrize(
     ("changed", "message"),
     [({"observed": "flaot32"}, "a rule that there is not: 'flaot32'"), ({"how": "guessed"}, "not: 'guessed'")],
 )
-def test_words_that_mean_nothing_are_damage(changed: dict[str, str], message: str, tmp_path: Path) -> None:
-    document = json.loads(encode_rules(RULES, Path("x.json")))["autocast_rules"]["probes"]
-    document[0]["observations"][0] |= changed
-    with pytest.raises(StoreError, match=message):
-        read_rules(written(tmp_path / "odd.json", probes=document))
+def test_words_that_mean_nothing_are_neither_read_nor_written(
+    changed: dict[str, str], message: str, header: Header, tmp_path: Path
+) -> None:
+    odd = replace(XPU, observations=[replace(XPU.observations[0], **changed)])
+    with pytest.raises(StoreError, match=f"line 2: aten::thing on xpu .*{message}"):
+        read_run(written(tmp_path / "odd.jsonl", header, odd))
+    with RunWriter.create(tmp_path, header) as writer, pytest.raises(StoreError, match=message):
+        writer.append(odd)
 
 
-def test_two_probes_of_one_device_are_damage(tmp_path: Path) -> None:
-    twice = json.loads(encode_rules(RULES, Path("x.json")))["autocast_rules"]["probes"] * 2
-    with pytest.raises(StoreError, match="two probes of one device"):
-        read_rules(written(tmp_path / "odd.json", probes=twice))
+def test_a_second_probe_of_a_device_is_neither_read_nor_written(header: Header, tmp_path: Path) -> None:
+    with pytest.raises(StoreError, match="line 4: a second probe of autocast's rules on xpu"):
+        read_run(written(tmp_path / "twice.jsonl", header, XPU, CPU, XPU))
+    with RunWriter.create(tmp_path, header) as writer:
+        with pytest.raises(StoreError, match="a second probe of autocast's rules on xpu"):
+            writer.append(XPU, XPU)
+        writer.append(XPU)
+        with pytest.raises(StoreError, match="a second probe of autocast's rules on xpu"):
+            writer.append(XPU)
+    again, _ = RunWriter.reopen(writer.path)
+    with again, pytest.raises(StoreError, match="a second probe of autocast's rules on xpu"):
+        again.append(XPU)
 
 
-def test_a_file_that_is_not_there_is_one_line(tmp_path: Path) -> None:
-    with pytest.raises(StoreError, match=r"none\.json: cannot be read: No such file"):
-        read_rules(tmp_path / "none.json")
+def test_a_field_that_there_is_not_is_damage(header: Header, tmp_path: Path) -> None:
+    path = written(tmp_path / "odd.jsonl", header, XPU)
+    lines = [json.loads(line) for line in path.read_text().splitlines()]
+    lines[1]["rules"]["observations"][0]["nots"] = "x"
+    path.write_text("".join(json.dumps(line, separators=(",", ":")) + "\n" for line in lines))
+    with pytest.raises(StoreError, match=r"line 2: damaged: .*nots"):
+        read_run(path)

@@ -52,6 +52,13 @@ else:
     print(peak_of(event.nbytes() for event in sorted(events, key=lambda event: event.start_ns())))
 """
 
+TWO_CALLS = """
+import torch
+from ampbench.worker.memory import cpu_peaks
+block = torch.ones(256, 256)
+print(*cpu_peaks([lambda: (block + 1) * 2, lambda: block + 1]))
+"""
+
 Measure = Callable[..., MemoryPass]
 
 
@@ -89,6 +96,12 @@ def test_the_record_agrees_with_kineto() -> None:
         for which in ("ours", "kineto")
     )
     assert int(ours) == int(kineto) > 0
+
+
+def test_calls_recorded_together_have_a_peak_each() -> None:
+    printed = subprocess.run([sys.executable, "-c", TWO_CALLS], capture_output=True, text=True, check=True).stdout
+    block = 256 * 256 * 4
+    assert [int(peak) for peak in printed.split()] == [pytest.approx(2 * block, abs=64), pytest.approx(block, abs=64)]
 
 
 def test_parts_are_told_apart_and_fit_into_the_peak(measure: Measure) -> None:

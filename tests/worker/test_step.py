@@ -175,3 +175,56 @@ def test_optimizer_state_that_is_no_tensor_is_restored_too(case: MakeCase, class
     step.restore()
     assert step.optimizer.state["counter"]["steps"] == 1
     assert step.optimizer.state["counter"]["history"][0].tolist() == [1.0, 1.0]
+
+
+@pytest.mark.parametrize("dtype", ["fp32", "bf16"])
+def test_inputs_are_given_in_the_cases_input_dtype(dtype: str, case: MakeCase) -> None:
+    workload = Workload(module=Dtypes(), inputs=(torch.randn(2, 4), torch.arange(2)), targets=torch.zeros(2, 4))
+    step = Step(workload, case("bf16_autocast", input_dtype=dtype), Cpu())
+    step.run()
+    given = torch.float32 if dtype == "fp32" else torch.bfloat16
+    assert step.module.seen == [(given, torch.float32, torch.bfloat16)]
+    assert step.targets[0].dtype == torch.float32
+
+
+def test_the_reference_and_another_precision_are_given_inputs_as_they_store_them(case: MakeCase) -> None:
+    workload = Workload(module=Dtypes(), inputs=(torch.randn(2, 4), torch.arange(2)))
+    planned = case("bf16_pure", input_dtype="bf16")
+    assert Step(workload, planned, Cpu(), reference=True).batches[0][0].dtype == torch.float64
+    assert Step(workload, planned, Cpu(), precision="fp32").batches[0][0].dtype == torch.float32
+
+
+def test_rewinding_makes_the_first_batch_come_next(case: MakeCase) -> None:
+    batches = [torch.full((2, 3), float(n)) for n in range(3)]
+    step = Step(Workload(module=torch.nn.Identity(), inputs=batches), case(), Cpu())
+    step.run()
+    step.rewind()
+    assert float(step.run()[0, 0]) == 0.0
+
+
+def test_another_forward_can_take_the_networks_place(case: MakeCase, classifier: Workload) -> None:
+    step = Step(classifier, case("bf16_autocast", "training"), Cpu())
+    output, loss = step.forward_and_loss(lambda x: step.module(x) * 0)
+    assert not output.any()
+    assert float(loss.detach()) == pytest.approx(1.3863, abs=1e-3)  # log 4: four classes, none preferred
+    step.differentiate(loss)
+    assert step.module[0].weight.grad is not None
+    assert Step(classifier, case(), Cpu()).forward_and_loss()[1] is None
+
+
+def test_weights_can_be_stored_in_half_by_name(case: MakeCase, classifier: Workload) -> None:
+    step = Step(classifier, case("bf16_autocast"), Cpu())
+    before = step.run().dtype
+    step.store_weights(["0.weight", "3.bias"], torch.bfloat16)
+    stored = {name for name, parameter in step.module.named_parameters() if parameter.dtype == torch.bfloat16}
+    assert stored == {"0.weight", "3.bias"}
+    assert step.run().dtype == before == torch.bfloat16
+    assert classifier.module[0].weight.dtype == torch.float32
+
+
+def test_inference_can_run_under_no_grad_instead_of_inference_mode(case: MakeCase, classifier: Workload) -> None:
+    for no_grad in (False, True):
+        step = Step(classifier, case(), Cpu(), no_grad=no_grad)
+        with step.mode():
+            assert step.run().is_inference() != no_grad
+            assert not torch.is_grad_enabled()

@@ -4,11 +4,13 @@ from collections.abc import Iterable, Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING
 
+from ampbench.blocks import Block, Section
 from ampbench.cli.options import OutputFormat
 from ampbench.cli.printing import make_console, print_block, print_text
 from ampbench.cli.tables import csv_text, json_document
 from ampbench.markdown import escaped, markdown_table
-from ampbench.records.rules import RuleProbe, StoredRules
+from ampbench.records.rules import RuleProbe
+from ampbench.records.runs import Header
 from ampbench.rules import blocks
 from ampbench.rules.judging import compare_rules, find_disagreements
 
@@ -27,14 +29,18 @@ UNFOLDED = 26
 
 
 def print_probes(
-    rules: StoredRules, probes: Sequence[RuleProbe], format: OutputFormat, *, everything: bool = False
+    header: Header, probes: Sequence[RuleProbe], format: OutputFormat, *, everything: bool = False
 ) -> None:
-    """Print `probes` of `rules`; `everything` lists every op in a table or in Markdown, which other formats do."""
+    """Print `probes` of a run with this `header`.
+
+    `everything` lists every op in a table or in Markdown too, which other formats always do.
+    """
     if format is OutputFormat.JSON:
         found = [
             asdict(probe) | {"disagreements": [asdict(one) for one in find_disagreements(probe)]} for probe in probes
         ]
-        print_text(json_document({"note": rules.note, "environment": asdict(rules.environment), "probes": found}))
+        told = {"run": header.run, "note": blocks.where_observed(probes), "environment": asdict(header.environment)}
+        print_text(json_document(told | {"probes": found}))
     elif format is OutputFormat.CSV:
         print_text(csv_text(COLUMNS, (row for probe in probes for row in _rows(probe))))
     else:
@@ -62,7 +68,7 @@ def print_changes(pairs: Sequence[tuple[RuleProbe, RuleProbe]], format: OutputFo
         _print_sections(blocks.changes(pairs), format)
 
 
-def markdown(sections: Iterable[blocks.Section], level: int = 2) -> str:
+def markdown(sections: Iterable[Section], level: int = 2) -> str:
     """Return `sections` as Markdown, with titles from `level` on."""
     parts = []
     for section in sections:
@@ -78,7 +84,7 @@ def _heading(title: str, level: int) -> str:
     return f"{'#' * level} {escaped(title)}" if title else ""
 
 
-def _print_sections(sections: Sequence[blocks.Section], format: OutputFormat) -> None:
+def _print_sections(sections: Sequence[Section], format: OutputFormat) -> None:
     if format is OutputFormat.MARKDOWN:
         print_text(markdown(sections))
         return
@@ -97,7 +103,7 @@ def _print_sections(sections: Sequence[blocks.Section], format: OutputFormat) ->
                 print_block(console, Padding(_table(block), (0, 0, 0, 4)))
 
 
-def _table(block: blocks.Block) -> "Table":
+def _table(block: Block) -> "Table":
     """Return a table without lines; what is long folds, the rest stays on its line."""
     from rich.table import Table
 

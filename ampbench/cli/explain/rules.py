@@ -1,24 +1,28 @@
 """`ampbench explain rules`: what autocast does to each op, against what documents say of it."""
 
+import sys
+from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ampbench.cli.options import Format, Json, OutputFormat, chosen_format
-from ampbench.errors import NothingComparableError, UsageError
+from ampbench.cli.options import DEFAULT_RESULTS, Format, Json, OutputFormat, Results, chosen_format
+from ampbench.errors import NothingComparableError, NothingToRunError, UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from ampbench.records.rules import RuleProbe, StoredRules
+    from ampbench.records.rules import RuleProbe
+    from ampbench.store import StoredRun
 
-PARTLY_FAILED = 3
+PARTLY_FAILED, INTERRUPTED = 3, 130
 
 
 def command(
-    stored: Annotated[
-        Path | None, typer.Argument(metavar="[FILE]", help="Tell of this stored probe instead of probing.")
+    run: Annotated[
+        str | None,
+        typer.Argument(metavar="[RUN]", help="Tell of this stored run (an id, a prefix, a path) instead of probing."),
     ] = None,
     device: Annotated[
         list[str] | None,
@@ -30,22 +34,25 @@ def command(
     ] = None,
     op: Annotated[
         list[str] | None,
-        typer.Option("--op", metavar="NAME", help="Only this op, as softmax or softmax.int. Repeatable."),
+        typer.Option(
+            "--op", metavar="NAME", help="Only this op, as softmax or softmax.int; nothing is stored. Repeatable."
+        ),
     ] = None,
     every: Annotated[bool, typer.Option("--all", help="List every op, not only what disagrees.")] = False,
     against: Annotated[
-        Path | None,
-        typer.Option("--against", metavar="FILE", help="Say only what changed since this stored probe."),
+        str | None,
+        typer.Option("--against", metavar="RUN", help="Say only what changed since this stored run."),
     ] = None,
+    results: Results = DEFAULT_RESULTS,
     output: Annotated[
         Path | None,
-        typer.Option("-o", "--output", metavar="FILE", help="Also store the probe; compressed if named .gz."),
+        typer.Option("-o", "--output", metavar="FILE", help="Write the run here, too; compressed if named .gz."),
     ] = None,
     timeout: Annotated[float, typer.Option(min=1, metavar="SECONDS", help="The longest a device may take.")] = 300.0,
     format: Format = OutputFormat.TABLE,
     json: Json = False,
 ) -> int:
-    """Run each op that has an autocast rule, and hold what happens to what documents say.
+    """Run each op that has an autocast rule, and hold what happens to what documents say; stored like any run.
 
     A device that is not here is stood in for by fake tensors: the rules are seen, no hardware is.
 
@@ -53,59 +60,123 @@ def command(
     Examples:
       ampbench explain rules
       ampbench explain rules --device xpu --op softmax --op prelu
-      ampbench explain rules -o torch-2.15.json.gz
-      ampbench explain rules --against torch-2.11.json.gz       what an upgrade changed
+      ampbench explain rules -o torch-2.15.jsonl.gz
+      ampbench explain rules --against torch-2.11.jsonl.gz      what an upgrade changed
     """
     from ampbench.cli.explain import printing
     from ampbench.cli.printing import print_note
     from ampbench.rules.choosing import chosen_devices, chosen_dtypes
-    from ampbench.store.rules import encode_rules, read_rules
 
     chosen = chosen_format(format, json)
     devices, dtypes, ops = chosen_devices(device or ()), chosen_dtypes(dtype or ()), op or []
-    if output is not None and (stored is not None or ops):
-        raise UsageError(f"-o stores a whole new probe: leave out {'--op' if ops else 'FILE'}")
-    before = None if against is None else read_rules(against)
-    problems: list[str] = []
-    if stored is None:
-        from ampbench.running.rules import probe_devices
-
-        # An op that is gone can be named only beside the probe that knew it: to compare, all are probed.
-        rules, problems = probe_devices(devices, dtypes, ops if before is None else [], timeout)
-        for problem in problems:
-            print_note(problem)
+    if output is not None and (run is not None or ops):
+        raise UsageError(f"-o stores a whole new probe: leave out {'--op' if ops else 'RUN'}")
+    earlier = None if against is None else _read(against, results)
+    code = 0
+    if run is not None:
+        stored = _read(run, results)
+        if missing := [name for name in stored.header.selection.devices if name not in stored.rules]:
+            print_note(f"{run} has no probe of {', '.join(missing)}, which was asked for")
     else:
-        rules = read_rules(stored)
+        # An op that is gone can be named only beside the probe that knew it: to compare, all are probed.
+        stored, code = _probed(devices, dtypes, ops if earlier is None else [], timeout, None if ops else results)
     if output is not None:
         from ampbench.cli.writing import write_files
+        from ampbench.store import encode_run
 
-        write_files({output: encode_rules(rules, output)})
+        write_files({output: encode_run(stored.header, [*stored.rules.values(), *stored.footers], output)})
         print_note(f"stored in {output}")
-    read = [rules] if before is None else [before, rules]
-    *earlier, probes = _chosen(read, devices, dtypes, ops)
+    read = [stored] if earlier is None else [earlier, stored]
+    *before, probes = _chosen(read, devices, dtypes, ops)
     if not probes:
-        raise NothingComparableError(f"{stored} has nothing of {', '.join(devices)} in {', '.join(dtypes)}")
-    if not earlier:
-        printing.print_probes(rules, probes, chosen, everything=every or bool(ops))
+        raise NothingComparableError(f"{run} has nothing of {', '.join(devices)} in {', '.join(dtypes)}")
+    if not before:
+        printing.print_probes(stored.header, probes, chosen, everything=every or bool(ops))
     else:
-        printing.print_changes(_paired(earlier[0], probes, against), chosen)
-    return PARTLY_FAILED if problems else 0
+        printing.print_changes(_paired(before[0], probes, against), chosen)
+    return code
+
+
+def _read(name: str, results: Path) -> "StoredRun":
+    """Return the run called `name`; `UsageError` where it holds no rules."""
+    from ampbench import store
+
+    stored = store.read_run(store.find_run(name, results))
+    if not stored.rules:
+        raise UsageError(
+            f"run {stored.header.run} holds no probe of autocast's rules: `ampbench explain rules` stores one"
+        )
+    return stored
+
+
+def _probed(
+    devices: "Sequence[str]", dtypes: "Sequence[str]", ops: "Sequence[str]", timeout: float, results: Path | None
+) -> "tuple[StoredRun, int]":
+    """Return a new probe, stored in the folder `results` unless that is None, and the exit code it deserves."""
+    from ampbench import store
+    from ampbench.cli.printing import print_note
+    from ampbench.records.runs import Footer
+    from ampbench.running import rules
+    from ampbench.running.channel import ServerChannel
+    from ampbench.running.environment import ask_environment
+    from ampbench.running.session import now
+
+    probes: list[RuleProbe] = []
+    with ExitStack() as stack:
+        channel = ServerChannel()
+        stack.callback(channel.close)
+        header = rules.new_rules_header(ask_environment(channel), devices, timeout, ["ampbench", *sys.argv[1:]])
+        writer = None
+        if results is not None:
+            writer = stack.enter_context(store.RunWriter.create(results, header))
+
+        def keep(probe: "RuleProbe") -> None:
+            probes.append(probe)
+            if writer is not None:
+                writer.append(probe)
+
+        def watch(device: str) -> None:
+            if sys.stderr.isatty():
+                print_note(f"probing {device} …")
+
+        try:
+            problems, ended = rules.probe_devices(channel, devices, dtypes, ops, timeout, keep, watch)
+        finally:
+            if writer is not None and not probes:
+                writer.path.unlink()  # a run of nothing would stand in every list
+        if not probes:
+            if ended == "interrupted":
+                raise KeyboardInterrupt
+            raise NothingToRunError("; ".join(problems))
+        footer = Footer(ended=ended, finished_at=now())
+        if writer is not None:
+            writer.append(footer)
+    for problem in problems:
+        print_note(problem)
+    if writer is not None:
+        kept = "what was probed is kept" if ended == "interrupted" else "stored"
+        print_note(f"{kept} as run {header.run}")
+    path = Path() if writer is None else writer.path
+    stored = store.StoredRun(
+        path=path, header=header, rules={probe.device: probe for probe in probes}, footers=[footer]
+    )
+    return stored, INTERRUPTED if ended == "interrupted" else PARTLY_FAILED if problems else 0
 
 
 def _chosen(
-    read: "Sequence[StoredRules]", devices: "Sequence[str]", dtypes: "Sequence[str]", ops: "Sequence[str]"
+    read: "Sequence[StoredRun]", devices: "Sequence[str]", dtypes: "Sequence[str]", ops: "Sequence[str]"
 ) -> "list[list[RuleProbe]]":
     """Return what is asked for of each of `read`; an op need be known to one of them only."""
     from ampbench.rules.choosing import chosen_ops, restricted
 
-    known = {one.name: None for rules in read for probe in rules.probes for one in probe.observations}
+    known = {one.name: None for stored in read for probe in stored.rules.values() for one in probe.observations}
     meant = chosen_ops(ops, known) if ops else None
-    cut = [[restricted(one, dtypes, meant) for one in rules.probes if one.device in devices] for rules in read]
+    cut = [[restricted(one, dtypes, meant) for one in each.rules.values() if one.device in devices] for each in read]
     return [[probe for probe in probes if probe.dtypes] for probes in cut]
 
 
 def _paired(
-    earlier: "Sequence[RuleProbe]", probes: "Sequence[RuleProbe]", against: Path | None
+    earlier: "Sequence[RuleProbe]", probes: "Sequence[RuleProbe]", against: str | None
 ) -> "list[tuple[RuleProbe, RuleProbe]]":
     """Return earlier and later probe of each device; what is in one only is left out, with a note."""
     from ampbench.cli.printing import print_note

@@ -15,13 +15,26 @@ BEHAVIOURS = "behaviours"
 NEEDS_GRAD = "Cannot insert a Tensor that requires grad as a constant"
 
 
-PLACEMENTS = (("around", True, True), ("around", True, False), ("around", False, True), ("inside", True, True))
+PLACEMENTS = (
+    ("around", True, True),
+    ("around", True, False),
+    ("around", False, True),
+    ("inside", True, True),
+    ("inside", False, True),
+)
 """Autocast around the tracing or inside the traced forward; with the weight cache; with `check_trace`, the default."""
+
+CALLED = (("around", False), ("around", True), ("inside", False), ("inside", True), ("nowhere", False))
+"""Autocast around the tracing, inside the traced forward or at no time while tracing; whether the trace is frozen."""
 
 
 def probe_traps(device: str) -> list[RuleClaim]:
     """Return what happens in each trap on `device`; nothing raises out of this."""
-    return [stale_cache(device), *(trace_under_autocast(device, *placement) for placement in PLACEMENTS)]
+    return [
+        stale_cache(device),
+        *(trace_under_autocast(device, *placement) for placement in PLACEMENTS),
+        *(call_traced(device, *called) for called in CALLED),
+    ]
 
 
 def stale_cache(device: str) -> RuleClaim:
@@ -70,6 +83,49 @@ def trace_under_autocast(device: str, placement: str, cache: bool, check: bool) 
         found, works = _trace(device, placement, cache, check)
         holds, how = works == (expected == "works"), DEVICE
     return RuleClaim(name=name, device=device, source=BEHAVIOURS, said=expected, found=found, holds=holds, how=how)
+
+
+def call_traced(device: str, placement: str, frozen: bool) -> RuleClaim:
+    """Return which dtype a traced linear layer with a norm after it gives, outside and inside an autocast region.
+
+    A trace made with autocast should give eager autocast's dtype wherever it is called, one made without it follow the
+    region it is called in. `found` has both dtypes, eager's and the casts that the graph holds. The weight cache is off
+    while tracing.
+    """
+    name = f"jit.trace called, autocast {placement}" + (", frozen" if frozen else "")
+    said = "follows the region it is called in" if placement == "nowhere" else "gives what eager autocast gives"
+    if not is_present(device):
+        found, holds, how = f"no {device} here to trace on", None, NOT_OBSERVED
+    else:
+        found, holds = _call(device, placement, frozen)
+        how = DEVICE
+    return RuleClaim(name=name, device=device, source=BEHAVIOURS, said=said, found=found, holds=holds, how=how)
+
+
+def _call(device: str, placement: str, frozen: bool) -> tuple[str, bool]:
+    def region() -> contextlib.AbstractContextManager[object]:
+        return torch.autocast(device, dtype=torch.bfloat16, cache_enabled=False)
+
+    net = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.LayerNorm(4)).to(device).eval()
+    batch = torch.ones(2, 4, device=device)
+    module = _Inside(net, region).eval() if placement == "inside" else net
+    around = region if placement == "around" else contextlib.nullcontext
+    with warnings.catch_warnings(), torch.no_grad():
+        warnings.simplefilter("ignore")
+        try:
+            with around():
+                traced = torch.jit.trace(module, batch)  # type: ignore[no-untyped-call]
+                traced = torch.jit.freeze(traced) if frozen else traced
+            casts = sum(str(traced.inlined_graph).count(cast) for cast in ("aten::to(", "aten::_autocast_to_"))
+            outside = traced(batch).dtype
+            with region():
+                inside, eager = traced(batch).dtype, net(batch).dtype
+        except Exception as error:  # noqa: BLE001 - that it raises is the finding
+            return f"fails: {_said(error)}", False
+    dtypes = [str(dtype).removeprefix("torch.") for dtype in (outside, inside, eager)]
+    found = "outside a region {}, inside {}, eager autocast {}".format(*dtypes)
+    holds = inside == eager and outside == (torch.float32 if placement == "nowhere" else eager)
+    return f"{found}; {casts} casts in the graph", holds
 
 
 class _Inside(torch.nn.Module):

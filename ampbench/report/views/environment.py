@@ -47,7 +47,8 @@ class _Group:
 
 def environment(material: Material) -> View | None:
     """Return the view; None where there is no run."""
-    sides = [*([material.baseline] if material.baseline else []), *(one.stored for one in material.shown)]
+    own = [one.stored for one in material.shown] or material.explanations
+    sides = [*([material.baseline] if material.baseline else []), *own]
     if not sides:
         return None
     headers = [one.header for one in sides]

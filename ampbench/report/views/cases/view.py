@@ -13,6 +13,7 @@ from ampbench.comparing.wording import limit
 from ampbench.labels import common_traits
 from ampbench.precisions import PRECISIONS, ordered
 from ampbench.report.bars import Scale, time_bar, time_scale
+from ampbench.report.explained import reasons
 from ampbench.report.material import Material, Shown, ShownCase
 from ampbench.report.view import View
 from ampbench.report.views.cases.changes import Cell, Said, change_cells, change_limits, verdicts_of
@@ -37,7 +38,7 @@ class Line:
     """A row of the table. `data` are its values by the name of a filter; `first`: it is the first of its group.
 
     `linked`: its rounds are shown elsewhere on the page. A case that is not `ok` has a `reason`, and neither `changes`
-    nor `cells`.
+    nor `cells`. `why` says what accounts for its verdicts.
     """
 
     case: ShownCase
@@ -51,6 +52,7 @@ class Line:
     changes: Sequence[Cell] = ()
     cells: Sequence[Cell] = ()
     reason: str = ""
+    why: Sequence[str] = ()
 
 
 def cases(material: Material) -> View | None:
@@ -168,6 +170,7 @@ def _lines(
                     changes=change_cells(case.findings, limits) if ok else (),
                     cells=[_cell(one, case, scale) for one in shown_columns] if ok else (),
                     reason="" if ok else f"{row['outcome']}: {row['reason']}",
+                    why=reasons(case),
                 )
             )
             first = False

@@ -9,11 +9,13 @@ from collections.abc import Callable
 from ampbench.report.material import Material
 from ampbench.report.view import View
 from ampbench.report.views.explanation.breaking import failures, remarks
+from ampbench.report.views.explanation.casts import casts
 from ampbench.report.views.explanation.gradients import gradients
 from ampbench.report.views.explanation.part import Part
+from ampbench.report.views.explanation.rules import rules
 from ampbench.report.views.explanation.scaling import scaling
 
-PARTS: tuple[Callable[[Material], Part | None], ...] = (gradients, scaling, failures, remarks)
+PARTS: tuple[Callable[[Material], Part | None], ...] = (casts, gradients, scaling, rules, failures, remarks)
 
 
 def explanation(material: Material) -> View | None:

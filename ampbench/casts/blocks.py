@@ -1,0 +1,320 @@
+"""What a cast pass says, as blocks of text for a terminal, a Markdown page, anything: totals, savings, tables.
+
+Numbers without a value are "–"; times are left out where nothing was timed.
+"""
+
+from collections.abc import Callable, Iterable, Sequence
+
+from ampbench.blocks import Block, Section
+from ampbench.casts import tables
+from ampbench.casts.paths import compare_graph, graph_sentence
+from ampbench.casts.summary import Saving, cache_bytes, savings, sentence, totals
+from ampbench.casts.tables import CastGroup, ModuleGroup
+from ampbench.casts.views import By
+from ampbench.precisions import PRECISIONS, SHORT_DTYPES
+from ampbench.records.cases import Case
+from ampbench.records.casts import AUTOCAST, CAST, NOT_NEEDED, REUSED, Cast, CastPass, CheckedSaving
+from ampbench.records.rules import FAKE
+from ampbench.units import UNDEFINED, counted, format_bytes, format_seconds
+
+SHOWN, ORDERED = 8, 40
+"""So many rows are shown, the most telling ones, or those of a table in the order of running, unless all are asked
+for."""
+FEW_OPS, FEW_MODULES = 16, 12
+"""A step of so few ops is told op by op, a network of so few modules one by one."""
+
+NUMBERS = frozenset(
+    {"#", "casts", "forward", "backward", "moved", "time", "calls", "modules", "cast", "reused", "not needed", "cached",
+     "ops"}
+)  # fmt: skip
+"""Headers of columns of numbers, which stand to the right."""
+
+
+def section(case: Case, found: CastPass, by: By = By.SUMMARY, *, everything: bool = False) -> Section:
+    """Return what `found` says of `case`: what it adds up to and, `by` what, the tables.
+
+    Without `everything`, long tables end after the rows that say most, and modules that do the same share a row.
+    """
+    chosen = _SUMMARY if by is By.SUMMARY else _TABLES[by]
+    blocks = [*headline(found), *(block for make in chosen for block in make(found, everything)), *_notes(found)]
+    remark = " · fake tensors, not on hardware" if found.how == FAKE else ""
+    return Section(title(case) + remark, blocks)
+
+
+def title(case: Case) -> str:
+    """Return what a case is, in one line."""
+    parts = [case.group, case.precision, case.device, case.phase, *([] if case.scaler else ["no scaler"])]
+    if case.precision in PRECISIONS and case.input_dtype != SHORT_DTYPES[PRECISIONS[case.precision].storage]:
+        parts.append(f"inputs in {case.input_dtype}")
+    return " · ".join(parts)
+
+
+def headline(found: CastPass) -> list[Block]:
+    """Return how many casts there are and what they cost, and what the step costs."""
+    trace = found.trace
+    lines = [sentence(totals(trace), savings(trace), found.step_seconds)]
+    parts = []
+    if found.step_seconds is not None:
+        between = _between(found.step_low, found.step_high)
+        parts.append(f"the step takes {format_seconds(found.step_seconds)}{between} when nothing traces it")
+    if trace.timed:
+        times = f"medians of {found.traced_steps} steps" if found.traced_steps > 1 else "of one step"
+        whole = format_seconds(sum(op.seconds or 0.0 for op in trace.ops))
+        parts.append(f"traced, its ops take {whole} ({times}), of which the casts have their share")
+    if found.peak_bytes is not None:
+        parts.append(f"peak memory {format_bytes(found.peak_bytes)} ({found.memory_source})")
+    return [Block(_sentence(line)) for line in [*lines, "; ".join(parts)] if line]
+
+
+def origins(found: CastPass, everything: bool = False) -> list[Block]:  # noqa: ARG001 - as the other tables
+    """Return what was cast and who asked for it."""
+    groups = tables.by_origin(found.trace)
+    headers, cells = _group_cells(groups, ("what", "asked for by"))
+    return [Block("Where they come from", headers, cells)] if groups else []
+
+
+def weights_used(found: CastPass, everything: bool = False) -> list[Block]:  # noqa: ARG001
+    """Return in a line how weights reached the ops that use them, and what autocast's cache holds."""
+    counts = totals(found.trace).weights
+    if not counts:
+        return []
+    uses = counted(sum(counts.values()), "use of a weight", "uses of weights")
+    said = [f"{counts.get(CAST, 0):,} cast", f"{counts.get(REUSED, 0):,} reused from autocast's cache"]
+    said.append(f"{counts.get(NOT_NEEDED, 0):,} not needed")
+    held = cache_bytes(found.trace)
+    kept = f"keeps {format_bytes(held)} alive until autocast's region ends" if held else "holds nothing"
+    return [Block(f"{uses}: {', '.join(said)}; the cache {kept}.")]
+
+
+def saved(found: CastPass, everything: bool = False) -> list[Block]:
+    """Return what could be saved, as the trace says, and what measuring made of it."""
+    trace = found.trace
+    rows = savings(trace)
+    blocks = []
+    if rows:
+        timed = trace.timed
+        headers = ["casts", "moved", *(["time"] if timed else []), "change"]
+        cells = [_saving_cells(row, timed) for row in rows]
+        note = "what these casts cost; what a change saves is to be measured" if not found.checked else ""
+        blocks.append(_cut(Block("What could be saved", headers, cells, note), everything))
+    if found.checked:
+        rows_tried = [_checked_cells(one) for one in found.checked]
+        blocks.append(Block("Tried and measured", ["casts", "moved", "change", "a step"], rows_tried))
+    return blocks
+
+
+def ops_that_cast(found: CastPass, everything: bool = False) -> list[Block]:
+    """Return the casts per op that used the copies."""
+    groups = tables.by_operation(found.trace)
+    headers, cells = _group_cells(groups, ("for op", "called as"))
+    for row in cells:
+        row[0] = _op(row[0]) or "none: stored"
+        row[1] = row[1].replace("torch.nn.functional.", "F.").removeprefix("torch.") or UNDEFINED
+    return [_cut(Block("Casts per op", headers, cells), everything)] if groups else []
+
+
+def tensors(found: CastPass, everything: bool = False) -> list[Block]:
+    """Return the casts per tensor."""
+    groups = tables.by_tensor(found.trace)
+    headers, cells = _group_cells(groups, ("what", "tensor"))
+    for row in cells:
+        row[1] = row[1] or UNDEFINED
+    return [_cut(Block("Casts per tensor", headers, cells), everything)] if groups else []
+
+
+def modules(found: CastPass, everything: bool = False) -> list[Block]:
+    """Return the dtypes in and out of each module, with the casts that ran directly in it."""
+    trace = found.trace
+    collapsed = not everything and len(trace.modules) > FEW_MODULES
+    groups = tables.module_groups(trace, collapsed=collapsed)
+    if not groups:
+        return []
+    timed = trace.timed
+    headers = ["kind", "in", "out", "weights", "calls", "casts", "moved", *(["time"] if timed else []), "module"]
+    cells = [
+        [
+            group.kind,
+            _dtypes(group.inputs),
+            _dtypes(group.outputs),
+            _dtypes(group.parameters),
+            f"{group.calls:,}",
+            f"{group.casts:,}",
+            format_bytes(group.cast_bytes) if group.casts else "",
+            *([format_seconds(group.cast_seconds) if group.casts else ""] if timed else []),
+            _named(group),
+        ]
+        for group in groups
+    ]
+    note = "those that do the same share a row; --all lists each" if collapsed else ""
+    return [Block("Dtypes in and out of modules", headers, cells, note)]
+
+
+def few_ops(found: CastPass, everything: bool = False) -> list[Block]:
+    """Return every op in order where there are few."""
+    return every_op(found, everything) if len(found.trace.ops) <= FEW_OPS else []
+
+
+def every_op(found: CastPass, everything: bool = False) -> list[Block]:
+    """Return the ops in the order of running, each with its module or, a cast, with what it casts."""
+    trace = found.trace
+    casts = {cast.index: cast for cast in trace.casts}
+    phases = len({op.phase for op in trace.ops}) > 1
+    headers = ["#", *(["phase"] if phases else []), "op", "dtypes", *(["time"] if trace.timed else [])]
+    cells = []
+    for op in trace.ops[: None if everything else ORDERED]:
+        cast = casts.get(op.index)
+        where = f"cast of {_tensor(cast)}" if cast else op.module
+        row = [f"{op.index}", *([op.phase] if phases else []), _op(op.name)]
+        row += [f"{_dtypes(op.inputs)} → {_dtypes(op.outputs)}", *([format_seconds(op.seconds)] if trace.timed else [])]
+        cells.append([*row, where + _place(op.source)])
+    block = Block("Every op in order", [*headers, "module, or what is cast"], cells)
+    return [_with_rest(block, len(trace.ops))] if cells else []
+
+
+def every_cast(found: CastPass, everything: bool = False) -> list[Block]:
+    """Return the casts in the order of running."""
+    trace = found.trace
+    phases = len({op.phase for op in trace.ops}) > 1
+    headers = ["#", *(["phase"] if phases else []), "dtypes", "moved", *(["time"] if trace.timed else [])]
+    cells = []
+    for cast in trace.casts[: None if everything else ORDERED]:
+        user = _op(trace.ops[cast.operation].name) if cast.operation is not None else "none: stored"
+        row = [f"{cast.index}", *([cast.phase] if phases else [])]
+        row += [f"{cast.from_dtype} → {cast.to_dtype}", format_bytes(cast.bytes_read + cast.bytes_written)]
+        row += [format_seconds(cast.seconds)] if trace.timed else []
+        cells.append([*row, user, _tensor(cast) + _place(trace.ops[cast.index].source)])
+    block = Block("Every cast in order", [*headers, "for op", "what is cast"], cells)
+    return [_with_rest(block, len(trace.casts))] if cells else []
+
+
+def weights(found: CastPass, everything: bool = False) -> list[Block]:
+    """Return how each weight reached the ops that use it in the forward pass."""
+    headers = ["cast", "reused", "not needed", "moved", "cached", "weight"]
+    cells = [
+        [f"{row.cast:,}", f"{row.reused:,}", f"{row.not_needed:,}", format_bytes(row.cast_bytes) if row.cast else "",
+         format_bytes(row.cache_bytes) if row.cache_bytes else "", row.name]
+        for row in tables.by_weight(found.trace)
+    ]  # fmt: skip
+    note = "uses in the forward pass; cached: the copies that autocast keeps until its region ends"
+    line = weights_used(found)
+    return [*line, _with_rest(Block("Weights", headers, cells if everything else cells[:ORDERED], note), len(cells))]
+
+
+def graphs(found: CastPass, everything: bool = False) -> list[Block]:
+    """Return what the other graphs of the same step make of its casts, and where dtypes flow otherwise."""
+    if not found.graphs:
+        return []
+    said = [
+        [graph.graph, graph_sentence(found.trace, graph).removeprefix(f"{graph.graph}: ")] for graph in found.graphs
+    ]
+    blocks = [Block("The same step in other graphs", ["graph", "against eager"], said)]
+    for graph in found.graphs:
+        differences = [] if graph.error else compare_graph(found.trace, graph)
+        cells = [[one.kind, one.said] for one in differences]
+        if cells:
+            title = f"What the {graph.graph} graph does otherwise"
+            blocks.append(_cut(Block(title, ["kind", "what differs"], cells), everything))
+        blocks += [Block(_sentence(f"{graph.graph}: {note}")) for note in graph.notes]
+    return blocks
+
+
+_Make = Callable[[CastPass, bool], list[Block]]
+_SUMMARY: Sequence[_Make] = (origins, weights_used, saved, ops_that_cast, modules, tensors, few_ops, graphs)
+_TABLES: dict[By, Sequence[_Make]] = {
+    By.OP: (ops_that_cast, every_op),
+    By.MODULE: (modules,),
+    By.TENSOR: (tensors,),
+    By.CAST: (every_cast,),
+    By.WEIGHT: (weights,),
+}
+
+
+def _group_cells(groups: Sequence[CastGroup], keys: tuple[str, str]) -> tuple[list[str], list[list[str]]]:
+    """Return headers and rows of casts that have something in common."""
+    timed = any(group.seconds is not None for group in groups)
+    backward = any(group.backward for group in groups)
+    counts = ["casts", *(["forward", "backward"] if backward else [])]
+    headers = [*keys, *counts, "moved", *(["time"] if timed else []), "dtypes"]
+    cells = []
+    for group in groups:
+        row = [*group.keys, f"{group.casts:,}"]
+        row += [f"{group.forward:,}", f"{group.backward:,}"] if backward else []
+        row += [format_bytes(group.bytes_moved), *([format_seconds(group.seconds)] if timed else [])]
+        cells.append([*row, ", ".join(group.dtypes)])
+    return headers, cells
+
+
+def _saving_cells(row: Saving, timed: bool) -> list[str]:
+    time = [format_seconds(row.seconds)] if timed else []
+    return [f"{len(row.casts):,}", format_bytes(row.bytes_moved), *time, row.advice]
+
+
+def _checked_cells(one: CheckedSaving) -> list[str]:
+    saved, low, high = one.seconds_before - one.seconds_after, one.saved_low, one.saved_high
+    said = [f"{format_seconds(one.seconds_before)} → {format_seconds(one.seconds_after)}"]
+    change = f"{format_seconds(abs(saved))} {'saved' if saved > 0 else 'lost'}"
+    if low is None or high is None:
+        said.append(f"{change}, without an interval ({counted(one.samples, 'sample')})")
+    elif low <= 0 <= high:
+        said.append(f"no saving is certain (95 %: {format_seconds(low)} to {format_seconds(high)})")
+    else:
+        low, high = (low, high) if low > 0 else (-high, -low)
+        said.append(f"{change} (95 %: {format_seconds(low)} to {format_seconds(high)})")
+    said.append("outputs identical to the bit" if one.identical else "outputs differ")
+    if one.peak_bytes_before is not None and one.peak_bytes_after is not None:
+        said.append(f"peak memory {format_bytes(one.peak_bytes_before)} → {format_bytes(one.peak_bytes_after)}")
+    what = f"{one.change}: {_few(one.names)}" if one.names else one.change
+    return [f"{one.casts:,}", format_bytes(one.bytes_moved), what, "; ".join(said)]
+
+
+def _notes(found: CastPass) -> list[Block]:
+    return [Block(_sentence(note)) for note in found.notes]
+
+
+def _cut(block: Block, everything: bool) -> Block:
+    """Return `block` with the first rows alone, and in its title how many there are."""
+    shown = block.rows if everything else block.rows[:SHOWN]
+    return _with_rest(Block(block.title, block.headers, shown, block.note), len(block.rows))
+
+
+def _with_rest(block: Block, total: int) -> Block:
+    if len(block.rows) == total:
+        return block
+    note = f"{len(block.rows):,} of {total:,}, --all lists the rest"
+    return Block(block.title, block.headers, block.rows, "; ".join(filter(None, [block.note, note])))
+
+
+def _between(low: float | None, high: float | None) -> str:
+    return "" if low is None or high is None else f" ({format_seconds(low)} to {format_seconds(high)})"
+
+
+def _named(group: ModuleGroup) -> str:
+    return _few([module or "the model itself" for module in group.modules])
+
+
+def _few(names: Sequence[str]) -> str:
+    return ", ".join(names) if len(names) <= 2 else f"{names[0]} and {len(names) - 1:,} more"
+
+
+def _dtypes(names: Iterable[str]) -> str:
+    return ", ".join(dict.fromkeys(names))
+
+
+def _op(name: str) -> str:
+    return name.removeprefix("aten.")
+
+
+def _place(source: str | None) -> str:
+    """Return " (folder/file.py:12)" for a line's place; machine formats have the whole path."""
+    return f" ({'/'.join(source.split('/')[-2:])})" if source else ""
+
+
+def _tensor(cast: Cast) -> str:
+    """Return what is cast, and who asked where it was not autocast."""
+    remarks = [*([] if cast.origin == AUTOCAST else [cast.origin]), *(["cached"] if cast.cached else [])]
+    name = f"{cast.what} {cast.name}".strip()
+    return f"{name} ({', '.join(remarks)})" if remarks else name
+
+
+def _sentence(text: str) -> str:
+    return f"{text[:1].upper()}{text[1:]}{'' if text.endswith('.') else '.'}"

@@ -1,0 +1,166 @@
+"""What accounts for a change, in sentences: which ops, dtypes, casts and rules of autocast differ, or that none do."""
+
+from collections.abc import Iterable, Sequence
+
+from ampbench.casts.changes import (
+    BACKWARD,
+    FORWARD,
+    CastChange,
+    OpChange,
+    TraceChanges,
+    compare_traces,
+)
+from ampbench.casts.concerned import bare_name, changed_names, concerned_rules, used_names
+from ampbench.precisions import SHORT_DTYPES
+from ampbench.records.cases import Case
+from ampbench.records.casts import CastPass
+from ampbench.records.rules import FAKE, RuleChange
+from ampbench.rules.blocks import WORDS
+from ampbench.rules.choosing import DTYPES, short_name
+from ampbench.units import counted, format_bytes, format_seconds
+
+UNEXPLAINED = "unexplained"
+"""What begins the sentence on a case of which the traces tell nothing."""
+NOT_TRACED = "not traced"
+"""What begins the sentence on a case that a run was to explain and could not."""
+_LISTED = 4
+"""So many changes of ops, of casts, and names are said; then how many more there are."""
+
+
+def explanation(
+    case: Case,
+    before: CastPass,
+    after: CastPass,
+    rules: Iterable[RuleChange] = (),
+    versions: tuple[str, str] = ("", ""),
+) -> list[str]:
+    """Return which ops, dtypes, casts and `rules` between torch `versions` differ for a case, or "unexplained: …"."""
+    changes = compare_traces(before.trace, after.trace)
+    rules = list(rules)
+    concerned = concerned_rules(changed_names(changes), rules, case.device)
+    idle = [
+        rule
+        for rule in concerned_rules(used_names(before.trace, after.trace), rules, case.device)
+        if rule not in concerned
+    ]
+    said = change_sentences(changes, [bare_name(rule.op) for rule in concerned])
+    between = f" between torch {versions[0]} and {versions[1]}" if all(versions) else ""
+    said += [f"autocast's rule for {rule_change_said(rule)}{between}" for rule in concerned]
+    said += [f"autocast's rule for {rule_change_said(rule)}{between}; no difference to this step" for rule in idle]
+    if case.path != "eager":
+        said.append(f"traced in eager mode, measured {case.path}")
+    faked = [name for name, one in (("the baseline", before), ("the candidate", after)) if one.how == FAKE]
+    if faked:
+        said.append(f"{faked[0] if len(faked) == 1 else 'both sides'} ran on fake tensors, not on hardware")
+    return said
+
+
+def rule_change_said(rule: RuleChange) -> str:
+    """Return "rms_norm on cuda: unlisted → float32", with the autocast dtypes where it is not both."""
+    only = "" if len(rule.dtypes) in (0, len(DTYPES)) else f" to {' and '.join(SHORT_DTYPES[d] for d in rule.dtypes)}"
+    field = "" if rule.field in ("observed", "op", "claim") else f", {rule.field}"
+    was, now = (WORDS.get(value, value) for value in (rule.before, rule.after))
+    return f"{short_name(rule.op)} on {rule.device}{only}{field}: {was} → {now}"
+
+
+def change_sentences(changes: TraceChanges, first: Iterable[str] = ()) -> list[str]:
+    """Return the changes of a trace in sentences, functions whose bare names are in `first` before others.
+
+    Where nothing changed, one says so: "unexplained: …".
+    """
+    if changes.nothing:
+        same = f"{counted(changes.ops_after, 'op')}, {counted(changes.casts_after, 'cast')}"
+        return [f"{UNEXPLAINED}: the same ops, dtypes and casts on both sides ({same})"]
+    return [*_ops_said(changes.ops, set(first)), *_casts_said(changes), *_weights_said(changes)]
+
+
+def _ops_said(ops: Sequence[OpChange], first: set[str]) -> list[str]:
+    ways = {phase: {_way(one) for one in ops if one.phase == phase} for phase in (FORWARD, BACKWARD)}
+    told = [one for one in ops if one.phase != BACKWARD or _way(one) not in ways[FORWARD]]
+    told.sort(key=lambda one: bare_name(one.function) not in first)
+    said = []
+    for one in told[:_LISTED]:
+        both = one.phase == FORWARD and _way(one) in ways[BACKWARD]
+        phase = ", forward and backward" if both else "" if one.phase == FORWARD else f", {one.phase}"
+        said.append(f"{bare_name(one.function)}: {_op_said(one)}{_where(one.modules)}{phase}{_seconds_said(one)}")
+    rest = [bare_name(one.function) for one in told[_LISTED:]]
+    return said + ([f"{counted(len(rest), 'more change')} of ops: {_few(rest)}"] if rest else [])
+
+
+def _way(one: OpChange) -> tuple[object, ...]:
+    """Return what a function's forward and backward change have in common where they are told as one."""
+    return one.function, one.before, one.after
+
+
+def _op_said(one: OpChange) -> str:
+    before, after = " and ".join(one.before), " and ".join(one.after)
+    said = []
+    if not one.lost and one.gained:
+        said.append(f"{counted(one.gained, 'more op')} in {after} ({_few(one.ops_after)})")
+    elif one.lost and not one.gained:
+        said.append(f"{counted(one.lost, 'op')} in {before} fewer ({_few(one.ops_before)})")
+    elif before != after:
+        said.append(f"{before} → {after}")
+    elif one.lost and set(one.ops_before) == set(one.ops_after):
+        said.append(f"{_few(one.ops_after)} in {after} with other dtypes beside")
+    if one.lost and one.gained and set(one.ops_before) != set(one.ops_after):
+        said.append(f"{_few(one.ops_after)} instead of {_few(one.ops_before)}")
+    if one.returned_before and ((one.returned_before,), (one.returned_after,)) != (one.before, one.after):
+        said.append(f"returns {one.returned_before} → {one.returned_after}")
+    return ", ".join(said)
+
+
+def _where(modules: Sequence[str]) -> str:
+    named = [module for module in modules if module]
+    if len(modules) == 1:
+        return f" in {named[0]}" if named else ""
+    return f" in {counted(len(modules), 'module')}, such as {named[0]}"
+
+
+def _seconds_said(one: OpChange) -> str:
+    if one.seconds_before is None or one.seconds_after is None:
+        return ""
+    return f" (traced: {format_seconds(one.seconds_before)} → {format_seconds(one.seconds_after)})"
+
+
+def _casts_said(changes: TraceChanges) -> list[str]:
+    if not changes.casts:
+        return []
+    total = (
+        f"{changes.casts_before:,} → {counted(changes.casts_after, 'cast')} a step, "
+        f"{format_bytes(changes.bytes_before)} → {format_bytes(changes.bytes_after)}"
+    )
+    ordered = sorted(changes.casts, key=lambda one: -abs(one.bytes_after - one.bytes_before))
+    parts = [_cast_said(one) for one in ordered[:_LISTED]]
+    rest = len(ordered) - _LISTED
+    return [f"{total}: {'; '.join(parts)}" + (f"; and {counted(rest, 'more way')} of casting" if rest > 0 else "")]
+
+
+def _cast_said(one: CastChange) -> str:
+    many = one.after - one.before
+    count = f"{many:+,}" if many else f"{one.after:,}"
+    size = "" if many else " of another size"
+    whose = "" if one.origin == "autocast" else f" ({one.origin})"
+    moved = format_bytes(abs(one.bytes_after - one.bytes_before))
+    sign = "+" if one.bytes_after >= one.bytes_before else "-"
+    phase = "" if one.phase == FORWARD else f" in the {one.phase}{' pass' if one.phase == BACKWARD else ''}"
+    name = f", such as {one.names[0]}" if one.names else ""
+    return (
+        f"{count} {one.what} {one.from_dtype} → {one.to_dtype}{whose} for {bare_name(one.function)}{phase}{size}, "
+        f"{sign}{moved}{name}"
+    )
+
+
+def _weights_said(changes: TraceChanges) -> list[str]:
+    return [
+        f"{counted(len(one.names), 'weight')} {' and '.join(one.before)} → {' and '.join(one.after)}, "
+        f"such as {one.names[0]}"
+        for one in changes.weights
+    ]
+
+
+def _few(names: Sequence[str]) -> str:
+    """Return some distinct names in a row, and how many more there are."""
+    distinct = list(dict.fromkeys(names))
+    more = len(distinct) - _LISTED
+    return ", ".join(distinct[:_LISTED]) + (f" and {more} more" if more > 0 else "")

@@ -1,0 +1,64 @@
+"""What two runs hold beside measurements: traces of the same cases, probes of autocast's rules on the same devices."""
+
+from collections.abc import Iterable, Sequence
+
+from ampbench.comparing.explaining import NOT_TRACED, explanation
+from ampbench.comparing.pairing import Pair, Paired
+from ampbench.records.rules import RuleChange
+from ampbench.records.runs import CASTS
+from ampbench.rules.judging import compare_rules, rank
+from ampbench.store import StoredRun
+from ampbench.units import counted
+
+
+def devices_with_rules(baseline: StoredRun, candidate: StoredRun) -> list[str]:
+    """Return the device types whose rules both runs have probed in a common dtype."""
+    return [
+        device
+        for device, before in baseline.rules.items()
+        if device in candidate.rules and set(before.dtypes) & set(candidate.rules[device].dtypes)
+    ]
+
+
+def rule_changes(devices: Iterable[str], baseline: StoredRun, candidate: StoredRun) -> list[RuleChange]:
+    """Return what changed of the rules of `devices`, probed in both runs: what is observed first, claims last."""
+    found = [change for one in devices for change in compare_rules(baseline.rules[one], candidate.rules[one])]
+    return sorted(found, key=lambda one: (one.field == "claim", rank(one)))
+
+
+def explained_cases(
+    paired: Paired, baseline: StoredRun, candidate: StoredRun, rules: Sequence[RuleChange]
+) -> dict[str, list[str]]:
+    """Return what the traces of each pair say, and of a run that explains which could not be traced."""
+    found = {}
+    versions = baseline.header.environment.torch_version, candidate.header.environment.torch_version
+    for pair in paired.pairs:
+        before, after = baseline.casts.get(pair.baseline_id), candidate.casts.get(pair.candidate_id)
+        if before is not None and after is not None:
+            found[pair.baseline_id] = explanation(pair.baseline, before, after, rules, versions)
+        elif baseline.header.explains == candidate.header.explains == CASTS:
+            found[pair.baseline_id] = _not_traced(pair, baseline, candidate)
+    return found
+
+
+def _not_traced(pair: Pair, baseline: StoredRun, candidate: StoredRun) -> list[str]:
+    said = []
+    for name, stored, case_id in (
+        ("baseline", baseline, pair.baseline_id),
+        ("candidate", candidate, pair.candidate_id),
+    ):
+        if case_id not in stored.casts:
+            failure, skip = stored.failures.get(case_id), stored.skips.get(case_id)
+            why = f"{failure.cause}: {failure.message}" if failure else skip.reason if skip else "not reached"
+            said.append(f"{NOT_TRACED} in the {name}: {' '.join(why.split())}")
+    return said
+
+
+def nothing_explained(*runs: StoredRun) -> str:
+    """Say why runs of which one only explains cannot be compared."""
+    said = []
+    for stored in runs:
+        header = stored.header
+        traced = f"traced {counted(len(stored.casts), 'case')}" if stored.casts else "traced no case"
+        said.append(f"{header.run} {f'explains {header.explains}' if header.explains else 'measures'} and {traced}")
+    return f"the runs have no traced case and no probed rules in common: {'; '.join(said)}"

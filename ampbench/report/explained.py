@@ -1,0 +1,173 @@
+"""What the runs on a page tell of why: their cast passes, their probes of autocast's rules, a comparison's reasons."""
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from ampbench.casts.summary import Saving, Totals, savings, sentence, totals
+from ampbench.labels import case_labels
+from ampbench.records.cases import Case
+from ampbench.records.casts import CastPass
+from ampbench.records.rules import FAKE, RuleProbe
+from ampbench.report.material import Material, ShownCase
+from ampbench.store import StoredRun
+from ampbench.units import counted
+from ampbench.verdicts import Comparison
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Traced:
+    """A case that a run traced. `number` counts from 0, `name` is its short name, with its run where others share it.
+
+    `whole` is what its casts add up to, `savings` what could be saved, the largest first.
+    """
+
+    number: int
+    name: str
+    case: Case
+    run: StoredRun
+    found: CastPass
+    whole: Totals
+    savings: Sequence[Saving]
+
+    @property
+    def said(self) -> str:
+        """What its casts cost, in a line."""
+        return sentence(self.whole, list(self.savings), self.found.step_seconds)
+
+    @property
+    def fake(self) -> bool:
+        """Whether fake tensors stood in, so that nothing ran on hardware."""
+        return self.found.how == FAKE
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Changed:
+    """What accounts for a case's change against the baseline, in sentences."""
+
+    name: str
+    sentences: Sequence[str]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Untraced:
+    """A case that a run that explains could not trace, and why."""
+
+    name: str
+    reason: str
+
+
+def traced(material: Material) -> list[Traced]:
+    """Return the traced cases, those first whose casts take the most time or, untimed, move the most bytes."""
+    found = list(_passes(material))
+    labels = case_labels(run.cases[one.case_id] for run, one in found)
+    counts = Counter(labels[one.case_id] for _, one in found)
+    cases = [
+        Traced(
+            number=number,
+            name=f"{label} · {run.header.label or run.header.run}" if counts[label] > 1 else label,
+            case=run.cases[one.case_id],
+            run=run,
+            found=one,
+            whole=totals(one.trace),
+            savings=savings(one.trace),
+        )
+        for number, (run, one) in enumerate(found)
+        for label in [labels[one.case_id]]
+    ]
+    return sorted(cases, key=lambda one: (-(one.whole.seconds or 0.0), -one.whole.bytes_moved, one.number))
+
+
+def probes(material: Material) -> list[RuleProbe]:
+    """Return the probes of autocast's rules: of several of one torch version and device type the newest."""
+    newest: dict[tuple[str, str], RuleProbe] = {}
+    for run in _runs(material):
+        newest |= {(one.torch_version, one.device): one for one in run.rules.values()}
+    return list(newest.values())
+
+
+def untraced(material: Material) -> list[Untraced]:
+    """Return the cases that runs that explain failed to trace or skipped."""
+    found = {}
+    for run in material.explanations:
+        labels = case_labels(run.cases.values())
+        for case_id, failure in run.failures.items():
+            message = f": {failure.message}" if failure.message else ""
+            found[case_id] = Untraced(name=labels[case_id], reason=f"{failure.cause}{message}")
+        found |= {name: Untraced(name=labels[name], reason=skip.reason) for name, skip in run.skips.items()}
+    return [one for case_id, one in found.items() if not any(case_id in run.casts for run in _runs(material))]
+
+
+def changed(material: Material) -> list[Changed]:
+    """Return what comparisons tell of why cases differ from the baseline's, case by case."""
+    cases: dict[str, Case] = {}
+    sentences: dict[str, list[str]] = {}
+    for one in _comparisons(material):
+        own = material.baseline.cases if material.baseline else {}
+        for case_id, said in one.explained.items():
+            if (case := one.candidates.get(case_id, own.get(case_id))) is not None and said:
+                cases[case_id] = case
+                sentences.setdefault(case_id, []).extend(said)
+    labels = case_labels(cases.values())
+    return [
+        Changed(name=labels[cases[case_id].case_id], sentences=list(dict.fromkeys(said)))
+        for case_id, said in sentences.items()
+    ]
+
+
+def with_rules(material: Material) -> list[Comparison]:
+    """Return the comparisons of runs that both probed autocast's rules on a device."""
+    return [one for one in _comparisons(material) if one.rule_devices or one.rule_changes]
+
+
+def reasons(case: ShownCase) -> Sequence[str]:
+    """Return why a case is not what the baseline's was, as far as the comparison tells: sentences."""
+    comparison = case.shown.comparison
+    if comparison is None or case.baseline_id is None:
+        return ()
+    return comparison.explained.get(case.baseline_id, ())
+
+
+def contents(material: Material) -> list[str]:
+    """Return in a few words what explains: how many cases' casts, the rules of which devices."""
+    traces = len(list(_passes(material)))
+    said = [f"the casts of {counted(traces, 'case')}"] if traces else []
+    devices = list(dict.fromkeys(probe.device for probe in probes(material)))
+    return [*said, *([f"autocast's rules on {', '.join(devices)}"] if devices else [])]
+
+
+def strangers(material: Material) -> list[str]:
+    """Return what traced on another machine, or with another torch, than what measured the runs on the page."""
+    own = {_place(shown.stored) for shown in material.shown}
+    places = dict.fromkeys(_place(run) for run, _ in _passes(material))
+    if not own:
+        return []
+    return [f"torch {version or 'of an unknown version'} on {host}" for host, version in places
+            if (host, version) not in own]  # fmt: skip
+
+
+def _comparisons(material: Material) -> list[Comparison]:
+    return [*material.comparisons, *material.explained]
+
+
+def _runs(material: Material) -> Iterator[StoredRun]:
+    """Yield the runs on the page, those that only explain among them, the oldest first."""
+    every = [*(shown.stored for shown in material.shown), *material.explanations]
+    yield from sorted(every, key=lambda one: one.header.started_at)
+
+
+def _passes(material: Material) -> Iterator[tuple[StoredRun, CastPass]]:
+    """Yield the cast passes of the cases on the page: of several of one case, host and torch version the newest."""
+    shown = {id(one.stored): {row["case_id"] for row in one.rows} for one in material.shown}
+    newest: dict[tuple[str, str, str], tuple[StoredRun, CastPass]] = {}
+    for run in _runs(material):
+        wanted = shown.get(id(run))
+        for case_id, found in run.casts.items():
+            if wanted is None or case_id in wanted:
+                newest[*_place(run), case_id] = run, found
+    yield from newest.values()
+
+
+def _place(run: StoredRun) -> tuple[str, str]:
+    environment = run.header.environment
+    return environment.host, environment.torch_version

@@ -1,0 +1,122 @@
+"""Which run files a report is of: those that measured, and those that only explain."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
+from pathlib import Path
+
+from ampbench import planning
+from ampbench.errors import StoreError
+from ampbench.records.runs import Header
+from ampbench.store import LATEST, StoredRun, find_run, list_runs, measures, read_header, run_files
+from ampbench.store.folder import SUFFIX
+
+
+@dataclass(frozen=True, slots=True)
+class Sources:
+    """Run files by what they hold, each once: `measured` are shown as tables, `explaining` tell why."""
+
+    measured: list[Path] = field(default_factory=list)
+    explaining: list[Path] = field(default_factory=list)
+
+    @property
+    def paths(self) -> list[Path]:
+        """All of them."""
+        return [*self.measured, *self.explaining]
+
+
+def find_sources(sources: Sequence[str], results: Path) -> Sources:
+    """Return the run files that `sources` name: ids, prefixes, `latest`, paths of files or of folders.
+
+    Without any it is the latest of `results` that measured, and the runs that explain it: those that `explain` finds
+    there. Where none has measured, it is the newest that explains, and those of its host and torch version.
+
+    Raises `StoreError` for a folder without run files, `UsageError` for what names nothing.
+    """
+    if not sources:
+        return _latest(results)
+    paths: dict[Path, None] = {}
+    for source in sources:
+        folder = Path(source).expanduser()
+        found = _files(folder) if folder.is_dir() else [find_run(source, results)]
+        paths |= dict.fromkeys(path.resolve() for path in found)
+    return _sorted(paths)
+
+
+def explain(measured: Header, explaining: Header) -> bool:
+    """Return whether a run explains one that measured: same host, same torch version, and not older than it."""
+    return _place(measured) == _place(explaining) and _started(explaining) >= _started(measured)
+
+
+def assigned(sources: Sources) -> dict[Path, list[Path]]:
+    """Return whose page each run that explains belongs on, by the files of those that measured.
+
+    That is the newest of those that it explains; where there is none, it has a page of its own, and is a key itself.
+    """
+    headers = {path: read_header(path) for path in sources.measured if _is_sound(path)}
+    pages: dict[Path, list[Path]] = {path: [] for path in sources.measured}
+    for path in sources.explaining:
+        own = read_header(path)
+        fitting = [(_started(one), file) for file, one in headers.items() if explain(one, own)]
+        if fitting:
+            pages[max(fitting)[1]].append(path)
+        else:
+            pages[path] = []
+    return pages
+
+
+def matching(runs: Iterable[StoredRun], keyword: str) -> list[StoredRun]:
+    """Return the runs that explain with the cases that match `keyword` alone, without those of which nothing is left.
+
+    A probe of autocast's rules is of no case, and stays.
+    """
+    found = [
+        replace(one, casts={name: traced for name, traced in one.casts.items() if planning.matches(keyword, name)})
+        for one in runs
+    ]
+    return [one for one in found if one.casts or one.rules or not keyword]
+
+
+def _latest(results: Path) -> Sources:
+    found = _sorted(list_runs(results))
+    if not found.measured and not found.explaining:
+        find_run(LATEST, results)  # says that there is none
+    headers = {path: read_header(path) for path in found.explaining}
+    if found.measured:
+        newest = found.measured[-1]
+        if not _is_sound(newest):
+            return Sources([newest])  # its reader says what is wrong with it
+        header = read_header(newest)
+        return Sources([newest], [path for path, one in headers.items() if explain(header, one)])
+    place = _place(headers[found.explaining[-1]])
+    return Sources([], [path for path, one in headers.items() if _place(one) == place])
+
+
+def _files(folder: Path) -> list[Path]:
+    """Return the run files of a folder, a results folder or one of run files."""
+    holder = folder / "runs" if (folder / "runs").is_dir() else folder
+    return sorted(holder.glob(f"*{SUFFIX}"), key=lambda path: path.stem) or run_files(folder)
+
+
+def _sorted(paths: Iterable[Path]) -> Sources:
+    found = Sources()
+    for path in paths:
+        (found.measured if measures(path) else found.explaining).append(path)
+    return found
+
+
+def _is_sound(path: Path) -> bool:
+    try:
+        read_header(path)
+    except StoreError:
+        return False
+    return True
+
+
+def _place(header: Header) -> tuple[str, str]:
+    return header.environment.host, header.environment.torch_version
+
+
+def _started(header: Header) -> datetime:
+    found = datetime.fromisoformat(header.started_at)  # reading a header has checked it
+    return found if found.tzinfo else found.replace(tzinfo=UTC)

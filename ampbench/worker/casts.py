@@ -1,0 +1,235 @@
+"""A cast pass: one step of a case traced in eager mode, its time and memory, other graphs, and what changes save."""
+
+import dataclasses
+import random
+from collections.abc import Callable
+from functools import partial
+from time import perf_counter
+from typing import Any
+
+import numpy as np
+import torch
+
+from ampbench import stats
+from ampbench.explain.graphs.names import first_line
+from ampbench.explain.ledger import trace_casts
+from ampbench.explain.rules.observed import is_present
+from ampbench.records.cases import Case
+from ampbench.records.casts import AUTOGRAD, COMPILED, TRACED, CastPass, CastTrace, GraphTrace, Tracing
+from ampbench.records.rules import DEVICE
+from ampbench.worker.changes import PATIENCE, Change, Settled, measure_change, try_changes
+from ampbench.worker.devices import Device, open_device
+from ampbench.worker.divergence import tensors_in
+from ampbench.worker.memory import memory_source, peaks_of
+from ampbench.worker.placement import Placement
+from ampbench.worker.step import Step
+from ampbench.worker.timing import time_build
+from ampbench.workload import Workload
+
+TRACED_SHARE = 0.4
+"""The share of the time that traced steps get; the untraced step, which is built several times, gets the rest."""
+TRACED_STEPS = 20
+BUILDS = 5
+"""Builds of the untraced step: with five, a 95 % t interval is some 2.8 standard errors wide."""
+BUILD_SAMPLES = 40
+
+
+def measure_casts(workload: Workload, case: Case, tracing: Tracing) -> CastPass:
+    """Return what one step of `case`, run in eager mode, casts, with what `tracing` asks for beside it.
+
+    The step is the one that is timed by a round: warmed up, GradScaler settled, training state put back between steps.
+    Where the device is absent, see `absent`. What the network raises is raised; a graph that cannot be made says so.
+    Timing takes about `tracing.seconds`, and so do all checks together; a step so long that it would have no interval
+    gets up to `PATIENCE` times as many.
+    """
+    case = dataclasses.replace(case, path="eager")
+    if not is_present(case.device):
+        from ampbench.worker.absent import trace_absent
+
+        return trace_absent(workload, case, tracing)
+    device = open_device(case.device)
+    step = Step(workload, case, device)
+    settled = _warm_up(step)
+    trace = trace_step(step, sources=tracing.sources)
+    notes: list[str] = []
+    trials = try_changes(workload, case, device, settled, trace, notes) if tracing.check else []
+    # The CPU's allocation record is good for once in a process, so all peaks are taken together.
+    peaks: list[int | None] = [None]
+    if tracing.time or trials:
+        peaks = _peaks(workload, case, device, [trial.change for trial in trials], settled, notes)
+    found = CastPass(
+        case_id=case.case_id,
+        how=DEVICE,
+        trace=trace,
+        peak_bytes=peaks[0],
+        memory_source=memory_source(device) if peaks[0] is not None else None,
+        notes=notes,
+    )
+    if tracing.time:
+        found = _timed(found, step, tracing)
+        found = _with_step_seconds(found, workload, case, device, settled, tracing.seconds * (1 - TRACED_SHARE))
+    for trial, peak in zip(trials, peaks[1:], strict=True):
+        share = tracing.seconds / len(trials)
+        try:
+            checked = measure_change(trial, workload, case, device, settled, trace, share, found.notes)
+        except torch.OutOfMemoryError:
+            found.notes.append(f"{trial.change.name}: not measured, there is no room for two builds of the step")
+            continue
+        found.checked.append(dataclasses.replace(checked, peak_bytes_before=peaks[0], peak_bytes_after=peak))
+    found.graphs.extend(_read_graph(graph, step) for graph in tracing.graphs)
+    return found
+
+
+def trace_step(step: Step, *, sources: bool = False, time: bool = False) -> CastTrace:
+    """Return the trace of the next step of `step`, on the first batch, from the state that was saved."""
+    step.rewind()
+    step.restore()
+    with step.mode(), trace_casts(step.module, sources=sources, time=time) as ledger:
+        step.run()
+    return ledger.trace
+
+
+def _warm_up(step: Step) -> Settled:
+    """Run a step, and return the state that GradScaler settled at."""
+    if step.training:
+        return step.start_training(None)
+    with step.mode():
+        step.run()
+    return None
+
+
+def _peaks(
+    workload: Workload,
+    case: Case,
+    device: Device,
+    changes: list[Change],
+    settled: Settled,
+    notes: list[str],
+) -> list[int | None]:
+    """Return the peak of a step of `case` and of each changed one, as `measure_memory` takes it; None for no memory."""
+
+    def build(change: Change | None) -> Step:
+        step = change.build(workload, case, device) if change is not None else Step(workload, case, device)
+        if step.scaler is not None and settled is not None:
+            step.scaler.load_state_dict(settled)
+        return step
+
+    builds = [partial(build, change) for change in (None, *changes)]
+    peaks: list[int | None] = []
+    try:
+        for built in peaks_of(builds, device):
+            peaks.append(built[1])
+            del built
+    except torch.OutOfMemoryError:
+        notes.append("the peak of memory was not measured: there is no room for a second build of the step")
+    return peaks + [None] * (len(builds) - len(peaks))
+
+
+def _timed(found: CastPass, step: Step, tracing: Tracing) -> CastPass:
+    """Return `found` with the trace's seconds: medians over as many traced steps as the time is good for."""
+    seconds: list[list[float | None]] = []
+    names: list[list[str]] = []
+    start = perf_counter()
+    while len(seconds) < TRACED_STEPS:
+        last = trace_step(step, sources=tracing.sources, time=True)
+        seconds.append([operation.seconds for operation in last.ops])
+        names.append([operation.name for operation in last.ops])
+        took = (perf_counter() - start) / len(seconds)
+        if perf_counter() - start + took > tracing.seconds * TRACED_SHARE:
+            break
+    if any(other != names[-1] for other in names):
+        note = f"the ops of {len(names)} traced steps differ from step to step: seconds are those of the last"
+        return dataclasses.replace(found, trace=last, notes=[*found.notes, note])
+    medians = np.median(np.array(seconds, dtype=np.float64), axis=0).tolist() if names[-1] else []
+    trace = dataclasses.replace(
+        last,
+        ops=[dataclasses.replace(row, seconds=value) for row, value in zip(last.ops, medians, strict=True)],
+        casts=[dataclasses.replace(row, seconds=medians[row.index]) for row in last.casts],
+    )
+    return dataclasses.replace(found, trace=trace, traced_steps=len(names))
+
+
+def _with_step_seconds(
+    found: CastPass, workload: Workload, case: Case, device: Device, settled: Settled, budget: float
+) -> CastPass:
+    """Return `found` with the untraced step's seconds: the median of what its builds are worth, and the interval."""
+    placement = Placement(random.Random(0))
+    builds: list[float] = []
+    start = perf_counter()
+    while len(builds) < BUILDS:
+        allowed = budget if len(builds) >= stats.ROUNDS_FOR_INTERVAL else PATIENCE * budget
+        if builds and (perf_counter() - start) * (1 + 1 / len(builds)) > allowed:
+            break
+        placement.move()
+        step = Step(workload, case, device)
+        if step.training:
+            step.start_training(settled)
+        with step.mode():
+            timing = time_build(
+                step.run,
+                device,
+                budget_seconds=budget / BUILDS / 2,  # as long again goes into building and warming up
+                max_samples=BUILD_SAMPLES,
+                restore=step.restore if step.training else None,
+                warm=True,
+            )
+        builds.append(stats.round_value([timing.samples]))
+        del step
+        device.release()
+    low, high = stats.log_t_interval(builds) or (None, None)
+    return dataclasses.replace(found, step_seconds=stats.median(builds), step_low=low, step_high=high)
+
+
+def _read_graph(graph: str, step: Step) -> GraphTrace:
+    """Return the step as `graph` has it, or why it has not."""
+    step.rewind()
+    step.restore()
+    try:
+        with torch.random.fork_rng(devices=[]):
+            return _GRAPHS[graph](step)
+    except Exception as error:  # noqa: BLE001 - whatever a tracer or a compiler raises
+        return GraphTrace(graph=graph, error=first_line(error))
+    finally:
+        step.restore()
+        if step.optimizer is not None:
+            step.optimizer.zero_grad(set_to_none=True)
+
+
+def _autograd(step: Step) -> GraphTrace:
+    from ampbench.explain.graphs.autograd import autograd_graph
+
+    output, loss = step.forward_and_loss()
+    if loss is not None:
+        return autograd_graph(loss, step.module)
+    outputs = [tensor for tensor in tensors_in(output) if tensor.requires_grad]
+    if not outputs:
+        raise ValueError("no output of the network needs a gradient")
+    graph = autograd_graph(outputs[0], step.module)
+    if len(outputs) > 1:
+        note = f"the graph is that of the first of {len(outputs)} outputs"
+        graph = dataclasses.replace(graph, notes=[*graph.notes, note])
+    return graph
+
+
+def _traced(step: Step) -> GraphTrace:
+    from ampbench.explain.graphs.traced import traced_graph
+
+    args, kwargs = step.arguments()
+    return traced_graph(step.module, args, kwargs, step.autocast)
+
+
+def _compiled(step: Step) -> GraphTrace:
+    from ampbench.explain.graphs.compiled import compiled_graph
+
+    def run(forward: Callable[..., Any]) -> Any:
+        step.rewind()
+        with step.mode():
+            output, loss = step.forward_and_loss(forward)
+            if loss is not None:
+                step.differentiate(loss)
+        return output
+
+    return compiled_graph(step.module, run)
+
+
+_GRAPHS: dict[str, Callable[[Step], GraphTrace]] = {AUTOGRAD: _autograd, TRACED: _traced, COMPILED: _compiled}

@@ -1,0 +1,246 @@
+"""Changes that save casts and touch no line of the network, measured in turns with the step as it was.
+
+A change is built beside the unchanged step again and again, at random places in memory, because where a build lies is
+worth more than most casts. Each pair of builds gives one difference; the interval is that of the differences.
+"""
+
+import dataclasses
+import math
+import random
+from dataclasses import dataclass
+from time import perf_counter
+from typing import Any
+
+import numpy as np
+import torch
+from torch.utils import _pytree as pytree
+
+from ampbench import stats
+from ampbench.casts.summary import KEEP, STORE, savings
+from ampbench.explain.ledger import short_dtype, trace_casts
+from ampbench.precisions import PRECISIONS
+from ampbench.records.cases import Case
+from ampbench.records.casts import (
+    INPUT,
+    NO_GRAD,
+    PRE_CAST_INPUTS,
+    PRE_CAST_WEIGHTS,
+    WEIGHT,
+    CastTrace,
+    CheckedSaving,
+)
+from ampbench.worker.devices import Device
+from ampbench.worker.divergence import tensors_in
+from ampbench.worker.placement import Placement
+from ampbench.worker.step import Step
+from ampbench.worker.timing import plan_samples
+from ampbench.workload import Workload
+
+PAIRS = 12
+"""Pairs of builds at most."""
+FEWEST_PAIRS = 6
+"""Pairs of builds an interval needs: under six, no signs of the differences are rare enough."""
+TURNS = 5
+"""Turns that two builds take at most, each with one sample of either."""
+PATIENCE = 4
+"""How many times the given seconds an interval is worth."""
+ALPHA = 0.025
+"""The one-sided level of each end of a 95 % interval."""
+
+Settled = dict[str, Any] | None
+"""The state GradScaler settled at; None without one."""
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """A change by its `name` (a constant of `records.casts`), the `tensors` concerned, the dtype they are stored in."""
+
+    name: str
+    tensors: tuple[str, ...]
+    dtype: torch.dtype
+
+    def build(self, workload: Workload, case: Case, device: Device) -> Step:
+        """Return the changed step, built."""
+        if self.name == PRE_CAST_INPUTS:
+            return Step(workload, dataclasses.replace(case, input_dtype=short_dtype(self.dtype)), device)
+        step = Step(workload, case, device, no_grad=self.name == NO_GRAD)
+        if self.name == PRE_CAST_WEIGHTS:
+            step.store_weights(self.tensors, self.dtype)
+        return step
+
+
+@dataclass(frozen=True, slots=True)
+class Trial:
+    """A change that saves casts, and the trace of the changed step."""
+
+    change: Change
+    trace: CastTrace
+
+
+def try_changes(
+    workload: Workload, case: Case, device: Device, settled: Settled, before: CastTrace, notes: list[str]
+) -> list[Trial]:
+    """Return the changes that save casts of the eager step of `case`, whose trace is `before`.
+
+    `notes` get why others are left out: a changed step that fails, or makes no fewer casts. `settled` is the state that
+    GradScaler settled at.
+    """
+    trials = []
+    for change in changes_of(before, case):
+        try:
+            step = change.build(workload, case, device)
+            _warm_up(step, settled)
+            with step.mode(), trace_casts(step.module) as ledger:
+                step.run()
+        except Exception as error:  # noqa: BLE001 - whatever a network raises that does not take the change
+            said = " ".join(str(error).split()) or "no message"
+            notes.append(f"{change.name}: not measured, the changed step fails: {type(error).__name__}: {said}")
+            continue
+        if len(ledger.casts) >= len(before.casts):
+            many = f"{len(ledger.casts)} casts, unchanged {len(before.casts)}"
+            notes.append(f"{change.name}: not measured, it saves no cast: changed, the step makes {many}")
+            continue
+        if change.name == PRE_CAST_INPUTS and (given := _floating(step.batches[0])) > len(change.tensors):
+            always = ", ".join(change.tensors)
+            low = short_dtype(change.dtype)
+            notes.append(f"{change.name}: all {given} floating inputs were given in {low}, not only {always}")
+        trials.append(Trial(change, ledger.trace))
+    return trials
+
+
+def changes_of(trace: CastTrace, case: Case) -> list[Change]:
+    """Return the changes that the savings in `trace`, an eager step of `case`, suggest and that can be tried."""
+    autocast = PRECISIONS[case.precision].autocast
+    if autocast is None:
+        return []
+    inference = case.phase == "inference"
+    found = savings(trace)
+
+    def named(kind: str, what: str) -> tuple[str, ...]:
+        return tuple(dict.fromkeys(row.name for row in found if (row.kind, row.what) == (kind, what) and row.name))
+
+    wanted = {PRE_CAST_INPUTS: named(STORE, INPUT)}
+    if inference:
+        wanted |= {PRE_CAST_WEIGHTS: named(STORE, WEIGHT), NO_GRAD: named(KEEP, WEIGHT)}
+    return [Change(name, tensors, getattr(torch, autocast)) for name, tensors in wanted.items() if tensors]
+
+
+def measure_change(
+    trial: Trial,
+    workload: Workload,
+    case: Case,
+    device: Device,
+    settled: Settled,
+    before: CastTrace,
+    seconds: float,
+    notes: list[str],
+) -> CheckedSaving:
+    """Return what a change saves of the eager step of `case`, whose trace is `before`; peaks are left out.
+
+    About `seconds` are spent, more where they would not do for an interval, at most `PATIENCE` times as many.
+    """
+    change = trial.change
+    placement = Placement(random.Random(0))
+    taken: list[tuple[list[float], list[float]]] = []
+    start = perf_counter()
+    while True:
+        placement.move()
+        pair = Step(workload, case, device), change.build(workload, case, device)
+        for step in pair:
+            _warm_up(step, settled)
+        if not taken:
+            first, again, changed = _results(pair[0]), _results(pair[0]), _results(pair[1])
+        taken.append(_in_turns(pair, device, seconds / PAIRS / 2, first=len(taken) % 2))
+        del pair, step
+        device.release()
+        spent = perf_counter() - start
+        allowed = seconds if len(taken) >= FEWEST_PAIRS else PATIENCE * seconds
+        if len(taken) == PAIRS or spent + spent / len(taken) > allowed:
+            break
+    if not _identical(first, again):
+        notes.append(f"{change.name}: the unchanged step itself does not give the same bits twice")
+    saved = np.array([[stats.median(old) - stats.median(new) for old, new in taken]])
+    ranks = stats.signed_ranks(saved, (ALPHA,))
+    low, high = float(ranks.lows[0, 0]), float(ranks.highs[0, 0])
+    known = math.isfinite(low) and math.isfinite(high)
+    moved = [sum(cast.bytes_read + cast.bytes_written for cast in trace.casts) for trace in (before, trial.trace)]
+    return CheckedSaving(
+        change=change.name,
+        names=list(change.tensors),
+        casts=len(before.casts) - len(trial.trace.casts),
+        bytes_moved=moved[0] - moved[1],
+        seconds_before=stats.median([sample for old, _ in taken for sample in old]),
+        seconds_after=stats.median([sample for _, new in taken for sample in new]),
+        saved_low=low if known else None,
+        saved_high=high if known else None,
+        samples=sum(len(old) for old, _ in taken),
+        identical=_identical(first, changed),
+    )
+
+
+def _warm_up(step: Step, settled: Settled) -> None:
+    if step.training:
+        step.start_training(settled)
+        return
+    with step.mode():
+        step.run()
+
+
+def _in_turns(
+    pair: tuple[Step, Step], device: Device, seconds: float, *, first: int
+) -> tuple[list[float], list[float]]:
+    """Return samples of both steps, in seconds per step, taken in turns for about `seconds`, at least one of each.
+
+    The step at place `first` begins, and they change places at each turn.
+    """
+    samples: tuple[list[float], list[float]] = [], []
+
+    def sample(place: int, count: int) -> float:
+        step = pair[place]
+        step.restore()
+        device.synchronize()
+        with step.mode():
+            return device.seconds(step.run, count) / count
+
+    once = max(sample(place, 1) for place in (0, 1))
+    count, turns = plan_samples(once, device.timer_seconds, seconds / 2, TURNS)
+    for turn in range(turns):
+        for place in (first, 1 - first) if turn % 2 == 0 else (1 - first, first):
+            samples[place].append(sample(place, count))
+    return samples
+
+
+def _results(step: Step) -> list[torch.Tensor]:
+    """Return what a step gives from the same random numbers: outputs and, in training, loss and gradients."""
+    torch.manual_seed(0)
+    step.rewind()
+    step.restore()
+    if step.training:
+        output, gradients = step.unscaled_gradients()
+        assert step.loss is not None
+        more = [step.loss, *gradients.values()]
+    else:
+        with step.mode():
+            output, more = step.run(), []
+    leaves = [leaf for leaf in pytree.tree_leaves(output) if isinstance(leaf, torch.Tensor)]
+    found = [tensor.detach().clone() for tensor in [*(leaves or tensors_in(output)), *more]]
+    if step.training:
+        step.apply_gradients()  # GradScaler unscales once a step
+        step.restore()
+    return found
+
+
+def _identical(first: list[torch.Tensor], second: list[torch.Tensor]) -> bool:
+    """Return whether two results are the same to the last bit, that of a NaN included."""
+    return len(first) == len(second) and all(
+        one.dtype is other.dtype and one.shape == other.shape and torch.equal(_bits(one), _bits(other))
+        for one, other in zip(first, second, strict=True)
+    )
+
+
+def _bits(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor.contiguous().reshape(-1).view(torch.uint8)
+
+
+def _floating(tree: Any) -> int:
+    return sum(1 for _ in tensors_in(pytree.tree_leaves(tree)))

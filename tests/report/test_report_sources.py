@@ -1,0 +1,146 @@
+"""Which runs a report is of: those named, or the latest that measured and what explains it."""
+
+from pathlib import Path
+
+import pytest
+from bs4 import BeautifulSoup
+
+from ampbench.errors import NothingToRunError, StoreError, UsageError
+from ampbench.report import page as report_page
+from ampbench.report import views
+from ampbench.report.material import Material, gather
+from ampbench.report.site import make_site
+from ampbench.report.sources import find_sources
+from ampbench.report.views.banner import banner
+from tests.compared_runs import environment
+from tests.report.traced_runs import TRAINED, fake_pass, make_pass, probed
+from tests.stored_runs import COMPLETE, make_case, make_header, make_round, write_run
+
+OTHER = make_case("fp16_autocast", phase="training")
+
+
+def run_id(day: int) -> str:
+    return f"202601{day:02}T120000Z-bench-{day:06}"
+
+
+def write(results: Path, day: int, *entries, cases=(TRAINED,), explains: str = "", **place: str) -> Path:
+    header = environment(make_header(), **place)
+    fields = {"run": run_id(day), "started_at": f"2026-01-{day:02}T12:00:00Z", "explains": explains}
+    entries = entries or tuple(make_round(case, number=number) for case in cases for number in range(4))
+    return write_run(results, list(cases), *entries, COMPLETE, environment=header.environment, **fields)
+
+
+def traced(results: Path, day: int, cases=(TRAINED,), **place: str) -> Path:
+    return write(results, day, *(make_pass(case) for case in cases), cases=cases, explains="casts", **place)
+
+
+def ids(material: Material) -> tuple[list[str], list[str]]:
+    return (
+        [one.stored.header.run for one in material.shown],
+        [one.header.run for one in material.explanations],
+    )
+
+
+def test_without_a_name_the_latest_measured_run_comes_with_what_explains_it(tmp_path: Path):
+    traced(tmp_path, 1)  # older than the run
+    write(tmp_path, 2)
+    traced(tmp_path, 3)
+    traced(tmp_path, 4, host="elsewhere")
+    traced(tmp_path, 5, torch_version="2.14.0")
+    assert ids(gather([], tmp_path)) == ([run_id(2)], [run_id(3)])
+
+
+def test_what_is_named_is_what_is_shown(tmp_path: Path):
+    path, older = write(tmp_path, 2), traced(tmp_path, 1)
+    traced(tmp_path, 3)
+    assert ids(gather([run_id(2)], tmp_path)) == ([run_id(2)], [])
+    assert ids(gather([str(path), str(older)], tmp_path)) == ([run_id(2)], [run_id(1)])
+    assert ids(gather(["latest"], tmp_path)) == ([run_id(2)], [])
+
+
+def test_a_folder_gives_all_it_holds_and_trends_are_of_the_measured_runs(tmp_path: Path):
+    write(tmp_path, 1, torch_version="2.14.0")
+    write(tmp_path, 2)
+    traced(tmp_path, 3)
+    material = gather([str(tmp_path)], tmp_path)
+    assert ids(material) == ([run_id(2)], [run_id(3)])  # the newer run has all that the older has
+    assert [trend.axis for trend in material.trends] == ["torch_version"]
+
+
+def test_where_nothing_was_measured_what_explains_is_shown(tmp_path: Path):
+    traced(tmp_path, 1, host="elsewhere")
+    traced(tmp_path, 2)
+    traced(tmp_path, 3)
+    assert ids(gather([], tmp_path)) == ([], [run_id(2), run_id(3)])
+    assert ids(gather([run_id(1)], tmp_path)) == ([], [run_id(1)])
+
+
+def test_only_traced_cases_that_match_the_keyword_are_taken(tmp_path: Path):
+    traced(tmp_path, 1, cases=(TRAINED, OTHER))
+    (found,) = gather([], tmp_path, keyword="fp16_autocast").explanations
+    assert list(found.casts) == [OTHER.case_id]
+    with pytest.raises(NothingToRunError, match=f"no case of {run_id(1)} matches"):
+        gather([], tmp_path, keyword="resnet")
+
+
+def test_a_baseline_of_measured_runs_has_measured_itself(tmp_path: Path):
+    traced(tmp_path, 1)
+    write(tmp_path, 2)
+    with pytest.raises(UsageError, match="explains casts and measured nothing"):
+        gather([run_id(2)], tmp_path, baseline=run_id(1))
+
+
+def test_runs_that_explain_are_compared_with_one_another(tmp_path: Path):
+    traced(tmp_path, 1, torch_version="2.14.0")
+    traced(tmp_path, 2)
+    material = gather([run_id(2)], tmp_path, baseline=run_id(1))
+    (comparison,) = material.explained
+    assert list(comparison.explained) == [TRAINED.case_id]
+    assert "unexplained" in " ".join(comparison.explained[TRAINED.case_id])
+
+
+def test_an_empty_folder_is_an_error(tmp_path: Path):
+    with pytest.raises(StoreError, match="there is no run file"):
+        find_sources([str(tmp_path)], tmp_path)
+    with pytest.raises(UsageError, match="there is no run in"):
+        find_sources([], tmp_path)
+
+
+@pytest.fixture
+def site_of(monkeypatch: pytest.MonkeyPatch):
+    """A function that makes a site of a folder, its pages of the banner alone."""
+    monkeypatch.setattr(views, "VIEWS", (banner,))
+    monkeypatch.setattr(report_page.charts, "library", lambda: "")
+
+    def make(results: Path) -> dict[str, BeautifulSoup]:
+        return {name: BeautifulSoup(text, "html5lib") for name, text in make_site([], results).files}
+
+    return make
+
+
+def explained(page: BeautifulSoup) -> str:
+    return next((one.find_next("dd").get_text() for one in page.find_all("dt") if one.get_text() == "Explained"), "")
+
+
+def test_on_a_site_what_explains_stands_on_the_page_of_the_newest_run_before_it(tmp_path: Path, site_of):
+    for day in (1, 3, 5):
+        write(tmp_path, day)
+    traced(tmp_path, 4)
+    traced(tmp_path, 6, host="elsewhere")
+    files = site_of(tmp_path)
+    assert list(files) == [*(f"{run_id(day)}.html" for day in (1, 3, 5, 6)), "index.html"]
+    assert [explained(files[f"{run_id(day)}.html"]) for day in (1, 3, 5, 6)] == [
+        "",
+        "the casts of 1 case",
+        "",
+        "the casts of 1 case",
+    ]
+    assert files[f"{run_id(6)}.html"].h1.get_text() == "Nothing was measured; this page explains the casts of 1 case"
+    line = next(row.get_text() for row in files["index.html"].select("#runs tbody tr") if run_id(6) in row.get_text())
+    assert "the casts of 1 case" in line
+
+
+def test_a_site_of_what_explains_alone_has_its_pages(tmp_path: Path, site_of):
+    write(tmp_path, 1, fake_pass(), explains="casts")
+    write(tmp_path, 2, *probed().rules.values(), cases=(), explains="rules")
+    assert list(site_of(tmp_path)) == [f"{run_id(1)}.html", f"{run_id(2)}.html", "index.html"]

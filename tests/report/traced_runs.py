@@ -1,0 +1,73 @@
+"""Runs that explain: cast passes made of real traces of small nets, and made-up probes of autocast's rules."""
+
+from dataclasses import replace
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from ampbench import trace_casts
+from ampbench.records.cases import Case
+from ampbench.records.casts import PRE_CAST_INPUTS, CastPass, CastTrace, CheckedSaving
+from ampbench.records.rules import FAKE, RuleProbe
+from ampbench.store import StoredRun
+from tests.rule_probes import observation, probe
+from tests.stored_runs import make_case, make_header
+
+TRAINED = make_case("bf16_autocast", phase="training")
+
+
+@cache
+def traced_net(timed: bool = True) -> CastTrace:
+    """Return a training step of a small network, traced."""
+    net = torch.nn.Sequential(torch.nn.Linear(16, 16), torch.nn.Softmax(-1), torch.nn.Linear(16, 16))
+    with trace_casts(net, time=timed) as ledger, torch.autocast("cpu"):
+        net(torch.ones(8, 16)).sum().backward()
+    return ledger.trace
+
+
+def make_pass(case: Case = TRAINED, **changes: Any) -> CastPass:
+    """Return a pass of `case`; without times it stands for one on fake tensors."""
+    fields: dict[str, Any] = {"case_id": case.case_id, "how": "device", "trace": traced_net()}
+    return CastPass(**fields | changes)
+
+
+def fake_pass(case: Case = TRAINED) -> CastPass:
+    return make_pass(case, how=FAKE, trace=traced_net(timed=False))
+
+
+def checked(low: float | None, high: float | None) -> CheckedSaving:
+    """Return the saving of 20 us that a change brought, with these ends."""
+    return CheckedSaving(
+        change=PRE_CAST_INPUTS,
+        names=["input"],
+        casts=1,
+        bytes_moved=768,
+        seconds_before=2e-4,
+        seconds_after=1.8e-4,
+        saved_low=low,
+        saved_high=high,
+        samples=30,
+        identical=True,
+    )
+
+
+def explaining(*passes: CastPass, cases: tuple[Case, ...] = (TRAINED,), **header: Any) -> StoredRun:
+    """Return a run that holds `passes` of `cases` and measured nothing."""
+    fields = {"run": "why", "explains": "casts"} | header
+    return StoredRun(
+        path=Path("runs/why.jsonl"),
+        header=make_header(**fields),
+        cases={case.case_id: case for case in cases},
+        casts={one.case_id: one for one in passes},
+    )
+
+
+def probed(observed: str = "float32", version: str = "2.15.0", run: str = "rules") -> StoredRun:
+    """Return a run that probed the rules of xpu: the document lists rms_norm as lower precision."""
+    one = observation("aten::rms_norm", observed=observed, documented={"xpu_reference": "lower_precision"}, how=FAKE)
+    header = make_header(run=run, explains="rules")
+    environment = replace(header.environment, torch_version=version)
+    probes: dict[str, RuleProbe] = {"xpu": probe(one, version=version)}
+    return StoredRun(path=Path("runs/rules.jsonl"), header=replace(header, environment=environment), rules=probes)
