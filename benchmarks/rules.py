@@ -24,7 +24,7 @@ from ampbench.rules.blocks import (
     title,
 )
 from ampbench.rules.blocks import rules as rules_of
-from ampbench.rules.judging import KINDS
+from ampbench.rules.judging import KINDS, compare_rules
 from ampbench.store import StoredRun, read_run
 
 ROOT = Path(__file__).parents[1]
@@ -55,6 +55,10 @@ def page(probed: Sequence[StoredRun]) -> str:
     newest = probed[-1]
     probes = list(newest.rules.values())
     pairs = [(old.rules[device], new.rules[device]) for old, new in pairwise(probed) for device in newest.rules]
+    told = [pair for pair in pairs if compare_rules(*pair)]
+    quiet = [
+        f"{new.device} {old.torch_version} to {new.torch_version}" for old, new in pairs if not compare_rules(old, new)
+    ]
     observed = [[version(one), *(one.rules[device].how for device in newest.rules)] for one in probed]
     fake = [probe.device.upper() for probe in probes if probe.how == FAKE]
     parts = [
@@ -64,7 +68,8 @@ def page(probed: Sequence[StoredRun]) -> str:
         "What may happen to an op's inputs:",
         "\n".join(f"* *{WORDS.get(name, name)}*: {meaning}" for name, meaning in MEANINGS.items()),
         "## What changed between versions",
-        markdown(changes(pairs), level=3),
+        markdown(changes(told), level=3),
+        f"Nothing changed: {escaped(', '.join(quiet))}." if quiet else "",
         f"## What disagrees in torch {version(newest)}",
         "*Registered*: the dispatcher has an entry for the op. It does not tell which rule. Kinds of disagreement:",
         "\n".join(f"* *{kind}*: {meaning}" for kind, meaning in KINDS.items()),
@@ -76,7 +81,7 @@ def page(probed: Sequence[StoredRun]) -> str:
         f"## Every op, torch {version(newest)}",
         *(folded(title(probe), markdown([Section("", [rules_of(probe)])], level=3)) for probe in probes),
     ]
-    return "\n\n".join(part.strip("\n") for part in parts) + "\n"
+    return "\n\n".join(part.strip("\n") for part in parts if part) + "\n"
 
 
 def traps_by_version(probed: Sequence[StoredRun]) -> str:

@@ -16,8 +16,8 @@ def test_the_committed_page_is_what_make_rules_writes(probed):
     assert PAGE.read_text(encoding="utf-8") == page(probed), "run `make rules`"
 
 
-def test_three_versions_are_there_each_with_all_devices_and_dtypes(probed):
-    assert [version(one) for one in probed] == ["2.11.0", "2.13.0", "2.15.0"]
+def test_every_version_from_the_oldest_supported_is_there_with_all_devices_and_dtypes(probed):
+    assert [version(one) for one in probed] == ["2.11.0", "2.12.0", "2.13.0", "2.14.0", "2.15.0"]
     for one in probed:
         assert {each.device: each.how for each in one.rules.values()} == {
             "cpu": "device",
@@ -43,6 +43,12 @@ def test_committed_probes_are_small_whole_runs(probed):
 def test_the_page_says_first_what_no_hardware_ran(probed):
     text = page(probed)
     assert text.index("**Not run on hardware: CUDA and XPU.**") < text.index("## ")
+
+
+def test_the_page_names_the_version_in_which_rms_norm_got_its_rule(probed):
+    section = page(probed).partition("### cuda: torch 2.11.0")[2].partition("###")[0]
+    assert section.startswith("+cu130 to 2.12.0")
+    assert "| observed | unlisted | float32 | rms_norm |" in section
 
 
 @pytest.mark.parametrize(

@@ -1,14 +1,17 @@
 """What a trace's casts add up to, and which of them could be saved. Pure functions on records, without torch."""
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from ampbench.records.casts import ACTIVATION, AUTOCAST, INPUT, INTERNAL, WEIGHT, Cast, CastTrace
+from ampbench.records.casts import AUTOCAST, INPUT, INTERNAL, WEIGHT, Cast, CastTrace
 from ampbench.units import format_bytes, format_seconds, format_share
 
 STORE, KEEP, ONCE, STAY = "store", "keep", "once", "stay"
 """How casts are saved: store an input or a weight in the low dtype, keep the weight's copy, cast once, stay there."""
+
+_LISTED = 3
+"""So many names of tensors are said; a saving has them all."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,14 +43,15 @@ class Totals:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Saving:
-    """Casts (their ops) of one value that a change would make unnecessary: `kind` is a key above, `advice` the change.
+    """Casts (their ops) that one change would make unnecessary: `kind` is a key above, `advice` the change.
 
+    `names` are the tensors': all inputs, or all weights, that one change of one kind is about, or one activation.
     `bytes_moved` and `seconds` are what those casts cost; what the change really saves is to be measured.
     """
 
     kind: str
     what: str
-    name: str
+    names: tuple[str, ...]
     casts: tuple[int, ...]
     bytes_moved: int
     seconds: float | None
@@ -94,27 +98,26 @@ def savings(trace: CastTrace) -> list[Saving]:
     from could have stayed there. In inference, a weight that no op reads as it is could be stored in the dtype it is
     cast to; training, which updates it in fp32, would change. Casts inside an op's implementation are nobody's to save.
     """
-    groups: dict[tuple[str, str, str, str, int], list[Cast]] = {}
+    groups: dict[tuple[str, str, str, int], list[Cast]] = {}
     by_index = {cast.index: cast for cast in trace.casts}
     seen: set[tuple[int, str]] = set()
     for cast in trace.casts:
         kind = None if cast.origin == INTERNAL else _kind(cast, seen, by_index, trace.inference)
         seen.add((cast.tensor, cast.to_dtype))
         if kind is not None:
-            # A weight and an input have one name for all their values; activations of one module are many.
-            number = 0 if cast.name and cast.what in (INPUT, WEIGHT) else cast.tensor
-            groups.setdefault((kind, cast.what, cast.name, cast.to_dtype, number), []).append(cast)
+            together = cast.name and cast.what in (INPUT, WEIGHT)
+            groups.setdefault((kind, cast.what, cast.to_dtype, 0 if together else cast.tensor), []).append(cast)
     found = [
         Saving(
             kind=kind,
             what=what,
-            name=name,
+            names=tuple(dict.fromkeys(cast.name for cast in casts)),
             casts=tuple(cast.index for cast in casts),
             bytes_moved=sum(cast.bytes_read + cast.bytes_written for cast in casts),
             seconds=sum(cast.seconds or 0.0 for cast in casts) if trace.timed else None,
-            advice=_advice(kind, casts[0]),
+            advice=_advice(kind, casts),
         )
-        for (kind, what, name, _, _), casts in groups.items()
+        for (kind, what, _, _), casts in groups.items()
     ]
     return sorted(found, key=lambda saving: (-(saving.seconds or 0.0), -saving.bytes_moved, saving.casts))
 
@@ -155,15 +158,32 @@ def _lowers(cast: Cast) -> bool:
     return cast.bytes_written < cast.bytes_read
 
 
-def _advice(kind: str, cast: Cast) -> str:
-    name = cast.name or ("the model's output" if cast.what == ACTIVATION else "without a name")
+def _advice(kind: str, casts: Sequence[Cast]) -> str:
+    cast = casts[0]
+    named = _named(casts)
     if kind == STORE:
-        return f"store {name} ({cast.what}) in {cast.to_dtype}: every op that reads it casts it"
+        return f"store {named} in {cast.to_dtype}: no op reads {_them(casts)} uncast"
     if kind == KEEP:
         return (
-            f"weight {name} is cast again because autocast's cache does not hold it: it holds fp32 leaves that require "
-            "grad, outside inference mode"
+            f"keep the copy of {named}, which autocast's cache does not hold: it holds fp32 leaves that require grad, "
+            "outside inference mode"
         )
     if kind == ONCE:
-        return f"{cast.what} {name} is cast to {cast.to_dtype} more than once: cast it once and pass the copy on"
-    return f"{cast.what} {name} goes from {cast.to_dtype} to {cast.from_dtype} and back: one of its ops could stay"
+        return f"cast {named} to {cast.to_dtype} once and pass the copy on: it is cast more than once"
+    return f"{named} goes from {cast.to_dtype} to {cast.from_dtype} and back: one of its ops could stay"
+
+
+def _named(casts: Sequence[Cast]) -> str:
+    """Return "weight fc.weight" or "10 weights (conv1.weight, fc.weight and 8 more)"."""
+    what = casts[0].what
+    names = list(dict.fromkeys(cast.name for cast in casts))
+    if names in ([""], [what]):
+        return f"the {what}{'' if names[0] else ' without a name'}"
+    if len(names) == 1:
+        return f"{what} {names[0]}"
+    more = f" and {len(names) - _LISTED} more" if len(names) > _LISTED else ""
+    return f"{len(names)} {what}s ({', '.join(names[:_LISTED])}{more})"
+
+
+def _them(casts: Sequence[Cast]) -> str:
+    return "it" if len({cast.name for cast in casts}) == 1 else "them"

@@ -117,7 +117,8 @@ def changes_of(trace: CastTrace, case: Case) -> list[Change]:
     found = savings(trace)
 
     def named(kind: str, what: str) -> tuple[str, ...]:
-        return tuple(dict.fromkeys(row.name for row in found if (row.kind, row.what) == (kind, what) and row.name))
+        rows = [row for row in found if (row.kind, row.what) == (kind, what)]
+        return tuple(dict.fromkeys(name for row in rows for name in row.names if name))
 
     wanted = {PRE_CAST_INPUTS: named(STORE, INPUT)}
     if inference:
