@@ -14,7 +14,7 @@ from pathlib import Path
 from ampbench.compare import compare_files, default_threshold
 from ampbench.comparing.exact import ThresholdOf
 from ampbench.comparing.pairing import pair_cases
-from ampbench.errors import AmpbenchError, NothingToRunError, StoreError, UnknownNameError, UsageError
+from ampbench.errors import NothingToRunError, UnknownNameError, UsageError
 from ampbench.planning import PlannedCase, check_selection, make_plan
 from ampbench.records.cases import ParameterValue, WorkloadSource
 from ampbench.records.environments import Environment
@@ -26,6 +26,7 @@ from ampbench.running.arms import (
     ArmRequest,
     Checkout,
     checked_out,
+    folder_in,
     repository_paths,
     selection_of,
     settings_of,
@@ -34,15 +35,13 @@ from ampbench.running.arms import (
 from ampbench.running.blocks import BlockSession, Lane, Look, Stage
 from ampbench.running.channel import OpenChannel, ServerChannel
 from ampbench.running.environment import ask_environment
-from ampbench.running.retracing import Tell, TracedSide, probe_rules, regressed_cases, retrace
+from ampbench.running.retracing import Tell, TracedSide, explain_sides, regressed_cases
 from ampbench.store import RunWriter
 from ampbench.verdicts import Code
 from ampbench.workloads.index import WORKLOADS
 
 OPEN = frozenset({Code.UNDECIDED, Code.TOO_FEW_BLOCKS, Code.UNFIT_MACHINE})
 """With these a case is measured on."""
-
-
 START_SECONDS = 3.0
 """What starting the servers of a block and ending them costs (benchmarks/self): each imports torch."""
 BUILD_SECONDS = 0.04
@@ -186,7 +185,7 @@ def measure(
 
 
 def _explain(prepared: PreparedComparison, writers: Sequence[RunWriter], plan: Plan, tell: Tell) -> None:
-    """Append to both files what explains the regressions; what cannot be traced is told and spoils no verdict."""
+    """Append to both files what explains the regressions."""
     sides = [
         TracedSide(role, arm.environment, arm.settings, cases, arm.open_channel, writer.append)
         for role, arm, cases, writer in (
@@ -196,13 +195,7 @@ def _explain(prepared: PreparedComparison, writers: Sequence[RunWriter], plan: P
     ]
     devices = list(dict.fromkeys(one.case.device for pair in prepared.pairs.values() for one in pair))
     findings = compare_files(writers[0].path, writers[1].path, plan.threshold_of).findings
-    try:
-        retrace(sides, regressed_cases(findings, plan.kinds), tell)
-        probe_rules(sides, devices, tell)
-    except StoreError:
-        raise
-    except AmpbenchError as error:
-        tell(f"no more can be explained: {error}")
+    explain_sides(sides, regressed_cases(findings, plan.kinds), devices, tell)
 
 
 def _end(writers: Iterable[RunWriter], ended: str) -> None:
@@ -250,7 +243,7 @@ def _prepared_arm(
 
     def open_channel() -> ServerChannel:
         return ServerChannel(
-            request.python, preload, request.variables, checkout.paths if checkout else here, _folder(checkout)
+            request.python, preload, request.variables, checkout.paths if checkout else here, folder_in(checkout)
         )
 
     try:
@@ -276,14 +269,6 @@ def _prepared_arm(
         plan=[dataclasses.replace(planned, source=source_in(checkout, planned.source)) for planned in plan],
         open_channel=open_channel,
     )
-
-
-def _folder(checkout: Checkout | None) -> Path | None:
-    """Return the folder that stands for the current one: where it is in the checkout, if the commit has it."""
-    if checkout is None:
-        return None
-    folder = checkout.translated(Path.cwd())
-    return folder if folder.is_dir() else checkout.root
 
 
 def _pairs(baseline: PreparedArm, candidate: PreparedArm) -> dict[str, tuple[PlannedCase, PlannedCase]]:

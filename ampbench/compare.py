@@ -18,7 +18,7 @@ from ampbench.comparing.exact import (
 from ampbench.comparing.pairing import Paired, arm_settings, pair_cases
 from ampbench.comparing.runs import MeasuredRun
 from ampbench.comparing.times import TIME, time_findings
-from ampbench.comparing.traces import devices_with_rules, explained_cases, nothing_explained, rule_changes
+from ampbench.comparing.traces import devices_with_rules, nothing_explained, with_explanations
 from ampbench.errors import NothingComparableError
 from ampbench.precisions import rank as precision_rank
 from ampbench.records.cases import Case
@@ -60,7 +60,8 @@ def compare(baseline: StoredRun, candidate: StoredRun, threshold_of: ThresholdOf
 
     `threshold_of(metric, case)` gives the largest relative change that counts as none; None: that of `metrics.GATED`.
     Runs that are arms of one session are compared block by block, others as runs measured one after the other. A run
-    that only explains has traces and rules to compare, and no findings. Raises `NothingComparableError` where no case
+    that only explains has traces and rules to compare, and no findings; of runs that measured, cases that changed are
+    explained where both have traced them. Raises `NothingComparableError` where no case
     is in both and no device's rules are, `UsageError` where an arm's settings leave open which cases to compare.
     """
     return _compare(MeasuredRun.of(baseline), MeasuredRun.of(candidate), threshold_of)
@@ -124,13 +125,9 @@ def _compare(baseline: MeasuredRun, candidate: MeasuredRun, threshold_of: Thresh
     settings = arm_settings(*headers)
     paired = pair_cases(baseline.stored.cases.values(), candidate.stored.cases.values(), settings)
     devices = devices_with_rules(baseline.stored, candidate.stored)
-    rules = rule_changes(devices, baseline.stored, candidate.stored)
-    explained = explained_cases(paired, baseline.stored, candidate.stored, rules)
     if not (paired.pairs or devices):
         raise NothingComparableError(_nothing_in_common(baseline.stored, candidate.stored))
     measures = not any(header.explains for header in headers)
-    if not (measures or explained or devices):
-        raise NothingComparableError(nothing_explained(baseline.stored, candidate.stored))
     differences = EnvironmentDifferences(
         *headers, devices=[pair.baseline.device for pair in paired.pairs] or devices, settings=settings
     )
@@ -139,7 +136,7 @@ def _compare(baseline: MeasuredRun, candidate: MeasuredRun, threshold_of: Thresh
     control = ControlVerdict(cells=0, fired=False, sentence="no times are compared: a run that explains has none")
     if measures:
         findings, control = _findings(paired, baseline, candidate, differences, interleaved, threshold_of)
-    return Comparison(
+    comparison = Comparison(
         baseline=_side(baseline.stored),
         candidate=_side(candidate.stored),
         interleaved=interleaved,
@@ -152,13 +149,13 @@ def _compare(baseline: MeasuredRun, candidate: MeasuredRun, threshold_of: Thresh
         other_numbers=[p.baseline_id for p in paired.pairs if other_numbers(p, baseline, candidate)],
         notes=_notes(baseline.stored, candidate.stored, interleaved or not measures),
         candidates={p.baseline_id: p.candidate for p in paired.pairs if p.candidate_id != p.baseline_id},
-        rule_changes=rules,
-        rule_devices=devices,
-        rule_devices_missing=[
-            one for one in baseline.stored.rules if candidate.stored.rules and one not in candidate.stored.rules
-        ],
-        explained=explained,
     )
+    changed = {one.case.case_id for one in findings if one.verdict in (Verdict.REGRESSED, Verdict.IMPROVED)}
+    pairs = [pair for pair in paired.pairs if not measures or pair.baseline_id in changed]
+    found = with_explanations(comparison, pairs, baseline.stored, candidate.stored)
+    if not (measures or found.explained or devices):
+        raise NothingComparableError(nothing_explained(baseline.stored, candidate.stored))
+    return found
 
 
 def _findings(
@@ -238,6 +235,7 @@ def rank(finding: Finding) -> tuple[float, float, str, str]:
 def _nothing_in_common(*runs: StoredRun) -> str:
     said = []
     for stored in runs:
-        example = next(iter(stored.cases), None)
-        said.append(f"{stored.header.run} has {f'{len(stored.cases)}, such as {example}' if example else 'none'}")
+        example, explains = next(iter(stored.cases), None), stored.header.explains
+        what = f"explains {explains} and has" if explains else "has"
+        said.append(f"{stored.header.run} {what} {f'{len(stored.cases)}, such as {example}' if example else 'none'}")
     return f"the runs have no case in common: {'; '.join(said)}"

@@ -17,7 +17,7 @@ from ampbench.errors import UsageError
 from ampbench.metrics import COLUMNS
 from ampbench.precisions import BASELINE
 from ampbench.records.cases import Case
-from ampbench.store import StoredRun, TimedRound, read_run, run_files
+from ampbench.store import StoredRun, TimedRound, measured_files, not_measured, read_run
 from ampbench.units import format_seconds
 
 NOT_MEASURED = "not measured yet"
@@ -36,7 +36,7 @@ def load(path: Path | str) -> pd.DataFrame:
     run that only explains.
     """
     path = Path(path)
-    frames = [_load_file(file) for file in run_files(path)] if path.is_dir() else [_load_file(path)]
+    frames = [_load_file(file) for file in measured_files(path)] if path.is_dir() else [_load_file(path)]
     return frames[0] if len(frames) == 1 else pd.concat(frames, ignore_index=True)
 
 
@@ -47,9 +47,8 @@ def run_frame(stored: StoredRun) -> pd.DataFrame:
 
 def require_measured(stored: StoredRun) -> None:
     """Raise `UsageError` where a run only explains, and so has nothing that is measured."""
-    run, explains = stored.header.run, stored.header.explains
-    if explains:
-        raise UsageError(f"run {run} explains {explains} and measured nothing: ampbench show {run}")
+    if stored.header.explains:
+        raise UsageError(not_measured(stored.header))
 
 
 def plain_rows(frame: pd.DataFrame) -> list[dict[str, Any]]:

@@ -7,12 +7,11 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from ampbench.comparing.explaining import rule_change_said
 from ampbench.comparing.wording import percent
+from ampbench.gated_rules import weigh_rules
 from ampbench.policy import RULES, Ignore, Policy
 from ampbench.records.rules import RuleChange
-from ampbench.rules.choosing import rule_id, short_name
-from ampbench.rules.judging import alters, rank
+from ampbench.rules.changes import few
 from ampbench.units import counted
 from ampbench.verdicts import OUTCOME, Code, Comparison, Finding, Verdict
 
@@ -23,9 +22,6 @@ NOTHING_COMPARABLE = 4
 
 ERROR = "output_rel_l2"
 """The metric that an ignore must cover to leave out a case's other weights."""
-
-NAMED = 3
-"""So many cases are named in a sentence; the comparison has them all."""
 
 _KIND_ORDER = (OUTCOME, "time", "memory", "accuracy")
 _DECIDED = (Verdict.REGRESSED, Verdict.IMPROVED, Verdict.UNCHANGED)
@@ -116,7 +112,7 @@ def judge(
     ]
     newly = {one.case.case_id for one in last.regressions if one.metric == OUTCOME}
     as_before = [case_id for case_id in still_failed if case_id not in newly]
-    failures = [f"{counted(len(as_before), 'case')} failed in the candidate: {_few(as_before)}"] if as_before else []
+    failures = [f"{counted(len(as_before), 'case')} failed in the candidate: {few(as_before)}"] if as_before else []
     code = PASSED
     if incomparable:
         code = NOTHING_COMPARABLE
@@ -125,7 +121,7 @@ def judge(
     elif still_failed:
         code = CASE_FAILED
     cases = {one.case.case_id: one.case for each in weighed for one in each.comparison.findings}
-    others = {name for each in weighed for name in (*each.missing, *map(rule_id, each.changed_rules))}
+    others = {name for each in weighed for name in (*each.missing, *each.rules.ids)}
     others |= set(comparison.only_candidate)
     notes = [note for each in weighed for note in each.notes(policy)]
     return GateResult(
@@ -140,9 +136,9 @@ def judge(
         decided=last.decided,
         missing=tuple(last.missing),
         failed=tuple(still_failed),
-        rule_changes=last.rule_changes,
-        anchor_rule_changes=weighed[1].rule_changes if anchor else (),
-        rule_devices=last.rule_devices,
+        rule_changes=last.rules.counting,
+        anchor_rule_changes=weighed[1].rules.counting if anchor else (),
+        rule_devices=last.rules.devices,
         sentences=tuple(dict.fromkeys((*incomparable, *against, *failures))),
         notes=tuple(dict.fromkeys((*notes, *policy.idle(cases.values(), sorted(others))))),
     )
@@ -178,8 +174,10 @@ class _Weighed:
         self.decided = len([one for one in cells if one.verdict in _DECIDED])
         self.undecided_time = len([one for one in (*self.inconclusive, *self.lost) if one.kind == "time"])
         self.time_cells = len([one for one in counting if one.kind == "time" and _is_cell(one)])
-        self._weigh_rules(policy)
-        self.comparable = bool(self.rule_devices) or any(
+        self.rules = weigh_rules(comparison, policy, against)
+        for name, what, ignore in self.rules.ignored:
+            self.ignored.append(Ignored(case_id=name, metric=RULES, what=what, ignore=ignore))
+        self.comparable = bool(self.rules.devices) or any(
             one.verdict is not Verdict.INCOMPARABLE if one.kind != OUTCOME else one.verdict is Verdict.REGRESSED
             for one in gated
         )
@@ -195,22 +193,6 @@ class _Weighed:
                 what = "missing in the candidate"
                 self.ignored.append(Ignored(case_id=case_id, metric=OUTCOME, what=what, ignore=ignore))
 
-    def _weigh_rules(self, policy: Policy) -> None:
-        """Take the changed rules that count, and leave out what is ignored; nothing where rules are not gated."""
-        gated = RULES in policy.only
-        self.changed_rules = sorted(self.comparison.rule_changes, key=rank) if gated else []
-        self.rule_devices = tuple(self.comparison.rule_devices) if gated else ()
-        self.unprobed = tuple(self.comparison.rule_devices_missing) if gated else ()
-        counting: list[RuleChange] = []
-        for one in filter(alters, self.changed_rules):
-            name = rule_id(one)
-            ignore = policy.ignore_of(RULES, name)
-            if ignore is None:
-                counting.append(one)
-            else:
-                self.ignored.append(Ignored(case_id=name, metric=RULES, what=rule_change_said(one), ignore=ignore))
-        self.rule_changes = tuple(counting)
-
     def nothing_comparable(self, policy: Policy) -> list[str]:
         """Say that no gated metric could be compared, where that is so."""
         if self.comparable:
@@ -219,7 +201,7 @@ class _Weighed:
         if not metrics:
             return [f"no rules of autocast were probed in both runs{self.against}"]
         reasons = dict.fromkeys(one.reason for one in self.lost if one.reason)
-        why = f": {_few(list(reasons))}" if reasons else ""
+        why = f": {few(list(reasons))}" if reasons else ""
         return [f"no gated metric ({', '.join(metrics)}) has a case that can be compared{self.against}{why}"]
 
     def regressed(self) -> list[str]:
@@ -230,14 +212,11 @@ class _Weighed:
             if found and kind == OUTCOME:
                 cases = [one.case.case_id for one in found]
                 what = "1 case that was ok fails" if len(found) == 1 else f"{len(found)} cases that were ok fail"
-                sentences.append(f"{what} now{self.against}: {_few(cases)}")
+                sentences.append(f"{what} now{self.against}: {few(cases)}")
             elif found:
                 said = [f"{one.case.case_id} {one.metric} {_change(one)}" for one in found]
-                sentences.append(f"{counted(len(found), f'{kind} regression')}{self.against}: {_few(said)}")
-        if self.rule_changes:
-            said = [rule_change_said(one) for one in self.rule_changes]
-            sentences.append(f"{counted(len(said), 'change')} of autocast's rules{self.against}: {_few(said)}")
-        return sentences
+                sentences.append(f"{counted(len(found), f'{kind} regression')}{self.against}: {few(said)}")
+        return [*sentences, *self.rules.changed]
 
     def undecided(self, allowed: float) -> list[str]:
         """Say that more of the time findings are undecided than is `allowed` (a share), where that is so."""
@@ -259,56 +238,46 @@ class _Weighed:
             )
         if self.inconclusive:
             named = [f"{one.case.case_id} {one.metric}" for one in self.inconclusive]
-            sentences.append(f"{counted(len(named), 'finding')} inconclusive{self.against}: {_few(named)}")
+            sentences.append(f"{counted(len(named), 'finding')} inconclusive{self.against}: {few(named)}")
         sentences += [*self._other_weights(), *self._lost(), *self._skipped(), *self._missed(self.missed)]
-        sentences += self._unprobed()
+        sentences += self.rules.not_seen
         return [f"strict: {sentence}" for sentence in sentences]
 
     def notes(self, policy: Policy) -> list[str]:
         """Return what must be seen whatever the verdict; under a strict policy it is among the sentences instead."""
-        missing, said = self._missed(self.missing), self._unjudged_rules()
+        missing, rules = self._missed(self.missing), self.rules
         if policy.strict:
-            return [*(missing if self.missing != self.missed else []), *said]
+            return [*(missing if self.missing != self.missed else []), *rules.unjudged]
         control = [f"the control fired{self.against}: no time is judged"] if self.control_fired else []
         return [
-            *missing, *self._skipped(), *control, *self._other_weights(), *self._lost(), *self._unprobed(), *said
+            *missing, *self._skipped(), *control, *self._other_weights(), *self._lost(), *rules.not_seen,
+            *rules.unjudged,
         ]  # fmt: skip
 
     def _missed(self, ids: Sequence[str]) -> list[str]:
         if not ids:
             return []
         which = self.against.replace(" against", " of", 1) or " of the baseline"
-        return [f"the candidate lacks {counted(len(ids), 'case')}{which}: {_few(ids)}"]
+        return [f"the candidate lacks {counted(len(ids), 'case')}{which}: {few(ids)}"]
 
     def _skipped(self) -> list[str]:
         if not self.skipped:
             return []
         named = [f"{one.case.case_id}: {one.reason}" for one in self.skipped]
-        return [f"the candidate skipped {counted(len(named), 'case')}{self.against}: {_few(named)}"]
-
-    def _unprobed(self) -> list[str]:
-        if not self.unprobed:
-            return []
-        return [f"the candidate lacks the rules of autocast on {', '.join(self.unprobed)}{self.against}"]
-
-    def _unjudged_rules(self) -> list[str]:
-        """Return a note of what changed about rules, but not in what autocast does to a program that ran before."""
-        said = [f"{short_name(one.op)} on {one.device}" for one in self.changed_rules if not alters(one)]
-        what = "of documents, claims and new ops"
-        return [f"{counted(len(said), 'change')} {what}{self.against}, not judged: {_few(said)}"] if said else []
+        return [f"the candidate skipped {counted(len(named), 'case')}{self.against}: {few(named)}"]
 
     def _other_weights(self) -> list[str]:
         if not self.other_weights:
             return []
         count = counted(len(self.other_weights), "case")
-        return [f"other weights, inputs or workload versions in {count}{self.against}: {_few(self.other_weights)}"]
+        return [f"other weights, inputs or workload versions in {count}{self.against}: {few(self.other_weights)}"]
 
     def _lost(self) -> list[str]:
         lost = [one for one in self.lost if one.code is not Code.OTHER_WEIGHTS]
         if not lost:
             return []
         named = [f"{one.case.case_id} {one.metric} ({one.code})" for one in lost]
-        return [f"{counted(len(lost), 'finding')} not comparable{self.against}: {_few(named)}"]
+        return [f"{counted(len(lost), 'finding')} not comparable{self.against}: {few(named)}"]
 
 
 def _of(verdict: Verdict, findings: Iterable[Finding]) -> tuple[Finding, ...]:
@@ -346,8 +315,3 @@ def _change(finding: Finding) -> str:
     if finding.change is None or not math.isfinite(finding.change):
         return f"({finding.reason})"
     return f"{percent(finding.change, sign=True)} (threshold {percent(finding.threshold)})"
-
-
-def _few(texts: Sequence[str]) -> str:
-    more = len(texts) - NAMED
-    return "; ".join(texts[:NAMED]) + (f"; and {more} more" if more > 0 else "")

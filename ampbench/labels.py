@@ -40,6 +40,13 @@ def common_traits(cases: Iterable[Case]) -> str:
     return " · ".join(next(iter(one)) for one in values if len(one) == 1)
 
 
+def few(names: Iterable[str], most: int = 3) -> str:
+    """Return distinct names in a row, no more than `most`, and how many others there are."""
+    distinct = list(dict.fromkeys(names))
+    more = len(distinct) - most
+    return ", ".join(distinct[:most]) + (f" and {more:,} more" if more > 0 else "")
+
+
 def outcomes_said(counts: Mapping[str, int]) -> str:
     """Return how many cases have each outcome, as "55 ok, 11 skipped"."""
     return ", ".join(f"{counts[name]:,} {name}" for name in ("ok", "failed", "skipped") if counts.get(name))

@@ -22,6 +22,7 @@ PHASES = ("inference", "training")
 PATHS = ("eager", "compiled", "traced")
 MEMORY_FORMATS = ("contiguous", "channels_last")
 ENTRY_POINTS = "ampbench.workloads"
+NO_LOSS = "no loss given: a workload that trains returns (module, inputs, loss)"
 
 Describe = Callable[[WorkloadSource, Mapping[str, ParameterValue]], Description]
 """Builds a user's workload once, somewhere else, and says what it is; raises `WorkloadError` where that fails."""
@@ -324,7 +325,7 @@ def _why_not(
     if device is not None and present and (lack := _lack(device, case, precision)):
         return lack
     if case.phase == "training" and not variant.has_loss:
-        return "no loss given"
+        return NO_LOSS
     if case.phase == "training" and case.path != "eager":
         return f"path {case.path} is measured in inference only"
     if case.memory_format == "channels_last" and not variant.images:

@@ -11,6 +11,7 @@ from ampbench.errors import UnknownNameError, UsageError
 from ampbench.metrics import GATED
 from ampbench.planning import matches
 from ampbench.records.cases import Case
+from ampbench.records.runs import is_path
 from ampbench.settings import read_toml
 from ampbench.verdicts import OUTCOME
 from ampbench.workloads.index import FAMILIES
@@ -162,7 +163,7 @@ def read_policy(path: Path, today: datetime.date | None = None) -> Policy:
     top.check_keys(_KEYS)
     today = today or datetime.date.today()
     anchor = top.text("anchor")
-    if "/" in anchor or anchor.endswith((".jsonl", ".gz")):
+    if is_path(anchor):
         anchor = str(path.parent / anchor)
     return Policy(
         strict=top.flag("strict"),

@@ -156,7 +156,9 @@ class Comparison:
     those that have other weights, inputs or another version of the workload there. `candidates` are the candidate's
     cases, by the id of the baseline's, where what was set for an arm makes them others. `rule_changes` are the
     differences between the probes of autocast's rules that both runs hold, `rule_devices` the device types these were
-    compared on, `rule_devices_missing` those that only the baseline's probes are of, where the candidate has some.
+    compared on, `rule_devices_missing` those that only the baseline's probes are of, where the candidate has some, or
+    the dtypes of one ("cuda to fp16"). `rules_unobserved` are the ops whose rule the baseline observed and the
+    candidate's probe could not.
     `explained` says of cases that both runs traced, by the id of the baseline's, which changed dtypes, casts and rules
     there are, or that there are none.
     """
@@ -176,4 +178,5 @@ class Comparison:
     rule_changes: Sequence[RuleChange] = ()
     rule_devices: Sequence[str] = ()
     rule_devices_missing: Sequence[str] = ()
+    rules_unobserved: Sequence[RuleChange] = ()
     explained: Mapping[str, Sequence[str]] = field(default_factory=dict)

@@ -7,7 +7,7 @@ from pathlib import Path
 from packaging.version import Version
 
 from ampbench.blocks import Section
-from ampbench.cli.explain.printing import markdown
+from ampbench.cli.sections import markdown
 from ampbench.explain.rules.documented import document
 from ampbench.markdown import escaped, folded, markdown_table
 from ampbench.records.rules import FAKE
@@ -15,7 +15,6 @@ from ampbench.rules.blocks import (
     MEANINGS,
     SOURCES,
     TRAPS,
-    WORDS,
     changes,
     claims,
     counts,
@@ -24,7 +23,8 @@ from ampbench.rules.blocks import (
     title,
 )
 from ampbench.rules.blocks import rules as rules_of
-from ampbench.rules.judging import KINDS, compare_rules
+from ampbench.rules.changes import WORDS, compare_rules
+from ampbench.rules.judging import KINDS
 from ampbench.store import StoredRun, read_run
 
 ROOT = Path(__file__).parents[1]

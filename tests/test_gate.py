@@ -362,7 +362,7 @@ def test_what_documents_say_claims_and_new_ops_are_noted_and_fail_no_gate(name: 
         result = judge(probed(NOTED[name]), Policy(strict=strict))
         assert (result.exit_code, result.rule_changes) == (0, ())
         (note,) = result.notes
-        assert note.startswith("1 change of documents, claims and new ops, not judged: ")
+        assert note.startswith("not judged: 1 ")
 
 
 def test_it_says_which_rules_changed_from_what_to_what_the_observed_ones_first() -> None:
@@ -370,9 +370,34 @@ def test_it_says_which_rules_changed_from_what_to_what_the_observed_ones_first()
     others = [change(f"aten::op{number}", field="variant fp64") for number in range(3)]
     (sentence,) = judge(probed(registered, *others, change(dtypes=["bfloat16"])), Policy()).sentences
     assert sentence == (
-        "5 changes of autocast's rules: rms_norm on cuda to bf16: unlisted → float32; "
-        "rms_norm on cuda, registered: no → yes; op0 on cuda, variant fp64: unlisted → float32; and 2 more"
+        "4 changes of autocast's rules: rms_norm on cuda to bf16: unlisted → float32; "
+        "op0 on cuda, variant fp64: unlisted → float32; op1 on cuda, variant fp64: unlisted → float32; and 1 more"
     )
+
+
+def test_an_op_on_several_devices_is_one_change_and_ops_gone_that_were_never_observed_are_counted_in_one_note() -> None:
+    gone = [
+        change(f"aten::sum.{name}", device=device, field="op", before="there, not observed", after="not there")
+        for name in ("dimname", "names")
+        for device in ("cpu", "cuda")
+    ]
+    result = judge(probed(*gone, change(device="cpu"), change()), Policy())
+    assert result.sentences == ("1 change of autocast's rules: rms_norm on cpu, cuda: unlisted → float32",)
+    assert result.notes == ("not judged: 2 ops gone of which no rule was ever observed: sum.dimname; sum.names",)
+    assert judge(probed(*gone), Policy(strict=True)).exit_code == 0
+
+
+def test_rules_observed_before_and_not_now_are_noted_and_fail_a_strict_gate() -> None:
+    blind = probed(rules_unobserved=[change(f"aten::op{number}", after="not observed") for number in range(4)])
+    said = (
+        "4 rules observed in the baseline and not in the candidate: op0 on cuda; op1 on cuda; op2 on cuda; and 1 more"
+    )
+    lenient, strict = (judge(blind, Policy(strict=strict)) for strict in (False, True))
+    assert (lenient.exit_code, lenient.notes) == (0, (said,))
+    assert (strict.exit_code, strict.sentences) == (1, (f"strict: {said}",))
+    known = Ignore(cases="/", metrics=["rules"], until=datetime.date(2099, 1, 1), reason="no device")
+    ignored = judge(blind, Policy(strict=True, ignores=[known]))
+    assert (ignored.exit_code, len(ignored.ignored)) == (0, 4)
 
 
 def test_rules_that_are_not_gated_neither_fail_nor_are_they_something_compared() -> None:

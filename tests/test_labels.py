@@ -3,7 +3,7 @@ from dataclasses import replace
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ampbench.labels import case_labels, common_traits
+from ampbench.labels import case_labels, common_traits, few
 from tests.compared_runs import BF16, FP32
 from tests.stored_runs import make_case
 
@@ -46,3 +46,9 @@ def test_no_two_cases_have_one_label(cases):
 def test_what_all_cases_share_is_said_once():
     assert common_traits([FP32, BF16]) == "inference · cpu · eager"
     assert common_traits([FP32, replace(FP32, phase="training")]) == "cpu · eager"
+
+
+def test_a_few_distinct_names_are_listed_and_the_others_counted():
+    assert few(["a", "b", "a", "c"]) == "a, b, c"
+    assert few("abcde", most=2) == "a, b and 3 more"
+    assert few([]) == ""

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ampbench.errors import NothingToRunError, UnknownNameError, UsageError, WorkloadError
-from ampbench.planning import PlannedCase, default_device, find_sources, make_plan, matches
+from ampbench.planning import NO_LOSS, PlannedCase, default_device, find_sources, make_plan, matches
 from ampbench.precisions import PRECISIONS
 from ampbench.records.cases import ParameterValue, WorkloadSource
 from ampbench.records.environments import DeviceDescription, Environment
@@ -80,7 +80,7 @@ def test_for_fake_tensors_an_absent_device_is_no_reason_to_skip_and_all_others_a
     found = make_plan(selection, environment(), describe, absent_devices=True)
     reasons = {(p.case.device, p.case.family, p.case.phase, p.case.precision): p.skip for p in found}
     assert reasons["xpu", "linear", "training", "fp32"] == reasons["xpu", "linear", "inference", "tf32"] == ""
-    assert reasons["xpu", "user", "training", "fp32"] == "no loss given"
+    assert reasons["xpu", "user", "training", "fp32"] == NO_LOSS
     assert reasons["cpu", "linear", "inference", "tf32"] == "cpu has no tf32"
 
 
@@ -138,7 +138,7 @@ def test_a_users_workload_takes_part(tmp_path: Path) -> None:
         "net.py:build[width=16]/b4/fp32/cpu/inference/eager/in-fp32",
         "net.py:build[width=16]/b4/fp32/cpu/training/eager/in-fp32",
     ]
-    assert [p.skip for p in cases] == ["", "no loss given"]
+    assert [p.skip for p in cases] == ["", NO_LOSS]
     assert cases[0].source.module == str(file)
 
 

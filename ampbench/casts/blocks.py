@@ -1,15 +1,21 @@
 """What a cast pass says, as blocks of text for a terminal, a Markdown page, anything: totals, savings, tables.
 
-Numbers without a value are "–"; times are left out where nothing was timed.
+Numbers without a value are "–"; times are left out where nothing was timed. Those in tables are traced ones.
 """
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
+from itertools import islice
 
 from ampbench.blocks import Block, Section
 from ampbench.casts import tables
-from ampbench.casts.paths import compare_graph, graph_sentence
-from ampbench.casts.summary import Saving, cache_bytes, savings, sentence, totals
+from ampbench.casts.costs import casts_said, saving_said, times_said
+from ampbench.casts.graphs import compare_graph, graph_sentence
+from ampbench.casts.inside import casts_inside
+from ampbench.casts.summary import Saving, cache_bytes, savings, totals
 from ampbench.casts.tables import CastGroup, ModuleGroup
+from ampbench.casts.users import cast_users
 from ampbench.casts.views import By
 from ampbench.precisions import PRECISIONS, SHORT_DTYPES
 from ampbench.records.cases import Case
@@ -23,9 +29,12 @@ for."""
 FEW_OPS, FEW_MODULES = 16, 12
 """A step of so few ops is told op by op, a network of so few modules one by one."""
 
+STORED = "only stored"
+"""What stands for the op that uses a copy where none does, as with a gradient that is kept."""
+
 NUMBERS = frozenset(
-    {"#", "casts", "forward", "backward", "moved", "time", "calls", "modules", "cast", "reused", "not needed", "cached",
-     "ops"}
+    {"#", "casts", "forward", "backward", "moved", "traced", "calls", "modules", "cast", "reused", "not needed",
+     "cached", "ops"}
 )  # fmt: skip
 """Headers of columns of numbers, which stand to the right."""
 
@@ -36,7 +45,7 @@ def section(case: Case, found: CastPass, by: By = By.SUMMARY, *, everything: boo
     Without `everything`, long tables end after the rows that say most, and modules that do the same share a row.
     """
     chosen = _SUMMARY if by is By.SUMMARY else _TABLES[by]
-    blocks = [*headline(found), *(block for make in chosen for block in make(found, everything)), *_notes(found)]
+    blocks = [*headline(found, case), *(block for make in chosen for block in make(found, everything)), *_notes(found)]
     remark = " · fake tensors, not on hardware" if found.how == FAKE else ""
     return Section(title(case) + remark, blocks)
 
@@ -49,21 +58,12 @@ def title(case: Case) -> str:
     return " · ".join(parts)
 
 
-def headline(found: CastPass) -> list[Block]:
-    """Return how many casts there are and what they cost, and what the step costs."""
-    trace = found.trace
-    lines = [sentence(totals(trace), savings(trace), found.step_seconds)]
-    parts = []
-    if found.step_seconds is not None:
-        between = _between(found.step_low, found.step_high)
-        parts.append(f"the step takes {format_seconds(found.step_seconds)}{between} when nothing traces it")
-    if trace.timed:
-        times = f"medians of {found.traced_steps} steps" if found.traced_steps > 1 else "of one step"
-        whole = format_seconds(sum(op.seconds or 0.0 for op in trace.ops))
-        parts.append(f"traced, its ops take {whole} ({times}), of which the casts have their share")
+def headline(found: CastPass, case: Case) -> list[Block]:
+    """Return how many casts there are and what they cost, what the step costs, and what is in doubt of that."""
+    lines = [casts_said(found, case), *times_said(found)]
     if found.peak_bytes is not None:
-        parts.append(f"peak memory {format_bytes(found.peak_bytes)} ({found.memory_source})")
-    return [Block(_sentence(line)) for line in [*lines, "; ".join(parts)] if line]
+        lines.append(f"peak memory {format_bytes(found.peak_bytes)} ({found.memory_source})")
+    return [Block(_sentence(line)) for line in lines]
 
 
 def origins(found: CastPass, everything: bool = False) -> list[Block]:  # noqa: ARG001 - as the other tables
@@ -76,7 +76,7 @@ def origins(found: CastPass, everything: bool = False) -> list[Block]:  # noqa: 
 def weights_used(found: CastPass, everything: bool = False) -> list[Block]:  # noqa: ARG001
     """Return in a line how weights reached the ops that use them, and what autocast's cache holds."""
     counts = totals(found.trace).weights
-    if not counts:
+    if not counts or not found.trace.casts:
         return []
     uses = counted(sum(counts.values()), "use of a weight", "uses of weights")
     said = [f"{counts.get(CAST, 0):,} cast", f"{counts.get(REUSED, 0):,} reused from autocast's cache"]
@@ -93,7 +93,7 @@ def saved(found: CastPass, everything: bool = False) -> list[Block]:
     blocks = []
     if rows:
         timed = trace.timed
-        headers = ["casts", "moved", *(["time"] if timed else []), "change"]
+        headers = ["casts", "moved", *(["traced"] if timed else []), "change"]
         cells = [_saving_cells(row, timed) for row in rows]
         note = "what these casts cost; what a change saves is to be measured" if not found.checked else ""
         blocks.append(_cut(Block("What could be saved", headers, cells, note), everything))
@@ -108,7 +108,7 @@ def ops_that_cast(found: CastPass, everything: bool = False) -> list[Block]:
     groups = tables.by_operation(found.trace)
     headers, cells = _group_cells(groups, ("for op", "called as"))
     for row in cells:
-        row[0] = _op(row[0]) or "none: stored"
+        row[0] = _op(row[0]) or STORED
         row[1] = row[1].replace("torch.nn.functional.", "F.").removeprefix("torch.") or UNDEFINED
     return [_cut(Block("Casts per op", headers, cells), everything)] if groups else []
 
@@ -116,21 +116,27 @@ def ops_that_cast(found: CastPass, everything: bool = False) -> list[Block]:
 def tensors(found: CastPass, everything: bool = False) -> list[Block]:
     """Return the casts per tensor."""
     groups = tables.by_tensor(found.trace)
+    nameless = Counter(what for what, _ in {(cast.what, cast.tensor) for cast in found.trace.casts if not cast.name})
     headers, cells = _group_cells(groups, ("what", "tensor"))
     for row in cells:
-        row[1] = row[1] or UNDEFINED
+        row[1] = row[1] or f"{nameless[row[0]]:,} without a name"
     return [_cut(Block("Casts per tensor", headers, cells), everything)] if groups else []
 
 
 def modules(found: CastPass, everything: bool = False) -> list[Block]:
     """Return the dtypes in and out of each module, with the casts that ran directly in it."""
+    collapsed = not everything and len(found.trace.modules) > FEW_MODULES
+    table = module_table(found, collapsed=collapsed)
+    note = "those that do the same share a row; --all lists each" if collapsed else ""
+    return [replace(table, note=note)] if table.rows else []
+
+
+def module_table(found: CastPass, *, collapsed: bool) -> Block:
+    """Return a row per module or, `collapsed`, per kind of module that does the same to dtypes."""
     trace = found.trace
-    collapsed = not everything and len(trace.modules) > FEW_MODULES
     groups = tables.module_groups(trace, collapsed=collapsed)
-    if not groups:
-        return []
     timed = trace.timed
-    headers = ["kind", "in", "out", "weights", "calls", "casts", "moved", *(["time"] if timed else []), "module"]
+    headers = ["kind", "in", "out", "weights", "calls", "casts", "moved", *(["traced"] if timed else []), "module"]
     cells = [
         [
             group.kind,
@@ -145,8 +151,7 @@ def modules(found: CastPass, everything: bool = False) -> list[Block]:
         ]
         for group in groups
     ]
-    note = "those that do the same share a row; --all lists each" if collapsed else ""
-    return [Block("Dtypes in and out of modules", headers, cells, note)]
+    return Block("Dtypes in and out of modules", headers, cells)
 
 
 def few_ops(found: CastPass, everything: bool = False) -> list[Block]:
@@ -159,7 +164,7 @@ def every_op(found: CastPass, everything: bool = False) -> list[Block]:
     trace = found.trace
     casts = {cast.index: cast for cast in trace.casts}
     phases = len({op.phase for op in trace.ops}) > 1
-    headers = ["#", *(["phase"] if phases else []), "op", "dtypes", *(["time"] if trace.timed else [])]
+    headers = ["#", *(["phase"] if phases else []), "op", "dtypes", *(["traced"] if trace.timed else [])]
     cells = []
     for op in trace.ops[: None if everything else ORDERED]:
         cast = casts.get(op.index)
@@ -175,12 +180,13 @@ def every_cast(found: CastPass, everything: bool = False) -> list[Block]:
     """Return the casts in the order of running."""
     trace = found.trace
     phases = len({op.phase for op in trace.ops}) > 1
-    headers = ["#", *(["phase"] if phases else []), "dtypes", "moved", *(["time"] if trace.timed else [])]
+    headers = ["#", *(["phase"] if phases else []), "dtypes", "moved", *(["traced"] if trace.timed else [])]
     cells = []
-    for cast in trace.casts[: None if everything else ORDERED]:
-        user = _op(trace.ops[cast.operation].name) if cast.operation is not None else "none: stored"
+    made_for = zip(trace.casts, cast_users(trace), strict=True)
+    for cast, op in islice(made_for, None if everything else ORDERED):
+        user = _op(op.name) if op is not None else STORED
         row = [f"{cast.index}", *([cast.phase] if phases else [])]
-        row += [f"{cast.from_dtype} → {cast.to_dtype}", format_bytes(cast.bytes_read + cast.bytes_written)]
+        row += [f"{cast.from_dtype} → {cast.to_dtype}", format_bytes(cast.bytes_moved)]
         row += [format_seconds(cast.seconds)] if trace.timed else []
         cells.append([*row, user, _tensor(cast) + _place(trace.ops[cast.index].source)])
     block = Block("Every cast in order", [*headers, "for op", "what is cast"], cells)
@@ -234,7 +240,7 @@ def _group_cells(groups: Sequence[CastGroup], keys: tuple[str, str]) -> tuple[li
     timed = any(group.seconds is not None for group in groups)
     backward = any(group.backward for group in groups)
     counts = ["casts", *(["forward", "backward"] if backward else [])]
-    headers = [*keys, *counts, "moved", *(["time"] if timed else []), "dtypes"]
+    headers = [*keys, *counts, "moved", *(["traced"] if timed else []), "dtypes"]
     cells = []
     for group in groups:
         row = [*group.keys, f"{group.casts:,}"]
@@ -250,17 +256,7 @@ def _saving_cells(row: Saving, timed: bool) -> list[str]:
 
 
 def _checked_cells(one: CheckedSaving) -> list[str]:
-    saved, low, high = one.seconds_before - one.seconds_after, one.saved_low, one.saved_high
-    said = [f"{format_seconds(one.seconds_before)} → {format_seconds(one.seconds_after)}"]
-    change = f"{format_seconds(abs(saved))} {'saved' if saved > 0 else 'lost'}"
-    if low is None or high is None:
-        said.append(f"{change}, without an interval ({counted(one.samples, 'sample')})")
-    elif low <= 0 <= high:
-        said.append(f"no saving is certain (95 %: {format_seconds(low)} to {format_seconds(high)})")
-    else:
-        low, high = (low, high) if low > 0 else (-high, -low)
-        said.append(f"{change} (95 %: {format_seconds(low)} to {format_seconds(high)})")
-    said.append("outputs identical to the bit" if one.identical else "outputs differ")
+    said = [saving_said(one), "outputs identical to the bit" if one.identical else "outputs differ"]
     if one.peak_bytes_before is not None and one.peak_bytes_after is not None:
         said.append(f"peak memory {format_bytes(one.peak_bytes_before)} → {format_bytes(one.peak_bytes_after)}")
     what = f"{one.change}: {_few(one.names)}" if one.names else one.change
@@ -268,7 +264,7 @@ def _checked_cells(one: CheckedSaving) -> list[str]:
 
 
 def _notes(found: CastPass) -> list[Block]:
-    return [Block(_sentence(note)) for note in found.notes]
+    return [Block(_sentence(note)) for note in [*casts_inside(found.trace), *found.notes]]
 
 
 def _cut(block: Block, everything: bool) -> Block:
@@ -311,8 +307,8 @@ def _place(source: str | None) -> str:
 
 def _tensor(cast: Cast) -> str:
     """Return what is cast, and who asked where it was not autocast."""
-    remarks = [*([] if cast.origin == AUTOCAST else [cast.origin]), *(["cached"] if cast.cached else [])]
-    name = f"{cast.what} {cast.name}".strip()
+    remarks = [*([] if cast.origin == AUTOCAST else [cast.origin]), *(["put in the cache"] if cast.cached else [])]
+    name = cast.what if cast.name == cast.what else f"{cast.what} {cast.name}".strip()
     return f"{name} ({', '.join(remarks)})" if remarks else name
 
 

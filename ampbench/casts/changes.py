@@ -9,6 +9,7 @@ from collections import Counter, deque
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 
+from ampbench.casts.users import cast_users
 from ampbench.records.casts import CAST, NOT_NEEDED, REUSED, Cast, CastTrace, Operation
 
 FORWARD, BACKWARD = "forward", "backward"
@@ -46,7 +47,7 @@ class OpChange:
 class CastChange:
     """How many casts of one kind a step makes, and the bytes they read and write, where that is not the same.
 
-    `function` used the copies. `names` are those of the tensors that one side casts more often.
+    They were made for `function`. `names` are those of the tensors that one side casts more often.
     """
 
     what: str
@@ -257,8 +258,8 @@ def _cast_changes(before: CastTrace, after: CastTrace) -> list[CastChange]:
 
 def _by_kind(trace: CastTrace) -> dict[tuple[str, ...], list[Cast]]:
     found: dict[tuple[str, ...], list[Cast]] = {}
-    for cast in trace.casts:
-        user = trace.ops[cast.index if cast.operation is None else cast.operation]
+    for cast, used in zip(trace.casts, cast_users(trace), strict=True):
+        user = used or trace.ops[cast.index]
         kind = (cast.what, cast.from_dtype, cast.to_dtype, cast.origin, cast.phase, user.function or user.name)
         found.setdefault(kind, []).append(cast)
     return found
@@ -285,4 +286,4 @@ def _listed(statuses: Collection[str]) -> tuple[str, ...]:
 
 
 def _bytes_moved(casts: Iterable[Cast]) -> int:
-    return sum(cast.bytes_read + cast.bytes_written for cast in casts)
+    return sum(cast.bytes_moved for cast in casts)

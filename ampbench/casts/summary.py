@@ -4,11 +4,12 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from ampbench.records.casts import AUTOCAST, INPUT, INTERNAL, WEIGHT, Cast, CastTrace
+from ampbench.records.casts import AUTOCAST, BUFFER, INPUT, INTERNAL, WEIGHT, Cast, CastTrace
 from ampbench.units import format_bytes, format_seconds, format_share
 
 STORE, KEEP, ONCE, STAY = "store", "keep", "once", "stay"
-"""How casts are saved: store an input or a weight in the low dtype, keep the weight's copy, cast once, stay there."""
+"""How casts are saved: store an input, a weight or a buffer in the low dtype, keep a weight's copy, cast once, stay
+there."""
 
 _LISTED = 3
 """So many names of tensors are said; a saving has them all."""
@@ -45,7 +46,7 @@ class Totals:
 class Saving:
     """Casts (their ops) that one change would make unnecessary: `kind` is a key above, `advice` the change.
 
-    `names` are the tensors': all inputs, or all weights, that one change of one kind is about, or one activation.
+    `names` are the tensors': all inputs, weights or buffers that one change of one kind is about, or one activation.
     `bytes_moved` and `seconds` are what those casts cost; what the change really saves is to be measured.
     """
 
@@ -95,8 +96,9 @@ def savings(trace: CastTrace) -> list[Saving]:
 
     An input that every op casts could be stored in that dtype; a weight that autocast's cache does not hold is cast
     again at each use; any value cast twice to one dtype could be cast once; a copy that is cast back to where it came
-    from could have stayed there. In inference, a weight that no op reads as it is could be stored in the dtype it is
-    cast to; training, which updates it in fp32, would change. Casts inside an op's implementation are nobody's to save.
+    from could have stayed there. In inference, a weight or a buffer that no op reads as it is could be stored in the
+    dtype it is cast to; training, which updates it in fp32, would change. Casts inside an op's implementation are
+    nobody's to save.
     """
     groups: dict[tuple[str, str, str, int], list[Cast]] = {}
     by_index = {cast.index: cast for cast in trace.casts}
@@ -105,7 +107,7 @@ def savings(trace: CastTrace) -> list[Saving]:
         kind = None if cast.origin == INTERNAL else _kind(cast, seen, by_index, trace.inference)
         seen.add((cast.tensor, cast.to_dtype))
         if kind is not None:
-            together = cast.name and cast.what in (INPUT, WEIGHT)
+            together = cast.name and cast.what in (INPUT, WEIGHT, BUFFER)
             groups.setdefault((kind, cast.what, cast.to_dtype, 0 if together else cast.tensor), []).append(cast)
     found = [
         Saving(
@@ -113,7 +115,7 @@ def savings(trace: CastTrace) -> list[Saving]:
             what=what,
             names=tuple(dict.fromkeys(cast.name for cast in casts)),
             casts=tuple(cast.index for cast in casts),
-            bytes_moved=sum(cast.bytes_read + cast.bytes_written for cast in casts),
+            bytes_moved=sum(cast.bytes_moved for cast in casts),
             seconds=sum(cast.seconds or 0.0 for cast in casts) if trace.timed else None,
             advice=_advice(kind, casts),
         )
@@ -122,20 +124,22 @@ def savings(trace: CastTrace) -> list[Saving]:
     return sorted(found, key=lambda saving: (-(saving.seconds or 0.0), -saving.bytes_moved, saving.casts))
 
 
-def sentence(whole: Totals, found: list[Saving], step_seconds: float | None = None) -> str:
-    """Return "24 casts a step, 43.9 MiB, 11.0% of the step (1.20 ms); 3 of them could be saved".
+def sentence(
+    whole: Totals, found: Sequence[Saving], *, of: str = "a step", step_cast_seconds: float | None = None
+) -> str:
+    """Return "24 casts a step, 43.9 MiB, 11.0% of the traced ops' time (1.20 ms); 3 of them could be saved".
 
-    With `step_seconds`, the time of an untraced step, the casts' time is their share of that: tracing itself takes some
-    microseconds an op, which a small step feels.
+    `of` is what a count is of; `step_cast_seconds` what the casts take of an untraced step, said beside their traced
+    time: tracing takes some microseconds an op, which a small step feels.
     """
     each = whole.casts / whole.steps
     count = f"{each:.0f}" if each == int(each) else f"{each:.1f}"
-    parts = [f"{count} {'cast' if count == '1' else 'casts'} a step", format_bytes(whole.bytes_moved / whole.steps)]
-    if whole.seconds is not None:
+    parts = [f"{count} {'cast' if count == '1' else 'casts'} {of}", format_bytes(whole.bytes_moved / whole.steps)]
+    if whole.seconds is not None and whole.casts:
         took = format_seconds(whole.seconds / whole.steps)
-        if step_seconds is not None and whole.share is not None:
-            took = f"about {format_seconds(whole.share * step_seconds)}"
-        parts.append(f"{format_share(whole.share)} of the step ({took})")
+        parts.append(f"{format_share(whole.share)} of the traced ops' time ({took})")
+        if step_cast_seconds is not None:
+            parts.append(f"about {format_seconds(step_cast_seconds)} of the untraced step")
     saved = sum(len(saving.casts) for saving in found) / whole.steps
     tail = f"; {saved:.0f} of them could be saved" if saved == int(saved) else f"; {saved:.1f} could be saved"
     return ", ".join(parts) + (tail if saved else "")
@@ -146,7 +150,8 @@ def _kind(cast: Cast, seen: set[tuple[int, str]], by_index: Mapping[int, Cast], 
         return STORE
     if (cast.tensor, cast.to_dtype) in seen and not cast.cached:
         return KEEP if cast.what == WEIGHT else ONCE
-    if inference and cast.what == WEIGHT and cast.origin == AUTOCAST and not cast.read_as_is and _lowers(cast):
+    kept = inference and cast.what in (WEIGHT, BUFFER)
+    if kept and cast.origin == AUTOCAST and not cast.read_as_is and _lowers(cast):
         return STORE
     maker = by_index.get(cast.made_by) if cast.made_by is not None else None
     if maker is not None and maker.from_dtype == cast.to_dtype and cast.phase == maker.phase:

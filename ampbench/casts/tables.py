@@ -5,6 +5,7 @@ from dataclasses import dataclass, fields
 
 import pandas as pd
 
+from ampbench.casts.users import cast_users
 from ampbench.records.casts import (
     ACTIVATION,
     BUFFER,
@@ -13,6 +14,7 @@ from ampbench.records.casts import (
     INPUT,
     NOT_NEEDED,
     REUSED,
+    STATE,
     WEIGHT,
     Cast,
     CastTrace,
@@ -20,7 +22,7 @@ from ampbench.records.casts import (
     WeightUse,
 )
 
-KINDS = (INPUT, WEIGHT, BUFFER, ACTIVATION, GRADIENT)
+KINDS = (INPUT, WEIGHT, BUFFER, ACTIVATION, GRADIENT, STATE)
 """What is cast, in the order of tables."""
 
 
@@ -92,12 +94,12 @@ def by_origin(trace: CastTrace) -> list[CastGroup]:
 
 
 def by_operation(trace: CastTrace) -> list[CastGroup]:
-    """Return the casts per op that used the copy, as (op, Python function); the op is "" where none did."""
-    ops = trace.ops
+    """Return the casts per op that they were made for, as (op, Python function); the op is "" where it was none."""
+    users = dict(zip((cast.index for cast in trace.casts), cast_users(trace), strict=True))
 
     def keys(cast: Cast) -> tuple[str, ...]:
-        user = ops[cast.operation] if cast.operation is not None else None
-        return (user.name if user else "", (user or ops[cast.index]).function or "")
+        user = users[cast.index]
+        return (user.name if user else "", (user or trace.ops[cast.index]).function or "")
 
     return _groups(trace, keys)
 
@@ -142,7 +144,7 @@ def by_weight(trace: CastTrace) -> list[WeightRow]:
     held: dict[str, dict[str, int]] = {}
     for cast in trace.casts:
         if cast.what == WEIGHT:
-            moved[cast.name] = moved.get(cast.name, 0) + cast.bytes_read + cast.bytes_written
+            moved[cast.name] = moved.get(cast.name, 0) + cast.bytes_moved
             if cast.cached:
                 held.setdefault(cast.name, {})[cast.to_dtype] = cast.bytes_written
     return [
@@ -275,7 +277,7 @@ def _sides(calls: ModuleCalls) -> tuple[tuple[str, ...], tuple[str, ...], tuple[
 
 
 def _bytes(casts: Iterable[Cast]) -> int:
-    return sum(cast.bytes_read + cast.bytes_written for cast in casts)
+    return sum(cast.bytes_moved for cast in casts)
 
 
 def _seconds(casts: Iterable[Cast]) -> float:

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from ampbench.verdicts import Comparison
 
 
+INTERRUPTED = 130
 SIDE = "with this Python, whose torch is that of"
 DEFAULT = "Default for a side: the Python that runs ampbench, if its torch is the side's."
 
@@ -84,17 +85,16 @@ def command(
     policy = Policy() if threshold is None else Policy().with_time_threshold(threshold / 100)
     paths = store.find_run(baseline, results), store.find_run(candidate, results)
     compared = compare_files(paths[0], paths[1], policy.threshold_of)
-    comparison = narrowed(compared, keyword, metric or list(Kind))
+    comparison, interrupted = narrowed(compared, keyword, metric or list(Kind)), False
     if baseline_python or candidate_python:
         from ampbench.cli.printing import print_note
         from ampbench.running.stored_sides import explain_stored
 
         pythons = {"--baseline-python": baseline_python, "--candidate-python": candidate_python}
         kinds = [kind.value for kind in metric or Kind]
-        explained = explain_stored(comparison, pythons, kinds, policy.threshold_of, print_note)
-        comparison = narrowed(explained, keyword, metric or list(Kind))
+        comparison, interrupted = explain_stored(comparison, pythons, kinds, print_note)
     print_comparison(comparison, chosen, show_all=every)
-    return 0
+    return INTERRUPTED if interrupted else 0
 
 
 def narrowed(comparison: "Comparison", keyword: str, kinds: list[Kind]) -> "Comparison":

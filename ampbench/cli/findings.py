@@ -16,7 +16,6 @@ from ampbench.comparing.sentences import (
     CHANGED,
     HEADERS,
     KINDS,
-    RULES_TITLE,
     case_names,
     differences_said,
     finding_cells,
@@ -25,6 +24,7 @@ from ampbench.comparing.sentences import (
     metric_label,
     precision_heading,
     rules_said,
+    rules_title,
     side_name,
     statements,
     verdict,
@@ -151,11 +151,8 @@ def _explained_lines(comparison: Comparison, width: int, show_all: bool) -> list
 
 
 def _rule_lines(comparison: Comparison, width: int) -> list[Text]:
-    if not comparison.rule_changes:
-        return []
-    title = f"{RULES_TITLE} ({len(comparison.rule_changes):,})"
     said = [line for sentence in rules_said(comparison) for line in _indented(sentence, width)]
-    return [Text(), Text(title, style="bold"), *said]
+    return [Text(), Text(rules_title(comparison), style="bold"), *said] if said else []
 
 
 def _indented(sentence: str, width: int, style: str = "") -> list[Text]:

@@ -175,6 +175,7 @@ def report_gate(
 def gate_lines(result: "GateResult", policy: "Policy") -> list[str]:
     """Return what the gate says in lines: what it left out, what must be seen, why it failed, and last the verdict."""
     from ampbench.comparing.wording import percent
+    from ampbench.rules.changes import changed_ops_said
     from ampbench.units import counted
 
     left_out: dict[str, list[str]] = {}
@@ -195,7 +196,7 @@ def gate_lines(result: "GateResult", policy: "Policy") -> list[str]:
     ]
     for changes, against in ((result.rule_changes, ""), (result.anchor_rule_changes, " against the anchor")):
         if changes:
-            counts.append(f"{counted(len(changes), 'change')} of rules{against}")
+            counts.append(f"{counted(len(changed_ops_said(changes)), 'change')} of rules{against}")
     share = "" if result.decided_share is None else f" ({percent(result.decided_share)})"
     verdict = "PASSED" if result.passed else f"FAILED with exit code {result.exit_code}"
     under = f" under {policy.path}" if policy.path else ""

@@ -2,13 +2,16 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from ampbench.cli.options import DEFAULT_RESULTS, Format, Json, OutputFormat, Results, chosen_format
 from ampbench.errors import StoreError, UnknownNameError
-from ampbench.labels import outcomes_said
+from ampbench.labels import few, outcomes_said
+
+if TYPE_CHECKING:
+    from ampbench.store import StoredRun
 
 Listing = Sequence[dict[str, Any]]
 
@@ -116,7 +119,7 @@ def _run(path: Path) -> dict[str, Any]:
     from ampbench import store
 
     known = ("run", "label", "date", "started", "torch", "device", "explains", "cases", "outcome", "path")
-    row: dict[str, Any] = dict.fromkeys(known) | {"run": path.stem, "path": str(path)}
+    row: dict[str, Any] = dict.fromkeys(known) | {"run": store.run_id(path), "path": str(path)}
     measured: set[str] = set()
     try:
         stored = store.read_run(path, on_round=lambda each: None if each.control else measured.add(each.case_id))
@@ -126,7 +129,7 @@ def _run(path: Path) -> dict[str, Any]:
     ok, failed = measured - stored.failures.keys(), len(stored.failures)
     counts = {"ok": len(ok), "failed": failed, "skipped": len(stored.cases) - len(ok) - failed}
     explains = stored.header.explains
-    said = ": ".join(filter(None, [f"explains {explains}" if explains else "", outcomes_said(counts)]))
+    said = ": ".join(filter(None, [_explained(stored), outcomes_said(counts)]))
     devices = dict.fromkeys([*(case.device for case in stored.cases.values()), *stored.rules])
     return row | {
         "label": stored.header.label,
@@ -138,6 +141,14 @@ def _run(path: Path) -> dict[str, Any]:
         "cases": len(stored.cases),
         "outcome": said if stored.complete else f"{stored.ending}: {said}",
     }
+
+
+def _explained(stored: "StoredRun") -> str:
+    """Return what a run explains, and of which cases; "" for one that measured."""
+    cases = stored.cases.values()
+    traits = [few(getattr(case, trait) for case in cases) for trait in ("workload", "precision", "phase")]
+    what = stored.header.explains
+    return f"explains {what}{' of ' if cases else ''}{' '.join(filter(None, traits))}" if what else ""
 
 
 LISTINGS: Mapping[str, Callable[[Path], Listing]] = {

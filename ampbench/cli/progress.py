@@ -116,7 +116,7 @@ def _described(task: Task) -> str:
 
 @contextmanager
 def trace_progress(total: int) -> "Iterator[TraceWatch]":
-    """Yield a watcher that tells on stderr which of `total` cases failed and, on a terminal, which is traced."""
+    """Yield a watcher that tells on a terminal which of `total` cases is traced; what failed is told at the end."""
     from rich.console import Console
     from rich.markup import escape
 
@@ -133,8 +133,6 @@ def trace_progress(total: int) -> "Iterator[TraceWatch]":
                     case = planned.case
                     what = escape(f"{case.workload} {case.precision} {case.device} {case.phase}")
                     status.update(f"tracing {what}{place} …")
-            elif isinstance(found, Failure):
-                print(_failed(found), file=sys.stderr, flush=True)
 
         yield watch
 

@@ -50,7 +50,7 @@ from ampbench.records.runs import Settings
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from ampbench.running.session import Prepared
+    from ampbench.running.session import Scheduled
     from ampbench.store import RunWriter, StoredRun
 
 FAILED, INTERRUPTED = 3, 130
@@ -168,7 +168,7 @@ def _refuse_beside_resume(context: typer.Context) -> None:
             raise UsageError(f"--resume takes the selection and the settings from the run: leave {said} out")
 
 
-def _measured(prepared: "Prepared", writer: "RunWriter") -> str:
+def _measured(prepared: "Scheduled", writer: "RunWriter") -> str:
     from ampbench.cli.progress import progress
     from ampbench.running import session
 
@@ -191,7 +191,7 @@ def _print_end(stored: "StoredRun", ended: str, format: OutputFormat, budget: Bu
     return FAILED if any(row["outcome"] == "failed" for row in rows) else 0
 
 
-def _print_plan(prepared: "Prepared", results: Path, format: OutputFormat) -> None:
+def _print_plan(prepared: "Scheduled", results: Path, format: OutputFormat) -> None:
     """Print the planned cases and the estimated time."""
     from ampbench.cli.listings import print_listing
     from ampbench.running.estimate import estimate

@@ -9,6 +9,20 @@ from pathlib import Path
 from ampbench.errors import StoreError
 
 
+def check_writable(path: Path) -> None:
+    """Raise `StoreError` where a file at `path` could not be written, before the work that is to fill it."""
+    folder = path.resolve().parent
+    if path.is_dir():
+        problem = os.strerror(errno.EISDIR)
+    elif not folder.is_dir():
+        problem = os.strerror(errno.ENOENT)
+    elif not os.access(path if path.exists() and not path.is_file() else folder, os.W_OK):
+        problem = os.strerror(errno.EACCES)
+    else:
+        return
+    raise StoreError(f"cannot write {path}: {problem}; choose another -o")
+
+
 def write_files(files: Mapping[Path, str | bytes], hint: str = "nothing was written, choose another -o") -> None:
     """Write all files or none: each under another name first, then renamed.
 

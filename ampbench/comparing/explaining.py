@@ -11,16 +11,16 @@ from ampbench.casts.changes import (
     compare_traces,
 )
 from ampbench.casts.concerned import bare_name, changed_names, concerned_rules, used_names
-from ampbench.precisions import SHORT_DTYPES
 from ampbench.records.cases import Case
 from ampbench.records.casts import CastPass
 from ampbench.records.rules import FAKE, RuleChange
-from ampbench.rules.blocks import WORDS
-from ampbench.rules.choosing import DTYPES, short_name
+from ampbench.rules.changes import rule_change_said
 from ampbench.units import counted, format_bytes, format_seconds
 
 UNEXPLAINED = "unexplained"
 """What begins the sentence on a case of which the traces tell nothing."""
+SAME = "the same"
+"""What begins the sentence on a case that was traced alone, of which both traces tell the same."""
 NOT_TRACED = "not traced"
 """What begins the sentence on a case that a run was to explain and could not."""
 _LISTED = 4
@@ -33,8 +33,13 @@ def explanation(
     after: CastPass,
     rules: Iterable[RuleChange] = (),
     versions: tuple[str, str] = ("", ""),
+    *,
+    measured: bool = True,
 ) -> list[str]:
-    """Return which ops, dtypes, casts and `rules` between torch `versions` differ for a case, or "unexplained: …"."""
+    """Return which ops, dtypes, casts and `rules` between torch `versions` differ for a case, or "unexplained: …".
+
+    Where no change was `measured`, there is nothing to be explained, and "the same: …" is said.
+    """
     changes = compare_traces(before.trace, after.trace)
     rules = list(rules)
     concerned = concerned_rules(changed_names(changes), rules, case.device)
@@ -44,6 +49,8 @@ def explanation(
         if rule not in concerned
     ]
     said = change_sentences(changes, [bare_name(rule.op) for rule in concerned])
+    if changes.nothing and not measured:
+        said = [f"{SAME}: {counted(changes.ops_after, 'op')}, {counted(changes.casts_after, 'cast')}"]
     between = f" between torch {versions[0]} and {versions[1]}" if all(versions) else ""
     said += [f"autocast's rule for {rule_change_said(rule)}{between}" for rule in concerned]
     said += [f"autocast's rule for {rule_change_said(rule)}{between}; no difference to this step" for rule in idle]
@@ -55,14 +62,6 @@ def explanation(
     return said
 
 
-def rule_change_said(rule: RuleChange) -> str:
-    """Return "rms_norm on cuda: unlisted → float32", with the autocast dtypes where it is not both."""
-    only = "" if len(rule.dtypes) in (0, len(DTYPES)) else f" to {' and '.join(SHORT_DTYPES[d] for d in rule.dtypes)}"
-    field = "" if rule.field in ("observed", "op", "claim") else f", {rule.field}"
-    was, now = (WORDS.get(value, value) for value in (rule.before, rule.after))
-    return f"{short_name(rule.op)} on {rule.device}{only}{field}: {was} → {now}"
-
-
 def change_sentences(changes: TraceChanges, first: Iterable[str] = ()) -> list[str]:
     """Return the changes of a trace in sentences, functions whose bare names are in `first` before others.
 
@@ -70,7 +69,8 @@ def change_sentences(changes: TraceChanges, first: Iterable[str] = ()) -> list[s
     """
     if changes.nothing:
         same = f"{counted(changes.ops_after, 'op')}, {counted(changes.casts_after, 'cast')}"
-        return [f"{UNEXPLAINED}: the same ops, dtypes and casts on both sides ({same})"]
+        left = "sizes, arguments, kernels, libraries, the machine"
+        return [f"{UNEXPLAINED}: the same ops, dtypes and casts on both sides ({same}); what is left: {left}"]
     return [*_ops_said(changes.ops, set(first)), *_casts_said(changes), *_weights_said(changes)]
 
 

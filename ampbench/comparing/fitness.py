@@ -7,14 +7,7 @@ import numpy as np
 
 from ampbench import stats
 from ampbench.comparing.runs import Rounds
-
-STEAL_SHARE = 0.1
-"""Share of CPU time given to other machines from which a round is unfit. A step of all threads then waits about every
-tenth time slice; below, the fastest sample of a build (`stats.round_value`) still escapes it."""
-
-OTHER_SHARE = 0.2
-"""Share of this machine's CPU time used by other processes from which a round is unfit: on the smallest machines, with
-two CPUs, four tenths of one of them, so that threads that wait for each other wait for a processor as well."""
+from ampbench.records.measurements import OTHER_SHARE, STEAL_SHARE
 
 SLOW_CLOCK = 0.8
 """Share of the run's median clock under which a round is unfit: thermal and power throttling lower clocks by more, and

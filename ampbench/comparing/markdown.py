@@ -5,7 +5,6 @@ from collections.abc import Mapping, Sequence
 from ampbench.comparing.sentences import (
     CHANGED,
     HEADERS,
-    RULES_TITLE,
     case_names,
     difference_said,
     finding_cells,
@@ -14,6 +13,7 @@ from ampbench.comparing.sentences import (
     metric_label,
     precision_heading,
     rules_said,
+    rules_title,
     side_name,
     statements,
     verdict,
@@ -42,9 +42,9 @@ def comparison_markdown(comparison: Comparison) -> str:
     blocks += [f"> {escaped(said)}" for said in warnings(comparison)]
     if comparison.explained:
         blocks.append(folded("Why", explained_list(comparison)))
-    if comparison.rule_changes:
-        title = f"{RULES_TITLE[0].upper()}{RULES_TITLE[1:]} ({len(comparison.rule_changes):,})"
-        blocks.append(folded(title, "\n".join(f"* {escaped(said)}" for said in rules_said(comparison))))
+    if rules := rules_said(comparison):
+        title = rules_title(comparison)
+        blocks.append(folded(f"{title[0].upper()}{title[1:]}", "\n".join(f"* {escaped(said)}" for said in rules)))
     if comparison.means:
         blocks.append(folded("Geometric means", means_table(comparison)))
     for part, title in (("undecided", "Inconclusive or incomparable"), ("unchanged", "Unchanged")):

@@ -3,14 +3,15 @@
 import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 
-from ampbench.comparing.explaining import NOT_TRACED, UNEXPLAINED, rule_change_said
+from ampbench.comparing.explaining import NOT_TRACED, SAME, UNEXPLAINED
 from ampbench.comparing.wording import percent, percent_range
 from ampbench.labels import case_labels
 from ampbench.metrics import COLUMNS
 from ampbench.records.rules import RuleChange
 from ampbench.records.runs import short_commit
+from ampbench.rules.changes import changed_ops_said, few, others_said
+from ampbench.rules.choosing import short_name
 from ampbench.units import UNDEFINED, counted, format_quantity
 from ampbench.verdicts import OUTCOME, Comparison, Difference, Finding, PrecisionMean, Side, Verdict
 
@@ -48,28 +49,44 @@ def explained_said(comparison: Comparison) -> list[str]:
     """Return how many cases were traced on both sides, in how many something changed, and how many rules did."""
     said = []
     if comparison.explained:
-        same = sum(told[0].startswith(UNEXPLAINED) for told in comparison.explained.values())
+        same = sum(told[0].startswith((UNEXPLAINED, SAME)) for told in comparison.explained.values())
         lost = sum(told[0].startswith(NOT_TRACED) for told in comparison.explained.values())
         counts = {"changed": len(comparison.explained) - same - lost, "the same": same, "not traced": lost}
         listed = ", ".join(f"{count:,} {what}" for what, count in counts.items() if count)
         said.append(f"{counted(len(comparison.explained), 'case')} explained: {listed}")
     if comparison.rule_devices:
-        many = counted(len(comparison.rule_changes), "change") if comparison.rule_changes else "no change"
+        changed = len(changed_ops_said(comparison.rule_changes))
+        many = counted(changed, "change") if changed else "no change"
         said.append(f"{many} of autocast's rules on {', '.join(comparison.rule_devices)}")
     return said
 
 
 def rules_said(comparison: Comparison) -> list[str]:
-    """Return a line for each of the first `RULES_LISTED` changed rules, and how many more there are.
+    """Return a line for each of the first `RULES_LISTED` changed rules, how many more there are, and what else changed.
 
-    A change that is the same on several devices is one line.
+    A change that is the same on several devices is one line. What alters no rule (documents, claims, new ops), and
+    what could not be observed any more, is counted by kind.
     """
-    alike: dict[tuple[str, ...], list[RuleChange]] = {}
-    for one in comparison.rule_changes:
-        alike.setdefault((one.op, one.field, one.before, one.after, *sorted(one.dtypes)), []).append(one)
-    said = [rule_change_said(replace(one[0], device=", ".join(each.device for each in one))) for one in alike.values()]
+    said = changed_ops_said(comparison.rule_changes)
     more = len(said) - RULES_LISTED
-    return [*said[:RULES_LISTED], *([f"and {more:,} more"] if more > 0 else [])]
+    return [
+        *said[:RULES_LISTED],
+        *([f"and {more:,} more"] if more > 0 else []),
+        *(f"no change of a rule: {phrase}" for phrase in others_said(comparison.rule_changes)),
+        *rules_not_seen(comparison.rules_unobserved, comparison.rule_devices_missing),
+    ]
+
+
+def rules_title(comparison: Comparison) -> str:
+    """Return what heads `rules_said`: how many rules changed."""
+    return f"{RULES_TITLE} ({len(changed_ops_said(comparison.rule_changes)):,})"
+
+
+def rules_not_seen(unobserved: Sequence[RuleChange], missing: Sequence[str]) -> list[str]:
+    """Return what the candidate's probes do not answer for: `unobserved` rules, `missing` device types and dtypes."""
+    ops = list(dict.fromkeys(f"{short_name(one.op)} on {one.device}" for one in unobserved))
+    said = [f"{counted(len(ops), 'rule')} observed in the baseline and not in the candidate: {few(ops)}"] if ops else []
+    return [*said, *([f"the candidate lacks the rules of autocast on {', '.join(missing)}"] if missing else [])]
 
 
 def most_important(findings: Sequence[Finding]) -> Finding | None:

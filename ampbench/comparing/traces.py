@@ -1,14 +1,37 @@
 """What two runs hold beside measurements: traces of the same cases, probes of autocast's rules on the same devices."""
 
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 
 from ampbench.comparing.explaining import NOT_TRACED, explanation
-from ampbench.comparing.pairing import Pair, Paired
+from ampbench.comparing.pairing import Pair
 from ampbench.records.rules import RuleChange
 from ampbench.records.runs import CASTS
-from ampbench.rules.judging import compare_rules, rank
+from ampbench.rules.changes import compare_rules, missing_dtypes, rank, unobserved
 from ampbench.store import StoredRun
 from ampbench.units import counted
+from ampbench.verdicts import Comparison
+
+
+def with_explanations(
+    comparison: Comparison, pairs: Iterable[Pair], baseline: StoredRun, candidate: StoredRun
+) -> Comparison:
+    """Return `comparison` with what the runs' probes of rules say, and their traces of the cases in `pairs`.
+
+    Findings stay as they are. Traces of no other case are decoded.
+    """
+    devices = devices_with_rules(baseline, candidate)
+    rules = rule_changes(devices, baseline, candidate)
+    return replace(
+        comparison,
+        rule_changes=rules,
+        rule_devices=devices,
+        rule_devices_missing=_missing(baseline, candidate),
+        rules_unobserved=[
+            one for device in devices for one in unobserved(baseline.rules[device], candidate.rules[device])
+        ],
+        explained={**comparison.explained, **_explained_cases(pairs, baseline, candidate, rules)},
+    )
 
 
 def devices_with_rules(baseline: StoredRun, candidate: StoredRun) -> list[str]:
@@ -26,17 +49,30 @@ def rule_changes(devices: Iterable[str], baseline: StoredRun, candidate: StoredR
     return sorted(found, key=lambda one: (one.field == "claim", rank(one)))
 
 
-def explained_cases(
-    paired: Paired, baseline: StoredRun, candidate: StoredRun, rules: Sequence[RuleChange]
+def _missing(baseline: StoredRun, candidate: StoredRun) -> list[str]:
+    """Return the device types, and dtypes of one, that only the baseline probed, where the candidate probed some."""
+    if not candidate.rules:
+        return []
+    told = {
+        device: missing_dtypes(before, candidate.rules[device]) if device in candidate.rules else device
+        for device, before in baseline.rules.items()
+    }
+    return [said for said in told.values() if said]
+
+
+def _explained_cases(
+    pairs: Iterable[Pair], baseline: StoredRun, candidate: StoredRun, rules: Sequence[RuleChange]
 ) -> dict[str, list[str]]:
     """Return what the traces of each pair say, and of a run that explains which could not be traced."""
     found = {}
     versions = baseline.header.environment.torch_version, candidate.header.environment.torch_version
-    for pair in paired.pairs:
-        before, after = baseline.casts.get(pair.baseline_id), candidate.casts.get(pair.candidate_id)
-        if before is not None and after is not None:
-            found[pair.baseline_id] = explanation(pair.baseline, before, after, rules, versions)
-        elif baseline.header.explains == candidate.header.explains == CASTS:
+    explains = baseline.header.explains, candidate.header.explains
+    for pair in pairs:
+        if pair.baseline_id in baseline.casts and pair.candidate_id in candidate.casts:
+            before, after = baseline.casts[pair.baseline_id], candidate.casts[pair.candidate_id]
+            said = explanation(pair.baseline, before, after, rules, versions, measured=not any(explains))
+            found[pair.baseline_id] = said
+        elif explains == (CASTS, CASTS):
             found[pair.baseline_id] = _not_traced(pair, baseline, candidate)
     return found
 

@@ -14,7 +14,7 @@ from ampbench.convert.asv_files import BENCHMARKS_FILE, MACHINE_FILE
 from ampbench.errors import StoreError, UsageError
 from ampbench.records.measurements import Reading
 from ampbench.records.runs import Entry
-from ampbench.store import RunWriter, StoredRun, list_runs, read_header, sync_folder
+from ampbench.store import RunWriter, StoredRun, list_runs, read_header, run_id, sync_folder
 
 PROGRAMS = (asv.PROGRAM, pytest_benchmark.PROGRAM)
 """The programs whose results can be read."""
@@ -87,7 +87,7 @@ def write_runs(runs: Iterable[StoredRun], results: Path) -> Written:
     folder = results / "runs"
     there: dict[str, list[Path]] = {}
     for path in list_runs(results):
-        there.setdefault(_without_digest(path.stem), []).append(path)
+        there.setdefault(_without_digest(run_id(path)), []).append(path)
     try:
         folder.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(prefix=".import-", dir=results) as temporary:
@@ -124,7 +124,7 @@ def _of_the_same_file(stored: StoredRun, others: Iterable[Path]) -> Iterator[str
     for path in others:
         with contextlib.suppress(StoreError):  # a damaged run is another command's matter
             if read_header(path).imported == stored.header.imported:
-                yield path.stem
+                yield run_id(path)
 
 
 def _entries(stored: StoredRun) -> Iterator[Entry]:

@@ -42,7 +42,9 @@ _top: Callable[[], Any] = overrides._get_current_function_mode
 _pop: Callable[[], Any] = overrides._pop_mode
 _push: Callable[[Any], None] = overrides._push_mode
 
-_INSIDE = (str(Path(torch.__file__).parent), str(Path(ampbench.__file__).parent))
+_OURS = Path(ampbench.__file__).parent
+_INSIDE = (str(Path(torch.__file__).parent), str(_OURS))
+_WORKLOADS = str(_OURS / "workloads")
 
 
 class Running:
@@ -172,11 +174,12 @@ def _no(*_: Any) -> bool:
 
 
 def _caller() -> str | None:
-    """Return "file:line" of the innermost frame that is neither torch's nor ours."""
+    """Return "file:line" of the innermost frame that is neither torch's nor ours, a built-in workload's excepted."""
     frame: FrameType | None = sys._getframe(2)
     while frame is not None:
-        if not frame.f_code.co_filename.startswith((*_INSIDE, "<frozen")):
-            return f"{frame.f_code.co_filename}:{frame.f_lineno}"
+        file = frame.f_code.co_filename
+        if file.startswith(_WORKLOADS) or not file.startswith((*_INSIDE, "<frozen")):
+            return f"{file}:{frame.f_lineno}"
         frame = frame.f_back
     return None
 

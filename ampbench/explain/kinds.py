@@ -12,6 +12,8 @@ _LEAVES = frozenset({"aten", "prims"}) | _SILENT
 _FUSED = frozenset({"aten::_transformer_encoder_layer_fwd", "aten::_native_multi_head_attention"})
 """Ops outside the first namespaces, and these, have kernels that call other ops, which autocast then casts."""
 
+_COPIES = (torch.ops.aten.copy_.default, torch.ops.aten._foreach_copy_.default)
+
 _BACKENDS = ("CPU", "CUDA", "XPU", "MPS", "CompositeExplicitAutograd")
 _AUTOCAST_KEYS = {"cpu": "AutocastCPU", "cuda": "AutocastCUDA", "xpu": "AutocastXPU", "mps": "AutocastMPS"}
 
@@ -19,12 +21,14 @@ _AUTOCAST_KEYS = {"cpu": "AutocastCPU", "cuda": "AutocastCUDA", "xpu": "Autocast
 class Kind(NamedTuple):
     """What an op is: its short name, whether it casts, decomposes, or writes (which arguments).
 
+    `copies`: it writes its second argument, a tensor or a list, into its first, which may have another dtype.
     `autocast` names the devices where it has a rule; `opaque`: it has none, and its kernel may call ops that have;
     `silent`: it is not worth recording.
     """
 
     name: str
     casts: bool
+    copies: bool
     decomposes: bool
     writes: tuple[int | str, ...]
     autocast: tuple[str, ...]
@@ -47,6 +51,7 @@ def op_kind(func: Any) -> Kind:
     return Kind(
         name=str(func.overloadpacket),
         casts=func is torch.ops.aten._to_copy.default,
+        copies=func in _COPIES,
         decomposes=composite,
         writes=tuple(writes),
         autocast=autocast,

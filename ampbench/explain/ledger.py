@@ -26,14 +26,14 @@ class CastLedger:
     def __init__(self, recorder: Recorder, *, timed: bool):
         self._recorder = recorder
         self._timed = timed
-        self._read: tuple[int, CastTrace] | None = None
+        self._read: tuple[tuple[int, int], CastTrace] | None = None
 
     @property
     def trace(self) -> CastTrace:
         """Everything recorded so far."""
-        length = len(self._recorder.ops)
-        if self._read is None or self._read[0] != length:
-            self._read = (length, _trace(self._recorder, timed=self._timed))
+        state = len(self._recorder.ops), self._recorder.corrections
+        if self._read is None or self._read[0] != state:
+            self._read = (state, _trace(self._recorder, timed=self._timed))
         return self._read[1]
 
     @property
@@ -89,7 +89,12 @@ def trace_casts(
         recorder.modules.hook()
         stack.callback(recorder.modules.unhook)
         places = recorder.places
-        stack.callback(register_optimizer_step_pre_hook(lambda *_: setattr(places, "optimizing", True)).remove)
+
+        def starts() -> None:
+            recorder.optimizes()
+            places.optimizing = True
+
+        stack.callback(register_optimizer_step_pre_hook(lambda *_: starts()).remove)
         stack.callback(register_optimizer_step_post_hook(lambda *_: setattr(places, "optimizing", False)).remove)
         stack.enter_context(calls)
         stack.enter_context(recorder)
@@ -124,6 +129,7 @@ def _trace(recorder: Recorder, *, timed: bool) -> CastTrace:
             module=row.module,
             phase=row.phase,
             recomputed=row.recomputed,
+            forward=row.forward,
             inputs=short(row.inputs),
             outputs=short(row.outputs),
             source=row.source,
@@ -142,13 +148,14 @@ def _trace(recorder: Recorder, *, timed: bool) -> CastTrace:
             from_dtype=short_dtype(row.source_dtype),
             to_dtype=short_dtype(row.dtype),
             elements=row.elements,
-            bytes_read=row.elements * row.source_dtype.itemsize,
+            bytes_read=row.read * row.source_dtype.itemsize,
             bytes_written=row.elements * row.dtype.itemsize,
             seconds=row.seconds,
             origin=row.origin,
             cached=row.cached,
             tensor=row.tensor,
             made_by=row.made_by,
+            producer=row.producer,
             read_as_is=row.value.read_as_is,
         )
         for row in recorder.casts
@@ -164,6 +171,7 @@ def _trace(recorder: Recorder, *, timed: bool) -> CastTrace:
         modules=_modules(recorder.modules),
         timed=timed,
         inference=bool(ops) and not recorder.learning,
+        model_ops=recorder.model_ops,
     )
 
 

@@ -7,11 +7,8 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import torch
-from torch.nn.modules.module import (
-    _global_forward_hooks_with_kwargs,
-    register_module_forward_hook,
-    register_module_forward_pre_hook,
-)
+from torch.nn.modules import module as module_hooks
+from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
 
 from ampbench.errors import UsageError
 from ampbench.records.casts import BUFFER, INPUT, WEIGHT
@@ -30,7 +27,8 @@ class ModuleStack:
 
     `name(tensor, what, name)` is told the parameters, buffers and inputs of each outermost module; those given by
     keyword once it is done, for torch shows them only then. `look()` is called before each module, `entered()` and
-    `left()` around those whose inference takes a fused path.
+    `left()` around those whose inference takes a fused path, `returned()` after the model, or after each outermost
+    module if no model was given.
     Raises `UsageError` for a compiled module, whose ops no dispatch mode sees.
     """
 
@@ -41,6 +39,7 @@ class ModuleStack:
         look: Callable[[], None],
         entered: Callable[[], None],
         left: Callable[[], None],
+        returned: Callable[[], None],
     ):
         self.path = ""
         self.depth = 0
@@ -49,7 +48,7 @@ class ModuleStack:
         self.owners: dict[str, str] = {}
         self._name = name
         self._look = look
-        self._entered, self._left = entered, left
+        self._entered, self._left, self._returned = entered, left, returned
         self._stack: list[tuple[torch.nn.Module, str, bool]] = []
         self._names: dict[int, tuple[weakref.ref[torch.nn.Module], list[str]]] = {}
         self._roots: Counter[str] = Counter()
@@ -71,7 +70,7 @@ class ModuleStack:
         for handle in self._handles:
             handle.remove()
             # which torch leaves there, and torch.compile then takes for a hook
-            _global_forward_hooks_with_kwargs.pop(handle.id, None)
+            getattr(module_hooks, "_global_forward_hooks_with_kwargs", {}).pop(handle.id, None)
         while self._stack:
             self._pop()
 
@@ -120,6 +119,8 @@ class ModuleStack:
             return
         path = self._stack[-1][1]
         self._pop()
+        if module is self._model or (self._model is None and not self._stack):
+            self._returned()
         if not self._stack and len(seen) == _ALL:
             for name, tensor in seen[1].items():
                 if isinstance(tensor, torch.Tensor):

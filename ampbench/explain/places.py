@@ -25,6 +25,10 @@ _next_sequence: Callable[[], int] = torch.autograd._get_sequence_nr  # type: ign
 """The number the next node of this thread's autograd graph will have."""
 
 
+_CASTING = ("ToCopyBackward", "CopyBackwards")
+"""Nodes of `to` and of `copy_`."""
+
+
 class Place(NamedTuple):
     """Phase, module running now, whether a forward op is recomputed, the forward op a backward op differentiates.
 
@@ -77,4 +81,9 @@ class Places:
 def undoes_cast() -> bool:
     """Return whether autograd is now differentiating a cast."""
     node = _current_node()
-    return node is not None and node.name().startswith("ToCopyBackward")
+    return node is not None and any(kind in node.name() for kind in _CASTING)
+
+
+def in_backward() -> bool:
+    """Return whether this thread is in a backward pass now."""
+    return _graph_task() != -1

@@ -3,20 +3,20 @@
 Rows are tuples until someone reads them, and dtypes torch's own: an op costs some microseconds and some hundred bytes.
 """
 
-import weakref
 from functools import partial
 from time import perf_counter
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from ampbench.errors import UsageError
-from ampbench.explain.calls import UPCASTING, Call, CallMode, Running
+from ampbench.explain.calls import Call, CallMode, Running
 from ampbench.explain.kinds import Kind, op_kind
 from ampbench.explain.modules import ModuleStack
-from ampbench.explain.places import Places, undoes_cast
-from ampbench.explain.values import CastRow, Value, cacheable, lives, storage_key, tensors_of
+from ampbench.explain.origins import origin_of
+from ampbench.explain.places import Places, in_backward, undoes_cast
+from ampbench.explain.values import CastRow, OpRow, Value, Values, cacheable, copied, lives, storage_key, tensors_of
 from ampbench.records.casts import (
     ACTIVATION,
     AUTOCAST,
@@ -24,39 +24,29 @@ from ampbench.records.casts import (
     EXPLICIT,
     GRADIENT,
     INPUT,
-    INTERNAL,
     NOT_NEEDED,
     REUSED,
+    STATE,
     WEIGHT,
 )
 
-HALVES = frozenset({torch.float16, torch.bfloat16})
+_STATES = frozenset({INPUT, ACTIVATION})
+"""What is an optimizer's own state where an optimizer casts it."""
 
 _SCALER = "aten._amp_"
 """How the ops of GradScaler begin, which run between the backward pass and the optimizer's step."""
+
+_OF_CONSTANTS = frozenset({torch.ops.aten.equal.default, torch.ops.aten._local_scalar_dense.default})
 
 _PLAIN = frozenset({"Tensor", "Parameter", "FakeTensor"})
 """Classes of torch whose ops are the ones dispatched; any other class with its own dispatch hides ops from a mode."""
 
 
-class OpRow(NamedTuple):
-    """One op as recorded: `call` is the Python call that led to it."""
-
-    name: str
-    function: Any
-    module: str
-    phase: str
-    recomputed: bool
-    inputs: tuple[torch.dtype, ...]
-    outputs: tuple[torch.dtype, ...]
-    source: str | None
-    seconds: float | None
-
-
 class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Records the ops that run while it is on, in `ops`, `casts` and `uses` (of weights).
 
-    `learning`: gradients were not switched off for one of them at least.
+    `learning`: gradients were not switched off for one of them at least. `model_ops` counts those up to the model's
+    return. `corrections` counts how often rows that were there have been changed.
     """
 
     def __init__(self, calls: CallMode, model: torch.nn.Module | None, *, time: bool):
@@ -64,17 +54,20 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.ops: list[OpRow] = []
         self.casts: list[CastRow] = []
         self.uses: list[tuple[str, int, str, str, int | None]] = []
-        self.modules = ModuleStack(model, self.know, calls.look, calls.pause, calls.resume)
+        self._values = Values(lambda tensor: self.modules.find(tensor))  # noqa: PLW0108 - they come next
+        self.modules = ModuleStack(model, self._values.name, calls.look, calls.pause, calls.resume, self._returned)
         self.places = Places(self.modules)
         self._calls = calls
         self._time = time
         self._synchronize = torch.accelerator.synchronize if time and torch.accelerator.is_available() else None
-        self._values: dict[int, Value] = {}
         self._cast_at: dict[int, CastRow] = {}
         self._numbers = 0
         self._last_use: dict[str, int] = {}
         self._lowered = False
+        self._loose: int | None = None
         self.learning = False
+        self.model_ops: int | None = None
+        self.corrections = 0
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Run the op and record it; raises `UsageError` for a tensor subclass that has ops of its own."""
@@ -88,6 +81,9 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
                     f"{kind.name} was given a {kept.__module__}.{kept.__qualname__}, a tensor subclass with ops of its "
                     "own, whose casts a trace does not see; trace the program with plain tensors"
                 )
+        if func in _OF_CONSTANTS and not any(isinstance(arg, torch.Tensor) for arg in args):
+            # TorchScript folds and compares the constants of a graph it optimizes; numbers reach a mode as such
+            return args[0] if len(args) == 1 else type(args[0]) is type(args[1]) and args[0] == args[1]
         if kind.decomposes:
             return self._decompose(func, kind, args, kwargs)
         if kind.opaque and self._calls.autocast and not self._lowered:
@@ -107,15 +103,29 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
             self._record(kind, args, kwargs, out, seconds)
         return out
 
-    def know(self, tensor: torch.Tensor, what: str, name: str) -> None:
-        """Give a tensor from outside its name, unless it is known already."""
-        with torch._C.DisableTorchFunction():
-            key = storage_key(tensor)
-            known = self._values.get(key)
-            if known is not None and lives(known) and what == known.what == INPUT:
-                known.name = known.name or name
-            elif what != INPUT or known is None or not lives(known):
-                self._values[key] = Value(what, name, alive=weakref.ref(tensor))
+    def optimizes(self) -> None:
+        """Say that an optimizer or GradScaler is at work.
+
+        What ran outside all modules since the backward pass, or since the last such work, belongs to it: gradients were
+        unscaled, clipped, asked whether they are finite.
+        """
+        start = self._loose
+        if start is None or start == len(self.ops):
+            return
+        self.ops[start:] = [row._replace(phase="optimizer") for row in self.ops[start:]]
+        while self.uses and self.uses[-1][1] >= start:
+            self.uses.pop()
+        for cast in reversed(self.casts):
+            if cast.index < start:
+                break
+            cast.phase = "optimizer"
+            if cast.what in _STATES:
+                cast.what, cast.name = STATE, ""
+        self.corrections += 1
+
+    def _returned(self) -> None:
+        if not in_backward():
+            self.model_ops = len(self.ops)
 
     def _open(self, func: Any, *args: Any, **kwargs: Any) -> Any:
         """Run an op with autocast as the program has it: a mode's own code runs with autocast off."""
@@ -156,11 +166,12 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         function = call.function if call else None
         if kind.name.startswith(_SCALER):
             phase = "optimizer"
+            self.optimizes()
         if forward is not None:
             module = self.ops[forward].module
             function = function or self.ops[forward].function
         elif leaf is not None:
-            stored = self._values.get(storage_key(leaf))
+            stored = self._values.known.get(storage_key(leaf))
             module = self.modules.owners.get(stored.name, "") if stored is not None else ""
         keys = [storage_key(tensor) for tensor in sources]
         made = [storage_key(tensor) for tensor in outputs]
@@ -169,17 +180,24 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         row = None
         if kind.casts and sources[0].dtype is not out.dtype:
             row = self._cast(index, call, sources[0], keys[0], out, phase, module, forward, seconds)
+        elif kind.copies and (pairs := copied(args)):
+            source, target = pairs[0]
+            row = self._cast(index, call, source, storage_key(source), target, phase, module, forward, seconds)
+            row.read = sum(one.numel() for one, _ in pairs)
+            row.elements = sum(one.numel() for _, one in pairs)
+            row.origin, row.cached = (row.origin, False) if phase == "backward" else (EXPLICIT, False)
         if not view:
             self._consume(index, call, sources, keys, phase, module, kind, row)
         number = call.number if call else 0
-        if row is not None:
-            self._values[made[0]] = Value(row.what, row.name, row, number)
+        if row is not None and kind.casts:
+            self._values.known[made[0]] = Value(row.what, row.name, row, number, index)
         elif fresh:
             what = GRADIENT if phase == "backward" else ACTIVATION if sources else INPUT
             for key in fresh:
-                self._values[key] = Value(what, module if what != INPUT else "", None, number)
+                self._values.known[key] = Value(what, module if what != INPUT else "", None, number, index)
         if kind.writes:
-            self._write(kind, args, kwargs)
+            given = {**dict(enumerate(args)), **kwargs}
+            self._values.written(index, (tensor for at in kind.writes for tensor in tensors_of([given.get(at)])))
         self.ops.append(
             OpRow(
                 kind.name,
@@ -187,27 +205,17 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
                 module,
                 phase,
                 recomputed,
+                forward,
                 tuple([tensor.dtype for tensor in sources]),
                 tuple([tensor.dtype for tensor in outputs]),
                 call.source if call else None,
                 seconds,
             )
         )
-
-    def _value(self, tensor: torch.Tensor, key: int, phase: str) -> Value:
-        """Return what is known of a tensor; one never seen came from outside."""
-        known = self._values.get(key)
-        if known is not None and lives(known):
-            return known
-        if isinstance(tensor, torch.nn.Parameter):
-            known = Value(WEIGHT, self.modules.find(tensor), alive=weakref.ref(tensor))
-        elif phase == "backward":
-            known = Value(GRADIENT, "", alive=weakref.ref(tensor))
-        else:
-            leaf = tensor.requires_grad and tensor.is_leaf
-            known = Value(WEIGHT if leaf else INPUT, "", alive=weakref.ref(tensor))
-        self._values[key] = known
-        return known
+        if phase != "forward":
+            self._loose = index + 1
+        elif recomputed or self.modules.depth:
+            self._loose = None
 
     def _cast(
         self,
@@ -221,7 +229,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         forward: int | None,
         seconds: float | None,
     ) -> CastRow:
-        value = self._value(source, key, phase)
+        value = self._values.find(source, key, phase)
         if isinstance(source, torch.nn.Parameter):
             value.what = WEIGHT  # of a module built in the block that has not been called yet
         what, name = value.what, value.name
@@ -229,6 +237,8 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if phase == "backward" and undoes_cast():
             what = GRADIENT
             undone = self._cast_at.get(forward) if forward is not None else None
+        elif phase == "optimizer" and what in _STATES:
+            what, name = STATE, ""
         if what == GRADIENT:
             name = undone.name if undone is not None else name or module
         strided = source.layout is torch.strided
@@ -237,7 +247,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if tensor is None:
             self._numbers += 1
             tensor = value.views[view] = self._numbers
-        origin = self._origin(call, value, source, out, undone)
+        origin = origin_of(call, self._calls.autocast, value, source, out.dtype, undone)
         row = CastRow(
             index=index,
             what=what,
@@ -246,41 +256,20 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
             phase=phase,
             source_dtype=source.dtype,
             dtype=out.dtype,
+            read=source.numel(),
             elements=source.numel(),
             seconds=seconds,
             origin=origin,
             cached=origin == AUTOCAST and phase != "backward" and cacheable(source, out),
             tensor=tensor,
             made_by=value.cast.index if value.cast is not None else None,
+            producer=value.op,
             call=call.number if call else 0,
             value=value,
         )
         self.casts.append(row)
         self._cast_at[index] = row
         return row
-
-    def _origin(
-        self, call: Call | None, value: Value, source: torch.Tensor, out: torch.Tensor, undone: CastRow | None
-    ) -> str:
-        """Return who asked for a cast.
-
-        Autocast casts what an op is given, on the way in; a cast is an op's own where autocast is off or never casts
-        such dtypes, and where a function of `UPCASTING` leaves the low dtype again or returns to it.
-        """
-        if call is not None and call.explicit:
-            return EXPLICIT
-        if undone is not None:
-            return str(undone.origin)
-        on = call.autocast if call is not None else self._calls.autocast
-        if source.device.type not in on:
-            return INTERNAL
-        low = torch.get_autocast_dtype(source.device.type)
-        if {source.dtype, out.dtype} - {torch.float32, *HALVES, low}:
-            return INTERNAL  # autocast leaves fp64 and integers alone
-        if call is not None and getattr(call.function, "__name__", "") in UPCASTING:
-            made_here = value.call == call.number
-            return INTERNAL if out.dtype is not low or made_here else AUTOCAST
-        return AUTOCAST
 
     def _consume(
         self,
@@ -296,9 +285,9 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         """Note what an op that computes did with casts' copies, weights and inputs."""
         number = call.number if call else -index - 1
         for tensor, key in zip(sources, keys, strict=True):
-            value = self._values.get(key)
+            value = self._values.known.get(key)
             if value is None or not lives(value):
-                value = self._value(tensor, key, phase)
+                value = self._values.find(tensor, key, phase)
             cast = value.cast
             if cast is not None:
                 first = cast.operation is None
@@ -321,15 +310,3 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if not name or self._last_use.get(name) != number:
             self._last_use[name] = number
             self.uses.append((name, index, module, status, cast))
-
-    def _write(self, kind: Kind, args: Any, kwargs: Any) -> None:
-        """Forget what was known of the content of what an op wrote into; a parameter stays that parameter."""
-        for place in kind.writes:
-            written = kwargs.get(place) if isinstance(place, str) else args[place] if place < len(args) else None
-            for tensor in tensors_of([written]):
-                value = self._values.get(storage_key(tensor))
-                if value is not None:
-                    value.views = {}
-                    if value.cast is not None:
-                        value.cast = None
-                        value.what = ACTIVATION

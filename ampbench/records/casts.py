@@ -1,5 +1,6 @@
 """What a traced program did, op by op, and which of it were casts: raw, without totals or advice.
 
+The exception are the seconds of ops, which are medians over the steps that were traced: `CastPass` says of how many.
 Dtypes are short names ("fp32", "bf16"; others as torch spells them, "int64"). A module path is the name
 `named_modules` gives below the traced model, so "" is the model itself, or no module. Phases are "forward", "backward"
 and "optimizer".
@@ -7,8 +8,11 @@ and "optimizer".
 
 from dataclasses import dataclass, field
 
-INPUT, WEIGHT, BUFFER, ACTIVATION, GRADIENT = "input", "weight", "buffer", "activation", "gradient"
-"""What can be cast: what came from outside or from no tensor; parameters; buffers; what ops or autograd make."""
+from ampbench.records.measurements import Fitness
+
+INPUT, WEIGHT, BUFFER, ACTIVATION, GRADIENT, STATE = "input", "weight", "buffer", "activation", "gradient", "state"
+"""What can be cast: what came from outside or from no tensor; parameters; buffers; what ops or autograd make; what an
+optimizer or GradScaler keeps for itself."""
 
 AUTOCAST, EXPLICIT, INTERNAL = "autocast", "explicit", "internal"
 """Who asked for a cast: autocast, the user's own `.half()`, or an op's implementation: attention that computes in fp32,
@@ -36,9 +40,9 @@ class Operation:
 
     `name` is the op's ("aten.addmm"), `function` the Python function that asked for it
     ("torch.nn.functional.linear"; None: nothing in Python did, as in most of a backward pass). A backward op has the
-    module and the function of the forward op it differentiates. `recomputed`: a forward op run again inside the
-    backward pass (activation checkpointing). `inputs` and `outputs` are the dtypes of its tensors, in order. `source`
-    is "file:line" where asked for, `seconds` the op's own time where measured.
+    module and the function of the forward op it differentiates, whose `index` is `forward`. `recomputed`: a forward op
+    run again inside the backward pass (activation checkpointing). `inputs` and `outputs` are the dtypes of its tensors,
+    in order. `source` is "file:line" where asked for, `seconds` the op's own time where measured.
     """
 
     index: int
@@ -47,6 +51,7 @@ class Operation:
     module: str = ""
     phase: str = "forward"
     recomputed: bool = False
+    forward: int | None = None
     inputs: tuple[str, ...] = ()
     outputs: tuple[str, ...] = ()
     source: str | None = None
@@ -55,14 +60,15 @@ class Operation:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cast:
-    """One copy of a tensor into another dtype.
+    """One copy of a tensor into another dtype, a new one or one that is there (`copy_`).
 
     `index` is the cast's own op, `operation` the op that then used the copy (None: none did, as with a gradient that
     is only stored). `what` is one of the kinds above, `name` the parameter's, buffer's or input's name or, for an
     activation, the path of the module that made it; a gradient has the name of what was cast in the forward pass.
     `origin` is who asked. `cached`: autocast keeps the copy until its outermost region ends. `tensor`
     numbers the values that are cast: two casts with one number cast the same, unchanged value. `made_by` is the cast
-    (its op) whose copy is cast here, `read_as_is` says that some other forward op reads the value without a cast.
+    (its op) whose copy is cast here, `producer` the op that made the value (None: it came from outside), `read_as_is`
+    says that some other forward op reads the value without a cast.
     """
 
     index: int
@@ -81,7 +87,13 @@ class Cast:
     cached: bool = False
     tensor: int
     made_by: int | None = None
+    producer: int | None = None
     read_as_is: bool = False
+
+    @property
+    def bytes_moved(self) -> int:
+        """Bytes read and written together."""
+        return self.bytes_read + self.bytes_written
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -118,7 +130,9 @@ class ModuleCalls:
 class CastTrace:
     """All that one trace saw.
 
-    `timed` says whether ops have seconds, `inference` whether gradients were switched off all along.
+    `timed` says whether ops have seconds, `inference` whether gradients were switched off all along. `model_ops` is how
+    many ops had run when the model's own call returned, the last one outside a backward pass: what comes after is the
+    loss (None: it was never called).
     """
 
     ops: list[Operation] = field(default_factory=list)
@@ -127,6 +141,7 @@ class CastTrace:
     modules: list[ModuleCalls] = field(default_factory=list)
     timed: bool = False
     inference: bool = False
+    model_ops: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -162,8 +177,8 @@ class GraphTrace:
 class CheckedSaving:
     """A `change` that was made and measured in turns with the step as it was; `names` are the tensors concerned.
 
-    `casts` is how many casts a step it saved, `bytes_moved` what those read and wrote. Seconds are medians of
-    `samples` steps each, `saved_low` and `saved_high` the 95 % interval of the seconds saved (None: too few samples).
+    `casts` is how many casts a step it saved, `bytes_moved` what those read and wrote. `before[p]` are the samples of
+    the unchanged build of pair `p`, `after[p]` those of the changed one built beside it, in seconds per step.
     `identical` tells whether the outputs are the same to the last bit. Peaks are as in `MemoryPass`.
     """
 
@@ -171,11 +186,8 @@ class CheckedSaving:
     names: list[str]
     casts: int
     bytes_moved: int
-    seconds_before: float
-    seconds_after: float
-    saved_low: float | None = None
-    saved_high: float | None = None
-    samples: int
+    before: list[list[float]]
+    after: list[list[float]]
     identical: bool
     peak_bytes_before: int | None = None
     peak_bytes_after: int | None = None
@@ -186,18 +198,17 @@ class CastPass:
     """One step of a case, traced in eager mode, with what its casts cost and what other graphs make of them.
 
     `how` is "device", or "fake tensors" where the device is absent: then nothing is timed and nothing ran on hardware.
-    Seconds of ops are medians over `traced_steps` steps. `step_seconds` is the untraced step's, `step_low` and
-    `step_high` its 95 % interval. `peak_bytes` and `memory_source` are as in `MemoryPass`. `notes` say what was left
-    out and why.
+    Seconds of ops are medians over `traced_steps` traced steps. `step_samples[b]` are the seconds per step of build `b`
+    of the untraced step. `fitness` is how quiet the machine was while all this was timed. `peak_bytes` and
+    `memory_source` are as in `MemoryPass`. `notes` say what was left out and why.
     """
 
     case_id: str
     how: str
     trace: CastTrace
     traced_steps: int = 1
-    step_seconds: float | None = None
-    step_low: float | None = None
-    step_high: float | None = None
+    step_samples: list[list[float]] = field(default_factory=list)
+    fitness: Fitness = field(default_factory=Fitness)
     peak_bytes: int | None = None
     memory_source: str | None = None
     graphs: list[GraphTrace] = field(default_factory=list)

@@ -5,6 +5,14 @@ The exception is a reading, which is all that some other programs keep.
 
 from dataclasses import dataclass, field
 
+STEAL_SHARE = 0.1
+"""Share of CPU time given to other machines from which a round is unfit. A step of all threads then waits about every
+tenth time slice; below, the fastest sample of a build (`stats.round_value`) still escapes it."""
+
+OTHER_SHARE = 0.2
+"""Share of this machine's CPU time used by other processes from which a round is unfit: on the smallest machines, with
+two CPUs, four tenths of one of them, so that threads that wait for each other wait for a processor as well."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fitness:

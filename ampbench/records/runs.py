@@ -18,6 +18,9 @@ an imported environment does not tell. 4 added explanations: `CastPass`, `RulePr
 earlier schema lack these and are read as they are.
 """
 
+SUFFIX, COMPRESSED = ".jsonl", ".jsonl.gz"
+"""How the names of run files end."""
+
 CASTS, RULES = "casts", "rules"
 """What a run can explain (`Header.explains`)."""
 
@@ -25,6 +28,11 @@ DIRTY = "-dirty"
 """What a commit ends in where files differed from it, as git marks it."""
 _SHORT = 7
 """As many digits of a commit as git itself shows."""
+
+
+def is_path(name: str) -> bool:
+    """Return whether who names a run by `name` gives a file's path, not an id."""
+    return "/" in name or name.endswith((SUFFIX, ".gz"))
 
 
 def short_commit(commit: str) -> str:

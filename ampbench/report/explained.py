@@ -4,7 +4,8 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from ampbench.casts.summary import Saving, Totals, savings, sentence, totals
+from ampbench.casts.costs import casts_said
+from ampbench.casts.summary import Saving, Totals, savings, totals
 from ampbench.labels import case_labels
 from ampbench.records.cases import Case
 from ampbench.records.casts import CastPass
@@ -33,7 +34,7 @@ class Traced:
     @property
     def said(self) -> str:
         """What its casts cost, in a line."""
-        return sentence(self.whole, list(self.savings), self.found.step_seconds)
+        return casts_said(self.found, self.case, self.whole, self.savings)
 
     @property
     def fake(self) -> bool:

@@ -9,7 +9,6 @@ from ampbench import planning
 from ampbench.errors import StoreError
 from ampbench.records.runs import Header
 from ampbench.store import LATEST, StoredRun, find_run, list_runs, measures, read_header, run_files
-from ampbench.store.folder import SUFFIX
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +37,9 @@ def find_sources(sources: Sequence[str], results: Path) -> Sources:
     paths: dict[Path, None] = {}
     for source in sources:
         folder = Path(source).expanduser()
-        found = _files(folder) if folder.is_dir() else [find_run(source, results)]
+        found = run_files(folder) if folder.is_dir() else [find_run(source, results)]
+        if not found:
+            raise StoreError(f"there is no run file in {folder}: measure with `ampbench run`, or give another folder")
         paths |= dict.fromkeys(path.resolve() for path in found)
     return _sorted(paths)
 
@@ -71,7 +72,7 @@ def matching(runs: Iterable[StoredRun], keyword: str) -> list[StoredRun]:
     A probe of autocast's rules is of no case, and stays.
     """
     found = [
-        replace(one, casts={name: traced for name, traced in one.casts.items() if planning.matches(keyword, name)})
+        replace(one, casts={name: one.casts[name] for name in one.casts if planning.matches(keyword, name)})
         for one in runs
     ]
     return [one for one in found if one.casts or one.rules or not keyword]
@@ -90,12 +91,6 @@ def _latest(results: Path) -> Sources:
         return Sources([newest], [path for path, one in headers.items() if explain(header, one)])
     place = _place(headers[found.explaining[-1]])
     return Sources([], [path for path, one in headers.items() if _place(one) == place])
-
-
-def _files(folder: Path) -> list[Path]:
-    """Return the run files of a folder, a results folder or one of run files."""
-    holder = folder / "runs" if (folder / "runs").is_dir() else folder
-    return sorted(holder.glob(f"*{SUFFIX}"), key=lambda path: path.stem) or run_files(folder)
 
 
 def _sorted(paths: Iterable[Path]) -> Sources:

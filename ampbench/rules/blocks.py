@@ -25,14 +25,12 @@ from ampbench.records.rules import (
     RuleObservation,
     RuleProbe,
 )
+from ampbench.rules.changes import WORDS, compare_rules
 from ampbench.rules.choosing import short_name
-from ampbench.rules.judging import KINDS, compare_rules, find_disagreements
+from ampbench.rules.judging import KINDS, find_disagreements
 
 SOURCES = {XPU_REFERENCE: "XPU reference", PYTORCH_PAGE: "PyTorch page"}
 """What the documents are called in a table."""
-
-WORDS = {LOWER: "lower"}
-"""Categories that are called otherwise in a table, where the room is short."""
 
 MEANINGS = {
     LOWER: "cast to the autocast dtype",
@@ -61,6 +59,15 @@ def report(probes: Sequence[RuleProbe], everything: bool = False) -> list[Sectio
     if everything:
         sections += [Section(f"Every op on {probe.device}", [rules(probe)]) for probe in probes]
     return sections
+
+
+def told_by_op(probes: Sequence[RuleProbe]) -> list[Section]:
+    """Return what `probes` cut down to some ops say of them: per device each op's rule, then what disagrees."""
+    return [
+        Section(title(probe), [rules(probe), *disagreements(probe), *not_observed([probe])])
+        for probe in probes
+        if probe.observations
+    ]
 
 
 def changes(pairs: Iterable[tuple[RuleProbe, RuleProbe]]) -> list[Section]:

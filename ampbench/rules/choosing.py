@@ -6,7 +6,7 @@ from difflib import get_close_matches
 
 from ampbench.errors import UnknownNameError, UsageError
 from ampbench.precisions import SHORT_DTYPES
-from ampbench.records.rules import RuleChange, RuleProbe
+from ampbench.records.rules import RuleProbe
 
 DEVICES = ("cpu", "cuda", "xpu")
 DTYPES = ("float16", "bfloat16")
@@ -65,11 +65,6 @@ def restricted(probe: RuleProbe, dtypes: Collection[str], ops: Collection[str] |
 def short_name(op: str) -> str:
     """Return an op's name as people write it, `softmax.int`."""
     return op.removeprefix("aten::")
-
-
-def rule_id(change: RuleChange) -> str:
-    """Return what a changed rule is called where cases have ids: the op and the device type, `softmax.int/cuda`."""
-    return f"{short_name(change.op)}/{change.device}"
 
 
 def _names(op: str) -> tuple[str, ...]:

@@ -1,4 +1,4 @@
-"""Where documents, dispatcher and observation disagree, what changed between probes; pure functions on records."""
+"""Where documents, dispatcher and observation disagree; pure functions on records."""
 
 from collections.abc import Iterable, Iterator
 
@@ -7,13 +7,11 @@ from ampbench.records.rules import (
     CHANGED,
     FLOAT32,
     LOWER,
-    NOT_OBSERVED,
     PYTORCH_PAGE,
     REFUSED,
     UNLISTED,
     WIDEST,
     XPU_REFERENCE,
-    RuleChange,
     RuleDisagreement,
     RuleObservation,
     RuleProbe,
@@ -40,12 +38,6 @@ EXEMPT = {
 }
 """What each document calls not eligible (`not_eligible` in its data file), as variants of an observation."""
 
-NOT_THERE = "not there"
-"""What a changed op is, or was, that this torch does not have."""
-
-FIELDS = ("observed", "registered", "variant", "claim", "op", "documented")
-"""The order in which changes are listed."""
-
 
 def find_disagreements(probe: RuleProbe) -> list[RuleDisagreement]:
     """Return all disagreements of a probe, in the order of `KINDS`, public ops before internal ones, then by name.
@@ -63,43 +55,9 @@ def find_disagreements(probe: RuleProbe) -> list[RuleDisagreement]:
     )
 
 
-def alters(change: RuleChange) -> bool:
-    """Return whether autocast now does something else: another rule, another treatment of a call, or a rule gone.
-
-    What documents say, the claims tried, and ops that are new change nothing for a program that ran before.
-    """
-    if change.field == "op":
-        return change.after == NOT_THERE
-    return change.field in ("observed", "registered") or change.field.startswith("variant ")
-
-
-def compare_rules(before: RuleProbe, after: RuleProbe) -> list[RuleChange]:
-    """Return what changed for each op, variant and claim from one probe to another of the same device type.
-
-    What either could not observe is not compared; an op that came or went counts where it has a rule. Ordered by
-    `FIELDS`, then by name. `ValueError` for two devices.
-    """
-    if before.device != after.device:
-        raise ValueError(f"probes of {before.device} and of {after.device} are not two of one device")
-    old = {(one.name, one.dtype): one for one in before.observations}
-    new = {(one.name, one.dtype): one for one in after.observations}
-    merged: dict[tuple[str, ...], RuleChange] = {}
-    dtypes = [dtype for dtype in before.dtypes if dtype in after.dtypes]
-    for name in sorted({name for name, _ in (*old, *new)}):
-        for dtype in dtypes:
-            for field, was, now in _differences(old.get((name, dtype)), new.get((name, dtype))):
-                key = (name, field, was, now)
-                known = merged[key].dtypes if key in merged else []
-                merged[key] = RuleChange(
-                    op=name, device=after.device, dtypes=[*known, dtype], field=field, before=was, after=now
-                )
-    changes = [*merged.values(), *_claim_changes(before, after)]
-    return sorted(changes, key=rank)
-
-
-def rank(change: RuleChange) -> tuple[int, str, str, str]:
-    """Return what changes are sorted by: their field in the order of `FIELDS`, then the op and the device."""
-    return FIELDS.index(change.field.split()[0]), change.op, change.field, change.device
+def is_there(one: RuleObservation | None) -> bool:
+    """Return whether the op exists: it has been tried, or it is registered."""
+    return one is not None and bool(one.trials or one.registered)
 
 
 def _in_each(observations: Iterable[RuleObservation]) -> Iterator[RuleDisagreement]:
@@ -124,7 +82,7 @@ def _in_each(observations: Iterable[RuleObservation]) -> Iterator[RuleDisagreeme
 def _against(one: RuleObservation, category: str | None) -> str | None:
     """Return how one document's `category` disagrees with what is observed, None where it does not."""
     if one.observed is None:
-        return "gone" if category in RULES and not _is_there(one) else None
+        return "gone" if category in RULES and not is_there(one) else None
     if category == WIDEST and one.observed == UNLISTED and _promotes(one):
         return "promotes by itself"
     if category in RULES and one.observed != category:
@@ -179,52 +137,3 @@ def _joined(known: RuleDisagreement, found: RuleDisagreement) -> RuleDisagreemen
         registered=known.registered,
         how=known.how,
     )
-
-
-def _differences(old: RuleObservation | None, new: RuleObservation | None) -> Iterator[tuple[str, str, str]]:
-    if not _is_there(old) or not _is_there(new):
-        if any(_has_rule(one) for one in (old, new)):
-            yield "op", _presence(old), _presence(new)
-        return
-    assert old is not None
-    assert new is not None
-    if old.observed is not None and new.observed is not None and old.observed != new.observed:
-        yield "observed", old.observed, new.observed
-    if old.registered is not None and new.registered is not None and old.registered != new.registered:
-        yield "registered", _word(old.registered, "yes", "no"), _word(new.registered, "yes", "no")
-    for variant in sorted(old.variants.keys() & new.variants.keys()):
-        if old.observed == new.observed and old.variants[variant] != new.variants[variant]:
-            yield f"variant {variant}", old.variants[variant], new.variants[variant]
-    for source in sorted(old.documented.keys() & new.documented.keys()):
-        if old.documented[source] != new.documented[source]:
-            yield f"documented by {source}", str(old.documented[source]), str(new.documented[source])
-
-
-def _has_rule(one: RuleObservation | None) -> bool:
-    return one is not None and _is_there(one) and (bool(one.registered) or one.observed in RULES)
-
-
-def _presence(one: RuleObservation | None) -> str:
-    """Return "not there", or "there" with what is known of its rule."""
-    if one is None or not _is_there(one):
-        return NOT_THERE
-    return f"there, {one.observed or 'not observed'}"
-
-
-def _word(held: bool, yes: str, no: str) -> str:
-    return yes if held else no
-
-
-def _is_there(one: RuleObservation | None) -> bool:
-    """Tell whether the op exists: it has been tried, or it is registered."""
-    return one is not None and bool(one.trials or one.registered)
-
-
-def _claim_changes(before: RuleProbe, after: RuleProbe) -> Iterator[RuleChange]:
-    old = {(claim.name, claim.source): claim for claim in before.claims}
-    for claim in after.claims:
-        was = old.get((claim.name, claim.source))
-        if was is not None and NOT_OBSERVED not in (was.how, claim.how) and was.found != claim.found:
-            yield RuleChange(
-                op=claim.name, device=after.device, dtypes=[], field="claim", before=was.found, after=claim.found
-            )

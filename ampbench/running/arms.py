@@ -210,3 +210,11 @@ def _boolean(name: str, value: str) -> bool:
     if value.lower() not in ("true", "false"):
         raise UsageError(f"{name}={value}: give true or false")
     return value.lower() == "true"
+
+
+def folder_in(checkout: Checkout | None) -> Path | None:
+    """Return the folder that stands for the current one: where it is in the checkout, if the commit has it."""
+    if checkout is None:
+        return None
+    folder = checkout.translated(Path.cwd())
+    return folder if folder.is_dir() else checkout.root

@@ -6,7 +6,7 @@ from contextlib import contextmanager
 
 from ampbench.errors import NothingToRunError, UsageError
 from ampbench.planning import PlannedCase, check_selection, make_plan
-from ampbench.precisions import PRECISIONS, SHORT_DTYPES
+from ampbench.precisions import PRECISIONS, SHORT_DTYPES, find_precision
 from ampbench.records.cases import Case
 from ampbench.records.casts import AUTOGRAD, CastPass, Tracing
 from ampbench.records.environments import Environment
@@ -14,12 +14,11 @@ from ampbench.records.measurements import Failure, Skip
 from ampbench.records.requests import Request
 from ampbench.records.runs import Footer, Selection, Settings
 from ampbench.running.channel import Channel, OpenChannel, ServerChannel
-from ampbench.running.environment import ask_environment
-from ampbench.running.session import Prepared, default_memory_limit, describer, now, preload_modules
+from ampbench.running.session import Prepared, default_memory_limit, describer, now, opened_first, preload_modules
 from ampbench.store import RunWriter
 
 Watch = Callable[[PlannedCase, CastPass | Failure | Skip | None], None]
-"""Told of each case twice: before it is traced (None) and after."""
+"""Told of each case twice: before it is traced (None) and after, before what was seen is stored."""
 
 
 def trace_case(
@@ -56,8 +55,8 @@ def prepare_casts(
     Cases are eager, whatever paths are selected: these are the graphs to read beside the eager step. Without
     precisions, each device gets the autocast precision of its default dtype; without phases, inference is traced.
     `half_inputs` gives floating inputs in the dtype that autocast casts to. A device that is absent skips no case: its
-    workers trace on fake tensors. Raises `UsageError` where no workload is
-    named, and what `make_plan` raises.
+    workers trace on fake tensors. Raises `UsageError` where no workload is named or a precision that casts nothing is
+    to have inputs in half, and what `make_plan` raises.
     """
     if not selection.workloads:
         raise UsageError(
@@ -66,31 +65,22 @@ def prepare_casts(
         )
     selection = dataclasses.replace(selection, phases=selection.phases or ["inference"])
     sources = check_selection(selection)
+    if half_inputs:
+        _check_halvable(selection)
     open_new: OpenChannel = open_channel or (lambda: ServerChannel(preload=preload_modules(selection, sources)))
-    first = open_new()
-    try:
-        environment = ask_environment(first, settings.threads)
+    with opened_first(open_new, settings.threads) as first:
         if settings.memory_limit_bytes is None:
             settings = dataclasses.replace(settings, memory_limit_bytes=default_memory_limit())
-        plan = _plan(selection, environment, first, settings)
+        plan = _plan(selection, first.environment, first.channel, settings)
         if half_inputs:
             plan = [dataclasses.replace(planned, case=_with_half_inputs(planned.case)) for planned in plan]
-        waiting = [first]
-
-        def open_next() -> Channel:
-            return waiting.pop() if waiting else open_new()
-
         yield Prepared(
             selection=selection,
             settings=settings,
-            environment=environment,
+            environment=first.environment,
             plan=plan,
-            servers=[],
-            open_channel=open_next,
-            first_server=0,
+            open_channel=first.open_channel,
         )
-    finally:
-        first.close()
 
 
 def trace_cases(prepared: Prepared, tracing: Tracing, writer: RunWriter, watch: Watch) -> str:
@@ -110,8 +100,8 @@ def trace_cases(prepared: Prepared, tracing: Tracing, writer: RunWriter, watch: 
                 channel = prepared.open_channel()
             asked = dataclasses.replace(tracing, graphs=graphs_of(planned, prepared.selection))
             found = trace_case(channel, planned, prepared.settings, asked)
-            writer.append(found)
             watch(planned, found)
+            writer.append(found)
             if isinstance(found, Failure) and found.cause == "killed":
                 channel.close()
                 channel = None
@@ -144,6 +134,16 @@ def _plan(selection: Selection, environment: Environment, channel: Channel, sett
             "name another with --precision"
         )
     return chosen
+
+
+def _check_halvable(selection: Selection) -> None:
+    """Raise `UsageError` for a precision without autocast, which has no dtype to store inputs in."""
+    for row in map(find_precision, selection.precisions):
+        if not row.autocast:
+            raise UsageError(
+                f"--half-inputs stores inputs in the dtype that autocast casts to, and {row.name} runs without "
+                "autocast: leave one of them out"
+            )
 
 
 def _with_half_inputs(case: Case) -> Case:

@@ -4,6 +4,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Self
 
+from ampbench.errors import AmpbenchError, StoreError
 from ampbench.planning import PlannedCase
 from ampbench.records.casts import CastPass, Tracing
 from ampbench.records.environments import Environment
@@ -47,7 +48,23 @@ def regressed_cases(findings: Sequence[Finding], kinds: Collection[str]) -> list
     return [case_id for case_id in dict.fromkeys(worse) if case_id not in gone]
 
 
-def retrace(sides: Sequence[TracedSide], case_ids: Sequence[str], tell: Tell) -> None:
+def explain_sides(sides: Sequence[TracedSide], case_ids: Sequence[str], devices: Sequence[str], tell: Tell) -> None:
+    """Trace `case_ids`, the worst first, on both sides and probe the rules on `devices` where their torch differs.
+
+    What cannot be traced or probed is told, and so is what ends it all: what was compared is not lost by it. Raises
+    `StoreError` where what was seen cannot be kept.
+    """
+    try:
+        with Servers() as servers:
+            retrace(sides, case_ids, servers, tell)
+            probe_rules(sides, devices, servers, tell)
+    except StoreError:
+        raise
+    except AmpbenchError as error:
+        tell(f"no more can be explained: {error}")
+
+
+def retrace(sides: Sequence[TracedSide], case_ids: Sequence[str], servers: "Servers", tell: Tell) -> None:
     """Trace the first `MOST_CASES` of the cases on each of `sides`, case by case, as long as the others could be."""
     chosen = case_ids[:MOST_CASES]
     left_out = len(case_ids) - len(chosen)
@@ -55,33 +72,31 @@ def retrace(sides: Sequence[TracedSide], case_ids: Sequence[str], tell: Tell) ->
         return
     more = f"; {counted(left_out, 'case')} that regressed less {'is' if left_out == 1 else 'are'} not traced"
     tell(f"tracing {counted(len(chosen), 'regressed case')} on both sides{more if left_out else ''}")
-    with _Servers() as servers:
-        for case_id in chosen:
-            for side in sides:
-                found = servers.trace(side, side.cases[case_id])
-                if not isinstance(found, CastPass):
-                    tell(f"could not be traced: {case_id} in the {side.name}: {_why(found)}")
-                    break
-                side.keep(found)
+    for case_id in chosen:
+        for side in sides:
+            found = servers.trace(side, side.cases[case_id])
+            if not isinstance(found, CastPass):
+                tell(f"could not be traced: {case_id} in the {side.name}: {_why(found)}")
+                break
+            side.keep(found)
 
 
-def probe_rules(sides: Sequence[TracedSide], devices: Sequence[str], tell: Tell) -> None:
+def probe_rules(sides: Sequence[TracedSide], devices: Sequence[str], servers: "Servers", tell: Tell) -> None:
     """Probe autocast's rules on `devices` on each side, unless all have the same torch."""
     builds = {(side.environment.torch_version, side.environment.torch_commit) for side in sides}
     if len(builds) < 2 or not devices:
         return
     tell(f"probing the rules of autocast on {', '.join(devices)} on both sides, whose torch differs")
-    with _Servers() as servers:
-        for device in devices:
-            for side in sides:
-                found = servers.probe(side, device)
-                if isinstance(found, Failure):
-                    tell(f"{failure_line(device, found)} (in the {side.name})")
-                    break
-                side.keep(found)
+    for device in devices:
+        for side in sides:
+            found = servers.probe(side, device)
+            if isinstance(found, Failure):
+                tell(f"{failure_line(device, found)} (in the {side.name})")
+                break
+            side.keep(found)
 
 
-class _Servers:
+class Servers:
     """A server for each side, opened when it is first needed; one whose worker was killed is replaced."""
 
     def __init__(self) -> None:
@@ -95,11 +110,13 @@ class _Servers:
             channel.close()
 
     def trace(self, side: TracedSide, planned: PlannedCase) -> CastPass | Failure | Skip:
+        """Return what a side's worker saw of a case, or why it saw nothing."""
         found = trace_case(self._channel(side), planned, side.settings, TRACING)
         self._replace(side, found)
         return found
 
     def probe(self, side: TracedSide, device: str) -> RuleProbe | Failure:
+        """Return the rules that a side's torch has on a device type, or how the probe ended."""
         found = probe_device(self._channel(side), device, DTYPES, timeout_seconds=side.settings.timeout_seconds)
         self._replace(side, found)
         return found

@@ -69,11 +69,11 @@ def probe_devices(
 
 
 def new_rules_header(
-    environment: Environment, devices: Sequence[str], timeout_seconds: float, command: list[str]
+    environment: Environment, devices: Sequence[str], timeout_seconds: float, command: list[str], label: str = ""
 ) -> Header:
     """Return the header of a new run that probes the rules of `devices` in `environment`."""
     settings = Settings(threads=THREADS, timeout_seconds=timeout_seconds)
-    header = new_header(Selection(devices=list(devices)), settings, environment, [], "", command)
+    header = new_header(Selection(devices=list(devices)), settings, environment, [], label, command)
     return replace(header, explains=RULES)
 
 

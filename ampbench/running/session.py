@@ -10,6 +10,7 @@ from pathlib import Path
 
 from ampbench import __version__
 from ampbench.errors import NothingToRunError, UsageError, WorkloadError
+from ampbench.labels import few
 from ampbench.planning import PHASES, PlannedCase, check_selection, make_plan
 from ampbench.records.cases import ParameterValue, WorkloadSource
 from ampbench.records.environments import Environment
@@ -29,19 +30,49 @@ MEMORY_SHARE = 0.85
 
 @dataclass(frozen=True, slots=True)
 class Prepared:
-    """A session ready to measure: what is where, what will be done, and the channels that will do it."""
+    """A session that is planned: what is where, which cases there are, and the channels that will do them."""
 
     selection: Selection
     settings: Settings
     environment: Environment
     plan: list[PlannedCase]
-    servers: list[list[Task]]
     open_channel: OpenChannel
+
+
+@dataclass(frozen=True, slots=True)
+class Scheduled(Prepared):
+    """A session ready to measure: what each server will do, the first of them by the number `first_server`."""
+
+    servers: list[list[Task]]
     first_server: int
 
 
+@dataclass(frozen=True, slots=True)
+class Opened:
+    """A first server, what it says the machine is, and how to open the next: at first, that is this one."""
+
+    channel: Channel
+    environment: Environment
+    open_channel: OpenChannel
+
+
 @contextmanager
-def prepare(selection: Selection, settings: Settings, resumed: StoredRun | None = None) -> Iterator[Prepared]:
+def opened_first(open_new: OpenChannel, threads: int) -> Iterator[Opened]:
+    """Open a server to ask what is where, which is kept for the first work; it ends with the context.
+
+    Raises `NothingToRunError` where it cannot start.
+    """
+    first = open_new()
+    waiting = [first]
+    try:
+        environment = ask_environment(first, threads)
+        yield Opened(first, environment, lambda: waiting.pop() if waiting else open_new())
+    finally:
+        first.close()
+
+
+@contextmanager
+def prepare(selection: Selection, settings: Settings, resumed: StoredRun | None = None) -> Iterator[Scheduled]:
     """Plan a session: everything that can be wrong with `selection` is raised here, before anything is measured.
 
     The server that answers what the machine is and builds users' workloads once also serves the first round. With
@@ -50,36 +81,28 @@ def prepare(selection: Selection, settings: Settings, resumed: StoredRun | None 
     sources = check_selection(selection)
     preload = preload_modules(selection, sources)
     open_new: OpenChannel = (lambda: ServerChannel(preload=preload)) if settings.isolation else InProcess
-    first = open_new()
-    try:
-        environment = ask_environment(first, settings.threads)
+    with opened_first(open_new, settings.threads) as first:
+        environment = first.environment
         if resumed is not None:
             _check_same(resumed.header.environment, environment, resumed.header.run)
         if settings.memory_limit_bytes is None and settings.isolation:
             settings = dataclasses.replace(settings, memory_limit_bytes=default_memory_limit())
-        plan = make_plan(selection, environment, describer(first, settings))
+        plan = make_plan(selection, environment, describer(first.channel, settings))
         done = _done(resumed, plan) if resumed else frozenset()
         ended = {*resumed.failures, *resumed.skips} if resumed else set()
         servers = make_schedule(plan, settings, done, ended)
-        waiting = [first]
-
-        def open_next() -> Channel:
-            return waiting.pop() if waiting else open_new()
-
-        yield Prepared(
+        yield Scheduled(
             selection=selection,
             settings=settings,
             environment=environment,
             plan=plan,
+            open_channel=first.open_channel,
             servers=servers,
-            open_channel=open_next,
             first_server=1 + max((found.server for found in resumed.rounds), default=-1) if resumed else 0,
         )
-    finally:
-        first.close()
 
 
-def measure(prepared: Prepared, writer: RunWriter, watch: Watch) -> str:
+def measure(prepared: Scheduled, writer: RunWriter, watch: Watch) -> str:
     """Measure what is scheduled, every entry to `writer` at once, and return how the session ended.
 
     An interruption ends the session with a footer that says so; nothing measured is lost.
@@ -245,7 +268,10 @@ def _git(*arguments: str) -> str | None:
 
 
 def require_work(prepared: Prepared) -> None:
-    """Raise `NothingToRunError`, with the reasons, where every selected case would be skipped."""
+    """Raise `NothingToRunError`, with the reasons and whose they are, where every selected case would be skipped."""
     if not any(not planned.skip for planned in prepared.plan):
-        reasons = "; ".join(dict.fromkeys(planned.skip for planned in prepared.plan))
-        raise NothingToRunError(f"nothing can run here: {reasons}")
+        reasons: dict[str, list[str]] = {}
+        for planned in prepared.plan:
+            reasons.setdefault(planned.skip, []).append(planned.case.workload)
+        said = "; ".join(f"{reason} ({few(workloads)})" for reason, workloads in reasons.items())
+        raise NothingToRunError(f"nothing can run here: {said}")

@@ -6,8 +6,8 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from ampbench.compare import compare
-from ampbench.comparing.exact import ThresholdOf
+from ampbench.comparing.pairing import Pair
+from ampbench.comparing.traces import with_explanations
 from ampbench.errors import NothingToRunError, UsageError
 from ampbench.planning import PlannedCase
 from ampbench.records.cases import Case
@@ -15,16 +15,15 @@ from ampbench.records.casts import CastPass
 from ampbench.records.rules import RuleProbe
 from ampbench.running.arms import find_python
 from ampbench.running.channel import Channel, ServerChannel
-from ampbench.running.environment import ask_environment
-from ampbench.running.retracing import Tell, TracedSide, probe_rules, regressed_cases, retrace
-from ampbench.running.session import preload_modules
+from ampbench.running.retracing import Tell, TracedSide, explain_sides, regressed_cases
+from ampbench.running.session import opened_first, preload_modules
 from ampbench.store import StoredRun, read_run
 from ampbench.verdicts import Comparison
 
 
 @dataclass(frozen=True, slots=True)
 class _Kept:
-    """What was seen of one side, as a `StoredRun` holds it."""
+    """What was seen of one side, by case id and by device type."""
 
     casts: dict[str, CastPass] = field(default_factory=dict)
     rules: dict[str, RuleProbe] = field(default_factory=dict)
@@ -36,43 +35,48 @@ class _Kept:
             self.rules[found.device] = found
 
     def added_to(self, stored: StoredRun) -> StoredRun:
-        return replace(stored, casts=stored.casts | self.casts, rules=stored.rules | self.rules)
+        return replace(stored, casts=self.casts, rules=stored.rules | self.rules)
 
 
 def explain_stored(
-    comparison: Comparison, pythons: Mapping[str, str], kinds: Sequence[str], threshold_of: ThresholdOf, tell: Tell
-) -> Comparison:
-    """Return `comparison` with what explains the cases that regressed in `kinds` and are not explained yet.
+    comparison: Comparison, pythons: Mapping[str, str], kinds: Sequence[str], tell: Tell
+) -> tuple[Comparison, bool]:
+    """Return `comparison` with what explains the cases that regressed in `kinds`, and whether that was interrupted.
 
-    `pythons` gives the baseline's and the candidate's executable, "" for this one, by the option that names it. A side
-    that cannot be traced is told of, and nothing is explained. Raises `UsageError` for a Python that is none, or whose
-    torch is not that of its run.
+    Cases that are explained already are not traced again. `pythons` gives the baseline's and the candidate's
+    executable, "" for this one, by the option that names it. A side that cannot be traced is told of, and nothing is
+    explained; what ends the tracing, an interruption too, leaves what was seen until then. Raises `UsageError` for a
+    Python that is none, or whose torch is not that of its run.
     """
-    paths = Path(comparison.baseline.path), Path(comparison.candidate.path)
-    runs = [read_run(path) for path in paths]
-    regressed = [one for one in regressed_cases(comparison.findings, kinds) if one not in comparison.explained]
     executables = [_executable(option, given) for option, given in pythons.items()]
+    regressed = [one for one in regressed_cases(comparison.findings, kinds) if one not in comparison.explained]
     cases = [{one.case.case_id: one.case for one in comparison.findings if one.case.case_id in regressed}]
     cases.append({case_id: comparison.candidates.get(case_id, case) for case_id, case in cases[0].items()})
     if not regressed:
         tell("nothing to trace: no case regressed that is not explained already")
-        return comparison
+        return comparison, False
+    paths = Path(comparison.baseline.path), Path(comparison.candidate.path)
+    runs = [read_run(path, on_round=lambda _: None) for path in paths]
     kept = (_Kept(), _Kept())
-    with ExitStack() as stack:
-        sides = []
-        for name, option, stored, python, own, keeper in zip(
-            ("baseline", "candidate"), pythons, runs, executables, cases, kept, strict=True
-        ):
-            side = stack.enter_context(_side(name, option, stored, python, own, keeper, tell))
-            if side is None:
-                return comparison
-            sides.append(side)
-        retrace(sides, regressed, tell)
-        devices = {case.device for each in cases for case in each.values()}
-        probed = [device for device in devices if not all(device in stored.rules for stored in runs)]
-        probe_rules(sides, sorted(probed), tell)
+    interrupted = False
+    try:
+        with ExitStack() as stack:
+            sides = []
+            for name, option, stored, python, own, keeper in zip(
+                ("baseline", "candidate"), pythons, runs, executables, cases, kept, strict=True
+            ):
+                side = stack.enter_context(_side(name, option, stored, python, own, keeper, tell))
+                if side is None:
+                    return comparison, False
+                sides.append(side)
+            devices = {case.device for each in cases for case in each.values()}
+            probed = [device for device in devices if not all(device in stored.rules for stored in runs)]
+            explain_sides(sides, regressed, sorted(probed), tell)
+    except KeyboardInterrupt:
+        interrupted = True
     before, after = (keeper.added_to(stored) for keeper, stored in zip(kept, runs, strict=True))
-    return compare(before, after, threshold_of)
+    pairs = [Pair(cases[0][case_id], cases[1][case_id], case_id, cases[1][case_id].case_id) for case_id in regressed]
+    return with_explanations(comparison, pairs, before, after), interrupted
 
 
 @contextmanager
@@ -96,14 +100,12 @@ def _side(
         preload = preload_modules(header.selection, list(header.sources))
         return ServerChannel(python or sys.executable, preload, variables)
 
-    try:
-        first = open_server()
-    except NothingToRunError as error:
-        raise UsageError(f"{option}: {error}; install ampbench and torch there, or give another Python") from error
-    waiting = [first]
-    try:
-        environment = ask_environment(first, header.settings.threads)
-        ours, theirs = header.environment.torch_version, environment.torch_version
+    with ExitStack() as stack:
+        try:
+            first = stack.enter_context(opened_first(open_server, header.settings.threads))
+        except NothingToRunError as error:
+            raise UsageError(f"{option}: {error}; install ampbench and torch there, or give another Python") from error
+        ours, theirs = header.environment.torch_version, first.environment.torch_version
         if ours != theirs and python:
             raise UsageError(f"{option}: the {name} was measured with torch {ours}, that Python has torch {theirs}")
         if ours != theirs:
@@ -112,14 +114,12 @@ def _side(
             return
         yield TracedSide(
             name,
-            environment,
+            first.environment,
             header.settings,
             {case_id: PlannedCase(case=case, source=sources[case.workload]) for case_id, case in cases.items()},
-            lambda: waiting.pop() if waiting else open_server(),
+            first.open_channel,
             kept.keep,
         )
-    finally:
-        first.close()
 
 
 def _executable(option: str, given: str) -> str:

@@ -4,7 +4,17 @@ A run file is a header, the cases, their entries and a footer, one JSON object a
 raw data only; everything derived is derived by those who read it.
 """
 
-from ampbench.store.folder import LATEST, check_results, find_run, list_runs, measures, run_files
+from ampbench.store.folder import (
+    LATEST,
+    check_results,
+    find_run,
+    list_runs,
+    measured_files,
+    measures,
+    not_measured,
+    run_files,
+    run_id,
+)
 from ampbench.store.reading import StoredRun, TimedRound, read_header, read_run
 from ampbench.store.writing import RunWriter, encode_run, new_run_id, sync_folder
 
@@ -17,10 +27,13 @@ __all__ = [
     "encode_run",
     "find_run",
     "list_runs",
+    "measured_files",
     "measures",
     "new_run_id",
+    "not_measured",
     "read_header",
     "read_run",
     "run_files",
+    "run_id",
     "sync_folder",
 ]

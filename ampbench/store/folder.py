@@ -4,29 +4,58 @@ from difflib import get_close_matches
 from pathlib import Path
 
 from ampbench.errors import StoreError, UnknownNameError, UsageError
+from ampbench.records.runs import COMPRESSED, SUFFIX, Header, is_path
 from ampbench.store.reading import read_header, read_run
 
-SUFFIX = ".jsonl"
-_NAMES_OF_FILES = (SUFFIX, ".json", ".gz")
 LATEST = "latest"
 """What the newest run of a folder that measured is called; one that only explains is named by its id."""
 
 
-def list_runs(results: Path | str) -> list[Path]:
-    """Return the run files of a results folder, the oldest first; none where there is no such folder."""
-    return sorted((Path(results) / "runs").glob(f"*{SUFFIX}"), key=lambda path: path.stem)
+def list_runs(results: Path | str, *, measuring: bool = False) -> list[Path]:
+    """Return the run files of a results folder, the oldest first; none where there is no such folder.
 
-
-def run_files(folder: Path) -> list[Path]:
-    """Return the files of runs that measured in any folder, a results folder or one of run files, the oldest first.
-
-    Raises `StoreError` where there is none.
+    With `measuring`, only those of runs that measured. A run that is there twice, plain and compressed, is the plain.
     """
-    holder = folder / "runs" if (folder / "runs").is_dir() else folder
-    files = [file for file in sorted(holder.glob(f"*{SUFFIX}"), key=lambda file: file.stem) if measures(file)]
+    return _runs_in(Path(results) / "runs", measuring)
+
+
+def run_files(folder: Path, *, measuring: bool = False) -> list[Path]:
+    """Return the same of any folder, a results folder or one of run files."""
+    return _runs_in(folder / "runs" if (folder / "runs").is_dir() else folder, measuring)
+
+
+def measured_files(folder: Path) -> list[Path]:
+    """Return the files of the runs in any folder that measured, the oldest first.
+
+    Raises `StoreError` where there is no run, `UsageError` where those that are there only explain.
+    """
+    files = run_files(folder, measuring=True)
     if not files:
-        raise StoreError(f"there is no run file in {holder}: measure with `ampbench run`, or give another folder")
+        if others := run_files(folder):
+            raise UsageError(not_measured(read_header(others[-1])))
+        raise StoreError(f"there is no run file in {folder}: measure with `ampbench run`, or give another folder")
     return files
+
+
+def not_measured(header: Header) -> str:
+    """Say that a run only explains, and how to see what."""
+    return f"run {header.run} explains {header.explains} and measured nothing: ampbench show {header.run}"
+
+
+def run_id(file: Path) -> str:
+    """Return the id of the run in `file`, which is the file's name without its suffix."""
+    return file.name.removesuffix(".gz").removesuffix(SUFFIX)
+
+
+def _runs_in(holder: Path, measuring: bool) -> list[Path]:
+    files = {run_id(file): file for file in _files(holder)}
+    return [file for file in files.values() if not measuring or measures(file)]
+
+
+def _files(holder: Path) -> list[Path]:
+    """Return all run files in a folder by id, a compressed one before the plain one of the same id."""
+    found = [*holder.glob(f"*{SUFFIX}"), *holder.glob(f"*{COMPRESSED}")]
+    return sorted(found, key=lambda file: (run_id(file), -len(file.name)))
 
 
 def measures(file: Path) -> bool:
@@ -42,11 +71,11 @@ def find_run(name: str, results: Path | str) -> Path:
 
     Raises `UnknownNameError` with the nearest ids for anything else, `UsageError` where several runs are meant.
     """
-    if "/" in name or name.endswith(_NAMES_OF_FILES):
+    if is_path(name):
         if not Path(name).is_file():
             raise UsageError(f"there is no run file {name}")
         return Path(name)
-    paths = {path.stem: path for path in list_runs(results)}
+    paths = {run_id(path): path for path in list_runs(results)}
     if not paths:
         raise UsageError(
             f"there is no run in {Path(results) / 'runs'}: measure one with `ampbench run`, or give a path"
@@ -70,12 +99,12 @@ def find_run(name: str, results: Path | str) -> Path:
 
 def check_results(results: Path | str) -> list[tuple[Path, str | None]]:
     """Return every run file of a results folder with what is wrong with it; None: nothing (a cut is no damage)."""
-    return [(path, _problem(path)) for path in list_runs(results)]
+    return [(path, _problem(path)) for path in _files(Path(results) / "runs")]
 
 
 def _problem(path: Path) -> str | None:
     try:
-        read_run(path, on_round=lambda _: None)
+        read_run(path, on_round=lambda _: None, check_traces=True)
     except StoreError as error:
         return str(error)
     return None

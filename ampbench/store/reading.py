@@ -2,7 +2,8 @@
 
 import gzip
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, BinaryIO, Protocol, cast
@@ -17,9 +18,10 @@ from ampbench.records.rules import RuleProbe
 from ampbench.records.runs import Footer, Header
 from ampbench.store import lines
 from ampbench.store.lines import LineError
+from ampbench.store.traces import StoredTraces, traced_case
 
 _LONGEST_HEADER = 1 << 26
-_LATEST = ("case", "memory", "divergence", "failure", "skip", "casts")
+_LATEST = ("case", "memory", "divergence", "failure", "skip")
 """Kinds of entry of which the last of each case counts."""
 _GZIP = b"\x1f\x8b"
 _DAMAGED = (EOFError, zlib.error, gzip.BadGzipFile)
@@ -51,8 +53,9 @@ class StoredRun:
     """A run file's contents. `cases` are by case id, in the order of the file, as are `rounds`.
 
     `memory`, `divergence`, `failures`, `skips` and `casts` hold each case's last entry of that kind, `readings` the
-    values by metric and case id, `rules` the probe of each device type. `cut`: the last line had no end, which is
-    what a killed run leaves, and was left out.
+    values by metric and case id, `rules` the probe of each device type. A trace of `casts` is decoded when it is asked
+    for, which raises `StoreError` for a damaged one. `cut`: the last line had no end, which is what a killed run
+    leaves, and was left out.
     """
 
     path: Path
@@ -64,7 +67,7 @@ class StoredRun:
     failures: dict[str, Failure] = field(default_factory=dict)
     skips: dict[str, Skip] = field(default_factory=dict)
     readings: dict[str, dict[str, float]] = field(default_factory=dict)
-    casts: dict[str, CastPass] = field(default_factory=dict)
+    casts: Mapping[str, CastPass] = field(default_factory=dict)
     rules: dict[str, RuleProbe] = field(default_factory=dict)
     footers: list[Footer] = field(default_factory=list)
     cut: bool = False
@@ -85,14 +88,17 @@ class StoredRun:
         return self.ending in ("complete", "")
 
 
-def read_run(path: Path | str, on_round: Callable[[TimedRound], None] | None = None) -> StoredRun:
+def read_run(
+    path: Path | str, on_round: Callable[[TimedRound], None] | None = None, *, check_traces: bool = False
+) -> StoredRun:
     """Return the contents of the run file at `path`.
 
     An unterminated last line is a cut and left out. Raises `StoreError` with the file and the line's number for any
     other damage: a damaged line, an unknown schema, a foreign or empty file, an entry of a case that is not listed.
 
     With `on_round`, rounds are not kept: each is handed over, in the order of the file, so that a table of a run of any
-    size is made in little memory.
+    size is made in little memory. A trace is decoded, and refused where it is damaged, when it is first asked for; with
+    `check_traces` every one is at once.
     """
     path = Path(path)
     rounds: list[Round] = []
@@ -100,6 +106,7 @@ def read_run(path: Path | str, on_round: Callable[[TimedRound], None] | None = N
     rules: dict[str, RuleProbe] = {}
     readings: dict[str, dict[str, float]] = {}
     latest: dict[str, dict[str, Any]] = {kind: {} for kind in _LATEST}
+    traces = StoredTraces(lambda line, number: _trace(path, line, number))
     cut = False
     number = 1
     with opened(path) as file, no_garbage_collection():
@@ -109,6 +116,11 @@ def read_run(path: Path | str, on_round: Callable[[TimedRound], None] | None = N
                 number += 1
                 if cut := not line.endswith(b"\n"):
                     break
+                traced = None if check_traces else traced_case(line)
+                if traced is not None:
+                    lines.check_entry("casts", traced, None, latest["case"])
+                    traces.keep(traced, line, number)
+                    continue
                 kind, record = lines.decode(line)
                 if kind == "round":
                     lines.check_entry(kind, record.case_id, record, latest["case"])
@@ -124,6 +136,8 @@ def read_run(path: Path | str, on_round: Callable[[TimedRound], None] | None = N
                     readings.setdefault(record.metric, {})[case_id] = record.value
                 elif kind == "rules":
                     rules[record.device] = record
+                elif kind == "casts":
+                    traces.keep(case_id, line, number)
                 elif case_id:
                     latest[kind][case_id] = record
                 else:
@@ -144,7 +158,7 @@ def read_run(path: Path | str, on_round: Callable[[TimedRound], None] | None = N
         failures=latest["failure"],
         skips=latest["skip"],
         readings=readings,
-        casts=latest["casts"],
+        casts=traces,
         rules=rules,
         footers=footers,
         cut=cut,
@@ -157,18 +171,33 @@ def read_header(path: Path | str) -> Header:
         return _header(file)
 
 
-def opened(path: Path) -> BinaryIO:
-    """Return `path` opened for reading, decompressed where it is compressed; `StoreError` where it cannot be."""
+@contextmanager
+def opened(path: Path) -> Iterator[BinaryIO]:
+    """Open `path`, a pipe maybe, for reading, decompressed where it is compressed; `StoreError` where that fails."""
     try:
-        return cast("BinaryIO", gzip.open(path)) if is_compressed(path) else path.open("rb")
+        file = path.open("rb")
     except OSError as error:
         raise StoreError(f"cannot read {path}: {error.strerror}") from None
+    with file:
+        try:
+            compressed = is_compressed(file.peek(len(_GZIP)))
+        except OSError as error:
+            raise StoreError(f"cannot read {path}: {error.strerror}") from None
+        yield cast("BinaryIO", gzip.open(file)) if compressed else file  # noqa: SIM115 - `file` is closed here
 
 
-def is_compressed(path: Path) -> bool:
-    """Return whether the file at `path` begins as one of gzip does."""
-    with path.open("rb") as file:
-        return file.read(len(_GZIP)) == _GZIP
+def is_compressed(beginning: bytes) -> bool:
+    """Return whether a file with this `beginning` is one of gzip's."""
+    return beginning.startswith(_GZIP)
+
+
+def _trace(path: Path, line: bytes, number: int) -> CastPass:
+    """Return the trace in `line`, the `number`th of a run file; `StoreError` where it is damaged."""
+    try:
+        found: CastPass = lines.to_record(*lines.decode(line))
+    except LineError as error:
+        raise StoreError(f"{path}, line {number}: {error}") from None
+    return found
 
 
 def _header(file: BinaryIO) -> Header:

@@ -15,9 +15,8 @@ from typing import Self
 from ampbench.errors import StoreError
 from ampbench.records.cases import Case
 from ampbench.records.rules import RuleProbe
-from ampbench.records.runs import Entry, Header
+from ampbench.records.runs import SUFFIX, Entry, Header
 from ampbench.store import lines
-from ampbench.store.folder import SUFFIX
 from ampbench.store.lines import LineError
 from ampbench.store.reading import StoredRun, is_compressed, read_run
 
@@ -44,6 +43,7 @@ class RunWriter:
         self._size = 0
         self._case_ids: set[str] = set()
         self._probed: set[str] = set()
+        self._explains = ""
 
     @classmethod
     def create(cls, results: Path | str, header: Header, cases: Iterable[Case] = ()) -> Self:
@@ -60,6 +60,7 @@ class RunWriter:
         except OSError as error:
             raise StoreError(f"cannot write {path}: {error.strerror}; choose another --results folder") from error
         writer = cls(path, descriptor)
+        writer._explains = header.explains
         try:
             writer._lock()
             writer._append([header, *cases])
@@ -85,11 +86,12 @@ class RunWriter:
         writer = cls(path, descriptor)
         try:
             writer._lock()
-            if is_compressed(path):
+            if is_compressed(os.pread(descriptor, 2, 0)):
                 raise StoreError(f"cannot resume {path}: it is compressed; gunzip it first")
             stored = read_run(path)
             writer._size = _size_of_whole_lines(path)
             writer._case_ids, writer._probed = set(stored.cases), set(stored.rules)
+            writer._explains = stored.header.explains
             writer._restore()
         except BaseException:
             writer.close()
@@ -126,14 +128,23 @@ class RunWriter:
             os.fsync(self._descriptor)
         except OSError as error:
             self._restore()
-            kept = f"what was measured before is kept: mend this, then continue with --resume {self.path.stem}"
-            advice = kept if self._size else "choose another --results folder"
-            raise StoreError(f"cannot write {self.path}: {error.strerror}; {advice}") from error
+            raise StoreError(f"cannot write {self.path}: {error.strerror}; {self._advice}") from error
         except BaseException:
             self._restore()
             raise
         self._size += len(data)
         self._case_ids, self._probed = case_ids, probed
+
+    @property
+    def _advice(self) -> str:
+        """What to do when the file cannot be written any more."""
+        if not self._size:
+            return "choose another --results folder"
+        if self._explains:
+            return (
+                f"what was stored before is kept, but cannot be resumed: mend this, then explain {self._explains} anew"
+            )
+        return f"what was measured before is kept: mend this, then continue with --resume {self.path.stem}"
 
     def _checked(self, records: Sequence[Header | Entry]) -> tuple[bytes, set[str], set[str]]:
         """Return the lines of `records`, sure to be readable again; then the cases listed and the devices probed."""

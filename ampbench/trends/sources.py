@@ -10,7 +10,7 @@ from ampbench.convert import asv
 from ampbench.convert.asv_files import BENCHMARKS_FILE, MACHINE_FILE, result_paths
 from ampbench.errors import NothingToRunError
 from ampbench.planning import matches
-from ampbench.store import StoredRun, find_run, list_runs, measures, read_run
+from ampbench.store import StoredRun, find_run, not_measured, read_header, read_run, run_files
 from ampbench.trends.metrics import TIME, Tracked
 from ampbench.trends.reducing import Rounds, RunValues, reduced
 
@@ -34,8 +34,8 @@ def read_runs(sources: Sequence[str], results: Path, metrics: Iterable[Tracked],
     of `results`. A run that is named twice, or was imported and is there in its own format too, counts once; of a file
     of asv's that grew since it was imported, it counts as it is.
 
-    Raises `NothingToRunError` where there is no run, `StoreError` for a damaged or foreign file, `UsageError` for what
-    names nothing.
+    Raises `NothingToRunError` where there is no run that measured, `StoreError` for a damaged or foreign file,
+    `UsageError` for what names nothing.
     """
     reader = _Reader(list(dict.fromkeys([*(one.column.name for one in metrics), TIME])), keyword)
     for source in sources:
@@ -44,6 +44,8 @@ def read_runs(sources: Sequence[str], results: Path, metrics: Iterable[Tracked],
         _read_folder(results, reader)
     reader.finish()
     if not reader.runs:
+        if reader.explaining:
+            raise NothingToRunError(not_measured(read_header(reader.explaining[-1])))
         said = ", ".join(sources) or str(results)
         raise NothingToRunError(f"there is no run in {said}: measure with `ampbench run`, or name run files or folders")
     if not any(run.cases for run in reader.runs.values()):
@@ -79,6 +81,7 @@ class _Reader:
         self.runs: dict[str, RunValues] = {}
         self.notes: list[str] = []
         self.remarks: Counter[str] = Counter()
+        self.explaining: list[Path] = []
         self._columns = columns
         self._keyword = keyword
         self._seen: set[Path] = set()
@@ -92,6 +95,9 @@ class _Reader:
             return
         rounds = Rounds()
         stored = read_run(path, on_round=rounds.add)
+        if stored.header.explains:
+            self.explaining.append(path)
+            return
         if stored.cut:
             self.notes.append(f"{path} ends in a cut line, which was left out")
         self._keep(stored, rounds)
@@ -166,7 +172,8 @@ def _read(source: str, results: Path, reader: _Reader) -> None:
 
 
 def _read_folder(folder: Path, reader: _Reader) -> None:
-    files = list(filter(measures, list_runs(folder) or sorted(folder.glob("*.jsonl"), key=lambda path: path.stem)))
+    files = run_files(folder, measuring=True)
+    reader.explaining += [] if files else run_files(folder)
     for path in files:
         reader.native(path)
     theirs = folder / _ASV

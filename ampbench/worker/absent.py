@@ -18,8 +18,8 @@ import ampbench.explain
 import ampbench.worker
 from ampbench.casts.summary import KEEP, savings
 from ampbench.errors import AmpbenchError
+from ampbench.explain.devices import tensors_of
 from ampbench.explain.ledger import trace_casts
-from ampbench.explain.rules.observed import tensors_of
 from ampbench.precisions import PRECISIONS
 from ampbench.records.cases import Case
 from ampbench.records.casts import CastPass, GraphTrace, Tracing

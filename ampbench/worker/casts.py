@@ -1,4 +1,7 @@
-"""A cast pass: one step of a case traced in eager mode, its time and memory, other graphs, and what changes save."""
+"""A cast pass: one step of a case traced in eager mode, its time and memory, other graphs, and what changes save.
+
+Times are left as they were sampled; `casts.costs` says what they come to.
+"""
 
 import dataclasses
 import random
@@ -11,15 +14,16 @@ import numpy as np
 import torch
 
 from ampbench import stats
+from ampbench.explain.devices import is_present
 from ampbench.explain.graphs.names import first_line
 from ampbench.explain.ledger import trace_casts
-from ampbench.explain.rules.observed import is_present
 from ampbench.records.cases import Case
 from ampbench.records.casts import AUTOGRAD, COMPILED, TRACED, CastPass, CastTrace, GraphTrace, Tracing
 from ampbench.records.rules import DEVICE
 from ampbench.worker.changes import PATIENCE, Change, Settled, measure_change, try_changes
 from ampbench.worker.devices import Device, open_device
 from ampbench.worker.divergence import tensors_in
+from ampbench.worker.fitness import FitnessWatch
 from ampbench.worker.memory import memory_source, peaks_of
 from ampbench.worker.placement import Placement
 from ampbench.worker.step import Step
@@ -29,6 +33,10 @@ from ampbench.workload import Workload
 TRACED_SHARE = 0.4
 """The share of the time that traced steps get; the untraced step, which is built several times, gets the rest."""
 TRACED_STEPS = 20
+FEWEST_TRACED = 3
+"""Of so many traced steps the medians do without one that was delayed: they are worth `PATIENCE` times the time."""
+DISCARDED = 8
+"""Casts under a trace before one that is timed: the first ops of a mode pay its start-up, which is microseconds."""
 BUILDS = 5
 """Builds of the untraced step: with five, a 95 % t interval is some 2.8 standard errors wide."""
 BUILD_SAMPLES = 40
@@ -65,9 +73,11 @@ def measure_casts(workload: Workload, case: Case, tracing: Tracing) -> CastPass:
         memory_source=memory_source(device) if peaks[0] is not None else None,
         notes=notes,
     )
+    watch = FitnessWatch(device)
     if tracing.time:
         found = _timed(found, step, tracing)
-        found = _with_step_seconds(found, workload, case, device, settled, tracing.seconds * (1 - TRACED_SHARE))
+        untraced = _step_samples(workload, case, device, settled, tracing.seconds * (1 - TRACED_SHARE))
+        found = dataclasses.replace(found, step_samples=untraced)
     for trial, peak in zip(trials, peaks[1:], strict=True):
         share = tracing.seconds / len(trials)
         try:
@@ -76,6 +86,8 @@ def measure_casts(workload: Workload, case: Case, tracing: Tracing) -> CastPass:
             found.notes.append(f"{trial.change.name}: not measured, there is no room for two builds of the step")
             continue
         found.checked.append(dataclasses.replace(checked, peak_bytes_before=peaks[0], peak_bytes_after=peak))
+    if tracing.time or trials:
+        found = dataclasses.replace(found, fitness=watch.seen())
     found.graphs.extend(_read_graph(graph, step) for graph in tracing.graphs)
     return found
 
@@ -84,9 +96,21 @@ def trace_step(step: Step, *, sources: bool = False, time: bool = False) -> Cast
     """Return the trace of the next step of `step`, on the first batch, from the state that was saved."""
     step.rewind()
     step.restore()
-    with step.mode(), trace_casts(step.module, sources=sources, time=time) as ledger:
-        step.run()
+    with step.mode():
+        if time:
+            _start_tracing(step.device)
+        with trace_casts(step.module, sources=sources, time=time) as ledger:
+            step.run()
     return ledger.trace
+
+
+def _start_tracing(device: Device) -> None:
+    """Trace and time a few casts and products that are thrown away."""
+    tensor = torch.ones(4, 4, device=device.type)
+    with trace_casts(time=True):
+        for _ in range(DISCARDED):
+            low = tensor.to(torch.bfloat16)
+            torch.mm(low, low)
 
 
 def _warm_up(step: Step) -> Settled:
@@ -135,7 +159,8 @@ def _timed(found: CastPass, step: Step, tracing: Tracing) -> CastPass:
         seconds.append([operation.seconds for operation in last.ops])
         names.append([operation.name for operation in last.ops])
         took = (perf_counter() - start) / len(seconds)
-        if perf_counter() - start + took > tracing.seconds * TRACED_SHARE:
+        allowed = tracing.seconds * (TRACED_SHARE if len(seconds) >= FEWEST_TRACED else PATIENCE)
+        if perf_counter() - start + took > allowed:
             break
     if any(other != names[-1] for other in names):
         note = f"the ops of {len(names)} traced steps differ from step to step: seconds are those of the last"
@@ -149,12 +174,10 @@ def _timed(found: CastPass, step: Step, tracing: Tracing) -> CastPass:
     return dataclasses.replace(found, trace=trace, traced_steps=len(names))
 
 
-def _with_step_seconds(
-    found: CastPass, workload: Workload, case: Case, device: Device, settled: Settled, budget: float
-) -> CastPass:
-    """Return `found` with the untraced step's seconds: the median of what its builds are worth, and the interval."""
+def _step_samples(workload: Workload, case: Case, device: Device, settled: Settled, budget: float) -> list[list[float]]:
+    """Return the seconds per step of several builds of the untraced step, build by build."""
     placement = Placement(random.Random(0))
-    builds: list[float] = []
+    builds: list[list[float]] = []
     start = perf_counter()
     while len(builds) < BUILDS:
         allowed = budget if len(builds) >= stats.ROUNDS_FOR_INTERVAL else PATIENCE * budget
@@ -173,11 +196,10 @@ def _with_step_seconds(
                 restore=step.restore if step.training else None,
                 warm=True,
             )
-        builds.append(stats.round_value([timing.samples]))
+        builds.append(timing.samples)
         del step
         device.release()
-    low, high = stats.log_t_interval(builds) or (None, None)
-    return dataclasses.replace(found, step_seconds=stats.median(builds), step_low=low, step_high=high)
+    return builds
 
 
 def _read_graph(graph: str, step: Step) -> GraphTrace:

@@ -1,21 +1,18 @@
 """Changes that save casts and touch no line of the network, measured in turns with the step as it was.
 
 A change is built beside the unchanged step again and again, at random places in memory, because where a build lies is
-worth more than most casts. Each pair of builds gives one difference; the interval is that of the differences.
+worth more than most casts. What the samples of the pairs come to is for `casts.costs` to say.
 """
 
 import dataclasses
-import math
 import random
 from dataclasses import dataclass
 from time import perf_counter
 from typing import Any
 
-import numpy as np
 import torch
 from torch.utils import _pytree as pytree
 
-from ampbench import stats
 from ampbench.casts.summary import KEEP, STORE, savings
 from ampbench.explain.ledger import short_dtype, trace_casts
 from ampbench.precisions import PRECISIONS
@@ -44,8 +41,6 @@ TURNS = 5
 """Turns that two builds take at most, each with one sample of either."""
 PATIENCE = 4
 """How many times the given seconds an interval is worth."""
-ALPHA = 0.025
-"""The one-sided level of each end of a 95 % interval."""
 
 Settled = dict[str, Any] | None
 """The state GradScaler settled at; None without one."""
@@ -160,21 +155,14 @@ def measure_change(
             break
     if not _identical(first, again):
         notes.append(f"{change.name}: the unchanged step itself does not give the same bits twice")
-    saved = np.array([[stats.median(old) - stats.median(new) for old, new in taken]])
-    ranks = stats.signed_ranks(saved, (ALPHA,))
-    low, high = float(ranks.lows[0, 0]), float(ranks.highs[0, 0])
-    known = math.isfinite(low) and math.isfinite(high)
-    moved = [sum(cast.bytes_read + cast.bytes_written for cast in trace.casts) for trace in (before, trial.trace)]
+    moved = [sum(cast.bytes_moved for cast in trace.casts) for trace in (before, trial.trace)]
     return CheckedSaving(
         change=change.name,
         names=list(change.tensors),
         casts=len(before.casts) - len(trial.trace.casts),
         bytes_moved=moved[0] - moved[1],
-        seconds_before=stats.median([sample for old, _ in taken for sample in old]),
-        seconds_after=stats.median([sample for _, new in taken for sample in new]),
-        saved_low=low if known else None,
-        saved_high=high if known else None,
-        samples=sum(len(old) for old, _ in taken),
+        before=[old for old, _ in taken],
+        after=[new for _, new in taken],
         identical=_identical(first, changed),
     )
 

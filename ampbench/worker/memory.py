@@ -109,11 +109,6 @@ def _take_workspaces(workload: Workload, case: Case, device: Device) -> None:
     device.release()
 
 
-def cpu_peak_bytes(call: Callable[[], Any]) -> int:
-    """Return the most bytes that `call` had allocated on the CPU at once, as `cpu_peaks` does."""
-    return cpu_peaks([call])[0]
-
-
 def cpu_peaks(calls: Sequence[Callable[[], Any]]) -> list[int]:
     """Return the most bytes that each of `calls` had allocated on the CPU at once, by the profiler's allocation record.
 

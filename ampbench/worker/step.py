@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch.utils import _pytree as pytree
 
-from ampbench.explain.rules.observed import autocast_to
+from ampbench.explain.devices import autocast_to
 from ampbench.precisions import PRECISIONS, REFERENCE_DTYPE, SHORT_DTYPES
 from ampbench.records.cases import Case
 from ampbench.worker.devices import Device

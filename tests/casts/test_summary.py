@@ -54,7 +54,7 @@ def test_the_sentence_says_casts_bytes_share_and_what_could_be_saved():
     trace = CastTrace(ops=ops, casts=casts, timed=True)
     found = savings(trace)
     assert sentence(totals(trace), found) == (
-        "2 casts a step, 3.00 KiB, 50.0% of the step (2.00 ms); 2 of them could be saved"
+        "2 casts a step, 3.00 KiB, 50.0% of the traced ops' time (2.00 ms); 2 of them could be saved"
     )
     assert sentence(totals(trace, steps=2), found).startswith("1 cast a step, 1.50 KiB")
 
@@ -152,6 +152,23 @@ def test_a_weight_cast_again_in_inference_could_be_kept_or_stored():
         ledger = trace(lambda: lin(lin(x)), lin)
     found = savings(ledger.trace)
     assert {saving.kind: len(saving.casts) for saving in found} == {STORE: 1, KEEP: 1}
+
+
+def test_a_buffer_could_be_stored_low_in_inference_only():
+    class Adds(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.register_buffer("table", torch.randn(8, 8))
+
+        def forward(self, x):
+            return torch.mm(x, self.table)
+
+    net, x = Adds(), torch.randn(4, 8, dtype=BF16)
+    with torch.inference_mode():
+        (saving,) = savings(trace(lambda: net(x), net).trace)
+    assert (saving.kind, saving.what, saving.names) == (STORE, "buffer", ("table",))
+    assert saving.advice == "store buffer table in bf16: no op reads it uncast"
+    assert kinds(trace(lambda: net(x), net)) == []
 
 
 def test_two_casts_are_left_of_three_once_the_input_is_stored_in_half():

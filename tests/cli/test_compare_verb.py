@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from ampbench.errors import NothingToRunError
 from ampbench.explain.ledger import trace_casts
 from ampbench.planning import find_sources
 from ampbench.records.casts import CastPass
@@ -132,9 +133,7 @@ def test_two_runs_that_explain_casts_are_compared_by_what_they_traced(ampbench, 
     assert f"\n{BF16.case_id}\n  softmax: 1 op in bf16 fewer (aten._softmax) in 1\n" in found.out
     assert found.out.endswith("1 case explained: 1 changed\n")
     same = json.loads(ampbench("compare", "6-before", "6-before", "--results", folder, "--json").out)
-    assert same["explained"][BF16.case_id] == [
-        "unexplained: the same ops, dtypes and casts on both sides (6 ops, 3 casts)"
-    ]
+    assert same["explained"][BF16.case_id] == ["the same: 6 ops, 3 casts"]
     assert same["findings"] == []
 
 
@@ -189,6 +188,21 @@ def test_the_regressed_cases_of_two_runs_are_traced_in_the_pythons_of_their_torc
     assert sentence.startswith("unexplained: the same ops, dtypes and casts on both sides (")
     assert stored == {path: path.read_bytes() for path in (tmp_path / "results" / "runs").iterdir()}
     assert "explained" not in ampbench(*arguments, "--metric", "time").out
+
+
+@pytest.mark.parametrize(
+    ("raised", "code", "said"),
+    [(KeyboardInterrupt(), 130, ""), (NothingToRunError("no worker"), 0, "no more can be explained: no worker\n")],
+)
+def test_what_ends_the_tracing_loses_nothing_of_the_comparison(ampbench, tmp_path, monkeypatch, raised, code, said):
+    def ends(*_):
+        raise raised
+
+    monkeypatch.setattr("ampbench.running.retracing.trace_case", ends)
+    stored_sides(tmp_path / "results", str(torch.__version__))
+    found = ampbench("compare", "1-before", "2-after", "--candidate-python", sys.executable)
+    assert (found.code, found.err) == (code, f"tracing 1 regressed case on both sides\n{said}")
+    assert "\n1 regressed (memory 1)" in found.out
 
 
 def test_a_side_whose_torch_is_not_here_is_not_traced_and_another_python_than_its_own_is_refused(ampbench, tmp_path):

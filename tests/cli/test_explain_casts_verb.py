@@ -15,12 +15,12 @@ import pytest
 import torch
 
 import ampbench as library
-from ampbench.cli.explain.cast_printing import _shared
 from ampbench.errors import UsageError
 from ampbench.planning import PlannedCase
 from ampbench.records.casts import AUTOGRAD, CastPass, CheckedSaving, GraphTrace, Tracing
 from ampbench.records.measurements import Failure, Skip
 from ampbench.store import list_runs, read_run
+from ampbench.units import format_seconds
 from tests.stored_runs import COMPLETE, RUN, make_case, write_run
 from tests.traced_programs import trace
 
@@ -61,17 +61,23 @@ def passes() -> tuple[CastPass, CastPass]:
     linear, deep = torch.nn.Linear(16, 16), torch.nn.Sequential(*(torch.nn.Linear(8, 8) for _ in range(60)))
     with torch.inference_mode():
         first = trace(functools.partial(linear, torch.randn(4, 16)), linear, time=True).trace
+    first = dataclasses.replace(
+        first,
+        ops=[dataclasses.replace(op, seconds=1e-4) for op in first.ops],
+        casts=[dataclasses.replace(cast, seconds=1e-4) for cast in first.casts],
+    )
     second = trace(functools.partial(deep, torch.randn(4, 8)), deep).trace
     checked = CheckedSaving(
-        change="inputs stored in half", names=["input"], casts=1, bytes_moved=384, seconds_before=2e-5,
-        seconds_after=1.5e-5, saved_low=4e-6, saved_high=6e-6, samples=20, identical=True, peak_bytes_before=4096,
-        peak_bytes_after=2048,
+        change="inputs stored in half", names=["input"], casts=1, bytes_moved=384,
+        before=[[3e-5, 2e-5]] * 6, after=[[1.6e-5], [1.4e-5], *[[1.5e-5]] * 4], identical=True,
+        peak_bytes_before=4096, peak_bytes_after=2048,
     )  # fmt: skip
     graph = GraphTrace(graph=AUTOGRAD, error="RuntimeError: no")
     return (
         CastPass(
-            case_id=LINEAR.case_id, how="device", trace=first, traced_steps=20, step_seconds=2e-5, step_low=1.9e-5,
-            step_high=2.1e-5, peak_bytes=4096, memory_source="profiler", checked=[checked], graphs=[graph],
+            case_id=LINEAR.case_id, how="device", trace=first, traced_steps=20,
+            step_samples=[[9e-3, 1e-3], [1.01e-3], [1.02e-3]], peak_bytes=4096,
+            memory_source="profiler", checked=[checked], graphs=[graph],
         ),
         CastPass(case_id=DEEP.case_id, how="fake tensors", trace=second, notes=["the optimizer did not run"]),
     )  # fmt: skip
@@ -101,17 +107,20 @@ def test_a_summary_says_what_one_linear_casts_and_which_cast_could_be_saved(stor
     lines = said.out.splitlines()
     assert lines[0] == "model.py:make · bf16_autocast · cpu · inference"
     assert lines[1].startswith("  3 casts a step, 1.97 KiB, ")
-    assert lines[1].endswith("; 1 of them could be saved.")
-    (change,) = [line for line in lines if "store input input in bf16" in line]
+    head = " ".join(said.out.partition("Where they come from")[0].split())
+    assert "; 3 of them could be saved." in head
+    assert "The step takes 1.01 ms (95 %: " in head
+    assert ") when nothing traces it; traced, its ops take " in head
+    (change,) = [line for line in lines if "store the input in bf16" in line]
     assert words(change)[:3] == ["1", "384", "B"]
+    (change,) = [line for line in lines if "store 2 weights (bias, weight) in bf16" in line]
+    assert words(change)[:3] == ["2", "1.59", "KiB"]
     tried = " ".join(said.out.partition("Tried and measured")[2].partition("Casts per op")[0].split())
-    assert "20.0 us → 15.0 us; 5.00 us saved (95 %: 4.00 us to 6.00 us); outputs identical to the bit" in tried
+    assert "20.0 us → 15.0 us, 5.00 us saved (95 %: 4.00 us to 6.00 us); outputs identical to the bit" in tried
     assert "peak memory 4.00 KiB → 2.00 KiB" in tried
     order = said.out.partition("Every op in order")[2]
     assert [words(line)[1] for line in order.splitlines()[2:7]] == ["_to_copy", "_to_copy", "_to_copy", "t", "addmm"]
-    assert [line.partition("cast of ")[2] for line in order.splitlines()[2:5]] == [
-        "weight bias", "weight weight", "input input",
-    ]  # fmt: skip
+    assert [line.partition("cast of ")[2] for line in order.splitlines()[2:5]] == ["weight bias", "weight", "input"]
     assert "autograd  not made: RuntimeError: no" in said.out
 
 
@@ -120,7 +129,7 @@ def test_what_is_not_known_is_left_out_and_fake_tensors_are_named(stored: Path, 
     assert said.out.splitlines()[0].endswith(" · cuda · training · fake tensors, not on hardware")
     head, _, tables = said.out.partition("Where they come from")
     assert "The step takes" not in head
-    assert "time" not in words(tables.splitlines()[1])
+    assert "traced" not in words(tables.splitlines()[1])
     assert " us " not in tables
     assert "The optimizer did not run." in said.out
 
@@ -151,7 +160,7 @@ def test_every_view_fits_a_hundred_columns(by: str, stored: Path, ampbench: Run)
 
 def test_cases_without_a_trace_say_why(stored: Path, ampbench: Run) -> None:
     lines = ampbench("show", RUN).out.splitlines()
-    assert f"{BROKEN.case_id}: failed: exception: RuntimeError: shapes" in lines
+    assert f"{BROKEN.case_id}: failed: RuntimeError: shapes" in lines
     assert f"{SKIPPED.case_id}: skipped: no loss given" in lines
 
 
@@ -174,9 +183,10 @@ def test_csv_has_a_row_per_cast_unless_another_table_is_asked_for(stored: Path, 
     assert {(row["name"], row["bytes_moved"]) for row in tensors} >= {("input", "384")}
     totals = rows(ampbench("show", RUN, "--by", "summary", "--format", "csv").out)
     assert [(row["casts"], row["could_be_saved"], row["how"]) for row in totals] == [
-        ("3", "1", "device"), ("121", "1", "fake tensors"),
+        ("3", "3", "device"), ("121", "1", "fake tensors"),
     ]  # fmt: skip
-    assert (totals[1]["cast_seconds"], totals[1]["step_seconds"]) == ("", "")
+    assert [totals[1][name] for name in ("traced_cast_seconds", "step_seconds", "step_cast_seconds")] == ["", "", ""]
+    assert float(totals[0]["step_seconds"]) == 1.01e-3
 
 
 def test_json_is_the_pass_with_what_is_derived_from_it(stored: Path, ampbench: Run) -> None:
@@ -184,24 +194,39 @@ def test_json_is_the_pass_with_what_is_derived_from_it(stored: Path, ampbench: R
     linear, deep, broken, skipped = document["cases"]
     assert document["run"] == RUN
     assert (linear["outcome"], linear["totals"]["casts"], linear["totals"]["by_what"]["weight"]) == ("ok", 3, 2)
-    assert [saving["name"] for saving in linear["savings"]] == ["input"]
+    assert sorted(saving["names"] for saving in linear["savings"]) == [["bias", "weight"], ["input"]]
     assert linear["casts"]["checked"][0]["identical"] is True
-    assert [len(linear["tables"][name]) for name in ("op", "cast", "weight", "tensor", "module")] == [5, 3, 2, 3, 1]
+    assert linear["checked"][0]["low"] == pytest.approx(4e-6)
+    assert linear["tables"] == {}
     assert linear["graphs"][0]["sentence"] == "autograd: not made: RuntimeError: no"
     assert deep["totals"]["seconds"] is None
-    assert (broken["outcome"], broken["reason"]) == ("failed", "exception: RuntimeError: shapes")
+    assert (broken["outcome"], broken["reason"]) == ("failed", "RuntimeError: shapes")
     assert (skipped["outcome"], skipped["reason"]) == ("skipped", "no loss given")
+
+
+def test_one_number_has_one_name_in_text_csv_and_json(stored: Path, ampbench: Run) -> None:
+    (row,) = rows(ampbench("show", RUN, "-k", "make", "--by", "summary", "--format", "csv").out)
+    (case,) = json.loads(ampbench("show", RUN, "-k", "make", "--json").out)["cases"]
+    head = " ".join(ampbench("show", RUN, "-k", "make").out.partition("Where they come from")[0].split())
+    assert f"{case['sentence'][0].upper()}{case['sentence'][1:]}." in head
+    known = case["costs"]
+    assert known["step_cast_seconds"] == pytest.approx(0.6 * 1.01e-3)
+    assert all(float(row[name]) == known[name] for name in known if name != "doubts")
+    assert known["traced_cast_seconds"] == sum(cast["seconds"] for cast in case["casts"]["trace"]["casts"])
+    assert f" of the traced ops' time ({format_seconds(known['traced_cast_seconds'])})" in head
+    assert f"about {format_seconds(known['step_cast_seconds'])} of the untraced step" in head
 
 
 def test_markdown_has_the_same_tables(stored: Path, ampbench: Run) -> None:
     said = ampbench("show", RUN, "-k", "make", "--format", "markdown").out
     assert said.startswith("## model.py:make · bf16_autocast · cpu · inference\n\n3 casts a step, ")
-    assert "\n### What could be saved\n\n| casts | moved | time | change |\n| :-- | --: | --: | :-- |\n| 1 |" in said
+    assert "\n### What could be saved\n\n| casts | moved | traced | change |\n| :-- | --: | --: | :-- |\n| 2 |" in said
 
 
 def test_a_list_of_runs_says_what_each_explains(stored: Path, ampbench: Run) -> None:
     said = " ".join(ampbench("list", "runs", "--results", stored).out.split())
-    assert "explains casts: 2 ok, 1 failed, 1 skipped" in said
+    assert "explains casts of model.py:make, deep, broken and 1 more " in said
+    assert "2 ok, 1 failed, 1 skipped" in said
     (row,) = json.loads(ampbench("list", "runs", "--results", stored, "--json").out)
     assert (row["explains"], row["device"]) == ("casts", "cpu cuda")
 
@@ -278,16 +303,10 @@ def test_help_imports_nothing_slow() -> None:
     assert "ampbench explain casts model.py:make" in done.stdout
 
 
-def test_columns_that_fold_share_the_room_that_is_there() -> None:
-    assert _shared({0: 5, 2: 80}, 60) == {0: 5, 2: 55}
-    assert _shared({0: 50, 2: 80}, 60) == {0: 30, 2: 30}
-    assert _shared({0: 50, 2: 8}, 12) == {0: 10, 2: 8}
-
-
 @pytest.fixture
 def model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A user's file; steps are timed for a moment only."""
-    monkeypatch.setattr("ampbench.records.casts.Tracing", functools.partial(Tracing, seconds=0.2))
+    monkeypatch.setattr("ampbench.records.casts.Tracing", functools.partial(Tracing, seconds=0.02))
     path = tmp_path / "model.py"
     path.write_text(MODEL)
     return path
@@ -302,7 +321,7 @@ def test_a_users_linear_makes_three_casts_and_two_with_its_input_in_half(model: 
         ("weight", "bias"), ("weight", "weight"), ("input", "input"),
     ]  # fmt: skip
     assert [op["name"] for op in case["casts"]["trace"]["ops"]][3:] == ["aten.t", "aten.addmm"]
-    assert [saving["name"] for saving in case["savings"]] == ["input"]
+    assert sorted(saving["names"] for saving in case["savings"]) == [["bias", "weight"], ["input"]]
     stored = next(one for one in case["casts"]["checked"] if one["change"] == "inputs stored in half")
     assert (stored["casts"], stored["identical"]) == (1, True)
     assert read_run(run).header.explains == "casts"
@@ -320,16 +339,16 @@ def test_the_module_table_and_the_cache_come_out_as_the_discussions_say(model: P
              for case in json.loads(said.out)["cases"]}  # fmt: skip
     kinds = {
         device: [(row["kind"], row["inputs"], row["outputs"])
-                 for row in cases["model.py:softmax", device, "inference"]["tables"]["module"]]
+                 for row in cases["model.py:softmax", device, "inference"]["casts"]["trace"]["modules"]]
         for device in ("cpu", "cuda")
     }  # fmt: skip
     # autocast's rule for softmax is the CPU's alone: it stays in the low dtype there
-    assert kinds["cpu"][1:] == [("Linear", "fp32", "bf16"), ("Softmax", "bf16", "bf16")]
+    assert kinds["cpu"][1:] == [("Linear", ["fp32"], ["bf16"]), ("Softmax", ["bf16"], ["bf16"])]
     if not torch.cuda.is_available():
         assert cases["model.py:softmax", "cuda", "inference"]["casts"]["how"] == "fake tensors"
-    assert kinds["cuda"][1:] == [("Linear", "fp32", "fp16"), ("Softmax", "fp16", "fp32")]
+    assert kinds["cuda"][1:] == [("Linear", ["fp32"], ["fp16"]), ("Softmax", ["fp16"], ["fp32"])]
     uses = {
-        phase: [row["status"] for row in cases["model.py:twice", "cpu", phase]["tables"]["weight"]]
+        phase: [row["status"] for row in cases["model.py:twice", "cpu", phase]["casts"]["trace"]["weights"]]
         for phase in ("inference", "training")
     }
     assert (uses["inference"], sorted(uses["training"])) == (["cast"] * 4, ["cast"] * 2 + ["reused"] * 2)
@@ -340,9 +359,9 @@ def test_the_module_table_and_the_cache_come_out_as_the_discussions_say(model: P
 def test_a_case_that_fails_is_a_line_an_entry_and_exit_3(model: Path, ampbench: Run) -> None:
     said = ampbench("explain", "casts", f"{model}:broken", f"{model}:make", "--phase", "inference", "--by", "cast")
     assert said.code == 3
-    assert said.err.startswith("failed: model.py:broken")
+    assert said.err.startswith("run ")
     assert "Every cast in order" in said.out
-    assert "broken/bf16_autocast/cpu/inference/eager/in-fp32: failed: exception: RuntimeError" in said.out
+    assert "broken/bf16_autocast/cpu/inference/eager/in-fp32: failed: RuntimeError" in said.out
 
 
 def test_where_nothing_can_be_traced_the_reason_is_said(model: Path, ampbench: Run) -> None:

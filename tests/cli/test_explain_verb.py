@@ -101,9 +101,9 @@ def test_the_table_begins_with_what_disagrees_and_fits_a_hundred_columns(ampbenc
     lines = said.out.splitlines()
     assert max(map(len, lines)) <= 100
     assert lines[0] == "xpu: torch 2.15.0+cu132, autocast to fp16 and bf16, observed on fake tensors, not on hardware"
-    assert lines[2] == "  contradicted: the document names one rule, another is observed"
+    assert lines[2] == "  contradicted (the document names one rule, another is observed)"
     assert lines[4].split() == ["float32", "unlisted", "yes", "banned", "binary_cross_entropy"]
-    order = [said.out.index(title) for title in ("undocumented: ", "Ops by rule", "other claims", "Not observed")]
+    order = [said.out.index(title) for title in ("undocumented (", "Ops by rule", "other claims", "Not observed")]
     assert order == sorted(order)
     assert "Every op" not in said.out
 
@@ -118,7 +118,17 @@ def test_all_lists_every_op(ampbench: Run) -> None:
     assert softmax == ["softmax.int", "unlisted", "no", "unlisted"]
     said = ampbench("explain", "rules", NEW, "--device", "xpu", "--op", "binary_cross_entropy", "--op", "chain_matmul")
     assert max(map(len, said.out.splitlines())) <= 100
-    assert "banned    fp64, integer refused" in said.out.partition("Every op on xpu")[2]
+    assert "banned    fp64, integer refused" in said.out
+
+
+def test_the_rule_of_an_op_that_was_asked_for_comes_first_and_nothing_is_counted(ampbench: Run) -> None:
+    said = ampbench("explain", "rules", NEW, "--device", "cpu", "--op", "softmax.int")
+    title, _, note, headers, row, *_ = said.out.splitlines()
+    assert title.startswith("cpu: torch 2.15.0")
+    assert note.strip().startswith("calls: ")
+    assert (headers.split()[0], row.split()) == ("op", ["softmax.int", "unlisted", "no", "unlisted"])
+    assert "Ops by rule" not in said.out
+    assert "Nothing disagrees." in said.out
 
 
 def test_named_ops_are_listed_with_their_overloads(ampbench: Run) -> None:

@@ -208,13 +208,21 @@ def test_what_explains_a_case_stands_under_its_first_regressed_finding():
 
 def test_changed_rules_have_a_section_of_their_own_where_nothing_regressed_too():
     text = printed(replace(same(), rule_changes=RULES, rule_devices=["cuda", "xpu"]))
-    assert "rules of autocast changed (2)\n  rms_norm on cuda, xpu: unlisted → float32\n" in text
+    assert "rules of autocast changed (1)\n  rms_norm on cuda, xpu: unlisted → float32\n" in text
     assert text.endswith("nothing changed: 4 unchanged")
     many = [replace(RULES[0], op=f"aten::op{number}") for number in range(25)]
     text = printed(replace(same(), rule_changes=many))
     assert "op19 on cuda" in text
     assert "op20 on cuda" not in text
     assert "  and 5 more\n" in text
+
+
+def test_what_is_no_rule_is_not_counted_among_the_rules_that_changed():
+    claim = RuleChange(op="jit.trace", device="cpu", dtypes=[], field="claim", before="works", after="fails")
+    only = replace(same(), findings=[], means=[], rule_changes=[*RULES, claim], rule_devices=["cpu", "cuda", "xpu"])
+    text = " ".join(printed(only).split())
+    assert "changed (1) rms_norm on cuda, xpu: unlisted → float32 no change of a rule: 1 claim" in text
+    assert text.endswith("1 change of autocast's rules on cpu, cuda, xpu")
 
 
 def test_a_comparison_of_explanations_has_a_section_for_each_case_and_says_how_many_changed():
@@ -238,7 +246,7 @@ def test_markdown_folds_what_explains_and_the_changed_rules():
     assert "**linear_chain fp32**" in why
     assert f"* {WHY[0]}" in why
     assert "a \\*module\\* \\| with \\<b>" in why
-    assert "<summary>Rules of autocast changed (2)</summary>\n\n* rms_norm on cuda, xpu: unlisted → float32" in text
+    assert "<summary>Rules of autocast changed (1)</summary>\n\n* rms_norm on cuda, xpu: unlisted → float32" in text
 
 
 def test_json_holds_explanations_and_rules_and_csv_is_as_it_was():

@@ -1,5 +1,6 @@
 """`ampbench list`: names for the command line, for people and machines."""
 
+import gzip
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -10,6 +11,7 @@ import pytest
 from ampbench.precisions import PRECISIONS
 from ampbench.records.environments import Environment
 from ampbench.workloads.index import WORKLOADS
+from tests.stored_runs import COMPLETE, RUN, make_case, write_run
 
 Run = Callable[..., Any]
 
@@ -70,3 +72,12 @@ def test_an_unknown_listing_names_the_nearest(ampbench: Run) -> None:
     said = ampbench("list", "worklods")
     assert said.code == 2
     assert "did you mean workloads?" in said.err
+
+
+def test_a_compressed_run_is_listed_by_its_id(ampbench: Run, tmp_path: Path) -> None:
+    plain = write_run(tmp_path / "results", [make_case()], COMPLETE)
+    plain.with_name(f"{RUN}.jsonl.gz").write_bytes(gzip.compress(plain.read_bytes()))
+    plain.unlink()
+    (row,) = json.loads(ampbench("list", "runs", "--json").out)
+    assert (row["run"], row["path"]) == (RUN, f"results/runs/{RUN}.jsonl.gz")
+    assert ampbench("show", RUN).code == 0

@@ -3,9 +3,10 @@ from dataclasses import replace
 import pytest
 
 from ampbench.casts.changes import compare_traces
-from ampbench.comparing.explaining import UNEXPLAINED, change_sentences, explanation, rule_change_said
+from ampbench.comparing.explaining import UNEXPLAINED, change_sentences, explanation
 from ampbench.records.casts import Cast, CastPass, CastTrace, Operation, WeightUse
 from ampbench.records.rules import FAKE, RuleChange
+from ampbench.rules.changes import rule_change_said
 from tests.stored_runs import make_case
 
 CASE = make_case("fp16_autocast", device="cuda")
@@ -107,7 +108,10 @@ def test_weights_are_said_by_how_they_reach_their_ops():
 
 def test_without_a_change_a_case_is_unexplained_and_says_what_was_looked_at():
     (sentence,) = said(blocks("bf16"), blocks("bf16"))
-    assert sentence == f"{UNEXPLAINED}: the same ops, dtypes and casts on both sides (25 ops, 0 casts)"
+    assert sentence == (
+        f"{UNEXPLAINED}: the same ops, dtypes and casts on both sides (25 ops, 0 casts); what is left: sizes, "
+        "arguments, kernels, libraries, the machine"
+    )
 
 
 def test_an_explanation_names_the_rule_that_changed_and_where_nothing_ran_on_hardware():

@@ -10,11 +10,11 @@ from ampbench.errors import NothingComparableError
 from ampbench.records.casts import CastPass, CastTrace, Operation
 from ampbench.records.measurements import Failure, Skip
 from ampbench.records.rules import NOT_OBSERVED
-from ampbench.store import StoredRun
+from ampbench.store import StoredRun, read_run
 from ampbench.verdicts import Verdict
 from tests.compared_runs import BF16, FP32, Times, arms, environment, make_run, noisy
 from tests.rule_probes import observation, probe
-from tests.stored_runs import COMPLETE, make_header
+from tests.stored_runs import COMPLETE, make_header, write_run
 
 
 def traced(case, dtype="bf16", count=2):
@@ -72,6 +72,37 @@ def test_a_regressed_case_that_both_runs_traced_is_explained_with_the_rule_that_
     assert list(found.rule_devices) == ["cpu"]
 
 
+def test_traces_of_cases_that_did_not_change_are_neither_explained_nor_decoded(tmp_path):
+    sides = []
+    for run in slower():
+        entries = [traced(FP32, "fp32"), traced(BF16), COMPLETE]
+        path = write_run(tmp_path / run.header.arm.name, [FP32, BF16], *entries)
+        broken = path.read_text().replace(
+            f'"casts":{{"case_id":"{BF16.case_id}","how"', f'"casts":{{"case_id":"{BF16.case_id}","hew"'
+        )
+        path.write_text(broken)
+        sides.append(replace(run, casts=read_run(path).casts))
+    found = compare(*sides)
+    assert [one.case.case_id for one in found.findings if one.verdict is Verdict.REGRESSED] == [FP32.case_id]
+    assert list(found.explained) == [FP32.case_id]
+
+
+def test_rules_and_dtypes_that_only_the_baseline_observed_are_told():
+    before = probe(
+        observation("aten::add", observed="widest", dtype="float16"),
+        observation("aten::add", observed="widest"),
+        observation("aten::mul", observed="unlisted"),
+        dtypes=["float16", "bfloat16"],
+    )
+    after = probe(observation("aten::add", observed=None), observation("aten::mul", observed="unlisted"))
+    found = compare(*slower(rules=[{"xpu": before}, {"xpu": after}]))
+    assert list(found.rule_devices_missing) == ["xpu to fp16"]
+    assert [(one.op, one.dtypes, one.before, one.after) for one in found.rules_unobserved] == [
+        ("aten::add", ["bfloat16"], "widest", NOT_OBSERVED)
+    ]
+    assert list(found.rule_changes) == []
+
+
 def test_a_case_traced_on_one_side_only_is_not_explained():
     found = compare(*slower(casts=[{FP32.case_id: traced(FP32)}, {}]))
     assert found.explained == {}
@@ -88,7 +119,7 @@ def test_runs_that_only_explain_have_explanations_and_no_findings():
     before = explaining(traced(FP32), traced(BF16))
     found = compare(before, explaining(traced(FP32), traced(BF16, "fp32")))
     assert list(found.findings) == []
-    assert found.explained[FP32.case_id][0].startswith("unexplained: the same ops")
+    assert found.explained[FP32.case_id] == ["the same: 2 ops, 0 casts"]
     assert found.explained[BF16.case_id] == ["rms_norm: bf16 → fp32 in norm"]
     assert not any("interleaved" in note for note in found.notes)
     assert list(of_cases(found, FP32.case_id.__eq__).explained) == [FP32.case_id]
@@ -141,6 +172,11 @@ def test_what_is_observed_comes_before_what_is_only_registered():
     [
         (explaining(traced(FP32)), slower()[0], "explains casts and traced 1 case; base measures and traced no case"),
         (explaining(cases=[], kind="rules", rules=rules("unlisted")), slower()[0], "the runs have no case in common"),
+        (
+            explaining(cases=[], kind="rules", rules=rules("unlisted")),
+            explaining(traced(FP32)),
+            "explains rules and has none; .* explains casts and has 2, such as",
+        ),
         (
             explaining(cases=[], kind="rules", rules=rules("unlisted")),
             explaining(cases=[], kind="rules", rules=rules("unlisted", "cuda")),

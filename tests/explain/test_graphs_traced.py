@@ -116,3 +116,32 @@ def test_reading_leaves_the_model_autocast_and_its_cache_as_they_were():
         traced_graph(model, (batch,), {}, autocast)
         assert (torch.is_autocast_cache_enabled(), torch.is_grad_enabled()) == state
         assert torch.equal(model(batch), before)
+
+
+def test_constants_that_torchscript_compares_on_its_first_run_are_no_error():
+    class Scaled(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.layer = torch.nn.Linear(4, 4)
+
+        def forward(self, batch):
+            return self.layer(batch) * 2 * 3
+
+    graph = traced_graph(Scaled().eval(), (torch.randn(2, 4),), {}, autocast)
+    assert graph.error == ""
+    # TorchScript's own autocast has mul on its fp32 list.
+    assert [op.outputs for op in graph.ops][-2:] == [("fp32",), ("fp32",)]
+
+
+def test_a_cast_that_the_root_module_asked_for_stays_its_own():
+    class Root(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.layer = torch.nn.Linear(4, 4)
+
+        def forward(self, batch):
+            return self.layer(batch.half())
+
+    graph = traced_graph(Root().eval(), (torch.randn(2, 4),), {}, autocast)
+    kept = [(cast.module, cast.from_dtype, cast.to_dtype) for cast in graph.casts if cast.fate == KEPT]
+    assert kept == [("", "fp32", "fp16"), ("layer", "fp16", "bf16")]

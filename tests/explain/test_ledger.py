@@ -15,6 +15,7 @@ from torch.utils.checkpoint import checkpoint
 
 import ampbench
 from ampbench.errors import UsageError
+from ampbench.explain import modules
 from ampbench.explain.ledger import trace_casts
 from tests.traced_programs import BF16, FP16, CastLog, autocast, conv_net, encoder, trace
 
@@ -668,3 +669,134 @@ def test_a_trace_leaves_no_hook_behind():
     with ampbench.trace_casts(torch.nn.Linear(2, 2)):
         pass
     assert len(module._global_forward_hooks_with_kwargs) == before
+
+
+def test_everything_a_scaler_does_after_the_backward_pass_is_the_optimizer_s_and_casts_no_input():
+    lin, x = torch.nn.Linear(4, 4), torch.randn(2, 4)
+    scaler, optimizer = torch.amp.GradScaler("cpu"), torch.optim.SGD(lin.parameters(), lr=0.1)
+
+    def step():
+        with autocast(FP16):
+            loss = lin(x).float().sum()
+        scaler.scale(loss).backward()
+        scaler.unscale_(optimizer)
+        torch.nn.utils.clip_grad_norm_(lin.parameters(), 1.0)
+        scaler.step(optimizer)
+        scaler.update()
+
+    step()
+    with ampbench.trace_casts(lin) as ledger:
+        for _ in range(2):
+            step()
+    of_scale = [cast for cast in ledger.casts if "fp64" in (cast.from_dtype, cast.to_dtype)]
+    assert [(cast.what, cast.phase) for cast in of_scale] == [("state", "optimizer")] * 4
+    forward = [(cast.what, cast.to_dtype) for cast in ledger.casts if cast.phase == "forward"]
+    assert forward == [("weight", "fp16"), ("weight", "fp16"), ("input", "fp16"), ("activation", "fp32")] * 2
+    phases = [operation.phase for operation in ledger.ops]
+    assert [one for at, one in enumerate(phases) if one != phases[at - 1]] == ["forward", "backward", "optimizer"] * 2
+    assert [use.status for use in ledger.weights] == ["cast"] * 4
+
+
+def test_a_ledger_read_before_the_optimizer_s_step_is_corrected_by_it():
+    lin = torch.nn.Linear(4, 4)
+    optimizer = torch.optim.SGD(lin.parameters(), lr=0.1)
+    with ampbench.trace_casts(lin) as ledger:
+        lin(torch.randn(2, 4)).sum().backward()
+        lin.bias.grad.double()
+        assert (ledger.casts[0].phase, ledger.ops[-1].phase) == ("forward", "forward")
+        optimizer.step()
+    assert [cast.phase for cast in ledger.casts] == ["optimizer"]
+
+
+def test_what_runs_between_two_backward_passes_is_forward():
+    weight = torch.randn(4, 4, requires_grad=True)
+    with ampbench.trace_casts() as ledger:
+        for _ in range(2):
+            with autocast():
+                loss = F.linear(torch.ones(2, 4), weight).float().sum()
+            loss.backward()
+        torch.optim.SGD([weight], lr=0.1).step()
+    assert [o.phase for o in ledger.ops if o.name == "aten.mm"] == ["forward", "backward"] * 2
+
+
+def copying():
+    cache, half = torch.zeros(4, 4), torch.randn(4, 4).half()
+    cache.copy_(half)
+    cache[1:2] = half[1:2]
+    cache.copy_(torch.ones(4, 4))
+    cache.copy_(torch.ones(4, 4, dtype=torch.int64))
+    torch._foreach_copy_([torch.zeros(3), torch.zeros(2)], [torch.ones(3).half(), half[0, :2]])
+
+
+def test_a_copy_into_a_tensor_of_another_floating_dtype_is_an_explicit_cast():
+    with CastLog() as log:
+        copying()
+    with ampbench.trace_casts() as ledger:
+        copying()
+    copies = [cast for cast in ledger.casts if ledger.ops[cast.index].name != "aten._to_copy"]
+    assert [(ledger.ops[cast.index].name, cast.elements) for cast in copies] == [
+        ("aten.copy_", 16),
+        ("aten.copy_", 4),
+        ("aten._foreach_copy_", 5),
+    ]
+    assert {(cast.from_dtype, cast.to_dtype, cast.origin) for cast in copies} == {("fp16", "fp32", "explicit")}
+    assert [(cast.bytes_read, cast.bytes_written) for cast in copies] == [(32, 64), (8, 16), (10, 20)]
+    assert len(ledger.casts) == log.casts == 5
+
+
+def test_the_gradient_of_a_copy_undoes_its_cast():
+    leaf = torch.randn(4, requires_grad=True)
+    with ampbench.trace_casts() as ledger:
+        torch.zeros(4).half().clone().copy_(leaf).sum().backward()
+    there, back = ledger.casts[-2:]
+    assert (there.phase, back.phase, back.from_dtype, back.to_dtype) == ("forward", "backward", "fp16", "fp32")
+    assert (back.origin, ledger.ops[back.index].forward) == ("explicit", there.index)
+
+
+def test_a_backward_op_has_the_forward_op_it_differentiates_and_a_cast_the_op_that_made_its_value():
+    lin, x = torch.nn.Linear(4, 4), torch.randn(2, 4)
+    with ampbench.trace_casts(lin) as ledger:
+        with autocast():
+            loss = lin(x).float().sum()
+        loss.backward()
+    weights = {cast.name: cast.index for cast in ledger.casts if cast.what == "weight"}
+    back = {cast.name: cast for cast in ledger.casts if cast.name in weights and cast.phase == "backward"}
+    assert {name: ledger.ops[cast.index].forward for name, cast in back.items()} == weights
+    assert ledger.ops[back["weight"].producer].name == "aten.mm"
+    assert [cast.producer for cast in ledger.casts if cast.what in ("weight", "input")] == [None] * 3
+
+
+@pytest.mark.parametrize("given", [True, False])
+def test_the_loss_begins_where_the_model_returns(given):
+    model, x = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.ReLU()), torch.randn(2, 4)
+    with ampbench.trace_casts(model if given else None) as ledger:
+        with autocast():
+            loss = checkpoint(model[0], model(x), use_reentrant=False).float().sum() if given else model(x).sum()
+        loss.backward()
+    at = ledger.trace.model_ops
+    assert ledger.ops[at - 1].module.endswith("1")
+    assert not ledger.ops[at].module.endswith("1")
+    assert trace(lambda: x + 1).trace.model_ops is None
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning")  # TorchScript is both
+def test_a_frozen_module_that_is_first_called_in_the_block_runs():
+    class Twice(torch.nn.Module):
+        def forward(self, batch):
+            return batch * 2 * 3
+
+    x = torch.randn(2, 4)
+    frozen = torch.jit.freeze(torch.jit.trace(Twice().eval(), x))
+    with ampbench.trace_casts() as ledger:
+        traced = [frozen(x) for _ in range(3)]
+    assert all(torch.equal(one, x * 2 * 3) for one in traced)
+    assert {operation.name for operation in ledger.ops} == {"aten.mul"}
+
+
+def test_a_torch_without_that_list_of_hooks_is_traced(monkeypatch):
+    hooks = modules.ModuleStack(None, *[lambda *_: None] * 5)
+    hooks.hook()
+    with monkeypatch.context() as patch:
+        patch.setattr(modules, "module_hooks", object())
+        hooks.unhook()
+    assert not module_hooks._global_forward_pre_hooks

@@ -1,15 +1,13 @@
 import pytest
 import torch
 
+from ampbench.explain.devices import autocast_to, is_present, tensors_of
 from ampbench.explain.rules.observed import (
-    autocast_to,
     classify,
     fill,
     find_op,
-    is_present,
     outcome,
     run_trials,
-    tensors_of,
 )
 from ampbench.explain.rules.samples import SAMPLES
 from tests.rule_probes import call, trial

@@ -2,7 +2,7 @@ import pytest
 import torch
 from packaging.version import Version
 
-from ampbench.explain.rules.observed import is_present
+from ampbench.explain.devices import is_present
 from ampbench.explain.rules.probe import ABSENT, NAMES, observe, probe_rules, rule_ops
 from ampbench.explain.rules.registered import registered_ops
 from ampbench.records.rules import CATEGORIES

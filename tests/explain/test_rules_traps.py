@@ -3,7 +3,7 @@ import re
 import pytest
 import torch
 
-from ampbench.explain.rules.observed import is_present
+from ampbench.explain.devices import is_present
 from ampbench.explain.rules.traps import (
     CALLED,
     NEEDS_GRAD,

@@ -106,8 +106,8 @@ def hostile_pass(case: Case, seconds: float | None) -> CastPass:
         to_dtype=texts[4], elements=1, bytes_read=4, bytes_written=2, seconds=seconds, origin=texts[5], tensor=0,
     )  # fmt: skip
     saving = CheckedSaving(
-        change=texts[0], names=texts, casts=1, bytes_moved=1, seconds_before=2.0, seconds_after=1.0, saved_low=0.5,
-        saved_high=1.5, samples=9, identical=False,
+        change=texts[0], names=texts, casts=1, bytes_moved=1, before=[[2.0]] * 9, after=[[1.0]] * 9,
+        identical=False,
     )  # fmt: skip
     trace = CastTrace(
         ops=ops,

@@ -8,7 +8,7 @@ from bs4 import BeautifulSoup
 from markdown_it import MarkdownIt
 
 from ampbench.markdown import escaped
-from ampbench.records.measurements import Failure, Skip
+from ampbench.records.measurements import Failure, Fitness, Skip
 from ampbench.report import markdown as module
 from ampbench.report.markdown import make_markdown
 from ampbench.report.material import Material, gather, material_of
@@ -16,7 +16,7 @@ from ampbench.store import StoredRun
 from tests.compared_runs import BF16, FP32, Times, arms, environment, make_run, noisy
 from tests.report.hostile_runs import TEXTS, hostile_material
 from tests.report.materials import README_RUN, RESULTS, make_material
-from tests.report.traced_runs import checked, explaining, fake_pass, make_pass, probed
+from tests.report.traced_runs import SAVED, checked, explaining, fake_pass, make_pass, probed
 from tests.stored_runs import COMPLETE, make_case, make_divergence, make_header, make_round, write_run
 
 OURS = {
@@ -219,15 +219,20 @@ def test_no_character_turns_text_or_is_half_a_character(hostile: str) -> None:
 
 
 def test_casts_and_rules_are_told_in_a_line_each() -> None:
-    explanations = [explaining(make_pass(checked=[checked(1e-5, 3e-5)])), probed()]
+    explanations = [explaining(make_pass(checked=[checked(*SAVED)])), probed()]
     text = make_markdown(material_of([], explanations=explanations))
     assert text.startswith(
         "## Nothing was measured; this page explains the casts of 1 case and autocast's rules on xpu"
     )
     (line,) = [line for line in text.splitlines() if line.startswith("* linear_chain bf16_autocast: ")]
     assert " casts a step, " in line
-    assert line.endswith("inputs stored in half: 1 cast a step fewer, 20.0 us saved (95 % 10.0 us to 30.0 us)")
+    assert line.endswith(
+        "inputs stored in half: 1 cast a step fewer, 200 us → 180 us, 20.0 us saved (95 %: 10.0 us to 30.0 us)"
+    )
     assert "* xpu: torch 2.15.0, autocast to bf16, observed on fake tensors, not on hardware: 1 disagreement" in text
+    busy = make_pass(fitness=Fitness(other_share=0.5))
+    text = make_markdown(material_of([], explanations=[explaining(busy)]))
+    assert "; other processes used 50.0% of the CPU while this was timed: do not trust its times" in text
     fake = make_markdown(material_of([], explanations=[explaining(fake_pass())]))
     assert "(fake tensors, not on hardware)" in fake
 

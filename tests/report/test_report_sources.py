@@ -96,7 +96,7 @@ def test_runs_that_explain_are_compared_with_one_another(tmp_path: Path):
     material = gather([run_id(2)], tmp_path, baseline=run_id(1))
     (comparison,) = material.explained
     assert list(comparison.explained) == [TRAINED.case_id]
-    assert "unexplained" in " ".join(comparison.explained[TRAINED.case_id])
+    assert comparison.explained[TRAINED.case_id][0].startswith("the same: ")
 
 
 def test_an_empty_folder_is_an_error(tmp_path: Path):

@@ -35,6 +35,14 @@ def test_changes_from_the_baseline_are_listed_those_that_matter_first():
     assert row == ["rms_norm", "xpu", "2.11.0 → 2.15.0", "observed", "unlisted", "float32", "bf16"]
 
 
+def test_a_changed_rule_has_the_words_of_its_sentence_in_the_table():
+    old, new = probed("unlisted", "2.11.0", "old"), probed("lower_precision", "2.15.0", "new")
+    page = page_of(material_of([], baseline=old, explanations=[new]))
+    cells = [cell.get_text() for cell in page.select_one("#explanation tbody tr").select("td, th")]
+    assert cells[-3:] == ["unlisted", "lower", "bf16"]
+    assert "unlisted → lower" in page.select_one("#explanation p").get_text()
+
+
 def test_equal_rules_are_said_to_be_equal():
     page = page_of(material_of([], baseline=probed(version="2.14.0", run="old"), explanations=[probed()]))
     assert page.select_one("#explanation p").get_text() == (

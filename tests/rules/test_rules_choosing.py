@@ -2,7 +2,8 @@ import pytest
 
 from ampbench.errors import UnknownNameError, UsageError
 from ampbench.records.rules import RuleChange, RuleClaim
-from ampbench.rules.choosing import chosen_devices, chosen_dtypes, chosen_ops, restricted, rule_id
+from ampbench.rules.changes import rule_id
+from ampbench.rules.choosing import chosen_devices, chosen_dtypes, chosen_ops, restricted
 from tests.rule_probes import observation, probe
 
 KNOWN = [

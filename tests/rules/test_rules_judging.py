@@ -1,7 +1,8 @@
 import pytest
 
 from ampbench.records.rules import RuleClaim
-from ampbench.rules.judging import KINDS, alters, compare_rules, find_disagreements
+from ampbench.rules.changes import alters, compare_rules
+from ampbench.rules.judging import KINDS, find_disagreements
 from tests.rule_probes import call, observation, probe, trial
 
 PAGE = "pytorch_page"

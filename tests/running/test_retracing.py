@@ -7,7 +7,7 @@ from ampbench.records.casts import CastPass, CastTrace
 from ampbench.records.measurements import Failure
 from ampbench.records.requests import Reply, Request
 from ampbench.records.runs import Settings
-from ampbench.running.retracing import TracedSide, probe_rules, regressed_cases, retrace
+from ampbench.running.retracing import TracedSide, explain_sides, regressed_cases
 from ampbench.verdicts import OUTCOME, Code, Finding, Verdict
 from tests.running.test_driver import Script, good
 from tests.stored_runs import make_case, make_header
@@ -46,7 +46,7 @@ def test_regressed_cases_come_worst_first_and_once_without_those_that_fail_now()
 def test_sides_take_turns_case_by_case_and_their_servers_end():
     ours, theirs, kept = Script(traced), Script(traced), ([], [])
     both = [side("baseline", ours, kept[0]), side("candidate", theirs, kept[1])]
-    retrace(both, [case.case_id for case in CASES], lambda _: None)
+    explain_sides(both, [case.case_id for case in CASES], [], lambda _: None)
     assert [len(each) for each in kept] == [3, 3]
     assert [(each.opened, each.closed) for each in (ours, theirs)] == [(1, 1), (1, 1)]
 
@@ -59,7 +59,7 @@ def test_a_server_whose_worker_was_killed_is_replaced_and_the_other_side_is_not_
 
     ours, theirs, told = Script(answer), Script(traced), []
     both = [side("baseline", ours, []), side("candidate", theirs, [])]
-    retrace(both, [case.case_id for case in CASES], told.append)
+    explain_sides(both, [case.case_id for case in CASES], [], told.append)
     assert (ours.opened, ours.closed, len(theirs.asked)) == (2, 2, 2)
     assert told[1:] == [f"could not be traced: {CASES[0].case_id} in the baseline: killed: gone"]
 
@@ -67,7 +67,7 @@ def test_a_server_whose_worker_was_killed_is_replaced_and_the_other_side_is_not_
 def test_a_worker_that_knows_no_traces_is_told_and_no_more():
     told, kept = [], []
     both = [side("baseline", Script(good), kept), side("candidate", Script(traced), kept)]
-    retrace(both, [CASES[0].case_id], told.append)
+    explain_sides(both, [CASES[0].case_id], [], told.append)
     assert told[1].endswith("in the baseline: exception: the worker gave no trace")
     assert kept == []
 
@@ -77,8 +77,8 @@ def test_rules_are_not_probed_where_both_sides_have_one_torch_and_a_probe_that_d
         return Reply(failure=Failure(case_id="", stage="rules", cause="crash", message="signal 6"))
 
     one, told = Script(dies), []
-    probe_rules([side("baseline", one, []), side("candidate", one, [])], ["cpu"], told.append)
+    explain_sides([side("baseline", one, []), side("candidate", one, [])], [], ["cpu"], told.append)
     assert (one.opened, told) == (0, [])
-    probe_rules([side("baseline", one, []), side("candidate", one, [], "2.16.0")], ["cpu"], told.append)
+    explain_sides([side("baseline", one, []), side("candidate", one, [], "2.16.0")], [], ["cpu"], told.append)
     assert told[1] == "autocast on cpu could not be probed: crash: signal 6 (in the baseline)"
     assert one.opened == one.closed == 1

@@ -91,8 +91,13 @@ def test_what_is_asked_for_is_the_path_as_a_graph_and_autograds_in_training(tmp_
 
 def test_inputs_can_be_stored_as_autocast_casts_them(tmp_path: Path) -> None:
     channel = Scripted()
-    traced(tmp_path, channel, half_inputs=True, precisions=["fp32", "fp16_autocast", "bf16_autocast"])
-    assert [request.case.input_dtype for request in channel.asked if request.case] == ["fp32", "fp16", "bf16"]
+    traced(tmp_path, channel, half_inputs=True, precisions=["fp16_autocast", "bf16_autocast"])
+    assert [request.case.input_dtype for request in channel.asked if request.case] == ["fp16", "bf16"]
+
+
+def test_inputs_cannot_be_stored_as_autocast_casts_them_without_autocast(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match=r"--half-inputs .* fp32 runs without autocast"):
+        traced(tmp_path, Scripted(), half_inputs=True, precisions=["fp32"])
 
 
 def test_a_workload_must_be_named(tmp_path: Path) -> None:

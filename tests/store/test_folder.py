@@ -1,11 +1,22 @@
+import gzip
 import re
 from pathlib import Path
 
 import pytest
 
 from ampbench.errors import UnknownNameError, UsageError
+from ampbench.records.casts import CastPass, CastTrace
 from ampbench.records.runs import CASTS, RULES
-from ampbench.store import check_results, find_run, list_runs, measures, run_files
+from ampbench.store import (
+    check_results,
+    find_run,
+    list_runs,
+    measured_files,
+    measures,
+    read_run,
+    run_files,
+    run_id,
+)
 from tests.stored_runs import COMPLETE, make_case, write_run
 
 FIRST, SECOND, THIRD = "20260130T090000Z-bench-aaa111", "20260131T120000Z-bench-1f9a3c", "20260131T130000Z-lab-1fbbbb"
@@ -104,10 +115,58 @@ def test_a_run_measures_unless_it_says_what_it_explains(explained):
     assert not measures(casts)
     rules.write_text("damaged")
     assert measures(rules)
-    assert run_files(explained) == [*measured, rules]
+    assert run_files(explained) == run_files(explained / "runs") == [*measured, rules, casts]
+    assert run_files(explained, measuring=True) == measured_files(explained) == [*measured, rules]
+    assert list_runs(explained, measuring=True) == [*measured, rules]
 
 
-@pytest.mark.parametrize("name", ["torch-2.15.jsonl.gz", "old.json.gz", "old.json", "run.jsonl"])
+def test_a_folder_of_runs_that_only_explain_says_so(tmp_path):
+    write_run(tmp_path, [], COMPLETE, run=FIRST, explains=RULES)
+    with pytest.raises(UsageError, match=f"run {FIRST} explains rules and measured nothing: ampbench show {FIRST}"):
+        measured_files(tmp_path)
+
+
+@pytest.fixture
+def compressed(results):
+    """Compress the second run, and the third beside its plain file."""
+    for run, kept in ((SECOND, False), (THIRD, True)):
+        plain = results / "runs" / f"{run}.jsonl"
+        plain.with_name(f"{run}.jsonl.gz").write_bytes(gzip.compress(plain.read_bytes()))
+        if not kept:
+            plain.unlink()
+    return results
+
+
+def test_compressed_runs_are_listed_loaded_and_found_by_id_and_one_that_is_there_plain_too_is_once(compressed):
+    names = [f"{FIRST}.jsonl", f"{SECOND}.jsonl.gz", f"{THIRD}.jsonl"]
+    assert [path.name for path in list_runs(compressed)] == names
+    assert [path.name for path in run_files(compressed / "runs")] == names
+    assert list(map(run_id, list_runs(compressed))) == [FIRST, SECOND, THIRD]
+    for name in (SECOND, "1f9", "20260131T12"):
+        assert find_run(name, compressed).name == f"{SECOND}.jsonl.gz"
+    assert find_run("latest", compressed).name == f"{THIRD}.jsonl"
+
+
+def test_a_check_looks_into_every_file_the_compressed_ones_too(compressed):
+    damaged = compressed / "runs" / f"{SECOND}.jsonl.gz"
+    damaged.write_bytes(damaged.read_bytes()[:-12])
+    found = dict(check_results(compressed))
+    assert len(found) == 4
+    assert [path for path, problem in found.items() if problem] == [damaged]
+
+
+def test_a_check_decodes_every_trace_also_one_that_a_later_outdid(tmp_path):
+    case = make_case()
+    passes = [CastPass(case_id=case.case_id, how="device", trace=CastTrace())] * 2
+    path = write_run(tmp_path, [case], *passes, COMPLETE, explains=CASTS)
+    assert check_results(tmp_path) == [(path, None)]
+    path.write_bytes(path.read_bytes().replace(b'"timed":false', b'"timed":0', 1))
+    assert read_run(path).casts[case.case_id] == passes[1]
+    ((_, problem),) = check_results(tmp_path)
+    assert problem.startswith(f"{path}, line 3: damaged: Expected `bool`")
+
+
+@pytest.mark.parametrize("name", ["torch-2.15.jsonl.gz", "old.json.gz", "run.jsonl"])
 def test_a_name_with_the_suffix_of_a_file_is_a_path(name, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     with pytest.raises(UsageError, match=rf"there is no run file {re.escape(name)}"):

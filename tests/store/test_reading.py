@@ -1,4 +1,7 @@
+import gzip
 import json
+import os
+import threading
 from dataclasses import replace
 
 import pytest
@@ -6,6 +9,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from ampbench.errors import StoreError
+from ampbench.records.casts import CastPass, CastTrace, Operation
 from ampbench.records.measurements import Failure, Reading, Skip
 from ampbench.records.runs import SCHEMA, Footer, Imported
 from ampbench.store import read_header, read_run
@@ -206,14 +210,95 @@ def test_an_imported_run_keeps_where_it_is_from_and_what_was_not_told(tmp_path):
     assert read_header(path) == make_header(**told)
 
 
-def test_files_of_earlier_schemas_lack_what_came_later_and_are_read(path):
-    text = path.read_text()
-    for schema in (1, 2):
-        text = text.replace(',"committed_at":null,"imported":null,"explains":""', "")
-        path.write_text(text.replace(f'"schema":{SCHEMA}', f'"schema":{schema}'))
-        header = read_header(path)
-        assert (header.schema, header.committed_at, header.imported) == (schema, None, None)
-        assert read_run(path).readings == {}
+ADDED = {
+    2: [',"confirmation":false', ',"other_share":null', ',"repeatable":null', ',"ampbench_version":""', ',"arm":null'],
+    3: [',"committed_at":null', ',"imported":null'],
+    4: [',"explains":""'],
+}
+"""What each schema added to the lines of `ENTRIES`, as it is written."""
+
+
+@pytest.mark.parametrize("schema", [schema - 1 for schema in ADDED])
+def test_a_file_of_an_earlier_schema_lacks_what_later_ones_added_and_is_read(path, schema):
+    now, text = read_run(path), path.read_text()
+    for added in (field for later, fields in ADDED.items() if later > schema for field in fields):
+        assert added in text
+        text = text.replace(added, "")
+    path.write_text(text.replace(f'"schema":{SCHEMA}', f'"schema":{schema}'))
+    assert read_run(path) == replace(now, header=replace(now.header, schema=schema))
+    assert max(ADDED) == SCHEMA
+
+
+TRACE = CastPass(case_id=FP32.case_id, how="device", trace=CastTrace(ops=[Operation(index=0, name="aten.mul")]))
+
+
+@pytest.fixture
+def traced(tmp_path):
+    """A file with a trace in each of lines 4 to 6, the second damaged: those of one case, then of the other."""
+    other = replace(TRACE, case_id=BF16.case_id)
+    path = write_run(tmp_path, [FP32, BF16], TRACE, other, replace(other, how="fake tensors"), COMPLETE)
+    path.write_bytes(
+        path.read_bytes()
+        .replace(b'"how":"device","trace":{"ops":[{"index":0', b'"how":"device","trace":{"ops":[{"index":""', 2)
+        .replace(b'"index":""', b'"index":0', 1)
+    )
+    return path
+
+
+def test_a_trace_is_decoded_when_it_is_asked_for_and_then_is_the_record(traced):
+    stored = read_run(traced)
+    assert (list(stored.casts), len(stored.casts), BF16.case_id in stored.casts) == ([*stored.cases], 2, True)
+    assert "other" not in stored.casts
+    assert stored.casts.get("other") is None
+    assert stored.casts[FP32.case_id] == TRACE
+    assert stored.casts[FP32.case_id] is stored.casts[FP32.case_id]
+    assert dict(stored.casts)[BF16.case_id].how == "fake tensors"
+
+
+def test_a_damaged_trace_is_refused_by_file_and_line_when_it_is_asked_for_or_all_are_checked(traced):
+    with pytest.raises(StoreError, match=f"^{traced}, line 5: damaged: Expected `int`, got `str`"):
+        read_run(traced, check_traces=True)
+    traced.write_bytes(traced.read_bytes().replace(b'"how":"fake tensors"', b'"how":3'))
+    stored = read_run(traced, on_round=lambda _: None)
+    for _ in range(2):
+        with pytest.raises(StoreError, match=f"^{traced}, line 6: damaged: Expected `str`, got `int`"):
+            stored.casts[BF16.case_id]
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "problem"),
+    [
+        (b"width=512", b"width=513", "a casts of a case that is not listed"),
+        (b'"case_id":"', b'"case_id":"\\x', "damaged"),
+        (b'"case_id":', b'"casa_id":', "damaged"),
+        (b"}}\n", b"}\n", "damaged"),
+    ],
+)
+def test_the_beginning_and_the_end_of_a_trace_are_checked_at_once(traced, old, new, problem):
+    content = traced.read_bytes().splitlines(keepends=True)
+    assert old in content[3]
+    traced.write_bytes(b"".join([*content[:3], content[3].replace(old, new, 1), *content[4:]]))
+    with pytest.raises(StoreError, match=f"^{traced}, line 4: {problem}"):
+        read_run(traced)
+
+
+def test_a_trace_whose_fields_have_another_order_is_read_too(traced):
+    content = traced.read_bytes().splitlines(keepends=True)
+    fields = json.loads(content[3])["casts"]
+    line = json.dumps({"casts": dict(reversed(fields.items()))}, separators=(",", ":")).encode()
+    traced.write_bytes(b"".join([*content[:3], line, b"\n", content[-1]]))
+    assert dict(read_run(traced).casts) == {FP32.case_id: TRACE}
+
+
+@pytest.mark.parametrize("compress", [bytes, gzip.compress], ids=["plain", "compressed"])
+def test_a_run_is_read_from_a_pipe(path, tmp_path, compress):
+    pipe, data = tmp_path / "pipe", compress(path.read_bytes())
+    os.mkfifo(pipe)
+    writer = threading.Thread(target=lambda: pipe.write_bytes(data))
+    writer.start()
+    stored = read_run(pipe)
+    writer.join()
+    assert stored == replace(read_run(path), path=pipe)
 
 
 @pytest.mark.parametrize(

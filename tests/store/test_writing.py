@@ -126,6 +126,24 @@ def test_a_full_disk_keeps_what_was_measured_and_says_how_to_go_on(writer, monke
     assert [one.round for one in read_run(writer.path).rounds] == [0, 2]
 
 
+@pytest.mark.parametrize("reopened", [False, True])
+def test_a_full_disk_while_a_run_explains_does_not_advise_to_resume_it(tmp_path, monkeypatch, reopened):
+    def fill_up(*_):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    writer = RunWriter.create(tmp_path, make_header(explains="casts"), [CASE])
+    if reopened:
+        writer.close()
+        writer, _ = RunWriter.reopen(writer.path)
+    monkeypatch.setattr(os, "write", fill_up)
+    with (
+        writer,
+        pytest.raises(StoreError, match=r"No space left .* cannot be resumed: .* explain casts anew") as caught,
+    ):
+        writer.append(COMPLETE)
+    assert "--resume" not in str(caught.value)
+
+
 def test_an_interrupt_within_a_write_leaves_whole_lines(writer, monkeypatch):
     def interrupt(descriptor):
         raise KeyboardInterrupt

@@ -34,7 +34,7 @@ def norms():
 """
 BOTH_RECORDS = """
 import sys, torch
-from ampbench.worker.memory import cpu_peak_bytes, peak_of
+from ampbench.worker.memory import cpu_peaks, peak_of
 torch.manual_seed(0)
 network = torch.nn.Sequential(torch.nn.Conv2d(3, 16, 3), torch.nn.ReLU(), torch.nn.Conv2d(16, 8, 3))
 image = torch.randn(2, 3, 32, 32)
@@ -44,7 +44,7 @@ def call():
     network.zero_grad(set_to_none=True)
 call()
 if sys.argv[1] == "ours":
-    print(cpu_peak_bytes(call))
+    print(cpu_peaks([call])[0])
 else:
     with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU], profile_memory=True) as profiler:
         call()

@@ -2,31 +2,22 @@
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, fields
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
-from ampbench.casts import blocks, paths, summary, tables
+from ampbench.casts import blocks, costs, graphs, summary, tables
 from ampbench.casts.views import By
 from ampbench.cli.options import OutputFormat
-from ampbench.cli.printing import make_console, print_block, print_text
+from ampbench.cli.printing import print_text
+from ampbench.cli.sections import print_sections
 from ampbench.cli.tables import csv_text, json_document, plain
-from ampbench.markdown import escaped, markdown_table
 
 if TYPE_CHECKING:
     import pandas as pd
-    from rich.console import RenderableType
-    from rich.table import Table
 
-    from ampbench.blocks import Block, Section
+    from ampbench.records.cases import Case
     from ampbench.records.casts import CastPass, CastTrace
+    from ampbench.records.measurements import Failure
     from ampbench.store import StoredRun
-
-INDENT, GAP = 4, 2
-"""Blanks before a table and between its columns."""
-MIN_WIDTH = 10
-"""A column that folds gets at least so much room, if it needs it."""
-FOLDING = frozenset({"module", "tensor", "change", "what", "called as", "for op", "dtypes"})
-"""Headers of columns that fold where a line is too narrow, as the last one does: names and sentences."""
-
 
 FRAMES: "Mapping[By, Callable[[CastTrace], pd.DataFrame]]" = {
     By.OP: tables.op_frame,
@@ -46,9 +37,12 @@ def print_casts(
     *,
     everything: bool = False,
 ) -> None:
-    """Print what a run saw of the cases `case_ids`: `by` what (default: the summary; for CSV: each cast)."""
+    """Print what a run saw of the cases `case_ids`: `by` what (default: the summary; for CSV: each cast).
+
+    JSON has the table `by` beside the pass, if one is asked for: all of them are derived from the pass.
+    """
     if format is OutputFormat.JSON:
-        print_text(json_document(_document(stored, case_ids)))
+        print_text(json_document(_document(stored, case_ids, by)))
     elif format is OutputFormat.CSV:
         print_text(_csv(stored, case_ids, by or By.CAST))
     else:
@@ -58,10 +52,7 @@ def print_casts(
             if case_id in stored.casts
         ]
         missing = [f"{case_id}: {said}" for case_id, said in _outcomes(stored, case_ids) if said != "ok"]
-        if format is OutputFormat.MARKDOWN:
-            print_text(_markdown(sections, missing))
-        else:
-            _print_sections(sections, missing)
+        print_sections(sections, format, numbers=blocks.NUMBERS, missing=missing)
 
 
 def _outcomes(stored: "StoredRun", case_ids: Iterable[str]) -> Iterable[tuple[str, str]]:
@@ -70,35 +61,43 @@ def _outcomes(stored: "StoredRun", case_ids: Iterable[str]) -> Iterable[tuple[st
         if case_id in stored.casts:
             yield case_id, "ok"
         elif failure is not None:
-            yield case_id, f"failed: {failure.cause}: {failure.message}"
+            yield case_id, f"failed: {failure_said(failure)}"
         else:
             yield case_id, f"skipped: {skip.reason if skip else 'not traced before the run ended'}"
 
 
-def _document(stored: "StoredRun", case_ids: Sequence[str]) -> dict[str, Any]:
+def failure_said(failure: "Failure") -> str:
+    """Return why a case failed: the message of an exception, which names its class, else the cause before it."""
+    return failure.message if failure.cause == "exception" else f"{failure.cause}: {failure.message}"
+
+
+def _document(stored: "StoredRun", case_ids: Sequence[str], by: By | None) -> dict[str, Any]:
     """Return a run as plain data: each case's pass, and what is derived from it."""
     cases = []
     for case_id, said in _outcomes(stored, case_ids):
         outcome, _, reason = said.partition(": ")
         case = {"case_id": case_id, "case": asdict(stored.cases[case_id]), "outcome": outcome, "reason": reason or None}
         found = stored.casts.get(case_id)
-        cases.append(case if found is None else case | _case_document(found))
+        cases.append(case if found is None else case | _case_document(found, stored.cases[case_id], by))
     header = stored.header
     return {"run": header.run, "environment": asdict(header.environment), "ended": stored.ending, "cases": cases}
 
 
-def _case_document(found: "CastPass") -> dict[str, Any]:
+def _case_document(found: "CastPass", case: "Case", by: By | None) -> dict[str, Any]:
     whole, savings = summary.totals(found.trace), summary.savings(found.trace)
+    shown = [one for one in FRAMES if one is by]
     return {
-        "sentence": summary.sentence(whole, savings, found.step_seconds),
+        "sentence": costs.casts_said(found, case, whole, savings),
         "totals": _totals(whole),
+        "costs": asdict(costs.costs(found, whole)),
+        "checked": [{"change": one.change, **asdict(costs.saved_time(one))} for one in found.checked],
         "savings": [asdict(saving) for saving in savings],
-        "tables": {by.value: _records(frame(found.trace)) for by, frame in FRAMES.items()},
+        "tables": {by.value: _records(FRAMES[by](found.trace)) for by in shown},
         "graphs": [
             {
                 "graph": graph.graph,
-                "sentence": paths.graph_sentence(found.trace, graph),
-                "differences": [asdict(one) for one in paths.compare_graph(found.trace, graph)],
+                "sentence": graphs.graph_sentence(found.trace, graph),
+                "differences": [asdict(one) for one in graphs.compare_graph(found.trace, graph)],
             }
             for graph in found.graphs
         ],
@@ -128,6 +127,7 @@ def _rows(found: "CastPass", by: By) -> list[dict[str, Any]]:
         return _records(FRAMES[by](found.trace))
     whole = summary.totals(found.trace)
     saved = [index for saving in summary.savings(found.trace) for index in saving.casts]
+    known = costs.costs(found, whole)
     counts = {f"casts_of_{what}": whole.by_what.get(what, 0) for what in tables.KINDS}
     return [
         {
@@ -138,11 +138,7 @@ def _rows(found: "CastPass", by: By) -> list[dict[str, Any]]:
             "could_be_saved": len(saved),
             "bytes_read": whole.bytes_read,
             "bytes_written": whole.bytes_written,
-            "cast_seconds": whole.seconds,
-            "share_of_ops": whole.share,
-            "step_seconds": found.step_seconds,
-            "step_low": found.step_low,
-            "step_high": found.step_high,
+            **asdict(known) | {"doubts": "; ".join(known.doubts)},
             "cache_bytes": whole.cache_bytes,
             "peak_bytes": found.peak_bytes,
             "memory_source": found.memory_source,
@@ -169,73 +165,3 @@ _WHOLE = frozenset(
 def _whole(value: Any) -> int | None:
     found = plain(value)
     return None if found is None else int(found)
-
-
-def _markdown(sections: Iterable["Section"], missing: Iterable[str]) -> str:
-    parts = []
-    for section in sections:
-        parts.append(f"## {escaped(section.title)}")
-        for block in section.blocks:
-            parts.append(f"### {escaped(block.title)}" if block.rows else escaped(block.title))
-            parts.append(escaped(f"{block.note[:1].upper()}{block.note[1:]}.") if block.note else "")
-            left = [name for name in block.headers if name not in blocks.NUMBERS]
-            parts.append(markdown_table(block.headers, block.rows, left=left) if block.rows else "")
-    return "\n\n".join(filter(None, [*parts, *map(escaped, missing)])) + "\n"
-
-
-def _print_sections(sections: Sequence["Section"], missing: Sequence[str]) -> None:
-    from rich.padding import Padding
-    from rich.text import Text
-
-    console = make_console()
-
-    def show(block: "RenderableType", *, above: int = 0, left: int = 0) -> None:
-        print_block(console, Padding(block, (above, 0, 0, left)))
-
-    for place, section in enumerate(sections):
-        show(Text(section.title, style="bold"), above=1 if place else 0)
-        table_before = False
-        for block in section.blocks:
-            if not block.rows:
-                show(Text.assemble(block.title, (f" {block.note}" if block.note else "", "dim")),
-                     above=1 if table_before else 0, left=2)  # fmt: skip
-            else:
-                note = f" ({block.note})" if block.note else ""
-                show(Text.assemble((block.title, "bold"), (note, "dim")), above=1, left=2)
-                show(_table(block, console.width - INDENT), left=INDENT)
-            table_before = bool(block.rows)
-    for place, line in enumerate(missing):
-        show(Text(line), above=1 if sections and not place else 0)
-
-
-def _table(block: "Block", room: int) -> "Table":
-    """Return a table without lines: numbers to the right, names folding where there is no room."""
-    from rich.cells import cell_len
-    from rich.table import Table
-
-    natural = [max(map(cell_len, column)) for column in zip(block.headers, *block.rows, strict=True)]
-    last = len(natural) - 1
-    folding = {place for place, name in enumerate(block.headers) if name in FOLDING or place == last}
-    fixed = sum(width for place, width in enumerate(natural) if place not in folding)
-    widths = _shared({place: natural[place] for place in folding}, room - fixed - GAP * last)
-    table = Table(box=None, padding=(0, GAP, 0, 0), header_style="dim", show_edge=False, pad_edge=False)
-    for place, name in enumerate(block.headers):
-        justify: Literal["left", "right"] = "right" if name in blocks.NUMBERS else "left"
-        width = widths.get(place, natural[place])
-        table.add_column(name, justify=justify, no_wrap=place not in folding, overflow="fold", width=width)
-    for row in block.rows:
-        table.add_row(*row)
-    return table
-
-
-def _shared(natural: Mapping[int, int], room: int) -> dict[int, int]:
-    """Return widths of columns that together fit `room`: each what it needs, the wide ones what is left in equal parts.
-
-    None is narrower than `MIN_WIDTH` unless it needs less.
-    """
-    widths: dict[int, int] = {}
-    for place, width in sorted(natural.items(), key=lambda item: item[1]):
-        part = max(room // (len(natural) - len(widths)), MIN_WIDTH)
-        widths[place] = min(width, part)
-        room -= widths[place]
-    return widths

@@ -2,7 +2,6 @@
 
 import sys
 from dataclasses import replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -14,6 +13,7 @@ from ampbench.cli.options import (
     Format,
     Json,
     Keyword,
+    Label,
     MemoryFormats,
     Names,
     OutputFormat,
@@ -28,15 +28,23 @@ from ampbench.cli.options import (
     chosen_format,
 )
 from ampbench.cli.selecting import make_selection, make_settings
+from ampbench.errors import StoreError, UsageError
 from ampbench.records.runs import CASTS, Settings
 
 if TYPE_CHECKING:
-    from ampbench.records.casts import Tracing
+    from collections.abc import Callable
+
+    from ampbench.planning import PlannedCase
+    from ampbench.records.casts import CastPass, Tracing
+    from ampbench.records.measurements import Failure, Skip
+    from ampbench.records.runs import Header
     from ampbench.running.session import Prepared
-    from ampbench.store import RunWriter
+    from ampbench.store import RunWriter, StoredRun
 
 FAILED, INTERRUPTED = 3, 130
 DEFAULTS = Settings()
+WITH_SOURCES = (By.OP, By.CAST)
+"""The tables that have a column for the line of code."""
 
 
 def command(
@@ -69,7 +77,7 @@ def command(
         By | None, typer.Option("--by", help="Which table. Default: the summary; for CSV: a row per cast.")
     ] = None,
     every: Annotated[bool, typer.Option("--all", help="List every row, not only the most telling ones.")] = False,
-    sources: Annotated[bool, typer.Option("--sources", help="Also find each op's line of code.")] = False,
+    sources: Annotated[bool, typer.Option("--sources", help="Find each op's line of code; implies --by op.")] = False,
     check: Annotated[
         bool, typer.Option("--check", help="Make the changes that save casts, and measure what they save.")
     ] = False,
@@ -77,6 +85,7 @@ def command(
     threads: Threads = DEFAULTS.threads,
     seed: Seed = DEFAULTS.seed,
     results: Results = DEFAULT_RESULTS,
+    label: Label = "",
     format: Format = OutputFormat.TABLE,
     json: Json = False,
 ) -> int:
@@ -97,43 +106,107 @@ def command(
         [*(names or []), *(workload or [])], precision, device, phase, path, memory_format, keyword, preset, set_,
         None, scaler,
     )  # fmt: skip
+    by = _table(by, chosen, sources=sources)
     settings = make_settings(1, 1, DEFAULTS.min_run_seconds, "", timeout, "", threads, seed)
     from ampbench import store
+    from ampbench.cli.explain.cast_printing import print_casts
+    from ampbench.cli.printing import print_note
     from ampbench.records.casts import Tracing
     from ampbench.running import session
     from ampbench.running.casts import prepare_casts
 
-    with prepare_casts(selection, settings, half_inputs=half_inputs) as prepared:
-        session.require_work(prepared)
-        header = session.new_header(
-            prepared.selection, prepared.settings, prepared.environment, prepared.plan, "",
-            ["ampbench", *sys.argv[1:]],
-        )  # fmt: skip
-        header = replace(header, explains=CASTS)
-        with store.RunWriter.create(results, header, [planned.case for planned in prepared.plan]) as writer:
-            writer.append(*session.planned_skips(prepared.plan))
-            ended = _traced(prepared, Tracing(sources=sources, check=check), writer)
-    return _print_end(writer.path, ended, chosen, by, every)
-
-
-def _traced(prepared: "Prepared", tracing: "Tracing", writer: "RunWriter") -> str:
-    from ampbench.cli.progress import trace_progress
-    from ampbench.running.casts import trace_cases
-
-    with trace_progress(sum(not planned.skip for planned in prepared.plan)) as watch:
-        return trace_cases(prepared, tracing, writer, watch)
-
-
-def _print_end(path: Path, ended: str, format: OutputFormat, by: By | None, every: bool) -> int:
-    """Print what was traced and return the exit code."""
-    from ampbench import store
-    from ampbench.cli.explain.cast_printing import print_casts
-    from ampbench.cli.printing import print_note
-
-    stored = store.read_run(path)
-    print_casts(stored, list(stored.cases), format, by, everything=every)
-    print_note(f"run {stored.header.run}: {path}")
-    if ended != "complete":
-        print_note(f"{ended}: what was traced until then is kept")
+    problem = None
+    try:
+        with prepare_casts(selection, settings, half_inputs=half_inputs) as prepared:
+            session.require_work(prepared)
+            header = session.new_header(
+                prepared.selection, prepared.settings, prepared.environment, prepared.plan, label,
+                ["ampbench", *sys.argv[1:]],
+            )  # fmt: skip
+            header = replace(header, explains=CASTS)
+            with store.RunWriter.create(results, header, [planned.case for planned in prepared.plan]) as writer:
+                stored, problem = _traced(prepared, Tracing(sources=sources, check=check), header, writer)
+    except KeyboardInterrupt:
+        print_note("interrupted: nothing was traced")
+        return INTERRUPTED
+    if not problem and stored.ending == "interrupted" and not stored.casts and not stored.failures:
+        writer.path.unlink()  # a run of nothing would stand in every list
+        print_note("interrupted: nothing was traced")
+        return INTERRUPTED
+    print_casts(stored, list(stored.cases), chosen, by, everything=every)
+    _print_remarks(stored, chosen, sources=sources)
+    if problem:
+        raise problem
+    print_note(f"run {stored.header.run}: {stored.path}")
+    if stored.ending == "interrupted":
+        print_note("interrupted: what was traced until then is kept")
         return INTERRUPTED
     return FAILED if stored.failures else 0
+
+
+def _table(by: By | None, format: OutputFormat, *, sources: bool) -> By | None:
+    """Return which table to print; `UsageError` where it has no lines of code and they are asked for."""
+    if not sources or format is OutputFormat.JSON:
+        return by
+    told = WITH_SOURCES if format is not OutputFormat.CSV else (By.OP,)
+    if by not in (None, *told):
+        raise UsageError(f"--sources is told by --by {' and --by '.join(told)}: --by {by} has no lines of code")
+    return by or By.OP
+
+
+def _traced(
+    prepared: "Prepared", tracing: "Tracing", header: "Header", writer: "RunWriter"
+) -> "tuple[StoredRun, StoreError | None]":
+    """Return what was traced, and why it could not all be stored, if so: what was seen is told in any case."""
+    from ampbench import store
+    from ampbench.cli.progress import trace_progress
+    from ampbench.records.casts import CastPass
+    from ampbench.records.measurements import Failure, Skip
+    from ampbench.running import session
+    from ampbench.running.casts import trace_cases
+
+    skips = session.planned_skips(prepared.plan)
+    seen: list[CastPass | Failure | Skip] = list(skips)
+    try:
+        writer.append(*skips)
+        with trace_progress(sum(not planned.skip for planned in prepared.plan)) as show:
+            trace_cases(prepared, tracing, writer, _keeping(seen, show))
+    except StoreError as error:
+        cases = {planned.case.case_id: planned.case for planned in prepared.plan}
+        stored = store.StoredRun(
+            path=writer.path,
+            header=header,
+            cases=cases,
+            casts={one.case_id: one for one in seen if isinstance(one, CastPass)},
+            failures={one.case_id: one for one in seen if isinstance(one, Failure)},
+            skips={one.case_id: one for one in seen if isinstance(one, Skip)},
+        )
+        return stored, error
+    return store.read_run(writer.path), None
+
+
+def _keeping(
+    seen: "list[CastPass | Failure | Skip]", show: "Callable[[PlannedCase, CastPass | Failure | Skip | None], None]"
+) -> "Callable[[PlannedCase, CastPass | Failure | Skip | None], None]":
+    """Return a watcher that adds to `seen` what becomes of each case before it is stored, and passes it on."""
+
+    def watch(planned: "PlannedCase", found: "CastPass | Failure | Skip | None") -> None:
+        if found is not None:
+            seen.append(found)
+        show(planned, found)
+
+    return watch
+
+
+def _print_remarks(stored: "StoredRun", format: OutputFormat, *, sources: bool) -> None:
+    """Print on stderr what the data on stdout does not say: failures in a CSV, and where no line of code was found."""
+    from ampbench.cli.explain.cast_printing import failure_said
+    from ampbench.cli.printing import print_note
+
+    if format is OutputFormat.CSV:
+        for failure in stored.failures.values():
+            print_note(f"failed: {failure.case_id}: {failure_said(failure)}")
+    if sources:
+        for case_id, found in stored.casts.items():
+            if not any(operation.source for operation in found.trace.ops):
+                print_note(f"{case_id}: no line of code outside torch and ampbench asked for an op")

@@ -2,20 +2,16 @@
 
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict
-from typing import TYPE_CHECKING
 
-from ampbench.blocks import Block, Section
 from ampbench.cli.options import OutputFormat
-from ampbench.cli.printing import make_console, print_block, print_text
+from ampbench.cli.printing import print_text
+from ampbench.cli.sections import print_sections
 from ampbench.cli.tables import csv_text, json_document
-from ampbench.markdown import escaped, markdown_table
 from ampbench.records.rules import RuleProbe
 from ampbench.records.runs import Header
 from ampbench.rules import blocks
-from ampbench.rules.judging import compare_rules, find_disagreements
-
-if TYPE_CHECKING:
-    from rich.table import Table
+from ampbench.rules.changes import compare_rules
+from ampbench.rules.judging import find_disagreements
 
 COLUMNS = (
     "op", "overload", "device", "dtype", "xpu_reference", "pytorch_page", "registered", "observed", "how", "reason",
@@ -24,16 +20,20 @@ COLUMNS = (
 """Of a CSV: an observation a row; variants of the call and the kinds of its disagreements at the end."""
 
 CHANGE_COLUMNS = ("device", "field", "op", "dtypes", "before", "after")
-UNFOLDED = 26
-"""So long a cell stays on its line; longer ones fold, and those of the last column always may."""
 
 
 def print_probes(
-    header: Header, probes: Sequence[RuleProbe], format: OutputFormat, *, everything: bool = False
+    header: Header,
+    probes: Sequence[RuleProbe],
+    format: OutputFormat,
+    *,
+    everything: bool = False,
+    ops_first: bool = False,
 ) -> None:
     """Print `probes` of a run with this `header`.
 
-    `everything` lists every op in a table or in Markdown too, which other formats always do.
+    `everything` lists every op in a table or in Markdown too, which other formats always do; `ops_first` lists them
+    before what disagrees and counts none, as for the few ops that someone asked for.
     """
     if format is OutputFormat.JSON:
         found = [
@@ -44,7 +44,7 @@ def print_probes(
     elif format is OutputFormat.CSV:
         print_text(csv_text(COLUMNS, (row for probe in probes for row in _rows(probe))))
     else:
-        _print_sections(blocks.report(probes, everything), format)
+        print_sections(blocks.told_by_op(probes) if ops_first else blocks.report(probes, everything), format)
 
 
 def print_changes(pairs: Sequence[tuple[RuleProbe, RuleProbe]], format: OutputFormat) -> None:
@@ -65,56 +65,7 @@ def print_changes(pairs: Sequence[tuple[RuleProbe, RuleProbe]], format: OutputFo
         rows = ([one.device, one.field, one.op, " ".join(one.dtypes), one.before, one.after] for one in changes)
         print_text(csv_text(CHANGE_COLUMNS, rows))
     else:
-        _print_sections(blocks.changes(pairs), format)
-
-
-def markdown(sections: Iterable[Section], level: int = 2) -> str:
-    """Return `sections` as Markdown, with titles from `level` on."""
-    parts = []
-    for section in sections:
-        parts.append(_heading(section.title, level))
-        for block in section.blocks:
-            parts.append(_heading(block.title, level + 1) if block.rows else block.title)
-            parts.append(f"{escaped(block.note[:1].upper() + block.note[1:])}." if block.note else "")
-            parts.append(markdown_table(block.headers, block.rows, left=block.headers) if block.rows else "")
-    return "\n\n".join(filter(None, parts)) + "\n"
-
-
-def _heading(title: str, level: int) -> str:
-    return f"{'#' * level} {escaped(title)}" if title else ""
-
-
-def _print_sections(sections: Sequence[Section], format: OutputFormat) -> None:
-    if format is OutputFormat.MARKDOWN:
-        print_text(markdown(sections))
-        return
-    from rich.padding import Padding
-    from rich.text import Text
-
-    console = make_console()
-    for place, section in enumerate(sections):
-        print_block(console, Text(("\n" if place else "") + section.title, style="bold"))
-        for block in section.blocks:
-            if block.title or block.note:
-                between = ": " if block.title and block.note else ""
-                note = Text.assemble((block.title, "bold"), (between + block.note, "dim"))
-                print_block(console, Padding(note, (1, 0, 0, 2)))
-            if block.rows:
-                print_block(console, Padding(_table(block), (0, 0, 0, 4)))
-
-
-def _table(block: Block) -> "Table":
-    """Return a table without lines; what is long folds, the rest stays on its line."""
-    from rich.table import Table
-
-    table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim", show_edge=False, pad_edge=False)
-    for place, name in enumerate(block.headers):
-        folds = place == len(block.headers) - 1 or max(len(row[place]) for row in block.rows) > UNFOLDED
-        kept = UNFOLDED if folds and place < len(block.headers) - 1 else None
-        table.add_column(name, no_wrap=not folds, overflow="fold", min_width=kept)
-    for row in block.rows:
-        table.add_row(*row)
-    return table
+        print_sections(blocks.changes(pairs), format)
 
 
 def _rows(probe: RuleProbe) -> Iterable[list[object]]:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ampbench.cli.options import DEFAULT_RESULTS, Format, Json, OutputFormat, Results, chosen_format
+from ampbench.cli.options import DEFAULT_RESULTS, Format, Json, Label, OutputFormat, Results, chosen_format
 from ampbench.errors import NothingComparableError, NothingToRunError, UsageError
 
 if TYPE_CHECKING:
@@ -44,6 +44,7 @@ def command(
         typer.Option("--against", metavar="RUN", help="Say only what changed since this stored run."),
     ] = None,
     results: Results = DEFAULT_RESULTS,
+    label: Label = "",
     output: Annotated[
         Path | None,
         typer.Option("-o", "--output", metavar="FILE", help="Write the run here, too; compressed if named .gz."),
@@ -65,12 +66,15 @@ def command(
     """
     from ampbench.cli.explain import printing
     from ampbench.cli.printing import print_note
+    from ampbench.cli.writing import check_writable, write_files
     from ampbench.rules.choosing import chosen_devices, chosen_dtypes
 
     chosen = chosen_format(format, json)
     devices, dtypes, ops = chosen_devices(device or ()), chosen_dtypes(dtype or ()), op or []
     if output is not None and (run is not None or ops):
         raise UsageError(f"-o stores a whole new probe: leave out {'--op' if ops else 'RUN'}")
+    if output is not None:
+        check_writable(output)
     earlier = None if against is None else _read(against, results)
     code = 0
     if run is not None:
@@ -79,19 +83,25 @@ def command(
             print_note(f"{run} has no probe of {', '.join(missing)}, which was asked for")
     else:
         # An op that is gone can be named only beside the probe that knew it: to compare, all are probed.
-        stored, code = _probed(devices, dtypes, ops if earlier is None else [], timeout, None if ops else results)
+        try:
+            stored, code = _probed(
+                devices, dtypes, ops if earlier is None else [], timeout, None if ops else results, label
+            )
+        except KeyboardInterrupt:
+            print_note("interrupted: nothing was probed")
+            return INTERRUPTED
     if output is not None:
-        from ampbench.cli.writing import write_files
         from ampbench.store import encode_run
 
-        write_files({output: encode_run(stored.header, [*stored.rules.values(), *stored.footers], output)})
+        files = {output: encode_run(stored.header, [*stored.rules.values(), *stored.footers], output)}
+        write_files(files, f"run {stored.header.run} has it all the same")
         print_note(f"stored in {output}")
     read = [stored] if earlier is None else [earlier, stored]
     *before, probes = _chosen(read, devices, dtypes, ops)
     if not probes:
         raise NothingComparableError(f"{run} has nothing of {', '.join(devices)} in {', '.join(dtypes)}")
     if not before:
-        printing.print_probes(stored.header, probes, chosen, everything=every or bool(ops))
+        printing.print_probes(stored.header, probes, chosen, everything=every, ops_first=bool(ops))
     else:
         printing.print_changes(_paired(before[0], probes, against), chosen)
     return code
@@ -110,7 +120,12 @@ def _read(name: str, results: Path) -> "StoredRun":
 
 
 def _probed(
-    devices: "Sequence[str]", dtypes: "Sequence[str]", ops: "Sequence[str]", timeout: float, results: Path | None
+    devices: "Sequence[str]",
+    dtypes: "Sequence[str]",
+    ops: "Sequence[str]",
+    timeout: float,
+    results: Path | None,
+    label: str,
 ) -> "tuple[StoredRun, int]":
     """Return a new probe, stored in the folder `results` unless that is None, and the exit code it deserves."""
     from ampbench import store
@@ -125,7 +140,7 @@ def _probed(
     with ExitStack() as stack:
         channel = ServerChannel()
         stack.callback(channel.close)
-        header = rules.new_rules_header(ask_environment(channel), devices, timeout, ["ampbench", *sys.argv[1:]])
+        header = rules.new_rules_header(ask_environment(channel), devices, timeout, ["ampbench", *sys.argv[1:]], label)
         writer = None
         if results is not None:
             writer = stack.enter_context(store.RunWriter.create(results, header))

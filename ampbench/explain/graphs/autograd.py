@@ -8,15 +8,13 @@ from typing import Any
 
 import torch
 
+from ampbench.casts.families import is_view
 from ampbench.explain.graphs.names import Stored, stored_tensors
 from ampbench.explain.ledger import short_dtype
 from ampbench.records.casts import AUTOGRAD, GRADIENT, GraphCast, GraphTrace, Operation
 
 _CAST = "ToCopyBackward"
 _ACCUMULATES = "AccumulateGrad"
-
-_VIEWS = ("TBackward", "ViewBackward", "UnsafeViewBackward", "ReshapeAliasBackward", "TransposeBackward")
-"""Nodes that a weight may lie behind, beside a cast: the way of a weight to the op that reads it."""
 
 _HIDE = ("CheckpointFunction", "CompiledFunction")
 """Nodes whose backward pass has a graph of its own, which is made only when it runs."""
@@ -109,7 +107,7 @@ def _casts(node: Any) -> bool:
 
 def _leaf(node: Any, stored: dict[int, Stored]) -> Stored | None:
     """Return the parameter whose gradient a node leads to by casts and views alone."""
-    while node.name().startswith((_CAST, *_VIEWS)) and (following := _following(node)):
+    while (node.name().startswith(_CAST) or is_view(node.name())) and (following := _following(node)):
         node = following[0]
     return stored.get(id(node.variable)) if node.name().endswith(_ACCUMULATES) else None
 

@@ -16,7 +16,8 @@ from typing import Any
 
 import torch
 
-from ampbench.explain.graphs.lowered import CONVERTS, VIEWS, cast_names, casts_of, ops_of, target_name
+from ampbench.casts.families import is_view
+from ampbench.explain.graphs.lowered import CONVERTS, COPY, cast_names, casts_of, ops_of, target_name
 from ampbench.explain.graphs.names import Stored, first_line, stored_tensors
 from ampbench.records.casts import ACTIVATION, COMPILED, FUSED, INPUT, KEPT, GraphCast, GraphTrace, Operation
 from ampbench.units import counted
@@ -167,7 +168,7 @@ def _fate(name: str, lowered: Lowered) -> str | None:
     computing = [kernel for kernel in lowered.kernels if name in kernel]
     if not computing:
         return None
-    alone = any(set(kernel.values()) <= CONVERTS | VIEWS for kernel in computing)
+    alone = any(all(op in CONVERTS or op == COPY or is_view(op) for op in kernel.values()) for kernel in computing)
     return KEPT if alone else FUSED
 
 

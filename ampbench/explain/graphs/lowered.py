@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 
+from ampbench.casts.families import is_view
 from ampbench.explain.graphs.names import Stored
 from ampbench.explain.ledger import short_dtype
 from ampbench.records.casts import ACTIVATION, GRADIENT, GraphCast, Operation
@@ -22,9 +23,8 @@ Modules = tuple[Mapping[str, str], frozenset[str]]
 CONVERTS = frozenset({"prims.convert_element_type", "aten._to_copy"})
 """Ops that copy into another dtype: inductor's and ATen's."""
 
-VIEWS = frozenset({"aten.view", "aten.permute", "aten.expand", "aten.slice", "aten.reshape", "aten.t", "aten.squeeze"})
-VIEWS |= {"aten.unsqueeze", "aten.select", "aten.alias", "aten.detach", "aten.transpose"}
-"""Ops that only say where to read."""
+COPY = "aten.copy"
+"""What a graph makes of `copy_`: the tensor written into, the one read."""
 
 Node = torch.fx.Node
 
@@ -63,7 +63,7 @@ def cast_names(nodes: list[Node], names: Mapping[str, Stored], modules: Modules)
     found: dict[int, str] = {}
     for node in nodes:
         if is_cast(node) and not _born_backward(node, False):  # what needs no gradient has the number of the one before
-            found.setdefault(node.meta.get("seq_nr", -1), _origin(node.all_input_nodes[0], names, modules)[1])
+            found.setdefault(node.meta.get("seq_nr", -1), _origin(_source(node), names, modules)[1])
     return found
 
 
@@ -78,7 +78,7 @@ def casts_of(
     for node in nodes:
         if not is_cast(node):
             continue
-        source = node.all_input_nodes[0]
+        source = _source(node)
         late = _born_backward(node, backward)
         what, name = _origin(source, names, modules)
         if late:
@@ -99,11 +99,17 @@ def casts_of(
 
 def is_cast(node: Node) -> bool:
     """Return whether a node copies into another dtype because the program or autocast asked for it."""
-    if node.op != "call_function" or target_name(node) not in CONVERTS or not _asked_for(node):
+    name = target_name(node)
+    if node.op != "call_function" or not (name == COPY or (name in CONVERTS and _asked_for(node))):
         return False
-    source = node.all_input_nodes[0].meta.get("val") if node.all_input_nodes else None
+    source = _source(node).meta.get("val") if node.all_input_nodes else None
     made = node.meta.get("val")
     return isinstance(source, torch.Tensor) and isinstance(made, torch.Tensor) and source.dtype != made.dtype
+
+
+def _source(node: Node) -> Node:
+    """Return what a cast reads."""
+    return node.all_input_nodes[-1 if target_name(node) == COPY else 0]
 
 
 def _asked_for(node: Node) -> bool:
@@ -143,7 +149,7 @@ def _operation(index: int, parts: list[Node], modules: Modules, *, backward: boo
 
 def _origin(node: Node, names: Mapping[str, Stored], modules: Modules) -> tuple[str, str]:
     """Return what the value of a node is and what it is called."""
-    while node.op == "call_function" and target_name(node) in VIEWS:
+    while node.op == "call_function" and is_view(target_name(node)):
         node = node.all_input_nodes[0]
     if node.name in names:
         return names[node.name].what, names[node.name].name

@@ -65,6 +65,8 @@ def observe(
     cache = torch.is_autocast_cache_enabled()
     torch.set_autocast_cache_enabled(False)
     try:
+        with torch.no_grad(), region():
+            run(*given)  # TorchScript optimizes a graph on its first run, and compares constants through the mode
         with trace_casts(model) as ledger, torch.no_grad(), region():
             found = run(*given)
     finally:

@@ -6,15 +6,16 @@ from typing import Any
 
 import torch
 
+from ampbench.casts.families import is_view
 from ampbench.explain.graphs.names import Stored
 from ampbench.explain.ledger import short_dtype
 from ampbench.records.casts import ACTIVATION, FOLDED, INPUT, KEPT, Cast, GraphCast, Operation
 
-_CASTS = frozenset({"aten::to", "aten::type_as", "aten::_autocast_to_reduced_precision"})
-_CASTS |= {"aten::_autocast_to_full_precision"}
-"""Kinds of nodes that cast or, where the dtype is right already, do nothing."""
+_ADDED = frozenset({"aten::_autocast_to_reduced_precision", "aten::_autocast_to_full_precision"})
+"""Kinds of nodes that TorchScript's own autocast adds when a graph is frozen."""
 
-_VIEWS = frozenset({"aten::t", "aten::view", "aten::transpose", "aten::permute", "aten::detach", "aten::expand"})
+_CASTS = _ADDED | {"aten::to", "aten::type_as"}
+"""Kinds of nodes that cast or, where the dtype is right already, do nothing."""
 
 
 class FrozenGraph:
@@ -105,7 +106,7 @@ class FrozenGraph:
         if name in self._inputs:
             return INPUT, name.partition(".")[0]
         node = self._makers[name]
-        if node.kind() in _VIEWS:
+        if is_view(node.kind()):
             return self._origin(next(node.inputs()))
         if node.kind() == "prim::Constant" and (tensor := _constant(node)) is not None:
             known = self._stored.get(tensor.data_ptr())
@@ -115,7 +116,7 @@ class FrozenGraph:
     def _module(self, node: Any) -> str:
         """Return a node's module; the casts that freezing adds have none, and are made for the op that reads them."""
         scope = _scope(node)
-        if not scope and node.kind() in _CASTS:
+        if not scope and node.kind() in _ADDED:
             return next((_scope(use.user) for use in node.output().uses()), "")
         return scope
 
@@ -147,7 +148,7 @@ def stored_casts(graph: Any, stored: list[Stored]) -> list[GraphCast]:
 def _attribute(value: Any) -> str:
     """Return the dotted name of the attribute a value is, through views; "" if it is none."""
     node = value.node()
-    while node.kind() in _VIEWS:
+    while is_view(node.kind()):
         node = next(node.inputs()).node()
     names: list[str] = []
     while node.kind() == "prim::GetAttr":

@@ -4,8 +4,8 @@ import warnings
 
 import torch
 
+from ampbench.explain.devices import autocast_to, is_present, tensors_of
 from ampbench.explain.rules.documented import document
-from ampbench.explain.rules.observed import autocast_to, is_present, tensors_of
 from ampbench.records.rules import DEVICE, FAKE, NOT_OBSERVED, PYTORCH_PAGE, XPU_REFERENCE, RuleClaim
 
 DEFAULT_DTYPES = {"cpu": "bfloat16", "cuda": "float16", "xpu": "float16"}

@@ -3,18 +3,16 @@
 A device that is absent is stood in for by fake tensors, whose ops pass through the same dispatcher; nothing computes.
 """
 
-import contextlib
-import logging
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
-from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from ampbench.explain.devices import autocast_to, is_present
 from ampbench.explain.rules.samples import FLOATING, Sample, T, make_tensor
 from ampbench.records.rules import (
     BANNED,
@@ -31,53 +29,6 @@ from ampbench.records.rules import (
 
 TRIALS = ("fp32", "lower", "mixed")
 _REAL = {"complex32": "float16", "complex64": "float32", "complex128": "float64"}
-_FAKE_LOGGER = logging.getLogger("torch._subclasses.fake_tensor")
-
-
-def is_present(device: str) -> bool:
-    """Tell whether ops can run on `device` here."""
-    if device == "cpu":
-        return True
-    accelerator = torch.accelerator.current_accelerator(check_available=True)
-    return accelerator is not None and accelerator.type == device
-
-
-@contextlib.contextmanager
-def tensors_of(device: str) -> Iterator[None]:
-    """Within, tensors on `device` can be made and used: real ones, or fake ones where the device is absent."""
-    if is_present(device):
-        yield
-        return
-    silent = _FAKE_LOGGER.disabled
-    _FAKE_LOGGER.disabled = True  # it prints a traceback for each op that refuses its inputs, which is what we ask
-    try:
-        with FakeTensorMode(allow_fallback_kernels=False):
-            yield
-    finally:
-        _FAKE_LOGGER.disabled = silent
-
-
-@contextlib.contextmanager
-def autocast_to(device: str, dtype: torch.dtype, enabled: bool = True) -> Iterator[None]:
-    """Enter autocast: as users do where the device is present, else by the switches that `torch.autocast` sets.
-
-    `torch.autocast` disables itself for an absent device; the switches below it do not. They are put back.
-    """
-    if is_present(device):
-        with torch.autocast(device, dtype=dtype, enabled=enabled):
-            yield
-        return
-    before = torch.is_autocast_enabled(device), torch.get_autocast_dtype(device)
-    torch.set_autocast_enabled(device, enabled)
-    torch.set_autocast_dtype(device, dtype)
-    torch.autocast_increment_nesting()
-    try:
-        yield
-    finally:
-        if torch.autocast_decrement_nesting() == 0:
-            torch.clear_autocast_cache()
-        torch.set_autocast_enabled(device, before[0])
-        torch.set_autocast_dtype(device, before[1])
 
 
 @dataclass(slots=True)

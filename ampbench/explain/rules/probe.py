@@ -5,9 +5,10 @@ from functools import cache
 
 import torch
 
+from ampbench.explain.devices import is_present, tensors_of
 from ampbench.explain.rules.claims import probe_claims
 from ampbench.explain.rules.documented import SOURCES, documented_category, documented_ops
-from ampbench.explain.rules.observed import classify, find_op, is_present, run_trials, tensors_of
+from ampbench.explain.rules.observed import classify, find_op, run_trials
 from ampbench.explain.rules.registered import KEYS, registered_ops
 from ampbench.explain.rules.samples import SAMPLES
 from ampbench.explain.rules.traps import probe_traps

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import torch
 
-from ampbench.explain.rules.observed import is_present
+from ampbench.explain.devices import is_present
 from ampbench.records.rules import DEVICE, NOT_OBSERVED, RuleClaim
 
 BEHAVIOURS = "behaviours"

@@ -9,7 +9,8 @@ from typing import Any
 import torch
 from torch.utils import _pytree as pytree
 
-from ampbench.explain.rules.observed import autocast_to, fill, outcome, run_trial
+from ampbench.explain.devices import autocast_to
+from ampbench.explain.rules.observed import fill, outcome, run_trial
 from ampbench.explain.rules.samples import Sample
 from ampbench.records.rules import FLOAT32, WIDEST
 

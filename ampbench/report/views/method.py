@@ -13,6 +13,7 @@ from ampbench.comparing import fitness
 from ampbench.comparing.times import TIME
 from ampbench.comparing.wording import limit
 from ampbench.metrics import GATED, METRICS, Column, Gate
+from ampbench.records.measurements import OTHER_SHARE, STEAL_SHARE
 from ampbench.report.material import Material
 from ampbench.report.view import View
 from ampbench.trends import neighbours, steps
@@ -97,8 +98,8 @@ _CONSTANTS: Mapping[str, Any] = {
     "slow": deciding.SLOW,
     "apart": limit(deciding.LARGEST_SHARE_OF_ROUNDS_APART),
     "minimum_rounds": deciding.MINIMUM_ROUNDS,
-    "steal": limit(fitness.STEAL_SHARE),
-    "other": limit(fitness.OTHER_SHARE),
+    "steal": limit(STEAL_SHARE),
+    "other": limit(OTHER_SHARE),
     "load": fitness.LOAD_PER_CPU,
     "clock": limit(fitness.SLOW_CLOCK),
     "unfit": limit(fitness.UNFIT_SHARE),

@@ -6,7 +6,8 @@ from typing import Any
 
 from ampbench.blocks import Block
 from ampbench.casts import blocks
-from ampbench.casts.tables import module_groups
+from ampbench.casts.costs import costs, saved_time, saving_said
+from ampbench.casts.inside import casts_inside
 from ampbench.records.casts import CheckedSaving
 from ampbench.report.explained import Traced, changed, strangers, traced, untraced
 from ampbench.report.material import Material
@@ -20,8 +21,6 @@ ROWS = 40
 """So many rows does a table of one case have, those that say most."""
 FEW_MODULES = 12
 """In a network of more modules, those that do the same to dtypes share a row."""
-NAMED = 3
-"""So many of the modules that share a row are named."""
 FAKE_SAID = "fake tensors, not on hardware"
 
 
@@ -61,22 +60,15 @@ def casts(material: Material) -> Part | None:
 
 
 def casts_said(one: Traced) -> str:
-    """Return what the casts of a case cost and, where it was tried, what a change saves."""
+    """Return what the casts of a case cost, where it was tried what a change saves, and what is in doubt."""
     where = f" ({FAKE_SAID})" if one.fake else ""
     tried = [f"{each.change}: {checked_said(each)}" for each in one.found.checked]
-    return "; ".join([f"{one.said}{where}", *tried])
+    return "; ".join([f"{one.said}{where}", *tried, *costs(one.found, one.whole).doubts])
 
 
 def checked_said(one: CheckedSaving) -> str:
     """Return what came of a change that was made and measured."""
-    casts = f"{counted(one.casts, 'cast')} a step fewer"
-    saved = one.seconds_before - one.seconds_after
-    if one.saved_low is None or one.saved_high is None:
-        return f"{casts}, {_duration(saved)} saved, from too few samples for an interval"
-    ends = f"95 % {_duration(one.saved_low)} to {_duration(one.saved_high)}"
-    if one.saved_low > 0:
-        return f"{casts}, {_duration(saved)} saved ({ends})"
-    return f"{casts}, but {'the step takes longer' if one.saved_high < 0 else 'no certain saving of time'} ({ends})"
+    return f"{counted(one.casts, 'cast')} a step fewer, {saving_said(one)}"
 
 
 def _said(found: Sequence[Traced]) -> list[str]:
@@ -92,10 +84,15 @@ def _said(found: Sequence[Traced]) -> list[str]:
         which = "1 of the cases was" if len(fakes) == 1 else f"{len(fakes):,} of the cases were"
         which = which if len(fakes) < len(found) else "This was" if len(found) == 1 else "All were"
         said.append(f"{which} traced on {FAKE_SAID}: the casts are those of this torch, and nothing is timed.")
-    if certain := [(one, each) for one in found for each in one.found.checked if (each.saved_low or 0.0) > 0]:
-        one, best = max(certain, key=lambda each: each[1].seconds_before / each[1].seconds_after)
+    if certain := [(one, each) for one in found for each in one.found.checked if saved_time(each).certain]:
+        one, best = max(certain, key=lambda each: _factor(each[1]))
         said.append(f"Measured: {best.change} in {one.name}: {checked_said(best)}.")
     return said
+
+
+def _factor(one: CheckedSaving) -> float:
+    saved = saved_time(one)
+    return saved.before / saved.after
 
 
 def _strange(material: Material) -> list[str]:
@@ -107,7 +104,7 @@ def _row(one: Traced) -> Mapping[str, Any]:
     """Return a case as a row of the table of all."""
     whole = one.whole
     saved = sum(len(saving.casts) for saving in one.savings)
-    best = max(one.found.checked, key=lambda each: each.seconds_before - each.seconds_after, default=None)
+    best = max(one.found.checked, key=lambda each: saved_time(each).seconds, default=None)
     return {
         "name": one.name,
         "numbers": [
@@ -124,7 +121,8 @@ def _row(one: Traced) -> Mapping[str, Any]:
 
 def _detail(one: Traced) -> Detail:
     found = one.found
-    told = [*blocks.headline(found)[1:], *(Block(note) for note in found.notes)]
+    notes = [*casts_inside(found.trace), *found.notes]
+    told = [*blocks.headline(found, one.case)[1:], *map(Block, notes)]
     for make in (blocks.origins, blocks.weights_used, blocks.saved, blocks.ops_that_cast):
         told += [_cut(each) for each in make(found, True)]
     collapsed = len(found.trace.modules) > FEW_MODULES
@@ -141,26 +139,9 @@ def _detail(one: Traced) -> Detail:
 
 
 def _modules(one: Traced, collapsed: bool) -> Block:
-    groups = module_groups(one.found.trace, collapsed=collapsed)
-    rows = [
-        [
-            _named([module or "the model itself" for module in group.modules]),
-            group.kind,
-            *(", ".join(side) or UNDEFINED for side in (group.inputs, group.outputs, group.parameters)),
-            f"{group.calls:,}",
-            f"{group.casts:,}",
-            format_bytes(group.cast_bytes) if group.casts else UNDEFINED,
-        ]
-        for group in groups
-    ]
-    note = "modules that do the same share a row" if len(groups) < len(one.found.trace.modules) else ""
-    headers = ["module", "kind", "in", "out", "parameters", "calls", "casts", "moved"]
-    return _cut(Block("Dtypes in and out of modules", headers, rows, note))
-
-
-def _named(modules: Sequence[str]) -> str:
-    more = f" and {len(modules) - NAMED:,} more" if len(modules) > NAMED else ""
-    return ", ".join(modules[:NAMED]) + more
+    table = blocks.module_table(one.found, collapsed=collapsed)
+    shared = len(table.rows) < len(one.found.trace.modules)
+    return _cut(replace(table, note="modules that do the same share a row" if shared else ""))
 
 
 def _cut(block: Block) -> Block:
@@ -169,8 +150,3 @@ def _cut(block: Block) -> Block:
         return block
     note = f"{ROWS} of {len(block.rows):,}"
     return replace(block, rows=block.rows[:ROWS], note="; ".join(part for part in (block.note, note) if part))
-
-
-def _duration(seconds: float) -> str:
-    """Return seconds that may be fewer than none with a true minus."""
-    return f"−{format_seconds(-seconds)}" if seconds < 0 else format_seconds(seconds)

@@ -4,15 +4,15 @@ from collections import Counter
 from collections.abc import Mapping
 from typing import Any
 
-from ampbench.comparing.explaining import rule_change_said
 from ampbench.precisions import SHORT_DTYPES
 from ampbench.records.rules import RuleChange, RuleProbe
 from ampbench.report.explained import probes, with_rules
 from ampbench.report.material import Material
 from ampbench.report.views.explanation.part import LISTED, Part
 from ampbench.rules import blocks
+from ampbench.rules.changes import WORDS, alters, rank, rule_change_said
 from ampbench.rules.choosing import short_name
-from ampbench.rules.judging import alters, find_disagreements, rank
+from ampbench.rules.judging import find_disagreements
 from ampbench.units import UNDEFINED, counted
 from ampbench.verdicts import Comparison
 
@@ -55,7 +55,8 @@ def _versions(one: Comparison, between: str) -> str:
 def _change(one: Comparison, change: RuleChange) -> list[str]:
     dtypes = ", ".join(SHORT_DTYPES.get(name, name) for name in change.dtypes)
     versions = _versions(one, " → ")
-    return [short_name(change.op), change.device, versions, change.field, change.before, change.after, dtypes or "any"]
+    was, now = (WORDS.get(value, value) for value in (change.before, change.after))
+    return [short_name(change.op), change.device, versions, change.field, was, now, dtypes or "any"]
 
 
 def probe_said(probe: RuleProbe) -> str:

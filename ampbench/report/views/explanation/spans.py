@@ -111,7 +111,7 @@ def dtypes_of(op: Operation) -> str:
 def cast_said(cast: Cast) -> str:
     """Return what a cast was of, and what it moved: "weight fc.weight, fp32 → bf16, 1.20 MiB, by autocast"."""
     what = f"{cast.what} {cast.name}".strip()
-    moved = format_bytes(cast.bytes_read + cast.bytes_written)
+    moved = format_bytes(cast.bytes_moved)
     kept = ", kept in its cache" if cast.cached else ""
     return f"{what}, {cast.from_dtype} → {cast.to_dtype}, {moved}, {cast.origin}{kept}"
 

@@ -110,7 +110,7 @@ def _said(one: Traced) -> str:
     parts = [f"{one.name}: {counted(one.whole.ops, 'op')}, {one.said}"]
     if casts:
         timed = one.found.trace.timed
-        worst = max(casts, key=lambda cast: (cast.seconds or 0.0) if timed else cast.bytes_read + cast.bytes_written)
+        worst = max(casts, key=lambda cast: (cast.seconds or 0.0) if timed else cast.bytes_moved)
         took = f" ({format_seconds(worst.seconds)})" if timed else ""
         parts.append(f"the {'longest' if timed else 'largest'} is of {cast_said(worst)}{took}")
     if one.fake:

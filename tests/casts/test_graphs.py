@@ -1,18 +1,20 @@
 """Graphs against eager traces: written by hand, and of three networks whose disagreements are known to be true."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 import torch.nn.functional as F
 
-from ampbench.casts.paths import (
+from ampbench.casts.graphs import (
     ADDED,
     DTYPE,
     GONE,
+    INSIDE,
     NOT_UNDONE,
     OUTSIDE,
     compare_graph,
     graph_sentence,
-    graph_totals,
 )
 from ampbench.explain.graphs.autograd import autograd_graph
 from ampbench.explain.graphs.compiled import compiled_graph
@@ -25,7 +27,6 @@ from ampbench.records.casts import (
     FUSED,
     INPUT,
     INTERNAL,
-    KEPT,
     TRACED,
     Cast,
     CastTrace,
@@ -71,8 +72,13 @@ def made(what="weight", name="fc.weight", module="fc", **options):
 
 
 def eager(*casts, ops=None):
-    ops = ops or [*(op(each.index, "aten._to_copy", each.module) for each in casts), op(9)]
-    return CastTrace(ops=ops, casts=list(casts), weights=[WeightUse(name="fc.weight", operation=9, status="cast")])
+    back = {"phase": "backward", "forward": 0}
+    casting = [
+        op(each.index, "aten._to_copy", each.module, **(back if each.phase == "backward" else {})) for each in casts
+    ]
+    ops = ops or [*casting, op(9)]
+    weights = [WeightUse(name="fc.weight", operation=9, status="cast")]
+    return CastTrace(ops=ops, casts=list(casts), weights=weights, model_ops=10)
 
 
 def traced(*casts, ops=None):
@@ -155,19 +161,111 @@ def test_autograd_undoes_the_casts_that_a_gradient_passes():
     (difference,) = compare_graph(trace, graph)
     assert (difference.kind, difference.casts) == (NOT_UNDONE, 1)
     assert difference.said == ("fc: autograd does not undo 1 cast of input x (fp32 → bf16): no gradient passes there")
-    assert graph_sentence(trace, graph) == "autograd: undoes 1 casts where eager's forward makes 2"
+    assert graph_sentence(trace, graph) == "autograd: undoes 1 cast where eager's forward makes 2"
     more = GraphTrace(graph=AUTOGRAD, ops=[op(0)], casts=[made("gradient", **back)] * 3)
     assert told(eager(cast(0)), more) == [(ADDED, "", 2)]
 
 
-def test_totals_count_by_fate_and_a_graph_that_was_not_made_differs_in_nothing():
+def test_a_graph_is_said_with_the_fates_of_its_casts_and_one_that_was_not_made_differs_in_nothing():
     graph = traced(made(), made(fate=FOLDED), made("input", "x", fate=FUSED))
-    totals = graph_totals(graph)
-    assert (totals.casts, totals.by_fate) == (3, {KEPT: 1, FOLDED: 1, FUSED: 1})
-    assert totals.by_what == {"weight": 2, "input": 1}
+    assert graph_sentence(eager(cast(0)), graph) == "traced: 3 casts where eager makes 1; 1 folded, 1 fused, 1 kept"
     failed = GraphTrace(graph=COMPILED, error="RuntimeError: no")
     assert compare_graph(eager(cast(0)), failed) == []
     assert graph_sentence(eager(cast(0)), failed) == "compiled: not made: RuntimeError: no"
+
+
+class Halves(torch.nn.Module):
+    """Casts of its own around a layer that is used twice."""
+
+    def __init__(self):
+        super().__init__()
+        self.layer = torch.nn.Linear(4, 4)
+
+    def forward(self, batch):
+        return self.layer(self.layer(batch)).softmax(-1).float()
+
+
+def test_the_model_s_own_casts_after_its_last_module_are_compared_and_those_of_a_loss_are_not():
+    model, batch = Halves().eval(), torch.randn(2, 4)
+    with trace_casts(model) as ledger:
+        inference(model, batch).double()
+    graph = traced_graph(model, (batch,), {}, autocast)
+    assert graph_sentence(ledger.trace, graph) == "traced: 6 casts where eager makes 6; 4 folded, 2 kept"
+    without = replace(graph, casts=[one for one in graph.casts if one.module])
+    assert told(ledger.trace, without)[0] == (GONE, "", 1)
+
+
+def test_backward_casts_of_the_model_itself_are_compared_and_those_of_a_loss_are_not():
+    model, batch = Halves(), torch.randn(2, 4)
+    with trace_casts(model) as ledger:
+        with autocast():
+            loss = model(batch).half().sum()
+        loss.backward()
+    trace = ledger.trace
+    both = traced(ops=[op(0, module=""), op(1, "aten.mm", module="", phase="backward")])
+    assert [(cast.index < trace.model_ops, cast.phase) for cast in trace.casts if not cast.module] == [
+        (True, "forward"),
+        (False, "forward"),
+        (False, "backward"),
+        (False, "backward"),
+    ]
+    differences = [one for one in compare_graph(trace, both) if one.module == ""]
+    assert [(one.kind, one.casts, one.eager) for one in differences] == [
+        (GONE, 1, "bf16 → fp32"),
+        (GONE, 1, "fp32 → bf16"),
+    ]
+
+
+class Low(torch.autograd.Function):
+    """A user's function that autocast casts for, and whose gradients autograd casts back."""
+
+    @staticmethod
+    @torch.amp.custom_fwd(device_type="cpu", cast_inputs=torch.float16)
+    def forward(ctx, batch, weight):
+        ctx.save_for_backward(batch, weight)
+        return batch @ weight
+
+    @staticmethod
+    @torch.amp.custom_bwd(device_type="cpu")
+    def backward(ctx, gradient):
+        batch, weight = ctx.saved_tensors
+        return gradient @ weight.t(), batch.t() @ gradient
+
+
+class Custom(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer, self.weight = torch.nn.Linear(4, 4), torch.nn.Parameter(torch.randn(4, 4))
+
+    def forward(self, batch):
+        return Low.apply(self.layer(batch), self.weight)
+
+
+def test_what_a_custom_function_casts_is_undone_inside_it_and_a_gradient_passes_there():
+    model, batch = Custom(), torch.randn(2, 4)
+
+    def loss():
+        with autocast():
+            return model(batch).float().sum()
+
+    with trace_casts(model) as ledger:
+        loss().backward()
+    found = compare_graph(ledger.trace, autograd_graph(loss(), model))
+    assert [(one.kind, one.module, one.casts) for one in found] == [
+        (NOT_UNDONE, "layer", 1),  # the batch needs no gradient
+        (INSIDE, "", 1),
+        (INSIDE, "", 1),
+    ]
+    assert found[1].said.endswith("(fp32 → fp16): undone inside an op, by no node of its own")
+
+
+def test_a_module_that_is_a_number_is_said_to_be_one_and_an_input_called_input_is_named_once():
+    trace = eager(cast(0, "input", "input", "0"))
+    (difference,) = compare_graph(trace, GraphTrace(graph=AUTOGRAD, ops=[op(0)]))
+    assert difference.said.startswith('module "0": autograd does not undo 1 cast of the input (fp32 → bf16)')
+    back = cast(1, "gradient", phase="backward", from_dtype="bf16", to_dtype="fp32")
+    (difference,) = compare_graph(eager(back), GraphTrace(graph=AUTOGRAD, ops=[op(0)]))
+    assert "1 cast (bf16 → fp32) that is no node of the autograd graph" in difference.said
 
 
 def network(name):

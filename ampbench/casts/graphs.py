@@ -1,10 +1,11 @@
 """The same step on two paths: what another graph makes of eager's casts. Pure functions on records, without torch."""
 
+from bisect import bisect_right
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
-from ampbench.casts.results import op_results
+from ampbench.casts.families import op_results
 from ampbench.records.casts import (
     AUTOGRAD,
     BUFFER,
@@ -19,14 +20,17 @@ from ampbench.records.casts import (
     CastTrace,
     GraphCast,
     GraphTrace,
+    Operation,
 )
 from ampbench.units import counted
 
-DTYPE, ADDED, GONE, OUTSIDE, NOT_UNDONE = "dtype", "added", "gone", "outside", "not undone"
+DTYPE, ADDED, GONE, OUTSIDE = "dtype", "added", "gone", "outside"
+NOT_UNDONE, INSIDE = "not undone", "inside"
 """An op works in another dtype; a cast that only the graph has; one that only eager has; one in a module that the
-graph leaves to eager mode; a forward cast that no gradient passes. Beside these: `FUSED` and `FOLDED`."""
+graph leaves to eager mode; a forward cast that no gradient passes; one that an op undoes within. Beside these:
+`FUSED` and `FOLDED`."""
 
-KINDS = (DTYPE, ADDED, GONE, OUTSIDE, NOT_UNDONE, FOLDED, FUSED)
+KINDS = (DTYPE, ADDED, GONE, OUTSIDE, NOT_UNDONE, INSIDE, FOLDED, FUSED)
 """Kinds of differences, the ones that change results first."""
 
 _SAID = {AUTOGRAD: "the autograd graph", COMPILED: "the compiled graph"}
@@ -49,42 +53,17 @@ class GraphDifference:
     found: str = ""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GraphTotals:
-    """How many casts a graph has, by fate, by what is cast and by phase."""
-
-    ops: int
-    casts: int
-    by_fate: Mapping[str, int]
-    by_what: Mapping[str, int]
-    by_phase: Mapping[str, int]
-
-
-def graph_totals(graph: GraphTrace) -> GraphTotals:
-    """Return what the casts of `graph` add up to."""
-    return GraphTotals(
-        ops=len(graph.ops),
-        casts=len(graph.casts),
-        by_fate=Counter(cast.fate for cast in graph.casts),
-        by_what=Counter(cast.what for cast in graph.casts),
-        by_phase=Counter(cast.phase for cast in graph.casts),
-    )
-
-
 def graph_sentence(trace: CastTrace, graph: GraphTrace) -> str:
     """Return "compiled: 46 casts where eager makes 47; 22 kept, 24 fused; 1 module in another dtype"."""
     if graph.error:
         return f"{graph.graph}: not made: {graph.error}"
-    whole = graph_totals(graph)
+    casts = counted(len(graph.casts), "cast")
     if graph.graph == AUTOGRAD:
-        forward = len(_forward(trace))
-        return f"{graph.graph}: undoes {whole.casts} casts where eager's forward makes {forward}"
-    phases = {operation.phase for operation in graph.ops}
-    last = _last(trace)
-    made = sum(cast.phase in phases and (bool(cast.module) or cast.index < last) for cast in trace.casts)
-    said = f"{graph.graph}: {counted(whole.casts, 'cast')} where eager makes {made}"
-    if whole.casts:
-        said += "; " + ", ".join(f"{count} {fate}" for fate, count in sorted(whole.by_fate.items()))
+        return f"{graph.graph}: undoes {casts} where eager's forward makes {len(_forward(trace))}"
+    said = f"{graph.graph}: {casts} where eager makes {len(_model_casts(trace, graph))}"
+    if graph.casts:
+        fates = Counter(cast.fate for cast in graph.casts)
+        said += "; " + ", ".join(f"{count} {fate}" for fate, count in sorted(fates.items()))
     modules = {difference.module for difference in compare_graph(trace, graph) if difference.kind == DTYPE}
     return said + (f"; {counted(len(modules), 'module')} in another dtype" if modules else "")
 
@@ -103,7 +82,7 @@ def compare_graph(trace: CastTrace, graph: GraphTrace) -> list[GraphDifference]:
 
 def _dtypes(trace: CastTrace, graph: GraphTrace) -> list[GraphDifference]:
     """Compare the results of ops, module by module: op by op where both have it, else the module's last."""
-    eager, other = op_results(trace.ops), op_results(graph.ops)
+    eager, other = op_results(_model_ops(trace)), op_results(graph.ops)
     found = []
     for (phase, module), here in eager.items():
         there = other.get((phase, module))
@@ -128,13 +107,10 @@ Key = tuple[str, str, str, str, str, str]
 
 
 def _casts(trace: CastTrace, graph: GraphTrace) -> list[GraphDifference]:
-    phases = {operation.phase for operation in graph.ops}
     present = {operation.module for operation in graph.ops} | {cast.module for cast in graph.casts}
-    last = _last(trace)
     eager: dict[Key, list[Cast]] = {}
-    for cast in trace.casts:
-        if cast.phase in phases:
-            eager.setdefault(_key(cast), []).append(cast)
+    for cast in _model_casts(trace, graph):
+        eager.setdefault(_key(cast), []).append(cast)
     other: dict[Key, list[GraphCast]] = {}
     for made in graph.casts:
         other.setdefault(_key(made), []).append(made)
@@ -153,10 +129,7 @@ def _casts(trace: CastTrace, graph: GraphTrace) -> list[GraphDifference]:
             if one.fate != FOLDED:  # a constant costs nothing, however often it is used
                 note(ADDED, one)
         for missing in here[len(there) :]:
-            if missing.module in present and (missing.module or missing.index < last):
-                note(GONE, missing)
-            elif missing.module and missing.module not in present:
-                note(OUTSIDE, missing)
+            note(GONE if missing.module in present or not missing.module else OUTSIDE, missing)
     return [_difference(graph, key, casts) for key, casts in found.items()]
 
 
@@ -167,10 +140,31 @@ def _key(cast: Cast | GraphCast) -> Key:
     return (what, cast.name if stored else "", cast.module, cast.phase, cast.from_dtype, cast.to_dtype)
 
 
-def _last(trace: CastTrace) -> int:
-    """Return the last op that is the model's for sure: in a submodule or reading a weight. The loss comes after it."""
-    within = [operation.index for operation in trace.ops if operation.phase == "forward" and operation.module]
-    return max([*within, *(use.operation for use in trace.weights)], default=-1)
+def _model_ops(trace: CastTrace) -> list[Operation]:
+    """Return the ops of the model's own call and of its backward pass; the loss is in no graph but autograd's."""
+    end = trace.model_ops
+    if end is None:
+        return trace.ops
+    makers = {cast.index: cast.producer for cast in trace.casts}
+
+    def forward(operation: Operation) -> int | None:
+        """Return the forward op; a cast that differentiates none is of the gradient that another op made."""
+        maker = makers.get(operation.index) if operation.forward is None else None
+        return trace.ops[maker].forward if maker is not None else operation.forward
+
+    return [
+        operation
+        for operation in trace.ops
+        if operation.recomputed
+        or (operation.index < end if operation.phase == "forward" else (forward(operation) or 0) < end)
+    ]
+
+
+def _model_casts(trace: CastTrace, graph: GraphTrace) -> list[Cast]:
+    """Return the casts that a graph can have: the model's own, in the phases of the graph."""
+    within = {operation.index for operation in _model_ops(trace)}
+    phases = {operation.phase for operation in graph.ops}
+    return [cast for cast in trace.casts if cast.phase in phases and cast.index in within]
 
 
 def _difference(
@@ -213,25 +207,57 @@ def _autograd(trace: CastTrace, graph: GraphTrace) -> list[GraphDifference]:
             else:
                 left.append(cast)
     rest = [cast for cast in forward if not (cast.what == WEIGHT and cast.name)]
-    for cast in sorted(rest, key=_reached):
+    late = [cast for cast in trace.casts if cast.phase == "backward"]
+    passed = {trace.ops[cast.index].forward for cast in late}
+    for cast in sorted(rest, key=lambda cast: (cast.index not in passed, _reached(cast))):
         back = f"{cast.to_dtype} → {cast.from_dtype}"
         if others[back] > 0:
             others[back] -= 1
         elif cast.origin != INTERNAL:  # an op's own casts may be below autograd
             left.append(cast)
+    nodes = Counter(_way(cast) for cast in graph.casts)
+    bare = Counter(map(_way, late)) - nodes
+    within = _undone_inside(trace, left, late, bare)
+    bare.subtract(f"{cast.to_dtype} → {cast.from_dtype}" for cast in within)
+    left = [cast for cast in left if cast not in within]
     found = _grouped(graph, NOT_UNDONE, left, lambda of: f"autograd does not undo {of}: no gradient passes there")
+    found += _grouped(graph, INSIDE, within, lambda of: f"{of}: undone inside an op, by no node of its own")
     more = [(way, count) for way, count in others.items() if count > 0]
     for way, count in more:
-        said = f"the autograd graph has {counted(count, 'cast')} ({way}) that undo none of the forward casts"
+        undo = "undoes" if count == 1 else "undo"
+        said = f"the autograd graph has {counted(count, 'cast')} ({way}) that {undo} none of the forward casts"
         found.append(GraphDifference(graph=graph.graph, kind=ADDED, module="", said=said, casts=count, found=way))
-    nodes = Counter(_way(cast) for cast in graph.casts)
-    made = Counter(_way(cast) for cast in trace.casts if cast.phase == "backward")
-    for way, count in (made - nodes).items():
+    for way, count in (+bare).items():
+        are = "is no node" if count == 1 else "are no nodes"
         said = (
-            f"eager's backward pass makes {counted(count, 'cast')} ({way}) that are no nodes of the autograd graph: "
-            "inside ops, or of a gradient to the dtype of its tensor"
+            f"eager's backward pass makes {counted(count, 'cast')} ({way}) that {are} of the autograd graph: inside "
+            "ops, or of a gradient to the dtype of its tensor"
         )
         found.append(GraphDifference(graph=graph.graph, kind=GONE, module="", said=said, casts=count, eager=way))
+    return found
+
+
+def _undone_inside(trace: CastTrace, left: Sequence[Cast], late: Sequence[Cast], bare: Counter[str]) -> list[Cast]:
+    """Return those of the forward casts `left` that a node undoes within itself, such as a user's autograd function.
+
+    A forward op without a node of its own belongs to the last node made before it; a backward cast among those that
+    are no nodes, `bare` counted by way, to the node that runs or whose gradient it casts.
+    """
+    ops = trace.ops
+    nodes = sorted({operation.forward for operation in ops if operation.forward is not None})
+    back: Counter[tuple[str, int | None]] = Counter()
+    for cast in late:
+        maker = ops[cast.producer].forward if cast.producer is not None else None
+        own = ops[cast.index].forward
+        back[_way(cast), maker if own is None else own] += 1
+    free, found = Counter(bare), []
+    for cast in left:
+        way, place = f"{cast.to_dtype} → {cast.from_dtype}", bisect_right(nodes, cast.index)
+        node = nodes[place - 1] if place else None
+        if node is not None and free[way] > 0 and back[way, node] > 0:
+            free[way] -= 1
+            back[way, node] -= 1
+            found.append(cast)
     return found
 
 
@@ -266,6 +292,8 @@ def _what(what: str, casts: Sequence[Cast | GraphCast]) -> str:
     names = list(dict.fromkeys(cast.name for cast in casts if cast.name))
     unnamed, count = any(not cast.name for cast in casts), len(casts)
     if what in (WEIGHT, BUFFER, INPUT) and names:
+        if names == [what] and not unnamed:
+            return f"the {what}"
         shown = ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
         return f"{what}{'s' if len(names) > 1 else ''} {shown}" + (" and others" if unnamed else "")
     return f"{what}s" if count > 1 else f"an {what}" if what[0] in "aeiou" else f"a {what}"
@@ -280,7 +308,8 @@ def _name(graph: GraphTrace) -> str:
 
 
 def _place(module: str) -> str:
-    return module or "the model itself"
+    """Return a module's path; one that is a number is said to be a module's."""
+    return f'module "{module}"' if module.isdecimal() else module or "the model itself"
 
 
 def _joined(dtypes: Iterable[str]) -> str:

@@ -1,0 +1,133 @@
+"""docs/explain.md: its commands exist, its model is that of its output, and what does not vary is still printed."""
+
+import functools
+import re
+import shlex
+import types
+from collections import Counter
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from ampbench.casts.changes import compare_traces
+from ampbench.cli.main import GROUPS, VERBS, build
+from ampbench.comparing.explaining import change_sentences
+from ampbench.rules.changes import compare_rules
+from ampbench.store import read_run
+from tests.traced_programs import trace
+
+Run = Callable[..., Any]
+
+ROOT = Path(__file__).parents[2]
+PAGE = (ROOT / "docs" / "explain.md").read_text()
+FENCES = [(kind, text) for kind, text in re.findall(r"^```(\w*)\n(.*?)^```$", PAGE, re.DOTALL | re.MULTILINE)]
+(MODEL,) = [text for kind, text in FENCES if kind == "python" and "def head():" in text]
+(BLOCK,) = [text for kind, text in FENCES if kind == "python" and "trace_casts" in text]
+(SUMMARY,) = [text for _, text in FENCES if text.startswith("model.py:head · ")]
+(REGRESSED,) = [text for _, text in FENCES if text.startswith("verdict ")]
+RULES = sorted((ROOT / "results" / "rules").glob("*.jsonl.gz"))
+
+
+def commands() -> Iterator[list[str]]:
+    """Yield the arguments of every call of ampbench on the page."""
+    scripts = [text for kind, text in FENCES if not kind]
+    scripts += [" ".join(text.split()) for text in re.findall(r"`(ampbench [^`]+)`", PAGE)]
+    for script in scripts:
+        for line in script.splitlines():
+            if line.startswith("ampbench "):
+                yield shlex.split(line, comments=True)[1:]
+
+
+@pytest.mark.parametrize("words", [words for words in commands() if len(words) > 1], ids=" ".join)
+def test_every_command_is_one_that_exists_with_flags_that_exist(words: list[str]) -> None:
+    verb, *arguments = words
+    assert verb in VERBS
+    if verb in GROUPS:
+        subverb, *arguments = arguments
+        command = build(verb, subverb).commands[verb].commands[subverb]
+    else:
+        command = build(verb).commands[verb]
+    assert command.make_context(verb, arguments).params  # raises for what cannot be parsed
+
+
+@pytest.fixture
+def model(tmp_path: Path) -> types.ModuleType:
+    """The page's `model.py`, in the current folder too."""
+    (tmp_path / "model.py").write_text(MODEL)
+    module = types.ModuleType("model")
+    exec(compile(MODEL, "model.py", "exec"), module.__dict__)
+    return module
+
+
+def sections(text: str) -> dict[str, Counter[str]]:
+    """Return the lines below each title, without times and blanks: rows that times put in order are in none."""
+    found: dict[str, Counter[str]] = {}
+    for line in text.splitlines():
+        if re.match(r"  \S", line):
+            title = line.strip()
+            found[title] = Counter()
+        elif found and line.strip():
+            found[title][" ".join(re.sub(r"[\d.,]+ (ns|us|ms|s)\b", "", line).split())] += 1
+    return found
+
+
+def test_the_summary_has_the_tables_that_the_page_shows(model: types.ModuleType, ampbench: Run) -> None:
+    said = ampbench("explain", "casts", "model.py:head", "--threads", "1")
+    assert said.code == 0
+    now, shown = sections(said.out), sections(SUMMARY)
+    fixed = [title for title in shown if title[:5] in ("Where", "Casts", "Dtype", "Every")]
+    assert len(fixed) == 5
+    for title in fixed:
+        assert now[title] == shown[title]
+    assert said.out.splitlines()[0] == SUMMARY.splitlines()[0]
+    assert said.out.splitlines()[1].startswith("  3 casts a step, 1.69 MiB, ")
+    (uses,) = [line for line in SUMMARY.splitlines() if "uses of weights" in line]
+    assert uses in said.out.splitlines()
+    for each in (said.out, SUMMARY):
+        advice = " ".join(each.partition("What could be saved")[2].partition("Casts per op")[0].split())
+        assert "store 2 weights (0.bias, 0.weight) in bf16: no op reads them uncast" in advice
+        assert "store the input in bf16: no op reads it uncast" in advice
+
+
+def test_the_softmax_of_an_absent_device_returns_what_the_page_says(model: types.ModuleType, ampbench: Run) -> None:
+    said = ampbench("explain", "casts", "model.py:head", "--device", "cuda", "--by", "module")
+    (row,) = [line.split() for line in said.out.splitlines() if line.strip().startswith("Softmax")]
+    documented = re.search(r"its row reads `([^`]+)`", " ".join(PAGE.split()))
+    assert documented is not None
+    assert row[:3] == documented[1].split() == ["Softmax", "fp16", "fp32"]
+
+
+def test_what_made_the_example_regress_is_what_its_traces_tell(model: types.ModuleType) -> None:
+    def traced(*, upcast: bool) -> Any:
+        network, inputs = model.make(upcast=upcast)
+        with torch.inference_mode():
+            return trace(functools.partial(network, inputs), network).trace
+
+    said = change_sentences(compare_traces(traced(upcast=False), traced(upcast=True)))
+    shown = " ".join(REGRESSED.split())
+    assert len(said) == 3
+    assert re.sub(r" \(traced: [^)]*\)", "", shown).endswith(" ".join(said))
+
+
+def test_the_block_of_code_runs_as_it_stands(capsys: pytest.CaptureFixture[str]) -> None:
+    names = {"model": torch.nn.Linear(4, 4), "inputs": torch.randn(2, 4)}
+    exec(compile(BLOCK, "explain.md", "exec"), names)
+    assert re.match(r"\d+ casts a step, ", capsys.readouterr().out)
+
+
+def test_the_rules_stored_are_of_the_versions_named_and_changed_where_the_page_says(ampbench: Run) -> None:
+    versions = [file.name.removeprefix("torch-").removesuffix(".0.jsonl.gz") for file in RULES]
+    assert f"from the probes of torch {versions[0]} to {versions[-1]} in `results/rules/`" in " ".join(PAGE.split())
+    found = re.search(
+        r"rule for (\w+) on (\w+): (\w+) → (\w+) between torch ([\d.]+) and ([\d.]+)\"", " ".join(PAGE.split())
+    )
+    assert found is not None
+    op, device, was, now, *between = found.groups()
+    before, after = (read_run(ROOT / "results" / "rules" / f"torch-{one}.jsonl.gz").rules[device] for one in between)
+    assert (f"aten::{op}", "observed", was, now) in [
+        (one.op, one.field, one.before, one.after) for one in compare_rules(before, after)
+    ]
+    assert ampbench("explain", "rules", RULES[-1], "--against", RULES[0]).code == 0

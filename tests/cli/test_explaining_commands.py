@@ -1,0 +1,206 @@
+"""`ampbench explain`: what its options imply and refuse, and what is said when a session does not end as planned."""
+
+import csv
+import dataclasses
+import errno
+import io
+import json
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from ampbench.planning import PlannedCase
+from ampbench.records.casts import CastPass
+from ampbench.records.measurements import Failure
+from ampbench.records.runs import Header
+from ampbench.store import list_runs, read_run
+from tests.stored_runs import COMPLETE, RUN, make_case, write_run
+from tests.traced_programs import trace
+
+Run = Callable[..., Any]
+
+MODEL = """
+import torch
+
+class Net(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.linear = torch.nn.Linear(4, 4)
+
+    def forward(self, x):
+        return self.linear(x)
+
+def make():
+    return Net(), torch.randn(2, 4)
+
+def bare():
+    return torch.nn.Linear(4, 4), torch.randn(2, 4)
+"""
+
+
+@pytest.fixture
+def seen() -> CastPass:
+    """A Linear's three casts."""
+    linear = torch.nn.Linear(4, 4)
+    with torch.inference_mode():
+        found = trace(lambda: linear(torch.randn(2, 4)), linear).trace
+    return CastPass(case_id="", how="device", trace=found)
+
+
+@pytest.fixture
+def worker(seen: CastPass, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
+    """What becomes of each case, by its phase, instead of asking a worker; `model.py` is there to be named."""
+    (tmp_path / "model.py").write_text(MODEL)
+    ends: dict[str, Any] = {}
+
+    def trace_case(channel: object, planned: PlannedCase, *given: object) -> CastPass | Failure:
+        found = ends.get(planned.case.workload.partition(":")[2], seen)
+        if isinstance(found, type):
+            raise found
+        return dataclasses.replace(found, case_id=planned.case.case_id)  # type: ignore[no-any-return]
+
+    monkeypatch.setattr("ampbench.running.casts.trace_case", trace_case)
+    return lambda **ending: ends.update(ending)
+
+
+def explain(ampbench: Run, *arguments: object) -> Any:
+    return ampbench("explain", "casts", *arguments)
+
+
+FAILURE = Failure(case_id="", stage="casts", cause="exception", message="RuntimeError: shapes")
+
+
+def test_a_case_that_fails_is_told_once_in_a_table_and_by_its_exception(worker: Run, ampbench: Run) -> None:
+    worker(bare=FAILURE)
+    said = explain(ampbench, "model.py:bare", "model.py:make")
+    assert said.code == 3
+    assert "bare/bf16_autocast/cpu/inference/eager/in-fp32: failed: RuntimeError: shapes\n" in said.out
+    assert "shapes" not in said.err
+
+
+def test_a_case_that_fails_is_told_on_stderr_where_the_data_has_no_place_for_it(worker: Run, ampbench: Run) -> None:
+    worker(bare=dataclasses.replace(FAILURE, cause="crash", message="signal SIGSEGV"))
+    said = explain(ampbench, "model.py:bare", "--format", "csv")
+    assert (said.code, said.out) == (3, "case_id\n")
+    assert said.err.startswith("failed: model.py:bare/")
+    assert ": crash: signal SIGSEGV\n" in said.err
+
+
+def test_an_interruption_before_the_first_case_says_that_nothing_was_traced(
+    worker: Run, tmp_path: Path, ampbench: Run
+) -> None:
+    worker(make=KeyboardInterrupt)
+    said = explain(ampbench, "model.py:make")
+    assert (said.code, said.out, said.err) == (130, "", "interrupted: nothing was traced\n")
+    assert list_runs(tmp_path / "results") == []
+
+
+def test_an_interruption_while_planning_says_so_too(ampbench: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    def plan(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("ampbench.running.casts.check_selection", plan)
+    said = explain(ampbench, "mlp")
+    assert (said.code, said.out, said.err) == (130, "", "interrupted: nothing was traced\n")
+
+
+def test_a_trace_that_cannot_be_stored_is_printed_all_the_same(
+    worker: Run, ampbench: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write = os.write
+
+    def full(descriptor: int, data: bytes) -> int:
+        if b'{"casts":' in bytes(data):
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        return write(descriptor, data)
+
+    monkeypatch.setattr("os.write", full)
+    said = explain(ampbench, "model.py:make")
+    assert said.code == 2
+    assert "  3 casts a step" in said.out
+    assert "No space left on device" in said.err
+    assert said.err.count("\n") == 1
+
+
+def test_a_label_names_the_run_in_the_list_with_what_it_explains(worker: Run, tmp_path: Path, ampbench: Run) -> None:
+    assert explain(ampbench, "model.py:make", "--label", "before").code == 0
+    (file,) = list_runs(tmp_path / "results")
+    header: Header = read_run(file).header
+    assert header.label == "before"
+    (row,) = json.loads(ampbench("list", "runs", "--json").out)
+    assert row["outcome"] == "explains casts of model.py:make bf16_autocast inference: 1 ok"
+    assert "before" in ampbench("list", "runs").out
+
+
+def test_many_cases_of_a_run_are_counted_in_the_list(seen: CastPass, tmp_path: Path, ampbench: Run) -> None:
+    cases = [make_case("bf16_autocast", workload=name, parameters={}) for name in "abcde"]
+    passes = [dataclasses.replace(seen, case_id=case.case_id) for case in cases]
+    write_run(tmp_path / "results", cases, *passes, COMPLETE, explains="casts")
+    (row,) = json.loads(ampbench("list", "runs", "--json").out)
+    assert row["outcome"].startswith("explains casts of a, b, c and 2 more bf16_autocast ")
+
+
+def test_lines_of_code_are_in_the_table_of_ops_which_asking_for_them_implies(
+    tmp_path: Path, ampbench: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "model.py").write_text(MODEL)
+    said = explain(ampbench, "model.py:make", "model.py:bare", "--sources", "--format", "csv")
+    rows = list(csv.DictReader(io.StringIO(said.out)))
+    assert {row["source"].rpartition("/")[2] for row in rows if "make" in row["case_id"]} == {"model.py:10"}
+    assert {row["source"] for row in rows if "bare" in row["case_id"]} == {""}
+    (note,) = [line for line in said.err.splitlines() if "no line of code outside torch" in line]
+    assert note.startswith("model.py:bare/")
+
+
+def test_lines_of_a_built_in_workload_are_its_own(ampbench: Run) -> None:
+    said = explain(ampbench, "decoder_lm", "--preset", "tiny", "--sources")
+    assert "Every op in order" in said.out
+    assert "(workloads/" in said.out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (
+            ["mlp", "--sources", "--by", "module"],
+            "--sources is told by --by op and --by cast: --by module has no lines",
+        ),
+        (["mlp", "--sources", "--by", "cast", "--format", "csv"], "--sources is told by --by op: --by cast has no"),
+        (["mlp", "--half-inputs", "--precision", "fp32"], "and fp32 runs without autocast: leave one of them out"),
+    ],
+)
+def test_options_that_could_do_nothing_are_refused(arguments: list[str], message: str, ampbench: Run) -> None:
+    said = explain(ampbench, *arguments)
+    assert (said.code, said.out) == (2, "")
+    assert message in said.err
+    assert said.err.count("\n") == 1
+
+
+def test_training_without_a_loss_names_the_workload_and_what_is_missing(tmp_path: Path, ampbench: Run) -> None:
+    (tmp_path / "model.py").write_text(MODEL)
+    said = explain(ampbench, "model.py:make", "--phase", "training")
+    assert said.code == 5
+    assert "no loss given: a workload that trains returns (module, inputs, loss) (model.py:make)" in said.err
+
+
+def test_json_has_a_table_only_if_one_is_asked_for(seen: CastPass, tmp_path: Path, ampbench: Run) -> None:
+    case = make_case("bf16_autocast", parameters={})
+    write_run(tmp_path / "results", [case], dataclasses.replace(seen, case_id=case.case_id), explains="casts")
+    (plain,) = json.loads(ampbench("show", RUN, "--json").out)["cases"]
+    (asked,) = json.loads(ampbench("show", RUN, "--json", "--by", "weight").out)["cases"]
+    assert plain["tables"] == {}
+    assert [(name, len(rows)) for name, rows in asked["tables"].items()] == [("weight", 2)]
+    assert plain["casts"] == asked["casts"]
+
+
+def test_a_probe_whose_file_cannot_be_written_does_not_begin(ampbench: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("ampbench.running.channel.ServerChannel", lambda: pytest.fail("a worker was started"))
+    said = ampbench("explain", "rules", "-o", "nowhere/rules.jsonl.gz")
+    assert (said.code, said.out) == (2, "")
+    assert said.err == (
+        "ampbench: error: cannot write nowhere/rules.jsonl.gz: No such file or directory; choose another -o\n"
+    )

@@ -1,0 +1,60 @@
+"""Sections of blocks as a terminal and a Markdown page have them."""
+
+import pytest
+
+from ampbench.blocks import Block, Section
+from ampbench.cli.options import OutputFormat
+from ampbench.cli.sections import _broken, _shared, markdown, print_sections
+
+LONG = "torch_ops.my_library.fused_attention_with_rotary_embedding.default"
+
+
+def printed(capsys: pytest.CaptureFixture[str], *blocks: Block, numbers: tuple[str, ...] = ()) -> list[str]:
+    print_sections([Section("Title", list(blocks))], OutputFormat.TABLE, numbers=numbers)
+    return capsys.readouterr().out.splitlines()
+
+
+def test_columns_that_fold_share_the_room_that_is_there() -> None:
+    assert _shared({0: 5, 2: 80}, 60) == {0: 5, 2: 55}
+    assert _shared({0: 50, 2: 80}, 60) == {0: 30, 2: 30}
+    assert _shared({0: 50, 2: 8}, 12) == {0: 10, 2: 8}
+
+
+def test_a_name_that_is_too_long_breaks_at_its_dots() -> None:
+    assert _broken(LONG, 44).split("\n") == [
+        "torch_ops.my_library.", "fused_attention_with_rotary_embedding.", "default",
+    ]  # fmt: skip
+    assert _broken("1.97 KiB of a.b", 10) == "1.97 KiB of a.b"
+
+
+def test_one_long_op_leaves_the_other_columns_their_room(capsys: pytest.CaptureFixture[str]) -> None:
+    rows = [["0", LONG, "fp32 → bf16", "encoder.layers.0.attention"], ["1", "addmm", "fp32 → bf16", "head"]]
+    lines = printed(capsys, Block("Every op", ["#", "op", "dtypes", "module"], rows), numbers=("#",))
+    assert max(map(len, lines)) <= 100
+    assert any(line.endswith("fp32 → bf16  encoder.layers.0.attention") for line in lines)
+    assert any(line.strip().startswith("fused_attention_with_rotary_embedding.") for line in lines)
+
+
+def test_a_title_alone_is_a_line_and_one_of_a_table_has_its_note_in_brackets(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    table = Block("Casts", ["what", "casts"], [["weight", "3"], ["input", "12"]], "the most telling")
+    assert printed(capsys, Block("Three casts."), table, Block("The end."), numbers=("casts",)) == [
+        "Title",
+        "  Three casts.",
+        "",
+        "  Casts (the most telling)",
+        "    what    casts",
+        "    weight      3",
+        "    input      12",
+        "",
+        "  The end.",
+    ]
+
+
+def test_markdown_has_headings_for_tables_only_and_no_text_becomes_markup() -> None:
+    blocks = [Block("All *fine*."), Block("Casts", ["what", "casts"], [["a|b", "3"]], "the most telling")]
+    assert markdown([Section("My_model `x`", blocks)], 3, numbers=("casts",), missing=["one: failed: <b>"]) == (
+        "### My_model \\`x\\`\n\nAll \\*fine\\*.\n\n#### Casts\n\nThe most telling.\n\n"
+        "| what | casts |\n| :-- | --: |\n| a\\|b | 3 |\n\none: failed: \\<b>\n"
+    )
