@@ -51,10 +51,11 @@ class Costs:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SavedTime:
-    """What a change saves a step: `seconds`, with its 95 % interval (None: too few pairs of builds).
+    """What a change saves a step: `seconds`, with its 95 % interval (None: too few pairs of builds, or too noisy ones).
 
     `seconds` is Hodges and Lehmann's estimate of the difference within a pair, `low` and `high` the bounds that belong
-    to it. `before` and `after` are medians over the `pairs` builds.
+    to it. `before` and `after` are medians over the `pairs` builds; those of one side differ by more than `WIDEST`
+    times where they are `noisy`.
     """
 
     before: float
@@ -63,6 +64,7 @@ class SavedTime:
     low: float | None
     high: float | None
     pairs: int
+    noisy: bool
 
     @property
     def certain(self) -> bool:
@@ -137,7 +139,8 @@ def saved_time(one: CheckedSaving) -> SavedTime:
     after = [stats.round_value([samples]) for samples in one.after]
     ranks = stats.signed_ranks(np.array([np.subtract(before, after)]), (ALPHA,))
     low, high = float(ranks.lows[0, 0]), float(ranks.highs[0, 0])
-    known = math.isfinite(low) and math.isfinite(high)
+    noisy = any(max(side) > WIDEST * min(side) for side in (before, after))
+    known = math.isfinite(low) and math.isfinite(high) and not noisy
     return SavedTime(
         before=stats.median(before),
         after=stats.median(after),
@@ -145,6 +148,7 @@ def saved_time(one: CheckedSaving) -> SavedTime:
         low=low if known else None,
         high=high if known else None,
         pairs=len(before),
+        noisy=noisy,
     )
 
 
@@ -152,6 +156,8 @@ def saving_said(one: CheckedSaving) -> str:
     """Return "20.0 us → 15.0 us, 5.00 us saved (95 %: 4.00 us to 6.00 us)", or that no saving is certain."""
     saved = saved_time(one)
     took = f"{format_seconds(saved.before)} → {format_seconds(saved.after)}"
+    if saved.noisy:
+        return f"{took}, too noisy to say: builds of one step differ more than {WIDEST:g} times"
     if saved.low is None or saved.high is None:
         return f"{took}, without an interval (of {counted(saved.pairs, 'pair')} of builds)"
     if saved.low <= 0 <= saved.high:

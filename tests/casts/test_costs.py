@@ -1,3 +1,5 @@
+import dataclasses
+
 """What the samples of a cast pass come to, and which of its times are said."""
 
 import random
@@ -188,3 +190,11 @@ def test_too_few_pairs_give_no_interval_and_no_word():
 def test_a_build_is_worth_in_a_saving_what_it_is_worth_elsewhere():
     one = saving([5e-6] * 6)
     assert saved_time(one).before == stats.median([stats.round_value([build]) for build in one.before])
+
+
+def test_builds_that_differ_by_more_than_a_step_prove_no_saving():
+    quiet = saving([1e-4] * 8)
+    noisy = dataclasses.replace(quiet, before=[*quiet.before[:-1], [2e-2, 1e-2]])
+    assert saved_time(quiet).certain
+    assert not saved_time(noisy).certain
+    assert "too noisy to say: builds of one step differ more than 3 times" in saving_said(noisy)
