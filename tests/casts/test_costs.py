@@ -1,7 +1,6 @@
-import dataclasses
-
 """What the samples of a cast pass come to, and which of its times are said."""
 
+import dataclasses
 import random
 from typing import Any
 
@@ -161,7 +160,7 @@ def test_the_word_is_that_of_the_interval_and_the_estimate_lies_in_it():
     words = set()
     for _ in range(400):
         shift = generator.choice([-1, 0, 1]) * 1e-4
-        one = saving([shift + generator.lognormvariate(0, 1.5) * 5e-5 - 5e-5 for _ in range(12)], before=5e-3)
+        one = saving([shift + generator.lognormvariate(0, 1.5) * 5e-5 - 5e-5 for _ in range(12)], before=5e-2)
         saved, said = saved_time(one), saving_said(one)
         assert saved.low <= saved.seconds <= saved.high
         word = "saved" if saved.low > 0 else "lost" if saved.high < 0 else "no certain saving"
