@@ -4,7 +4,7 @@ import tempfile
 from pathlib import Path
 
 from ampbench.units import format_bytes, format_seconds
-from benchmarks.self import asv_suite, compare, importing, load, report, startup, timing, trend, verdicts
+from benchmarks.self import asv_suite, compare, importing, load, report, startup, timing, tracing, trend, verdicts
 
 
 def main() -> None:
@@ -39,6 +39,8 @@ def main() -> None:
     followed = format_seconds(trend.seconds())
     print(f"| trend over 200 runs of 200 cases of 4 rounds of 20 samples | {followed} | ≤ 5 s |")
     for what, measured, goal in report.rows():
+        print(f"| {what} | {measured} | {goal} |")
+    for what, measured, goal in tracing.rows():
         print(f"| {what} | {measured} | {goal} |")
     suite = asv_suite.measure()
     ratio = suite["asv seconds"] / suite["ampbench seconds"]

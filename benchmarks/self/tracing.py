@@ -1,0 +1,126 @@
+"""What seeing every cast costs: a traced training step, a ledger of a million ops, a probe of autocast's rules."""
+
+import resource
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, nullcontext
+
+import torch
+from torch.utils._debug_mode import DebugMode
+from torchvision.models import resnet50
+
+import ampbench
+from ampbench.casts.summary import savings, sentence, totals
+from ampbench.casts.tables import by_module, by_operation, by_tensor
+from ampbench.explain.ledger import CastLedger
+from ampbench.units import format_bytes, format_seconds
+
+STEPS = 15
+OPS = 1_000_000
+
+
+def rows() -> Iterator[tuple[str, str, str]]:
+    """Yield what is measured, the figure, and its goal."""
+    plain, traced, timed, debugged = step_seconds()
+    step = "a ResNet-50 training step (2x3x64x64, bf16 autocast)"
+    yield f"{step}", format_seconds(plain), "–"
+    yield f"{step} under trace_casts", f"{traced / plain:.2f} times", f"DebugMode's, {debugged / plain:.2f} times"
+    yield f"{step} under trace_casts(time=True)", f"{timed / plain:.2f} times", "–"
+    yield f"{step}: resident memory a trace adds", format_bytes(traced_bytes()), "≤ 200 MB"
+    yield f"a ledger of {OPS:,} ops: totals, savings and views", format_seconds(summary_seconds()), "≤ 5 s"
+    for device in ("cpu", "cuda", "xpu"):
+        yield f"probe of autocast's rules, {device}, one dtype", format_seconds(probe_seconds(device)), "≤ 30 s"
+
+
+def step_seconds() -> tuple[float, float, float, float]:
+    """Return the median seconds of a step: plain, traced, traced with times, under torch's DebugMode; in turns."""
+    model, step = _step()
+    modes: list[Callable[[], AbstractContextManager[object]]] = [
+        nullcontext,
+        lambda: ampbench.trace_casts(model),
+        lambda: ampbench.trace_casts(model, time=True),
+        DebugMode,
+    ]
+    taken: list[list[float]] = [[] for _ in modes]
+    for turn in range(STEPS + 2):
+        for mode, samples in zip(modes, taken, strict=True):
+            with mode():
+                start = time.perf_counter()
+                step()
+                seconds = time.perf_counter() - start
+            if turn >= 2:
+                samples.append(seconds)
+    plain, traced, timed, debugged = map(statistics.median, taken)
+    return plain, traced, timed, debugged
+
+
+def traced_bytes() -> int:
+    """Return by how much tracing a step raises the peak of this process' resident memory."""
+    model, step = _step()
+    for _ in range(3):
+        step()
+    before = _peak()
+    with ampbench.trace_casts(model) as ledger:
+        step()
+    assert len(ledger.casts) > 0
+    return max(_peak() - before, 0)
+
+
+def summary_seconds() -> float:
+    """Return the seconds that all views of a trace of about `OPS` ops take, its records made before."""
+    trace = _long_ledger().trace
+    start = time.perf_counter()
+    whole, found = totals(trace), savings(trace)
+    said = sentence(whole, found)
+    views = by_operation(trace), by_tensor(trace), by_module(trace)
+    seconds = time.perf_counter() - start
+    assert said
+    assert all(views)
+    assert whole.ops >= OPS
+    return seconds
+
+
+def probe_seconds(device: str) -> float:
+    """Return the wall time of `ampbench explain rules` for one device type and dtype, the start of Python included."""
+    with tempfile.TemporaryDirectory() as folder:
+        command = [sys.executable, "-m", "ampbench", "explain", "rules", "--device", device, "--dtype", "bf16"]
+        start = time.perf_counter()
+        subprocess.run([*command, "--results", folder], check=True, capture_output=True)
+        return time.perf_counter() - start
+
+
+def _step() -> tuple[torch.nn.Module, Callable[[], None]]:
+    torch.manual_seed(0)
+    model = resnet50().train()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    batch, target = torch.randn(2, 3, 64, 64), torch.tensor([1, 2])
+
+    def step() -> None:
+        optimizer.zero_grad()
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            loss = torch.nn.functional.cross_entropy(model(batch), target)
+        loss.backward()
+        optimizer.step()
+
+    return model, step
+
+
+def _long_ledger() -> CastLedger:
+    layers = torch.nn.Sequential(*(torch.nn.Linear(2, 2) for _ in range(100)))
+    batch = torch.randn(1, 2)
+    with torch.no_grad(), ampbench.trace_casts(layers) as ledger:
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            layers(batch)
+        each = len(ledger.ops)
+        for _ in range(OPS // each):
+            with torch.autocast("cpu", dtype=torch.bfloat16):
+                layers(batch)
+    return ledger
+
+
+def _peak() -> int:
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
