@@ -42,7 +42,8 @@ _top: Callable[[], Any] = overrides._get_current_function_mode
 _pop: Callable[[], Any] = overrides._pop_mode
 _push: Callable[[Any], None] = overrides._push_mode
 
-_INSIDE = (str(Path(torch.__file__).parent), str(Path(ampbench.__file__).parent))
+INSIDE = (str(Path(torch.__file__).parent), str(Path(ampbench.__file__).parent))
+"""Where the code of torch and of this package lies, which is not the program's own."""
 
 
 class Running:
@@ -175,7 +176,7 @@ def _caller() -> str | None:
     """Return "file:line" of the innermost frame that is neither torch's nor ours."""
     frame: FrameType | None = sys._getframe(2)
     while frame is not None:
-        if not frame.f_code.co_filename.startswith(_INSIDE):
+        if not frame.f_code.co_filename.startswith(INSIDE):
             return f"{frame.f_code.co_filename}:{frame.f_lineno}"
         frame = frame.f_back
     return None

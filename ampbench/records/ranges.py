@@ -6,9 +6,9 @@ together. Dtypes are short names ("fp16").
 
 from dataclasses import dataclass, field
 
-ACTIVATION, GRADIENT, WEIGHT, UPDATE = "activation", "gradient", "weight", "update"
-"""Whose magnitudes: a module's floating outputs; the gradients of these and of its parameters; its own parameters; what
-one optimizer step adds to these."""
+INPUT, ACTIVATION, GRADIENT, WEIGHT, UPDATE = "input", "activation", "gradient", "weight", "update"
+"""Whose magnitudes: a module's floating inputs; its floating outputs; the gradients of these and of its parameters; its
+own parameters and floating buffers; what one optimizer step adds to these."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -16,8 +16,8 @@ class Magnitudes:
     """The magnitudes of all values of one kind in a module, in an fp32 run: a histogram by exponent.
 
     `counts[i]` values have 2**(lowest + i) <= |x| < 2**(lowest + i + 1); `zeros` and `nonfinite` are apart from these.
-    `largest` is the largest finite |x| (None: there is none). `kind` is the module's class, `name` the parameter's
-    where the values are one parameter's ("" for activations and their gradients).
+    `largest` is the largest finite |x| (None: there is none). `kind` is the module's class, `name` the full name of the
+    parameter or buffer whose values they are ("" for inputs, activations and their gradients).
     """
 
     module: str
@@ -47,9 +47,12 @@ class ModuleError:
     """What one module does in a low precision.
 
     On exact inputs, that is, those of the fp32 run: `own_rel_l2` is the relative L2 error of its floating outputs
-    against fp32's, `overflowed` the outputs that are not finite where fp32's are, `flushed` those that are zero where
-    fp32's are not, of `elements`. `total_rel_l2` is its error in the whole low-precision run, measured on at most
-    `sampled` elements of the output (the same ones in both runs), which it inherits in part.
+    against fp32's, taken over those that are finite in both (None: there are none, or all of fp32's are zero),
+    `overflowed` the outputs that are not finite where fp32's are, `flushed` those that are zero where fp32's are not,
+    of `elements` (0: it was not compared, and `note` says why). `inputs_overflowed` of its inputs are not finite in the
+    low dtype though they are in fp32: then what overflows began before it. `total_rel_l2` is its error in the whole
+    low-precision run, measured on at most `sampled` elements of the output (the same ones in both runs), which it
+    inherits in part.
     """
 
     module: str
@@ -58,16 +61,19 @@ class ModuleError:
     own_rel_l2: float | None = None
     overflowed: int = 0
     flushed: int = 0
+    inputs_overflowed: int = 0
     total_rel_l2: float | None = None
     sampled: int = 0
+    note: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FirstNonfinite:
     """Where a low-precision run first makes a value that is not finite, from finite ones.
 
-    `phase` is "forward", "backward" or "optimizer", `step` counts from 0, `operation` is the op's name ("aten.mm"),
-    `parameter` the one whose gradient it is, `frames` the last lines of code before it.
+    `phase` is "forward", "backward" or "optimizer", `step` counts the network's calls from 0, `operation` is the op's
+    name ("aten.mm"), `inputs_largest` the largest finite |x| it was given, `parameter` the one whose gradient it is (""
+    where that is not known), `frames` the last lines of the program's own code before it, the innermost last.
     """
 
     operation: str
@@ -85,7 +91,7 @@ class RangePass:
 
     `errors` compare each module with the case's precision, `first_nonfinite` is of the case's own run (None: every
     value was finite). `scale` is GradScaler's where the case has one. `nonfinite_in_fp32` names the first module whose
-    values are not finite in fp32 already; then nothing else is said.
+    values are not finite in fp32 already ("" is the network itself); then nothing else is said.
     """
 
     case_id: str
@@ -95,5 +101,5 @@ class RangePass:
     errors: list[ModuleError] = field(default_factory=list)
     first_nonfinite: FirstNonfinite | None = None
     scale: float | None = None
-    nonfinite_in_fp32: str = ""
+    nonfinite_in_fp32: str | None = None
     notes: list[str] = field(default_factory=list)
