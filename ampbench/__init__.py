@@ -1,6 +1,6 @@
 """Benchmark and accuracy-regression harness for PyTorch mixed precision.
 
-Importing this imports neither torch nor pandas: `load`, `Workload` and `trace_casts` are fetched when first used.
+Importing this imports neither torch nor pandas: `load`, `Workload` and what needs torch are fetched when first used.
 
 PYTEST_DONT_REWRITE: its plug-in asserts nothing, and pytest would warn where ampbench was imported before it.
 """
@@ -19,6 +19,7 @@ from ampbench.errors import (
 )
 
 if TYPE_CHECKING:
+    from ampbench.explain.keep_fp32 import keep_fp32, release_fp32
     from ampbench.explain.ledger import trace_casts
     from ampbench.frames import load
     from ampbench.workload import Workload
@@ -35,11 +36,19 @@ __all__ = [
     "Workload",
     "WorkloadError",
     "__version__",
+    "keep_fp32",
     "load",
+    "release_fp32",
     "trace_casts",
 ]
 
-_LAZY = {"load": "ampbench.frames", "Workload": "ampbench.workload", "trace_casts": "ampbench.explain.ledger"}
+_LAZY = {
+    "keep_fp32": "ampbench.explain.keep_fp32",
+    "load": "ampbench.frames",
+    "release_fp32": "ampbench.explain.keep_fp32",
+    "trace_casts": "ampbench.explain.ledger",
+    "Workload": "ampbench.workload",
+}
 
 
 def __getattr__(name: str) -> Any:

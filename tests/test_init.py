@@ -18,7 +18,9 @@ def test_the_public_names_are_these():
         "Workload",
         "WorkloadError",
         "__version__",
+        "keep_fp32",
         "load",
+        "release_fp32",
         "trace_casts",
     ]
 

@@ -43,7 +43,9 @@ _pop: Callable[[], Any] = overrides._pop_mode
 _push: Callable[[Any], None] = overrides._push_mode
 
 _OURS = Path(ampbench.__file__).parent
-_INSIDE = (str(Path(torch.__file__).parent), str(_OURS))
+INSIDE = (str(Path(torch.__file__).parent), str(_OURS))
+"""Where the code of torch and of this package lies, which is not the program's own."""
+
 _WORKLOADS = str(_OURS / "workloads")
 
 
@@ -178,7 +180,7 @@ def _caller() -> str | None:
     frame: FrameType | None = sys._getframe(2)
     while frame is not None:
         file = frame.f_code.co_filename
-        if file.startswith(_WORKLOADS) or not file.startswith((*_INSIDE, "<frozen")):
+        if file.startswith(_WORKLOADS) or not file.startswith((*INSIDE, "<frozen")):
             return f"{file}:{frame.f_lineno}"
         frame = frame.f_back
     return None

@@ -80,10 +80,7 @@ def trace_casts(
     modules compiled by torch.compile and for tensor subclasses with ops of their own; a compiled *function* runs
     uncompiled while a trace is on, because torch does not run compiled code under a dispatch mode.
     """
-    devices = ["cpu", "cuda", "xpu"]
-    if (here := torch.accelerator.current_accelerator()) is not None and here.type not in devices:
-        devices.append(here.type)
-    calls = CallMode(tuple(devices), sources=sources)
+    calls = CallMode(autocast_devices(), sources=sources)
     recorder = Recorder(calls, model, time=time)
     with ExitStack() as stack:
         recorder.modules.hook()
@@ -99,6 +96,14 @@ def trace_casts(
         stack.enter_context(calls)
         stack.enter_context(recorder)
         yield CastLedger(recorder, timed=time)
+
+
+def autocast_devices() -> tuple[str, ...]:
+    """Return the device types on which a program may switch autocast on."""
+    devices = ["cpu", "cuda", "xpu"]
+    if (here := torch.accelerator.current_accelerator()) is not None and here.type not in devices:
+        devices.append(here.type)
+    return tuple(devices)
 
 
 def short_dtype(dtype: torch.dtype) -> str:

@@ -87,3 +87,11 @@ def undoes_cast() -> bool:
 def in_backward() -> bool:
     """Return whether this thread is in a backward pass now."""
     return _graph_task() != -1
+
+
+def leaves_ahead() -> list[torch.Tensor]:
+    """Return the tensors whose gradients the node that autograd differentiates now hands on to, or a view after it."""
+    node = _current_node()
+    ahead = [following for following, _ in node.next_functions if following is not None] if node is not None else []
+    beyond = [following for near in ahead for following, _ in near.next_functions if following is not None]
+    return [leaf for near in (*ahead, *beyond) if (leaf := getattr(near, "variable", None)) is not None]

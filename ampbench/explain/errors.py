@@ -1,0 +1,273 @@
+"""How far each module of a network errs in a low precision: by itself, on exact inputs, and in a whole run."""
+
+import math
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch.utils import _pytree as pytree
+
+from ampbench.errors import UsageError
+from ampbench.explain.keep_fp32 import is_kept
+from ampbench.explain.module_runs import ModuleRun, version, watch_runs
+from ampbench.explain.modules import tensors_in
+from ampbench.precisions import Precision, find_precision
+from ampbench.records.ranges import ModuleError
+
+SAMPLE = 65_536
+"""How many elements of each module's outputs `sample_outputs` keeps."""
+
+_SEED = 0
+
+
+@dataclass(slots=True)
+class _Sum:
+    """What has been compared of one module."""
+
+    kind: str
+    elements: int = 0
+    error: float = 0.0
+    reference: float = 0.0
+    overflowed: int = 0
+    flushed: int = 0
+    inputs_overflowed: int = 0
+    note: str = ""
+
+
+@dataclass(slots=True)
+class _Before:
+    """What a call can change, as it was before: inputs, buffers, states of the random generators by device type.
+
+    `args` are copies of `given`, and `versions` None, or where nothing was copied, the tensors' versions.
+    """
+
+    given: tuple[Any, ...]
+    args: tuple[Any, ...]
+    versions: list[int | None] | None
+    buffers: dict[str, torch.Tensor | None]
+    random: dict[str, torch.Tensor]
+
+
+class Errors:
+    """What `watch_errors` has seen so far: `modules`, in the order of running."""
+
+    def __init__(self) -> None:
+        self.sums: dict[str, _Sum] = {}
+
+    @property
+    def modules(self) -> list[ModuleError]:
+        """The own error of each module, over all its calls."""
+        return [
+            ModuleError(
+                module=path,
+                kind=row.kind,
+                elements=row.elements,
+                own_rel_l2=math.sqrt(row.error / row.reference) if row.reference else None,
+                overflowed=row.overflowed,
+                flushed=row.flushed,
+                inputs_overflowed=row.inputs_overflowed,
+                note=row.note,
+            )
+            for path, row in self.sums.items()
+        ]
+
+
+@contextmanager
+def watch_errors(model: torch.nn.Module, shadow: Precision | str) -> Iterator[Errors]:
+    """Run each module again in the precision `shadow`, on the inputs of the fp32 run in the block, and compare.
+
+    `shadow` is a row of `ampbench.precisions` or its name: with autocast, the module runs on the fp32 inputs and
+    weights below autocast, else its weights, buffers and floating inputs are rounded to the storage dtype. Compared
+    are the modules in which no other module of `model` ran. The shadow sees buffers and random states as the call in
+    fp32 did, and whatever it changes is put back; it records no graph, fires none of the module's hooks, and the
+    program's results stay the same, bit by bit. What `keep_fp32` keeps is not compared. Where a module cannot run in
+    the precision, or not be repeated, its record says so. Raises `UsageError` for modules compiled by torch.compile.
+    """
+    row = find_precision(shadow) if isinstance(shadow, str) else shadow
+    if row.autocast is None and row.storage == "float32":
+        raise UsageError(f"{row.name} rounds no module's values: watch the errors of a precision in fp16 or bf16")
+    seen = Errors()
+    with watch_runs(model, lambda run: _compare(run, row, seen), _remember):
+        yield seen
+
+
+class Samples:
+    """What `sample_outputs` kept: per module, `limit` values at most of what it returned, in fp64 on the CPU."""
+
+    def __init__(self, limit: int):
+        self.limit = limit
+        self.values: dict[str, list[torch.Tensor]] = {}
+        self._left: dict[str, int] = {}
+
+    def take(self, path: str, tensor: torch.Tensor) -> None:
+        """Keep values of one output, at places that only its size decides."""
+        left = self._left.get(path, self.limit)
+        count = min(left, tensor.numel())
+        if not count:
+            return
+        self._left[path] = left - count
+        flat = tensor.detach().reshape(-1)
+        if count < len(flat):
+            generator = torch.Generator().manual_seed(_SEED)
+            flat = flat[torch.randint(len(flat), (count,), generator=generator).to(flat.device)]
+        self.values.setdefault(path, []).append(flat.to("cpu", torch.float64, copy=True))
+
+
+@contextmanager
+def sample_outputs(model: torch.nn.Module, limit: int = SAMPLE) -> Iterator[Samples]:
+    """Keep a sample of the floating outputs of every module, `limit` elements each, as the block runs `model`.
+
+    Two runs on inputs of the same shapes, in any precisions, keep the same elements. A module's first outputs are
+    sampled until its limit is reached. Results stay the same, bit by bit.
+    """
+    seen = Samples(limit)
+
+    def take(run: ModuleRun) -> None:
+        for tensor in tensors_in(run.returned):
+            if tensor.is_floating_point():
+                seen.take(run.path, tensor)
+
+    with watch_runs(model, take):
+        yield seen
+
+
+def total_errors(reference: Samples, low: Samples) -> Mapping[str, tuple[float | None, int]]:
+    """Return, by module, the relative L2 error of the run `low` against `reference`, and of how many elements.
+
+    None where it is undefined: a value is not finite, all of the reference's are zero, or the two runs returned other
+    shapes.
+    """
+    found: dict[str, tuple[float | None, int]] = {}
+    for path, values in reference.values.items():
+        others = low.values.get(path, [])
+        if [len(value) for value in values] != [len(value) for value in others]:
+            found[path] = (None, 0)
+            continue
+        exact, other = torch.cat(values), torch.cat(others)
+        norm = float(torch.linalg.vector_norm(exact))
+        error = float(torch.linalg.vector_norm(other - exact)) / norm if norm else math.nan
+        found[path] = (error if math.isfinite(error) else None, len(exact))
+    return found
+
+
+def _remember(run: ModuleRun) -> None:
+    """Keep what the call may change; inputs only of modules without children, which are what writes into them."""
+    devices = {tensor.device.type for tensor in tensors_in(run.args)} | {"cpu"}
+    alone = not run.module._modules
+    run.kept = _Before(
+        given=run.args,
+        args=pytree.tree_map(_copied, run.args) if alone else run.args,
+        versions=None if alone else _versions(run.args),
+        buffers={name: _copied(buffer) for name, buffer in run.module._buffers.items()},
+        random={device: _random_state(device) for device in devices},
+    )
+
+
+def _compare(run: ModuleRun, row: Precision, seen: Errors) -> None:
+    outputs = _floating(run.returned)
+    if not run.leaf or not outputs or any(is_kept(module) for module in (*run.within, run.module)):
+        return
+    found = seen.sums.setdefault(run.path, _Sum(type(run.module).__name__))
+    before: _Before = run.kept
+    if before.versions is not None and before.versions != _versions(before.given):
+        found.note = "it writes into its inputs"
+        return
+    hooked = [id(new) for new in run.args] != [id(old) for old in before.given]  # by a hook of the user's
+    args = run.args if hooked else before.args
+    after = {device: _random_state(device) for device in before.random}
+    if any(device != "cpu" and not torch.equal(state, before.random[device]) for device, state in after.items()):
+        found.note = "it draws random numbers, and others in half precision on this device"
+        return
+    try:
+        for device, state in before.random.items():
+            _set_random_state(device, state)
+        low = _run_low(run, args, before.buffers, row, outputs[0].device.type)
+    except (RuntimeError, TypeError, ValueError) as error:  # what kernels and a module's own checks raise
+        found.note = f"it does not run in {row.name}: {str(error).partition(chr(10))[0]}"
+        return
+    finally:
+        for device, state in after.items():
+            _set_random_state(device, state)
+    lows = _floating(low)
+    if [tensor.shape for tensor in lows] != [tensor.shape for tensor in outputs]:
+        found.note = f"it returns other shapes in {row.name}"
+        return
+    dtype = getattr(torch, row.autocast or row.storage)
+    for tensor in _floating((args, run.kwargs)):
+        found.inputs_overflowed += int((tensor.isfinite() & ~tensor.detach().to(dtype).isfinite()).sum())
+    for exact, other in zip(outputs, lows, strict=True):
+        _add(found, exact.detach(), other)
+
+
+def _run_low(run: ModuleRun, args: Any, buffers: Mapping[str, torch.Tensor | None], row: Precision, device: str) -> Any:
+    """Call a module's forward in a low precision, and leave no trace of it in the module."""
+    module = run.module
+    storage = getattr(torch, row.storage)
+    fused = not (torch.is_grad_enabled() and any(parameter.requires_grad for parameter in module.parameters()))
+
+    def lowered(leaf: Any) -> Any:
+        if isinstance(leaf, torch.Tensor) and leaf.dtype is torch.float32:
+            return leaf.detach().to(storage)
+        return leaf
+
+    with ExitStack() as stack:
+        stack.enter_context(torch.no_grad())
+        if not fused and torch.backends.mha.get_fastpath_enabled():
+            # Without a graph, some modules would take a fused path that the fp32 call did not take.
+            torch.backends.mha.set_fastpath_enabled(False)
+            stack.callback(torch.backends.mha.set_fastpath_enabled, True)
+        for part in module.modules():
+            stack.callback(_restore, part, dict(part.__dict__))
+            state = buffers if part is module else part._buffers
+            part.__dict__["_parameters"] = {name: lowered(value) for name, value in part._parameters.items()}
+            part.__dict__["_buffers"] = {name: lowered(_copied(value)) for name, value in state.items()}
+            if isinstance(part, torch.nn.RNNBase):
+                part.__dict__["_flat_weights"] = [lowered(value) for value in part._flat_weights]
+        low = getattr(torch, row.autocast) if row.autocast is not None else None
+        stack.enter_context(torch.autocast(device, dtype=low, enabled=low is not None, cache_enabled=False))
+        return module.forward(*pytree.tree_map(lowered, args), **pytree.tree_map(lowered, run.kwargs))
+
+
+def _add(found: _Sum, exact: torch.Tensor, low: torch.Tensor) -> None:
+    """Compare one output; chunk by chunk, so that no copy of the whole is made."""
+    size = 1 << 20
+    for start in range(0, exact.numel(), size):
+        one = exact.reshape(-1)[start : start + size].double()
+        other = low.reshape(-1)[start : start + size].double()
+        finite = one.isfinite()
+        both = finite & other.isfinite()
+        found.elements += len(one)
+        found.overflowed += int(finite.sum()) - int(both.sum())
+        found.flushed += int((both & (other == 0) & (one != 0)).sum())
+        found.reference += float(one.where(both, 0.0).square().sum())
+        found.error += float((other - one).where(both, 0.0).square().sum())
+
+
+def _restore(module: torch.nn.Module, attributes: dict[str, Any]) -> None:
+    module.__dict__.clear()
+    module.__dict__.update(attributes)
+
+
+def _floating(tree: object) -> list[torch.Tensor]:
+    return [tensor for tensor in tensors_in(tree) if tensor.is_floating_point()]
+
+
+def _versions(tree: object) -> list[int | None]:
+    return [version(tensor) for tensor in tensors_in(tree)]
+
+
+def _copied(leaf: Any) -> Any:
+    return leaf.detach().clone() if isinstance(leaf, torch.Tensor) else leaf
+
+
+def _random_state(device: str) -> torch.Tensor:
+    return torch.get_rng_state() if device == "cpu" else torch.get_device_module(device).get_rng_state()
+
+
+def _set_random_state(device: str, state: torch.Tensor) -> None:
+    if device == "cpu":
+        torch.set_rng_state(state)
+    else:
+        torch.get_device_module(device).set_rng_state(state)

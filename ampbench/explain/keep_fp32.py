@@ -1,0 +1,260 @@
+"""`keep_fp32`: islands of fp32 in a network that runs in half precision, under autocast or stored in half."""
+
+import functools
+import sys
+import types
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from fnmatch import fnmatchcase
+from typing import Any, Self
+
+import torch
+from torch.utils import _pytree as pytree
+
+from ampbench.errors import UnknownNameError, UsageError
+
+HALVES = (torch.float16, torch.bfloat16)
+_FORWARD, _APPLY, _OWN = "forward", "_apply", "_before_keep_fp32"
+
+
+class Island:
+    """A region in which floating tensors are computed in fp32: what `keep_fp32()` returns.
+
+    It is a context, which switches autocast off, and a decorator for what `keep_fp32` takes. Re-entrant, and one
+    object can be entered many times.
+    """
+
+    def __init__(self, *, cast_back: bool = False):
+        self._cast_back = cast_back
+        self._entered: list[AbstractContextManager[None]] = []
+
+    def __enter__(self) -> Self:
+        entered = _without_autocast()
+        entered.__enter__()
+        self._entered.append(entered)
+        return self
+
+    def __exit__(self, *error: Any) -> None:
+        self._entered.pop().__exit__(*error)
+
+    def __call__(self, target: Any, /, *names: str) -> Any:
+        """Do as `keep_fp32(target, *names)` does."""
+        return keep_fp32(target, *names, cast_back=self._cast_back)
+
+
+def keep_fp32(target: Any = None, /, *names: str, cast_back: bool = False) -> Any:
+    """Run `target` in fp32, whatever surrounds it; it serves as a context, a decorator and a call.
+
+    * `with keep_fp32():` switches autocast off; tensors that are in half already stay so.
+    * `@keep_fp32`, or `keep_fp32(function)`, returns the function so wrapped.
+    * `keep_fp32(Class)` changes a module class in place, for all its instances, and returns it.
+    * `keep_fp32(module)` changes one module with all it holds, in place, and returns it.
+    * `keep_fp32(model, "head", "layer4.*.bn2")` changes those submodules: names as `named_modules` gives them, or
+      patterns as of `fnmatch`; a module within a chosen one is kept anyhow.
+
+    Floating inputs that come in fp32 are not rounded on the way in; those in half are converted, which is exact. With
+    `cast_back`, floating outputs go back to the dtype around: autocast's, else that of the first half input. A kept
+    module's parameters and buffers are fp32, and stay so when the model around it is moved to half (`model.half()`);
+    kept before that they have lost nothing. Works under torch.compile, with copy, pickle and state_dict. Keeping what
+    is kept already changes nothing but `cast_back`. `release_fp32` undoes it.
+
+    Raises `UnknownNameError`, with the nearest names, where a name or pattern matches no submodule, and `UsageError`
+    for a target that can have no island.
+    """
+    if target is None:
+        if names:
+            raise UsageError("keep_fp32 needs the model before the names of its submodules")
+        return Island(cast_back=cast_back)
+    if isinstance(target, torch.nn.Module):
+        for module in _chosen(target, names) if names else [target]:
+            _keep_module(module, cast_back)
+        return target
+    if names:
+        raise UsageError(f"keep_fp32: names choose submodules, and {_named(target)} is no module")
+    if isinstance(target, type):
+        return _keep_class(target, cast_back)
+    if not callable(target):
+        raise UsageError(f"keep_fp32 takes a function, a module or a module class, not {_named(target)}")
+    return _Function(target, cast_back)
+
+
+def release_fp32(target: Any, /, *names: str) -> Any:
+    """Undo `keep_fp32` of a module, of submodules of it, or of a module class, and return it.
+
+    Weights stay fp32 until the model is moved again. Raises as `keep_fp32` does for names.
+    """
+    if isinstance(target, torch.nn.Module):
+        for module in _chosen(target, names) if names else [target]:
+            if is_kept(module):
+                del module.__dict__[_FORWARD], module.__dict__[_APPLY]
+    elif isinstance(target, type):
+        for name, own in target.__dict__.get(_OWN, {}).items():
+            if own is None:
+                delattr(target, name)
+            else:
+                setattr(target, name, own)
+        if _OWN in target.__dict__:
+            delattr(target, _OWN)
+    return target
+
+
+def is_kept(module: torch.nn.Module) -> bool:
+    """Return whether `keep_fp32` has been called for this very module."""
+    return isinstance(module.__dict__.get(_FORWARD), _Forward)
+
+
+class _Function:
+    """A function that runs in fp32; found again by its name, or made anew, when it is unpickled."""
+
+    def __init__(self, function: Callable[..., Any], cast_back: bool):
+        functools.update_wrapper(self, function)
+        self.function, self.cast_back = function, cast_back
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        return _run(self.function, self.cast_back, args, kwargs)
+
+    def __get__(self, instance: object, owner: type | None = None) -> Any:
+        return self if instance is None else types.MethodType(self, instance)
+
+    def __reduce__(self) -> Any:
+        name = self.function.__qualname__
+        found: Any = sys.modules.get(self.function.__module__)
+        for part in name.split("."):
+            found = getattr(found, part, None)
+        return name if found is self else (_Function, (self.function, self.cast_back))
+
+
+class _Forward:
+    """The forward of a kept module, in its instance; `own` is a forward that was set there before, if one was."""
+
+    def __init__(self, module: torch.nn.Module, cast_back: bool):
+        self.module, self.cast_back = module, cast_back
+        self.own = module.__dict__.get(_FORWARD)
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        forward = self.own if self.own is not None else functools.partial(type(self.module).forward, self.module)
+        return _run(forward, self.cast_back, args, kwargs)
+
+
+class _Apply:
+    """The `_apply` of a kept module, through which every move of it goes: to another device, not to half."""
+
+    def __init__(self, module: torch.nn.Module):
+        self.module = module
+
+    def __call__(self, function: Callable[[torch.Tensor], torch.Tensor], recurse: bool = True) -> torch.nn.Module:
+        return _apply_kept(type(self.module)._apply, self.module, function, recurse)
+
+
+def _keep_module(module: torch.nn.Module, cast_back: bool) -> None:
+    if isinstance(module, torch.jit.ScriptModule):
+        raise UsageError("keep_fp32 cannot change a TorchScript module: keep it before it is traced or scripted")
+    if is_kept(module):
+        module.__dict__[_FORWARD].cast_back = cast_back
+        return
+    # past Module.__setattr__, which other tools override
+    module.__dict__[_FORWARD] = _Forward(module, cast_back)
+    module.__dict__[_APPLY] = _Apply(module)
+    _restore(module)
+
+
+def _keep_class(target: type, cast_back: bool) -> type:
+    if not issubclass(target, torch.nn.Module) or target is torch.nn.Module:
+        raise UsageError(f"keep_fp32 takes a class of modules, such as torchvision.ops.RoIAlign, not {_named(target)}")
+    release_fp32(target)
+    before = {name: target.__dict__.get(name) for name in (_FORWARD, _APPLY)}
+    forward, apply = target.forward, target._apply
+
+    @functools.wraps(forward)
+    def kept_forward(self: torch.nn.Module, *args: Any, **kwargs: Any) -> Any:
+        if not torch.compiler.is_compiling():
+            _restore(self)
+        return _run(functools.partial(forward, self), cast_back, args, kwargs)
+
+    @functools.wraps(apply)
+    def kept_apply(self: torch.nn.Module, function: Any, recurse: bool = True) -> torch.nn.Module:
+        return _apply_kept(apply, self, function, recurse)
+
+    target.forward, target._apply = kept_forward, kept_apply  # type: ignore[method-assign]
+    setattr(target, _OWN, before)
+    return target
+
+
+def _restore(module: torch.nn.Module) -> None:
+    """Bring weights and buffers that are in half back to fp32."""
+    if any(tensor.dtype in HALVES for tensor in (*module.parameters(), *module.buffers())):
+        module._apply(_up)  # type: ignore[no-untyped-call]
+
+
+def _apply_kept(
+    apply: Callable[..., torch.nn.Module],
+    module: torch.nn.Module,
+    function: Callable[[torch.Tensor], torch.Tensor],
+    recurse: bool,
+) -> torch.nn.Module:
+    """Move a module's tensors as `function` would, but for a move to half."""
+
+    def moved(tensor: torch.Tensor) -> torch.Tensor:
+        out = function(tensor)
+        if out.dtype in HALVES and tensor.is_floating_point() and tensor.dtype not in HALVES:
+            return torch.empty_like(out, dtype=tensor.dtype).copy_(tensor)
+        return out
+
+    return apply(module, moved, recurse)
+
+
+@contextmanager
+def _without_autocast() -> Iterator[None]:
+    """Switch autocast off on every device type; one by one, which torch.compile follows."""
+    with (
+        torch.autocast("cpu", enabled=False),
+        torch.autocast("cuda", enabled=False),
+        torch.autocast("xpu", enabled=False),
+        torch.autocast("mps", enabled=False),
+    ):
+        yield
+
+
+def _run(function: Callable[..., Any], cast_back: bool, args: Any, kwargs: Any) -> Any:
+    """Call `function` with autocast off and half inputs in fp32."""
+    back = _dtype_around((args, kwargs)) if cast_back else None
+    with _without_autocast():
+        args, kwargs = pytree.tree_map(_up, (args, kwargs))
+        out = function(*args, **kwargs)
+    if back is None:
+        return out
+    return pytree.tree_map(
+        lambda leaf: leaf.to(back) if isinstance(leaf, torch.Tensor) and leaf.dtype is torch.float32 else leaf, out
+    )
+
+
+def _up(leaf: Any) -> Any:
+    """Return a half tensor in fp32, anything else as it is."""
+    return leaf.float() if isinstance(leaf, torch.Tensor) and leaf.dtype in HALVES else leaf
+
+
+def _dtype_around(inputs: Any) -> torch.dtype | None:
+    """Return the low dtype that surrounds a call with `inputs`: autocast's on their device, else their own."""
+    tensors = [
+        leaf for leaf in pytree.tree_leaves(inputs) if isinstance(leaf, torch.Tensor) and leaf.is_floating_point()
+    ]
+    for tensor in tensors:
+        if torch.is_autocast_enabled(tensor.device.type):
+            return torch.get_autocast_dtype(tensor.device.type)
+    return next((tensor.dtype for tensor in tensors if tensor.dtype in HALVES), None)
+
+
+def _chosen(model: torch.nn.Module, names: Iterable[str]) -> list[torch.nn.Module]:
+    """Return the submodules that names and patterns choose, each once, in the model's order."""
+    known = dict(model.named_modules(remove_duplicate=False))
+    chosen: set[int] = set()
+    for name in names:
+        matching = [path for path in known if path and fnmatchcase(path, name)]
+        if not matching:
+            raise UnknownNameError("submodule", name, [path for path in known if path])
+        chosen |= {id(known[path]) for path in matching}
+    return [module for module in dict.fromkeys(known.values()) if id(module) in chosen]
+
+
+def _named(target: object) -> str:
+    return getattr(target, "__qualname__", None) or repr(target)

@@ -1,0 +1,103 @@
+"""How large the values of a tensor are: a histogram by binary exponent, exact, in two passes over the bits."""
+
+from collections import Counter
+from dataclasses import dataclass, field
+
+import torch
+
+_SPREAD = 3
+"""Mantissa bits that are counted apart and then put together: most values share few exponents, and a counter that is
+incremented again at once waits for its own last write."""
+
+_CHUNK = {"cpu": 1 << 18}
+"""Elements counted at a time, so that the copies stay in the cache; on other devices `_LARGE`, to save launches."""
+
+_LARGE = 1 << 24
+
+
+@dataclass(frozen=True, slots=True)
+class _Layout:
+    """The bits of a floating dtype: the integer of its width, of how many bits the mantissa is, the exponent's bias."""
+
+    integer: torch.dtype
+    mantissa: int
+    bias: int
+
+    @property
+    def infinity(self) -> int:
+        """The bits of +inf; those of a NaN are larger."""
+        return (2 * self.bias + 1) << self.mantissa
+
+
+_LAYOUTS = {torch.float32: _Layout(torch.int32, 23, 127), torch.float64: _Layout(torch.int64, 52, 1023)}
+
+
+@dataclass(slots=True)
+class Counts:
+    """The magnitudes of `elements` values.
+
+    `exponents[e]` of them have 2**e <= |x| < 2**(e + 1), `zeros` are zero, `nonfinite` infinite or NaN; `largest` is
+    the largest finite |x| (None: none is finite).
+    """
+
+    elements: int = 0
+    zeros: int = 0
+    nonfinite: int = 0
+    largest: float | None = None
+    exponents: Counter[int] = field(default_factory=Counter)
+
+    def add(self, other: "Counts") -> None:
+        """Put the values of `other` to these."""
+        self.elements += other.elements
+        self.zeros += other.zeros
+        self.nonfinite += other.nonfinite
+        self.exponents.update(other.exponents)
+        if other.largest is not None:
+            self.largest = other.largest if self.largest is None else max(self.largest, other.largest)
+
+
+def count_magnitudes(tensor: torch.Tensor) -> Counts:
+    """Return the magnitudes of a floating tensor of any dtype, shape, layout and device, subnormals included.
+
+    Exact: nothing is sampled, and no value is rounded. Of a sparse tensor the stored values are counted.
+    """
+    counts = Counts()
+    values = _flat(tensor.detach())
+    size = _CHUNK.get(values.device.type, _LARGE)
+    for start in range(0, values.numel(), size):
+        chunk = values[start : start + size]
+        _count(chunk if chunk.dtype in _LAYOUTS else chunk.float(), counts)  # every narrower dtype fits into fp32
+    return counts
+
+
+def _count(values: torch.Tensor, counts: Counts) -> None:
+    layout = _LAYOUTS[values.dtype]
+    bits = values.view(layout.integer) & torch.iinfo(layout.integer).max
+    fine = torch.bincount(bits >> (layout.mantissa - _SPREAD), minlength=(2 * layout.bias + 2) << _SPREAD)
+    fields = fine.cpu().numpy().reshape(-1, 1 << _SPREAD).sum(axis=1)
+    counts.elements += len(values)
+    nonfinite = int(fields[-1])
+    if nonfinite:
+        counts.nonfinite += nonfinite
+        bits = bits.where(bits < layout.infinity, 0)
+    if nonfinite < len(values):
+        largest = bits.max().view(values.dtype).item()
+        counts.largest = largest if counts.largest is None else max(counts.largest, largest)
+    if fields[0]:
+        # Zeros and subnormals share an exponent field; a subnormal's bits are its value in steps of the smallest one.
+        small = bits[(bits > 0) & (bits < 1 << layout.mantissa)]
+        counts.zeros += int(fields[0]) - len(small)
+        smallest = 1 - layout.bias - layout.mantissa
+        if len(small):
+            counts.exponents.update((small.double().frexp().exponent + (smallest - 1)).tolist())
+    for place in fields[1:-1].nonzero()[0].tolist():
+        counts.exponents[place + 1 - layout.bias] += int(fields[place + 1])
+
+
+def _flat(tensor: torch.Tensor) -> torch.Tensor:
+    """Return the elements in one dimension, in any order, without a copy where they lie densely."""
+    if tensor.layout is not torch.strided:
+        tensor = tensor.coalesce().values() if tensor.layout is torch.sparse_coo else tensor.values()
+    if not tensor.is_contiguous():
+        tensor = tensor.permute(sorted(range(tensor.dim()), key=tensor.stride, reverse=True))
+    return tensor.reshape(-1)

@@ -1,0 +1,1 @@
+"""Magnitudes and errors as recorded: headroom, predictions, scales, profiles. Pure functions, without torch."""

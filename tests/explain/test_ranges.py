@@ -1,0 +1,288 @@
+import copy
+import math
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch.nn.modules import module as module_hooks
+
+from ampbench.errors import UsageError
+from ampbench.explain.magnitudes import count_magnitudes
+from ampbench.explain.ranges import watch_ranges
+from tests.traced_programs import conv_net, encoder
+
+
+def rows(seen, what):
+    return {(row.module, row.name): row for row in seen.magnitudes if row.what == what}
+
+
+def training(model, x, optimizer, batches=2):
+    torch.manual_seed(1)
+    outputs = []
+    for _ in range(batches):
+        optimizer.zero_grad()
+        out = model(x)
+        out.square().mean().backward()
+        outputs += [out.detach(), *(p.grad.clone() for p in model.parameters() if p.grad is not None)]
+        optimizer.step()
+    return [*outputs, *model.state_dict().values()]
+
+
+def sgd(model):
+    return torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+
+
+def test_inputs_outputs_gradients_weights_and_updates_of_a_linear():
+    lin, x = torch.nn.Linear(3, 2), torch.randn(4, 3)
+    model = torch.nn.Sequential(lin)
+    weight, optimizer = lin.weight.detach().clone(), torch.optim.SGD(model.parameters(), lr=0.5)
+    with watch_ranges(model, optimizer) as seen:
+        out = model(x)
+        out.sum().backward()
+        optimizer.step()
+    assert rows(seen, "input")["0", ""].largest == x.abs().max()
+    assert rows(seen, "activation")["0", ""].largest == out.abs().max()
+    assert rows(seen, "gradient")["0", ""].largest == 1.0
+    assert rows(seen, "gradient")["0", "0.weight"].largest == lin.weight.grad.abs().max()
+    assert rows(seen, "weight")["0", "0.weight"].largest == weight.abs().max()
+    assert rows(seen, "update")["0", "0.weight"].largest == (weight - lin.weight).abs().max()
+    assert {row.kind for row in seen.magnitudes} == {"Linear"}
+    assert seen.batches == 1
+    assert seen.nonfinite_in_fp32 is None
+
+
+def test_a_record_s_histogram_is_that_of_the_values():
+    model, x = torch.nn.Sequential(torch.nn.Linear(30, 30)), torch.randn(50, 30)
+    with watch_ranges(model) as seen:
+        out = model(x)
+    row, counts = rows(seen, "activation")["0", ""], count_magnitudes(out)
+    assert {row.lowest + place: n for place, n in enumerate(row.counts) if n} == counts.exponents
+    assert row.elements == 1500
+
+
+@pytest.mark.parametrize("build", [conv_net, encoder])
+def test_training_gives_the_same_bits_watched_and_unwatched(build):
+    torch.manual_seed(0)
+    model = build()
+    x = torch.randn(4, 3, 8, 8) if build is conv_net else torch.randn(2, 5, 16)
+    other = copy.deepcopy(model)
+    plain = training(model, x, sgd(model))
+    optimizer = sgd(other)
+    with watch_ranges(other, optimizer) as seen:
+        watched = training(other, x, optimizer)
+    assert all(torch.equal(left, right) for left, right in zip(plain, watched, strict=True))
+    assert seen.batches == 2
+
+
+@pytest.mark.parametrize("mode", [torch.no_grad, torch.inference_mode])
+def test_inference_takes_the_same_path_and_gives_the_same_bits(mode):
+    model, x = encoder().eval(), torch.randn(2, 5, 16)
+    with mode():
+        plain = model(x)
+        with watch_ranges(model) as seen:
+            assert torch.equal(model(x), plain)
+    assert ("layers.0", "") in rows(seen, "activation")  # fused: no module within it ran
+    assert ("layers.0.linear1", "") not in rows(seen, "activation")
+
+
+def test_an_in_place_module_s_input_is_counted_before_it_is_overwritten():
+    model = torch.nn.Sequential(torch.nn.Identity(), torch.nn.ReLU(inplace=True))
+    with watch_ranges(model) as seen:
+        model(torch.tensor([-8.0, 1.0]))
+    largest = {module: row.largest for (module, _), row in rows(seen, "activation").items()}
+    assert largest == {"0": 8.0, "1": 1.0}
+    assert rows(seen, "input")["1", ""].largest == 8.0
+
+
+@pytest.mark.parametrize("mode", [torch.enable_grad, torch.inference_mode])
+def test_what_the_program_changes_between_two_modules_is_seen(mode):
+    class Adds(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.one, self.two = torch.nn.Identity(), torch.nn.Identity()
+
+        def forward(self, x):
+            out = self.one(x)
+            out += 100.0
+            return self.two(out)
+
+    with mode(), watch_ranges(model := Adds()) as seen:
+        model(torch.ones(3))
+    assert rows(seen, "activation")["one", ""].largest == 1.0
+    assert rows(seen, "input")["two", ""].largest == 101.0
+
+
+def test_tuples_dicts_integers_and_keywords():
+    class Odd(torch.nn.Module):
+        def forward(self, x, *, scale):
+            return (x * scale, {"twice": x * 2, "places": torch.arange(3)}, None, "text")
+
+    class Net(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.odd, self.table = Odd(), torch.nn.Embedding(3, 2)
+
+        def forward(self, places):
+            return self.odd(self.table(places), scale=torch.tensor(3.0))
+
+    with watch_ranges(model := Net()) as seen:
+        model(torch.tensor([0, 1]))
+    assert rows(seen, "activation")["odd", ""].elements == 8
+    assert rows(seen, "input")["odd", ""].elements == 5
+    assert ("table", "") not in rows(seen, "input")
+    assert ("", "") not in rows(seen, "activation")
+
+
+def test_what_a_container_computes_itself_is_its_own():
+    class Residual(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.inner = torch.nn.Linear(3, 3)
+
+        def forward(self, x):
+            return self.inner(x) + 1000.0
+
+    with watch_ranges(model := torch.nn.Sequential(Residual())) as seen:
+        model(torch.randn(2, 3))
+    assert rows(seen, "activation")["0", ""].largest > 900
+    assert set(rows(seen, "activation")) == {("0", ""), ("0.inner", "")}
+
+
+def test_shared_modules_are_put_together_and_shared_weights_counted_once():
+    shared = torch.nn.Linear(4, 4)
+    tied = torch.nn.Linear(4, 4)
+    tied.weight = shared.weight
+    model = torch.nn.Sequential(shared, shared, tied)
+    with watch_ranges(model) as seen:
+        model(torch.randn(2, 4)).sum().backward()
+    assert {key: row.elements for key, row in rows(seen, "activation").items()} == {("0", ""): 16, ("2", ""): 8}
+    assert set(rows(seen, "weight")) == {("0", "0.weight"), ("0", "0.bias"), ("2", "2.bias")}
+    assert rows(seen, "gradient")["0", "0.weight"].elements == 16
+
+
+def test_updates_that_rounding_would_swallow_are_counted():
+    model = torch.nn.Linear(2, 1, bias=False)
+    with torch.no_grad():
+        model.weight.copy_(torch.tensor([[1.0, 1.0]]))
+    optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
+    with watch_ranges(model, optimizer) as seen:
+        model(torch.tensor([[-1e-4, -2e-3]])).sum().backward()
+        optimizer.step()
+    # 1 + 1e-4 stays 1 in fp16, whose next number is 1 + 2**-10; in bf16 1 + 2e-3 does, too.
+    found = {row.dtype: (row.moved, row.swallowed) for row in seen.swallowed}
+    assert found == {"fp16": (2, 1), "bf16": (2, 2)}
+    assert (torch.tensor(1 + 1e-4).half() == 1).item()
+
+
+def test_a_sign_that_a_zero_changes_is_no_update():
+    model = torch.nn.Linear(2, 1, bias=False)
+    with torch.no_grad():
+        model.weight.copy_(torch.tensor([[1e-9, 1.0]]))
+    optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
+    with watch_ranges(model, optimizer) as seen:
+        model(torch.tensor([[2e-9, 2.0]])).sum().backward()
+        optimizer.step()
+    assert model.weight.tolist() == [[pytest.approx(-1e-9), -1.0]]
+    found = {row.dtype: (row.moved, row.swallowed) for row in seen.swallowed}
+    assert found == {"fp16": (2, 1), "bf16": (2, 0)}
+
+
+def test_steps_add_up_and_unmoved_elements_are_not_swallowed():
+    model = torch.nn.Linear(2, 1, bias=False)
+    optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
+    with watch_ranges(model, optimizer) as seen:
+        for _ in range(3):
+            optimizer.zero_grad()
+            model(torch.tensor([[0.0, 1.0]])).sum().backward()
+            optimizer.step()
+    assert [(row.moved, row.swallowed) for row in seen.swallowed] == [(3, 0), (3, 0)]
+    assert rows(seen, "update")["", "weight"].zeros == 3
+
+
+def test_values_not_finite_in_fp32_name_the_first_module():
+    class Breaks(torch.nn.Module):
+        def forward(self, x):
+            return x / 0.0
+
+    model = torch.nn.Sequential(torch.nn.Linear(2, 2), Breaks(), torch.nn.Linear(2, 2))
+    with watch_ranges(model) as seen:
+        model(torch.randn(2, 2))
+    assert seen.nonfinite_in_fp32 == "1"
+    with torch.no_grad():
+        model[2].bias[0] = math.nan
+    with watch_ranges(model) as seen:
+        pass
+    assert seen.nonfinite_in_fp32 == "2"
+
+
+def test_the_user_s_hooks_still_run_and_ours_are_gone_afterwards():
+    model, heard = torch.nn.Sequential(torch.nn.Linear(2, 2)), []
+    model[0].register_forward_hook(lambda *_: heard.append("hook"))
+    before = [len(module_hooks._global_forward_hooks), len(module_hooks._global_forward_pre_hooks)]
+    optimizer = sgd(model)
+
+    def broken():
+        with watch_ranges(model, optimizer):
+            model(torch.randn(2, 2))
+            raise KeyError
+
+    with pytest.raises(KeyError):
+        broken()
+    assert heard == ["hook"]
+    assert [len(module_hooks._global_forward_hooks), len(module_hooks._global_forward_pre_hooks)] == before
+    assert not optimizer._optimizer_step_pre_hooks
+    assert not model[0].weight._backward_hooks
+
+
+def test_an_error_in_a_module_that_the_program_catches_does_not_confuse_names():
+    class Fails(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.inner = torch.nn.Linear(5, 5)
+
+        def forward(self, x):
+            return self.inner(x)
+
+    class Net(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.fails, self.works = Fails(), torch.nn.Linear(2, 2)
+
+        def forward(self, x):
+            try:
+                return self.fails(x)
+            except RuntimeError:
+                return self.works(x)
+
+    with watch_ranges(model := Net()) as seen:
+        model(torch.randn(1, 2))
+    assert set(rows(seen, "activation")) == {("works", "")}
+
+
+def test_gradients_of_a_graph_that_outlives_the_block_are_not_counted():
+    model = torch.nn.Linear(2, 2)
+    with watch_ranges(model) as seen:
+        out = model(torch.randn(2, 2))
+    F.mse_loss(out, torch.zeros(2, 2)).backward()
+    assert not rows(seen, "gradient")
+
+
+def test_a_compiled_module_is_refused():
+    model = torch.nn.Sequential(torch.nn.Linear(2, 2))
+    model[0].compile()
+    with pytest.raises(UsageError, match="0 is compiled"), watch_ranges(model):
+        pass
+
+
+@pytest.mark.slow
+def test_a_resnet_50_trains_bit_identically():
+    models = pytest.importorskip("torchvision.models")
+    torch.manual_seed(0)
+    model, x = models.resnet50(weights=None), torch.randn(2, 3, 64, 64)
+    other = copy.deepcopy(model)
+    plain = training(model, x, sgd(model), batches=1)
+    optimizer = sgd(other)
+    with watch_ranges(other, optimizer) as seen:
+        watched = training(other, x, optimizer, batches=1)
+    assert all(torch.equal(left, right) for left, right in zip(plain, watched, strict=True))
+    assert len(rows(seen, "update")) == len(list(other.parameters()))

@@ -1,0 +1,142 @@
+import math
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from ampbench.errors import UnknownNameError
+from ampbench.explain.magnitudes import count_magnitudes
+from ampbench.ranges.formats import FORMATS
+from ampbench.ranges.headroom import FLUSHES, Headroom, by_module, headroom, predict
+from ampbench.records.ranges import ACTIVATION, INPUT, WEIGHT, Magnitudes
+
+DTYPES = {"fp16": torch.float16, "bf16": torch.bfloat16}
+
+
+def magnitudes(values, what=ACTIVATION, kind="Linear", name=""):
+    counts = count_magnitudes(torch.tensor(values, dtype=torch.float32))
+    lowest, highest = min(counts.exponents, default=0), max(counts.exponents, default=-1)
+    return Magnitudes(
+        module="layer",
+        kind=kind,
+        what=what,
+        name=name,
+        elements=counts.elements,
+        zeros=counts.zeros,
+        nonfinite=counts.nonfinite,
+        largest=counts.largest,
+        lowest=lowest,
+        counts=[counts.exponents[place] for place in range(lowest, highest + 1)],
+    )
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_a_format_is_torch_s(dtype):
+    form, info = FORMATS[dtype], torch.finfo(DTYPES[dtype])
+    assert form.largest == info.max
+    assert form.normal == info.smallest_normal
+    assert 2 * form.flush == info.smallest_normal * info.eps
+    for border, beyond in ((form.overflow, math.inf), (form.overflow * (1 - 2**-20), form.largest)):
+        assert torch.tensor(border, dtype=torch.float64).to(DTYPES[dtype]).item() == beyond
+    assert torch.tensor(form.flush, dtype=torch.float64).to(DTYPES[dtype]).item() == 0
+    assert torch.tensor(form.flush * (1 + 2**-10), dtype=torch.float64).to(DTYPES[dtype]).item() == 2 * form.flush
+
+
+def test_fp16_ends_at_65504_and_bf16_where_fp32_does():
+    assert (FORMATS["fp16"].largest, FORMATS["fp16"].normal, FORMATS["fp16"].flush) == (65504, 2**-14, 2**-25)
+    assert FORMATS["fp16"].overflow == 65520
+    assert FORMATS["bf16"].largest == (2 - 2**-7) * 2.0**127
+    assert FORMATS["bf16"].flush == 2.0**-134
+
+
+@given(
+    st.lists(st.floats(width=32, allow_nan=False, allow_infinity=False), min_size=1, max_size=40),
+    st.sampled_from(sorted(DTYPES)),
+    st.integers(-20, 20),
+)
+@settings(max_examples=300, deadline=None)
+def test_shares_are_those_of_really_rounding_the_values(values, dtype, power):
+    form, scale = FORMATS[dtype], 2.0**power
+    exact = torch.tensor(values, dtype=torch.float32).double() * scale
+    # A histogram does not show on which side of a border a value rounds that lies next to it.
+    borders = torch.tensor([form.flush, form.normal, form.overflow], dtype=torch.float64)
+    keep = ((exact.abs()[:, None] / borders - 1).abs() > 2 * 2.0**-form.digits).all(1)
+    exact = exact[keep]
+    if not len(exact):
+        return
+    found = headroom(magnitudes((exact / scale).tolist()), dtype, scale)
+    low = exact.to(DTYPES[dtype]).double()
+    assert found.overflow == pytest.approx(float(low.isinf().double().mean()))
+    assert found.flushed == pytest.approx(float(((low == 0) & (exact != 0)).double().mean()))
+    assert found.subnormal == pytest.approx(float(((low != 0) & (low.abs() < form.normal)).double().mean()))
+    assert found.reach == pytest.approx(float(exact.abs().max()) / form.largest)
+
+
+def test_overflow_begins_half_a_unit_above_the_largest():
+    assert headroom(magnitudes([65519.0, 1.0]), "fp16").overflow == 0
+    assert headroom(magnitudes([65520.0, 1.0]), "fp16").overflow == 0.5
+    assert headroom(magnitudes([1.0, 2.0]), "fp16", scale=2.0**15).overflow == 0.5
+
+
+def test_zeros_do_not_flush_and_values_not_finite_do_not_count():
+    found = headroom(magnitudes([0.0, 1e-9, 1.0, 1.0, math.inf, math.nan]), "fp16")
+    assert found == Headroom(reach=1 / 65504, overflow=0.0, flushed=0.25, subnormal=0.0)
+
+
+def test_a_scale_that_is_no_power_of_two_splits_an_exponent():
+    even = magnitudes([1.0, 1.25, 1.5, 1.75])
+    assert headroom(even, "fp16", scale=2**-25 * 0.5).flushed == 1
+    assert 0 < headroom(even, "fp16", scale=2**-25 * 0.75).flushed < 1
+
+
+def test_without_finite_values_nothing_is_said():
+    assert headroom(magnitudes([math.inf]), "fp16") == Headroom()
+    assert headroom(magnitudes([]), "fp16") == Headroom()
+    assert headroom(magnitudes([0.0]), "fp16") == Headroom(reach=0.0, overflow=0.0, flushed=0.0, subnormal=0.0)
+
+
+def test_another_dtype_is_refused():
+    with pytest.raises(UnknownNameError, match="fp16"):
+        headroom(magnitudes([1.0]), "fp17")
+
+
+@pytest.mark.parametrize(
+    ("rows", "overflows", "flushes"),
+    [
+        ([magnitudes([1.0])], "", ""),
+        ([magnitudes([65520.0])], ACTIVATION, ""),
+        ([magnitudes([1e9], INPUT, "Conv2d"), magnitudes([1.0], kind="Conv2d")], INPUT, ""),
+        ([magnitudes([1e9], INPUT, "ReLU6"), magnitudes([6.0], kind="ReLU6")], "", ""),
+        ([magnitudes([1e9], WEIGHT, name="layer.weight"), magnitudes([1.0])], WEIGHT, ""),
+        ([magnitudes([1e9], WEIGHT, name="layer.running_var"), magnitudes([1.0])], "", ""),
+        ([magnitudes([1e9], "gradient"), magnitudes([1.0])], "", ""),
+        ([magnitudes([1e-9] * 2 + [1.0] * 98)], "", ACTIVATION),
+        ([magnitudes([1e-9] + [1.0] * 199)], "", ""),
+        ([magnitudes([1e-9], INPUT, "BatchNorm2d"), magnitudes([1.0], kind="BatchNorm2d")], "", INPUT),
+        ([magnitudes([1e-9], INPUT, "Linear"), magnitudes([1.0])], "", ""),
+        (
+            [
+                magnitudes([0.5], WEIGHT, "BatchNorm2d", "layer.bias"),
+                magnitudes([1e-9], INPUT, "BatchNorm2d"),
+                magnitudes([1.0], kind="BatchNorm2d"),
+            ],
+            "",
+            "",
+        ),
+    ],
+)
+def test_what_a_module_is_predicted_to_do_in_fp16(rows, overflows, flushes):
+    found = predict(rows, "fp16")
+    assert (found.overflows, found.flushes) == (overflows, flushes)
+    assert predict(rows, "bf16").flushes == ""
+
+
+def test_a_share_below_the_threshold_is_no_flushing():
+    assert 1 / 200 < FLUSHES <= 2 / 100
+
+
+def test_records_are_grouped_by_module():
+    rows = [magnitudes([1.0]), magnitudes([2.0], INPUT)]
+    assert by_module(rows) == {"layer": rows}
+    assert predict([], "fp16").module == ""
