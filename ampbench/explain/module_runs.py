@@ -13,7 +13,7 @@ import torch
 from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
 
 from ampbench.errors import UsageError
-from ampbench.explain.modules import tensors_in
+from ampbench.explain.modules import remove_hook, tensors_in
 
 
 @dataclass(slots=True, eq=False)
@@ -109,7 +109,7 @@ def watch_runs(
 
     with ExitStack() as handles:
         handles.callback(register_module_forward_pre_hook(begin).remove)
-        handles.callback(register_module_forward_hook(end, with_kwargs=True, always_call=True).remove)
+        handles.callback(remove_hook, register_module_forward_hook(end, with_kwargs=True, always_call=True))
         yield
 
 

@@ -68,9 +68,7 @@ class ModuleStack:
     def unhook(self) -> None:
         """Stop watching, however far the modules got."""
         for handle in self._handles:
-            handle.remove()
-            # which torch leaves there, and torch.compile then takes for a hook
-            getattr(module_hooks, "_global_forward_hooks_with_kwargs", {}).pop(handle.id, None)
+            remove_hook(handle)
         while self._stack:
             self._pop()
 
@@ -164,6 +162,12 @@ class ModuleStack:
         path = kind if self._roots[kind] == 1 else f"{kind}#{self._roots[kind]}"
         self._learn(module, path)
         return path
+
+
+def remove_hook(handle: Any) -> None:
+    """Remove a global hook, with what torch leaves of one that takes keywords: torch.compile takes that for a hook."""
+    handle.remove()
+    getattr(module_hooks, "_global_forward_hooks_with_kwargs", {}).pop(handle.id, None)
 
 
 def tensors_in(tree: object) -> Iterator[torch.Tensor]:

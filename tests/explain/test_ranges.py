@@ -286,3 +286,12 @@ def test_a_resnet_50_trains_bit_identically():
         watched = training(other, x, optimizer, batches=1)
     assert all(torch.equal(left, right) for left, right in zip(plain, watched, strict=True))
     assert len(rows(seen, "update")) == len(list(other.parameters()))
+
+
+def test_watching_leaves_no_hook_behind():
+    from torch.nn.modules import module
+
+    before = len(module._global_forward_hooks_with_kwargs)
+    with watch_ranges(torch.nn.Linear(2, 2)):
+        pass
+    assert len(module._global_forward_hooks_with_kwargs) == before
