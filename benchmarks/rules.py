@@ -23,7 +23,7 @@ from ampbench.rules.blocks import (
     title,
 )
 from ampbench.rules.blocks import rules as rules_of
-from ampbench.rules.changes import WORDS, compare_rules
+from ampbench.rules.changes import compare_rules, worded
 from ampbench.rules.judging import KINDS
 from ampbench.store import StoredRun, read_run
 
@@ -66,7 +66,7 @@ def page(probed: Sequence[StoredRun]) -> str:
         markdown_table(["torch", *newest.rules], observed, list(newest.rules)),
         "\n".join(f"* **{escaped(label)}**: {escaped(document(name)['source'])}" for name, label in SOURCES.items()),
         "What may happen to an op's inputs:",
-        "\n".join(f"* *{WORDS.get(name, name)}*: {meaning}" for name, meaning in MEANINGS.items()),
+        "\n".join(f"* *{worded(name)}*: {meaning}" for name, meaning in MEANINGS.items()),
         "## What changed between versions",
         markdown(changes(told), level=3),
         f"Nothing changed: {escaped(', '.join(quiet))}." if quiet else "",

@@ -32,6 +32,16 @@ class CastLog(TorchDispatchMode):
         return out
 
 
+class Recurrent(torch.nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.rnn = torch.nn.LSTM(8, 8)
+        self.fc = torch.nn.Linear(8, 2)
+
+    def forward(self, batch: torch.Tensor) -> Any:
+        return self.fc(self.rnn(batch)[0])
+
+
 def autocast(dtype: torch.dtype = BF16, **options: Any) -> torch.autocast:
     return torch.autocast("cpu", dtype=dtype, **options)
 

@@ -60,7 +60,8 @@ def title(case: Case) -> str:
 
 def headline(found: CastPass, case: Case) -> list[Block]:
     """Return how many casts there are and what they cost, what the step costs, and what is in doubt of that."""
-    lines = [casts_said(found, case), *times_said(found)]
+    whole = totals(found.trace)
+    lines = [casts_said(found, case, whole), *times_said(found, whole)]
     if found.peak_bytes is not None:
         lines.append(f"peak memory {format_bytes(found.peak_bytes)} ({found.memory_source})")
     return [Block(_sentence(line)) for line in lines]
@@ -278,10 +279,6 @@ def _with_rest(block: Block, total: int) -> Block:
         return block
     note = f"{len(block.rows):,} of {total:,}, --all lists the rest"
     return Block(block.title, block.headers, block.rows, "; ".join(filter(None, [block.note, note])))
-
-
-def _between(low: float | None, high: float | None) -> str:
-    return "" if low is None or high is None else f" ({format_seconds(low)} to {format_seconds(high)})"
 
 
 def _named(group: ModuleGroup) -> str:

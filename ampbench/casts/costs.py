@@ -116,9 +116,12 @@ def casts_said(found: CastPass, case: Case, whole: Totals | None = None, saved: 
     return sentence(whole, found_savings, of=of, step_cast_seconds=costs(found, whole).step_cast_seconds)
 
 
-def times_said(found: CastPass) -> list[str]:
-    """Return what the step takes, untraced and traced, and what is in doubt about it: sentences without a full stop."""
-    known = costs(found)
+def times_said(found: CastPass, whole: Totals | None = None) -> list[str]:
+    """Return what the step takes, untraced and traced, and what is in doubt about it: sentences without a full stop.
+
+    `whole` as for `costs`.
+    """
+    known = costs(found, whole)
     parts = []
     if known.step_seconds is not None:
         builds = counted(len(found.step_samples), "build")

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from ampbench.casts.families import op_results
+from ampbench.labels import few
 from ampbench.records.casts import (
     AUTOGRAD,
     BUFFER,
@@ -64,7 +65,7 @@ def graph_sentence(trace: CastTrace, graph: GraphTrace) -> str:
     if graph.casts:
         fates = Counter(cast.fate for cast in graph.casts)
         said += "; " + ", ".join(f"{count} {fate}" for fate, count in sorted(fates.items()))
-    modules = {difference.module for difference in compare_graph(trace, graph) if difference.kind == DTYPE}
+    modules = {difference.module for difference in _dtypes(trace, graph)}
     return said + (f"; {counted(len(modules), 'module')} in another dtype" if modules else "")
 
 
@@ -294,8 +295,7 @@ def _what(what: str, casts: Sequence[Cast | GraphCast]) -> str:
     if what in (WEIGHT, BUFFER, INPUT) and names:
         if names == [what] and not unnamed:
             return f"the {what}"
-        shown = ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
-        return f"{what}{'s' if len(names) > 1 else ''} {shown}" + (" and others" if unnamed else "")
+        return f"{what}{'s' if len(names) > 1 else ''} {few(names)}" + (" and others" if unnamed else "")
     return f"{what}s" if count > 1 else f"an {what}" if what[0] in "aeiou" else f"a {what}"
 
 

@@ -4,15 +4,13 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from ampbench.labels import few
 from ampbench.records.casts import AUTOCAST, BUFFER, INPUT, INTERNAL, WEIGHT, Cast, CastTrace
 from ampbench.units import format_bytes, format_seconds, format_share
 
 STORE, KEEP, ONCE, STAY = "store", "keep", "once", "stay"
 """How casts are saved: store an input, a weight or a buffer in the low dtype, keep a weight's copy, cast once, stay
 there."""
-
-_LISTED = 3
-"""So many names of tensors are said; a saving has them all."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -186,8 +184,7 @@ def _named(casts: Sequence[Cast]) -> str:
         return f"the {what}{'' if names[0] else ' without a name'}"
     if len(names) == 1:
         return f"{what} {names[0]}"
-    more = f" and {len(names) - _LISTED} more" if len(names) > _LISTED else ""
-    return f"{len(names)} {what}s ({', '.join(names[:_LISTED])}{more})"
+    return f"{len(names)} {what}s ({few(names)})"
 
 
 def _them(casts: Sequence[Cast]) -> str:

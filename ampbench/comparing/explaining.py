@@ -11,6 +11,7 @@ from ampbench.casts.changes import (
     compare_traces,
 )
 from ampbench.casts.concerned import bare_name, changed_names, concerned_rules, used_names
+from ampbench.labels import few
 from ampbench.records.cases import Case
 from ampbench.records.casts import CastPass
 from ampbench.records.rules import FAKE, RuleChange
@@ -84,7 +85,7 @@ def _ops_said(ops: Sequence[OpChange], first: set[str]) -> list[str]:
         phase = ", forward and backward" if both else "" if one.phase == FORWARD else f", {one.phase}"
         said.append(f"{bare_name(one.function)}: {_op_said(one)}{_where(one.modules)}{phase}{_seconds_said(one)}")
     rest = [bare_name(one.function) for one in told[_LISTED:]]
-    return said + ([f"{counted(len(rest), 'more change')} of ops: {_few(rest)}"] if rest else [])
+    return said + ([f"{counted(len(rest), 'more change')} of ops: {few(rest, _LISTED)}"] if rest else [])
 
 
 def _way(one: OpChange) -> tuple[object, ...]:
@@ -96,15 +97,15 @@ def _op_said(one: OpChange) -> str:
     before, after = " and ".join(one.before), " and ".join(one.after)
     said = []
     if not one.lost and one.gained:
-        said.append(f"{counted(one.gained, 'more op')} in {after} ({_few(one.ops_after)})")
+        said.append(f"{counted(one.gained, 'more op')} in {after} ({few(one.ops_after, _LISTED)})")
     elif one.lost and not one.gained:
-        said.append(f"{counted(one.lost, 'op')} in {before} fewer ({_few(one.ops_before)})")
+        said.append(f"{counted(one.lost, 'op')} in {before} fewer ({few(one.ops_before, _LISTED)})")
     elif before != after:
         said.append(f"{before} → {after}")
     elif one.lost and set(one.ops_before) == set(one.ops_after):
-        said.append(f"{_few(one.ops_after)} in {after} with other dtypes beside")
+        said.append(f"{few(one.ops_after, _LISTED)} in {after} with other dtypes beside")
     if one.lost and one.gained and set(one.ops_before) != set(one.ops_after):
-        said.append(f"{_few(one.ops_after)} instead of {_few(one.ops_before)}")
+        said.append(f"{few(one.ops_after, _LISTED)} instead of {few(one.ops_before, _LISTED)}")
     if one.returned_before and ((one.returned_before,), (one.returned_after,)) != (one.before, one.after):
         said.append(f"returns {one.returned_before} → {one.returned_after}")
     return ", ".join(said)
@@ -157,10 +158,3 @@ def _weights_said(changes: TraceChanges) -> list[str]:
         f"such as {one.names[0]}"
         for one in changes.weights
     ]
-
-
-def _few(names: Sequence[str]) -> str:
-    """Return some distinct names in a row, and how many more there are."""
-    distinct = list(dict.fromkeys(names))
-    more = len(distinct) - _LISTED
-    return ", ".join(distinct[:_LISTED]) + (f" and {more} more" if more > 0 else "")

@@ -13,7 +13,7 @@ import torch
 from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
 
 from ampbench.errors import UsageError
-from ampbench.explain.modules import remove_hook, tensors_in
+from ampbench.explain.modules import is_compiled, remove_hook, tensors_in
 
 
 @dataclass(slots=True, eq=False)
@@ -42,7 +42,7 @@ def module_paths(model: torch.nn.Module) -> dict[torch.nn.Module, str]:
     """Return the first name of each module in `model`; raises `UsageError` for one that torch.compile has compiled."""
     paths = {module: path for path, module in model.named_modules()}
     for module, path in paths.items():
-        if getattr(module, "_compiled_call_impl", None) is not None or type(module).__name__ == "OptimizedModule":
+        if is_compiled(module):
             raise UsageError(
                 f"{path or 'the model'} is compiled by torch.compile, inside which no module can be watched; give the "
                 "model as it was before torch.compile"

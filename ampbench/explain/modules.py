@@ -200,8 +200,13 @@ def _learning(module: torch.nn.Module) -> bool:
     return torch.is_grad_enabled() and any(parameter.requires_grad for parameter in module.parameters())
 
 
+def is_compiled(module: torch.nn.Module) -> bool:
+    """Return whether torch.compile has compiled a module, in place or as a wrapper of it."""
+    return getattr(module, "_compiled_call_impl", None) is not None or type(module).__name__ == "OptimizedModule"
+
+
 def _refuse_compiled(module: torch.nn.Module, path: str) -> None:
-    if getattr(module, "_compiled_call_impl", None) is not None or type(module).__name__ == "OptimizedModule":
+    if is_compiled(module):
         raise UsageError(
             f"{path or 'the model'} is compiled by torch.compile: its casts are the compiled graph's, which an eager "
             "trace does not see; trace the module as it was before torch.compile"

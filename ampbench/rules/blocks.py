@@ -25,7 +25,7 @@ from ampbench.records.rules import (
     RuleObservation,
     RuleProbe,
 )
-from ampbench.rules.changes import WORDS, compare_rules
+from ampbench.rules.changes import compare_rules, worded
 from ampbench.rules.choosing import short_name
 from ampbench.rules.judging import KINDS, find_disagreements
 
@@ -211,7 +211,7 @@ def _listed(names: Sequence[str]) -> str:
 
 
 def _word(category: str | None) -> str:
-    return "–" if category is None else WORDS.get(category, category)
+    return "–" if category is None else worded(category)
 
 
 def _documents(observations: Iterable[RuleObservation]) -> list[str]:

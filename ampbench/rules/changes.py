@@ -10,7 +10,7 @@ from ampbench.rules.judging import RULES, is_there
 from ampbench.units import counted
 
 WORDS = {LOWER: "lower"}
-"""Categories that are called otherwise in sentences and tables, where the room is short."""
+"""Categories that are called otherwise in sentences and tables, where the room is short (`worded`)."""
 
 NOT_THERE = "not there"
 """What a changed op is, or was, that this torch does not have."""
@@ -78,8 +78,13 @@ def rule_change_said(rule: RuleChange) -> str:
     """Return "rms_norm on cuda: unlisted → float32", with the autocast dtypes where it is not both."""
     only = "" if len(rule.dtypes) in (0, len(DTYPES)) else f" to {' and '.join(SHORT_DTYPES[d] for d in rule.dtypes)}"
     field = "" if rule.field in ("observed", "op", "claim") else f", {rule.field}"
-    was, now = (WORDS.get(value, value) for value in (rule.before, rule.after))
+    was, now = worded(rule.before), worded(rule.after)
     return f"{short_name(rule.op)} on {rule.device}{only}{field}: {was} → {now}"
+
+
+def worded(value: str) -> str:
+    """Return a category, or whatever else a rule was and is, as sentences and tables call it."""
+    return WORDS.get(value, value)
 
 
 def changed_ops_said(changes: Iterable[RuleChange]) -> list[str]:

@@ -116,7 +116,7 @@ def read_run(
                 number += 1
                 if cut := not line.endswith(b"\n"):
                     break
-                traced = None if check_traces else traced_case(line)
+                traced = traced_case(line) if not check_traces and line.startswith(b'{"casts":') else None
                 if traced is not None:
                     lines.check_entry("casts", traced, None, latest["case"])
                     traces.keep(traced, line, number)

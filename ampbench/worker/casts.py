@@ -20,7 +20,7 @@ from ampbench.explain.ledger import trace_casts
 from ampbench.records.cases import Case
 from ampbench.records.casts import AUTOGRAD, COMPILED, TRACED, CastPass, CastTrace, GraphTrace, Tracing
 from ampbench.records.rules import DEVICE
-from ampbench.worker.changes import PATIENCE, Change, Settled, measure_change, try_changes
+from ampbench.worker.changes import PATIENCE, Change, Settled, measure_change, try_changes, warm_up
 from ampbench.worker.devices import Device, open_device
 from ampbench.worker.divergence import tensors_in
 from ampbench.worker.fitness import FitnessWatch
@@ -57,7 +57,7 @@ def measure_casts(workload: Workload, case: Case, tracing: Tracing) -> CastPass:
         return trace_absent(workload, case, tracing)
     device = open_device(case.device)
     step = Step(workload, case, device)
-    settled = _warm_up(step)
+    settled = warm_up(step)
     trace = trace_step(step, sources=tracing.sources)
     notes: list[str] = []
     trials = try_changes(workload, case, device, settled, trace, notes) if tracing.check else []
@@ -111,15 +111,6 @@ def _start_tracing(device: Device) -> None:
         for _ in range(DISCARDED):
             low = tensor.to(torch.bfloat16)
             torch.mm(low, low)
-
-
-def _warm_up(step: Step) -> Settled:
-    """Run a step, and return the state that GradScaler settled at."""
-    if step.training:
-        return step.start_training(None)
-    with step.mode():
-        step.run()
-    return None
 
 
 def _peaks(

@@ -84,7 +84,7 @@ def try_changes(
     for change in changes_of(before, case):
         try:
             step = change.build(workload, case, device)
-            _warm_up(step, settled)
+            warm_up(step, settled)
             with step.mode(), trace_casts(step.module) as ledger:
                 step.run()
         except Exception as error:  # noqa: BLE001 - whatever a network raises that does not take the change
@@ -143,7 +143,7 @@ def measure_change(
         placement.move()
         pair = Step(workload, case, device), change.build(workload, case, device)
         for step in pair:
-            _warm_up(step, settled)
+            warm_up(step, settled)
         if not taken:
             first, again, changed = _results(pair[0]), _results(pair[0]), _results(pair[1])
         taken.append(_in_turns(pair, device, seconds / PAIRS / 2, first=len(taken) % 2))
@@ -167,12 +167,13 @@ def measure_change(
     )
 
 
-def _warm_up(step: Step, settled: Settled) -> None:
+def warm_up(step: Step, settled: Settled = None) -> Settled:
+    """Run a step; return the state that GradScaler settled at: `settled`, where it is known already."""
     if step.training:
-        step.start_training(settled)
-        return
+        return step.start_training(settled)
     with step.mode():
         step.run()
+    return None
 
 
 def _in_turns(

@@ -35,17 +35,7 @@ from ampbench.records.casts import (
     Operation,
     WeightUse,
 )
-from tests.traced_programs import autocast, encoder
-
-
-class Recurrent(torch.nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.rnn = torch.nn.LSTM(8, 8)
-        self.fc = torch.nn.Linear(8, 2)
-
-    def forward(self, batch):
-        return self.fc(self.rnn(batch)[0])
+from tests.traced_programs import Recurrent, autocast, encoder
 
 
 def cast(index, what="weight", name="fc.weight", module="fc", **options):

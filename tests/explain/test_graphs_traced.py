@@ -3,7 +3,7 @@ import torch
 
 from ampbench.explain.graphs.traced import trace_frozen, traced_graph
 from ampbench.records.casts import FOLDED, KEPT
-from tests.traced_programs import autocast, conv_net
+from tests.traced_programs import Recurrent, autocast, conv_net
 
 
 class Mixed(torch.nn.Module):
@@ -16,16 +16,6 @@ class Mixed(torch.nn.Module):
 
     def forward(self, batch, extra):
         return self.layer(batch) * self.scale + extra.half()
-
-
-class Recurrent(torch.nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.rnn = torch.nn.LSTM(8, 8)
-        self.fc = torch.nn.Linear(8, 2)
-
-    def forward(self, batch):
-        return self.fc(self.rnn(batch)[0])
 
 
 def test_weights_are_folded_and_what_comes_in_is_cast_at_each_call():

@@ -14,8 +14,6 @@ from ampbench.explain.rules.observed import fill, outcome, run_trial
 from ampbench.explain.rules.samples import Sample
 from ampbench.records.rules import FLOAT32, WIDEST
 
-VARIANTS = ("fp64", "integer", "in-place", "out=", "dtype=")
-
 
 def run_variants(
     op: Callable[..., Any], sample: Sample, device: str, dtype: torch.dtype, observed: str | None

@@ -19,8 +19,6 @@ DETAILED = 20
 """So many cases, the worst, are told of one by one; the table has more."""
 ROWS = 40
 """So many rows does a table of one case have, those that say most."""
-FEW_MODULES = 12
-"""In a network of more modules, those that do the same to dtypes share a row."""
 FAKE_SAID = "fake tensors, not on hardware"
 
 
@@ -125,7 +123,7 @@ def _detail(one: Traced) -> Detail:
     told = [*blocks.headline(found, one.case)[1:], *map(Block, notes)]
     for make in (blocks.origins, blocks.weights_used, blocks.saved, blocks.ops_that_cast):
         told += [_cut(each) for each in make(found, True)]
-    collapsed = len(found.trace.modules) > FEW_MODULES
+    collapsed = len(found.trace.modules) > blocks.FEW_MODULES
     folded = {
         "Dtypes in and out of its modules": [_modules(one, collapsed)] if found.trace.modules else [],
         "The same step in other graphs": [_cut(each) for each in blocks.graphs(found, True)],

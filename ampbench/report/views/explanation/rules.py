@@ -10,7 +10,7 @@ from ampbench.report.explained import probes, with_rules
 from ampbench.report.material import Material
 from ampbench.report.views.explanation.part import LISTED, Part
 from ampbench.rules import blocks
-from ampbench.rules.changes import WORDS, alters, rank, rule_change_said
+from ampbench.rules.changes import alters, rank, rule_change_said, worded
 from ampbench.rules.choosing import short_name
 from ampbench.rules.judging import find_disagreements
 from ampbench.units import UNDEFINED, counted
@@ -55,7 +55,7 @@ def _versions(one: Comparison, between: str) -> str:
 def _change(one: Comparison, change: RuleChange) -> list[str]:
     dtypes = ", ".join(SHORT_DTYPES.get(name, name) for name in change.dtypes)
     versions = _versions(one, " → ")
-    was, now = (WORDS.get(value, value) for value in (change.before, change.after))
+    was, now = worded(change.before), worded(change.after)
     return [short_name(change.op), change.device, versions, change.field, was, now, dtypes or "any"]
 
 
