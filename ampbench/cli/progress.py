@@ -15,10 +15,9 @@ from ampbench.units import format_seconds
 
 if TYPE_CHECKING:
     from ampbench.planning import PlannedCase
-    from ampbench.records.casts import CastPass
-    from ampbench.records.measurements import Skip
     from ampbench.running.blocks import Stage
-    from ampbench.running.casts import Watch as TraceWatch
+    from ampbench.running.passes import Seen
+    from ampbench.running.passes import Watch as CaseWatch
 
 LINE_SECONDS = 10.0
 """Without a terminal, a line at most this often."""
@@ -115,8 +114,8 @@ def _described(task: Task) -> str:
 
 
 @contextmanager
-def trace_progress(total: int) -> "Iterator[TraceWatch]":
-    """Yield a watcher that tells on a terminal which of `total` cases is traced; what failed is told at the end."""
+def case_progress(doing: str, total: int) -> "Iterator[CaseWatch]":
+    """Yield a watcher that tells on a terminal which of `total` cases is being explained, by `doing` ("tracing")."""
     from rich.console import Console
     from rich.markup import escape
 
@@ -124,7 +123,7 @@ def trace_progress(total: int) -> "Iterator[TraceWatch]":
     done = 0
     with console.status("") if sys.stderr.isatty() else nullcontext() as status:
 
-        def watch(planned: "PlannedCase", found: "CastPass | Failure | Skip | None") -> None:
+        def watch(planned: "PlannedCase", found: "Seen | None") -> None:
             nonlocal done
             if found is None:
                 done += 1
@@ -132,7 +131,7 @@ def trace_progress(total: int) -> "Iterator[TraceWatch]":
                     place = f" ({done} of {total})" if total > 1 else ""
                     case = planned.case
                     what = escape(f"{case.workload} {case.precision} {case.device} {case.phase}")
-                    status.update(f"tracing {what}{place} …")
+                    status.update(f"{doing} {what}{place} …")
 
         yield watch
 

@@ -86,20 +86,64 @@ class FirstNonfinite:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RangePass:
-    """What one fp32 run of a case's network over `batches` batches says of low precisions; `case_id` is the low case's.
+class SeenGradient:
+    """A parameter's gradient as a low-precision step gave it, the loss scale divided out.
 
-    `errors` compare each module with the case's precision, `first_nonfinite` is of the case's own run (None: every
-    value was finite). `scale` is GradScaler's where the case has one. `nonfinite_in_fp32` names the first module whose
-    values are not finite in fp32 already ("" is the network itself); then nothing else is said.
+    Of `elements`, `flushed` are zero where fp32's are not, and `nonfinite` are infinite or NaN where fp32's are finite.
+    """
+
+    parameter: str
+    elements: int
+    flushed: int
+    nonfinite: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LowRun:
+    """What really came of a low precision that an fp32 run was asked about.
+
+    `modules` tells of each module on exact inputs (what comes after one that overflows is lost in a whole run),
+    `first_nonfinite` and `gradients` of the whole step in `precision`, the latter in training, at the loss scale
+    `scaler_scale` (None: without one). `lowered` are the modules whose floating outputs are in the low dtype, and
+    `lowered_weights` the parameters and buffers that are used in it: in pure half all, with autocast those that its
+    rules choose. `error` is the first line of what the whole step raised; then it has no gradients.
+    """
+
+    precision: str
+    modules: list[ModuleError] = field(default_factory=list)
+    lowered: list[str] = field(default_factory=list)
+    lowered_weights: list[str] = field(default_factory=list)
+    gradients: list[SeenGradient] = field(default_factory=list)
+    scaler_scale: float | None = None
+    first_nonfinite: FirstNonfinite | None = None
+    error: str = ""
+    notes: list[str] = field(default_factory=list)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RangePass:
+    """How large the values of `steps` fp32 steps of a case are, and what low precisions then made of the first batch.
+
+    `case_id` is that of the fp32 case. `notes` say what was left out and why.
     """
 
     case_id: str
-    batches: int
+    steps: int
     magnitudes: list[Magnitudes] = field(default_factory=list)
     swallowed: list[Swallowed] = field(default_factory=list)
-    errors: list[ModuleError] = field(default_factory=list)
+    low_runs: list[LowRun] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OriginPass:
+    """Where the error of a case, in a low precision, begins: each module's own and total error, in order of running.
+
+    `output_rel_l2` is the error of what the network itself returns, on all its elements (None: undefined).
+    """
+
+    case_id: str
+    modules: list[ModuleError] = field(default_factory=list)
+    output_rel_l2: float | None = None
     first_nonfinite: FirstNonfinite | None = None
-    scale: float | None = None
-    nonfinite_in_fp32: str | None = None
     notes: list[str] = field(default_factory=list)

@@ -6,7 +6,9 @@ from ampbench.records.cases import Case, ParameterValue, WorkloadSource
 from ampbench.records.casts import CastPass, Tracing
 from ampbench.records.divergences import Divergence
 from ampbench.records.environments import Environment
+from ampbench.records.keeping import SearchSpace, Trial, Weighing
 from ampbench.records.measurements import Failure, MemoryPass, Round, Skip
+from ampbench.records.ranges import OriginPass, RangePass
 from ampbench.records.rules import RuleProbe
 
 MAX_SAMPLES_PER_ROUND = 200
@@ -15,13 +17,18 @@ MAX_SAMPLES_PER_ROUND = 200
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Request:
-    """One piece of work. `kind` is "environment", "describe", "memory", "divergence", "round", "casts" or "rules".
+    """One piece of work, by its `kind`: "environment", "describe", "memory", "divergence", "round", or to explain:
+
+    "casts", "rules", "ranges", "origin", "space", "trial", "weighing".
 
     `fresh` asks for a newly forked process; otherwise the server's current worker, if one lives, serves it. Limits
     hold for the request: seconds of wall time, resident bytes of the worker.
     `placement_seed` decides where in memory the builds are put, `max_samples` how many samples they give in all.
     "casts" traces a step of the case as `tracing` says. "rules" probes autocast on `device` to each of `dtypes`
-    ("float16"), for the `ops` named or, without any, for all.
+    ("float16"), for the `ops` named or, without any, for all. "ranges" watches `steps` fp32 steps of the case (0: one
+    for each of its batches) and then a step in each of `precisions`, "origin" the errors of its modules. "space" asks
+    which modules could be kept in fp32, "trial" what a step with those of `kept[0]` errs, "weighing" what a step with
+    each set of `kept` costs, measured for about `seconds`.
     """
 
     kind: str
@@ -44,6 +51,10 @@ class Request:
     dtypes: list[str] = field(default_factory=list)
     ops: list[str] = field(default_factory=list)
     tracing: Tracing = field(default_factory=Tracing)
+    steps: int = 0
+    precisions: list[str] = field(default_factory=list)
+    kept: list[list[str]] = field(default_factory=list)
+    seconds: float = 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,5 +83,10 @@ class Reply:
     divergence: Divergence | None = None
     casts: CastPass | None = None
     rules: RuleProbe | None = None
+    ranges: RangePass | None = None
+    origin: OriginPass | None = None
+    space: SearchSpace | None = None
+    trial: Trial | None = None
+    weighing: Weighing | None = None
     failure: Failure | None = None
     skip: Skip | None = None

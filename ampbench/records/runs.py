@@ -6,23 +6,26 @@ from ampbench.records.cases import Case, ParameterValue, WorkloadSource
 from ampbench.records.casts import CastPass
 from ampbench.records.divergences import Divergence
 from ampbench.records.environments import Environment
+from ampbench.records.keeping import KeepSearch, SearchSpace, Trial
 from ampbench.records.measurements import Failure, MemoryPass, Reading, Round, Skip
+from ampbench.records.ranges import OriginPass, RangePass
 from ampbench.records.rules import RuleProbe
 
-SCHEMA = 4
+SCHEMA = 5
 """The version of the run file's format; a file of a later one is refused.
 
 2 added the arm of an interleaved comparison (`Header.arm`, `Round.confirmation`), `Fitness.other_share` and
 `Divergence.repeatable`. 3 added imported runs (`Header.imported`, `Reading`), `Header.committed_at`, and None for what
-an imported environment does not tell. 4 added explanations: `CastPass`, `RuleProbe` and `Header.explains`. Files of an
-earlier schema lack these and are read as they are.
+an imported environment does not tell. 4 added explanations: `CastPass`, `RuleProbe` and `Header.explains`. 5 added
+`RangePass`, `OriginPass`, and what a search for modules to keep in fp32 sees. Files of an earlier schema lack these
+and are read as they are.
 """
 
 SUFFIX, COMPRESSED = ".jsonl", ".jsonl.gz"
 """How the names of run files end."""
 
-CASTS, RULES = "casts", "rules"
-"""What a run can explain (`Header.explains`)."""
+CASTS, RULES, HEADROOM, ORIGIN, KEEP_FP32 = "casts", "rules", "headroom", "origin", "keep-fp32"
+"""What a run can explain (`Header.explains`): each is a verb of `ampbench explain`."""
 
 DIRTY = "-dirty"
 """What a commit ends in where files differed from it, as git marks it."""
@@ -102,7 +105,7 @@ class Header:
 
     `commit` is that of the repository measured, `committed_at` its time (ISO 8601). `arm` is set where the run is one
     arm of an interleaved comparison, `imported` where another program measured it. `explains` is what it explains
-    (`CASTS`, `RULES`); "": the run measures.
+    (`CASTS` and the others); "": the run measures.
     """
 
     schema: int
@@ -144,8 +147,14 @@ class Line:
     reading: Reading | None = None
     casts: CastPass | None = None
     rules: RuleProbe | None = None
+    ranges: RangePass | None = None
+    origin: OriginPass | None = None
+    space: SearchSpace | None = None
+    trial: Trial | None = None
+    search: KeepSearch | None = None
     footer: Footer | None = None
 
 
-Entry = Case | Round | MemoryPass | Divergence | Failure | Skip | Reading | CastPass | RuleProbe | Footer
+Explanation = CastPass | RuleProbe | RangePass | OriginPass | SearchSpace | Trial | KeepSearch
+Entry = Case | Round | MemoryPass | Divergence | Failure | Skip | Reading | Explanation | Footer
 """What may follow the header."""

@@ -1,7 +1,7 @@
 """Has worker processes trace one step of each case, a fresh one for each, and stores what they saw."""
 
 import dataclasses
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 
 from ampbench.errors import NothingToRunError, UsageError
@@ -11,35 +11,19 @@ from ampbench.records.cases import Case
 from ampbench.records.casts import AUTOGRAD, CastPass, Tracing
 from ampbench.records.environments import Environment
 from ampbench.records.measurements import Failure, Skip
-from ampbench.records.requests import Request
-from ampbench.records.runs import Footer, Selection, Settings
+from ampbench.records.runs import Selection, Settings
 from ampbench.running.channel import Channel, OpenChannel, ServerChannel
-from ampbench.running.session import Prepared, default_memory_limit, describer, now, opened_first, preload_modules
+from ampbench.running.passes import Watch, ended_by, explain_cases, request_for
+from ampbench.running.session import Prepared, default_memory_limit, describer, opened_first, preload_modules
 from ampbench.store import RunWriter
-
-Watch = Callable[[PlannedCase, CastPass | Failure | Skip | None], None]
-"""Told of each case twice: before it is traced (None) and after, before what was seen is stored."""
 
 
 def trace_case(
     channel: Channel, planned: PlannedCase, settings: Settings, tracing: Tracing
 ) -> CastPass | Failure | Skip:
     """Return what a fresh worker of `channel` saw of one step of the case, or why it saw nothing."""
-    reply = channel.serve(
-        Request(
-            kind="casts",
-            source=planned.source,
-            case=planned.case,
-            timeout_seconds=settings.timeout_seconds,
-            memory_limit_bytes=settings.memory_limit_bytes,
-            threads=settings.threads,
-            seed=settings.seed,
-            tracing=tracing,
-        )
-    )
-    found = reply.casts or reply.failure or reply.skip
-    why = reply.problem or "the worker gave no trace"  # as one of an older ampbench does, which knows no traces
-    return found or Failure(case_id=planned.case.case_id, stage="casts", cause="exception", message=why)
+    reply = channel.serve(request_for(planned, settings, "casts", tracing=tracing))
+    return reply.casts or ended_by(reply, planned.case, "casts")
 
 
 @contextmanager
@@ -84,35 +68,16 @@ def prepare_casts(
 
 
 def trace_cases(prepared: Prepared, tracing: Tracing, writer: RunWriter, watch: Watch) -> str:
-    """Trace what is planned, every entry to `writer` at once, and return how the session ended.
+    """Trace what is planned, as `explain_cases` does, and return how the session ended.
 
     Each case is asked for as `tracing` says, with the graphs of the paths selected and, in training, that of autograd.
-    An interruption ends the session with a footer that says so; nothing traced is lost.
     """
-    ended = "interrupted"
-    channel: Channel | None = None
-    try:
-        for planned in prepared.plan:
-            if planned.skip:
-                continue
-            watch(planned, None)
-            if channel is None:
-                channel = prepared.open_channel()
-            asked = dataclasses.replace(tracing, graphs=graphs_of(planned, prepared.selection))
-            found = trace_case(channel, planned, prepared.settings, asked)
-            watch(planned, found)
-            writer.append(found)
-            if isinstance(found, Failure) and found.cause == "killed":
-                channel.close()
-                channel = None
-        ended = "complete"
-    except KeyboardInterrupt:
-        pass
-    finally:
-        if channel is not None:
-            channel.close()
-        writer.append(Footer(ended=ended, finished_at=now()))
-    return ended
+
+    def trace(channel: Channel, planned: PlannedCase) -> CastPass | Failure | Skip:
+        asked = dataclasses.replace(tracing, graphs=graphs_of(planned, prepared.selection))
+        return trace_case(channel, planned, prepared.settings, asked)
+
+    return explain_cases(prepared, trace, writer, watch)
 
 
 def graphs_of(planned: PlannedCase, selection: Selection) -> list[str]:

@@ -15,7 +15,7 @@ from ampbench.store.folder import (
     run_files,
     run_id,
 )
-from ampbench.store.reading import StoredRun, TimedRound, read_header, read_run
+from ampbench.store.reading import StoredRun, TimedRound, gathered, read_header, read_run
 from ampbench.store.writing import RunWriter, encode_run, new_run_id, sync_folder
 
 __all__ = [
@@ -26,6 +26,7 @@ __all__ = [
     "check_results",
     "encode_run",
     "find_run",
+    "gathered",
     "list_runs",
     "measured_files",
     "measures",

@@ -2,9 +2,9 @@
 
 import gzip
 import zlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, BinaryIO, Protocol, cast
 
@@ -13,15 +13,17 @@ from ampbench.garbage import no_garbage_collection
 from ampbench.records.cases import Case
 from ampbench.records.casts import CastPass
 from ampbench.records.divergences import Divergence
+from ampbench.records.keeping import KeepSearch, SearchSpace, Trial
 from ampbench.records.measurements import Failure, Fitness, MemoryPass, Round, Skip
+from ampbench.records.ranges import OriginPass, RangePass
 from ampbench.records.rules import RuleProbe
-from ampbench.records.runs import Footer, Header
+from ampbench.records.runs import Entry, Footer, Header
 from ampbench.store import lines
 from ampbench.store.lines import LineError
-from ampbench.store.traces import StoredTraces, traced_case
+from ampbench.store.traces import TRACE, StoredTraces, traced_case
 
 _LONGEST_HEADER = 1 << 26
-_LATEST = ("case", "memory", "divergence", "failure", "skip")
+_LATEST = ("case", "memory", "divergence", "failure", "skip", "casts", "ranges", "origin", "space", "search")
 """Kinds of entry of which the last of each case counts."""
 _GZIP = b"\x1f\x8b"
 _DAMAGED = (EOFError, zlib.error, gzip.BadGzipFile)
@@ -52,8 +54,9 @@ class TimedRound(Protocol):
 class StoredRun:
     """A run file's contents. `cases` are by case id, in the order of the file, as are `rounds`.
 
-    `memory`, `divergence`, `failures`, `skips` and `casts` hold each case's last entry of that kind, `readings` the
-    values by metric and case id, `rules` the probe of each device type. A trace of `casts` is decoded when it is asked
+    `memory`, `divergence`, `failures`, `skips`, `casts`, `ranges`, `origins`, `spaces` and `searches` hold each case's
+    last entry of that kind, `trials` all of a case, `readings` the values by metric and case id, `rules` the probe of
+    each device type. A trace of `casts` is decoded when it is asked
     for, which raises `StoreError` for a damaged one. `cut`: the last line had no end, which is what a killed run
     leaves, and was left out.
     """
@@ -69,8 +72,19 @@ class StoredRun:
     readings: dict[str, dict[str, float]] = field(default_factory=dict)
     casts: Mapping[str, CastPass] = field(default_factory=dict)
     rules: dict[str, RuleProbe] = field(default_factory=dict)
+    ranges: dict[str, RangePass] = field(default_factory=dict)
+    origins: dict[str, OriginPass] = field(default_factory=dict)
+    spaces: dict[str, SearchSpace] = field(default_factory=dict)
+    trials: dict[str, list[Trial]] = field(default_factory=dict)
+    searches: dict[str, KeepSearch] = field(default_factory=dict)
     footers: list[Footer] = field(default_factory=list)
     cut: bool = False
+
+    @property
+    def explained(self) -> list[str]:
+        """The ids of the cases that it explains, without those of which only the beginning of a search is there."""
+        found = {*self.casts, *self.ranges, *self.origins, *self.searches}
+        return [case_id for case_id in self.cases if case_id in found]
 
     @property
     def ended(self) -> str:
@@ -102,10 +116,7 @@ def read_run(
     """
     path = Path(path)
     rounds: list[Round] = []
-    footers: list[Footer] = []
-    rules: dict[str, RuleProbe] = {}
-    readings: dict[str, dict[str, float]] = {}
-    latest: dict[str, dict[str, Any]] = {kind: {} for kind in _LATEST}
+    contents = _Contents()
     traces = StoredTraces(lambda line, number: _trace(path, line, number))
     cut = False
     number = 1
@@ -116,14 +127,14 @@ def read_run(
                 number += 1
                 if cut := not line.endswith(b"\n"):
                     break
-                traced = traced_case(line) if not check_traces and line.startswith(b'{"casts":') else None
+                traced = traced_case(line) if not check_traces and line.startswith(TRACE) else None
                 if traced is not None:
-                    lines.check_entry("casts", traced, None, latest["case"])
+                    lines.check_entry("casts", traced, None, contents.cases)
                     traces.keep(traced, line, number)
                     continue
                 kind, record = lines.decode(line)
                 if kind == "round":
-                    lines.check_entry(kind, record.case_id, record, latest["case"])
+                    lines.check_entry(kind, record.case_id, record, contents.cases)
                     if on_round:
                         on_round(record)
                     else:
@@ -131,38 +142,73 @@ def read_run(
                     continue
                 record = lines.to_record(kind, record)
                 case_id = getattr(record, "case_id", "")
-                lines.check_entry(kind, case_id, record, latest["case"], rules)
-                if kind == "reading":
-                    readings.setdefault(record.metric, {})[case_id] = record.value
-                elif kind == "rules":
-                    rules[record.device] = record
-                elif kind == "casts":
+                lines.check_entry(kind, case_id, record, contents.cases, contents.rules)
+                if kind == "casts":
                     traces.keep(case_id, line, number)
-                elif case_id:
-                    latest[kind][case_id] = record
                 else:
-                    footers.append(record)
+                    contents.add(kind, record)
         except LineError as error:
             raise StoreError(f"{path}, line {number}: {error}") from None
         except _DAMAGED as error:
             raise StoreError(f"{path}, after line {number}: damaged: {error}") from None
         except OSError as error:
             raise StoreError(f"cannot read {path}: {error.strerror}") from None
-    return StoredRun(
-        path=path,
-        header=header,
-        cases=latest["case"],
-        rounds=rounds,
-        memory=latest["memory"],
-        divergence=latest["divergence"],
-        failures=latest["failure"],
-        skips=latest["skip"],
-        readings=readings,
-        casts=traces,
-        rules=rules,
-        footers=footers,
-        cut=cut,
-    )
+    return replace(contents.stored(path, header), rounds=rounds, casts=traces, cut=cut)
+
+
+def gathered(path: Path, header: Header, entries: Iterable[Entry]) -> StoredRun:
+    """Return the run that a file at `path` would hold had all of `entries`, rounds not among them, been written."""
+    contents = _Contents()
+    for entry in entries:
+        contents.add(lines.KINDS[type(entry)], entry)
+    return contents.stored(path, header)
+
+
+class _Contents:
+    """What entries, read one after the other, leave: the last of each kind of a case, or all of them."""
+
+    def __init__(self) -> None:
+        self.latest: dict[str, dict[str, Any]] = {kind: {} for kind in _LATEST}
+        self.rules: dict[str, RuleProbe] = {}
+        self.trials: dict[str, list[Trial]] = {}
+        self.readings: dict[str, dict[str, float]] = {}
+        self.footers: list[Footer] = []
+
+    @property
+    def cases(self) -> dict[str, Case]:
+        return self.latest["case"]
+
+    def add(self, kind: str, record: Any) -> None:
+        if kind == "reading":
+            self.readings.setdefault(record.metric, {})[record.case_id] = record.value
+        elif kind == "rules":
+            self.rules[record.device] = record
+        elif kind == "trial":
+            self.trials.setdefault(record.case_id, []).append(record)
+        elif kind == "footer":
+            self.footers.append(record)
+        else:
+            self.latest[kind][record.case_id] = record
+
+    def stored(self, path: Path, header: Header) -> StoredRun:
+        return StoredRun(
+            path=path,
+            header=header,
+            cases=self.cases,
+            memory=self.latest["memory"],
+            divergence=self.latest["divergence"],
+            failures=self.latest["failure"],
+            skips=self.latest["skip"],
+            casts=self.latest["casts"],
+            readings=self.readings,
+            rules=self.rules,
+            ranges=self.latest["ranges"],
+            origins=self.latest["origin"],
+            spaces=self.latest["space"],
+            trials=self.trials,
+            searches=self.latest["search"],
+            footers=self.footers,
+        )
 
 
 def read_header(path: Path | str) -> Header:

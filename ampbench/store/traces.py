@@ -8,6 +8,8 @@ import msgspec
 from ampbench.garbage import no_garbage_collection
 from ampbench.records.casts import CastPass
 
+TRACE = b'{"casts":'
+"""How the line of a trace begins."""
 _BEGINNING = re.compile(rb'\{"casts":\{"case_id":("(?:[^"\\]|\\.)*"),')
 _END = b"}}\n"
 

@@ -80,6 +80,8 @@ class Worker:
         reason = cannot_run(case)
         if reason:
             return Reply(skip=Skip(case_id=case.case_id, reason=reason))
+        if request.kind in ("ranges", "origin", "space", "trial", "weighing"):
+            return self._explain(request, request.source, case, device)
         if request.kind == "divergence":
             return Reply(divergence=self._divergence(request.source, case, device, request.seed))
         workload = self._workload(request.source, case, request.seed, case.batch_size)
@@ -98,6 +100,22 @@ class Worker:
         workload = self._workload(source, case, request.seed, case.batch_size)
         with precision_flags(PRECISIONS[case.precision]):
             return measure_casts(workload, case, request.tracing)
+
+    def _explain(self, request: Request, source: WorkloadSource, case: Case, device: Device) -> Reply:
+        """Return what a pass on the device says of why a precision errs, and of what to keep in fp32."""
+        from ampbench.worker import keeping, origins, ranges  # no other request needs these
+
+        workload = self._workload(source, case, request.seed, case.batch_size)
+        if request.kind == "ranges":
+            return Reply(ranges=ranges.measure_ranges(workload, case, device, request.steps, request.precisions))
+        if request.kind == "origin":
+            return Reply(origin=origins.measure_origin(workload, case, device))
+        if request.kind == "space":
+            return Reply(space=keeping.search_space(workload, case, device))
+        if request.kind == "trial":
+            (kept,) = request.kept
+            return Reply(trial=keeping.try_kept(workload, case, device, kept, self._references))
+        return Reply(weighing=keeping.weigh(workload, case, device, request.kept, request.seconds))
 
     def _divergence(self, source: WorkloadSource, case: Case, device: Device, seed: int) -> Divergence:
         """Return the divergence of `case`, on as much of its batch as the fp64 reference leaves room for."""

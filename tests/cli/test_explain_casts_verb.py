@@ -382,6 +382,6 @@ def test_an_interruption_prints_and_keeps_what_was_traced(
     said = ampbench("explain", "casts", f"{model}:twice", "--phase", "inference", "--phase", "training")
     assert said.code == 130
     assert "3 casts a step" in said.out
-    assert said.err.endswith("interrupted: what was traced until then is kept\n")
+    assert said.err.endswith("interrupted: what was seen until then is kept\n")
     (run,) = list_runs(model.parent / "results")
     assert read_run(run).ended == "interrupted"

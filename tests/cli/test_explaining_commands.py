@@ -95,7 +95,7 @@ def test_an_interruption_before_the_first_case_says_that_nothing_was_traced(
 ) -> None:
     worker(make=KeyboardInterrupt)
     said = explain(ampbench, "model.py:make")
-    assert (said.code, said.out, said.err) == (130, "", "interrupted: nothing was traced\n")
+    assert (said.code, said.out, said.err) == (130, "", "interrupted: nothing was seen\n")
     assert list_runs(tmp_path / "results") == []
 
 
@@ -105,7 +105,7 @@ def test_an_interruption_while_planning_says_so_too(ampbench: Run, monkeypatch: 
 
     monkeypatch.setattr("ampbench.running.casts.check_selection", plan)
     said = explain(ampbench, "mlp")
-    assert (said.code, said.out, said.err) == (130, "", "interrupted: nothing was traced\n")
+    assert (said.code, said.out, said.err) == (130, "", "interrupted: nothing was seen\n")
 
 
 def test_a_trace_that_cannot_be_stored_is_printed_all_the_same(

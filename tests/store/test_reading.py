@@ -214,6 +214,7 @@ ADDED = {
     2: [',"confirmation":false', ',"other_share":null', ',"repeatable":null', ',"ampbench_version":""', ',"arm":null'],
     3: [',"committed_at":null', ',"imported":null'],
     4: [',"explains":""'],
+    5: [],
 }
 """What each schema added to the lines of `ENTRIES`, as it is written."""
 

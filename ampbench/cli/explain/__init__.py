@@ -2,6 +2,9 @@
 
 SUBVERBS = {
     "casts": "Every cast of a step: of what, for which op, what it costs, what could be saved.",
+    "headroom": "How large the values are: what would overflow, flush to zero or be swallowed in fp16 and bf16.",
+    "origin": "Where the error of a precision begins: what each module adds, and what it inherits.",
+    "keep-fp32": "The smallest set of modules to keep in fp32 so that an error budget is met, and what it costs.",
     "rules": "What autocast does to each op, against what documents say of it.",
 }
 HELP = """Say why a precision costs and errs what it does.

@@ -1,7 +1,5 @@
 """`ampbench explain casts`: every cast of a step, what it costs, and which could be saved."""
 
-import sys
-from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -28,20 +26,12 @@ from ampbench.cli.options import (
     chosen_format,
 )
 from ampbench.cli.selecting import make_selection, make_settings
-from ampbench.errors import StoreError, UsageError
+from ampbench.errors import UsageError
 from ampbench.records.runs import CASTS, Settings
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from ampbench.store import StoredRun
 
-    from ampbench.planning import PlannedCase
-    from ampbench.records.casts import CastPass, Tracing
-    from ampbench.records.measurements import Failure, Skip
-    from ampbench.records.runs import Header
-    from ampbench.running.session import Prepared
-    from ampbench.store import RunWriter, StoredRun
-
-FAILED, INTERRUPTED = 3, 130
 DEFAULTS = Settings()
 WITH_SOURCES = (By.OP, By.CAST)
 """The tables that have a column for the line of code."""
@@ -108,40 +98,23 @@ def command(
     )  # fmt: skip
     by = _table(by, chosen, sources=sources)
     settings = make_settings(1, 1, DEFAULTS.min_run_seconds, "", timeout, "", threads, seed)
-    from ampbench import store
     from ampbench.cli.explain.cast_printing import print_casts
-    from ampbench.cli.printing import print_note
+    from ampbench.cli.explain.session import explain_and_store
     from ampbench.records.casts import Tracing
-    from ampbench.running import session
-    from ampbench.running.casts import prepare_casts
+    from ampbench.running.casts import prepare_casts, trace_cases
 
-    problem = None
-    try:
-        with prepare_casts(selection, settings, half_inputs=half_inputs) as prepared:
-            session.require_work(prepared)
-            header = session.new_header(
-                prepared.selection, prepared.settings, prepared.environment, prepared.plan, label,
-                ["ampbench", *sys.argv[1:]],
-            )  # fmt: skip
-            header = replace(header, explains=CASTS)
-            with store.RunWriter.create(results, header, [planned.case for planned in prepared.plan]) as writer:
-                stored, problem = _traced(prepared, Tracing(sources=sources, check=check), header, writer)
-    except KeyboardInterrupt:
-        print_note("interrupted: nothing was traced")
-        return INTERRUPTED
-    if not problem and stored.ending == "interrupted" and not stored.casts and not stored.failures:
-        writer.path.unlink()  # a run of nothing would stand in every list
-        print_note("interrupted: nothing was traced")
-        return INTERRUPTED
-    print_casts(stored, list(stored.cases), chosen, by, everything=every)
-    _print_remarks(stored, chosen, sources=sources)
-    if problem:
-        raise problem
-    print_note(f"run {stored.header.run}: {stored.path}")
-    if stored.ending == "interrupted":
-        print_note("interrupted: what was traced until then is kept")
-        return INTERRUPTED
-    return FAILED if stored.failures else 0
+    tracing = Tracing(sources=sources, check=check)
+
+    def tell(stored: "StoredRun") -> None:
+        print_casts(stored, list(stored.cases), chosen, by, everything=every)
+        _print_remarks(stored, chosen, sources=sources)
+
+    return explain_and_store(
+        prepare_casts(selection, settings, half_inputs=half_inputs),
+        CASTS, results, label, "tracing",
+        lambda prepared, writer, watch: trace_cases(prepared, tracing, writer, watch),
+        tell,
+    )  # fmt: skip
 
 
 def _table(by: By | None, format: OutputFormat, *, sources: bool) -> By | None:
@@ -152,50 +125,6 @@ def _table(by: By | None, format: OutputFormat, *, sources: bool) -> By | None:
     if by not in (None, *told):
         raise UsageError(f"--sources is told by --by {' and --by '.join(told)}: --by {by} has no lines of code")
     return by or By.OP
-
-
-def _traced(
-    prepared: "Prepared", tracing: "Tracing", header: "Header", writer: "RunWriter"
-) -> "tuple[StoredRun, StoreError | None]":
-    """Return what was traced, and why it could not all be stored, if so: what was seen is told in any case."""
-    from ampbench import store
-    from ampbench.cli.progress import trace_progress
-    from ampbench.records.casts import CastPass
-    from ampbench.records.measurements import Failure, Skip
-    from ampbench.running import session
-    from ampbench.running.casts import trace_cases
-
-    skips = session.planned_skips(prepared.plan)
-    seen: list[CastPass | Failure | Skip] = list(skips)
-    try:
-        writer.append(*skips)
-        with trace_progress(sum(not planned.skip for planned in prepared.plan)) as show:
-            trace_cases(prepared, tracing, writer, _keeping(seen, show))
-    except StoreError as error:
-        cases = {planned.case.case_id: planned.case for planned in prepared.plan}
-        stored = store.StoredRun(
-            path=writer.path,
-            header=header,
-            cases=cases,
-            casts={one.case_id: one for one in seen if isinstance(one, CastPass)},
-            failures={one.case_id: one for one in seen if isinstance(one, Failure)},
-            skips={one.case_id: one for one in seen if isinstance(one, Skip)},
-        )
-        return stored, error
-    return store.read_run(writer.path), None
-
-
-def _keeping(
-    seen: "list[CastPass | Failure | Skip]", show: "Callable[[PlannedCase, CastPass | Failure | Skip | None], None]"
-) -> "Callable[[PlannedCase, CastPass | Failure | Skip | None], None]":
-    """Return a watcher that adds to `seen` what becomes of each case before it is stored, and passes it on."""
-
-    def watch(planned: "PlannedCase", found: "CastPass | Failure | Skip | None") -> None:
-        if found is not None:
-            seen.append(found)
-        show(planned, found)
-
-    return watch
 
 
 def _print_remarks(stored: "StoredRun", format: OutputFormat, *, sources: bool) -> None:

@@ -1,0 +1,102 @@
+"""What a search for the modules to keep in fp32 saw: what there was to choose from, each trial, what was measured."""
+
+from dataclasses import dataclass, field
+
+from ampbench.records.measurements import Fitness
+from ampbench.records.ranges import ModuleError
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Unit:
+    """What is kept in fp32 or not as one: a module in which no other runs, or several that share parameters.
+
+    `modules` are their paths, `kind` the class of the first. `weight_bytes` are those of its parameters and buffers in
+    fp32, `output_bytes` those of all that it returns in a step in fp32, `seconds` what its forward calls take in fp32.
+    """
+
+    modules: list[str]
+    kind: str
+    weight_bytes: int = 0
+    output_bytes: int = 0
+    seconds: float = 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SearchSpace:
+    """The modules of a case among which is chosen, in the order of running.
+
+    `errors` are the own errors of its modules in the case's precision, on exact inputs. `containers` are the paths of
+    the modules that hold others that run ("" is the network), outermost first: one whose units are all kept is kept
+    whole.
+    """
+
+    case_id: str
+    units: list[Unit]
+    containers: list[str] = field(default_factory=list)
+    errors: list[ModuleError] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Trial:
+    """One step of a case with the modules `kept` in fp32, against the fp64 reference; as in `Divergence`.
+
+    An error is None where it is undefined because a value is not finite (`nonfinite` counts those of outputs and
+    gradients), or because the step raised `error`, its first line. `number` counts a case's trials from 0.
+    """
+
+    case_id: str
+    number: int = 0
+    kept: list[str] = field(default_factory=list)
+    output_rel_l2: float | None = None
+    grad_rel_l2: float | None = None
+    nonfinite: int = 0
+    error: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Weighed:
+    """The modules `kept` in fp32, measured: `samples[b]` are the seconds per step of build `b`.
+
+    Sets that are weighed together are built and timed in turns, so that build `b` of one stands beside build `b` of
+    another. `peak_bytes` is as in `MemoryPass` (None: unavailable).
+    """
+
+    kept: list[str] = field(default_factory=list)
+    samples: list[list[float]] = field(default_factory=list)
+    peak_bytes: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Weighing:
+    """What sets of kept modules cost, measured together. `memory_source` is as in `MemoryPass`."""
+
+    case_id: str
+    weighed: list[Weighed] = field(default_factory=list)
+    memory_source: str | None = None
+    fitness: Fitness = field(default_factory=Fitness)
+    notes: list[str] = field(default_factory=list)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KeepSearch:
+    """How a search ended: which modules to keep, `found` (None: no set meets the budget), and what sets cost.
+
+    The budget are `max_error` on outputs and, in training, `max_gradient_error` on gradients, relative L2 errors.
+    `found` names modules as `keep_fp32` takes them; [""] is the whole network, [] none. `units` are how many units of
+    the space that keeps. `smallest`: no smaller set meets the budget, given that keeping more never errs more; else
+    none smaller was found. `trials` is how many there were, those of a resumed session included.
+    `objective` is "speed" or "memory". `weighing` begins with no module kept and ends with all (None: not measured).
+    """
+
+    case_id: str
+    max_error: float
+    max_gradient_error: float | None = None
+    objective: str
+    seed: int
+    found: list[str] | None
+    units: int = 0
+    smallest: bool = False
+    trials: int = 0
+    weighing: Weighing | None = None
+    notes: list[str] = field(default_factory=list)

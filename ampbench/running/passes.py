@@ -1,0 +1,74 @@
+"""Has worker processes explain cases, a fresh one for each, and stores what they saw."""
+
+from collections.abc import Callable
+from typing import Any
+
+from ampbench.planning import PlannedCase
+from ampbench.records.cases import Case
+from ampbench.records.measurements import Failure, Skip
+from ampbench.records.requests import Reply, Request
+from ampbench.records.runs import Explanation, Footer, Settings
+from ampbench.running.channel import Channel
+from ampbench.running.session import Prepared, now
+from ampbench.store import RunWriter
+
+Seen = Explanation | Failure | Skip
+"""What comes of a case."""
+
+Explain = Callable[[Channel, PlannedCase], Seen]
+"""Has a case explained on a channel, and returns what came of it; what it stores meanwhile is its own affair."""
+
+Watch = Callable[[PlannedCase, Seen | None], None]
+"""Told of each case twice: before it is explained (None) and after, before what was seen is stored."""
+
+
+def request_for(planned: PlannedCase, settings: Settings, kind: str, **fields: Any) -> Request:
+    """Return the request of `kind` for a case, with further fields of it."""
+    return Request(
+        kind=kind,
+        source=planned.source,
+        case=planned.case,
+        timeout_seconds=settings.timeout_seconds,
+        memory_limit_bytes=settings.memory_limit_bytes,
+        threads=settings.threads,
+        seed=settings.seed,
+        **fields,
+    )
+
+
+def ended_by(reply: Reply, case: Case, stage: str) -> Failure | Skip:
+    """Return how a reply without an explanation of a case ended: as it says, or as one of an older ampbench does."""
+    why = reply.problem or f"the worker gave no {stage}"
+    message = Failure(case_id=case.case_id, stage=stage, cause="exception", message=why)
+    return reply.failure or reply.skip or message
+
+
+def explain_cases(prepared: Prepared, explain: Explain, writer: RunWriter, watch: Watch) -> str:
+    """Have what is planned explained, every entry to `writer` at once, and return how the session ended.
+
+    A server whose worker was killed is replaced. An interruption ends the session with a footer that says so; nothing
+    seen is lost.
+    """
+    ended = "interrupted"
+    channel: Channel | None = None
+    try:
+        for planned in prepared.plan:
+            if planned.skip:
+                continue
+            watch(planned, None)
+            if channel is None:
+                channel = prepared.open_channel()
+            found = explain(channel, planned)
+            watch(planned, found)
+            writer.append(found)
+            if isinstance(found, Failure) and found.cause == "killed":
+                channel.close()
+                channel = None
+        ended = "complete"
+    except KeyboardInterrupt:
+        pass
+    finally:
+        if channel is not None:
+            channel.close()
+        writer.append(Footer(ended=ended, finished_at=now()))
+    return ended
