@@ -1,7 +1,7 @@
 """Tables and lines of text with titles, for a terminal, a Markdown page, anything."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,3 +20,16 @@ class Section:
 
     title: str
     blocks: list[Block] = field(default_factory=list)
+
+
+def as_sentence(text: str) -> str:
+    """Return a phrase with a capital first letter and a full stop."""
+    return f"{text[:1].upper()}{text[1:]}{'' if text.endswith('.') else '.'}"
+
+
+def with_rest(block: Block, total: int) -> Block:
+    """Return a block that shows the first of `total` rows, with a note that says so and how to list all."""
+    if len(block.rows) == total:
+        return block
+    note = f"{len(block.rows):,} of {total:,}, --all lists the rest"
+    return replace(block, note="; ".join(filter(None, [block.note, note])))

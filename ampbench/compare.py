@@ -18,7 +18,12 @@ from ampbench.comparing.exact import (
 from ampbench.comparing.pairing import Paired, arm_settings, pair_cases
 from ampbench.comparing.runs import MeasuredRun
 from ampbench.comparing.times import TIME, time_findings
-from ampbench.comparing.traces import devices_with_rules, nothing_explained, with_explanations
+from ampbench.comparing.traces import (
+    devices_with_rules,
+    nothing_explained,
+    require_comparable,
+    with_explanations,
+)
 from ampbench.errors import NothingComparableError
 from ampbench.precisions import rank as precision_rank
 from ampbench.records.cases import Case
@@ -61,8 +66,9 @@ def compare(baseline: StoredRun, candidate: StoredRun, threshold_of: ThresholdOf
     `threshold_of(metric, case)` gives the largest relative change that counts as none; None: that of `metrics.GATED`.
     Runs that are arms of one session are compared block by block, others as runs measured one after the other. A run
     that only explains has traces and rules to compare, and no findings; of runs that measured, cases that changed are
-    explained where both have traced them. Raises `NothingComparableError` where no case
-    is in both and no device's rules are, `UsageError` where an arm's settings leave open which cases to compare.
+    explained where both have traced them. Raises `NothingComparableError` where no case is in both and no device's
+    rules are, and where a run explains anything else, `UsageError` where an arm's settings leave open which cases to
+    compare.
     """
     return _compare(MeasuredRun.of(baseline), MeasuredRun.of(candidate), threshold_of)
 
@@ -121,6 +127,7 @@ def precision_means(findings: Iterable[Finding]) -> list[PrecisionMean]:
 
 
 def _compare(baseline: MeasuredRun, candidate: MeasuredRun, threshold_of: ThresholdOf) -> Comparison:
+    require_comparable(baseline.stored, candidate.stored)
     headers = (baseline.stored.header, candidate.stored.header)
     settings = arm_settings(*headers)
     paired = pair_cases(baseline.stored.cases.values(), candidate.stored.cases.values(), settings)

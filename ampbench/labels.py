@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from ampbench.precisions import PRECISIONS, SHORT_DTYPES
 from ampbench.records.cases import Case
 
 
@@ -30,6 +31,14 @@ def case_labels(cases: Iterable[Case], *, precision: bool = True) -> dict[str, s
         parts += ["no scaler"] if precision and not case.scaler else []
         labels[case_id] = " ".join(parts)
     return labels
+
+
+def case_title(case: Case) -> str:
+    """Return what a case is, in one line."""
+    parts = [case.group, case.precision, case.device, case.phase, *([] if case.scaler else ["no scaler"])]
+    if case.precision in PRECISIONS and case.input_dtype != SHORT_DTYPES[PRECISIONS[case.precision].storage]:
+        parts.append(f"inputs in {case.input_dtype}")
+    return " · ".join(parts)
 
 
 def common_traits(cases: Iterable[Case]) -> str:

@@ -322,8 +322,8 @@ def _why_not(
         return f"{case.device} is not available: {device.reason if device else 'unknown to this torch'}"
     if variant.unavailable:
         return variant.unavailable
-    if device is not None and present and (lack := _lack(device, case, precision)):
-        return lack
+    if device is not None and present and (lacking := lack(device, case, precision)):
+        return lacking
     if case.phase == "training" and not variant.has_loss:
         return NO_LOSS
     if case.phase == "training" and case.path != "eager":
@@ -333,7 +333,7 @@ def _why_not(
     return ""
 
 
-def _lack(device: DeviceDescription, case: Case, precision: Precision) -> str:
+def lack(device: DeviceDescription, case: Case, precision: Precision) -> str:
     """Return what `case` needs and `device` does not have, or nothing."""
     if precision.tf32 and not device.tf32:
         return f"{case.device} has no tf32"

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from itertools import islice
 
-from ampbench.blocks import Block, Section
+from ampbench.blocks import Block, Section, as_sentence, with_rest
 from ampbench.casts import tables
 from ampbench.casts.costs import casts_said, saving_said, times_said
 from ampbench.casts.graphs import compare_graph, graph_sentence
@@ -17,7 +17,7 @@ from ampbench.casts.summary import Saving, cache_bytes, savings, totals
 from ampbench.casts.tables import CastGroup, ModuleGroup
 from ampbench.casts.users import cast_users
 from ampbench.casts.views import By
-from ampbench.precisions import PRECISIONS, SHORT_DTYPES
+from ampbench.labels import case_title
 from ampbench.records.cases import Case
 from ampbench.records.casts import AUTOCAST, CAST, NOT_NEEDED, REUSED, Cast, CastPass, CheckedSaving
 from ampbench.records.rules import FAKE
@@ -47,15 +47,7 @@ def section(case: Case, found: CastPass, by: By = By.SUMMARY, *, everything: boo
     chosen = _SUMMARY if by is By.SUMMARY else _TABLES[by]
     blocks = [*headline(found, case), *(block for make in chosen for block in make(found, everything)), *_notes(found)]
     remark = " · fake tensors, not on hardware" if found.how == FAKE else ""
-    return Section(title(case) + remark, blocks)
-
-
-def title(case: Case) -> str:
-    """Return what a case is, in one line."""
-    parts = [case.group, case.precision, case.device, case.phase, *([] if case.scaler else ["no scaler"])]
-    if case.precision in PRECISIONS and case.input_dtype != SHORT_DTYPES[PRECISIONS[case.precision].storage]:
-        parts.append(f"inputs in {case.input_dtype}")
-    return " · ".join(parts)
+    return Section(case_title(case) + remark, blocks)
 
 
 def headline(found: CastPass, case: Case) -> list[Block]:
@@ -64,7 +56,7 @@ def headline(found: CastPass, case: Case) -> list[Block]:
     lines = [casts_said(found, case, whole), *times_said(found, whole)]
     if found.peak_bytes is not None:
         lines.append(f"peak memory {format_bytes(found.peak_bytes)} ({found.memory_source})")
-    return [Block(_sentence(line)) for line in lines]
+    return [Block(as_sentence(line)) for line in lines]
 
 
 def origins(found: CastPass, everything: bool = False) -> list[Block]:  # noqa: ARG001 - as the other tables
@@ -174,7 +166,7 @@ def every_op(found: CastPass, everything: bool = False) -> list[Block]:
         row += [f"{_dtypes(op.inputs)} → {_dtypes(op.outputs)}", *([format_seconds(op.seconds)] if trace.timed else [])]
         cells.append([*row, where + _place(op.source)])
     block = Block("Every op in order", [*headers, "module, or what is cast"], cells)
-    return [_with_rest(block, len(trace.ops))] if cells else []
+    return [with_rest(block, len(trace.ops))] if cells else []
 
 
 def every_cast(found: CastPass, everything: bool = False) -> list[Block]:
@@ -191,7 +183,7 @@ def every_cast(found: CastPass, everything: bool = False) -> list[Block]:
         row += [format_seconds(cast.seconds)] if trace.timed else []
         cells.append([*row, user, _tensor(cast) + _place(trace.ops[cast.index].source)])
     block = Block("Every cast in order", [*headers, "for op", "what is cast"], cells)
-    return [_with_rest(block, len(trace.casts))] if cells else []
+    return [with_rest(block, len(trace.casts))] if cells else []
 
 
 def weights(found: CastPass, everything: bool = False) -> list[Block]:
@@ -204,7 +196,7 @@ def weights(found: CastPass, everything: bool = False) -> list[Block]:
     ]  # fmt: skip
     note = "uses in the forward pass; cached: the copies that autocast keeps until its region ends"
     line = weights_used(found)
-    return [*line, _with_rest(Block("Weights", headers, cells if everything else cells[:ORDERED], note), len(cells))]
+    return [*line, with_rest(Block("Weights", headers, cells if everything else cells[:ORDERED], note), len(cells))]
 
 
 def graphs(found: CastPass, everything: bool = False) -> list[Block]:
@@ -221,7 +213,7 @@ def graphs(found: CastPass, everything: bool = False) -> list[Block]:
         if cells:
             title = f"What the {graph.graph} graph does otherwise"
             blocks.append(_cut(Block(title, ["kind", "what differs"], cells), everything))
-        blocks += [Block(_sentence(f"{graph.graph}: {note}")) for note in graph.notes]
+        blocks += [Block(as_sentence(f"{graph.graph}: {note}")) for note in graph.notes]
     return blocks
 
 
@@ -265,20 +257,13 @@ def _checked_cells(one: CheckedSaving) -> list[str]:
 
 
 def _notes(found: CastPass) -> list[Block]:
-    return [Block(_sentence(note)) for note in [*casts_inside(found.trace), *found.notes]]
+    return [Block(as_sentence(note)) for note in [*casts_inside(found.trace), *found.notes]]
 
 
 def _cut(block: Block, everything: bool) -> Block:
     """Return `block` with the first rows alone, and in its title how many there are."""
     shown = block.rows if everything else block.rows[:SHOWN]
-    return _with_rest(Block(block.title, block.headers, shown, block.note), len(block.rows))
-
-
-def _with_rest(block: Block, total: int) -> Block:
-    if len(block.rows) == total:
-        return block
-    note = f"{len(block.rows):,} of {total:,}, --all lists the rest"
-    return Block(block.title, block.headers, block.rows, "; ".join(filter(None, [block.note, note])))
+    return with_rest(Block(block.title, block.headers, shown, block.note), len(block.rows))
 
 
 def _named(group: ModuleGroup) -> str:
@@ -307,7 +292,3 @@ def _tensor(cast: Cast) -> str:
     remarks = [*([] if cast.origin == AUTOCAST else [cast.origin]), *(["put in the cache"] if cast.cached else [])]
     name = cast.what if cast.name == cast.what else f"{cast.what} {cast.name}".strip()
     return f"{name} ({', '.join(remarks)})" if remarks else name
-
-
-def _sentence(text: str) -> str:
-    return f"{text[:1].upper()}{text[1:]}{'' if text.endswith('.') else '.'}"

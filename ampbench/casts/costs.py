@@ -16,7 +16,7 @@ from ampbench.casts.summary import Saving, Totals, savings, sentence, totals
 from ampbench.precisions import PRECISIONS
 from ampbench.records.cases import Case
 from ampbench.records.casts import CastPass, CheckedSaving
-from ampbench.records.measurements import OTHER_SHARE, STEAL_SHARE
+from ampbench.records.measurements import OTHER_SHARE, STEAL_SHARE, Fitness
 from ampbench.records.rules import FAKE
 from ampbench.units import counted, format_seconds, format_share
 
@@ -75,7 +75,7 @@ class SavedTime:
 def costs(found: CastPass, whole: Totals | None = None) -> Costs:
     """Return the times of `found`; `whole` is what its casts add up to, where that is known already."""
     whole = whole or totals(found.trace)
-    doubts = list(_unfit(found))
+    doubts = list(unfit(found.fitness))
     step, low, high = _step_time(found.step_samples)
     if step is None and found.step_samples:
         worth = [stats.round_value([build]) for build in found.step_samples]
@@ -185,9 +185,8 @@ def _step_time(builds: Sequence[Sequence[float]]) -> tuple[float | None, float |
     return stats.median(worth), *interval
 
 
-def _unfit(found: CastPass) -> Sequence[str]:
-    """Return what the machine did while the pass was timed that spoils its times."""
-    seen = found.fitness
+def unfit(seen: Fitness) -> Sequence[str]:
+    """Return what the machine did while something was timed that spoils its times."""
     causes = []
     if (seen.other_share or 0.0) > OTHER_SHARE:
         causes.append(f"other processes used {format_share(seen.other_share)} of the CPU")

@@ -125,7 +125,7 @@ def _run(path: Path) -> dict[str, Any]:
         stored = store.read_run(path, on_round=lambda each: None if each.control else measured.add(each.case_id))
     except StoreError as error:
         return row | {"outcome": f"unreadable: {error}"}
-    measured.update(stored.casts, *stored.readings.values())
+    measured.update(stored.explained, *stored.readings.values())
     ok, failed = measured - stored.failures.keys(), len(stored.failures)
     counts = {"ok": len(ok), "failed": failed, "skipped": len(stored.cases) - len(ok) - failed}
     explains = stored.header.explains

@@ -193,7 +193,8 @@ def _no_options() -> None:
 
 
 def _function(module: str) -> Callable[..., int | None]:
-    function: Callable[..., int | None] = import_module(f"ampbench.cli.{module}").command
+    """Return the verb of a module of this package; a dash in a verb's name is an underscore in its module's."""
+    function: Callable[..., int | None] = import_module(f"ampbench.cli.{module.replace('-', '_')}").command
     return function
 
 

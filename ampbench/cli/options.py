@@ -1,5 +1,6 @@
 """Options that several verbs share, each spelled and explained once."""
 
+from collections.abc import Collection
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
@@ -104,6 +105,20 @@ Every = Annotated[bool, typer.Option("--all", help="List what is unchanged, too.
 DEFAULT_RESULTS = Path("results")
 
 
+class Objective(StrEnum):
+    """What keeping modules in fp32 should cost little of."""
+
+    SPEED = "speed"
+    MEMORY = "memory"
+
+
+MaxTrials = Annotated[int, typer.Option(min=1, max=100_000, help="So many sets of modules are tried at most.")]
+WhatCounts = Annotated[
+    Objective, typer.Option("--objective", help="What decides between sets of one size: step time or memory.")
+]
+ResumeSearch = Annotated[str, typer.Option("--resume", metavar="RUN", help="Go on with this search: all is its own.")]
+
+
 def chosen_format(format: OutputFormat, json: bool) -> OutputFormat:
     """Return the format that `--format` and `--json` ask for together; raises `UsageError` where they contradict."""
     if json and format not in (OutputFormat.TABLE, OutputFormat.JSON):
@@ -121,3 +136,21 @@ def chosen_budget(
         grad_rel_l2=max_gradient_error,
         grad_flushed_share=max_flushed_share,
     )
+
+
+def is_typed(context: typer.Context, name: str) -> bool:
+    """Return whether the command line itself gives the parameter `name`, not a settings file or a default."""
+    source = context.get_parameter_source(name)
+    return source is not None and source.name == "COMMANDLINE"
+
+
+def refuse_beside_resume(context: typer.Context, allowed: Collection[str]) -> None:
+    """Raise `UsageError` for what a command line gives and the run has already; a settings file may give anything.
+
+    `allowed` are the parameters that may stand beside `--resume`.
+    """
+    for parameter in context.command.params:
+        name = parameter.name or ""
+        if name not in allowed and is_typed(context, name):
+            said = next((word for word in parameter.opts if word.startswith("--")), "workloads")
+            raise UsageError(f"--resume takes the selection and the settings from the run: leave {said} out")

@@ -8,10 +8,12 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from typing import TYPE_CHECKING
 
+from ampbench.labels import few
+from ampbench.records.keeping import SearchSpace, Trial
 from ampbench.records.measurements import Failure
 from ampbench.running.driver import Progress, Watch
 from ampbench.running.schedule import Task
-from ampbench.units import format_seconds
+from ampbench.units import counted, format_error, format_seconds
 
 if TYPE_CHECKING:
     from ampbench.planning import PlannedCase
@@ -115,25 +117,66 @@ def _described(task: Task) -> str:
 
 @contextmanager
 def case_progress(doing: str, total: int) -> "Iterator[CaseWatch]":
-    """Yield a watcher that tells on a terminal which of `total` cases is being explained, by `doing` ("tracing")."""
+    """Yield a watcher that tells on a terminal which of `total` cases is being explained, by `doing` ("tracing").
+
+    Of a search for modules to keep it tells each trial, too.
+    """
     from rich.console import Console
     from rich.markup import escape
 
     console = Console(stderr=True)
     done = 0
+    trials = TrialsSeen()
     with console.status("") if sys.stderr.isatty() else nullcontext() as status:
 
         def watch(planned: "PlannedCase", found: "Seen | None") -> None:
-            nonlocal done
+            nonlocal done, trials
             if found is None:
                 done += 1
-                if status is not None:
-                    place = f" ({done} of {total})" if total > 1 else ""
-                    case = planned.case
-                    what = escape(f"{case.workload} {case.precision} {case.device} {case.phase}")
-                    status.update(f"{doing} {what}{place} …")
+                trials = TrialsSeen()
+            if status is not None:
+                place = f" ({done} of {total})" if total > 1 else ""
+                case = planned.case
+                what = escape(f"{case.workload} {case.precision} {case.device} {case.phase}")
+                said = trials.said(found)
+                status.update(f"{doing} {what}{place}{f': {said}' if said else ' …'}")
 
         yield watch
+
+
+class TrialsSeen:
+    """The trials of one search as they are made, for a line that tells of the last one and the time left."""
+
+    def __init__(self) -> None:
+        self._space: SearchSpace | None = None
+        self._began = time.monotonic()
+        self._made = 0
+
+    def said(self, found: "Seen | None") -> str:
+        """Return "trial 12: 3 of 54 modules kept, error 3.1e-03, at most 2.00 min left"; "" for what is no trial."""
+        if isinstance(found, SearchSpace):
+            self._space, self._began = found, time.monotonic()
+        if not isinstance(found, Trial):
+            return ""
+        self._made += 1
+        parts = [f"trial {found.number + 1}: {self._kept(found)} kept", _erred(found)]
+        most = self._space.wanted.max_trials if self._space is not None and self._space.wanted else 0
+        left = (time.monotonic() - self._began) / self._made * (most - found.number - 1)
+        parts += [f"at most {format_seconds(round(left))} left"] if left >= 1 else []
+        return ", ".join(parts)
+
+    def _kept(self, trial: Trial) -> str:
+        from ampbench.keeping.islands import units_of
+
+        if self._space is None:  # a resumed search had it before
+            return few(trial.kept) or "nothing"
+        return f"{len(units_of(self._space, trial.kept))} of {counted(len(self._space.units), 'module')}"
+
+
+def _erred(trial: Trial) -> str:
+    errors = [("error", trial.output_rel_l2), ("gradient error", trial.grad_rel_l2)]
+    known = [f"{name} {format_error(error)}" for name, error in errors if error is not None]
+    return ", ".join(known) or (f"{trial.nonfinite:,} values not finite" if trial.nonfinite else "it failed")
 
 
 @contextmanager

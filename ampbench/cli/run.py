@@ -42,14 +42,16 @@ from ampbench.cli.options import (
     Workloads,
     chosen_budget,
     chosen_format,
+    refuse_beside_resume,
 )
 from ampbench.cli.selecting import make_selection, make_settings
 from ampbench.errors import StoreError, UsageError
-from ampbench.records.runs import Settings
+from ampbench.records.runs import KEEP_FP32, Settings
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from ampbench.records.runs import Header
     from ampbench.running.session import Scheduled
     from ampbench.store import RunWriter, StoredRun
 
@@ -110,7 +112,7 @@ def command(
     chosen = chosen_format(format, json)
     budget = chosen_budget(max_error, min_argmax_agreement, max_gradient_error, max_flushed_share)
     if resume:
-        _refuse_beside_resume(context)
+        refuse_beside_resume(context, WITH_RESUME)
     selection = make_selection(
         [*(names or []), *(workload or [])], precision, device, phase, path, memory_format, keyword, preset, set_,
         sweep, scaler,
@@ -136,8 +138,7 @@ def command(
             if resumed.header.arm is not None:
                 raise UsageError(f"run {resumed.header.run} is an arm of ampbench ab, which measures both anew")
             if resumed.header.explains:
-                what = resumed.header.explains
-                raise UsageError(f"run {resumed.header.run} explains {what}: do it anew with ampbench explain {what}")
+                raise UsageError(_resumed_elsewhere(resumed.header))
             selection = resumed.header.selection
             settings = dataclasses.replace(resumed.header.settings, max_seconds=settings.max_seconds)
         prepared = stack.enter_context(session.prepare(selection, settings, resumed))
@@ -158,14 +159,12 @@ def command(
     return _print_end(store.read_run(writer.path), ended, chosen, budget, results)
 
 
-def _refuse_beside_resume(context: typer.Context) -> None:
-    """Raise `UsageError` for what a command line gives and the run has already; a settings file may give anything."""
-    for parameter in context.command.params:
-        name = parameter.name or ""
-        source = context.get_parameter_source(name)
-        if name not in WITH_RESUME and source is not None and source.name == "COMMANDLINE":
-            said = next((word for word in parameter.opts if word.startswith("--")), "workloads")
-            raise UsageError(f"--resume takes the selection and the settings from the run: leave {said} out")
+def _resumed_elsewhere(header: "Header") -> str:
+    """Say that a run only explains, and how to go on with it."""
+    what = header.explains
+    if what == KEEP_FP32:
+        return f"run {header.run} explains {what}: go on with ampbench explain {what} --resume {header.run}"
+    return f"run {header.run} explains {what}: do it anew with ampbench explain {what}"
 
 
 def _measured(prepared: "Scheduled", writer: "RunWriter") -> str:

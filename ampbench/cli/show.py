@@ -21,7 +21,7 @@ from ampbench.cli.options import (
     chosen_format,
 )
 from ampbench.errors import NothingToRunError, UnknownNameError, UsageError
-from ampbench.records.runs import RULES
+from ampbench.records.runs import CASTS, HEADROOM, KEEP_FP32, ORIGIN, RULES
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -67,14 +67,17 @@ def command(
     ]
     if not chosen_cases and stored.header.explains != RULES:
         raise NothingToRunError(f"run {stored.header.run} has no case that matches -k {keyword!r}")
-    if stored.header.explains:
+    what = stored.header.explains
+    if by is not None and what != CASTS:
+        did = f"explains {what}" if what else "measured"
+        raise UsageError(f"--by is for runs of ampbench explain casts, and run {stored.header.run} {did}")
+    if what:
         _explained(stored, chosen_cases, chosen, by, everything=details or bool(case))
-    elif by is not None:
-        raise UsageError(f"--by is for runs of ampbench explain casts, and run {stored.header.run} measured")
     else:
         _measured(stored, chosen_cases, chosen, budget, everything=details or bool(case))
     if stored.cut:
-        go_on = "" if stored.header.explains else f": ampbench run --resume {stored.header.run}"
+        verb = {"": "run", KEEP_FP32: f"explain {KEEP_FP32}"}.get(what)
+        go_on = f": ampbench {verb} --resume {stored.header.run}" if verb else ""
         print_note(f"{stored.path} ends in a cut line, which was left out{go_on}")
     return 0
 
@@ -83,10 +86,20 @@ def _explained(
     stored: "StoredRun", case_ids: "Sequence[str]", format: OutputFormat, by: By | None, *, everything: bool
 ) -> None:
     """Print what a run explains."""
-    if stored.header.explains == RULES:
+    what = stored.header.explains
+    if what == RULES:
         from ampbench.cli.explain.printing import print_probes
 
         print_probes(stored.header, list(stored.rules.values()), format, everything=everything)
+    elif what in (HEADROOM, ORIGIN):
+        from ampbench.cli.explain.range_printing import print_headroom, print_origins
+
+        print_found = print_headroom if what == HEADROOM else print_origins
+        print_found(stored, case_ids, format, everything=everything)
+    elif what == KEEP_FP32:
+        from ampbench.cli.explain.keep_printing import print_searches
+
+        print_searches(stored, case_ids, format, everything=everything)
     else:
         from ampbench.cli.explain.cast_printing import print_casts
 

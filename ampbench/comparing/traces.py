@@ -5,12 +5,16 @@ from dataclasses import replace
 
 from ampbench.comparing.explaining import NOT_TRACED, explanation
 from ampbench.comparing.pairing import Pair
+from ampbench.errors import NothingComparableError
 from ampbench.records.rules import RuleChange
-from ampbench.records.runs import CASTS
+from ampbench.records.runs import CASTS, RULES
 from ampbench.rules.changes import compare_rules, missing_dtypes, rank, unobserved
 from ampbench.store import StoredRun
 from ampbench.units import counted
 from ampbench.verdicts import Comparison
+
+COMPARED = ("", CASTS, RULES)
+"""What runs may explain to be compared; "": they measure."""
 
 
 def with_explanations(
@@ -32,6 +36,15 @@ def with_explanations(
         ],
         explained={**comparison.explained, **_explained_cases(pairs, baseline, candidate, rules)},
     )
+
+
+def require_comparable(*runs: StoredRun) -> None:
+    """Raise `NothingComparableError` where one of `runs` explains what is shown by itself: all but casts and rules."""
+    alone = {stored.header.run: stored.header.explains for stored in runs if stored.header.explains not in COMPARED}
+    if alone:
+        what = " or ".join(dict.fromkeys(alone.values()))
+        show = " and ".join(f"ampbench show {run}" for run in alone)
+        raise NothingComparableError(f"runs that explain {what} are not compared: {show}")
 
 
 def devices_with_rules(baseline: StoredRun, candidate: StoredRun) -> list[str]:

@@ -1,25 +1,32 @@
 """How far each module of a network errs in a low precision: by itself, on exact inputs, and in a whole run."""
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from functools import partial
+from types import MappingProxyType
 from typing import Any
 
 import torch
 from torch.utils import _pytree as pytree
 
 from ampbench.errors import UsageError
+from ampbench.explain.dtypes import floating_dtypes
 from ampbench.explain.keep_fp32 import is_kept
 from ampbench.explain.module_runs import ModuleRun, version, watch_runs
 from ampbench.explain.modules import tensors_in
-from ampbench.precisions import Precision, find_precision
+from ampbench.precisions import BASELINE, Precision, find_precision
 from ampbench.records.ranges import ModuleError
 
 SAMPLE = 65_536
 """How many elements of each module's outputs `sample_outputs` keeps."""
 
+Given = Mapping[str, Sequence[tuple[torch.dtype, ...]]]
+"""The dtypes of the floating inputs of each call of modules, as `watch_dtypes` sees them."""
+
 _SEED = 0
+_FP32 = find_precision(BASELINE)
 
 
 @dataclass(slots=True)
@@ -53,8 +60,13 @@ class _Before:
 class Errors:
     """What `watch_errors` has seen so far: `modules`, in the order of running."""
 
-    def __init__(self) -> None:
+    def __init__(self, given: Given) -> None:
         self.sums: dict[str, _Sum] = {}
+        self._given = {path: iter(calls) for path, calls in given.items()}
+
+    def given(self, path: str) -> tuple[torch.dtype, ...] | None:
+        """Return the dtypes of the inputs that the next call of a module is to have; None: not known."""
+        return next(self._given.get(path, iter(())), None)
 
     @property
     def modules(self) -> list[ModuleError]:
@@ -75,12 +87,18 @@ class Errors:
 
 
 @contextmanager
-def watch_errors(model: torch.nn.Module, shadow: Precision | str) -> Iterator[Errors]:
+def watch_errors(
+    model: torch.nn.Module, shadow: Precision | str, given: Given = MappingProxyType({})
+) -> Iterator[Errors]:
     """Run each module again in the precision `shadow`, on the inputs of the fp32 run in the block, and compare.
 
     `shadow` is a row of `ampbench.precisions` or its name: with autocast, the module runs on the fp32 inputs and
-    weights below autocast, else its weights, buffers and floating inputs are rounded to the storage dtype. Compared
-    are the modules in which no other module of `model` ran. The shadow sees buffers and random states as the call in
+    weights below autocast, else its weights, buffers and floating inputs are rounded to the storage dtype. What
+    autocast has no rule for runs in the dtype that it is handed: with `given`, the dtypes that `watch_dtypes` saw in a
+    run below autocast, inputs are rounded to these, so that such modules are compared as they would run. To round
+    inputs is not the doing of the module that is handed them: its own error is that against itself in fp32 on the
+    rounded inputs. What overflows or flushes is counted against fp32 on the inputs as they were. Compared are the
+    modules in which no other module of `model` ran. The shadow sees buffers and random states as the call in
     fp32 did, and whatever it changes is put back; it records no graph, fires none of the module's hooks, and the
     program's results stay the same, bit by bit. What `keep_fp32` keeps is not compared. Where a module cannot run in
     the precision, or not be repeated, its record says so. Raises `UsageError` for modules compiled by torch.compile.
@@ -88,7 +106,7 @@ def watch_errors(model: torch.nn.Module, shadow: Precision | str) -> Iterator[Er
     row = find_precision(shadow) if isinstance(shadow, str) else shadow
     if row.autocast is None and row.storage == "float32":
         raise UsageError(f"{row.name} rounds no module's values: watch the errors of a precision in fp16 or bf16")
-    seen = Errors()
+    seen = Errors(given)
     with watch_runs(model, lambda run: _compare(run, row, seen), _remember):
         yield seen
 
@@ -125,9 +143,8 @@ def sample_outputs(model: torch.nn.Module, limit: int = SAMPLE) -> Iterator[Samp
     seen = Samples(limit)
 
     def take(run: ModuleRun) -> None:
-        for tensor in tensors_in(run.returned):
-            if tensor.is_floating_point():
-                seen.take(run.path, tensor)
+        for tensor in _floating(run.returned):
+            seen.take(run.path, tensor)
 
     with watch_runs(model, take):
         yield seen
@@ -166,6 +183,7 @@ def _remember(run: ModuleRun) -> None:
 
 
 def _compare(run: ModuleRun, row: Precision, seen: Errors) -> None:
+    given = seen.given(run.path)
     outputs = _floating(run.returned)
     if not run.leaf or not outputs or any(is_kept(module) for module in (*run.within, run.module)):
         return
@@ -180,37 +198,60 @@ def _compare(run: ModuleRun, row: Precision, seen: Errors) -> None:
     if any(device != "cpu" and not torch.equal(state, before.random[device]) for device, state in after.items()):
         found.note = "it draws random numbers, and others in half precision on this device"
         return
+    given_exactly = args, run.kwargs
+    inputs = _handed(*given_exactly, given)
+    if row.autocast is None:
+        inputs = pytree.tree_map(partial(_lowered, storage=getattr(torch, row.storage)), inputs)
+    rounded = any(
+        new.dtype is not old.dtype for new, old in zip(_floating(inputs), _floating(given_exactly), strict=True)
+    )
+    held = pytree.tree_map(_in_dtype_of, inputs, given_exactly) if rounded else None
+    device = outputs[0].device.type
     try:
-        for device, state in before.random.items():
-            _set_random_state(device, state)
-        low = _run_low(run, args, before.buffers, row, outputs[0].device.type)
+        _set_random_states(before.random)
+        low = _run_again(run, inputs, before.buffers, row, device)
+        _set_random_states(before.random)
+        exact = outputs if held is None else _floating(_run_again(run, held, before.buffers, _FP32, device))
     except (RuntimeError, TypeError, ValueError) as error:  # what kernels and a module's own checks raise
         found.note = f"it does not run in {row.name}: {str(error).partition(chr(10))[0]}"
         return
     finally:
-        for device, state in after.items():
-            _set_random_state(device, state)
+        _set_random_states(after)
     lows = _floating(low)
-    if [tensor.shape for tensor in lows] != [tensor.shape for tensor in outputs]:
+    if any([tensor.shape for tensor in each] != [tensor.shape for tensor in outputs] for each in (lows, exact)):
         found.note = f"it returns other shapes in {row.name}"
         return
     dtype = getattr(torch, row.autocast or row.storage)
     for tensor in _floating((args, run.kwargs)):
         found.inputs_overflowed += int((tensor.isfinite() & ~tensor.detach().to(dtype).isfinite()).sum())
-    for exact, other in zip(outputs, lows, strict=True):
-        _add(found, exact.detach(), other)
+    for wanted, held_exactly, other in zip(outputs, exact, lows, strict=True):
+        _add(found, wanted.detach(), held_exactly.detach(), other)
 
 
-def _run_low(run: ModuleRun, args: Any, buffers: Mapping[str, torch.Tensor | None], row: Precision, device: str) -> Any:
-    """Call a module's forward in a low precision, and leave no trace of it in the module."""
+def _handed(args: Any, kwargs: Any, dtypes: tuple[torch.dtype, ...] | None) -> tuple[Any, Any]:
+    """Return the inputs of a call with the floating ones in `dtypes`; as they are, where these are not known."""
+    if dtypes is None or len(dtypes) != len(floating_dtypes((args, kwargs))):
+        return args, kwargs
+    wanted = iter(dtypes)
+
+    def rounded(leaf: Any) -> Any:
+        return leaf.detach().to(next(wanted)) if isinstance(leaf, torch.Tensor) and leaf.is_floating_point() else leaf
+
+    found: tuple[Any, Any] = pytree.tree_map(rounded, (args, kwargs))
+    return found
+
+
+def _run_again(
+    run: ModuleRun,
+    inputs: tuple[Any, Any],
+    buffers: Mapping[str, torch.Tensor | None],
+    row: Precision,
+    device: str,
+) -> Any:
+    """Call a module's forward in a precision, on inputs that are in it, and leave no trace of it in the module."""
     module = run.module
-    storage = getattr(torch, row.storage)
+    lowered = partial(_lowered, storage=getattr(torch, row.storage))
     fused = not (torch.is_grad_enabled() and any(parameter.requires_grad for parameter in module.parameters()))
-
-    def lowered(leaf: Any) -> Any:
-        if isinstance(leaf, torch.Tensor) and leaf.dtype is torch.float32:
-            return leaf.detach().to(storage)
-        return leaf
 
     with ExitStack() as stack:
         stack.enter_context(torch.no_grad())
@@ -227,22 +268,37 @@ def _run_low(run: ModuleRun, args: Any, buffers: Mapping[str, torch.Tensor | Non
                 part.__dict__["_flat_weights"] = [lowered(value) for value in part._flat_weights]
         low = getattr(torch, row.autocast) if row.autocast is not None else None
         stack.enter_context(torch.autocast(device, dtype=low, enabled=low is not None, cache_enabled=False))
-        return module.forward(*pytree.tree_map(lowered, args), **pytree.tree_map(lowered, run.kwargs))
+        args, kwargs = inputs
+        return module.forward(*args, **kwargs)
 
 
-def _add(found: _Sum, exact: torch.Tensor, low: torch.Tensor) -> None:
-    """Compare one output; chunk by chunk, so that no copy of the whole is made."""
+def _lowered(leaf: Any, storage: torch.dtype) -> Any:
+    return leaf.detach().to(storage) if isinstance(leaf, torch.Tensor) and leaf.dtype is torch.float32 else leaf
+
+
+def _in_dtype_of(leaf: Any, other: Any) -> Any:
+    """Return a copy of a tensor in the dtype of `other`, anything else as it is."""
+    return leaf.detach().to(other.dtype, copy=True) if isinstance(leaf, torch.Tensor) else leaf
+
+
+def _add(found: _Sum, wanted: torch.Tensor, exact: torch.Tensor, low: torch.Tensor) -> None:
+    """Compare one output with fp32's, `wanted`, and with fp32's on the rounded inputs, `exact`.
+
+    Chunk by chunk, so that no copy of the whole is made.
+    """
     size = 1 << 20
-    for start in range(0, exact.numel(), size):
-        one = exact.reshape(-1)[start : start + size].double()
-        other = low.reshape(-1)[start : start + size].double()
-        finite = one.isfinite()
-        both = finite & other.isfinite()
-        found.elements += len(one)
-        found.overflowed += int(finite.sum()) - int(both.sum())
-        found.flushed += int((both & (other == 0) & (one != 0)).sum())
-        found.reference += float(one.where(both, 0.0).square().sum())
-        found.error += float((other - one).where(both, 0.0).square().sum())
+    for start in range(0, wanted.numel(), size):
+        first, one, other = (each.reshape(-1)[start : start + size].double() for each in (wanted, exact, low))
+        error = float((other - one).square().sum())
+        found.elements += len(first)
+        if not math.isfinite(error):
+            found.overflowed += int((first.isfinite() & ~other.isfinite()).sum())
+            both = one.isfinite() & other.isfinite()
+            one, other = one.where(both, 0.0), other.where(both, math.nan)
+            error = float((other - one).where(both, 0.0).square().sum())
+        found.flushed += int(((other == 0) & (first != 0) & first.isfinite()).sum())
+        found.reference += float(one.square().sum())
+        found.error += error
 
 
 def _restore(module: torch.nn.Module, attributes: dict[str, Any]) -> None:
@@ -251,7 +307,9 @@ def _restore(module: torch.nn.Module, attributes: dict[str, Any]) -> None:
 
 
 def _floating(tree: object) -> list[torch.Tensor]:
-    return [tensor for tensor in tensors_in(tree) if tensor.is_floating_point()]
+    """Return the floating tensors in `tree`, of nested ones (padded sequences in an encoder) what they store."""
+    floating = (tensor for tensor in tensors_in(tree) if tensor.is_floating_point())
+    return [tensor.values() if tensor.is_nested else tensor for tensor in floating]
 
 
 def _versions(tree: object) -> list[int | None]:
@@ -264,6 +322,11 @@ def _copied(leaf: Any) -> Any:
 
 def _random_state(device: str) -> torch.Tensor:
     return torch.get_rng_state() if device == "cpu" else torch.get_device_module(device).get_rng_state()
+
+
+def _set_random_states(states: Mapping[str, torch.Tensor]) -> None:
+    for device, state in states.items():
+        _set_random_state(device, state)
 
 
 def _set_random_state(device: str, state: torch.Tensor) -> None:

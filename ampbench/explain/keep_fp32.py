@@ -14,7 +14,7 @@ from torch.utils import _pytree as pytree
 from ampbench.errors import UnknownNameError, UsageError
 
 HALVES = (torch.float16, torch.bfloat16)
-_FORWARD, _APPLY, _OWN = "forward", "_apply", "_before_keep_fp32"
+_FORWARD, _APPLY, _OWN, _AROUND = "forward", "_apply", "_before_keep_fp32", "_around_keep_fp32"
 
 
 class Island:
@@ -53,10 +53,12 @@ def keep_fp32(target: Any = None, /, *names: str, cast_back: bool = False) -> An
       patterns as of `fnmatch`; a module within a chosen one is kept anyhow.
 
     Floating inputs that come in fp32 are not rounded on the way in; those in half are converted, which is exact. With
-    `cast_back`, floating outputs go back to the dtype around: autocast's, else that of the first half input. A kept
-    module's parameters and buffers are fp32, and stay so when the model around it is moved to half (`model.half()`);
-    kept before that they have lost nothing. Works under torch.compile, with copy, pickle and state_dict. Keeping what
-    is kept already changes nothing but `cast_back`. `release_fp32` undoes it.
+    `cast_back`, floating outputs go back to the dtype around: autocast's, else that of the first half input, else, with
+    no floating input (as of an embedding), the half that the model was moved to. A kept module's parameters and buffers
+    are fp32, and stay so when the model around it is moved to half (`model.half()`); kept before that they have lost
+    nothing. Modules that share a parameter must be kept together, or moving one of them takes it to half for all. Works
+    under torch.compile, with copy, pickle and state_dict. Keeping what is kept already changes nothing but `cast_back`.
+    `release_fp32` undoes it.
 
     Raises `UnknownNameError`, with the nearest names, where a name or pattern matches no submodule, and `UsageError`
     for a target that can have no island.
@@ -87,6 +89,7 @@ def release_fp32(target: Any, /, *names: str) -> Any:
         for module in _chosen(target, names) if names else [target]:
             if is_kept(module):
                 del module.__dict__[_FORWARD], module.__dict__[_APPLY]
+                module.__dict__.pop(_AROUND, None)
     elif isinstance(target, type):
         for name, own in target.__dict__.get(_OWN, {}).items():
             if own is None:
@@ -111,7 +114,7 @@ class _Function:
         self.function, self.cast_back = function, cast_back
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        return _run(self.function, self.cast_back, args, kwargs)
+        return _run(self.function, self.cast_back, None, args, kwargs)
 
     def __get__(self, instance: object, owner: type | None = None) -> Any:
         return self if instance is None else types.MethodType(self, instance)
@@ -133,7 +136,7 @@ class _Forward:
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         forward = self.own if self.own is not None else functools.partial(type(self.module).forward, self.module)
-        return _run(forward, self.cast_back, args, kwargs)
+        return _run(forward, self.cast_back, getattr(self.module, _AROUND, None), args, kwargs)
 
 
 class _Apply:
@@ -169,7 +172,7 @@ def _keep_class(target: type, cast_back: bool) -> type:
     def kept_forward(self: torch.nn.Module, *args: Any, **kwargs: Any) -> Any:
         if not torch.compiler.is_compiling():
             _restore(self)
-        return _run(functools.partial(forward, self), cast_back, args, kwargs)
+        return _run(functools.partial(forward, self), cast_back, getattr(self, _AROUND, None), args, kwargs)
 
     @functools.wraps(apply)
     def kept_apply(self: torch.nn.Module, function: Any, recurse: bool = True) -> torch.nn.Module:
@@ -181,9 +184,11 @@ def _keep_class(target: type, cast_back: bool) -> type:
 
 
 def _restore(module: torch.nn.Module) -> None:
-    """Bring weights and buffers that are in half back to fp32."""
-    if any(tensor.dtype in HALVES for tensor in (*module.parameters(), *module.buffers())):
+    """Bring weights and buffers that are in half back to fp32, and remember which half."""
+    around = next((each.dtype for each in (*module.parameters(), *module.buffers()) if each.dtype in HALVES), None)
+    if around is not None:
         module._apply(_up)  # type: ignore[no-untyped-call]
+        module.__dict__[_AROUND] = around
 
 
 def _apply_kept(
@@ -192,11 +197,15 @@ def _apply_kept(
     function: Callable[[torch.Tensor], torch.Tensor],
     recurse: bool,
 ) -> torch.nn.Module:
-    """Move a module's tensors as `function` would, but for a move to half."""
+    """Move a module's tensors as `function` would, but for a move to half, which is only remembered."""
+    around = module.__dict__.get(_AROUND)
+    if around is not None and function(torch.empty(0, dtype=around)).dtype is not around:
+        del module.__dict__[_AROUND]
 
     def moved(tensor: torch.Tensor) -> torch.Tensor:
         out = function(tensor)
         if out.dtype in HALVES and tensor.is_floating_point() and tensor.dtype not in HALVES:
+            module.__dict__[_AROUND] = out.dtype
             return torch.empty_like(out, dtype=tensor.dtype).copy_(tensor)
         return out
 
@@ -215,9 +224,9 @@ def _without_autocast() -> Iterator[None]:
         yield
 
 
-def _run(function: Callable[..., Any], cast_back: bool, args: Any, kwargs: Any) -> Any:
-    """Call `function` with autocast off and half inputs in fp32."""
-    back = _dtype_around((args, kwargs)) if cast_back else None
+def _run(function: Callable[..., Any], cast_back: bool, moved_to: torch.dtype | None, args: Any, kwargs: Any) -> Any:
+    """Call `function` with autocast off and half inputs in fp32; `moved_to` is the half the model was moved to."""
+    back = _dtype_around((args, kwargs), moved_to) if cast_back else None
     with _without_autocast():
         args, kwargs = pytree.tree_map(_up, (args, kwargs))
         out = function(*args, **kwargs)
@@ -233,15 +242,18 @@ def _up(leaf: Any) -> Any:
     return leaf.float() if isinstance(leaf, torch.Tensor) and leaf.dtype in HALVES else leaf
 
 
-def _dtype_around(inputs: Any) -> torch.dtype | None:
-    """Return the low dtype that surrounds a call with `inputs`: autocast's on their device, else their own."""
+def _dtype_around(inputs: Any, moved_to: torch.dtype | None) -> torch.dtype | None:
+    """Return the low dtype that surrounds a call with `inputs`: autocast's on their device, else their own.
+
+    Without floating inputs it is `moved_to`.
+    """
     tensors = [
         leaf for leaf in pytree.tree_leaves(inputs) if isinstance(leaf, torch.Tensor) and leaf.is_floating_point()
     ]
     for tensor in tensors:
         if torch.is_autocast_enabled(tensor.device.type):
             return torch.get_autocast_dtype(tensor.device.type)
-    return next((tensor.dtype for tensor in tensors if tensor.dtype in HALVES), None)
+    return next((tensor.dtype for tensor in tensors if tensor.dtype in HALVES), None if tensors else moved_to)
 
 
 def _chosen(model: torch.nn.Module, names: Iterable[str]) -> list[torch.nn.Module]:

@@ -1,6 +1,7 @@
 """How large the values of a tensor are: a histogram by binary exponent, exact, in two passes over the bits."""
 
 from collections import Counter
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 import torch
@@ -8,6 +9,9 @@ import torch
 _SPREAD = 3
 """Mantissa bits that are counted apart and then put together: most values share few exponents, and a counter that is
 incremented again at once waits for its own last write."""
+
+_FEW = 1 << 12
+"""Up to so many elements, putting counters together costs more than the waiting."""
 
 _CHUNK = {"cpu": 1 << 18}
 """Elements counted at a time, so that the copies stay in the cache; on other devices `_LARGE`, to save launches."""
@@ -61,43 +65,64 @@ def count_magnitudes(tensor: torch.Tensor) -> Counts:
 
     Exact: nothing is sampled, and no value is rounded. Of a sparse tensor the stored values are counted.
     """
+    return count_chunks(in_chunks(flat(tensor.detach())))
+
+
+def count_chunks(chunks: Iterable[torch.Tensor]) -> Counts:
+    """Return the magnitudes of floating tensors of one dimension, put together; none may be empty."""
     counts = Counts()
-    values = _flat(tensor.detach())
-    size = _CHUNK.get(values.device.type, _LARGE)
-    for start in range(0, values.numel(), size):
-        chunk = values[start : start + size]
+    for chunk in chunks:
         _count(chunk if chunk.dtype in _LAYOUTS else chunk.float(), counts)  # every narrower dtype fits into fp32
     return counts
 
 
-def _count(values: torch.Tensor, counts: Counts) -> None:
-    layout = _LAYOUTS[values.dtype]
-    bits = values.view(layout.integer) & torch.iinfo(layout.integer).max
-    fine = torch.bincount(bits >> (layout.mantissa - _SPREAD), minlength=(2 * layout.bias + 2) << _SPREAD)
-    fields = fine.cpu().numpy().reshape(-1, 1 << _SPREAD).sum(axis=1)
-    counts.elements += len(values)
-    nonfinite = int(fields[-1])
-    if nonfinite:
-        counts.nonfinite += nonfinite
-        bits = bits.where(bits < layout.infinity, 0)
-    if nonfinite < len(values):
-        largest = bits.max().view(values.dtype).item()
-        counts.largest = largest if counts.largest is None else max(counts.largest, largest)
-    if fields[0]:
-        # Zeros and subnormals share an exponent field; a subnormal's bits are its value in steps of the smallest one.
-        small = bits[(bits > 0) & (bits < 1 << layout.mantissa)]
-        counts.zeros += int(fields[0]) - len(small)
-        smallest = 1 - layout.bias - layout.mantissa
-        if len(small):
-            counts.exponents.update((small.double().frexp().exponent + (smallest - 1)).tolist())
-    for place in fields[1:-1].nonzero()[0].tolist():
-        counts.exponents[place + 1 - layout.bias] += int(fields[place + 1])
+def in_chunks(values: torch.Tensor) -> Sequence[torch.Tensor]:
+    """Return a tensor of one dimension in parts of a size that is quick to work on, as views."""
+    size = _CHUNK.get(values.device.type, _LARGE)
+    return [values[start : start + size] for start in range(0, len(values), size)]
 
 
-def _flat(tensor: torch.Tensor) -> torch.Tensor:
-    """Return the elements in one dimension, in any order, without a copy where they lie densely."""
+def flat(tensor: torch.Tensor) -> torch.Tensor:
+    """Return the elements in one dimension, in the order of memory, without a copy where they lie densely."""
+    if tensor.is_nested:
+        return tensor.values()
     if tensor.layout is not torch.strided:
         tensor = tensor.coalesce().values() if tensor.layout is torch.sparse_coo else tensor.values()
     if not tensor.is_contiguous():
         tensor = tensor.permute(sorted(range(tensor.dim()), key=tensor.stride, reverse=True))
     return tensor.reshape(-1)
+
+
+def _count(values: torch.Tensor, counts: Counts) -> None:
+    layout, elements = _LAYOUTS[values.dtype], len(values)
+    bits = _magnitude_bits(values, layout)
+    largest = bits.max().view(values.dtype).item()
+    spread = _SPREAD if elements > _FEW else 0
+    bits >>= layout.mantissa - spread  # in place: a second copy takes as long to allocate as to fill
+    fields = torch.bincount(bits, minlength=(2 * layout.bias + 2) << spread).cpu().numpy()
+    if spread:
+        fields = fields.reshape(-1, 1 << spread).sum(axis=1)
+    counts.elements += elements
+    nonfinite = int(fields[-1])
+    if nonfinite:
+        counts.nonfinite += nonfinite
+        finite = _magnitude_bits(values, layout)
+        largest = finite.where(finite < layout.infinity, 0).max().view(values.dtype).item()
+    if nonfinite < elements:
+        counts.largest = largest if counts.largest is None else max(counts.largest, largest)
+    if fields[0]:
+        # Zeros and subnormals share an exponent field; a subnormal's bits are its value in steps of the smallest one.
+        bits = _magnitude_bits(values, layout)
+        zeros = elements - int(torch.count_nonzero(bits))
+        counts.zeros += zeros
+        if zeros < fields[0]:
+            small = bits[(bits > 0) & (bits < 1 << layout.mantissa)]
+            smallest = 1 - layout.bias - layout.mantissa
+            counts.exponents.update((small.double().frexp().exponent + (smallest - 1)).tolist())
+    places = fields[1:-1].nonzero()[0]
+    counts.exponents.update(dict(zip((places + (1 - layout.bias)).tolist(), fields[places + 1].tolist(), strict=True)))
+
+
+def _magnitude_bits(values: torch.Tensor, layout: _Layout) -> torch.Tensor:
+    """Return the bits of |x|, which are ordered as the values are."""
+    return values.view(layout.integer) & torch.iinfo(layout.integer).max

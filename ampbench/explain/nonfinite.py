@@ -145,7 +145,8 @@ class _Finder(Recorder):  # type: ignore[no-untyped-call]
 def _state(tensors: list[torch.Tensor]) -> _State:
     kinds: set[str] = set()
     largest: float | None = None
-    for tensor in tensors:
+    for given in tensors:
+        tensor = given.values() if given.is_nested else given
         if not tensor.is_floating_point() or not tensor.numel() or tensor.layout is not torch.strided:
             continue
         low, high = (float(edge) for edge in torch.aminmax(tensor.detach()))

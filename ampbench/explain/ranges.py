@@ -1,15 +1,16 @@
 """`watch_ranges`: how large the values of a network are while anyone's fp32 code runs it, module by module."""
 
+import mmap
 import weakref
 from collections.abc import Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from functools import partial
 from typing import Any
 
 import torch
 
 from ampbench.explain.ledger import short_dtype
-from ampbench.explain.magnitudes import Counts, count_magnitudes
+from ampbench.explain.magnitudes import Counts, count_chunks, count_magnitudes, flat, in_chunks
 from ampbench.explain.module_runs import ModuleRun, module_paths, version, watch_runs
 from ampbench.explain.modules import tensors_in
 from ampbench.records.ranges import ACTIVATION, GRADIENT, INPUT, UPDATE, WEIGHT, Magnitudes, Swallowed
@@ -69,9 +70,10 @@ class Ranges:
         self._counts.setdefault((module, what, name), Counts()).add(counts)
 
     def compare_step(self, name: str, before: torch.Tensor, after: torch.Tensor) -> None:
-        """Count what a step changed a parameter by, and what of it no low dtype would show; overwrites `before`."""
-        shown = [_differing(before.to(dtype), after.to(dtype)) for dtype in LOW_DTYPES]
-        counts = self.count(name.rpartition(".")[0], UPDATE, name, before.sub_(after))
+        """Count what a step changed a parameter by, and what of it no low dtype would show; both are `flat`."""
+        shown = [0] * len(LOW_DTYPES)
+        counts = count_chunks(_differences(before, after, shown))
+        self.add(name.rpartition(".")[0], UPDATE, name, counts)
         here = counts.elements - counts.zeros
         moved, each = self._moved.get(name, (0, [0] * len(LOW_DTYPES)))
         self._moved[name] = (moved + here, [old + here - new for old, new in zip(each, shown, strict=True)])
@@ -91,9 +93,9 @@ def watch_ranges(model: torch.nn.Module, optimizer: torch.optim.Optimizer | None
     * with `optimizer`, what each of its steps adds to a parameter of `model`, and the share of it that rounding to
       nearest would swallow were the parameter in fp16 or bf16.
 
-    Results are those of the unwatched program, bit by bit, and only statistics are kept; during an optimizer's step,
-    a copy of the parameters, too. Values of other dtypes are ignored. Where the user's hooks change what a module
-    returns, what it computed itself is counted. Raises `UsageError` for modules compiled by torch.compile.
+    Results are those of the unwatched program, bit by bit, and only statistics are kept; from the optimizer's first
+    step on, a copy of the parameters, too. Values of other dtypes are ignored. Where the user's hooks change what a
+    module returns, what it computed itself is counted. Raises `UsageError` for modules compiled by torch.compile.
     """
     paths = module_paths(model)
     seen = Ranges(paths)
@@ -123,6 +125,7 @@ class _Watcher:
         self._model = model
         self._names = {id(parameter): name for name, parameter in model.named_parameters()}
         self._before: dict[str, tuple[torch.Tensor, torch.Tensor]] = {}
+        self._room = _room(0)
         self._known: dict[int, tuple[weakref.ref[torch.Tensor], int, Counts]] = {}
         self._active = True
 
@@ -130,6 +133,7 @@ class _Watcher:
         """Let graphs that outlive the block be differentiated without being counted."""
         self._active = False
         self._before.clear()
+        self._room = _room(0)
         self._known.clear()
 
     def before(self, run: ModuleRun) -> None:
@@ -162,18 +166,27 @@ class _Watcher:
             self._seen.count(module, GRADIENT, name, gradient)
 
     def before_step(self, optimizer: torch.optim.Optimizer, *_: Any) -> None:
-        """Keep the parameters as they are."""
+        """Keep the parameters as they are; those on the CPU in one place, which every step uses again."""
+        watched = {}
         for group in optimizer.param_groups:
             for parameter in group["params"]:
                 name = self._names.get(id(parameter))
                 if name is not None and parameter.grad is not None and parameter.is_floating_point():
-                    self._before[name] = (parameter.detach(), parameter.detach().clone())
+                    watched[name] = parameter.detach()
+        sizes = [_aligned(tensor.nbytes) if tensor.is_cpu else 0 for tensor in watched.values()]
+        if sum(sizes) > len(self._room):
+            self._room = _room(sum(sizes))
+        rooms = self._room[: sum(sizes)].split_with_sizes(sizes)
+        for (name, tensor), room in zip(watched.items(), rooms, strict=True):
+            values = flat(tensor)
+            kept = room[: values.nbytes].view(values.dtype).copy_(values) if tensor.is_cpu else values.clone()
+            self._before[name] = (tensor, kept)
 
     def after_step(self, *_: Any) -> None:
         """Count what was added to each of them."""
         while self._before:
             name, (after, before) = self._before.popitem()
-            self._seen.compare_step(name, before, after)
+            self._seen.compare_step(name, before, flat(after))
 
     def _count_input(self, path: str, tensor: torch.Tensor) -> None:
         if not tensor.is_floating_point():
@@ -189,6 +202,33 @@ class _Watcher:
         since = version(tensor)
         if since is not None:
             self._known[id(tensor)] = (weakref.ref(tensor), since, counts)
+
+
+def _differences(before: torch.Tensor, after: torch.Tensor, shown: list[int]) -> Iterator[torch.Tensor]:
+    """Yield `before` - `after` in parts; add to `shown` how many elements differ in each of `LOW_DTYPES`."""
+    for one, other in zip(in_chunks(before), in_chunks(after), strict=True):
+        for place, dtype in enumerate(LOW_DTYPES):
+            shown[place] += _differing(one.to(dtype), other.to(dtype))
+        yield one - other
+
+
+def _aligned(size: int) -> int:
+    """Return the bytes that `size` bytes take up where every tensor begins at a multiple of a cache line."""
+    return -(-size // 64) * 64
+
+
+def _room(size: int) -> torch.Tensor:
+    """Return `size` bytes on the CPU, in huge pages where the system has them.
+
+    What is allocated for one step is new to the process, and to touch it page by page takes several times as long as
+    the copy.
+    """
+    if not size or not hasattr(mmap, "MADV_HUGEPAGE"):
+        return torch.empty(size, dtype=torch.uint8)
+    memory = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    with suppress(OSError):  # a kernel built without them
+        memory.madvise(mmap.MADV_HUGEPAGE)
+    return torch.frombuffer(memory, dtype=torch.uint8)
 
 
 def _differing(first: torch.Tensor, second: torch.Tensor) -> int:

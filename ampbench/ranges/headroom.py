@@ -6,7 +6,7 @@ within that half unit (less than a thousandth of their exponent in fp16) one at 
 """
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Container, Iterable, Sequence
 from dataclasses import dataclass
 
 from ampbench.ranges.formats import Format, find_format
@@ -75,8 +75,17 @@ def flushed_count(values: Magnitudes, form: Format, scale: float = 1.0) -> float
     return _below(values, form.flush / scale)
 
 
-def predict(values: Sequence[Magnitudes], dtype: str) -> Prediction:
+def predict(
+    values: Sequence[Magnitudes],
+    dtype: str,
+    *,
+    computes_low: bool = True,
+    lowered_weights: Container[str] | None = None,
+) -> Prediction:
     """Return whether a module would overflow or flush if inputs, weights and outputs were in `dtype`.
+
+    As in pure half, all are; with autocast, inputs and outputs only if the module `computes_low`, and of its parameters
+    and buffers those that `lowered_weights` names (None: all).
 
     `values` are all records of one module. It is predicted to **overflow** if the largest magnitude of its outputs, of
     its parameters or of its inputs rounds to infinity: the first cannot be held, and the others arrive as infinite
@@ -91,8 +100,15 @@ def predict(values: Sequence[Magnitudes], dtype: str) -> Prediction:
     module = values[0].module if values else ""
     kind = values[0].kind if values else ""
     overflows = flushes = ""
-    for row in values:
-        if row.what not in (ACTIVATION, INPUT, WEIGHT) or row.largest is None:
+
+    def lowered(row: Magnitudes) -> bool:
+        if row.what == WEIGHT:
+            return lowered_weights is None or row.name in lowered_weights
+        return computes_low and row.what in (ACTIVATION, INPUT)
+
+    used = [row for row in values if lowered(row)]
+    for row in used:
+        if row.largest is None:
             continue
         spared = (row.what == INPUT and kind in _TAMES_INFINITY) or row.name.endswith("running_var")
         if row.largest >= form.overflow and not spared:
@@ -101,7 +117,7 @@ def predict(values: Sequence[Magnitudes], dtype: str) -> Prediction:
             flushes = ACTIVATION
     if not flushes and any(part in kind for part in _NORMALISES):
         bias = any(row.name.endswith("bias") and row.largest for row in values if row.what == WEIGHT)
-        if not bias and any(_share(row, form) >= FLUSHES for row in values if row.what == INPUT):
+        if not bias and any(_share(row, form) >= FLUSHES for row in used if row.what == INPUT):
             flushes = INPUT
     return Prediction(module=module, overflows=overflows, flushes=flushes)
 
@@ -112,6 +128,23 @@ def by_module(values: Iterable[Magnitudes]) -> dict[str, list[Magnitudes]]:
     for row in values:
         found.setdefault(row.module, []).append(row)
     return found
+
+
+def by_running_module(values: Iterable[Magnitudes]) -> dict[str, list[Magnitudes]]:
+    """Return the records of each module that ran, in the order of running.
+
+    The parameters and buffers of a part that did not run itself are put to the nearest module around it that did, as an
+    attention's are that uses its projection's: those of what nothing around it ran are left out.
+    """
+    every = by_module(values)
+    ran = {name: list(rows) for name, rows in every.items() if any(row.what in (INPUT, ACTIVATION) for row in rows)}
+    for name in [name for name in every if name not in ran]:
+        around = name
+        while around and around not in ran:
+            around = around.rpartition(".")[0]
+        if around in ran:
+            ran[around] += [row for row in every[name] if row.what == WEIGHT]
+    return ran
 
 
 def _share(values: Magnitudes, form: Format) -> float:

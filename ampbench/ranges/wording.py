@@ -1,5 +1,7 @@
 """What magnitudes and errors say, in sentences."""
 
+import math
+
 from ampbench.ranges.formats import find_format
 from ampbench.ranges.headroom import Headroom, headroom
 from ampbench.ranges.scales import Scales
@@ -12,17 +14,30 @@ ROOT = "the network itself"
 def headroom_sentence(values: Magnitudes, dtype: str, scale: float = 1.0) -> str:
     """Return "layer3.0.conv1: largest activation is 1.8 times what fp16 holds", and what flushes if some do."""
     found: Headroom = headroom(values, dtype, scale)
-    subject = f"{values.module or ROOT}: "
-    what = f"{values.what} of {values.name.rpartition('.')[2]}" if values.name else values.what
-    if found.reach is None:
-        return f"{subject}no {what} is finite" if values.nonfinite else f"{subject}there is no {what}"
-    largest = values.largest or 0.0
-    if largest * scale >= find_format(dtype).overflow:
-        said = f"largest {what} is {found.reach:.2g} times what {dtype} holds"
-    else:
-        said = f"largest {what} is {format_share(found.reach)} of what {dtype} holds"
     flushed = f", and {format_share(found.flushed)} of them flush to zero" if found.flushed else ""
-    return f"{subject}{said}{flushed}"
+    return f"{values.module or ROOT}: {reach_phrase(values, dtype, scale)}{flushed}"
+
+
+def reach_phrase(values: Magnitudes, dtype: str, scale: float = 1.0) -> str:
+    """Return "largest activation is 1.8 times what fp16 holds", with digits enough to tell it from 1."""
+    what = values_phrase(values)
+    reach = headroom(values, dtype, scale).reach
+    if reach is None:
+        return f"no {what} is finite" if values.nonfinite else f"there is no {what}"
+    if (values.largest or 0.0) * scale >= find_format(dtype).overflow:
+        return f"largest {what} is {format_times(reach)} times what {dtype} holds"
+    return f"largest {what} is {format_share(min(reach, 1.0))} of what {dtype} holds"
+
+
+def format_times(reach: float) -> str:
+    """Return how many times a format's largest number a value is, with digits enough to tell it from 1: "1.0005"."""
+    return f"{reach:.2g}" if reach >= 1.05 else f"{reach:.4f}"
+
+
+def values_phrase(values: Magnitudes) -> str:
+    """Return which values of a module these are: "activation", "weight", "weight of bias"."""
+    name = values.name.rpartition(".")[2]
+    return values.what if name in ("", values.what) else f"{values.what} of {name}"
 
 
 def swallowed_sentence(row: Swallowed) -> str:
@@ -49,11 +64,20 @@ def scales_sentence(scales: Scales | None, dtype: str = "fp16") -> str:
     """Return which loss scales serve, and what they leave at zero."""
     if scales is None:
         return "there is no gradient to scale"
-    powers = f"{scales.lowest:g}" if scales.lowest == scales.highest else f"{scales.lowest:g} to {scales.highest:g}"
-    return (
-        f"loss scale {powers}: no gradient overflows {dtype}, {format_share(scales.flushed)} flush to zero "
-        f"({format_share(scales.unscaled)} without scaling)"
-    )
+    flushed = f"{format_share(scales.flushed)} flush to zero ({format_share(scales.unscaled)} without scaling)"
+    return f"loss scale {scale_range(scales)}: no gradient overflows {dtype}, {flushed}"
+
+
+def scale_range(scales: Scales) -> str:
+    """Return "2^6 to 2^14": the loss scales that serve."""
+    lowest, highest = format_scale(scales.lowest), format_scale(scales.highest)
+    return lowest if lowest == highest else f"{lowest} to {highest}"
+
+
+def format_scale(scale: float) -> str:
+    """Return a loss scale as "2^16", one that is no power of two as "1000"."""
+    mantissa, power = math.frexp(scale)
+    return f"2^{power - 1}" if mantissa == 0.5 and scale != 1 else f"{scale:g}"
 
 
 def nonfinite_sentence(found: FirstNonfinite) -> str:

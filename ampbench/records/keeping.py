@@ -22,18 +22,35 @@ class Unit:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Wanted:
+    """What a search is to find: the budget, `objective` and `seed` as in `KeepSearch`, and how much it may do.
+
+    `max_gradient_error` bounds what trains. No more than `max_trials` sets are tried to find one; what sets cost is
+    then measured for about `seconds`.
+    """
+
+    max_error: float
+    max_gradient_error: float
+    objective: str = "speed"
+    seed: int = 0
+    max_trials: int = 60
+    seconds: float = 20.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class SearchSpace:
     """The modules of a case among which is chosen, in the order of running.
 
     `errors` are the own errors of its modules in the case's precision, on exact inputs. `containers` are the paths of
     the modules that hold others that run ("" is the network), outermost first: one whose units are all kept is kept
-    whole.
+    whole. `wanted` is what is searched for among them (None: as a worker gives it).
     """
 
     case_id: str
     units: list[Unit]
     containers: list[str] = field(default_factory=list)
     errors: list[ModuleError] = field(default_factory=list)
+    wanted: Wanted | None = None
     notes: list[str] = field(default_factory=list)
 
 
@@ -85,7 +102,8 @@ class KeepSearch:
     The budget are `max_error` on outputs and, in training, `max_gradient_error` on gradients, relative L2 errors.
     `found` names modules as `keep_fp32` takes them; [""] is the whole network, [] none. `units` are how many units of
     the space that keeps. `smallest`: no smaller set meets the budget, given that keeping more never errs more; else
-    none smaller was found. `trials` is how many there were, those of a resumed session included.
+    none smaller was found. `trials` is how many it took, those of an interrupted session included; sets that
+    are only weighed have some of their own.
     `objective` is "speed" or "memory". `weighing` begins with no module kept and ends with all (None: not measured).
     """
 

@@ -46,13 +46,13 @@ class Swallowed:
 class ModuleError:
     """What one module does in a low precision.
 
-    On exact inputs, that is, those of the fp32 run: `own_rel_l2` is the relative L2 error of its floating outputs
-    against fp32's, taken over those that are finite in both (None: there are none, or all of fp32's are zero),
-    `overflowed` the outputs that are not finite where fp32's are, `flushed` those that are zero where fp32's are not,
-    of `elements` (0: it was not compared, and `note` says why). `inputs_overflowed` of its inputs are not finite in the
-    low dtype though they are in fp32: then what overflows began before it. `total_rel_l2` is its error in the whole
-    low-precision run, measured on at most `sampled` elements of the output (the same ones in both runs), which it
-    inherits in part.
+    On exact inputs, that is, those of the fp32 run, rounded where the precision hands it rounded ones: `own_rel_l2` is
+    the relative L2 error of its floating outputs against its own in fp32 on the same inputs, taken over those that are
+    finite in both (None: there are none, or all of fp32's are zero). Of `elements` (0: it was not compared, and `note`
+    says why), `overflowed` are not finite where those of the fp32 run are, `flushed` are zero where those are not.
+    `inputs_overflowed` of its inputs are not finite in the low dtype though they are in fp32: then what overflows began
+    before it. `total_rel_l2` is its error in the whole low-precision run, measured on at most `sampled` elements of the
+    output (the same ones in both runs), which it inherits in part.
     """
 
     module: str

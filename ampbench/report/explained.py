@@ -1,19 +1,57 @@
-"""What the runs on a page tell of why: their cast passes, their probes of autocast's rules, a comparison's reasons."""
+"""What the runs on a page tell of why: passes and searches, probes of autocast's rules, a comparison's reasons."""
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Any, Generic, TypeVar
 
 from ampbench.casts.costs import casts_said
 from ampbench.casts.summary import Saving, Totals, savings, totals
 from ampbench.labels import case_labels
 from ampbench.records.cases import Case
 from ampbench.records.casts import CastPass
+from ampbench.records.keeping import KeepSearch
+from ampbench.records.ranges import OriginPass, RangePass
 from ampbench.records.rules import FAKE, RuleProbe
+from ampbench.records.runs import CASTS, HEADROOM, KEEP_FP32, ORIGIN
 from ampbench.report.material import Material, ShownCase
 from ampbench.store import StoredRun
 from ampbench.units import counted
 from ampbench.verdicts import Comparison
+
+T = TypeVar("T")
+
+_FOUND: Mapping[str, Callable[[StoredRun], Mapping[str, Any]]] = MappingProxyType(
+    {
+        CASTS: lambda run: run.casts,
+        HEADROOM: lambda run: run.ranges,
+        ORIGIN: lambda run: run.origins,
+        KEEP_FP32: lambda run: run.searches,
+    }
+)
+"""What runs hold of cases, by what they explain."""
+
+_CONTENTS = {
+    CASTS: "the casts of",
+    HEADROOM: "the headroom of",
+    ORIGIN: "the origin of errors in",
+    KEEP_FP32: "what to keep in fp32 in",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Told(Generic[T]):
+    """A case that a run explains, and what it `found` of it.
+
+    `number` counts from 0, `name` is its short name, with its run where others share it.
+    """
+
+    number: int
+    name: str
+    case: Case
+    run: StoredRun
+    found: T
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,8 +89,8 @@ class Changed:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Untraced:
-    """A case that a run that explains could not trace, and why."""
+class Untold:
+    """A case that a run that explains could not explain, and why."""
 
     name: str
     reason: str
@@ -60,23 +98,34 @@ class Untraced:
 
 def traced(material: Material) -> list[Traced]:
     """Return the traced cases, those first whose casts take the most time or, untimed, move the most bytes."""
-    found = list(_passes(material))
-    labels = case_labels(run.cases[one.case_id] for run, one in found)
-    counts = Counter(labels[one.case_id] for _, one in found)
     cases = [
         Traced(
-            number=number,
-            name=f"{label} · {run.header.label or run.header.run}" if counts[label] > 1 else label,
-            case=run.cases[one.case_id],
-            run=run,
-            found=one,
-            whole=totals(one.trace),
-            savings=savings(one.trace),
+            number=one.number,
+            name=one.name,
+            case=one.case,
+            run=one.run,
+            found=one.found,
+            whole=totals(one.found.trace),
+            savings=savings(one.found.trace),
         )
-        for number, (run, one) in enumerate(found)
-        for label in [labels[one.case_id]]
+        for one in _told(material, lambda run: run.casts)
     ]
     return sorted(cases, key=lambda one: (-(one.whole.seconds or 0.0), -one.whole.bytes_moved, one.number))
+
+
+def headrooms(material: Material) -> list[Told[RangePass]]:
+    """Return the cases whose magnitudes were looked at, the oldest first."""
+    return _told(material, lambda run: run.ranges)
+
+
+def origins(material: Material) -> list[Told[OriginPass]]:
+    """Return the cases the origin of whose errors was looked for, the oldest first."""
+    return _told(material, lambda run: run.origins)
+
+
+def searches(material: Material) -> list[Told[KeepSearch]]:
+    """Return the cases for which a search for modules to keep in fp32 came to its end, the oldest first."""
+    return _told(material, lambda run: run.searches)
 
 
 def probes(material: Material) -> list[RuleProbe]:
@@ -87,16 +136,22 @@ def probes(material: Material) -> list[RuleProbe]:
     return list(newest.values())
 
 
-def untraced(material: Material) -> list[Untraced]:
-    """Return the cases that runs that explain failed to trace or skipped."""
+def untold(material: Material, kind: str) -> list[Untold]:
+    """Return the cases that runs that explain `kind` ("casts", …) failed to explain, skipped or did not finish."""
     found = {}
     for run in material.explanations:
+        if run.header.explains != kind:
+            continue
         labels = case_labels(run.cases.values())
+        for case_id, trials in run.trials.items():
+            reason = f"the search did not end; {counted(len(trials), 'trial')} of it are stored"
+            found[case_id] = Untold(name=labels[case_id], reason=reason)
         for case_id, failure in run.failures.items():
             message = f": {failure.message}" if failure.message else ""
-            found[case_id] = Untraced(name=labels[case_id], reason=f"{failure.cause}{message}")
-        found |= {name: Untraced(name=labels[name], reason=skip.reason) for name, skip in run.skips.items()}
-    return [one for case_id, one in found.items() if not any(case_id in run.casts for run in _runs(material))]
+            found[case_id] = Untold(name=labels[case_id], reason=f"{failure.cause}{message}")
+        found |= {name: Untold(name=labels[name], reason=skip.reason) for name, skip in run.skips.items()}
+    known = {case_id for run in _runs(material) for case_id in _FOUND[kind](run)}
+    return [one for case_id, one in found.items() if case_id not in known]
 
 
 def changed(material: Material) -> list[Changed]:
@@ -130,17 +185,17 @@ def reasons(case: ShownCase) -> Sequence[str]:
 
 
 def contents(material: Material) -> list[str]:
-    """Return in a few words what explains: how many cases' casts, the rules of which devices."""
-    traces = len(list(_passes(material)))
-    said = [f"the casts of {counted(traces, 'case')}"] if traces else []
+    """Return in a few words what explains: how many cases' casts, headroom and so on, the rules of which devices."""
+    counts = {kind: len(list(_passes(material, of))) for kind, of in _FOUND.items()}
+    said = [f"{_CONTENTS[kind]} {counted(count, 'case')}" for kind, count in counts.items() if count]
     devices = list(dict.fromkeys(probe.device for probe in probes(material)))
     return [*said, *([f"autocast's rules on {', '.join(devices)}"] if devices else [])]
 
 
-def strangers(material: Material) -> list[str]:
-    """Return what traced on another machine, or with another torch, than what measured the runs on the page."""
+def strangers(material: Material, kind: str) -> list[str]:
+    """Return what explained `kind` ("casts", …) on another machine, or with another torch, than what measured."""
     own = {_place(shown.stored) for shown in material.shown}
-    places = dict.fromkeys(_place(run) for run, _ in _passes(material))
+    places = dict.fromkeys(_place(run) for run, _, _ in _passes(material, _FOUND[kind]))
     if not own:
         return []
     return [f"torch {version or 'of an unknown version'} on {host}" for host, version in places
@@ -157,15 +212,32 @@ def _runs(material: Material) -> Iterator[StoredRun]:
     yield from sorted(every, key=lambda one: one.header.started_at)
 
 
-def _passes(material: Material) -> Iterator[tuple[StoredRun, CastPass]]:
-    """Yield the cast passes of the cases on the page: of several of one case, host and torch version the newest."""
+def _told(material: Material, of: Callable[[StoredRun], Mapping[str, T]]) -> list[Told[T]]:
+    found = list(_passes(material, of))
+    labels = case_labels(run.cases[case_id] for run, case_id, _ in found)
+    counts = Counter(labels[case_id] for _, case_id, _ in found)
+    return [
+        Told(
+            number=number,
+            name=f"{label} · {run.header.label or run.header.run}" if counts[label] > 1 else label,
+            case=run.cases[case_id],
+            run=run,
+            found=one,
+        )
+        for number, (run, case_id, one) in enumerate(found)
+        for label in [labels[case_id]]
+    ]
+
+
+def _passes(material: Material, of: Callable[[StoredRun], Mapping[str, T]]) -> Iterator[tuple[StoredRun, str, T]]:
+    """Yield what runs found of the cases on the page: of several of one case, host and torch version the newest."""
     shown = {id(one.stored): {row["case_id"] for row in one.rows} for one in material.shown}
-    newest: dict[tuple[str, str, str], tuple[StoredRun, CastPass]] = {}
+    newest: dict[tuple[str, str, str], tuple[StoredRun, str, T]] = {}
     for run in _runs(material):
         wanted = shown.get(id(run))
-        for case_id, found in run.casts.items():
+        for case_id, found in of(run).items():
             if wanted is None or case_id in wanted:
-                newest[*_place(run), case_id] = run, found
+                newest[*_place(run), case_id] = run, case_id, found
     yield from newest.values()
 
 

@@ -8,11 +8,14 @@ from ampbench import __version__
 from ampbench.comparing.markdown import NOT_JUDGED, by_weight, conditions, findings_table, means_table
 from ampbench.comparing.sentences import case_names
 from ampbench.markdown import escaped, folded, markdown_table
-from ampbench.report.explained import changed, probes, traced, untraced, with_rules
+from ampbench.ranges.blocks import headroom_said, origin_said
+from ampbench.records.runs import CASTS, HEADROOM, KEEP_FP32, ORIGIN
+from ampbench.report.explained import changed, headrooms, origins, probes, searches, traced, untold, with_rules
 from ampbench.report.material import Material
 from ampbench.report.precision_tables import MachineTables, precision_tables
 from ampbench.report.result import Result, result
 from ampbench.report.views.explanation.casts import casts_said
+from ampbench.report.views.explanation.keeping import found_said
 from ampbench.report.views.explanation.rules import changes_said, probe_said
 from ampbench.trends import Trend
 from ampbench.trends.markdown import changes_table
@@ -84,9 +87,10 @@ def _parts(material: Material, said: Result) -> Iterator[Part]:
     tables = precision_tables(material)
     yield _precisions(tables, quiet)
     yield _advice(tables, quiet)
-    cases = [f"* {escaped(one.name)}: {escaped(casts_said(one))}" for one in traced(material)]
-    cases += [f"* {escaped(one.name)}: not traced: {escaped(one.reason)}" for one in untraced(material)]
-    yield Part(title="Casts", rows=cases, what="traced cases", quiet=quiet)
+    for title, what, explained, kind in _explained(material):
+        lines = [f"* {escaped(name)}: {escaped(sentence)}" for name, sentence in explained]
+        lines += [f"* {escaped(one.name)}: without a result: {escaped(one.reason)}" for one in untold(material, kind)]
+        yield Part(title=title, rows=lines, what=what, quiet=quiet)
     rules = [f"{changes_said(one)}" for one in with_rules(material)]
     rules += [probe_said(one) for one in probes(material)]
     yield Part(title="Autocast's rules", rows=[f"* {escaped(one)}" for one in rules], what="probes", quiet=quiet)
@@ -95,6 +99,16 @@ def _parts(material: Material, said: Result) -> Iterator[Part]:
     for comparison in comparisons:
         yield from _details(comparison, several=len(comparisons) > 1)
     yield Part(rows=_paragraphs([*([said.skips] if said.skips else []), *said.said]), what="notes")
+
+
+def _explained(material: Material) -> Iterator[tuple[str, str, list[tuple[str, str]], str]]:
+    """Yield what explains cases: a title, what to call the rows, for each case its name and a line, and the kind."""
+    ranges = [(one.name, "; ".join(headroom_said(one.found))) for one in headrooms(material)]
+    yield "Headroom", "cases", ranges, HEADROOM
+    begun = [(one.name, "; ".join(origin_said(one.found))) for one in origins(material)]
+    yield "Where errors begin", "cases", begun, ORIGIN
+    yield "What to keep in fp32", "searches", [(one.name, found_said(one)) for one in searches(material)], KEEP_FP32
+    yield "Casts", "traced cases", [(one.name, casts_said(one)) for one in traced(material)], CASTS
 
 
 def _changes(comparison: Comparison, several: bool) -> Iterator[Part]:

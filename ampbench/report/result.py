@@ -185,8 +185,13 @@ def _nothing(material: Material) -> str:
     outcomes = Counter(one.row["outcome"] for one in material.cases)
     said = [f"{counted(outcomes[name], 'case')} {name}" for name in ("failed", "skipped") if outcomes[name]]
     if not said and (explained := contents(material)):
-        return f"nothing was measured; this page explains {' and '.join(explained)}"
+        return f"nothing was measured; this page explains {_listed(explained)}"
     return f"nothing was measured: {', '.join(said) or 'there are no cases'}"
+
+
+def _listed(parts: Sequence[str]) -> str:
+    """Return "a", "a and b", "a, b and c"."""
+    return " and ".join(part for part in (", ".join(parts[:-1]), parts[-1]) if part)
 
 
 def _change(one: Finding, label: str, run: str, why: Sequence[str]) -> Change:

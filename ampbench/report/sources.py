@@ -1,14 +1,18 @@
 """Which run files a report is of: those that measured, and those that only explain."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 from ampbench import planning
 from ampbench.errors import StoreError
 from ampbench.records.runs import Header
 from ampbench.store import LATEST, StoredRun, find_run, list_runs, measures, read_header, run_files
+
+_BY_CASE = ("casts", "ranges", "origins", "spaces", "trials", "searches", "failures", "skips")
+"""What a run that explains holds by case."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,11 +75,17 @@ def matching(runs: Iterable[StoredRun], keyword: str) -> list[StoredRun]:
 
     A probe of autocast's rules is of no case, and stays.
     """
-    found = [
-        replace(one, casts={name: one.casts[name] for name in one.casts if planning.matches(keyword, name)})
-        for one in runs
-    ]
-    return [one for one in found if one.casts or one.rules or not keyword]
+    if not keyword:
+        return list(runs)
+    found = []
+    for one in runs:
+        kept: dict[str, Any] = {kind: _matching(getattr(one, kind), keyword) for kind in _BY_CASE}
+        found.append(replace(one, **kept))
+    return [one for one in found if one.rules or any(getattr(one, kind) for kind in _BY_CASE)]
+
+
+def _matching(entries: Mapping[str, Any], keyword: str) -> dict[str, Any]:
+    return {case_id: entries[case_id] for case_id in entries if planning.matches(keyword, case_id)}
 
 
 def _latest(results: Path) -> Sources:

@@ -4,17 +4,18 @@ import dataclasses
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from ampbench.errors import NothingToRunError, UsageError
-from ampbench.planning import PlannedCase, check_selection, make_plan
+from ampbench.errors import UsageError
+from ampbench.planning import PlannedCase, check_selection
 from ampbench.precisions import PRECISIONS, SHORT_DTYPES, find_precision
 from ampbench.records.cases import Case
 from ampbench.records.casts import AUTOGRAD, CastPass, Tracing
 from ampbench.records.environments import Environment
 from ampbench.records.measurements import Failure, Skip
 from ampbench.records.runs import Selection, Settings
-from ampbench.running.channel import Channel, OpenChannel, ServerChannel
+from ampbench.running.channel import Channel, OpenChannel
 from ampbench.running.passes import Watch, ended_by, explain_cases, request_for
-from ampbench.running.session import Prepared, default_memory_limit, describer, opened_first, preload_modules
+from ampbench.running.preparing import plan_default_autocast, prepared_session, require_named
+from ampbench.running.session import Prepared
 from ampbench.store import RunWriter
 
 
@@ -42,29 +43,20 @@ def prepare_casts(
     workers trace on fake tensors. Raises `UsageError` where no workload is named or a precision that casts nothing is
     to have inputs in half, and what `make_plan` raises.
     """
-    if not selection.workloads:
-        raise UsageError(
-            "explain the casts of which workload? Name one, as in `ampbench explain casts mlp` or "
-            "`ampbench explain casts model.py:make`; ampbench list workloads shows what there is"
-        )
+    require_named(selection, "casts", "explain the casts")
     selection = dataclasses.replace(selection, phases=selection.phases or ["inference"])
     sources = check_selection(selection)
     if half_inputs:
         _check_halvable(selection)
-    open_new: OpenChannel = open_channel or (lambda: ServerChannel(preload=preload_modules(selection, sources)))
-    with opened_first(open_new, settings.threads) as first:
-        if settings.memory_limit_bytes is None:
-            settings = dataclasses.replace(settings, memory_limit_bytes=default_memory_limit())
-        plan = _plan(selection, first.environment, first.channel, settings)
-        if half_inputs:
-            plan = [dataclasses.replace(planned, case=_with_half_inputs(planned.case)) for planned in plan]
-        yield Prepared(
-            selection=selection,
-            settings=settings,
-            environment=first.environment,
-            plan=plan,
-            open_channel=first.open_channel,
-        )
+
+    def plan(environment: Environment, channel: Channel, settings: Settings) -> list[PlannedCase]:
+        found = plan_default_autocast(selection, environment, channel, settings, absent_devices=True)
+        if not half_inputs:
+            return found
+        return [dataclasses.replace(planned, case=_with_half_inputs(planned.case)) for planned in found]
+
+    with prepared_session(selection, settings, sources, plan, open_channel) as session:
+        yield session
 
 
 def trace_cases(prepared: Prepared, tracing: Tracing, writer: RunWriter, watch: Watch) -> str:
@@ -86,21 +78,6 @@ def graphs_of(planned: PlannedCase, selection: Selection) -> list[str]:
     return [*paths, *([AUTOGRAD] if planned.case.phase == "training" else [])]
 
 
-def _plan(selection: Selection, environment: Environment, channel: Channel, settings: Settings) -> list[PlannedCase]:
-    precisions = selection.precisions or [row.name for row in PRECISIONS.values() if row.autocast]
-    asked = dataclasses.replace(selection, precisions=precisions, paths=[])
-    plan = make_plan(asked, environment, describer(channel, settings), absent_devices=True)
-    if selection.precisions:
-        return plan
-    chosen = [planned for planned in plan if _is_default(planned, environment)]
-    if not chosen:
-        raise NothingToRunError(
-            f"nothing is selected: -k {selection.keyword!r} matches no case in the device's default autocast dtype; "
-            "name another with --precision"
-        )
-    return chosen
-
-
 def _check_halvable(selection: Selection) -> None:
     """Raise `UsageError` for a precision without autocast, which has no dtype to store inputs in."""
     for row in map(find_precision, selection.precisions):
@@ -114,10 +91,3 @@ def _check_halvable(selection: Selection) -> None:
 def _with_half_inputs(case: Case) -> Case:
     dtype = PRECISIONS[case.precision].autocast
     return dataclasses.replace(case, input_dtype=SHORT_DTYPES[dtype]) if dtype else case
-
-
-def _is_default(planned: PlannedCase, environment: Environment) -> bool:
-    """Return whether autocast, unless told otherwise, uses the dtype of this case on its device."""
-    device = environment.device(planned.case.device)
-    dtype = PRECISIONS[planned.case.precision].autocast
-    return device is None or not dtype or SHORT_DTYPES[dtype] == device.autocast_dtype

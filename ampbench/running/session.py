@@ -84,7 +84,7 @@ def prepare(selection: Selection, settings: Settings, resumed: StoredRun | None 
     with opened_first(open_new, settings.threads) as first:
         environment = first.environment
         if resumed is not None:
-            _check_same(resumed.header.environment, environment, resumed.header.run)
+            check_same(resumed.header.environment, environment, resumed.header.run)
         if settings.memory_limit_bytes is None and settings.isolation:
             settings = dataclasses.replace(settings, memory_limit_bytes=default_memory_limit())
         plan = make_plan(selection, environment, describer(first.channel, settings))
@@ -209,18 +209,22 @@ def preload_modules(selection: Selection, sources: list[WorkloadSource]) -> list
 
 def _done(resumed: StoredRun, plan: list[PlannedCase]) -> frozenset[TaskKey]:
     """Return what a stored run has already."""
-    planned = {each.case.case_id for each in plan}
-    if set(resumed.cases) != planned:
-        raise UsageError(
-            f"run {resumed.header.run} cannot be resumed: its selection now gives other cases than it began with"
-        )
+    check_same_cases(resumed, plan)
     done: set[TaskKey] = {("round", each.case_id, each.round, each.control) for each in resumed.rounds}
     done |= {("memory", case_id, 0, False) for case_id in resumed.memory}
     done |= {("divergence", case_id, 0, False) for case_id in resumed.divergence}
     return frozenset(done)
 
 
-def _check_same(before: Environment, here: Environment, run: str) -> None:
+def check_same_cases(resumed: StoredRun, plan: list[PlannedCase]) -> None:
+    """Raise `UsageError` where `plan` has not the cases that a run began with."""
+    if set(resumed.cases) != {planned.case.case_id for planned in plan}:
+        raise UsageError(
+            f"run {resumed.header.run} cannot be resumed: its selection now gives other cases than it began with"
+        )
+
+
+def check_same(before: Environment, here: Environment, run: str) -> None:
     """Raise `UsageError` where a run was begun in another environment than this one."""
     for what in ("host", "torch_version", "torchvision_version", "cpu", "cuda_version"):
         was, is_now = getattr(before, what), getattr(here, what)

@@ -15,6 +15,8 @@ from typing import Any, Union, get_args, get_origin, get_type_hints
 import msgspec
 
 from ampbench.metrics import METRICS
+from ampbench.precisions import PRECISIONS
+from ampbench.records.ranges import ACTIVATION, GRADIENT, INPUT, UPDATE, WEIGHT, RangePass
 from ampbench.records.rules import CATEGORIES, DEVICE, FAKE, NOT_OBSERVED, RuleProbe
 from ampbench.records.runs import SCHEMA, Entry, Header, Line
 
@@ -77,6 +79,7 @@ _DECODERS: Mapping[bytes, tuple[str, Callable[[bytes], Any]]] = {
     )
     for name, record in _TYPES.items()
 }
+_VALUES = frozenset({INPUT, ACTIVATION, GRADIENT, WEIGHT, UPDATE})
 _ROUND = b'{"round":'
 _OLD_PROBE = b'{"autocast_rules":'
 _decode_round = _DECODERS[b"round"][1]
@@ -173,6 +176,8 @@ def check_entry(kind: str, case_id: str, record: Any, case_ids: Container[str], 
         raise LineError(f"a case listed twice: {case_id}")
     if kind == "rules":
         _check_probe(record, probed)
+    if kind == "ranges":
+        _check_ranges(record)
     if kind == "header":
         raise LineError("a second header: two files were put together")
 
@@ -185,6 +190,15 @@ def _check_probe(probe: RuleProbe, probed: Container[str]) -> None:
             raise LineError(f"{one.op} on {probe.device} has a rule that there is not: {one.observed!r}")
         if one.how not in (DEVICE, FAKE, NOT_OBSERVED):
             raise LineError(f"{one.op} on {probe.device} was observed in a way that there is not: {one.how!r}")
+
+
+def _check_ranges(found: RangePass) -> None:
+    for values in found.magnitudes:
+        if values.what not in _VALUES:
+            raise LineError(f"values of a kind that there is not, {values.what!r}, of {found.case_id}")
+    for low in found.low_runs:
+        if low.precision not in PRECISIONS:
+            raise LineError(f"an unknown precision, {low.precision!r}, beside {found.case_id}")
 
 
 def to_record(kind: str, record: Any) -> Any:

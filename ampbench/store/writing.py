@@ -15,7 +15,7 @@ from typing import Self
 from ampbench.errors import StoreError
 from ampbench.records.cases import Case
 from ampbench.records.rules import RuleProbe
-from ampbench.records.runs import SUFFIX, Entry, Header
+from ampbench.records.runs import KEEP_FP32, SUFFIX, Entry, Header
 from ampbench.store import lines
 from ampbench.store.lines import LineError
 from ampbench.store.reading import StoredRun, is_compressed, read_run
@@ -140,6 +140,9 @@ class RunWriter:
         """What to do when the file cannot be written any more."""
         if not self._size:
             return "choose another --results folder"
+        if self._explains == KEEP_FP32:
+            again = f"ampbench explain {KEEP_FP32} --resume {self.path.stem}"
+            return f"what was tried before is kept: mend this, then continue with {again}"
         if self._explains:
             return (
                 f"what was stored before is kept, but cannot be resumed: mend this, then explain {self._explains} anew"

@@ -6,6 +6,7 @@ worth more than most casts. What the samples of the pairs come to is for `casts.
 
 import dataclasses
 import random
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from time import perf_counter
 from typing import Any
@@ -136,23 +137,17 @@ def measure_change(
     About `seconds` are spent, more where they would not do for an interval, at most `PATIENCE` times as many.
     """
     change = trial.change
-    placement = Placement(random.Random(0))
-    taken: list[tuple[list[float], list[float]]] = []
-    start = perf_counter()
-    while True:
-        placement.move()
+    taken: list[list[list[float]]] = []
+    for number in places(seconds):
         pair = Step(workload, case, device), change.build(workload, case, device)
         for step in pair:
             warm_up(step, settled)
         if not taken:
             first, again, changed = _results(pair[0]), _results(pair[0]), _results(pair[1])
-        taken.append(_in_turns(pair, device, seconds / PAIRS / 2, first=len(taken) % 2))
+        order = (1, 0) if number % 2 else (0, 1)
+        taken.append(in_turns(pair, device, seconds / PAIRS / 2, order))
         del pair, step
         device.release()
-        spent = perf_counter() - start
-        allowed = seconds if len(taken) >= FEWEST_PAIRS else PATIENCE * seconds
-        if len(taken) == PAIRS or spent + spent / len(taken) > allowed:
-            break
     if not _identical(first, again):
         notes.append(f"{change.name}: the unchanged step itself does not give the same bits twice")
     moved = [sum(cast.bytes_moved for cast in trace.casts) for trace in (before, trial.trace)]
@@ -176,26 +171,41 @@ def warm_up(step: Step, settled: Settled = None) -> Settled:
     return None
 
 
-def _in_turns(
-    pair: tuple[Step, Step], device: Device, seconds: float, *, first: int
-) -> tuple[list[float], list[float]]:
-    """Return samples of both steps, in seconds per step, taken in turns for about `seconds`, at least one of each.
+def places(seconds: float) -> Iterator[int]:
+    """Let what is compared be built at another random place each time: yield how many builds there were before.
 
-    The step at place `first` begins, and they change places at each turn.
+    About `seconds` are spent, more where they would not do for an interval, at most `PATIENCE` times as many.
     """
-    samples: tuple[list[float], list[float]] = [], []
+    placement = Placement(random.Random(0))
+    start = perf_counter()
+    for number in range(PAIRS):
+        placement.move()
+        yield number
+        spent = perf_counter() - start
+        allowed = seconds if number + 1 >= FEWEST_PAIRS else PATIENCE * seconds
+        if spent + spent / (number + 1) > allowed:
+            break
+
+
+def in_turns(steps: Sequence[Step], device: Device, seconds: float, order: Sequence[int]) -> list[list[float]]:
+    """Return samples of each step, in seconds per step, taken in turns for about `seconds`, at least one of each.
+
+    `order` has the places of the first turn; at each turn after it, the next of them begins.
+    """
+    samples: list[list[float]] = [[] for _ in steps]
 
     def sample(place: int, count: int) -> float:
-        step = pair[place]
+        step = steps[place]
         step.restore()
         device.synchronize()
         with step.mode():
             return device.seconds(step.run, count) / count
 
-    once = max(sample(place, 1) for place in (0, 1))
-    count, turns = plan_samples(once, device.timer_seconds, seconds / 2, TURNS)
+    once = max(sample(place, 1) for place in range(len(steps)))
+    count, turns = plan_samples(once, device.timer_seconds, seconds / len(steps), TURNS)
     for turn in range(turns):
-        for place in (first, 1 - first) if turn % 2 == 0 else (1 - first, first):
+        first = turn % len(order)
+        for place in (*order[first:], *order[:first]):
             samples[place].append(sample(place, count))
     return samples
 

@@ -7,7 +7,7 @@ Norms are Euclidean and taken in fp64 on the CPU or device where the values lie.
 import contextlib
 import dataclasses
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -144,8 +144,11 @@ def run_step(
     keep: Device,
     reference: bool = False,
     precision: str | None = None,
+    kept: Sequence[str] = (),
 ) -> StepNumbers:
     """Run one step of `case` (as the fp64 reference, or in another precision) and return its numbers on device `keep`.
+
+    `kept` are the modules kept in fp32, as in `Step`.
 
     Dropout is switched off: two precisions draw different masks, whose distance says nothing about precision. What else
     is random draws from the same seed.
@@ -153,21 +156,21 @@ def run_step(
     torch.manual_seed(0)
     row = None if reference else PRECISIONS[precision or case.precision]
     with precision_flags(row):
-        step = Step(workload, case, device, reference=reference, precision=precision)
+        step = Step(workload, case, device, reference=reference, precision=precision, kept=kept)
         notes = []
-        if step.training and _switch_off_dropout(step.module):
+        if step.training and switch_off_dropout(step.module):
             notes.append("dropout layers were switched off for the divergence pass")
         if not step.training:
             if not reference and precision is None:
                 step.prepare_path(case.path)
             with step.mode():
-                return StepNumbers(outputs=_kept(step.run(), keep), notes=notes)
+                return StepNumbers(outputs=kept_outputs(step.run(), keep), notes=notes)
         step.settle_scaler()
         output, unscaled = step.unscaled_gradients()
         gradients = {name: _kept_one(value, keep) for name, value in unscaled.items()}
         assert step.loss is not None
         numbers = StepNumbers(
-            outputs=_kept(output, keep), loss=float(step.loss.detach()), gradients=gradients, notes=notes
+            outputs=kept_outputs(output, keep), loss=float(step.loss.detach()), gradients=gradients, notes=notes
         )
         if step.scaler is not None:
             numbers.scaler_scale = step.scaler.get_scale()
@@ -309,7 +312,8 @@ def batch_targets(workload: Workload) -> Any:
     return workload.targets[0] if isinstance(workload.inputs, list) and workload.targets else workload.targets
 
 
-def _kept(output: Any, keep: Device) -> list[torch.Tensor]:
+def kept_outputs(output: Any, keep: Device) -> list[torch.Tensor]:
+    """Return copies of the floating tensors in what a network returned, in fp64 on `keep`; `TypeError` for none."""
     tensors = [_kept_one(tensor, keep) for tensor in tensors_in(output)]
     if not tensors:
         raise TypeError(f"forward returned no floating tensor to compare, but {type(output).__name__}")
@@ -320,7 +324,7 @@ def _kept_one(tensor: torch.Tensor, keep: Device) -> torch.Tensor:
     return tensor.detach().to(keep.type).double().clone()
 
 
-def _switch_off_dropout(module: torch.nn.Module) -> bool:
+def switch_off_dropout(module: torch.nn.Module) -> bool:
     """Switch off dropout, as a layer or inside attention and recurrent modules, and torchvision's stochastic depth.
 
     Return whether any was on.

@@ -48,6 +48,11 @@ def measure_memory(workload: Workload, case: Case, device: Device) -> MemoryPass
     )
 
 
+def is_out_of_memory(error: Exception) -> bool:
+    """Return whether `error` says that memory ran out: torch's own error, Python's, or the CPU allocator's text."""
+    return isinstance(error, torch.OutOfMemoryError | MemoryError) or "DefaultCPUAllocator" in str(error)
+
+
 def memory_source(device: Device) -> str:
     """Return where the peaks of `peaks_of` come from: "profiler" or "allocator"."""
     return "profiler" if isinstance(device, Cpu) else "allocator"

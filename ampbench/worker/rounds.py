@@ -27,7 +27,7 @@ from ampbench.worker.divergence import References, measure_divergence, weights_d
 from ampbench.worker.environment import read_environment
 from ampbench.worker.fitness import FitnessWatch
 from ampbench.worker.flags import precision_flags
-from ampbench.worker.memory import measure_memory, rss_bytes
+from ampbench.worker.memory import is_out_of_memory, measure_memory, rss_bytes
 from ampbench.worker.placement import Placement
 from ampbench.worker.sources import build_workload, describe_workload, items_per_step
 from ampbench.worker.step import Step
@@ -236,7 +236,7 @@ def cannot_run(case: Case) -> str:
 
 def failure_of(case_id: str, stage: str, error: Exception) -> Failure:
     """Return what `error`, raised while a case was measured, leaves behind: its cause, text and last frames."""
-    cause = "out of memory" if _is_out_of_memory(error) else "exception"
+    cause = "out of memory" if is_out_of_memory(error) else "exception"
     text = " ".join(str(error).split()) or "no message"
     name = "" if isinstance(error, AmpbenchError) else f"{type(error).__name__}: "
     own = tuple(str(Path(ampbench.__file__).parent / part) for part in ("worker", "explain"))
@@ -248,8 +248,3 @@ def failure_of(case_id: str, stage: str, error: Exception) -> Failure:
         message=name + text,
         frames=[f"{frame.filename}:{frame.lineno} in {frame.name}: {frame.line or ''}" for frame in frames[-FRAMES:]],
     )
-
-
-def _is_out_of_memory(error: Exception) -> bool:
-    """Return whether `error` says that memory ran out: torch's own error, Python's, or the CPU allocator's text."""
-    return isinstance(error, torch.OutOfMemoryError | MemoryError) or "DefaultCPUAllocator" in str(error)

@@ -3,7 +3,7 @@
 import copy
 import functools
 import itertools
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from time import perf_counter
 from typing import Any
@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch.utils import _pytree as pytree
 
+from ampbench.errors import UnknownNameError, UsageError
 from ampbench.explain.devices import autocast_to
 from ampbench.precisions import PRECISIONS, REFERENCE_DTYPE, SHORT_DTYPES
 from ampbench.records.cases import Case
@@ -38,6 +39,9 @@ class Step:
     Floating inputs are given in the case's `input_dtype`. With `reference`, everything is fp64, without autocast or
     scaler; with another `precision`, inputs are as that precision stores them. The caller holds
     `flags.precision_flags`, and `mode()` around the steps: with `no_grad`, `torch.no_grad` instead of inference mode.
+    The modules that `kept` names ("" is the network) are kept in fp32 by `keep_fp32`, but not in the reference; where
+    weights are stored in half, their outputs go back to half. Raises `UnknownNameError` for a name of no module, and
+    `UsageError` where a kept module shares a parameter with one that moves it to half.
     `fake` is for a workload of fake tensors (see `absent`), which lie on the device already, the weights in their
     dtype: the network is not copied, and without optimizer and scaler only `forward_and_loss` can run.
     """
@@ -52,6 +56,7 @@ class Step:
         precision: str | None = None,
         no_grad: bool = False,
         fake: bool = False,
+        kept: Sequence[str] = (),
     ):
         row = PRECISIONS[precision or case.precision]
         storage = getattr(torch, REFERENCE_DTYPE if reference else row.storage)
@@ -64,7 +69,15 @@ class Step:
         self._no_grad = no_grad
         self.module = workload.module
         if not fake:
-            self.module = copy.deepcopy(workload.module).to(device=device.type, dtype=storage)
+            self.module = copy.deepcopy(workload.module)
+            kept = [] if reference else kept
+            if kept:
+                # what a whole network returns is for its user, who takes fp32; a loss may not, beside targets in half
+                cast_back = storage is not torch.float32 and (self.training or "" not in kept)
+                _keep(self.module, kept, cast_back=cast_back)
+            self.module = self.module.to(device=device.type, dtype=storage)
+            if kept and storage is not torch.float32:
+                _refuse_moved(self.module, kept, storage)
             if self._channels_last:
                 self.module = self.module.to(memory_format=torch.channels_last)
         self.batches = [self._placed(batch, given) for batch in batches_of(workload.inputs)]
@@ -296,6 +309,27 @@ class Step:
 
         args, kwargs = self.arguments()
         return trace_frozen(self.module, args, kwargs, self.autocast)[1]  # type: ignore[no-any-return]
+
+
+def _keep(module: torch.nn.Module, names: Iterable[str], *, cast_back: bool) -> None:
+    """Keep the submodules of these names, which are no patterns, in fp32."""
+    from ampbench.explain.keep_fp32 import keep_fp32  # no step that is timed for itself needs it
+
+    known = dict(module.named_modules(remove_duplicate=False))
+    for name in names:
+        if name not in known:
+            raise UnknownNameError("submodule", name, [path for path in known if path])
+        keep_fp32(known[name], cast_back=cast_back)
+
+
+def _refuse_moved(module: torch.nn.Module, names: Iterable[str], storage: torch.dtype) -> None:
+    """Raise `UsageError` where a parameter of a kept submodule was moved to `storage`, with another that shares it."""
+    everywhere = list(module.named_parameters(remove_duplicate=False))
+    for name in names:
+        for parameter in module.get_submodule(name).parameters():
+            shared = [path for path, other in everywhere if other is parameter]
+            if parameter.dtype is storage and len(shared) > 1:
+                raise UsageError(f"{name}: {' and '.join(shared)} are one parameter: keep the modules of all, or none")
 
 
 def _bound(forward: Callable[..., Any], batch: Any) -> Callable[[], Any]:

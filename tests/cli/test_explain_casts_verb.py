@@ -267,7 +267,7 @@ def test_a_killed_run_shows_what_it_has(passes: tuple[CastPass, CastPass], tmp_p
     write_run(tmp_path / "results", [LINEAR, DEEP], passes[0], explains="casts")
     said = ampbench("show", RUN)
     assert said.code == 0
-    assert f"{DEEP.case_id}: skipped: not traced before the run ended" in said.out
+    assert f"{DEEP.case_id}: skipped: not reached before the run ended" in said.out
 
 
 @pytest.mark.parametrize(

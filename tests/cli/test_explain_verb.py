@@ -37,7 +37,7 @@ def test_help_lists_its_verbs_and_theirs_has_examples(ampbench: Run) -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["explain"], "explain what? known: casts, rules; see ampbench explain --help"),
+        (["explain"], "explain what? known: casts, headroom, origin, keep-fp32, rules; see ampbench explain --help"),
         (["explain", "ruels"], "unknown verb of explain 'ruels': did you mean rules?"),
         (["explain", "rules", "--devcie", "cpu"], "no such option: --devcie (Possible options: --device"),
         (["explain", "rules", "--device", "cud"], "unknown device 'cud': did you mean cuda"),

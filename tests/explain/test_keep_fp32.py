@@ -287,6 +287,32 @@ def test_an_island_compiles_without_a_graph_break(pure):
     assert torch.equal(out, expected)
 
 
+@pytest.mark.parametrize("order", ["keep, move", "move, keep", "keep, move twice"])
+def test_an_embedding_gives_the_half_that_its_model_was_moved_to(order):
+    net = torch.nn.Sequential(torch.nn.Embedding(5, 4), torch.nn.Linear(4, 4))
+    if order == "move, keep":
+        net.to(BF16)
+    ampbench.keep_fp32(net, "0", cast_back=True)
+    if order == "keep, move twice":
+        net.half()
+    net.to(BF16)
+    assert net[0].weight.dtype is torch.float32
+    assert net(torch.arange(5)).dtype is BF16
+    for same in (copy.deepcopy(net), pickle.loads(pickle.dumps(net)), net.to("cpu"), net.share_memory()):
+        assert same(torch.arange(5)).dtype is BF16
+    assert torch.compile(net, backend="aot_eager", fullgraph=True)(torch.arange(5)).dtype is BF16
+    assert net.float()(torch.arange(5)).dtype is torch.float32
+
+
+def test_an_embedding_within_what_is_kept_gives_fp32():
+    net = torch.nn.Sequential(torch.nn.Embedding(5, 4), torch.nn.Linear(4, 4))
+    ampbench.keep_fp32(net, "0", cast_back=True)
+    ampbench.keep_fp32(net, cast_back=True).half()
+    assert net[0](torch.arange(5)).dtype is torch.float32
+    assert net(torch.arange(5)).dtype is torch.float16
+    assert "_around_keep_fp32" not in ampbench.release_fp32(net).__dict__
+
+
 def test_a_kept_function_and_block_compile_without_a_graph_break():
     def body(batch):
         with ampbench.keep_fp32():

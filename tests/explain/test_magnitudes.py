@@ -50,6 +50,13 @@ def test_more_elements_than_a_chunk_has_are_counted_each_once(dtype):
     assert found.elements == 300_009 == found.zeros + found.nonfinite + found.exponents.total()
 
 
+@pytest.mark.parametrize("count", [100, 10_000, 600_000])
+def test_zeros_subnormals_and_nans_are_told_apart_among_any_number_of_values(count):
+    tensor = torch.randn(count, generator=torch.Generator().manual_seed(0))
+    tensor[::3], tensor[1::7], tensor[-1], tensor[5] = 0.0, 2.0**-140, math.nan, -math.inf
+    assert count_magnitudes(tensor) == plain(tensor.tolist())
+
+
 @pytest.mark.parametrize(
     "change",
     [

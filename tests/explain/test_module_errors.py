@@ -40,10 +40,10 @@ def test_adding_1e_4_to_1_is_lost_in_fp16():
 
 
 @pytest.mark.parametrize(("precision", "half"), [("fp16_pure", torch.float16), ("bf16_pure", torch.bfloat16)])
-def test_in_pure_half_weights_and_inputs_are_rounded(precision, half):
+def test_in_pure_half_weights_are_rounded_and_the_rounding_of_inputs_is_not_the_modules(precision, half):
     lin, x = torch.nn.Linear(16, 8), torch.randn(4, 16)
     with torch.no_grad():
-        exact, low = lin(x).double(), copy.deepcopy(lin).to(half)(x.to(half)).double()
+        exact, low = lin(x.to(half).float()).double(), copy.deepcopy(lin).to(half)(x.to(half)).double()
     row = errors_of(lin, x, precision=precision)[""]
     assert row.own_rel_l2 == pytest.approx(float((low - exact).norm() / exact.norm()), rel=1e-6)
 
@@ -93,7 +93,7 @@ def test_inputs_that_the_precision_cannot_hold_are_counted_apart():
 def test_dropout_draws_the_mask_of_the_fp32_call():
     torch.manual_seed(0)
     row = errors_of(torch.nn.Dropout(0.5), torch.randn(1000))[""]
-    assert 0 < row.own_rel_l2 < 1e-3
+    assert row.own_rel_l2 == 0.0  # with another mask it would be near 1; doubling is exact
 
 
 def test_batch_normalisation_sees_the_statistics_of_before_the_call():

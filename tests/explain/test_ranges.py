@@ -7,7 +7,7 @@ import torch.nn.functional as F
 from torch.nn.modules import module as module_hooks
 
 from ampbench.errors import UsageError
-from ampbench.explain.magnitudes import count_magnitudes
+from ampbench.explain.magnitudes import Counts, count_magnitudes
 from ampbench.explain.ranges import watch_ranges
 from tests.traced_programs import conv_net, encoder
 
@@ -197,6 +197,48 @@ def test_steps_add_up_and_unmoved_elements_are_not_swallowed():
             optimizer.step()
     assert [(row.moved, row.swallowed) for row in seen.swallowed] == [(3, 0), (3, 0)]
     assert rows(seen, "update")["", "weight"].zeros == 3
+
+
+def test_updates_of_parameters_of_any_size_dtype_and_layout_are_counted_at_each_step():
+    class Odd(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.one = torch.nn.Parameter(torch.randn(3))
+            self.large = torch.nn.Parameter(torch.randn(700_000) * 0.01)
+            self.fp64 = torch.nn.Parameter(torch.randn(5, dtype=torch.float64))
+            self.late = torch.nn.Parameter(torch.randn(4, 6).t())
+            self.gaps = torch.nn.Parameter(torch.randn(4, 6)[:, ::2])
+
+    def differing(first, second):
+        return int((first != second).sum())
+
+    torch.manual_seed(0)
+    model = Odd()
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
+    expected = {name: (Counts(), {"fp16": 0, "bf16": 0}) for name, _ in model.named_parameters()}
+    with watch_ranges(model, optimizer) as seen:
+        for step in range(3):
+            for name, parameter in model.named_parameters():
+                parameter.grad = torch.randn_like(parameter) if name != "late" or step else None
+            before = {name: parameter.detach().clone() for name, parameter in model.named_parameters()}
+            optimizer.step()
+            for name, parameter in model.named_parameters():
+                if parameter.grad is None:
+                    continue
+                counts, swallowed = expected[name]
+                counts.add(count_magnitudes(before[name] - parameter))
+                moved = differing(before[name], parameter)
+                swallowed["fp16"] += moved - differing(before[name].half(), parameter.half())
+                swallowed["bf16"] += moved - differing(before[name].bfloat16(), parameter.bfloat16())
+    for (_, name), row in rows(seen, "update").items():
+        counts = expected[name][0]
+        found = {row.lowest + place: n for place, n in enumerate(row.counts) if n}
+        assert (row.elements, row.zeros, row.largest, found) == (
+            counts.elements, counts.zeros, counts.largest, counts.exponents,
+        )  # fmt: skip
+    assert {(row.parameter, row.dtype): row.swallowed for row in seen.swallowed} == {
+        (name, dtype): lost for name, (_, swallowed) in expected.items() for dtype, lost in swallowed.items()
+    }
 
 
 def test_values_not_finite_in_fp32_name_the_first_module():

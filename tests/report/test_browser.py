@@ -10,11 +10,25 @@ import pytest
 from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Browser, Locator, Page, expect
 
+from ampbench.records.ranges import GRADIENT, WEIGHT
 from ampbench.report.material import Material, gather, material_of
 from ampbench.report.page import make_page
 from tests.compared_runs import Times, make_run
 from tests.report.hostile_runs import hostile_material
 from tests.report.materials import CHROMIUM, HISTORY, RESULTS
+from tests.report.ranged_runs import (
+    FP16,
+    WEIGHED,
+    erring,
+    headroom_run,
+    keeping_run,
+    low_run,
+    origin_run,
+    originating,
+    ranged,
+    searched,
+    spread,
+)
 from tests.report.traced_runs import SAVED, TRAINED, checked, explaining, fake_pass, make_pass, probed
 from tests.stored_runs import make_case
 
@@ -22,7 +36,7 @@ pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="there is no chromium o
 
 BASELINE, CANDIDATE = "20261121T051635Z-vm-282d99", "20261121T051926Z-vm-12cb08"
 WIDTHS = (1400, 400)
-PAGES = ("readme", "comparison", "history", "casts")
+PAGES = ("readme", "comparison", "history", "casts", "ranges")
 each_page = pytest.mark.parametrize("name", PAGES)
 
 Address = Callable[[str], str]
@@ -37,6 +51,7 @@ def address(readme_run: Material, tmp_path_factory: pytest.TempPathFactory) -> A
         "comparison": lambda: gather([CANDIDATE], RESULTS, baseline=BASELINE),
         "history": lambda: gather(HISTORY, RESULTS),
         "casts": traced_material,
+        "ranges": ranged_material,
         "hostile": lambda: hostile_material(tmp_path_factory.mktemp("hostile")),
     }
 
@@ -73,6 +88,25 @@ def traced_material() -> Material:
     measured = make_run(Times(*((case, [1e-3] * 4) for case in cases)))
     passes = [make_pass(checked=[checked(*SAVED)], notes=["dropout was switched off"]), fake_pass(cases[1])]
     return material_of([measured], explanations=[explaining(*passes, cases=cases), probed()])
+
+
+def ranged_material() -> Material:
+    """Return runs of headroom, origins and searches: what overflows and flushes, gradients, two searches."""
+    low = low_run(erring("layer.1", overflowed=3), precision="fp16_pure")
+    values = [spread("layer.1", 0, 17), spread("layer.2", -40, -20), spread("layer.3", -3, 120, nonfinite=1)]
+    scaled = [spread("layer.1", -20, -3, GRADIENT), spread("layer.1", -5, -1, WEIGHT, name="layer.1.weight")]
+    errors = [erring("layer.1", overflowed=3), erring("layer.2", overflowed=1, inputs_overflowed=1), erring("layer.3")]
+    other = make_case("bf16_pure", phase="training")
+    measured = make_run(Times(*((case, [1e-3] * 4) for case in (FP16, other))))
+    searches = [searched(*WEIGHED, max_gradient_error=5e-2), searched(*WEIGHED, case=other, found=None)]
+    return material_of(
+        [measured],
+        explanations=[
+            headroom_run(ranged(*values, *scaled, low_runs=[low])),
+            origin_run(originating(*errors)),
+            keeping_run(*searches, cases=(FP16, other)),
+        ],
+    )
 
 
 def draw_all(page: Page) -> int:

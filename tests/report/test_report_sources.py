@@ -6,13 +6,16 @@ import pytest
 from bs4 import BeautifulSoup
 
 from ampbench.errors import NothingToRunError, StoreError, UsageError
+from ampbench.records.measurements import Failure
 from ampbench.report import page as report_page
 from ampbench.report import views
+from ampbench.report.explained import contents, headrooms, untold
 from ampbench.report.material import Material, gather
 from ampbench.report.site import make_site
 from ampbench.report.sources import find_sources
 from ampbench.report.views.banner import banner
 from tests.compared_runs import environment
+from tests.report.ranged_runs import FP32, TRIED, erring, originating, ranged, searched, spaced, spread
 from tests.report.traced_runs import TRAINED, fake_pass, make_pass, probed
 from tests.stored_runs import COMPLETE, make_case, make_header, make_round, write_run
 
@@ -81,6 +84,41 @@ def test_only_traced_cases_that_match_the_keyword_are_taken(tmp_path: Path):
     assert list(found.casts) == [OTHER.case_id]
     with pytest.raises(NothingToRunError, match=f"no case of {run_id(1)} matches"):
         gather([], tmp_path, keyword="resnet")
+
+
+def test_every_kind_of_explanation_comes_with_what_was_measured(tmp_path: Path):
+    write(tmp_path, 1)
+    low, fp32 = (OTHER,), (FP32,)
+    write(tmp_path, 2, ranged(spread("a", -3, 2)), cases=fp32, explains="headroom")
+    write(tmp_path, 3, originating(erring("a")), cases=low, explains="origin")
+    write(tmp_path, 4, spaced(), *TRIED, searched(), cases=low, explains="keep-fp32")
+    material = gather([], tmp_path)
+    assert ids(material) == ([run_id(1)], [run_id(2), run_id(3), run_id(4)])
+    assert contents(material) == [
+        "the headroom of 1 case",
+        "the origin of errors in 1 case",
+        "what to keep in fp32 in 1 case",
+    ]
+    assert contents(gather([run_id(2), run_id(3), run_id(4)], tmp_path, keyword="fp16")) == contents(material)[1:]
+    with pytest.raises(NothingToRunError, match="matches -k"):
+        gather([run_id(4)], tmp_path, keyword="bf16_autocast")
+
+
+def test_of_several_passes_of_a_case_the_newest_counts(tmp_path: Path):
+    for day, peak in ((1, 3), (2, 4)):
+        write(tmp_path, day, ranged(spread("a", -3, peak)), cases=(FP32,), explains="headroom")
+    write(tmp_path, 3, ranged(spread("a", -3, 5)), cases=(FP32,), explains="headroom", host="elsewhere")
+    every = gather([run_id(1), run_id(2), run_id(3)], tmp_path)
+    assert [one.found.magnitudes[0].largest for one in headrooms(every)] == [16.0, 32.0]
+    assert all(run_id(day) in one.name for day, one in zip((2, 3), headrooms(every), strict=True))
+
+
+def test_a_failure_that_does_not_match_the_keyword_is_left_out(tmp_path: Path):
+    failure = Failure(case_id=OTHER.case_id, stage="origin", cause="out of memory", message="")
+    write(tmp_path, 1, originating(erring("a"), case=TRAINED), failure, cases=(TRAINED, OTHER), explains="origin")
+    assert [one.reason for one in untold(gather([], tmp_path), "origin")] == ["out of memory"]
+    assert untold(gather([], tmp_path), "headroom") == []
+    assert untold(gather([], tmp_path, keyword="bf16_autocast"), "origin") == []
 
 
 def test_a_baseline_of_measured_runs_has_measured_itself(tmp_path: Path):

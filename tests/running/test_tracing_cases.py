@@ -8,58 +8,42 @@ import pytest
 from ampbench.errors import NothingToRunError, UsageError
 from ampbench.planning import PlannedCase
 from ampbench.records.casts import AUTOGRAD, COMPILED, CastPass, CastTrace, Tracing
-from ampbench.records.environments import DeviceDescription, Environment
 from ampbench.records.measurements import Failure, Skip
 from ampbench.records.requests import Reply, Request
 from ampbench.records.runs import Selection, Settings
 from ampbench.running.casts import prepare_casts, trace_cases
 from ampbench.store import RunWriter, StoredRun, read_run
+from tests.scripted_channel import Scripted
 from tests.stored_runs import make_header
 
-ENVIRONMENT = Environment(
-    host="h", system="s", cpu="c", cpu_count=2, python_version="3.11", torch_version="2.15.0", numpy_version="2",
-    threads=1,
-    devices=[
-        DeviceDescription(type="cpu", available=True, arithmetic={"bf16": "native"}, autocast_dtype="bf16"),
-        DeviceDescription(type="cuda", available=False, reason="no driver", autocast_dtype="fp16", float64=False),
-    ],
-)  # fmt: skip
+Instead = Callable[[Request], Reply | None]
 
 
-class Scripted:
-    """A channel that sees an empty trace in every case, or does `instead`, and keeps what it was asked."""
+def tracing(instead: Instead = lambda _: None) -> Scripted:
+    """Return a channel that sees an empty trace in every case, or answers as `instead` does."""
 
-    def __init__(self, instead: Callable[[Request], Reply | None] = lambda _: None):
-        self.instead = instead
-        self.asked: list[Request] = []
-        self.closed = 0
-
-    def serve(self, request: Request) -> Reply:
-        if request.kind == "environment":
-            return Reply(environment=ENVIRONMENT)
-        self.asked.append(request)
+    def answer(request: Request) -> Reply:
         assert request.case is not None
         seen = CastPass(case_id=request.case.case_id, how="device", trace=CastTrace())
-        return self.instead(request) or Reply(casts=seen)
+        return instead(request) or Reply(casts=seen)
 
-    def close(self) -> None:
-        self.closed += 1
+    return Scripted(answer)
 
 
 def traced(
-    results: Path, channel: Scripted, tracing: Tracing | None = None, half_inputs: bool = False, **selected: list[str]
+    results: Path, channel: Scripted, wanted: Tracing | None = None, half_inputs: bool = False, **selected: list[str]
 ) -> StoredRun:
     """Return the run that tracing what is selected leaves."""
     selection = Selection(**({"workloads": ["mlp"], "preset": "tiny"} | selected))  # type: ignore[arg-type]
     with prepare_casts(selection, Settings(), half_inputs=half_inputs, open_channel=lambda: channel) as prepared:
         cases = [planned.case for planned in prepared.plan]
         with RunWriter.create(results, make_header(explains="casts"), cases) as writer:
-            trace_cases(prepared, tracing or Tracing(), writer, lambda *_: None)
+            trace_cases(prepared, wanted or Tracing(), writer, lambda *_: None)
     return read_run(writer.path)
 
 
 def test_unless_told_otherwise_inference_is_traced_in_the_devices_own_autocast_dtype(tmp_path: Path) -> None:
-    run = traced(tmp_path, Scripted(), devices=["cpu", "cuda", "xpu"])
+    run = traced(tmp_path, tracing(), devices=["cpu", "cuda", "xpu"])
     found = [(case.device, case.precision, case.phase, case.path) for case in run.cases.values()]
     assert found[:2] == [
         ("cpu", "bf16_autocast", "inference", "eager"),
@@ -70,14 +54,14 @@ def test_unless_told_otherwise_inference_is_traced_in_the_devices_own_autocast_d
 
 
 def test_a_case_of_an_absent_device_is_sent_to_a_worker(tmp_path: Path) -> None:
-    channel = Scripted()
+    channel = tracing()
     run = traced(tmp_path, channel, devices=["cuda"], phases=["training"])
     assert [request.case.device for request in channel.asked if request.case] == ["cuda"]
     assert not run.skips
 
 
 def test_what_is_asked_for_is_the_path_as_a_graph_and_autograds_in_training(tmp_path: Path) -> None:
-    channel = Scripted()
+    channel = tracing()
     traced(
         tmp_path, channel, Tracing(sources=True, check=True), phases=["inference", "training"],
         paths=["eager", "compiled"],
@@ -90,26 +74,26 @@ def test_what_is_asked_for_is_the_path_as_a_graph_and_autograds_in_training(tmp_
 
 
 def test_inputs_can_be_stored_as_autocast_casts_them(tmp_path: Path) -> None:
-    channel = Scripted()
+    channel = tracing()
     traced(tmp_path, channel, half_inputs=True, precisions=["fp16_autocast", "bf16_autocast"])
     assert [request.case.input_dtype for request in channel.asked if request.case] == ["fp16", "bf16"]
 
 
 def test_inputs_cannot_be_stored_as_autocast_casts_them_without_autocast(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match=r"--half-inputs .* fp32 runs without autocast"):
-        traced(tmp_path, Scripted(), half_inputs=True, precisions=["fp32"])
+        traced(tmp_path, tracing(), half_inputs=True, precisions=["fp32"])
 
 
 def test_a_workload_must_be_named(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match=r"of which workload\? Name one, as in `ampbench explain casts mlp`"):
-        traced(tmp_path, Scripted(), workloads=[])
+        traced(tmp_path, tracing(), workloads=[])
 
 
 def test_a_keyword_that_leaves_only_other_dtypes_says_what_to_name(tmp_path: Path) -> None:
     selection = Selection(workloads=["mlp"], keyword="fp16_autocast")
     with (
         pytest.raises(NothingToRunError, match="name another with --precision"),
-        prepare_casts(selection, Settings(), open_channel=Scripted),
+        prepare_casts(selection, Settings(), open_channel=tracing),
     ):
         pass
 
@@ -123,7 +107,7 @@ def test_a_case_that_fails_is_an_entry_and_the_next_one_is_traced(tmp_path: Path
         failure = Failure(case_id=request.case.case_id, stage="casts", cause=cause, message="no")
         return Reply(failure=failure)
 
-    channel = Scripted(failing)
+    channel = tracing(failing)
     run = traced(tmp_path, channel, phases=["inference", "training"])
     failed, ok = run.cases
     assert (list(run.failures), list(run.casts), run.ended) == ([failed], [ok], "complete")
@@ -137,7 +121,7 @@ def test_an_interruption_keeps_what_was_traced(tmp_path: Path) -> None:
             raise KeyboardInterrupt
         return None
 
-    channel = Scripted(interrupted)
+    channel = tracing(interrupted)
     run = traced(tmp_path, channel, phases=["inference", "training"])
     assert (len(run.cases), len(run.casts), run.ended) == (2, 1, "interrupted")
     assert channel.closed
@@ -150,7 +134,7 @@ def test_each_case_is_told_of_before_and_after(tmp_path: Path) -> None:
         told.append((planned.case.phase, type(found)))
 
     selection = Selection(workloads=["mlp"], phases=["inference", "training"])
-    with prepare_casts(selection, Settings(), open_channel=Scripted) as prepared:
+    with prepare_casts(selection, Settings(), open_channel=tracing) as prepared:
         cases = [planned.case for planned in prepared.plan]
         with RunWriter.create(tmp_path, make_header(explains="casts"), cases) as writer:
             assert trace_cases(prepared, Tracing(), writer, watch) == "complete"

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from ampbench.records.cases import Case
 from ampbench.records.measurements import Failure, Reading
+from ampbench.records.ranges import LowRun, Magnitudes, RangePass
 from ampbench.records.runs import Header
 from ampbench.store import lines
 from ampbench.store.lines import LineError
@@ -130,7 +131,7 @@ def test_a_mapping_that_is_no_dict_is_written_as_one():
 def test_every_kind_of_line_has_a_type():
     assert lines.KINDS[Header] == "header"
     assert lines.KINDS[Case] == "case"
-    assert len(lines.KINDS) == 11
+    assert len(lines.KINDS) == 16
 
 
 def test_a_newer_schema_is_refused_with_both_versions():
@@ -143,3 +144,20 @@ def test_a_reading_that_is_not_finite_is_refused():
     reading = Reading(case_id="c", metric="seconds_median", value=float("nan"))
     with pytest.raises(LineError, match="value"):
         lines.decode(lines.encode(reading))
+
+
+@pytest.mark.parametrize(
+    ("damage", "said"),
+    [
+        (
+            {"magnitudes": [Magnitudes(module="a", kind="Linear", what="wieght", elements=1)]},
+            "of a kind that there is not",
+        ),
+        ({"low_runs": [LowRun(precision="fp8")]}, "an unknown precision, 'fp8'"),
+    ],
+)
+def test_a_range_pass_of_what_there_is_not_is_refused(damage, said):
+    case_id = make_case().case_id
+    with pytest.raises(LineError, match=said):
+        lines.check_entry("ranges", case_id, RangePass(case_id=case_id, steps=1, **damage), {case_id})
+    lines.check_entry("ranges", case_id, RangePass(case_id=case_id, steps=1), {case_id})

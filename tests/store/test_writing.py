@@ -144,6 +144,16 @@ def test_a_full_disk_while_a_run_explains_does_not_advise_to_resume_it(tmp_path,
     assert "--resume" not in str(caught.value)
 
 
+def test_a_full_disk_while_a_run_searches_advises_to_go_on_with_the_search(tmp_path, monkeypatch):
+    def fill_up(*_):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with RunWriter.create(tmp_path, make_header(explains="keep-fp32"), [CASE]) as writer:
+        monkeypatch.setattr(os, "write", fill_up)
+        with pytest.raises(StoreError, match=f"is kept: .* with ampbench explain keep-fp32 --resume {RUN}$"):
+            writer.append(COMPLETE)
+
+
 def test_an_interrupt_within_a_write_leaves_whole_lines(writer, monkeypatch):
     def interrupt(descriptor):
         raise KeyboardInterrupt

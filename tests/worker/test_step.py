@@ -4,6 +4,8 @@ from collections.abc import Callable
 import pytest
 import torch
 
+from ampbench.errors import UnknownNameError
+from ampbench.explain.keep_fp32 import is_kept
 from ampbench.precisions import PRECISIONS
 from ampbench.records.cases import Case
 from ampbench.worker.devices import Cpu
@@ -38,6 +40,33 @@ def test_inputs_weights_and_outputs_have_the_dtypes_of_the_precision(name: str, 
     result = getattr(torch, row.autocast or row.storage)
     assert step.module.seen == [(storage, storage, result)]
     assert workload.module.linear.weight.dtype == torch.float32
+
+
+@pytest.mark.parametrize("kept", ["linear", ""])
+@pytest.mark.parametrize("name", ["fp16_autocast", "bf16_autocast", "fp16_pure", "bf16_pure"])
+def test_kept_modules_stay_fp32_and_give_pure_networks_half(name: str, kept: str, case: MakeCase) -> None:
+    workload = Workload(module=Dtypes(), inputs=(torch.randn(2, 4), torch.arange(2)))
+    step = Step(workload, case(name), Cpu(), kept=[kept])
+    output = step.run()
+    storage = getattr(torch, PRECISIONS[name].storage)
+    inside = storage if kept else torch.float32
+    assert step.module.seen == [(inside, torch.float32, inside)]
+    assert output.dtype == storage
+    assert torch.equal(step.module.linear.weight, workload.module.linear.weight)
+    assert not any(map(is_kept, workload.module.modules()))
+
+
+def test_the_reference_keeps_nothing(case: MakeCase) -> None:
+    workload = Workload(module=Dtypes(), inputs=(torch.randn(2, 4), torch.arange(2)))
+    step = Step(workload, case("bf16_pure"), Cpu(), reference=True, kept=["linear"])
+    step.run()
+    assert step.module.seen == [(torch.float64,) * 3]
+
+
+def test_a_name_to_keep_that_no_module_has_is_refused(case: MakeCase) -> None:
+    workload = Workload(module=Dtypes(), inputs=(torch.randn(2, 4), torch.arange(2)))
+    with pytest.raises(UnknownNameError, match="did you mean linear"):
+        Step(workload, case("bf16_pure"), Cpu(), kept=["linea*"])
 
 
 def test_the_reference_runs_in_fp64_without_autocast(case: MakeCase) -> None:

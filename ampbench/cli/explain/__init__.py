@@ -12,6 +12,9 @@ HELP = """Say why a precision costs and errs what it does.
 \b
 Examples:
   ampbench explain casts model.py:make
+  ampbench explain headroom model.py:make
+  ampbench explain origin model.py:make --precision fp16_autocast
+  ampbench explain keep-fp32 model.py:make --precision fp16_autocast --max-error 1e-2
   ampbench explain rules
   ampbench explain rules --help
 """

@@ -129,12 +129,10 @@ def _table(by: By | None, format: OutputFormat, *, sources: bool) -> By | None:
 
 def _print_remarks(stored: "StoredRun", format: OutputFormat, *, sources: bool) -> None:
     """Print on stderr what the data on stdout does not say: failures in a CSV, and where no line of code was found."""
-    from ampbench.cli.explain.cast_printing import failure_said
+    from ampbench.cli.explain.pass_printing import print_failures
     from ampbench.cli.printing import print_note
 
-    if format is OutputFormat.CSV:
-        for failure in stored.failures.values():
-            print_note(f"failed: {failure.case_id}: {failure_said(failure)}")
+    print_failures(stored, format)
     if sources:
         for case_id, found in stored.casts.items():
             if not any(operation.source for operation in found.trace.ops):

@@ -57,11 +57,38 @@ def explain_and_store(
         writer.path.unlink()  # a run of nothing would stand in every list
         print_note(nothing)
         return INTERRUPTED
+    return _told(stored, problem, tell)
+
+
+def explain_further(
+    preparing: "AbstractContextManager[Prepared]",
+    begun: "StoredRun",
+    writer: "RunWriter",
+    doing: str,
+    explain: "Callable[[Prepared, RunWriter, Watch], object]",
+    tell: "Callable[[StoredRun], None]",
+) -> int:
+    """Do as `explain_and_store` does, for what a run that was `begun` lacks; `writer` goes on with its file."""
+    from ampbench.cli.printing import print_note
+
+    try:
+        with preparing as prepared:
+            stored, problem = _explained(prepared, begun.header, writer, doing, explain)
+    except KeyboardInterrupt:
+        print_note("interrupted: nothing was added to what was seen before")
+        return INTERRUPTED
+    return _told(stored, problem, tell)
+
+
+def _told(stored: "StoredRun", problem: "StoreError | None", tell: "Callable[[StoredRun], None]") -> int:
+    """Tell what is in a run, say where it is, and return the exit code; raises the `problem` with storing it."""
+    from ampbench.cli.printing import print_note
+
     tell(stored)
     if problem:
         raise problem
     print_note(f"run {stored.header.run}: {stored.path}")
-    if interrupted:
+    if stored.ending == "interrupted":
         print_note("interrupted: what was seen until then is kept")
         return INTERRUPTED
     return FAILED if stored.failures else 0

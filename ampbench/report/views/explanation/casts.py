@@ -1,7 +1,7 @@
 """Casts: what autocast and others cast in a step, what that costs, and what could be saved of it."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 from ampbench.blocks import Block
@@ -9,32 +9,19 @@ from ampbench.casts import blocks
 from ampbench.casts.costs import costs, saved_time, saving_said
 from ampbench.casts.inside import casts_inside
 from ampbench.records.casts import CheckedSaving
-from ampbench.report.explained import Traced, changed, strangers, traced, untraced
+from ampbench.records.runs import CASTS
+from ampbench.report.explained import Traced, changed, traced, untold
 from ampbench.report.material import Material
-from ampbench.report.views.explanation.part import LISTED, Part
+from ampbench.report.views.explanation.part import DETAILED, LISTED, Detail, Part, cut, strange
 from ampbench.report.views.explanation.timeline import timelines
 from ampbench.units import UNDEFINED, counted, format_bytes, format_seconds, format_share
 
-DETAILED = 20
-"""So many cases, the worst, are told of one by one; the table has more."""
-ROWS = 40
-"""So many rows does a table of one case have, those that say most."""
 FAKE_SAID = "fake tensors, not on hardware"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Detail:
-    """What is told of one case: its casts in a line, what to say and show of it, and what is folded, by title."""
-
-    name: str
-    said: str
-    blocks: Sequence[Block]
-    folded: Mapping[str, Sequence[Block]]
 
 
 def casts(material: Material) -> Part | None:
     """Return the traced cases, those first whose casts take the most time or, untimed, move the most bytes."""
-    found, missing, differing = traced(material), untraced(material), changed(material)
+    found, missing, differing = traced(material), untold(material, CASTS), changed(material)
     if not (found or missing or differing):
         return None
     charts, datasets, said = timelines(found)
@@ -42,13 +29,13 @@ def casts(material: Material) -> Part | None:
     return Part(
         id="casts",
         title="Casts",
-        said=[*_said(found), *_strange(material), *said],
+        said=[*_said(found), *strange(material, CASTS, "Traced"), *said],
         content={
             "rows": [_row(one) for one in listed] if len(found) > 1 else [],
             "cases": [_detail(one) for one in found[:DETAILED]],
             "undetailed": max(len(listed) - DETAILED, 0),
             "numbers": blocks.NUMBERS,
-            "untraced": missing[:LISTED],
+            "untold": missing[:LISTED],
             "changed": differing[:LISTED],
         },
         left_out=sum(max(len(each) - LISTED, 0) for each in (found, missing, differing)),
@@ -93,11 +80,6 @@ def _factor(one: CheckedSaving) -> float:
     return saved.before / saved.after
 
 
-def _strange(material: Material) -> list[str]:
-    found = strangers(material)
-    return [f"Traced with {'; '.join(found)}, which measured nothing on this page."] if found else []
-
-
 def _row(one: Traced) -> Mapping[str, Any]:
     """Return a case as a row of the table of all."""
     whole = one.whole
@@ -122,11 +104,11 @@ def _detail(one: Traced) -> Detail:
     notes = [*casts_inside(found.trace), *found.notes]
     told = [*blocks.headline(found, one.case)[1:], *map(Block, notes)]
     for make in (blocks.origins, blocks.weights_used, blocks.saved, blocks.ops_that_cast):
-        told += [_cut(each) for each in make(found, True)]
+        told += [cut(each) for each in make(found, True)]
     collapsed = len(found.trace.modules) > blocks.FEW_MODULES
     folded = {
         "Dtypes in and out of its modules": [_modules(one, collapsed)] if found.trace.modules else [],
-        "The same step in other graphs": [_cut(each) for each in blocks.graphs(found, True)],
+        "The same step in other graphs": [cut(each) for each in blocks.graphs(found, True)],
     }
     return Detail(
         name=one.name,
@@ -139,12 +121,4 @@ def _detail(one: Traced) -> Detail:
 def _modules(one: Traced, collapsed: bool) -> Block:
     table = blocks.module_table(one.found, collapsed=collapsed)
     shared = len(table.rows) < len(one.found.trace.modules)
-    return _cut(replace(table, note="modules that do the same share a row" if shared else ""))
-
-
-def _cut(block: Block) -> Block:
-    """Return a block with so many rows as a page has room for, and in its note how many there are."""
-    if len(block.rows) <= ROWS:
-        return block
-    note = f"{ROWS} of {len(block.rows):,}"
-    return replace(block, rows=block.rows[:ROWS], note="; ".join(part for part in (block.note, note) if part))
+    return cut(replace(table, note="modules that do the same share a row" if shared else ""))

@@ -1,13 +1,22 @@
 """One part of the section, as data, and what the parts share."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
+from ampbench.blocks import Block
+from ampbench.report.explained import strangers
+from ampbench.report.material import Material
 from ampbench.report.view import Chart, Rows
 
 LISTED = 200
 """So many rows a part has at most, the worst or the first; a page of 10,000 cases need not repeat them all."""
+DETAILED = 20
+"""So many cases that a run explains, the worst or the first, are told of one by one."""
+ROWS = 40
+"""So many rows does a table of one case have, those that say most."""
+MODULE_ROWS = 20
+"""So many has one of modules where a chart shows all of them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -24,3 +33,28 @@ class Part:
     left_out: int = 0
     charts: Sequence[Chart] = ()
     datasets: Mapping[str, Rows] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Detail:
+    """What is told of one case: a line of it, what to say and show, what is folded, by title, and `code` to paste."""
+
+    name: str
+    said: str
+    blocks: Sequence[Block] = ()
+    folded: Mapping[str, Sequence[Block]] = field(default_factory=dict)
+    code: str = ""
+
+
+def cut(block: Block, most: int = ROWS) -> Block:
+    """Return a block with so many rows as a page has room for, and in its note how many there are."""
+    if len(block.rows) <= most:
+        return block
+    note = f"{most} of {len(block.rows):,}"
+    return replace(block, rows=block.rows[:most], note="; ".join(part for part in (block.note, note) if part))
+
+
+def strange(material: Material, kind: str, verb: str) -> list[str]:
+    """Return a sentence on what explains `kind` from elsewhere than what was measured: "Traced with torch 2.9 on …"."""
+    found = strangers(material, kind)
+    return [f"{verb} with {'; '.join(found)}, which measured nothing on this page."] if found else []

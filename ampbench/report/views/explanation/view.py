@@ -11,11 +11,24 @@ from ampbench.report.view import View
 from ampbench.report.views.explanation.breaking import failures, remarks
 from ampbench.report.views.explanation.casts import casts
 from ampbench.report.views.explanation.gradients import gradients
+from ampbench.report.views.explanation.headroom import headroom
+from ampbench.report.views.explanation.keeping import keeping
+from ampbench.report.views.explanation.origin import origin
 from ampbench.report.views.explanation.part import Part
 from ampbench.report.views.explanation.rules import rules
 from ampbench.report.views.explanation.scaling import scaling
 
-PARTS: tuple[Callable[[Material], Part | None], ...] = (casts, gradients, scaling, rules, failures, remarks)
+PARTS: tuple[Callable[[Material], Part | None], ...] = (
+    headroom,
+    origin,
+    keeping,
+    casts,
+    gradients,
+    scaling,
+    rules,
+    failures,
+    remarks,
+)
 
 
 def explanation(material: Material) -> View | None:

@@ -1,0 +1,188 @@
+"""`ampbench explain keep-fp32`: the smallest set of modules to keep in fp32 so that an error budget is met."""
+
+import math
+import shlex
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from ampbench.advice import Budget
+from ampbench.cli.options import (
+    DEFAULT_RESULTS,
+    Devices,
+    Format,
+    Json,
+    Keyword,
+    Label,
+    MaxError,
+    MaxGradientError,
+    MaxTrials,
+    MemoryFormats,
+    Names,
+    Objective,
+    OutputFormat,
+    Preset,
+    Results,
+    ResumeSearch,
+    Scaler,
+    Seed,
+    Sets,
+    Threads,
+    Timeout,
+    WhatCounts,
+    Workloads,
+    chosen_budget,
+    chosen_format,
+    is_typed,
+    refuse_beside_resume,
+)
+from ampbench.cli.selecting import make_selection, make_settings
+from ampbench.errors import UsageError
+from ampbench.records.keeping import Wanted
+from ampbench.records.runs import KEEP_FP32, Settings
+from ampbench.units import counted
+
+if TYPE_CHECKING:
+    from ampbench.store import StoredRun
+
+DEFAULTS = Settings()
+MAX_TRIALS = 60
+DOING = "searching"
+WITH_RESUME = frozenset({"resume", "results", "every", "format", "json"})
+"""What a command line may say beside --resume; all else is the run's own."""
+
+
+def command(
+    context: typer.Context,
+    names: Names = None,
+    workload: Workloads = None,
+    precision: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--precision",
+            metavar="NAME",
+            help="A low one. Repeatable. Default: autocast to the device's default dtype.",
+        ),
+    ] = None,
+    device: Devices = None,
+    phase: Annotated[
+        list[str] | None,
+        typer.Option("--phase", metavar="NAME", help="inference or training. Repeatable. Default: inference."),
+    ] = None,
+    memory_format: MemoryFormats = None,
+    keyword: Keyword = "",
+    preset: Preset = "",
+    set_: Sets = None,
+    scaler: Scaler = True,
+    max_error: MaxError = Budget.output_rel_l2,
+    max_gradient_error: MaxGradientError = Budget.grad_rel_l2,
+    objective: WhatCounts = Objective.SPEED,
+    max_trials: MaxTrials = MAX_TRIALS,
+    every: Annotated[bool, typer.Option("--all", help="List every module that is kept, however many.")] = False,
+    timeout: Timeout = f"{DEFAULTS.timeout_seconds:g}",
+    threads: Threads = DEFAULTS.threads,
+    seed: Seed = DEFAULTS.seed,
+    results: Results = DEFAULT_RESULTS,
+    label: Label = "",
+    resume: ResumeSearch = "",
+    format: Format = OutputFormat.TABLE,
+    json: Json = False,
+) -> int:
+    """Search the smallest set of modules to keep in fp32 so that the errors meet a budget, and measure what it costs.
+
+    Each trial is a step with some modules kept, against fp64. Ends with the sets between none and all kept, measured in
+    turns, and with the code to paste. Every trial is stored: an interrupted search goes on with --resume.
+
+    \b
+    Examples:
+      ampbench explain keep-fp32 model.py:make --max-error 2e-3
+      ampbench explain keep-fp32 vit --precision fp16_autocast --phase training --max-gradient-error 1e-2
+      ampbench explain keep-fp32 resnet18 --precision fp16_pure --objective memory --max-trials 30
+      ampbench explain keep-fp32 --resume 1f9a3c        an interrupted search, by its id
+    """
+    chosen = chosen_format(format, json)
+    if resume:
+        refuse_beside_resume(context, WITH_RESUME)
+        return _go_on(resume, results, chosen, everything=every)
+    wanted = _wanted(max_error, max_gradient_error, objective, seed, max_trials)
+    if is_typed(context, "max_gradient_error") and "training" not in (phase or []):
+        raise UsageError("--max-gradient-error bounds the gradients of training: add --phase training, or leave it out")
+    selection = make_selection(
+        [*(names or []), *(workload or [])], precision, device, phase, None, memory_format, keyword, preset, set_,
+        None, scaler,
+    )  # fmt: skip
+    settings = make_settings(1, 1, DEFAULTS.min_run_seconds, "", timeout, "", threads, seed)
+    from ampbench.cli.explain.session import explain_and_store
+    from ampbench.running.keeping import prepare_keeping, search_cases
+
+    return explain_and_store(
+        prepare_keeping(selection, settings),
+        KEEP_FP32, results, label, DOING,
+        lambda prepared, writer, watch: search_cases(prepared, wanted, writer, watch),
+        lambda stored: _tell(stored, results, chosen, everything=every),
+    )  # fmt: skip
+
+
+def _wanted(max_error: float, max_gradient_error: float, objective: Objective, seed: int, max_trials: int) -> Wanted:
+    """Return what the options ask to search; `UsageError` for a limit that cannot be one."""
+    chosen_budget(max_error, Budget.argmax_agreement, max_gradient_error, Budget.grad_flushed_share)
+    for flag, limit in (("--max-error", max_error), ("--max-gradient-error", max_gradient_error)):
+        if math.isinf(limit):
+            raise UsageError(f"{flag} is a finite relative error: whatever a step errs is below {limit:g}")
+    return Wanted(
+        max_error=max_error,
+        max_gradient_error=max_gradient_error,
+        objective=objective.value,
+        seed=seed,
+        max_trials=max_trials,
+    )
+
+
+def _go_on(resume: str, results: Path, format: OutputFormat, *, everything: bool) -> int:
+    """Search what a stored run lacks; one that lacks nothing is shown."""
+    from ampbench import store
+    from ampbench.cli.explain.session import FAILED, explain_further
+    from ampbench.cli.printing import print_note
+    from ampbench.running.keeping import prepare_keeping, search_cases, unsearched, wanted_by
+
+    if resume == store.LATEST:
+        raise UsageError("--resume needs the id of a search: latest is the newest run that measured")
+    file = store.find_run(resume, results)
+    header = store.read_header(file)
+    if header.explains != KEEP_FP32:
+        what = f"explains {header.explains}" if header.explains else "measured"
+        raise UsageError(f"run {header.run} {what}: --resume goes on with a run of ampbench explain keep-fp32")
+    begun = store.read_run(file)
+    if not unsearched(begun):
+        print_note(f"run {header.run} is complete: nothing is left to search")
+        _tell(begun, results, format, everything=everything)
+        return FAILED if begun.failures else 0
+    writer, begun = store.RunWriter.reopen(file)
+    with writer:
+        if begun.cut:
+            print_note(f"{file}: its last line was cut off and is left out")
+        wanted = wanted_by(begun)
+        return explain_further(
+            prepare_keeping(header.selection, header.settings, begun),
+            begun, writer, DOING,
+            lambda prepared, writer, watch: search_cases(prepared, wanted, writer, watch, begun),
+            lambda stored: _tell(stored, results, format, everything=everything),
+        )  # fmt: skip
+
+
+def _tell(stored: "StoredRun", results: Path, format: OutputFormat, *, everything: bool) -> None:
+    """Print what a run found and, on stderr, what failed and how to go on with what is left."""
+    from ampbench.cli.explain.keep_printing import print_searches
+    from ampbench.cli.explain.pass_printing import print_failures
+    from ampbench.cli.printing import print_note
+    from ampbench.running.keeping import unsearched
+
+    print_searches(stored, list(stored.cases), format, everything=everything)
+    print_failures(stored, format)
+    left = unsearched(stored)
+    if left:
+        where = "" if results == DEFAULT_RESULTS else f" --results {shlex.quote(str(results))}"
+        made = counted(sum(len(stored.trials.get(case_id, [])) for case_id in left), "trial")
+        go_on = f"ampbench explain keep-fp32 --resume {stored.header.run}{where}"
+        print_note(f"{made} kept of searches that did not end; to go on: {go_on}")

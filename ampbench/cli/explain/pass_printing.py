@@ -1,0 +1,128 @@
+"""What was seen of a run's cases on stdout: sections for people, flat rows and documents for machines."""
+
+import math
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from ampbench.cli.options import OutputFormat
+from ampbench.cli.printing import print_note, print_text
+from ampbench.cli.sections import print_sections
+from ampbench.cli.tables import csv_text, json_document, plain
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from ampbench.blocks import Section
+    from ampbench.records.cases import Case
+    from ampbench.records.measurements import Failure
+    from ampbench.store import StoredRun
+
+Found = TypeVar("Found")
+"""What was seen of a case."""
+
+NOT_REACHED = "not reached before the run ended"
+
+
+def print_passes(
+    stored: "StoredRun",
+    case_ids: Sequence[str],
+    format: OutputFormat,
+    passes: Mapping[str, Found],
+    *,
+    section: "Callable[[Case, Found], Section]",
+    document: "Callable[[Case, Found], dict[str, Any]]",
+    rows: Callable[[Found], list[dict[str, Any]]],
+    numbers: Collection[str],
+) -> None:
+    """Print `passes`, what a run saw of each of the cases `case_ids`, and what became of those without one.
+
+    For people each is a `section`, with columns of `numbers`; JSON has the fields of its `document` beside what the
+    case is and what became of it; CSV has its `rows`, the case's id first.
+    """
+    if format is OutputFormat.JSON:
+        print_text(json_document(_document(stored, case_ids, passes, document)))
+    elif format is OutputFormat.CSV:
+        print_text(_csv(case_ids, passes, rows))
+    else:
+        sections = [section(stored.cases[case_id], passes[case_id]) for case_id in case_ids if case_id in passes]
+        missing = [
+            f"{case_id}: {outcome}: {reason}"
+            for case_id, outcome, reason in _outcomes(stored, case_ids, passes)
+            if reason
+        ]
+        print_sections(sections, format, numbers=numbers, missing=missing)
+
+
+def print_failures(stored: "StoredRun", format: OutputFormat) -> None:
+    """Print on stderr which cases failed where the data on stdout, a CSV, has no place for them."""
+    if format is OutputFormat.CSV:
+        for failure in stored.failures.values():
+            print_note(f"failed: {failure.case_id}: {failure_said(failure)}")
+
+
+def failure_said(failure: "Failure") -> str:
+    """Return why a case failed: the message of an exception, which names its class, else the cause before it."""
+    return failure.message if failure.cause == "exception" else f"{failure.cause}: {failure.message}"
+
+
+def frame_rows(frame: "pd.DataFrame", whole: Collection[str] = ()) -> list[dict[str, Any]]:
+    """Return the rows of a frame as plain values; the columns `whole` are integers even if gaps made them floats."""
+    columns = {name: frame[name].astype(object).tolist() for name in frame.columns}
+    return [
+        {name: _whole(value) if name in whole else plain(value) for name, value in zip(columns, row, strict=True)}
+        for row in zip(*columns.values(), strict=True)
+    ]
+
+
+def _outcomes(stored: "StoredRun", case_ids: Iterable[str], passes: Collection[str]) -> Iterable[tuple[str, str, str]]:
+    """Yield the id of each case, its outcome and, unless that is "ok", the reason."""
+    for case_id in case_ids:
+        failure, skip = stored.failures.get(case_id), stored.skips.get(case_id)
+        if case_id in passes:
+            yield case_id, "ok", ""
+        elif failure is not None:
+            yield case_id, "failed", failure_said(failure)
+        else:
+            yield case_id, "skipped", skip.reason if skip else NOT_REACHED
+
+
+def _document(
+    stored: "StoredRun",
+    case_ids: Sequence[str],
+    passes: Mapping[str, Found],
+    document: "Callable[[Case, Found], dict[str, Any]]",
+) -> dict[str, Any]:
+    """Return a run as plain data: each case's pass, and what is derived from it."""
+    cases = []
+    for case_id, outcome, reason in _outcomes(stored, case_ids, passes):
+        case = stored.cases[case_id]
+        known = {"case_id": case_id, "case": asdict(case), "outcome": outcome, "reason": reason or None}
+        cases.append(known | (document(case, passes[case_id]) if case_id in passes else {}))
+    header = stored.header
+    told = {"run": header.run, "environment": asdict(header.environment), "ended": stored.ending, "cases": cases}
+    return {name: _finite(value) for name, value in told.items()}
+
+
+def _csv(case_ids: Sequence[str], passes: Mapping[str, Found], rows: Callable[[Found], list[dict[str, Any]]]) -> str:
+    headers: list[str] = []
+    cells: list[list[Any]] = []
+    for case_id in case_ids:
+        for row in rows(passes[case_id]) if case_id in passes else []:
+            headers = headers or list(row)
+            cells.append([case_id, *row.values()])
+    return csv_text(["case_id", *headers], cells)
+
+
+def _whole(value: Any) -> int | None:
+    found = plain(value)
+    return None if found is None else int(found)
+
+
+def _finite(value: Any) -> Any:
+    """Return nested data with None for numbers that JSON does not have; what was read from a file has none."""
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, dict):
+        return {name: _finite(item) for name, item in value.items()}
+    return [_finite(item) for item in value] if isinstance(value, list | tuple) else value

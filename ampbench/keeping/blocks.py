@@ -1,0 +1,102 @@
+"""How a search ended, as blocks of text for a terminal, a Markdown page, anything. Numbers without a value are "–"."""
+
+from collections.abc import Sequence
+
+from ampbench.blocks import Block, Section, as_sentence, with_rest
+from ampbench.keeping.tables import KeptRow, kept_rows
+from ampbench.keeping.weighing import WHOLE, Point, kept_said, points, said
+from ampbench.labels import case_title, few
+from ampbench.records.cases import Case
+from ampbench.records.keeping import KeepSearch, SearchSpace, Trial
+from ampbench.records.ranges import ModuleError
+from ampbench.units import UNDEFINED, format_bytes, format_error, format_seconds, format_share
+
+SHOWN = 12
+"""So many of the kept modules are shown unless all are asked for."""
+NAMED = 2
+"""So many modules of a set are named in a table."""
+
+NUMBERS = frozenset(
+    {"own error", "forward in fp32", "weights", "outputs", "modules", "error", "gradients", "step", "against none",
+     "peak", "budget", "front"}
+)  # fmt: skip
+"""Headers of columns of numbers, which stand to the right."""
+
+
+def section(
+    case: Case, search: KeepSearch, space: SearchSpace, trials: Sequence[Trial], *, everything: bool = False
+) -> Section:
+    """Return what was found for `case`, what it keeps, and what the sets that were weighed come to.
+
+    Without `everything`, the table of kept modules ends after the first ones.
+    """
+    lines = [Block(as_sentence(line)) for line in said(search, space, trials)]
+    return Section(case_title(case), [*lines, *kept(search, space, everything), *weighed(search, space, trials)])
+
+
+def kept(search: KeepSearch, space: SearchSpace, everything: bool = False) -> list[Block]:
+    """Return the modules that are kept, and what the space knows of each."""
+    if not search.found:
+        return []
+    rows = kept_rows(space, search.found)
+    whole = [island for island in search.found if island not in {name for row in rows for name in row.modules}]
+    headers = ["module", "kind", "own error", "forward in fp32", "weights", "outputs"]
+    shown = rows if everything else rows[:SHOWN]
+    note = f"whole, with what they do between their modules: {few(whole)}" if whole and whole != WHOLE else ""
+    return [with_rest(Block("Kept in fp32", headers, [_kept_cells(row) for row in shown], note), len(rows))]
+
+
+def weighed(search: KeepSearch, space: SearchSpace, trials: Sequence[Trial]) -> list[Block]:
+    """Return what each set that was weighed errs, takes and needs."""
+    picture = points(search, space, trials)
+    if not picture:
+        return []
+    training = any(point.grad_rel_l2 is not None for point in picture)
+    headers = ["kept", "modules", "error", *(["gradients"] if training else []), "budget", "step"]
+    headers += ["against none", "peak", "front"]
+    note = "front: no other set is as good in error, time and memory, and better in one"
+    return [Block("Error, time and memory", headers, [_cells(point, training) for point in picture], note)]
+
+
+def _kept_cells(row: KeptRow) -> list[str]:
+    return [
+        few(row.modules),
+        row.kind,
+        _own(row.error),
+        format_seconds(row.seconds),
+        format_bytes(row.weight_bytes),
+        format_bytes(row.output_bytes),
+    ]
+
+
+def _own(error: ModuleError | None) -> str:
+    if error is None:
+        return UNDEFINED
+    return (
+        f"{format_share(error.overflowed / error.elements)} overflow"
+        if error.overflowed
+        else format_error(error.own_rel_l2)
+    )
+
+
+def _cells(point: Point, training: bool) -> list[str]:
+    return [
+        f"{kept_said(point.kept, NAMED)}{' ←' if point.found else ''}",
+        f"{point.units:,}",
+        format_error(point.output_rel_l2),
+        *([format_error(point.grad_rel_l2)] if training else []),
+        "met" if point.meets else "missed",
+        format_seconds(point.seconds),
+        _against_none(point),
+        UNDEFINED if point.peak_bytes is None else format_bytes(point.peak_bytes),
+        "yes" if point.on_front else "",
+    ]
+
+
+def _against_none(point: Point) -> str:
+    """Return "1.04x 1.02–1.06", the ratio to the step with no module kept and its 95 % interval."""
+    ratio = point.against_low
+    if ratio is None:
+        return UNDEFINED
+    between = "" if ratio.low is None or not point.kept else f" {ratio.low:.2f}–{ratio.high:.2f}"
+    return f"{ratio.value:.2f}x{between}"

@@ -1,0 +1,107 @@
+"""What the trials of a search have shown: sets of units that meet the budget and sets that do not."""
+
+import math
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+from ampbench.keeping.islands import islands
+from ampbench.records.keeping import SearchSpace, Trial
+
+Units = frozenset[int]
+
+
+class TrialsSpentError(Exception):
+    """No trial is left."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Budget:
+    """The largest errors allowed; without `max_gradient_error`, gradients do not count."""
+
+    max_error: float
+    max_gradient_error: float | None = None
+
+    def shares(self, trial: Trial) -> tuple[float, ...]:
+        """Return the squares of a trial's errors over what is allowed: up to 1 each is met, inf is undefined."""
+        errors = [(trial.output_rel_l2, self.max_error)]
+        if self.max_gradient_error is not None:
+            errors.append((trial.grad_rel_l2, self.max_gradient_error))
+        return tuple(math.inf if trial.error else _share(error, limit) for error, limit in errors)
+
+
+class Tried:
+    """The trials of a search by the units that ran low; each set is tried once, and `most` sets at most.
+
+    A set that ran **low** is the complement of the one that is kept. Where a set was not tried itself, others answer
+    for it, since keeping more never errs more: low sets within one that meets the budget meet it, too, and those
+    around one that fails fail.
+    """
+
+    def __init__(self, space: SearchSpace, attempt: Callable[[list[str]], Trial], budget: Budget, most: int):
+        self.every: Units = frozenset(range(len(space.units)))
+        self.trials: dict[Units, Trial] = {}
+        self.shares: dict[Units, tuple[float, ...]] = {}
+        self._space, self._attempt, self._budget, self._most = space, attempt, budget, most
+        self._meeting: list[Units] = []
+        self._failing: list[Units] = []
+
+    @property
+    def left(self) -> int:
+        """How many trials are left."""
+        return max(self._most - len(self.trials), 0)
+
+    def excess(self, low: Units) -> float:
+        """Return the largest share of the budget that `low` takes, squared, trying it if it was not.
+
+        Raises `TrialsSpentError` where that needs a trial and none is left.
+        """
+        if low not in self.shares:
+            if not self.left:
+                raise TrialsSpentError
+            trial = self._attempt(islands(self._space, self.every - low))
+            self.trials[low] = trial
+            self.shares[low] = self._budget.shares(trial)
+            (self._meeting if max(self.shares[low]) <= 1.0 else self._failing).append(low)
+        return max(self.shares[low])
+
+    def meets(self, low: Units) -> bool:
+        """Return whether `low` meets the budget, trying it if nothing tried answers for it. Raises as `excess`."""
+        known = self.known(low)
+        return self.excess(low) <= 1.0 if known is None else known
+
+    def known(self, low: Units) -> bool | None:
+        """Return whether `low` meets the budget as far as trials answer for it, else None."""
+        if low in self.shares:
+            return max(self.shares[low]) <= 1.0
+        if any(low <= other for other in self._meeting):
+            return True
+        return False if any(low >= other for other in self._failing) else None
+
+    def conflicts(self) -> list[Units]:
+        """Return the smallest low sets that fail: of each, at least one unit must be kept."""
+        ordered = sorted(self._failing, key=len)
+        return [low for place, low in enumerate(ordered) if not any(less < low for less in ordered[:place])]
+
+    def largest_meeting(self, within: Units) -> Units:
+        """Return the largest part of `within` that is known to meet the budget."""
+        return max((within & low for low in self._meeting), key=len, default=frozenset())
+
+    def fewest_kept(self) -> Units | None:
+        """Return the smallest kept set that was tried and meets the budget, the first of several (None: none)."""
+        return min((self.every - low for low in self._meeting), key=len, default=None)
+
+    def closest(self) -> Trial | None:
+        """Return the trial that comes closest to the budget: of several the one with fewer values not finite."""
+        ranked: Iterable[Units] = sorted(
+            self.trials, key=lambda low: (max(self.shares[low]), self.trials[low].nonfinite, -len(low))
+        )
+        return next((self.trials[low] for low in ranked), None)
+
+
+def _share(error: float | None, limit: float) -> float:
+    if error is None or not math.isfinite(error):
+        return math.inf
+    if limit <= 0.0:
+        return 0.0 if error <= 0.0 else math.inf
+    share = float((error / limit) ** 2)
+    return min(share, 1.0) if error <= limit else max(share, math.nextafter(1.0, math.inf))

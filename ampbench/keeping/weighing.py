@@ -1,0 +1,276 @@
+"""What the sets that were weighed come to: error, time and memory of each, which are worth their price, in sentences.
+
+A build is worth its fastest sample (`stats.round_value`), a set the median over its builds. A ratio of two sets is what
+signed ranks make of the logarithms of the ratios within each pair of builds, which were timed in turns.
+"""
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from ampbench import stats
+from ampbench.casts.costs import ALPHA, WIDEST, unfit
+from ampbench.keeping.islands import units_of
+from ampbench.keeping.tried import Budget
+from ampbench.labels import few
+from ampbench.records.keeping import KeepSearch, SearchSpace, Trial, Weighed
+from ampbench.units import counted, format_bytes, format_error
+
+WHOLE = [""]
+"""The set that keeps the whole network."""
+NAMED = 6
+"""So many modules are named in a sentence."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ratio:
+    """How many times as long a step takes; `low` to `high` is the 95 % interval (None: no builds enough, or noisy)."""
+
+    value: float
+    low: float | None = None
+    high: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Point:
+    """What keeping the modules `kept` in fp32 comes to; None where something is undefined or was not measured.
+
+    `units` is how many of the space that keeps. Errors are relative L2, `seconds` those of a step, `against_low` its
+    ratio to the step with no module kept. `found`: this is the set that was found; `meets`: it meets the budget;
+    `on_front`: no other set is as good in error, time and memory and certainly better in one of them.
+    """
+
+    kept: list[str]
+    units: int
+    output_rel_l2: float | None
+    grad_rel_l2: float | None
+    seconds: float | None
+    against_low: Ratio | None
+    peak_bytes: int | None
+    found: bool = False
+    meets: bool = False
+    on_front: bool = False
+
+
+def points(search: KeepSearch, space: SearchSpace, trials: Iterable[Trial]) -> list[Point]:
+    """Return a point for every set that was weighed, in their order; none where nothing was."""
+    if search.weighing is None:
+        return []
+    weighed = search.weighing.weighed
+    known = {tuple(trial.kept): trial for trial in trials}
+    low = next((one for one in weighed if not one.kept), None)
+    made = [_point(one, low, search, space, known) for one in weighed]
+    beaten = [
+        any(_dominates(made[other], made[place], weighed[other], weighed[place]) for other in range(len(made)))
+        for place in range(len(made))
+    ]
+    return [replace(point, on_front=not lost) for point, lost in zip(made, beaten, strict=True)]
+
+
+def meets(search: KeepSearch, trial: Trial) -> bool:
+    """Return whether a trial meets the budget of a search: all errors are defined and none is too large."""
+    return max(_budget(search).shares(trial)) <= 1.0
+
+
+def closest(search: KeepSearch, trials: Iterable[Trial]) -> Trial | None:
+    """Return the trial that comes nearest to the budget, of equal ones the first; None where none has its errors."""
+    budget = _budget(search)
+    nearest = min(trials, key=lambda trial: max(budget.shares(trial)), default=None)
+    return None if nearest is None or math.isinf(max(budget.shares(nearest))) else nearest
+
+
+def ratio_of(after: Sequence[Sequence[float]], before: Sequence[Sequence[float]]) -> Ratio:
+    """Return how many times as long `after` takes as `before`, each the samples of builds that stood in pairs."""
+    pairs = list(zip(after, before, strict=False))
+    new, old = (np.array([stats.round_value([one[side]]) for one in pairs]) for side in (0, 1))
+    ranks = stats.signed_ranks(np.log(new / old)[None, :], (ALPHA,))
+    value, low, high = (math.exp(each[0]) for each in (ranks.estimates, ranks.lows[0], ranks.highs[0]))
+    noisy = any(side.max() > WIDEST * side.min() for side in (new, old))
+    return Ratio(value=value) if noisy or low == 0 or math.isinf(high) else Ratio(value=value, low=low, high=high)
+
+
+def said(search: KeepSearch, space: SearchSpace, trials: Sequence[Trial]) -> list[str]:
+    """Return what was found, what that errs and what it costs, in sentences without a full stop."""
+    sets = {tuple(trial.kept): trial for trial in trials}
+    picture = points(search, space, trials)
+    lines = [_found_said(search, space, sets), *_missed_said(search, sets, trials), _proof_said(search)]
+    lines += [*_cost_said(search, picture), *_doubts(search), *search.notes, *space.notes]
+    return [line for line in lines if line]
+
+
+def kept_said(kept: Sequence[str], most: int = NAMED) -> str:
+    """Return the names of a set as text: "none", "all", or the modules."""
+    if list(kept) == WHOLE:
+        return "all"
+    return few(kept, most) if kept else "none"
+
+
+def _point(
+    one: Weighed, low: Weighed | None, search: KeepSearch, space: SearchSpace, known: Mapping[tuple[str, ...], Trial]
+) -> Point:
+    trial = known.get(tuple(one.kept))
+    timed = one.samples and all(one.samples)
+    return Point(
+        kept=list(one.kept),
+        units=len(units_of(space, one.kept)),
+        output_rel_l2=trial.output_rel_l2 if trial else None,
+        grad_rel_l2=trial.grad_rel_l2 if trial else None,
+        seconds=stats.median([stats.round_value([build]) for build in one.samples]) if timed else None,
+        against_low=ratio_of(one.samples, low.samples) if timed and low is not None and low.samples else None,
+        peak_bytes=one.peak_bytes,
+        found=search.found is not None and list(one.kept) == list(search.found),
+        meets=trial is not None and meets(search, trial),
+    )
+
+
+def _dominates(one: Point, other: Point, weighed: Weighed, beside: Weighed) -> bool:
+    """Return whether `one` is in nothing worse than `other` and certainly better in something.
+
+    Where the time is not known well enough for an interval, nothing is certain, and neither dominates.
+    """
+    if one is other or one.seconds is None or other.seconds is None:
+        return False
+    times = ratio_of(weighed.samples, beside.samples)
+    if times.high is None or times.value > 1:
+        return False
+    pairs = [(_or_worst(mine), _or_worst(theirs)) for mine, theirs in zip(_prices(one), _prices(other), strict=True)]
+    if any(mine > theirs for mine, theirs in pairs):
+        return False
+    return times.high < 1 or any(mine < theirs for mine, theirs in pairs)
+
+
+def _prices(point: Point) -> tuple[float | None, ...]:
+    """Return what is the better for being small, but for the time."""
+    return point.output_rel_l2, point.grad_rel_l2, point.peak_bytes
+
+
+def _or_worst(price: float | None) -> float:
+    """Return a price, the worst there is for an undefined error; memory is known of all sets or of none."""
+    return math.inf if price is None else price
+
+
+def _budget(search: KeepSearch) -> Budget:
+    return Budget(max_error=search.max_error, max_gradient_error=search.max_gradient_error)
+
+
+def _found_said(search: KeepSearch, space: SearchSpace, sets: Mapping[tuple[str, ...], Trial]) -> str:
+    if search.found is None:
+        return "no set of modules kept in fp32 meets the budget"
+    low, found = sets.get(()), sets.get(tuple(search.found))
+    if not search.found:
+        return f"no module need be kept in fp32: {_errors_said(search, None, found)}"
+    if search.found == WHOLE:
+        subject = f"all {counted(search.units, 'module')} must be kept in fp32, the network itself: that brings"
+    else:
+        plural = "brings" if search.units == 1 else "bring"
+        subject = (
+            f"{search.units:,} of {counted(len(space.units), 'module')} kept in fp32 "
+            f"({few(search.found, NAMED)}) {plural}"
+        )
+    return f"{subject} {_errors_said(search, low, found)}"
+
+
+def _errors_said(search: KeepSearch, low: Trial | None, found: Trial | None) -> str:
+    """Return "the output error from 3.1e-02 to 1.9e-03 (budget 2.0e-03)", with the gradient's where it is bounded."""
+    parts = []
+    for what, name, limit in (
+        ("output", "output_rel_l2", search.max_error),
+        ("gradient", "grad_rel_l2", search.max_gradient_error),
+    ):
+        if limit is None:
+            continue
+        after = format_error(getattr(found, name)) if found else "unknown"
+        before = f"from {_before(low, getattr(low, name))} to" if low is not None else "is"
+        parts.append(f"the {what} error {before} {after} (budget {format_error(limit)})")
+    return " and ".join(parts)
+
+
+def _before(low: Trial, error: float | None) -> str:
+    """Return an error without kept modules, or why there is none."""
+    if error is not None:
+        return format_error(error)
+    return f"undefined ({counted(low.nonfinite, 'value')} not finite)" if low.nonfinite else "undefined"
+
+
+def _missed_said(search: KeepSearch, sets: Mapping[tuple[str, ...], Trial], trials: Sequence[Trial]) -> Iterable[str]:
+    """Say how close one gets where nothing meets the budget."""
+    if search.found is not None:
+        return
+    best = closest(search, trials)
+    if best is None:
+        failed = next((trial.error for trial in trials if trial.error), "")
+        yield "no set that was tried has errors that are defined" + (f": {failed}" if failed else "")
+        return
+    whole = sets.get(tuple(WHOLE))
+    if best.kept == WHOLE:
+        kept = "all modules kept"
+    elif best.kept:
+        kept = f"{kept_said(best.kept)} kept"
+    else:
+        kept = "no module kept"
+    yield f"the closest is {kept}: {_errors_said(search, None, best)}"
+    if whole is not None and whole is not best and whole.output_rel_l2 is not None:
+        yield f"with all modules kept, {_errors_said(search, None, whole)}"
+
+
+def _proof_said(search: KeepSearch) -> str:
+    tried = counted(search.trials, "trial")
+    if search.found is None or not search.found:
+        return tried
+    if search.smallest:
+        return f"no smaller set does, given that keeping more never errs more; {tried}"
+    return f"no smaller set was found in {tried}: whether there is one is not proven"
+
+
+def _cost_said(search: KeepSearch, picture: Sequence[Point]) -> Iterable[str]:
+    """Say what the found set costs, beside the step with no module kept and that with all."""
+    by_set = {tuple(point.kept): point for point in picture}
+    low, whole = by_set.get(()), by_set.get(tuple(WHOLE))
+    found = by_set.get(tuple(search.found)) if search.found not in (None, [], WHOLE) else None
+    parts = []
+    if found is not None and found.against_low is not None:
+        parts.append(f"the step takes {ratio_said(found.against_low)} as long as with none kept")
+    if whole is not None and whole.against_low is not None:
+        said = ratio_said(whole.against_low)
+        parts.append(
+            f"with all kept {said}" if parts else f"with all modules kept, the step takes {said} as long as with none"
+        )
+    if parts:
+        yield "; ".join(parts)
+    slower = _slower_than_whole(search, found or low)
+    if slower is not None:
+        which = "with these modules kept" if found is not None else "with no module kept"
+        yield f"{which}, the step is slower here than with all in fp32: {ratio_said(slower)} as long"
+    if low is not None and low.peak_bytes is not None:
+        peaks = [("with these modules kept", found), ("with none", low), ("with all", whole)]
+        known = [f"{format_bytes(one.peak_bytes)} {name}" for name, one in peaks if one and one.peak_bytes is not None]
+        yield f"peak memory {', '.join(known)}"
+
+
+def _slower_than_whole(search: KeepSearch, point: Point | None) -> Ratio | None:
+    """Return how many times as long as with all modules kept a step takes, where it is certainly longer."""
+    if search.weighing is None or point is None:
+        return None
+    samples = {tuple(one.kept): one.samples for one in search.weighing.weighed}
+    mine, all_kept = samples[tuple(point.kept)], samples.get(tuple(WHOLE))
+    if not (mine and all_kept and all(mine) and all(all_kept)):
+        return None
+    ratio = ratio_of(mine, all_kept)
+    return ratio if ratio.low is not None and ratio.low > 1 else None
+
+
+def ratio_said(ratio: Ratio) -> str:
+    """Return "1.04 times (95 %: 1.02 to 1.06)", or that no interval is known."""
+    if ratio.low is None or ratio.high is None:
+        return f"{ratio.value:.2f} times (without an interval)"
+    return f"{ratio.value:.2f} times (95 %: {ratio.low:.2f} to {ratio.high:.2f})"
+
+
+def _doubts(search: KeepSearch) -> Iterable[str]:
+    """Say what spoils the times."""
+    if search.weighing is None:
+        return
+    yield from unfit(search.weighing.fitness)
+    yield from search.weighing.notes

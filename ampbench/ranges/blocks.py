@@ -1,0 +1,230 @@
+"""What passes of headroom and origin say, as blocks of text for a terminal, a Markdown page, anything.
+
+Numbers without a value are "–". Long tables end after the rows that say most, unless all are asked for.
+"""
+
+from collections.abc import Sequence
+
+from ampbench.blocks import Block, Section, as_sentence, with_rest
+from ampbench.labels import case_title
+from ampbench.ranges.formats import FORMATS
+from ampbench.ranges.headlines import (
+    forward_overflows,
+    headroom_said,
+    low_run_said,
+    origin_said,
+    telling,
+    unchecked_said,
+)
+from ampbench.ranges.headroom import Headroom, Prediction, by_running_module, headroom, predict
+from ampbench.ranges.profile import layer_profile, ranked
+from ampbench.ranges.scales import usable_scales
+from ampbench.ranges.seen import predicted_and_seen, predicted_gradients
+from ampbench.ranges.wording import ROOT, format_times, scale_range, values_phrase
+from ampbench.records.cases import Case
+from ampbench.records.ranges import ACTIVATION, Magnitudes, ModuleError, OriginPass, RangePass, Swallowed
+from ampbench.units import UNDEFINED, counted, format_error, format_share
+
+__all__ = ["NUMBERS", "SHOWN", "headroom_said", "headroom_section", "origin_said", "origin_section"]
+
+SHOWN = 12
+"""So many rows are shown unless all are asked for."""
+
+NUMBERS = frozenset(
+    {"#", "largest", "of fp16", "of bf16", "flushed", "subnormal", "loss scale", "unscaled", "moved", "in fp16",
+     "in bf16", "elements", "predicted", "seen", "not finite", "own", "total", "inherited", "overflowed"}
+)  # fmt: skip
+"""Headers of columns of numbers, which stand to the right."""
+
+_WORTH_A_COLUMN = 0.01
+"""The share of its largest number from which a format is told of beside the first."""
+
+
+HANDED = "given inf"
+"""What is said of a module whose inputs are not finite in the low dtype."""
+
+
+def headroom_section(case: Case, found: RangePass, *, everything: bool = False) -> Section:
+    """Return what an fp32 run says of half precision, and what that then did; `everything`: all rows of its tables."""
+    steps = counted(found.steps, "step")
+    lines = [*headroom_said(found), *(low_run_said(found, low) for low in found.low_runs)]
+    blocks = [_line(line) for line in lines]
+    for make in (values, gradients, updates, failed_predictions, seen_gradients):
+        blocks += [block if everything else _cut(block) for block in make(found, everything)]
+    return Section(f"{case_title(case)} · {steps}", [*blocks, *_notes(found)])
+
+
+def origin_section(case: Case, found: OriginPass, *, everything: bool = False) -> Section:
+    """Return where the error of a case begins; `everything`: all modules, in the order of running."""
+    blocks = [_line(line) for line in origin_said(found)]
+    blocks += [block if everything else _cut(block) for block in errors(found, everything)]
+    return Section(case_title(case), [*blocks, *map(_line, found.notes)])
+
+
+def values(found: RangePass, everything: bool = False) -> list[Block]:
+    """Return the modules with their largest values: those first that would overflow, then those that would flush."""
+    modules = by_running_module(found.magnitudes)
+    told = [(rows, {dtype: predict(rows, dtype) for dtype in FORMATS}) for rows in modules.values()]
+    known = [
+        (rows[0], row, _outputs(rows), predictions) for rows, predictions in told if (row := telling(rows)) is not None
+    ]
+    second = any((headroom(row, "bf16").reach or 0.0) >= _WORTH_A_COLUMN for _, row, _, _ in known)
+    if not everything:
+        known.sort(key=lambda each: (*_harmless(each[3]["fp16"]), -(each[1].largest or 0.0)))
+    cells = [
+        [
+            first.module or ROOT,
+            first.kind,
+            values_phrase(row),
+            _magnitude(row.largest),
+            _reach(headroom(row, "fp16")),
+            format_share(outputs.flushed),
+            format_share(outputs.subnormal),
+            *([_reach(headroom(row, "bf16"))] if second else []),
+            _would(predictions),
+        ]
+        for first, row, outputs, predictions in known
+    ]
+    headers = ["module", "kind", "values", "largest", "of fp16", "flushed", "subnormal"]
+    headers += [*(["of bf16"] if second else []), "fp16 would"]
+    note = "of each module; flushed, subnormal: the shares of its outputs in fp16"
+    return [Block("Largest values", headers, cells, note)] if cells else []
+
+
+def gradients(found: RangePass, everything: bool = False) -> list[Block]:  # noqa: ARG001 - as the other tables
+    """Return the loss scales that keep gradients finite and lose the fewest."""
+    cells = [
+        [dtype, scale_range(scales), format_share(scales.flushed), format_share(scales.unscaled),
+         scales.limiting or ROOT]
+        for dtype in FORMATS
+        if (scales := usable_scales(found.magnitudes, dtype)) is not None
+    ]  # fmt: skip
+    headers = ["dtype", "loss scale", "flushed", "unscaled", "largest gradient in"]
+    note = "flushed: the share of gradients that are zero at these scales, the best ones; unscaled: at a scale of 1"
+    return [Block("Gradients and loss scales", headers, cells, note)] if cells else []
+
+
+def updates(found: RangePass, everything: bool = False) -> list[Block]:
+    """Return the parameters whose updates would be lost to rounding where they are stored in a low dtype."""
+    parameters: dict[str, dict[str, Swallowed]] = {}
+    for row in found.swallowed:
+        parameters.setdefault(row.parameter, {})[row.dtype] = row
+    known = [(name, rows, {dtype: _lost(rows.get(dtype)) for dtype in FORMATS}) for name, rows in parameters.items()]
+    if not everything:
+        known = [each for each in known if any(each[2].values())]
+        known.sort(key=lambda each: tuple(-(each[2][dtype] or 0.0) for dtype in FORMATS))
+    cells = [
+        [name, f"{max(row.moved for row in rows.values()):,}", *(format_share(lost[dtype]) for dtype in FORMATS)]
+        for name, rows, lost in known
+    ]
+    headers = ["parameter", "moved", *(f"in {dtype}" for dtype in FORMATS)]
+    note = "the share of its values that a step moved in fp32 and would not where they are stored in the dtype"
+    return [Block("Updates that would be lost", headers, cells, note)] if cells else []
+
+
+def failed_predictions(found: RangePass, everything: bool = False) -> list[Block]:  # noqa: ARG001
+    """Return what was predicted and not seen, or seen and not predicted."""
+    cells = [
+        [low.precision, row.module or ROOT, row.kind, what, said or "no", "yes" if happened else "no",
+         format_error(row.own_rel_l2)]
+        for low in found.low_runs
+        for row in predicted_and_seen(found, low)
+        for what, said, happened in (
+            ("overflow", row.overflow_predicted, row.overflow_seen),
+            ("flushing", row.flush_predicted, row.flush_seen),
+        )
+        if happened is not None and bool(said) != happened
+    ]  # fmt: skip
+    headers = ["precision", "module", "kind", "what", "was predicted", "was seen", "own"]
+    note = "was predicted: which of its values said so; own: its error on exact inputs"
+    note += "; seen on the first batch alone" if found.steps > 1 else ""
+    return [Block("Where predictions failed", headers, cells, note)] if cells else []
+
+
+def seen_gradients(found: RangePass, everything: bool = False) -> list[Block]:
+    """Return the parameters whose gradients flush or overflow in a low precision."""
+    cells = [
+        [low.precision, row.parameter, f"{row.elements:,}", format_share(row.predicted), format_share(row.seen),
+         f"{row.nonfinite:,}"]
+        for low in found.low_runs
+        for row in predicted_gradients(found, low).rows
+        if everything or (not forward_overflows(low) and (row.seen or row.predicted or row.nonfinite))
+    ]  # fmt: skip
+    headers = ["precision", "parameter", "elements", "predicted", "seen", "not finite"]
+    note = "predicted, seen: the share that flushes to zero"
+    return [Block("Gradients in the low precisions", headers, cells, note)] if cells else []
+
+
+def errors(found: OriginPass, everything: bool = False) -> list[Block]:
+    """Return the modules with their errors, those first to keep in fp32; with `everything` in the order of running."""
+    places = {row.module: place for row, place in zip(found.modules, layer_profile(found.modules), strict=True)}
+    rows = found.modules if everything else ranked(found.modules)
+    noted = any(row.note or row.inputs_overflowed for row in rows)
+    cells = []
+    for row in rows:
+        place = places[row.module]
+        numbers = [format_error(error) for error in (place.own, place.total, place.inherited)]
+        said = [row.note or (HANDED if row.inputs_overflowed else "")] if noted else []
+        cells.append([f"{place.place}", row.module or ROOT, row.kind, *numbers, *_events(row), *said])
+    headers = ["#", "module", "kind", "own", "total", "inherited", "overflowed", "flushed"]
+    title = "Modules in the order of running" if everything else "Modules that err most by themselves"
+    note = "own: on exact inputs; total: in the whole run; inherited: what of it came with the inputs"
+    return [Block(title, [*headers, *(["remark"] if noted else [])], cells, note)] if cells else []
+
+
+def _outputs(rows: Sequence[Magnitudes]) -> Headroom:
+    """Return how the outputs of a module fit into fp16."""
+    return next((headroom(row, "fp16") for row in rows if row.what == ACTIVATION), Headroom())
+
+
+def _harmless(prediction: Prediction) -> tuple[bool, bool]:
+    return not prediction.overflows, not prediction.flushes
+
+
+def _would(predictions: dict[str, Prediction]) -> str:
+    """Return "overflow, flush": what is predicted in fp16, and what in bf16, too."""
+    first, second = predictions["fp16"], predictions["bf16"]
+    events = (("overflow", first.overflows, second.overflows), ("flush", first.flushes, second.flushes))
+    return ", ".join(f"{name}{' (bf16, too)' if also else ''}" for name, here, also in events if here or also)
+
+
+def _events(row: ModuleError) -> list[str]:
+    """Return the shares of a module's outputs that overflow and that flush."""
+    if not row.elements:
+        return [UNDEFINED, UNDEFINED]
+    return [format_share(row.overflowed / row.elements), format_share(row.flushed / row.elements)]
+
+
+def _lost(row: Swallowed | None) -> float | None:
+    return row.swallowed / row.moved if row is not None and row.moved else None
+
+
+def _reach(found: Headroom) -> str:
+    """Return the share of a format's largest number, or how many times it."""
+    return f"{format_times(found.reach)}x" if found.reach is not None and found.reach > 1 else format_share(found.reach)
+
+
+def _magnitude(value: float | None) -> str:
+    if value is None:
+        return UNDEFINED
+    return f"{value:,.0f}" if 1000 <= value < 1e6 else f"{value:.3g}"
+
+
+def _cut(block: Block) -> Block:
+    return with_rest(Block(block.title, block.headers, block.rows[:SHOWN], block.note), len(block.rows))
+
+
+def _line(text: str) -> Block:
+    """Return a line of text as a sentence; a name that it begins with, "fp16: ", keeps its first letter."""
+    name, colon, _ = text.partition(":")
+    named = colon and " " not in name
+    return Block(f"{text.removesuffix('.')}." if named else as_sentence(text))
+
+
+def _notes(found: RangePass) -> list[Block]:
+    """Return what could not be checked in each low precision, and the remarks of passes."""
+    notes = list(found.notes)
+    for low in found.low_runs:
+        left = unchecked_said(predicted_and_seen(found, low))
+        notes += [f"{low.precision}: {note}" for note in [*([left] if left else []), *low.notes]]
+    return [_line(note) for note in notes]

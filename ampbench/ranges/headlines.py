@@ -1,0 +1,204 @@
+"""What a pass says in a few sentences: would a low format hold the values, where does the error begin.
+
+They are without their full stops, and begin in lower case or with the name of a format or precision ("fp16: ").
+"""
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+
+from ampbench.labels import few
+from ampbench.ranges.formats import FORMATS
+from ampbench.ranges.headroom import FLUSHES, by_running_module, headroom, predict
+from ampbench.ranges.profile import ranked
+from ampbench.ranges.scales import usable_scales
+from ampbench.ranges.seen import Outcome, Score, predicted_and_seen, predicted_gradients, scores, whole_step_seen
+from ampbench.ranges.wording import ROOT, format_scale, nonfinite_sentence, reach_phrase, scale_range
+from ampbench.records.ranges import (
+    ACTIVATION,
+    GRADIENT,
+    INPUT,
+    WEIGHT,
+    LowRun,
+    Magnitudes,
+    ModuleError,
+    OriginPass,
+    RangePass,
+)
+from ampbench.units import counted, format_error, format_share
+
+NAMED = 3
+"""So many modules, the worst, are named in a sentence."""
+
+
+_NEAR = 0.001
+"""The share of a format's largest number below which no value is called near it."""
+
+
+def headroom_said(found: RangePass) -> list[str]:
+    """Return for fp16 and for bf16 what would overflow and flush, which loss scale serves, which updates are lost.
+
+    Then what was not finite in fp32 already. In pure half, that is: `low_run_said` tells what a low precision did.
+    """
+    modules = by_running_module(found.magnitudes)
+    if not modules:
+        return ["nothing can be said: no module gave a floating value"]
+    said = [f"{dtype}: {'; '.join(_dtype_said(found, modules, dtype))}" for dtype in FORMATS]
+    strange = [row.module or ROOT for row in found.magnitudes if row.nonfinite]
+    if strange:
+        said.append(f"fp32: values are not finite already, and left out, in {few(strange, NAMED)}")
+    return said
+
+
+def low_run_said(found: RangePass, low: LowRun) -> str:
+    """Return what was predicted of a low precision and what was seen of it, in one sentence."""
+    if low.error:
+        whole = [f"the step ended with an error: {low.error}"]
+    elif low.first_nonfinite is not None:
+        whole = [nonfinite_sentence(low.first_nonfinite)]
+    elif whole_step_seen(low):
+        whole = ["all values of the whole step are finite"]
+    else:
+        whole = ["the whole step was not seen"]
+    outcomes = predicted_and_seen(found, low)
+    judged = scores(outcomes)
+    said = [_score_said("overflow", judged.overflow), _score_said("flushing", judged.flush)]
+    if not any((judged.overflow.predicted, judged.overflow.seen, judged.flush.predicted, judged.flush.seen)):
+        said = ["no overflow or flushing predicted, none seen"]
+    if not outcomes:
+        said = ["no module was compared"]
+    return f"{low.precision}: {'; '.join([*said, *whole, *_gradients_said(found, low)])}"
+
+
+def unchecked_said(outcomes: Iterable[Outcome]) -> str:
+    """Return how many predictions could not be checked and why; "" if all were."""
+    every = list(outcomes)
+    return _left_out([row.note for row in every if row.overflow_seen is None], len(every), "could not be checked")
+
+
+def origin_said(found: OriginPass) -> list[str]:
+    """Return how far the output errs, which modules err most by themselves, and what overflows or flushes."""
+    if not found.modules and found.output_rel_l2 is None:
+        return ["nothing could be compared: no module gave a floating value"]
+    output = f"{format_error(found.output_rel_l2)} (relative L2 error against fp32)"
+    compared = [row for row in found.modules if row.elements]
+    said = [f"the output errs by {output}"]
+    if found.output_rel_l2 is None:
+        strange = found.first_nonfinite is not None or any(row.overflowed for row in compared)
+        said = [f"the output's error is undefined{', as values are not finite' if strange else ''}"]
+    worst = sorted((row for row in compared if row.own_rel_l2), key=lambda row: -(row.own_rel_l2 or 0.0))[:NAMED]
+    if worst:
+        said.append(f"most by themselves err {', '.join(_own_said(row) for row in worst)}")
+    elif compared:
+        said.append("no module errs by itself")
+    if compared:
+        said.append(_events_said(compared))
+    if found.first_nonfinite is not None:
+        said.append(f"in the whole run {nonfinite_sentence(found.first_nonfinite)}")
+    left = _left_out([row.note for row in found.modules if not row.elements], len(found.modules), "not compared")
+    return [*said, *([left] if left else [])]
+
+
+def telling(values: Iterable[Magnitudes]) -> Magnitudes | None:
+    """Return the largest of a module's outputs, inputs and weights, which come nearest to a format's end.
+
+    Running variances only divide: they count where there is nothing else. None where nothing is finite.
+    """
+    known = [row for row in values if row.what in (ACTIVATION, INPUT, WEIGHT) and row.largest is not None]
+    counting = [row for row in known if not row.name.endswith("running_var")] or known
+    return max(counting, key=lambda row: row.largest or 0.0, default=None)
+
+
+def _dtype_said(found: RangePass, modules: dict[str, list[Magnitudes]], dtype: str) -> list[str]:
+    predictions = {name: predict(rows, dtype) for name, rows in modules.items()}
+    overflowing = [name for name, row in predictions.items() if row.overflows]
+    flushing = [name or ROOT for name, row in predictions.items() if row.flushes]
+    known = [telling(modules[name]) for name in overflowing or modules]
+    worst = max((row for row in known if row), key=lambda row: row.largest or 0.0, default=None)
+    where = f"{worst.module or ROOT}: {reach_phrase(worst, dtype)}" if worst else ""
+    total = counted(len(modules), "module")
+    flushed = f"{len(flushing):,} would flush ({few(flushing, NAMED)})" if flushing else "none would flush"
+    if overflowing:
+        said = [f"{len(overflowing):,} of {total} would overflow (worst {where})", flushed]
+    else:
+        near = worst is not None and (headroom(worst, dtype).reach or 0.0) >= _NEAR
+        said = [f"none of {total} would overflow"] if flushing else [f"none of {total} would overflow or flush"]
+        said[0] += f" (nearest {where})" if near else ""
+        said += [flushed] if flushing else []
+    return [*said, *_scales_said(found.magnitudes, dtype), *_updates_said(found, dtype)]
+
+
+def _scales_said(values: Iterable[Magnitudes], dtype: str) -> list[str]:
+    every = list(values)
+    scales = usable_scales(every, dtype)
+    if scales is None:
+        return ["no gradient is finite and not zero"] if any(row.what == GRADIENT for row in every) else []
+    if scales.flushed:
+        without = f", {format_share(scales.unscaled)} without it" if scales.unscaled != scales.flushed else ""
+        return [f"loss scale {scale_range(scales)} loses the fewest gradients, {format_share(scales.flushed)}{without}"]
+    if scales.lowest <= 1 <= scales.highest:
+        return ["gradients need no loss scale"]
+    return [f"loss scale {scale_range(scales)} keeps every gradient"]
+
+
+def _updates_said(found: RangePass, dtype: str) -> list[str]:
+    rows = [row for row in found.swallowed if row.dtype == dtype]
+    moved, lost = sum(row.moved for row in rows), sum(row.swallowed for row in rows)
+    return [f"weights stored in {dtype} would lose {format_share(lost / moved)} of their updates"] if lost else []
+
+
+def _score_said(what: str, score: Score) -> str:
+    if not score.predicted and not score.seen:
+        return f"no {what} predicted, none seen"
+    said = f"{what} {score.predicted:,} predicted, {score.seen:,} seen"
+    if score.false or score.missed:
+        said += f" ({score.right:,} right, {score.false:,} false, {score.missed:,} missed)"
+    return said
+
+
+def _gradients_said(found: RangePass, low: LowRun) -> list[str]:
+    if not low.gradients:
+        return []
+    gradients = predicted_gradients(found, low)
+    parameters = counted(len(gradients.rows), "parameter")
+    if forward_overflows(low):
+        return [f"so are gradients of {gradients.nonfinite:,} of {parameters}"] if gradients.nonfinite else []
+    scale = f" at loss scale {format_scale(gradients.scale)}" if low.scaler_scale is not None else ""
+    flushed = [format_share(share) for share in (gradients.predicted, gradients.seen)]
+    said = f"gradients{scale}: {flushed[0]} predicted to flush, {flushed[1]} seen"
+    if gradients.nonfinite or gradients.overflows:
+        said += f", overflow predicted in {gradients.overflows:,} of {parameters}, seen in {gradients.nonfinite:,}"
+    return [said]
+
+
+def forward_overflows(low: LowRun) -> bool:
+    """Return whether a step makes a value that is not finite before it has gradients."""
+    return low.first_nonfinite is not None and low.first_nonfinite.phase == "forward"
+
+
+def _own_said(row: ModuleError) -> str:
+    return f"{row.module or ROOT} ({row.kind}, {format_error(row.own_rel_l2)})"
+
+
+def _events_said(compared: Sequence[ModuleError]) -> str:
+    overflowing = [row for row in ranked(compared) if row.overflowed]
+    flushing = [row.module or ROOT for row in compared if row.flushed >= FLUSHES * row.elements]
+    total = counted(len(compared), "module")
+    said = []
+    if overflowing:
+        names = few([row.module or ROOT for row in overflowing], NAMED)
+        handed = sum(row.inputs_overflowed > 0 for row in overflowing)
+        given = f", {handed:,} of them handed inputs that do already" if handed else ""
+        said.append(f"{len(overflowing):,} of {total} overflow on exact inputs ({names}){given}")
+    if flushing:
+        share = f"at least {FLUSHES:.0%} of their outputs to zero"
+        said.append(f"{len(flushing):,} of {total} flush {share} ({few(flushing, NAMED)})")
+    return "; ".join(said) or f"none of {total} overflows or flushes on exact inputs"
+
+
+def _left_out(reasons: Sequence[str], total: int, what: str) -> str:
+    """Return how many of `total` modules were left out and the reasons, each with its number."""
+    if not reasons:
+        return ""
+    counts = Counter(reason or "no reason given" for reason in reasons).most_common()
+    said = few([f"{reason} ({count:,})" for reason, count in counts], NAMED)
+    return f"{len(reasons):,} of {counted(total, 'module')} {what}: {said}"

@@ -1,0 +1,259 @@
+"""Charts of what sets of modules kept in fp32 err and cost: error against time, memory, and how many they are."""
+
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from ampbench.keeping.islands import units_of
+from ampbench.keeping.weighing import Point, kept_said, meets, ratio_said
+from ampbench.records.keeping import KeepSearch, SearchSpace, Trial
+from ampbench.report.vega import DASHED, label_expression, tooltip
+from ampbench.report.view import Chart, Choice, Rows
+from ampbench.report.views.explanation.running_order import CHOICES, ROWS_OF_THE_PAGE
+from ampbench.units import UNDEFINED, counted, format_bytes, format_error, format_seconds
+
+FOUND, FRONT, BEATEN = "found", "on the front", "not on the front"
+MEETS, MISSES = "meets the budget", "misses the budget"
+_MARKS = {
+    FOUND: ("diamond", "--improved"),
+    FRONT: ("circle", "--ink"),
+    BEATEN: ("square", "--faint"),
+    MEETS: ("circle", "--ink"),
+    MISSES: ("triangle-up", "--regressed"),
+}
+"""Shape and colour of each point."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Searched:
+    """A search on the page: what it saw and what came of it. `number` counts from 0, `name` is that of its case."""
+
+    number: int
+    name: str
+    search: KeepSearch
+    space: SearchSpace
+    trials: Sequence[Trial]
+    points: Sequence[Point]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Error:
+    """Which error is drawn, with the budget of a search for it."""
+
+    name: str
+    field: str
+    budget: Callable[[KeepSearch], float | None]
+
+
+_ERRORS = (
+    _Error(name="output error", field="output_rel_l2", budget=lambda search: search.max_error),
+    _Error(name="gradient error", field="grad_rel_l2", budget=lambda search: search.max_gradient_error),
+)
+
+
+def weighed_charts(searched: Sequence[Searched]) -> tuple[list[Chart], dict[str, Rows], list[str]]:
+    """Return the charts of searches, their data, and what is to be said of how they are drawn."""
+    weighed: list[dict[str, Any]] = []
+    tried: list[dict[str, Any]] = []
+    times: list[Choice] = []
+    memories: list[Choice] = []
+    counts: list[Choice] = []
+    for one in searched[:CHOICES]:
+        if len(weighed) + len(tried) > ROWS_OF_THE_PAGE:
+            break
+        for place, error in enumerate(_ERRORS):
+            value = f"{one.number}-{place}"
+            points = [_point_row(value, point, error) for point in one.points]
+            attempts = [_trial_row(value, trial, one, error) for trial in one.trials]
+            label = one.name if place == 0 else f"{one.name}: {error.name}"
+            for field, choices in (("ratio", times), ("peak", memories)):
+                own = [row for row in points if row["error"] and row[field]]
+                if own:
+                    alt = _alt(one, error, own, points, field)
+                    choices.append(Choice(value=value, label=label, alt=alt))
+            if any(row["error"] for row in attempts):
+                counts.append(Choice(value=value, label=label, alt=_trials_alt(one, error, attempts)))
+            limit = error.budget(one.search)
+            if limit is not None and 0 < limit < math.inf:
+                text = f"budget {limit:g}"
+                for own in (points, attempts):
+                    own.extend({**dict.fromkeys(row), "case": value, "limit": limit, "text": text} for row in own[:1])
+            weighed += points
+            tried += attempts
+    charts = []
+    if times:
+        charts.append(_chart("times", "Error against time", times, weighed, _TIME))
+    if memories:
+        charts.append(_chart("memory", "Error against memory", memories, weighed, _MEMORY))
+    if counts:
+        charts.append(_chart("trials", "Trials of the search", counts, tried, _COUNT))
+    datasets: dict[str, Rows] = {chart.dataset: weighed for chart in charts if chart.dataset != _TRIED}
+    datasets |= {_TRIED: tried} if counts else {}
+    said = ["Numbers beside points are how many modules are kept in fp32."] if times or memories else []
+    return charts, datasets, said
+
+
+_WEIGHED, _TRIED = "explanation-weighed", "explanation-trials"
+
+
+def _point_row(value: str, point: Point, error: _Error) -> dict[str, Any]:
+    """Return a weighed set as a row; an error of 0 has no place on a log axis."""
+    ratio, kept = point.against_low, kept_said(point.kept)
+    return {
+        "case": value,
+        "kind": FOUND if point.found else FRONT if point.on_front else BEATEN,
+        "units": f"{point.units:,}",
+        "label": {"none": "none", "all": f"all {point.units:,}"}.get(kept, f"{point.units:,}"),
+        "error": _positive(getattr(point, error.field)),
+        "ratio": ratio.value if ratio else None,
+        "low": ratio.low if ratio else None,
+        "high": ratio.high if ratio else None,
+        "peak": point.peak_bytes,
+        "kept": kept,
+        "error_text": format_error(getattr(point, error.field)),
+        "time": format_seconds(point.seconds),
+        "ratio_text": ratio_said(ratio) if ratio else UNDEFINED,
+        "memory": format_bytes(point.peak_bytes) if point.peak_bytes is not None else UNDEFINED,
+        "limit": None,
+        "text": None,
+    }
+
+
+def _trial_row(value: str, trial: Trial, one: Searched, error: _Error) -> dict[str, Any]:
+    found = one.search.found is not None and list(trial.kept) == list(one.search.found)
+    return {
+        "case": value,
+        "kind": FOUND if found else MEETS if meets(one.search, trial) else MISSES,
+        "count": len(units_of(one.space, trial.kept)),
+        "error": _positive(getattr(trial, error.field)),
+        "number": f"{trial.number + 1:,}",
+        "kept": kept_said(trial.kept),
+        "error_text": format_error(getattr(trial, error.field)),
+        "limit": None,
+        "text": None,
+    }
+
+
+def _positive(error: float | None) -> float | None:
+    return error if error is not None and 0 < error < math.inf else None
+
+
+def _alt(
+    one: Searched, error: _Error, drawn: Sequence[dict[str, Any]], rows: Sequence[dict[str, Any]], field: str
+) -> str:
+    """Return what a chart shows of a search: the ends, the set found, what has no place."""
+    by_kept = {row["kept"]: row for row in drawn}
+    parts = [f"{one.name}: the {error.name} of {counted(len(drawn), 'set')}"]
+    named = [("with no module kept", by_kept.get("none"))]
+    found = next((row for row in drawn if row["kind"] == FOUND), None)
+    if found is not None and found["kept"] not in ("none", "all"):
+        named.append((f"with {found['units']} kept, the set found,", found))
+    named.append(("with all kept", by_kept.get("all")))
+    for said, row in named:
+        if row is not None:
+            cost = f"{row['ratio']:.2f} times the time" if field == "ratio" else row["memory"]
+            parts.append(f"{said} {row['error_text']} at {cost}")
+    missing = [f"{row['units']} ({row['kept']})" for row in rows if row not in drawn]
+    if missing:
+        parts.append(f"not drawn, for want of an error above 0 or of a number beside it: {', '.join(missing)} kept")
+    return f"{'; '.join(parts)}."
+
+
+def _trials_alt(one: Searched, error: _Error, rows: Sequence[dict[str, Any]]) -> str:
+    known = [row for row in rows if row["error"]]
+    met = sum(row["kind"] != MISSES for row in rows)
+    lost = len(rows) - len(known)
+    undefined = f"; {lost:,} without an error above 0 are not drawn" if lost else ""
+    best = min(known, key=lambda row: row["error"])
+    return (
+        f"{one.name}: {counted(len(rows), 'trial')}, {met:,} of which {'meets' if met == 1 else 'meet'} the budget; "
+        f"the smallest {error.name} is {best['error_text']} with {best['count']:,} kept{undefined}."
+    )
+
+
+_SCALE = {"zero": False, "padding": 24}
+_TIME = {
+    "field": "ratio",
+    "title": "time of a step, times that with no module kept (← faster)",
+    "axis": {"labelExpr": label_expression("ratio"), "tickCount": 6},
+    "scale": _SCALE,
+}
+_MEMORY = {
+    "field": "peak",
+    "title": "peak memory (← less)",
+    "axis": {"labelExpr": label_expression("B", digits=".3~r"), "tickCount": 5},
+    "scale": _SCALE,
+}
+_COUNT = {
+    "field": "count",
+    "title": "modules kept in fp32",
+    "axis": {"tickMinStep": 1, "format": "d"},
+    "scale": {"padding": 12},
+}
+
+
+def _chart(name: str, title: str, choices: Sequence[Choice], rows: Rows, axis: dict[str, Any]) -> Chart:
+    x = {"type": "quantitative", **axis}
+    y = {
+        "field": "error",
+        "type": "quantitative",
+        "title": "relative L2 error against fp64 (log scale)",
+        "scale": {"type": "log", "padding": 16, "nice": False},
+        "axis": {"format": ".1e", "tickCount": 5, "minExtent": 50},
+    }
+    counting = axis is _COUNT
+    drawn = [{"filter": f"isValid(datum.error) && isValid(datum.{axis['field']})"}]
+    told = {"kept": "kept in fp32", "error_text": "error"}
+    told |= {"number": "trial"} if counting else {"time": "step", "ratio_text": "against none kept", "memory": "peak"}
+    points = {
+        "transform": drawn,
+        "mark": {"type": "point", "size": 60 if counting else 110, "opacity": 1},
+        "encoding": {"x": x, "y": y, **_marked(rows), "tooltip": tooltip(**told)},
+    }
+    layers: list[Mapping[str, Any]] = [points, *_budget(y)]  # the first is the one that zooms
+    if not counting:
+        text = {"x": x, "y": y, "text": {"field": "label", "type": "nominal"}}
+        for test, beside in (("!=", {"align": "left", "dx": 7}), ("==", {"align": "right", "dx": -8})):
+            own = [*drawn, {"filter": f"datum.kept {test} 'all'"}]  # what all come to, nearly all do
+            mark = {"type": "text", "baseline": "bottom", "dy": -4, **beside}
+            layers.append({"transform": own, "mark": mark, "encoding": text})
+    if axis is _TIME:
+        layers.append(
+            {
+                "transform": [*drawn, {"filter": "isValid(datum.low) && isValid(datum.high)"}],
+                "mark": {"type": "rule", "color": "var(--faint)", "strokeWidth": 1.5},
+                "encoding": {"x": {**x, "field": "low"}, "x2": {"field": "high"}, "y": y},
+            }
+        )
+    return Chart(
+        id=f"explanation-kept-{name}",
+        title=title,
+        alt="",
+        spec={"layer": layers},
+        dataset=_TRIED if counting else _WEIGHED,
+        height=260 if counting else 300,
+        choose="case",
+        choices=choices,
+    )
+
+
+def _marked(rows: Rows) -> dict[str, Any]:
+    present = [kind for kind in _MARKS if any(row["kind"] == kind for row in rows)]
+    channel = {"field": "kind", "type": "nominal", "legend": {"title": None, "columns": 3, "columnPadding": 32}}
+    return {
+        "color": {**channel, "scale": {"domain": present, "range": [f"var({_MARKS[kind][1]})" for kind in present]}},
+        "shape": {**channel, "scale": {"domain": present, "range": [_MARKS[kind][0] for kind in present]}},
+    }
+
+
+def _budget(y: dict[str, Any]) -> Iterable[dict[str, Any]]:
+    """Return the layers of the budget's line, which is another one for each case."""
+    limits = [{"filter": "isValid(datum.limit)"}]
+    place = {"y": {**y, "field": "limit"}}
+    label = {"type": "text", "align": "left", "baseline": "top", "dx": 3, "dy": 4}
+    words = {**place, "x": {"value": 0}, "text": {"field": "text", "type": "nominal"}}
+    return [
+        {"transform": limits, "mark": dict(DASHED), "encoding": place},
+        {"transform": limits, "mark": label, "encoding": words},
+    ]

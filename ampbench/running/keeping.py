@@ -1,0 +1,234 @@
+"""Has a worker search each case for the modules to keep in fp32, and stores every trial before the next is made.
+
+That makes a search resumable: it is deterministic for its seed, and what it tried before is not tried again.
+"""
+
+import dataclasses
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+
+from ampbench.errors import UsageError
+from ampbench.keeping.between import sets_between
+from ampbench.keeping.islands import units_of
+from ampbench.keeping.search import Found, search
+from ampbench.keeping.weighing import meets
+from ampbench.planning import PlannedCase, check_selection
+from ampbench.records.environments import Environment
+from ampbench.records.keeping import KeepSearch, SearchSpace, Trial, Wanted, Weighing
+from ampbench.records.measurements import Failure, Skip
+from ampbench.records.requests import Reply
+from ampbench.records.runs import KEEP_FP32, Selection, Settings
+from ampbench.running.channel import Channel, OpenChannel
+from ampbench.running.passes import Watch, ended_by, explain_cases, request_for
+from ampbench.running.preparing import (
+    plan_default_autocast,
+    prepared_session,
+    require_eager,
+    require_low,
+    require_named,
+)
+from ampbench.running.session import Prepared, check_same, check_same_cases
+from ampbench.store import RunWriter, StoredRun
+
+Store = Callable[[SearchSpace | Trial], None]
+"""Stores what a search saw before it goes on."""
+
+
+@contextmanager
+def prepare_keeping(
+    selection: Selection,
+    settings: Settings,
+    resumed: StoredRun | None = None,
+    *,
+    open_channel: OpenChannel | None = None,
+) -> Iterator[Prepared]:
+    """Plan which low-precision cases to search: everything that can be wrong with `selection` is raised here.
+
+    Without precisions, each device gets the autocast precision of its default dtype; without phases, inference is
+    searched. With `resumed`, the run to go on with, whose selection and settings these must be, only what that lacks is
+    planned. Raises `UsageError` where no workload is named, for a path but eager, a precision that is not low and a run
+    that was begun in another environment or gives other cases now, and what `make_plan` raises.
+    """
+    require_named(selection, KEEP_FP32, "search the modules")
+    selection = dataclasses.replace(selection, phases=selection.phases or ["inference"])
+    sources = check_selection(selection)
+    require_eager(selection, KEEP_FP32)
+    require_low(selection, "keep-fp32 asks what a low precision must leave in fp32")
+
+    def plan(environment: Environment, channel: Channel, settings: Settings) -> list[PlannedCase]:
+        if resumed is not None:
+            check_same(resumed.header.environment, environment, resumed.header.run)
+        found = plan_default_autocast(selection, environment, channel, settings)
+        if resumed is None:
+            return found
+        check_same_cases(resumed, found)
+        left = unsearched(resumed)
+        return [planned for planned in found if planned.case.case_id in left]
+
+    with prepared_session(selection, settings, sources, plan, open_channel) as session:
+        yield session
+
+
+def unsearched(stored: StoredRun) -> list[str]:
+    """Return the ids of the cases of a run of searches whose search has not ended, in the order of the run."""
+    ended = {*stored.searches, *stored.failures, *stored.skips}
+    return [case_id for case_id in stored.cases if case_id not in ended]
+
+
+def wanted_by(stored: StoredRun) -> Wanted:
+    """Return what a run searches for; `UsageError` where it broke off before it stored that."""
+    for space in stored.spaces.values():
+        if space.wanted is not None:
+            return space.wanted
+    raise UsageError(f"run {stored.header.run} broke off before any search began: begin a new one")
+
+
+def search_cases(
+    prepared: Prepared, wanted: Wanted, writer: RunWriter, watch: Watch, resumed: StoredRun | None = None
+) -> str:
+    """Search what is planned, as `explain_cases` does, and return how the session ended.
+
+    `watch` is told of the space and of every trial of a case, too, each before it is stored.
+    """
+
+    def explain(channel: Channel, planned: PlannedCase) -> KeepSearch | Failure | Skip:
+        def store(seen: SearchSpace | Trial) -> None:
+            watch(planned, seen)
+            writer.append(seen)
+
+        case_id = planned.case.case_id
+        space = resumed.spaces.get(case_id) if resumed else None
+        trials = resumed.trials.get(case_id, []) if resumed else []
+        return search_case(channel, planned, prepared.settings, wanted, store, space, trials)
+
+    return explain_cases(prepared, explain, writer, watch)
+
+
+def search_case(
+    channel: Channel,
+    planned: PlannedCase,
+    settings: Settings,
+    wanted: Wanted,
+    store: Store,
+    space: SearchSpace | None = None,
+    trials: Sequence[Trial] = (),
+) -> KeepSearch | Failure | Skip:
+    """Return how the search of a case for what is `wanted` ended: a worker that dies in a trial ends it.
+
+    The space and each trial go to `store` at once. `space` and `trials` are those that are stored already.
+    """
+    try:
+        return _Search(channel, planned, settings, wanted, store, trials).ended(space)
+    except _Ended as ended:
+        return ended.how
+
+
+class _Ended(Exception):  # noqa: N818 - not an error by itself
+    """A reply that has not what was asked for ends a search."""
+
+    def __init__(self, how: Failure | Skip):
+        super().__init__()
+        self.how = how
+
+
+class _Search:
+    """The search of one case: what it asks a worker, and what it was told before."""
+
+    def __init__(
+        self,
+        channel: Channel,
+        planned: PlannedCase,
+        settings: Settings,
+        wanted: Wanted,
+        store: Store,
+        trials: Sequence[Trial],
+    ):
+        self._channel, self._planned, self._settings = channel, planned, settings
+        self._wanted, self._store = wanted, store
+        self._trials = list(trials)
+        self._known = {tuple(trial.kept): trial for trial in trials}
+        self._has_worker = False
+
+    def ended(self, space: SearchSpace | None) -> KeepSearch:
+        case, wanted = self._planned.case, self._wanted
+        space = space or self._asked_space()
+        max_gradient_error = wanted.max_gradient_error if case.phase == "training" else None
+        found = search(
+            space,
+            self._tried,
+            max_error=wanted.max_error,
+            max_gradient_error=max_gradient_error,
+            objective=wanted.objective,
+            seed=wanted.seed,
+            max_trials=wanted.max_trials,
+        )
+        weighing, notes = self._weighed(space, found)
+        ended = KeepSearch(
+            case_id=case.case_id,
+            max_error=wanted.max_error,
+            max_gradient_error=max_gradient_error,
+            objective=wanted.objective,
+            seed=wanted.seed,
+            found=found.kept,
+            units=len(found.units or ()),
+            smallest=found.smallest,
+            trials=found.trials,
+            weighing=weighing,
+            notes=notes,
+        )
+        return self._bettered(ended, space)
+
+    def _bettered(self, ended: KeepSearch, space: SearchSpace) -> KeepSearch:
+        """Return a search with the smallest set that met the budget, which may have been tried to be weighed only."""
+        least = ended.units if ended.found is not None else len(space.units) + 1
+        for trial in self._trials:
+            units = len(units_of(space, trial.kept))
+            if units < least and meets(ended, trial):
+                least = units
+                ended = dataclasses.replace(ended, found=list(trial.kept), units=units, smallest=False)
+        return ended
+
+    def _asked_space(self) -> SearchSpace:
+        reply = self._ask("space")
+        if reply.space is None:
+            raise _Ended(ended_by(reply, self._planned.case, "space"))
+        space = dataclasses.replace(reply.space, wanted=self._wanted)
+        self._store(space)
+        return space
+
+    def _tried(self, kept: Sequence[str]) -> Trial:
+        """Return the trial of a set, made unless it is known."""
+        key = tuple(kept)
+        if key not in self._known:
+            reply = self._ask("trial", kept=[list(kept)])
+            if reply.trial is None:
+                raise _Ended(ended_by(reply, self._planned.case, "trial"))
+            trial = dataclasses.replace(reply.trial, number=len(self._trials))
+            self._store(trial)
+            self._trials.append(trial)
+            self._known[key] = trial
+        return self._known[key]
+
+    def _weighed(self, space: SearchSpace, found: Found) -> tuple[Weighing | None, list[str]]:
+        """Return what sets cost, and notes: that nobody could measure it is no reason to lose what was found."""
+        searched = self._trials[: found.trials]  # not what an interrupted session tried only to weigh it
+        sets = sets_between(space, found.units, searched)
+        # each has an error, too; a set that no step runs with cannot be measured
+        able = [kept for kept in sets if not self._tried(kept).error]
+        self._has_worker = False  # the reference that trials keep must not weigh on what is measured
+        reply = self._ask("weighing", kept=able, seconds=self._wanted.seconds)
+        if reply.weighing is not None:
+            return reply.weighing, []
+        how = ended_by(reply, self._planned.case, "weighing")
+        if isinstance(how, Skip) or how.cause == "killed":
+            raise _Ended(how)
+        return None, [f"what sets cost was not measured: {how.cause}: {how.message}"]
+
+    def _ask(self, kind: str, *, kept: Sequence[Sequence[str]] = (), seconds: float = 0.0) -> Reply:
+        """Return the reply of the case's own worker, which keeps the reference from one trial to the next."""
+        request = request_for(
+            self._planned, self._settings, kind,
+            kept=[list(one) for one in kept], seconds=seconds, fresh=not self._has_worker,
+        )  # fmt: skip
+        self._has_worker = True
+        return self._channel.serve(request)

@@ -1,0 +1,98 @@
+"""What planning has in common for all that explains cases: named workloads, a first server, default precisions."""
+
+import dataclasses
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+
+from ampbench.errors import NothingToRunError, UsageError
+from ampbench.planning import PlannedCase, make_plan
+from ampbench.precisions import PRECISIONS, SHORT_DTYPES, find_precision
+from ampbench.records.cases import WorkloadSource
+from ampbench.records.environments import Environment
+from ampbench.records.runs import Selection, Settings
+from ampbench.running.channel import Channel, OpenChannel, ServerChannel
+from ampbench.running.session import Prepared, default_memory_limit, describer, opened_first, preload_modules
+
+Plan = Callable[[Environment, Channel, Settings], list[PlannedCase]]
+"""Plans the cases on the machine of an environment; the channel builds users' workloads."""
+
+LOW = [row.name for row in PRECISIONS.values() if row.rounding != "float32"]
+"""The precisions that round to fp16 or bf16, in the order of every table."""
+
+
+@contextmanager
+def prepared_session(
+    selection: Selection,
+    settings: Settings,
+    sources: Sequence[WorkloadSource],
+    plan: Plan,
+    open_channel: OpenChannel | None = None,
+) -> Iterator[Prepared]:
+    """Open a first server, have `plan` plan with it, and yield the session; the server ends with the context."""
+    open_new: OpenChannel = open_channel or (lambda: ServerChannel(preload=preload_modules(selection, list(sources))))
+    with opened_first(open_new, settings.threads) as first:
+        if settings.memory_limit_bytes is None:
+            settings = dataclasses.replace(settings, memory_limit_bytes=default_memory_limit())
+        yield Prepared(
+            selection=selection,
+            settings=settings,
+            environment=first.environment,
+            plan=plan(first.environment, first.channel, settings),
+            open_channel=first.open_channel,
+        )
+
+
+def require_named(selection: Selection, verb: str, question: str) -> None:
+    """Raise `UsageError`, which asks the `question`, unless a workload is named for a `verb` of `ampbench explain`."""
+    if not selection.workloads:
+        raise UsageError(
+            f"{question} of which workload? Name one, as in `ampbench explain {verb} mlp` or "
+            f"`ampbench explain {verb} model.py:make`; ampbench list workloads shows what there is"
+        )
+
+
+def require_eager(selection: Selection, verb: str) -> None:
+    """Raise `UsageError` for any path but eager: in a compiled or traced network no module runs by itself."""
+    others = [path for path in selection.paths if path != "eager"]
+    if others:
+        raise UsageError(f"{verb} looks into the modules of the eager path, which a {others[0]} network does not run")
+
+
+def require_low(selection: Selection, why: str) -> None:
+    """Raise `UsageError`, saying `why`, unless all precisions selected are low ones."""
+    for row in map(find_precision, selection.precisions):
+        if row.name not in LOW:
+            raise UsageError(f"{why}, and {row.name} is none: give {', '.join(LOW[:-1])} or {LOW[-1]}")
+
+
+def plan_default_autocast(
+    selection: Selection,
+    environment: Environment,
+    channel: Channel,
+    settings: Settings,
+    *,
+    absent_devices: bool = False,
+) -> list[PlannedCase]:
+    """Return the eager cases of `selection`; without precisions, those of autocast to each device's default dtype.
+
+    With `absent_devices`, that its device is absent skips no case. Raises what `make_plan` raises.
+    """
+    precisions = selection.precisions or [row.name for row in PRECISIONS.values() if row.autocast]
+    asked = dataclasses.replace(selection, precisions=precisions, paths=[])
+    plan = make_plan(asked, environment, describer(channel, settings), absent_devices=absent_devices)
+    if selection.precisions:
+        return plan
+    chosen = [planned for planned in plan if _is_default(planned, environment)]
+    if not chosen:
+        raise NothingToRunError(
+            f"nothing is selected: -k {selection.keyword!r} matches no case in the device's default autocast dtype; "
+            "name another with --precision"
+        )
+    return chosen
+
+
+def _is_default(planned: PlannedCase, environment: Environment) -> bool:
+    """Return whether autocast, unless told otherwise, uses the dtype of this case on its device."""
+    device = environment.device(planned.case.device)
+    dtype = PRECISIONS[planned.case.precision].autocast
+    return device is None or not dtype or SHORT_DTYPES[dtype] == device.autocast_dtype

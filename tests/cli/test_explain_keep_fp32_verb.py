@@ -1,0 +1,364 @@
+"""`ampbench explain keep-fp32`: what it asks for, prints and stores, what it refuses, how a search goes on."""
+
+import csv
+import dataclasses
+import io
+import json
+import sys
+import types
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ampbench.cli.progress import TrialsSeen, case_progress
+from ampbench.errors import UsageError
+from ampbench.keeping.islands import units_of
+from ampbench.planning import PlannedCase
+from ampbench.records.cases import WorkloadSource
+from ampbench.records.keeping import SearchSpace, Trial, Unit, Wanted, Weighed, Weighing
+from ampbench.records.measurements import Failure
+from ampbench.records.requests import Reply, Request
+from ampbench.records.runs import KEEP_FP32, Footer
+from ampbench.running import channel as channels
+from ampbench.store import list_runs, read_run
+from tests.keeping.searches import CASE, SPACE, TRIALS, found, trial
+from tests.stored_runs import COMPLETE, RUN, make_case, write_run
+
+Run = Callable[..., Any]
+
+MODEL = """
+import torch
+
+class Net(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.body = torch.nn.Sequential(torch.nn.Linear(16, 32), torch.nn.ReLU(), torch.nn.Linear(32, 16))
+        self.norm = torch.nn.LayerNorm(16)
+        self.head = torch.nn.Linear(16, 4)
+        with torch.no_grad():
+            self.body[0].weight.mul_(3e5)
+            self.body[2].weight.div_(3e5)
+
+    def forward(self, x):
+        return self.head(self.norm(x + self.body(x)))
+
+def make():
+    torch.manual_seed(0)
+    return Net(), torch.randn(4, 16)
+
+def train():
+    return (*make(), lambda output: output.square().mean())
+
+def infinite():
+    network, inputs = make()
+    return network, inputs / 0.0
+"""
+FAILED = make_case("fp16_pure", workload="broken", parameters={})
+UNSEARCHED = make_case("fp16_pure", workload="unsearched", parameters={})
+
+
+@pytest.fixture
+def model(tmp_path: Path) -> Path:
+    path = tmp_path / "model.py"
+    path.write_text(MODEL)
+    return path
+
+
+@pytest.fixture
+def stored(tmp_path: Path) -> Path:
+    """A results folder with a run of searches: one that ended, one that failed, one that only began."""
+    failure = Failure(case_id=FAILED.case_id, stage="trial", cause="time-out", message="longer than 300 s")
+    begun = dataclasses.replace(SPACE, case_id=UNSEARCHED.case_id)
+    interrupted = Footer(ended="interrupted", finished_at="2026-01-31T12:05:00Z")
+    write_run(
+        tmp_path / "results", [CASE, FAILED, UNSEARCHED], SPACE, *TRIALS, found("norm"), failure, begun,
+        dataclasses.replace(trial(0, "norm", error=1e-3), case_id=UNSEARCHED.case_id), interrupted,
+        explains=KEEP_FP32,
+    )  # fmt: skip
+    return tmp_path / "results"
+
+
+@pytest.fixture
+def worker(model: Path, monkeypatch: pytest.MonkeyPatch) -> types.SimpleNamespace:
+    """What workers say of the passes of a search, instead of real ones: only module `b` must be kept.
+
+    The request numbered `ends` is interrupted.
+    """
+    state = types.SimpleNamespace(asked=[], ends=None)
+    serve = channels.ServerChannel.serve
+    units = [Unit(modules=[name], kind="Linear") for name in "abc"]
+
+    def stand_in(self: channels.ServerChannel, request: Request) -> Reply:
+        if request.case is None:
+            return serve(self, request)
+        if len(state.asked) == state.ends:
+            raise KeyboardInterrupt
+        state.asked.append(request)
+        case_id = request.case.case_id
+        space = SearchSpace(case_id=case_id, units=units, containers=[""])
+        if request.kind == "space":
+            return Reply(space=space)
+        if request.kind == "weighing":
+            sets = [Weighed(kept=kept, samples=[[1e-3]] * 6) for kept in request.kept]
+            return Reply(weighing=Weighing(case_id=case_id, weighed=sets))
+        kept = units_of(space, request.kept[0])
+        error = 1e-4 if 1 in kept else 0.5
+        return Reply(trial=Trial(case_id=case_id, kept=request.kept[0], output_rel_l2=error, grad_rel_l2=error))
+
+    monkeypatch.setattr(channels.ServerChannel, "serve", stand_in)
+    return state
+
+
+def search(ampbench: Run, *arguments: object) -> Any:
+    return ampbench("explain", "keep-fp32", *arguments)
+
+
+def test_show_tells_what_is_kept_what_that_costs_and_what_to_paste(stored: Path, ampbench: Run) -> None:
+    said = ampbench("show", RUN)
+    assert said.code == 0
+    text = " ".join(said.out.split())
+    assert said.out.startswith("net · fp16_autocast · cpu · inference\n")
+    assert "1 of 4 modules kept in fp32 (norm) brings the output error from 3.1e-02 to 1.9e-03" in text
+    assert "No smaller set does, given that keeping more never errs more; 23 trials." in text
+    assert "norm LayerNorm 2.0e-03 10.0 us 64 B 512 B" in text
+    assert "norm ← 1 1.9e-03 met 1.08 ms 1.04x 1.04–1.04 1.00 MiB yes" in text
+    assert '    ampbench.keep_fp32(model, "norm")\n    with torch.autocast("cpu", dtype=torch.float16):\n' in said.out
+    assert f"{FAILED.case_id}: failed: time-out: longer than 300 s" in said.out
+    assert f"{UNSEARCHED.case_id}: skipped: " in said.out
+
+
+@pytest.mark.parametrize("training", [False, True])
+def test_what_is_told_fits_a_hundred_columns(training: bool, tmp_path: Path, ampbench: Run) -> None:
+    names = [f"encoder.layers.{place}.self_attention.out_proj" for place in range(40)]
+    space = dataclasses.replace(SPACE, units=[Unit(modules=[name], kind="NonDynamicallyQuantizable") for name in names])
+    trials = [dataclasses.replace(one, grad_rel_l2=0.5) for one in [trial(0, error=1.0), trial(1, *names, error=1e-3)]]
+    sets = [
+        Weighed(kept=kept, samples=[[9.99e-3 * (1 + len(kept))]] * 8, peak_bytes=1_048_000)
+        for kept in ([], names, [""])
+    ]
+    weighing = Weighing(case_id=CASE.case_id, weighed=sets)
+    ended = found(*names, weighing=weighing, units=40, max_gradient_error=1.0 if training else None)
+    write_run(tmp_path / "results", [CASE], space, *trials, ended, COMPLETE, explains=KEEP_FP32)
+    said = ampbench("show", RUN)
+    assert max(map(len, said.out.splitlines())) <= 100
+    row = next(line for line in said.out.splitlines() if line.strip().startswith("none "))
+    assert "9.99 ms" in row
+    assert "1023 KiB" in row
+
+
+def test_csv_has_a_row_for_each_set_that_was_weighed(stored: Path, ampbench: Run) -> None:
+    rows = list(csv.DictReader(io.StringIO(ampbench("show", RUN, "--format", "csv").out)))
+    assert [row["kept"] for row in rows] == ["", "norm", "body norm", "(all)"]
+    assert {row["case_id"] for row in rows} == {CASE.case_id}
+    assert rows[1]["found"] == "True"
+    assert rows[1]["grad_rel_l2"] == ""
+    assert float(rows[1]["against_low"]) == pytest.approx(1.04)
+
+
+def test_json_has_the_search_its_trials_and_what_is_derived_from_them(stored: Path, ampbench: Run) -> None:
+    document = json.loads(ampbench("show", RUN, "--json").out, parse_constant=pytest.fail)
+    one, failed, unsearched = document["cases"]
+    assert one["search"]["found"] == ["norm"]
+    assert len(one["trials"]) == len(TRIALS)
+    assert [point["on_front"] for point in one["points"]] == [True] * 4
+    assert one["code"].startswith("import torch\n")
+    assert one["sentences"][0].startswith("1 of 4 modules")
+    assert (failed["outcome"], unsearched["outcome"]) == ("failed", "skipped")
+    assert document["ended"] == "interrupted"
+
+
+def test_markdown_fences_the_code(stored: Path, ampbench: Run) -> None:
+    said = ampbench("show", RUN, "--format", "markdown")
+    assert "### Error, time and memory" in said.out
+    fenced = said.out.partition("```python\n")[2].partition("```")[0]
+    compile(fenced, "pasted", "exec")
+    assert 'ampbench.keep_fp32(model, "norm")' in fenced
+
+
+def test_a_search_is_stored_and_told(worker: types.SimpleNamespace, tmp_path: Path, ampbench: Run) -> None:
+    said = search(ampbench, "model.py:make", "--max-error", "1e-3", "--objective", "memory", "--max-trials", "9")
+    assert said.code == 0
+    assert "1 of 3 modules kept in fp32 (b) brings the output error from 5.0e-01 to 1.0e-04" in said.out
+    (file,) = list_runs(tmp_path / "results")
+    run = read_run(file)
+    (space,) = run.spaces.values()
+    assert space.wanted == Wanted(
+        max_error=1e-3, max_gradient_error=0.1, objective="memory", seed=0, max_trials=9, seconds=20.0
+    )
+    assert run.header.explains == KEEP_FP32
+    assert said.err == f"run {run.header.run}: {file.relative_to(tmp_path)}\n"
+    assert ampbench("show", run.header.run).out == said.out
+
+
+def test_an_interrupted_search_says_how_to_go_on_and_does(
+    worker: types.SimpleNamespace, tmp_path: Path, ampbench: Run
+) -> None:
+    worker.ends = 3
+    said = search(ampbench, "model.py:make", "--max-error", "1e-3")
+    (file,) = list_runs(tmp_path / "results")
+    name = file.stem
+    assert said.code == 130
+    how = f"ampbench explain keep-fp32 --resume {name}"
+    assert f"2 trials kept of searches that did not end; to go on: {how}\n" in said.err
+    assert said.err.endswith("interrupted: what was seen until then is kept\n")
+    worker.ends = None
+    again = ampbench(*how.split()[1:])
+    assert again.code == 0
+    assert "1 of 3 modules kept in fp32 (b)" in again.out
+    asked = [(request.kind, str(request.kept)) for request in worker.asked]
+    assert len(set(asked)) == len(asked), "nothing is asked twice"
+    done = search(ampbench, "--resume", name)
+    assert (done.code, done.out) == (0, again.out)
+    assert done.err == f"run {name} is complete: nothing is left to search\n"
+
+
+def test_an_interruption_before_the_first_trial_leaves_no_run(
+    worker: types.SimpleNamespace, tmp_path: Path, ampbench: Run
+) -> None:
+    worker.ends = 1
+    said = search(ampbench, "model.py:make")
+    assert (said.code, said.out, said.err) == (130, "", "interrupted: nothing was seen\n")
+    assert list_runs(tmp_path / "results") == []
+
+
+def test_an_interruption_of_a_resumed_search_before_it_does_anything_leaves_it_as_it_was(
+    worker: types.SimpleNamespace, tmp_path: Path, ampbench: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    worker.ends = 3
+    search(ampbench, "model.py:make", "--max-error", "1e-3")
+    (file,) = list_runs(tmp_path / "results")
+    before = file.read_bytes()
+
+    def plan(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("ampbench.running.keeping.check_selection", plan)
+    said = search(ampbench, "--resume", file.stem)
+    assert (said.code, said.out) == (130, "")
+    assert said.err == "interrupted: nothing was added to what was seen before\n"
+    assert file.read_bytes() == before
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ([], "of which workload? Name one, as in `ampbench explain keep-fp32 mlp`"),
+        (["mlpp"], "unknown workload 'mlpp': did you mean mlp"),
+        (["mlp", "--precision", "fp32"], "keep-fp32 asks what a low precision must leave in fp32, and fp32 is none"),
+        (["mlp", "--precision", "fp61"], "unknown precision 'fp61': did you mean"),
+        (["mlp", "--objective", "sped"], "'--objective': 'sped' is not one of 'speed', 'memory'"),
+        (["mlp", "--max-error", "-1"], "--max-error is a relative error of 0 or more, not -1"),
+        (["mlp", "--max-error", "nan"], "--max-error is a relative error of 0 or more, not nan"),
+        (["mlp", "--max-error", "inf"], "--max-error is a finite relative error"),
+        (["mlp", "--max-error", "little"], "invalid value for '--max-error': Input should be a valid number"),
+        (["mlp", "--max-trials", "0"], "invalid value for '--max-trials': Input should be greater than"),
+        (["mlp", "--max-gradient-error", "0.1"], "--max-gradient-error bounds the gradients of training: add --phase"),
+        (["mlp", "--max-eror", "0.1"], "no such option: --max-eror"),
+        (["mlp", "--resume", RUN], "--resume takes the selection and the settings from the run: leave workloads out"),
+        (["--resume", RUN, "--max-error", "1"], "leave --max-error out"),
+        (["--resume", "latest"], "--resume needs the id of a search: latest is the newest run that measured"),
+        (["--resume", "none.jsonl"], "there is no run file none.jsonl"),
+    ],
+)
+def test_what_cannot_be_meant_is_one_line(arguments: list[str], message: str, ampbench: Run) -> None:
+    said = search(ampbench, *arguments)
+    assert (said.code, said.out) == (2, "")
+    assert message in said.err
+    assert said.err.startswith("ampbench: error: ")
+    assert said.err.count("\n") == 1
+
+
+def test_a_verb_with_a_dash_is_suggested(ampbench: Run) -> None:
+    assert "unknown verb of explain 'keep-fp23': did you mean keep-fp32?" in ampbench("explain", "keep-fp23").err
+
+
+@pytest.mark.parametrize(("explains", "did"), [("", "measured"), ("casts", "explains casts")])
+def test_only_a_search_is_gone_on_with(explains: str, did: str, tmp_path: Path, ampbench: Run) -> None:
+    write_run(tmp_path / "results", [CASE], COMPLETE, explains=explains)
+    said = search(ampbench, "--resume", RUN)
+    assert said.code == 2
+    assert f"run {RUN} {did}: --resume goes on with a run of ampbench explain keep-fp32" in said.err
+
+
+def test_a_settings_file_has_a_table_for_it(worker: types.SimpleNamespace, tmp_path: Path, ampbench: Run) -> None:
+    (tmp_path / "ampbench.toml").write_text('["explain keep-fp32"]\nmax_error = 1e-3\nmax-gradient-error = 0.2\n')
+    assert search(ampbench, "model.py:make").code == 0
+    (file,) = list_runs(tmp_path / "results")
+    (space,) = read_run(file).spaces.values()
+    assert space.wanted is not None
+    assert (space.wanted.max_error, space.wanted.max_gradient_error) == (1e-3, 0.2)
+
+
+def test_progress_tells_each_trial_with_what_is_kept_and_what_it_errs() -> None:
+    seen = TrialsSeen()
+    wanted = Wanted(max_error=1e-2, max_gradient_error=1e-1)
+    assert seen.said(dataclasses.replace(SPACE, wanted=wanted)) == ""
+    assert seen.said(trial(11, "body", "norm", error=3.1e-3)) == "trial 12: 3 of 4 modules kept, error 3.1e-03"
+    assert seen.said(trial(12, nonfinite=5)) == "trial 13: 0 of 4 modules kept, 5 values not finite"
+    assert seen.said(found("norm")) == ""
+    assert TrialsSeen().said(trial(3, "norm", error=1.0, grad_rel_l2=0.5)) == (
+        "trial 4: norm kept, error 1.0e+00, gradient error 5.0e-01"
+    )
+
+
+def test_progress_tells_the_time_that_is_left_at_most(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = [0.0]
+    monkeypatch.setattr("ampbench.cli.progress.time.monotonic", lambda: now[0])
+    seen = TrialsSeen()
+    seen.said(dataclasses.replace(SPACE, wanted=Wanted(max_error=1.0, max_gradient_error=1.0, max_trials=5)))
+    now[0] = 10.0
+    assert seen.said(trial(0, error=1.0)).endswith(", at most 40.0 s left")
+    now[0] = 20.0
+    assert seen.said(trial(4, error=1.0)).endswith("error 1.0e+00")
+
+
+def test_progress_of_trials_is_shown_on_a_terminal_only(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source = WorkloadSource(name="net", family="user", module="model.py", function="net", builtin=False)
+    planned = PlannedCase(case=CASE, source=source)
+    with case_progress("searching", 1) as watch:
+        watch(planned, None)
+        watch(planned, TRIALS[0])
+    assert capsys.readouterr().err == ""
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
+    with case_progress("searching", 1) as watch:
+        watch(planned, None)
+        watch(planned, TRIALS[0])
+
+
+def test_a_run_that_broke_off_before_its_first_search_cannot_be_gone_on_with(tmp_path: Path, ampbench: Run) -> None:
+    write_run(tmp_path / "results", [CASE], explains=KEEP_FP32)
+    said = search(ampbench, "--resume", RUN)
+    assert said.code == UsageError.exit_code
+    assert "broke off before any search began: begin a new one" in said.err
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("arguments", "kept"),
+    [
+        (["model.py:make", "--precision", "fp16_autocast"], {"body.0", "body"}),
+        (["model.py:train", "--precision", "fp16_pure", "--phase", "training", "--max-error", "5e-3"], {"body"}),
+    ],
+)
+def test_a_module_that_overflows_is_found_by_real_workers(
+    arguments: list[str], kept: set[str], model: Path, ampbench: Run
+) -> None:
+    said = search(ampbench, *arguments, "--threads", "1", "--json")
+    assert said.code == 0, said.err
+    (case,) = json.loads(said.out, parse_constant=pytest.fail)["cases"]
+    assert kept & set(case["search"]["found"])
+    assert case["points"][0]["output_rel_l2"] is None
+    (point,) = [point for point in case["points"] if point["found"]]
+    assert point["meets"]
+    assert point["seconds"] > 0
+
+
+@pytest.mark.slow
+def test_a_network_that_is_not_finite_in_fp32_is_told_in_a_line(model: Path, ampbench: Run) -> None:
+    said = search(ampbench, "model.py:infinite", "--threads", "1")
+    assert said.code == 3
+    assert "not finite in fp32" in " ".join(said.out.split())

@@ -1,0 +1,82 @@
+"""A search in blocks and rows: what is kept, what sets come to, nothing invented where nothing is known."""
+
+import dataclasses
+
+from ampbench.keeping.blocks import kept, section, weighed
+from ampbench.keeping.tables import COLUMNS, kept_rows, point_rows
+from ampbench.keeping.weighing import points
+from tests.keeping.searches import CASE, SPACE, TRIALS, found
+
+
+def test_a_section_has_the_sentences_what_is_kept_and_the_sets() -> None:
+    made = section(CASE, found("norm"), SPACE, TRIALS)
+    assert made.title == "net · fp16_autocast · cpu · inference"
+    assert made.blocks[0].title.startswith("1 of 4 modules kept in fp32 (norm) brings ")
+    assert made.blocks[0].title.endswith(".")
+    assert [block.title for block in made.blocks if block.rows] == ["Kept in fp32", "Error, time and memory"]
+
+
+def test_the_modules_kept_stand_with_their_own_error_and_size() -> None:
+    (block,) = kept(found("body", "norm"), SPACE)
+    assert [row[:4] for row in block.rows] == [
+        ["body.0", "Conv2d", "50.0% overflow", "1.00 ms"],
+        ["body.1", "BatchNorm2d", "–", "100 us"],
+        ["norm", "LayerNorm", "2.0e-03", "10.0 us"],
+    ]
+    assert block.note == "whole, with what they do between their modules: body"
+
+
+def test_a_module_with_shared_parameters_names_all_and_has_an_error_only_if_one_was_measured() -> None:
+    (block,) = kept(found("embed", "head"), SPACE)
+    assert [row[:3] for row in block.rows] == [["embed, head", "Embedding", "–"]]
+    assert block.note == ""
+
+
+def test_the_whole_network_is_kept_by_itself() -> None:
+    rows = kept_rows(SPACE, [""])
+    assert {row.island for row in rows} == {""}
+    assert len(rows) == 4
+    (block,) = kept(found(""), SPACE)
+    assert block.note == ""
+
+
+def test_where_nothing_is_kept_there_is_no_table_of_it() -> None:
+    assert kept(found(), SPACE) == []
+    assert kept(found(found=None), SPACE) == []
+
+
+def test_a_long_table_is_cut_and_says_so_unless_all_is_asked_for() -> None:
+    units = [dataclasses.replace(SPACE.units[0], modules=[f"deep.{place}"]) for place in range(30)]
+    space = dataclasses.replace(SPACE, units=units, containers=["", "deep"])
+    (block,) = kept(found(""), space)
+    assert len(block.rows) == 12
+    assert block.note == "12 of 30, --all lists the rest"
+    (block,) = kept(found(""), space, everything=True)
+    assert (len(block.rows), block.note) == (30, "")
+
+
+def test_sets_stand_in_their_order_with_the_found_one_marked() -> None:
+    (block,) = weighed(found("norm"), SPACE, TRIALS)
+    assert block.headers == ["kept", "modules", "error", "budget", "step", "against none", "peak", "front"]
+    assert [row[0] for row in block.rows] == ["none", "norm ←", "body, norm", "all"]
+    assert block.rows[1] == [
+        "norm ←", "1", "1.9e-03", "met", "1.08 ms", "1.04x 1.04–1.04", "1.00 MiB", "yes",
+    ]  # fmt: skip
+
+
+def test_gradients_have_a_column_in_training_only() -> None:
+    trials = [dataclasses.replace(one, grad_rel_l2=1e-2) for one in TRIALS]
+    (block,) = weighed(found("norm", max_gradient_error=1e-1), SPACE, trials)
+    assert block.headers[2:4] == ["error", "gradients"]
+    assert all(len(row) == len(block.headers) for row in block.rows)
+
+
+def test_without_a_weighing_there_is_no_table_of_sets() -> None:
+    assert weighed(found("norm", weighing=None), SPACE, TRIALS) == []
+
+
+def test_rows_are_plain_values_under_their_columns() -> None:
+    rows = point_rows(points(found("norm"), SPACE, TRIALS))
+    assert {len(row) for row in rows} == {len(COLUMNS)}
+    assert [row[0] for row in rows] == ["", "norm", "body norm", "(all)"]
+    assert rows[3][:6] == ["(all)", 4, False, 4e-7, None, True]

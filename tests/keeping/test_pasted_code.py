@@ -1,0 +1,148 @@
+"""The code to paste: what it calls, that its names are no patterns, and that it errs what the trial erred."""
+
+import dataclasses
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from ampbench.keeping.code import code
+from ampbench.planning import find_sources
+from ampbench.precisions import PRECISIONS, SHORT_DTYPES
+from ampbench.records.cases import Case
+from tests.keeping.searches import CASE, found
+
+ROOT = Path(__file__).parents[2]
+
+MODEL = """
+import torch
+
+
+class Net(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.body = torch.nn.Sequential(torch.nn.Linear(16, 32), torch.nn.GELU(), torch.nn.Linear(32, 16))
+        self.norm = torch.nn.LayerNorm(16)
+        self.add_module("odd[0]*", torch.nn.Linear(16, 16))
+        self.head = torch.nn.Linear(16, 4)
+
+    def forward(self, x):
+        return self.head(self.get_submodule("odd[0]*")(self.norm(x + self.body(x))))
+
+
+def make():
+    return Net(), torch.randn(8, 16)
+"""
+
+SCRIPT = """
+import sys
+
+import torch
+sys.path.insert(0, ".")
+from model import make
+
+torch.set_num_threads(1)
+torch.manual_seed(0)
+model, inputs = make()
+model.eval()
+with torch.inference_mode():
+    expected = __import__("copy").deepcopy(model).double()(inputs.double())
+    exec(open("pasted.py").read())
+print(float((output.double() - expected).norm() / expected.norm()))
+"""
+
+
+def lines(precision: str, *kept: str, **case: object) -> list[str]:
+    return code(found(*kept), dataclasses.replace(CASE, precision=precision, **case)).splitlines()  # type: ignore[arg-type]
+
+
+def test_autocast_is_entered_after_the_modules_are_kept() -> None:
+    assert lines("fp16_autocast", "norm", "head") == [
+        "import torch",
+        "",
+        "import ampbench",
+        "",
+        'ampbench.keep_fp32(model, "norm", "head")',
+        'with torch.autocast("cpu", dtype=torch.float16):',
+        "    output = model(inputs)",
+    ]
+
+
+def test_a_pure_network_is_kept_before_it_is_moved_and_gives_back_its_own_dtype() -> None:
+    assert lines("bf16_pure", "norm")[4:] == [
+        'ampbench.keep_fp32(model, "norm", cast_back=True)',
+        "model = model.to(torch.bfloat16)  # after keep_fp32: what is kept stays fp32",
+        "output = model(inputs.to(torch.bfloat16))",
+    ]
+
+
+def test_the_whole_network_needs_no_names() -> None:
+    assert "ampbench.keep_fp32(model)" in lines("fp16_autocast", "")
+
+
+def test_nothing_to_keep_is_nothing_to_paste() -> None:
+    assert code(found(), CASE) == ""
+    assert code(found(found=None), CASE) == ""
+
+
+def test_training_in_fp16_autocast_is_told_of_its_scaler() -> None:
+    text = "\n".join(lines("fp16_autocast", "norm", phase="training", device="cuda"))
+    assert 'torch.amp.GradScaler("cuda")' in text
+    assert "GradScaler" not in "\n".join(lines("bf16_autocast", "norm", phase="training"))
+    assert "GradScaler" not in "\n".join(lines("fp16_autocast", "norm", phase="training", scaler=False))
+    compile(text, "pasted", "exec")
+
+
+def test_names_that_would_be_patterns_are_escaped_and_quotes_survive() -> None:
+    text = "\n".join(lines("fp16_autocast", "odd[0]*", 'a"b'))
+    assert '"odd[[]0][*]"' in text
+    assert "'a\"b'" in text
+    compile(text, "pasted", "exec")
+
+
+def test_many_names_have_a_line_each() -> None:
+    names = [f"encoder.layers.{place}.self_attention" for place in range(9)]
+    text = lines("fp16_pure", *names)
+    assert text[4] == "ampbench.keep_fp32("
+    assert text[5:15] == ["    model,", *(f'    "{name}",' for name in names)]
+    assert text[15:17] == ["    cast_back=True,", ")"]
+    assert max(map(len, text)) <= 100
+    compile("\n".join(text), "pasted", "exec")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("precision", "kept"),
+    [
+        ("fp16_autocast", ["norm", "odd[0]*"]),
+        ("bf16_autocast", [""]),
+        ("fp16_pure", ["body", "odd[0]*"]),
+        ("bf16_pure", ["norm", "head"]),
+    ],
+)
+def test_pasted_into_a_fresh_program_it_errs_what_the_trial_erred(
+    precision: str, kept: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from ampbench.records.requests import Request
+    from ampbench.worker.rounds import Worker
+
+    (tmp_path / "model.py").write_text(MODEL)
+    monkeypatch.chdir(tmp_path)
+    (source,) = find_sources("model.py:make")
+    short = SHORT_DTYPES[PRECISIONS[precision].storage]
+    case: Case = dataclasses.replace(CASE, workload=source.name, family="user", precision=precision, input_dtype=short)
+    reply = Worker().serve(Request(kind="trial", source=source, case=case, kept=[kept], threads=1))
+    assert reply.trial is not None, reply
+    assert reply.trial.output_rel_l2
+
+    (tmp_path / "pasted.py").write_text(code(found(*kept), case))
+    (tmp_path / "script.py").write_text(SCRIPT)
+    environment = os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
+    ran = subprocess.run(
+        [sys.executable, "script.py"], capture_output=True, text=True, env=environment, check=False, timeout=120
+    )
+    assert ran.returncode == 0, ran.stderr
+    assert json.loads(ran.stdout) == pytest.approx(reply.trial.output_rel_l2, rel=1e-6)

@@ -1,0 +1,121 @@
+"""Runs that explain headroom, origins and searches, made up: a field that a test does not care about has a value."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from ampbench.records.cases import Case
+from ampbench.records.keeping import KeepSearch, SearchSpace, Trial, Unit, Weighed, Weighing
+from ampbench.records.ranges import ACTIVATION, LowRun, Magnitudes, ModuleError, OriginPass, RangePass
+from ampbench.records.runs import HEADROOM, KEEP_FP32, ORIGIN
+from ampbench.store import StoredRun
+from tests.stored_runs import make_case, make_header
+
+FP32 = make_case("fp32", phase="training")
+FP16 = make_case("fp16_autocast", phase="training")
+
+
+def spread(module: str, low: int, high: int, what: str = ACTIVATION, **changes: Any) -> Magnitudes:
+    """Return 1000 values in each exponent from `low` to `high`, the largest at the beginning of the last one."""
+    counts = [1000] * (high - low + 1)
+    fields: dict[str, Any] = {
+        "module": module,
+        "kind": "Linear",
+        "what": what,
+        "elements": sum(counts),
+        "largest": 2.0**high,
+        "lowest": low,
+        "counts": counts,
+    }
+    return Magnitudes(**fields | changes)
+
+
+def ranged(*magnitudes: Magnitudes, case: Case = FP32, **changes: Any) -> RangePass:
+    return RangePass(**{"case_id": case.case_id, "steps": 1, "magnitudes": list(magnitudes)} | changes)
+
+
+def low_run(*modules: ModuleError, precision: str = "fp16_autocast", **changes: Any) -> LowRun:
+    return LowRun(precision=precision, modules=list(modules), lowered=[one.module for one in modules], **changes)
+
+
+def erring(module: str, own: float | None = 1e-3, total: float | None = 2e-3, **changes: Any) -> ModuleError:
+    fields: dict[str, Any] = {"kind": "Linear", "elements": 1000, "sampled": 1000}
+    return ModuleError(module=module, own_rel_l2=own, total_rel_l2=total, **fields | changes)
+
+
+def originating(*modules: ModuleError, case: Case = FP16, **changes: Any) -> OriginPass:
+    return OriginPass(**{"case_id": case.case_id, "modules": list(modules), "output_rel_l2": 2e-3} | changes)
+
+
+def spaced(count: int = 4, case: Case = FP16) -> SearchSpace:
+    units = [Unit(modules=[f"layer.{place}"], kind="Linear") for place in range(count)]
+    return SearchSpace(case_id=case.case_id, units=units, containers=["", "layer"])
+
+
+def tried(*sets: Sequence[str], errors: Sequence[float | None], case: Case = FP16) -> list[Trial]:
+    return [
+        Trial(case_id=case.case_id, number=number, kept=list(kept), output_rel_l2=error, grad_rel_l2=error)
+        for number, (kept, error) in enumerate(zip(sets, errors, strict=True))
+    ]
+
+
+def weighed(kept: Sequence[str], seconds: float, peak_bytes: int | None = 1 << 20) -> Weighed:
+    return Weighed(
+        kept=list(kept), samples=[[seconds * (1 + build / 1000)] for build in range(8)], peak_bytes=peak_bytes
+    )
+
+
+def searched(*sets: Weighed, case: Case = FP16, **changes: Any) -> KeepSearch:
+    fields: dict[str, Any] = {
+        "case_id": case.case_id,
+        "max_error": 2e-3,
+        "objective": "speed",
+        "seed": 0,
+        "found": ["layer.2"],
+        "units": 1,
+        "smallest": True,
+        "trials": 3,
+        "weighing": Weighing(case_id=case.case_id, weighed=list(sets), memory_source="profiler") if sets else None,
+    }
+    return KeepSearch(**fields | changes)
+
+
+TRIED = tried([], ["layer.2"], ["layer.1", "layer.2"], [""], errors=[3e-2, 1.9e-3, 1.5e-3, 4e-7])
+WEIGHED = (
+    weighed([], 1e-3, 1 << 20),
+    weighed(["layer.2"], 1.05e-3, 5 << 18),
+    weighed(["layer.1", "layer.2"], 1.3e-3, 3 << 19),
+    weighed([""], 1.6e-3, 1 << 21),
+)
+
+
+def _run(explains: str, cases: Sequence[Case], entries: dict[str, Any], **header: Any) -> StoredRun:
+    made = make_header(**{"run": f"why-{explains}", "explains": explains} | header)
+    return StoredRun(
+        path=Path(f"runs/{made.run}.jsonl"), header=made, cases={case.case_id: case for case in cases}, **entries
+    )
+
+
+def headroom_run(*passes: RangePass, cases: Sequence[Case] = (FP32,), **header: Any) -> StoredRun:
+    return _run(HEADROOM, cases, {"ranges": {one.case_id: one for one in passes}}, **header)
+
+
+def origin_run(*passes: OriginPass, cases: Sequence[Case] = (FP16,), **header: Any) -> StoredRun:
+    return _run(ORIGIN, cases, {"origins": {one.case_id: one for one in passes}}, **header)
+
+
+def keeping_run(
+    *found: KeepSearch,
+    cases: Sequence[Case] = (FP16,),
+    trials: Sequence[Trial] = TRIED,
+    units: int = 4,
+    **header: Any,
+) -> StoredRun:
+    """Return a run of searches, each case's over `units` modules and with the same `trials`."""
+    entries: dict[str, Any] = {
+        "searches": {one.case_id: one for one in found},
+        "spaces": {case.case_id: spaced(units, case) for case in cases},
+        "trials": {case.case_id: [replace(one, case_id=case.case_id) for one in trials] for case in cases},
+    }
+    return _run(KEEP_FP32, cases, entries, **header)

@@ -1,0 +1,226 @@
+"""Headroom: the chart of magnitudes, what is told of each case, and what has no place."""
+
+import json
+import math
+
+import pytest
+from bs4 import BeautifulSoup
+
+from ampbench.records.measurements import Failure
+from ampbench.records.ranges import GRADIENT, WEIGHT, Magnitudes
+from ampbench.report.charts import payload
+from ampbench.report.material import Material, material_of
+from ampbench.report.page import make_page
+from ampbench.report.views.explanation.headroom import headroom
+from ampbench.report.views.explanation.magnitudes import FITS, FLUSHING, NONFINITE, OVERFLOWS, SEEN
+from ampbench.report.views.explanation.part import DETAILED, LISTED
+from ampbench.report.views.explanation.running_order import DRAWN, ROWS_OF_THE_PAGE, thinned
+from ampbench.report.views.explanation.spreads import quantile
+from ampbench.report.views.explanation.view import explanation
+from tests.compared_runs import Times, make_run
+from tests.report.materials import make_material, page_of, section_of
+from tests.report.ranged_runs import FP32, erring, headroom_run, low_run, ranged, spread
+from tests.stored_runs import make_case
+
+CHART = "explanation-magnitudes"
+OTHER = make_case("fp32", workload="other", phase="training")
+
+
+def only(*passes, **options) -> Material:
+    return material_of([], explanations=[headroom_run(*passes, **options)])
+
+
+def rendered(material: Material) -> BeautifulSoup:
+    view = explanation(material)
+    assert view is not None
+    return section_of(view, material)
+
+
+def rows_of(material: Material, case: str = "0-0") -> dict[str, dict]:
+    """Return the drawn modules of one choice by name."""
+    part = headroom(material)
+    return {row["module"]: row for row in part.datasets[CHART] if row["case"] == case and row["module"]}
+
+
+def test_without_a_pass_there_is_no_part():
+    assert headroom(make_material(make_run(Times((FP32, [1e-3]))))) is None
+    assert headroom(make_material()) is None
+
+
+@pytest.mark.parametrize(("share", "expected"), [(0.0, 2.0**-4), (0.5, 1.0), (0.25, 2.0**-2), (1.0, 8.0)])
+def test_a_quantile_is_where_the_histogram_has_it(share: float, expected: float):
+    assert quantile([spread("a", -4, 3)], share) == pytest.approx(expected)
+
+
+def test_a_quantile_is_never_above_the_largest_value_and_there_is_none_of_zeros():
+    values = spread("a", 0, 0, largest=1.25)
+    assert quantile([values], 0.999) == 1.25
+    assert quantile([Magnitudes(module="a", kind="ReLU", what="activation", elements=4, zeros=4)], 0.5) is None
+    assert quantile([], 0.5) is None
+
+
+def test_quantiles_of_several_records_are_those_of_all_their_values():
+    weight, bias = spread("a", -2, -1, WEIGHT, name="a.weight"), spread("a", 4, 5, WEIGHT, name="a.bias")
+    assert quantile([weight, bias], 0.5) == pytest.approx(1.0)
+    assert quantile([weight, bias], 0.75) == pytest.approx(32.0)
+
+
+def test_modules_stand_in_the_order_of_running_with_their_spread_in_powers_of_two():
+    rows = rows_of(only(ranged(spread("b", -10, 0), spread("a", -3, 2))))
+    assert [(row["module"], row["place"]) for row in rows.values()] == [("b", 0), ("a", 1)]
+    assert rows["b"]["low"] == pytest.approx(-10 + 11 / 1000)
+    assert (rows["b"]["high"], rows["b"]["peak"]) == (0.0, 0.0)
+    assert rows["b"]["peak_kind"] == FITS
+    assert (rows["b"]["low_kind"], rows["b"]["top_kind"]) == (None, None)
+
+
+def test_what_overflows_flushes_or_is_not_finite_has_marks_of_its_own():
+    low = low_run(erring("high", overflowed=3), erring("handed", overflowed=3, inputs_overflowed=1))
+    fine = spread("fine", -3, 2)
+    found = ranged(
+        spread("high", 0, 17),
+        spread("handed", 0, 3),
+        spread("small", -40, -20),
+        fine,
+        spread("broken", -3, 2, nonfinite=2),
+        low_runs=[low],
+    )
+    rows = rows_of(only(found))
+    assert {name: (row["peak_kind"], row["low_kind"], row["top_kind"]) for name, row in rows.items()} == {
+        "high": (OVERFLOWS, None, SEEN),
+        "handed": (FITS, None, None),  # what overflowed there began before it
+        "small": (FITS, FLUSHING, None),
+        "fine": (FITS, None, None),
+        "broken": (FITS, None, NONFINITE),
+    }
+    assert "2 times what it holds" not in rows["fine"]["fp16"]
+    assert rows["high"]["fp16"] == "up to 2 times what it holds"
+    shapes = [layer for layer in headroom(only(found)).charts[0].spec["layer"] if "shape" in layer["encoding"]]
+    domain = shapes[0]["encoding"]["shape"]["scale"]
+    assert len(set(domain["range"])) == len(domain["domain"]) == 5  # nothing rests on colour alone
+
+
+def test_the_limits_of_bf16_are_drawn_where_values_come_near():
+    def limits(found) -> list[float]:
+        return [row["limit"] for row in headroom(only(found)).datasets[CHART] if row["limit"] is not None]
+
+    assert limits(ranged(spread("a", -3, 2))) == [pytest.approx(math.log2(65504)), -14, -24]
+    assert -126 in limits(ranged(spread("a", -120, 2)))
+    assert max(limits(ranged(spread("a", -3, 120)))) == pytest.approx(128, abs=0.01)
+
+
+def test_each_kind_of_values_is_a_choice_and_what_there_is_none_of_is_not():
+    found = ranged(
+        spread("a", -3, 2),
+        spread("a", -12, -6, GRADIENT),
+        spread("a", -20, -9, GRADIENT, name="a.weight"),
+        spread("a", -4, -3, WEIGHT, name="a.weight"),
+        spread("a", -4, -2, WEIGHT, name="a.bias"),
+    )
+    (chart,) = headroom(only(found)).charts
+    assert [one.label.partition(": ")[2] for one in chart.choices] == [
+        "activations",
+        "gradients of outputs",
+        "gradients of parameters",
+        "weights",
+    ]
+    assert "loss scale" in chart.choices[1].alt
+    assert rows_of(only(found), "0-3")["a"]["peak"] == -2
+
+
+def test_the_chart_says_what_it_shows_without_javascript():
+    page = rendered(only(ranged(spread("high", 0, 17), spread("", -3, 2))))
+    figure = page.select_one(f"#chart-{CHART}")
+    said = figure.select_one(".alt").get_text()
+    assert "values of 1 module (high) overflow fp16" in said
+    assert "1.31e+05 in high" in said
+    assert said.strip().startswith("linear_chain fp32, activations of 2 modules")
+    assert "the network itself" in figure.svg.get_text()
+    assert "powers of two (log scale)" in figure.svg.get_text()
+    assert "largest value, overflows fp16" in figure.svg.get_text()
+
+
+def test_a_case_is_told_with_its_tables_and_predictions_that_failed():
+    low = low_run(erring("high", overflowed=3), erring("low", overflowed=5))
+    page = rendered(only(ranged(spread("high", 0, 17), spread("low", 0, 3), low_runs=[low])))
+    detail = page.select_one("details.headroom")
+    assert detail.has_attr("open")
+    assert detail.summary.get_text().startswith("linear_chain fp32: fp16: 1 of 2 modules would overflow")
+    text = detail.get_text()
+    assert "fp16_autocast: " in text
+    captions = [one.get_text() for one in detail.select("caption")]
+    assert any(one.startswith("Largest values") for one in captions)
+    assert any(one.startswith("Where predictions failed") for one in captions)
+    assert "--all" not in text  # an option of the command line
+
+
+def test_of_several_cases_the_largest_values_come_first_in_a_table_of_all():
+    small, large = ranged(spread("a", -3, 2)), ranged(spread("a", 0, 20), case=OTHER)
+    page = rendered(only(small, large, cases=(FP32, OTHER)))
+    assert [one.get_text() for one in page.select("#explanation tbody th")] == ["other fp32", "linear_chain fp32"]
+    assert "Of 2 cases, 1 of whose values would overflow fp16: other fp32." in page.get_text()
+
+
+def test_a_case_that_failed_is_said_with_its_reason():
+    run = headroom_run(cases=(FP32,))
+    run.failures[FP32.case_id] = Failure(
+        case_id=FP32.case_id, stage="round", cause="RuntimeError", message="no <b>way</b>"
+    )
+    part = headroom(material_of([], explanations=[run]))
+    assert part.charts == []
+    page = rendered(material_of([], explanations=[run]))
+    assert page.select_one("ul.failures").get_text().strip() == "linear_chain fp32: RuntimeError: no <b>way</b>"
+
+
+def test_a_pass_that_saw_nothing_or_zeros_alone_is_told_without_a_chart():
+    for found in (ranged(), ranged(Magnitudes(module="a", kind="ReLU", what="activation", elements=4, zeros=4))):
+        part = headroom(only(found))
+        assert part.charts == []
+        assert rendered(only(found)).select_one("details.headroom") is not None
+
+
+def test_of_very_many_modules_those_nearest_to_the_limits_are_drawn_in_their_order():
+    found = ranged(*(spread(f"m{number}", -3, 20 if number == 777 else 2) for number in range(1000)))
+    part = headroom(only(found))
+    names = list(rows_of(only(found)))
+    assert len(names) == DRAWN
+    assert "m777" in names
+    assert names == sorted(names, key=lambda name: int(name[1:]))
+    assert any("those nearest to the limits are drawn" in said for said in part.said)
+    assert thinned([3, 1, 2], lambda value: value, most=2) == [3, 2]
+
+
+def test_the_page_carries_no_histograms_and_stays_small():
+    kinds = ("activation", "input", GRADIENT)
+    found = [
+        ranged(
+            *(spread(f"layer{n // 50}.{n}.conv1", -30 + n % 7, 2 + n % 3, what) for n in range(200) for what in kinds)
+        )
+    ]
+    view = explanation(only(*found))
+    assert len(payload([view])) < 25_000
+    assert "counts" not in json.dumps(list(view.datasets.values()))
+
+
+def test_many_cases_are_cut_and_counted():
+    cases = [make_case("fp32", workload=f"net_{number}") for number in range(LISTED + 5)]
+    found = [ranged(*(spread(f"m{n}", -3, 2) for n in range(60)), case=case) for case in cases]
+    part = headroom(only(*found, cases=cases))
+    assert len(part.content["rows"]) == LISTED
+    assert len(part.content["cases"]) == DETAILED
+    assert (part.left_out, part.content["undetailed"]) == (5, LISTED - DETAILED)
+    assert len(part.datasets[CHART]) <= ROWS_OF_THE_PAGE + 6 * DRAWN
+    assert any(f"of {LISTED + 5} cases" in said for said in part.said)
+
+
+def test_a_run_of_headroom_alone_has_a_page():
+    page = page_of(only(ranged(spread("a", -3, 2))))
+    assert page.h1.get_text() == "Nothing was measured; this page explains the headroom of 1 case"
+    assert page.select_one(f"#chart-{CHART} svg") is not None
+
+
+def test_hostile_names_are_text():
+    found = ranged(spread("</script><b>x</b>", 0, 17, kind="<i>"))
+    document = make_page(only(found))
+    assert "<b>x</b>" not in document
+    assert "<i>" not in document.replace('<i class="swatch">', "")

@@ -1,0 +1,117 @@
+"""Origins: the layer profile, the ranked table, and what overflows."""
+
+from bs4 import BeautifulSoup
+
+from ampbench.records.measurements import Skip
+from ampbench.records.ranges import FirstNonfinite
+from ampbench.report.material import Material, material_of
+from ampbench.report.views.explanation.origin import HANDED, INHERITED, OVERFLOWS, OWN, TOTAL, origin
+from ampbench.report.views.explanation.part import MODULE_ROWS
+from ampbench.report.views.explanation.running_order import DRAWN
+from ampbench.report.views.explanation.view import explanation
+from tests.compared_runs import Times, environment, make_run
+from tests.report.materials import make_material, page_of, section_of
+from tests.report.ranged_runs import FP16, erring, origin_run, originating
+from tests.stored_runs import make_case, make_header
+
+CHART = "explanation-origins"
+OTHER = make_case("bf16_autocast", phase="training")
+
+
+def only(*passes, **options) -> Material:
+    return material_of([], explanations=[origin_run(*passes, **options)])
+
+
+def rendered(material: Material) -> BeautifulSoup:
+    view = explanation(material)
+    assert view is not None
+    return section_of(view, material)
+
+
+def rows_of(material: Material) -> dict[str, dict]:
+    return {row["module"]: row for row in origin(material).datasets[CHART]}
+
+
+def test_without_a_pass_there_is_no_part():
+    assert origin(make_material(make_run(Times((FP16, [1e-3]))))) is None
+    assert origin(make_material()) is None
+
+
+def test_each_module_has_its_own_inherited_and_total_error_in_the_order_of_running():
+    rows = rows_of(only(originating(erring("b", 3e-3, 5e-3), erring("a", 1e-3, 1e-3))))
+    assert [(row["module"], row["place"]) for row in rows.values()] == [("b", 0), ("a", 1)]
+    assert (rows["b"][OWN], rows["b"][TOTAL]) == (3e-3, 5e-3)
+    assert abs(rows["b"][INHERITED] - 4e-3) < 1e-9  # 3, 4, 5
+    assert rows["a"][INHERITED] is None
+    assert (rows["a"]["inherited_text"], rows["a"]["mark"]) == ("0", None)
+
+
+def test_what_overflows_is_marked_by_shape_and_apart_from_what_is_handed_such_inputs():
+    found = originating(erring("a"), erring("b", overflowed=3), erring("c", overflowed=3, inputs_overflowed=9))
+    rows = rows_of(only(found))
+    assert [row["mark"] for row in rows.values()] == [None, OVERFLOWS, HANDED]
+    svg = rendered(only(found)).select_one(f"#chart-{CHART} svg").get_text()
+    assert all(
+        name in svg for name in ("total", "own", OVERFLOWS, HANDED, "relative L2 error against fp32 (log scale)")
+    )
+
+
+def test_an_error_that_is_undefined_or_zero_has_no_point():
+    found = originating(erring("a", None, None), erring("b", 0.0, 0.0), erring("c"))
+    rows = rows_of(only(found))
+    assert [(row[OWN], row[TOTAL]) for row in rows.values()] == [(None, None), (None, None), (1e-3, 2e-3)]
+    assert [row["own_text"] for row in rows.values()] == ["–", "0", "1.0e-03"]
+
+
+def test_a_case_is_told_with_the_worst_first_and_where_the_first_nonfinite_value_was_made():
+    first = FirstNonfinite(operation="aten.mm", module="b", phase="forward", step=0)
+    found = originating(erring("a", 1e-3), erring("b", 4e-3), output_rel_l2=None, first_nonfinite=first)
+    detail = rendered(only(found)).select_one("details.origin")
+    assert detail.summary.get_text().startswith("linear_chain fp16_autocast: ")
+    assert "aten.mm in b" in detail.get_text()
+    assert [row.find_all("td")[1].get_text() for row in detail.select("tbody tr")] == ["b", "a"]
+    assert "aten.mm in b" in rendered(only(found)).select_one(f"#chart-{CHART} .alt").get_text()
+
+
+def test_of_several_cases_those_that_overflow_come_first():
+    worse, over = originating(erring("a", 0.5)), originating(erring("a", overflowed=1), case=OTHER)
+    page = rendered(only(worse, over, cases=(FP16, OTHER)))
+    (table,) = (one for one in page.select("table") if one.caption.get_text().startswith("Errors against fp32 by case"))
+    assert [[cell.get_text() for cell in row.find_all(["th", "td"])][:4] for row in table.select("tbody tr")] == [
+        ["linear_chain bf16_autocast", "2.0e-03", "1", "1"],
+        ["linear_chain fp16_autocast", "2.0e-03", "1", "0"],
+    ]
+
+
+def test_long_tables_and_charts_keep_the_worst():
+    found = originating(*(erring(f"m{number}", 1e-3 + number * 1e-6) for number in range(1000)))
+    part = origin(only(found))
+    rows = rows_of(only(found))
+    assert len(rows) == DRAWN
+    assert "m999" in rows
+    assert "m0" not in rows
+    (table,) = (block for block in part.content["cases"][0].blocks if block.headers)
+    assert len(table.rows) == MODULE_ROWS
+    assert f"{MODULE_ROWS} of 1,000" in table.note
+
+
+def test_modules_that_were_not_compared_and_empty_passes_are_told_without_a_chart():
+    uncompared = originating(erring("a", None, None, elements=0, note="it returns no tensor"))
+    for found in (originating(), uncompared):
+        assert origin(only(found)).charts == []
+        assert rendered(only(found)).select_one("details.origin") is not None
+
+
+def test_a_skipped_case_is_said_with_its_reason():
+    run = origin_run()
+    run.skips[FP16.case_id] = Skip(case_id=FP16.case_id, reason="there is no xpu")
+    page = rendered(material_of([], explanations=[run]))
+    assert page.select_one("ul.failures").get_text().strip() == "linear_chain fp16_autocast: there is no xpu"
+
+
+def test_what_was_looked_at_elsewhere_is_pointed_out():
+    measured = make_run(Times((FP16, [1e-3] * 4)))
+    elsewhere = environment(make_header(run="why", explains="origin"), host="elsewhere")
+    run = origin_run(originating(erring("a")), environment=elsewhere.environment)
+    page = page_of(material_of([measured], explanations=[run]))
+    assert "on elsewhere, which measured nothing on this page" in page.select_one("#explanation").get_text()
