@@ -120,6 +120,7 @@ def test_many_names_have_a_line_each() -> None:
         ("fp16_autocast", ["norm", "odd[0]*"]),
         ("bf16_autocast", [""]),
         ("fp16_pure", ["body", "odd[0]*"]),
+        ("fp16_pure", [""]),
         ("bf16_pure", ["norm", "head"]),
     ],
 )

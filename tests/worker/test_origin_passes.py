@@ -71,7 +71,7 @@ def test_own_and_total_errors_are_those_of_the_two_runs(case: MakeCase) -> None:
     assert rows["1"].own_rel_l2 == 0.0  # a ReLU rounds nothing
     assert rows["2"].total_rel_l2 == pytest.approx(relative(inexact, exact))
     assert found.output_rel_l2 == pytest.approx(relative(inexact, exact))
-    assert rows["0"].own_rel_l2 == rows["0"].total_rel_l2
+    assert rows["0"].own_rel_l2 < rows["0"].total_rel_l2  # the rounding of the inputs that it is handed
     assert (found.first_nonfinite, found.notes) == (None, [])
 
 
