@@ -40,8 +40,9 @@ class Step:
     scaler; with another `precision`, inputs are as that precision stores them. The caller holds
     `flags.precision_flags`, and `mode()` around the steps: with `no_grad`, `torch.no_grad` instead of inference mode.
     The modules that `kept` names ("" is the network) are kept in fp32 by `keep_fp32`, but not in the reference; where
-    weights are stored in half, their outputs go back to half, but for those of a whole network in inference. Raises `UnknownNameError` for a name of no module, and
-    `UsageError` where a kept module shares a parameter with one that moves it to half.
+    weights are stored in half, their outputs go back to half, but for those of a whole network in inference. Raises
+    `UnknownNameError` for a name of no module, and `UsageError` where a kept module shares a parameter with one that
+    moves it to half.
     `fake` is for a workload of fake tensors (see `absent`), which lie on the device already, the weights in their
     dtype: the network is not copied, and without optimizer and scaler only `forward_and_loss` can run.
     """
