@@ -9,6 +9,7 @@ import typer
 
 from ampbench.advice import Budget
 from ampbench.errors import UsageError
+from ampbench.records import keeping
 
 
 class OutputFormat(StrEnum):
@@ -108,11 +109,16 @@ DEFAULT_RESULTS = Path("results")
 class Objective(StrEnum):
     """What keeping modules in fp32 should cost little of."""
 
-    SPEED = "speed"
-    MEMORY = "memory"
+    SPEED = keeping.SPEED
+    MEMORY = keeping.MEMORY
 
 
-MaxTrials = Annotated[int, typer.Option(min=1, max=100_000, help="So many sets of modules are tried at most.")]
+MaxTrials = Annotated[
+    int,
+    typer.Option(
+        min=1, max=100_000, help="So many sets of modules are tried at most, those that are only weighed included."
+    ),
+]
 WhatCounts = Annotated[
     Objective, typer.Option("--objective", help="What decides between sets of one size: step time or memory.")
 ]

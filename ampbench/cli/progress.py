@@ -153,7 +153,10 @@ class TrialsSeen:
         self._made = 0
 
     def said(self, found: "Seen | None") -> str:
-        """Return "trial 12: 3 of 54 modules kept, error 3.1e-03, at most 2.00 min left"; "" for what is no trial."""
+        """Return "trial 12: 3 of 54 modules kept, error 3.1e-03, at most 2.00 min left, then weighing".
+
+        That is "" for what is no trial; without more to try, weighing is all that is left.
+        """
         if isinstance(found, SearchSpace):
             self._space, self._began = found, time.monotonic()
         if not isinstance(found, Trial):
@@ -162,7 +165,7 @@ class TrialsSeen:
         parts = [f"trial {found.number + 1}: {self._kept(found)} kept", _erred(found)]
         most = self._space.wanted.max_trials if self._space is not None and self._space.wanted else 0
         left = (time.monotonic() - self._began) / self._made * (most - found.number - 1)
-        parts += [f"at most {format_seconds(round(left))} left"] if left >= 1 else []
+        parts += [f"at most {format_seconds(round(left))} left, then weighing" if left >= 1 else "then weighing"]
         return ", ".join(parts)
 
     def _kept(self, trial: Trial) -> str:

@@ -12,10 +12,17 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
     from rich.table import Table
 
-INDENT, GAP = 4, 2
-"""Blanks before a table and between its columns."""
+INDENT = 4
+"""Blanks before a table."""
+GAPS = (2, 1)
+"""Blanks between its columns, from roomy to tight."""
 MIN_WIDTH = 10
 """A column that folds gets at least so much room, if it needs it."""
+SHORT_WORD = 16
+"""A word of no more characters than this is not broken."""
+
+NO_ROOM = "no room for {}: a wider terminal or --format markdown shows all"
+"""What is said of columns that are left out."""
 
 
 def print_sections(
@@ -27,7 +34,8 @@ def print_sections(
 ) -> None:
     """Print `sections`, then the lines of what is `missing`, as Markdown or, in other formats, for a terminal.
 
-    Columns with headers in `numbers` stand to the right and stay on one line; the others share the room there is.
+    Columns with headers in `numbers` stand to the right and stay on one line; the others share the room there is. What
+    a terminal has no room for is named below its table.
     """
     if format is OutputFormat.MARKDOWN:
         print_text(markdown(sections, numbers=numbers, missing=missing))
@@ -59,6 +67,7 @@ def _print(sections: Sequence[Section], numbers: Collection[str], missing: Seque
     from rich.text import Text
 
     console = make_console()
+    page = console.width
 
     def show(block: "RenderableType", *, above: int = 0, left: int = 0) -> None:
         print_block(console, Padding(block, (above, 0, 0, left)))
@@ -73,39 +82,83 @@ def _print(sections: Sequence[Section], numbers: Collection[str], missing: Seque
             if said.plain:
                 show(said, above=1 if block.rows or table_before else 0, left=2)
             if block.rows:
-                show(_table(block, console.width - INDENT, numbers), left=INDENT)
+                gap, widths = _layout(block, page - INDENT, numbers)
+                console.width = max(page, INDENT + sum(widths.values()) + gap * (len(widths) - 1))
+                show(_table(block, gap, widths, numbers), left=INDENT)
+                console.width = page
+                hidden = [name for place, name in enumerate(block.headers) if place not in widths]
+                if hidden:
+                    show(Text(NO_ROOM.format(", ".join(hidden)), style="dim"), left=INDENT)
             table_before = bool(block.rows)
     for place, line in enumerate(missing):
         show(Text(line), above=1 if sections and not place else 0)
 
 
-def _table(block: Block, room: int, numbers: Collection[str]) -> "Table":
-    """Return a table without lines, numbers to the right; text folds where there is no room for it."""
-    from rich.cells import cell_len
+def _table(block: Block, gap: int, widths: Mapping[int, int], numbers: Collection[str]) -> "Table":
+    """Return a table without lines, of the columns in `widths`: numbers to the right, text folds."""
     from rich.table import Table
 
-    natural = [max(map(cell_len, column)) for column in zip(block.headers, *block.rows, strict=True)]
-    folding = {place: natural[place] for place, name in enumerate(block.headers) if name not in numbers}
-    fixed = sum(width for place, width in enumerate(natural) if place not in folding)
-    widths = _shared(folding, room - fixed - GAP * (len(natural) - 1))
-    table = Table(box=None, padding=(0, GAP, 0, 0), header_style="dim", show_edge=False, pad_edge=False)
-    for place, name in enumerate(block.headers):
+    table = Table(box=None, padding=(0, gap, 0, 0), header_style="dim", show_edge=False, pad_edge=False)
+    folding = set()
+    for place, width in widths.items():
+        name = block.headers[place]
         justify: Literal["left", "right"] = "right" if name in numbers else "left"
-        width = widths.get(place, natural[place])
-        table.add_column(name, justify=justify, no_wrap=place not in folding, overflow="fold", width=width)
+        table.add_column(name, justify=justify, no_wrap=name in numbers, overflow="fold", width=width)
+        folding |= set() if name in numbers else {place}
     for row in block.rows:
-        table.add_row(*(_broken(cell, widths[place]) if place in widths else cell for place, cell in enumerate(row)))
+        cells = {
+            place: _broken(row[place], width) if place in folding else row[place] for place, width in widths.items()
+        }
+        table.add_row(*cells.values())
     return table
 
 
-def _shared(natural: Mapping[int, int], room: int) -> dict[int, int]:
+def _layout(block: Block, room: int, numbers: Collection[str]) -> tuple[int, dict[int, int]]:
+    """Return the blanks between columns and the widths of those shown, by their places.
+
+    Where all is too wide for `room`, the gaps are tighter, then columns of numbers are left out, the last ones first,
+    but for the first of all; what is too wide even then is wider than `room`.
+    """
+    from rich.cells import cell_len
+
+    columns = list(zip(block.headers, *block.rows, strict=True))
+    natural = {place: max(map(cell_len, column)) for place, column in enumerate(columns)}
+    least = {place: min(natural[place], _least(column)) for place, column in enumerate(columns)}
+    counted = [place for place, name in enumerate(block.headers) if name in numbers]
+    shown = list(natural)
+    while True:
+        folding = [place for place in shown if place not in counted]
+        fixed = sum(natural[place] for place in shown if place in counted)
+        for gap in GAPS:
+            left = room - fixed - gap * (len(shown) - 1)
+            if sum(least[place] for place in folding) <= left:
+                break
+        else:
+            last = next((place for place in reversed(counted[1:]) if place in shown), None)
+            if last is not None:
+                shown.remove(last)
+                continue
+        widths = _shared({place: natural[place] for place in folding}, left, least)
+        return gap, {place: widths.get(place, natural[place]) for place in shown}
+
+
+def _least(column: Sequence[str]) -> int:
+    """Return the least width of a column that folds: that of its longest word, if that is a short one."""
+    from rich.cells import cell_len
+
+    longest = max((cell_len(word) for cell in column for word in cell.split()), default=0)
+    return max(MIN_WIDTH, longest if longest <= SHORT_WORD else 0)
+
+
+def _shared(natural: Mapping[int, int], room: int, least: Mapping[int, int] | None = None) -> dict[int, int]:
     """Return widths of columns that together fit `room`: each what it needs, the wide ones what is left in equal parts.
 
-    None is narrower than `MIN_WIDTH` unless it needs less.
+    None is narrower than `least`, or than `MIN_WIDTH`, unless it needs less.
     """
     widths: dict[int, int] = {}
+    wanted = least or {}
     for place, width in sorted(natural.items(), key=lambda item: item[1]):
-        part = max(room // (len(natural) - len(widths)), MIN_WIDTH)
+        part = max(room // (len(natural) - len(widths)), wanted.get(place, MIN_WIDTH))
         widths[place] = min(width, part)
         room -= widths[place]
     return widths
@@ -117,10 +170,13 @@ def _broken(cell: str, width: int) -> str:
 
 
 def _at_dots(word: str, width: int) -> str:
-    """Return the parts of a dotted name on as few lines as `width` allows."""
+    """Return the parts of a dotted name on as few lines as `width` allows; one with long parts breaks anywhere."""
     parts = word.split(".")
+    parts = [*(f"{part}." for part in parts[:-1]), parts[-1]]
+    if max(map(len, parts)) > width:
+        return "\n".join(word[start : start + width] for start in range(0, len(word), width))
     lines = [""]
-    for part in [*(f"{part}." for part in parts[:-1]), parts[-1]]:
+    for part in parts:
         if lines[-1] and len(lines[-1]) + len(part) > width:
             lines.append("")
         lines[-1] += part

@@ -1,6 +1,7 @@
 """`keep_fp32`: islands of fp32 in a network that runs in half precision, under autocast or stored in half."""
 
 import functools
+import gc
 import sys
 import types
 from collections.abc import Callable, Iterable, Iterator
@@ -15,6 +16,9 @@ from ampbench.errors import UnknownNameError, UsageError
 
 HALVES = (torch.float16, torch.bfloat16)
 _FORWARD, _APPLY, _OWN, _AROUND = "forward", "_apply", "_before_keep_fp32", "_around_keep_fp32"
+_MADE = ("__init__", "__setstate__")
+_HOOK = -1
+"""The key of a kept module's hook: torch counts its own from 0, in each process anew."""
 
 
 class Island:
@@ -56,9 +60,11 @@ def keep_fp32(target: Any = None, /, *names: str, cast_back: bool = False) -> An
     `cast_back`, floating outputs go back to the dtype around: autocast's, else that of the first half input, else, with
     no floating input (as of an embedding), the half that the model was moved to. A kept module's parameters and buffers
     are fp32, and stay so when the model around it is moved to half (`model.half()`); kept before that they have lost
-    nothing. Modules that share a parameter must be kept together, or moving one of them takes it to half for all. Works
-    under torch.compile, with copy, pickle and state_dict. Keeping what is kept already changes nothing but `cast_back`.
-    `release_fp32` undoes it.
+    nothing. Modules that share a parameter must be kept together, or moving one of them takes it to half for all.
+    TransformerEncoderLayer, which in eval reads the weights of what it holds past it, calls its modules one by one once
+    one of them is kept (a no-op forward hook tells it); MultiheadAttention reads those of its `out_proj` always: keep
+    it as a whole. Works under torch.compile, with copy, pickle and state_dict. Keeping what is kept already changes
+    nothing but `cast_back`. `release_fp32` undoes it.
 
     Raises `UnknownNameError`, with the nearest names, where a name or pattern matches no submodule, and `UsageError`
     for a target that can have no island.
@@ -89,7 +95,7 @@ def release_fp32(target: Any, /, *names: str) -> Any:
         for module in _chosen(target, names) if names else [target]:
             if is_kept(module):
                 del module.__dict__[_FORWARD], module.__dict__[_APPLY]
-                module.__dict__.pop(_AROUND, None)
+                _forget(module)
     elif isinstance(target, type):
         for name, own in target.__dict__.get(_OWN, {}).items():
             if own is None:
@@ -98,6 +104,9 @@ def release_fp32(target: Any, /, *names: str) -> Any:
                 setattr(target, name, own)
         if _OWN in target.__dict__:
             delattr(target, _OWN)
+            for module in _instances(target):
+                if not is_kept(module):
+                    _forget(module)
     return target
 
 
@@ -158,6 +167,7 @@ def _keep_module(module: torch.nn.Module, cast_back: bool) -> None:
     # past Module.__setattr__, which other tools override
     module.__dict__[_FORWARD] = _Forward(module, cast_back)
     module.__dict__[_APPLY] = _Apply(module)
+    _leave_fused(module)
     _restore(module)
 
 
@@ -165,7 +175,7 @@ def _keep_class(target: type, cast_back: bool) -> type:
     if not issubclass(target, torch.nn.Module) or target is torch.nn.Module:
         raise UsageError(f"keep_fp32 takes a class of modules, such as torchvision.ops.RoIAlign, not {_named(target)}")
     release_fp32(target)
-    before = {name: target.__dict__.get(name) for name in (_FORWARD, _APPLY)}
+    before = {name: target.__dict__.get(name) for name in (_FORWARD, _APPLY, *_MADE)}
     forward, apply = target.forward, target._apply
 
     @functools.wraps(forward)
@@ -179,8 +189,43 @@ def _keep_class(target: type, cast_back: bool) -> type:
         return _apply_kept(apply, self, function, recurse)
 
     target.forward, target._apply = kept_forward, kept_apply  # type: ignore[method-assign]
+    for name in _MADE:
+        setattr(target, name, _leaving_fused(getattr(target, name)))
     setattr(target, _OWN, before)
+    for module in _instances(target):
+        _leave_fused(module)
     return target
+
+
+def _leaving_fused(made: Callable[..., None]) -> Callable[..., None]:
+    """Return what makes a module, or fills a copy, so that the module has the hook of what is kept, too."""
+
+    @functools.wraps(made)
+    def make(self: torch.nn.Module, *args: Any, **kwargs: Any) -> None:
+        made(self, *args, **kwargs)
+        _leave_fused(self)
+
+    return make
+
+
+def _leave_fused(module: torch.nn.Module) -> None:
+    """Have the module around leave its fused path, which calls no module within: torch does for one with a hook."""
+    module._forward_hooks[_HOOK] = _nothing
+
+
+def _nothing(module: torch.nn.Module, args: Any, output: Any) -> None:
+    """Leave an output as it is."""
+
+
+def _forget(module: torch.nn.Module) -> None:
+    """Take from a module what is left in it of having been kept."""
+    module._forward_hooks.pop(_HOOK, None)
+    module.__dict__.pop(_AROUND, None)
+
+
+def _instances(target: type) -> list[Any]:
+    # by type(), as proxies that gc lists, too, import what they stand for when they are asked for __class__
+    return [one for one in gc.get_objects() if issubclass(type(one), target) and "_forward_hooks" in one.__dict__]
 
 
 def _restore(module: torch.nn.Module) -> None:
@@ -228,13 +273,23 @@ def _run(function: Callable[..., Any], cast_back: bool, moved_to: torch.dtype | 
     """Call `function` with autocast off and half inputs in fp32; `moved_to` is the half the model was moved to."""
     back = _dtype_around((args, kwargs), moved_to) if cast_back else None
     with _without_autocast():
-        args, kwargs = pytree.tree_map(_up, (args, kwargs))
+        args, kwargs = _all_up((args, kwargs))
         out = function(*args, **kwargs)
     if back is None:
         return out
     return pytree.tree_map(
         lambda leaf: leaf.to(back) if isinstance(leaf, torch.Tensor) and leaf.dtype is torch.float32 else leaf, out
     )
+
+
+def _all_up(inputs: Any) -> Any:
+    """Return `inputs` with half tensors in fp32; one that comes twice stays one, as attention to itself asks."""
+    leaves, spec = pytree.tree_flatten(inputs)
+    raised: list[Any] = []
+    for place, leaf in enumerate(leaves):
+        first = next((earlier for earlier in range(place) if leaves[earlier] is leaf), place)
+        raised.append(_up(leaf) if first == place else raised[first])
+    return pytree.tree_unflatten(raised, spec)
 
 
 def _up(leaf: Any) -> Any:

@@ -3,6 +3,7 @@
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import torch
 
@@ -17,6 +18,13 @@ _CHUNK = {"cpu": 1 << 18}
 """Elements counted at a time, so that the copies stay in the cache; on other devices `_LARGE`, to save launches."""
 
 _LARGE = 1 << 24
+
+SMALL = -25
+"""Powers of two are counted apart up to this exponent: the largest magnitude that fp16 rounds to zero is one."""
+
+
+_LOOK = 1 << 12
+"""So many elements of a chunk are looked at for powers of two, before all are."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +49,8 @@ class Counts:
     """The magnitudes of `elements` values.
 
     `exponents[e]` of them have 2**e <= |x| < 2**(e + 1), `zeros` are zero, `nonfinite` infinite or NaN; `largest` is
-    the largest finite |x| (None: none is finite).
+    the largest finite |x| (None: none is finite). `powers[e]` of `exponents[e]`, for e up to `SMALL`, are 2**e exactly;
+    of large tensors those are left out of which not one is among a few thousand values, evenly spaced.
     """
 
     elements: int = 0
@@ -49,6 +58,7 @@ class Counts:
     nonfinite: int = 0
     largest: float | None = None
     exponents: Counter[int] = field(default_factory=Counter)
+    powers: Counter[int] = field(default_factory=Counter)
 
     def add(self, other: "Counts") -> None:
         """Put the values of `other` to these."""
@@ -56,6 +66,7 @@ class Counts:
         self.zeros += other.zeros
         self.nonfinite += other.nonfinite
         self.exponents.update(other.exponents)
+        self.powers.update(other.powers)
         if other.largest is not None:
             self.largest = other.largest if self.largest is None else max(self.largest, other.largest)
 
@@ -63,9 +74,13 @@ class Counts:
 def count_magnitudes(tensor: torch.Tensor) -> Counts:
     """Return the magnitudes of a floating tensor of any dtype, shape, layout and device, subnormals included.
 
-    Exact: nothing is sampled, and no value is rounded. Of a sparse tensor the stored values are counted.
+    Exact: nothing is sampled, and no value is rounded. What a sparse tensor does not store is zero.
     """
-    return count_chunks(in_chunks(flat(tensor.detach())))
+    counts = count_chunks(in_chunks(flat(tensor.detach())))
+    if not tensor.is_nested and tensor.numel() > counts.elements:
+        absent = tensor.numel() - counts.elements
+        counts.add(Counts(elements=absent, zeros=absent, largest=0.0))
+    return counts
 
 
 def count_chunks(chunks: Iterable[torch.Tensor]) -> Counts:
@@ -99,10 +114,9 @@ def _count(values: torch.Tensor, counts: Counts) -> None:
     largest = bits.max().view(values.dtype).item()
     spread = _SPREAD if elements > _FEW else 0
     bits >>= layout.mantissa - spread  # in place: a second copy takes as long to allocate as to fill
-    fields = torch.bincount(bits, minlength=(2 * layout.bias + 2) << spread).cpu().numpy()
-    if spread:
-        fields = fields.reshape(-1, 1 << spread).sum(axis=1)
+    fields = _fields(bits, layout, spread)
     counts.elements += elements
+    zeros = 0
     nonfinite = int(fields[-1])
     if nonfinite:
         counts.nonfinite += nonfinite
@@ -119,8 +133,32 @@ def _count(values: torch.Tensor, counts: Counts) -> None:
             small = bits[(bits > 0) & (bits < 1 << layout.mantissa)]
             smallest = 1 - layout.bias - layout.mantissa
             counts.exponents.update((small.double().frexp().exponent + (smallest - 1)).tolist())
+            single = small[(small & (small - 1)) == 0]
+            counts.powers.update((single.double().frexp().exponent + (smallest - 1)).tolist())
+    if fields[1 : SMALL + layout.bias + 1].any() and _shows_power(values, layout):
+        # One step below a power of two is the exponent below; below zero the bits of a NaN.
+        torch.bitwise_and(values.view(layout.integer), torch.iinfo(layout.integer).max, out=bits)
+        bits -= 1
+        bits &= torch.iinfo(layout.integer).max
+        bits >>= layout.mantissa - spread
+        moved = zeros + (_fields(bits, layout, spread) - fields)[: SMALL + layout.bias].cumsum()
+        places = moved.nonzero()[0]
+        counts.powers.update(dict(zip((places + (1 - layout.bias)).tolist(), moved[places].tolist(), strict=True)))
     places = fields[1:-1].nonzero()[0]
     counts.exponents.update(dict(zip((places + (1 - layout.bias)).tolist(), fields[places + 1].tolist(), strict=True)))
+
+
+def _fields(bits: torch.Tensor, layout: _Layout, spread: int) -> Any:
+    """Return how many values have each exponent field, of bits that are it and `spread` more; a NumPy array."""
+    fields = torch.bincount(bits, minlength=(2 * layout.bias + 2) << spread).cpu().numpy()
+    return fields.reshape(-1, 1 << spread).sum(axis=1) if spread else fields
+
+
+def _shows_power(values: torch.Tensor, layout: _Layout) -> bool:
+    """Return whether a small normal power of two is among every so many of the values."""
+    bits = _magnitude_bits(values[:: -(-len(values) // _LOOK)], layout)
+    least, most = 1 << layout.mantissa, (SMALL + layout.bias) << layout.mantissa
+    return bool(((bits & (least - 1) == 0) & (bits >= least) & (bits <= most)).any())
 
 
 def _magnitude_bits(values: torch.Tensor, layout: _Layout) -> torch.Tensor:

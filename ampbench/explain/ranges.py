@@ -2,6 +2,7 @@
 
 import mmap
 import weakref
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from functools import partial
@@ -10,9 +11,10 @@ from typing import Any
 import torch
 
 from ampbench.explain.ledger import short_dtype
-from ampbench.explain.magnitudes import Counts, count_chunks, count_magnitudes, flat, in_chunks
+from ampbench.explain.magnitudes import SMALL, Counts, count_chunks, count_magnitudes, flat, in_chunks
 from ampbench.explain.module_runs import ModuleRun, module_paths, version, watch_runs
 from ampbench.explain.modules import tensors_in
+from ampbench.explain.normalisations import count_together, normalises_together
 from ampbench.records.ranges import ACTIVATION, GRADIENT, INPUT, UPDATE, WEIGHT, Magnitudes, Swallowed
 
 LOW_DTYPES = (torch.float16, torch.bfloat16)
@@ -34,6 +36,7 @@ class Ranges:
         self.nonfinite_in_fp32: str | None = None
         self._kinds = {path: type(module).__name__ for module, path in paths.items()}
         self._counts: dict[_Key, Counts] = {}
+        self._together: dict[str, Counter[int]] = {}
         self._ran: dict[str, None] = {}
         self._moved: dict[str, tuple[int, list[int]]] = {}
 
@@ -42,7 +45,10 @@ class Ranges:
         """A record per module and kind of values, and per parameter; modules in the order of first running."""
         places = {path: place for place, path in enumerate([*self._ran, *self._kinds.keys() - self._ran])}
         ordered = sorted(self._counts.items(), key=lambda item: (places[item[0][0]], _ORDER.index(item[0][1])))
-        return [_record(module, self._kinds[module], what, name, counts) for (module, what, name), counts in ordered]
+        return [
+            _record(*key, self._kinds[key[0]], counts, self._together.get(key[0]) if key[1] == INPUT else None)
+            for key, counts in ordered
+        ]
 
     @property
     def swallowed(self) -> list[Swallowed]:
@@ -68,6 +74,12 @@ class Ranges:
         if counts.nonfinite and self.nonfinite_in_fp32 is None:
             self.nonfinite_in_fp32 = module
         self._counts.setdefault((module, what, name), Counts()).add(counts)
+
+    def normalised(self, path: str, module: torch.nn.Module, tensor: torch.Tensor, counts: Counts) -> None:
+        """Count what of an input, which has `counts`, lies in channels or rows of small values alone."""
+        together = self._together.setdefault(path, Counter())
+        if min(counts.exponents, default=0) <= SMALL:
+            together.update(count_together(module, tensor))
 
     def compare_step(self, name: str, before: torch.Tensor, after: torch.Tensor) -> None:
         """Count what a step changed a parameter by, and what of it no low dtype would show; both are `flat`."""
@@ -144,14 +156,14 @@ class _Watcher:
         if not run.module._modules:
             run.kept = True
             for tensor in tensors_in(run.args):
-                self._count_input(run.path, tensor)
+                self._count_input(run, tensor)
 
     def after(self, run: ModuleRun) -> None:
         """Count the outputs, and their gradients when these come."""
         if run.leaf:
             # Inputs by keyword are shown to global hooks only now.
             for tensor in tensors_in(run.kwargs if run.kept else (run.args, run.kwargs)):
-                self._count_input(run.path, tensor)
+                self._count_input(run, tensor)
         for tensor in run.outputs:
             counts = self._seen.count(run.path, ACTIVATION, "", tensor)
             self._remember(tensor, counts)
@@ -188,14 +200,18 @@ class _Watcher:
             name, (after, before) = self._before.popitem()
             self._seen.compare_step(name, before, flat(after))
 
-    def _count_input(self, path: str, tensor: torch.Tensor) -> None:
+    def _count_input(self, run: ModuleRun, tensor: torch.Tensor) -> None:
         if not tensor.is_floating_point():
             return
         known = self._known.get(id(tensor))
         if known is not None and known[0]() is tensor and known[1] == version(tensor):
-            self._seen.add(path, INPUT, "", known[2])
+            counts = known[2]
+            self._seen.add(run.path, INPUT, "", counts)
         else:
-            self._remember(tensor, self._seen.count(path, INPUT, "", tensor))
+            counts = self._seen.count(run.path, INPUT, "", tensor)
+            self._remember(tensor, counts)
+        if normalises_together(run.module):
+            self._seen.normalised(run.path, run.module, tensor, counts)
 
     def _remember(self, tensor: torch.Tensor, counts: Counts) -> None:
         """Keep what one module returned for the next, which is given it, unless it is changed in between."""
@@ -242,7 +258,9 @@ def _differing(first: torch.Tensor, second: torch.Tensor) -> int:
     return count
 
 
-def _record(module: str, kind: str, what: str, name: str, counts: Counts) -> Magnitudes:
+def _record(
+    module: str, what: str, name: str, kind: str, counts: Counts, together: Mapping[int, int] | None
+) -> Magnitudes:
     lowest, highest = min(counts.exponents, default=0), max(counts.exponents, default=-1)
     return Magnitudes(
         module=module,
@@ -255,4 +273,11 @@ def _record(module: str, kind: str, what: str, name: str, counts: Counts) -> Mag
         largest=counts.largest,
         lowest=lowest,
         counts=[counts.exponents[exponent] for exponent in range(lowest, highest + 1)],
+        powers=_from(lowest, counts.powers),
+        together=None if together is None else _from(lowest, together),
     )
+
+
+def _from(lowest: int, counts: Mapping[int, int]) -> list[int]:
+    """Return counts by exponent from `lowest` on, up to the largest."""
+    return [counts.get(exponent, 0) for exponent in range(lowest, max(counts, default=lowest - 1) + 1)]

@@ -4,9 +4,8 @@ from collections.abc import Iterable, Sequence, Set
 
 from ampbench.keeping.islands import container_units, islands, units_of
 from ampbench.keeping.surrogate import expected
+from ampbench.keeping.tried import Units
 from ampbench.records.keeping import SearchSpace, Trial
-
-Units = frozenset[int]
 
 
 def sets_between(

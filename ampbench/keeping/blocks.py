@@ -6,6 +6,7 @@ from ampbench.blocks import Block, Section, as_sentence, with_rest
 from ampbench.keeping.tables import KeptRow, kept_rows
 from ampbench.keeping.weighing import WHOLE, Point, kept_said, points, said
 from ampbench.labels import case_title, few
+from ampbench.ranges.wording import ROOT
 from ampbench.records.cases import Case
 from ampbench.records.keeping import KeepSearch, SearchSpace, Trial
 from ampbench.records.ranges import ModuleError
@@ -54,13 +55,16 @@ def weighed(search: KeepSearch, space: SearchSpace, trials: Sequence[Trial]) -> 
     training = any(point.grad_rel_l2 is not None for point in picture)
     headers = ["kept", "modules", "error", *(["gradients"] if training else []), "budget", "step"]
     headers += ["against none", "peak", "front"]
-    note = "front: no other set is as good in error, time and memory, and better in one"
+    note = (
+        "against none: the step's time, of builds that stood side by side; front: no other set is as good in error, "
+        "time and memory, and better in one"
+    )
     return [Block("Error, time and memory", headers, [_cells(point, training) for point in picture], note)]
 
 
 def _kept_cells(row: KeptRow) -> list[str]:
     return [
-        few(row.modules),
+        few([name or ROOT for name in row.modules]),
         row.kind,
         _own(row.error),
         format_seconds(row.seconds),

@@ -7,38 +7,43 @@ from ampbench.precisions import PRECISIONS
 from ampbench.records.cases import Case
 from ampbench.records.keeping import KeepSearch
 
+CALLED = "output = model(inputs)  # or model(*inputs), model(**inputs)"
 WIDTH = 88
 """Longer calls have a line for each name, as formatters write them."""
 
 
 def code(search: KeepSearch, case: Case) -> str:
-    """Return Python that keeps what was found and runs `model` on `inputs` as the trial of it did.
+    """Return Python that keeps what was found and runs `model` on `inputs`, whatever these are, as the trial of it did.
 
-    Empty where nothing was found, or nothing need be kept. `model` is in fp32, on the device; in a pure precision its
-    modules are kept before it is moved, so that their weights lose nothing. Names that `keep_fp32` would take for
-    patterns are escaped.
+    Empty where nothing was found, nothing need be kept, or all of it: a network in fp32 needs no code. `model` is in
+    fp32, on the device; in a pure precision its modules are kept before it is moved, so that their weights lose
+    nothing. Names that `keep_fp32` would take for patterns are escaped.
     """
-    if not search.found:
+    if not search.found or search.found == WHOLE:
         return ""
     row = PRECISIONS[case.precision]
-    pure = row.autocast is None
+    pure, trains = row.autocast is None, case.phase == "training"
     lines = [
         "import torch",
+        *(["from torch.utils._pytree import tree_map_only"] if pure else []),
         "",
         "import ampbench",
         "",
-        *_call(search.found, cast_back=pure and (_trains(case) or search.found != WHOLE)),
+        *([] if trains else ["model.eval()"]),
+        *_call(search.found, cast_back=pure),
     ]
     if case.memory_format == "channels_last":
         lines.append("model = model.to(memory_format=torch.channels_last)  # inputs, too")
-    region = _pure(row.storage) if pure else _autocast(case.device, f"torch.{row.autocast}", training=_trains(case))
-    return "\n".join([*lines, *region, *_after(case, scaler=row.scaler and case.scaler)]) + "\n"
+    if pure:
+        region = _pure(row.storage, training=trains)
+    else:
+        region = _autocast(case.device, f"torch.{row.autocast}", training=trains)
+    return "\n".join([*lines, *region, *_after(case, scaler=trains and row.scaler and case.scaler)]) + "\n"
 
 
 def _call(found: list[str], *, cast_back: bool) -> list[str]:
     """Return the call of `keep_fp32`, on as many lines as it needs."""
-    names = [] if found == WHOLE else [_quoted(escape(name)) for name in found]
-    arguments = ["model", *names, *(["cast_back=True"] if cast_back else [])]
+    arguments = ["model", *(_quoted(escape(name)) for name in found), *(["cast_back=True"] if cast_back else [])]
     line = f"ampbench.keep_fp32({', '.join(arguments)})"
     if len(line) <= WIDTH:
         return [line]
@@ -51,25 +56,25 @@ def _quoted(text: str) -> str:
 
 def _autocast(device: str, dtype: str, *, training: bool) -> list[str]:
     inside = ["    # and the loss, in here"] if training else []
-    return [f'with torch.autocast("{device}", dtype={dtype}):', "    output = model(inputs)", *inside]
+    return [f'with torch.autocast("{device}", dtype={dtype}):', f"    {CALLED}", *inside]
 
 
-def _pure(storage: str) -> list[str]:
+def _pure(storage: str, *, training: bool) -> list[str]:
+    moved = {"float16": "half", "bfloat16": "bfloat16"}[storage]
     return [
         f"model = model.to(torch.{storage})  # after keep_fp32: what is kept stays fp32",
-        f"output = model(inputs.to(torch.{storage}))",
+        f"inputs = tree_map_only({'  # targets, too' if training else ''}",
+        f"    torch.Tensor, lambda x: x.{moved}() if x.is_floating_point() else x, inputs",
+        ")",
+        CALLED,
     ]
 
 
 def _after(case: Case, *, scaler: bool) -> list[str]:
     """Return comments on what follows in training."""
-    if not _trains(case) or not scaler:
+    if not scaler:
         return []
     return [
-        f'# with scaler = torch.amp.GradScaler("{case.device}"):',
+        f'# scaler = torch.amp.GradScaler("{case.device}")',
         "# scaler.scale(loss).backward(); scaler.step(optimizer); scaler.update()",
     ]
-
-
-def _trains(case: Case) -> bool:
-    return case.phase == "training"

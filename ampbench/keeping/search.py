@@ -5,22 +5,25 @@ found by halving, and the smallest set that holds one unit of each conflict is t
 none smaller does, or it fails and yields the next conflict (implicit hitting sets; as Reiter 1987 for diagnoses). Where
 errors add up from many units there are no small conflicts: then a model fitted to all trials proposes sets and says
 which trials would rule out the smaller ones.
+
+All that takes for granted that keeping more never errs more. Near the budget luck in rounding decides, so what
+trials are left go to smaller sets that are excluded only by larger ones which failed by little.
 """
 
+import math
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
+from itertools import combinations
 
 from ampbench.keeping.conflicts import find_conflict, more_suspected
 from ampbench.keeping.hitting import smallest_hitting
 from ampbench.keeping.islands import container_units, islands
 from ampbench.keeping.proposals import closest_to_meet, likely_to_meet
 from ampbench.keeping.surrogate import Model, expected, fit
-from ampbench.keeping.tried import Budget, TrialsSpentError, Tried, Units
-from ampbench.records.keeping import SearchSpace, Trial
-
-MAX_TRIALS = 60
+from ampbench.keeping.tried import DOUBTFUL, OUT_OF_MEMORY, Budget, TrialsSpentError, Tried, Units
+from ampbench.records.keeping import MAX_TRIALS, SearchSpace, Trial, Unit
 
 _FAR = 9.0
 """A set that was expected to meet the budget and takes more than this, squared, was misjudged."""
@@ -28,24 +31,25 @@ _FAR = 9.0
 _CLEAR = 1.5
 """A set expected to take more than this, squared, is taken to fail; below, it is worth a try."""
 
-
 _PATIENCE = 3
 """How often the model may be wrong, and how many sets it may rule out before each unit is measured."""
+
+_SECOND_LOOKS = 20
+"""How many smaller sets are tried, at most, though larger ones failed by little."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Found:
     """What a search found: modules to keep as `keep_fp32` takes them, `kept`, and their `units`; None: no set meets.
 
-    `smallest`: no smaller set meets the budget, given that keeping more never errs more. `trials` is how many there
-    were, `best` that of the set found, else the one closest to the budget.
+    `smallest`: no smaller set meets the budget, given that keeping more never errs more, which no trial contradicts.
+    `trials` is how many there were.
     """
 
     kept: list[str] | None
     units: Units | None
     smallest: bool
     trials: int
-    best: Trial | None
 
 
 def search(
@@ -61,8 +65,9 @@ def search(
     """Return the smallest set of units found within `max_trials` with which the errors of `attempt` meet the budget.
 
     `attempt` is given what to name to `keep_fp32`, and never the same twice. Among sets as small, that which costs less
-    is preferred: time by `objective` "speed", bytes by "memory"; `seed` decides between units that are alike in all.
-    The same answers of `attempt` lead to the same trials in the same order. Its exceptions pass through.
+    is preferred: arithmetic by `objective` "speed", bytes by "memory", both of them reckoned, not timed; `seed` decides
+    between units that are alike in all. The same answers of `attempt` lead to the same trials in the same order. Its
+    exceptions pass through.
     """
     budget = Budget(max_error=max_error, max_gradient_error=max_gradient_error)
     tried = Tried(space, attempt, budget, max_trials)
@@ -71,13 +76,13 @@ def search(
     smallest = False
     with suppress(TrialsSpentError):
         smallest = run.go()
+        run.look_again()
     kept = tried.fewest_kept()
     return Found(
         kept=None if kept is None else islands(space, kept),
         units=kept,
-        smallest=smallest and kept is not None,
+        smallest=smallest and kept is not None and not tried.contradicted(),
         trials=len(tried.trials),
-        best=tried.closest() if kept is None else tried.trials[tried.every - kept],
     )
 
 
@@ -102,17 +107,24 @@ class _Search:
                 self.inner.update(dict.fromkeys(units, units))
 
     def go(self) -> bool:
-        """Search until the smallest set is proven, and return True; False: no set meets. Raises TrialsSpentError."""
+        """Search until the smallest set is proven, and return True; False: no set meets. Raises TrialsSpentError.
+
+        Where there is no room to keep all, smaller sets may meet the budget all the same.
+        """
         tried, every = self.tried, self.tried.every
         if tried.meets(every):
             return True
-        if not tried.meets(frozenset()):
+        if not tried.meets(frozenset()) and tried.trials[frozenset()].error != OUT_OF_MEMORY:
             return False
+        idle = before = 0
         while True:
+            idle = idle + 1 if len(tried.trials) == before else 0
+            before = len(tried.trials)
+            if idle > 2 * _PATIENCE:  # what has no room is no conflict: nothing new is to be learnt
+                return False
             model = fit(tried, self.prior, self.limits)
             best = tried.fewest_kept()
-            assert best is not None
-            most = len(best) - 1
+            most = self.count - 1 if best is None else len(best) - 1
             dislike = self._dislike(model)
             least = smallest_hitting(tried.conflicts(), dislike, most)
             if least.kept is None or least.least > most:
@@ -123,8 +135,36 @@ class _Search:
             likely = likely_to_meet(model, tried.conflicts(), dislike, most=most, allowed=self.allowed)
             if likely is not None:
                 self._try_likely(likely, model)
+            elif best is None:
+                self.trusted = False
             else:
                 self._rule_out(model, most)
+
+    def look_again(self) -> None:
+        """Try sets smaller than the best that are excluded only by larger ones which failed by little.
+
+        Raises TrialsSpentError.
+        """
+        end = len(self.tried.trials) + _SECOND_LOOKS
+        while len(self.tried.trials) < end and (best := self.tried.fewest_kept()):
+            wanted = (self.tried.every - kept for kept in self._smaller(best))
+            low = next((one for one in wanted if one not in self.tried.shares and self.tried.doubtful(one)), None)
+            if low is None:
+                return
+            self.tried.excess(low)
+
+    def _smaller(self, best: Units) -> Iterator[Units]:
+        """Yield sets smaller than `best`: what must be kept by a wide margin, with more of it, and most of `best`."""
+        model = fit(self.tried, self.prior, self.limits)
+        core = smallest_hitting(self.tried.conflicts(DOUBTFUL), self._dislike(model), len(best) - 1).kept
+        own = [math.inf if unit in self.prior.overflow else self.prior.own[unit] or 0.0 for unit in range(self.count)]
+        if core is not None:
+            more = sorted(self.tried.every - core, key=lambda unit: (-own[unit], -model.guilt(unit), unit))
+            extras = [(), *combinations(more[:6], 1), *combinations(more[:4], 2)]
+            yield from (core.union(extra) for extra in extras if len(core) + len(extra) < len(best))
+        harmless = sorted(best, key=lambda unit: (model.guilt(unit), unit))
+        for less in (1, 2):
+            yield from (best.difference(left) for left in combinations(harmless[:8], less))
 
     def _dislike(self, model: Model) -> list[float]:
         """Return how little each unit is wanted in a set, from 0: for what it costs, and unless it errs much."""
@@ -212,8 +252,17 @@ class _Search:
 def _costs(space: SearchSpace, objective: str, seed: int) -> list[float]:
     """Return what keeping each unit costs, from 0 to 1."""
     costs = [
-        unit.seconds if objective == "speed" else float(unit.weight_bytes + unit.output_bytes) for unit in space.units
+        _arithmetic(unit) if objective == "speed" else unit.weight_bytes + unit.output_bytes for unit in space.units
     ]
     chance = random.Random(seed)
     largest = max(costs, default=0.0) or 1.0
     return [0.99 * cost / largest + 0.01 * chance.random() for cost in costs]
+
+
+def _arithmetic(unit: Unit) -> float:
+    """Return about how many multiplications a unit takes: those of a layer with as many inputs as outputs.
+
+    Such a layer with w weights takes sqrt(w) for each output. Measured seconds would differ from run to run, and with
+    them what is found.
+    """
+    return unit.output_bytes / 4 * (1.0 + math.sqrt(unit.weight_bytes / 4))

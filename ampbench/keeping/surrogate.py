@@ -116,7 +116,8 @@ def fit(tried: Tried, prior: Expected, limits: Sequence[float]) -> Model:
     for place, (low, _) in enumerate(rows):
         held[place, sorted(low)] = 1.0
         broken[place, [which for which, units in enumerate(inside) if units & low]] = 1.0
-    floor = np.zeros(len(limits)) if all_kept is None else np.minimum(all_kept, 1.0)
+    known = all_kept is not None and all(map(math.isfinite, all_kept))  # there may have been no room to keep all
+    floor = np.minimum(all_kept, 1.0) if all_kept is not None and known else np.zeros(len(limits))
     fitted = [
         _fit_one(
             np.hstack([held, broken]),

@@ -18,14 +18,13 @@ COLUMNS = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KeptRow:
-    """A unit that is kept: its `modules`, the `island` it is kept by ("" is the network), and what is known of it.
+    """A unit that is kept: its `modules`, and what is known of it.
 
     `error` is its own error in low precision on exact inputs (None: not measured), the rest as in `Unit`.
     """
 
     modules: list[str]
     kind: str
-    island: str
     error: ModuleError | None
     seconds: float
     weight_bytes: int
@@ -62,7 +61,6 @@ def kept_rows(space: SearchSpace, kept: Sequence[str]) -> list[KeptRow]:
             KeptRow(
                 modules=unit.modules,
                 kind=unit.kind,
-                island=next(island for island in kept if _holds(island, unit.modules[0])),
                 error=max(known, key=lambda error: (error.overflowed, error.own_rel_l2 or 0.0), default=None),
                 seconds=unit.seconds,
                 weight_bytes=unit.weight_bytes,
@@ -75,8 +73,3 @@ def kept_rows(space: SearchSpace, kept: Sequence[str]) -> list[KeptRow]:
 def _ends(point: Point) -> list[float | None]:
     ratio = point.against_low
     return [None, None, None] if ratio is None else [ratio.value, ratio.low, ratio.high]
-
-
-def _holds(island: str, module: str) -> bool:
-    """Return whether `island` is a module or a container of it."""
-    return island in ("", module) or module.startswith(f"{island}.")

@@ -1,13 +1,20 @@
 """What the trials of a search have shown: sets of units that meet the budget and sets that do not."""
 
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from ampbench.keeping.islands import islands
 from ampbench.records.keeping import SearchSpace, Trial
 
 Units = frozenset[int]
+
+OUT_OF_MEMORY = "out of memory"
+"""The error of a trial that found no room. Keeping less takes less, as a rule, so it says nothing of smaller sets."""
+
+
+DOUBTFUL = 9.0
+"""A set that takes no more than this of the budget, squared, failed by so little that luck in rounding may decide."""
 
 
 class TrialsSpentError(Exception):
@@ -34,7 +41,7 @@ class Tried:
 
     A set that ran **low** is the complement of the one that is kept. Where a set was not tried itself, others answer
     for it, since keeping more never errs more: low sets within one that meets the budget meet it, too, and those
-    around one that fails fail.
+    around one that fails fail. A set for which there was no room fails with all that keep more, and with those only.
     """
 
     def __init__(self, space: SearchSpace, attempt: Callable[[list[str]], Trial], budget: Budget, most: int):
@@ -44,6 +51,7 @@ class Tried:
         self._space, self._attempt, self._budget, self._most = space, attempt, budget, most
         self._meeting: list[Units] = []
         self._failing: list[Units] = []
+        self._too_large: list[Units] = []
 
     @property
     def left(self) -> int:
@@ -61,7 +69,10 @@ class Tried:
             trial = self._attempt(islands(self._space, self.every - low))
             self.trials[low] = trial
             self.shares[low] = self._budget.shares(trial)
-            (self._meeting if max(self.shares[low]) <= 1.0 else self._failing).append(low)
+            if trial.error == OUT_OF_MEMORY:
+                self._too_large.append(low)
+            else:
+                (self._meeting if max(self.shares[low]) <= 1.0 else self._failing).append(low)
         return max(self.shares[low])
 
     def meets(self, low: Units) -> bool:
@@ -73,13 +84,15 @@ class Tried:
         """Return whether `low` meets the budget as far as trials answer for it, else None."""
         if low in self.shares:
             return max(self.shares[low]) <= 1.0
+        if any(low <= other for other in self._too_large):
+            return False
         if any(low <= other for other in self._meeting):
             return True
         return False if any(low >= other for other in self._failing) else None
 
-    def conflicts(self) -> list[Units]:
-        """Return the smallest low sets that fail: of each, at least one unit must be kept."""
-        ordered = sorted(self._failing, key=len)
+    def conflicts(self, beyond: float = 1.0) -> list[Units]:
+        """Return the smallest low sets that take more than `beyond`: of each, at least one unit must be kept."""
+        ordered = sorted((low for low in self._failing if max(self.shares[low]) > beyond), key=len)
         return [low for place, low in enumerate(ordered) if not any(less < low for less in ordered[:place])]
 
     def largest_meeting(self, within: Units) -> Units:
@@ -90,12 +103,13 @@ class Tried:
         """Return the smallest kept set that was tried and meets the budget, the first of several (None: none)."""
         return min((self.every - low for low in self._meeting), key=len, default=None)
 
-    def closest(self) -> Trial | None:
-        """Return the trial that comes closest to the budget: of several the one with fewer values not finite."""
-        ranked: Iterable[Units] = sorted(
-            self.trials, key=lambda low: (max(self.shares[low]), self.trials[low].nonfinite, -len(low))
-        )
-        return next((self.trials[low] for low in ranked), None)
+    def contradicted(self) -> bool:
+        """Return whether a set failed that keeps more than one that met the budget."""
+        return any(low < meeting for low in self._failing for meeting in self._meeting)
+
+    def doubtful(self, low: Units) -> bool:
+        """Return whether `low` may meet the budget though sets that keep more fail: all that do fail by little."""
+        return all(max(self.shares[less]) <= DOUBTFUL for less in self._failing if less <= low)
 
 
 def _share(error: float | None, limit: float) -> float:

@@ -60,7 +60,7 @@ def points(search: KeepSearch, space: SearchSpace, trials: Iterable[Trial]) -> l
         return []
     weighed = search.weighing.weighed
     known = {tuple(trial.kept): trial for trial in trials}
-    low = next((one for one in weighed if not one.kept), None)
+    low = next((one for one in weighed if not one.kept and _is_timed(one)), None)
     made = [_point(one, low, search, space, known) for one in weighed]
     beaten = [
         any(_dominates(made[other], made[place], weighed[other], weighed[place]) for other in range(len(made)))
@@ -77,8 +77,15 @@ def meets(search: KeepSearch, trial: Trial) -> bool:
 def closest(search: KeepSearch, trials: Iterable[Trial]) -> Trial | None:
     """Return the trial that comes nearest to the budget, of equal ones the first; None where none has its errors."""
     budget = _budget(search)
-    nearest = min(trials, key=lambda trial: max(budget.shares(trial)), default=None)
-    return None if nearest is None or math.isinf(max(budget.shares(nearest))) else nearest
+    bounds_gradients = search.max_gradient_error is not None
+    defined = [
+        trial
+        for trial in trials
+        if not trial.error
+        and trial.output_rel_l2 is not None
+        and (trial.grad_rel_l2 is not None or not bounds_gradients)
+    ]
+    return min(defined, key=lambda trial: (max(budget.shares(trial)), trial.output_rel_l2 or 0.0), default=None)
 
 
 def ratio_of(after: Sequence[Sequence[float]], before: Sequence[Sequence[float]]) -> Ratio:
@@ -100,6 +107,20 @@ def said(search: KeepSearch, space: SearchSpace, trials: Sequence[Trial]) -> lis
     return [line for line in lines if line]
 
 
+def so_far(space: SearchSpace, trials: Sequence[Trial]) -> str:
+    """Return what a search that did not end has tried, and the smallest set of these that meets the budget."""
+    made = f"{counted(len(trials), 'trial')} made"
+    if space.wanted is None:
+        return made
+    budget = Budget(max_error=space.wanted.max_error, max_gradient_error=space.wanted.max_gradient_error)
+    meeting = [trial.kept for trial in trials if max(budget.shares(trial)) <= 1.0]
+    if not meeting:
+        return f"{made}, of which none meets the budget"
+    best = min(meeting, key=lambda kept: len(units_of(space, kept)))
+    many = counted(len(units_of(space, best)), "module")
+    return f"{made}; the smallest set so far that meets the budget keeps {many} ({kept_said(best)})"
+
+
 def kept_said(kept: Sequence[str], most: int = NAMED) -> str:
     """Return the names of a set as text: "none", "all", or the modules."""
     if list(kept) == WHOLE:
@@ -111,18 +132,22 @@ def _point(
     one: Weighed, low: Weighed | None, search: KeepSearch, space: SearchSpace, known: Mapping[tuple[str, ...], Trial]
 ) -> Point:
     trial = known.get(tuple(one.kept))
-    timed = one.samples and all(one.samples)
+    timed = _is_timed(one)
     return Point(
         kept=list(one.kept),
         units=len(units_of(space, one.kept)),
         output_rel_l2=trial.output_rel_l2 if trial else None,
         grad_rel_l2=trial.grad_rel_l2 if trial else None,
         seconds=stats.median([stats.round_value([build]) for build in one.samples]) if timed else None,
-        against_low=ratio_of(one.samples, low.samples) if timed and low is not None and low.samples else None,
+        against_low=ratio_of(one.samples, low.samples) if timed and low is not None else None,
         peak_bytes=one.peak_bytes,
         found=search.found is not None and list(one.kept) == list(search.found),
         meets=trial is not None and meets(search, trial),
     )
+
+
+def _is_timed(one: Weighed) -> bool:
+    return bool(one.samples) and all(one.samples)
 
 
 def _dominates(one: Point, other: Point, weighed: Weighed, beside: Weighed) -> bool:
@@ -157,18 +182,20 @@ def _budget(search: KeepSearch) -> Budget:
 
 def _found_said(search: KeepSearch, space: SearchSpace, sets: Mapping[tuple[str, ...], Trial]) -> str:
     if search.found is None:
-        return "no set of modules kept in fp32 meets the budget"
+        return f"no set of modules {'kept in fp32' if tuple(WHOLE) in sets else 'that was tried'} meets the budget"
     low, found = sets.get(()), sets.get(tuple(search.found))
     if not search.found:
         return f"no module need be kept in fp32: {_errors_said(search, None, found)}"
     if search.found == WHOLE:
-        subject = f"all {counted(search.units, 'module')} must be kept in fp32, the network itself: that brings"
-    else:
-        plural = "brings" if search.units == 1 else "bring"
-        subject = (
-            f"{search.units:,} of {counted(len(space.units), 'module')} kept in fp32 "
-            f"({few(search.found, NAMED)}) {plural}"
+        meets = "meets" if search.smallest else "was found to meet"
+        return (
+            f"nothing less than the whole network in fp32 {meets} the budget: run it in fp32; kept whole, "
+            f"{_errors_said(search, None, found)}"
         )
+    plural = "brings" if search.units == 1 else "bring"
+    subject = (
+        f"{search.units:,} of {counted(len(space.units), 'module')} kept in fp32 ({few(search.found, NAMED)}) {plural}"
+    )
     return f"{subject} {_errors_said(search, low, found)}"
 
 
@@ -221,7 +248,7 @@ def _proof_said(search: KeepSearch) -> str:
         return tried
     if search.smallest:
         return f"no smaller set does, given that keeping more never errs more; {tried}"
-    return f"no smaller set was found in {tried}: whether there is one is not proven"
+    return f"whether a smaller set does is not proven: none was found in {tried}"
 
 
 def _cost_said(search: KeepSearch, picture: Sequence[Point]) -> Iterable[str]:
@@ -253,11 +280,11 @@ def _slower_than_whole(search: KeepSearch, point: Point | None) -> Ratio | None:
     """Return how many times as long as with all modules kept a step takes, where it is certainly longer."""
     if search.weighing is None or point is None:
         return None
-    samples = {tuple(one.kept): one.samples for one in search.weighing.weighed}
-    mine, all_kept = samples[tuple(point.kept)], samples.get(tuple(WHOLE))
-    if not (mine and all_kept and all(mine) and all(all_kept)):
+    weighed = {tuple(one.kept): one for one in search.weighing.weighed}
+    mine, all_kept = weighed[tuple(point.kept)], weighed.get(tuple(WHOLE))
+    if all_kept is None or not (_is_timed(mine) and _is_timed(all_kept)):
         return None
-    ratio = ratio_of(mine, all_kept)
+    ratio = ratio_of(mine.samples, all_kept.samples)
     return ratio if ratio.low is not None and ratio.low > 1 else None
 
 

@@ -16,7 +16,7 @@ from ampbench.ranges.headlines import (
     telling,
     unchecked_said,
 )
-from ampbench.ranges.headroom import Headroom, Prediction, by_running_module, headroom, predict
+from ampbench.ranges.headroom import FLUSHES, Headroom, Prediction, by_running_module, headroom, predict
 from ampbench.ranges.profile import layer_profile, ranked
 from ampbench.ranges.scales import usable_scales
 from ampbench.ranges.seen import predicted_and_seen, predicted_gradients
@@ -39,6 +39,8 @@ NUMBERS = frozenset(
 _WORTH_A_COLUMN = 0.01
 """The share of its largest number from which a format is told of beside the first."""
 
+
+NO_SCALE = "none needed"
 
 HANDED = "given inf"
 """What is said of a module whose inputs are not finite in the low dtype."""
@@ -94,8 +96,8 @@ def values(found: RangePass, everything: bool = False) -> list[Block]:
 def gradients(found: RangePass, everything: bool = False) -> list[Block]:  # noqa: ARG001 - as the other tables
     """Return the loss scales that keep gradients finite and lose the fewest."""
     cells = [
-        [dtype, scale_range(scales), format_share(scales.flushed), format_share(scales.unscaled),
-         scales.limiting or ROOT]
+        [dtype, scale_range(scales) if scales.needed else NO_SCALE, format_share(scales.flushed),
+         format_share(scales.unscaled), scales.limiting or ROOT]
         for dtype in FORMATS
         if (scales := usable_scales(found.magnitudes, dtype)) is not None
     ]  # fmt: skip
@@ -126,18 +128,18 @@ def failed_predictions(found: RangePass, everything: bool = False) -> list[Block
     """Return what was predicted and not seen, or seen and not predicted."""
     cells = [
         [low.precision, row.module or ROOT, row.kind, what, said or "no", "yes" if happened else "no",
-         format_error(row.own_rel_l2)]
+         *map(format_share, shares), format_error(row.own_rel_l2)]
         for low in found.low_runs
         for row in predicted_and_seen(found, low)
-        for what, said, happened in (
-            ("overflow", row.overflow_predicted, row.overflow_seen),
-            ("flushing", row.flush_predicted, row.flush_seen),
+        for what, said, happened, shares in (
+            ("overflow", row.overflow_predicted, row.overflow_seen, row.overflow_shares),
+            ("flushing", row.flush_predicted, row.flush_seen, row.flush_shares),
         )
         if happened is not None and bool(said) != happened
     ]  # fmt: skip
-    headers = ["precision", "module", "kind", "what", "was predicted", "was seen", "own"]
-    note = "was predicted: which of its values said so; own: its error on exact inputs"
-    note += "; seen on the first batch alone" if found.steps > 1 else ""
+    headers = ["precision", "module", "kind", "what", "was predicted", "was seen", "predicted", "seen", "own"]
+    note = "was predicted: which of its values said so; predicted: the share of these, else of its outputs; "
+    note += f"seen: the share of its outputs, which is flushing from {FLUSHES:.0%}; own: its error on exact inputs"
     return [Block("Where predictions failed", headers, cells, note)] if cells else []
 
 

@@ -45,7 +45,8 @@ def headroom_said(found: RangePass) -> list[str]:
     said = [f"{dtype}: {'; '.join(_dtype_said(found, modules, dtype))}" for dtype in FORMATS]
     strange = [row.module or ROOT for row in found.magnitudes if row.nonfinite]
     if strange:
-        said.append(f"fp32: values are not finite already, and left out, in {few(strange, NAMED)}")
+        within = few(list(dict.fromkeys(strange)), NAMED)
+        said.append(f"fp32: some values within {within} are not finite, as those of masks, and are left out")
     return said
 
 
@@ -66,7 +67,8 @@ def low_run_said(found: RangePass, low: LowRun) -> str:
         said = ["no overflow or flushing predicted, none seen"]
     if not outcomes:
         said = ["no module was compared"]
-    return f"{low.precision}: {'; '.join([*said, *whole, *_gradients_said(found, low)])}"
+    parts = [*whole, *said] if low.error else [*said, *whole]
+    return f"{low.precision}: {'; '.join([*parts, *_gradients_said(found, low)])}"
 
 
 def unchecked_said(outcomes: Iterable[Outcome]) -> str:
@@ -85,13 +87,15 @@ def origin_said(found: OriginPass) -> list[str]:
     if found.output_rel_l2 is None:
         strange = found.first_nonfinite is not None or any(row.overflowed for row in compared)
         said = [f"the output's error is undefined{', as values are not finite' if strange else ''}"]
+    events = _events_said(compared)
+    said += events
     worst = sorted((row for row in compared if row.own_rel_l2), key=lambda row: -(row.own_rel_l2 or 0.0))[:NAMED]
     if worst:
         said.append(f"most by themselves err {', '.join(_own_said(row) for row in worst)}")
-    elif compared:
+    elif compared and not events:
         said.append("no module errs by itself")
-    if compared:
-        said.append(_events_said(compared))
+    if compared and not events:
+        said.append(f"none of {counted(len(compared), 'module')} overflows or flushes on exact inputs")
     if found.first_nonfinite is not None:
         said.append(f"in the whole run {nonfinite_sentence(found.first_nonfinite)}")
     left = _left_out([row.note for row in found.modules if not row.elements], len(found.modules), "not compared")
@@ -132,11 +136,12 @@ def _scales_said(values: Iterable[Magnitudes], dtype: str) -> list[str]:
     scales = usable_scales(every, dtype)
     if scales is None:
         return ["no gradient is finite and not zero"] if any(row.what == GRADIENT for row in every) else []
+    if not scales.needed:
+        lost = f"{format_share(scales.flushed)} of gradients flush, which no loss scale saves"
+        return [lost if scales.flushed else "gradients need no loss scale"]
     if scales.flushed:
         without = f", {format_share(scales.unscaled)} without it" if scales.unscaled != scales.flushed else ""
         return [f"loss scale {scale_range(scales)} loses the fewest gradients, {format_share(scales.flushed)}{without}"]
-    if scales.lowest <= 1 <= scales.highest:
-        return ["gradients need no loss scale"]
     return [f"loss scale {scale_range(scales)} keeps every gradient"]
 
 
@@ -179,20 +184,25 @@ def _own_said(row: ModuleError) -> str:
     return f"{row.module or ROOT} ({row.kind}, {format_error(row.own_rel_l2)})"
 
 
-def _events_said(compared: Sequence[ModuleError]) -> str:
+def _events_said(compared: Sequence[ModuleError]) -> list[str]:
+    """Return which modules overflow by themselves, which are only handed what does, and which flush."""
     overflowing = [row for row in ranked(compared) if row.overflowed]
+    own = [row.module or ROOT for row in overflowing if not row.inputs_overflowed]
+    handed = [row.module or ROOT for row in overflowing if row.inputs_overflowed]
     flushing = [row.module or ROOT for row in compared if row.flushed >= FLUSHES * row.elements]
-    total = counted(len(compared), "module")
+    of = f"of {counted(len(compared), 'module')}"
     said = []
-    if overflowing:
-        names = few([row.module or ROOT for row in overflowing], NAMED)
-        handed = sum(row.inputs_overflowed > 0 for row in overflowing)
-        given = f", {handed:,} of them handed inputs that do already" if handed else ""
-        said.append(f"{len(overflowing):,} of {total} overflow on exact inputs ({names}){given}")
+    if own:
+        verb = "overflows by itself" if len(own) == 1 else "overflow by themselves"
+        said.append(f"{few(own, NAMED)} {verb} ({len(own):,} {of})")
+    if handed:
+        verb = "is handed what overflows already" if len(handed) == 1 else "are handed what overflows already"
+        said.append(f"{few(handed, NAMED)} {verb} ({len(handed):,} {of})")
     if flushing:
-        share = f"at least {FLUSHES:.0%} of their outputs to zero"
-        said.append(f"{len(flushing):,} of {total} flush {share} ({few(flushing, NAMED)})")
-    return "; ".join(said) or f"none of {total} overflows or flushes on exact inputs"
+        verb = "flushes" if len(flushing) == 1 else "flush"
+        share = f"at least {FLUSHES:.0%} of {'its' if len(flushing) == 1 else 'their'} outputs to zero"
+        said.append(f"{few(flushing, NAMED)} {verb} {share} ({len(flushing):,} {of})")
+    return said
 
 
 def _left_out(reasons: Sequence[str], total: int, what: str) -> str:

@@ -1,8 +1,9 @@
 """How the values of an fp32 run would fit into a low format, before anything is run in it.
 
 A histogram by exponent is exact for all borders of a format that are powers of two, as those of zero and of subnormals
-are. That of overflow lies half a unit below one: `largest` decides whether any value is beyond, and of the values
-within that half unit (less than a thousandth of their exponent in fp16) one at most is counted.
+are, the first of which rounds to zero itself (`Magnitudes.powers`). That of overflow lies half a unit below one:
+`largest` decides whether any value is beyond, and of the values within that half unit (less than a thousandth of their
+exponent in fp16) one at most is counted.
 """
 
 import math
@@ -41,11 +42,16 @@ class Headroom:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Prediction:
-    """Whether a module would overflow or flush in a format, and which of its values say so ("" where it does not)."""
+    """Whether a module would overflow or flush in a format, and which of its values say so ("" where it does not).
+
+    The shares are of these values, or of its outputs where it does not (None: of these nothing is known).
+    """
 
     module: str
     overflows: str = ""
     flushes: str = ""
+    overflow_share: float | None = None
+    flush_share: float | None = None
 
 
 def headroom(values: Magnitudes, dtype: str, scale: float = 1.0) -> Headroom:
@@ -58,21 +64,26 @@ def headroom(values: Magnitudes, dtype: str, scale: float = 1.0) -> Headroom:
     if values.largest is None or finite == 0:
         return Headroom()
     largest = values.largest * scale
-    flushed = _below(values, form.flush / scale)
+    flushed = flushed_count(values, form, scale)
     overflow = 0.0
     if largest >= form.overflow:
-        overflow = max(sum(values.counts) - _below(values, 2.0 ** (form.highest + 1) / scale), 1.0)
+        overflow = max(
+            sum(values.counts) - _below(values.counts, values.lowest, 2.0 ** (form.highest + 1) / scale), 1.0
+        )
     return Headroom(
         reach=largest / form.largest,
         overflow=overflow / finite,
         flushed=flushed / finite,
-        subnormal=max(_below(values, form.normal / scale) - flushed, 0.0) / finite,
+        subnormal=max(_below(values.counts, values.lowest, form.normal / scale) - flushed, 0.0) / finite,
     )
 
 
 def flushed_count(values: Magnitudes, form: Format, scale: float = 1.0) -> float:
     """Return how many values that are not zero would become it."""
-    return _below(values, form.flush / scale)
+    border = form.flush / scale
+    place = math.log2(border) - values.lowest
+    tied = values.powers[int(place)] if place.is_integer() and 0 <= place < len(values.powers) else 0
+    return _below(values.counts, values.lowest, border) + tied
 
 
 def predict(
@@ -92,14 +103,18 @@ def predict(
     and make infinity or NaN of what is computed with them. Inputs do not count where a module may make finite values
     of infinite ones (ReLU6, sigmoid, pooling for the maximum), nor parameters and buffers that only divide
     (running variances). It is predicted to **flush** if at least `FLUSHES` of its outputs round to zero, or if as
-    many of its inputs do while it would have brought them back to size (a normalisation without a bias: inputs that
-    small are whole channels as a rule, which then become their bias).
+    many become zero because its inputs do while it would have brought them back to size (a normalisation). With a
+    remembered mean or none, these are the inputs that round to zero, where mean and bias are zero; with the mean of
+    what it is given, those of which the whole channel or row does, as one value that is left moves all others off
+    zero.
     What overflows only inside a module, in a product of two of its inputs, say, cannot be seen from outside it.
     """
     form = find_format(dtype)
     module = values[0].module if values else ""
     kind = values[0].kind if values else ""
     overflows = flushes = ""
+    overflow_share: float | None = None
+    flush_share: float | None = None
 
     def lowered(row: Magnitudes) -> bool:
         if row.what == WEIGHT:
@@ -111,15 +126,23 @@ def predict(
         if row.largest is None:
             continue
         spared = (row.what == INPUT and kind in _TAMES_INFINITY) or row.name.endswith("running_var")
-        if row.largest >= form.overflow and not spared:
-            overflows = overflows or row.what
-        if row.what == ACTIVATION and _share(row, form) >= FLUSHES:
-            flushes = ACTIVATION
+        if row.largest >= form.overflow and not spared and not overflows:
+            overflows, overflow_share = row.what, _share_over(row, form)
+        if row.what == ACTIVATION:
+            flush_share = _share(row, form)
+            overflow_share = overflow_share if overflows else _share_over(row, form)
+            flushes = ACTIVATION if flush_share >= FLUSHES else ""
     if not flushes and any(part in kind for part in _NORMALISES):
-        bias = any(row.name.endswith("bias") and row.largest for row in values if row.what == WEIGHT)
-        if not bias and any(_share(row, form) >= FLUSHES for row in used if row.what == INPUT):
-            flushes = INPUT
-    return Prediction(module=module, overflows=overflows, flushes=flushes)
+        shares = [_normalised_to_zero(row, values, form) for row in used if row.what == INPUT]
+        if max(shares, default=0.0) >= FLUSHES:
+            flushes, flush_share = INPUT, max(shares)
+    return Prediction(
+        module=module,
+        overflows=overflows,
+        flushes=flushes,
+        overflow_share=overflow_share,
+        flush_share=flush_share,
+    )
 
 
 def by_module(values: Iterable[Magnitudes]) -> dict[str, list[Magnitudes]]:
@@ -149,14 +172,38 @@ def by_running_module(values: Iterable[Magnitudes]) -> dict[str, list[Magnitudes
 
 def _share(values: Magnitudes, form: Format) -> float:
     finite = values.elements - values.nonfinite
-    return _below(values, form.flush) / finite if finite else 0.0
+    return flushed_count(values, form) / finite if finite else 0.0
 
 
-def _below(values: Magnitudes, border: float) -> float:
-    """Return how many values that are not zero lie below `border`, of its exponent the part that its logarithm says."""
-    edge = math.log2(border) - values.lowest
-    whole = min(max(math.floor(edge), 0), len(values.counts))
-    count = float(sum(values.counts[:whole]))
-    if 0 <= edge < len(values.counts):
-        count += values.counts[whole] * (edge - whole)
+def _share_over(values: Magnitudes, form: Format) -> float:
+    return headroom(values, form.name).overflow or 0.0
+
+
+def _normalised_to_zero(inputs: Magnitudes, values: Sequence[Magnitudes], form: Format) -> float:
+    """Return the share of a normalisation's outputs that become zero since its inputs do."""
+    finite = inputs.elements - inputs.nonfinite
+    if not finite:
+        return 0.0
+    share = _share(inputs, form)
+    added = ["bias"]
+    if inputs.together is not None:
+        share = _below(inputs.together, inputs.lowest, form.flush) / finite
+    else:
+        added.append("running_mean")
+    for row in values:
+        if row.what == WEIGHT and row.name.rpartition(".")[2] in added and row.elements:
+            share *= row.zeros / row.elements
+    return share
+
+
+def _below(counts: Sequence[int], lowest: int, border: float) -> float:
+    """Return how many of `counts`, by exponent from `lowest`, lie below `border`, of its exponent a part.
+
+    The part is what its logarithm says.
+    """
+    edge = math.log2(border) - lowest
+    whole = min(max(math.floor(edge), 0), len(counts))
+    count = float(sum(counts[:whole]))
+    if 0 <= edge < len(counts):
+        count += counts[whole] * (edge - whole)
     return count

@@ -8,13 +8,17 @@ from ampbench.ranges.formats import find_format
 from ampbench.ranges.headroom import FLUSHES, Prediction, by_running_module, headroom, predict
 from ampbench.records.ranges import GRADIENT, FirstNonfinite, LowRun, Magnitudes, ModuleError, RangePass
 
+_FUSED = frozenset({"MultiheadAttention", "TransformerEncoderLayer", "TransformerEncoder"})
+"""Modules that, in inference, may run as one op in which none of those within them is seen."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
     """What a module was predicted to do in a low precision, and what it did.
 
     The predictions are as in `Prediction`: "" or which values say so. What was seen is None where it was not to be
-    seen, and `note` says why; such a prediction is neither right nor false. `own_rel_l2` is as in `ModuleError`.
+    seen, and `note` says why; such a prediction is neither right nor false. The pairs are shares: of the values that
+    `Prediction` speaks of, and of the outputs as seen (None: not known). `own_rel_l2` is as in `ModuleError`.
     """
 
     module: str
@@ -23,6 +27,8 @@ class Outcome:
     overflow_seen: bool | None = None
     flush_predicted: str = ""
     flush_seen: bool | None = None
+    overflow_shares: tuple[float | None, float | None] = (None, None)
+    flush_shares: tuple[float | None, float | None] = (None, None)
     own_rel_l2: float | None = None
     note: str = ""
 
@@ -119,14 +125,17 @@ def predicted_and_seen(found: RangePass, low: LowRun) -> list[Outcome]:
 
     Seen is what it does on exact inputs: it overflows if any output does, and flushes if at least `FLUSHES` of its
     outputs do. In any case a module overflows that the whole step names as the first to make a value that is not finite
-    in its forward pass; where it is not among those compared, it comes last.
+    in its forward pass; where it is not among those compared, it comes last, unless it is one that torch may run fused
+    (or one without values of its own) and a module within it was seen to overflow.
     """
     rows = by_running_module(found.magnitudes)
     first = _first_forward(low.first_nonfinite)
     known = _predictor(low)
     outcomes = [_outcome(row, known(rows.get(row.module, [])), row.module == first, low) for row in low.modules]
-    if first is not None and first not in {row.module for row in low.modules}:
-        values = rows.get(first, [])
+    values = rows.get(first, []) if first is not None else []
+    fused = not values or values[0].kind in _FUSED
+    within = fused and any(row.overflowed for row in low.modules if row.module.startswith(f"{first}." if first else ""))
+    if first is not None and first not in {row.module for row in low.modules} and not within:
         prediction = known(values)
         outcomes.append(
             Outcome(
@@ -208,6 +217,14 @@ def _outcome(row: ModuleError, prediction: Prediction | None, first: bool, low: 
         overflow_seen=True if first and prediction is not None else overflow,
         flush_predicted=prediction.flushes if prediction else "",
         flush_seen=flush,
+        overflow_shares=(
+            prediction.overflow_share if prediction else None,
+            row.overflowed / row.elements if row.elements else None,
+        ),
+        flush_shares=(
+            prediction.flush_share if prediction else None,
+            row.flushed / row.elements if row.elements else None,
+        ),
         own_rel_l2=row.own_rel_l2,
         note=note,
     )

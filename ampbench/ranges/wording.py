@@ -64,6 +64,8 @@ def scales_sentence(scales: Scales | None, dtype: str = "fp16") -> str:
     """Return which loss scales serve, and what they leave at zero."""
     if scales is None:
         return "there is no gradient to scale"
+    if not scales.needed:
+        return f"no loss scale is needed: no gradient overflows {dtype}, {format_share(scales.unscaled)} flush to zero"
     flushed = f"{format_share(scales.flushed)} flush to zero ({format_share(scales.unscaled)} without scaling)"
     return f"loss scale {scale_range(scales)}: no gradient overflows {dtype}, {flushed}"
 

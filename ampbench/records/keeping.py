@@ -5,6 +5,11 @@ from dataclasses import dataclass, field
 from ampbench.records.measurements import Fitness
 from ampbench.records.ranges import ModuleError
 
+SPEED, MEMORY = OBJECTIVES = ("speed", "memory")
+"""What keeping modules in fp32 should cost little of."""
+MAX_TRIALS = 60
+"""So many sets are tried unless another number is asked for."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Unit:
@@ -25,15 +30,15 @@ class Unit:
 class Wanted:
     """What a search is to find: the budget, `objective` and `seed` as in `KeepSearch`, and how much it may do.
 
-    `max_gradient_error` bounds what trains. No more than `max_trials` sets are tried to find one; what sets cost is
-    then measured for about `seconds`.
+    `max_gradient_error` bounds what trains. No more than `max_trials` sets are tried, those that are only weighed
+    included; what sets cost is measured for about `seconds`.
     """
 
     max_error: float
     max_gradient_error: float
-    objective: str = "speed"
+    objective: str = SPEED
     seed: int = 0
-    max_trials: int = 60
+    max_trials: int = MAX_TRIALS
     seconds: float = 20.0
 
 
@@ -43,7 +48,8 @@ class SearchSpace:
 
     `errors` are the own errors of its modules in the case's precision, on exact inputs. `containers` are the paths of
     the modules that hold others that run ("" is the network), outermost first: one whose units are all kept is kept
-    whole. `wanted` is what is searched for among them (None: as a worker gives it).
+    whole. `wanted` is what is searched for among them (None: as a worker gives it). The digests are those of the
+    weights and inputs with which the modules were seen ("": unknown).
     """
 
     case_id: str
@@ -51,6 +57,8 @@ class SearchSpace:
     containers: list[str] = field(default_factory=list)
     errors: list[ModuleError] = field(default_factory=list)
     wanted: Wanted | None = None
+    weights_digest: str = ""
+    inputs_digest: str = ""
     notes: list[str] = field(default_factory=list)
 
 
@@ -102,9 +110,9 @@ class KeepSearch:
     The budget are `max_error` on outputs and, in training, `max_gradient_error` on gradients, relative L2 errors.
     `found` names modules as `keep_fp32` takes them; [""] is the whole network, [] none. `units` are how many units of
     the space that keeps. `smallest`: no smaller set meets the budget, given that keeping more never errs more; else
-    none smaller was found. `trials` is how many it took, those of an interrupted session included; sets that
-    are only weighed have some of their own.
-    `objective` is "speed" or "memory". `weighing` begins with no module kept and ends with all (None: not measured).
+    none smaller was found. `trials` is how many sets were tried, those of an interrupted session and those that were
+    only weighed included. `objective` is one of `OBJECTIVES`. `weighing` goes from no module kept to all (None: not
+    measured).
     """
 
     case_id: str

@@ -16,6 +16,11 @@ class Magnitudes:
     """The magnitudes of all values of one kind in a module, in an fp32 run: a histogram by exponent.
 
     `counts[i]` values have 2**(lowest + i) <= |x| < 2**(lowest + i + 1); `zeros` and `nonfinite` are apart from these.
+    `powers[i]` of them are 2**(lowest + i) exactly, as far as that is known: it is counted for exponents so small that
+    fp16 may round them to zero, and the list ends after the last that is not 0.
+    `together`, of the inputs of a normalisation by the statistics of what it is given: `together[i]` values, zeros
+    included, belong to a channel or row of which the largest |x| is in place i; counted where fp16 may round that to
+    zero (None: it is no such normalisation).
     `largest` is the largest finite |x| (None: there is none). `kind` is the module's class, `name` the full name of the
     parameter or buffer whose values they are ("" for inputs, activations and their gradients).
     """
@@ -30,6 +35,8 @@ class Magnitudes:
     largest: float | None = None
     lowest: int = 0
     counts: list[int] = field(default_factory=list)
+    powers: list[int] = field(default_factory=list)
+    together: list[int] | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,7 +94,7 @@ class FirstNonfinite:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SeenGradient:
-    """A parameter's gradient as a low-precision step gave it, the loss scale divided out.
+    """A parameter's gradients as low-precision steps gave them, the loss scale divided out.
 
     Of `elements`, `flushed` are zero where fp32's are not, and `nonfinite` are infinite or NaN where fp32's are finite.
     """
@@ -102,11 +109,12 @@ class SeenGradient:
 class LowRun:
     """What really came of a low precision that an fp32 run was asked about.
 
-    `modules` tells of each module on exact inputs (what comes after one that overflows is lost in a whole run),
-    `first_nonfinite` and `gradients` of the whole step in `precision`, the latter in training, at the loss scale
-    `scaler_scale` (None: without one). `lowered` are the modules whose floating outputs are in the low dtype, and
-    `lowered_weights` the parameters and buffers that are used in it: in pure half all, with autocast those that its
-    rules choose. `error` is the first line of what the whole step raised; then it has no gradients.
+    `modules` tells of each module on exact inputs (what comes after one that overflows is lost in a whole run), those
+    of all steps of the fp32 run. `first_nonfinite` and `gradients` are of whole steps in `precision`, as many, the
+    latter in training, all steps together, at the loss scale `scaler_scale` (None: without one) to begin with.
+    `lowered` are the modules whose floating outputs are in the low dtype, and `lowered_weights` the parameters and
+    buffers that are used in it: in pure half all, with autocast those that its rules choose. `error` is the first line
+    of what the whole step raised; then it has no gradients.
     """
 
     precision: str
@@ -122,7 +130,7 @@ class LowRun:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RangePass:
-    """How large the values of `steps` fp32 steps of a case are, and what low precisions then made of the first batch.
+    """How large the values of `steps` fp32 steps of a case are, and what low precisions then made of as many.
 
     `case_id` is that of the fp32 case. `notes` say what was left out and why.
     """

@@ -6,7 +6,7 @@ import json
 import re
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import cache
 from typing import Any
@@ -55,9 +55,11 @@ def specification(chart: Chart) -> dict[str, Any]:
 
 def drawn(chart: Chart, rows: Rows) -> Markup:
     """Return a chart of `rows` as SVG with its text alternative; where it offers choices, the first is drawn."""
+    marks: Sequence[str] = ()
     if chart.choose and chart.choices:
+        marks = chart.choices[0].marks
         rows = [row for row in rows if row[chart.choose] == chart.choices[0].value]
-    spec = fitted({**specification(chart), "width": WIDTH, "data": {"values": list(rows)}})
+    spec = fitted({**_listing(specification(chart), marks), "width": WIDTH, "data": {"values": list(rows)}})
     if chart.lines:
         spec["height"] *= len({row[chart.lines] for row in rows} - {None})
     svg = _painted_once(vl_convert.vegalite_to_svg(spec))
@@ -65,6 +67,20 @@ def drawn(chart: Chart, rows: Rows) -> Markup:
     opening, _, inside = svg.replace("<svg ", '<svg role="img" ', 1).partition(">")
     # Vega gives every group of marks a role without a name: hidden, or a screen reader meets nameless images
     return Markup(f'{opening} aria-label="{label}"><g aria-hidden="true">{inside.removesuffix("</svg>")}</g></svg>')
+
+
+def _listing(spec: Mapping[str, Any], marks: Sequence[str]) -> dict[str, Any]:
+    """Return a specification whose legends list `marks` alone, or all they have where there are none."""
+    if not marks:
+        return dict(spec)
+    encoding = {
+        name: {**channel, "legend": {**legend, "values": list(marks)}}
+        if isinstance(channel, Mapping) and (legend := channel.get("legend"))
+        else channel
+        for name, channel in spec.get("encoding", {}).items()
+    }
+    layers = {"layer": [_listing(layer, marks) for layer in spec["layer"]]} if "layer" in spec else {}
+    return {**spec, **({"encoding": encoding} if encoding else {}), **layers}
 
 
 def _painted_once(svg: str) -> str:
@@ -94,7 +110,7 @@ def payload(views: list[View]) -> str:
         for chart in view.charts:
             if chart.id in charts:
                 raise ValueError(f"two charts are called {chart.id}")
-            choices = [[one.value, one.label, one.alt] for one in chart.choices]
+            choices = [[one.value, one.label, one.alt, list(one.marks)] for one in chart.choices]
             charts[chart.id] = {
                 "spec": specification(chart),
                 "dataset": chart.dataset,

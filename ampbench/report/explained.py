@@ -138,18 +138,12 @@ def probes(material: Material) -> list[RuleProbe]:
 
 def untold(material: Material, kind: str) -> list[Untold]:
     """Return the cases that runs that explain `kind` ("casts", …) failed to explain, skipped or did not finish."""
-    found = {}
+    found: dict[str, Untold] = {}
     for run in material.explanations:
         if run.header.explains != kind:
             continue
         labels = case_labels(run.cases.values())
-        for case_id, trials in run.trials.items():
-            reason = f"the search did not end; {counted(len(trials), 'trial')} of it are stored"
-            found[case_id] = Untold(name=labels[case_id], reason=reason)
-        for case_id, failure in run.failures.items():
-            message = f": {failure.message}" if failure.message else ""
-            found[case_id] = Untold(name=labels[case_id], reason=f"{failure.cause}{message}")
-        found |= {name: Untold(name=labels[name], reason=skip.reason) for name, skip in run.skips.items()}
+        found |= {case_id: Untold(name=labels[case_id], reason=_reason(run, case_id)) for case_id in run.cases}
     known = {case_id for run in _runs(material) for case_id in _FOUND[kind](run)}
     return [one for case_id, one in found.items() if case_id not in known]
 
@@ -200,6 +194,19 @@ def strangers(material: Material, kind: str) -> list[str]:
         return []
     return [f"torch {version or 'of an unknown version'} on {host}" for host, version in places
             if (host, version) not in own]  # fmt: skip
+
+
+def _reason(run: StoredRun, case_id: str) -> str:
+    """Return why a run has no result of a case."""
+    if (skip := run.skips.get(case_id)) is not None:
+        return skip.reason
+    if (failure := run.failures.get(case_id)) is not None:
+        return f"{failure.cause}: {failure.message}" if failure.message else failure.cause
+    trials = len(run.trials.get(case_id, []))
+    if trials or case_id in run.spaces:
+        kept = f"{counted(trials, 'trial')} {'is' if trials == 1 else 'are'}" if trials else "no trial is"
+        return f"the search did not end; {kept} stored"
+    return "not reached before the run ended"
 
 
 def _comparisons(material: Material) -> list[Comparison]:

@@ -8,7 +8,7 @@ from ampbench import __version__
 from ampbench.comparing.markdown import NOT_JUDGED, by_weight, conditions, findings_table, means_table
 from ampbench.comparing.sentences import case_names
 from ampbench.markdown import escaped, folded, markdown_table
-from ampbench.ranges.blocks import headroom_said, origin_said
+from ampbench.ranges.headlines import headroom_said, origin_said
 from ampbench.records.runs import CASTS, HEADROOM, KEEP_FP32, ORIGIN
 from ampbench.report.explained import changed, headrooms, origins, probes, searches, traced, untold, with_rules
 from ampbench.report.material import Material
@@ -88,7 +88,7 @@ def _parts(material: Material, said: Result) -> Iterator[Part]:
     yield _precisions(tables, quiet)
     yield _advice(tables, quiet)
     for title, what, explained, kind in _explained(material):
-        lines = [f"* {escaped(name)}: {escaped(sentence)}" for name, sentence in explained]
+        lines = [f"* {escaped(name)}: {'; '.join(map(escaped, sentences))}" for name, sentences in explained]
         lines += [f"* {escaped(one.name)}: without a result: {escaped(one.reason)}" for one in untold(material, kind)]
         yield Part(title=title, rows=lines, what=what, quiet=quiet)
     rules = [f"{changes_said(one)}" for one in with_rules(material)]
@@ -101,14 +101,14 @@ def _parts(material: Material, said: Result) -> Iterator[Part]:
     yield Part(rows=_paragraphs([*([said.skips] if said.skips else []), *said.said]), what="notes")
 
 
-def _explained(material: Material) -> Iterator[tuple[str, str, list[tuple[str, str]], str]]:
-    """Yield what explains cases: a title, what to call the rows, for each case its name and a line, and the kind."""
-    ranges = [(one.name, "; ".join(headroom_said(one.found))) for one in headrooms(material)]
+def _explained(material: Material) -> Iterator[tuple[str, str, list[tuple[str, list[str]]], str]]:
+    """Yield what explains cases: a title, what to call the rows, for each case its name and sentences, and the kind."""
+    ranges = [(one.name, headroom_said(one.found)) for one in headrooms(material)]
     yield "Headroom", "cases", ranges, HEADROOM
-    begun = [(one.name, "; ".join(origin_said(one.found))) for one in origins(material)]
+    begun = [(one.name, origin_said(one.found)) for one in origins(material)]
     yield "Where errors begin", "cases", begun, ORIGIN
     yield "What to keep in fp32", "searches", [(one.name, found_said(one)) for one in searches(material)], KEEP_FP32
-    yield "Casts", "traced cases", [(one.name, casts_said(one)) for one in traced(material)], CASTS
+    yield "Casts", "traced cases", [(one.name, [casts_said(one)]) for one in traced(material)], CASTS
 
 
 def _changes(comparison: Comparison, several: bool) -> Iterator[Part]:

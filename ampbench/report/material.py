@@ -201,7 +201,7 @@ def material_of(
             )
         )
     every = [*ordered, *_by_age(explanations)]
-    if keyword and not shown and not any(one.explained for one in explaining):
+    if keyword and not shown and not any(one.cases for one in explaining):
         raise NothingToRunError(f"no case of {', '.join(one.header.run for one in every)} matches -k {keyword!r}")
     explained: list[Comparison] = []
     for stored in explaining:

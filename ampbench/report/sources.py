@@ -11,8 +11,8 @@ from ampbench.errors import StoreError
 from ampbench.records.runs import Header
 from ampbench.store import LATEST, StoredRun, find_run, list_runs, measures, read_header, run_files
 
-_BY_CASE = ("casts", "ranges", "origins", "spaces", "trials", "searches", "failures", "skips")
-"""What a run that explains holds by case."""
+_BY_CASE = ("cases", "casts", "ranges", "origins", "spaces", "trials", "searches", "failures", "skips")
+"""What a run that explains holds by case; one that was never reached is in `cases` alone."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,12 +12,14 @@ Rows = Sequence[Mapping[str, Any]]
 class Choice:
     """One part of a chart's data that a reader may choose: the `value` of the field, and what it is called.
 
-    `alt` says in words what the chart shows when it is chosen.
+    `alt` says in words what the chart shows when it is chosen. `marks` are the names that its legends then list, of
+    those that the chart has; (): all.
     """
 
     value: str
     label: str
     alt: str
+    marks: Sequence[str] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -30,6 +30,9 @@ from ampbench.running.preparing import (
 from ampbench.running.session import Prepared, check_same, check_same_cases
 from ampbench.store import RunWriter, StoredRun
 
+FOR_WEIGHING = 2
+"""So many trials, of enough, are left for sets that are tried only to be weighed."""
+
 Store = Callable[[SearchSpace | Trial], None]
 """Stores what a search saw before it goes on."""
 
@@ -47,7 +50,8 @@ def prepare_keeping(
     Without precisions, each device gets the autocast precision of its default dtype; without phases, inference is
     searched. With `resumed`, the run to go on with, whose selection and settings these must be, only what that lacks is
     planned. Raises `UsageError` where no workload is named, for a path but eager, a precision that is not low and a run
-    that was begun in another environment or gives other cases now, and what `make_plan` raises.
+    that was begun in another environment, with other weights, inputs or modules or gives other cases now, and what
+    `make_plan` raises.
     """
     require_named(selection, KEEP_FP32, "search the modules")
     selection = dataclasses.replace(selection, phases=selection.phases or ["inference"])
@@ -63,7 +67,9 @@ def prepare_keeping(
             return found
         check_same_cases(resumed, found)
         left = unsearched(resumed)
-        return [planned for planned in found if planned.case.case_id in left]
+        plan_left = [planned for planned in found if planned.case.case_id in left]
+        _check_same_networks(resumed, plan_left, channel, settings)
+        return plan_left
 
     with prepared_session(selection, settings, sources, plan, open_channel) as session:
         yield session
@@ -75,12 +81,57 @@ def unsearched(stored: StoredRun) -> list[str]:
     return [case_id for case_id in stored.cases if case_id not in ended]
 
 
+def can_go_on(stored: StoredRun) -> bool:
+    """Return whether a run of searches has some that have not ended, and says what they are for."""
+    return bool(unsearched(stored)) and any(space.wanted is not None for space in stored.spaces.values())
+
+
 def wanted_by(stored: StoredRun) -> Wanted:
     """Return what a run searches for; `UsageError` where it broke off before it stored that."""
     for space in stored.spaces.values():
         if space.wanted is not None:
             return space.wanted
     raise UsageError(f"run {stored.header.run} broke off before any search began: begin a new one")
+
+
+def _check_same_networks(resumed: StoredRun, left: Sequence[PlannedCase], channel: Channel, settings: Settings) -> None:
+    """Raise `UsageError` where a network of what is left of a run is not the one that was searched before.
+
+    Each network is built and looked into once more.
+    """
+    before: dict[str, SearchSpace] = {}
+    for case_id, space in resumed.spaces.items():
+        before[resumed.cases[case_id].group] = space
+    for planned in sorted(left, key=lambda planned: planned.case.case_id not in resumed.spaces):
+        case = planned.case
+        was = before.pop(case.group, None)
+        if was is None:
+            continue
+        was = resumed.spaces.get(case.case_id, was)
+        refused = f"run {resumed.header.run} cannot be resumed: "
+        reply = channel.serve(request_for(planned, settings, "space", fresh=True))
+        if reply.space is None:
+            raise UsageError(f"{refused}{_reason(ended_by(reply, case, 'space'))}")
+        for what in _differing(was, reply.space):
+            raise UsageError(f"{refused}the {what} of {case.workload} are others than it began with; start a new run")
+
+
+def _differing(was: SearchSpace, now: SearchSpace) -> Iterator[str]:
+    """Yield what two spaces of one network show to differ; digests that are not known tell nothing."""
+    if was.weights_digest and was.weights_digest != now.weights_digest:
+        yield "weights"
+    if was.inputs_digest and was.inputs_digest != now.inputs_digest:
+        yield "inputs"
+    if was.case_id == now.case_id and _modules(was) != _modules(now):
+        yield "modules"
+
+
+def _modules(space: SearchSpace) -> tuple[list[list[str]], list[str]]:
+    return [unit.modules for unit in space.units], space.containers
+
+
+def _reason(how: Failure | Skip) -> str:
+    return how.reason if isinstance(how, Skip) else f"{how.cause}: {how.message}"
 
 
 def search_cases(
@@ -113,7 +164,9 @@ def search_case(
     space: SearchSpace | None = None,
     trials: Sequence[Trial] = (),
 ) -> KeepSearch | Failure | Skip:
-    """Return how the search of a case for what is `wanted` ended: a worker that dies in a trial ends it.
+    """Return how the search of a case for what is `wanted` ended: a worker that dies in a trial of it ends it.
+
+    What was found is returned without what it costs where that cannot be measured, whatever the worker dies of.
 
     The space and each trial go to `store` at once. `space` and `trials` are those that are stored already.
     """
@@ -153,6 +206,7 @@ class _Search:
         case, wanted = self._planned.case, self._wanted
         space = space or self._asked_space()
         max_gradient_error = wanted.max_gradient_error if case.phase == "training" else None
+        spared = min(FOR_WEIGHING, wanted.max_trials // 4)
         found = search(
             space,
             self._tried,
@@ -160,7 +214,7 @@ class _Search:
             max_gradient_error=max_gradient_error,
             objective=wanted.objective,
             seed=wanted.seed,
-            max_trials=wanted.max_trials,
+            max_trials=wanted.max_trials - spared,
         )
         weighing, notes = self._weighed(space, found)
         ended = KeepSearch(
@@ -172,7 +226,7 @@ class _Search:
             found=found.kept,
             units=len(found.units or ()),
             smallest=found.smallest,
-            trials=found.trials,
+            trials=len(self._trials),
             weighing=weighing,
             notes=notes,
         )
@@ -212,17 +266,21 @@ class _Search:
     def _weighed(self, space: SearchSpace, found: Found) -> tuple[Weighing | None, list[str]]:
         """Return what sets cost, and notes: that nobody could measure it is no reason to lose what was found."""
         searched = self._trials[: found.trials]  # not what an interrupted session tried only to weigh it
-        sets = sets_between(space, found.units, searched)
-        # each has an error, too; a set that no step runs with cannot be measured
-        able = [kept for kept in sets if not self._tried(kept).error]
-        self._has_worker = False  # the reference that trials keep must not weigh on what is measured
-        reply = self._ask("weighing", kept=able, seconds=self._wanted.seconds)
-        if reply.weighing is not None:
-            return reply.weighing, []
-        how = ended_by(reply, self._planned.case, "weighing")
-        if isinstance(how, Skip) or how.cause == "killed":
-            raise _Ended(how)
-        return None, [f"what sets cost was not measured: {how.cause}: {how.message}"]
+        try:
+            able = [kept for kept in sets_between(space, found.units, searched) if self._can_be_weighed(kept)]
+            self._has_worker = False  # the reference that trials keep must not weigh on what is measured
+            reply = self._ask("weighing", kept=able, seconds=self._wanted.seconds)
+            if reply.weighing is None:
+                raise _Ended(ended_by(reply, self._planned.case, "weighing"))
+        except _Ended as ended:
+            return None, [f"what sets cost was not measured: {_reason(ended.how)}"]
+        return reply.weighing, []
+
+    def _can_be_weighed(self, kept: Sequence[str]) -> bool:
+        """Return whether a step runs with a set, tried if a trial is left: a price needs an error beside it."""
+        if tuple(kept) not in self._known and len(self._trials) >= self._wanted.max_trials:
+            return False
+        return not self._tried(kept).error
 
     def _ask(self, kind: str, *, kept: Sequence[Sequence[str]] = (), seconds: float = 0.0) -> Reply:
         """Return the reply of the case's own worker, which keeps the reference from one trial to the next."""

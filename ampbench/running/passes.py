@@ -43,6 +43,22 @@ def ended_by(reply: Reply, case: Case, stage: str) -> Failure | Skip:
     return reply.failure or reply.skip or message
 
 
+class _Watched:
+    """A channel that knows whether what served it was `killed`."""
+
+    def __init__(self, channel: Channel):
+        self._channel = channel
+        self.killed = False
+
+    def serve(self, request: Request) -> Reply:
+        reply = self._channel.serve(request)
+        self.killed |= reply.failure is not None and reply.failure.cause == "killed"
+        return reply
+
+    def close(self) -> None:
+        self._channel.close()
+
+
 def explain_cases(prepared: Prepared, explain: Explain, writer: RunWriter, watch: Watch) -> str:
     """Have what is planned explained, every entry to `writer` at once, and return how the session ended.
 
@@ -50,18 +66,18 @@ def explain_cases(prepared: Prepared, explain: Explain, writer: RunWriter, watch
     seen is lost.
     """
     ended = "interrupted"
-    channel: Channel | None = None
+    channel: _Watched | None = None
     try:
         for planned in prepared.plan:
             if planned.skip:
                 continue
             watch(planned, None)
             if channel is None:
-                channel = prepared.open_channel()
+                channel = _Watched(prepared.open_channel())
             found = explain(channel, planned)
             watch(planned, found)
             writer.append(found)
-            if isinstance(found, Failure) and found.cause == "killed":
+            if channel.killed:
                 channel.close()
                 channel = None
         ended = "complete"

@@ -16,6 +16,7 @@ import msgspec
 
 from ampbench.metrics import METRICS
 from ampbench.precisions import PRECISIONS
+from ampbench.records.keeping import OBJECTIVES
 from ampbench.records.ranges import ACTIVATION, GRADIENT, INPUT, UPDATE, WEIGHT, RangePass
 from ampbench.records.rules import CATEGORIES, DEVICE, FAKE, NOT_OBSERVED, RuleProbe
 from ampbench.records.runs import SCHEMA, Entry, Header, Line
@@ -161,10 +162,17 @@ def check_times(header: Header) -> None:
             raise LineError(f"damaged: {name} is no time: {text!r}") from None
 
 
-def check_entry(kind: str, case_id: str, record: Any, case_ids: Container[str], probed: Container[str] = ()) -> None:
+def check_entry(
+    kind: str,
+    case_id: str,
+    record: Any,
+    case_ids: Container[str],
+    probed: Container[str] = (),
+    spaced: Container[str] = (),
+) -> None:
     """Raise `LineError` unless `record`, of the case `case_id` if of any, may follow the cases with `case_ids`.
 
-    `probed` are the device types whose rules are there already.
+    `probed` are the device types whose rules are there already, `spaced` the ids of the cases with a search space.
     """
     if kind in _OF_A_CASE and case_id not in case_ids:
         raise LineError(f"a {kind} of a case that is not listed before it: {case_id}")
@@ -178,6 +186,8 @@ def check_entry(kind: str, case_id: str, record: Any, case_ids: Container[str], 
         _check_probe(record, probed)
     if kind == "ranges":
         _check_ranges(record)
+    if kind in ("space", "trial", "search"):
+        _check_search(kind, record, spaced)
     if kind == "header":
         raise LineError("a second header: two files were put together")
 
@@ -199,6 +209,16 @@ def _check_ranges(found: RangePass) -> None:
     for low in found.low_runs:
         if low.precision not in PRECISIONS:
             raise LineError(f"an unknown precision, {low.precision!r}, beside {found.case_id}")
+
+
+def _check_search(kind: str, record: Any, spaced: Container[str]) -> None:
+    if kind == "space" and record.case_id in spaced:
+        raise LineError(f"a second search space of {record.case_id}")
+    if kind != "space" and record.case_id not in spaced:
+        raise LineError(f"a {kind} without a search space before it: {record.case_id}")
+    searched = record.wanted if kind == "space" else record if kind == "search" else None
+    if searched is not None and searched.objective not in OBJECTIVES:
+        raise LineError(f"a search for what there is not, {searched.objective!r}, of {record.case_id}")
 
 
 def to_record(kind: str, record: Any) -> Any:

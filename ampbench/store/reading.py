@@ -23,8 +23,11 @@ from ampbench.store.lines import LineError
 from ampbench.store.traces import TRACE, StoredTraces, traced_case
 
 _LONGEST_HEADER = 1 << 26
-_LATEST = ("case", "memory", "divergence", "failure", "skip", "casts", "ranges", "origin", "space", "search")
-"""Kinds of entry of which the last of each case counts."""
+_LATEST = {
+    "case": "cases", "memory": "memory", "divergence": "divergence", "failure": "failures", "skip": "skips",
+    "casts": "casts", "ranges": "ranges", "origin": "origins", "space": "spaces", "search": "searches",
+}  # fmt: skip
+"""Kinds of entry of which the last of each case counts, and where a `StoredRun` has them."""
 _GZIP = b"\x1f\x8b"
 _DAMAGED = (EOFError, zlib.error, gzip.BadGzipFile)
 
@@ -56,9 +59,8 @@ class StoredRun:
 
     `memory`, `divergence`, `failures`, `skips`, `casts`, `ranges`, `origins`, `spaces` and `searches` hold each case's
     last entry of that kind, `trials` all of a case, `readings` the values by metric and case id, `rules` the probe of
-    each device type. A trace of `casts` is decoded when it is asked
-    for, which raises `StoreError` for a damaged one. `cut`: the last line had no end, which is what a killed run
-    leaves, and was left out.
+    each device type. A trace of `casts` is decoded when it is asked for, which raises `StoreError` for a damaged one.
+    `cut`: the last line had no end, which is what a killed run leaves, and was left out.
     """
 
     path: Path
@@ -108,7 +110,8 @@ def read_run(
     """Return the contents of the run file at `path`.
 
     An unterminated last line is a cut and left out. Raises `StoreError` with the file and the line's number for any
-    other damage: a damaged line, an unknown schema, a foreign or empty file, an entry of a case that is not listed.
+    other damage: a damaged line, an unknown schema, a foreign or empty file, an entry of a case that is not listed, or
+    of a search without its space.
 
     With `on_round`, rounds are not kept: each is handed over, in the order of the file, so that a table of a run of any
     size is made in little memory. A trace is decoded, and refused where it is damaged, when it is first asked for; with
@@ -142,7 +145,7 @@ def read_run(
                     continue
                 record = lines.to_record(kind, record)
                 case_id = getattr(record, "case_id", "")
-                lines.check_entry(kind, case_id, record, contents.cases, contents.rules)
+                lines.check_entry(kind, case_id, record, contents.cases, contents.rules, contents.spaces)
                 if kind == "casts":
                     traces.keep(case_id, line, number)
                 else:
@@ -156,9 +159,12 @@ def read_run(
     return replace(contents.stored(path, header), rounds=rounds, casts=traces, cut=cut)
 
 
-def gathered(path: Path, header: Header, entries: Iterable[Entry]) -> StoredRun:
-    """Return the run that a file at `path` would hold had all of `entries`, rounds not among them, been written."""
-    contents = _Contents()
+def gathered(path: Path, header: Header, entries: Iterable[Entry], begun: StoredRun | None = None) -> StoredRun:
+    """Return the run that a file at `path` would hold had all of `entries`, rounds not among them, been written.
+
+    They follow what is in the run `begun`, if there was one.
+    """
+    contents = _Contents(begun)
     for entry in entries:
         contents.add(lines.KINDS[type(entry)], entry)
     return contents.stored(path, header)
@@ -167,16 +173,25 @@ def gathered(path: Path, header: Header, entries: Iterable[Entry]) -> StoredRun:
 class _Contents:
     """What entries, read one after the other, leave: the last of each kind of a case, or all of them."""
 
-    def __init__(self) -> None:
+    def __init__(self, begun: StoredRun | None = None) -> None:
         self.latest: dict[str, dict[str, Any]] = {kind: {} for kind in _LATEST}
         self.rules: dict[str, RuleProbe] = {}
         self.trials: dict[str, list[Trial]] = {}
         self.readings: dict[str, dict[str, float]] = {}
         self.footers: list[Footer] = []
+        if begun is not None:
+            self.latest = {kind: dict(getattr(begun, name)) for kind, name in _LATEST.items()}
+            self.rules, self.footers = dict(begun.rules), list(begun.footers)
+            self.trials = {case_id: list(trials) for case_id, trials in begun.trials.items()}
+            self.readings = {metric: dict(values) for metric, values in begun.readings.items()}
 
     @property
     def cases(self) -> dict[str, Case]:
         return self.latest["case"]
+
+    @property
+    def spaces(self) -> dict[str, SearchSpace]:
+        return self.latest["space"]
 
     def add(self, kind: str, record: Any) -> None:
         if kind == "reading":
@@ -191,23 +206,15 @@ class _Contents:
             self.latest[kind][record.case_id] = record
 
     def stored(self, path: Path, header: Header) -> StoredRun:
+        latest: dict[str, Any] = {name: self.latest[kind] for kind, name in _LATEST.items()}
         return StoredRun(
             path=path,
             header=header,
-            cases=self.cases,
-            memory=self.latest["memory"],
-            divergence=self.latest["divergence"],
-            failures=self.latest["failure"],
-            skips=self.latest["skip"],
-            casts=self.latest["casts"],
             readings=self.readings,
             rules=self.rules,
-            ranges=self.latest["ranges"],
-            origins=self.latest["origin"],
-            spaces=self.latest["space"],
             trials=self.trials,
-            searches=self.latest["search"],
             footers=self.footers,
+            **latest,
         )
 
 

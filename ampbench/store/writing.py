@@ -14,6 +14,7 @@ from typing import Self
 
 from ampbench.errors import StoreError
 from ampbench.records.cases import Case
+from ampbench.records.keeping import SearchSpace
 from ampbench.records.rules import RuleProbe
 from ampbench.records.runs import KEEP_FP32, SUFFIX, Entry, Header
 from ampbench.store import lines
@@ -43,6 +44,7 @@ class RunWriter:
         self._size = 0
         self._case_ids: set[str] = set()
         self._probed: set[str] = set()
+        self._spaces: dict[str, SearchSpace] = {}
         self._explains = ""
 
     @classmethod
@@ -91,6 +93,7 @@ class RunWriter:
             stored = read_run(path)
             writer._size = _size_of_whole_lines(path)
             writer._case_ids, writer._probed = set(stored.cases), set(stored.rules)
+            writer._spaces = dict(stored.spaces)
             writer._explains = stored.header.explains
             writer._restore()
         except BaseException:
@@ -120,7 +123,7 @@ class RunWriter:
         self.close()
 
     def _append(self, records: Sequence[Header | Entry]) -> None:
-        data, case_ids, probed = self._checked(records)
+        data, case_ids, probed, spaces = self._checked(records)
         try:
             view = memoryview(data)
             while view:
@@ -133,14 +136,14 @@ class RunWriter:
             self._restore()
             raise
         self._size += len(data)
-        self._case_ids, self._probed = case_ids, probed
+        self._case_ids, self._probed, self._spaces = case_ids, probed, spaces
 
     @property
     def _advice(self) -> str:
         """What to do when the file cannot be written any more."""
         if not self._size:
             return "choose another --results folder"
-        if self._explains == KEEP_FP32:
+        if any(space.wanted is not None for space in self._spaces.values()):
             again = f"ampbench explain {KEEP_FP32} --resume {self.path.stem}"
             return f"what was tried before is kept: mend this, then continue with {again}"
         if self._explains:
@@ -149,17 +152,17 @@ class RunWriter:
             )
         return f"what was measured before is kept: mend this, then continue with --resume {self.path.stem}"
 
-    def _checked(self, records: Sequence[Header | Entry]) -> tuple[bytes, set[str], set[str]]:
-        """Return the lines of `records`, sure to be readable again; then the cases listed and the devices probed."""
+    def _checked(self, records: Sequence[Header | Entry]) -> tuple[bytes, set[str], set[str], dict[str, SearchSpace]]:
+        """Return the lines of `records`, sure to be readable again; then the cases, the probes and the spaces known."""
         known = set(self._case_ids) if any(isinstance(record, Case) for record in records) else self._case_ids
-        probed = set(self._probed)
+        probed, spaces = set(self._probed), dict(self._spaces)
         written: list[bytes] = []
         for record in records:
             try:
                 data = lines.encode(record)
                 kind, _ = lines.decode(data)
                 if self._size or written:
-                    lines.check_entry(kind, getattr(record, "case_id", ""), record, known, probed)
+                    lines.check_entry(kind, getattr(record, "case_id", ""), record, known, probed, spaces)
                 elif isinstance(record, Header):
                     lines.check_times(record)
             except LineError as error:
@@ -169,7 +172,9 @@ class RunWriter:
                 known.add(record.case_id)
             elif isinstance(record, RuleProbe):
                 probed.add(record.device)
-        return b"".join(written), known, probed
+            elif isinstance(record, SearchSpace):
+                spaces[record.case_id] = record
+        return b"".join(written), known, probed, spaces
 
     def _lock(self) -> None:
         try:

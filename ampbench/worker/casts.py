@@ -20,7 +20,7 @@ from ampbench.explain.ledger import trace_casts
 from ampbench.records.cases import Case
 from ampbench.records.casts import AUTOGRAD, COMPILED, TRACED, CastPass, CastTrace, GraphTrace, Tracing
 from ampbench.records.rules import DEVICE
-from ampbench.worker.changes import PATIENCE, Change, Settled, measure_change, try_changes, warm_up
+from ampbench.worker.changes import Change, measure_change, try_changes
 from ampbench.worker.devices import Device, open_device
 from ampbench.worker.divergence import tensors_in
 from ampbench.worker.fitness import FitnessWatch
@@ -28,6 +28,7 @@ from ampbench.worker.memory import memory_source, peaks_of
 from ampbench.worker.placement import Placement
 from ampbench.worker.step import Step
 from ampbench.worker.timing import time_build
+from ampbench.worker.turns import PATIENCE, Settled, warm_up
 from ampbench.workload import Workload
 
 TRACED_SHARE = 0.4

@@ -5,10 +5,7 @@ worth more than most casts. What the samples of the pairs come to is for `casts.
 """
 
 import dataclasses
-import random
-from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from time import perf_counter
 from typing import Any
 
 import torch
@@ -29,22 +26,9 @@ from ampbench.records.casts import (
 )
 from ampbench.worker.devices import Device
 from ampbench.worker.divergence import tensors_in
-from ampbench.worker.placement import Placement
 from ampbench.worker.step import Step
-from ampbench.worker.timing import plan_samples
+from ampbench.worker.turns import PAIRS, Settled, in_turns, places, warm_up
 from ampbench.workload import Workload
-
-PAIRS = 12
-"""Pairs of builds at most."""
-FEWEST_PAIRS = 6
-"""Pairs of builds an interval needs: under six, no signs of the differences are rare enough."""
-TURNS = 5
-"""Turns that two builds take at most, each with one sample of either."""
-PATIENCE = 4
-"""How many times the given seconds an interval is worth."""
-
-Settled = dict[str, Any] | None
-"""The state GradScaler settled at; None without one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +50,7 @@ class Change:
 
 
 @dataclass(frozen=True, slots=True)
-class Trial:
+class TriedChange:
     """A change that saves casts, and the trace of the changed step."""
 
     change: Change
@@ -75,13 +59,13 @@ class Trial:
 
 def try_changes(
     workload: Workload, case: Case, device: Device, settled: Settled, before: CastTrace, notes: list[str]
-) -> list[Trial]:
+) -> list[TriedChange]:
     """Return the changes that save casts of the eager step of `case`, whose trace is `before`.
 
     `notes` get why others are left out: a changed step that fails, or makes no fewer casts. `settled` is the state that
     GradScaler settled at.
     """
-    trials = []
+    tried = []
     for change in changes_of(before, case):
         try:
             step = change.build(workload, case, device)
@@ -100,8 +84,8 @@ def try_changes(
             always = ", ".join(change.tensors)
             low = short_dtype(change.dtype)
             notes.append(f"{change.name}: all {given} floating inputs were given in {low}, not only {always}")
-        trials.append(Trial(change, ledger.trace))
-    return trials
+        tried.append(TriedChange(change, ledger.trace))
+    return tried
 
 
 def changes_of(trace: CastTrace, case: Case) -> list[Change]:
@@ -123,7 +107,7 @@ def changes_of(trace: CastTrace, case: Case) -> list[Change]:
 
 
 def measure_change(
-    trial: Trial,
+    tried: TriedChange,
     workload: Workload,
     case: Case,
     device: Device,
@@ -134,9 +118,9 @@ def measure_change(
 ) -> CheckedSaving:
     """Return what a change saves of the eager step of `case`, whose trace is `before`; peaks are left out.
 
-    About `seconds` are spent, more where they would not do for an interval, at most `PATIENCE` times as many.
+    About `seconds` are spent, more where they would not do for an interval, at most `turns.PATIENCE` times as many.
     """
-    change = trial.change
+    change = tried.change
     taken: list[list[list[float]]] = []
     for number in places(seconds):
         pair = Step(workload, case, device), change.build(workload, case, device)
@@ -150,64 +134,16 @@ def measure_change(
         device.release()
     if not _identical(first, again):
         notes.append(f"{change.name}: the unchanged step itself does not give the same bits twice")
-    moved = [sum(cast.bytes_moved for cast in trace.casts) for trace in (before, trial.trace)]
+    moved = [sum(cast.bytes_moved for cast in trace.casts) for trace in (before, tried.trace)]
     return CheckedSaving(
         change=change.name,
         names=list(change.tensors),
-        casts=len(before.casts) - len(trial.trace.casts),
+        casts=len(before.casts) - len(tried.trace.casts),
         bytes_moved=moved[0] - moved[1],
         before=[old for old, _ in taken],
         after=[new for _, new in taken],
         identical=_identical(first, changed),
     )
-
-
-def warm_up(step: Step, settled: Settled = None) -> Settled:
-    """Run a step; return the state that GradScaler settled at: `settled`, where it is known already."""
-    if step.training:
-        return step.start_training(settled)
-    with step.mode():
-        step.run()
-    return None
-
-
-def places(seconds: float) -> Iterator[int]:
-    """Let what is compared be built at another random place each time: yield how many builds there were before.
-
-    About `seconds` are spent, more where they would not do for an interval, at most `PATIENCE` times as many.
-    """
-    placement = Placement(random.Random(0))
-    start = perf_counter()
-    for number in range(PAIRS):
-        placement.move()
-        yield number
-        spent = perf_counter() - start
-        allowed = seconds if number + 1 >= FEWEST_PAIRS else PATIENCE * seconds
-        if spent + spent / (number + 1) > allowed:
-            break
-
-
-def in_turns(steps: Sequence[Step], device: Device, seconds: float, order: Sequence[int]) -> list[list[float]]:
-    """Return samples of each step, in seconds per step, taken in turns for about `seconds`, at least one of each.
-
-    `order` has the places of the first turn; at each turn after it, the next of them begins.
-    """
-    samples: list[list[float]] = [[] for _ in steps]
-
-    def sample(place: int, count: int) -> float:
-        step = steps[place]
-        step.restore()
-        device.synchronize()
-        with step.mode():
-            return device.seconds(step.run, count) / count
-
-    once = max(sample(place, 1) for place in range(len(steps)))
-    count, turns = plan_samples(once, device.timer_seconds, seconds / len(steps), TURNS)
-    for turn in range(turns):
-        first = turn % len(order)
-        for place in (*order[first:], *order[:first]):
-            samples[place].append(sample(place, count))
-    return samples
 
 
 def _results(step: Step) -> list[torch.Tensor]:

@@ -4,7 +4,6 @@ Norms are Euclidean and taken in fp64 on the CPU or device where the values lie.
 |x - r| / |r|; cosine similarity x.r / (|x| |r|).
 """
 
-import contextlib
 import dataclasses
 import math
 from collections.abc import Iterator, Mapping, Sequence
@@ -19,6 +18,7 @@ from ampbench.records.divergences import Divergence
 from ampbench.worker.data import digest, named_tensors
 from ampbench.worker.devices import Cpu, Device
 from ampbench.worker.flags import precision_flags
+from ampbench.worker.memory import is_out_of_memory
 from ampbench.worker.step import Step
 from ampbench.workload import Workload
 
@@ -29,7 +29,10 @@ batch normalisation has a true gradient of zero, and any rounding is infinitely 
 
 @dataclass(slots=True)
 class StepNumbers:
-    """What one step gave, in fp64 on the reference device: outputs in order, and for training the rest."""
+    """What one step gave, in fp64 on the reference device: outputs in order, and for training the rest.
+
+    Of a step that was not to `update`, outputs and gradients are in the dtypes they came in, and that is all.
+    """
 
     outputs: list[torch.Tensor]
     loss: float | None = None
@@ -47,6 +50,8 @@ class References:
         self._workload: Workload | None = None
         self._key: tuple[str, ...] = ()
         self._numbers: tuple[StepNumbers, StepNumbers | None, str] | None = None
+        self._passed_key: tuple[str, ...] = ()
+        self._passed: StepNumbers | None = None
 
     def of(self, workload: Workload, case: Case, device: Device) -> tuple[StepNumbers, StepNumbers | None, str]:
         """Return (the fp64 step, the fp32 step on the device, the reference's device) for the group of `case`.
@@ -56,15 +61,32 @@ class References:
         """
         key = (case.group, case.device, case.phase)
         if workload is not self._workload or key != self._key or self._numbers is None:
-            self._numbers = None
+            self._numbers = self._passed = None
             device.release()
             where = device if has_float64(device) else Cpu()
             reference = run_step(workload, case, where, keep=where, reference=True)
             fp32: StepNumbers | None = None
-            with contextlib.suppress(torch.OutOfMemoryError):
+            try:
                 fp32 = run_step(workload, case, device, keep=where, precision=BASELINE)
+            except Exception as error:
+                if not is_out_of_memory(error):
+                    raise
             self._workload, self._key, self._numbers = workload, key, (reference, fp32, where.type)
         return self._numbers
+
+    def passed(self, workload: Workload, case: Case, device: Device) -> StepNumbers:
+        """Return outputs and gradients of the fp64 step alone, on the CPU: they take no room on the device.
+
+        Raises as `of` does.
+        """
+        key = (case.group, case.device, case.phase)
+        if workload is not self._workload or key != self._passed_key or self._passed is None:
+            self._numbers = self._passed = None
+            device.release()
+            where = device if has_float64(device) else Cpu()
+            self._passed = run_step(workload, case, where, keep=Cpu(), reference=True, update=False)
+            self._workload, self._passed_key = workload, key
+        return self._passed
 
 
 def measure_divergence(workload: Workload, case: Case, device: Device, references: References) -> Divergence:
@@ -129,8 +151,10 @@ def is_repeatable(workload: Workload, case: Case, device: Device, numbers: StepN
     """
     try:
         again = run_step(workload, case, device, keep=keep)
-    except torch.OutOfMemoryError:
-        return None
+    except Exception as error:
+        if is_out_of_memory(error):
+            return None
+        raise
     first = [*numbers.outputs, *numbers.gradients.values(), *numbers.updated.values()]
     second = [*again.outputs, *again.gradients.values(), *again.updated.values()]
     return all(torch.equal(one.nan_to_num(), other.nan_to_num()) for one, other in zip(first, second, strict=True))
@@ -145,11 +169,12 @@ def run_step(
     reference: bool = False,
     precision: str | None = None,
     kept: Sequence[str] = (),
+    update: bool = True,
 ) -> StepNumbers:
     """Run one step of `case` (as the fp64 reference, or in another precision) and return its numbers on device `keep`.
 
-    `kept` are the modules kept in fp32, as in `Step`.
-
+    `kept` are the modules kept in fp32, as in `Step`. Without `update` the optimizer does not run, and outputs and
+    gradients are not copied into fp64.
     Dropout is switched off: two precisions draw different masks, whose distance says nothing about precision. What else
     is random draws from the same seed.
     """
@@ -164,14 +189,22 @@ def run_step(
             if not reference and precision is None:
                 step.prepare_path(case.path)
             with step.mode():
-                return StepNumbers(outputs=kept_outputs(step.run(), keep), notes=notes)
+                found = StepNumbers(outputs=kept_outputs(step.run(), keep, copy=update), notes=notes)
+            step.let_go()
+            return found
         step.settle_scaler()
         output, unscaled = step.unscaled_gradients()
-        gradients = {name: _kept_one(value, keep) for name, value in unscaled.items()}
+        gradients = {name: _kept_one(value, keep, copy=update) for name, value in unscaled.items()}
         assert step.loss is not None
         numbers = StepNumbers(
-            outputs=kept_outputs(output, keep), loss=float(step.loss.detach()), gradients=gradients, notes=notes
+            outputs=kept_outputs(output, keep, copy=update),
+            loss=float(step.loss.detach()),
+            gradients=gradients,
+            notes=notes,
         )
+        if not update:
+            step.let_go()
+            return numbers
         if step.scaler is not None:
             numbers.scaler_scale = step.scaler.get_scale()
         taken = step.apply_gradients()
@@ -195,9 +228,10 @@ class Distance:
     notes: list[str]
 
 
-def compare(values: list[torch.Tensor], references: list[torch.Tensor]) -> Distance:
+def compare(values: Sequence[torch.Tensor], references: Sequence[torch.Tensor], on: Device | None = None) -> Distance:
     """Return the distance of `values` from `references`, lists of fp64 tensors of the same shapes, taken as one vector.
 
+    With `on` they may lie anywhere in any dtype: each pair is brought there, into fp64, in its turn.
     A value that is not finite where the reference is makes the distance undefined and is counted; a reference of zero
     norm makes relative error and cosine undefined. Raises `ValueError` for other shapes.
     """
@@ -209,6 +243,8 @@ def compare(values: list[torch.Tensor], references: list[torch.Tensor]) -> Dista
     error = reference_square = value_square = product = largest = 0.0
     nonfinite = 0
     for value, reference in zip(values, references, strict=True):
+        if on is not None:
+            value, reference = (each.to(on.type, torch.float64) for each in (value, reference))  # noqa: PLW2901
         comparable = torch.isfinite(reference)
         finite = torch.isfinite(value) & comparable
         nonfinite += int((comparable & ~finite).sum())
@@ -312,16 +348,20 @@ def batch_targets(workload: Workload) -> Any:
     return workload.targets[0] if isinstance(workload.inputs, list) and workload.targets else workload.targets
 
 
-def kept_outputs(output: Any, keep: Device) -> list[torch.Tensor]:
-    """Return copies of the floating tensors in what a network returned, in fp64 on `keep`; `TypeError` for none."""
-    tensors = [_kept_one(tensor, keep) for tensor in tensors_in(output)]
+def kept_outputs(output: Any, keep: Device, *, copy: bool = True) -> list[torch.Tensor]:
+    """Return copies of the floating tensors in what a network returned, in fp64 on `keep`; `TypeError` for none.
+
+    Without `copy` they are as they came, on `keep`.
+    """
+    tensors = [_kept_one(tensor, keep, copy=copy) for tensor in tensors_in(output)]
     if not tensors:
         raise TypeError(f"forward returned no floating tensor to compare, but {type(output).__name__}")
     return tensors
 
 
-def _kept_one(tensor: torch.Tensor, keep: Device) -> torch.Tensor:
-    return tensor.detach().to(keep.type).double().clone()
+def _kept_one(tensor: torch.Tensor, keep: Device, *, copy: bool = True) -> torch.Tensor:
+    there = tensor.detach().to(keep.type)
+    return there.double().clone() if copy else there
 
 
 def switch_off_dropout(module: torch.nn.Module) -> bool:

@@ -2,7 +2,8 @@
 
 import dataclasses
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -21,6 +22,7 @@ from ampbench.workload import Workload
 
 NO_DROPOUT = "dropout layers were switched off: two precisions draw different masks"
 MEANT = "the outputs hold infinities that are meant, as masks are"
+UNKNOWN = "the outputs hold infinities; whether they are meant is not known, as no op could be watched: {}"
 
 
 def seeded_step(
@@ -38,6 +40,17 @@ def seeded_step(
     return step
 
 
+@contextmanager
+def unfused() -> Iterator[None]:
+    """Let encoders and attention run their modules one by one in inference, where torch would run them as one op."""
+    before = torch.backends.mha.get_fastpath_enabled()
+    torch.backends.mha.set_fastpath_enabled(False)
+    try:
+        yield
+    finally:
+        torch.backends.mha.set_fastpath_enabled(before)
+
+
 def is_finite(tensors: Iterable[torch.Tensor | None]) -> bool:
     """Return whether all values of the floating ones among `tensors` are finite."""
     return all(_is_finite(_values(tensor)) for tensor in tensors if tensor is not None)
@@ -53,6 +66,11 @@ class Fp32Check:
     def __init__(self) -> None:
         self._wrong: int | None = None
         self._doubtful: int | None = None
+
+    @property
+    def outputs_finite(self) -> bool:
+        """Whether no output was infinite so far."""
+        return self._doubtful is None
 
     def look(self, turn: int, output: Any, loss: torch.Tensor | None, gradients: Iterable[torch.Tensor] = ()) -> bool:
         """Look at what step `turn`, from 0, gave; return whether to go on."""
@@ -74,18 +92,20 @@ class Fp32Check:
         turn = self._doubtful if self._wrong is None else self._wrong
         if turn is None:
             return
+        first, unwatched = None, ""
         try:
             first = _first_nonfinite(workload, case, device, turn)
-        except UsageError:  # a program that no op of can be watched
-            first = None
+        except UsageError as refused:  # a program that no op of can be watched
+            unwatched = str(refused)
         if first is not None:
             place = nonfinite_sentence(first)
         elif self._wrong is None:
-            notes.append(MEANT)
+            notes.append(UNKNOWN.format(unwatched) if unwatched else MEANT)
             return
         else:
             holder = f"; {where} is the first module to hold one" if where else ""
-            place = f"no op makes them of finite values, so weights or inputs hold them{holder}"
+            place = "no op makes them of finite values, so weights or inputs hold them"
+            place = f"{f'what makes them is not known: {unwatched}' if unwatched else place}{holder}"
         raise WorkloadError(f"values are not finite in fp32 already: {place}; half precision cannot be judged")
 
 

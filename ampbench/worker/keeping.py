@@ -9,24 +9,27 @@ from typing import Any
 
 import torch
 
-from ampbench.errors import UnknownNameError
+from ampbench.errors import UnknownNameError, WorkloadError
 from ampbench.explain.graphs.names import first_line
 from ampbench.explain.keep_fp32 import is_kept
 from ampbench.explain.module_runs import ModuleRun, watch_runs
+from ampbench.keeping.tried import OUT_OF_MEMORY
 from ampbench.labels import few
 from ampbench.precisions import BASELINE, PRECISIONS
 from ampbench.records.cases import Case
 from ampbench.records.keeping import SearchSpace, Trial, Unit, Weighed, Weighing
-from ampbench.worker.changes import PAIRS, Settled, in_turns, places, warm_up
 from ampbench.worker.devices import Cpu, Device
-from ampbench.worker.divergence import References, compare, run_step
-from ampbench.worker.finite import Fp32Check, seeded_step
+from ampbench.worker.divergence import References, StepNumbers, compare, has_float64, run_step
+from ampbench.worker.finite import Fp32Check, seeded_step, unfused
 from ampbench.worker.fitness import FitnessWatch
 from ampbench.worker.flags import precision_flags
 from ampbench.worker.memory import is_out_of_memory, memory_source, peaks_of
 from ampbench.worker.origins import measure_origin
 from ampbench.worker.step import Step
+from ampbench.worker.turns import PAIRS, Settled, in_turns, places, warm_up
 from ampbench.workload import Workload
+
+NO_REFERENCE = "the fp64 step that trials are compared with does not fit into the memory: search with a smaller batch"
 
 
 @dataclass(slots=True, eq=False)
@@ -48,8 +51,10 @@ def search_space(workload: Workload, case: Case, device: Device) -> SearchSpace:
     Units are the modules in which no other ran, in the order of running; those that share parameters are one, with
     modules that did not run but share them, too. Left out, with a note, are TorchScript modules and what the network
     keeps in fp32 itself. Containers are the modules that can be kept whole: all that they hold runs within them and
-    nothing else does. Dropout is switched off. Raises `WorkloadError` where outputs, the loss or gradients are not
-    finite in fp32 already, which no kept module mends, and `UsageError` for a precision that is not low.
+    nothing else does. Dropout is switched off, and so are the fused paths of attention and encoder layers, which call
+    none of the modules within: one that is kept makes them leave it. Raises `WorkloadError` where outputs, the loss or
+    gradients are not finite in fp32 already, which no kept module mends, and `UsageError` for a precision that is not
+    low.
     """
     notes: list[str] = []
     check = Fp32Check()
@@ -57,14 +62,19 @@ def search_space(workload: Workload, case: Case, device: Device) -> SearchSpace:
         step = seeded_step(workload, case, device, notes, precision=BASELINE)
         output, gradients = step.unscaled_gradients() if step.training else (_forward(step), {})
         check.look(0, output, step.loss, gradients.values())
-        seen = _watched(step)
+        with unfused():
+            seen = _watched(step)
     check.refuse(workload, case, device, notes)
-    origin = measure_origin(workload, case, device)
     leaves = _without_refused([row for row in seen if row.leaf], notes)
+    units = _units(step.module, leaves, {row.module for row in seen})
+    containers = _containers(seen, leaves, notes)
+    del step, output, gradients, seen, leaves
+    device.release()
+    origin = measure_origin(workload, case, device)
     return SearchSpace(
         case_id=case.case_id,
-        units=_units(step.module, leaves, {row.module for row in seen}),
-        containers=_containers(seen, leaves, notes),
+        units=units,
+        containers=containers,
         errors=origin.modules,
         notes=list(dict.fromkeys([*notes, *origin.notes])),
     )
@@ -73,28 +83,25 @@ def search_space(workload: Workload, case: Case, device: Device) -> SearchSpace:
 def try_kept(workload: Workload, case: Case, device: Device, kept: Sequence[str], references: References) -> Trial:
     """Return how far a step of `case` with the modules `kept` in fp32 lies from the same step in fp64.
 
-    What the network raises because of what is kept becomes the trial's error. Raises `torch.OutOfMemoryError`, and
+    What the network raises because of what is kept becomes the trial's error, as does `OUT_OF_MEMORY`. On the device
+    lies no more than one step at a time. Raises `torch.OutOfMemoryError` where the fp64 reference does not fit, and
     `UnknownNameError` for a name of no module.
     """
-    reference, _, where = references.of(workload, case, device)
     try:
-        numbers = run_step(workload, case, device, keep=device if where == device.type else Cpu(), kept=kept)
-        outputs = compare(numbers.outputs, reference.outputs)
+        reference = references.passed(workload, case, device)
     except Exception as error:
-        if isinstance(error, UnknownNameError) or is_out_of_memory(error):
+        if is_out_of_memory(error):
+            raise torch.OutOfMemoryError(NO_REFERENCE) from error
+        said = f"the step does not run in fp64, against which errors are measured: {first_line(error)}"
+        raise WorkloadError(said) from error
+    try:
+        return _compared(workload, case, device, kept, reference)
+    except Exception as error:
+        if isinstance(error, UnknownNameError):
             raise
-        return Trial(case_id=case.case_id, kept=list(kept), error=first_line(error))
-    gradients = None
-    if case.phase == "training":
-        expected = [reference.gradients[name] for name in numbers.gradients]
-        gradients = compare(list(numbers.gradients.values()), expected)
-    return Trial(
-        case_id=case.case_id,
-        kept=list(kept),
-        output_rel_l2=outputs.rel_l2,
-        grad_rel_l2=gradients.rel_l2 if gradients else None,
-        nonfinite=outputs.nonfinite + (gradients.nonfinite if gradients else 0),
-    )
+        said = OUT_OF_MEMORY if is_out_of_memory(error) else first_line(error)
+    device.release()  # what the error held of the step
+    return Trial(case_id=case.case_id, kept=list(kept), error=said)
 
 
 def weigh(
@@ -126,6 +133,24 @@ def weigh(
         memory_source=memory_source(device) if None not in peaks else None,
         fitness=fitness,
         notes=notes,
+    )
+
+
+def _compared(workload: Workload, case: Case, device: Device, kept: Sequence[str], reference: StepNumbers) -> Trial:
+    """Return the trial of a set whose step runs."""
+    where = device if has_float64(device) else Cpu()
+    numbers = run_step(workload, case, device, keep=device, kept=kept, update=False)
+    outputs = compare(numbers.outputs, reference.outputs, where)
+    gradients = None
+    if case.phase == "training":
+        expected = [reference.gradients[name] for name in numbers.gradients]
+        gradients = compare(list(numbers.gradients.values()), expected, where)
+    return Trial(
+        case_id=case.case_id,
+        kept=list(kept),
+        output_rel_l2=outputs.rel_l2,
+        grad_rel_l2=gradients.rel_l2 if gradients else None,
+        nonfinite=outputs.nonfinite + (gradients.nonfinite if gradients else 0),
     )
 
 
@@ -237,7 +262,9 @@ def _peaks(
         for made in peaks_of([partial(ready, *one) for one in zip(builds, settled, strict=True)], device):
             peaks.append(made[1])
             del made
-    except torch.OutOfMemoryError:
+    except Exception as error:
+        if not is_out_of_memory(error):
+            raise
         notes.append("the peak of memory was not measured: there is no room for it")
         return [None] * len(builds)
     return peaks
@@ -257,7 +284,9 @@ def _samples(
         if not apart:
             try:
                 taken = _taken(builds, settled, device, budget, order)
-            except torch.OutOfMemoryError:
+            except Exception as error:
+                if not is_out_of_memory(error):
+                    raise
                 apart = True
                 notes.append("timed one after the other: there is no room to build all side by side")
         if apart:

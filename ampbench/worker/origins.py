@@ -15,7 +15,7 @@ from ampbench.records.cases import Case
 from ampbench.records.ranges import FirstNonfinite, ModuleError, OriginPass
 from ampbench.worker.devices import Cpu, Device
 from ampbench.worker.divergence import Distance, compare, has_float64, kept_outputs, tensors_in
-from ampbench.worker.finite import Fp32Check, is_finite, seeded_step
+from ampbench.worker.finite import Fp32Check, is_finite, seeded_step, unfused
 from ampbench.worker.flags import precision_flags
 from ampbench.worker.memory import is_out_of_memory
 from ampbench.worker.step import Step
@@ -31,9 +31,10 @@ def measure_origin(workload: Workload, case: Case, device: Device) -> OriginPass
     The reference, also of `output_rel_l2`, is the same forward pass in fp32 on the same device, not the fp64 one that
     a divergence pass takes: what fp32 errs is far below what half does. Own errors are those of each module run again
     in the low precision on fp32's inputs; totals compare a whole forward pass in it with fp32's. In training, dropout
-    is switched off. What the network raises in the low precision, unless memory ran out, is said in a note, and there
-    are no totals then. Raises `WorkloadError` where fp32 gives outputs or a loss that are not finite, with the op that
-    begins it, `UsageError` for a precision that is not low, and what the network raises in fp32.
+    is switched off; in inference, both leave torch's fused path, so that the modules of an encoder are seen one by one.
+    What the network raises in the low precision, unless memory ran out, is said in a note, and there are no totals
+    then. Raises `WorkloadError` where fp32 gives outputs or a loss that are not finite, with the op that begins it,
+    `UsageError` for a precision that is not low, and what the network raises in fp32.
     """
     case = dataclasses.replace(case, path="eager")
     notes: list[str] = []
@@ -96,7 +97,7 @@ def _run_fp32(
 
 def _run(step: Step) -> _Forward:
     limit = max(min(SAMPLE, SAMPLES // sum(1 for _ in step.module.modules())), 1)
-    with step.mode(), sample_outputs(step.module, limit) as samples, watch_dtypes(step.module) as dtypes:
+    with step.mode(), unfused(), sample_outputs(step.module, limit) as samples, watch_dtypes(step.module) as dtypes:
         output, loss = step.forward_and_loss()
     outputs = [tensor.detach() for tensor in tensors_in(output)]
     return _Forward(outputs, None if loss is None else loss.detach(), samples, dtypes)
@@ -113,7 +114,8 @@ def _distance(low: _Forward, exact: _Forward, device: Device, notes: list[str]) 
     except ValueError as error:  # other shapes: a detector found other boxes
         notes.append(str(error))
         return None
-    notes += distance.notes
+    if not distance.nonfinite:  # which the undefined error tells by itself
+        notes += distance.notes
     return distance
 
 
@@ -121,7 +123,7 @@ def _first_nonfinite(workload: Workload, case: Case, device: Device, notes: list
     """Run the forward pass again and return where it first makes a value that is not finite."""
     try:
         step = seeded_step(workload, case, device, notes)
-        with precision_flags(PRECISIONS[case.precision]), step.mode(), find_nonfinite(step.module) as found:
+        with precision_flags(PRECISIONS[case.precision]), step.mode(), unfused(), find_nonfinite(step.module) as found:
             step.forward_and_loss()
     except UsageError as refused:
         notes.append(str(refused))

@@ -1,10 +1,13 @@
-"""A range pass: how large the values of a case are in fp32, and what low precisions then make of its first batch."""
+"""A range pass: how large the values of a case are in fp32, and what low precisions then make of the same batches."""
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
 import torch
 
 from ampbench.errors import UsageError
@@ -21,7 +24,7 @@ from ampbench.records.casts import BUFFER, WEIGHT
 from ampbench.records.ranges import FirstNonfinite, LowRun, ModuleError, RangePass, SeenGradient
 from ampbench.worker.data import named_tensors
 from ampbench.worker.devices import Device
-from ampbench.worker.finite import MEANT, Fp32Check, is_finite, seeded_step
+from ampbench.worker.finite import Fp32Check, is_finite, seeded_step, unfused
 from ampbench.worker.flags import precision_flags
 from ampbench.worker.memory import is_out_of_memory
 from ampbench.worker.step import Step
@@ -30,37 +33,45 @@ from ampbench.workload import Workload
 UNSCALABLE = "the loss is not finite, whatever its scale: gradients are those at the scale that GradScaler begins with"
 TAMED = "{} holds values that are not finite in fp32 already, which reach no output, loss or gradient"
 
+ENDED = "steps in it ended after {} of {}: weights may not be finite from there on"
+
+_Mask = npt.NDArray[np.uint8]
+"""Of which elements of a gradient something is true: a bit for each."""
+
 
 def measure_ranges(workload: Workload, case: Case, device: Device, steps: int, precisions: Sequence[str]) -> RangePass:
     """Return the magnitudes of `steps` fp32 steps of `case` (0: one for each batch), and a run in each low precision.
 
-    All begin with the workload's own weights; the low ones run the first batch. Dropout is switched off. One build of
-    the step exists at a time, and of the fp32 gradients only where they are zero is kept. Raises `WorkloadError` where
-    fp32 gives outputs, a loss or gradients that are not finite, with the op that begins it, `UsageError` for a
-    precision that is not low, and what the network raises in fp32; what it raises in a low precision, unless memory
-    ran out, is recorded.
+    All begin with the workload's own weights and take the same batches as often; in training each goes its own way
+    from there, as a loop would. Dropout is switched off, and while modules are watched torch's fused path of encoders
+    in inference, too, so that those within are seen; the whole step in a low precision takes it. One build of the step
+    exists at a time, and of the fp32 gradients only where they are zero is kept. Raises `WorkloadError` where fp32
+    gives outputs, a loss or gradients that are not finite, with the op that begins it, `UsageError` for a precision
+    that is not low, and what the network raises in fp32; what it raises in a low precision, unless memory ran out, is
+    recorded.
     """
     case = dataclasses.replace(case, path="eager")
     notes: list[str] = []
     check = Fp32Check()
-    nonzero: dict[str, torch.Tensor] = {}
+    nonzero: list[Mapping[str, _Mask]] = []
     with precision_flags(PRECISIONS[BASELINE]):
         step = seeded_step(workload, case, device, notes, precision=BASELINE)
         steps = steps or len(step.batches)
-        with step.mode(), watch_ranges(step.module, step.optimizer) as seen:
+        with step.mode(), unfused(), watch_ranges(step.module, step.optimizer) as seen:
             for turn in range(steps):
                 output, gradients = _run(step)
-                if not check.look(turn, output, step.loss, gradients.values()):
+                finite = check.look(turn, output, step.loss, gradients.values())
+                if finite and precisions:
+                    nonzero.append({name: _mask(_dense(gradient) != 0) for name, gradient in gradients.items()})
+                del output, gradients  # of which another build may be made below
+                if not finite:
                     break
-                if turn == 0:
-                    nonzero = {name: _dense(gradient) != 0 for name, gradient in gradients.items()}
-                del output, gradients
                 if step.training:
                     step.apply_gradients()
     magnitudes, swallowed, holder = seen.magnitudes, seen.swallowed, seen.nonfinite_in_fp32
     del step, seen
     check.refuse(workload, case, device, notes, holder)
-    if holder is not None and MEANT not in notes:
+    if holder is not None and check.outputs_finite:
         notes.append(TAMED.format(holder or ROOT))
     return RangePass(
         case_id=case.case_id,
@@ -85,18 +96,18 @@ class _Whole:
 
 
 def _run_low(
-    workload: Workload, case: Case, device: Device, row: Precision, nonzero: Mapping[str, torch.Tensor]
+    workload: Workload, case: Case, device: Device, row: Precision, nonzero: Sequence[Mapping[str, _Mask]]
 ) -> LowRun:
-    """Return what a low precision makes of the first batch, module by module and as a whole."""
+    """Return what a low precision makes of as many steps as `nonzero` has, module by module and as a whole."""
     device.release()
     low = getattr(torch, row.autocast or row.storage)
     whole = _Whole()
     error = ""
     with precision_flags(row):
         try:
-            loss = _see_dtypes(workload, case, device, row, whole)
+            loss = _see_dtypes(workload, case, device, row, whole, len(nonzero))
             device.release()
-            _see_step(workload, case, device, row, whole, loss, nonzero)
+            _see_steps(workload, case, device, row, whole, loss, nonzero)
         except UsageError as refused:
             whole.notes.append(str(refused))
         except Exception as raised:
@@ -106,7 +117,7 @@ def _run_low(
     device.release()
     return LowRun(
         precision=row.name,
-        modules=_own_errors(workload, case, device, row, whole.dtypes.given),
+        modules=_own_errors(workload, case, device, row, whole.dtypes.given, len(nonzero)),
         lowered=[path for path, dtypes in whole.dtypes.returned.items() if dtypes == {low}],
         lowered_weights=whole.lowered_weights,
         gradients=whole.gradients,
@@ -117,36 +128,53 @@ def _run_low(
     )
 
 
-def _own_errors(workload: Workload, case: Case, device: Device, row: Precision, given: Given) -> list[ModuleError]:
+def _own_errors(
+    workload: Workload, case: Case, device: Device, row: Precision, given: Given, steps: int
+) -> list[ModuleError]:
+    """Repeat the fp32 steps and run each module again in the low precision."""
     with precision_flags(PRECISIONS[BASELINE]):
         step = seeded_step(workload, case, device, [], precision=BASELINE)
-        with step.mode(), watch_errors(step.module, row, given) as errors:
+        rounds = -(-steps // len(step.batches))
+        given = {path: [*calls] * rounds for path, calls in given.items()}  # dtypes are those of the first round
+        with step.mode(), unfused(), watch_errors(step.module, row, given) as errors:
+            for _ in range(steps - 1):
+                step.run()
             step.forward_and_loss()
         return errors.modules
 
 
-def _see_dtypes(workload: Workload, case: Case, device: Device, row: Precision, whole: _Whole) -> torch.Tensor | None:
-    """Run the forward pass to see what it does in the low dtype; return the loss, if there is one."""
+def _see_dtypes(
+    workload: Workload, case: Case, device: Device, row: Precision, whole: _Whole, steps: int
+) -> torch.Tensor | None:
+    """Run forward passes on each batch to see what they do in the low dtype; return the first loss, if there is one."""
     step = seeded_step(workload, case, device, whole.notes, precision=row.name)
     low = getattr(torch, row.autocast or row.storage)
-    with step.mode(), trace_casts(step.module) as ledger, watch_dtypes(step.module) as whole.dtypes:
-        loss = step.forward_and_loss()[1]
+    first: torch.Tensor | None = None
+    with step.mode(), unfused(), trace_casts(step.module) as ledger, watch_dtypes(step.module) as whole.dtypes:
+        for turn in range(min(steps, len(step.batches))):
+            loss = step.forward_and_loss()[1]
+            first = loss.detach() if loss is not None and turn == 0 else first
+            del loss
     short = SHORT_DTYPES[row.autocast or row.storage]
     cast = {one.name for one in ledger.casts if one.what in (WEIGHT, BUFFER) and one.to_dtype == short}
     whole.lowered_weights = [name for name, tensor in named_tensors(step.module) if tensor.dtype == low or name in cast]
-    return None if loss is None else loss.detach()
+    return first
 
 
-def _see_step(
+def _see_steps(
     workload: Workload,
     case: Case,
     device: Device,
     row: Precision,
     whole: _Whole,
     loss: torch.Tensor | None,
-    nonzero: Mapping[str, torch.Tensor],
+    nonzero: Sequence[Mapping[str, _Mask]],
 ) -> None:
-    """Run a whole step to see where values stop being finite and which gradients flush."""
+    """Run whole steps to see where values stop being finite and which gradients flush.
+
+    Values are looked at until one is not finite. In training, steps go on after it where GradScaler skips such an
+    update, but end where the weights may not be finite any more.
+    """
     step = seeded_step(workload, case, device, whole.notes, precision=row.name)
     if step.scaler is not None:
         if is_finite([loss]):
@@ -155,18 +183,40 @@ def _see_step(
             whole.notes.append(UNSCALABLE)
         torch.manual_seed(0)
         whole.scaler_scale = step.scaler.get_scale()
-    with step.mode(), find_nonfinite(step.module) as found:
-        try:
+    seen: dict[str, SeenGradient] = {}
+    for turn, masks in enumerate(nonzero):
+        with step.mode(), _finding(step, whole, turn):
             gradients = _run(step)[1]
+        for name, gradient in gradients.items():
+            if name in masks:
+                _put_gradient(seen, name, _dense(gradient), masks[name])
+        finite = is_finite(gradients.values())
+        del gradients
+        if not step.training:
+            if whole.first is not None:
+                break
+            continue
+        if finite or step.scaler is not None:
+            with _finding(step, whole, turn):
+                step.apply_gradients()
+        if whole.first is not None and (step.scaler is None or whole.first.phase == "optimizer"):
+            if turn + 1 < len(nonzero):
+                whole.notes.append(ENDED.format(turn + 1, len(nonzero)))
+            break
+    whole.gradients = list(seen.values())
+
+
+@contextmanager
+def _finding(step: Step, whole: _Whole, turn: int) -> Iterator[None]:
+    """Look for the first value that is not finite, if none is found yet, in step `turn`."""
+    if whole.first is not None:
+        yield
+        return
+    with find_nonfinite(step.module) as found:
+        try:
+            yield
         finally:
-            whole.first = found.first
-    whole.gradients = [
-        _seen_gradient(name, _dense(gradient), nonzero[name]) for name, gradient in gradients.items() if name in nonzero
-    ]
-    if step.training and whole.first is None:
-        with find_nonfinite(step.module) as found:
-            step.apply_gradients()
-        whole.first = found.first
+            whole.first = found.first and dataclasses.replace(found.first, step=turn)
 
 
 def _run(step: Step) -> tuple[Any, dict[str, torch.Tensor]]:
@@ -174,13 +224,21 @@ def _run(step: Step) -> tuple[Any, dict[str, torch.Tensor]]:
     return step.unscaled_gradients() if step.training else (step.run(), {})
 
 
-def _seen_gradient(name: str, gradient: torch.Tensor, nonzero: torch.Tensor) -> SeenGradient:
-    return SeenGradient(
+def _put_gradient(seen: dict[str, SeenGradient], name: str, gradient: torch.Tensor, nonzero: _Mask) -> None:
+    """Put a gradient to those of the steps before."""
+    old = seen.get(name) or SeenGradient(parameter=name, elements=0, flushed=0, nonfinite=0)
+    zero = _mask(gradient == 0)
+    seen[name] = SeenGradient(
         parameter=name,
-        elements=gradient.numel(),
-        flushed=int(((gradient == 0) & nonzero).sum()),
-        nonfinite=int((~gradient.isfinite()).sum()),
+        elements=old.elements + gradient.numel(),
+        flushed=old.flushed + int(np.unpackbits(zero & nonzero).sum()),
+        nonfinite=old.nonfinite + int((~gradient.isfinite()).sum()),
     )
+
+
+def _mask(chosen: torch.Tensor) -> _Mask:
+    """Return a bit for each element."""
+    return np.packbits(chosen.reshape(-1).cpu().numpy())
 
 
 def _dense(gradient: torch.Tensor) -> torch.Tensor:

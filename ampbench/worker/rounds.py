@@ -23,7 +23,7 @@ from ampbench.records.requests import Reply, Request
 from ampbench.records.rules import RuleProbe
 from ampbench.rules.choosing import chosen_ops
 from ampbench.worker.devices import Device, open_device
-from ampbench.worker.divergence import References, measure_divergence, weights_digest
+from ampbench.worker.divergence import References, inputs_digest, measure_divergence, weights_digest
 from ampbench.worker.environment import read_environment
 from ampbench.worker.fitness import FitnessWatch
 from ampbench.worker.flags import precision_flags
@@ -111,7 +111,9 @@ class Worker:
         if request.kind == "origin":
             return Reply(origin=origins.measure_origin(workload, case, device))
         if request.kind == "space":
-            return Reply(space=keeping.search_space(workload, case, device))
+            space = keeping.search_space(workload, case, device)
+            weights, inputs = weights_digest(workload), inputs_digest(workload)
+            return Reply(space=dataclasses.replace(space, weights_digest=weights, inputs_digest=inputs))
         if request.kind == "trial":
             (kept,) = request.kept
             return Reply(trial=keeping.try_kept(workload, case, device, kept, self._references))

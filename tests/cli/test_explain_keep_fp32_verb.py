@@ -2,8 +2,11 @@
 
 import csv
 import dataclasses
+import errno
 import io
 import json
+import os
+import re
 import sys
 import types
 from collections.abc import Callable
@@ -12,16 +15,19 @@ from typing import Any
 
 import pytest
 
+from ampbench.cli.explain import keep_fp32
+from ampbench.cli.options import Objective, OutputFormat
 from ampbench.cli.progress import TrialsSeen, case_progress
 from ampbench.errors import UsageError
 from ampbench.keeping.islands import units_of
 from ampbench.planning import PlannedCase
 from ampbench.records.cases import WorkloadSource
-from ampbench.records.keeping import SearchSpace, Trial, Unit, Wanted, Weighed, Weighing
+from ampbench.records.keeping import OBJECTIVES, SearchSpace, Trial, Unit, Wanted, Weighed, Weighing
 from ampbench.records.measurements import Failure
 from ampbench.records.requests import Reply, Request
 from ampbench.records.runs import KEEP_FP32, Footer
 from ampbench.running import channel as channels
+from ampbench.running.keeping import can_go_on, unsearched
 from ampbench.store import list_runs, read_run
 from tests.keeping.searches import CASE, SPACE, TRIALS, found, trial
 from tests.stored_runs import COMPLETE, RUN, make_case, write_run
@@ -126,7 +132,7 @@ def test_show_tells_what_is_kept_what_that_costs_and_what_to_paste(stored: Path,
     assert "norm ← 1 1.9e-03 met 1.08 ms 1.04x 1.04–1.04 1.00 MiB yes" in text
     assert '    ampbench.keep_fp32(model, "norm")\n    with torch.autocast("cpu", dtype=torch.float16):\n' in said.out
     assert f"{FAILED.case_id}: failed: time-out: longer than 300 s" in said.out
-    assert f"{UNSEARCHED.case_id}: skipped: " in said.out
+    assert f"{UNSEARCHED.case_id}: interrupted: 1 trial made; " in said.out
 
 
 @pytest.mark.parametrize("training", [False, True])
@@ -165,7 +171,7 @@ def test_json_has_the_search_its_trials_and_what_is_derived_from_them(stored: Pa
     assert [point["on_front"] for point in one["points"]] == [True] * 4
     assert one["code"].startswith("import torch\n")
     assert one["sentences"][0].startswith("1 of 4 modules")
-    assert (failed["outcome"], unsearched["outcome"]) == ("failed", "skipped")
+    assert (failed["outcome"], unsearched["outcome"]) == ("failed", "interrupted")
     assert document["ended"] == "interrupted"
 
 
@@ -208,7 +214,8 @@ def test_an_interrupted_search_says_how_to_go_on_and_does(
     assert again.code == 0
     assert "1 of 3 modules kept in fp32 (b)" in again.out
     asked = [(request.kind, str(request.kept)) for request in worker.asked]
-    assert len(set(asked)) == len(asked), "nothing is asked twice"
+    assert asked.count(("space", "[]")) == 2, "the second time to see that the network is the same"
+    assert len(set(asked)) == len(asked) - 1, "nothing else is asked twice"
     done = search(ampbench, "--resume", name)
     assert (done.code, done.out) == (0, again.out)
     assert done.err == f"run {name} is complete: nothing is left to search\n"
@@ -295,11 +302,13 @@ def test_progress_tells_each_trial_with_what_is_kept_and_what_it_errs() -> None:
     seen = TrialsSeen()
     wanted = Wanted(max_error=1e-2, max_gradient_error=1e-1)
     assert seen.said(dataclasses.replace(SPACE, wanted=wanted)) == ""
-    assert seen.said(trial(11, "body", "norm", error=3.1e-3)) == "trial 12: 3 of 4 modules kept, error 3.1e-03"
-    assert seen.said(trial(12, nonfinite=5)) == "trial 13: 0 of 4 modules kept, 5 values not finite"
+    assert seen.said(trial(11, "body", "norm", error=3.1e-3)) == (
+        "trial 12: 3 of 4 modules kept, error 3.1e-03, then weighing"
+    )
+    assert seen.said(trial(12, nonfinite=5)) == ("trial 13: 0 of 4 modules kept, 5 values not finite, then weighing")
     assert seen.said(found("norm")) == ""
     assert TrialsSeen().said(trial(3, "norm", error=1.0, grad_rel_l2=0.5)) == (
-        "trial 4: norm kept, error 1.0e+00, gradient error 5.0e-01"
+        "trial 4: norm kept, error 1.0e+00, gradient error 5.0e-01, then weighing"
     )
 
 
@@ -309,9 +318,9 @@ def test_progress_tells_the_time_that_is_left_at_most(monkeypatch: pytest.Monkey
     seen = TrialsSeen()
     seen.said(dataclasses.replace(SPACE, wanted=Wanted(max_error=1.0, max_gradient_error=1.0, max_trials=5)))
     now[0] = 10.0
-    assert seen.said(trial(0, error=1.0)).endswith(", at most 40.0 s left")
+    assert seen.said(trial(0, error=1.0)).endswith(", at most 40.0 s left, then weighing")
     now[0] = 20.0
-    assert seen.said(trial(4, error=1.0)).endswith("error 1.0e+00")
+    assert seen.said(trial(4, error=1.0)).endswith("error 1.0e+00, then weighing")
 
 
 def test_progress_of_trials_is_shown_on_a_terminal_only(
@@ -336,6 +345,65 @@ def test_a_run_that_broke_off_before_its_first_search_cannot_be_gone_on_with(tmp
     assert "broke off before any search began: begin a new one" in said.err
 
 
+def test_no_one_is_told_to_go_on_with_what_cannot_be_gone_on_with(
+    stored: Path, ampbench: Run, capsys: pytest.CaptureFixture[str]
+) -> None:
+    said = search(ampbench, "--resume", RUN)
+    assert said.code == UsageError.exit_code
+    assert "broke off before any search began" in said.err
+    begun = read_run(list_runs(stored)[0])
+    assert unsearched(begun)
+    assert not can_go_on(begun)
+    wanted = dataclasses.replace(SPACE, wanted=Wanted(max_error=1.0, max_gradient_error=1.0))
+    resumable = dataclasses.replace(begun, spaces=begun.spaces | {CASE.case_id: wanted})
+    assert can_go_on(resumable)
+    for run, told in ((begun, False), (resumable, True)):
+        keep_fp32._tell(run, stored, OutputFormat.TABLE, everything=False)
+        assert ("--resume" in capsys.readouterr().err) == told
+
+
+def test_a_failed_write_in_a_resumed_search_tells_of_all_that_was_seen_before_too(
+    worker: types.SimpleNamespace, tmp_path: Path, ampbench: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    worker.ends = 4
+    broken = search(ampbench, "model.py:make", "--max-error", "1e-3")
+    assert broken.code == 130
+    (file,) = list_runs(tmp_path / "results")
+    before = file.read_bytes()
+    worker.ends = None
+    write = os.write
+
+    def full(descriptor: int, data: bytes) -> int:
+        if bytes(data).startswith((b'{"search":', b'{"footer":')):
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        return write(descriptor, data)
+
+    monkeypatch.setattr("os.write", full)
+    said = search(ampbench, "--resume", file.stem)
+    assert said.code == 2
+    assert "No space left on device" in said.err
+    assert f"continue with ampbench explain keep-fp32 --resume {file.stem}" in said.err
+    assert "1 of 3 modules kept in fp32 (b)" in said.out
+    assert file.read_bytes().startswith(before)
+    monkeypatch.undo()
+    monkeypatch.chdir(tmp_path)
+
+
+@pytest.mark.parametrize("lost", [b'{"space":', b'{"case":'])
+def test_a_search_that_lost_its_space_is_refused_by_line(lost: bytes, stored: Path, ampbench: Run) -> None:
+    (file,) = list_runs(stored)
+    lines = file.read_bytes().splitlines(keepends=True)
+    file.write_bytes(b"".join(line for line in lines if not line.startswith(lost)))
+    for said in (ampbench("show", RUN), ampbench("show", RUN, "--json")):
+        assert (said.code, said.out) == (2, "")
+        assert re.search(r"line \d+: a ", said.err)
+        assert said.err.count("\n") == 1
+
+
+def test_what_counts_is_called_as_in_the_records() -> None:
+    assert tuple(objective.value for objective in Objective) == OBJECTIVES
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("arguments", "kept"),
@@ -351,6 +419,8 @@ def test_a_module_that_overflows_is_found_by_real_workers(
     assert said.code == 0, said.err
     (case,) = json.loads(said.out, parse_constant=pytest.fail)["cases"]
     assert kept & set(case["search"]["found"])
+    assert case["space"]["weights_digest"]
+    assert case["space"]["inputs_digest"] != case["space"]["weights_digest"]
     assert case["points"][0]["output_rel_l2"] is None
     (point,) = [point for point in case["points"] if point["found"]]
     assert point["meets"]

@@ -27,12 +27,42 @@ def test_a_name_that_is_too_long_breaks_at_its_dots() -> None:
     assert _broken("1.97 KiB of a.b", 10) == "1.97 KiB of a.b"
 
 
+def test_a_name_with_parts_that_are_too_long_fills_its_lines() -> None:
+    assert _broken("part_of_forty.part_of_forty.0", 12).split("\n") == ["part_of_fort", "y.part_of_fo", "rty.0"]
+
+
 def test_one_long_op_leaves_the_other_columns_their_room(capsys: pytest.CaptureFixture[str]) -> None:
     rows = [["0", LONG, "fp32 → bf16", "encoder.layers.0.attention"], ["1", "addmm", "fp32 → bf16", "head"]]
     lines = printed(capsys, Block("Every op", ["#", "op", "dtypes", "module"], rows), numbers=("#",))
     assert max(map(len, lines)) <= 100
     assert any(line.endswith("fp32 → bf16  encoder.layers.0.attention") for line in lines)
     assert any(line.strip().startswith("fused_attention_with_rotary_embedding.") for line in lines)
+
+
+HEADERS = ["kept", "kind", "error", "step", "peak"]
+NUMBERS = ("error", "step", "peak")
+ROWS = [["encoder.layers.0.attention and 12 more", "LayerNorm", "1.8e-02", "25.8 ms", "51.7 MiB"]]
+
+
+@pytest.mark.parametrize(
+    ("columns", "shown"),
+    [(100, NUMBERS), (54, NUMBERS), (49, NUMBERS), (40, ("error", "step")), (32, ("error",)), (20, ("error",))],
+)
+def test_no_value_is_cut_where_a_terminal_is_narrow(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, columns: int, shown: tuple[str, ...]
+) -> None:
+    monkeypatch.setenv("COLUMNS", str(columns))
+    text = "\n".join(printed(capsys, Block("Sets", HEADERS, ROWS), numbers=NUMBERS))
+    assert "LayerNorm" in text
+    for header, value in zip(HEADERS[2:], ROWS[0][2:], strict=True):
+        assert (value in text) is (header in shown)
+    hidden = [header for header in NUMBERS if header not in shown]
+    said = f"no room for {', '.join(hidden)}: a wider terminal or --format markdown shows all"
+    assert (said in " ".join(text.split())) is bool(hidden)
+
+
+def test_where_there_is_room_nothing_is_said_of_it(capsys: pytest.CaptureFixture[str]) -> None:
+    assert "no room" not in "".join(printed(capsys, Block("Sets", HEADERS, ROWS), numbers=NUMBERS))
 
 
 def test_a_title_alone_is_a_line_and_one_of_a_table_has_its_note_in_brackets(

@@ -352,3 +352,101 @@ def test_roi_align_takes_coordinates_that_half_cannot_hold_from_end_to_end():
         ampbench.release_fp32(ops.RoIAlign)
     assert torch.equal(kept, exact)
     assert not torch.equal(rounded.float(), exact)
+
+
+def encoder(batch_first=True):
+    torch.manual_seed(0)
+    layer = torch.nn.TransformerEncoderLayer(16, 2, 32, dropout=0.0, batch_first=batch_first)
+    return torch.nn.TransformerEncoder(layer, 2).eval(), torch.randn(3, 5, 16)
+
+
+def seen_by(module):
+    seen = []
+    module.register_forward_pre_hook(lambda module, args: seen.append(args[0].dtype))
+    return seen
+
+
+def fused_calls(net, *args, **kwargs):
+    """Return how many encoder layers take the path that calls none of their modules."""
+    with torch.no_grad(), autocast(), torch.profiler.profile() as profile:
+        net(*args, **kwargs)
+    return sum(event.count for event in profile.key_averages() if event.key == "aten::_transformer_encoder_layer_fwd")
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("name", ["layers.0.linear1", "layers.0.norm2", "layers.0.self_attn"])
+def test_an_encoder_layer_in_eval_leaves_its_fused_path_where_something_in_it_is_kept(name):
+    net, batch = encoder()
+    assert fused_calls(net, batch) == 2
+    ampbench.keep_fp32(net, name)
+    for same in (net, copy.deepcopy(net), pickle.loads(pickle.dumps(net))):
+        assert fused_calls(same, batch) == 1
+    ampbench.release_fp32(net, name)
+    assert fused_calls(net, batch) == 2
+    assert not any(module._forward_hooks for module in net.modules())
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_an_encoder_layer_in_eval_leaves_its_fused_path_for_a_kept_class():
+    class Mine(torch.nn.Linear):
+        pass
+
+    net, batch = encoder()
+    net.layers[0].linear1 = Mine(16, 32)
+    net.layers[1].linear2 = later = Mine(32, 16)
+    before = later.__getstate__()
+    ampbench.keep_fp32(Mine)
+    net.layers[1].linear2 = Mine.__new__(Mine)
+    net.layers[1].linear2.__setstate__(before)
+    assert fused_calls(net, batch) == 0
+    net.layers[1].linear2 = Mine(32, 16)
+    assert fused_calls(net, batch) == 0
+    ampbench.release_fp32(Mine)
+    assert fused_calls(net, batch) == 2
+    assert {"__init__", "__setstate__"}.isdisjoint(Mine.__dict__)
+
+
+def test_an_encoder_with_an_island_compiles_without_a_graph_break():
+    net, batch = encoder()
+    ampbench.keep_fp32(net, "layers.*.linear1")
+    torch.compiler.reset()
+    compiled = torch.compile(net, backend="aot_eager", fullgraph=True)
+    with torch.no_grad(), autocast():
+        assert torch.allclose(compiled(batch), net(batch), atol=2e-2)
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("name", ["layers.0.linear1", "layers.0.self_attn", "layers.0", "layers.1.norm1"])
+def test_an_encoder_in_half_with_an_island_takes_padded_batches(name):
+    net, batch = encoder()
+    padded = torch.arange(5).expand(3, 5) > torch.tensor([[4], [2], [3]])
+    with torch.no_grad():
+        expected = net(batch, src_key_padding_mask=padded)
+        ampbench.keep_fp32(net, name, cast_back=True).half()
+        out = net(batch.half(), src_key_padding_mask=padded)
+    assert out.dtype is torch.float16
+    assert torch.allclose(out.float(), expected, atol=1e-2)
+
+
+def test_an_input_given_twice_stays_one():
+    @ampbench.keep_fp32
+    def same(query, key, *, value):
+        return query is key and key is value[0]
+
+    half = torch.ones(2, dtype=BF16)
+    assert same(half, half, value=[half])
+    assert not same(half, half.clone(), value=[half])
+
+
+def test_a_released_class_that_is_kept_again_knows_nothing_of_its_first_move():
+    class Mine(torch.nn.Embedding):
+        pass
+
+    ampbench.keep_fp32(Mine, cast_back=True)
+    table = Mine(5, 4).half()
+    assert table(torch.arange(5)).dtype is torch.float16
+    ampbench.release_fp32(Mine)
+    table.float()
+    ampbench.keep_fp32(Mine, cast_back=True)
+    assert table(torch.arange(5)).dtype is torch.float32
+    ampbench.release_fp32(Mine)

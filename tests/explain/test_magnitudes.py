@@ -6,7 +6,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ampbench.explain.magnitudes import Counts, count_magnitudes
+from ampbench.explain.magnitudes import SMALL, Counts, count_magnitudes
 
 FLOATS = [torch.float64, torch.float32, torch.float16, torch.bfloat16]
 
@@ -20,6 +20,9 @@ def plain(values):
         nonfinite=len(values) - len(finite),
         largest=max(finite, default=None),
         exponents=Counter(math.frexp(value)[1] - 1 for value in finite if value),
+        powers=Counter(
+            math.frexp(value)[1] - 1 for value in finite if math.frexp(value)[0] == 0.5 and value <= 2.0**SMALL
+        ),
     )
 
 
@@ -72,9 +75,25 @@ def test_strides_do_not_matter(change):
     assert count_magnitudes(tensor) == plain(tensor.flatten().tolist())
 
 
-def test_of_a_sparse_tensor_the_stored_values_are_counted():
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
+@pytest.mark.parametrize("count", [10, 4_000, 250_000])
+@pytest.mark.parametrize("zero", [0.0, 1.0])
+def test_powers_of_two_are_counted_apart_where_values_are_small(dtype, count, zero):
+    tensor = torch.randn(count, generator=torch.Generator().manual_seed(0)).to(dtype) * 2.0**-25
+    tensor[:8] = torch.tensor([2.0**-24, 2.0**-25, -(2.0**-25), 2.0**-26, 2.0**-126, -(2.0**-127), 2.0**-149, zero])
+    tensor[8], tensor[9] = math.inf, math.nan
+    tensor[17::97] = 2.0**-30
+    found = count_magnitudes(tensor)
+    assert found == plain(tensor.tolist())
+    assert found.powers[-25] == 2
+
+
+def test_what_a_sparse_tensor_does_not_store_is_zero():
     tensor = torch.eye(4).to_sparse()
-    assert count_magnitudes(tensor) == plain([1.0] * 4)
+    assert count_magnitudes(tensor) == plain(torch.eye(4).flatten().tolist())
+    rows = torch.sparse_coo_tensor([[1, 1]], torch.ones(2, 3), (4, 3), check_invariants=True)
+    assert count_magnitudes(rows) == plain(rows.to_dense().flatten().tolist())
+    assert count_magnitudes(torch.zeros(3).to_sparse()) == plain([0.0] * 3)
 
 
 def test_counts_add_up():
@@ -82,7 +101,7 @@ def test_counts_add_up():
     counts = count_magnitudes(first)
     counts.add(count_magnitudes(second))
     counts.add(count_magnitudes(torch.tensor([math.inf])))
-    assert counts == Counts(6, 1, 2, 7.0, Counter({1: 1, -149: 1, 2: 1}))
+    assert counts == Counts(6, 1, 2, 7.0, Counter({1: 1, -149: 1, 2: 1}), Counter({-149: 1}))
 
 
 def test_of_nothing_finite_there_is_no_largest():

@@ -33,24 +33,62 @@ class Net(torch.nn.Module):
         return self.head(self.get_submodule("odd[0]*")(self.norm(x + self.body(x))))
 
 
+class Tokens(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.embed = torch.nn.Embedding(50_000, 16)
+        self.body = Net()
+
+    def forward(self, ids, weights=None):
+        rows = self.embed(ids).sum(dim=1)
+        return self.body(rows if weights is None else rows * weights)
+
+
+class Normed(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.body = Net()
+        self.norm = torch.nn.BatchNorm1d(4)
+
+    def forward(self, x):
+        return self.norm(torch.nn.functional.dropout(self.body(x), training=self.training))
+
+
 def make():
     return Net(), torch.randn(8, 16)
+
+
+def normed():
+    network = Normed()
+    torch.nn.init.constant_(network.norm.running_var, 4.0)
+    return network, torch.randn(8, 16)
+
+
+def tokens():
+    return Tokens(), torch.randint(2050, 50_000, (8, 5))
+
+
+def named():
+    return Tokens(), {"ids": torch.randint(2050, 50_000, (8, 5)), "weights": torch.rand(8, 1)}
 """
 
 SCRIPT = """
+import copy
 import sys
 
 import torch
 sys.path.insert(0, ".")
-from model import make
+import model as models
 
 torch.set_num_threads(1)
 torch.manual_seed(0)
-model, inputs = make()
-model.eval()
+model, inputs = getattr(models, sys.argv[1])()
+doubled = torch.utils._pytree.tree_map(lambda x: x.double() if x.is_floating_point() else x, inputs)
 with torch.inference_mode():
-    expected = __import__("copy").deepcopy(model).double()(inputs.double())
-    exec(open("pasted.py").read())
+    exact = copy.deepcopy(model).double().eval()
+    expected = exact(**doubled) if isinstance(doubled, dict) else exact(doubled)
+    pasted = open("pasted.py").read()
+    exec(pasted.replace("model(inputs)", "model(**inputs)") if isinstance(inputs, dict) else pasted)
 print(float((output.double() - expected).norm() / expected.norm()))
 """
 
@@ -65,22 +103,38 @@ def test_autocast_is_entered_after_the_modules_are_kept() -> None:
         "",
         "import ampbench",
         "",
+        "model.eval()",
         'ampbench.keep_fp32(model, "norm", "head")',
         'with torch.autocast("cpu", dtype=torch.float16):',
-        "    output = model(inputs)",
+        "    output = model(inputs)  # or model(*inputs), model(**inputs)",
     ]
 
 
 def test_a_pure_network_is_kept_before_it_is_moved_and_gives_back_its_own_dtype() -> None:
-    assert lines("bf16_pure", "norm")[4:] == [
+    assert lines("bf16_pure", "norm") == [
+        "import torch",
+        "from torch.utils._pytree import tree_map_only",
+        "",
+        "import ampbench",
+        "",
+        "model.eval()",
         'ampbench.keep_fp32(model, "norm", cast_back=True)',
         "model = model.to(torch.bfloat16)  # after keep_fp32: what is kept stays fp32",
-        "output = model(inputs.to(torch.bfloat16))",
+        "inputs = tree_map_only(",
+        "    torch.Tensor, lambda x: x.bfloat16() if x.is_floating_point() else x, inputs",
+        ")",
+        "output = model(inputs)  # or model(*inputs), model(**inputs)",
     ]
 
 
-def test_the_whole_network_needs_no_names() -> None:
-    assert "ampbench.keep_fp32(model)" in lines("fp16_autocast", "")
+def test_a_network_that_trains_is_left_in_its_mode_and_has_its_targets_in_half_too() -> None:
+    text = lines("fp16_pure", "norm", phase="training")
+    assert "model.eval()" not in text
+    assert "inputs = tree_map_only(  # targets, too" in text
+
+
+def test_a_network_that_is_to_run_in_fp32_needs_no_code() -> None:
+    assert lines("fp16_autocast", "") == lines("bf16_pure", "") == []
 
 
 def test_nothing_to_keep_is_nothing_to_paste() -> None:
@@ -106,33 +160,36 @@ def test_names_that_would_be_patterns_are_escaped_and_quotes_survive() -> None:
 def test_many_names_have_a_line_each() -> None:
     names = [f"encoder.layers.{place}.self_attention" for place in range(9)]
     text = lines("fp16_pure", *names)
-    assert text[4] == "ampbench.keep_fp32("
-    assert text[5:15] == ["    model,", *(f'    "{name}",' for name in names)]
-    assert text[15:17] == ["    cast_back=True,", ")"]
+    first = text.index("ampbench.keep_fp32(") + 1
+    assert text[first : first + 10] == ["    model,", *(f'    "{name}",' for name in names)]
+    assert text[first + 10 : first + 12] == ["    cast_back=True,", ")"]
     assert max(map(len, text)) <= 100
     compile("\n".join(text), "pasted", "exec")
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("precision", "kept"),
+    ("make", "precision", "kept"),
     [
-        ("fp16_autocast", ["norm", "odd[0]*"]),
-        ("bf16_autocast", [""]),
-        ("fp16_pure", ["body", "odd[0]*"]),
-        ("fp16_pure", [""]),
-        ("bf16_pure", ["norm", "head"]),
+        ("make", "fp16_autocast", ["norm", "odd[0]*"]),
+        ("make", "fp16_pure", ["body", "odd[0]*"]),
+        ("normed", "bf16_pure", ["norm", "body.head"]),
+        ("normed", "bf16_autocast", ["norm"]),
+        ("tokens", "bf16_pure", ["body.norm"]),
+        ("tokens", "fp16_pure", ["body"]),
+        ("named", "bf16_pure", ["body.norm"]),
+        ("named", "fp16_autocast", ["body.norm"]),
     ],
 )
 def test_pasted_into_a_fresh_program_it_errs_what_the_trial_erred(
-    precision: str, kept: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    make: str, precision: str, kept: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from ampbench.records.requests import Request
     from ampbench.worker.rounds import Worker
 
     (tmp_path / "model.py").write_text(MODEL)
     monkeypatch.chdir(tmp_path)
-    (source,) = find_sources("model.py:make")
+    (source,) = find_sources(f"model.py:{make}")
     short = SHORT_DTYPES[PRECISIONS[precision].storage]
     case: Case = dataclasses.replace(CASE, workload=source.name, family="user", precision=precision, input_dtype=short)
     reply = Worker().serve(Request(kind="trial", source=source, case=case, kept=[kept], threads=1))
@@ -143,7 +200,7 @@ def test_pasted_into_a_fresh_program_it_errs_what_the_trial_erred(
     (tmp_path / "script.py").write_text(SCRIPT)
     environment = os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
     ran = subprocess.run(
-        [sys.executable, "script.py"], capture_output=True, text=True, env=environment, check=False, timeout=120
+        [sys.executable, "script.py", make], capture_output=True, text=True, env=environment, check=False, timeout=120
     )
     assert ran.returncode == 0, ran.stderr
     assert json.loads(ran.stdout) == pytest.approx(reply.trial.output_rel_l2, rel=1e-6)

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ampbench.keeping.weighing import closest, meets, points, ratio_of, said
-from ampbench.records.keeping import Trial, Weighed, Weighing
+from ampbench.keeping.weighing import closest, meets, points, ratio_of, said, so_far
+from ampbench.records.keeping import Trial, Wanted, Weighed, Weighing
 from ampbench.records.measurements import Fitness
 from tests.keeping.searches import CASE, SPACE, TRIALS, found, trial, weighed
 
@@ -120,7 +120,7 @@ def test_the_headline_says_what_is_kept_what_that_brings_and_what_it_costs() -> 
 
 def test_what_is_not_proven_is_not_said_to_be() -> None:
     lines = said(found("norm", smallest=False), SPACE, TRIALS)
-    assert lines[1] == "no smaller set was found in 23 trials: whether there is one is not proven"
+    assert lines[1] == "whether a smaller set does is not proven: none was found in 23 trials"
 
 
 def test_values_that_are_not_finite_are_named_in_place_of_an_error() -> None:
@@ -144,6 +144,22 @@ def test_where_nothing_meets_the_budget_the_closest_is_named() -> None:
     ]
 
 
+def test_where_not_even_the_whole_network_was_tried_nothing_is_said_of_other_sets() -> None:
+    lines = said(found(found=None, trials=1, weighing=None, smallest=False), SPACE, TRIALS[:1])
+    assert lines == [
+        "no set of modules that was tried meets the budget",
+        "the closest is no module kept: the output error is 3.1e-02 (budget 2.0e-03)",
+        "1 trial",
+    ]
+
+
+def test_a_set_without_times_is_beside_others_without_a_ratio() -> None:
+    for empty in ([], [[], [1e-3]]):
+        low = Weighed(kept=[], samples=empty)
+        made = points(found("norm", weighing=weighing(low, weighed(["norm"], 1e-3))), SPACE, TRIALS)
+        assert [point.against_low for point in made] == [None, None]
+
+
 def test_where_another_set_than_fp32_is_the_closest_both_are_told() -> None:
     trials = [*TRIALS[:1], trial(1, "", error=3e-3), trial(2, "norm", error=2.5e-3)]
     lines = said(found(found=None), SPACE, trials)
@@ -160,6 +176,31 @@ def test_where_every_trial_fails_the_first_error_is_told() -> None:
         [trial(0), Trial(case_id="", number=1, kept=[""], error="RuntimeError: no")],
     )
     assert lines[1] == "no set that was tried has errors that are defined: RuntimeError: no"
+
+
+def test_a_budget_of_nothing_has_a_closest_set_too() -> None:
+    lines = said(
+        found(found=None, weighing=None, max_error=0.0), SPACE, [trial(0, error=3e-2), trial(1, "", error=4e-7)]
+    )
+    assert lines[1] == "the closest is all modules kept: the output error is 4.0e-07 (budget 0)"
+
+
+def test_where_only_the_whole_network_meets_the_budget_it_is_to_run_in_fp32() -> None:
+    trials = [trial(0, error=3e-2), trial(1, "", error=4e-7)]
+    (line, *_) = said(found("", weighing=None, smallest=True), SPACE, trials)
+    assert line.startswith("nothing less than the whole network in fp32 meets the budget: run it in fp32; kept whole, ")
+    (line, *_) = said(found("", weighing=None, smallest=False), SPACE, trials)
+    assert line.startswith("nothing less than the whole network in fp32 was found to meet the budget")
+
+
+def test_an_unfinished_search_tells_the_smallest_set_so_far() -> None:
+    wanted = Wanted(max_error=2e-3, max_gradient_error=None, objective="speed", seed=0, max_trials=60)
+    space = dataclasses.replace(SPACE, wanted=wanted)
+    trials = [trial(0, error=3e-2), trial(1, "", error=4e-7), trial(2, "norm", error=1e-3)]
+    assert so_far(space, trials[:1]) == "1 trial made, of which none meets the budget"
+    assert so_far(space, trials).startswith(
+        "3 trials made; the smallest set so far that meets the budget keeps 1 module (norm)"
+    )
 
 
 def test_in_training_gradients_are_told_too() -> None:

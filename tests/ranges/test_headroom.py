@@ -1,3 +1,4 @@
+import dataclasses
 import math
 
 import pytest
@@ -28,6 +29,7 @@ def magnitudes(values, what=ACTIVATION, kind="Linear", name=""):
         largest=counts.largest,
         lowest=lowest,
         counts=[counts.exponents[place] for place in range(lowest, highest + 1)],
+        powers=[counts.powers[place] for place in range(lowest, highest + 1)],
     )
 
 
@@ -88,6 +90,32 @@ def test_a_scale_that_is_no_power_of_two_splits_an_exponent():
     even = magnitudes([1.0, 1.25, 1.5, 1.75])
     assert headroom(even, "fp16", scale=2**-25 * 0.5).flushed == 1
     assert 0 < headroom(even, "fp16", scale=2**-25 * 0.75).flushed < 1
+
+
+@pytest.mark.parametrize(("dtype", "scale"), [("fp16", 1.0), ("fp16", 2.0**16), ("bf16", 1.0)])
+def test_a_value_on_the_border_of_zero_rounds_to_zero(dtype, scale):
+    border = FORMATS[dtype].flush / scale
+    exact = torch.tensor([border, -border, border * 1.25, border * 2, 0.0], dtype=torch.float32)
+    assert ((exact * scale).to(DTYPES[dtype]) == 0).tolist() == [True, True, False, False, True]
+    found = headroom(magnitudes(exact.tolist()), dtype, scale)
+    assert (found.flushed, found.subnormal) == (0.4, 0.4)
+
+
+def test_a_normalisation_flushes_where_whole_channels_do_or_where_it_remembers_a_mean_of_zero():
+    def flushes(together, *rows):
+        inputs = magnitudes([2.0**-30] * 50 + [1.0] * 50, INPUT, "BatchNorm2d")
+        inputs = dataclasses.replace(inputs, together=together)
+        found = predict([*rows, inputs, magnitudes([1.0], kind="BatchNorm2d")], "fp16")
+        return found.flushes, found.flush_share
+
+    mean, bias = (magnitudes([0.0, value], WEIGHT, "BatchNorm2d", f"layer.{name}") for name, value in
+                  (("running_mean", 1.0), ("bias", 1.0)))  # fmt: skip
+    assert flushes([]) == ("", 0.0)
+    assert flushes([25]) == (INPUT, 0.25)
+    assert flushes([25], mean) == (INPUT, 0.25)
+    assert flushes([25], bias) == (INPUT, 0.125)
+    assert flushes(None) == (INPUT, 0.5)
+    assert flushes(None, mean, bias) == (INPUT, 0.125)
 
 
 def test_without_finite_values_nothing_is_said():

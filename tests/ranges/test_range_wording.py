@@ -49,7 +49,10 @@ def test_errors_say_their_worst():
 def test_scales_name_their_range():
     scales = usable_scales([magnitudes([1.0, 2.0**-30], "gradient")])
     assert scales_sentence(scales) == (
-        "loss scale 2^5 to 2^15: no gradient overflows fp16, 0% flush to zero (50.0% without scaling)"
+        "loss scale 2^6 to 2^15: no gradient overflows fp16, 0% flush to zero (50.0% without scaling)"
+    )
+    assert scales_sentence(usable_scales([magnitudes([1.0], "gradient")])) == (
+        "no loss scale is needed: no gradient overflows fp16, 0% flush to zero"
     )
     assert scales_sentence(None) == "there is no gradient to scale"
 

@@ -10,8 +10,8 @@ from ampbench.records.casts import AUTOGRAD, TRACED, Cast, CastTrace, GraphTrace
 from ampbench.records.measurements import Failure
 from ampbench.report.material import Material, material_of
 from ampbench.report.page import make_page
-from ampbench.report.views.explanation.casts import DETAILED, casts
-from ampbench.report.views.explanation.part import LISTED
+from ampbench.report.views.explanation.casts import casts
+from ampbench.report.views.explanation.part import DETAILED, LISTED
 from ampbench.report.views.explanation.spans import row_of, spans_of, steps_of
 from ampbench.report.views.explanation.timeline import CHOICES, SPANS_AT_LEAST, SPANS_OF_A_CASE
 from ampbench.report.views.explanation.view import explanation

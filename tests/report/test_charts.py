@@ -106,7 +106,11 @@ def test_a_browser_gets_the_specification_and_the_data_by_column():
     found = unpacked(charts.payload([view]))
     assert found["datasets"] == {"rows": {"name": ["b", "c"], "speed": [2.0, 1.5]}, "other": {}}
     chart = found["charts"]["a"]
-    assert (chart["dataset"], chart["choose"], chart["choices"]) == ("rows", "name", [["b", "only b", "b takes 2 s"]])
+    assert (chart["dataset"], chart["choose"], chart["choices"]) == (
+        "rows",
+        "name",
+        [["b", "only b", "b takes 2 s", []]],
+    )
     assert chart["spec"] == json.loads(json.dumps(charts.specification(make_chart())))
     assert "data" not in chart["spec"]
 

@@ -5,7 +5,10 @@ from dataclasses import replace
 import pytest
 from bs4 import BeautifulSoup
 
+from ampbench.errors import NothingToRunError
+from ampbench.keeping import weighing
 from ampbench.keeping.code import code
+from ampbench.markdown import escaped
 from ampbench.records.measurements import Failure
 from ampbench.report.markdown import make_markdown
 from ampbench.report.material import Material, material_of
@@ -15,7 +18,7 @@ from ampbench.report.views.explanation.view import explanation
 from ampbench.report.views.explanation.weighed import BEATEN, FOUND, FRONT, MEETS, MISSES
 from tests.compared_runs import Times, make_run
 from tests.report.materials import make_material, page_of, section_of
-from tests.report.ranged_runs import FP16, TRIED, WEIGHED, keeping_run, searched, tried, weighed
+from tests.report.ranged_runs import FP16, TRIED, WEIGHED, keeping_run, searched, spaced, tried, weighed
 from tests.stored_runs import make_case
 
 OTHER = make_case("bf16_pure", phase="training", input_dtype="bf16")
@@ -80,7 +83,9 @@ def test_the_charts_say_what_they_show():
     assert "with no module kept 3.0e-02 at 1.00 times the time" in time
     assert "with 1 kept, the set found, 1.9e-03 at 1.05 times the time" in time
     assert "with all kept 4.0e-07 at 2.00 MiB" in said["explanation-kept-memory"]
-    assert "4 trials, 3 of which meet the budget" in said["explanation-kept-trials"]
+    trials = said["explanation-kept-trials"]
+    assert "3 trials, 2 of which meet the budget" in trials
+    assert "1 more set was tried only to be weighed" in trials
     assert "peak memory (← less)" in page.select_one("#chart-explanation-kept-memory svg").get_text()
 
 
@@ -88,7 +93,13 @@ def test_gradients_are_a_choice_with_their_own_budget():
     material = only(searched(*WEIGHED, max_gradient_error=5e-2))
     part = keeping(material)
     assert [one.value for one in part.charts[0].choices] == ["0-0", "0-1"]
-    assert part.charts[0].choices[1].label.endswith(": gradient error")
+    labels = [one.label.rpartition(": ")[2] for one in part.charts[0].choices]
+    assert labels == ["output error", "gradient error"]
+    said = rendered(material).select_one("#chart-explanation-kept-times .no-js").get_text()
+    assert said == (
+        "Shown is linear_chain fp16_autocast: output error; "
+        "with JavaScript you may choose linear_chain fp16_autocast: gradient error."
+    )
     limits = {row["case"]: row["limit"] for row in part.datasets["explanation-weighed"] if row["limit"]}
     assert limits == {"0-0": 2e-3, "0-1": 5e-2}
 
@@ -99,7 +110,52 @@ def test_a_set_without_a_defined_error_is_not_drawn_and_said_so():
     material = only(searched(*WEIGHED), trials=sets)
     assert next(row["error"] for row in points(material)) is None
     alt = rendered(material).select_one("#chart-explanation-kept-times .alt").get_text()
-    assert "not drawn, for want of an error above 0 or of a number beside it: 0 (none) kept" in alt
+    assert alt.strip().endswith("; none kept: not drawn, its error is undefined.")
+
+
+def test_a_set_without_memory_is_not_drawn_and_said_so():
+    sets = [WEIGHED[0], replace(WEIGHED[1], peak_bytes=None), *WEIGHED[2:]]
+    alt = rendered(only(searched(*sets))).select_one("#chart-explanation-kept-memory .alt").get_text()
+    assert alt.strip().endswith("; 1 kept (layer.2): not drawn, its peak memory is unavailable.")
+
+
+def test_labels_of_points_that_crowd_stand_on_different_sides():
+    near = [
+        weighed([], 1e-3),
+        weighed(["layer.2"], 1.05e-3),
+        weighed(["layer.1", "layer.2"], 1.051e-3),
+        weighed([""], 1.6e-3),
+    ]
+    sets = tried([], ["layer.2"], ["layer.1", "layer.2"], [""], errors=[3e-2, 1.9e-3, 1.88e-3, 4e-7])
+    material = only(searched(*near), trials=sets)
+    sides = [row["ratio_side"] for row in points(material)]
+    assert sides[1] != sides[2]
+    assert None not in sides
+    words = [one.get_text() for one in rendered(material).select("#chart-explanation-kept-times svg text")]
+    assert {"none", "1", "2", "all 4"} <= set(words)
+
+
+def test_the_legend_of_a_case_lists_the_marks_that_it_draws():
+    beaten = weighed(["layer.1", "layer.2"], 1.9e-3, 1 << 22)
+    material = only(searched(*WEIGHED), searched(*WEIGHED[:2], beaten, WEIGHED[3], case=OTHER), cases=(FP16, OTHER))
+    chart = keeping(material).charts[0]
+    assert {one.value: list(one.marks) for one in chart.choices if one.value.endswith("-0")} == {
+        "0-0": [FOUND, FRONT],
+        "1-0": [FOUND, FRONT, BEATEN],
+    }
+    words = [one.get_text() for one in rendered(material).select("#chart-explanation-kept-times svg text")]
+    assert FRONT in words
+    assert BEATEN not in words
+
+
+def test_the_axis_of_trials_ends_where_they_do():
+    sets = tried([], ["layer.2"], [""], errors=[3e-2, 1.9e-3, 4e-7])
+    material = only(searched(units=1, trials=3), trials=sets, units=52)
+    words = [one.get_text() for one in rendered(material).select("#chart-explanation-kept-trials svg text")]
+    counts = [int(word) for word in words if word.isdigit()]
+    assert min(counts) == 0
+    assert 50 <= max(counts) <= 52
+    assert not any(word.startswith(("-", "−")) for word in words)
 
 
 def test_the_code_to_paste_stands_in_the_page_as_it_is():
@@ -146,10 +202,40 @@ def test_of_several_cases_those_that_found_modules_come_first():
 def test_a_search_that_did_not_end_or_failed_is_said():
     begun = keeping_run(cases=(FP16,))
     page = rendered(material_of([], explanations=[begun]))
-    assert "linear_chain fp16_autocast: the search did not end; 4 trials of it are stored" in page.get_text()
+    assert "linear_chain fp16_autocast: the search did not end; 4 trials are stored" in page.get_text()
     begun.failures[FP16.case_id] = Failure(case_id=FP16.case_id, stage="trial", cause="out of memory", message="")
     page = rendered(material_of([], explanations=[begun]))
     assert page.select_one("ul.failures").get_text().strip() == "linear_chain fp16_autocast: out of memory"
+
+
+@pytest.mark.parametrize(
+    ("trials", "spaces", "said"),
+    [
+        (TRIED[:1], True, "the search did not end; 1 trial is stored"),
+        ([], True, "the search did not end; no trial is stored"),
+        ([], False, "not reached before the run ended"),
+    ],
+)
+def test_how_far_an_interrupted_search_came_is_said(trials, spaces, said):
+    begun = keeping_run(cases=(FP16,), trials=trials)
+    if not spaces:
+        begun.spaces.clear()
+    material = material_of([], explanations=[begun])
+    assert rendered(material).select_one("ul.failures").get_text().strip() == f"linear_chain fp16_autocast: {said}"
+    assert said.replace("_", "\\_") in make_markdown(material)
+
+
+def test_of_an_interrupted_search_the_cases_that_match_are_shown():
+    begun = keeping_run(cases=(FP16, OTHER), trials=[])
+    begun.spaces.clear()
+    material = material_of([], explanations=[begun], keyword="bf16_pure")
+    assert rendered(material).select_one("ul.failures").get_text().strip().startswith("linear_chain bf16_pure: ")
+    failed = keeping_run(cases=(FP16,), trials=[])
+    failed.failures[FP16.case_id] = Failure(case_id=FP16.case_id, stage="trial", cause="out of memory", message="")
+    material = material_of([], explanations=[failed], keyword="linear")
+    assert "out of memory" in rendered(material).select_one("ul.failures").get_text()
+    with pytest.raises(NothingToRunError, match="-k 'resnet'"):
+        material_of([], explanations=[begun], keyword="resnet")
 
 
 def test_a_search_of_modules_that_its_space_does_not_have_is_said_and_not_shown():
@@ -165,6 +251,17 @@ def test_a_run_of_a_search_alone_has_a_page_and_markdown():
     assert page_of(material).h1.get_text() == "Nothing was measured; this page explains what to keep in fp32 in 1 case"
     assert "What to keep in fp32" in make_markdown(material)
     assert "1 of 4 modules kept in fp32 (layer.2)" in make_markdown(material)
+
+
+def test_markdown_says_what_a_set_costs_and_whether_it_is_the_smallest():
+    search = searched(*WEIGHED, smallest=False)
+    text = make_markdown(only(search))
+    sentences = weighing.said(search, spaced(), TRIED)
+    assert len(sentences) > 3
+    for sentence in sentences:
+        assert escaped(sentence) in text
+    assert "1.05" in text
+    assert "1.6" in text
 
 
 def test_hostile_names_stay_text_in_code_too():

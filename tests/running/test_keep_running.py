@@ -8,49 +8,50 @@ import pytest
 
 from ampbench.errors import UsageError
 from ampbench.keeping.islands import islands, units_of
-from ampbench.keeping.weighing import points
+from ampbench.keeping.search import Found
+from ampbench.keeping.weighing import points, said
 from ampbench.planning import PlannedCase
-from ampbench.records.environments import DeviceDescription, Environment
 from ampbench.records.keeping import KeepSearch, SearchSpace, Trial, Unit, Wanted, Weighed, Weighing
 from ampbench.records.measurements import Failure, Skip
 from ampbench.records.requests import Reply, Request
 from ampbench.records.runs import KEEP_FP32, Explanation, Footer, Selection, Settings
 from ampbench.running.keeping import prepare_keeping, search_cases, unsearched, wanted_by
 from ampbench.store import RunWriter, StoredRun, read_run
+from tests.scripted_channel import CPU, Scripted, machine
 from tests.stored_runs import make_header
 
-ENVIRONMENT = Environment(
-    host="bench", system="Linux", cpu="AMD EPYC", cpu_count=2, python_version="3.11.7", torch_version="2.4.6",
-    numpy_version="2", threads=1,
-    devices=[DeviceDescription(type="cpu", available=True, arithmetic={"bf16": "native"}, autocast_dtype="bf16")],
-)  # fmt: skip
+ENVIRONMENT = machine(CPU)
 SPACE = SearchSpace(
-    case_id="", units=[Unit(modules=[f"layer.{place}"], kind="Linear") for place in range(8)], containers=["", "layer"]
-)
+    case_id="",
+    units=[Unit(modules=[f"layer.{place}"], kind="Linear") for place in range(8)], containers=["", "layer"],
+    weights_digest="ww", inputs_digest="ii",
+)  # fmt: skip
 PLANTED = frozenset({2, 5})
 WANTED = Wanted(max_error=1e-2, max_gradient_error=1e-1, max_trials=40)
 
 
-class Searched:
-    """A channel whose network errs unless both planted modules are kept, or does `instead`; keeps what it was asked."""
+def network(instead: Callable[[Request], Reply | None] = lambda _: None) -> Scripted:
+    """Return a channel whose network errs unless both planted modules are kept, or does `instead`."""
+    return Scripted(lambda request: instead(request) or answer(request), ENVIRONMENT)
 
-    def __init__(self, instead: Callable[[Request], Reply | None] = lambda _: None):
-        self.instead = instead
-        self.asked: list[Request] = []
-        self.closed = 0
 
-    def serve(self, request: Request) -> Reply:
-        if request.kind == "environment":
-            return Reply(environment=ENVIRONMENT)
-        self.asked.append(request)
+def kinds(channel: Scripted) -> list[str]:
+    return [request.kind for request in channel.asked]
+
+
+def killed(stage: str) -> Callable[[Request], Reply | None]:
+    """Return what kills the worker, once, in a request of the kind `stage`."""
+    left = ["one"]
+
+    def instead(request: Request) -> Reply | None:
         assert request.case is not None
-        return self.instead(request) or answer(request)
+        if request.kind != stage or not left:
+            return None
+        left.clear()
+        failure = Failure(case_id=request.case.case_id, stage=stage, cause="killed", message="by SIGKILL")
+        return Reply(failure=failure)
 
-    def close(self) -> None:
-        self.closed += 1
-
-    def kinds(self) -> list[str]:
-        return [request.kind for request in self.asked]
+    return instead
 
 
 def answer(request: Request) -> Reply:
@@ -72,7 +73,7 @@ def answer(request: Request) -> Reply:
 
 def searched(
     results: Path,
-    channel: Searched,
+    channel: Scripted,
     wanted: Wanted = WANTED,
     watch: Callable[[PlannedCase, Explanation | Failure | Skip | None], None] = lambda *_: None,
     **selected: list[str],
@@ -86,7 +87,7 @@ def searched(
     return read_run(writer.path)
 
 
-def resumed(run: StoredRun, channel: Searched) -> StoredRun:
+def resumed(run: StoredRun, channel: Scripted) -> StoredRun:
     """Return what a run becomes when it is gone on with."""
     writer, begun = RunWriter.reopen(run.path)
     with (
@@ -116,21 +117,21 @@ def only(run: StoredRun) -> KeepSearch:
 
 
 def test_unless_told_otherwise_inference_in_the_devices_own_autocast_dtype_is_searched(tmp_path: Path) -> None:
-    run = searched(tmp_path, Searched())
+    run = searched(tmp_path, network())
     assert [(case.precision, case.phase, case.path) for case in run.cases.values()] == [
         ("bf16_autocast", "inference", "eager")
     ]
 
 
 def test_the_smallest_set_is_found_and_the_sets_around_it_are_weighed(tmp_path: Path) -> None:
-    channel = Searched()
+    channel = network()
     run = searched(tmp_path, channel)
     search = only(run)
     assert (search.found, search.units, search.smallest) == (["layer.2", "layer.5"], 2, True)
     assert (search.max_error, search.max_gradient_error, search.objective) == (1e-2, None, "speed")
-    assert channel.kinds()[0] == "space"
-    assert channel.kinds()[-1] == "weighing"
-    assert set(channel.kinds()[1:-1]) == {"trial"}
+    assert kinds(channel)[0] == "space"
+    assert kinds(channel)[-1] == "weighing"
+    assert set(kinds(channel)[1:-1]) == {"trial"}
     assert search.weighing is not None
     assert (search.weighing.weighed[0].kept, search.weighing.weighed[-1].kept) == ([], [""])
     assert ["layer.2", "layer.5"] in [one.kept for one in search.weighing.weighed]
@@ -146,12 +147,12 @@ def test_the_space_and_each_trial_are_stored_before_the_next_is_asked_for(tmp_pa
         stored.append((request.kind, len(run.spaces) + sum(map(len, run.trials.values()))))
         return None
 
-    searched(tmp_path, Searched(look))
+    searched(tmp_path, network(look))
     assert [count for _, count in stored] == list(range(len(stored)))
 
 
 def test_trials_are_numbered_and_what_is_wanted_is_stored_with_the_space(tmp_path: Path) -> None:
-    run = searched(tmp_path, Searched())
+    run = searched(tmp_path, network())
     (trials,) = run.trials.values()
     assert [trial.number for trial in trials] == list(range(len(trials)))
     assert len({tuple(trial.kept) for trial in trials}) == len(trials)
@@ -159,7 +160,7 @@ def test_trials_are_numbered_and_what_is_wanted_is_stored_with_the_space(tmp_pat
 
 
 def test_the_trials_of_a_case_share_a_worker_and_the_weighing_has_its_own(tmp_path: Path) -> None:
-    channel = Searched()
+    channel = network()
     searched(tmp_path, channel, phases=["inference", "training"])
     fresh = [request.fresh for request in channel.asked]
     assert fresh == [request.kind in ("space", "weighing") for request in channel.asked]
@@ -167,17 +168,54 @@ def test_the_trials_of_a_case_share_a_worker_and_the_weighing_has_its_own(tmp_pa
 
 def test_gradients_are_bounded_in_training_only(tmp_path: Path) -> None:
     run = searched(
-        tmp_path, Searched(), dataclasses.replace(WANTED, max_gradient_error=1e-2), phases=["inference", "training"]
+        tmp_path, network(), dataclasses.replace(WANTED, max_gradient_error=1e-2), phases=["inference", "training"]
     )
     inference, training = (run.searches[case_id] for case_id in run.cases)
     assert (inference.found, inference.max_gradient_error) == (["layer.2", "layer.5"], None)
     assert (training.found, training.max_gradient_error) == (None, 1e-2)
 
 
-def test_a_budget_that_only_a_set_tried_for_the_picture_meets_is_met(tmp_path: Path) -> None:
-    search = only(searched(tmp_path, Searched(), dataclasses.replace(WANTED, max_trials=1)))
-    assert search.found == [""]
-    assert (search.units, search.smallest, search.trials) == (8, False, 1)
+@pytest.mark.parametrize("most", [1, 2, 3, 4, 5, 7, 8, 12])
+def test_no_more_sets_are_tried_than_asked_for_not_even_to_be_weighed(most: int, tmp_path: Path) -> None:
+    channel = network()
+    run = searched(tmp_path, channel, dataclasses.replace(WANTED, max_trials=most))
+    search = only(run)
+    assert kinds(channel).count("trial") == search.trials <= most
+    assert search.weighing is not None
+    known = {tuple(trial.kept) for trial in run.trials[search.case_id]}
+    assert {tuple(one.kept) for one in search.weighing.weighed} <= known
+    assert said(search, run.spaces[search.case_id], run.trials[search.case_id])
+
+
+@pytest.mark.parametrize(("most", "searching"), [(1, 1), (3, 3), (4, 3), (8, 6), (60, 58)])
+def test_of_enough_trials_some_are_left_for_the_weighing(
+    most: int, searching: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[object] = []
+
+    def no_search(*_: object, max_trials: int, **__: object) -> Found:
+        asked.append(max_trials)
+        return Found(kept=None, units=None, smallest=False, trials=0)
+
+    monkeypatch.setattr("ampbench.running.keeping.search", no_search)
+    searched(tmp_path, network(), dataclasses.replace(WANTED, max_trials=most))
+    assert asked == [searching]
+
+
+def test_a_smaller_set_that_was_tried_to_be_weighed_and_meets_the_budget_is_what_is_found(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def no_search(space: SearchSpace, attempt: Callable[[list[str]], Trial], **_: object) -> Found:
+        attempt([])
+        attempt([""])
+        return Found(kept=[""], units=frozenset(range(8)), smallest=True, trials=2)
+
+    monkeypatch.setattr("ampbench.running.keeping.search", no_search)
+    monkeypatch.setattr(
+        "ampbench.running.keeping.sets_between", lambda *_: [[], ["layer.2", "layer.5"], ["layer.1"], [""]]
+    )
+    search = only(searched(tmp_path, network()))
+    assert (search.found, search.units, search.smallest) == (["layer.2", "layer.5"], 2, False)
 
 
 @pytest.mark.parametrize("kind", ["space", "trial"])
@@ -187,7 +225,7 @@ def test_a_worker_that_dies_ends_the_search_of_its_case(kind: str, tmp_path: Pat
             return None
         return Reply(failure=Failure(case_id=request.case.case_id, stage=kind, cause="time-out", message="too long"))
 
-    run = searched(tmp_path, Searched(dying), phases=["inference", "training"])
+    run = searched(tmp_path, network(dying), phases=["inference", "training"])
     failed, ok = run.cases
     assert (list(run.failures), list(run.searches), run.ended) == ([failed], [ok], "complete")
     assert run.failures[failed].stage == kind
@@ -202,9 +240,39 @@ def test_a_weighing_that_fails_loses_nothing_that_was_found(tmp_path: Path) -> N
             failure=Failure(case_id=request.case.case_id, stage="weighing", cause="out of memory", message=message)
         )
 
-    search = only(searched(tmp_path, Searched(failing)))
+    search = only(searched(tmp_path, network(failing)))
     assert (search.found, search.weighing) == (["layer.2", "layer.5"], None)
     assert search.notes == ["what sets cost was not measured: out of memory: no room"]
+
+
+def test_a_worker_that_is_killed_in_the_weighing_loses_nothing_and_is_replaced(tmp_path: Path) -> None:
+    whole = searched(tmp_path / "whole", network(), phases=["inference", "training"])
+    channel = network(killed("weighing"))
+    run = searched(tmp_path / "killed", channel, phases=["inference", "training"])
+    first, second = run.searches.values()
+    assert first.notes == ["what sets cost was not measured: killed: by SIGKILL"]
+    assert (
+        dataclasses.replace(first, notes=[], weighing=whole.searches[first.case_id].weighing)
+        == (whole.searches[first.case_id])
+    )
+    assert second == whole.searches[second.case_id]
+    assert (run.failures, run.ended) == ({}, "complete")
+    assert channel.closed == 1 + 2, "the killed one before the second case is begun, as each at the end"
+
+
+def test_a_worker_that_dies_of_a_set_that_is_tried_only_to_be_weighed_loses_nothing(tmp_path: Path) -> None:
+    trials = {"count": 0}
+    enough = only(searched(tmp_path / "whole", network())).trials
+
+    def dying(request: Request) -> Reply | None:
+        trials["count"] += request.kind == "trial"
+        if trials["count"] < enough or request.case is None:
+            return None
+        return Reply(failure=Failure(case_id=request.case.case_id, stage="trial", cause="crash", message="SIGSEGV"))
+
+    search = only(searched(tmp_path / "dying", network(dying)))
+    assert (search.found, search.weighing) == (["layer.2", "layer.5"], None)
+    assert search.notes == ["what sets cost was not measured: crash: SIGSEGV"]
 
 
 def test_sets_that_no_step_runs_with_are_not_weighed(tmp_path: Path) -> None:
@@ -213,7 +281,7 @@ def test_sets_that_no_step_runs_with_are_not_weighed(tmp_path: Path) -> None:
             return Reply(trial=Trial(case_id=request.case.case_id, error="RuntimeError: mixed dtypes"))
         return None
 
-    search = only(searched(tmp_path, Searched(refusing)))
+    search = only(searched(tmp_path, network(refusing)))
     assert search.weighing is not None
     assert [] not in [one.kept for one in search.weighing.weighed]
     assert search.found == ["layer.2", "layer.5"]
@@ -223,15 +291,15 @@ def test_sets_that_no_step_runs_with_are_not_weighed(tmp_path: Path) -> None:
 def test_an_interrupted_search_goes_on_where_it_was_and_ends_as_if_it_had_not_been(
     kind: str, count: int, tmp_path: Path
 ) -> None:
-    whole = searched(tmp_path / "whole", Searched())
-    broken = searched(tmp_path / "broken", Searched(interrupt_at(kind, count)))
+    whole = searched(tmp_path / "whole", network())
+    broken = searched(tmp_path / "broken", network(interrupt_at(kind, count)))
     assert (broken.ended, broken.searches, unsearched(broken)) == ("interrupted", {}, list(broken.cases))
-    again = Searched()
+    again = network()
     ended = resumed(broken, again)
     assert only(ended) == only(whole)
     assert ended.trials == whole.trials
-    assert len(again.asked) == 1 + sum(map(len, whole.trials.values())) - sum(map(len, broken.trials.values()))
-    assert again.asked[0].fresh
+    assert len(again.asked) == 2 + sum(map(len, whole.trials.values())) - sum(map(len, broken.trials.values()))
+    assert all(request.fresh for request in again.asked[:2])
     assert [footer.ended for footer in ended.footers] == ["interrupted", "complete"]
 
 
@@ -241,38 +309,87 @@ def test_of_several_cases_only_those_that_lack_a_search_are_gone_on_with(tmp_pat
             raise KeyboardInterrupt
         return None
 
-    broken = searched(tmp_path, Searched(interrupted), phases=["inference", "training"])
-    again = Searched()
+    broken = searched(tmp_path, network(interrupted), phases=["inference", "training"])
+    again = network()
     ended = resumed(broken, again)
     assert {request.case.phase for request in again.asked if request.case} == {"training"}
-    assert "space" not in again.kinds()
+    assert kinds(again).count("space") == 1  # only to see that the network is the same
     assert list(ended.searches) == list(ended.cases)
 
 
 def test_a_search_is_not_gone_on_with_in_another_environment(tmp_path: Path) -> None:
-    broken = searched(tmp_path, Searched(interrupt_at("trial", 2)))
+    broken = searched(tmp_path, network(interrupt_at("trial", 2)))
     header = dataclasses.replace(broken.header, environment=dataclasses.replace(ENVIRONMENT, host="other"))
     with (
         pytest.raises(UsageError, match="cannot be resumed here: its host was other"),
-        prepare_keeping(
-            header.selection, Settings(), dataclasses.replace(broken, header=header), open_channel=Searched
-        ),
+        prepare_keeping(header.selection, Settings(), dataclasses.replace(broken, header=header), open_channel=network),
     ):
         pass
 
 
 def test_a_search_whose_cases_are_others_now_is_not_gone_on_with(tmp_path: Path) -> None:
-    broken = searched(tmp_path, Searched(interrupt_at("trial", 2)))
+    broken = searched(tmp_path, network(interrupt_at("trial", 2)))
     selection = dataclasses.replace(broken.header.selection, phases=["training"])
     with (
         pytest.raises(UsageError, match="its selection now gives other cases"),
-        prepare_keeping(selection, Settings(), broken, open_channel=Searched),
+        prepare_keeping(selection, Settings(), broken, open_channel=network),
     ):
         pass
 
 
+@pytest.mark.parametrize(
+    ("changes", "what"),
+    [
+        ({"weights_digest": "changed"}, "weights"),
+        ({"inputs_digest": "changed"}, "inputs"),
+        ({"units": SPACE.units[1:]}, "modules"),
+        ({"containers": [""]}, "modules"),
+    ],
+)
+def test_a_search_of_another_network_than_it_began_with_is_not_gone_on_with(
+    changes: dict[str, object], what: str, tmp_path: Path
+) -> None:
+    broken = searched(tmp_path, network(interrupt_at("trial", 3)))
+    before = broken.path.read_bytes()
+
+    def changed(request: Request) -> Reply | None:
+        assert request.case is not None
+        assert request.kind == "space"
+        return Reply(space=dataclasses.replace(SPACE, case_id=request.case.case_id, **changes))  # type: ignore[arg-type]
+
+    with pytest.raises(UsageError, match=f"cannot be resumed: the {what} of mlp are others than it began with; start"):
+        resumed(broken, network(changed))
+    assert broken.path.read_bytes() == before
+
+
+def test_nor_is_one_where_a_network_was_changed_between_two_of_its_cases(tmp_path: Path) -> None:
+    seen = {"spaces": 0}
+
+    def interrupted(request: Request) -> Reply | None:
+        seen["spaces"] += request.kind == "space"
+        if seen["spaces"] == 2:
+            raise KeyboardInterrupt
+        return None
+
+    broken = searched(tmp_path, network(interrupted), phases=["inference", "training"])
+    assert (len(broken.searches), len(broken.spaces)) == (1, 1)
+
+    def changed(request: Request) -> Reply | None:
+        assert request.case is not None
+        return Reply(space=dataclasses.replace(SPACE, case_id=request.case.case_id, weights_digest="changed"))
+
+    with pytest.raises(UsageError, match="the weights of mlp are others"):
+        resumed(broken, network(changed))
+
+
+def test_a_network_that_cannot_be_looked_into_any_more_says_why(tmp_path: Path) -> None:
+    broken = searched(tmp_path, network(interrupt_at("trial", 3)))
+    with pytest.raises(UsageError, match="cannot be resumed: killed: by SIGKILL"):
+        resumed(broken, network(killed("space")))
+
+
 def test_a_run_that_broke_off_before_its_first_search_says_so(tmp_path: Path) -> None:
-    broken = searched(tmp_path, Searched(interrupt_at("space", 1)))
+    broken = searched(tmp_path, network(interrupt_at("space", 1)))
     with pytest.raises(UsageError, match="broke off before any search began: begin a new one"):
         wanted_by(broken)
 
@@ -288,22 +405,22 @@ def test_a_run_that_broke_off_before_its_first_search_says_so(tmp_path: Path) ->
 )
 def test_what_cannot_be_searched_is_refused(selected: dict[str, list[str]], message: str, tmp_path: Path) -> None:
     with pytest.raises(UsageError, match=message):
-        searched(tmp_path, Searched(), **selected)
+        searched(tmp_path, network(), **selected)
 
 
 def test_who_watches_is_told_of_the_space_and_every_trial(tmp_path: Path) -> None:
     told: list[type] = []
-    run = searched(tmp_path, Searched(), watch=lambda _, found: told.append(type(found)))
+    run = searched(tmp_path, network(), watch=lambda _, found: told.append(type(found)))
     (trials,) = run.trials.values()
     assert told == [type(None), SearchSpace, *[Trial] * len(trials), KeepSearch]
 
 
 def test_a_footer_ends_each_session(tmp_path: Path) -> None:
-    assert [type(footer) for footer in searched(tmp_path, Searched()).footers] == [Footer]
+    assert [type(footer) for footer in searched(tmp_path, network()).footers] == [Footer]
 
 
 def test_the_names_asked_for_are_those_that_keep_a_container_whole(tmp_path: Path) -> None:
-    channel = Searched()
+    channel = network()
     searched(tmp_path, channel)
     for request in channel.asked:
         for kept in request.kept:

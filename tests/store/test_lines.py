@@ -1,6 +1,6 @@
 import types
 from collections.abc import Mapping
-from dataclasses import fields
+from dataclasses import fields, replace
 from typing import Any, Union, get_args, get_origin, get_type_hints
 
 import pytest
@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ampbench.records.cases import Case
+from ampbench.records.keeping import KeepSearch, SearchSpace, Trial, Wanted
 from ampbench.records.measurements import Failure, Reading
 from ampbench.records.ranges import LowRun, Magnitudes, RangePass
 from ampbench.records.runs import Header
@@ -161,3 +162,28 @@ def test_a_range_pass_of_what_there_is_not_is_refused(damage, said):
     with pytest.raises(LineError, match=said):
         lines.check_entry("ranges", case_id, RangePass(case_id=case_id, steps=1, **damage), {case_id})
     lines.check_entry("ranges", case_id, RangePass(case_id=case_id, steps=1), {case_id})
+
+
+def test_a_search_follows_its_space_and_seeks_what_there_is():
+    case_id = make_case().case_id
+    wanted = Wanted(max_error=1.0, max_gradient_error=1.0)
+    space = SearchSpace(case_id=case_id, units=[], wanted=wanted)
+    trial = Trial(case_id=case_id)
+    ended = KeepSearch(case_id=case_id, max_error=1.0, objective="memory", seed=0, found=None)
+
+    def check(record, spaced):
+        lines.check_entry(lines.KINDS[type(record)], case_id, record, {case_id}, (), spaced)
+
+    check(space, ())
+    check(SearchSpace(case_id=case_id, units=[]), ())
+    check(trial, {case_id})
+    check(ended, {case_id})
+    for record, spaced, message in (
+        (trial, (), "a trial without a search space before it"),
+        (ended, {"another"}, "a search without a search space before it"),
+        (space, {case_id}, "a second search space"),
+        (replace(ended, objective="sped"), {case_id}, "a search for what there is not, 'sped'"),
+        (replace(space, wanted=replace(wanted, objective="")), (), "a search for what there is not, ''"),
+    ):
+        with pytest.raises(LineError, match=message):
+            check(record, spaced)

@@ -24,7 +24,7 @@ from ampbench.records.casts import (
 from ampbench.records.requests import Reply, Request
 from ampbench.records.rules import DEVICE, FAKE
 from ampbench.running.channel import ServerChannel
-from ampbench.worker import absent, casts, changes
+from ampbench.worker import absent, casts, turns
 from ampbench.worker.casts import measure_casts
 from ampbench.worker.changes import changes_of
 from ampbench.worker.rounds import Worker
@@ -88,7 +88,7 @@ def user(tmp_path: Path) -> Callable[[str], WorkloadSource]:
 @pytest.fixture(autouse=True)
 def few_builds(monkeypatch: pytest.MonkeyPatch) -> None:
     """Two builds of each step: what more of them come to is no matter of the worker's."""
-    monkeypatch.setattr(changes, "PAIRS", 2)
+    monkeypatch.setattr(turns, "PAIRS", 2)
     monkeypatch.setattr(casts, "BUILDS", 2)
 
 
@@ -286,7 +286,7 @@ def test_the_compiled_graph_is_given_whole_steps(
 def test_an_input_stored_in_half_saves_its_cast_and_changes_no_bit(
     phase: str, case: MakeCase, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(changes, "PATIENCE", 1000)
+    monkeypatch.setattr(turns, "PATIENCE", 1000)
     found = measure_casts(linear(), case("bf16_autocast", phase), CHECKED)
     checked = {one.change: one for one in found.checked}
     assert set(checked) == ({PRE_CAST_INPUTS, PRE_CAST_WEIGHTS} if phase == "inference" else {PRE_CAST_INPUTS})

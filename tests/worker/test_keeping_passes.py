@@ -1,6 +1,8 @@
 import dataclasses
-from collections.abc import Callable
-from typing import Any
+import gc
+import weakref
+from collections.abc import Callable, Iterator
+from typing import Any, ClassVar
 
 import pytest
 import torch
@@ -8,13 +10,15 @@ import torch.nn.functional as F
 
 import ampbench
 from ampbench.errors import UnknownNameError, UsageError, WorkloadError
+from ampbench.keeping.search import search
 from ampbench.records.cases import Case
 from ampbench.records.keeping import SearchSpace, Trial
-from ampbench.worker import changes, keeping
-from ampbench.worker.changes import FEWEST_PAIRS, PAIRS
+from ampbench.worker import divergence, keeping, turns
 from ampbench.worker.devices import Cpu
 from ampbench.worker.divergence import References, measure_divergence
 from ampbench.worker.keeping import search_space, try_kept, weigh
+from ampbench.worker.step import Step
+from ampbench.worker.turns import FEWEST_PAIRS, PAIRS
 from ampbench.workload import Workload
 from tests.planted_faults import LARGE, SharpSoftmax, in_vit, small_conv_net, small_encoder
 
@@ -85,7 +89,7 @@ def tied() -> Workload:
 @pytest.fixture
 def patient(monkeypatch: pytest.MonkeyPatch) -> None:
     """However slow the machine is now, there are builds enough for an interval."""
-    monkeypatch.setattr(changes, "PATIENCE", 1e6)
+    monkeypatch.setattr(turns, "PATIENCE", 1e6)
 
 
 @pytest.mark.parametrize("phase", ["inference", "training"])
@@ -340,13 +344,143 @@ def test_a_name_of_no_module_is_refused_and_one_with_brackets_is_no_pattern(case
         attempt(workload, case("fp16_autocast"), "a[2]")
 
 
-def test_running_out_of_memory_is_raised(blocks: Workload, case: MakeCase, monkeypatch: pytest.MonkeyPatch) -> None:
-    def full(*_: Any, **__: Any) -> None:
-        raise torch.OutOfMemoryError("full")
+FULL = [torch.OutOfMemoryError("full"), RuntimeError("[enforce fail] DefaultCPUAllocator: can't allocate memory")]
+
+
+@pytest.mark.parametrize("error", FULL)
+def test_a_trial_for_which_there_is_no_room_says_so_and_the_next_runs(
+    blocks: Workload, case: MakeCase, monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    real = keeping.run_step
+
+    def full(*args: Any, **named: Any) -> Any:
+        if named["kept"] == (("",)):
+            raise error
+        return real(*args, **named)
 
     monkeypatch.setattr(keeping, "run_step", full)
-    with pytest.raises(torch.OutOfMemoryError):
+    planned, references = case("fp16_autocast"), References()
+    assert attempt(blocks, planned, "", references=references) == Trial(
+        case_id=planned.case_id, kept=[""], error="out of memory"
+    )
+    assert attempt(blocks, planned, "stem", references=references).error == ""
+
+
+@pytest.mark.parametrize("error", FULL)
+def test_a_reference_for_which_there_is_no_room_ends_the_search_in_clear_words(
+    blocks: Workload, case: MakeCase, monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    def full(*_: Any, **__: Any) -> Any:
+        raise error
+
+    monkeypatch.setattr(divergence, "run_step", full)
+    with pytest.raises(torch.OutOfMemoryError, match=r"fp64 step .* does not fit into the memory: .* smaller batch"):
         attempt(blocks, case("fp16_autocast"), "stem")
+
+
+class Watched(torch.nn.Linear):
+    """Knows which of its copies are alive."""
+
+    alive: ClassVar[weakref.WeakSet[torch.nn.Module]] = weakref.WeakSet()
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> torch.nn.Module:
+        new = Watched(self.in_features, self.out_features)
+        new.load_state_dict(self.state_dict())
+        memo[id(self)] = new
+        Watched.alive.add(new)
+        return new
+
+
+@pytest.mark.parametrize("phase", ["inference", "training"])
+@pytest.mark.parametrize("kept", [[], ["0"], [""]])
+def test_a_trial_leaves_no_step_in_memory(case: MakeCase, phase: str, kept: list[str]) -> None:
+    module = torch.nn.Sequential(Watched(4, 4), torch.nn.ReLU())
+    workload = Workload(module=module, inputs=torch.randn(2, 4), loss=lambda output: output.float().sum())
+    gc.collect()
+    gc.disable()
+    try:
+        assert attempt(workload, case("fp16_autocast", phase), *kept).error == ""
+        assert not Watched.alive
+    finally:
+        gc.enable()
+
+
+def test_a_trial_runs_no_optimizer(blocks: Workload, case: MakeCase) -> None:
+    class Unrun(torch.optim.SGD):
+        def step(self, *_: Any, **__: Any) -> None:
+            raise AssertionError("the optimizer ran")
+
+    given = dataclasses.replace(blocks, optimizer=lambda parameters: Unrun(parameters, lr=0.1))
+    trial = attempt(given, case("fp16_autocast", "training"), "stem")
+    assert trial.error == ""
+    assert trial.grad_rel_l2 is not None
+
+
+def test_the_step_in_which_modules_are_seen_is_gone_before_their_errors_are_measured(
+    case: MakeCase, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    module = torch.nn.Sequential(Watched(4, 4), torch.nn.ReLU())
+    workload = Workload(module=module, inputs=torch.randn(2, 4), loss=lambda output: output.float().sum())
+    real = keeping.measure_origin
+
+    def watched(*args: Any) -> Any:
+        assert not Watched.alive
+        return real(*args)
+
+    monkeypatch.setattr(keeping, "measure_origin", watched)
+    assert told(search_space(workload, case("fp16_autocast", "training"), Cpu())) == [["0"], ["1"]]
+
+
+def encoder(grown: float = 1.0) -> Workload:
+    torch.manual_seed(0)
+    layer = torch.nn.TransformerEncoderLayer(16, 2, 32, dropout=0.0, batch_first=True)
+    net = torch.nn.TransformerEncoder(layer, 2)
+    with torch.no_grad():
+        net.layers[0].linear1.weight *= grown
+        net.layers[0].linear1.bias *= grown
+        net.layers[0].linear2.weight /= grown
+    return Workload(module=net, inputs=torch.randn(3, 5, 16))
+
+
+@pytest.mark.parametrize("precision", ["fp16_autocast", "fp16_pure"])
+def test_what_an_encoder_layer_holds_are_units_in_inference_too(case: MakeCase, precision: str) -> None:
+    space = search_space(encoder(), case(precision), Cpu())
+    assert torch.backends.mha.get_fastpath_enabled()
+    assert ["layers.0.linear1"] in told(space)
+    assert ["layers.1.self_attn"] in told(space)
+    assert space.containers == ["", "layers.0", "layers.1"]
+
+
+def test_the_linears_that_overflow_in_an_encoder_in_inference_are_found(case: MakeCase) -> None:
+    workload, planned, references = encoder(3e5), case("fp16_autocast"), References()
+    assert attempt(workload, planned, references=references).nonfinite > 0
+    space = search_space(workload, planned, Cpu())
+    found = search(space, lambda kept: attempt(workload, planned, *kept, references=references), max_error=FAULTLESS)
+    assert found.kept is not None
+    assert found.smallest
+    assert {"layers.0.linear1", "layers.0.linear2"} <= set(found.kept)
+
+
+def test_memory_is_weighed_with_the_scale_that_was_settled_at(
+    classifier: Workload, case: MakeCase, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    scales = []
+
+    def peaks(builds: list[Callable[[], Step]], device: Cpu) -> Iterator[tuple[Step, int]]:
+        for build in builds:
+            step = build()
+            assert step.scaler is not None
+            scales.append(step.scaler.get_scale())
+            yield step, 1
+
+    monkeypatch.setattr(keeping, "peaks_of", peaks)
+    monkeypatch.setattr(keeping, "_samples", lambda builds, *_: [[] for _ in builds])
+    # gradients of 64 overflow at the scale that GradScaler begins with
+    large = dataclasses.replace(classifier, loss=lambda output, _: output.float().sum() * 64)
+    weigh(large, case("fp16_autocast", "training"), Quick(), [[], [""]], 0.02)
+    assert len(scales) == 2
+    assert scales[0] < 65536.0
+    assert scales[1] == 65536.0
 
 
 @pytest.mark.parametrize(("precision", "phase"), [("fp16_autocast", "training"), ("bf16_pure", "inference")])

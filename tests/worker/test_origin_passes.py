@@ -198,3 +198,15 @@ def test_samples_of_all_modules_share_a_limit(case: MakeCase, monkeypatch: pytes
     assert rows_of(measure(workload, case("bf16_pure")))["0"].sampled == 64 <= SAMPLE
     monkeypatch.setattr(origins, "SAMPLES", 30)
     assert rows_of(measure(workload, case("bf16_pure")))["0"].sampled == 10
+
+
+def test_the_modules_within_an_encoder_are_compared_in_inference(case: MakeCase) -> None:
+    torch.manual_seed(0)
+    encoder = nn.TransformerEncoder(nn.TransformerEncoderLayer(16, 2, 32, batch_first=True), 2)
+    with torch.no_grad():
+        encoder.layers[1].linear1.weight.mul_(3e6)
+    found = measure(Workload(module=encoder, inputs=torch.randn(2, 5, 16)), case("fp16_autocast"))
+    assert rows_of(found)["layers.1.linear1"].overflowed
+    assert found.first_nonfinite is not None
+    assert found.first_nonfinite.module == "layers.1.linear1"
+    assert torch.backends.mha.get_fastpath_enabled()

@@ -1,5 +1,6 @@
 import dataclasses
 import math
+import weakref
 from collections.abc import Callable
 from typing import Any
 
@@ -12,11 +13,12 @@ from torch import nn
 from ampbench.errors import UsageError, WorkloadError
 from ampbench.explain.keep_fp32 import keep_fp32
 from ampbench.precisions import PRECISIONS
+from ampbench.ranges.seen import predicted_and_seen, predicted_gradients, scores
 from ampbench.records.cases import Case
 from ampbench.records.ranges import ACTIVATION, GRADIENT, UPDATE, LowRun, RangePass, SeenGradient
-from ampbench.worker import ranges
+from ampbench.worker import finite, ranges
 from ampbench.worker.devices import Cpu
-from ampbench.worker.finite import MEANT, NO_DROPOUT
+from ampbench.worker.finite import MEANT, NO_DROPOUT, UNKNOWN
 from ampbench.worker.ranges import measure_ranges
 from ampbench.workload import Workload
 from tests.planted_faults import SMALL, Scaled, small_conv_net, small_encoder
@@ -399,3 +401,92 @@ def test_a_recurrent_network_is_measured(case: MakeCase, phase: str) -> None:
         assert low.error == ""
         assert low.lowered == [""]
         assert set(low.lowered_weights) == {name for name, _ in module.named_parameters()}
+
+
+@pytest.mark.parametrize("phase", ["inference", "training"])
+@pytest.mark.parametrize("precision", ["fp16_pure", "fp16_autocast"])
+def test_predictions_and_what_is_seen_are_of_the_same_batches(case: MakeCase, phase: str, precision: str) -> None:
+    small, large = torch.full((2, 16), 1.0), torch.full((2, 16), 60000.0)
+    linear = nn.Linear(16, 4)
+    with torch.no_grad():
+        linear.weight.fill_(1.0)
+    workload = net(linear, inputs=[small, large], loss=lambda output: mean_square(output.float() * 1e-6))
+    found = measure(workload, case("fp32", phase), precision, steps=2)
+    (low,) = found.low_runs
+    judged = scores(predicted_and_seen(found, low)).overflow
+    assert (judged.right, judged.false, judged.missed) == (1, 0, 0)
+    assert low.modules[0].elements == 16
+    assert low.first_nonfinite is not None
+    assert low.first_nonfinite.step == 1
+    assert [row.elements for row in low.gradients] == ([] if phase == "inference" else [128, 8])
+
+
+def test_steps_in_a_low_precision_train_as_those_in_fp32(case: MakeCase) -> None:
+    first, second = nn.Linear(16, 16), nn.Linear(16, 4)
+    nn.init.zeros_(second.weight)  # so that the first layer has no gradients until a step is taken
+    workload = net(first, second, optimizer=lambda parameters: torch.optim.SGD(parameters, lr=1.0))
+    (low,) = measure(workload, case("fp32", "training"), "fp16_autocast", steps=3).low_runs
+    assert {row.parameter: (row.elements, row.flushed) for row in low.gradients}["0.bias"] == (48, 0)
+
+
+def test_batch_statistics_keep_values_off_zero_that_flushed_before(case: MakeCase) -> None:
+    torch.manual_seed(0)
+    norm = nn.Sequential(nn.Linear(16, 16, bias=False), nn.BatchNorm1d(16, affine=False))
+    nn.init.eye_(norm[0].weight)
+    inputs = torch.randn(64, 16)
+    inputs[:32] *= 2.0**-30
+    for phase, seen in (("inference", True), ("training", False)):
+        found = measure(Workload(module=norm, inputs=inputs, loss=mean_square), case("fp32", phase), "fp16_pure")
+        row = next(row for row in predicted_and_seen(found, found.low_runs[0]) if row.module == "1")
+        assert (bool(row.flush_predicted), row.flush_seen) == (seen, seen)
+
+
+@pytest.mark.parametrize("precision", ["fp16_pure", "fp16_autocast"])
+def test_an_overflow_within_an_encoder_is_predicted_and_seen_in_inference(case: MakeCase, precision: str) -> None:
+    torch.manual_seed(0)
+    layer = nn.TransformerEncoderLayer(32, 4, 64, batch_first=True, dropout=0.0)
+    encoder = nn.TransformerEncoder(layer, 3, enable_nested_tensor=False)
+    with torch.no_grad():
+        encoder.layers[1].linear1.weight.mul_(3e5)
+        encoder.layers[1].linear2.weight.mul_(1e-6)
+    found = measure(Workload(module=encoder, inputs=torch.randn(2, 6, 32)), case(), precision)
+    outcomes = predicted_and_seen(found, found.low_runs[0])
+    right = {row.module for row in outcomes if row.overflow_predicted and row.overflow_seen}
+    assert "layers.1.linear1" in right
+    assert not [row for row in outcomes if bool(row.overflow_predicted) != bool(row.overflow_seen)]
+    assert torch.backends.mha.get_fastpath_enabled()
+
+
+def test_sparse_gradients_are_predicted_and_seen_of_all_elements(case: MakeCase) -> None:
+    workload = net(nn.Embedding(20, 4, sparse=True), inputs=torch.tensor([[1, 2]]), loss=lambda x: x.sum() * 1e-9)
+    found = measure(workload, case("fp32", "training"), "fp16_pure")
+    (row,) = predicted_gradients(found, found.low_runs[0]).rows
+    assert (row.elements, row.predicted, row.seen) == (80, 0.1, 0.1)
+
+
+def test_infinite_outputs_of_what_cannot_be_watched_are_not_called_meant(
+    case: MakeCase, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: Any) -> None:
+        raise UsageError("no op of it can be watched")
+
+    monkeypatch.setattr(finite, "_first_nonfinite", refuse)
+    found = measure(net(Function(lambda x: x.masked_fill(x < 0, -math.inf)), loss=None), case())
+    assert found.notes == [UNKNOWN.format("no op of it can be watched")]
+    with pytest.raises(WorkloadError, match="not known: no op of it can be watched; 0 is the first module"):
+        measure(net(nn.Linear(16, 4), inputs=torch.full((2, 16), math.nan)), case())
+
+
+def test_one_build_lives_at_a_time_even_where_fp32_is_refused(case: MakeCase) -> None:
+    outputs: list[weakref.ref[torch.Tensor]] = []
+    alive: list[int] = []
+
+    def forward(x: torch.Tensor) -> torch.Tensor:
+        alive.append(sum(ref() is not None for ref in outputs))
+        out = x * math.nan
+        outputs.append(weakref.ref(out))
+        return out
+
+    with pytest.raises(WorkloadError):
+        measure(net(Function(forward), loss=None), case())
+    assert alive == [0, 0]

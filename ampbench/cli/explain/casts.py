@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from ampbench.casts.views import By
+from ampbench.cli.explain.session import asked_for, explain_and_store
 from ampbench.cli.options import (
     DEFAULT_RESULTS,
     Devices,
@@ -25,7 +26,6 @@ from ampbench.cli.options import (
     Workloads,
     chosen_format,
 )
-from ampbench.cli.selecting import make_selection, make_settings
 from ampbench.errors import UsageError
 from ampbench.records.runs import CASTS, Settings
 
@@ -92,14 +92,12 @@ def command(
       ampbench explain casts decoder_lm --path compiled --format json
     """
     chosen = chosen_format(format, json)
-    selection = make_selection(
-        [*(names or []), *(workload or [])], precision, device, phase, path, memory_format, keyword, preset, set_,
-        None, scaler,
+    selection, settings = asked_for(
+        names, workload, precision, device, phase, path, memory_format, keyword, preset, set_, scaler,
+        timeout, threads, seed,
     )  # fmt: skip
     by = _table(by, chosen, sources=sources)
-    settings = make_settings(1, 1, DEFAULTS.min_run_seconds, "", timeout, "", threads, seed)
     from ampbench.cli.explain.cast_printing import print_casts
-    from ampbench.cli.explain.session import explain_and_store
     from ampbench.records.casts import Tracing
     from ampbench.running.casts import prepare_casts, trace_cases
 

@@ -1,9 +1,10 @@
 """`ampbench explain headroom`: how large a network's values are, and what fp16 and bf16 would make of them."""
 
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
+from ampbench.cli.explain.session import asked_for, explain_and_store
 from ampbench.cli.options import (
     DEFAULT_RESULTS,
     Devices,
@@ -23,11 +24,7 @@ from ampbench.cli.options import (
     Workloads,
     chosen_format,
 )
-from ampbench.cli.selecting import make_selection, make_settings
 from ampbench.records.runs import HEADROOM, Settings
-
-if TYPE_CHECKING:
-    from ampbench.store import StoredRun
 
 DEFAULTS = Settings()
 MOST_STEPS = 10_000
@@ -77,23 +74,17 @@ def command(
       ampbench explain headroom mlp --precision fp16_autocast --precision fp16_pure --all
     """
     chosen = chosen_format(format, json)
-    selection = make_selection(
-        [*(names or []), *(workload or [])], precision, device, phase, None, memory_format, keyword, preset, set_,
-        None, True,
+    selection, settings = asked_for(
+        names, workload, precision, device, phase, None, memory_format, keyword, preset, set_, True,
+        timeout, threads, seed,
     )  # fmt: skip
-    settings = make_settings(1, 1, DEFAULTS.min_run_seconds, "", timeout, "", threads, seed)
-    from ampbench.cli.explain.pass_printing import print_failures
+    from ampbench.cli.explain.pass_printing import telling
     from ampbench.cli.explain.range_printing import print_headroom
-    from ampbench.cli.explain.session import explain_and_store
     from ampbench.running.ranges import prepare_headroom, watch_cases
-
-    def tell(stored: "StoredRun") -> None:
-        print_headroom(stored, list(stored.cases), chosen, everything=every)
-        print_failures(stored, chosen)
 
     return explain_and_store(
         prepare_headroom(selection, settings),
         HEADROOM, results, label, "watching",
         lambda prepared, writer, watch: watch_cases(prepared, steps, writer, watch),
-        tell,
+        telling(print_headroom, chosen, everything=every),
     )  # fmt: skip

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from ampbench.advice import Budget
+from ampbench.cli.explain.session import FAILED, asked_for, explain_and_store, explain_further
 from ampbench.cli.options import (
     DEFAULT_RESULTS,
     Devices,
@@ -37,9 +38,8 @@ from ampbench.cli.options import (
     is_typed,
     refuse_beside_resume,
 )
-from ampbench.cli.selecting import make_selection, make_settings
 from ampbench.errors import UsageError
-from ampbench.records.keeping import Wanted
+from ampbench.records.keeping import MAX_TRIALS, Wanted
 from ampbench.records.runs import KEEP_FP32, Settings
 from ampbench.units import counted
 
@@ -47,7 +47,6 @@ if TYPE_CHECKING:
     from ampbench.store import StoredRun
 
 DEFAULTS = Settings()
-MAX_TRIALS = 60
 DOING = "searching"
 WITH_RESUME = frozenset({"resume", "results", "every", "format", "json"})
 """What a command line may say beside --resume; all else is the run's own."""
@@ -108,12 +107,10 @@ def command(
     wanted = _wanted(max_error, max_gradient_error, objective, seed, max_trials)
     if is_typed(context, "max_gradient_error") and "training" not in (phase or []):
         raise UsageError("--max-gradient-error bounds the gradients of training: add --phase training, or leave it out")
-    selection = make_selection(
-        [*(names or []), *(workload or [])], precision, device, phase, None, memory_format, keyword, preset, set_,
-        None, scaler,
+    selection, settings = asked_for(
+        names, workload, precision, device, phase, None, memory_format, keyword, preset, set_, scaler,
+        timeout, threads, seed,
     )  # fmt: skip
-    settings = make_settings(1, 1, DEFAULTS.min_run_seconds, "", timeout, "", threads, seed)
-    from ampbench.cli.explain.session import explain_and_store
     from ampbench.running.keeping import prepare_keeping, search_cases
 
     return explain_and_store(
@@ -142,7 +139,6 @@ def _wanted(max_error: float, max_gradient_error: float, objective: Objective, s
 def _go_on(resume: str, results: Path, format: OutputFormat, *, everything: bool) -> int:
     """Search what a stored run lacks; one that lacks nothing is shown."""
     from ampbench import store
-    from ampbench.cli.explain.session import FAILED, explain_further
     from ampbench.cli.printing import print_note
     from ampbench.running.keeping import prepare_keeping, search_cases, unsearched, wanted_by
 
@@ -176,12 +172,12 @@ def _tell(stored: "StoredRun", results: Path, format: OutputFormat, *, everythin
     from ampbench.cli.explain.keep_printing import print_searches
     from ampbench.cli.explain.pass_printing import print_failures
     from ampbench.cli.printing import print_note
-    from ampbench.running.keeping import unsearched
+    from ampbench.running.keeping import can_go_on, unsearched
 
     print_searches(stored, list(stored.cases), format, everything=everything)
     print_failures(stored, format)
-    left = unsearched(stored)
-    if left:
+    if can_go_on(stored):
+        left = unsearched(stored)
         where = "" if results == DEFAULT_RESULTS else f" --results {shlex.quote(str(results))}"
         made = counted(sum(len(stored.trials.get(case_id, [])) for case_id in left), "trial")
         go_on = f"ampbench explain keep-fp32 --resume {stored.header.run}{where}"

@@ -11,7 +11,7 @@ from ampbench.cli.printing import print_text
 from ampbench.keeping import blocks
 from ampbench.keeping.code import code
 from ampbench.keeping.tables import COLUMNS, point_rows
-from ampbench.keeping.weighing import points, said
+from ampbench.keeping.weighing import points, said, so_far
 from ampbench.labels import case_title
 
 if TYPE_CHECKING:
@@ -36,6 +36,7 @@ def print_searches(
         document=lambda case, found: _document(stored, case, found),
         rows=lambda found: _rows(stored, found),
         numbers=blocks.NUMBERS,
+        begun={name: _begun(stored, name) for name in case_ids if name in stored.spaces},
     )  # fmt: skip
     if format in (OutputFormat.TABLE, OutputFormat.MARKDOWN):
         _print_code(stored, case_ids, format)
@@ -54,6 +55,12 @@ def _print_code(stored: "StoredRun", case_ids: Sequence[str], format: OutputForm
             print_text(f"\n{title}:\n\n```python\n{text}```\n")
         else:
             print_text(f"\n  {title}\n{indent(text, '    ')}")
+
+
+def _begun(stored: "StoredRun", case_id: str) -> str:
+    """Return how far the search of a case got that did not end."""
+    told = so_far(stored.spaces[case_id], stored.trials.get(case_id, []))
+    return f"{told}; ampbench explain keep-fp32 --resume {stored.header.run} goes on"
 
 
 def _rows(stored: "StoredRun", found: "KeepSearch") -> list[dict[str, Any]]:

@@ -1,9 +1,10 @@
 """`ampbench explain origin`: in which modules the error of a low precision begins."""
 
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
+from ampbench.cli.explain.session import asked_for, explain_and_store
 from ampbench.cli.options import (
     DEFAULT_RESULTS,
     Devices,
@@ -23,11 +24,7 @@ from ampbench.cli.options import (
     Workloads,
     chosen_format,
 )
-from ampbench.cli.selecting import make_selection, make_settings
 from ampbench.records.runs import ORIGIN, Settings
-
-if TYPE_CHECKING:
-    from ampbench.store import StoredRun
 
 DEFAULTS = Settings()
 
@@ -75,20 +72,16 @@ def command(
       ampbench explain origin decoder_lm --all
     """
     chosen = chosen_format(format, json)
-    selection = make_selection(
-        [*(names or []), *(workload or [])], precision, device, phase, None, memory_format, keyword, preset, set_,
-        None, True,
+    selection, settings = asked_for(
+        names, workload, precision, device, phase, None, memory_format, keyword, preset, set_, True,
+        timeout, threads, seed,
     )  # fmt: skip
-    settings = make_settings(1, 1, DEFAULTS.min_run_seconds, "", timeout, "", threads, seed)
-    from ampbench.cli.explain.pass_printing import print_failures
+    from ampbench.cli.explain.pass_printing import telling
     from ampbench.cli.explain.range_printing import print_origins
-    from ampbench.cli.explain.session import explain_and_store
     from ampbench.running.ranges import find_origins, prepare_origin
 
-    def tell(stored: "StoredRun") -> None:
-        print_origins(stored, list(stored.cases), chosen, everything=every)
-        print_failures(stored, chosen)
-
     return explain_and_store(
-        prepare_origin(selection, settings), ORIGIN, results, label, "comparing the modules of", find_origins, tell
-    )
+        prepare_origin(selection, settings),
+        ORIGIN, results, label, "comparing the modules of", find_origins,
+        telling(print_origins, chosen, everything=every),
+    )  # fmt: skip

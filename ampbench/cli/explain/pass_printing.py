@@ -3,6 +3,7 @@
 import math
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from ampbench.cli.options import OutputFormat
@@ -34,21 +35,23 @@ def print_passes(
     document: "Callable[[Case, Found], dict[str, Any]]",
     rows: Callable[[Found], list[dict[str, Any]]],
     numbers: Collection[str],
+    begun: Mapping[str, str] = MappingProxyType({}),
 ) -> None:
     """Print `passes`, what a run saw of each of the cases `case_ids`, and what became of those without one.
 
     For people each is a `section`, with columns of `numbers`; JSON has the fields of its `document` beside what the
-    case is and what became of it; CSV has its `rows`, the case's id first.
+    case is and what became of it; CSV has its `rows`, the case's id first. `begun` says how far cases got that have
+    none because the run ended before.
     """
     if format is OutputFormat.JSON:
-        print_text(json_document(_document(stored, case_ids, passes, document)))
+        print_text(json_document(_document(stored, case_ids, passes, document, begun)))
     elif format is OutputFormat.CSV:
         print_text(_csv(case_ids, passes, rows))
     else:
         sections = [section(stored.cases[case_id], passes[case_id]) for case_id in case_ids if case_id in passes]
         missing = [
             f"{case_id}: {outcome}: {reason}"
-            for case_id, outcome, reason in _outcomes(stored, case_ids, passes)
+            for case_id, outcome, reason in _outcomes(stored, case_ids, passes, begun)
             if reason
         ]
         print_sections(sections, format, numbers=numbers, missing=missing)
@@ -59,6 +62,16 @@ def print_failures(stored: "StoredRun", format: OutputFormat) -> None:
     if format is OutputFormat.CSV:
         for failure in stored.failures.values():
             print_note(f"failed: {failure.case_id}: {failure_said(failure)}")
+
+
+def telling(show: "Callable[..., None]", format: OutputFormat, *, everything: bool) -> "Callable[[StoredRun], None]":
+    """Return what prints a run by `show`, as `print_headroom` does, and then its failures."""
+
+    def tell(stored: "StoredRun") -> None:
+        show(stored, list(stored.cases), format, everything=everything)
+        print_failures(stored, format)
+
+    return tell
 
 
 def failure_said(failure: "Failure") -> str:
@@ -75,7 +88,9 @@ def frame_rows(frame: "pd.DataFrame", whole: Collection[str] = ()) -> list[dict[
     ]
 
 
-def _outcomes(stored: "StoredRun", case_ids: Iterable[str], passes: Collection[str]) -> Iterable[tuple[str, str, str]]:
+def _outcomes(
+    stored: "StoredRun", case_ids: Iterable[str], passes: Collection[str], begun: Mapping[str, str]
+) -> Iterable[tuple[str, str, str]]:
     """Yield the id of each case, its outcome and, unless that is "ok", the reason."""
     for case_id in case_ids:
         failure, skip = stored.failures.get(case_id), stored.skips.get(case_id)
@@ -83,6 +98,8 @@ def _outcomes(stored: "StoredRun", case_ids: Iterable[str], passes: Collection[s
             yield case_id, "ok", ""
         elif failure is not None:
             yield case_id, "failed", failure_said(failure)
+        elif case_id in begun and skip is None:
+            yield case_id, "interrupted", begun[case_id]
         else:
             yield case_id, "skipped", skip.reason if skip else NOT_REACHED
 
@@ -92,10 +109,11 @@ def _document(
     case_ids: Sequence[str],
     passes: Mapping[str, Found],
     document: "Callable[[Case, Found], dict[str, Any]]",
+    begun: Mapping[str, str],
 ) -> dict[str, Any]:
     """Return a run as plain data: each case's pass, and what is derived from it."""
     cases = []
-    for case_id, outcome, reason in _outcomes(stored, case_ids, passes):
+    for case_id, outcome, reason in _outcomes(stored, case_ids, passes, begun):
         case = stored.cases[case_id]
         known = {"case_id": case_id, "case": asdict(case), "outcome": outcome, "reason": reason or None}
         cases.append(known | (document(case, passes[case_id]) if case_id in passes else {}))

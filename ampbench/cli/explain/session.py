@@ -7,7 +7,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from ampbench.cli.selecting import make_selection, make_settings
 from ampbench.errors import StoreError
+from ampbench.records.runs import Selection, Settings
 
 if TYPE_CHECKING:
     from ampbench.planning import PlannedCase
@@ -17,6 +19,30 @@ if TYPE_CHECKING:
     from ampbench.store import RunWriter, StoredRun
 
 FAILED, INTERRUPTED = 3, 130
+
+
+def asked_for(
+    names: list[str] | None,
+    workload: list[str] | None,
+    precision: list[str] | None,
+    device: list[str] | None,
+    phase: list[str] | None,
+    path: list[str] | None,
+    memory_format: list[str] | None,
+    keyword: str,
+    preset: str,
+    set_: list[str] | None,
+    scaler: bool,
+    timeout: str,
+    threads: int,
+    seed: int,
+) -> tuple[Selection, Settings]:
+    """Return what the options of these names select, and the settings; raises `UsageError` for a malformed one."""
+    selection = make_selection(
+        [*(names or []), *(workload or [])], precision, device, phase, path, memory_format, keyword, preset, set_,
+        None, scaler,
+    )  # fmt: skip
+    return selection, make_settings(1, 1, Settings().min_run_seconds, "", timeout, "", threads, seed)
 
 
 def explain_and_store(
@@ -73,7 +99,7 @@ def explain_further(
 
     try:
         with preparing as prepared:
-            stored, problem = _explained(prepared, begun.header, writer, doing, explain)
+            stored, problem = _explained(prepared, begun.header, writer, doing, explain, begun)
     except KeyboardInterrupt:
         print_note("interrupted: nothing was added to what was seen before")
         return INTERRUPTED
@@ -100,6 +126,7 @@ def _explained(
     writer: "RunWriter",
     doing: str,
     explain: "Callable[[Prepared, RunWriter, Watch], object]",
+    begun: "StoredRun | None" = None,
 ) -> "tuple[StoredRun, StoreError | None]":
     """Return what was seen, and why it could not all be stored, if so: what was seen is told in any case."""
     from ampbench import store
@@ -113,7 +140,7 @@ def _explained(
             explain(prepared, writer, _keeping(seen, show))
     except StoreError as error:
         cases = [planned.case for planned in prepared.plan]
-        return store.gathered(writer.path, header, [*cases, *seen]), error
+        return store.gathered(writer.path, header, [*cases, *seen], begun), error
     return store.read_run(writer.path), None
 
 

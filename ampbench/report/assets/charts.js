@@ -64,11 +64,27 @@
     return { ...spec, layer: [{ ...layers[0], params: [...(layers[0].params ?? []), ...params] }, ...layers.slice(1)] };
   }
 
+  // Let legends list `marks` alone, those that are drawn; all they have where there are none.
+  function listing(spec, marks) {
+    if (!marks.length) return spec;
+    const channels = Object.entries(spec.encoding ?? {}).map(([name, channel]) => [
+      name,
+      channel.legend ? { ...channel, legend: { ...channel.legend, values: marks } } : channel,
+    ]);
+    const layers = spec.layer?.map((layer) => listing(layer, marks));
+    return {
+      ...spec,
+      ...(channels.length ? { encoding: Object.fromEntries(channels) } : {}),
+      ...(layers ? { layer: layers } : {}),
+    };
+  }
+
   async function draw(figure) {
     const { charts, datasets } = await load();
     const id = figure.dataset.chart;
     const chart = charts[id];
     const chosen = chart.choose ? chosenOf(id, chart) : "";
+    const choice = chart.choices.find(([value]) => value === chosen);
     const values = rowsOf(datasets[chart.dataset], chart.choose, chosen);
     const lines = chart.lines ? new Set(values.map((row) => row[chart.lines]).filter((line) => line !== null)).size : 1;
     const height = chart.spec.height * lines;
@@ -81,7 +97,7 @@
     drawing.classList.add("live");
     drawing.append(holder);
     try {
-      const spec = { ...zoomable(chart.spec), width: "container", height, data: { values } };
+      const spec = { ...zoomable(listing(chart.spec, choice?.[3] ?? [])), width: "container", height, data: { values } };
       const result = await vegaEmbed(inside, spec, OPTIONS);
       results.get(figure)?.finalize();
       results.set(figure, result);
@@ -92,7 +108,6 @@
     }
     for (const old of [...drawing.children]) if (old !== holder) old.remove();
     const words = figure.querySelector(".alt");
-    const choice = chart.choices.find(([value]) => value === chosen);
     if (choice) words.querySelector("span").textContent = choice[2];
     const title = figure.querySelector("figcaption").textContent.trim();
     holder.setAttribute("aria-label", `${title}. ${words.textContent.trim()}`);

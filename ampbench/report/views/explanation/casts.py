@@ -12,7 +12,7 @@ from ampbench.records.casts import CheckedSaving
 from ampbench.records.runs import CASTS
 from ampbench.report.explained import Traced, changed, traced, untold
 from ampbench.report.material import Material
-from ampbench.report.views.explanation.part import DETAILED, LISTED, Detail, Part, cut, strange
+from ampbench.report.views.explanation.part import Detail, Part, cut, strange, told_part
 from ampbench.report.views.explanation.timeline import timelines
 from ampbench.units import UNDEFINED, counted, format_bytes, format_seconds, format_share
 
@@ -25,22 +25,17 @@ def casts(material: Material) -> Part | None:
     if not (found or missing or differing):
         return None
     charts, datasets, said = timelines(found)
-    listed = found[:LISTED]
-    return Part(
+    return told_part(
+        found,
+        missing,
         id="casts",
         title="Casts",
         said=[*_said(found), *strange(material, CASTS, "Traced"), *said],
-        content={
-            "rows": [_row(one) for one in listed] if len(found) > 1 else [],
-            "cases": [_detail(one) for one in found[:DETAILED]],
-            "undetailed": max(len(listed) - DETAILED, 0),
-            "numbers": blocks.NUMBERS,
-            "untold": missing[:LISTED],
-            "changed": differing[:LISTED],
-        },
-        left_out=sum(max(len(each) - LISTED, 0) for each in (found, missing, differing)),
-        charts=charts,
-        datasets=datasets,
+        row=_row,
+        detail=_detail,
+        numbers=blocks.NUMBERS,
+        drawn=(charts, datasets),
+        changed=differing,
     )
 
 

@@ -5,12 +5,13 @@ from collections.abc import Mapping
 from ampbench.labels import few
 from ampbench.ranges import blocks
 from ampbench.ranges.formats import FORMATS
+from ampbench.ranges.headlines import headroom_said
 from ampbench.records.ranges import RangePass
 from ampbench.records.runs import HEADROOM
 from ampbench.report.explained import Told, headrooms, untold
 from ampbench.report.material import Material
 from ampbench.report.views.explanation.magnitudes import magnitude_chart
-from ampbench.report.views.explanation.part import DETAILED, LISTED, MODULE_ROWS, Detail, Part, cut, strange
+from ampbench.report.views.explanation.part import MODULE_ROWS, Detail, Part, cut, strange, told_part
 from ampbench.units import counted
 
 
@@ -20,21 +21,16 @@ def headroom(material: Material) -> Part | None:
     if not (found or missing):
         return None
     charts, datasets, said = magnitude_chart(found)
-    listed = found[:LISTED]
-    return Part(
+    return told_part(
+        found,
+        missing,
         id="headroom",
         title="Headroom",
         said=[*_said(found), *strange(material, HEADROOM, "Looked at"), *said],
-        content={
-            "rows": [_row(one) for one in listed] if len(found) > 1 else [],
-            "cases": [_detail(one) for one in found[:DETAILED]],
-            "undetailed": max(len(listed) - DETAILED, 0),
-            "numbers": blocks.NUMBERS,
-            "untold": missing[:LISTED],
-        },
-        left_out=max(len(found) - LISTED, 0) + max(len(missing) - LISTED, 0),
-        charts=charts,
-        datasets=datasets,
+        row=_row,
+        detail=_detail,
+        numbers=blocks.NUMBERS,
+        drawn=(charts, datasets),
     )
 
 
@@ -52,7 +48,7 @@ def _reach(one: Told[RangePass]) -> float:
 
 
 def _row(one: Told[RangePass]) -> Mapping[str, object]:
-    return {"name": one.name, "said": blocks.headroom_said(one.found)}
+    return {"name": one.name, "said": headroom_said(one.found)}
 
 
 def _detail(one: Told[RangePass]) -> Detail:

@@ -1,6 +1,6 @@
 """Keep-fp32: which modules searches found to keep in fp32, what that costs, and the code to paste."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ampbench.blocks import as_sentence
@@ -8,12 +8,11 @@ from ampbench.errors import UnknownNameError
 from ampbench.keeping import blocks
 from ampbench.keeping.code import code
 from ampbench.keeping.weighing import kept_said, points, ratio_said, said
-from ampbench.records.cases import Case
 from ampbench.records.keeping import KeepSearch, SearchSpace
 from ampbench.records.runs import KEEP_FP32
 from ampbench.report.explained import Told, Untold, searches, untold
 from ampbench.report.material import Material
-from ampbench.report.views.explanation.part import DETAILED, LISTED, Detail, Part, cut, strange
+from ampbench.report.views.explanation.part import Detail, Part, cut, strange, told_part
 from ampbench.report.views.explanation.weighed import Searched, weighed_charts
 from ampbench.units import UNDEFINED, counted, format_error
 
@@ -23,28 +22,23 @@ def keeping(material: Material) -> Part | None:
     told, missing = searches(material), untold(material, KEEP_FP32)
     if not (told or missing):
         return None
-    found: list[tuple[Searched, Case]] = []
+    found: list[Searched] = []
     for one in sorted(told, key=_telling):
         try:
-            found.append((_searched(one), one.case))
+            found.append(_searched(one))
         except UnknownNameError as error:  # a file put together by other means than a search
-            missing.append(Untold(name=one.name, reason=f"its modules are not those that it chose from: {error}"))
-    charts, datasets, drawn = weighed_charts([one for one, _ in found])
-    listed = found[:LISTED]
-    return Part(
+            missing.append(Untold(name=one.name, reason=_misfit(error)))
+    charts, datasets, drawn = weighed_charts(found)
+    return told_part(
+        found,
+        missing,
         id="keep-fp32",
         title="What to keep in fp32",
         said=[*_said(found), *strange(material, KEEP_FP32, "Searched"), *drawn],
-        content={
-            "rows": [_row(one) for one, _ in listed] if len(found) > 1 else [],
-            "cases": [_detail(one, case) for one, case in found[:DETAILED]],
-            "undetailed": max(len(listed) - DETAILED, 0),
-            "numbers": blocks.NUMBERS,
-            "untold": missing[:LISTED],
-        },
-        left_out=max(len(found) - LISTED, 0) + max(len(missing) - LISTED, 0),
-        charts=charts,
-        datasets=datasets,
+        row=_row,
+        detail=_detail,
+        numbers=blocks.NUMBERS,
+        drawn=(charts, datasets),
     )
 
 
@@ -53,12 +47,16 @@ def _telling(one: Told[KeepSearch]) -> tuple[bool, bool, int]:
     return not found, found is not None, -one.found.units
 
 
-def found_said(one: Told[KeepSearch]) -> str:
-    """Return in a line what a search found, or that what is stored of it does not fit together."""
+def found_said(one: Told[KeepSearch]) -> list[str]:
+    """Return in sentences what a search found, whether that is proven and what it costs, or that it fits no space."""
     try:
-        return said(one.found, _space(one), one.run.trials.get(one.case.case_id, []))[0]
+        return said(one.found, _space(one), one.run.trials.get(one.case.case_id, []))
     except UnknownNameError as error:
-        return f"its modules are not those that it chose from: {error}"
+        return [_misfit(error)]
+
+
+def _misfit(error: UnknownNameError) -> str:
+    return f"its modules are not those that it chose from: {error}"
 
 
 def _searched(one: Told[KeepSearch]) -> Searched:
@@ -67,6 +65,7 @@ def _searched(one: Told[KeepSearch]) -> Searched:
     return Searched(
         number=one.number,
         name=one.name,
+        case=one.case,
         search=one.found,
         space=space,
         trials=trials,
@@ -79,11 +78,11 @@ def _space(one: Told[KeepSearch]) -> SearchSpace:
     return one.run.spaces.get(case_id) or SearchSpace(case_id=case_id, units=[])
 
 
-def _said(found: list[tuple[Searched, Case]]) -> list[str]:
+def _said(found: Sequence[Searched]) -> list[str]:
     """Return how many of several searches found something; of one, its own sentences say it."""
     if len(found) < 2:
         return []
-    met = sum(one.search.found is not None for one, _ in found)
+    met = sum(one.search.found is not None for one in found)
     return [f"Of {counted(len(found), 'search', 'searches')}, {met or 'none'} found modules that meet the budget."]
 
 
@@ -106,12 +105,12 @@ def _row(one: Searched) -> Mapping[str, Any]:
     }
 
 
-def _detail(one: Searched, case: Case) -> Detail:
+def _detail(one: Searched) -> Detail:
     first, *_ = said(one.search, one.space, one.trials)
-    section = blocks.section(case, one.search, one.space, one.trials, everything=True)
+    section = blocks.section(one.case, one.search, one.space, one.trials, everything=True)
     return Detail(
         name=one.name,
         said=as_sentence(first),
         blocks=[cut(block) for block in section.blocks[1:]],
-        code=code(one.search, case),
+        code=code(one.search, one.case),
     )

@@ -93,7 +93,8 @@ def magnitude_chart(cases: Sequence[Told[RangePass]]) -> tuple[list[Chart], dict
             value = f"{one.number}-{number}"
             own_rows = _rows(value, kept, _seen(one.found) if which.what == ACTIVATION else set())
             rows += own_rows
-            choices.append(Choice(value=value, label=f"{one.name}: {which.label}", alt=_said(which, one, spreads)))
+            label = f"{one.name}: {which.label}"
+            choices.append(Choice(value=value, label=label, alt=_said(which, one, spreads), marks=_present(own_rows)))
     if not choices:
         return [], {}, []
     said = [DRAWN_SAID]
@@ -170,6 +171,12 @@ def _module_row(value: str, place: int, one: Spread, seen: bool, top: float) -> 
     }
 
 
+def _present(rows: Rows) -> list[str]:
+    """Return which marks are drawn of rows."""
+    drawn = {row.get(field) for row in rows for field in ("peak_kind", "low_kind", "top_kind")}
+    return [name for name in _MARKS if name in drawn]
+
+
 def _fitting(found: Headroom) -> str:
     """Return "largest is 7.7% of its largest; 0.02% become zero"."""
     if found.reach is None:
@@ -212,8 +219,7 @@ def _chart(choices: Sequence[Choice], rows: Rows) -> Chart:
     told = tooltip(
         module="module", **{"class": "kind"}, largest="largest", spread="most values", fp16="fp16", bf16="bf16"
     )
-    present = [name for name in _MARKS if any(name in (row["peak_kind"], row["low_kind"], row["top_kind"])
-               for row in rows)]  # fmt: skip
+    present = _present(rows)
 
     def points(field: str, place: str) -> dict[str, Any]:
         legend = {"title": None, "columns": 2, "columnPadding": 40, "labelLimit": 260}

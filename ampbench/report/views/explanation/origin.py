@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ampbench.ranges import blocks
+from ampbench.ranges.headlines import origin_said
 from ampbench.ranges.profile import ProfileRow, layer_profile, ranked
 from ampbench.ranges.wording import error_sentence
 from ampbench.records.ranges import ModuleError, OriginPass
@@ -12,7 +13,7 @@ from ampbench.report.explained import Told, origins, untold
 from ampbench.report.material import Material
 from ampbench.report.vega import tooltip
 from ampbench.report.view import Chart, Choice, Rows
-from ampbench.report.views.explanation.part import DETAILED, LISTED, MODULE_ROWS, Detail, Part, cut, strange
+from ampbench.report.views.explanation.part import MODULE_ROWS, Detail, Part, cut, strange, told_part
 from ampbench.report.views.explanation.running_order import (
     CHOICES,
     ROWS_OF_THE_PAGE,
@@ -45,21 +46,16 @@ def origin(material: Material) -> Part | None:
     if not (found or missing):
         return None
     charts, datasets, said = _charts(found)
-    listed = found[:LISTED]
-    return Part(
+    return told_part(
+        found,
+        missing,
         id="origin",
         title="Where errors begin",
         said=[*strange(material, ORIGIN, "Looked at"), *said],
-        content={
-            "rows": [_row(one) for one in listed] if len(found) > 1 else [],
-            "cases": [_detail(one) for one in found[:DETAILED]],
-            "undetailed": max(len(listed) - DETAILED, 0),
-            "numbers": blocks.NUMBERS,
-            "untold": missing[:LISTED],
-        },
-        left_out=max(len(found) - LISTED, 0) + max(len(missing) - LISTED, 0),
-        charts=charts,
-        datasets=datasets,
+        row=_row,
+        detail=_detail,
+        numbers=blocks.NUMBERS,
+        drawn=(charts, datasets),
     )
 
 
@@ -97,16 +93,16 @@ def _charts(cases: Sequence[Told[OriginPass]]) -> tuple[list[Chart], dict[str, R
             break
         if not any(row.elements or row.total_rel_l2 is not None for row in one.found.modules):
             continue
-        order = {row.module: -place for place, row in enumerate(ranked(one.found.modules))}
-        kept = thinned(one.found.modules, lambda row, order=order: order.get(row.module, -len(order)))  # type: ignore[misc]
+        kept = _most_erring(one.found.modules)
         cut_short = cut_short or len(kept) < len(one.found.modules)
         names = {row.module for row in kept}
-        rows += [
+        own = [
             _drawn(str(one.number), each, row)
             for each, row in zip(layer_profile(one.found.modules), one.found.modules, strict=True)
             if row.module in names
         ]
-        choices.append(Choice(value=str(one.number), label=one.name, alt=_alt(one)))
+        rows += own
+        choices.append(Choice(value=str(one.number), label=one.name, alt=_alt(one), marks=_legended(own)))
     if not choices:
         return [], {}, []
     said = [DRAWN_SAID]
@@ -115,6 +111,12 @@ def _charts(cases: Sequence[Told[OriginPass]]) -> tuple[list[Chart], dict[str, R
     if len(choices) < len(cases):
         said.append(f"The chart has {len(choices):,} of {len(cases):,} cases.")
     return [_chart(choices, rows)], {"explanation-origins": rows}, said
+
+
+def _most_erring(modules: Sequence[ModuleError]) -> list[ModuleError]:
+    """Return as many modules as a chart has room for, in their order: those that err most by themselves."""
+    places = {row.module: place for place, row in enumerate(ranked(modules))}
+    return thinned(modules, lambda row: -places.get(row.module, len(places)))
 
 
 def _drawn(case: str, profile: ProfileRow, row: ModuleError) -> dict[str, Any]:
@@ -143,14 +145,19 @@ def _is_certain(profile: ProfileRow) -> bool:
 
 
 def _alt(one: Told[OriginPass]) -> str:
-    said = "; ".join(sentence.rstrip(".") for sentence in blocks.origin_said(one.found))
+    said = "; ".join(sentence.rstrip(".") for sentence in origin_said(one.found))
     return f"{one.name}, {counted(len(one.found.modules), 'module')}: {said}."
 
 
+def _legended(rows: Rows) -> list[str]:
+    """Return which marks are drawn of rows, as the legend lists them."""
+    drawn = [name for name in (TOTAL, OWN) if any(row[name] for row in rows)]
+    return drawn + [name for name in (OVERFLOWS, HANDED) if any(row["mark"] == name for row in rows)]
+
+
 def _chart(choices: Sequence[Choice], rows: Rows) -> Chart:
-    present = [name for name in (TOTAL, INHERITED, OWN) if any(row[name] for row in rows)]
-    present += [name for name in (OVERFLOWS, HANDED) if any(row["mark"] == name for row in rows)]
-    legended = [name for name in present if name != INHERITED]
+    legended = _legended(rows)
+    present = [*legended, *([INHERITED] if any(row[INHERITED] for row in rows) else [])]
     legend = {"title": None, "columns": 2}
     x = modules_axis(rows)
     colours = {"domain": legended, "range": [f"var({_MARKS[name][1]})" for name in legended]}

@@ -1,13 +1,15 @@
 """One part of the section, as data, and what the parts share."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, TypeVar
 
 from ampbench.blocks import Block
-from ampbench.report.explained import strangers
+from ampbench.report.explained import Changed, Untold, strangers
 from ampbench.report.material import Material
 from ampbench.report.view import Chart, Rows
+
+T = TypeVar("T")
 
 LISTED = 200
 """So many rows a part has at most, the worst or the first; a page of 10,000 cases need not repeat them all."""
@@ -44,6 +46,44 @@ class Detail:
     blocks: Sequence[Block] = ()
     folded: Mapping[str, Sequence[Block]] = field(default_factory=dict)
     code: str = ""
+
+
+def told_part(
+    found: Sequence[T],
+    missing: Sequence[Untold],
+    *,
+    id: str,
+    title: str,
+    said: Sequence[str],
+    row: Callable[[T], Mapping[str, Any]],
+    detail: Callable[[T], Detail],
+    numbers: Collection[str],
+    drawn: tuple[Sequence[Chart], Mapping[str, Rows]],
+    changed: Sequence[Changed] = (),
+) -> Part:
+    """Return the part that tells of cases: of several a table with a `row` of each, then the first in `detail`.
+
+    `missing` are those without a result, `changed` what differs from the baseline's; `numbers` are headers of columns
+    of numbers, `drawn` the charts and their data.
+    """
+    listed = found[:LISTED]
+    charts, datasets = drawn
+    return Part(
+        id=id,
+        title=title,
+        said=said,
+        content={
+            "rows": [row(one) for one in listed] if len(found) > 1 else [],
+            "cases": [detail(one) for one in found[:DETAILED]],
+            "undetailed": max(len(listed) - DETAILED, 0),
+            "numbers": numbers,
+            "untold": missing[:LISTED],
+            "changed": changed[:LISTED],
+        },
+        left_out=sum(max(len(each) - LISTED, 0) for each in (found, missing, changed)),
+        charts=charts,
+        datasets=datasets,
+    )
 
 
 def cut(block: Block, most: int = ROWS) -> Block:

@@ -7,9 +7,11 @@ from typing import Any
 
 from ampbench.keeping.islands import units_of
 from ampbench.keeping.weighing import Point, kept_said, meets, ratio_said
+from ampbench.records.cases import Case
 from ampbench.records.keeping import KeepSearch, SearchSpace, Trial
 from ampbench.report.vega import DASHED, label_expression, tooltip
 from ampbench.report.view import Chart, Choice, Rows
+from ampbench.report.views.explanation.beside import sides, standing
 from ampbench.report.views.explanation.running_order import CHOICES, ROWS_OF_THE_PAGE
 from ampbench.units import UNDEFINED, counted, format_bytes, format_error, format_seconds
 
@@ -31,6 +33,7 @@ class Searched:
 
     number: int
     name: str
+    case: Case
     search: KeepSearch
     space: SearchSpace
     trials: Sequence[Trial]
@@ -45,6 +48,10 @@ class _Error:
     field: str
     budget: Callable[[KeepSearch], float | None]
 
+
+LABELLED_SAID = (
+    "Numbers beside points are how many modules are kept in fp32; where points crowd, some stand in the table alone."
+)
 
 _ERRORS = (
     _Error(name="output error", field="output_rel_l2", budget=lambda search: search.max_error),
@@ -62,20 +69,25 @@ def weighed_charts(searched: Sequence[Searched]) -> tuple[list[Chart], dict[str,
     for one in searched[:CHOICES]:
         if len(weighed) + len(tried) > ROWS_OF_THE_PAGE:
             break
+        several = sum(any(getattr(trial, error.field) for trial in one.trials) for error in _ERRORS) > 1
         for place, error in enumerate(_ERRORS):
             value = f"{one.number}-{place}"
             points = [_point_row(value, point, error) for point in one.points]
             attempts = [_trial_row(value, trial, one, error) for trial in one.trials]
-            label = one.name if place == 0 else f"{one.name}: {error.name}"
+            label = f"{one.name}: {error.name}" if several else one.name
+            limit = error.budget(one.search)
+            limit = limit if limit is not None and 0 < limit < math.inf else None
             for field, choices in (("ratio", times), ("peak", memories)):
                 own = [row for row in points if row["error"] and row[field]]
                 if own:
                     alt = _alt(one, error, own, points, field)
-                    choices.append(Choice(value=value, label=label, alt=alt))
-            if any(row["error"] for row in attempts):
-                counts.append(Choice(value=value, label=label, alt=_trials_alt(one, error, attempts)))
-            limit = error.budget(one.search)
-            if limit is not None and 0 < limit < math.inf:
+                    choices.append(Choice(value=value, label=label, alt=alt, marks=_kinds(own)))
+                    _place_labels(own, field, limit)
+            own = [row for row in attempts if row["error"]]
+            if own:
+                alt = _trials_alt(one, error, attempts)
+                counts.append(Choice(value=value, label=label, alt=alt, marks=_kinds(own)))
+            if limit is not None:
                 text = f"budget {limit:g}"
                 for own in (points, attempts):
                     own.extend({**dict.fromkeys(row), "case": value, "limit": limit, "text": text} for row in own[:1])
@@ -90,11 +102,13 @@ def weighed_charts(searched: Sequence[Searched]) -> tuple[list[Chart], dict[str,
         charts.append(_chart("trials", "Trials of the search", counts, tried, _COUNT))
     datasets: dict[str, Rows] = {chart.dataset: weighed for chart in charts if chart.dataset != _TRIED}
     datasets |= {_TRIED: tried} if counts else {}
-    said = ["Numbers beside points are how many modules are kept in fp32."] if times or memories else []
+    said = [LABELLED_SAID] if times or memories else []
     return charts, datasets, said
 
 
 _WEIGHED, _TRIED = "explanation-weighed", "explanation-trials"
+_SIDES = {"ratio": "ratio_side", "peak": "peak_side"}
+"""Where a row says on which side of its point the label stands, by the field that is drawn across."""
 
 
 def _point_row(value: str, point: Point, error: _Error) -> dict[str, Any]:
@@ -117,7 +131,26 @@ def _point_row(value: str, point: Point, error: _Error) -> dict[str, Any]:
         "memory": format_bytes(point.peak_bytes) if point.peak_bytes is not None else UNDEFINED,
         "limit": None,
         "text": None,
+        **dict.fromkeys(_SIDES.values()),
     }
+
+
+def _kinds(rows: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Return which marks are drawn of rows."""
+    return [kind for kind in _MARKS if any(row["kind"] == kind for row in rows)]
+
+
+def _place_labels(rows: Sequence[dict[str, Any]], field: str, limit: float | None) -> None:
+    """Say in rows on which side of their points the labels stand in the chart with `field` across."""
+    ordered = sorted(rows, key=lambda row: (row["kind"] != FOUND, row["kept"] not in ("none", "all")))
+    heights = [math.log(error) for row in rows if (error := row["error"])] + ([math.log(limit)] if limit else [])
+    ends = [
+        end for row in rows for end in (row[field], *((row["low"], row["high"]) if field == "ratio" else ())) if end
+    ]
+    places = [(row[field], math.log(row["error"])) for row in ordered]
+    stand = sides(places, [row["label"] for row in ordered], (min(ends), max(ends)), (min(heights), max(heights)))
+    for row, side in zip(ordered, stand, strict=True):
+        row[_SIDES[field]] = side
 
 
 def _trial_row(value: str, trial: Trial, one: Searched, error: _Error) -> dict[str, Any]:
@@ -154,22 +187,39 @@ def _alt(
         if row is not None:
             cost = f"{row['ratio']:.2f} times the time" if field == "ratio" else row["memory"]
             parts.append(f"{said} {row['error_text']} at {cost}")
-    missing = [f"{row['units']} ({row['kept']})" for row in rows if row not in drawn]
-    if missing:
-        parts.append(f"not drawn, for want of an error above 0 or of a number beside it: {', '.join(missing)} kept")
+    parts += [f"{_who(row)}: not drawn, {_lack(row, field)}" for row in rows if row not in drawn]
     return f"{'; '.join(parts)}."
+
+
+def _who(row: Mapping[str, Any]) -> str:
+    kept = row["kept"]
+    return f"{kept} kept" if kept in ("none", "all") else f"{row['units']} kept ({kept})"
+
+
+def _lack(row: Mapping[str, Any], field: str) -> str:
+    """Return for want of what a set has no point in the chart with `field` across."""
+    if not row["error"]:
+        return f"its error is {'undefined' if row['error_text'] == UNDEFINED else row['error_text']}"
+    return "its time was not measured" if field == "ratio" else "its peak memory is unavailable"
 
 
 def _trials_alt(one: Searched, error: _Error, rows: Sequence[dict[str, Any]]) -> str:
     known = [row for row in rows if row["error"]]
-    met = sum(row["kind"] != MISSES for row in rows)
-    lost = len(rows) - len(known)
-    undefined = f"; {lost:,} without an error above 0 are not drawn" if lost else ""
+    own = [row for row, trial in zip(rows, one.trials, strict=True) if trial.number < one.search.trials]
+    met = sum(row["kind"] != MISSES for row in own)
     best = min(known, key=lambda row: row["error"])
-    return (
-        f"{one.name}: {counted(len(rows), 'trial')}, {met:,} of which {'meets' if met == 1 else 'meet'} the budget; "
-        f"the smallest {error.name} is {best['error_text']} with {best['count']:,} kept{undefined}."
-    )
+    parts = [
+        f"{one.name}: {counted(len(own), 'trial')}, {met:,} of which {'meets' if met == 1 else 'meet'} the budget",
+        f"the smallest {error.name} is {best['error_text']} with {best['count']:,} kept",
+    ]
+    if more := len(rows) - len(own):
+        parts.append(f"{counted(more, 'more set')} {'was' if more == 1 else 'were'} tried only to be weighed")
+    if lost := len(rows) - len(known):
+        which = (
+            "undefined" if all(row["error_text"] == UNDEFINED for row in rows if not row["error"]) else "undefined or 0"
+        )
+        parts.append(f"{lost:,} {'is' if lost == 1 else 'are'} not drawn, the error is {which}")
+    return f"{'; '.join(parts)}."
 
 
 _SCALE = {"zero": False, "padding": 24}
@@ -189,7 +239,7 @@ _COUNT = {
     "field": "count",
     "title": "modules kept in fp32",
     "axis": {"tickMinStep": 1, "format": "d"},
-    "scale": {"padding": 12},
+    "scale": {"padding": 12, "nice": False},
 }
 
 
@@ -213,11 +263,10 @@ def _chart(name: str, title: str, choices: Sequence[Choice], rows: Rows, axis: d
     }
     layers: list[Mapping[str, Any]] = [points, *_budget(y)]  # the first is the one that zooms
     if not counting:
+        side = _SIDES[axis["field"]]
+        own = [*drawn, {"filter": f"isValid(datum.{side})"}]
         text = {"x": x, "y": y, "text": {"field": "label", "type": "nominal"}}
-        for test, beside in (("!=", {"align": "left", "dx": 7}), ("==", {"align": "right", "dx": -8})):
-            own = [*drawn, {"filter": f"datum.kept {test} 'all'"}]  # what all come to, nearly all do
-            mark = {"type": "text", "baseline": "bottom", "dy": -4, **beside}
-            layers.append({"transform": own, "mark": mark, "encoding": text})
+        layers.append({"transform": own, "mark": {"type": "text", **standing(side)}, "encoding": text})
     if axis is _TIME:
         layers.append(
             {
@@ -239,7 +288,7 @@ def _chart(name: str, title: str, choices: Sequence[Choice], rows: Rows, axis: d
 
 
 def _marked(rows: Rows) -> dict[str, Any]:
-    present = [kind for kind in _MARKS if any(row["kind"] == kind for row in rows)]
+    present = _kinds(rows)
     channel = {"field": "kind", "type": "nominal", "legend": {"title": None, "columns": 3, "columnPadding": 32}}
     return {
         "color": {**channel, "scale": {"domain": present, "range": [f"var({_MARKS[kind][1]})" for kind in present]}},
