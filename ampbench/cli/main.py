@@ -28,7 +28,7 @@ VERBS = {
     "gate": "Two stored runs under a policy, with an exit code.",
     "trend": "Many runs over torch versions, commits or dates: where they changed, and what else did.",
     "report": "Stored runs as one HTML page to send around, or as a site of them.",
-    "explain": "Why: every cast of a step, and what autocast does to each op.",
+    "explain": "Why: casts, headroom, where errors begin, what to keep in fp32, autocast's rules.",
     "convert": "Stored runs in other programs' formats: JUnit, Markdown, Otava and others.",
     "doctor": "What this machine and installation can do, and what spoils measurements.",
 }
@@ -52,6 +52,8 @@ ampbench measures which precision a PyTorch model should run in, on this machine
   ampbench report                   the last run as one HTML page to send around
   ampbench explain casts model.py:make
                                     every cast of a step: of what, for which op, what could be saved
+  ampbench explain keep-fp32 model.py:make
+                                    which modules to keep in fp32, and the code that does
   ampbench explain rules            what autocast does to each op, and where documents err
   ampbench ab --baseline git:main --candidate here model.py:make
                                     what your changes cost: measured in turns with the commit
