@@ -25,6 +25,9 @@ _TAMES_INFINITY = frozenset(
 _NORMALISES = ("BatchNorm", "LayerNorm", "GroupNorm", "InstanceNorm", "RMSNorm")
 """Modules (by the beginning or a part of their names) that bring small values back to size, if they arrive at all."""
 
+_STORES_MEAN = ("BatchNorm", "InstanceNorm")
+"""Those of them that store the mean of a batch in the dtype of their weights (seen with torch 2.15 on the CPU)."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Headroom:
@@ -106,7 +109,8 @@ def predict(
     many become zero because its inputs do while it would have brought them back to size (a normalisation). With a
     remembered mean or none, these are the inputs that round to zero, where mean and bias are zero; with the mean of
     what it is given, those of which the whole channel or row does, as one value that is left moves all others off
-    zero.
+    zero; but where that mean is stored in `dtype`, as that of a batch normalisation in pure half is, and all inputs are
+    below its normal numbers, it rounds to zero with them, and all inputs that do count.
     What overflows only inside a module, in a product of two of its inputs, say, cannot be seen from outside it.
     """
     form = find_format(dtype)
@@ -133,7 +137,8 @@ def predict(
             overflow_share = overflow_share if overflows else _share_over(row, form)
             flushes = ACTIVATION if flush_share >= FLUSHES else ""
     if not flushes and any(part in kind for part in _NORMALISES):
-        shares = [_normalised_to_zero(row, values, form) for row in used if row.what == INPUT]
+        mean_low = lowered_weights is None and any(part in kind for part in _STORES_MEAN)
+        shares = [_normalised_to_zero(row, values, form, mean_low) for row in used if row.what == INPUT]
         if max(shares, default=0.0) >= FLUSHES:
             flushes, flush_share = INPUT, max(shares)
     return Prediction(
@@ -179,17 +184,20 @@ def _share_over(values: Magnitudes, form: Format) -> float:
     return headroom(values, form.name).overflow or 0.0
 
 
-def _normalised_to_zero(inputs: Magnitudes, values: Sequence[Magnitudes], form: Format) -> float:
-    """Return the share of a normalisation's outputs that become zero since its inputs do."""
+def _normalised_to_zero(inputs: Magnitudes, values: Sequence[Magnitudes], form: Format, mean_low: bool) -> float:
+    """Return the share of a normalisation's outputs that become zero since its inputs do.
+
+    `mean_low`: the mean of what it is given is rounded as these are, and becomes zero beside values that are all small.
+    """
     finite = inputs.elements - inputs.nonfinite
     if not finite:
         return 0.0
     share = _share(inputs, form)
     added = ["bias"]
-    if inputs.together is not None:
-        share = _below(inputs.together, inputs.lowest, form.flush) / finite
-    else:
+    if inputs.together is None:
         added.append("running_mean")
+    elif not mean_low or (inputs.largest or 0.0) >= form.normal:
+        share = _below(inputs.together, inputs.lowest, form.flush) / finite
     for row in values:
         if row.what == WEIGHT and row.name.rpartition(".")[2] in added and row.elements:
             share *= row.zeros / row.elements

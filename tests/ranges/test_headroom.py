@@ -118,6 +118,22 @@ def test_a_normalisation_flushes_where_whole_channels_do_or_where_it_remembers_a
     assert flushes(None, mean, bias) == (INPUT, 0.125)
 
 
+@pytest.mark.parametrize(
+    ("kind", "lowered", "share"), [("BatchNorm2d", None, 0.5), ("BatchNorm2d", [], 0.0), ("LayerNorm", None, 0.0)]
+)
+def test_a_batch_normalisation_in_pure_half_loses_the_mean_of_small_values_too(kind, lowered, share):
+    small = dataclasses.replace(magnitudes([2.0**-30] * 50 + [2.0**-23] * 50, INPUT, kind), together=[])
+    found = predict([small, magnitudes([1.0], kind=kind)], "fp16", lowered_weights=lowered)
+    assert found.flush_share == share
+
+
+def test_a_batch_normalisation_stores_its_mean_in_the_dtype_of_its_weights():
+    torch.manual_seed(0)
+    small = (torch.randn(2, 4, 16, 16) * 3e-8).half()
+    assert not (torch.nn.BatchNorm2d(4)(small) == 0).any()
+    assert bool(((torch.nn.BatchNorm2d(4).half()(small) == 0) == (small == 0)).all())
+
+
 def test_without_finite_values_nothing_is_said():
     assert headroom(magnitudes([math.inf]), "fp16") == Headroom()
     assert headroom(magnitudes([]), "fp16") == Headroom()
