@@ -33,3 +33,8 @@ def with_rest(block: Block, total: int) -> Block:
         return block
     note = f"{len(block.rows):,} of {total:,}, --all lists the rest"
     return replace(block, note="; ".join(filter(None, [block.note, note])))
+
+
+def first_rows(block: Block, most: int) -> Block:
+    """Return a block with its first `most` rows, which says so if it has more."""
+    return with_rest(replace(block, rows=block.rows[:most]), len(block.rows))

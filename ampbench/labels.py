@@ -6,6 +6,9 @@ from typing import Any
 from ampbench.precisions import PRECISIONS, SHORT_DTYPES
 from ampbench.records.cases import Case
 
+NOT_REACHED = "not reached before the run ended"
+"""What became of a case of which a run says nothing."""
+
 
 def case_labels(cases: Iterable[Case], *, precision: bool = True) -> dict[str, str]:
     """Return a short name for each case by its id: workload and precision, and what else tells the cases apart.

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from itertools import islice
 
-from ampbench.blocks import Block, Section, as_sentence, with_rest
+from ampbench.blocks import Block, Section, as_sentence, first_rows, with_rest
 from ampbench.casts import tables
 from ampbench.casts.costs import casts_said, saving_said, times_said
 from ampbench.casts.graphs import compare_graph, graph_sentence
@@ -196,7 +196,8 @@ def weights(found: CastPass, everything: bool = False) -> list[Block]:
     ]  # fmt: skip
     note = "uses in the forward pass; cached: the copies that autocast keeps until its region ends"
     line = weights_used(found)
-    return [*line, with_rest(Block("Weights", headers, cells if everything else cells[:ORDERED], note), len(cells))]
+    block = Block("Weights", headers, cells, note)
+    return [*line, block if everything else first_rows(block, ORDERED)]
 
 
 def graphs(found: CastPass, everything: bool = False) -> list[Block]:
@@ -261,9 +262,7 @@ def _notes(found: CastPass) -> list[Block]:
 
 
 def _cut(block: Block, everything: bool) -> Block:
-    """Return `block` with the first rows alone, and in its title how many there are."""
-    shown = block.rows if everything else block.rows[:SHOWN]
-    return with_rest(Block(block.title, block.headers, shown, block.note), len(block.rows))
+    return block if everything else first_rows(block, SHOWN)
 
 
 def _named(group: ModuleGroup) -> str:

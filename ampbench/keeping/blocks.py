@@ -2,9 +2,10 @@
 
 from collections.abc import Sequence
 
-from ampbench.blocks import Block, Section, as_sentence, with_rest
+from ampbench.blocks import Block, Section, as_sentence, first_rows
+from ampbench.keeping.islands import WHOLE
 from ampbench.keeping.tables import KeptRow, kept_rows
-from ampbench.keeping.weighing import WHOLE, Point, kept_said, points, said
+from ampbench.keeping.weighing import Point, kept_said, points, said
 from ampbench.labels import case_title, few
 from ampbench.ranges.wording import ROOT
 from ampbench.records.cases import Case
@@ -42,9 +43,9 @@ def kept(search: KeepSearch, space: SearchSpace, everything: bool = False) -> li
     rows = kept_rows(space, search.found)
     whole = [island for island in search.found if island not in {name for row in rows for name in row.modules}]
     headers = ["module", "kind", "own error", "forward in fp32", "weights", "outputs"]
-    shown = rows if everything else rows[:SHOWN]
     note = f"whole, with what they do between their modules: {few(whole)}" if whole and whole != WHOLE else ""
-    return [with_rest(Block("Kept in fp32", headers, [_kept_cells(row) for row in shown], note), len(rows))]
+    block = Block("Kept in fp32", headers, [_kept_cells(row) for row in rows], note)
+    return [block if everything else first_rows(block, SHOWN)]
 
 
 def weighed(search: KeepSearch, space: SearchSpace, trials: Sequence[Trial]) -> list[Block]:

@@ -2,7 +2,7 @@
 
 from glob import escape
 
-from ampbench.keeping.weighing import WHOLE
+from ampbench.keeping.islands import WHOLE
 from ampbench.precisions import PRECISIONS
 from ampbench.records.cases import Case
 from ampbench.records.keeping import KeepSearch

@@ -5,6 +5,9 @@ from collections.abc import Iterator, Sequence, Set
 from ampbench.errors import UnknownNameError
 from ampbench.records.keeping import SearchSpace
 
+WHOLE = [""]
+"""The set that keeps the whole network."""
+
 
 def islands(space: SearchSpace, units: Set[int]) -> list[str]:
     """Return the modules to name to `keep_fp32` so that exactly `units`, indices into `space.units`, are kept.
@@ -14,7 +17,7 @@ def islands(space: SearchSpace, units: Set[int]) -> list[str]:
     Modules come in the order of running.
     """
     if len(units) == len(space.units):
-        return [""] if units else []
+        return list(WHOLE) if units else []
     whole = {path for path, inside in container_units(space).items() if inside <= units}
     named = (
         next((outer for outer in _above(path) if outer in whole), path)

@@ -4,8 +4,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ampbench.keeping.islands import units_of
-from ampbench.keeping.weighing import WHOLE, Point
+from ampbench.keeping.islands import WHOLE, units_of
+from ampbench.keeping.weighing import Point
 from ampbench.records.keeping import SearchSpace
 from ampbench.records.ranges import ModuleError
 

@@ -12,14 +12,12 @@ import numpy as np
 
 from ampbench import stats
 from ampbench.casts.costs import ALPHA, WIDEST, unfit
-from ampbench.keeping.islands import units_of
+from ampbench.keeping.islands import WHOLE, units_of
 from ampbench.keeping.tried import Budget
 from ampbench.labels import few
 from ampbench.records.keeping import KeepSearch, SearchSpace, Trial, Weighed
 from ampbench.units import counted, format_bytes, format_error
 
-WHOLE = [""]
-"""The set that keeps the whole network."""
 NAMED = 6
 """So many modules are named in a sentence."""
 

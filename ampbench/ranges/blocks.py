@@ -5,7 +5,7 @@ Numbers without a value are "–". Long tables end after the rows that say most,
 
 from collections.abc import Sequence
 
-from ampbench.blocks import Block, Section, as_sentence, with_rest
+from ampbench.blocks import Block, Section, as_sentence, first_rows
 from ampbench.labels import case_title
 from ampbench.ranges.formats import FORMATS
 from ampbench.ranges.headlines import (
@@ -24,8 +24,6 @@ from ampbench.ranges.wording import ROOT, format_times, scale_range, values_phra
 from ampbench.records.cases import Case
 from ampbench.records.ranges import ACTIVATION, Magnitudes, ModuleError, OriginPass, RangePass, Swallowed
 from ampbench.units import UNDEFINED, counted, format_error, format_share
-
-__all__ = ["NUMBERS", "SHOWN", "headroom_said", "headroom_section", "origin_said", "origin_section"]
 
 SHOWN = 12
 """So many rows are shown unless all are asked for."""
@@ -52,14 +50,14 @@ def headroom_section(case: Case, found: RangePass, *, everything: bool = False) 
     lines = [*headroom_said(found), *(low_run_said(found, low) for low in found.low_runs)]
     blocks = [_line(line) for line in lines]
     for make in (values, gradients, updates, failed_predictions, seen_gradients):
-        blocks += [block if everything else _cut(block) for block in make(found, everything)]
+        blocks += [block if everything else first_rows(block, SHOWN) for block in make(found, everything)]
     return Section(f"{case_title(case)} · {steps}", [*blocks, *_notes(found)])
 
 
 def origin_section(case: Case, found: OriginPass, *, everything: bool = False) -> Section:
     """Return where the error of a case begins; `everything`: all modules, in the order of running."""
     blocks = [_line(line) for line in origin_said(found)]
-    blocks += [block if everything else _cut(block) for block in errors(found, everything)]
+    blocks += [block if everything else first_rows(block, SHOWN) for block in errors(found, everything)]
     return Section(case_title(case), [*blocks, *map(_line, found.notes)])
 
 
@@ -210,10 +208,6 @@ def _magnitude(value: float | None) -> str:
     if value is None:
         return UNDEFINED
     return f"{value:,.0f}" if 1000 <= value < 1e6 else f"{value:.3g}"
-
-
-def _cut(block: Block) -> Block:
-    return with_rest(Block(block.title, block.headers, block.rows[:SHOWN], block.note), len(block.rows))
 
 
 def _line(text: str) -> Block:

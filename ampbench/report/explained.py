@@ -8,7 +8,7 @@ from typing import Any, Generic, TypeVar
 
 from ampbench.casts.costs import casts_said
 from ampbench.casts.summary import Saving, Totals, savings, totals
-from ampbench.labels import case_labels
+from ampbench.labels import NOT_REACHED, case_labels
 from ampbench.records.cases import Case
 from ampbench.records.casts import CastPass
 from ampbench.records.keeping import KeepSearch
@@ -206,7 +206,7 @@ def _reason(run: StoredRun, case_id: str) -> str:
     if trials or case_id in run.spaces:
         kept = f"{counted(trials, 'trial')} {'is' if trials == 1 else 'are'}" if trials else "no trial is"
         return f"the search did not end; {kept} stored"
-    return "not reached before the run ended"
+    return NOT_REACHED
 
 
 def _comparisons(material: Material) -> list[Comparison]:

@@ -10,12 +10,10 @@ from ampbench.cli.sections import print_sections
 from ampbench.ranges.blocks import (
     NUMBERS,
     SHOWN,
-    headroom_said,
     headroom_section,
-    origin_said,
     origin_section,
 )
-from ampbench.ranges.headlines import low_run_said
+from ampbench.ranges.headlines import headroom_said, low_run_said, origin_said
 from ampbench.records.ranges import (
     GRADIENT,
     INPUT,

@@ -10,6 +10,7 @@ from ampbench.cli.options import OutputFormat
 from ampbench.cli.printing import print_note, print_text
 from ampbench.cli.sections import print_sections
 from ampbench.cli.tables import csv_text, json_document, plain
+from ampbench.labels import NOT_REACHED
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -21,8 +22,6 @@ if TYPE_CHECKING:
 
 Found = TypeVar("Found")
 """What was seen of a case."""
-
-NOT_REACHED = "not reached before the run ended"
 
 
 def print_passes(
