@@ -27,6 +27,7 @@ from ampbench.comparing.traces import (
 from ampbench.errors import NothingComparableError
 from ampbench.precisions import rank as precision_rank
 from ampbench.records.cases import Case
+from ampbench.records.runs import deed_of
 from ampbench.store import StoredRun
 from ampbench.verdicts import (
     OUTCOME,
@@ -243,6 +244,6 @@ def _nothing_in_common(*runs: StoredRun) -> str:
     said = []
     for stored in runs:
         example, explains = next(iter(stored.cases), None), stored.header.explains
-        what = f"explains {explains} and has" if explains else "has"
+        what = f"{deed_of(explains)} and has" if explains else "has"
         said.append(f"{stored.header.run} {what} {f'{len(stored.cases)}, such as {example}' if example else 'none'}")
     return f"the runs have no case in common: {'; '.join(said)}"

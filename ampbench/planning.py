@@ -257,14 +257,14 @@ def _builtin_variant(
     environment: Environment,
     suite: bool,
 ) -> _Variant:
-    unavailable = environment.unavailable.get("torchvision", "") if spec.needs_torchvision else ""
+    unavailable = environment.unavailable.get(spec.needs, "")
     return _Variant(
         source=source,
         parameters=resolve_parameters(spec, preset, settings),
         phases=spec.suite if suite else PHASES,
         images=spec.images,
         has_loss=True,
-        unavailable=f"torchvision cannot be imported ({unavailable})" if unavailable else "",
+        unavailable=f"{spec.needs} cannot be imported ({unavailable})" if unavailable else "",
         version=spec.version,
     )
 

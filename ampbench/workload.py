@@ -16,7 +16,8 @@ class Workload:
     of inputs, or a list of such batches. `targets` is likewise None, any nesting of tensors, or a list as long as that
     of the batches. `loss(output)` or, with targets, `loss(output, targets)` returns a scalar tensor; without one,
     training is skipped. `optimizer` makes an optimizer from parameters (None: plain SGD, lr 0.01). `items_per_step` is
-    what throughput counts (None: the length of the first input tensor). `version` is bumped when the mathematics
+    what throughput counts (None: the length of the first input tensor). `held_out` is a pair of inputs and targets, each
+    as of one batch, that is not trained on: studies of convergence judge by it (None: they judge by the batches). `version` is bumped when the mathematics
     changes: records of different versions are not compared in accuracy.
     """
 
@@ -26,4 +27,5 @@ class Workload:
     loss: Callable[..., "torch.Tensor"] | None = None
     optimizer: Callable[[Iterable["torch.nn.Parameter"]], "torch.optim.Optimizer"] | None = None
     items_per_step: float | None = None
+    held_out: tuple[Any, Any] | None = None
     version: int = 0

@@ -87,8 +87,8 @@ def test_for_fake_tensors_an_absent_device_is_no_reason_to_skip_and_all_others_a
 def test_torchvision_that_does_not_import_skips_what_needs_it_and_nothing_else() -> None:
     env = environment(unavailable={"torchvision": "RuntimeError: operator torchvision::nms does not exist"})
     for planned in plan(env, workloads=["all"], precisions=["fp32"]):
-        needs = WORKLOADS[planned.case.workload].needs_torchvision
-        assert ("torchvision" in planned.skip) == needs
+        needs = WORKLOADS[planned.case.workload].needs
+        assert ("torchvision" in planned.skip) == (needs == "torchvision")
 
 
 def test_aliases_of_precisions_are_understood() -> None:

@@ -9,6 +9,7 @@ import typer
 from ampbench.cli.options import DEFAULT_RESULTS, Format, Json, OutputFormat, Results, chosen_format
 from ampbench.errors import StoreError, UnknownNameError
 from ampbench.labels import few, outcomes_said
+from ampbench.records.runs import deed_of
 
 if TYPE_CHECKING:
     from ampbench.store import StoredRun
@@ -54,7 +55,7 @@ def workloads(results: Path) -> Listing:  # noqa: ARG001 - all listings have one
             "summary": spec.summary,
             "items": spec.items,
             "suite": list(spec.suite),
-            "needs torchvision": spec.needs_torchvision,
+            "needs": spec.needs or None,
             "version": spec.version,
             **{preset: dict(spec.preset(preset)) for preset in PRESETS},
         }
@@ -148,7 +149,7 @@ def _explained(stored: "StoredRun") -> str:
     cases = stored.cases.values()
     traits = [few(getattr(case, trait) for case in cases) for trait in ("workload", "precision", "phase")]
     what = stored.header.explains
-    return f"explains {what}{' of ' if cases else ''}{' '.join(filter(None, traits))}" if what else ""
+    return f"{deed_of(what)}{' of ' if cases else ''}{' '.join(filter(None, traits))}" if what else ""
 
 
 LISTINGS: Mapping[str, Callable[[Path], Listing]] = {

@@ -29,12 +29,13 @@ VERBS = {
     "trend": "Many runs over torch versions, commits or dates: where they changed, and what else did.",
     "report": "Stored runs as one HTML page to send around, or as a site of them.",
     "explain": "Why: casts, headroom, where errors begin, what to keep in fp32, autocast's rules.",
+    "study": "Train: convergence, loss scaling, autocast's scope, inputs in half; and the machine's ceilings.",
     "convert": "Stored runs in other programs' formats: JUnit, Markdown, Otava and others.",
     "doctor": "What this machine and installation can do, and what spoils measurements.",
 }
 """The verbs in the order of a user's day; each is the module of the same name."""
 
-GROUPS = frozenset({"explain"})
+GROUPS = frozenset({"explain", "study"})
 """Verbs with verbs of their own: packages that name them, with a line of help for each, in SUBVERBS."""
 
 INTERNAL_ERROR = 70

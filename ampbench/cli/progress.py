@@ -4,7 +4,7 @@ import statistics
 import sys
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from typing import TYPE_CHECKING
 
@@ -116,32 +116,65 @@ def _described(task: Task) -> str:
 
 
 @contextmanager
-def case_progress(doing: str, total: int) -> "Iterator[CaseWatch]":
-    """Yield a watcher that tells on a terminal which of `total` cases is being explained, by `doing` ("tracing").
+def case_progress(doing: str, pieces: "Sequence[PlannedCase]") -> "Iterator[CaseWatch]":
+    """Yield a watcher that tells on a terminal which of `pieces` is being worked on, by `doing` ("tracing").
 
+    Once some are done, it says how long the rest will take: as long as those of the same case, else as those so far.
     Of a search for modules to keep it tells each trial, too.
     """
     from rich.console import Console
     from rich.markup import escape
 
     console = Console(stderr=True)
-    done = 0
+    left = PiecesLeft([planned.case.case_id for planned in pieces])
     trials = TrialsSeen()
     with console.status("") if sys.stderr.isatty() else nullcontext() as status:
 
         def watch(planned: "PlannedCase", found: "Seen | None") -> None:
-            nonlocal done, trials
+            nonlocal trials
             if found is None:
-                done += 1
+                left.begin(planned.case.case_id)
                 trials = TrialsSeen()
             if status is not None:
-                place = f" ({done} of {total})" if total > 1 else ""
+                place = left.said()
                 case = planned.case
                 what = escape(f"{case.workload} {case.precision} {case.device} {case.phase}")
                 said = trials.said(found)
                 status.update(f"{doing} {what}{place}{f': {said}' if said else ' …'}")
 
         yield watch
+
+
+class PiecesLeft:
+    """How many pieces of work on cases are done, and how long the rest will take."""
+
+    def __init__(self, case_ids: Sequence[str]):
+        self._left = list(case_ids)
+        self._total = len(self._left)
+        self._took: dict[str, list[float]] = defaultdict(list)
+        self._now: tuple[str, float] | None = None
+
+    def begin(self, case_id: str) -> None:
+        """Note that the piece before is done and the next one of this case begins."""
+        now = time.monotonic()
+        if self._now is not None:
+            self._took[self._now[0]].append(now - self._now[1])
+        if case_id in self._left:  # those before it that a failure made needless go with it
+            self._left = self._left[self._left.index(case_id) + 1 :]
+        self._now = case_id, now
+
+    def said(self) -> str:
+        """Return " (3 of 12, about 40.0 s left)"; "" for a single piece."""
+        if self._total < 2 or self._now is None:
+            return ""
+        place = f"{self._total - len(self._left)} of {self._total}"
+        if not self._took:
+            return f" ({place})"
+        everything = statistics.fmean(seconds for took in self._took.values() for seconds in took)
+        typical = {case_id: statistics.fmean(took) for case_id, took in self._took.items()}
+        seconds = sum(typical.get(case_id, everything) for case_id in [self._now[0], *self._left])
+        left = seconds - (time.monotonic() - self._now[1])
+        return f" ({place}, about {format_seconds(round(max(left, 1.0)))} left)"
 
 
 class TrialsSeen:

@@ -46,7 +46,7 @@ from ampbench.cli.options import (
 )
 from ampbench.cli.selecting import make_selection, make_settings
 from ampbench.errors import StoreError, UsageError
-from ampbench.records.runs import KEEP_FP32, Settings
+from ampbench.records.runs import RESUMED, Settings, deed_of, verb_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -162,9 +162,10 @@ def command(
 def _resumed_elsewhere(header: "Header") -> str:
     """Say that a run only explains, and how to go on with it."""
     what = header.explains
-    if what == KEEP_FP32:
-        return f"run {header.run} explains {what}: go on with ampbench explain {what} --resume {header.run}"
-    return f"run {header.run} explains {what}: do it anew with ampbench explain {what}"
+    said = f"run {header.run} {deed_of(what)}:"
+    if what in RESUMED:
+        return f"{said} go on with ampbench {verb_of(what)} --resume {header.run}"
+    return f"{said} do it anew with ampbench {verb_of(what)}"
 
 
 def _measured(prepared: "Scheduled", writer: "RunWriter") -> str:

@@ -1,5 +1,7 @@
 """`ampbench show`: a stored run again."""
 
+from collections.abc import Mapping
+from importlib import import_module
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -21,7 +23,21 @@ from ampbench.cli.options import (
     chosen_format,
 )
 from ampbench.errors import NothingToRunError, UnknownNameError, UsageError
-from ampbench.records.runs import CASTS, HEADROOM, KEEP_FP32, ORIGIN, RULES
+from ampbench.records.runs import (
+    CASTS,
+    CEILINGS,
+    CONVERGENCE,
+    HEADROOM,
+    INPUT_STORAGE,
+    KEEP_FP32,
+    ORIGIN,
+    RESUMED,
+    RULES,
+    SCALER,
+    SCOPE,
+    deed_of,
+    verb_of,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -65,21 +81,34 @@ def command(
     chosen_cases = [
         case_id for case_id in stored.cases if planning.matches(keyword, case_id) and (not case or case_id == case)
     ]
-    if not chosen_cases and stored.header.explains != RULES:
+    if not chosen_cases and stored.header.explains not in (RULES, CEILINGS):
         raise NothingToRunError(f"run {stored.header.run} has no case that matches -k {keyword!r}")
     what = stored.header.explains
     if by is not None and what != CASTS:
-        did = f"explains {what}" if what else "measured"
+        did = deed_of(what)
         raise UsageError(f"--by is for runs of ampbench explain casts, and run {stored.header.run} {did}")
     if what:
         _explained(stored, chosen_cases, chosen, by, everything=details or bool(case))
     else:
         _measured(stored, chosen_cases, chosen, budget, everything=details or bool(case))
     if stored.cut:
-        verb = {"": "run", KEEP_FP32: f"explain {KEEP_FP32}"}.get(what)
-        go_on = f": ampbench {verb} --resume {stored.header.run}" if verb else ""
+        resumed = not what or what in RESUMED
+        go_on = f": ampbench {verb_of(what)} --resume {stored.header.run}" if resumed else ""
         print_note(f"{stored.path} ends in a cut line, which was left out{go_on}")
     return 0
+
+
+PRINTERS: Mapping[str, tuple[str, str]] = {
+    HEADROOM: ("explain.range_printing", "print_headroom"),
+    ORIGIN: ("explain.range_printing", "print_origins"),
+    KEEP_FP32: ("explain.keep_printing", "print_searches"),
+    CONVERGENCE: ("study.convergence_printing", "print_convergence"),
+    SCALER: ("study.scaler_printing", "print_scalings"),
+    SCOPE: ("study.scope_printing", "print_scopes"),
+    INPUT_STORAGE: ("study.storage_printing", "print_storages"),
+    CEILINGS: ("study.ceiling_printing", "print_ceilings"),
+}
+"""What prints a run of each kind: a module of this package and its function, imported when needed."""
 
 
 def _explained(
@@ -91,15 +120,9 @@ def _explained(
         from ampbench.cli.explain.printing import print_probes
 
         print_probes(stored.header, list(stored.rules.values()), format, everything=everything)
-    elif what in (HEADROOM, ORIGIN):
-        from ampbench.cli.explain.range_printing import print_headroom, print_origins
-
-        print_found = print_headroom if what == HEADROOM else print_origins
-        print_found(stored, case_ids, format, everything=everything)
-    elif what == KEEP_FP32:
-        from ampbench.cli.explain.keep_printing import print_searches
-
-        print_searches(stored, case_ids, format, everything=everything)
+    elif what in PRINTERS:
+        module, function = PRINTERS[what]
+        getattr(import_module(f"ampbench.cli.{module}"), function)(stored, case_ids, format, everything=everything)
     else:
         from ampbench.cli.explain.cast_printing import print_casts
 

@@ -7,7 +7,7 @@ from ampbench.comparing.explaining import NOT_TRACED, explanation
 from ampbench.comparing.pairing import Pair
 from ampbench.errors import NothingComparableError
 from ampbench.records.rules import RuleChange
-from ampbench.records.runs import CASTS, RULES
+from ampbench.records.runs import CASTS, RULES, deed_of
 from ampbench.rules.changes import compare_rules, missing_dtypes, rank, unobserved
 from ampbench.store import StoredRun
 from ampbench.units import counted
@@ -109,5 +109,5 @@ def nothing_explained(*runs: StoredRun) -> str:
     for stored in runs:
         header = stored.header
         traced = f"traced {counted(len(stored.casts), 'case')}" if stored.casts else "traced no case"
-        said.append(f"{header.run} {f'explains {header.explains}' if header.explains else 'measures'} and {traced}")
+        said.append(f"{header.run} {deed_of(header.explains)} and {traced}")
     return f"the runs have no traced case and no probed rules in common: {'; '.join(said)}"

@@ -71,7 +71,9 @@ class MemoryPass:
     `source` is "allocator" (the accelerator's own count) or "profiler" (the CPU's allocation record). `peak_bytes`
     holds parameters, buffers, inputs, gradients, optimizer state and everything else alive at the peak; the parts are
     what is known by name after the step (None: this phase has none), `rss_bytes` the process' resident set, which holds
-    the interpreter and torch itself too and is never compared with the other numbers.
+    the interpreter and torch itself too and is never compared with the other numbers. `flops` are the algorithmic FLOPs
+    of the step (a multiply-add is two) by the dtype of what is multiplied ("bf16"), counted in the same pass (None: not
+    counted).
     """
 
     case_id: str
@@ -83,6 +85,7 @@ class MemoryPass:
     gradient_bytes: int | None = None
     optimizer_bytes: int | None = None
     rss_bytes: int | None = None
+    flops: dict[str, int] | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -10,6 +10,7 @@ from ampbench.records.keeping import SearchSpace, Trial, Weighing
 from ampbench.records.measurements import Failure, MemoryPass, Round, Skip
 from ampbench.records.ranges import OriginPass, RangePass
 from ampbench.records.rules import RuleProbe
+from ampbench.records.studies import Ceiling, ScalerRun, ScalerSetting, ScopePass, StoragePass, Training
 
 MAX_SAMPLES_PER_ROUND = 200
 """As many raw samples as a round may store."""
@@ -19,7 +20,8 @@ MAX_SAMPLES_PER_ROUND = 200
 class Request:
     """One piece of work, by its `kind`: "environment", "describe", "memory", "divergence", "round", or to explain:
 
-    "casts", "rules", "ranges", "origin", "space", "trial", "weighing".
+    "casts", "rules", "ranges", "origin", "space", "trial", "weighing"; to study: "training", "scaling", "scopes",
+    "storage", "ceiling".
 
     `fresh` asks for a newly forked process; otherwise the server's current worker, if one lives, serves it. Limits
     hold for the request: seconds of wall time, resident bytes of the worker.
@@ -28,7 +30,11 @@ class Request:
     ("float16"), for the `ops` named or, without any, for all. "ranges" watches `steps` fp32 steps of the case (0: one
     for each of its batches) and then a step in each of `precisions`, "origin" the errors of its modules. "space" asks
     which modules could be kept in fp32, "trial" what a step with those of `kept[0]` errs, "weighing" what a step with
-    each set of `kept` costs, measured for about `seconds`.
+    each set of `kept` costs, measured for about `seconds`. "training" trains the case with `seed` for `steps` steps, as
+    its own or as another `arm` (see `Training`); a worker that is not fresh knows the fp32 and fp64 trainings before
+    it. "scaling" trains it with the scaler `setting` (None: in fp32), "scopes" in every scope of autocast, for `steps`
+    steps; "storage" feeds it inputs stored in half; the last two measure for about `seconds`. "ceiling" measures what
+    `device` attains with `operation` in `dtypes[0]` for about `seconds`.
     """
 
     kind: str
@@ -55,6 +61,9 @@ class Request:
     precisions: list[str] = field(default_factory=list)
     kept: list[list[str]] = field(default_factory=list)
     seconds: float = 0.0
+    arm: str = ""
+    setting: ScalerSetting | None = None
+    operation: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,5 +97,10 @@ class Reply:
     space: SearchSpace | None = None
     trial: Trial | None = None
     weighing: Weighing | None = None
+    training: Training | None = None
+    scaling: ScalerRun | None = None
+    scopes: ScopePass | None = None
+    storage: StoragePass | None = None
+    ceiling: Ceiling | None = None
     failure: Failure | None = None
     skip: Skip | None = None

@@ -10,15 +10,16 @@ from ampbench.records.keeping import KeepSearch, SearchSpace, Trial
 from ampbench.records.measurements import Failure, MemoryPass, Reading, Round, Skip
 from ampbench.records.ranges import OriginPass, RangePass
 from ampbench.records.rules import RuleProbe
+from ampbench.records.studies import Ceiling, ScalerRun, ScopePass, StoragePass, Training
 
-SCHEMA = 5
+SCHEMA = 6
 """The version of the run file's format; a file of a later one is refused.
 
 2 added the arm of an interleaved comparison (`Header.arm`, `Round.confirmation`), `Fitness.other_share` and
 `Divergence.repeatable`. 3 added imported runs (`Header.imported`, `Reading`), `Header.committed_at`, and None for what
 an imported environment does not tell. 4 added explanations: `CastPass`, `RuleProbe` and `Header.explains`. 5 added
-`RangePass`, `OriginPass`, and what a search for modules to keep in fp32 sees. Files of an earlier schema lack these
-and are read as they are.
+`RangePass`, `OriginPass`, and what a search for modules to keep in fp32 sees. 6 added studies and `MemoryPass.flops`.
+Files of an earlier schema lack these and are read as they are.
 """
 
 SUFFIX, COMPRESSED = ".jsonl", ".jsonl.gz"
@@ -26,6 +27,17 @@ SUFFIX, COMPRESSED = ".jsonl", ".jsonl.gz"
 
 CASTS, RULES, HEADROOM, ORIGIN, KEEP_FP32 = "casts", "rules", "headroom", "origin", "keep-fp32"
 """What a run can explain (`Header.explains`): each is a verb of `ampbench explain`."""
+
+CONVERGENCE, SCALER, SCOPE, INPUT_STORAGE, CEILINGS = STUDIES = (
+    "convergence",
+    "scaler",
+    "scope",
+    "input-storage",
+    "ceilings",
+)
+"""What a run can study (`Header.explains`): each is a verb of `ampbench study`."""
+RESUMED = frozenset({KEEP_FP32, *STUDIES})
+"""Kinds of runs that their own verbs go on with."""
 
 DIRTY = "-dirty"
 """What a commit ends in where files differed from it, as git marks it."""
@@ -36,6 +48,16 @@ _SHORT = 7
 def is_path(name: str) -> bool:
     """Return whether who names a run by `name` gives a file's path, not an id."""
     return "/" in name or name.endswith((SUFFIX, ".gz"))
+
+
+def verb_of(explains: str) -> str:
+    """Return the command that makes runs of a kind (`Header.explains`): "explain casts", "study scope", "run"."""
+    return f"{'study' if explains in STUDIES else 'explain'} {explains}" if explains else "run"
+
+
+def deed_of(explains: str) -> str:
+    """Return what a run of a kind does, as a verb to put after its name: "explains casts", "studies scope"."""
+    return f"{'studies' if explains in STUDIES else 'explains'} {explains}" if explains else "measures"
 
 
 def short_commit(commit: str) -> str:
@@ -78,6 +100,21 @@ class Settings:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Asked:
+    """What a study was asked for beyond selection and settings; 0 and empty where it does not apply.
+
+    `steps` of each training, from each of `seeds` seeds; `seconds` for each measurement; the `operations` and `dtypes`
+    of which ceilings are measured.
+    """
+
+    steps: int = 0
+    seeds: int = 0
+    seconds: float = 0.0
+    operations: list[str] = field(default_factory=list)
+    dtypes: list[str] = field(default_factory=list)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Arm:
     """Which arm of an interleaved comparison a run is; runs of one `session` were measured in the same blocks.
 
@@ -105,7 +142,7 @@ class Header:
 
     `commit` is that of the repository measured, `committed_at` its time (ISO 8601). `arm` is set where the run is one
     arm of an interleaved comparison, `imported` where another program measured it. `explains` is what it explains
-    (`CASTS` and the others); "": the run measures.
+    or studies (`CASTS` and the others); "": the run measures. `asked` is set in studies.
     """
 
     schema: int
@@ -123,6 +160,7 @@ class Header:
     committed_at: str | None = None
     imported: Imported | None = None
     explains: str = ""
+    asked: Asked | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -152,9 +190,15 @@ class Line:
     space: SearchSpace | None = None
     trial: Trial | None = None
     search: KeepSearch | None = None
+    training: Training | None = None
+    scaling: ScalerRun | None = None
+    scopes: ScopePass | None = None
+    storage: StoragePass | None = None
+    ceiling: Ceiling | None = None
     footer: Footer | None = None
 
 
 Explanation = CastPass | RuleProbe | RangePass | OriginPass | SearchSpace | Trial | KeepSearch
-Entry = Case | Round | MemoryPass | Divergence | Failure | Skip | Reading | Explanation | Footer
+Study = Training | ScalerRun | ScopePass | StoragePass | Ceiling
+Entry = Case | Round | MemoryPass | Divergence | Failure | Skip | Reading | Explanation | Study | Footer
 """What may follow the header."""

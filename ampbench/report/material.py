@@ -14,6 +14,7 @@ from ampbench.errors import NothingComparableError, NothingToRunError, UsageErro
 from ampbench.labels import case_labels
 from ampbench.notes import Note
 from ampbench.records.cases import Case
+from ampbench.records.runs import deed_of
 from ampbench.report.sources import find_sources, matching
 from ampbench.store import StoredRun, find_run, read_run
 from ampbench.trends import RunValues, Trend, make_trend, place_of, read_runs, tracked
@@ -145,7 +146,7 @@ def gather(
     explanations = {stored.header.run: stored for stored in map(read_run, found.explaining)}
     if against is not None:
         if runs and against.header.explains:
-            raise UsageError(f"run {against.header.run} explains {against.header.explains} and measured nothing")
+            raise UsageError(f"run {against.header.run} {deed_of(against.header.explains)} and measured nothing")
         if len(runs) + len(explanations) > 1:
             runs.pop(against.header.run, None)
             explanations.pop(against.header.run, None)

@@ -11,7 +11,10 @@ from ampbench.errors import StoreError
 from ampbench.records.runs import Header
 from ampbench.store import LATEST, StoredRun, find_run, list_runs, measures, read_header, run_files
 
-_BY_CASE = ("cases", "casts", "ranges", "origins", "spaces", "trials", "searches", "failures", "skips")
+_BY_CASE = (
+    "cases", "casts", "ranges", "origins", "spaces", "trials", "searches", "trainings", "scalings", "scopes", "storages",
+    "failures", "skips",
+)  # fmt: skip
 """What a run that explains holds by case; one that was never reached is in `cases` alone."""
 
 
@@ -81,7 +84,7 @@ def matching(runs: Iterable[StoredRun], keyword: str) -> list[StoredRun]:
     for one in runs:
         kept: dict[str, Any] = {kind: _matching(getattr(one, kind), keyword) for kind in _BY_CASE}
         found.append(replace(one, **kept))
-    return [one for one in found if one.rules or any(getattr(one, kind) for kind in _BY_CASE)]
+    return [one for one in found if one.rules or one.ceilings or any(getattr(one, kind) for kind in _BY_CASE)]
 
 
 def _matching(entries: Mapping[str, Any], keyword: str) -> dict[str, Any]:

@@ -1,18 +1,18 @@
 """Has worker processes explain cases, a fresh one for each, and stores what they saw."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from ampbench.planning import PlannedCase
 from ampbench.records.cases import Case
 from ampbench.records.measurements import Failure, Skip
 from ampbench.records.requests import Reply, Request
-from ampbench.records.runs import Explanation, Footer, Settings
+from ampbench.records.runs import Explanation, Footer, Settings, Study
 from ampbench.running.channel import Channel
 from ampbench.running.session import Prepared, now
 from ampbench.store import RunWriter
 
-Seen = Explanation | Failure | Skip
+Seen = Explanation | Study | Failure | Skip
 """What comes of a case."""
 
 Explain = Callable[[Channel, PlannedCase], Seen]
@@ -60,16 +60,25 @@ class _Watched:
 
 
 def explain_cases(prepared: Prepared, explain: Explain, writer: RunWriter, watch: Watch) -> str:
-    """Have what is planned explained, every entry to `writer` at once, and return how the session ended.
+    """Have what is planned explained, each case by `explain`, as `explain_pieces` does."""
+    pieces = [(planned, explain) for planned in prepared.plan if not planned.skip]
+    return explain_pieces(prepared, pieces, writer, watch)
 
-    A server whose worker was killed is replaced. An interruption ends the session with a footer that says so; nothing
-    seen is lost.
+
+def explain_pieces(
+    prepared: Prepared, pieces: Iterable[tuple[PlannedCase, Explain]], writer: RunWriter, watch: Watch
+) -> str:
+    """Have each piece of work on a case done, every entry to `writer` at once, and return how the session ended.
+
+    Pieces of a case that failed or cannot run are passed over. A server whose worker was killed is replaced. An
+    interruption ends the session with a footer that says so; nothing seen is lost.
     """
     ended = "interrupted"
     channel: _Watched | None = None
+    gone: set[str] = set()
     try:
-        for planned in prepared.plan:
-            if planned.skip:
+        for planned, explain in pieces:
+            if planned.case.case_id in gone:
                 continue
             watch(planned, None)
             if channel is None:
@@ -77,6 +86,8 @@ def explain_cases(prepared: Prepared, explain: Explain, writer: RunWriter, watch
             found = explain(channel, planned)
             watch(planned, found)
             writer.append(found)
+            if isinstance(found, Failure | Skip):
+                gone.add(planned.case.case_id)
             if channel.killed:
                 channel.close()
                 channel = None

@@ -202,7 +202,7 @@ def preload_modules(selection: Selection, sources: list[WorkloadSource]) -> list
     phases = selection.phases or PHASES
     if "training" in phases or "compiled" in selection.paths:
         modules.append("torch._dynamo")
-    if any(source.builtin and WORKLOADS[source.name].needs_torchvision for source in sources):
+    if any(source.builtin and WORKLOADS[source.name].needs == "torchvision" for source in sources):
         modules.append("torchvision")
     return modules
 

@@ -4,7 +4,7 @@ from difflib import get_close_matches
 from pathlib import Path
 
 from ampbench.errors import StoreError, UnknownNameError, UsageError
-from ampbench.records.runs import COMPRESSED, SUFFIX, Header, is_path
+from ampbench.records.runs import COMPRESSED, SUFFIX, Header, deed_of, is_path
 from ampbench.store.reading import read_header, read_run
 
 LATEST = "latest"
@@ -39,7 +39,7 @@ def measured_files(folder: Path) -> list[Path]:
 
 def not_measured(header: Header) -> str:
     """Say that a run only explains, and how to see what."""
-    return f"run {header.run} explains {header.explains} and measured nothing: ampbench show {header.run}"
+    return f"run {header.run} {deed_of(header.explains)} and measured nothing: ampbench show {header.run}"
 
 
 def run_id(file: Path) -> str:

@@ -20,6 +20,7 @@ from ampbench.records.keeping import OBJECTIVES
 from ampbench.records.ranges import ACTIVATION, GRADIENT, INPUT, UPDATE, WEIGHT, RangePass
 from ampbench.records.rules import CATEGORIES, DEVICE, FAKE, NOT_OBSERVED, RuleProbe
 from ampbench.records.runs import SCHEMA, Entry, Header, Line
+from ampbench.records.studies import ARMS, OPERATIONS, SCOPES, USES
 
 
 class LineError(ValueError):
@@ -69,7 +70,7 @@ KINDS: Mapping[type, str] = {
 """What each type of record is called in the file."""
 
 _TYPES = {name: record for record, name in KINDS.items()}
-_OF_A_CASE = frozenset(_TYPES) - {"header", "case", "rules", "footer"}
+_OF_A_CASE = frozenset(_TYPES) - {"header", "case", "rules", "ceiling", "footer"}
 _ENCODER = msgspec.json.Encoder(enc_hook=_plain)
 _DECODERS: Mapping[bytes, tuple[str, Callable[[bytes], Any]]] = {
     name.encode(): (
@@ -81,6 +82,14 @@ _DECODERS: Mapping[bytes, tuple[str, Callable[[bytes], Any]]] = {
     for name, record in _TYPES.items()
 }
 _VALUES = frozenset({INPUT, ACTIVATION, GRADIENT, WEIGHT, UPDATE})
+_STUDIES: Mapping[str, Callable[[Any], list[tuple[str, str, Container[str]]]]] = {
+    "training": lambda found: [("an arm", found.arm, ("", *ARMS))],
+    "scaling": lambda found: [("a precision", found.precision, PRECISIONS)],
+    "scopes": lambda found: [("a scope", one.scope, SCOPES) for one in found.scopes],
+    "storage": lambda found: [("a use", one.use, USES) for one in found.uses],
+    "ceiling": lambda found: [("an operation", found.operation, OPERATIONS)],
+}
+"""What names in a record of a study, and which of them there are."""
 _ROUND = b'{"round":'
 _OLD_PROBE = b'{"autocast_rules":'
 _decode_round = _DECODERS[b"round"][1]
@@ -188,6 +197,8 @@ def check_entry(
         _check_ranges(record)
     if kind in ("space", "trial", "search"):
         _check_search(kind, record, spaced)
+    if kind in _STUDIES:
+        _check_study(kind, record)
     if kind == "header":
         raise LineError("a second header: two files were put together")
 
@@ -219,6 +230,13 @@ def _check_search(kind: str, record: Any, spaced: Container[str]) -> None:
     searched = record.wanted if kind == "space" else record if kind == "search" else None
     if searched is not None and searched.objective not in OBJECTIVES:
         raise LineError(f"a search for what there is not, {searched.objective!r}, of {record.case_id}")
+
+
+def _check_study(kind: str, record: Any) -> None:
+    of = f"{record.operation} on {record.device}" if kind == "ceiling" else record.case_id
+    for what, name, known in _STUDIES[kind](record):
+        if name not in known:
+            raise LineError(f"{what} that there is not, {name!r}, in a {kind} of {of}")
 
 
 def to_record(kind: str, record: Any) -> Any:

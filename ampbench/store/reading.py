@@ -18,6 +18,7 @@ from ampbench.records.measurements import Failure, Fitness, MemoryPass, Round, S
 from ampbench.records.ranges import OriginPass, RangePass
 from ampbench.records.rules import RuleProbe
 from ampbench.records.runs import Entry, Footer, Header
+from ampbench.records.studies import Ceiling, ScalerRun, ScopePass, StoragePass, Training
 from ampbench.store import lines
 from ampbench.store.lines import LineError
 from ampbench.store.traces import TRACE, StoredTraces, traced_case
@@ -26,8 +27,11 @@ _LONGEST_HEADER = 1 << 26
 _LATEST = {
     "case": "cases", "memory": "memory", "divergence": "divergence", "failure": "failures", "skip": "skips",
     "casts": "casts", "ranges": "ranges", "origin": "origins", "space": "spaces", "search": "searches",
+    "scopes": "scopes", "storage": "storages",
 }  # fmt: skip
 """Kinds of entry of which the last of each case counts, and where a `StoredRun` has them."""
+_SEVERAL = {"trial": "trials", "training": "trainings", "scaling": "scalings"}
+"""Kinds of which all entries of a case count."""
 _GZIP = b"\x1f\x8b"
 _DAMAGED = (EOFError, zlib.error, gzip.BadGzipFile)
 
@@ -57,9 +61,9 @@ class TimedRound(Protocol):
 class StoredRun:
     """A run file's contents. `cases` are by case id, in the order of the file, as are `rounds`.
 
-    `memory`, `divergence`, `failures`, `skips`, `casts`, `ranges`, `origins`, `spaces` and `searches` hold each case's
-    last entry of that kind, `trials` all of a case, `readings` the values by metric and case id, `rules` the probe of
-    each device type. A trace of `casts` is decoded when it is asked for, which raises `StoreError` for a damaged one.
+    `memory`, `divergence`, `failures`, `skips`, `casts`, `ranges`, `origins`, `spaces`, `searches`, `scopes` and
+    `storages` hold each case's last entry of that kind, `trials`, `trainings` and `scalings` all of a case, `readings`
+    the values by metric and case id, `rules` the probe of each device type, `ceilings` what devices attain. A trace of `casts` is decoded when it is asked for, which raises `StoreError` for a damaged one.
     `cut`: the last line had no end, which is what a killed run leaves, and was left out.
     """
 
@@ -79,13 +83,19 @@ class StoredRun:
     spaces: dict[str, SearchSpace] = field(default_factory=dict)
     trials: dict[str, list[Trial]] = field(default_factory=dict)
     searches: dict[str, KeepSearch] = field(default_factory=dict)
+    trainings: dict[str, list[Training]] = field(default_factory=dict)
+    scalings: dict[str, list[ScalerRun]] = field(default_factory=dict)
+    scopes: dict[str, ScopePass] = field(default_factory=dict)
+    storages: dict[str, StoragePass] = field(default_factory=dict)
+    ceilings: list[Ceiling] = field(default_factory=list)
     footers: list[Footer] = field(default_factory=list)
     cut: bool = False
 
     @property
     def explained(self) -> list[str]:
-        """The ids of the cases that it explains, without those of which only the beginning of a search is there."""
+        """The ids of the cases that it explains or studies, without those of which only a search's beginning is there."""
         found = {*self.casts, *self.ranges, *self.origins, *self.searches}
+        found |= {*self.trainings, *self.scalings, *self.scopes, *self.storages}
         return [case_id for case_id in self.cases if case_id in found]
 
     @property
@@ -176,13 +186,18 @@ class _Contents:
     def __init__(self, begun: StoredRun | None = None) -> None:
         self.latest: dict[str, dict[str, Any]] = {kind: {} for kind in _LATEST}
         self.rules: dict[str, RuleProbe] = {}
-        self.trials: dict[str, list[Trial]] = {}
+        self.several: dict[str, dict[str, list[Any]]] = {kind: {} for kind in _SEVERAL}
+        self.ceilings: list[Ceiling] = []
         self.readings: dict[str, dict[str, float]] = {}
         self.footers: list[Footer] = []
         if begun is not None:
             self.latest = {kind: dict(getattr(begun, name)) for kind, name in _LATEST.items()}
             self.rules, self.footers = dict(begun.rules), list(begun.footers)
-            self.trials = {case_id: list(trials) for case_id, trials in begun.trials.items()}
+            self.ceilings = list(begun.ceilings)
+            self.several = {
+                kind: {case_id: list(found) for case_id, found in getattr(begun, name).items()}
+                for kind, name in _SEVERAL.items()
+            }
             self.readings = {metric: dict(values) for metric, values in begun.readings.items()}
 
     @property
@@ -198,23 +213,26 @@ class _Contents:
             self.readings.setdefault(record.metric, {})[record.case_id] = record.value
         elif kind == "rules":
             self.rules[record.device] = record
-        elif kind == "trial":
-            self.trials.setdefault(record.case_id, []).append(record)
+        elif kind == "ceiling":
+            self.ceilings.append(record)
+        elif kind in _SEVERAL:
+            self.several[kind].setdefault(record.case_id, []).append(record)
         elif kind == "footer":
             self.footers.append(record)
         else:
             self.latest[kind][record.case_id] = record
 
     def stored(self, path: Path, header: Header) -> StoredRun:
-        latest: dict[str, Any] = {name: self.latest[kind] for kind, name in _LATEST.items()}
+        by_case: dict[str, Any] = {name: self.latest[kind] for kind, name in _LATEST.items()}
+        by_case |= {name: self.several[kind] for kind, name in _SEVERAL.items()}
         return StoredRun(
             path=path,
             header=header,
             readings=self.readings,
             rules=self.rules,
-            trials=self.trials,
+            ceilings=self.ceilings,
             footers=self.footers,
-            **latest,
+            **by_case,
         )
 
 

@@ -8,7 +8,7 @@ import traceback
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -34,6 +34,9 @@ from ampbench.worker.step import Step
 from ampbench.worker.timing import time_build
 from ampbench.workload import Workload
 
+if TYPE_CHECKING:
+    from ampbench.studies.convergence import Trajectories
+
 FRAMES = 4
 """How many of the last frames of a failed forward are kept."""
 
@@ -46,6 +49,7 @@ class Worker:
         self._references = References()
         self._fitting: dict[str, int] = {}
         self._timed = Timed()
+        self._trajectories: Trajectories | None = None
 
     def serve(self, request: Request) -> Reply:
         """Return the reply to `request`; an exception in the workload becomes a failure, in its making a problem."""
@@ -69,6 +73,12 @@ class Worker:
             return Reply(environment=read_environment())
         if request.kind == "rules":
             return Reply(rules=probe_autocast(request.device, request.dtypes, request.ops))
+        if request.kind == "ceiling":
+            from ampbench.studies.ceilings import measure_ceiling  # no other request needs it
+
+            (dtype,) = request.dtypes
+            device = open_device(request.device)
+            return Reply(ceiling=measure_ceiling(device, request.operation, dtype, request.seconds))
         assert request.source is not None
         if request.kind == "describe":
             return Reply(description=describe_workload(request.source, request.parameters, request.seed))
@@ -82,6 +92,8 @@ class Worker:
             return Reply(skip=Skip(case_id=case.case_id, reason=reason))
         if request.kind in ("ranges", "origin", "space", "trial", "weighing"):
             return self._explain(request, request.source, case, device)
+        if request.kind in ("training", "scaling", "scopes", "storage"):
+            return self._study(request, request.source, case, device)
         if request.kind == "divergence":
             return Reply(divergence=self._divergence(request.source, case, device, request.seed))
         workload = self._workload(request.source, case, request.seed, case.batch_size)
@@ -118,6 +130,23 @@ class Worker:
             (kept,) = request.kept
             return Reply(trial=keeping.try_kept(workload, case, device, kept, self._references))
         return Reply(weighing=keeping.weigh(workload, case, device, request.kept, request.seconds))
+
+    def _study(self, request: Request, source: WorkloadSource, case: Case, device: Device) -> Reply:
+        """Return what a study of training, or of how inputs are stored, saw of a case."""
+        from ampbench.studies import convergence, input_storage, scaler, scope  # no other request needs these
+
+        workload = self._workload(source, case, request.seed, case.batch_size)
+        if request.kind == "training":
+            self._trajectories = self._trajectories or convergence.Trajectories()
+            found = convergence.train(
+                workload, case, device, self._trajectories, seed=request.seed, arm=request.arm, steps=request.steps
+            )
+            return Reply(training=found)
+        if request.kind == "scaling":
+            return Reply(scaling=scaler.run_scaler(workload, case, device, request.setting, request.steps))
+        if request.kind == "scopes":
+            return Reply(scopes=scope.measure_scopes(workload, case, device, request.steps, request.seconds))
+        return Reply(storage=input_storage.measure_storage(workload, case, device, request.seconds))
 
     def _divergence(self, source: WorkloadSource, case: Case, device: Device, seed: int) -> Divergence:
         """Return the divergence of `case`, on as much of its batch as the fp64 reference leaves room for."""

@@ -7,7 +7,7 @@ from ampbench.errors import UnknownNameError, UsageError
 from ampbench.records.cases import ParameterValue, WorkloadSource
 
 PRESETS = ("tiny", "small", "large")
-FAMILIES = ("conv", "linear", "sequence", "heads", "vision")
+FAMILIES = ("conv", "linear", "sequence", "heads", "vision", "data")
 
 LIMITS: dict[str, tuple[int, int]] = {
     "batch_size": (1, 1_048_576),
@@ -30,7 +30,7 @@ class WorkloadSpec:
     """One built-in workload: `tiny`, `small` and `large` give every parameter's value, the batch size among them.
 
     The function `name` in `ampbench.workloads.<family>` builds it; all parameters are whole numbers. `items` is what
-    throughput counts. `needs_torchvision`: without it, the workload is skipped. `images`: its inputs are images, so
+    throughput counts. `needs` is a package without which the workload is skipped ("torchvision"). `images`: its inputs are images, so
     that the channels-last memory format applies. `limits` narrows `LIMITS` for some parameters; `multiples` names those
     that must be a multiple of a product of other parameters and numbers. `suite` lists the phases in which the default
     suite measures it (none: only when asked for).
@@ -44,7 +44,7 @@ class WorkloadSpec:
     small: Mapping[str, int]
     large: Mapping[str, int]
     version: int = 1
-    needs_torchvision: bool = False
+    needs: str = ""
     images: bool = False
     limits: Mapping[str, tuple[int, int]] = field(default_factory=dict)
     multiples: Mapping[str, tuple[str | int, ...]] = field(default_factory=dict)
@@ -112,7 +112,7 @@ WORKLOADS: dict[str, WorkloadSpec] = {
             tiny={"classes": 10, "image": 40, "batch_size": 1},
             small={"classes": 1000, "image": 224, "batch_size": 1},
             large={"classes": 1000, "image": 224, "batch_size": 512},
-            needs_torchvision=True,
+            needs="torchvision",
             images=True,
             limits={"image": (40, 8192)},
         ),
@@ -124,7 +124,7 @@ WORKLOADS: dict[str, WorkloadSpec] = {
             tiny={"classes": 10, "image": 40, "batch_size": 1},
             small={"classes": 1000, "image": 224, "batch_size": 1},
             large={"classes": 1000, "image": 224, "batch_size": 256},
-            needs_torchvision=True,
+            needs="torchvision",
             images=True,
             limits={"image": (40, 8192)},
         ),
@@ -136,7 +136,7 @@ WORKLOADS: dict[str, WorkloadSpec] = {
             tiny={"classes": 10, "image": 40, "batch_size": 1},
             small={"classes": 1000, "image": 224, "batch_size": 1},
             large={"classes": 1000, "image": 224, "batch_size": 512},
-            needs_torchvision=True,
+            needs="torchvision",
             images=True,
             suite=("inference",),
             limits={"image": (40, 8192)},
@@ -268,7 +268,7 @@ WORKLOADS: dict[str, WorkloadSpec] = {
             tiny={"classes": 10, "image": 32, "batch_size": 1},
             small={"classes": 1000, "image": 224, "batch_size": 1},
             large={"classes": 1000, "image": 224, "batch_size": 128},
-            needs_torchvision=True,
+            needs="torchvision",
             images=True,
             limits={"image": (16, 8192)},
             multiples={"image": (16,)},
@@ -281,7 +281,7 @@ WORKLOADS: dict[str, WorkloadSpec] = {
             tiny={"width": 8, "regions": 4, "classes": 10, "image": 64, "batch_size": 1},
             small={"width": 32, "regions": 32, "classes": 91, "image": 256, "batch_size": 1},
             large={"width": 256, "regions": 512, "classes": 91, "image": 3072, "batch_size": 4},
-            needs_torchvision=True,
+            needs="torchvision",
             images=True,
             limits={"image": (32, 8192)},
             multiples={"image": (16,), "width": (4,)},

@@ -20,7 +20,7 @@ from ampbench.workloads import index
 
 DIGESTS = Path(__file__).with_name("digests.json")
 NAMES = tuple(index.WORKLOADS)
-WITHOUT_TORCHVISION = tuple(name for name, spec in index.WORKLOADS.items() if not spec.needs_torchvision)
+WITHOUT_TORCHVISION = tuple(name for name, spec in index.WORKLOADS.items() if not spec.needs)
 
 
 def has_torchvision() -> bool:

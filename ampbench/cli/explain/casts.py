@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from ampbench.casts.views import By
-from ampbench.cli.explain.session import asked_for, explain_and_store
+from ampbench.cli.explain.session import Doing, asked_for, explain_and_store
 from ampbench.cli.options import (
     DEFAULT_RESULTS,
     Devices,
@@ -109,8 +109,8 @@ def command(
 
     return explain_and_store(
         prepare_casts(selection, settings, half_inputs=half_inputs),
-        CASTS, results, label, "tracing",
-        lambda prepared, writer, watch: trace_cases(prepared, tracing, writer, watch),
+        CASTS, results, label,
+        Doing("tracing", lambda prepared, writer, watch: trace_cases(prepared, tracing, writer, watch)),
         tell,
     )  # fmt: skip
 

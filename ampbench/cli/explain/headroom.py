@@ -4,7 +4,7 @@ from typing import Annotated
 
 import typer
 
-from ampbench.cli.explain.session import asked_for, explain_and_store
+from ampbench.cli.explain.session import Doing, asked_for, explain_and_store
 from ampbench.cli.options import (
     DEFAULT_RESULTS,
     Devices,
@@ -84,7 +84,7 @@ def command(
 
     return explain_and_store(
         prepare_headroom(selection, settings),
-        HEADROOM, results, label, "watching",
-        lambda prepared, writer, watch: watch_cases(prepared, steps, writer, watch),
+        HEADROOM, results, label,
+        Doing("watching", lambda prepared, writer, watch: watch_cases(prepared, steps, writer, watch)),
         telling(print_headroom, chosen, everything=every),
     )  # fmt: skip

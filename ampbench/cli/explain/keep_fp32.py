@@ -2,13 +2,14 @@
 
 import math
 import shlex
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from ampbench.advice import Budget
-from ampbench.cli.explain.session import FAILED, asked_for, explain_and_store, explain_further
+from ampbench.cli.explain.session import Doing, asked_for, explain_and_store, go_on
 from ampbench.cli.options import (
     DEFAULT_RESULTS,
     Devices,
@@ -44,6 +45,7 @@ from ampbench.records.runs import KEEP_FP32, Settings
 from ampbench.units import counted
 
 if TYPE_CHECKING:
+    from ampbench.running.session import Prepared
     from ampbench.store import StoredRun
 
 DEFAULTS = Settings()
@@ -115,8 +117,8 @@ def command(
 
     return explain_and_store(
         prepare_keeping(selection, settings),
-        KEEP_FP32, results, label, DOING,
-        lambda prepared, writer, watch: search_cases(prepared, wanted, writer, watch),
+        KEEP_FP32, results, label,
+        Doing(DOING, lambda prepared, writer, watch: search_cases(prepared, wanted, writer, watch)),
         lambda stored: _tell(stored, results, chosen, everything=every),
     )  # fmt: skip
 
@@ -138,33 +140,17 @@ def _wanted(max_error: float, max_gradient_error: float, objective: Objective, s
 
 def _go_on(resume: str, results: Path, format: OutputFormat, *, everything: bool) -> int:
     """Search what a stored run lacks; one that lacks nothing is shown."""
-    from ampbench import store
-    from ampbench.cli.printing import print_note
     from ampbench.running.keeping import prepare_keeping, search_cases, unsearched, wanted_by
 
-    if resume == store.LATEST:
-        raise UsageError("--resume needs the id of a search: latest is the newest run that measured")
-    file = store.find_run(resume, results)
-    header = store.read_header(file)
-    if header.explains != KEEP_FP32:
-        what = f"explains {header.explains}" if header.explains else "measured"
-        raise UsageError(f"run {header.run} {what}: --resume goes on with a run of ampbench explain keep-fp32")
-    begun = store.read_run(file)
-    if not unsearched(begun):
-        print_note(f"run {header.run} is complete: nothing is left to search")
-        _tell(begun, results, format, everything=everything)
-        return FAILED if begun.failures else 0
-    writer, begun = store.RunWriter.reopen(file)
-    with writer:
-        if begun.cut:
-            print_note(f"{file}: its last line was cut off and is left out")
+    def further(begun: "StoredRun") -> "tuple[AbstractContextManager[Prepared], Doing]":
         wanted = wanted_by(begun)
-        return explain_further(
-            prepare_keeping(header.selection, header.settings, begun),
-            begun, writer, DOING,
-            lambda prepared, writer, watch: search_cases(prepared, wanted, writer, watch, begun),
-            lambda stored: _tell(stored, results, format, everything=everything),
-        )  # fmt: skip
+        doing = Doing(DOING, lambda prepared, writer, watch: search_cases(prepared, wanted, writer, watch, begun))
+        return prepare_keeping(begun.header.selection, begun.header.settings, begun), doing
+
+    def tell(stored: "StoredRun") -> None:
+        _tell(stored, results, format, everything=everything)
+
+    return go_on(resume, results, KEEP_FP32, lambda begun: bool(unsearched(begun)), further, tell)
 
 
 def _tell(stored: "StoredRun", results: Path, format: OutputFormat, *, everything: bool) -> None:

@@ -4,7 +4,7 @@ from typing import Annotated
 
 import typer
 
-from ampbench.cli.explain.session import asked_for, explain_and_store
+from ampbench.cli.explain.session import Doing, asked_for, explain_and_store
 from ampbench.cli.options import (
     DEFAULT_RESULTS,
     Devices,
@@ -82,6 +82,6 @@ def command(
 
     return explain_and_store(
         prepare_origin(selection, settings),
-        ORIGIN, results, label, "comparing the modules of", find_origins,
+        ORIGIN, results, label, Doing("comparing the modules of", find_origins),
         telling(print_origins, chosen, everything=every),
     )  # fmt: skip

@@ -1,15 +1,15 @@
 """What every verb of `ampbench explain` that explains cases does: plan, explain, store, tell, and end cleanly."""
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ampbench.cli.selecting import make_selection, make_settings
-from ampbench.errors import StoreError
-from ampbench.records.runs import Selection, Settings
+from ampbench.errors import StoreError, UsageError
+from ampbench.records.runs import Asked, Selection, Settings, deed_of, verb_of
 
 if TYPE_CHECKING:
     from ampbench.planning import PlannedCase
@@ -19,6 +19,20 @@ if TYPE_CHECKING:
     from ampbench.store import RunWriter, StoredRun
 
 FAILED, INTERRUPTED = 3, 130
+
+
+@dataclass(frozen=True, slots=True)
+class Doing:
+    """What a verb does with the cases it planned: `explain` them, and how progress calls that ("tracing").
+
+    `pieces` are the cases in the order of the work that progress counts, each as often as it is worked on; None: each
+    planned case once. `asked` is what a study keeps in its run to go on with it.
+    """
+
+    said: str
+    explain: "Callable[[Prepared, RunWriter, Watch], object]"
+    pieces: "Callable[[Prepared], Sequence[PlannedCase]] | None" = None
+    asked: Asked | None = None
 
 
 def asked_for(
@@ -50,14 +64,13 @@ def explain_and_store(
     explains: str,
     results: Path,
     label: str,
-    doing: str,
-    explain: "Callable[[Prepared, RunWriter, Watch], object]",
+    doing: Doing,
     tell: "Callable[[StoredRun], None]",
 ) -> int:
-    """Have `explain` explain what was planned into a new run file, `tell` of what is in it, and return the exit code.
+    """Have what was planned explained into a new run file, `tell` of what is in it, and return the exit code.
 
-    `explains` is the kind of run, `doing` what progress says is done ("tracing"). What was seen is told even where it
-    could not be stored, which is then raised; a run of nothing is not left behind.
+    `explains` is the kind of run. What was seen is told even where it could not be stored, which is then raised; a run
+    of nothing is not left behind.
     """
     from ampbench import store
     from ampbench.cli.printing import print_note
@@ -72,9 +85,9 @@ def explain_and_store(
                 prepared.selection, prepared.settings, prepared.environment, prepared.plan, label,
                 ["ampbench", *sys.argv[1:]],
             )  # fmt: skip
-            header = replace(header, explains=explains)
+            header = replace(header, explains=explains, asked=doing.asked)
             with store.RunWriter.create(results, header, [planned.case for planned in prepared.plan]) as writer:
-                stored, problem = _explained(prepared, header, writer, doing, explain)
+                stored, problem = _explained(prepared, header, writer, doing)
     except KeyboardInterrupt:
         print_note(nothing)
         return INTERRUPTED
@@ -90,8 +103,7 @@ def explain_further(
     preparing: "AbstractContextManager[Prepared]",
     begun: "StoredRun",
     writer: "RunWriter",
-    doing: str,
-    explain: "Callable[[Prepared, RunWriter, Watch], object]",
+    doing: Doing,
     tell: "Callable[[StoredRun], None]",
 ) -> int:
     """Do as `explain_and_store` does, for what a run that was `begun` lacks; `writer` goes on with its file."""
@@ -99,11 +111,48 @@ def explain_further(
 
     try:
         with preparing as prepared:
-            stored, problem = _explained(prepared, begun.header, writer, doing, explain, begun)
+            stored, problem = _explained(prepared, begun.header, writer, doing, begun)
     except KeyboardInterrupt:
         print_note("interrupted: nothing was added to what was seen before")
         return INTERRUPTED
     return _told(stored, problem, tell)
+
+
+def go_on(
+    resume: str,
+    results: Path,
+    explains: str,
+    left: "Callable[[StoredRun], bool]",
+    further: "Callable[[StoredRun], tuple[AbstractContextManager[Prepared], Doing]]",
+    tell: "Callable[[StoredRun], None]",
+) -> int:
+    """Go on with the run that `resume` names, of the kind `explains`, and return the exit code.
+
+    `left` says whether it lacks anything; one that does not is told as it is. `further` plans what it lacks. Raises
+    `UsageError` for a run of another kind.
+    """
+    from ampbench import store
+    from ampbench.cli.printing import print_note
+
+    if resume == store.LATEST:
+        raise UsageError(f"--resume needs the id of a run of ampbench {verb_of(explains)}: latest is one that measured")
+    file = store.find_run(resume, results)
+    header = store.read_header(file)
+    if header.explains != explains:
+        raise UsageError(
+            f"run {header.run} {deed_of(header.explains)}: --resume goes on with a run of ampbench {verb_of(explains)}"
+        )
+    begun = store.read_run(file)
+    if not left(begun):
+        print_note(f"run {header.run} is complete: nothing is left to do")
+        tell(begun)
+        return FAILED if begun.failures else 0
+    writer, begun = store.RunWriter.reopen(file)
+    with writer:
+        if begun.cut:
+            print_note(f"{file}: its last line was cut off and is left out")
+        preparing, doing = further(begun)
+        return explain_further(preparing, begun, writer, doing, tell)
 
 
 def _told(stored: "StoredRun", problem: "StoreError | None", tell: "Callable[[StoredRun], None]") -> int:
@@ -124,8 +173,7 @@ def _explained(
     prepared: "Prepared",
     header: "Header",
     writer: "RunWriter",
-    doing: str,
-    explain: "Callable[[Prepared, RunWriter, Watch], object]",
+    doing: Doing,
     begun: "StoredRun | None" = None,
 ) -> "tuple[StoredRun, StoreError | None]":
     """Return what was seen, and why it could not all be stored, if so: what was seen is told in any case."""
@@ -136,8 +184,9 @@ def _explained(
     seen: list[Entry] = list(session.planned_skips(prepared.plan))
     try:
         writer.append(*seen)
-        with case_progress(doing, sum(not planned.skip for planned in prepared.plan)) as show:
-            explain(prepared, writer, _keeping(seen, show))
+        pieces = doing.pieces or (lambda prepared: [planned for planned in prepared.plan if not planned.skip])
+        with case_progress(doing.said, pieces(prepared)) as show:
+            doing.explain(prepared, writer, _keeping(seen, show))
     except StoreError as error:
         cases = [planned.case for planned in prepared.plan]
         return store.gathered(writer.path, header, [*cases, *seen], begun), error

@@ -1,0 +1,1 @@
+"""What studies found, told: verdicts, sentences and tables, from what runs hold."""
