@@ -16,9 +16,9 @@ class Workload:
     of inputs, or a list of such batches. `targets` is likewise None, any nesting of tensors, or a list as long as that
     of the batches. `loss(output)` or, with targets, `loss(output, targets)` returns a scalar tensor; without one,
     training is skipped. `optimizer` makes an optimizer from parameters (None: plain SGD, lr 0.01). `items_per_step` is
-    what throughput counts (None: the length of the first input tensor). `held_out` is a pair of inputs and targets, each
-    as of one batch, that is not trained on: studies of convergence judge by it (None: they judge by the batches). `version` is bumped when the mathematics
-    changes: records of different versions are not compared in accuracy.
+    what throughput counts (None: the length of the first input tensor). `held_out` is a pair of inputs and targets,
+    each as of one batch, that is not trained on: studies of convergence judge by it (None: by the batches). `version`
+    is bumped when the mathematics changes: records of different versions are not compared in accuracy.
     """
 
     module: "torch.nn.Module"

@@ -242,7 +242,7 @@ class StoragePass:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Attained:
-    """What one size attained: `work` FLOPs or bytes in each of `samples` seconds. `size` says which: "1024x1024x1024"."""
+    """What one `size` ("1024x1024x1024") attained: `work` FLOPs or bytes in each of `samples` seconds."""
 
     size: str
     work: int

@@ -12,8 +12,8 @@ from ampbench.records.runs import Header
 from ampbench.store import LATEST, StoredRun, find_run, list_runs, measures, read_header, run_files
 
 _BY_CASE = (
-    "cases", "casts", "ranges", "origins", "spaces", "trials", "searches", "trainings", "scalings", "scopes", "storages",
-    "failures", "skips",
+    "cases", "casts", "ranges", "origins", "spaces", "trials", "searches", "trainings", "scalings", "scopes",
+    "storages", "failures", "skips",
 )  # fmt: skip
 """What a run that explains holds by case; one that was never reached is in `cases` alone."""
 

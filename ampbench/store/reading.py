@@ -63,8 +63,9 @@ class StoredRun:
 
     `memory`, `divergence`, `failures`, `skips`, `casts`, `ranges`, `origins`, `spaces`, `searches`, `scopes` and
     `storages` hold each case's last entry of that kind, `trials`, `trainings` and `scalings` all of a case, `readings`
-    the values by metric and case id, `rules` the probe of each device type, `ceilings` what devices attain. A trace of `casts` is decoded when it is asked for, which raises `StoreError` for a damaged one.
-    `cut`: the last line had no end, which is what a killed run leaves, and was left out.
+    the values by metric and case id, `rules` the probe of each device type, `ceilings` what devices attain. A trace of
+    `casts` is decoded when it is asked for, which raises `StoreError` for a damaged one. `cut`: the last line had no
+    end, which is what a killed run leaves, and was left out.
     """
 
     path: Path
@@ -93,7 +94,7 @@ class StoredRun:
 
     @property
     def explained(self) -> list[str]:
-        """The ids of the cases that it explains or studies, without those of which only a search's beginning is there."""
+        """The ids of the cases that it explains or studies, but those of which only a search's beginning is there."""
         found = {*self.casts, *self.ranges, *self.origins, *self.searches}
         found |= {*self.trainings, *self.scalings, *self.scopes, *self.storages}
         return [case_id for case_id in self.cases if case_id in found]

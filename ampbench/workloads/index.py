@@ -30,10 +30,10 @@ class WorkloadSpec:
     """One built-in workload: `tiny`, `small` and `large` give every parameter's value, the batch size among them.
 
     The function `name` in `ampbench.workloads.<family>` builds it; all parameters are whole numbers. `items` is what
-    throughput counts. `needs` is a package without which the workload is skipped ("torchvision"). `images`: its inputs are images, so
-    that the channels-last memory format applies. `limits` narrows `LIMITS` for some parameters; `multiples` names those
-    that must be a multiple of a product of other parameters and numbers. `suite` lists the phases in which the default
-    suite measures it (none: only when asked for).
+    throughput counts. `needs` is a package without which the workload is skipped ("torchvision"). `images`: its inputs
+    are images, so that the channels-last memory format applies. `limits` narrows `LIMITS` for some parameters;
+    `multiples` names those that must be a multiple of a product of other parameters and numbers. `suite` lists the
+    phases in which the default suite measures it (none: only when asked for).
     """
 
     name: str
