@@ -47,9 +47,9 @@ def plan(env: Environment | None = None, **selected: object) -> list[PlannedCase
 
 def test_the_default_suite_covers_every_family_every_precision_and_both_phases() -> None:
     cases = [planned.case for planned in plan()]
-    assert {case.family for case in cases} == set(FAMILIES)
+    assert {case.family for case in cases} == {*FAMILIES} - {"data"}, "real data is for studies"
     assert {case.precision for case in cases} == set(PRECISIONS)
-    for family in FAMILIES:
+    for family in {*FAMILIES} - {"data"}:
         assert {case.phase for case in cases if case.family == family} == {"inference", "training"}
     assert {case.device for case in cases} == {"cpu"}
 

@@ -218,7 +218,7 @@ def test_an_interrupted_search_says_how_to_go_on_and_does(
     assert len(set(asked)) == len(asked) - 1, "nothing else is asked twice"
     done = search(ampbench, "--resume", name)
     assert (done.code, done.out) == (0, again.out)
-    assert done.err == f"run {name} is complete: nothing is left to search\n"
+    assert done.err == f"run {name} is complete: nothing is left to do\n"
 
 
 def test_an_interruption_before_the_first_trial_leaves_no_run(
@@ -265,7 +265,7 @@ def test_an_interruption_of_a_resumed_search_before_it_does_anything_leaves_it_a
         (["mlp", "--max-eror", "0.1"], "no such option: --max-eror"),
         (["mlp", "--resume", RUN], "--resume takes the selection and the settings from the run: leave workloads out"),
         (["--resume", RUN, "--max-error", "1"], "leave --max-error out"),
-        (["--resume", "latest"], "--resume needs the id of a search: latest is the newest run that measured"),
+        (["--resume", "latest"], "--resume needs the id of a run of ampbench explain keep-fp32: latest is one that measured"),
         (["--resume", "none.jsonl"], "there is no run file none.jsonl"),
     ],
 )
@@ -281,7 +281,7 @@ def test_a_verb_with_a_dash_is_suggested(ampbench: Run) -> None:
     assert "unknown verb of explain 'keep-fp23': did you mean keep-fp32?" in ampbench("explain", "keep-fp23").err
 
 
-@pytest.mark.parametrize(("explains", "did"), [("", "measured"), ("casts", "explains casts")])
+@pytest.mark.parametrize(("explains", "did"), [("", "measures"), ("casts", "explains casts")])
 def test_only_a_search_is_gone_on_with(explains: str, did: str, tmp_path: Path, ampbench: Run) -> None:
     write_run(tmp_path / "results", [CASE], COMPLETE, explains=explains)
     said = search(ampbench, "--resume", RUN)
@@ -328,12 +328,12 @@ def test_progress_of_trials_is_shown_on_a_terminal_only(
 ) -> None:
     source = WorkloadSource(name="net", family="user", module="model.py", function="net", builtin=False)
     planned = PlannedCase(case=CASE, source=source)
-    with case_progress("searching", 1) as watch:
+    with case_progress("searching", [planned]) as watch:
         watch(planned, None)
         watch(planned, TRIALS[0])
     assert capsys.readouterr().err == ""
     monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
-    with case_progress("searching", 1) as watch:
+    with case_progress("searching", [planned]) as watch:
         watch(planned, None)
         watch(planned, TRIALS[0])
 

@@ -136,8 +136,8 @@ def test_every_kind_of_line_has_a_type():
 
 
 def test_a_newer_schema_is_refused_with_both_versions():
-    line = lines.encode(make_header()).replace(b'"schema":5', b'"schema":6,"novelty":[]')
-    with pytest.raises(LineError, match=r"newer ampbench \(schema 6; this one reads 1 to 5\)"):
+    line = lines.encode(make_header()).replace(b'"schema":6', b'"schema":7,"novelty":[]')
+    with pytest.raises(LineError, match=r"newer ampbench \(schema 7; this one reads 1 to 6\)"):
         lines.check_header(line)
 
 

@@ -138,7 +138,7 @@ def test_damage_is_refused_by_name_and_line_number(path, number, old, new, probl
         (b'{"version": 3, "results": {}}\n', "another program's file or a damaged one"),
         (b"\x89PNG\r\n\x1a\n\x00\x00", "another program's file or a damaged one"),
         (b'{"header":{"schema":1}}\n', "missing required field"),
-        (b'{"header":{"schema":6}}\n', "newer ampbench"),
+        (b'{"header":{"schema":7}}\n', "newer ampbench"),
         (b'{"header":{"schema":0}}\n', "unknown schema 0"),
         (b'{"header":{"schema":1', "no whole header"),
         (b'{"footer":{"ended":"complete","finished_at":""}}\n', "the file begins with a footer"),
@@ -214,6 +214,7 @@ ADDED = {
     2: [',"confirmation":false', ',"other_share":null', ',"repeatable":null', ',"ampbench_version":""', ',"arm":null'],
     3: [',"committed_at":null', ',"imported":null'],
     4: [',"explains":""'],
+    6: [',"asked":null', ',"flops":null'],
     5: [],
 }
 """What each schema added to the lines of `ENTRIES`, as it is written."""
