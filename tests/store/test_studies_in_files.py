@@ -1,0 +1,120 @@
+from dataclasses import replace
+
+import pytest
+
+from ampbench.errors import StoreError
+from ampbench.records.ranges import Magnitudes
+from ampbench.records.runs import STUDIES, Asked, deed_of, verb_of
+from ampbench.records.studies import (
+    ACCEPTED,
+    CONTROL,
+    COPY,
+    FORWARD,
+    Attained,
+    Ceiling,
+    Drift,
+    InputUse,
+    ScalerRun,
+    ScalerSetting,
+    Score,
+    ScopePass,
+    ScopeRun,
+    StoragePass,
+    StoredInputs,
+    Training,
+)
+from ampbench.store import gathered, lines, read_run
+from ampbench.store.lines import LineError
+from tests.stored_runs import COMPLETE, make_case, make_header, write_run
+
+CASE = make_case(phase="training")
+TRAINING = Training(
+    case_id=CASE.case_id,
+    seed=1,
+    steps=2,
+    losses=[2.5, None],
+    scores=[Score(step=0, loss=2.6, correct=3, decisions=10)],
+    drift=[Drift(step=1, from_fp32=1e-3)],
+    weights_digest="w",
+    inputs_digest="i",
+    seconds=0.5,
+)
+SCALING = ScalerRun(
+    case_id=CASE.case_id,
+    setting=ScalerSetting(name="none", enabled=False),
+    precision="fp16_autocast",
+    steps=1,
+    gradients=Magnitudes(module="", kind="", what="gradient", elements=1),
+)
+SCOPES = ScopePass(case_id=CASE.case_id, steps=2, scopes=[ScopeRun(scope=FORWARD, casts=[3, 3])])
+INPUTS = StoredInputs(dtype="fp32", stored_bytes=8, casts=1, cast_bytes=12)
+STORAGE = StoragePass(
+    case_id=CASE.case_id,
+    uses=[InputUse(name="0", use=ACCEPTED)],
+    full=INPUTS,
+    low=replace(INPUTS, dtype="bf16"),
+    identical=True,
+    repeatable=True,
+    exact=False,
+)
+CEILING = Ceiling(
+    device="cpu", operation=COPY, dtype="bf16", threads=2, attained=[Attained(size="4 MiB", work=8, samples=[1e-3])]
+)
+STUDIED = (TRAINING, replace(TRAINING, arm=CONTROL), SCALING, SCOPES, STORAGE, CEILING)
+
+
+def test_what_studies_saw_is_read_as_it_was_written(tmp_path):
+    asked = Asked(steps=2, seeds=1)
+    stored = read_run(write_run(tmp_path, [CASE], *STUDIED, COMPLETE, explains="convergence", asked=asked))
+    assert stored.header.asked == asked
+    assert stored.trainings == {CASE.case_id: [TRAINING, STUDIED[1]]}
+    assert stored.scalings == {CASE.case_id: [SCALING]}
+    assert stored.scopes == {CASE.case_id: SCOPES}
+    assert stored.storages == {CASE.case_id: STORAGE}
+    assert stored.ceilings == [CEILING]
+    assert stored.explained == [CASE.case_id]
+
+
+def test_what_a_study_adds_follows_what_its_run_had_before(tmp_path):
+    begun = read_run(write_run(tmp_path, [CASE], *STUDIED))
+    further = gathered(begun.path, begun.header, [replace(TRAINING, seed=2), replace(CEILING, dtype="fp32")], begun)
+    assert [one.seed for one in further.trainings[CASE.case_id]] == [1, 1, 2]
+    assert [one.dtype for one in further.ceilings] == ["bf16", "fp32"]
+    assert further.scalings == begun.scalings
+    assert len(begun.trainings[CASE.case_id]) == 2, "the run that was begun stays as it was read"
+
+
+def test_a_training_of_a_case_that_is_not_listed_is_refused(tmp_path):
+    path = write_run(tmp_path, [CASE], COMPLETE)
+    with path.open("ab") as file:
+        file.write(lines.encode(replace(TRAINING, case_id="another")))
+    with pytest.raises(StoreError, match="a training of a case that is not listed before it: another"):
+        read_run(path)
+
+
+@pytest.mark.parametrize(
+    ("record", "said"),
+    [
+        (replace(TRAINING, arm="fourth"), "an arm that there is not, 'fourth', in a training"),
+        (replace(SCALING, precision="fp8"), "a precision that there is not, 'fp8', in a scaling"),
+        (replace(SCOPES, scopes=[ScopeRun(scope="half")]), "a scope that there is not, 'half', in a scopes"),
+        (replace(STORAGE, uses=[InputUse(name="0", use="no")]), "a use that there is not, 'no', in a storage"),
+        (replace(CEILING, operation="add"), "an operation that there is not, 'add', in a ceiling of add on cpu"),
+    ],
+)
+def test_a_study_of_what_there_is_not_is_refused(record, said):
+    kind = lines.KINDS[type(record)]
+    with pytest.raises(LineError, match=said):
+        lines.check_entry(kind, getattr(record, "case_id", ""), record, {CASE.case_id})
+
+
+def test_every_kind_of_run_says_what_it_does_and_what_makes_it():
+    assert (deed_of(""), verb_of("")) == ("measures", "run")
+    assert (deed_of("casts"), verb_of("casts")) == ("explains casts", "explain casts")
+    assert [(deed_of(study), verb_of(study)) for study in STUDIES] == [
+        (f"studies {study}", f"study {study}") for study in STUDIES
+    ]
+
+
+def test_a_header_of_a_run_that_measures_asks_for_nothing():
+    assert make_header().asked is None
