@@ -49,6 +49,12 @@ def _interval(row: Row) -> str:
     return f"±{half:.0f}%" if half < 99.5 else "±>99%"
 
 
+def _flop_rate(row: Row) -> str:
+    """Return FLOP/s where there is a ceiling to hold them against; without one they say no more than items/s."""
+    value = number(row["flops_per_second"])
+    return "" if value is None or number(row["ceiling_share"]) is None else format_count(value)
+
+
 def _factor(value: float) -> str:
     """Return how many times the rounding floor an error is."""
     if value < 9.95:
@@ -87,6 +93,22 @@ COLUMNS = (
         metrics=("speedup_vs_tf32",),
         legend="speed, times that of tf32",
         expendable=1,
+    ),
+    Column(
+        "FLOP/s",
+        "flops",
+        (_flop_rate,),
+        metrics=("flops_per_second",),
+        legend="of products, convolutions and attention",
+        expendable=7,
+    ),
+    Column(
+        "ceiling",
+        "ceiling",
+        (_cell("ceiling_share", format_share),),
+        metrics=("ceiling_share",),
+        legend="FLOP/s, as a share of the most measured here",
+        expendable=4,
     ),
     Column(
         "memory",

@@ -18,13 +18,14 @@ from ampbench.metrics import COLUMNS
 from ampbench.precisions import BASELINE
 from ampbench.records.cases import Case
 from ampbench.store import StoredRun, TimedRound, measured_files, not_measured, read_run
+from ampbench.studied.ceilings import best
 from ampbench.units import format_seconds
 
 NOT_MEASURED = "not measured yet"
 OUT_OF_TIME = "not reached within the time given"
 WEIGHTS_DIFFER = "weights differ between rounds"
 
-_COUNTS = ("rounds", "batch_size", "peak_memory_bytes", "output_nonfinite")
+_COUNTS = ("rounds", "batch_size", "peak_memory_bytes", "output_nonfinite", "flops_per_step")
 
 
 def load(path: Path | str) -> pd.DataFrame:
@@ -181,6 +182,7 @@ def _frame(stored: StoredRun, table: _RoundTable) -> pd.DataFrame:
     columns["batch_size"] = pd.array([case.batch_size for case in cases], dtype="Int64")
     columns |= _times(rows, table)
     columns |= _memory(stored, rows)
+    columns |= _flops(stored, rows, columns["seconds_median"])
     columns |= _divergences(stored, rows)
     columns |= _outcomes(stored, columns["rounds"], table.differing)
     columns |= _readings(stored, rows, columns)
@@ -223,6 +225,30 @@ def _memory(stored: StoredRun, rows: dict[str, int]) -> dict[str, Any]:
     return {
         "peak_memory_bytes": np.array(peaks, dtype=np.float64),
         "memory_source": _text(one.source if one else None for one in found),
+    }
+
+
+def _flops(stored: StoredRun, rows: dict[str, int], seconds: stats.Floats) -> dict[str, Any]:
+    """Return how much there is to compute, how fast that goes, and how long it would take at the ceilings."""
+    rates: dict[tuple[str, str], float | None] = {}
+
+    def rate(device: str, dtype: str) -> float:
+        key = device, dtype
+        if key not in rates:
+            rates[key] = best(stored.ceilings, device, dtype)
+        return rates[key] or np.nan
+
+    count, shortest = (np.full(len(rows), np.nan) for _ in range(2))
+    for case_id, row in rows.items():
+        found = stored.memory.get(case_id)
+        if found is not None and found.flops is not None:
+            device = stored.cases[case_id].device
+            count[row] = sum(found.flops.values())
+            shortest[row] = sum(flops / rate(device, dtype) for dtype, flops in found.flops.items()) or np.nan
+    return {
+        "flops_per_step": count,
+        "flops_per_second": stats.ratio(count, seconds),
+        "ceiling_share": stats.ratio(shortest, seconds),
     }
 
 

@@ -209,6 +209,26 @@ COLUMNS: Mapping[str, Column] = MappingProxyType(
                 gate=Gate(kind="accuracy", elsewhere=0.1),
                 summary="Relative error over parameters and buffers after one optimizer step.",
             ),
+            Column(
+                name="flops_per_step",
+                label="FLOPs/step",
+                unit="count",
+                summary="FLOPs of one step: matrix products, convolutions, attention; a multiply-add is two.",
+            ),
+            Column(
+                name="flops_per_second",
+                label="FLOP/s",
+                unit="FLOP/s",
+                better="higher",
+                summary="flops_per_step divided by seconds_median.",
+            ),
+            Column(
+                name="ceiling_share",
+                label="of ceiling",
+                unit="share",
+                better="higher",
+                summary="Time of the step's FLOPs at the highest rate measured in each dtype, by seconds_median.",
+            ),
             Column(name="torch_version", label="torch", summary="The version of torch measured."),
         )
     }

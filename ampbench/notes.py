@@ -4,14 +4,17 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from ampbench import frames
-from ampbench.advice import Advice, Group, Row, precision_label
+from ampbench.advice import Advice, Group, Row, number, precision_label
+from ampbench.labels import case_labels, few
 from ampbench.precisions import SHORT_DTYPES
 from ampbench.records.environments import DeviceDescription, Environment
 from ampbench.records.runs import Imported
 from ampbench.store import StoredRun
-from ampbench.units import counted
+from ampbench.units import counted, format_share
 
 HALVES = ("bf16", "fp16")
+CEILING_REACHED = 1.05
+"""No case can attain more than this share of a ceiling: what remains is the noise of two measurements."""
 UNQUIET_SHARE = 0.2
 """With more disturbed samples than this, the reader is told."""
 
@@ -33,6 +36,7 @@ def statements(stored: StoredRun, rows: Sequence[Row]) -> list[Note]:
     control = frames.control_ratio(stored)
     if control is not None and any(row["case_id"] == control.case_id for row in rows):
         said.append(Note(control.sentence))
+    said += _above_ceiling(stored, rows)
     disturbed = frames.disturbed_share(stored)
     if disturbed is not None and disturbed > UNQUIET_SHARE:
         text = (
@@ -42,6 +46,21 @@ def statements(stored: StoredRun, rows: Sequence[Row]) -> list[Note]:
         )
         said.append(Note(text, warning=True))
     return said
+
+
+def _above_ceiling(stored: StoredRun, rows: Sequence[Row]) -> list[Note]:
+    """Say which cases attain more than a measured ceiling, which is a fault in one of the two numbers."""
+    shares = {row["case_id"]: number(row["ceiling_share"]) or 0.0 for row in rows}
+    above = {case_id: share for case_id, share in shares.items() if share > CEILING_REACHED}
+    if not above:
+        return []
+    labels = case_labels(stored.cases.values())
+    attains = "attains" if len(above) == 1 else "attain up to"
+    text = (
+        f"{few(labels[case_id] for case_id in above)} {attains} {format_share(max(above.values()))} of the measured "
+        "ceiling: a fault in the ceiling or in the FLOP counter; measure the ceilings again: ampbench study ceilings"
+    )
+    return [Note(text, warning=True)]
 
 
 def device_statement(device: DeviceDescription, environment: Environment) -> str:

@@ -22,6 +22,7 @@ PHASES = ("inference", "training")
 PATHS = ("eager", "compiled", "traced")
 MEMORY_FORMATS = ("contiguous", "channels_last")
 ENTRY_POINTS = "ampbench.workloads"
+NO_TRACED_TRAINING = "path traced is measured in inference only: a frozen trace has no gradients to train with"
 NO_LOSS = "no loss given: a workload that trains returns (module, inputs, loss)"
 
 Describe = Callable[[WorkloadSource, Mapping[str, ParameterValue]], Description]
@@ -326,8 +327,8 @@ def _why_not(
         return lacking
     if case.phase == "training" and not variant.has_loss:
         return NO_LOSS
-    if case.phase == "training" and case.path != "eager":
-        return f"path {case.path} is measured in inference only"
+    if case.phase == "training" and case.path == "traced":
+        return NO_TRACED_TRAINING
     if case.memory_format == "channels_last" and not variant.images:
         return "channels_last needs images (inputs of four dimensions)"
     return ""

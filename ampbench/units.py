@@ -50,6 +50,12 @@ def format_rate(value: float | None) -> str:
     return text if text == UNDEFINED else f"{text}/s"
 
 
+def format_flop_rate(value: float | None) -> str:
+    """Return floating-point operations per second as "1.20 TFLOP/s"."""
+    text = _scaled(value, _COUNTS, zero="0")
+    return text if text == UNDEFINED else f"{text}{'' if text[-1].isalpha() else ' '}FLOP/s"
+
+
 def format_ratio(value: float | None) -> str:
     """Return a ratio as "3.10x"; out of 0.001 to 10,000 as "1.20e-04x"."""
     if value is None or math.isnan(value):
@@ -68,11 +74,16 @@ def format_error(value: float | None) -> str:
 
 
 def format_share(value: float | None) -> str:
-    """Return a share of 0 to 1 as "12.3%"; what is not quite all or none is ">99.9%" or "<0.01%", never 100% or 0%."""
+    """Return a share as "12.3%"; what is not quite all or none is ">99.9%" or "<0.01%", never 100% or 0%.
+
+    What is more than all is "117%".
+    """
     if value is None or math.isnan(value):
         return UNDEFINED
     if value in (0, 1):
         return f"{value:.0%}"
+    if value > 1:
+        return f"{max(value, 1.01):.0%}"
     rounded = _rounded(value * 100)
     if rounded < 0.01:
         return "<0.01%"
@@ -99,6 +110,7 @@ FORMATS: Mapping[str, Callable[[float | None], str]] = MappingProxyType(
         "s": format_seconds,
         "B": format_bytes,
         "items/s": format_rate,
+        "FLOP/s": format_flop_rate,
         "count": format_count,
         "ratio": format_ratio,
         "error": format_error,

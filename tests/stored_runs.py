@@ -8,6 +8,7 @@ from ampbench.records.divergences import Divergence
 from ampbench.records.environments import Environment
 from ampbench.records.measurements import MemoryPass, Round
 from ampbench.records.runs import SCHEMA, Entry, Footer, Header, Selection, Settings
+from ampbench.records.studies import Attained, Ceiling
 from ampbench.store import RunWriter
 
 RUN = "20260131T120000Z-bench-1f9a3c"
@@ -69,10 +70,25 @@ def make_round(case: Case, seconds: float = 1e-3, number: int = 0, **changes: An
     return Round(**fields | changes)
 
 
-def make_memory(case: Case, peak_bytes: int, source: str = "profiler") -> MemoryPass:
+def make_memory(
+    case: Case, peak_bytes: int, source: str = "profiler", flops: dict[str, int] | None = None
+) -> MemoryPass:
     return MemoryPass(
-        case_id=case.case_id, source=source, peak_bytes=peak_bytes, parameter_bytes=1, buffer_bytes=0, input_bytes=1
+        case_id=case.case_id,
+        source=source,
+        peak_bytes=peak_bytes,
+        parameter_bytes=1,
+        buffer_bytes=0,
+        input_bytes=1,
+        flops=flops,
     )
+
+
+def make_ceiling(dtype: str, rate: float, operation: str = "matmul", **changes: Any) -> Ceiling:
+    """Return a ceiling of the CPU, of `rate` FLOP/s or bytes per second."""
+    attained = [Attained(size="1024x1024x1024", work=round(rate), samples=[2.0, 1.0])]
+    fields = {"device": "cpu", "operation": operation, "dtype": dtype, "threads": 2, "attained": attained}
+    return Ceiling(**fields | changes)
 
 
 def make_divergence(case: Case, **changes: Any) -> Divergence:

@@ -11,7 +11,16 @@ from ampbench.metrics import COLUMNS, METRICS
 from ampbench.records.measurements import Failure, Reading, Skip
 from ampbench.records.runs import Footer
 from ampbench.store import read_run
-from tests.stored_runs import COMPLETE, RUN, make_case, make_divergence, make_memory, make_round, write_run
+from tests.stored_runs import (
+    COMPLETE,
+    RUN,
+    make_case,
+    make_ceiling,
+    make_divergence,
+    make_memory,
+    make_round,
+    write_run,
+)
 
 FP32, TF32, BF16 = make_case("fp32"), make_case("tf32"), make_case("bf16_autocast")
 
@@ -130,6 +139,42 @@ def test_memory_is_compared_only_with_memory_counted_the_same_way(tmp_path):
     assert frame["memory_source"].tolist() == ["profiler", "profiler", "allocator"]
     assert frame["memory_ratio_vs_fp32"].tolist()[:2] == [1.0, 0.75]
     assert math.isnan(frame["memory_ratio_vs_fp32"].iloc[2])
+
+
+def test_work_is_all_dtypes_together_and_its_rate_that_of_the_median(tmp_path):
+    flops = {"bf16": 3 * 10**9, "fp32": 10**9}
+    row = rows_of(tmp_path, [BF16], make_memory(BF16, 1, flops=flops), make_round(BF16, 0.1)).iloc[0]
+    assert row["flops_per_step"] == 4e9
+    assert row["flops_per_second"] == pytest.approx(4e10)
+    assert math.isnan(row["ceiling_share"])
+
+
+def test_the_share_of_the_ceiling_is_the_time_at_each_dtypes_best_rate_over_the_time_taken(tmp_path):
+    ceilings = [
+        make_ceiling("bf16", 100e9),
+        make_ceiling("bf16", 150e9, "conv"),
+        make_ceiling("bf16", 900e9, "copy"),
+        make_ceiling("fp32", 50e9),
+        make_ceiling("fp32", 900e9, device="cuda"),
+    ]
+    flops = {"bf16": 3 * 10**9, "fp32": 10**9}
+    row = rows_of(tmp_path, [BF16], *ceilings, make_memory(BF16, 1, flops=flops), make_round(BF16, 0.1)).iloc[0]
+    assert row["ceiling_share"] == pytest.approx((3 / 150 + 1 / 50) / 0.1)
+
+
+@pytest.mark.parametrize("flops", [None, {}, {"fp32": 10**9, "fp16": 1}])
+def test_there_is_no_share_without_work_or_where_one_dtypes_ceiling_is_unknown(tmp_path, flops):
+    entries = [make_ceiling("fp32", 50e9), make_memory(FP32, 1, flops=flops), make_round(FP32)]
+    row = rows_of(tmp_path, [FP32], *entries).iloc[0]
+    assert math.isnan(row["ceiling_share"])
+    assert math.isnan(row["flops_per_step"]) == (flops is None)
+
+
+def test_work_is_a_whole_number_in_plain_rows(tmp_path):
+    path = write_run(tmp_path, [FP32, BF16], make_memory(FP32, 1, flops={"fp32": 10**9}), make_round(FP32))
+    one, other = plain_rows(ampbench.load(path))
+    assert (one["flops_per_step"], type(one["flops_per_step"])) == (10**9, int)
+    assert other["flops_per_step"] is None
 
 
 def test_divergence_is_derived_from_the_raw_numbers(tmp_path):

@@ -2,11 +2,11 @@ from dataclasses import replace
 
 from ampbench import frames
 from ampbench.advice import Advice, Group
-from ampbench.notes import statements, sweep_remarks, swept_value
+from ampbench.notes import Note, statements, sweep_remarks, swept_value
 from ampbench.records.environments import DeviceDescription
 from ampbench.records.runs import Imported
-from tests.compared_runs import FP32, Times, environment, make_run
-from tests.stored_runs import make_header
+from tests.compared_runs import BF16, FP32, Times, environment, make_run
+from tests.stored_runs import make_ceiling, make_header, make_memory
 
 
 def group(batch_size: int | None, parameters: str = "depth=4,width=512", phase: str = "inference") -> Group:
@@ -60,3 +60,24 @@ def test_what_no_reader_may_miss_is_a_warning_and_the_rest_is_none() -> None:
     native = replace(emulating, arithmetic={"bfloat16": "native", "float16": "native"})
     (note, _) = statements(replace(run, header=environment(make_header(), devices=[native])), rows)
     assert not note.warning
+
+
+def test_more_than_the_ceiling_allows_is_a_warning_that_names_the_cases_and_what_to_do() -> None:
+    times = Times((FP32, [1e-3] * 4), (BF16, [1e-3] * 4))
+    run = make_run(times)
+
+    def said(fp32: float, bf16: float) -> list[Note]:
+        memory = {
+            FP32.case_id: make_memory(FP32, 1, flops={"fp32": round(fp32 * 1e6)}),
+            BF16.case_id: make_memory(BF16, 1, flops={"bf16": round(bf16 * 1e6)}),
+        }
+        found = replace(run, memory=memory, ceilings=[make_ceiling("fp32", 1e9), make_ceiling("bf16", 1e9)])
+        return statements(found, frames.plain_rows(frames.run_frame(found)))
+
+    assert said(1.0, 1.05) == []
+    (note,) = said(0.5, 1.17)
+    assert note.warning
+    assert note.text.startswith("linear_chain bf16_autocast attains 117% of the measured ceiling: ")
+    assert note.text.endswith("measure the ceilings again: ampbench study ceilings")
+    (note,) = said(2.0, 1.17)
+    assert note.text.startswith("linear_chain fp32, linear_chain bf16_autocast attain up to 200% of the measured")

@@ -84,6 +84,15 @@ def test_for_fake_tensors_an_absent_device_is_no_reason_to_skip_and_all_others_a
     assert reasons["cpu", "linear", "inference", "tf32"] == "cpu has no tf32"
 
 
+def test_training_is_compiled_and_never_traced() -> None:
+    found = plan(workloads=["mlp"], precisions=["fp32"], phases=["training"], paths=["eager", "compiled", "traced"])
+    assert {planned.case.path: planned.skip for planned in found} == {
+        "eager": "",
+        "compiled": "",
+        "traced": "path traced is measured in inference only: a frozen trace has no gradients to train with",
+    }
+
+
 def test_torchvision_that_does_not_import_skips_what_needs_it_and_nothing_else() -> None:
     env = environment(unavailable={"torchvision": "RuntimeError: operator torchvision::nms does not exist"})
     for planned in plan(env, workloads=["all"], precisions=["fp32"]):

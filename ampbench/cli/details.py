@@ -6,9 +6,19 @@ from typing import TYPE_CHECKING
 from rich.text import Text
 
 from ampbench.advice import Row, number
+from ampbench.labels import few
 from ampbench.metrics import METRICS
 from ampbench.stats import round_value
-from ampbench.units import format_bytes, format_error, format_quantity, format_seconds, format_share
+from ampbench.studied.ceilings import best
+from ampbench.units import (
+    format_bytes,
+    format_count,
+    format_error,
+    format_flop_rate,
+    format_quantity,
+    format_seconds,
+    format_share,
+)
 
 if TYPE_CHECKING:
     from ampbench.records.divergences import Divergence
@@ -17,6 +27,7 @@ if TYPE_CHECKING:
 
 LABEL_WIDTH = 15
 DERIVED = ("seconds_median", "seconds_low", "seconds_high", "items_per_second", "speedup_vs_fp32", "speedup_vs_tf32")
+WORK = ("flops_per_step", "flops_per_second", "ceiling_share")
 ERRORS = (
     "output_rel_l2",
     "output_max_abs",
@@ -42,6 +53,7 @@ def detail_lines(stored: "StoredRun", rows: Sequence[Row]) -> list[Text]:
         pairs = [("outcome", row["outcome"] if row["outcome"] == "ok" else f"{row['outcome']}: {row['reason']}")]
         pairs += _metrics(row, DERIVED)
         pairs += _rounds(each for each in stored.rounds if each.case_id == case_id)
+        pairs += _work(stored, row)
         if case_id in stored.memory:
             pairs += _memory(stored.memory[case_id])
         else:
@@ -61,7 +73,7 @@ def _metrics(row: Row, columns: Iterable[str]) -> Iterator[tuple[str, str]]:
         value = number(row[column])
         if value is not None:
             metric = METRICS[column]
-            yield metric.label, f"{format_quantity(value, metric.unit):<11} {metric.summary}"
+            yield metric.label, f"{format_quantity(value, metric.unit):<12} {metric.summary}"
 
 
 def _rounds(rounds: "Iterable[Round]") -> Iterator[tuple[str, str]]:
@@ -71,7 +83,7 @@ def _rounds(rounds: "Iterable[Round]") -> Iterator[tuple[str, str]]:
         value = format_seconds(round_value(each.samples))
         samples = "+".join(str(len(samples)) for samples in each.samples)
         parts = [
-            f"{value:<11} builds {', '.join(builds)}",
+            f"{value:<12} builds {', '.join(builds)}",
             f"{samples} samples of {_listed(each.steps_per_sample)} steps, warm-up {_listed(each.warmup_steps)} steps",
             f"server {each.server}",
         ]
@@ -84,6 +96,22 @@ def _rounds(rounds: "Iterable[Round]") -> Iterator[tuple[str, str]]:
         yield name, "; ".join(parts)
 
 
+def _work(stored: "StoredRun", row: Row) -> Iterator[tuple[str, str]]:
+    """Yield what there is to compute, how fast that goes, and the ceilings it is held against."""
+    yield from _metrics(row, WORK)
+    memory = stored.memory.get(row["case_id"])
+    if memory is None or not memory.flops:
+        return
+    most = {dtype: best(stored.ceilings, row["device"], dtype) for dtype in memory.flops}
+    ceilings = {dtype: f"at most {format_flop_rate(rate)}" if rate else "no ceiling" for dtype, rate in most.items()}
+    parts = (f"{format_count(flops)} in {dtype}, {ceilings[dtype]}" for dtype, flops in memory.flops.items())
+    yield "  of it", "; ".join(parts)
+    if None in most.values():
+        yield "  ceilings", "for the share of what this device attains, ampbench study ceilings, then measure anew"
+    elif runs := [one.run for one in stored.ceilings if one.run and one.device == row["device"] and one.dtype in most]:
+        yield "  ceilings", f"of {few(runs)}"
+
+
 def _memory(memory: "MemoryPass") -> Iterator[tuple[str, str]]:
     parts = {
         "parameters": memory.parameter_bytes,
@@ -93,11 +121,17 @@ def _memory(memory: "MemoryPass") -> Iterator[tuple[str, str]]:
         "optimizer": memory.optimizer_bytes,
     }
     known = {name: size for name, size in parts.items() if size is not None}
-    yield "peak memory", f"{format_bytes(memory.peak_bytes):<11} counted by the {memory.source}"
+    yield "peak memory", f"{format_bytes(memory.peak_bytes):<12} counted by the {memory.source}"
     yield "  of it", ", ".join(f"{name} {format_bytes(size)}" for name, size in known.items())
-    yield "  rest", f"{format_bytes(max(memory.peak_bytes - sum(known.values()), 0)):<11} activations and temporaries"
+    yield (
+        "  rest",
+        f"{format_bytes(max(memory.peak_bytes - sum(known.values()), 0)):<12} activations and temporaries",
+    )
     if memory.rss_bytes is not None:
-        yield "RSS", f"{format_bytes(memory.rss_bytes):<11} of the process, with Python and torch: not comparable"
+        yield (
+            "RSS",
+            f"{format_bytes(memory.rss_bytes):<12} of the process, with Python and torch: not comparable",
+        )
 
 
 def _divergence(divergence: "Divergence") -> Iterator[tuple[str, str]]:

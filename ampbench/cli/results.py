@@ -13,6 +13,7 @@ from ampbench.cli.printing import make_console, print_lines, print_text
 from ampbench.columns import legend
 from ampbench.markdown import escaped
 from ampbench.metrics import COLUMNS
+from ampbench.studied.documented import claims_said, documented_claims
 
 if TYPE_CHECKING:
     from ampbench.store import StoredRun
@@ -43,8 +44,7 @@ def markdown_text(stored: "StoredRun", rows: Sequence[Row], budget: Budget) -> s
     """Return `rows` of a run as Markdown: the tables, the advice, the notes."""
     groups, skipped = notes.without_common_skips(grouped(rows))
     advice = advise_run(stored, run_rows(stored), budget)
-    swept = notes.sweep_remarks(advice, stored.header.selection.sweeps)
-    said = [*swept, *(note.text for note in notes.statements(stored, rows)), *skipped]
+    said = [*_remarks(stored, rows, notes.sweep_remarks(advice, stored.header.selection.sweeps)), *skipped]
     return "\n\n".join([tables.markdown(groups, advice), *map(escaped, said)])
 
 
@@ -56,13 +56,19 @@ def result_lines(stored: "StoredRun", rows: Sequence[Row], budget: Budget, width
     advice = advise_run(stored, run_rows(stored), budget)
     lines = tables.result_lines(groups, advice, layouts)
     swept = notes.sweep_remarks(advice, stored.header.selection.sweeps)
-    remarks = dict.fromkeys((*swept, *(note.text for note in notes.statements(stored, rows)), *skipped), "")
+    remarks = dict.fromkeys((*_remarks(stored, rows, swept), *skipped), "")
     remarks |= dict.fromkeys(_legend(layouts), "dim")
     if lines:
         lines.append(Text())
     for remark, style in remarks.items():
         lines += tables.wrapped(remark, width, style)
     return [*lines, Text(f"run {stored.header.run}: {stored.path}")]
+
+
+def _remarks(stored: "StoredRun", rows: Sequence[Row], swept: Sequence[str]) -> list[str]:
+    """Return what is said below the table, but for skips: of sweeps, of a documented example, of the machine."""
+    claimed = claims_said(documented_claims(stored, rows))
+    return [*swept, *claimed, *(note.text for note in notes.statements(stored, rows))]
 
 
 def _legend(layouts: Mapping[str, tables.Layout]) -> list[str]:

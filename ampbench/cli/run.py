@@ -123,6 +123,7 @@ def command(
     )  # fmt: skip
     from ampbench import store
     from ampbench.running import session
+    from ampbench.running.known_ceilings import ceilings_known
 
     with ExitStack() as stack:
         writer = resumed = None
@@ -153,6 +154,8 @@ def command(
             )  # fmt: skip
             writer = store.RunWriter.create(results, header, [planned.case for planned in prepared.plan])
             stack.enter_context(writer)
+        if resumed is None or not resumed.ceilings:  # so that the run file tells by itself how far they are off
+            writer.append(*ceilings_known(results, prepared.environment))
         known = resumed.skips if resumed else {}
         writer.append(*(skip for skip in session.planned_skips(prepared.plan) if skip.case_id not in known))
         ended = _measured(prepared, writer)

@@ -142,6 +142,11 @@ def _measured(
     elif format is not OutputFormat.TABLE:
         raise UsageError("--case and --details are for reading: --format json gives every column of the cases selected")
     else:
+        from ampbench.blocks import Section
         from ampbench.cli.details import detail_lines
+        from ampbench.cli.sections import print_sections
+        from ampbench.studied.documented import claims_blocks, documented_claims
 
         print_lines(make_console(), detail_lines(stored, rows))
+        if claims := claims_blocks(documented_claims(stored, rows)):
+            print_sections([Section("", claims)], format)

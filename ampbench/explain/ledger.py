@@ -61,6 +61,13 @@ class CastLedger:
         """The bytes of the weights' copies autocast's cache keeps alive until its region ends."""
         return cache_bytes(self.trace)
 
+    def uses_of(self, tensor: torch.Tensor) -> tuple[str, list[int]]:
+        """Return the name of a tensor that was there before the block, "" where no module was given it by one.
+
+        Beside it stand the forward ops that took it in the dtype it has, by their `index`: those that cast it, too.
+        """
+        return self._recorder.uses_of(tensor)
+
     def to_frame(self) -> pd.DataFrame:
         """Return a row per op, with the columns of its `Operation` and, where it is a cast, of its `Cast`."""
         return op_frame(self.trace)

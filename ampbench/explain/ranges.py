@@ -46,7 +46,7 @@ class Ranges:
         places = {path: place for place, path in enumerate([*self._ran, *self._kinds.keys() - self._ran])}
         ordered = sorted(self._counts.items(), key=lambda item: (places[item[0][0]], _ORDER.index(item[0][1])))
         return [
-            _record(*key, self._kinds[key[0]], counts, self._together.get(key[0]) if key[1] == INPUT else None)
+            record_of(*key, self._kinds[key[0]], counts, self._together.get(key[0]) if key[1] == INPUT else None)
             for key, counts in ordered
         ]
 
@@ -258,9 +258,10 @@ def _differing(first: torch.Tensor, second: torch.Tensor) -> int:
     return count
 
 
-def _record(
-    module: str, what: str, name: str, kind: str, counts: Counts, together: Mapping[int, int] | None
+def record_of(
+    module: str, what: str, name: str, kind: str, counts: Counts, together: Mapping[int, int] | None = None
 ) -> Magnitudes:
+    """Return counted values as a record; the arguments are its fields."""
     lowest, highest = min(counts.exponents, default=0), max(counts.exponents, default=-1)
     return Magnitudes(
         module=module,

@@ -123,6 +123,12 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
                 cast.what, cast.name = STATE, ""
         self.corrections += 1
 
+    def uses_of(self, tensor: torch.Tensor) -> tuple[str, list[int]]:
+        """Return the name of a tensor from outside, and the ops that took it as it is, casts of it included."""
+        with torch._C.DisableTorchFunction():
+            value = self._values.known.get(storage_key(tensor))
+        return ("", []) if value is None or not lives(value) else (value.name, value.uses)
+
     def _returned(self) -> None:
         if not in_backward():
             self.model_ops = len(self.ops)
@@ -289,6 +295,8 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
             if value is None or not lives(value):
                 value = self._values.find(tensor, key, phase)
             cast = value.cast
+            if cast is None and value.what == INPUT and phase == "forward":
+                value.uses.append(index)
             if cast is not None:
                 first = cast.operation is None
                 if first:

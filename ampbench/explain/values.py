@@ -56,10 +56,10 @@ class Value:
     """What is known of one storage's content: what it is, its name, and the cast that made it, if one did.
 
     `call` is the Python call it was made in, `op` the op that made it, `alive` a reference to a tensor that came from
-    outside (None: made here).
+    outside (None: made here), `uses` the forward ops that took it as it is, casts of it included.
     """
 
-    __slots__ = ("alive", "call", "cast", "name", "op", "read_as_is", "views", "what")
+    __slots__ = ("alive", "call", "cast", "name", "op", "read_as_is", "uses", "views", "what")
 
     def __init__(
         self,
@@ -73,6 +73,7 @@ class Value:
         self.what, self.name, self.cast, self.call, self.op, self.alive = what, name, cast, call, op, alive
         self.read_as_is = False
         self.views: dict[Any, int] = {}
+        self.uses: list[int] = []
 
 
 class Values:

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from ampbench.blocks import Block, Section, as_sentence, first_rows
 from ampbench.keeping.islands import WHOLE
 from ampbench.keeping.tables import KeptRow, kept_rows
-from ampbench.keeping.weighing import Point, kept_said, points, said
+from ampbench.keeping.weighing import Point, Ratio, kept_said, points, said, short_ratio
 from ampbench.labels import case_title, few
 from ampbench.ranges.wording import ROOT
 from ampbench.records.cases import Case
@@ -103,5 +103,4 @@ def _against_none(point: Point) -> str:
     ratio = point.against_low
     if ratio is None:
         return UNDEFINED
-    between = "" if ratio.low is None or not point.kept else f" {ratio.low:.2f}–{ratio.high:.2f}"
-    return f"{ratio.value:.2f}x{between}"
+    return short_ratio(ratio if point.kept else Ratio(value=ratio.value))

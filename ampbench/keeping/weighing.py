@@ -293,6 +293,12 @@ def ratio_said(ratio: Ratio) -> str:
     return f"{ratio.value:.2f} times (95 %: {ratio.low:.2f} to {ratio.high:.2f})"
 
 
+def short_ratio(ratio: Ratio) -> str:
+    """Return "1.04x 1.02–1.06", the 95 % interval behind the ratio, where it is known."""
+    between = "" if ratio.low is None or ratio.high is None else f" {ratio.low:.2f}–{ratio.high:.2f}"
+    return f"{ratio.value:.2f}x{between}"
+
+
 def _doubts(search: KeepSearch) -> Iterable[str]:
     """Say what spoils the times."""
     if search.weighing is None:

@@ -10,7 +10,7 @@ from ampbench.records.keeping import KeepSearch, SearchSpace, Trial
 from ampbench.records.measurements import Failure, MemoryPass, Reading, Round, Skip
 from ampbench.records.ranges import OriginPass, RangePass
 from ampbench.records.rules import RuleProbe
-from ampbench.records.studies import Ceiling, ScalerRun, ScopePass, StoragePass, Training
+from ampbench.records.studies import Ceiling, ScalerRun, ScalerSetting, ScopePass, StoragePass, Training
 
 SCHEMA = 6
 """The version of the run file's format; a file of a later one is refused.
@@ -103,8 +103,8 @@ class Settings:
 class Asked:
     """What a study was asked for beyond selection and settings; 0 and empty where it does not apply.
 
-    `steps` of each training, from each of `seeds` seeds; `seconds` for each measurement; the `operations` and `dtypes`
-    of which ceilings are measured.
+    `steps` of each training, from each of `seeds` seeds or with each of the scaler's `settings`; `seconds` for each
+    measurement; the `operations` and `dtypes` of which ceilings are measured.
     """
 
     steps: int = 0
@@ -112,6 +112,7 @@ class Asked:
     seconds: float = 0.0
     operations: list[str] = field(default_factory=list)
     dtypes: list[str] = field(default_factory=list)
+    settings: list[ScalerSetting] = field(default_factory=list)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

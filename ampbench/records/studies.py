@@ -148,7 +148,8 @@ class ScalerRun:
 class ScopeRun:
     """What entering autocast around `scope`, one of `SCOPES`, does to some steps of training.
 
-    Per step: `casts`, the `cast_bytes` they move, `peak_bytes` above what was allocated before the first and
+    Per step: `casts`, the `cast_bytes` they move, `stale_weights`, which are read as copies that autocast made in an
+    earlier step, before the optimizer changed them, `peak_bytes` above what was allocated before the first and
     `alive_bytes`, allocated after the step and not before the first; empty where unavailable. `samples[b]` are seconds
     per step of build `b`, taken in turns with the other scopes. `dtypes` are those of "output", "loss" and
     "gradients" ("bf16"; several joined by ", "). Errors are against the same steps in fp64: output, loss and gradients
@@ -159,6 +160,7 @@ class ScopeRun:
     scope: str
     casts: list[int] = field(default_factory=list)
     cast_bytes: list[int] = field(default_factory=list)
+    stale_weights: list[int] = field(default_factory=list)
     samples: list[list[float]] = field(default_factory=list)
     peak_bytes: list[int] = field(default_factory=list)
     alive_bytes: list[int] = field(default_factory=list)
@@ -190,12 +192,15 @@ class InputUse:
     """What becomes of a floating input stored in half: the first `operation` that takes it, and what that does.
 
     `use` is one of `USES`, `module` the path of the module that the op belongs to ("": the network itself).
+    `read_in_fp32` is the first op that reads the input in fp32 where it is stored in fp32 ("": each op casts it to
+    half, so that it loses nothing by being stored in half).
     """
 
     name: str
     operation: str = ""
     module: str = ""
     use: str
+    read_in_fp32: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -204,35 +209,37 @@ class StoredInputs:
 
     `stored_bytes` are those of all inputs of a batch, `copied_bytes` what of it goes from host to device (None: they
     are one), `copy_samples` the seconds a copy takes. `samples[b]` are seconds per step of build `b`, in turns with the
-    other dtype. Errors are against fp64 with the inputs as they were given in fp32; None: undefined.
+    other dtype. Errors are against fp64 with the inputs as they were given in fp32; None: undefined. `error` is the
+    first line of what the step raised with such inputs; then nothing but the bytes is known.
     """
 
     dtype: str
     stored_bytes: int
     copied_bytes: int | None = None
     copy_samples: list[float] = field(default_factory=list)
-    casts: int
-    cast_bytes: int
+    casts: int | None = None
+    cast_bytes: int | None = None
     samples: list[list[float]] = field(default_factory=list)
     peak_bytes: int | None = None
     output_rel_l2: float | None = None
     loss_abs_error: float | None = None
     grad_rel_l2: float | None = None
+    error: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoragePass:
     """A case fed inputs in fp32 and inputs stored in half.
 
-    `identical`: outputs, loss and gradients are the same to the last bit; `repeatable`: those of fp32 inputs are, when
-    the step is run twice. `exact`: the inputs lose nothing by being stored in half.
+    `identical`: outputs, loss and gradients are the same to the last bit (None: the step does not run with inputs in
+    half); `repeatable`: those of fp32 inputs are, when the step is run twice. `exact`: the inputs lose nothing by being stored in half.
     """
 
     case_id: str
     uses: list[InputUse] = field(default_factory=list)
     full: StoredInputs
     low: StoredInputs
-    identical: bool
+    identical: bool | None
     repeatable: bool
     exact: bool
     memory_source: str | None = None

@@ -14,7 +14,16 @@ from ampbench.records.casts import CastPass
 from ampbench.records.keeping import KeepSearch
 from ampbench.records.ranges import OriginPass, RangePass
 from ampbench.records.rules import FAKE, RuleProbe
-from ampbench.records.runs import CASTS, HEADROOM, KEEP_FP32, ORIGIN
+from ampbench.records.runs import (
+    CASTS,
+    CONVERGENCE,
+    HEADROOM,
+    INPUT_STORAGE,
+    KEEP_FP32,
+    ORIGIN,
+    SCALER,
+    SCOPE,
+)
 from ampbench.report.material import Material, ShownCase
 from ampbench.store import StoredRun
 from ampbench.units import counted
@@ -28,15 +37,23 @@ _FOUND: Mapping[str, Callable[[StoredRun], Mapping[str, Any]]] = MappingProxyTyp
         HEADROOM: lambda run: run.ranges,
         ORIGIN: lambda run: run.origins,
         KEEP_FP32: lambda run: run.searches,
+        CONVERGENCE: lambda run: run.trainings,
+        SCALER: lambda run: run.scalings,
+        SCOPE: lambda run: run.scopes,
+        INPUT_STORAGE: lambda run: run.storages,
     }
 )
-"""What runs hold of cases, by what they explain."""
+"""What runs hold of cases, by what they explain or study."""
 
 _CONTENTS = {
     CASTS: "the casts of",
     HEADROOM: "the headroom of",
     ORIGIN: "the origin of errors in",
     KEEP_FP32: "what to keep in fp32 in",
+    CONVERGENCE: "the convergence of",
+    SCALER: "the loss scaling of",
+    SCOPE: "the scope of autocast in",
+    INPUT_STORAGE: "the storage of the inputs of",
 }
 
 
@@ -96,6 +113,30 @@ class Untold:
     reason: str
 
 
+def runs_of(material: Material) -> Iterator[StoredRun]:
+    """Yield the runs on the page, those that only explain among them, the oldest first."""
+    every = [*(shown.stored for shown in material.shown), *material.explanations]
+    yield from sorted(every, key=lambda one: one.header.started_at)
+
+
+def told(material: Material, of: Callable[[StoredRun], Mapping[str, T]]) -> list[Told[T]]:
+    """Return what runs hold of cases: of several of one case, host and torch version the newest, the oldest first."""
+    found = list(_passes(material, of))
+    labels = case_labels(run.cases[case_id] for run, case_id, _ in found)
+    counts = Counter(labels[case_id] for _, case_id, _ in found)
+    return [
+        Told(
+            number=number,
+            name=f"{label} · {run.header.label or run.header.run}" if counts[label] > 1 else label,
+            case=run.cases[case_id],
+            run=run,
+            found=one,
+        )
+        for number, (run, case_id, one) in enumerate(found)
+        for label in [labels[case_id]]
+    ]
+
+
 def traced(material: Material) -> list[Traced]:
     """Return the traced cases, those first whose casts take the most time or, untimed, move the most bytes."""
     cases = [
@@ -108,30 +149,30 @@ def traced(material: Material) -> list[Traced]:
             whole=totals(one.found.trace),
             savings=savings(one.found.trace),
         )
-        for one in _told(material, lambda run: run.casts)
+        for one in told(material, lambda run: run.casts)
     ]
     return sorted(cases, key=lambda one: (-(one.whole.seconds or 0.0), -one.whole.bytes_moved, one.number))
 
 
 def headrooms(material: Material) -> list[Told[RangePass]]:
     """Return the cases whose magnitudes were looked at, the oldest first."""
-    return _told(material, lambda run: run.ranges)
+    return told(material, lambda run: run.ranges)
 
 
 def origins(material: Material) -> list[Told[OriginPass]]:
     """Return the cases the origin of whose errors was looked for, the oldest first."""
-    return _told(material, lambda run: run.origins)
+    return told(material, lambda run: run.origins)
 
 
 def searches(material: Material) -> list[Told[KeepSearch]]:
     """Return the cases for which a search for modules to keep in fp32 came to its end, the oldest first."""
-    return _told(material, lambda run: run.searches)
+    return told(material, lambda run: run.searches)
 
 
 def probes(material: Material) -> list[RuleProbe]:
     """Return the probes of autocast's rules: of several of one torch version and device type the newest."""
     newest: dict[tuple[str, str], RuleProbe] = {}
-    for run in _runs(material):
+    for run in runs_of(material):
         newest |= {(one.torch_version, one.device): one for one in run.rules.values()}
     return list(newest.values())
 
@@ -144,7 +185,9 @@ def untold(material: Material, kind: str) -> list[Untold]:
             continue
         labels = case_labels(run.cases.values())
         found |= {case_id: Untold(name=labels[case_id], reason=_reason(run, case_id)) for case_id in run.cases}
-    known = {case_id for run in _runs(material) for case_id in _FOUND[kind](run)}
+    if not found:
+        return []
+    known = {case_id for run in runs_of(material) for case_id in _FOUND[kind](run)}
     return [one for case_id, one in found.items() if case_id not in known]
 
 
@@ -179,17 +222,19 @@ def reasons(case: ShownCase) -> Sequence[str]:
 
 
 def contents(material: Material) -> list[str]:
-    """Return in a few words what explains: how many cases' casts, headroom and so on, the rules of which devices."""
+    """Return in a few words what explains: how many cases' casts and so on, the rules and ceilings of which devices."""
     counts = {kind: len(list(_passes(material, of))) for kind, of in _FOUND.items()}
     said = [f"{_CONTENTS[kind]} {counted(count, 'case')}" for kind, count in counts.items() if count]
-    devices = list(dict.fromkeys(probe.device for probe in probes(material)))
-    return [*said, *([f"autocast's rules on {', '.join(devices)}"] if devices else [])]
+    probed = list(dict.fromkeys(probe.device for probe in probes(material)))
+    limits = list(dict.fromkeys(one.device for run in runs_of(material) for one in run.ceilings))
+    said += [f"autocast's rules on {', '.join(probed)}"] if probed else []
+    return [*said, *([f"the ceilings of {', '.join(limits)}"] if limits else [])]
 
 
 def strangers(material: Material, kind: str) -> list[str]:
     """Return what explained `kind` ("casts", …) on another machine, or with another torch, than what measured."""
-    own = {_place(shown.stored) for shown in material.shown}
-    places = dict.fromkeys(_place(run) for run, _, _ in _passes(material, _FOUND[kind]))
+    own = {place_of(shown.stored) for shown in material.shown}
+    places = dict.fromkeys(place_of(run) for run, _, _ in _passes(material, _FOUND[kind]))
     if not own:
         return []
     return [f"torch {version or 'of an unknown version'} on {host}" for host, version in places
@@ -213,41 +258,19 @@ def _comparisons(material: Material) -> list[Comparison]:
     return [*material.comparisons, *material.explained]
 
 
-def _runs(material: Material) -> Iterator[StoredRun]:
-    """Yield the runs on the page, those that only explain among them, the oldest first."""
-    every = [*(shown.stored for shown in material.shown), *material.explanations]
-    yield from sorted(every, key=lambda one: one.header.started_at)
-
-
-def _told(material: Material, of: Callable[[StoredRun], Mapping[str, T]]) -> list[Told[T]]:
-    found = list(_passes(material, of))
-    labels = case_labels(run.cases[case_id] for run, case_id, _ in found)
-    counts = Counter(labels[case_id] for _, case_id, _ in found)
-    return [
-        Told(
-            number=number,
-            name=f"{label} · {run.header.label or run.header.run}" if counts[label] > 1 else label,
-            case=run.cases[case_id],
-            run=run,
-            found=one,
-        )
-        for number, (run, case_id, one) in enumerate(found)
-        for label in [labels[case_id]]
-    ]
-
-
 def _passes(material: Material, of: Callable[[StoredRun], Mapping[str, T]]) -> Iterator[tuple[StoredRun, str, T]]:
     """Yield what runs found of the cases on the page: of several of one case, host and torch version the newest."""
     shown = {id(one.stored): {row["case_id"] for row in one.rows} for one in material.shown}
     newest: dict[tuple[str, str, str], tuple[StoredRun, str, T]] = {}
-    for run in _runs(material):
+    for run in runs_of(material):
         wanted = shown.get(id(run))
         for case_id, found in of(run).items():
             if wanted is None or case_id in wanted:
-                newest[*_place(run), case_id] = run, case_id, found
+                newest[*place_of(run), case_id] = run, case_id, found
     yield from newest.values()
 
 
-def _place(run: StoredRun) -> tuple[str, str]:
+def place_of(run: StoredRun) -> tuple[str, str]:
+    """Return the host and the torch version of a run."""
     environment = run.header.environment
     return environment.host, environment.torch_version

@@ -9,14 +9,31 @@ from ampbench.comparing.markdown import NOT_JUDGED, by_weight, conditions, findi
 from ampbench.comparing.sentences import case_names
 from ampbench.markdown import escaped, folded, markdown_table
 from ampbench.ranges.headlines import headroom_said, origin_said
-from ampbench.records.runs import CASTS, HEADROOM, KEEP_FP32, ORIGIN
+from ampbench.records.runs import (
+    CASTS,
+    CEILINGS,
+    CONVERGENCE,
+    HEADROOM,
+    INPUT_STORAGE,
+    KEEP_FP32,
+    ORIGIN,
+    SCALER,
+    SCOPE,
+)
 from ampbench.report.explained import changed, headrooms, origins, probes, searches, traced, untold, with_rules
 from ampbench.report.material import Material
 from ampbench.report.precision_tables import MachineTables, precision_tables
 from ampbench.report.result import Result, result
+from ampbench.report.studied import ceilings, claimed, scalings, scopes, storages, trainings
 from ampbench.report.views.explanation.casts import casts_said
 from ampbench.report.views.explanation.keeping import found_said
 from ampbench.report.views.explanation.rules import changes_said, probe_said
+from ampbench.studied.ceilings import ceilings_said
+from ampbench.studied.convergence_sentences import learned_said
+from ampbench.studied.documented import claims_said
+from ampbench.studied.input_storage import storage_said
+from ampbench.studied.scaler import scaler_said
+from ampbench.studied.scope import scope_said
 from ampbench.trends import Trend
 from ampbench.trends.markdown import changes_table
 from ampbench.trends.sentences import NOT_INTERLEAVED, failures, has_changed_times, series_names, summary
@@ -109,6 +126,16 @@ def _explained(material: Material) -> Iterator[tuple[str, str, list[tuple[str, l
     yield "Where errors begin", "cases", begun, ORIGIN
     yield "What to keep in fp32", "searches", [(one.name, found_said(one)) for one in searches(material)], KEEP_FP32
     yield "Casts", "traced cases", [(one.name, [casts_said(one)]) for one in traced(material)], CASTS
+    yield "Convergence", "workloads", [(one.name, learned_said(one.found)) for one in trainings(material)], CONVERGENCE
+    scaled = [(one.name, scaler_said(one.case, one.found)) for one in scalings(material)]
+    yield "Loss scaling", "cases", scaled, SCALER
+    yield "Scope of autocast", "cases", [(one.name, scope_said(one.case, one.found)) for one in scopes(material)], SCOPE
+    inputs = [(one.name, storage_said(one.case, one.found)) for one in storages(material)]
+    yield "Inputs stored in half", "cases", inputs, INPUT_STORAGE
+    attained = [(one.name, ceilings_said(one.device, one.ceilings)) for one in ceilings(material)]
+    yield "Ceilings", "devices", attained, CEILINGS
+    held = [(one.name, claims_said(one.claims)) for one in claimed(material)]
+    yield "Claims of a document", "runs", held, ""
 
 
 def _changes(comparison: Comparison, several: bool) -> Iterator[Part]:

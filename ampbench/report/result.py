@@ -8,6 +8,7 @@ from ampbench.compare import rank
 from ampbench.comparing import sentences
 from ampbench.labels import case_labels
 from ampbench.records.cases import Case
+from ampbench.records.runs import STUDIES
 from ampbench.report import answers, cautions
 from ampbench.report.explained import contents
 from ampbench.report.machines import machines
@@ -185,6 +186,8 @@ def _nothing(material: Material) -> str:
     outcomes = Counter(one.row["outcome"] for one in material.cases)
     said = [f"{counted(outcomes[name], 'case')} {name}" for name in ("failed", "skipped") if outcomes[name]]
     if not said and (explained := contents(material)):
+        if any(one.header.explains in STUDIES for one in material.explanations):
+            return f"this page is about {_listed(explained)}"
         return f"nothing was measured; this page explains {_listed(explained)}"
     return f"nothing was measured: {', '.join(said) or 'there are no cases'}"
 

@@ -1,6 +1,6 @@
 """Which run files a report is of: those that measured, and those that only explain."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -76,19 +76,28 @@ def assigned(sources: Sources) -> dict[Path, list[Path]]:
 def matching(runs: Iterable[StoredRun], keyword: str) -> list[StoredRun]:
     """Return the runs that explain with the cases that match `keyword` alone, without those of which nothing is left.
 
-    A probe of autocast's rules is of no case, and stays.
+    A probe of autocast's rules is of no case, and stays. The trainings of a workload, which are judged together, all
+    stay where one of its cases matches.
     """
     if not keyword:
         return list(runs)
-    found = []
+    runs_left = []
     for one in runs:
-        kept: dict[str, Any] = {kind: _matching(getattr(one, kind), keyword) for kind in _BY_CASE}
-        found.append(replace(one, **kept))
-    return [one for one in found if one.rules or one.ceilings or any(getattr(one, kind) for kind in _BY_CASE)]
+        kept = _kept(one, keyword)
+        entries: dict[str, Any] = {
+            kind: {case_id: found for case_id, found in getattr(one, kind).items() if case_id in kept}
+            for kind in _BY_CASE
+        }
+        runs_left.append(replace(one, **entries))
+    return [one for one in runs_left if one.rules or one.ceilings or any(getattr(one, kind) for kind in _BY_CASE)]
 
 
-def _matching(entries: Mapping[str, Any], keyword: str) -> dict[str, Any]:
-    return {case_id: entries[case_id] for case_id in entries if planning.matches(keyword, case_id)}
+def _kept(run: StoredRun, keyword: str) -> set[str]:
+    """Return the ids of the cases that match, and of those that were trained to be judged with them."""
+    kept = {case_id for kind in _BY_CASE for case_id in getattr(run, kind) if planning.matches(keyword, case_id)}
+    cases = run.cases
+    groups = {(cases[one].group, cases[one].device) for one in kept if one in cases}
+    return kept | {one for one in run.trainings if (cases[one].group, cases[one].device) in groups}
 
 
 def _latest(results: Path) -> Sources:

@@ -9,7 +9,7 @@ from ampbench.planning import PlannedCase, make_plan
 from ampbench.precisions import PRECISIONS, SHORT_DTYPES, find_precision
 from ampbench.records.cases import WorkloadSource
 from ampbench.records.environments import Environment
-from ampbench.records.runs import Selection, Settings
+from ampbench.records.runs import Selection, Settings, verb_of
 from ampbench.running.channel import Channel, OpenChannel, ServerChannel
 from ampbench.running.session import Prepared, default_memory_limit, describer, opened_first, preload_modules
 
@@ -42,12 +42,12 @@ def prepared_session(
         )
 
 
-def require_named(selection: Selection, verb: str, question: str) -> None:
-    """Raise `UsageError`, which asks the `question`, unless a workload is named for a `verb` of `ampbench explain`."""
+def require_named(selection: Selection, explains: str, question: str) -> None:
+    """Raise `UsageError`, which asks the `question`, unless a workload is named for a kind of run."""
     if not selection.workloads:
         raise UsageError(
-            f"{question} of which workload? Name one, as in `ampbench explain {verb} mlp` or "
-            f"`ampbench explain {verb} model.py:make`; ampbench list workloads shows what there is"
+            f"{question} of which workload? Name one, as in `ampbench {verb_of(explains)} mlp` or "
+            f"`ampbench {verb_of(explains)} model.py:make`; ampbench list workloads shows what there is"
         )
 
 

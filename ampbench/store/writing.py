@@ -16,7 +16,7 @@ from ampbench.errors import StoreError
 from ampbench.records.cases import Case
 from ampbench.records.keeping import SearchSpace
 from ampbench.records.rules import RuleProbe
-from ampbench.records.runs import KEEP_FP32, SUFFIX, Entry, Header
+from ampbench.records.runs import STUDIES, SUFFIX, Entry, Header, verb_of
 from ampbench.store import lines
 from ampbench.store.lines import LineError
 from ampbench.store.reading import StoredRun, is_compressed, read_run
@@ -143,13 +143,12 @@ class RunWriter:
         """What to do when the file cannot be written any more."""
         if not self._size:
             return "choose another --results folder"
-        if any(space.wanted is not None for space in self._spaces.values()):
-            again = f"ampbench explain {KEEP_FP32} --resume {self.path.stem}"
-            return f"what was tried before is kept: mend this, then continue with {again}"
+        begun = any(space.wanted is not None for space in self._spaces.values())
+        if self._explains in STUDIES or begun:
+            again = f"ampbench {verb_of(self._explains)} --resume {self.path.stem}"
+            return f"what was stored before is kept: mend this, then continue with {again}"
         if self._explains:
-            return (
-                f"what was stored before is kept, but cannot be resumed: mend this, then explain {self._explains} anew"
-            )
+            return f"what was stored before is kept, but cannot be resumed: mend this, then {verb_of(self._explains)} anew"
         return f"what was measured before is kept: mend this, then continue with --resume {self.path.stem}"
 
     def _checked(self, records: Sequence[Header | Entry]) -> tuple[bytes, set[str], set[str], dict[str, SearchSpace]]:

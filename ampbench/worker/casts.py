@@ -65,7 +65,7 @@ def measure_casts(workload: Workload, case: Case, tracing: Tracing) -> CastPass:
     # The CPU's allocation record is good for once in a process, so all peaks are taken together.
     peaks: list[int | None] = [None]
     if tracing.time or trials:
-        peaks = _peaks(workload, case, device, [trial.change for trial in trials], settled, notes)
+        peaks = take_peaks(workload, case, device, [trial.change for trial in trials], settled, notes)
     found = CastPass(
         case_id=case.case_id,
         how=DEVICE,
@@ -114,7 +114,7 @@ def _start_tracing(device: Device) -> None:
             torch.mm(low, low)
 
 
-def _peaks(
+def take_peaks(
     workload: Workload,
     case: Case,
     device: Device,

@@ -132,7 +132,7 @@ def measure_change(
         taken.append(in_turns(pair, device, seconds / PAIRS / 2, order))
         del pair, step
         device.release()
-    if not _identical(first, again):
+    if not identical(first, again):
         notes.append(f"{change.name}: the unchanged step itself does not give the same bits twice")
     moved = [sum(cast.bytes_moved for cast in trace.casts) for trace in (before, tried.trace)]
     return CheckedSaving(
@@ -142,7 +142,7 @@ def measure_change(
         bytes_moved=moved[0] - moved[1],
         before=[old for old, _ in taken],
         after=[new for _, new in taken],
-        identical=_identical(first, changed),
+        identical=identical(first, changed),
     )
 
 
@@ -166,7 +166,7 @@ def _results(step: Step) -> list[torch.Tensor]:
     return found
 
 
-def _identical(first: list[torch.Tensor], second: list[torch.Tensor]) -> bool:
+def identical(first: list[torch.Tensor], second: list[torch.Tensor]) -> bool:
     """Return whether two results are the same to the last bit, that of a NaN included."""
     return len(first) == len(second) and all(
         one.dtype is other.dtype and one.shape == other.shape and torch.equal(_bits(one), _bits(other))

@@ -185,9 +185,9 @@ def run_step(
         notes = []
         if step.training and switch_off_dropout(step.module):
             notes.append("dropout layers were switched off for the divergence pass")
+        if not reference and precision is None and step.prepare_path(case.path) is not None:
+            torch.manual_seed(0)
         if not step.training:
-            if not reference and precision is None:
-                step.prepare_path(case.path)
             with step.mode():
                 found = StepNumbers(outputs=kept_outputs(step.run(), keep, copy=update), notes=notes)
             step.let_go()
@@ -293,16 +293,21 @@ def argmax_agreement(
     A classifier is recognised by integer targets with the shape of the first output less its class dimension, the one
     after the batch (as in `cross_entropy`) or the last. A decision is the class with the largest output.
     """
-    if not isinstance(targets, torch.Tensor) or targets.is_floating_point() or not outputs:
+    dimension = class_dimension(outputs[0], targets) if outputs else None
+    if dimension is None:
         return None, None
-    output, reference = outputs[0], references[0]
-    if output.ndim != targets.ndim + 1:
-        return None, None
+    agreeing = outputs[0].argmax(dimension) == references[0].argmax(dimension)
+    return int(agreeing.sum()), agreeing.numel()
+
+
+def class_dimension(output: torch.Tensor, targets: Any) -> int | None:
+    """Return the dimension of a classifier's `output` that its classes lie in (see `argmax_agreement`), else None."""
+    if not isinstance(targets, torch.Tensor) or targets.is_floating_point() or output.ndim != targets.ndim + 1:
+        return None
     for dimension in (1, output.ndim - 1):
         if dimension < output.ndim and output.shape[:dimension] + output.shape[dimension + 1 :] == targets.shape:
-            agreeing = output.argmax(dimension) == reference.argmax(dimension)
-            return int(agreeing.sum()), agreeing.numel()
-    return None, None
+            return dimension
+    return None
 
 
 def tensors_in(value: Any) -> Iterator[torch.Tensor]:

@@ -1,6 +1,7 @@
 """The fingerprint of this machine and installation, as a worker sees it."""
 
 import importlib
+import importlib.util
 import os
 import platform
 import shutil
@@ -56,6 +57,8 @@ def read_environment() -> Environment:
         )
     unavailable: dict[str, str] = {}
     torchvision = _version_of("torchvision", unavailable)
+    if importlib.util.find_spec("sklearn") is None:  # its import takes a second
+        unavailable["sklearn"] = 'not installed: pip install "ampbench[data]"'
     flags = _cpu_flags()
     return Environment(
         host=socket.gethostname(),
@@ -132,7 +135,7 @@ def _accelerator(type: str) -> DeviceDescription:
         count=torch.accelerator.device_count(),
         memory_bytes=getattr(properties, "total_memory", None),
         arithmetic={_short(dtype): _accelerator_arithmetic(type, dtype) for dtype in map(_dtype, MEASURED_DTYPES)},
-        tf32=_has_tf32(type),
+        tf32=has_tf32(type),
         float64=_runs(type, torch.float64),
         autocast_dtype=autocast,
         driver=_driver(type, properties),
@@ -153,7 +156,7 @@ def _accelerator_arithmetic(type: str, dtype: torch.dtype) -> str:
     return "native"
 
 
-def _has_tf32(type: str) -> bool:
+def has_tf32(type: str) -> bool:
     """Return whether the device has tf32: CUDA from compute capability 8.0 (NVIDIA A100 whitepaper); XPU as it says."""
     if type == "cuda":
         return torch.version.hip is None and torch.cuda.get_device_capability() >= (8, 0)

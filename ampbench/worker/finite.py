@@ -56,6 +56,11 @@ def is_finite(tensors: Iterable[torch.Tensor | None]) -> bool:
     return all(_is_finite(_values(tensor)) for tensor in tensors if tensor is not None)
 
 
+def dense(gradient: torch.Tensor) -> torch.Tensor:
+    """Return a gradient as a dense tensor: that of an embedding may be sparse."""
+    return gradient if gradient.layout is torch.strided else gradient.to_dense()
+
+
 class Fp32Check:
     """Looks at each fp32 step of a case, and refuses a case whose values are not finite in fp32 already.
 

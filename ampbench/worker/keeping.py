@@ -1,6 +1,5 @@
 """The search for modules to keep in fp32, on the device: what there is to keep, what a set errs, what sets cost."""
 
-import random
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -26,7 +25,7 @@ from ampbench.worker.flags import precision_flags
 from ampbench.worker.memory import is_out_of_memory, memory_source, peaks_of
 from ampbench.worker.origins import measure_origin
 from ampbench.worker.step import Step
-from ampbench.worker.turns import PAIRS, Settled, in_turns, places, warm_up
+from ampbench.worker.turns import Settled, side_by_side, warm_up
 from ampbench.workload import Workload
 
 NO_REFERENCE = "the fp64 step that trials are compared with does not fit into the memory: search with a smaller batch"
@@ -122,7 +121,7 @@ def weigh(
         device.release()
         peaks = _peaks(builds, settled, device, notes)
         watch = FitnessWatch(device)
-        samples = _samples(builds, settled, device, seconds, notes)
+        samples = side_by_side(builds, lambda step, place: warm_up(step, settled[place]), device, seconds, notes)
         fitness = watch.seen()
     return Weighing(
         case_id=case.case_id,
@@ -268,42 +267,3 @@ def _peaks(
         notes.append("the peak of memory was not measured: there is no room for it")
         return [None] * len(builds)
     return peaks
-
-
-def _samples(
-    builds: Sequence[partial[Step]], settled: Sequence[Settled], device: Device, seconds: float, notes: list[str]
-) -> list[list[list[float]]]:
-    """Return the samples of each build, taken in turns: `[place][build]` are seconds per step."""
-    samples: list[list[list[float]]] = [[] for _ in builds]
-    draw = random.Random(0)
-    order = list(range(len(builds)))
-    apart = False
-    for _ in places(seconds):
-        draw.shuffle(order)
-        budget = seconds / PAIRS / 2
-        if not apart:
-            try:
-                taken = _taken(builds, settled, device, budget, order)
-            except Exception as error:
-                if not is_out_of_memory(error):
-                    raise
-                apart = True
-                notes.append("timed one after the other: there is no room to build all side by side")
-        if apart:
-            taken = {}
-            for place in order:
-                taken |= _taken(builds, settled, device, budget / len(order), [place])
-        for place, one in taken.items():
-            samples[place].append(one)
-    return samples
-
-
-def _taken(
-    builds: Sequence[partial[Step]], settled: Sequence[Settled], device: Device, seconds: float, order: Sequence[int]
-) -> dict[int, list[float]]:
-    """Build what `order` names side by side, and return the samples of each by its place."""
-    device.release()
-    steps = [builds[place]() for place in order]
-    for step, place in zip(steps, order, strict=True):
-        warm_up(step, settled[place])
-    return dict(zip(order, in_turns(steps, device, seconds, range(len(steps))), strict=True))

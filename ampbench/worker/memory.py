@@ -1,6 +1,8 @@
 """The peak of one step's memory, and whose it is; a pass of its own, never timed."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -9,9 +11,11 @@ import torch
 from torch._C._profiler import ProfilerConfig, ProfilerState, _ExperimentalConfig
 from torch.utils import _pytree as pytree
 
+from ampbench.precisions import PRECISIONS
 from ampbench.records.cases import Case
 from ampbench.records.measurements import MemoryPass
 from ampbench.worker.devices import Cpu, Device
+from ampbench.worker.flops import count_flops
 from ampbench.worker.step import Step
 from ampbench.workload import Workload
 
@@ -22,18 +26,27 @@ def measure_memory(workload: Workload, case: Case, device: Device) -> MemoryPass
     """Return the peak of one warmed-up step of `case`, with the parts that have a name.
 
     On an accelerator the allocator's peak above what was allocated before the case was built; on the CPU what the step
-    allocates at its peak by the profiler's allocation record, plus what was alive when it began.
+    allocates at its peak by the profiler's allocation record, plus what was alive when it began. FLOPs are counted as
+    the step warms up; on a path other than eager, in an eager step before.
     """
+    flops: dict[str, int] | None = None
+
+    def count(step: Step) -> None:
+        nonlocal flops
+        with nullcontext() if step.training else torch.no_grad():  # in inference mode a counter sees no autocast
+            flops = count_flops(step.run, tf32=PRECISIONS[case.precision].tf32)
 
     def build() -> Step:
         step = Step(workload, case, device)
-        step.settle_scaler()
+        if case.path != "eager":
+            count(step)
         step.prepare_path(case.path)
+        step.settle_scaler()
         return step
 
     if not isinstance(device, Cpu):
         _take_workspaces(workload, case, device)
-    ((step, peak),) = peaks_of([build], device)
+    ((step, peak),) = peaks_of([build], device, count if case.path == "eager" else _run)
     gradients = [p.grad for p in step.module.parameters() if p.grad is not None]
     return MemoryPass(
         case_id=case.case_id,
@@ -45,6 +58,7 @@ def measure_memory(workload: Workload, case: Case, device: Device) -> MemoryPass
         gradient_bytes=_storage_bytes(gradients) if step.training else None,
         optimizer_bytes=_storage_bytes(_optimizer_tensors(step.optimizer)) if step.training else None,
         rss_bytes=rss_bytes(),
+        flops=flops,
     )
 
 
@@ -58,15 +72,22 @@ def memory_source(device: Device) -> str:
     return "profiler" if isinstance(device, Cpu) else "allocator"
 
 
-def peaks_of(builds: Sequence[Callable[[], Step]], device: Device) -> Iterator[tuple[Step, int]]:
-    """Yield what each of `builds` makes, a step ready to run, with the peak of one warmed-up step of it in bytes.
+def _run(step: Step) -> None:
+    with step.mode():
+        step.run()
+
+
+def peaks_of(
+    builds: Sequence[Callable[[], Step]], device: Device, warm_up: Callable[[Step], None] = _run
+) -> Iterator[tuple[Step, int]]:
+    """Yield what each of `builds` makes, a step ready to run, with the peak in bytes of one step after `warm_up`.
 
     On the CPU all are built before the first is run, because the allocation record is good for once in a process. On an
     accelerator one is built after the other, and the caller lets go of each before it asks for the next.
     """
     if isinstance(device, Cpu):
         steps = [build() for build in builds]
-        alive = [_warm(step) for step in steps]
+        alive = [_warm(step, warm_up) for step in steps]
         peaks = cpu_peaks([partial(_run, step) for step in steps])
         yield from zip(steps, map(sum, zip(alive, peaks, strict=True)), strict=True)
         return
@@ -74,7 +95,7 @@ def peaks_of(builds: Sequence[Callable[[], Step]], device: Device) -> Iterator[t
         device.release()
         before = device.allocated_bytes()
         step = build()
-        _warm(step)
+        _warm(step, warm_up)
         device.release()
         device.reset_peak()
         _run(step)
@@ -83,14 +104,9 @@ def peaks_of(builds: Sequence[Callable[[], Step]], device: Device) -> Iterator[t
         del step
 
 
-def _run(step: Step) -> None:
-    with step.mode():
-        step.run()
-
-
-def _warm(step: Step) -> int:
+def _warm(step: Step, warm_up: Callable[[Step], None]) -> int:
     """Run a step, drop its gradients, and return the bytes of what stays alive: weights, state and inputs."""
-    _run(step)
+    warm_up(step)
     if step.optimizer is not None:
         step.optimizer.zero_grad(set_to_none=True)
     step.loss = None
@@ -115,7 +131,20 @@ def _take_workspaces(workload: Workload, case: Case, device: Device) -> None:
 
 
 def cpu_peaks(calls: Sequence[Callable[[], Any]]) -> list[int]:
-    """Return the most bytes that each of `calls` had allocated on the CPU at once, by the profiler's allocation record.
+    """Return the most bytes that each of `calls` had allocated on the CPU at once, as `cpu_changes` sees them."""
+    return [change.peak for change in cpu_changes(calls)]
+
+
+@dataclass(frozen=True, slots=True)
+class Allocation:
+    """What a call did to the memory in use, in bytes: the most that it added at once, and what it left (or freed)."""
+
+    peak: int
+    net: int
+
+
+def cpu_changes(calls: Sequence[Callable[[], Any]]) -> list[Allocation]:
+    """Return what each of `calls` did to the memory in use on the CPU, by the profiler's allocation record.
 
     The autograd profiler is used without Kineto: it records the same allocations (a test compares them) and starts in
     a millisecond, where Kineto's first use costs over a second and opens the GPU driver. The record of either is exact
@@ -137,7 +166,7 @@ def cpu_peaks(calls: Sequence[Callable[[], Any]]) -> list[int]:
         for event in events:
             if str(event.kind()) == "memory_alloc" and (begun := sum(m.cpu_elapsed_us(event) >= 0 for m in marks)):
                 changes[begun - 1].append(event.cpu_memory_usage())
-    return [peak_of(each) for each in changes]
+    return [Allocation(peak_of(each), sum(each)) for each in changes]
 
 
 def peak_of(changes: Iterable[int]) -> int:

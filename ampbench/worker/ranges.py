@@ -24,7 +24,7 @@ from ampbench.records.casts import BUFFER, WEIGHT
 from ampbench.records.ranges import FirstNonfinite, LowRun, ModuleError, RangePass, SeenGradient
 from ampbench.worker.data import named_tensors
 from ampbench.worker.devices import Device
-from ampbench.worker.finite import Fp32Check, is_finite, seeded_step, unfused
+from ampbench.worker.finite import Fp32Check, dense, is_finite, seeded_step, unfused
 from ampbench.worker.flags import precision_flags
 from ampbench.worker.memory import is_out_of_memory
 from ampbench.worker.step import Step
@@ -62,7 +62,7 @@ def measure_ranges(workload: Workload, case: Case, device: Device, steps: int, p
                 output, gradients = _run(step)
                 finite = check.look(turn, output, step.loss, gradients.values())
                 if finite and precisions:
-                    nonzero.append({name: _mask(_dense(gradient) != 0) for name, gradient in gradients.items()})
+                    nonzero.append({name: _mask(dense(gradient) != 0) for name, gradient in gradients.items()})
                 del output, gradients  # of which another build may be made below
                 if not finite:
                     break
@@ -189,7 +189,7 @@ def _see_steps(
             gradients = _run(step)[1]
         for name, gradient in gradients.items():
             if name in masks:
-                _put_gradient(seen, name, _dense(gradient), masks[name])
+                _put_gradient(seen, name, dense(gradient), masks[name])
         finite = is_finite(gradients.values())
         del gradients
         if not step.training:
@@ -239,7 +239,3 @@ def _put_gradient(seen: dict[str, SeenGradient], name: str, gradient: torch.Tens
 def _mask(chosen: torch.Tensor) -> _Mask:
     """Return a bit for each element."""
     return np.packbits(chosen.reshape(-1).cpu().numpy())
-
-
-def _dense(gradient: torch.Tensor) -> torch.Tensor:
-    return gradient if gradient.layout is torch.strided else gradient.to_dense()

@@ -133,20 +133,28 @@ class Worker:
 
     def _study(self, request: Request, source: WorkloadSource, case: Case, device: Device) -> Reply:
         """Return what a study of training, or of how inputs are stored, saw of a case."""
-        from ampbench.studies import convergence, input_storage, scaler, scope  # no other request needs these
-
+        # each study is imported by the request that needs it, and by no other
         workload = self._workload(source, case, request.seed, case.batch_size)
         if request.kind == "training":
+            from ampbench.studies import convergence
+
             self._trajectories = self._trajectories or convergence.Trajectories()
             found = convergence.train(
                 workload, case, device, self._trajectories, seed=request.seed, arm=request.arm, steps=request.steps
             )
             return Reply(training=found)
         if request.kind == "scaling":
-            return Reply(scaling=scaler.run_scaler(workload, case, device, request.setting, request.steps))
+            from ampbench.studies.scaler import run_scaler
+
+            return Reply(scaling=run_scaler(workload, case, device, request.setting, request.steps))
         if request.kind == "scopes":
-            return Reply(scopes=scope.measure_scopes(workload, case, device, request.steps, request.seconds))
-        return Reply(storage=input_storage.measure_storage(workload, case, device, request.seconds))
+            from ampbench.studies.scope import measure_scopes
+
+            return Reply(scopes=measure_scopes(workload, case, device, request.steps, request.seconds))
+        from ampbench.studies.input_storage import measure_storage
+
+        stored = measure_storage(workload, case, device, request.seconds)
+        return Reply(skip=stored) if isinstance(stored, Skip) else Reply(storage=stored)
 
     def _divergence(self, source: WorkloadSource, case: Case, device: Device, seed: int) -> Divergence:
         """Return the divergence of `case`, on as much of its batch as the fp64 reference leaves room for."""

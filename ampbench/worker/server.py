@@ -137,7 +137,7 @@ class Server:
 
 def end_reply(request: Request, cause: str, message: str, lines: list[str]) -> Reply:
     """Return what to say of a worker that ended without a reply of its own."""
-    if request.case is None and request.kind != "rules":
+    if request.case is None and request.kind not in ("rules", "ceiling"):
         what = f"workload {request.source.name} cannot be built" if request.source else "the environment cannot be read"
         return Reply(problem=f"{what}: {cause}: {message}{' | ' + lines[-1] if lines else ''}")
     case_id = "" if request.case is None else request.case.case_id

@@ -3,8 +3,8 @@
 import copy
 import functools
 import itertools
-from collections.abc import Callable, Iterable, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from time import perf_counter
 from typing import Any
 
@@ -62,6 +62,7 @@ class Step:
         row = PRECISIONS[precision or case.precision]
         storage = getattr(torch, REFERENCE_DTYPE if reference else row.storage)
         given = storage if reference or precision else _LONG_DTYPES[case.input_dtype]
+        self._storage, self._given = storage, given
         autocast = None if reference or row.autocast is None else getattr(torch, row.autocast)
         self._where: dict[str, Any] = {} if fake else {"device": device.type}
         self.training = case.phase == "training"
@@ -109,7 +110,10 @@ class Step:
         self.skipped_steps = 0
 
     def prepare_path(self, path: str) -> float | None:
-        """Compile or trace the network for `path`, run it once, and return the seconds that took; None for eager."""
+        """Compile or trace the network for `path`, run it once, and return the seconds that took; None for eager.
+
+        In training that is a forward and a backward pass, which changes no weight; buffers are put back.
+        """
         if path == "eager":
             return None
         if path == "compiled":
@@ -117,10 +121,16 @@ class Step:
         start = perf_counter()
         forward = torch.compile(self.module) if path == "compiled" else self._traced()
         self._use(forward)
-        with self.mode():
-            self.run()
-        self.device.synchronize()
-        seconds = perf_counter() - start
+        if self.training:
+            with self._trying():
+                self._backward()
+                self.device.synchronize()
+                seconds = perf_counter() - start
+        else:
+            with self.mode():
+                self.run()
+            self.device.synchronize()
+            seconds = perf_counter() - start
         self._use(forward)  # the first batch comes first again
         return seconds
 
@@ -134,6 +144,10 @@ class Step:
         """Let the next step take the first batch."""
         self._turn = 0
         self._use(self._forward)
+
+    def take_batch(self, number: int) -> None:
+        """Let the next training step take the batch of this number, from 0 and round again after the last."""
+        self._turn = number % len(self.batches)
 
     def arguments(self) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """Return the first batch as the network is called with it: positional arguments, and those by name."""
@@ -152,13 +166,15 @@ class Step:
         """
         turn, self._turn = self._turn, (self._turn + 1) % len(self._calls)
         call = self._calls[turn] if forward is None else _bound(forward, self.batches[turn])
-        with self.autocast():
-            output = call()
-            if not self.training:
-                return output, None
-            given = (output, self.targets[turn]) if self._has_targets else (output,)
-            loss = self._loss_function(*given)  # type: ignore[misc]
-        return output, loss
+        return self._called(call, self.targets[turn])
+
+    def placed(self, inputs: Any, targets: Any) -> tuple[Any, Any]:
+        """Return copies of a batch and its targets, none of the step's own, on the device in the dtypes of those."""
+        return self._placed(inputs, self._given), self._placed(targets, self._storage)
+
+    def judge(self, batch: Any, targets: Any) -> tuple[Any, torch.Tensor | None]:
+        """Run the forward pass and, in training, the loss on a batch of `placed` or of its own, as its turns do."""
+        return self._called(_bound(self._forward, batch), targets)
 
     def differentiate(self, loss: torch.Tensor) -> None:
         """Run the backward pass of `loss`, scaled where there is a scaler."""
@@ -172,20 +188,16 @@ class Step:
         """
         if self.scaler is None or self.optimizer is None:
             return 0
-        buffers = [(buffer, buffer.detach().clone()) for buffer in self.module.buffers()]
         refused = 0
-        for _ in range(SETTLING_STEPS):
-            self._backward()
-            self.scaler.unscale_(self.optimizer)
-            before = self.scaler.get_scale()
-            self.scaler.update()
-            if self.scaler.get_scale() >= before:
-                break
-            refused += 1
-        for buffer, saved in buffers:
-            buffer.copy_(saved)
-        self.optimizer.zero_grad(set_to_none=True)
-        self._turn = 0
+        with self._trying():
+            for _ in range(SETTLING_STEPS):
+                self._backward()
+                self.scaler.unscale_(self.optimizer)
+                before = self.scaler.get_scale()
+                self.scaler.update()
+                if self.scaler.get_scale() >= before:
+                    break
+                refused += 1
         return refused
 
     def start_training(self, settled: dict[str, Any] | None) -> dict[str, Any] | None:
@@ -260,6 +272,16 @@ class Step:
             release_fp32(module)
         self.__dict__.clear()
 
+    def _called(self, call: Callable[[], Any], targets: Any) -> tuple[Any, torch.Tensor | None]:
+        """Return what `call` returns and, in training, the loss of that, both inside autocast."""
+        with self.autocast():
+            output = call()
+            if not self.training:
+                return output, None
+            given = (output, targets) if self._has_targets else (output,)
+            loss = self._loss_function(*given)  # type: ignore[misc]
+        return output, loss
+
     def _use(self, forward: Callable[..., Any]) -> None:
         """Make `forward` what the steps call: the network itself, compiled or traced."""
         self._forward = forward
@@ -299,6 +321,17 @@ class Step:
         self.differentiate(loss)
         self.loss = loss
         return output
+
+    @contextmanager
+    def _trying(self) -> Iterator[None]:
+        """Put buffers back, drop gradients and loss, and begin with the first batch again once the block has ended."""
+        buffers = [(buffer, buffer.detach().clone()) for buffer in self.module.buffers()]
+        yield
+        for buffer, saved in buffers:
+            buffer.copy_(saved)
+        self.optimizer.zero_grad(set_to_none=True)  # type: ignore[union-attr]
+        self.loss = None
+        self._turn = 0
 
     def _placed(self, tree: Any, storage: torch.dtype) -> Any:
         """Return a copy of `tree` on the device: floating tensors in `storage`, others in their own dtype."""

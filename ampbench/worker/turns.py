@@ -1,11 +1,13 @@
 """Steps built side by side at random places in memory, again and again, and timed in turns."""
 
 import random
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager
 from time import perf_counter
-from typing import Any
+from typing import Any, Protocol, TypeVar
 
 from ampbench.worker.devices import Device
+from ampbench.worker.memory import is_out_of_memory
 from ampbench.worker.placement import Placement
 from ampbench.worker.step import Step
 from ampbench.worker.timing import plan_samples
@@ -18,6 +20,21 @@ TURNS = 5
 """Turns that two builds take at most, each with one sample of either."""
 PATIENCE = 4
 """How many times the given seconds an interval is worth."""
+
+
+class Repeated(Protocol):
+    """What can be timed in turns: a `Step`, or anything that `run` does again once `restore` has put its state back."""
+
+    run: Callable[[], Any]
+
+    def restore(self) -> None:
+        """Put the state back."""
+
+    def mode(self) -> AbstractContextManager[Any]:
+        """Return what is held around the runs."""
+
+
+Built = TypeVar("Built", bound=Repeated)
 
 Settled = dict[str, Any] | None
 """The state GradScaler settled at; None without one."""
@@ -48,7 +65,7 @@ def places(seconds: float) -> Iterator[int]:
             break
 
 
-def in_turns(steps: Sequence[Step], device: Device, seconds: float, order: Sequence[int]) -> list[list[float]]:
+def in_turns(steps: Sequence[Repeated], device: Device, seconds: float, order: Sequence[int]) -> list[list[float]]:
     """Return samples of each step, in seconds per step, taken in turns for about `seconds`, at least one of each.
 
     `order` has the places of the first turn; at each turn after it, the next of them begins.
@@ -69,3 +86,54 @@ def in_turns(steps: Sequence[Step], device: Device, seconds: float, order: Seque
         for place in (*order[first:], *order[:first]):
             samples[place].append(sample(place, count))
     return samples
+
+
+def side_by_side(
+    builds: Sequence[Callable[[], Built]],
+    warm: Callable[[Built, int], object],
+    device: Device,
+    seconds: float,
+    notes: list[str],
+) -> list[list[list[float]]]:
+    """Return the samples of each build, taken in turns for about `seconds`: `[place][build]` are seconds per run.
+
+    All are built side by side at random places in memory, again and again, and each is made `warm`, with its place;
+    where there is no room for that, which `notes` then say, one after the other.
+    """
+    samples: list[list[list[float]]] = [[] for _ in builds]
+    draw = random.Random(0)
+    order = list(range(len(builds)))
+    apart = False
+    for _ in places(seconds):
+        draw.shuffle(order)
+        budget = seconds / PAIRS / 2
+        if not apart:
+            try:
+                taken = _taken(builds, warm, device, budget, order)
+            except Exception as error:
+                if not is_out_of_memory(error):
+                    raise
+                apart = True
+                notes.append("timed one after the other: there is no room to build all side by side")
+        if apart:
+            taken = {}
+            for place in order:
+                taken |= _taken(builds, warm, device, budget / len(order), [place])
+        for place, one in taken.items():
+            samples[place].append(one)
+    return samples
+
+
+def _taken(
+    builds: Sequence[Callable[[], Built]],
+    warm: Callable[[Built, int], object],
+    device: Device,
+    seconds: float,
+    order: Sequence[int],
+) -> dict[int, list[float]]:
+    """Build what `order` names side by side, and return the samples of each by its place."""
+    device.release()
+    built = [builds[place]() for place in order]
+    for one, place in zip(built, order, strict=True):
+        warm(one, place)
+    return dict(zip(order, in_turns(built, device, seconds, range(len(built))), strict=True))

@@ -287,6 +287,29 @@ WORKLOADS: dict[str, WorkloadSpec] = {
             multiples={"image": (16,), "width": (4,)},
             suite=("inference", "training"),
         ),
+        WorkloadSpec(
+            name="digits",
+            family="data",
+            summary="a small convolutional classifier of scikit-learn's handwritten digits, for training studies",
+            items="images",
+            tiny={"width": 4, "batch_size": 8},
+            small={"width": 16, "batch_size": 32},
+            large={"width": 128, "batch_size": 125},
+            needs="sklearn",
+            images=True,
+            limits={"batch_size": (1, 1000)},
+        ),
+        WorkloadSpec(
+            name="characters",
+            family="data",
+            summary="a small causal language model of the characters of Python's help texts, for training studies",
+            items="tokens",
+            tiny={"depth": 1, "width": 16, "heads": 2, "sequence_length": 8, "batch_size": 4},
+            small={"depth": 2, "width": 64, "heads": 2, "sequence_length": 32, "batch_size": 16},
+            large={"depth": 6, "width": 384, "heads": 6, "sequence_length": 256, "batch_size": 64},
+            limits={"sequence_length": (1, 1024), "batch_size": (1, 256)},
+            multiples={"width": ("heads", 2)},
+        ),
     )
 }
 """Every built-in workload by name, family by family, in the order of tables."""

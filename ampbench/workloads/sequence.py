@@ -160,12 +160,31 @@ def decoder_lm(
 ) -> Workload:
     """Causal language model whose head is its embedding; cross entropy against the next token, AdamW.
 
-    Inputs are tokens (batch_size, sequence_length), outputs logits (batch_size, sequence_length, vocabulary). Branches
-    are scaled by depth as in GPT-2 (Radford et al., 2019), so that a token's own embedding stays the largest part of
-    its stream and the logits have a clear first.
+    Inputs are tokens (batch_size, sequence_length), outputs logits (batch_size, sequence_length, vocabulary).
     """
     with device("meta"):
         module = Decoder(depth, width, heads, vocabulary, sequence_length)
+    decoder_weights(generator, module, depth, width, heads, sequence_length)
+    tokens = generator.integers("tokens", (batch_size, sequence_length + 1), vocabulary)
+    return Workload(
+        module=module,
+        inputs=tokens[:, :-1].contiguous(),
+        targets=tokens[:, 1:].contiguous(),
+        loss=class_loss,
+        optimizer=adamw,
+        items_per_step=batch_size * sequence_length,
+        version=1,
+    )
+
+
+def decoder_weights(
+    generator: Generator, module: Decoder, depth: int, width: int, heads: int, sequence_length: int
+) -> None:
+    """Give a decoder on the meta device, made with these parameters, its weights.
+
+    Branches are scaled by depth as in GPT-2 (Radford et al., 2019), so that a token's own embedding stays the largest
+    part of its stream and the logits have a clear first.
+    """
     branch = 2 * EMBEDDING_RMS / math.sqrt(2 * depth)
     gains = {
         "*.query_key_value": SHARPNESS,
@@ -179,16 +198,6 @@ def decoder_lm(
         "sine": _rotary_table(math.sin, sequence_length, width // heads),
     }
     fill(generator, module, gains=gains, rules=rules)
-    tokens = generator.integers("tokens", (batch_size, sequence_length + 1), vocabulary)
-    return Workload(
-        module=module,
-        inputs=tokens[:, :-1].contiguous(),
-        targets=tokens[:, 1:].contiguous(),
-        loss=class_loss,
-        optimizer=adamw,
-        items_per_step=batch_size * sequence_length,
-        version=1,
-    )
 
 
 def gru(

@@ -8,10 +8,16 @@ import sys
 import time
 from pathlib import Path
 
+import pandas as pd
 import pytest
 
 import ampbench
 from ampbench.cli.main import main
+from ampbench.records.studies import Attained, Ceiling
+from ampbench.running.channel import ServerChannel
+from ampbench.running.session import opened_first
+from ampbench.store import read_run
+from tests import stored_runs
 
 ODD = """
 import os, time, torch
@@ -53,6 +59,26 @@ def odd(tmp_path: Path) -> str:
 def rows_of(results: Path) -> dict[str, dict[str, object]]:
     frame = ampbench.load(results)
     return {row["case_id"]: row for row in frame.to_dict("records")}
+
+
+def test_a_run_takes_over_the_ceilings_measured_here_and_says_how_far_off_it_is(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with opened_first(ServerChannel, threads=1) as first:
+        here = first.environment
+    attained = [Attained(size="64x64x64", work=10**15, samples=[1.0])]
+    ceiling = Ceiling(device="cpu", operation="matmul", dtype="fp32", threads=1, attained=attained)
+    study = stored_runs.write_run(tmp_path, [], ceiling, environment=here, explains="ceilings")
+    selected = ["mlp", "--preset", "tiny", "--phase", "inference", "--precision", "fp32", "--precision", "bf16_pure"]
+    assert main(["run", *selected, *QUICK, "--results", str(tmp_path)]) == 0
+    out = capsys.readouterr().out
+    (file,) = (path for path in (tmp_path / "runs").iterdir() if path != study)
+    assert [one.run for one in read_run(file).ceilings] == [stored_runs.RUN]
+    rows = {row["precision"]: row for row in rows_of(file).values()}
+    assert rows["fp32"]["ceiling_share"] == pytest.approx(rows["fp32"]["flops_per_second"] / 1e15)
+    assert rows["bf16_pure"]["flops_per_step"] == rows["fp32"]["flops_per_step"] > 0
+    assert pd.isna(rows["bf16_pure"]["ceiling_share"])
+    assert "ceiling" in out.splitlines()[1]
 
 
 def test_a_run_ends_with_the_table_the_advice_and_the_path_of_its_file(

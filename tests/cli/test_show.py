@@ -11,6 +11,7 @@ import pytest
 from rich.cells import cell_len
 
 from ampbench.metrics import COLUMNS
+from tests import stored_runs
 
 Run = Callable[..., Any]
 
@@ -134,9 +135,9 @@ def test_one_case_is_shown_with_all_that_is_known_of_it(results: Path, ampbench:
     out = ampbench("show", "latest", "--results", results, "--case", case_id).out
     for expected in (
         case_id,
-        "round 2        21.3 ms     builds 21.3 ms, 21.3 ms, 21.3 ms; 3+3+3 samples of 4 steps, warm-up 12 steps",
+        "round 2        21.3 ms      builds 21.3 ms, 21.3 ms, 21.3 ms; 3+3+3 samples of 4 steps, warm-up 12 steps",
         "parameters 7.00 MiB, buffers 4.00 KiB, inputs 64.0 KiB, gradients 3.50 MiB, optimizer 0 B",
-        "RSS            512 MiB     of the process, with Python and torch: not comparable",
+        "RSS            512 MiB      of the process, with Python and torch: not comparable",
         "1.2e-03 gradient of layers.2.weight",
         "1204 of 1000000 gradient elements became zero",
         "65536; steps skipped once settled: 0",
@@ -150,6 +151,23 @@ def test_details_show_the_control_and_failures(results: Path, ampbench: Run) -> 
     out = ampbench("show", "latest", "--results", results, "--details").out
     assert "control 0" in out
     assert "in the round, time-out: step 1 took longer than 300 s" in out
+
+
+def test_details_tell_of_the_work_and_of_the_ceilings_it_is_held_against(tmp_path: Path, ampbench: Run) -> None:
+    case = stored_runs.make_case("bf16_autocast")
+    memory = stored_runs.make_memory(case, 4096, flops={"bf16": 3 * 10**9, "fp32": 10**9})
+    ceilings = [stored_runs.make_ceiling("bf16", 150e9, run="studied"), stored_runs.make_ceiling("fp32", 50e9)]
+    stored_runs.write_run(tmp_path / "with", [case], memory, stored_runs.make_round(case, 0.1), *ceilings)
+    out = ampbench("show", "latest", "--results", tmp_path / "with", "--details").out
+    assert "FLOPs/step     4.00 G       FLOPs of one step" in out
+    assert "FLOP/s         40.0 GFLOP/s flops_per_step divided" in out
+    assert "of ceiling     40.0%        Time of the step's FLOPs" in out
+    assert "of it        3.00 G in bf16, at most 150 GFLOP/s; 1.00 G in fp32, at most 50.0 GFLOP/s" in out
+    assert "ceilings     of studied" in out
+    stored_runs.write_run(tmp_path / "without", [case], memory, stored_runs.make_round(case, 0.1), ceilings[0])
+    out = ampbench("show", "latest", "--results", tmp_path / "without", "--details").out
+    assert "1.00 G in fp32, no ceiling" in out
+    assert "ampbench study ceilings" in out
 
 
 def test_details_are_for_reading(results: Path, ampbench: Run) -> None:

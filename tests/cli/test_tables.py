@@ -56,6 +56,23 @@ def test_a_training_run_of_a_classifier_with_tf32_fits(width: int) -> None:
     assert [column.header for column in layout.hidden] == (["items/s"] if width == 100 else [])
 
 
+@pytest.mark.parametrize(("width", "without"), [(100, ["FLOP/s", "items/s", "×floor"]), (120, []), (200, [])])
+def test_the_share_of_the_ceiling_stays_before_items_and_floors(width: int, without: list[str]) -> None:
+    rows = [row | {"flops_per_second": 4.2e14, "ceiling_share": 0.631} for row in ROWS]
+    layout = tables.lay_out(rows, "training", width)
+    lines = tables.result_lines(grouped(rows), advise(rows, {}, Budget()), {"training": layout})
+    assert max(cell_len(line.plain) for line in lines) <= width
+    assert "63.1%" in lines[2].plain
+    assert ("420 T" in lines[2].plain) == ("FLOP/s" not in without)
+    assert [column.header for column in layout.hidden] == without
+
+
+def test_flops_per_second_are_no_column_where_no_ceiling_is_known() -> None:
+    rows = [row | {"flops_per_second": 4.2e14} for row in ROWS]
+    shown = {column.header for column in tables.lay_out(rows, "training", 200).columns}
+    assert not shown & {"FLOP/s", "ceiling"}
+
+
 def test_what_can_be_spared_goes_first_and_the_rest_stays_however_narrow() -> None:
     layout = tables.lay_out(ROWS, "training", 30)
     assert [column.header for column in layout.columns] == ["precision", "time/step", "speed", "error"]

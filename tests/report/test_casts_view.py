@@ -11,10 +11,10 @@ from ampbench.records.measurements import Failure
 from ampbench.report.material import Material, material_of
 from ampbench.report.page import make_page
 from ampbench.report.views.explanation.casts import casts
-from ampbench.report.views.explanation.part import DETAILED, LISTED
 from ampbench.report.views.explanation.spans import row_of, spans_of, steps_of
-from ampbench.report.views.explanation.timeline import CHOICES, SPANS_AT_LEAST, SPANS_OF_A_CASE
+from ampbench.report.views.explanation.timeline import SPANS_AT_LEAST, SPANS_OF_A_CASE
 from ampbench.report.views.explanation.view import explanation
+from ampbench.report.views.part import CHOICES, DETAILED, LISTED
 from tests.compared_runs import Times, environment, make_run, noisy
 from tests.report.materials import make_material, page_of, section_of
 from tests.report.traced_runs import SAVED, TRAINED, checked, explaining, fake_pass, make_pass, traced_net

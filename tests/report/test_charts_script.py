@@ -16,6 +16,16 @@ from ampbench.report.views.explanation.weighed import BEATEN
 from tests.compared_runs import BF16, FP32, Times, arms, make_run, noisy
 from tests.report.materials import CHROMIUM, make_material
 from tests.report.ranged_runs import FP16, WEIGHED, keeping_run, searched, weighed
+from tests.report.studied_runs import (
+    CEILING_RUN,
+    ceilings_run,
+    convergence_run,
+    scaler_run,
+    scalings,
+    scope_run,
+    scoped,
+    trained,
+)
 from tests.stored_runs import make_case
 
 pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="there is no chromium on this machine")
@@ -255,4 +265,24 @@ def test_legends_list_what_is_drawn_of_the_case_that_is_chosen(browser: Browser,
     expect(figure.locator("svg")).not_to_contain_text(BEATEN)
     figure.get_by_role("combobox").select_option("1-0")
     expect(figure.locator("svg")).to_contain_text(BEATEN)
+    page.close()
+
+
+def test_the_charts_of_studies_are_drawn_again_as_they_were(browser: Browser, tmp_path: Path):
+    studied = [
+        convergence_run(*trained()), scaler_run(*scalings()), scope_run(scoped()), ceilings_run(*CEILING_RUN)
+    ]  # fmt: skip
+    file = tmp_path / "studies.html"
+    file.write_text(make_page(material_of([], explanations=studied)), encoding="utf-8")
+    page = browser.new_page()
+    wrong: list[str] = []
+    page.on("console", lambda said: wrong.append(said.text))
+    page.on("pageerror", lambda error: wrong.append(str(error)))
+    page.goto(file.as_uri())
+    figures = page.locator("#studies figure[data-chart]")
+    for number in range(figures.count()):
+        figures.nth(number).scroll_into_view_if_needed()
+        expect(figures.nth(number)).to_have_attribute("data-drawn", re.compile("."), timeout=ANSWERS)
+    assert figures.count() == 10
+    assert wrong == []
     page.close()

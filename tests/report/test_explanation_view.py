@@ -7,8 +7,8 @@ from ampbench.records.cases import Case
 from ampbench.records.measurements import Failure
 from ampbench.report.material import Material
 from ampbench.report.views.explanation.gradients import CHARTED
-from ampbench.report.views.explanation.part import LISTED
 from ampbench.report.views.explanation.view import explanation
+from ampbench.report.views.part import LISTED
 from ampbench.store import StoredRun
 from tests.compared_runs import Times, make_run, rounds_of
 from tests.report.materials import make_material, section_of

@@ -13,10 +13,10 @@ from ampbench.report.material import Material, material_of
 from ampbench.report.page import make_page
 from ampbench.report.views.explanation.headroom import headroom
 from ampbench.report.views.explanation.magnitudes import FITS, FLUSHING, NONFINITE, OVERFLOWS, SEEN
-from ampbench.report.views.explanation.part import DETAILED, LISTED
-from ampbench.report.views.explanation.running_order import DRAWN, ROWS_OF_THE_PAGE, thinned
+from ampbench.report.views.explanation.running_order import DRAWN, thinned
 from ampbench.report.views.explanation.spreads import quantile
 from ampbench.report.views.explanation.view import explanation
+from ampbench.report.views.part import DETAILED, LISTED, ROWS_OF_THE_PAGE
 from tests.compared_runs import Times, make_run
 from tests.report.materials import make_material, page_of, section_of
 from tests.report.ranged_runs import FP32, erring, headroom_run, low_run, ranged, spread

@@ -6,9 +6,9 @@ from ampbench.records.measurements import Skip
 from ampbench.records.ranges import FirstNonfinite
 from ampbench.report.material import Material, material_of
 from ampbench.report.views.explanation.origin import HANDED, INHERITED, OVERFLOWS, OWN, TOTAL, origin
-from ampbench.report.views.explanation.part import MODULE_ROWS
 from ampbench.report.views.explanation.running_order import DRAWN
 from ampbench.report.views.explanation.view import explanation
+from ampbench.report.views.part import MODULE_ROWS
 from tests.compared_runs import Times, environment, make_run
 from tests.report.materials import make_material, page_of, section_of
 from tests.report.ranged_runs import FP16, erring, origin_run, originating

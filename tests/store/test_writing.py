@@ -161,6 +161,16 @@ def test_a_full_disk_while_a_run_searches_advises_to_go_on_with_the_search(tmp_p
                 writer.append(COMPLETE)
 
 
+def test_a_full_disk_while_a_run_studies_advises_to_go_on_with_the_study(tmp_path, monkeypatch):
+    def fill_up(*_):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with RunWriter.create(tmp_path, make_header(explains="scope"), [CASE]) as writer:
+        monkeypatch.setattr(os, "write", fill_up)
+        with pytest.raises(StoreError, match=f"is kept: .* with ampbench study scope --resume {RUN}$"):
+            writer.append(COMPLETE)
+
+
 def test_an_interrupt_within_a_write_leaves_whole_lines(writer, monkeypatch):
     def interrupt(descriptor):
         raise KeyboardInterrupt

@@ -474,7 +474,7 @@ def test_memory_is_weighed_with_the_scale_that_was_settled_at(
             yield step, 1
 
     monkeypatch.setattr(keeping, "peaks_of", peaks)
-    monkeypatch.setattr(keeping, "_samples", lambda builds, *_: [[] for _ in builds])
+    monkeypatch.setattr(keeping, "side_by_side", lambda builds, *_: [[] for _ in builds])
     # gradients of 64 overflow at the scale that GradScaler begins with
     large = dataclasses.replace(classifier, loss=lambda output, _: output.float().sum() * 64)
     weigh(large, case("fp16_autocast", "training"), Quick(), [[], [""]], 0.02)
@@ -519,14 +519,14 @@ def test_kept_weights_show_in_the_memory_of_a_pure_network(case: MakeCase) -> No
 def test_without_room_for_all_sets_side_by_side_they_are_timed_one_after_the_other(
     classifier: Workload, case: MakeCase, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    real = keeping._taken
+    real = turns._taken
 
     def taken(*args: Any) -> dict[int, list[float]]:
         if len(args[-1]) > 1:
             raise torch.OutOfMemoryError("full")
         return real(*args)
 
-    monkeypatch.setattr(keeping, "_taken", taken)
+    monkeypatch.setattr(turns, "_taken", taken)
     found = weigh(classifier, case("fp16_autocast", "training"), Quick(), [[], ["0"], [""]], 0.02)
     assert found.notes == ["timed one after the other: there is no room to build all side by side"]
     assert len({len(one.samples) for one in found.weighed}) == 1

@@ -59,6 +59,26 @@ block = torch.ones(256, 256)
 print(*cpu_peaks([lambda: (block + 1) * 2, lambda: block + 1]))
 """
 
+COUNTED = """
+import sys, torch
+from ampbench.precisions import PRECISIONS
+from ampbench.records.cases import Case
+from ampbench.worker import memory
+from ampbench.worker.devices import open_device
+from ampbench.worker.flags import precision_flags
+from ampbench.worker.sources import build_workload
+from ampbench.workloads.index import WORKLOADS, source
+counted, name, precision, phase, path = sys.argv[1:]
+if not int(counted):
+    memory.count_flops = lambda run, tf32: (run(), None)[1]
+spec = WORKLOADS[name]
+case = Case(workload=name, family="", precision=precision, device="cpu", phase=phase, path=path, batch_size=None,
+            input_dtype="fp32", memory_format="contiguous")
+with precision_flags(PRECISIONS[precision]):
+    found = memory.measure_memory(build_workload(source(spec), spec.tiny, 0), case, open_device("cpu"))
+print(found.peak_bytes, sum((found.flops or {}).values()))
+"""
+
 Measure = Callable[..., MemoryPass]
 
 
@@ -104,6 +124,38 @@ def test_calls_recorded_together_have_a_peak_each() -> None:
     assert [int(peak) for peak in printed.split()] == [pytest.approx(2 * block, abs=64), pytest.approx(block, abs=64)]
 
 
+@pytest.mark.parametrize(
+    ("name", "precision", "phase", "path"),
+    [
+        ("simple_conv", "fp16_autocast", "training", "eager"),
+        pytest.param("transformer_encoder", "bf16_autocast", "inference", "eager", marks=pytest.mark.slow),
+        pytest.param("gru", "bf16_autocast", "training", "eager", marks=pytest.mark.slow),
+        pytest.param("mlp", "bf16_autocast", "inference", "traced", marks=pytest.mark.slow),
+    ],
+)
+def test_counting_operations_leaves_the_peak_as_it_is(name: str, precision: str, phase: str, path: str) -> None:
+    counted, uncounted = (
+        subprocess.run(
+            [sys.executable, "-c", COUNTED, which, name, precision, phase, path],
+            capture_output=True,
+            text=True,
+            check=True,
+        ).stdout.split()
+        for which in "10"
+    )
+    assert counted[0] == uncounted[0]
+    assert int(counted[1]) > 0 == int(uncounted[1])
+
+
+def test_the_operations_of_a_step_are_counted_by_dtype(measure: Measure) -> None:
+    forward = 2 * 8 * 100 * 50
+    assert measure("linear").flops == {"fp32": forward}
+    assert measure("linear", "bf16_autocast").flops == {"bf16": forward}
+    # the input of the network needs no gradient
+    assert measure("linear", "bf16_pure", "training").flops == {"bf16": 2 * forward}
+    assert measure("two_blocks").flops == {}
+
+
 def test_parts_are_told_apart_and_fit_into_the_peak(measure: Measure) -> None:
     found = measure("linear", phase="training")
     weights = (100 * 50 + 50) * 4
@@ -138,3 +190,19 @@ def test_the_resident_set_is_that_of_a_process_with_torch() -> None:
     assert rss_bytes() > 50 * 2**20
     assert rss_bytes("VmHWM") >= rss_bytes()
     assert rss_bytes("NoSuchField") is None
+
+
+WHAT_IS_LEFT = """
+import torch
+from ampbench.worker.memory import cpu_changes
+
+kept = []
+size = 1 << 20
+calls = [lambda: kept.append(torch.ones(size)), lambda: torch.ones(size), kept.clear]
+print(*(value for change in cpu_changes(calls) for value in (change.peak >> 20, change.net >> 20)))
+"""
+
+
+def test_what_a_call_leaves_and_what_it_frees_of_one_before_is_told() -> None:
+    printed = subprocess.run([sys.executable, "-c", WHAT_IS_LEFT], capture_output=True, text=True, check=True).stdout
+    assert printed.split() == ["4", "4", "4", "0", "0", "-4"]

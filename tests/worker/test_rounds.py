@@ -106,3 +106,28 @@ def test_an_op_that_is_not_known_is_a_problem_with_what_is_near() -> None:
     problem = rounds.Worker().serve(asked).problem
     assert problem is not None
     assert problem.startswith("unknown op 'prelo': did you mean prelu")
+
+
+@pytest.mark.slow
+def test_compiled_training_has_a_round_with_its_compile_time_memory_and_divergence(case: MakeCase) -> None:
+    compiled = linear_case(case, "bf16_autocast", "training", path="compiled")
+    worker = rounds.Worker()
+    memory = worker.serve(ask("memory", compiled)).memory
+    found = worker.serve(ask("round", compiled)).round
+    assert found.compile_seconds > max(max(build) for build in found.samples)
+    assert memory.peak_bytes > memory.parameter_bytes + memory.gradient_bytes
+    ours = worker.serve(ask("divergence", compiled)).divergence
+    eager = worker.serve(ask("divergence", dataclasses.replace(compiled, path="eager"))).divergence
+    assert 0 < ours.grad_rel_l2 < 3 * eager.grad_rel_l2
+    assert ours.loss == pytest.approx(ours.reference_loss, rel=0.05)
+
+
+def test_training_that_cannot_be_compiled_is_the_cases_failure(case: MakeCase, monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(*_: object) -> None:
+        raise RuntimeError("backend fell over")
+
+    monkeypatch.setattr(rounds, "cannot_run", lambda case: "")
+    monkeypatch.setattr(torch, "compile", lambda module: broken)
+    for kind in ("round", "memory", "divergence"):
+        failure = rounds.Worker().serve(ask(kind, linear_case(case, phase="training", path="compiled"))).failure
+        assert (failure.stage, failure.message) == (kind, "RuntimeError: backend fell over")

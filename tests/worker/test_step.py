@@ -174,6 +174,29 @@ def test_a_compiled_network_gives_what_the_eager_one_gives(case: MakeCase, class
         torch.testing.assert_close(compiled.run(), eager.run(), rtol=2e-2, atol=2e-2)
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["fp32", "bf16_autocast", "fp16_autocast"])
+def test_compiled_training_gives_what_eager_training_gives_and_compiling_leaves_no_trace(
+    name: str, case: MakeCase, classifier: Workload
+) -> None:
+    eager, compiled = (Step(classifier, case(name, "training", path), Cpu()) for path in ("eager", "compiled"))
+    before = {key: value.clone() for key, value in compiled.module.state_dict().items()}
+    assert compiled.prepare_path("compiled") > 0
+    assert all(torch.equal(value, before[key]) for key, value in compiled.module.state_dict().items())
+    assert all(parameter.grad is None for parameter in compiled.module.parameters())
+    assert compiled.loss is None
+    states = []
+    for step in (eager, compiled):
+        step.start_training(None)
+        for _ in range(3):
+            step.run()
+        states.append(step.module.state_dict())
+    assert compiled._forward is not compiled.module
+    tolerance = 1e-5 if name == "fp32" else 2e-2
+    torch.testing.assert_close(states[1], states[0], rtol=tolerance, atol=tolerance)
+    assert not torch.equal(states[1]["0.weight"], before["0.weight"])
+
+
 def test_eager_needs_no_preparation(case: MakeCase, classifier: Workload) -> None:
     assert Step(classifier, case(), Cpu()).prepare_path("eager") is None
 

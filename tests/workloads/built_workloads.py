@@ -20,19 +20,22 @@ from ampbench.workloads import index
 
 DIGESTS = Path(__file__).with_name("digests.json")
 NAMES = tuple(index.WORKLOADS)
-WITHOUT_TORCHVISION = tuple(name for name, spec in index.WORKLOADS.items() if not spec.needs)
 
 
-def has_torchvision() -> bool:
+def has(package: str) -> bool:
     try:
-        importlib.import_module("torchvision")
+        importlib.import_module(package)
     except (ImportError, RuntimeError):  # RuntimeError: beside another build of torch
         return False
     return True
 
 
-HERE = NAMES if has_torchvision() else WITHOUT_TORCHVISION
+HAS = {needs: has(needs) for needs in sorted({spec.needs for spec in index.WORKLOADS.values() if spec.needs})}
+HERE = tuple(name for name, spec in index.WORKLOADS.items() if HAS.get(spec.needs, True))
 """The workloads that can be built on this machine."""
+
+OF_ITS_PYTHON = ("characters",)
+"""Workloads whose data, but not whose weights, belongs to the version of Python."""
 
 HEAVY = ("vit_b_16", "resnet50", "resnet18")
 """Workloads whose weights are many in every preset: most of what they are tested for is left to the slow tests."""
@@ -50,6 +53,13 @@ def leaves(tree: Any) -> list[torch.Tensor]:
     return [leaf for leaf in pytree.tree_leaves(tree) if isinstance(leaf, torch.Tensor)]
 
 
+def batch(workload: Workload) -> tuple[Any, Any]:
+    """Return the inputs and targets of the first batch, or of the only one."""
+    return (workload.inputs[0], workload.targets[0]) if isinstance(workload.inputs, list) else (
+        workload.inputs, workload.targets
+    )  # fmt: skip
+
+
 def forward(module: torch.nn.Module, inputs: Any) -> Any:
     return module(*inputs) if isinstance(inputs, tuple) else module(inputs)
 
@@ -65,9 +75,10 @@ def step(workload: Workload, precision: str) -> tuple[torch.nn.Module, Any, torc
     module = copy.deepcopy(workload.module).to(storage).train()
     autocast = torch.autocast("cpu", dtype=getattr(torch, row.autocast)) if row and row.autocast else nullcontext()
     optimizer = workload.optimizer(module.parameters())
+    inputs, targets = batch(workload)
     with autocast:
-        output = forward(module, cast(workload.inputs, storage))
-        loss = workload.loss(output, workload.targets)
+        output = forward(module, cast(inputs, storage))
+        loss = workload.loss(output, targets)
     loss.backward()
     optimizer.step()
     return module, output, loss
@@ -90,7 +101,7 @@ def rms_by_module(workload: Workload, *, train: bool) -> dict[str, float]:
     buffers = {name: buffer.clone() for name, buffer in workload.module.named_buffers()}
     workload.module.train(train)
     with torch.no_grad():
-        forward(workload.module, workload.inputs)
+        forward(workload.module, batch(workload)[0])
     for handle in handles:
         handle.remove()
     for name, buffer in workload.module.named_buffers():
@@ -102,8 +113,11 @@ def digests(name: str, preset: str) -> dict[str, str]:
     workload = build(name, preset)
     inputs = [(f"inputs.{place}", leaf) for place, leaf in enumerate(leaves(workload.inputs))]
     targets = [(f"targets.{place}", leaf) for place, leaf in enumerate(leaves(workload.targets))]
+    weights = data.digest(data.named_tensors(workload.module))
+    if name in OF_ITS_PYTHON:
+        return {"weights": weights}
     return {
-        "weights": data.digest(data.named_tensors(workload.module)),
+        "weights": weights,
         "inputs": data.digest(iter(inputs)),
         "targets": data.digest(iter(targets)),
     }

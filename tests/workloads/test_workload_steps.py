@@ -5,7 +5,7 @@ import math
 
 import pytest
 import torch
-from built_workloads import HEAVY, HERE, build, cast, forward, leaves, step
+from built_workloads import HEAVY, HERE, batch, build, cast, forward, leaves, step
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from ampbench.precisions import PRECISIONS
@@ -30,7 +30,8 @@ def test_a_training_step_runs_and_its_loss_is_near_fp64(name, precision):
     workload = build(name)
     with torch.no_grad():
         reference = copy.deepcopy(workload.module).double().train()
-        expected = workload.loss(forward(reference, cast(workload.inputs, torch.float64)), workload.targets)
+        inputs, targets = batch(workload)
+        expected = workload.loss(forward(reference, cast(inputs, torch.float64)), targets)
     module, output, loss = step(workload, precision)
     assert all(torch.isfinite(leaf).all() for leaf in leaves(output))
     assert all(torch.isfinite(parameter.grad).all() for parameter in module.parameters())
@@ -55,7 +56,7 @@ class LowerDtypes(TorchDispatchMode):
 def test_the_reference_is_fp64_throughout(name):
     workload = build(name)
     module = copy.deepcopy(workload.module).double().train()
-    inputs, targets = cast(workload.inputs, torch.float64), cast(workload.targets, torch.float64)
+    inputs, targets = (cast(tree, torch.float64) for tree in batch(workload))
     with LowerDtypes() as lower:
         workload.loss(forward(module, inputs), targets).backward()
     assert not lower.seen
@@ -67,9 +68,10 @@ def test_twenty_steps_lower_the_loss(name):
     module = copy.deepcopy(workload.module).train()
     optimizer = workload.optimizer(module.parameters())
     losses = []
+    inputs, targets = batch(workload)
     for _ in range(20):
         optimizer.zero_grad()
-        loss = workload.loss(forward(module, workload.inputs), workload.targets)
+        loss = workload.loss(forward(module, inputs), targets)
         loss.backward()
         optimizer.step()
         losses.append(loss.item())

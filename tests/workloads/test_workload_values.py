@@ -6,7 +6,7 @@ import sys
 
 import pytest
 import torch
-from built_workloads import DIGESTS, HEAVY, HERE, build, digests, leaves
+from built_workloads import DIGESTS, HEAVY, HERE, batch, build, digests, leaves
 
 from ampbench.worker.data import named_tensors
 from ampbench.workloads.index import WORKLOADS
@@ -24,7 +24,7 @@ def test_weights_inputs_and_targets_have_the_recorded_digests(name, preset):
 @pytest.mark.parametrize("name", EACH)
 def test_a_batch_is_a_prefix_of_a_larger_one(name):
     one, three = build(name, batch_size=1), build(name, batch_size=3)
-    for few, many in zip(leaves((one.inputs, one.targets)), leaves((three.inputs, three.targets)), strict=True):
+    for few, many in zip(leaves(batch(one)), leaves(batch(three)), strict=True):
         assert len(few) == 1
         assert torch.equal(few, many[:1])
     for (label, few), (_, many) in zip(named_tensors(one.module), named_tensors(three.module), strict=True):
@@ -34,7 +34,7 @@ def test_a_batch_is_a_prefix_of_a_larger_one(name):
 @pytest.mark.parametrize("name", EACH)
 def test_another_seed_gives_other_values_everywhere(name):
     first, second = build(name, seed=0), build(name, seed=1)
-    for one, other in zip(leaves(first.inputs), leaves(second.inputs), strict=True):
+    for one, other in zip(leaves(batch(first)[0]), leaves(batch(second)[0]), strict=True):
         assert not torch.equal(one, other)
     for (label, one), (_, other) in zip(named_tensors(first.module), named_tensors(second.module), strict=True):
         if not label.endswith(("num_batches_tracked", "cosine", "sine")):
@@ -44,7 +44,7 @@ def test_another_seed_gives_other_values_everywhere(name):
 @pytest.mark.parametrize("name", EACH)
 def test_inputs_and_weights_are_neither_zeros_nor_constants(name):
     workload = build(name)
-    for leaf in [*leaves(workload.inputs), *workload.module.parameters()]:
+    for leaf in [*leaves(batch(workload)[0]), *workload.module.parameters()]:
         assert leaf.numel() == 1 or leaf.min() != leaf.max()
         assert leaf.count_nonzero() > 0.9 * leaf.numel()
 
@@ -58,15 +58,15 @@ def test_a_workload_is_fp32_on_the_cpu_and_says_its_version_and_items(name):
     assert workload.items_per_step in (3, 3 * WORKLOADS[name].tiny.get("sequence_length", 1))
 
 
-def test_only_workloads_that_need_torchvision_import_it():
+def test_only_workloads_that_need_torchvision_or_scikit_learn_import_it():
     code = (
         "import sys\n"
         "import ampbench.workloads.conv, ampbench.workloads.heads, ampbench.workloads.linear\n"
-        "import ampbench.workloads.sequence, ampbench.workloads.vision\n"
-        "print('torchvision' in sys.modules)"
+        "import ampbench.workloads.sequence, ampbench.workloads.vision, ampbench.workloads.data\n"
+        "print({'torchvision', 'sklearn'} & set(sys.modules))"
     )
     printed = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
-    assert printed.strip() == "False"
+    assert printed.strip() == "set()"
 
 
 @pytest.mark.skipif("roi_head" not in HERE, reason="needs torchvision")

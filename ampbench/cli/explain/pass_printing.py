@@ -43,14 +43,14 @@ def print_passes(
     none because the run ended before.
     """
     if format is OutputFormat.JSON:
-        print_text(json_document(_document(stored, case_ids, passes, document, begun)))
+        print_text(json_document(pass_document(stored, case_ids, passes, document, begun)))
     elif format is OutputFormat.CSV:
         print_text(_csv(case_ids, passes, rows))
     else:
         sections = [section(stored.cases[case_id], passes[case_id]) for case_id in case_ids if case_id in passes]
         missing = [
             f"{case_id}: {outcome}: {reason}"
-            for case_id, outcome, reason in _outcomes(stored, case_ids, passes, begun)
+            for case_id, outcome, reason in outcomes(stored, case_ids, passes, begun)
             if reason
         ]
         print_sections(sections, format, numbers=numbers, missing=missing)
@@ -87,10 +87,10 @@ def frame_rows(frame: "pd.DataFrame", whole: Collection[str] = ()) -> list[dict[
     ]
 
 
-def _outcomes(
+def outcomes(
     stored: "StoredRun", case_ids: Iterable[str], passes: Collection[str], begun: Mapping[str, str]
 ) -> Iterable[tuple[str, str, str]]:
-    """Yield the id of each case, its outcome and, unless that is "ok", the reason."""
+    """Yield the id of each case, its outcome and, unless that is "ok", the reason; `begun` as for `print_passes`."""
     for case_id in case_ids:
         failure, skip = stored.failures.get(case_id), stored.skips.get(case_id)
         if case_id in passes:
@@ -103,22 +103,22 @@ def _outcomes(
             yield case_id, "skipped", skip.reason if skip else NOT_REACHED
 
 
-def _document(
+def pass_document(
     stored: "StoredRun",
     case_ids: Sequence[str],
     passes: Mapping[str, Found],
     document: "Callable[[Case, Found], dict[str, Any]]",
     begun: Mapping[str, str],
 ) -> dict[str, Any]:
-    """Return a run as plain data: each case's pass, and what is derived from it."""
+    """Return a run as plain data: each case's pass, with the fields of its `document`, or why it has none."""
     cases = []
-    for case_id, outcome, reason in _outcomes(stored, case_ids, passes, begun):
+    for case_id, outcome, reason in outcomes(stored, case_ids, passes, begun):
         case = stored.cases[case_id]
         known = {"case_id": case_id, "case": asdict(case), "outcome": outcome, "reason": reason or None}
         cases.append(known | (document(case, passes[case_id]) if case_id in passes else {}))
     header = stored.header
     told = {"run": header.run, "environment": asdict(header.environment), "ended": stored.ending, "cases": cases}
-    return {name: _finite(value) for name, value in told.items()}
+    return {name: finite(value) for name, value in told.items()}
 
 
 def _csv(case_ids: Sequence[str], passes: Mapping[str, Found], rows: Callable[[Found], list[dict[str, Any]]]) -> str:
@@ -136,10 +136,10 @@ def _whole(value: Any) -> int | None:
     return None if found is None else int(found)
 
 
-def _finite(value: Any) -> Any:
+def finite(value: Any) -> Any:
     """Return nested data with None for numbers that JSON does not have; what was read from a file has none."""
     if isinstance(value, float):
         return value if math.isfinite(value) else None
     if isinstance(value, dict):
-        return {name: _finite(item) for name, item in value.items()}
-    return [_finite(item) for item in value] if isinstance(value, list | tuple) else value
+        return {name: finite(item) for name, item in value.items()}
+    return [finite(item) for item in value] if isinstance(value, list | tuple) else value

@@ -96,7 +96,7 @@ def explain_and_store(
         writer.path.unlink()  # a run of nothing would stand in every list
         print_note(nothing)
         return INTERRUPTED
-    return _told(stored, problem, tell)
+    return told(stored, problem, tell)
 
 
 def explain_further(
@@ -115,7 +115,7 @@ def explain_further(
     except KeyboardInterrupt:
         print_note("interrupted: nothing was added to what was seen before")
         return INTERRUPTED
-    return _told(stored, problem, tell)
+    return told(stored, problem, tell)
 
 
 def go_on(
@@ -131,6 +131,23 @@ def go_on(
     `left` says whether it lacks anything; one that does not is told as it is. `further` plans what it lacks. Raises
     `UsageError` for a run of another kind.
     """
+
+    def proceed(begun: "StoredRun", writer: "RunWriter") -> int:
+        preparing, doing = further(begun)
+        return explain_further(preparing, begun, writer, doing, tell)
+
+    return go_on_by(resume, results, explains, left, proceed, tell)
+
+
+def go_on_by(
+    resume: str,
+    results: Path,
+    explains: str,
+    left: "Callable[[StoredRun], bool]",
+    proceed: "Callable[[StoredRun, RunWriter], int]",
+    tell: "Callable[[StoredRun], None]",
+) -> int:
+    """Do as `go_on` does, with `proceed` adding to a run what it lacks and returning the exit code."""
     from ampbench import store
     from ampbench.cli.printing import print_note
 
@@ -151,11 +168,10 @@ def go_on(
     with writer:
         if begun.cut:
             print_note(f"{file}: its last line was cut off and is left out")
-        preparing, doing = further(begun)
-        return explain_further(preparing, begun, writer, doing, tell)
+        return proceed(begun, writer)
 
 
-def _told(stored: "StoredRun", problem: "StoreError | None", tell: "Callable[[StoredRun], None]") -> int:
+def told(stored: "StoredRun", problem: "StoreError | None", tell: "Callable[[StoredRun], None]") -> int:
     """Tell what is in a run, say where it is, and return the exit code; raises the `problem` with storing it."""
     from ampbench.cli.printing import print_note
 

@@ -14,6 +14,7 @@ from ampbench.report.views.environment import environment
 from ampbench.report.views.explanation.view import explanation
 from ampbench.report.views.method import method
 from ampbench.report.views.precisions import precisions
+from ampbench.report.views.studies.view import studies
 from ampbench.report.views.sweeps.view import sweeps
 from ampbench.report.views.tradeoff import tradeoff
 from ampbench.report.views.trends.view import trends
@@ -27,6 +28,7 @@ VIEWS: tuple[Callable[[Material], View | None], ...] = (
     sweeps,
     trends,
     explanation,
+    studies,
     environment,
     method,
 )

@@ -3,7 +3,7 @@
 from ampbench.frames import WEIGHTS_DIFFER
 from ampbench.records.measurements import Failure
 from ampbench.report.material import Material
-from ampbench.report.views.explanation.part import LISTED, Part
+from ampbench.report.views.part import LISTED, Part
 from ampbench.units import counted
 
 NAMED = 3

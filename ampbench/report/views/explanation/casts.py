@@ -12,8 +12,8 @@ from ampbench.records.casts import CheckedSaving
 from ampbench.records.runs import CASTS
 from ampbench.report.explained import Traced, changed, traced, untold
 from ampbench.report.material import Material
-from ampbench.report.views.explanation.part import Detail, Part, cut, strange, told_part
 from ampbench.report.views.explanation.timeline import timelines
+from ampbench.report.views.part import Detail, Part, cut, strange, told_part
 from ampbench.units import UNDEFINED, counted, format_bytes, format_seconds, format_share
 
 FAKE_SAID = "fake tensors, not on hardware"

@@ -12,7 +12,7 @@ from ampbench.report import palette
 from ampbench.report.material import Material
 from ampbench.report.vega import budget_rule, tooltip
 from ampbench.report.view import Chart
-from ampbench.report.views.explanation.part import LISTED, Part
+from ampbench.report.views.part import LISTED, Part
 from ampbench.units import UNDEFINED, counted, format_error, format_share
 
 CHARTED = 30

@@ -11,7 +11,7 @@ from ampbench.records.runs import HEADROOM
 from ampbench.report.explained import Told, headrooms, untold
 from ampbench.report.material import Material
 from ampbench.report.views.explanation.magnitudes import magnitude_chart
-from ampbench.report.views.explanation.part import MODULE_ROWS, Detail, Part, cut, strange, told_part
+from ampbench.report.views.part import MODULE_ROWS, Detail, Part, cut, strange, told_part
 from ampbench.units import counted
 
 

@@ -12,8 +12,8 @@ from ampbench.records.keeping import KeepSearch, SearchSpace
 from ampbench.records.runs import KEEP_FP32
 from ampbench.report.explained import Told, Untold, searches, untold
 from ampbench.report.material import Material
-from ampbench.report.views.explanation.part import Detail, Part, cut, strange, told_part
 from ampbench.report.views.explanation.weighed import Searched, weighed_charts
+from ampbench.report.views.part import Detail, Part, cut, strange, told_part
 from ampbench.units import UNDEFINED, counted, format_error
 
 

@@ -15,13 +15,12 @@ from ampbench.report.explained import Told
 from ampbench.report.vega import DASHED, tooltip
 from ampbench.report.view import Chart, Choice, Rows
 from ampbench.report.views.explanation.running_order import (
-    CHOICES,
-    ROWS_OF_THE_PAGE,
     modules_axis,
     shown_name,
     thinned,
 )
 from ampbench.report.views.explanation.spreads import HIGH, LOW, Spread, joint, spread_of
+from ampbench.report.views.part import CHOICES, ROWS_OF_THE_PAGE
 from ampbench.units import UNDEFINED, counted, format_share
 
 DRAWN_SAID = (

@@ -13,14 +13,12 @@ from ampbench.report.explained import Told, origins, untold
 from ampbench.report.material import Material
 from ampbench.report.vega import tooltip
 from ampbench.report.view import Chart, Choice, Rows
-from ampbench.report.views.explanation.part import MODULE_ROWS, Detail, Part, cut, strange, told_part
 from ampbench.report.views.explanation.running_order import (
-    CHOICES,
-    ROWS_OF_THE_PAGE,
     modules_axis,
     shown_name,
     thinned,
 )
+from ampbench.report.views.part import CHOICES, MODULE_ROWS, ROWS_OF_THE_PAGE, Detail, Part, cut, strange, told_part
 from ampbench.units import UNDEFINED, counted, format_error
 
 OWN, INHERITED, TOTAL = "own", "inherited", "total"

@@ -8,7 +8,7 @@ from ampbench.precisions import SHORT_DTYPES
 from ampbench.records.rules import RuleChange, RuleProbe
 from ampbench.report.explained import probes, with_rules
 from ampbench.report.material import Material
-from ampbench.report.views.explanation.part import LISTED, Part
+from ampbench.report.views.part import LISTED, Part
 from ampbench.rules import blocks
 from ampbench.rules.changes import alters, rank, rule_change_said, worded
 from ampbench.rules.choosing import short_name

@@ -10,10 +10,6 @@ T = TypeVar("T")
 
 DRAWN = 300
 """So many modules of a network are drawn at most: of more an eye tells none from its neighbours."""
-ROWS_OF_THE_PAGE = 8_000
-"""So many rows do the charts of one kind carry in all, those of the first cases."""
-CHOICES = 50
-"""So many cases can be chosen from."""
 
 _CHARACTERS = 20
 """So many characters of a name stand at the axis, the last ones: a module's own name rather than what it lies in."""

@@ -12,11 +12,8 @@ from ampbench.report import palette
 from ampbench.report.material import Material
 from ampbench.report.vega import tooltip
 from ampbench.report.view import Chart, Choice
-from ampbench.report.views.explanation.part import LISTED, Part
+from ampbench.report.views.part import CHOICES, LISTED, Part
 from ampbench.units import UNDEFINED, counted
-
-CHOICES = 50
-"""So many cases whose scale moved can be chosen from."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

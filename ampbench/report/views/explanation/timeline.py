@@ -7,10 +7,8 @@ from ampbench.report.explained import Traced
 from ampbench.report.vega import label_expression, tooltip
 from ampbench.report.view import Chart, Choice, Rows
 from ampbench.report.views.explanation.spans import DTYPES, cast_said, row_of, spans_of, steps_of
+from ampbench.report.views.part import CHOICES
 from ampbench.units import counted, format_seconds
-
-CHOICES = 50
-"""So many cases can be chosen from, the worst ones."""
 
 SPANS_OF_A_CASE = 500
 """So many spans are drawn of a step at most: an eye tells no more apart, and as SVG they take 80 KB."""

@@ -14,9 +14,9 @@ from ampbench.report.views.explanation.gradients import gradients
 from ampbench.report.views.explanation.headroom import headroom
 from ampbench.report.views.explanation.keeping import keeping
 from ampbench.report.views.explanation.origin import origin
-from ampbench.report.views.explanation.part import Part
 from ampbench.report.views.explanation.rules import rules
 from ampbench.report.views.explanation.scaling import scaling
+from ampbench.report.views.part import Part, view_of
 
 PARTS: tuple[Callable[[Material], Part | None], ...] = (
     headroom,
@@ -33,14 +33,4 @@ PARTS: tuple[Callable[[Material], Part | None], ...] = (
 
 def explanation(material: Material) -> View | None:
     """Return the view; None where no run holds data for any part."""
-    parts = [part for make in PARTS if (part := make(material)) is not None]
-    if not parts:
-        return None
-    return View(
-        id="explanation",
-        title="Explanation",
-        template="explanation.html",
-        content={"parts": parts},
-        charts=[chart for part in parts for chart in part.charts],
-        datasets={name: rows for part in parts for name, rows in part.datasets.items()},
-    )
+    return view_of(material, PARTS, id="explanation", title="Explanation")

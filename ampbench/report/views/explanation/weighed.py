@@ -12,7 +12,7 @@ from ampbench.records.keeping import KeepSearch, SearchSpace, Trial
 from ampbench.report.vega import DASHED, label_expression, tooltip
 from ampbench.report.view import Chart, Choice, Rows
 from ampbench.report.views.explanation.beside import sides, standing
-from ampbench.report.views.explanation.running_order import CHOICES, ROWS_OF_THE_PAGE
+from ampbench.report.views.part import CHOICES, ROWS_OF_THE_PAGE
 from ampbench.units import UNDEFINED, counted, format_bytes, format_error, format_seconds
 
 FOUND, FRONT, BEATEN = "found", "on the front", "not on the front"

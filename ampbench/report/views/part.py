@@ -1,4 +1,4 @@
-"""One part of the section, as data, and what the parts share."""
+"""One part of a section, as data, and what parts share."""
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 from ampbench.blocks import Block
 from ampbench.report.explained import Changed, Untold, strangers
 from ampbench.report.material import Material
-from ampbench.report.view import Chart, Rows
+from ampbench.report.view import Chart, Rows, View
 
 T = TypeVar("T")
 
@@ -19,6 +19,10 @@ ROWS = 40
 """So many rows does a table of one case have, those that say most."""
 MODULE_ROWS = 20
 """So many has one of modules where a chart shows all of them."""
+CHOICES = 50
+"""So many cases can be chosen from in a chart, the first ones."""
+ROWS_OF_THE_PAGE = 8_000
+"""So many rows do the charts of one kind carry in all, those of the first cases."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,10 +83,28 @@ def told_part(
             "numbers": numbers,
             "untold": missing[:LISTED],
             "changed": changed[:LISTED],
+            "overview": None,
         },
         left_out=sum(max(len(each) - LISTED, 0) for each in (found, missing, changed)),
         charts=charts,
         datasets=datasets,
+    )
+
+
+def view_of(
+    material: Material, makers: Sequence[Callable[[Material], Part | None]], *, id: str, title: str
+) -> View | None:
+    """Return a section of parts, with the template of its name; None where no run holds data for any part."""
+    parts = [part for make in makers if (part := make(material)) is not None]
+    if not parts:
+        return None
+    return View(
+        id=id,
+        title=title,
+        template=f"{id}.html",
+        content={"parts": parts},
+        charts=[chart for part in parts for chart in part.charts],
+        datasets={name: rows for part in parts for name, rows in part.datasets.items()},
     )
 
 

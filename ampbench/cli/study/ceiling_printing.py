@@ -1,0 +1,58 @@
+"""Ceilings on stdout: sections for people, rows and documents for machines."""
+
+from collections.abc import Sequence
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
+
+from ampbench.cli.explain.pass_printing import frame_rows
+from ampbench.cli.options import OutputFormat
+from ampbench.cli.printing import print_text
+from ampbench.cli.sections import print_sections
+from ampbench.cli.tables import csv_text, json_document
+from ampbench.studied import ceiling_tables as tables
+from ampbench.studied.ceilings import ceilings_said, rate, share, top
+from ampbench.studied.datasheets import datasheet_of
+
+if TYPE_CHECKING:
+    from ampbench.store import StoredRun
+
+
+def print_ceilings(
+    stored: "StoredRun",
+    case_ids: Sequence[str],  # noqa: ARG001 - as all that print a run
+    format: OutputFormat,
+    *,
+    everything: bool = False,
+) -> None:
+    """Print what devices attained in a run; it has no cases. `everything`: every size, and which were left out.
+
+    CSV has a row for each size; JSON has each ceiling with all its samples and what is derived from it.
+    """
+    environment = stored.header.environment
+    if format is OutputFormat.JSON:
+        print_text(json_document(_document(stored)))
+    elif format is OutputFormat.CSV:
+        rows = frame_rows(tables.ceiling_frame(environment, stored.ceilings), whole=("work",))
+        print_text(csv_text(tables.COLUMNS, (list(row.values()) for row in rows)))
+    else:
+        sections = tables.ceilings_sections(environment, stored.ceilings, everything=everything)
+        print_sections(sections, format, numbers=tables.NUMBERS)
+
+
+def _document(stored: "StoredRun") -> dict[str, Any]:
+    environment = stored.header.environment
+    types = dict.fromkeys(found.device for found in stored.ceilings)
+    devices = {type: tables.described(environment, type) for type in types}
+    ceilings = []
+    for found in stored.ceilings:
+        one = top(found)
+        promised = datasheet_of(devices[found.device].name)
+        derived = {
+            "per_second": None if one is None else rate(one),
+            "size": None if one is None else one.size,
+            "datasheet_share": share(found, promised),
+        }
+        ceilings.append(asdict(found) | derived)
+    said = {type: ceilings_said(device, stored.ceilings) for type, device in devices.items()}
+    told = {"run": stored.header.run, "environment": asdict(environment), "ended": stored.ending}
+    return told | {"sentences": said, "ceilings": ceilings}

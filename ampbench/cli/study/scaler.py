@@ -1,0 +1,168 @@
+"""`ampbench study scaler`: what GradScaler does to fp16 training, and what training comes to without it."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from ampbench.cli.explain.session import Doing, asked_for, explain_and_store, go_on
+from ampbench.cli.options import (
+    DEFAULT_RESULTS,
+    Devices,
+    Format,
+    Json,
+    Keyword,
+    Label,
+    MemoryFormats,
+    Names,
+    OutputFormat,
+    Preset,
+    Results,
+    Scaler,
+    Seed,
+    Sets,
+    Threads,
+    Timeout,
+    Workloads,
+    chosen_format,
+    is_typed,
+    refuse_beside_resume,
+)
+from ampbench.errors import UsageError
+from ampbench.records.runs import SCALER, Asked, Settings
+from ampbench.records.studies import ScalerSetting
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from contextlib import AbstractContextManager
+
+    from ampbench.running.session import Prepared
+    from ampbench.store import StoredRun
+
+DEFAULTS = Settings()
+STEPS = 100
+GRAD_SCALER = ScalerSetting(name="yours")
+WITH_RESUME = frozenset({"resume", "results", "every", "format", "json"})
+"""What a command line may say beside --resume; all else is the run's own."""
+
+
+def command(
+    context: typer.Context,
+    names: Names = None,
+    workload: Workloads = None,
+    precision: Annotated[
+        list[str] | None,
+        typer.Option("--precision", metavar="NAME", help="fp16_autocast: GradScaler is for no other."),
+    ] = None,
+    device: Devices = None,
+    memory_format: MemoryFormats = None,
+    keyword: Keyword = "",
+    preset: Preset = "",
+    set_: Sets = None,
+    steps: Annotated[int, typer.Option(help="Steps of each training.")] = STEPS,
+    setting: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--setting",
+            metavar="NAME",
+            help="Only this one beside fp32: 'no scaling', default, 'low start', 'high start' or 'fast growth'. "
+            "Repeatable.",
+        ),
+    ] = None,
+    scaler: Scaler = True,
+    init_scale: Annotated[float, typer.Option(help="Of a setting of yours.")] = GRAD_SCALER.init_scale,
+    growth_factor: Annotated[float, typer.Option(help="Of a setting of yours.")] = GRAD_SCALER.growth_factor,
+    backoff_factor: Annotated[float, typer.Option(help="Of a setting of yours.")] = GRAD_SCALER.backoff_factor,
+    growth_interval: Annotated[int, typer.Option(help="Of a setting of yours.")] = GRAD_SCALER.growth_interval,
+    every: Annotated[bool, typer.Option("--all", help="List every row, not only the most telling ones.")] = False,
+    timeout: Timeout = f"{DEFAULTS.timeout_seconds:g}",
+    threads: Threads = DEFAULTS.threads,
+    seed: Seed = DEFAULTS.seed,
+    results: Results = DEFAULT_RESULTS,
+    label: Label = "",
+    resume: Annotated[str, typer.Option("--resume", metavar="RUN", help="Train what this run lacks.")] = "",
+    format: Format = OutputFormat.TABLE,
+    json: Json = False,
+) -> int:
+    """Train in fp32, in fp16 without loss scaling and with GradScaler in several settings, from the same weights.
+
+    Tells what share of the gradients flushes to zero and how far they err, the scale in every step, refused steps and
+    the parameters whose gradients overflow, and whether the loss falls as in fp32.
+
+    \b
+    Examples:
+      ampbench study scaler model.py:make
+      ampbench study scaler unet --preset tiny --steps 200
+      ampbench study scaler mlp --setting default --init-scale 1024 --growth-interval 100
+      ampbench study scaler --resume 1f9a3c              an interrupted study, by its id
+    """
+    chosen = chosen_format(format, json)
+    if resume:
+        refuse_beside_resume(context, WITH_RESUME)
+        return _go_on(resume, results, _telling(chosen, everything=every))
+    own = _own_setting(context, init_scale, growth_factor, backoff_factor, growth_interval)
+    from ampbench.running.scaling import chosen_settings, prepare_scaling
+
+    asked = Asked(steps=steps, settings=chosen_settings(setting or [], own, scaler=scaler))
+    selection, settings = asked_for(
+        names, workload, precision, device, None, None, memory_format, keyword, preset, set_, scaler,
+        timeout, threads, seed,
+    )  # fmt: skip
+    return explain_and_store(
+        prepare_scaling(selection, settings, asked),
+        SCALER, results, label, _training(asked),
+        _telling(chosen, everything=every),
+    )  # fmt: skip
+
+
+def _own_setting(
+    context: typer.Context, init_scale: float, growth_factor: float, backoff_factor: float, growth_interval: int
+) -> ScalerSetting | None:
+    """Return the setting that the options give, if one is given; `UsageError` for what GradScaler does not take."""
+    if not any(is_typed(context, name) for name in ScalerSetting.__slots__):
+        return None
+    for option, holds, wanted in (
+        (f"--init-scale {init_scale:g}", 0 < init_scale < 2.0**128, "a finite number above 0, as fp32 holds it"),
+        (f"--growth-factor {growth_factor:g}", 1 < growth_factor < float("inf"), "a number above 1"),
+        (f"--backoff-factor {backoff_factor:g}", 0 < backoff_factor < 1, "between 0 and 1"),
+        (f"--growth-interval {growth_interval}", growth_interval >= 1, "at least 1"),
+    ):
+        if not holds:
+            raise UsageError(f"{option}: must be {wanted}")
+    return ScalerSetting(
+        name=GRAD_SCALER.name,
+        init_scale=init_scale,
+        growth_factor=growth_factor,
+        backoff_factor=backoff_factor,
+        growth_interval=growth_interval,
+    )
+
+
+def _training(asked: Asked, begun: "StoredRun | None" = None) -> Doing:
+    from ampbench.running.scaling import pieces, scale_cases
+
+    return Doing(
+        "training",
+        lambda prepared, writer, watch: scale_cases(prepared, asked, writer, watch, begun),
+        lambda prepared: [planned for planned, _ in pieces(prepared, asked, begun)],
+        asked,
+    )
+
+
+def _go_on(resume: str, results: Path, tell: "Callable[[StoredRun], None]") -> int:
+    """Train with the settings that a stored run lacks; one that lacks nothing is shown."""
+    from ampbench.running.scaling import lacking, prepare_scaling
+
+    def further(begun: "StoredRun") -> "tuple[AbstractContextManager[Prepared], Doing]":
+        asked = begun.header.asked or Asked()
+        preparing = prepare_scaling(begun.header.selection, begun.header.settings, asked, begun)
+        return preparing, _training(asked, begun)
+
+    return go_on(resume, results, SCALER, lambda begun: bool(lacking(begun)), further, tell)
+
+
+def _telling(format: OutputFormat, *, everything: bool) -> "Callable[[StoredRun], None]":
+    from ampbench.cli.explain.pass_printing import telling
+    from ampbench.cli.study.scaler_printing import print_scalings
+
+    return telling(print_scalings, format, everything=everything)

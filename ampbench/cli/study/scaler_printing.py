@@ -1,0 +1,54 @@
+"""What studies of loss scaling found, on stdout: sections for people, rows and documents for machines."""
+
+from collections.abc import Sequence
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
+
+from ampbench.blocks import Block, Section
+from ampbench.cli.explain.pass_printing import failure_said, frame_rows, print_passes
+from ampbench.cli.options import OutputFormat
+from ampbench.labels import NOT_REACHED
+from ampbench.running.scaling import lacking
+from ampbench.studied import scaler_blocks, scaler_tables
+from ampbench.studied.scaler import scaler_said
+
+if TYPE_CHECKING:
+    from ampbench.records.cases import Case
+    from ampbench.records.studies import ScalerRun
+    from ampbench.store import StoredRun
+
+
+def print_scalings(
+    stored: "StoredRun", case_ids: Sequence[str], format: OutputFormat, *, everything: bool = False
+) -> None:
+    """Print what a run found of the loss scaling of the cases `case_ids`; CSV has a row for each training."""
+
+    def section(case: "Case", runs: "list[ScalerRun]") -> Section:
+        made = scaler_blocks.scaling_section(case, runs, everything=everything)
+        return Section(made.title, [*made.blocks, *map(Block, _missing(stored, case.case_id))])
+
+    def document(case: "Case", runs: "list[ScalerRun]") -> dict[str, Any]:
+        return {
+            "sentences": scaler_said(case, runs),
+            "missing": _missing(stored, case.case_id),
+            "tables": {"settings": _rows(runs)},
+            "scalings": [asdict(run) for run in runs],
+        }
+
+    print_passes(
+        stored, case_ids, format, stored.scalings,
+        section=section, document=document, rows=_rows, numbers=scaler_blocks.NUMBERS,
+    )  # fmt: skip
+
+
+def _rows(runs: "list[ScalerRun]") -> list[dict[str, Any]]:
+    return frame_rows(scaler_tables.scaling_frame(runs), scaler_tables.COUNTS)
+
+
+def _missing(stored: "StoredRun", case_id: str) -> list[str]:
+    """Return what kept settings of a case from being trained."""
+    failure = stored.failures.get(case_id)
+    if failure is not None:
+        return [f"The other settings were not trained: {failure_said(failure)}."]
+    names = [name for case, name in lacking(stored) if case == case_id]
+    return [f"{', '.join(names)}: {NOT_REACHED}."] if names else []

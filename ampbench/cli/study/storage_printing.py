@@ -1,0 +1,41 @@
+"""What storing inputs in half saves and loses, on stdout: sections for people, rows and documents for machines."""
+
+from collections.abc import Sequence
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
+
+from ampbench.cli.explain.pass_printing import frame_rows, print_passes
+from ampbench.cli.options import OutputFormat
+from ampbench.studied import input_storage
+from ampbench.studied.input_storage_tables import storage_frame, uses_frame
+
+if TYPE_CHECKING:
+    from ampbench.records.cases import Case
+    from ampbench.records.studies import StoragePass
+    from ampbench.store import StoredRun
+
+WHOLE = ("stored_bytes", "copied_bytes", "casts", "cast_bytes", "peak_bytes")
+
+
+def print_storages(
+    stored: "StoredRun", case_ids: Sequence[str], format: OutputFormat, *, everything: bool = False
+) -> None:
+    """Print what storing the inputs of the cases `case_ids` in half saved and lost in a run.
+
+    CSV has a row for each dtype that they are stored in; JSON has these, a row for each input, and the sentences.
+    """
+    print_passes(
+        stored, case_ids, format, stored.storages,
+        section=lambda case, found: input_storage.storage_section(case, found, everything=everything),
+        document=_document,
+        rows=lambda found: frame_rows(storage_frame(found), WHOLE),
+        numbers=input_storage.NUMBERS,
+    )  # fmt: skip
+
+
+def _document(case: "Case", found: "StoragePass") -> dict[str, Any]:
+    return {
+        "sentences": input_storage.storage_said(case, found),
+        "tables": {"inputs": frame_rows(uses_frame(found)), "stored": frame_rows(storage_frame(found), WHOLE)},
+        "storage": asdict(found),
+    }

@@ -1,0 +1,1 @@
+"""What the section Studies is made of."""

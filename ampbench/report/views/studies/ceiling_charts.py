@@ -1,0 +1,166 @@
+"""Charts of what devices attain over sizes: FLOP/s of matrix products and convolutions, bytes per second of copies."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from ampbench.records.studies import CONV, COPY, MATMUL, OPERATIONS
+from ampbench.report.studied import Ceilings
+from ampbench.report.vega import DASHED, tooltip
+from ampbench.report.view import Chart, Choice, Rows
+from ampbench.report.views.studies.curves import series_encoded
+from ampbench.report.views.studies.drawing import Drawing
+from ampbench.studied.ceiling_tables import ordered
+from ampbench.studied.ceilings import format_bandwidth, rate, top
+from ampbench.studied.datasheets import datasheet_of
+from ampbench.units import format_flop_rate
+
+FLOPS, COPIES = "studies-flops", "studies-copies"
+_LOOKS: Mapping[str, tuple[str, str]] = {
+    "fp32": ("--fp32", "circle"),
+    "tf32": ("--tf32", "cross"),
+    "bf16": ("--bf16_autocast", "triangle-up"),
+    "fp16": ("--fp16_autocast", "square"),
+    "fp64": ("--dtype-fp64", "triangle-left"),
+}
+"""Colour and shape of each dtype: those of the precision that is named after it."""
+_NAMES = {MATMUL: "matrix products", CONV: "convolutions", COPY: "copies"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Operated:
+    """One operation of a device. `number` counts from 0."""
+
+    number: int
+    name: str
+    operation: str
+    found: Ceilings
+
+
+def operated(found: Sequence[Ceilings]) -> list[Operated]:
+    """Return what can be chosen: each device with each operation that was measured on it."""
+    pairs = [
+        (one, operation)
+        for one in found
+        for operation in OPERATIONS
+        if any(each.operation == operation and each.attained for each in one.ceilings)
+    ]
+    return [
+        Operated(number=number, name=f"{one.name}: {_NAMES[operation]}", operation=operation, found=one)
+        for number, (one, operation) in enumerate(pairs)
+    ]
+
+
+def _rows(one: Operated) -> list[dict[str, Any]]:
+    """Return a row for each size of each dtype, and one for each peak of the datasheet."""
+    own = [each for each in ordered(one.found.ceilings) if each.operation == one.operation]
+    told = format_bandwidth if one.operation == COPY else format_flop_rate
+    rows: list[dict[str, Any]] = []
+    for found in own:
+        for each in sorted(found.attained, key=lambda each: each.work):
+            reached = rate(each)
+            if reached:
+                rows.append(
+                    {
+                        "series": found.dtype,
+                        "work": each.work,
+                        "rate": reached,
+                        "said": told(reached),
+                        "size": each.size,
+                        "joined": one.operation != CONV,
+                        "kind": each.size.partition(" ")[0] if each.size[:1].isalpha() else "",
+                        "mark": True,
+                        "limit": None,
+                        "text": None,
+                    }
+                )
+    empty = dict.fromkeys(rows[0]) if rows else {}
+    return rows + [{**empty, "limit": peak, "text": text} for text, peak in (_peaks(one).items() if rows else ())]
+
+
+def _peaks(one: Operated) -> dict[str, float]:
+    """Return the datasheet's peaks, by what they are called; dtypes that share one share its line."""
+    promised = datasheet_of(one.found.device.name)
+    if promised is None:
+        return {}
+    if one.operation == COPY:
+        return {f"datasheet: {format_bandwidth(promised.bandwidth)}": promised.bandwidth}
+    measured = {each.dtype for each in one.found.ceilings if each.operation == one.operation and each.attained}
+    together: dict[float, list[str]] = {}
+    for dtype, peak in promised.flops.items():
+        if dtype in measured:
+            together.setdefault(peak, []).append(dtype)
+    return {f"datasheet, {', '.join(dtypes)}: {format_flop_rate(peak)}": peak for peak, dtypes in together.items()}
+
+
+def _said(one: Operated, rows: Rows) -> str:  # noqa: ARG001 - as the others
+    told = format_bandwidth if one.operation == COPY else format_flop_rate
+    parts = [f"{one.name}, {'the largest size' if one.operation == COPY else 'at best'}"]
+    for found in ordered(one.found.ceilings):
+        if found.operation == one.operation and (best := top(found)) is not None:
+            parts.append(f"{found.dtype} {told(rate(best))} at {best.size}")
+    parts += list(_peaks(one))
+    return f"{'; '.join(parts)}."
+
+
+def _chart(name: str, title: str, alt: str, unit: str, choices: Sequence[Choice], rows: Rows) -> Chart:
+    looks = series_encoded([dtype for dtype in _LOOKS if any(row["series"] == dtype for row in rows)], _LOOKS)
+    x = {
+        "field": "work",
+        "type": "quantitative",
+        "title": f"{unit} of one run (log scale)",
+        "scale": {"type": "log", "padding": 12, "nice": False},
+        "axis": {"format": "~s", "tickCount": 5, "labelSeparation": 8},
+    }
+    y = {
+        "field": "rate",
+        "type": "quantitative",
+        "title": f"{unit}/s (log scale)",
+        "scale": {"type": "log", "padding": 12, "nice": False},
+        "axis": {"format": ".2~s", "tickCount": 5, "minExtent": 46},
+    }
+    told = tooltip(series="dtype", size="size", said="attained")
+    limits = [{"filter": "isValid(datum.limit)"}]
+    at = {"y": {**y, "field": "limit"}}
+    words = {"type": "text", "align": "left", "baseline": "bottom", "dx": 3, "dy": -2, "fontSize": 11}
+    colour = {"color": looks["color"]}
+    return Chart(
+        id=name,
+        title=title,
+        alt=alt,
+        spec={
+            "layer": [
+                {
+                    "transform": [{"filter": "isValid(datum.rate)"}],
+                    "mark": {"type": "point", "size": 60, "opacity": 1},
+                    "encoding": {"x": x, "y": y, **looks, "tooltip": told},
+                },
+                {
+                    "transform": [{"filter": "datum.joined && isValid(datum.rate)"}],
+                    "mark": {"type": "line", "strokeWidth": 1.5},
+                    "encoding": {"x": x, "y": y, **colour, "detail": {"field": "kind", "type": "nominal"}},
+                },
+                {"transform": limits, "mark": dict(DASHED), "encoding": at},
+                {"transform": limits, "mark": words, "encoding": {**at, "x": {"value": 0}, "text": {"field": "text"}}},
+            ]
+        },
+        dataset=name,
+        height=280,
+        choose="case",
+        choices=choices,
+    )
+
+
+def _flops_chart(choices: Sequence[Choice], rows: Rows) -> Chart:
+    alt = "Each point is one size at its fastest."
+    return _chart(FLOPS, "What the device attains by dtype and size", alt, "FLOP", choices, rows)
+
+
+def _copies_chart(choices: Sequence[Choice], rows: Rows) -> Chart:
+    alt = "Read and written. Small copies run in a cache; the largest tells what main memory attains."
+    return _chart(COPIES, "Copies by dtype and size", alt, "B", choices, rows)
+
+
+FLOPS_DRAWING = Drawing(name=FLOPS, rows=_rows, said=_said, chart=_flops_chart)
+COPIES_DRAWING = Drawing(name=COPIES, rows=_rows, said=_said, chart=_copies_chart)
+"""The charts of those of `operated` that multiply, and of those that copy."""

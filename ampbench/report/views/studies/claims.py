@@ -1,0 +1,35 @@
+"""Claims of a document: what holds of a documented example of mixed precision where its workload was measured."""
+
+from ampbench.blocks import as_sentence
+from ampbench.report.material import Material
+from ampbench.report.studied import Claimed, claimed
+from ampbench.report.views.part import Detail, Part, told_part
+from ampbench.report.views.studies.telling import Overview, with_overview
+from ampbench.studied.documented import claims_blocks, claims_said
+
+
+def claims(material: Material) -> Part | None:
+    """Return the runs shown that measured the documented workload."""
+    found = claimed(material)
+    if not found:
+        return None
+    part = told_part(
+        found,
+        (),
+        id="claims",
+        title="Claims of a document",
+        said=[],
+        row=lambda one: {"name": one.name},
+        detail=_detail,
+        numbers=(),
+        drawn=((), {}),
+    )
+    rows = [(one.name, [[as_sentence(said) for said in claims_said(one.claims)]]) for one in found]
+    caption = "How many of the document's claims hold"
+    return with_overview(part, Overview(caption=caption, headers=["claims"], rows=rows, first="run", wide={"claims"}))
+
+
+def _detail(one: Claimed) -> Detail:
+    first, *others = map(as_sentence, claims_said(one.claims))
+    said = first if not others else f"{first} And of {len(others):,} more sizes or devices."
+    return Detail(name=one.name, said=said, blocks=claims_blocks(one.claims))

@@ -1,0 +1,91 @@
+"""Convergence: whether trainings in low precisions end as well as those in fp32, against what seeds alone do."""
+
+from collections import Counter
+
+from ampbench.labels import few
+from ampbench.records.runs import CONVERGENCE
+from ampbench.report.explained import untold
+from ampbench.report.material import Material
+from ampbench.report.studied import Trained, trainings
+from ampbench.report.views.part import Detail, Part, strange, told_part
+from ampbench.report.views.studies.drawing import Drawing, drawn
+from ampbench.report.views.studies.drifting import DRIFT, drift_chart, drift_rows, drift_said
+from ampbench.report.views.studies.losses import LOSSES, loss_chart, loss_rows, losses_said
+from ampbench.report.views.studies.scored import SCORES, score_chart, score_rows, scores_said
+from ampbench.report.views.studies.telling import Overview, detail_of, with_overview
+from ampbench.studied.convergence_blocks import learned_section, number_headers
+from ampbench.studied.convergence_wording import format_change, format_metric, metric_said
+from ampbench.units import UNDEFINED, counted, format_error
+from ampbench.verdicts import Verdict
+
+_DRAWINGS = (
+    Drawing(name=LOSSES, rows=loss_rows, said=losses_said, chart=loss_chart, marked="precision"),
+    Drawing(name=SCORES, rows=score_rows, said=scores_said, chart=score_chart, marked="precision"),
+    Drawing(name=DRIFT, rows=drift_rows, said=drift_said, chart=drift_chart, marked="precision"),
+)
+_WORST_FIRST = (Verdict.REGRESSED, Verdict.INCOMPARABLE, Verdict.INCONCLUSIVE, Verdict.IMPROVED, Verdict.UNCHANGED)
+_FOLDED = ("Training loss", "Weights", "Each seed")
+
+
+def convergence(material: Material) -> Part | None:
+    """Return the workloads that were trained, those first in which a precision does not converge as fp32 does."""
+    found, missing = sorted(trainings(material), key=_badness), untold(material, CONVERGENCE)
+    if not (found or missing):
+        return None
+    charts, datasets, said = drawn(found, *_DRAWINGS)
+    sections = [learned_section(one.found, everything=True) for one in found]
+    part = told_part(
+        found,
+        missing,
+        id="convergence",
+        title="Convergence",
+        said=[*_said(found), *strange(material, CONVERGENCE, "Trained"), *said],
+        row=lambda one: {"name": one.name},
+        detail=_detail,
+        numbers=number_headers(sections),
+        drawn=(charts, datasets),
+    )
+    return with_overview(part, _overview(found)) if len(found) > 1 else part
+
+
+def _badness(one: Trained) -> int:
+    return min((_WORST_FIRST.index(row.verdict) for row in one.found.judged if row.verdict), default=len(_WORST_FIRST))
+
+
+def _said(found: list[Trained]) -> list[str]:
+    """Return how many of several workloads have each verdict in each precision; of one, its own sentences say it."""
+    if len(found) < 2:
+        return []
+    counts = Counter(row.verdict for one in found for row in one.found.judged)
+    bad = [f"{row.name} in {one.name}" for one in found for row in one.found.judged if row.verdict is Verdict.REGRESSED]
+    which = f": {few(bad)}" if bad else ""
+    total = counted(counts.total(), "pair")
+    return [f"Of {total} of workload and precision, {len(bad) or 'none'} does not converge as fp32 does{which}."
+            if len(bad) < 2 else
+            f"Of {total} of workload and precision, {len(bad):,} do not converge as fp32 does{which}."]  # fmt: skip
+
+
+def _overview(found: list[Trained]) -> Overview:
+    rows = []
+    for one in found:
+        for row in one.found.rows:
+            metric = one.found.metric
+            interval = UNDEFINED
+            if row.low is not None and row.high is not None:
+                interval = f"{format_change(row.low, metric)} to {format_change(row.high, metric)}"
+            verdict = row.verdict.value if row.verdict else ""
+            cells = [row.name, metric_said(metric), format_metric(row.mean, metric),
+                     format_change(row.difference, metric), interval, verdict, format_error(row.from_fp32)]  # fmt: skip
+            rows.append((one.name, cells))
+    return Overview(
+        caption="How each precision ends: means over seeds and differences from fp32 of the same seed, in points of "
+        "accuracy or relative to fp32's loss. Weights: their distance from fp32's at the end.",
+        headers=["precision", "metric", "reached", "against fp32", "90% interval", "verdict", "weights"],
+        rows=rows,
+        first="workload",
+        numbers={"reached", "against fp32", "90% interval", "weights"},
+    )
+
+
+def _detail(one: Trained) -> Detail:
+    return detail_of(one.name, learned_section(one.found, everything=True), _FOLDED)

@@ -1,0 +1,97 @@
+"""Charts of what the scope of autocast does step by step: losses beside fp64's, and what memory is left."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from ampbench.records.studies import ScopePass
+from ampbench.report.explained import Told
+from ampbench.report.vega import label_expression, tooltip
+from ampbench.report.view import Chart, Choice, Rows
+from ampbench.report.views.studies.curves import curve_layers, marked, series_encoded, steps_axis, values_axis
+from ampbench.report.views.studies.drawing import Drawing
+from ampbench.units import format_bytes, format_error
+
+LOSSES, MEMORY = "studies-scope-losses", "studies-scope-memory"
+FP64 = "fp64"
+
+
+def _loss_rows(one: Told[ScopePass]) -> list[dict[str, Any]]:
+    """Return the loss of each step in fp64 and in each scope, and how far it lies from fp64's, relative to it."""
+    rows: list[dict[str, Any]] = []
+    for scope, losses in ((FP64, one.found.reference_losses), *((run.scope, run.losses) for run in one.found.scopes)):
+        for place, loss in enumerate(losses):
+            reference = one.found.reference_losses[place] if place < len(one.found.reference_losses) else None
+            error = abs(loss - reference) / abs(reference) if loss is not None and reference else None
+            rows.append({"series": scope, "step": place + 1, "loss": loss, "error": format_error(error), "mark": False})
+    marked(rows)
+    return rows if any(row["loss"] is not None for row in rows) else []
+
+
+def _losses_said(one: Told[ScopePass], rows: Rows) -> str:
+    parts = [f"{one.name}, loss of each step"]
+    for scope in dict.fromkeys(row["series"] for row in rows):
+        ends = [row["loss"] for row in rows if row["series"] == scope]
+        said = ["not finite" if loss is None else f"{loss:.4g}" for loss in (ends[0], ends[-1])]
+        parts.append(f"{scope} from {said[0]} to {said[1]}")
+    return f"{'; '.join(parts)}."
+
+
+def _loss_chart(choices: Sequence[Choice], rows: Rows) -> Chart:
+    looks = series_encoded(list(dict.fromkeys(row["series"] for row in rows)))
+    y = values_axis("loss", "training loss", [row["loss"] for row in rows])
+    told = tooltip(series="autocast around", step="step", loss="loss", error="distance from fp64's")
+    return Chart(
+        id=LOSSES,
+        title="Loss of each step by scope",
+        alt="Where lines lie on one another, scopes do the same within the line's width; a line breaks where a loss is "
+        "not finite.",
+        spec={"layer": curve_layers(steps_axis(), y, looks, told)},
+        dataset=LOSSES,
+        height=260,
+        choose="case",
+        choices=choices,
+    )
+
+
+def _memory_rows(one: Told[ScopePass]) -> list[dict[str, Any]]:
+    """Return what each step leaves allocated; nothing where none leaves anything."""
+    rows: list[dict[str, Any]] = [
+        {"series": run.scope, "step": step, "alive": alive, "said": format_bytes(alive), "mark": False}
+        for run in one.found.scopes
+        for step, alive in enumerate(run.alive_bytes, start=1)
+    ]
+    marked(rows)
+    return rows if any(row["alive"] for row in rows) else []
+
+
+def _memory_said(one: Told[ScopePass], rows: Rows) -> str:
+    parts = [f"{one.name}, memory left allocated"]
+    for scope in dict.fromkeys(row["series"] for row in rows):
+        own = [row for row in rows if row["series"] == scope]
+        parts.append(f"{scope} {own[0]['said']} after step 1 and {own[-1]['said']} after step {own[-1]['step']:,}")
+    return f"{'; '.join(parts)}."
+
+
+def _memory_chart(choices: Sequence[Choice], rows: Rows) -> Chart:
+    looks = series_encoded(list(dict.fromkeys(row["series"] for row in rows)))
+    y = values_axis("alive", "left after a step", [])
+    y["axis"] = {"labelExpr": label_expression("B", digits=".3~r"), "tickCount": 5, "minExtent": 46}
+    return Chart(
+        id=MEMORY,
+        title="Memory left after each step",
+        alt="Allocated after a step and not before the first: a line that rises is memory that grows with every step.",
+        spec={
+            "layer": curve_layers(steps_axis(), y, looks, tooltip(series="autocast around", step="step", said="left"))
+        },
+        dataset=MEMORY,
+        height=220,
+        choose="case",
+        choices=choices,
+    )
+
+
+DRAWINGS = (
+    Drawing(name=LOSSES, rows=_loss_rows, said=_losses_said, chart=_loss_chart),
+    Drawing(name=MEMORY, rows=_memory_rows, said=_memory_said, chart=_memory_chart),
+)
+"""The charts of the scope of autocast."""

@@ -1,0 +1,85 @@
+"""Input storage: whether inputs kept in half only save a cast, or lose what an op would have read in fp32."""
+
+from ampbench.labels import few
+from ampbench.records.runs import INPUT_STORAGE
+from ampbench.records.studies import StoragePass
+from ampbench.report.explained import Told, untold
+from ampbench.report.material import Material
+from ampbench.report.studied import storages
+from ampbench.report.views.part import Part, strange, told_part
+from ampbench.report.views.studies.telling import Overview, detail_of, with_overview
+from ampbench.studied.input_storage import FREE, LOSSY, NUMBERS, situation, storage_section
+from ampbench.units import UNDEFINED, counted, format_bytes, format_error
+
+BITS = {True: "the same", False: "others", None: "not known"}
+"""What becomes of the bits of outputs, loss and gradients."""
+
+
+def storage(material: Material) -> Part | None:
+    """Return the cases that were fed inputs stored in half, those first that lose information by it."""
+    found, missing = sorted(storages(material), key=_order), untold(material, INPUT_STORAGE)
+    if not (found or missing):
+        return None
+    part = told_part(
+        found,
+        missing,
+        id="input-storage",
+        title="Inputs stored in half",
+        said=[*_said(found), *strange(material, INPUT_STORAGE, "Measured")],
+        row=lambda one: {"name": one.name},
+        detail=lambda one: detail_of(one.name, storage_section(one.case, one.found, everything=True)),
+        numbers=NUMBERS,
+        drawn=((), {}),
+    )
+    return with_overview(part, _overview(found))
+
+
+def comes_to(found: StoragePass) -> str:
+    """Return the situation of a case: `LOSSY` where one of its inputs is in it, else that of the others."""
+    situations = [situation(use) for use in found.uses]
+    return LOSSY if LOSSY in situations else next(iter(situations), UNDEFINED)
+
+
+def _order(one: Told[StoragePass]) -> tuple[bool, bool]:
+    return comes_to(one.found) != LOSSY, one.found.identical is True
+
+
+def _said(found: list[Told[StoragePass]]) -> list[str]:
+    """Return how many cases are in each of the two situations; of one, its own sentences say it."""
+    if len(found) < 2:
+        return []
+    said = []
+    for which, what in (
+        (LOSSY, "an op reads an input that stays in fp32 under autocast, and is given a rounded one"),
+        (FREE, "every op that takes an input casts it to half anyway: only a cast is saved"),
+    ):
+        if own := [one for one in found if comes_to(one.found) == which]:
+            said.append(f"In {counted(len(own), 'case')}, {what}: {few(one.name for one in own)}.")
+    return said
+
+
+def _overview(found: list[Told[StoragePass]]) -> Overview:
+    rows = []
+    for one in found:
+        full, low = one.found.full, one.found.low
+        ops = few(f"{use.name}: {use.operation.removeprefix('aten.')}" for use in one.found.uses if use.operation)
+        cells = [
+            comes_to(one.found),
+            ops or UNDEFINED,
+            low.dtype,
+            _change(format_bytes(full.stored_bytes), format_bytes(low.stored_bytes)),
+            _change(*(UNDEFINED if each.casts is None else f"{each.casts:,}" for each in (full, low))),
+            _change(format_error(full.output_rel_l2), format_error(low.output_rel_l2)),
+            low.error or BITS[one.found.identical],
+        ]
+        rows.append((one.name, cells))
+    return Overview(
+        caption="The two situations told apart: what inputs stored in half come to, those first that lose by it",
+        headers=["comes to", "first op", "in", "stored", "casts", "output error", "bits"],
+        rows=rows,
+        numbers={"stored", "casts", "output error"},
+    )
+
+
+def _change(before: str, after: str) -> str:
+    return before if before == after else f"{before} → {after}"

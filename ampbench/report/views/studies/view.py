@@ -1,0 +1,30 @@
+"""What studies found of how to train, of stored inputs and of what devices attain.
+
+Each part is a function from the material to a `Part`, None where no run holds its data; all have one template.
+"""
+
+from collections.abc import Callable
+
+from ampbench.report.material import Material
+from ampbench.report.view import View
+from ampbench.report.views.part import Part, view_of
+from ampbench.report.views.studies.ceilings import ceiling
+from ampbench.report.views.studies.claims import claims
+from ampbench.report.views.studies.convergence import convergence
+from ampbench.report.views.studies.loss_scaling import loss_scaling
+from ampbench.report.views.studies.scopes import scope
+from ampbench.report.views.studies.storages import storage
+
+PARTS: tuple[Callable[[Material], Part | None], ...] = (
+    convergence,
+    loss_scaling,
+    scope,
+    storage,
+    ceiling,
+    claims,
+)
+
+
+def studies(material: Material) -> View | None:
+    """Return the view; None where no run holds data for any part."""
+    return view_of(material, PARTS, id="studies", title="Studies")

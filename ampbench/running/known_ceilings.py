@@ -1,0 +1,48 @@
+"""What this machine attains at best, from the ceilings that a results folder has of it."""
+
+import dataclasses
+from collections.abc import Iterator
+from pathlib import Path
+
+from ampbench import store
+from ampbench.errors import StoreError
+from ampbench.records.environments import Environment
+from ampbench.records.runs import CEILINGS, Header
+from ampbench.records.studies import Ceiling
+
+_SAME = ("host", "cpu", "torch_version", "cuda_version", "xpu_version")
+
+
+def ceilings_known(results: Path | str, here: Environment) -> list[Ceiling]:
+    """Return the newest ceiling of each device, operation and dtype in a results folder that holds `here`.
+
+    It was measured on the same host, CPU or accelerator, with the same torch, and on a CPU with as many threads. Each
+    names its run; damaged runs have none.
+    """
+    found: dict[tuple[str, str, str], Ceiling] = {}
+    for stored in _studies(results, here):
+        for one in reversed(stored.ceilings):
+            if one.attained and _holds(one, stored.header, here):
+                key = one.device, one.operation, one.dtype
+                found.setdefault(key, dataclasses.replace(one, run=stored.header.run))
+    return list(found.values())
+
+
+def _studies(results: Path | str, here: Environment) -> Iterator[store.StoredRun]:
+    """Yield the stored studies of ceilings on this machine, the newest first."""
+    for path in reversed(store.list_runs(results)):
+        try:
+            header = store.read_header(path)
+            there = header.environment
+            if header.explains == CEILINGS and all(getattr(there, name) == getattr(here, name) for name in _SAME):
+                yield store.read_run(path)
+        except StoreError:
+            continue
+
+
+def _holds(ceiling: Ceiling, header: Header, here: Environment) -> bool:
+    """Return whether a ceiling is that of the device that is here now, and on a CPU of as many threads."""
+    there, now = header.environment.device(ceiling.device), here.device(ceiling.device)
+    if there is None or now is None or there.name != now.name:
+        return False
+    return ceiling.device != "cpu" or ceiling.threads == here.threads

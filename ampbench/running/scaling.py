@@ -1,0 +1,167 @@
+"""Has worker processes train cases with each setting of GradScaler, a fresh one for each, and stores what they saw."""
+
+import dataclasses
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+
+from ampbench.errors import UnknownNameError, UsageError
+from ampbench.planning import PlannedCase, check_selection, make_plan
+from ampbench.precisions import BASELINE, PRECISIONS, find_precision
+from ampbench.records.environments import Environment
+from ampbench.records.measurements import Failure, Skip
+from ampbench.records.runs import SCALER, Asked, Selection, Settings
+from ampbench.records.studies import ScalerRun, ScalerSetting
+from ampbench.running.channel import Channel, OpenChannel
+from ampbench.running.passes import Explain, Watch, ended_by, explain_pieces, request_for
+from ampbench.running.preparing import prepared_session, require_named
+from ampbench.running.session import Prepared, check_same, check_same_cases, describer
+from ampbench.store import RunWriter, StoredRun
+
+SETTINGS = (
+    ScalerSetting(name="no scaling", enabled=False),
+    ScalerSetting(name="default"),
+    ScalerSetting(name="low start", init_scale=1.0, growth_interval=10),
+    ScalerSetting(name="high start", init_scale=2.0**24),
+    ScalerSetting(name="fast growth", growth_interval=10),
+)
+"""What is tried beside fp32: the third has to find its scale from below, the fourth from above, the last goes on
+looking for a higher one."""
+
+SCALED = [row.name for row in PRECISIONS.values() if row.scaler]
+"""The precisions that GradScaler is for."""
+
+Piece = tuple[PlannedCase, ScalerSetting | None]
+"""A case and what it is trained with; None: in fp32."""
+
+
+def chosen_settings(names: Sequence[str], own: ScalerSetting | None, *, scaler: bool) -> list[ScalerSetting]:
+    """Return the settings of `SETTINGS` that `names` name (none: all), and the user's `own`; without `scaler`, those
+    that have none.
+
+    Raises `UnknownNameError` for a name that there is not, and `UsageError` where none is left that was asked for.
+    """
+    known = {setting.name: setting for setting in SETTINGS}
+    for name in names:
+        if name not in known:
+            raise UnknownNameError("setting", name, known)
+    asked = [setting for name, setting in known.items() if name in names or not names]
+    asked += [own] if own else []
+    chosen = [setting for setting in asked if scaler or not setting.enabled]
+    if not scaler and (own or not chosen):
+        raise UsageError("--no-scaler leaves no setting but 'no scaling': leave it out, or the other settings")
+    return chosen
+
+
+@contextmanager
+def prepare_scaling(
+    selection: Selection,
+    settings: Settings,
+    asked: Asked,
+    resumed: StoredRun | None = None,
+    *,
+    open_channel: OpenChannel | None = None,
+) -> Iterator[Prepared]:
+    """Plan which cases to train: everything that can be wrong with `selection` is raised here.
+
+    With `resumed`, the run to go on with, whose selection, settings and `asked` these must be, only the cases that lack
+    a setting are planned. Raises `UsageError` where no workload is named, for less than one step, a precision that
+    GradScaler is not for and a run that was begun in another environment or gives other cases now, and what `make_plan`
+    raises.
+    """
+    require_named(selection, SCALER, "study the loss scaling")
+    if asked.steps < 1:
+        raise UsageError(f"--steps {asked.steps} trains nothing: give at least 1")
+    _require_scaled(selection)
+    selection = dataclasses.replace(selection, phases=["training"], precisions=selection.precisions or SCALED)
+    sources = check_selection(selection)
+
+    def plan(environment: Environment, channel: Channel, settings: Settings) -> list[PlannedCase]:
+        if resumed is not None:
+            check_same(resumed.header.environment, environment, resumed.header.run)
+        found = make_plan(selection, environment, describer(channel, settings))
+        if resumed is None:
+            return found
+        check_same_cases(resumed, found)
+        left = {case_id for case_id, _ in lacking(resumed)}
+        return [planned for planned in found if planned.case.case_id in left]
+
+    with prepared_session(selection, settings, sources, plan, open_channel) as session:
+        yield session
+
+
+def pieces(prepared: Prepared, asked: Asked, resumed: StoredRun | None = None) -> list[Piece]:
+    """Return the trainings that are planned and not in `resumed` yet: of each case in fp32, then with each setting."""
+    done = _done(resumed)
+    return [
+        (planned, setting)
+        for planned in prepared.plan
+        if not planned.skip
+        for setting in (None, *asked.settings)
+        if (planned.case.case_id, _name(setting)) not in done
+    ]
+
+
+def lacking(stored: StoredRun) -> list[tuple[str, str]]:
+    """Return which trainings a run lacks, by the ids of cases and the names of settings, in the order of the run."""
+    done, asked = _done(stored), stored.header.asked or Asked()
+    return [
+        (case_id, name)
+        for case_id in stored.cases
+        if case_id not in stored.failures and case_id not in stored.skips
+        for name in map(_name, (None, *asked.settings))
+        if (case_id, name) not in done
+    ]
+
+
+def scale_cases(
+    prepared: Prepared, asked: Asked, writer: RunWriter, watch: Watch, resumed: StoredRun | None = None
+) -> str:
+    """Train what is planned, as `explain_pieces` does, and return how the session ended.
+
+    Raises `UsageError` where the weights of a case are not those that it was trained from in `resumed`.
+    """
+
+    def training(setting: ScalerSetting | None) -> Explain:
+        def explain(channel: Channel, planned: PlannedCase) -> ScalerRun | Failure | Skip:
+            request = request_for(planned, prepared.settings, "scaling", setting=setting, steps=asked.steps)
+            reply = channel.serve(request)
+            if reply.scaling is None:
+                return ended_by(reply, planned.case, "scaling")
+            if resumed is not None:
+                _check_same_weights(resumed, reply.scaling, planned)
+            return reply.scaling
+
+        return explain
+
+    todo = [(planned, training(setting)) for planned, setting in pieces(prepared, asked, resumed)]
+    return explain_pieces(prepared, todo, writer, watch)
+
+
+def _require_scaled(selection: Selection) -> None:
+    """Raise `UsageError`, saying why it needs no scaler or can have none, for a precision without GradScaler."""
+    for row in map(find_precision, selection.precisions):
+        if row.scaler:
+            continue
+        needless = "it has fp32's range" if "bfloat16" in (row.storage, row.autocast) else "nothing in it is fp16"
+        why = f"needs no loss scaling: {needless}"
+        if row.storage == "float16":
+            why = "can have none: GradScaler refuses fp16 parameters (Attempting to unscale FP16 gradients)"
+        raise UsageError(f"{row.name} {why}; loss scaling is studied in {' and '.join(SCALED)}")
+
+
+def _check_same_weights(resumed: StoredRun, found: ScalerRun, planned: PlannedCase) -> None:
+    for before in resumed.scalings.get(found.case_id, []):
+        if before.weights_digest != found.weights_digest:
+            raise UsageError(
+                f"run {resumed.header.run} cannot be resumed: the weights of {planned.case.workload} are others than "
+                "it began with; start a new run"
+            )
+
+
+def _done(stored: StoredRun | None) -> set[tuple[str, str]]:
+    found = stored.scalings.items() if stored else ()
+    return {(case_id, run.setting.name) for case_id, runs in found for run in runs}
+
+
+def _name(setting: ScalerSetting | None) -> str:
+    return setting.name if setting else BASELINE

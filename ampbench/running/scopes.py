@@ -1,0 +1,97 @@
+"""Has worker processes train cases in every scope of autocast, and stores what that came to."""
+
+import dataclasses
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from ampbench.errors import UsageError
+from ampbench.planning import PlannedCase, check_selection
+from ampbench.precisions import PRECISIONS, find_precision
+from ampbench.records.environments import Environment
+from ampbench.records.measurements import Failure, Skip
+from ampbench.records.runs import SCOPE, Asked, Selection, Settings
+from ampbench.records.studies import ScopePass
+from ampbench.running.channel import Channel, OpenChannel
+from ampbench.running.passes import Watch, ended_by, explain_cases, request_for
+from ampbench.running.preparing import plan_default_autocast, prepared_session, require_eager, require_named
+from ampbench.running.session import Prepared, check_same, check_same_cases
+from ampbench.store import RunWriter, StoredRun
+
+STEPS = 8
+MOST_STEPS = 1000
+FEWEST_STEPS = 2
+SECONDS = 20.0
+"""The scopes of a case are timed for about so long."""
+
+
+@contextmanager
+def prepare_scopes(
+    selection: Selection,
+    settings: Settings,
+    steps: int = STEPS,
+    resumed: StoredRun | None = None,
+    *,
+    open_channel: OpenChannel | None = None,
+) -> Iterator[Prepared]:
+    """Plan which training cases with autocast to study: everything that can be wrong is raised here.
+
+    Without precisions, each device gets the autocast precision of its default dtype. With `resumed`, the run to go on
+    with, whose selection and settings these must be, only what that lacks is planned. Raises `UsageError` where no
+    workload is named, for a path but eager, inference, a precision without autocast, too few `steps` and a run that was
+    begun in another environment or gives other cases now, and what `make_plan` raises.
+    """
+    require_named(selection, SCOPE, "study the scope of autocast")
+    selection = dataclasses.replace(selection, phases=selection.phases or ["training"])
+    sources = check_selection(selection)
+    require_eager(selection, SCOPE)
+    _require_training(selection)
+    _require_autocast(selection)
+    if not FEWEST_STEPS <= steps <= MOST_STEPS:
+        why = "growth from step to step takes two" if steps < FEWEST_STEPS else f"at most {MOST_STEPS:,}"
+        raise UsageError(f"--steps {steps}: {why}; give {FEWEST_STEPS} to {MOST_STEPS:,}")
+
+    def plan(environment: Environment, channel: Channel, settings: Settings) -> list[PlannedCase]:
+        if resumed is not None:
+            check_same(resumed.header.environment, environment, resumed.header.run)
+        found = plan_default_autocast(selection, environment, channel, settings)
+        if resumed is None:
+            return found
+        check_same_cases(resumed, found)
+        left = unstudied(resumed)
+        return [planned for planned in found if planned.case.case_id in left]
+
+    with prepared_session(selection, settings, sources, plan, open_channel) as session:
+        yield session
+
+
+def study_scopes(prepared: Prepared, asked: Asked, writer: RunWriter, watch: Watch) -> str:
+    """Study what is planned, as `explain_cases` does, and return how the session ended.
+
+    Each case is trained for `asked.steps` steps in every scope, and these are timed for about `asked.seconds`.
+    """
+
+    def explain(channel: Channel, planned: PlannedCase) -> ScopePass | Failure | Skip:
+        request = request_for(planned, prepared.settings, "scopes", steps=asked.steps, seconds=asked.seconds)
+        reply = channel.serve(request)
+        return reply.scopes or ended_by(reply, planned.case, "scopes")
+
+    return explain_cases(prepared, explain, writer, watch)
+
+
+def unstudied(stored: StoredRun) -> list[str]:
+    """Return the ids of the cases of a run of which it has no pass, failure or skip, in the order of the run."""
+    ended = {*stored.scopes, *stored.failures, *stored.skips}
+    return [case_id for case_id in stored.cases if case_id not in ended]
+
+
+def _require_training(selection: Selection) -> None:
+    others = [phase for phase in selection.phases if phase != "training"]
+    if others:
+        raise UsageError(f"scope studies a loop of training steps, which {others[0]} has not: leave the phase out")
+
+
+def _require_autocast(selection: Selection) -> None:
+    able = [row.name for row in PRECISIONS.values() if row.autocast]
+    for row in map(find_precision, selection.precisions):
+        if row.autocast is None:
+            raise UsageError(f"{row.name} enters no autocast, so that it has no scope: give {' or '.join(able)}")

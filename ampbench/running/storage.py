@@ -1,0 +1,85 @@
+"""Has worker processes measure what storing each case's inputs in half saves and loses, and stores what they saw."""
+
+import dataclasses
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from ampbench.errors import UsageError
+from ampbench.planning import NO_LOSS, PHASES, PlannedCase, check_selection
+from ampbench.precisions import PRECISIONS, find_precision
+from ampbench.records.environments import Environment
+from ampbench.records.measurements import Failure, Skip
+from ampbench.records.runs import INPUT_STORAGE, Selection, Settings
+from ampbench.records.studies import StoragePass
+from ampbench.running.channel import Channel, OpenChannel
+from ampbench.running.passes import Watch, ended_by, explain_cases, request_for
+from ampbench.running.preparing import plan_default_autocast, prepared_session, require_eager, require_named
+from ampbench.running.session import Prepared, check_same, check_same_cases
+from ampbench.store import RunWriter, StoredRun
+
+AUTOCAST = [row.name for row in PRECISIONS.values() if row.autocast]
+"""The precisions with autocast, in the order of every table."""
+
+
+@contextmanager
+def prepare_storage(
+    selection: Selection,
+    settings: Settings,
+    resumed: StoredRun | None = None,
+    *,
+    open_channel: OpenChannel | None = None,
+) -> Iterator[Prepared]:
+    """Plan which cases with autocast to measure: everything that can be wrong with `selection` is raised here.
+
+    Without precisions, each device gets the autocast precision of its default dtype; without phases, inference and,
+    where there is a loss, training are measured. With `resumed`, the run to go on with, whose selection and settings
+    these must be, only what that lacks is planned. Raises `UsageError` where no workload is named, for a path but
+    eager, a precision without autocast and a run that was begun in another environment or gives other cases now, and
+    what `make_plan` raises.
+    """
+    require_named(selection, INPUT_STORAGE, "study the inputs")
+    sources = check_selection(selection)
+    require_eager(selection, INPUT_STORAGE)
+    _require_autocast(selection)
+
+    def plan(environment: Environment, channel: Channel, settings: Settings) -> list[PlannedCase]:
+        if resumed is not None:
+            check_same(resumed.header.environment, environment, resumed.header.run)
+        asked = dataclasses.replace(selection, phases=selection.phases or list(PHASES))
+        found = plan_default_autocast(asked, environment, channel, settings)
+        if not selection.phases:
+            found = [planned for planned in found if planned.skip != NO_LOSS] or found
+        if resumed is None:
+            return found
+        check_same_cases(resumed, found)
+        left = unmeasured(resumed)
+        return [planned for planned in found if planned.case.case_id in left]
+
+    with prepared_session(selection, settings, sources, plan, open_channel) as session:
+        yield session
+
+
+def unmeasured(stored: StoredRun) -> list[str]:
+    """Return the ids of the cases of a run about which it says nothing, in the order of the run."""
+    ended = {*stored.storages, *stored.failures, *stored.skips}
+    return [case_id for case_id in stored.cases if case_id not in ended]
+
+
+def measure_storages(prepared: Prepared, seconds: float, writer: RunWriter, watch: Watch) -> str:
+    """Measure each planned case for about `seconds`, as `explain_cases` does, and return how the session ended."""
+
+    def explain(channel: Channel, planned: PlannedCase) -> StoragePass | Failure | Skip:
+        reply = channel.serve(request_for(planned, prepared.settings, "storage", seconds=seconds))
+        return reply.storage or ended_by(reply, planned.case, "storage")
+
+    return explain_cases(prepared, explain, writer, watch)
+
+
+def _require_autocast(selection: Selection) -> None:
+    """Raise `UsageError` for a precision without autocast, whose inputs are stored in its own dtype."""
+    for row in map(find_precision, selection.precisions):
+        if row.name not in AUTOCAST:
+            raise UsageError(
+                f"input-storage asks what autocast does with inputs in half, and {row.name} has none: give "
+                f"{' or '.join(AUTOCAST)}"
+            )

@@ -1,0 +1,158 @@
+"""What the trainings of a workload come to, as blocks of text for a terminal, a Markdown page, anything.
+
+Numbers without a value are "–".
+"""
+
+import statistics
+from collections.abc import Iterable, Sequence
+from itertools import pairwise
+
+from ampbench.blocks import Block, Section, as_sentence
+from ampbench.records.studies import Training
+from ampbench.studied.convergence import Learned, Learning
+from ampbench.studied.convergence_metric import ACCURACY, Metric, broke_off, final_score, trouble
+from ampbench.studied.convergence_sentences import learned_said, trained_title
+from ampbench.studied.convergence_wording import format_change, format_metric
+from ampbench.units import UNDEFINED, format_error, format_seconds
+
+WINDOWS = 6
+"""Losses are shown as means over so many parts of the training."""
+LOOKS = 4
+"""Distances between weights are shown at so many steps."""
+
+_NUMBERS = frozenset(
+    {"accuracy", "loss", "SD", "against fp32", "90% interval", "skipped", "seconds", "from fp64", "seed", "scale"}
+)
+
+
+def number_headers(sections: Iterable[Section]) -> set[str]:
+    """Return the headers of columns of numbers, which stand to the right; those of steps are the training's own."""
+    headers = {header for section in sections for block in section.blocks for header in block.headers}
+    return {header for header in headers if header in _NUMBERS or header[-1:].isdigit()}
+
+
+def learned_section(one: Learned, *, everything: bool = False) -> Section:
+    """Return what each precision's training comes to; `everything`: each seed's row too."""
+    blocks = [_line(said) for said in learned_said(one)]
+    blocks += [*verdicts(one), *losses(one), *weights(one), *(each_seed(one) if everything else [])]
+    notes = dict.fromkeys(note for row in one.rows for training in row.trainings for note in training.notes)
+    return Section(trained_title(one), [*blocks, *map(_line, notes)])
+
+
+def verdicts(one: Learned) -> list[Block]:
+    """Return how each precision ends, its difference from fp32 and the verdict on it."""
+    metric = one.metric
+    skips = any(row.skipped_steps is not None for row in one.rows)
+    cells = [
+        [
+            row.name,
+            format_metric(row.mean, metric),
+            _sd(row, metric),
+            format_change(row.difference, metric),
+            _interval(row, metric),
+            row.verdict.value if row.verdict is not None else "",
+            *([UNDEFINED if row.skipped_steps is None else f"{row.skipped_steps:,}"] if skips else []),
+            format_seconds(row.seconds),
+        ]
+        for row in one.rows
+    ]
+    headers = ["precision", metric.name, "SD", "against fp32", "90% interval", "verdict"]
+    headers += [*(["skipped"] if skips else []), "seconds"]
+    unit = "in points" if metric.name == ACCURACY else "relative to fp32's"
+    note = f"means over seeds; SD: over seeds; against fp32: {unit}, of the same seed"
+    if any(row.arm for row in one.rows):
+        note += "; control: fp32 from weights one rounding away"
+    return [Block("After the last step", headers, cells, note)]
+
+
+def losses(one: Learned) -> list[Block]:
+    """Return the training loss of each precision over parts of the training."""
+    edges = [round(one.steps * part / WINDOWS) for part in range(WINDOWS + 1)]
+    windows = [(low, high) for low, high in pairwise(edges) if high > low]
+    headers = ["precision", *(_steps(low, high) for low, high in windows)]
+    cells = [[row.name, *(_loss(row.trainings, low, high) for low, high in windows)] for row in one.rows]
+    return [Block("Training loss", headers, cells, "means over steps and seeds; –: not finite, or not reached")]
+
+
+def weights(one: Learned) -> list[Block]:
+    """Return how far the weights of each precision lie from those of fp32 as the training goes on, and of fp64."""
+    trainings = [training for row in one.rows for training in row.trainings]
+    whole = [training for training in trainings if not broke_off(training)] or trainings
+    steps = sorted({drift.step for training in whole for drift in training.drift})
+    if not steps:
+        return []
+    last = len(steps) - 1
+    looks = list(dict.fromkeys(steps[round(last * place / max(LOOKS - 1, 1))] for place in range(LOOKS)))
+    cells = [
+        [row.name, *(format_error(_distance(row.trainings, step)) for step in looks), format_error(row.from_fp64)]
+        for row in one.rows
+    ]
+    headers = ["precision", *(f"step {step:,}" for step in looks), "from fp64"]
+    note = "relative L2 distance from fp32's of the same seed, medians over seeds; from fp64: after the last step"
+    return [Block("Weights", headers, cells, note)]
+
+
+def each_seed(one: Learned) -> list[Block]:
+    """Return how every training ended."""
+    metric = one.metric
+    cells = [
+        [
+            row.name,
+            f"{each.seed}",
+            format_metric(metric.of(final_score(each)), metric),
+            UNDEFINED if each.skipped_steps is None else f"{each.skipped_steps:,}",
+            UNDEFINED if each.scaler_scale is None else f"{each.scaler_scale:g}",
+            format_seconds(each.seconds),
+            trouble(each, metric),
+        ]
+        for row in one.rows
+        for each in row.trainings
+    ]
+    return [Block("Each seed", ["precision", "seed", metric.name, "skipped", "scale", "seconds", "ended"], cells)]
+
+
+def _line(text: str) -> Block:
+    """Return a line of text as a sentence; the name of a precision that it begins with keeps its first letter."""
+    named = any(one.isdigit() for one in text.partition(" ")[0])
+    return Block(f"{text.removesuffix('.')}." if named else as_sentence(text))
+
+
+def _sd(row: Learning, metric: Metric) -> str:
+    if row.sd is None:
+        return UNDEFINED
+    return f"{100 * row.sd:.2f}" if metric.name == ACCURACY else f"{row.sd:.2g}"
+
+
+def _interval(row: Learning, metric: Metric) -> str:
+    if row.low is None or row.high is None:
+        return UNDEFINED
+    return f"{format_change(row.low, metric)} to {format_change(row.high, metric)}"
+
+
+def _steps(low: int, high: int) -> str:
+    """Return the steps from `low` to before `high`, counted from 1: "51–100"."""
+    return f"{high:,}" if high - low == 1 else f"{low + 1:,}–{high:,}"
+
+
+def _loss(trainings: Sequence[Training], low: int, high: int) -> str:
+    """Return the mean loss of the steps from `low` to before `high`; undefined where some seed has none."""
+    means = []
+    for training in trainings:
+        first, last = low // training.every, max(-(-high // training.every), low // training.every + 1)
+        known = training.losses[first:last]
+        whole = last <= len(training.losses) or len(training.losses) * training.every >= training.steps
+        if not known or None in known or not whole:
+            return UNDEFINED
+        means.append(statistics.fmean(value for value in known if value is not None))
+    return f"{statistics.fmean(means):.4g}" if means else UNDEFINED
+
+
+def _distance(trainings: Sequence[Training], step: int) -> float | None:
+    """Return the median distance from fp32's weights after `step` steps."""
+    known = [
+        drift.from_fp32
+        for training in trainings
+        for drift in training.drift
+        if drift.step == step and drift.from_fp32 is not None
+    ]
+    return statistics.median(known) if known else None

@@ -1,0 +1,172 @@
+"""What a study of loss scaling says in a few sentences: is a scale needed, does GradScaler find it, what goes wrong.
+
+They are without their full stops, and begin in lower case or with the name of a setting ("default: ").
+"""
+
+from collections import Counter
+from collections.abc import Sequence
+
+from ampbench.labels import few
+from ampbench.ranges.wording import format_scale, nonfinite_sentence
+from ampbench.records.cases import Case
+from ampbench.records.studies import ScalerRun
+from ampbench.studied.scaler_outcomes import (
+    BROKEN,
+    COLLAPSED,
+    FOLLOWS,
+    RAISED,
+    Outcome,
+    end_loss,
+    in_fp32,
+    outcomes,
+)
+from ampbench.units import counted, format_error, format_share
+
+FLUSHES = 0.01
+"""The share of gradient elements at zero from which they are said to flush."""
+
+MANY_REFUSED = 3
+"""From so many steps refused at the start on, another init_scale is recommended."""
+
+OFTEN_REFUSED = 0.05
+"""The share of steps, after the scale was first found, from which a scaler refuses too many."""
+
+DEFAULT, UNSCALED = "default", "no scaling"
+"""The names of the settings that others are told beside."""
+
+NO_SCALER = "only settings without a scaler were trained (--no-scaler): what scaling would do is not known"
+
+
+def scaler_said(case: Case, runs: Sequence[ScalerRun]) -> list[str]:
+    """Return what trainings of `case` say: first whether it needs a scale, then gradients, scales and overflows."""
+    found = outcomes(runs)
+    low = [one for one in found if one.run.precision == case.precision]
+    said = [*_fp32_said(runs), *_verdict_said(low), *_flushed_said(low)]
+    said += [sentence for one in low if one.run.setting.enabled for sentence in _scale_said(one)]
+    said += _overflowing_said(low)
+    if not case.scaler:
+        said.append(NO_SCALER)
+    if len({run.weights_digest for run in runs}) > 1:
+        said.append(
+            "the weights at the start are not the same in all settings: seed them, or losses cannot be compared"
+        )
+    return said
+
+
+def collapse_said(run: ScalerRun) -> str:
+    """Return why a scale fell and fell: the loss itself is not finite, or gradients overflow at every scale."""
+    first = f": {nonfinite_sentence(run.first_nonfinite)}" if run.first_nonfinite else ""
+    if run.losses and run.losses[-1] is None:
+        return f"the loss itself is not finite, which no scale changes{first}"
+    lowest = f" down to {format_scale(run.scales[-1])}" if run.scales else ""
+    return f"gradients overflow at every scale{lowest}{first}"
+
+
+def _fp32_said(runs: Sequence[ScalerRun]) -> list[str]:
+    """Return what keeps the training in fp32 from being a measure of the others."""
+    full = in_fp32(runs)
+    if full is None:
+        return ["fp32 was not trained, so that nothing is known of how the loss should fall"]
+    if full.error:
+        return [f"fp32: a step raised {full.error}: losses cannot be judged"]
+    end = end_loss(full)
+    if end is None:
+        step = next((number for number, loss in enumerate(full.losses) if loss is None), len(full.losses) - 1)
+        return [f"in fp32, too, the loss is not finite from step {step} on: losses cannot be judged"]
+    if full.losses[0] is None or end >= full.losses[0]:
+        return [f"in fp32 the loss does not fall in {counted(full.steps, 'step')}: only gradients can be judged"]
+    return []
+
+
+def _verdict_said(low: Sequence[Outcome]) -> list[str]:
+    """Return whether fp16 needs a loss scale, and whether one serves."""
+    unscaled = next((one for one in low if not one.run.setting.enabled), None)
+    scaled = [one for one in low if one.run.setting.enabled]
+    serving = sorted((one for one in scaled if one.state == FOLLOWS), key=lambda one: one.name != DEFAULT)
+    said = []
+    if scaled and all(one.state == COLLAPSED for one in scaled):
+        keep = "keep the part that makes it in fp32 (ampbench explain keep-fp32), or train in bf16"
+        said.append(f"no loss scale helps: {collapse_said(scaled[0].run)}; {keep}")
+    elif unscaled is not None and unscaled.fails and serving:
+        repaired = f"{_with(serving[0])} it falls as in fp32"
+        said.append(f"fp16 needs loss scaling here: without it {_failure_said(unscaled)}; {repaired}")
+    elif unscaled is not None and unscaled.state == FOLLOWS:
+        said.append(_needless_said(unscaled))
+        said += [f"{one.name}: {_failure_said(one)}" for one in scaled if one.fails]
+    else:
+        said += [f"{one.name}: {_failure_said(one)}" for one in low if one.fails]
+    return said
+
+
+def _needless_said(unscaled: Outcome) -> str:
+    if unscaled.flushed is None or unscaled.flushed < FLUSHES:
+        return "fp16 needs no loss scaling here: gradients hardly flush and the loss falls as in fp32"
+    share = format_share(unscaled.flushed)
+    return (
+        f"without loss scaling {share} of gradients flush to zero, and yet the loss falls as in fp32 within these steps"
+    )
+
+
+def _failure_said(one: Outcome) -> str:
+    """Return how a training falls short of fp32."""
+    run = one.run
+    if one.state == RAISED:
+        return f"a step raised {run.error}"
+    if one.state == COLLAPSED:
+        return f"the scale collapses: {collapse_said(run)}"
+    if one.state == BROKEN:
+        first = f": {nonfinite_sentence(run.first_nonfinite)}" if run.first_nonfinite else ""
+        return f"training ends in values that are not finite after {counted(len(run.losses), 'step')}{first}"
+    above = f"ends {format_share(one.excess)} above fp32's and " if one.excess is not None and one.excess < 1 else ""
+    return f"the loss {above}lacks {format_share(min(one.lag or 0.0, 1.0))} of what it falls by in fp32"
+
+
+def _flushed_said(low: Sequence[Outcome]) -> list[str]:
+    """Return what share of gradients flushes and how far they err, without a scale and with GradScaler's defaults."""
+    told = [one for one in low if one.name in (UNSCALED, DEFAULT) and one.flushed is not None]
+    parts = [f"{format_share(one.flushed)} {_with(one)}" for one in told]
+    if not parts:
+        return []
+    errors = [format_error(one.grad_rel_l2) for one in told]
+    erring = f"; they err by {' and '.join(errors)} (relative L2 error against fp32 of the same weights)"
+    return [f"gradients that fp32 has and fp16 flushes to zero: {', '.join(parts)}{erring}"]
+
+
+def _scale_said(one: Outcome) -> list[str]:
+    """Return what a scale did, where it did more than hold, and what to set instead."""
+    run = one.run
+    if one.state in (COLLAPSED, RAISED) or not run.scales or not run.skipped:
+        return []
+    done, first = len(run.losses), one.refused_first
+    later = len(run.skipped) - first
+    often = later > max(OFTEN_REFUSED * done, 1)
+    if first < MANY_REFUSED and not often:
+        return []
+    said = f"{one.name}: {len(run.skipped):,} of {counted(done, 'step')} refused"
+    if first:
+        said += f", the first {first:,} to come down from {format_scale(run.scales[0])}"
+        settled = run.scales[min(first, done - 1)]
+        if first >= MANY_REFUSED:
+            said += f": init_scale={format_scale(settled).replace('^', '**')} spares these"
+    if often:
+        said += f"; {later:,} later ones to find that no larger scale will do: a longer growth_interval spares most"
+    return [said]
+
+
+def _overflowing_said(low: Sequence[Outcome]) -> list[str]:
+    """Return the parameters whose gradients were not finite most often."""
+    counts: Counter[str] = Counter()
+    for one in low:
+        if one.run.setting.enabled and one.state != COLLAPSED:
+            counts.update(one.run.nonfinite)
+    if not counts:
+        return []
+    names = [name for name, _ in counts.most_common()]
+    return [f"the gradients that overflow, most often first: {few(names)}"]
+
+
+def _with(one: Outcome) -> str:
+    """Return "without scaling", "with GradScaler's defaults" or "with low start"."""
+    if not one.run.setting.enabled:
+        return "without scaling"
+    return "with GradScaler's defaults" if one.name == DEFAULT else f"with {one.name}"

@@ -1,0 +1,172 @@
+"""What a study of loss scaling found, as blocks of text for a terminal, a Markdown page, anything.
+
+Numbers without a value are "–". Long tables end after the rows that say most, unless all are asked for.
+"""
+
+import itertools
+from collections import Counter
+from collections.abc import Container, Sequence
+
+from ampbench.blocks import Block, Section, as_sentence, first_rows
+from ampbench.labels import case_title
+from ampbench.precisions import BASELINE
+from ampbench.ranges.formats import find_format
+from ampbench.ranges.wording import format_scale
+from ampbench.records.cases import Case
+from ampbench.records.ranges import Magnitudes
+from ampbench.records.studies import ScalerRun, Score
+from ampbench.studied.scaler import scaler_said
+from ampbench.studied.scaler_outcomes import Outcome, mean_loss, outcomes
+from ampbench.units import UNDEFINED, counted, format_error, format_share
+
+SHOWN = 12
+"""So many rows are shown unless all are asked for."""
+
+QUARTERS = ("1st quarter", "2nd quarter", "3rd quarter", "last quarter")
+
+NUMBERS = frozenset(
+    {"refused", "flushed", "error", "behind", "above", "held out", "first step", *QUARTERS, "zero", "lost",
+     "subnormal", "normal", "too large", "not finite", "steps", "values"}
+)  # fmt: skip
+"""Headers of columns of numbers, which stand to the right."""
+
+_STORED = find_format("fp16")
+
+
+def scaling_section(case: Case, runs: Sequence[ScalerRun], *, everything: bool = False) -> Section:
+    """Return what trainings of a case say of loss scaling; `everything`: all rows, and histograms by exponent."""
+    found = outcomes(runs)
+    tables = [*settings(found), *losses(runs), *stored_gradients(runs), *overflowing(runs)]
+    shown = [*tables, *histograms(runs)] if everything else [first_rows(block, SHOWN) for block in tables]
+    steps = counted(max((run.steps for run in runs), default=0), "step")
+    names = {run.setting.name for run in runs}
+    said = [_line(line, names) for line in scaler_said(case, runs)]
+    return Section(f"{case_title(case)} · {steps}", [*said, *shown, *(_line(note, names) for note in notes(runs))])
+
+
+def settings(found: Sequence[Outcome]) -> list[Block]:
+    """Return a table of the settings: the scale, refused steps, lost gradients, and what became of the training."""
+    scored = any(one.run.score for one in found)
+    cells = [
+        [
+            one.name,
+            _scales(one.run),
+            f"{len(one.run.skipped):,}" if one.run.scales else UNDEFINED,
+            format_share(one.flushed),
+            format_error(one.grad_rel_l2),
+            *(UNDEFINED if share is None or full else f"{share:+.1%}" for share in (one.lag, one.excess)),
+            *([_score(one.run.score)] if scored else []),
+            "" if full and not one.fails else one.state,
+        ]
+        for one in found
+        for full in [one.run.precision == BASELINE]
+    ]
+    headers = ["setting", "scale", "refused", "flushed", "error", "behind", "above", *(["held out"] if scored else [])]
+    note = "flushed: the share of fp32's gradients that are zero in fp16; error: of the gradients, median; behind: the "
+    note += "share of what the loss falls by in fp32 that is missing in the last quarter; above: by how much it is "
+    note += "above fp32's there"
+    return [Block("Settings of GradScaler", [*headers, "outcome"], cells, note)] if cells else []
+
+
+def losses(runs: Sequence[ScalerRun]) -> list[Block]:
+    """Return the loss of each training, by quarters."""
+    cells = []
+    for run in runs:
+        edges = [run.steps * quarter // len(QUARTERS) for quarter in range(len(QUARTERS) + 1)]
+        means = [mean_loss(run, start, end) for start, end in itertools.pairwise(edges)]
+        cells.append([run.setting.name, *(_loss(value) for value in (next(iter(run.losses), None), *means))])
+    note = "the mean over the steps of each quarter"
+    return [Block("Training loss", ["setting", "first step", *QUARTERS], cells, note)] if cells else []
+
+
+def stored_gradients(runs: Sequence[ScalerRun]) -> list[Block]:
+    """Return where the gradients lie in fp16's range: fp32's as they are, fp16's as stored, times the scale."""
+    cells = [[name, *(format_share(share) for share in _bands(values))] for name, values in _stored(runs)]
+    headers = ["setting", "zero", "lost", "subnormal", "normal", "too large", "not finite"]
+    note = "shares of all gradient elements at the steps looked at, the scale not divided out; lost: below half of "
+    note += "fp16's smallest number; subnormal: below 2^-14, with few digits"
+    return [Block("Gradients in the range of fp16", headers, cells, note)] if cells else []
+
+
+def overflowing(runs: Sequence[ScalerRun]) -> list[Block]:
+    """Return the parameters whose gradients were not finite, with the number of steps in each setting."""
+    counts: Counter[str] = Counter()
+    for run in runs:
+        counts.update(run.nonfinite)
+    cells = [
+        [
+            name,
+            f"{total:,}",
+            ", ".join(f"{run.setting.name} {steps:,}" for run in runs if (steps := run.nonfinite.get(name))),
+        ]
+        for name, total in counts.most_common()
+    ]
+    note = "in how many steps, of all settings and of each"
+    return [Block("Gradients that were not finite", ["parameter", "steps", "settings"], cells, note)] if cells else []
+
+
+def histograms(runs: Sequence[ScalerRun]) -> list[Block]:
+    """Return the gradients' histograms by binary exponent, a table for each training."""
+    blocks = []
+    for name, values in _stored(runs):
+        cells = [
+            [f"2^{values.lowest + place}", f"{count:,}", format_share(count / values.elements)]
+            for place, count in enumerate(values.counts)
+            if count
+        ]
+        blocks.append(Block(f"Gradients of {name} by exponent", ["from", "values", "share"], cells))
+    return [block for block in blocks if block.rows]
+
+
+def notes(runs: Sequence[ScalerRun]) -> list[str]:
+    """Return the remarks of the trainings, each with the settings that made it."""
+    told: dict[str, list[str]] = {}
+    for run in runs:
+        for note in run.notes:
+            told.setdefault(note, []).append(run.setting.name)
+    return [note if len(names) == len(runs) else f"{', '.join(names)}: {note}" for note, names in told.items()]
+
+
+def _stored(runs: Sequence[ScalerRun]) -> list[tuple[str, Magnitudes]]:
+    """Return what is known of gradients as they are stored, fp32's first."""
+    known = [(run.setting.name, run.fp32_gradients if run.precision == BASELINE else run.gradients) for run in runs]
+    return [(name, values) for name, values in known if values is not None and values.elements]
+
+
+def _bands(values: Magnitudes) -> list[float]:
+    """Return the shares of zeros, of what fp16 loses, of its subnormals and normals, of what is too large and strange.
+
+    Values in the exponent that ends at the border of what is lost count as subnormal, those beyond 2^16 as too large.
+    """
+    lost = int(_STORED.lowest - _STORED.digits)
+    counts = [0, 0, 0, 0]
+    for place, count in enumerate(values.counts):
+        exponent = values.lowest + place
+        band = (exponent >= lost) + (exponent >= _STORED.lowest) + (exponent > _STORED.highest)
+        counts[band] += count
+    return [count / values.elements for count in (values.zeros, *counts, values.nonfinite)]
+
+
+def _scales(run: ScalerRun) -> str:
+    """Return "2^16 → 2^11": the scale of the first step and of the last."""
+    if not run.scales:
+        return UNDEFINED
+    first, last = format_scale(run.scales[0]), format_scale(run.scales[-1])
+    return first if first == last else f"{first} → {last}"
+
+
+def _score(score: Score | None) -> str:
+    """Return a classifier's share of right decisions on held-out data, or the loss of anything else."""
+    if score is not None and score.correct is not None and score.decisions:
+        return format_share(score.correct / score.decisions)
+    return _loss(score.loss if score else None)
+
+
+def _loss(value: float | None) -> str:
+    return UNDEFINED if value is None else f"{value:.4g}"
+
+
+def _line(text: str, names: Container[str]) -> Block:
+    """Return a line of text as a sentence; one that begins with one of the `names` keeps its first letter."""
+    first = text.partition(":")[0].split(", ")[0]
+    return Block(f"{text.removesuffix('.')}." if first in names or text.startswith("fp16 ") else as_sentence(text))

@@ -1,0 +1,41 @@
+"""Studies of loss scaling as frames: a row for each training."""
+
+from collections.abc import Sequence
+
+import pandas as pd
+
+from ampbench.records.studies import ScalerRun
+from ampbench.studied.scaler_outcomes import outcomes
+
+COUNTS = ("growth_interval", "steps", "done", "refused", "refused_first", "correct", "decisions")
+"""The columns of whole numbers."""
+
+_COLUMNS = (
+    "setting", "precision", "enabled", "init_scale", "growth_factor", "backoff_factor", "growth_interval", "steps",
+    "done", "refused", "refused_first", "last_scale", "flushed_share", "grad_rel_l2", "loss", "lag", "excess",
+    "held_out_loss", "correct", "decisions", "state", "error",
+)  # fmt: skip
+
+
+def scaling_frame(runs: Sequence[ScalerRun]) -> pd.DataFrame:
+    """Return a row per training of a case, in their order.
+
+    Columns: setting, precision, enabled, init_scale, growth_factor, backoff_factor, growth_interval, steps, done (steps
+    that were taken or refused), refused, refused_first (before the first that was taken), last_scale, flushed_share,
+    grad_rel_l2, loss (mean of the last quarter), lag, excess, held_out_loss, correct, decisions (of the score), state,
+    error: see `scaler_outcomes.Outcome`. NaN where undefined; the scaler's own parameters are, too, where it has none.
+    """
+    rows = []
+    for one in outcomes(runs):
+        run, setting, score = one.run, one.run.setting, one.run.score
+        own = (setting.init_scale, setting.growth_factor, setting.backoff_factor, setting.growth_interval)
+        rows.append(
+            [setting.name, run.precision, setting.enabled, *(own if setting.enabled else (None,) * len(own)), run.steps,
+             len(run.losses), len(run.skipped) if setting.enabled else None,
+             one.refused_first if setting.enabled else None, run.scales[-1] if run.scales else None, one.flushed,
+             one.grad_rel_l2, one.loss, one.lag, one.excess,
+             *((score.loss, score.correct, score.decisions) if score else (None,) * 3), one.state, run.error]
+        )  # fmt: skip
+    frame = pd.DataFrame(rows, columns=list(_COLUMNS), dtype=object)
+    numbers = [name for name in _COLUMNS if name not in ("setting", "precision", "enabled", "state", "error")]
+    return frame.astype(dict.fromkeys(numbers, float))

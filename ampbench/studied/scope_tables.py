@@ -1,0 +1,151 @@
+"""Scopes of autocast as blocks of text for a terminal, a Markdown page, anything, and as a frame.
+
+Numbers without a value are "–".
+"""
+
+from typing import Any
+
+import pandas as pd
+
+from ampbench.blocks import Block, Section, as_sentence, first_rows
+from ampbench.keeping.weighing import short_ratio
+from ampbench.labels import case_title
+from ampbench.records.cases import Case
+from ampbench.records.studies import SCOPES, UNCACHED_LOOP, WITH_BACKWARD, ScopePass
+from ampbench.studied.scope import RECOMMENDED, Comparison, casts_said, comparisons, scope_said
+from ampbench.units import UNDEFINED, counted, format_bytes, format_error, format_seconds, format_share
+
+SHOWN = 8
+"""The losses of so many steps are shown unless all are asked for."""
+
+_SHORT = {scope: scope for scope in SCOPES} | {WITH_BACKWARD: "with backward", UNCACHED_LOOP: "cache off"}
+"""The scopes' names in tables."""
+
+NUMBERS = frozenset(
+    {"casts", "moved", "stale", "step", "ratio", "peak", "kept", "growth", "output error", "loss error", "gradients'",
+     "weights'", "fp64", *_SHORT.values()}
+)  # fmt: skip
+"""Headers of columns of numbers, which stand to the right."""
+
+_RUN_FIELDS = ("output_rel_l2", "loss_abs_error", "grad_rel_l2", "param_rel_l2")
+_OWN_FIELDS = (
+    "first_casts", "later_casts", "first_cast_bytes", "later_cast_bytes", "stale_weights", "seconds", "peak_bytes",
+    "kept_bytes", "growth_bytes",
+)  # fmt: skip
+
+
+def scope_section(case: Case, found: ScopePass, *, everything: bool = False) -> Section:
+    """Return what each scope costs and computes; `everything`: the losses of all steps."""
+    rows = comparisons(found)
+    running = [row for row in rows if not row.run.error]
+    blocks = [Block(as_sentence(line)) for line in scope_said(case, found)]
+    if running:
+        losses = _losses(found, running)
+        blocks += [_costs(running), _numbers(running), losses if everything else first_rows(losses, SHOWN)]
+    notes = [*found.notes, *(f"{row.run.scope}: {note}" for row in rows for note in row.run.notes)]
+    blocks += [Block(as_sentence(note)) for note in notes]
+    return Section(f"{case_title(case)} · {counted(found.steps, 'step')}", blocks)
+
+
+def scope_frame(found: ScopePass) -> pd.DataFrame:
+    """Return a row per scope: the numbers of its `Comparison` and of its run, NaN where undefined.
+
+    `ratio`, `ratio_low` and `ratio_high` are times against the recommended scope, `first_loss` and `last_loss` those of
+    the first and the last step.
+    """
+    rows: list[dict[str, Any]] = []
+    for one in comparisons(found):
+        run, ratio = one.run, one.ratio
+        row: dict[str, Any] = {"scope": run.scope, "error": run.error or None}
+        row |= {name: getattr(one, name) for name in _OWN_FIELDS}
+        row |= {f"ratio{end}": ratio and getattr(ratio, name) for end, name in _ENDS.items()}
+        row |= {f"{what}_dtype": run.dtypes.get(what) for what in ("output", "loss", "gradients")}
+        row |= {name: getattr(run, name) for name in _RUN_FIELDS}
+        row |= {
+            "first_loss": run.losses[0] if run.losses else None,
+            "last_loss": run.losses[-1] if run.losses else None,
+        }
+        rows.append(row)
+    numbers = [*_OWN_FIELDS, *(f"ratio{end}" for end in _ENDS), *_RUN_FIELDS, "first_loss", "last_loss"]
+    return pd.DataFrame(rows, dtype=object).astype(dict.fromkeys(numbers, float))
+
+
+def loss_frame(found: ScopePass) -> pd.DataFrame:
+    """Return a row per step and scope: step (from 1), scope, loss and that of the fp64 step, NaN where undefined."""
+    rows = [
+        [step, run.scope, loss, found.reference_losses[step - 1] if found.reference_losses else None]
+        for run in found.scopes
+        for step, loss in enumerate(run.losses, start=1)
+    ]
+    frame = pd.DataFrame(rows, columns=["step", "scope", "loss", "reference_loss"], dtype=object)
+    return frame.astype({"loss": float, "reference_loss": float})
+
+
+_ENDS = {"": "value", "_low": "low", "_high": "high"}
+
+
+def _costs(rows: list[Comparison]) -> Block:
+    """Return what each scope costs."""
+    headers = ["scope", "casts", "moved", "step", "ratio", "peak", "kept", "growth"]
+    note = (
+        f"per step; with backward: around forward, loss and backward; cache off: around the whole loop, without weight "
+        f"cache; moved: by the casts of steps after the first; ratio: to {RECOMMENDED}; kept: allocated after the last "
+        "step and not before the first; growth: what a step adds to that"
+    )
+    return Block("What it costs", headers, [_cost_cells(row) for row in rows], note)
+
+
+def _cost_cells(one: Comparison) -> list[str]:
+    run = one.run
+    return [
+        _SHORT[run.scope],
+        casts_said(run.casts) if run.casts else UNDEFINED,
+        _bytes(one.later_cast_bytes),
+        format_seconds(one.seconds),
+        short_ratio(one.ratio) if one.ratio else "" if run.scope == RECOMMENDED else UNDEFINED,
+        _bytes(one.peak_bytes),
+        _bytes(one.kept_bytes),
+        _bytes(one.growth_bytes),
+    ]
+
+
+def _numbers(rows: list[Comparison]) -> Block:
+    """Return what each scope computes in, and how far that lies from fp64."""
+    headers = ["scope", "output", "loss", "gradients", "stale", "output error", "loss error", "gradients'", "weights'"]
+    note = (
+        "errors against fp64 of the first step, of the weights of what all steps changed; stale: weights that the last "
+        "step reads as old copies"
+    )
+    return Block("What it computes", headers, [_number_cells(row) for row in rows], note)
+
+
+def _number_cells(one: Comparison) -> list[str]:
+    run = one.run
+    return [
+        _SHORT[run.scope],
+        *(run.dtypes.get(what, UNDEFINED) for what in ("output", "loss", "gradients")),
+        UNDEFINED if one.stale_weights is None else f"{one.stale_weights:,}",
+        format_error(run.output_rel_l2),
+        format_error(run.loss_abs_error),
+        format_error(run.grad_rel_l2),
+        format_share(run.param_rel_l2),
+    ]
+
+
+def _losses(found: ScopePass, rows: list[Comparison]) -> Block:
+    """Return the loss of each step in each scope and in fp64."""
+    headers = ["step", "fp64", *(_SHORT[row.run.scope] for row in rows)]
+    columns = [found.reference_losses, *(row.run.losses for row in rows)]
+    cells = [
+        [f"{step + 1}", *(_loss(losses[step]) if step < len(losses) else UNDEFINED for losses in columns)]
+        for step in range(found.steps)
+    ]
+    return Block("Losses", headers, cells)
+
+
+def _loss(value: float | None) -> str:
+    return "not finite" if value is None else f"{value:.4g}"
+
+
+def _bytes(value: float | None) -> str:
+    return UNDEFINED if value is None else format_bytes(value)

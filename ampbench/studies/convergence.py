@@ -1,0 +1,290 @@
+"""Whole trainings in each precision, from the same weights on the same batches: losses, scores, and how far they drift.
+
+Dropout is off: two precisions draw different masks. What else is random draws from the training's seed. GradScaler
+starts as PyTorch makes it, so that the steps it refuses at first belong to the training.
+"""
+
+import copy
+import dataclasses
+import math
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+import torch
+
+from ampbench.explain.graphs.names import first_line
+from ampbench.keeping.tried import OUT_OF_MEMORY
+from ampbench.precisions import BASELINE, PRECISIONS
+from ampbench.records.cases import Case
+from ampbench.records.studies import CONTROL, REFERENCE, Drift, Score, Training
+from ampbench.studies.scores import Judge
+from ampbench.worker.data import Generator
+from ampbench.worker.devices import Cpu, Device
+from ampbench.worker.divergence import (
+    compare,
+    has_float64,
+    inputs_digest,
+    switch_off_dropout,
+    weights_digest,
+)
+from ampbench.worker.finite import NO_DROPOUT, is_finite
+from ampbench.worker.flags import precision_flags
+from ampbench.worker.memory import is_out_of_memory
+from ampbench.worker.sources import batches_of
+from ampbench.worker.step import Step
+from ampbench.workload import Workload
+
+MOST_LOSSES = 1000
+"""As many mean losses as a training stores."""
+
+SCORES = 8
+DRIFTS = 10
+"""At so many steps, the first and the last among them, a network is scored, and its distance from others taken."""
+
+ROOM = 2 * 2**30
+"""Bytes that the weights of the fp32 and fp64 trainings may take between requests: of large networks fewer are kept."""
+
+MOST_REFUSED = 50
+"""After so many refused steps in a row GradScaler's scale is 2**-34, and the training is given up."""
+
+ONE_BATCH = "there is one batch: it is trained on over and over"
+ON_CPU = "the fp64 training ran on the CPU: the device has no fp64"
+UNKNOWN = "distances from the {} training are not known: {}"
+
+Weights = list[torch.Tensor]
+
+
+class Trajectories:
+    """The weights of the fp32 and the fp64 training of the workload, seed and number of steps last asked for.
+
+    They lie on the CPU, each as it is stored. Trainings that are not known are made when they are asked for.
+    """
+
+    def __init__(self) -> None:
+        self._workload: Workload | None = None
+        self._key: tuple[object, ...] = ()
+        self._kept: dict[str, dict[int, Weights] | str] = {}
+
+    def begin(self, workload: Workload, case: Case, seed: int, steps: int) -> None:
+        """Forget what is not of this workload, device, seed and number of steps."""
+        key = (case.group, case.device, seed, steps)
+        if workload is not self._workload or key != self._key:
+            self._workload, self._key, self._kept = workload, key, {}
+
+    def keep(self, arm: str, weights: dict[int, Weights] | str) -> None:
+        """Keep the weights after some steps of an arm, or why there are none."""
+        self._kept[arm] = weights
+
+    def of(self, arm: str, make: Callable[[], dict[int, Weights]]) -> dict[int, Weights] | str:
+        """Return the weights of an arm after some steps, or why there are none; they are made where nothing is known.
+
+        Raises what the fp32 training raises but that memory ran out.
+        """
+        if arm not in self._kept:
+            try:
+                self._kept[arm] = make()
+            except Exception as error:
+                if arm != REFERENCE and not is_out_of_memory(error):
+                    raise
+                self._kept[arm] = _said(error)
+        return self._kept[arm]
+
+
+@dataclass(slots=True)
+class _Course:
+    """What became of a training so far: `weights` are those after the steps where they are kept."""
+
+    losses: list[float] = field(default_factory=list)
+    scores: list[Score] = field(default_factory=list)
+    weights: dict[int, Weights] = field(default_factory=dict)
+    ended_at: int | None = None
+    refused: int | None = None
+    scale: float | None = None
+    held_out: bool = False
+    notes: list[str] = field(default_factory=list)
+
+
+def train(
+    workload: Workload, case: Case, device: Device, trajectories: Trajectories, *, seed: int, arm: str, steps: int
+) -> Training:
+    """Train `case` for `steps` steps, all batches in turn: as its own or, of the fp32 case, as another `arm`.
+
+    The control begins one rounding away from the workload's weights, the reference is in fp64, on the CPU where the
+    device has none. A training that is not finite is ended early, and what a step raises is recorded. Of the fp32 case
+    itself and its control that is raised, as is, of all but the reference, that memory ran out.
+    """
+    trajectories.begin(workload, case, seed, steps)
+    course = _Course()
+    error = ""
+    own = case.precision == BASELINE and not arm
+    fp32: dict[int, Weights] | str = {}
+    fp64: dict[int, Weights] | str = {}
+    if arm != REFERENCE:
+        fp64 = trajectories.of(REFERENCE, lambda: _kept_weights(workload, case, device, seed, steps, REFERENCE))
+        if not own:
+            fp32 = trajectories.of(BASELINE, lambda: _kept_weights(workload, case, device, seed, steps, ""))
+    started = time.perf_counter()
+    try:
+        _run(workload, case, device, seed, steps, arm, case.precision, course, judged=True)
+    except Exception as raised:
+        if arm != REFERENCE and (is_out_of_memory(raised) or case.precision == BASELINE):
+            raise
+        error = _said(raised)
+    if error:
+        device.release()  # what the error held of the step
+    if own:
+        trajectories.keep(BASELINE, course.weights)
+    if arm == REFERENCE:
+        trajectories.keep(REFERENCE, error or course.weights)
+    for name, known in (("fp32", fp32), ("fp64", fp64)):
+        if isinstance(known, str):
+            course.notes.append(UNKNOWN.format(name, known))
+    every = max(1, math.ceil(steps / MOST_LOSSES))
+    return Training(
+        case_id=case.case_id,
+        seed=seed,
+        arm=arm,
+        steps=steps,
+        every=every,
+        losses=[_mean(course.losses[at : at + every]) for at in range(0, len(course.losses), every)],
+        held_out=course.held_out,
+        scores=course.scores,
+        drift=[] if arm == REFERENCE else _drift(course.weights, fp32, fp64),
+        ended_at=course.ended_at,
+        error=error,
+        scaler_scale=course.scale,
+        skipped_steps=course.refused,
+        weights_digest=weights_digest(workload),
+        inputs_digest=inputs_digest(workload),
+        seconds=time.perf_counter() - started,
+        notes=course.notes,
+    )
+
+
+def scored_steps(steps: int) -> list[int]:
+    """Return after how many of `steps` steps a network is scored: evenly spread, 0 and the last among them."""
+    return sorted({round(place * steps / (SCORES - 1)) for place in range(SCORES)})
+
+
+def drift_steps(steps: int, parameters: int) -> list[int]:
+    """Return after how many of `steps` steps weights are kept and compared: by powers, the last among them.
+
+    They are fewer for a network whose number of `parameters` leaves room for fewer.
+    """
+    count = max(1, min(DRIFTS, ROOM // (12 * max(parameters, 1))))
+    return sorted({round(steps ** (place / (count - 1))) for place in range(count)} if count > 1 else {steps})
+
+
+def one_rounding_away(workload: Workload, seed: int) -> Workload:
+    """Return a copy of `workload` in which every weight is the next fp32 number above or below, as the seed draws.
+
+    Zeros stay zeros.
+    """
+    generator = Generator("control", 1, {}, seed)
+    module = copy.deepcopy(workload.module)
+    with torch.no_grad():
+        for name, weight in module.named_parameters():
+            if weight.dtype is torch.float32:
+                up = generator.integers(name, tuple(weight.shape), 2).bool()
+                bound = torch.where(up, math.inf, -math.inf).to(weight.dtype)
+                weight.copy_(torch.where(weight == 0, weight, torch.nextafter(weight, bound)))
+    return dataclasses.replace(workload, module=module)
+
+
+def _kept_weights(
+    workload: Workload, case: Case, device: Device, seed: int, steps: int, arm: str
+) -> dict[int, Weights]:
+    """Train as fp32 or fp64 would be, without looking at anything, and return the weights."""
+    course = _Course()
+    _run(workload, case, device, seed, steps, arm, BASELINE, course, judged=False)
+    return course.weights
+
+
+def _run(
+    workload: Workload,
+    case: Case,
+    device: Device,
+    seed: int,
+    steps: int,
+    arm: str,
+    precision: str,
+    course: _Course,
+    *,
+    judged: bool,
+) -> None:
+    """Train in `precision` or, as the reference, in fp64, and note in `course` what becomes of it."""
+    reference = arm == REFERENCE
+    if reference and not has_float64(device):
+        device = Cpu()
+        course.notes.append(ON_CPU)
+    if len(batches_of(workload.inputs)) == 1:
+        course.notes.append(ONE_BATCH)
+    if arm == CONTROL:
+        workload = one_rounding_away(workload, seed)
+    device.release()
+    torch.manual_seed(seed)
+    with precision_flags(None if reference else PRECISIONS[precision]):
+        other = None if reference or precision == case.precision else precision
+        step = Step(workload, case, device, reference=reference, precision=other)
+        if switch_off_dropout(step.module):
+            course.notes.append(NO_DROPOUT)
+        judge = Judge(workload, step, steps) if judged else None
+        course.held_out = judge is not None and judge.held_out
+        _train(step, steps, judge, course)
+        step.let_go()
+
+
+def _train(step: Step, steps: int, judge: Judge | None, course: _Course) -> None:
+    parameters = list(step.module.parameters())
+    kept_at = {*drift_steps(steps, sum(parameter.numel() for parameter in parameters))}
+    scored_at = {*scored_steps(steps)}
+    if judge:
+        course.scores.append(judge.score(0))
+    course.refused = None if step.scaler is None else 0
+    in_a_row = 0
+    for number in range(steps):
+        before = course.scale = step.scaler.get_scale() if step.scaler else None
+        step.run()
+        assert step.loss is not None
+        course.losses.append(float(step.loss.detach()))
+        if step.scaler is not None and before is not None:
+            course.scale = step.scaler.get_scale()
+            in_a_row = in_a_row + 1 if course.scale < before else 0
+            course.refused = (course.refused or 0) + (in_a_row > 0)
+        lost = (
+            (step.scaler is None and not math.isfinite(course.losses[-1]))
+            or in_a_row >= MOST_REFUSED
+            or not is_finite(parameters)
+        )
+        done = number + 1
+        if done in kept_at or lost:
+            course.weights[done] = [parameter.detach().to("cpu", copy=True) for parameter in parameters]
+        if judge and (done in scored_at or lost):
+            course.scores.append(judge.score(done))
+        if lost:
+            course.ended_at = number
+            return
+
+
+def _drift(weights: dict[int, Weights], fp32: dict[int, Weights] | str, fp64: dict[int, Weights] | str) -> list[Drift]:
+    """Return the distances at each step that weights are kept of; None where the other training has none."""
+    return [
+        Drift(step=step, from_fp32=_distance(own, fp32, step), from_fp64=_distance(own, fp64, step))
+        for step, own in weights.items()
+    ]
+
+
+def _distance(own: Sequence[torch.Tensor], others: dict[int, Weights] | str, step: int) -> float | None:
+    other = None if isinstance(others, str) else others.get(step)
+    if other is None or not is_finite(other):
+        return None
+    return compare(own, other, on=Cpu()).rel_l2
+
+
+def _mean(losses: Sequence[float]) -> float | None:
+    return math.fsum(losses) / len(losses) if all(map(math.isfinite, losses)) else None
+
+
+def _said(error: Exception) -> str:
+    return OUT_OF_MEMORY if is_out_of_memory(error) else first_line(error)

@@ -1,0 +1,233 @@
+"""A case trained with autocast entered around more or less of its loop: casts, memory, time and numbers of each scope.
+
+All scopes take the same steps: the same weights, batches and random numbers, and what `loops` says. Numbers are held
+against the same steps in fp64, without autocast.
+"""
+
+import dataclasses
+from collections.abc import Sequence
+from functools import partial
+
+import torch
+
+from ampbench.errors import UsageError
+from ampbench.explain.graphs.names import first_line
+from ampbench.explain.ledger import trace_casts
+from ampbench.keeping.tried import OUT_OF_MEMORY
+from ampbench.precisions import PRECISIONS
+from ampbench.records.cases import Case
+from ampbench.records.casts import CastTrace
+from ampbench.records.studies import SCOPES, ScopePass, ScopeRun
+from ampbench.studies.loops import Loop, Numbers, loop_numbers, settled_scaler
+from ampbench.worker.devices import Cpu, Device
+from ampbench.worker.divergence import compare, has_float64
+from ampbench.worker.fitness import FitnessWatch
+from ampbench.worker.flags import precision_flags
+from ampbench.worker.memory import cpu_changes, is_out_of_memory, memory_source
+from ampbench.worker.turns import Settled, side_by_side
+from ampbench.workload import Workload
+
+FEWEST_STEPS = 2
+"""What one step leaves to the next shows in the second."""
+
+
+def measure_scopes(workload: Workload, case: Case, device: Device, steps: int, seconds: float) -> ScopePass:
+    """Return what `steps` steps of training `case` come to in each scope of autocast, timed for about `seconds`.
+
+    What a network raises in a scope becomes that run's error; what it raises in all of them is raised, and so is
+    `UsageError` for a precision without autocast, a case that does not train, and fewer steps than two.
+    """
+    if PRECISIONS[case.precision].autocast is None or case.phase != "training":
+        raise UsageError(f"{case.case_id} has no training steps with autocast, whose scope could be studied")
+    if steps < FEWEST_STEPS:
+        raise UsageError(f"what a step leaves to the next needs {FEWEST_STEPS} steps at least, not {steps}")
+    notes: list[str] = []
+    with precision_flags(PRECISIONS[case.precision]):
+        settled = settled_scaler(workload, case, device, notes)
+    runs, reference_losses = _numbers(workload, case, device, steps, settled, notes)
+    running = [run.scope for run in runs if not run.error]
+    builds = [partial(Loop, workload, case, device, scope, steps) for scope in running]
+    with precision_flags(PRECISIONS[case.precision]):
+        traced = [_traced(build(), settled, notes) for build in builds]
+        device.release()
+        memory = _memory(builds, settled, device, notes)
+        watch = FitnessWatch(device)
+        samples = side_by_side(builds, lambda loop, _: loop.start(settled), device, seconds, notes)
+        fitness = watch.seen()
+    measured = dict(zip(running, zip(traced, memory, samples, strict=True), strict=True))
+    return ScopePass(
+        case_id=case.case_id,
+        steps=steps,
+        scopes=[_with_costs(run, steps, *measured[run.scope]) if run.scope in measured else run for run in runs],
+        reference_losses=reference_losses,
+        memory_source=memory_source(device) if any(peaks for peaks, _ in memory) else None,
+        fitness=fitness,
+        notes=list(dict.fromkeys(notes)),
+    )
+
+
+def _with_costs(
+    run: ScopeRun,
+    steps: int,
+    traced: tuple[list[int], list[int], list[int]],
+    memory: tuple[list[int], list[int]],
+    samples: list[list[float]],
+) -> ScopeRun:
+    """Return a run with its casts, memory and time; `samples` are seconds of whole loops."""
+    casts, cast_bytes, stale = traced
+    return dataclasses.replace(
+        run,
+        casts=casts,
+        cast_bytes=cast_bytes,
+        stale_weights=stale,
+        peak_bytes=memory[0],
+        alive_bytes=memory[1],
+        samples=[[seconds / steps for seconds in build] for build in samples],
+    )
+
+
+def _numbers(
+    workload: Workload, case: Case, device: Device, steps: int, settled: Settled, notes: list[str]
+) -> tuple[list[ScopeRun], list[float | None]]:
+    """Return a run of each scope with its numbers or its error, and the losses of the fp64 steps.
+
+    Raises what the first scope raised where all raise.
+    """
+    reference = _reference(workload, case, device, steps, notes)
+    keep = device if has_float64(device) else Cpu()
+    runs = []
+    first: Exception | None = None
+    for scope in SCOPES:
+        device.release()
+        try:
+            numbers = loop_numbers(workload, case, device, scope, steps, keep, settled, notes)
+        except Exception as error:  # noqa: BLE001 - whatever the user's code raises is what this scope does to it
+            first = first or error
+            said = OUT_OF_MEMORY if is_out_of_memory(error) else first_line(error)
+            runs.append(ScopeRun(scope=scope, error=said))
+            continue
+        runs.append(_compared(scope, numbers, reference))
+        del numbers
+    if first is not None and all(run.error for run in runs):
+        raise first
+    return runs, reference.losses if reference else []
+
+
+def _reference(workload: Workload, case: Case, device: Device, steps: int, notes: list[str]) -> Numbers | None:
+    """Return the numbers of the fp64 steps; None, which `notes` explain, where they do not run."""
+    where = device if has_float64(device) else Cpu()
+    try:
+        return loop_numbers(workload, case, where, "", steps, where, None, notes)
+    except Exception as error:  # noqa: BLE001 - a network that does not run in fp64 may train well in fp32
+        said = OUT_OF_MEMORY if is_out_of_memory(error) else first_line(error)
+        notes.append(f"errors are unknown, as the steps do not run in fp64: {said}")
+    return None
+
+
+def _compared(scope: str, numbers: Numbers, reference: Numbers | None) -> ScopeRun:
+    """Return a run of a scope with its numbers beside those in fp64."""
+    run = ScopeRun(scope=scope, dtypes=numbers.dtypes, losses=numbers.losses, notes=numbers.notes)
+    if reference is None:
+        return run
+    loss, expected = numbers.losses[0], reference.losses[0]
+
+    def error(values: dict[str, torch.Tensor], references: dict[str, torch.Tensor]) -> float | None:
+        return compare(list(values.values()), [references[name] for name in values]).rel_l2
+
+    return dataclasses.replace(
+        run,
+        output_rel_l2=compare(numbers.outputs, reference.outputs).rel_l2,
+        loss_abs_error=None if loss is None or expected is None else abs(loss - expected),
+        grad_rel_l2=error(numbers.gradients, reference.gradients),
+        param_rel_l2=error(numbers.moved, reference.moved),
+    )
+
+
+def _traced(loop: Loop, settled: Settled, notes: list[str]) -> tuple[list[int], list[int], list[int]]:
+    """Return, per step, casts, the bytes they move and the weights read as copies that an earlier step made."""
+    loop.start(settled)
+    loop.restore()
+    starts = []
+    try:
+        with trace_casts(loop.step.module) as ledger:
+            for _ in loop.taken():
+                starts.append(len(ledger.ops))
+    except UsageError as refused:  # a program that no op of can be watched
+        notes.append(f"casts were not counted: {refused}")
+        return [], [], []
+    return split_by_step(ledger.trace, [0, *starts[:-1]])
+
+
+def split_by_step(trace: CastTrace, starts: Sequence[int]) -> tuple[list[int], list[int], list[int]]:
+    """Return, per step, casts, the bytes they move and the weights read as copies that an earlier step made.
+
+    `starts` are the indices of the first ops of the steps.
+    """
+    ends = [*starts[1:], len(trace.ops)]
+    casts, moved, stale = [], [], []
+    for start, end in zip(starts, ends, strict=True):
+        made = [cast for cast in trace.casts if start <= cast.index < end]
+        uses = [use for use in trace.weights if start <= use.operation < end]
+        casts.append(len(made))
+        moved.append(sum(cast.bytes_moved for cast in made))
+        stale.append(len({use.name for use in uses if use.cast is not None and use.cast < start}))
+    return casts, moved, stale
+
+
+def _memory(
+    builds: Sequence[partial[Loop]], settled: Settled, device: Device, notes: list[str]
+) -> list[tuple[list[int], list[int]]]:
+    """Return, for each loop, the peak of each step and what is allocated after it, above what was before the first.
+
+    On the CPU all loops are built before the first is run, because the allocation record is good for once in a process.
+    Nothing, which `notes` explain, where there is no room.
+    """
+    try:
+        if isinstance(device, Cpu):
+            return _cpu_memory(builds, settled, device)
+        found = []
+        for build in builds:
+            found.append(_device_memory(build(), settled, device))
+            device.release()
+    except Exception as error:
+        if not is_out_of_memory(error):
+            raise
+        notes.append("memory was not measured: there is no room for it")
+        return [([], [])] * len(builds)
+    return found
+
+
+def _cpu_memory(builds: Sequence[partial[Loop]], settled: Settled, device: Device) -> list[tuple[list[int], list[int]]]:
+    loops = [build() for build in builds]
+    calls = []
+    for loop in loops:
+        loop.start(settled)
+        loop.restore()
+        taken = loop.taken()
+        calls.append([partial(next, taken, None)] * (loop.steps + 1))  # the last leaves the region
+    device.release()
+    changes = iter(cpu_changes([call for each in calls for call in each]))
+    found = []
+    for loop in loops:
+        peaks, alive, current = [], [], 0
+        for change in [next(changes) for _ in range(loop.steps + 1)][:-1]:
+            peaks.append(current + change.peak)
+            current += change.net
+            alive.append(current)
+        found.append((peaks, alive))
+    return found
+
+
+def _device_memory(loop: Loop, settled: Settled, device: Device) -> tuple[list[int], list[int]]:
+    loop.start(settled)
+    loop.restore()
+    device.release()
+    before = device.allocated_bytes()
+    peaks, alive = [], []
+    device.reset_peak()
+    for _ in loop.taken():
+        device.synchronize()
+        peaks.append(device.peak_bytes() - before)
+        alive.append(device.allocated_bytes() - before)
+        device.reset_peak()
+    return peaks, alive

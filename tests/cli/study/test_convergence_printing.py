@@ -1,0 +1,78 @@
+"""Stored trainings on stdout: for people, as CSV and as JSON."""
+
+import csv
+import io
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from ampbench.records.measurements import Failure, Skip
+from ampbench.records.runs import CONVERGENCE, Asked
+from tests.cli.conftest import Outcome
+from tests.stored_runs import COMPLETE, write_run
+from tests.studied.planted_trainings import STEPS, WHOLE, case_of, study
+
+SKIPPED, FAILED = case_of("tf32"), case_of("fp32", workload="characters")
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    """A stored study of digits, with a precision that was skipped and a workload that failed."""
+    stored = study(WHOLE)
+    trainings = [one for rows in stored.trainings.values() for one in rows]
+    skip = Skip(case_id=SKIPPED.case_id, reason="this CPU has no tf32")
+    failure = Failure(case_id=FAILED.case_id, stage="training", cause="exception", message="MemoryError: no memory")
+    cases = [*stored.cases.values(), SKIPPED, FAILED]
+    asked = Asked(steps=STEPS, seeds=3)
+    return write_run(
+        tmp_path / "results", cases, *trainings, skip, failure, COMPLETE, explains=CONVERGENCE, asked=asked
+    )
+
+
+def test_people_read_verdicts_and_why_some_cases_have_none(path: Path, ampbench: Callable[..., Outcome]):
+    shown = ampbench("show", path)
+    assert shown.code == 0
+    first, second = shown.out.splitlines()[:2]
+    assert first == "digits[channels=8]/b32 · cpu · 300 steps · 3 seeds"
+    assert second == "  fp16_autocast and bf16_autocast converge as fp32 does, within half a point of accuracy."
+    assert f"{SKIPPED.case_id}: skipped: this CPU has no tf32" in shown.out.replace("\n", "")
+    assert "failed: MemoryError: no memory" in shown.out
+    assert max(len(line) for line in shown.out.splitlines() if SKIPPED.workload not in line) <= 100
+    assert "Each seed" not in shown.out
+    assert "Each seed" in ampbench("show", path, "--details").out
+
+
+def test_markdown_has_the_same_tables(path: Path, ampbench: Callable[..., Outcome]):
+    shown = ampbench("show", path, "--format", "markdown").out
+    assert "## digits[channels=8]/b32 · cpu · 300 steps · 3 seeds" in shown
+    assert "| bf16_pure | 96.08% | 0.44 | -1.50 | -1.65 to -1.35 | regressed | – | 12.3 s |" in shown
+
+
+def test_csv_has_a_row_for_each_training(path: Path, ampbench: Callable[..., Outcome]):
+    rows = list(csv.DictReader(io.StringIO(ampbench("show", path, "--format", "csv").out)))
+    assert len(rows) == 3 * len(WHOLE)
+    broken = next(row for row in rows if row["precision"] == "fp16_pure")
+    assert (broken["metric_value"], broken["ended_at"], broken["held_out"]) == ("", "14", "True")
+
+
+def test_json_has_verdicts_and_every_training(path: Path, ampbench: Callable[..., Outcome]):
+    document = json.loads(ampbench("show", path, "--json").out)
+    (found,) = document["studies"]
+    verdicts = {row["precision"]: row["verdict"] for row in found["verdicts"]}
+    assert (verdicts["bf16_autocast"], verdicts["fp16_pure"], verdicts["fp32"]) == ("unchanged", "regressed", None)
+    assert found["sentences"][0].startswith("fp16_autocast and bf16_autocast converge")
+    assert (found["metric"]["name"], found["margin"], found["seeds"]) == ("accuracy", 0.005, [0, 1, 2])
+    assert found["before"] == pytest.approx(0.1)
+    cases = {case["case_id"]: case for case in document["cases"]}
+    assert len(cases[case_of("fp32").case_id]["trainings"]) == 9
+    assert (cases[SKIPPED.case_id]["outcome"], cases[FAILED.case_id]["outcome"]) == ("skipped", "failed")
+
+
+def test_a_keyword_shows_a_precision_beside_fp32(path: Path, ampbench: Callable[..., Outcome]):
+    shown = ampbench("show", path, "-k", "bf16_pure").out
+    assert "bf16_pure does not converge" in shown
+    assert "fp16_autocast" not in shown
+    rows = list(csv.DictReader(io.StringIO(ampbench("show", path, "-k", "bf16_pure", "--format", "csv").out)))
+    assert {row["precision"] for row in rows} == {"bf16_pure"}

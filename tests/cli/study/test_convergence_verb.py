@@ -1,0 +1,155 @@
+"""`ampbench study convergence`: trained, printed, stored and gone on with; mistakes are one line."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ampbench.records.requests import Reply, Request
+from ampbench.records.studies import Score, Training
+from ampbench.store import list_runs, read_run
+from tests.scripted_channel import CPU, NO_GPU, Scripted, machine
+
+Run = Callable[..., Any]
+
+MODEL = """
+import torch
+import ampbench
+
+
+def make(width=8):
+    rows = torch.randn(40, 8)
+    classes = rows[:, :3].argmax(1)
+    return ampbench.Workload(
+        module=torch.nn.Sequential(torch.nn.Linear(8, width), torch.nn.ReLU(), torch.nn.Linear(width, 3)),
+        inputs=list(rows[:32].split(8)),
+        targets=list(classes[:32].split(8)),
+        held_out=(rows[32:], classes[32:]),
+        loss=torch.nn.functional.cross_entropy,
+    )
+
+
+def no_loss():
+    return torch.nn.Linear(8, 3), torch.randn(4, 8)
+
+
+def broken():
+    rows = torch.randn(4, 8)
+    return torch.nn.Linear(7, 3), rows, lambda output: output.sum()
+"""
+
+
+@pytest.fixture
+def interrupted(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """A worker that is interrupted before the training whose number, from 0, is in the list; [] never."""
+    at: list[int] = []
+    count = [0]
+
+    def answer(request: Request) -> Reply:
+        assert request.case is not None
+        if count[0] in at:
+            at.clear()
+            raise KeyboardInterrupt
+        count[0] += 1
+        found = Training(
+            case_id=request.case.case_id, seed=request.seed, arm=request.arm, steps=request.steps, losses=[1.0, 0.5],
+            held_out=True, scores=[Score(step=0, loss=2.0, correct=1, decisions=100),
+                                   Score(step=2, loss=0.5, correct=95, decisions=100)],
+            weights_digest="w", inputs_digest="i", seconds=1.0,
+        )  # fmt: skip
+        return Reply(training=found)
+
+    channel = Scripted(answer, machine(CPU, NO_GPU))
+    monkeypatch.setattr("ampbench.running.preparing.ServerChannel", lambda **_: channel)
+    return at
+
+
+def test_a_study_is_printed_stored_and_shown_again(interrupted: list[int], tmp_path: Path, ampbench: Run) -> None:
+    said = ampbench("study", "convergence", "mlp", "--steps", "2", "--seeds", "2", "--label", "first")
+    (file,) = list_runs(tmp_path / "results")
+    assert (said.code, said.err) == (0, f"run {file.stem}: results/runs/{file.name}\n")
+    run = read_run(file)
+    assert run.header.asked is not None
+    assert (run.header.explains, run.header.asked.steps, run.header.asked.seeds) == ("convergence", 2, 2)
+    assert sum(map(len, run.trainings.values())) == 14
+    assert "95.00%" in said.out
+    assert ampbench("show", file.stem).out == said.out
+
+
+def test_an_interrupted_study_says_how_to_go_on_and_does(interrupted: list[int], tmp_path: Path, ampbench: Run) -> None:
+    interrupted.append(5)
+    said = ampbench("study", "convergence", "mlp", "--steps", "2", "--seeds", "1")
+    (file,) = list_runs(tmp_path / "results")
+    assert said.code == 130
+    how = f"ampbench study convergence --resume {file.stem}"
+    assert f"5 trainings kept; to go on: {how}\n" in said.err
+    done = ampbench("study", "convergence", "--resume", file.stem)
+    assert (done.code, read_run(file).ended) == (0, "complete")
+    assert sum(map(len, read_run(file).trainings.values())) == 7
+    again = ampbench("study", "convergence", "--resume", file.stem)
+    assert (again.code, again.err) == (0, f"run {file.stem} is complete: nothing is left to do\n")
+    assert again.out == done.out
+
+
+def test_an_interruption_before_the_first_training_leaves_no_run(
+    interrupted: list[int], tmp_path: Path, ampbench: Run
+) -> None:
+    interrupted.append(0)
+    said = ampbench("study", "convergence", "mlp", "--steps", "2")
+    assert (said.code, said.out, said.err) == (130, "", "interrupted: nothing was seen\n")
+    assert list_runs(tmp_path / "results") == []
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["mlp", "--steps", "0"], "--steps 0 trains nothing: give at least 1"),
+        (["mlp", "--seeds", "0"], "--seeds 0 trains nothing: give at least 1"),
+        (["mlp", "--steps", "many"], "invalid value for '--steps'"),
+        (["digit"], "unknown workload 'digit': did you mean digits?"),
+        (["mlp", "--precision", "bf61"], "unknown precision 'bf61'"),
+        (["mlp", "--set", "widht=3"], "unknown parameter in --set 'widht': did you mean width?"),
+        (["mlp", "--json", "--format", "csv"], "contradict each other"),
+        (["mlp", "--phase", "inference"], "--phase"),
+        (["none.py:make"], "there is no file none.py"),
+        (["--resume", "none.jsonl"], "there is no run file none.jsonl"),
+        (["mlp", "--resume", "1f9a3c"], "--resume takes the selection and the settings from the run"),
+        (["--resume", "1f9a3c", "--steps", "3"], "leave --steps out"),
+    ],
+)
+def test_a_mistake_is_one_line(arguments: list[str], message: str, tmp_path: Path, ampbench: Run) -> None:
+    said = ampbench("study", "convergence", *arguments)
+    assert (said.code, said.out, said.err.count("\n")) == (2, "", 1)
+    assert message in said.err
+    assert not (tmp_path / "results").exists()
+
+
+def test_a_users_list_of_batches_is_trained_in_every_precision(tmp_path: Path, ampbench: Run) -> None:
+    (tmp_path / "model.py").write_text(MODEL)
+    arguments = ["model.py:make", "--steps", "6", "--seeds", "1", "--precision", "bf16_autocast", "--json"]
+    said = ampbench("study", "convergence", *arguments)
+    assert said.code == 0
+    fp32, bf16 = json.loads(said.out)["cases"]
+    assert [training["arm"] for training in fp32["trainings"]] == ["reference", "", "control"]
+    (low,) = bf16["trainings"]
+    assert (len(low["losses"]), low["held_out"], low["scores"][-1]["decisions"]) == (6, True, 8)
+    assert low["drift"][-1]["from_fp32"] > 0
+
+
+def test_a_network_without_a_loss_cannot_be_studied(tmp_path: Path, ampbench: Run) -> None:
+    (tmp_path / "model.py").write_text(MODEL)
+    said = ampbench("study", "convergence", "model.py:no_loss", "--steps", "2")
+    assert (said.code, said.out, said.err.count("\n")) == (5, "", 1)
+    assert "no loss given" in said.err
+
+
+def test_a_network_that_does_not_run_in_fp32_fails_in_one_line_each(tmp_path: Path, ampbench: Run) -> None:
+    (tmp_path / "model.py").write_text(MODEL)
+    arguments = ["model.py:broken", "--steps", "2", "--seeds", "1", "--precision", "bf16_pure", "--format", "csv"]
+    said = ampbench("study", "convergence", *arguments)
+    assert said.code == 3
+    failed = [line for line in said.err.splitlines() if line.startswith("failed: ")]
+    assert len(failed) == 2
+    assert all("mat1 and mat2 shapes cannot be multiplied" in line for line in failed)

@@ -1,0 +1,253 @@
+"""`ampbench study ceilings`: what it asks for, prints, stores and refuses, how it ends and goes on."""
+
+import csv
+import errno
+import io
+import json
+import os
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ampbench.cli.study import ceilings
+from ampbench.records.measurements import Failure
+from ampbench.records.requests import Reply, Request
+from ampbench.records.runs import CEILINGS, Asked
+from ampbench.records.studies import COPY
+from ampbench.running.ceilings import Piece
+from ampbench.store import list_runs, read_header, read_run
+from tests.scripted_channel import Scripted
+from tests.stored_runs import COMPLETE, RUN, write_run
+from tests.studied.ceiling_records import CEILINGS as FOUND
+from tests.studied.ceiling_records import ceiling
+
+Run = Callable[..., Any]
+ASKED = Asked(seconds=2.0, operations=["matmul", "conv", "copy"])
+
+
+@pytest.fixture
+def stored(tmp_path: Path) -> Path:
+    """A results folder with a run that studies ceilings."""
+    write_run(tmp_path / "results", [], *FOUND, COMPLETE, explains=CEILINGS, asked=ASKED)
+    return tmp_path / "results"
+
+
+@pytest.fixture
+def channel(monkeypatch: pytest.MonkeyPatch) -> Scripted:
+    """Answers instead of workers: each ceiling is 1 G a second."""
+    found = Scripted(
+        lambda request: Reply(ceiling=ceiling(request.operation, request.dtypes[0], 1e9, device=request.device))
+    )
+    monkeypatch.setattr(
+        "ampbench.running.ceilings.prepare_ceilings.__wrapped__.__defaults__", (None, lambda: found), raising=True
+    )
+    return found
+
+
+def study(ampbench: Run, *arguments: object) -> Any:
+    return ampbench("study", "ceilings", "--device", "cpu", *arguments)
+
+
+def test_a_stored_run_is_shown_with_sentences_and_a_table(stored: Path, ampbench: Run) -> None:
+    said = ampbench("show", RUN)
+    assert (said.code, said.err) == (0, "")
+    assert max(map(len, said.out.splitlines())) <= 100
+    told = " ".join(said.out.split())
+    assert "cpu · 2 threads" in told
+    assert "At best 400 GFLOP/s in fp32; bf16 2.00x that, fp16 0.0100x that." in told
+    assert "as many values are copied in 0.500x the time, held." in told
+    assert "conv fp16: no kernel for Half" in told
+    assert "Every size" not in told
+    everything = ampbench("show", RUN, "--details").out
+    assert "Every size" in everything
+    assert "size 2 and larger left out" in everything
+
+
+def test_csv_has_a_row_for_each_size(stored: Path, ampbench: Run) -> None:
+    rows = list(csv.DictReader(io.StringIO(ampbench("show", RUN, "--format", "csv").out)))
+    assert len(rows) == sum(max(1, len(found.attained)) for found in FOUND)
+    assert (rows[0]["operation"], rows[0]["dtype"], rows[0]["work"], rows[0]["unit"]) == (
+        "matmul", "fp32", "150000000", "FLOP"
+    )  # fmt: skip
+    failed = [row for row in rows if row["error"]]
+    assert [(row["dtype"], row["size"], row["per_second"]) for row in failed] == [("fp16", "", "")]
+
+
+def test_json_is_the_ceilings_with_what_is_derived_from_them(stored: Path, ampbench: Run) -> None:
+    document = json.loads(ampbench("show", RUN, "--json").out)
+    assert (document["run"], document["ended"]) == (RUN, "complete")
+    assert len(document["ceilings"]) == len(FOUND)
+    first, conv = document["ceilings"][0], document["ceilings"][7]
+    assert (first["size"], first["datasheet_share"]) == ("size 1", None)
+    assert first["per_second"] == pytest.approx(2e11)
+    assert len(first["attained"][0]["samples"]) == 3
+    assert (conv["error"], conv["per_second"], conv["size"]) == ("no kernel for Half", None, None)
+    assert document["sentences"]["cpu"][0].startswith("at best 400 GFLOP/s in fp32")
+
+
+def test_markdown_has_the_table(stored: Path, ampbench: Run) -> None:
+    assert "| fp32 |" in ampbench("show", RUN, "--format", "markdown").out
+
+
+def test_a_session_is_stored_and_told(ampbench: Run, channel: Scripted) -> None:
+    said = study(ampbench, "--dtype", "float32", "--dtype", "bf16", "--operation", "matmul", "--seconds", "250ms")
+    assert said.code == 0
+    assert "At best 1.00 GFLOP/s in fp32; bf16 1.00x that." in said.out
+    (path,) = list_runs(Path("results"))
+    header = read_header(path)
+    assert said.err.strip() == f"run {header.run}: {path}"
+    assert header.explains == CEILINGS
+    assert header.asked == Asked(seconds=0.25, operations=["matmul"], dtypes=["fp32", "bf16"])
+    assert [request.seconds for request in channel.asked] == [0.25, 0.25]
+
+
+def test_what_failed_is_told_and_ends_with_3(ampbench: Run, channel: Scripted) -> None:
+    lives = channel.answer
+
+    def dying(request: Request) -> Reply:
+        failure = Failure(case_id="", stage="ceiling", cause="crash", message="ended by signal SIGILL")
+        return Reply(failure=failure) if request.operation == "conv" else lives(request)
+
+    channel.answer = dying
+    said = study(ampbench, "--dtype", "fp32")
+    assert said.code == 3
+    assert "conv fp32: crash: ended by signal SIGILL" in said.out
+
+
+def test_what_the_device_lacks_is_no_failure(ampbench: Run, channel: Scripted) -> None:
+    said = study(ampbench, "--dtype", "fp32", "--dtype", "tf32", "--operation", "matmul")
+    assert said.code == 0
+    assert "matmul tf32: cpu has no tf32" in said.out
+
+
+def test_ctrl_c_keeps_what_was_measured_and_resume_goes_on(ampbench: Run, channel: Scripted) -> None:
+    lives = channel.answer
+
+    def interrupted(request: Request) -> Reply:
+        if request.operation == COPY:
+            raise KeyboardInterrupt
+        return lives(request)
+
+    channel.answer = interrupted
+    said = study(ampbench, "--dtype", "fp32")
+    assert said.code == 130
+    assert "interrupted: what was seen until then is kept" in said.err
+    (one,) = list_runs(Path("results"))
+    assert len(read_run(one).ceilings) == 2
+    channel.answer = lives
+    again = ampbench("study", "ceilings", "--resume", one.stem)
+    assert again.code == 0
+    assert channel.asked[-1].operation == COPY
+    assert len(channel.asked) == 4
+    assert len(read_run(one).ceilings) == 3
+    done = ampbench("study", "ceilings", "--resume", one.stem)
+    assert (done.code, len(channel.asked)) == (0, 4)
+    assert "is complete: nothing is left to do" in done.err
+
+
+@pytest.mark.parametrize("resumed", [False, True])
+def test_ctrl_c_before_anything_leaves_nothing_new(resumed: bool, ampbench: Run, channel: Scripted) -> None:
+    lives = channel.answer
+
+    def interrupted(request: Request) -> Reply:
+        raise KeyboardInterrupt
+
+    def second(request: Request) -> Reply:
+        return lives(request) if len(channel.asked) == 1 else interrupted(request)
+
+    channel.answer = second if resumed else interrupted
+    said = study(ampbench)
+    assert said.code == 130
+    runs = list_runs(Path("results"))
+    if resumed:
+        again = ampbench("study", "ceilings", "--resume", runs[0].stem)
+        assert again.code == 130
+        assert len(read_run(runs[0]).ceilings) == 1
+    else:
+        assert said.err.strip() == "interrupted: nothing was measured"
+        assert runs == []
+
+
+def test_ctrl_c_before_the_plan_is_one_line(
+    ampbench: Run, channel: Scripted, stored: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted(request: Request) -> Reply:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(channel, "serve", interrupted)
+    assert study(ampbench).err.strip() == "interrupted: nothing was measured"
+    write_run(stored, [], FOUND[0], run="20260131T120000Z-bench-2f9a3c", explains=CEILINGS, asked=ASKED)
+    said = ampbench("study", "ceilings", "--resume", "20260131T120000Z-bench-2f9a3c")
+    assert (said.code, said.err.strip()) == (130, "interrupted: nothing was added to what was measured before")
+
+
+def test_a_full_disk_tells_what_was_measured_all_the_same(
+    ampbench: Run, channel: Scripted, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    written = os.write
+
+    def full(descriptor: int, data: bytes) -> int:
+        if b'"ceiling"' in bytes(data):
+            raise OSError(errno.ENOSPC, "No space left on device")
+        return written(descriptor, data)
+
+    monkeypatch.setattr(os, "write", full)
+    said = study(ampbench, "--dtype", "fp32", "--operation", "matmul")
+    assert said.code == 2
+    assert "At best 1.00 GFLOP/s in fp32." in said.out
+    assert "No space left on device" in said.err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "why"),
+    [
+        (["--dtype", "fp31"], 2, "unknown dtype 'fp31': did you mean fp32"),
+        (["--operation", "copies"], 2, "unknown operation 'copies': did you mean copy?"),
+        (["--seconds", "0"], 2, "--seconds must be above 0"),
+        (["--seconds", "soon"], 2, "'soon' is not a time"),
+        (["--device", "gpu"], 2, "unknown device 'gpu'"),
+        (["--device", "cuda"], 5, "no ceiling can be measured here: cuda is not available: no driver"),
+        (["--dtype", "tf32"], 5, "cpu has no tf32"),
+        (["--resume", RUN, "--seconds", "3"], 2, "leave --seconds out"),
+        (["--resume", "nothing"], 2, "there is no run"),
+    ],
+)
+def test_what_cannot_be_meant_is_one_line(
+    arguments: list[str], code: int, why: str, ampbench: Run, channel: Scripted
+) -> None:
+    said = ampbench("study", "ceilings", *arguments)
+    assert said.code == code
+    assert why in said.err
+    assert len(said.err.strip().splitlines()) == 1
+    assert list_runs(Path("results")) == []
+
+
+def test_only_runs_of_ceilings_are_gone_on_with(tmp_path: Path, ampbench: Run) -> None:
+    write_run(tmp_path / "results", [])
+    said = ampbench("study", "ceilings", "--resume", RUN)
+    assert said.code == 2
+    assert "measures: --resume goes on with a run of ampbench study ceilings" in said.err
+
+
+def test_a_terminal_is_told_what_is_measured_and_how_long_the_rest_takes(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    told: list[str] = []
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
+    monkeypatch.setattr("rich.status.Status.update", lambda _, text: told.append(text))
+    pieces = [Piece("cpu", "matmul", "fp32"), Piece("cpu", "matmul", "bf16")]
+    with ceilings._progress(pieces) as watch:
+        for piece in pieces:
+            watch(piece, None)
+            watch(piece, FOUND[0])
+    assert told[0] == "measuring matmul fp32 cpu (1 of 2) …"
+    assert told[2].startswith("measuring matmul bf16 cpu (2 of 2, about ")
+
+
+def test_help_has_examples(ampbench: Run) -> None:
+    said = ampbench("study", "ceilings", "--help")
+    assert said.code == 0
+    assert "ampbench study ceilings --device cpu" in said.out

@@ -1,0 +1,174 @@
+"""`ampbench study scope`: what it asks for, prints, stores and refuses, and how an interrupted study goes on."""
+
+import csv
+import io
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ampbench.records.measurements import Failure
+from ampbench.records.requests import Reply, Request
+from ampbench.records.runs import SCOPE, Asked
+from ampbench.records.studies import SCOPES
+from ampbench.store import list_runs, read_run
+from tests.scripted_channel import Scripted
+from tests.stored_runs import COMPLETE, RUN, make_case, write_run
+from tests.studied.planted_scopes import CASE, scope_pass
+
+Run = Callable[..., Any]
+
+FAILED = make_case("bf16_autocast", workload="broken", parameters={}, phase="training")
+LEFT = make_case("bf16_autocast", workload="left", parameters={}, phase="training")
+
+MODEL = """
+import torch
+
+def make():
+    torch.manual_seed(0)
+    layers = [torch.nn.Linear(64, 64), torch.nn.ReLU(), torch.nn.Linear(64, 4)]
+    targets = torch.randint(0, 4, (16,))
+    loss = torch.nn.functional.cross_entropy
+    return torch.nn.Sequential(*layers), torch.randn(16, 64), lambda output: loss(output, targets)
+"""
+
+
+@pytest.fixture
+def stored(tmp_path: Path) -> Path:
+    """A results folder with a run that studied one case, in which another failed and a third was not reached."""
+    failure = Failure(case_id=FAILED.case_id, stage="scopes", cause="exception", message="RuntimeError: shapes")
+    write_run(tmp_path / "results", [CASE, FAILED, LEFT], scope_pass(), failure, COMPLETE, explains=SCOPE)
+    return tmp_path / "results"
+
+
+@pytest.fixture
+def channel(monkeypatch: pytest.MonkeyPatch) -> Scripted:
+    """A worker that answers with the planted pass; `interrupted` names workloads that are not reached."""
+
+    def answer(request: Request) -> Reply:
+        assert request.case is not None
+        if request.case.workload in interrupted:
+            raise KeyboardInterrupt
+        return Reply(scopes=scope_pass(request.case))
+
+    interrupted: list[str] = []
+    opened = Scripted(answer)
+    opened.interrupted = interrupted  # type: ignore[attr-defined]
+    monkeypatch.setattr("ampbench.running.preparing.ServerChannel", lambda **_: opened)
+    return opened
+
+
+def test_a_case_is_a_section_that_fits_the_page_and_what_was_not_seen_is_a_line(stored: Path, ampbench: Run) -> None:
+    said = ampbench("show", RUN)
+    assert (said.code, said.err) == (0, "")
+    lines = said.out.splitlines()
+    assert lines[0] == "net · bf16_autocast · cpu · training · 4 steps"
+    assert max(map(len, lines)) <= 100
+    assert "no room for" not in said.out
+    told = " ".join(said.out.split())
+    assert "Autocast around forward and loss, as PyTorch recommends: 15 casts a step" in told
+    assert "6 weights are stale" in told
+    assert "Dropout is off." in told
+    assert f"{FAILED.case_id}: failed: RuntimeError: shapes" in lines
+    assert f"{LEFT.case_id}: skipped: not reached before the run ended" in lines
+
+
+def test_csv_has_a_row_for_each_scope(stored: Path, ampbench: Run) -> None:
+    rows = list(csv.DictReader(io.StringIO(ampbench("show", RUN, "--format", "csv").out)))
+    assert [row["scope"] for row in rows] == list(SCOPES)
+    assert {row["case_id"] for row in rows} == {CASE.case_id}
+    assert [row["stale_weights"] for row in rows] == ["0", "0", "0", "6", "0"]
+    assert (rows[1]["ratio"], rows[2]["peak_bytes"]) == ("", "5120")
+
+
+def test_json_is_the_pass_with_what_is_derived_from_it(stored: Path, ampbench: Run) -> None:
+    case, failed, left = json.loads(ampbench("show", RUN, "--json").out, parse_constant=pytest.fail)["cases"]
+    assert case["scope"]["scopes"][3]["stale_weights"] == [0, 6, 6, 6]
+    assert [row["scope"] for row in case["tables"]["scopes"]] == list(SCOPES)
+    assert len(case["tables"]["losses"]) == 20
+    assert len(case["sentences"]) == 5
+    assert (failed["outcome"], left["outcome"]) == ("failed", "skipped")
+
+
+def test_markdown_has_the_same_section(stored: Path, ampbench: Run) -> None:
+    said = ampbench("show", RUN, "-k", "net", "--format", "markdown").out
+    assert said.startswith("## net · bf16_autocast · cpu · training")
+    assert "\n### What it costs" in said
+
+
+def test_a_study_is_stored_printed_and_listed(channel: Scripted, tmp_path: Path, ampbench: Run) -> None:
+    said = ampbench("study", "scope", "mlp", "--preset", "tiny", "--steps", "5", "--label", "before")
+    (file,) = list_runs(tmp_path / "results")
+    assert (said.code, said.err) == (0, f"run {file.stem}: results/runs/{file.name}\n")
+    header = read_run(file).header
+    assert (header.explains, header.asked) == (SCOPE, Asked(steps=5, seconds=20.0))
+    (request,) = channel.asked
+    assert (request.kind, request.steps, request.seconds) == ("scopes", 5, 20.0)
+    assert ampbench("show", file.stem).out == said.out
+    (row,) = json.loads(ampbench("list", "runs", "--json").out)
+    assert row["outcome"].startswith("studies scope of mlp")
+
+
+def test_an_interrupted_study_says_how_to_go_on_and_does(channel: Any, tmp_path: Path, ampbench: Run) -> None:
+    channel.interrupted.append("gru")
+    said = ampbench("study", "scope", "mlp", "gru", "--preset", "tiny", "--steps", "3")
+    (file,) = list_runs(tmp_path / "results")
+    assert said.code == 130
+    how = f"ampbench study scope --resume {file.stem}"
+    assert f"to go on: {how}\n" in said.err
+    assert said.err.endswith("interrupted: what was seen until then is kept\n")
+    channel.interrupted.clear()
+    channel.asked.clear()
+    again = ampbench(*how.split()[1:])
+    assert (again.code, "to go on" in again.err) == (0, False)
+    assert [(request.case.workload, request.steps) for request in channel.asked] == [("gru", 3)]
+    assert len(read_run(file).scopes) == 2
+    done = ampbench("study", "scope", "--resume", file.stem)
+    assert (done.code, done.out) == (0, again.out)
+    assert done.err == f"run {file.stem} is complete: nothing is left to do\n"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ([], "study the scope of autocast of which workload? Name one, as in `ampbench study scope mlp`"),
+        (["mlpp"], "unknown workload 'mlpp': did you mean mlp?"),
+        (["mlp", "--precision", "fp32"], "fp32 enters no autocast"),
+        (["mlp", "--precision", "bf16_pure"], "bf16_pure enters no autocast"),
+        (["mlp", "--steps", "1"], "--steps 1: growth from step to step takes two; give 2 to 1,000"),
+        (["mlp", "--steps", "few"], "invalid value for '--steps'"),
+        (["mlp", "--path", "compiled"], "no such option: --path"),
+        (["mlp", "--phase", "inference"], "no such option: --phase"),
+        (["mlp", "--resume", RUN], "--resume takes the selection and the settings from the run: leave workloads out"),
+        (["--resume", RUN, "--steps", "9"], "leave --steps out"),
+        (["--resume", "latest"], "--resume needs the id of a run of ampbench study scope: latest is one that measured"),
+    ],
+)
+def test_what_cannot_be_meant_is_one_line(arguments: list[str], message: str, tmp_path: Path, ampbench: Run) -> None:
+    said = ampbench("study", "scope", *arguments)
+    assert (said.code, said.out) == (2, "")
+    assert message in said.err
+    assert said.err.count("\n") == 1
+    assert not (tmp_path / "results").exists()
+
+
+def test_a_users_network_trains_stale_weights_around_the_whole_loop_and_keeps_their_copies(
+    tmp_path: Path, ampbench: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("ampbench.cli.study.scope.SECONDS", 0.1)
+    (tmp_path / "model.py").write_text(MODEL)
+    said = ampbench("study", "scope", "model.py:make", "--precision", "bf16_autocast", "--steps", "3", "--json")
+    assert said.code == 0, said.err
+    (case,) = json.loads(said.out)["cases"]
+    forward, best, backward, whole, uncached = case["scope"]["scopes"]
+    assert case["scope"]["memory_source"] == "profiler"
+    assert [run["stale_weights"] for run in (forward, best, backward, uncached)] == [[0, 0, 0]] * 4
+    assert whole["stale_weights"] == [0, 4, 4]
+    low = 2 * (64 * 64 + 64 + 64 * 4 + 4)
+    assert best["alive_bytes"] == [0, 0, 0]
+    assert [low <= kept <= 1.1 * low for kept in whole["alive_bytes"]] == [True] * 3
+    assert min(best["peak_bytes"]) > 2 * low  # the gradients alone are in fp32
+    assert len({whole["losses"][0], *whole["losses"]}) == 1
+    assert best["losses"][2] < best["losses"][0]

@@ -1,0 +1,57 @@
+"""Trainings on an accelerator: every precision it has converges like fp32; skipped where there is none."""
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+
+from ampbench.cli.main import main
+from ampbench.store import list_runs, read_run
+
+FOUND = torch.accelerator.current_accelerator(check_available=True)
+
+pytestmark = [pytest.mark.device, pytest.mark.skipif(FOUND is None, reason="there is no accelerator here")]
+
+MODEL = """
+import torch
+import ampbench
+
+
+def make(width=32):
+    rows = torch.randn(320, 16)
+    classes = rows[:, :4].argmax(1)
+    return ampbench.Workload(
+        module=torch.nn.Sequential(torch.nn.Linear(16, width), torch.nn.ReLU(), torch.nn.Linear(width, 4)),
+        inputs=list(rows[:256].split(32)),
+        targets=list(classes[:256].split(32)),
+        held_out=(rows[256:], classes[256:]),
+        loss=torch.nn.functional.cross_entropy,
+        optimizer=lambda parameters: torch.optim.SGD(parameters, lr=0.1, momentum=0.9),
+    )
+"""
+
+
+def test_every_precision_trains_and_learns(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "model.py").write_text(MODEL)
+    assert FOUND is not None
+    arguments = ["model.py:make", "--steps", "60", "--seeds", "2", "--device", FOUND.type, "--json"]
+    assert main(["study", "convergence", *arguments]) == 0
+    assert json.loads(capsys.readouterr().out)["ended"] == "complete"
+    (path,) = list_runs(tmp_path / "results")
+    run = read_run(path)
+    assert not run.failures
+    for case_id, trainings in run.trainings.items():
+        for training in trainings:
+            assert (training.error, training.ended_at) == ("", None), case_id
+            last = training.scores[-1]
+            assert last.correct is not None
+            assert last.decisions == 64
+            assert last.correct > 40, case_id
+    fp32 = next(found for case_id, found in run.trainings.items() if "/fp32/" in case_id)
+    assert sorted(training.arm for training in fp32) == ["", "", "control", "control", "reference", "reference"]
+    drifts = [training.drift[-1].from_fp64 for training in fp32 if training.arm != "reference"]
+    assert all(drift is not None and drift < 1e-2 for drift in drifts)

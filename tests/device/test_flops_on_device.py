@@ -1,0 +1,58 @@
+"""Counts of operations on an accelerator, whose libraries have kernels of their own; skipped where there is none."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import ampbench
+from ampbench.cli.main import main
+from ampbench.notes import CEILING_REACHED
+from ampbench.worker.flops import count_flops
+
+FOUND = torch.accelerator.current_accelerator(check_available=True)
+
+pytestmark = [pytest.mark.device, pytest.mark.skipif(FOUND is None, reason="there is no accelerator here")]
+
+
+def networks() -> dict[str, tuple[torch.nn.Module, torch.Tensor]]:
+    return {
+        "gru": (torch.nn.GRU(32, 64, 2, batch_first=True), torch.randn(4, 10, 32)),
+        "lstm": (torch.nn.LSTM(32, 64, 2, batch_first=True, bidirectional=True), torch.randn(4, 10, 32)),
+        "convolution": (torch.nn.Conv2d(8, 16, 3, groups=4), torch.randn(2, 8, 12, 12)),
+        "attention": (torch.nn.MultiheadAttention(32, 4, batch_first=True), torch.randn(4, 10, 32)),
+    }
+
+
+@pytest.mark.parametrize("dtype", [None, torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("name", networks())
+def test_a_network_asks_for_as_much_on_the_accelerator_as_on_the_cpu(name: str, dtype: torch.dtype | None) -> None:
+    module, given = networks()[name]
+
+    def run_on(device: str) -> Callable[[], Any]:
+        moved, batch = module.to(device), given.to(device)
+        arguments = (batch, batch, batch) if name == "attention" else (batch,)
+
+        def run() -> None:
+            with torch.no_grad(), torch.autocast(device, dtype=dtype, enabled=dtype is not None):
+                moved(*arguments)
+
+        return run
+
+    expected = count_flops(run_on("cpu"))
+    assert expected
+    assert count_flops(run_on(FOUND.type)) == expected
+
+
+def test_no_case_attains_more_than_the_ceilings(tmp_path: Path) -> None:
+    assert main(["study", "ceilings", "--device", FOUND.type, "--results", str(tmp_path)]) == 0
+    workloads = ["conv_stack", "linear_stack", "transformer_encoder", "gru"]
+    assert main(["run", *workloads, "--device", FOUND.type, "--rounds", "2", "--results", str(tmp_path)]) in (0, 3)
+    frame = ampbench.load(tmp_path)
+    measured = frame[frame.outcome == "ok"]
+    assert (measured.flops_per_step > 0).all()
+    shares = measured.set_index("case_id").ceiling_share
+    assert shares.notna().all()
+    assert shares[shares > CEILING_REACHED].to_dict() == {}

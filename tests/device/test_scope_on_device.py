@@ -1,0 +1,35 @@
+"""The scopes of autocast on whatever accelerator there is; skipped where there is none."""
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from ampbench.cli.main import main
+from ampbench.records.studies import FORWARD, FORWARD_AND_LOSS, SCOPES, WHOLE_LOOP
+from ampbench.store import list_runs, read_run
+
+FOUND = torch.accelerator.current_accelerator(check_available=True)
+
+pytestmark = [pytest.mark.device, pytest.mark.skipif(FOUND is None, reason="there is no accelerator here")]
+
+
+def test_the_whole_loop_shows_its_costs_and_the_recommended_scope_none(tmp_path: Path) -> None:
+    arguments = ["study", "scope", "mlp", "transformer_encoder", "--preset", "tiny", "--device", FOUND.type]
+    precisions = ["--precision", "fp16_autocast", "--precision", "bf16_autocast"]
+    assert main([*arguments, *precisions, "--steps", "4", "--results", str(tmp_path)]) == 0
+    (file,) = list_runs(tmp_path)
+    stored = read_run(file)
+    assert len(stored.scopes) == 4
+    for found in stored.scopes.values():
+        runs = {run.scope: run for run in found.scopes}
+        assert list(runs) == list(SCOPES)
+        assert found.memory_source == "allocator"
+        best, whole = runs[FORWARD_AND_LOSS], runs[WHOLE_LOOP]
+        assert all(run.samples and run.casts and min(run.peak_bytes) > 0 for run in runs.values())
+        assert best.stale_weights == [0] * 4
+        assert best.alive_bytes[-1] <= best.alive_bytes[0]
+        assert whole.stale_weights[-1] > 0
+        assert whole.alive_bytes[-1] > best.alive_bytes[-1]
+        assert whole.param_rel_l2 > 2 * best.param_rel_l2
+        assert (best.dtypes["loss"], runs[FORWARD].dtypes["loss"] != "fp32") == ("fp32", True)

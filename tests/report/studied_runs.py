@@ -1,0 +1,250 @@
+"""Runs of studies, made up: a field that a test does not care about has a value."""
+
+import math
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from ampbench.records.cases import Case
+from ampbench.records.environments import DeviceDescription, Environment
+from ampbench.records.ranges import GRADIENT, Magnitudes
+from ampbench.records.runs import CEILINGS, CONVERGENCE, INPUT_STORAGE, SCALER, SCOPE, Asked
+from ampbench.records.studies import (
+    ACCEPTED,
+    CONTROL,
+    CONV,
+    COPY,
+    MATMUL,
+    REFERENCE,
+    SCOPES,
+    TO_FP32,
+    WHOLE_LOOP,
+    Attained,
+    Ceiling,
+    Drift,
+    GradientLook,
+    InputUse,
+    ScalerRun,
+    ScalerSetting,
+    ScopePass,
+    ScopeRun,
+    Score,
+    StoragePass,
+    StoredInputs,
+    Training,
+)
+from ampbench.store import StoredRun
+from tests.stored_runs import make_case, make_header
+
+FP32, BF16, FP16, FP16_PURE = (
+    make_case(name, workload="digits", phase="training")
+    for name in ("fp32", "bf16_autocast", "fp16_autocast", "fp16_pure")
+)
+STEPS = 300
+
+
+def training(case: Case = FP32, seed: int = 0, arm: str = "", end: float = 0.2, correct: int = 330, **changes: Any):
+    """Return a training of `STEPS` steps, its loss falling from 2.3 to about `end`, `correct` of 360 right at last."""
+    losses = [
+        end + (2.3 - end) * math.exp(-step / 60) * (1 + 0.05 * math.sin(7 * step + seed)) for step in range(STEPS)
+    ]
+    size = {"": 1e-3, CONTROL: 1e-5, REFERENCE: 1e-6}[arm] * (20 if case.precision != "fp32" else 1)
+    drift = [Drift(step=2**place, from_fp32=None if case is FP32 and not arm else size * 2 ** (place / 2),
+                   from_fp64=size * 2 ** (place / 2)) for place in range(9)]  # fmt: skip
+    fields: dict[str, Any] = {
+        "case_id": case.case_id,
+        "seed": seed,
+        "arm": arm,
+        "steps": STEPS,
+        "losses": losses,
+        "held_out": True,
+        "scores": [
+            Score(step=0, loss=2.3, correct=36, decisions=360),
+            Score(step=STEPS, loss=end, correct=correct + seed, decisions=360),
+        ],
+        "drift": drift,
+        "weights_digest": f"w{seed}",
+        "inputs_digest": f"i{seed}",
+        "seconds": 3.0,
+    }
+    return Training(**fields | changes)
+
+
+def trained(seeds: int = 3) -> list[Training]:
+    """Return trainings in which bf16 does as fp32 does and pure fp16 explodes."""
+    found = []
+    for seed in range(seeds):
+        found += [training(seed=seed), training(seed=seed, arm=CONTROL), training(seed=seed, arm=REFERENCE)]
+        found += [training(BF16, seed, end=0.21)]
+        found += [training(FP16_PURE, seed, ended_at=40 + seed, losses=[2.3 - step / 100 for step in range(40)],
+                           scores=[Score(step=0, loss=2.3, correct=36, decisions=360)], drift=[])]  # fmt: skip
+    return found
+
+
+def gradients(low: int, high: int, zeros: int = 0, **changes: Any) -> Magnitudes:
+    """Return a bell of gradients over the exponents from `low` to `high`."""
+    middle, width = (low + high) / 2, (high - low) / 5
+    counts = [int(1000 * math.exp(-(((place - middle) / width) ** 2) / 2)) for place in range(low, high + 1)]
+    fields: dict[str, Any] = {
+        "module": "",
+        "kind": "",
+        "what": GRADIENT,
+        "elements": sum(counts) + zeros,
+        "zeros": zeros,
+        "largest": 2.0**high,
+        "lowest": low,
+        "counts": counts,
+    }
+    return Magnitudes(**fields | changes)
+
+
+def scaled(setting: ScalerSetting, case: Case = FP16, precision: str = "fp16_autocast", **changes: Any) -> ScalerRun:
+    fields: dict[str, Any] = {
+        "case_id": case.case_id,
+        "setting": setting,
+        "precision": precision,
+        "steps": 100,
+        "losses": [0.1 + 2.0 * math.exp(-step / 20) for step in range(100)],
+        "weights_digest": "w",
+    }
+    return ScalerRun(**fields | changes)
+
+
+def scalings(case: Case = FP16) -> list[ScalerRun]:
+    """Return trainings of a network whose gradients flush without a scale, and whose scale comes down at first."""
+    falling = [2.0 ** (24 - min(step, 6)) for step in range(100)]
+    look = GradientLook(step=0, scale=1.0, elements=2000, nonzero=2000, flushed=900, nonfinite=0, rel_l2=0.7)
+    fine = GradientLook(step=0, scale=2.0**16, elements=2000, nonzero=2000, flushed=2, nonfinite=0, rel_l2=1e-3)
+    return [
+        scaled(ScalerSetting(name="fp32", enabled=False), case, "fp32", fp32_gradients=gradients(-34, -14)),
+        scaled(ScalerSetting(name="no scaling", enabled=False), case, losses=[2.0 - step / 500 for step in range(100)],
+               fp32_gradients=gradients(-34, -14), gradients=gradients(-24, -14, 4000), looks=[look]),
+        scaled(ScalerSetting(name="default"), case, scales=[65536.0] * 100, looks=[fine],
+               fp32_gradients=gradients(-34, -14), gradients=gradients(-18, 2, 10)),
+        scaled(ScalerSetting(name="high start", init_scale=2.0**24), case, scales=falling, skipped=list(range(6)),
+               nonfinite={"fc.weight": 6}, looks=[fine], gradients=gradients(-10, 10, 1)),
+    ]  # fmt: skip
+
+
+def scoped(case: Case = BF16, steps: int = 8, **changes: Any) -> ScopePass:
+    """Return a pass in which the whole loop reads stale weights and keeps their copies."""
+    losses = [2.3 - step / 10 for step in range(steps)]
+    runs = []
+    for place, scope in enumerate(SCOPES):
+        stale = scope == WHOLE_LOOP
+        runs.append(
+            ScopeRun(
+                scope=scope,
+                casts=[20 + place] * steps,
+                cast_bytes=[1 << 20] * steps,
+                stale_weights=[0, *([4 if stale else 0] * (steps - 1))],
+                samples=[[1e-3 * (1 + place / 20 + build / 1000)] * 3 for build in range(8)],
+                peak_bytes=[5 << 20] * steps,
+                alive_bytes=[(1 << 18) * (step + 1) if stale else 0 for step in range(steps)],
+                dtypes={"output": "bf16", "loss": "fp32" if place else "bf16", "gradients": "fp32"},
+                output_rel_l2=2e-3,
+                loss_abs_error=1e-3 * (1 if place else 9),
+                grad_rel_l2=3e-3,
+                param_rel_l2=0.01,
+                losses=[
+                    loss * (1 + (0.3 * step / steps if stale else 1e-4 * (step + place + 1)))
+                    for step, loss in enumerate(losses)
+                ],
+            )
+        )
+    fields: dict[str, Any] = {"case_id": case.case_id, "steps": steps, "scopes": runs, "reference_losses": losses,
+                              "memory_source": "profiler"}  # fmt: skip
+    return ScopePass(**fields | changes)
+
+
+def stored(case: Case = BF16, lossy: bool = False, **changes: Any) -> StoragePass:
+    """Return a pass whose first op takes inputs in half as they are or, `lossy`, casts them back to fp32."""
+    use = InputUse(
+        name="input 0",
+        operation="aten.native_layer_norm" if lossy else "aten.addmm",
+        module="first",
+        use=TO_FP32 if lossy else ACCEPTED,
+        read_in_fp32="aten.native_layer_norm" if lossy else "",
+    )
+
+    def inputs(dtype: str, size: int, casts: int, error: float) -> StoredInputs:
+        return StoredInputs(dtype=dtype, stored_bytes=size, casts=casts, cast_bytes=casts * size, output_rel_l2=error,
+                            samples=[[1e-3 + build * 1e-6] * 3 for build in range(8)])  # fmt: skip
+
+    fields: dict[str, Any] = {
+        "case_id": case.case_id,
+        "uses": [use],
+        "full": inputs("fp32", 1 << 20, 9, 2e-3),
+        "low": inputs("bf16", 1 << 19, 10 if lossy else 8, 4e-3 if lossy else 2e-3),
+        "identical": not lossy,
+        "repeatable": True,
+        "exact": False,
+    }
+    return StoragePass(**fields | changes)
+
+
+def ceiling(operation: str, dtype: str, *rates: float, device: str = "cpu", **changes: Any) -> Ceiling:
+    """Return a ceiling that attained `rates` in sizes that grow."""
+    attained = [
+        Attained(size=f"{256 << place}", work=10 ** (8 + place), samples=[10 ** (8 + place) / rate] * 3)
+        for place, rate in enumerate(rates)
+    ]
+    return Ceiling(
+        **{"device": device, "operation": operation, "dtype": dtype, "threads": 2, "attained": attained} | changes
+    )
+
+
+CEILING_RUN = (
+    ceiling(MATMUL, "fp32", 4e10, 8e10, 1.1e11),
+    ceiling(MATMUL, "bf16", 1e11, 4e11, 8e11),
+    ceiling(MATMUL, "fp16", 2e9, 3e9),
+    ceiling(MATMUL, "fp64", error="not asked for"),
+    ceiling(CONV, "fp32", 9e10, 1.9e11),
+    ceiling(CONV, "bf16", 2e11, 6e11),
+    ceiling(COPY, "fp32", 4e10, 2e10),
+    ceiling(COPY, "bf16", 4.1e10, 2e10),
+)
+
+
+def _run(explains: str, cases: Sequence[Case], entries: dict[str, Any], **header: Any) -> StoredRun:
+    made = make_header(
+        **{"run": f"study-{explains}", "explains": explains, "asked": Asked(steps=STEPS, seeds=3)} | header
+    )
+    return StoredRun(
+        path=Path(f"runs/{made.run}.jsonl"), header=made, cases={case.case_id: case for case in cases}, **entries
+    )
+
+
+def _by_case(found: Sequence[Any]) -> dict[str, list[Any]]:
+    entries: dict[str, list[Any]] = {}
+    for one in found:
+        entries.setdefault(one.case_id, []).append(one)
+    return entries
+
+
+def convergence_run(*found: Training, cases: Sequence[Case] = (FP32, BF16, FP16_PURE), **header: Any) -> StoredRun:
+    return _run(CONVERGENCE, cases, {"trainings": _by_case(found)}, **header)
+
+
+def scaler_run(*found: ScalerRun, cases: Sequence[Case] = (FP16,), **header: Any) -> StoredRun:
+    return _run(SCALER, cases, {"scalings": _by_case(found)}, **header)
+
+
+def scope_run(*found: ScopePass, cases: Sequence[Case] = (BF16,), **header: Any) -> StoredRun:
+    return _run(SCOPE, cases, {"scopes": {one.case_id: one for one in found}}, **header)
+
+
+def storage_run(*found: StoragePass, cases: Sequence[Case] = (BF16,), **header: Any) -> StoredRun:
+    return _run(INPUT_STORAGE, cases, {"storages": {one.case_id: one for one in found}}, **header)
+
+
+def ceilings_run(*found: Ceiling, device: str = "AMD EPYC", **header: Any) -> StoredRun:
+    """Return a run of ceilings of a device of that name."""
+    type = found[0].device if found else "cpu"
+    known = make_header().environment
+    environment = Environment(
+        host=known.host, system=known.system, cpu=known.cpu, cpu_count=2, python_version=known.python_version,
+        torch_version=known.torch_version, numpy_version=known.numpy_version, threads=2,
+        devices=[DeviceDescription(type=type, available=True, name=device)],
+    )  # fmt: skip
+    return _run(CEILINGS, (), {"ceilings": list(found)}, **{"environment": environment} | header)

@@ -1,0 +1,207 @@
+"""Studies: the section as a whole, pages of studies alone, what has no result, limits of size, hostile text."""
+
+import json
+
+import pytest
+from bs4 import BeautifulSoup
+
+from ampbench.records.measurements import Failure
+from ampbench.report.charts import payload
+from ampbench.report.explained import contents
+from ampbench.report.markdown import make_markdown
+from ampbench.report.material import Material, material_of
+from ampbench.report.page import make_page
+from ampbench.report.sources import matching
+from ampbench.report.views.part import CHOICES, DETAILED, LISTED, ROWS_OF_THE_PAGE
+from ampbench.report.views.studies.curves import MARKED, POINTS, marked, series_encoded, thinned_curve
+from ampbench.report.views.studies.view import studies
+from ampbench.store import StoredRun
+from tests.compared_runs import Times, make_run
+from tests.report.materials import make_material, page_of, section_of
+from tests.report.studied_runs import (
+    BF16,
+    CEILING_RUN,
+    FP16,
+    FP16_PURE,
+    FP32,
+    ceilings_run,
+    convergence_run,
+    scaled,
+    scaler_run,
+    scalings,
+    scope_run,
+    scoped,
+    storage_run,
+    stored,
+    trained,
+    training,
+)
+from tests.stored_runs import make_case
+
+
+def every_study() -> list[StoredRun]:
+    return [
+        convergence_run(*trained()),
+        scaler_run(*scalings()),
+        scope_run(scoped()),
+        storage_run(stored()),
+        ceilings_run(*CEILING_RUN),
+    ]
+
+
+@pytest.fixture(scope="module")
+def whole_page() -> BeautifulSoup:
+    return page_of(only(*every_study()))
+
+
+def only(*runs: StoredRun) -> Material:
+    return material_of([], explanations=list(runs))
+
+
+def rendered(material: Material) -> BeautifulSoup:
+    view = studies(material)
+    assert view is not None
+    return section_of(view, material)
+
+
+def test_without_a_study_there_is_no_section():
+    assert studies(make_material(make_run(Times((FP32, [1e-3]))))) is None
+    assert studies(make_material()) is None
+
+
+def test_a_page_of_all_studies_has_their_parts_in_order_and_says_what_it_is_about(whole_page: BeautifulSoup):
+    assert whole_page.h1.get_text() == (
+        "This page is about the convergence of 3 cases, the loss scaling of 1 case, the scope of autocast in 1 case, "
+        "the storage of the inputs of 1 case and the ceilings of cpu"
+    )
+    assert [one.get_text() for one in whole_page.select("#studies > h3")] == [
+        "Convergence",
+        "Loss scaling, setting by setting",
+        "Scope of autocast",
+        "Inputs stored in half",
+        "Ceilings",
+    ]
+    assert len(whole_page.select("#studies figure svg[role=img]")) == 10
+    assert all(one.select_one(".alt").get_text().strip() for one in whole_page.select("#studies figure"))
+
+
+def test_studies_stand_beside_the_run_that_they_belong_to():
+    measured = make_run(Times((FP32, [1e-3]), (BF16, [5e-4])))
+    page = page_of(material_of([measured], explanations=[scope_run(scoped())]))
+    assert [one["id"] for one in page.select("main > section")][-3:] == ["studies", "environment", "method"]
+    assert "digits bf16_autocast" in page.select_one("#studies").get_text()
+
+
+def test_anchors_and_labels_are_unique(whole_page: BeautifulSoup):
+    ids = [one["id"] for one in whole_page.select("[id]")]
+    labels = [one["aria-label"] for one in whole_page.select("[role=region][aria-label]")]
+    assert len(ids) == len(set(ids))
+    assert len(labels) == len(set(labels))
+
+
+def test_a_case_without_a_result_is_told_with_its_reason():
+    run = scope_run(scoped(), cases=(BF16, FP16))
+    run.failures[FP16.case_id] = Failure(case_id=FP16.case_id, stage="round", cause="OutOfMemoryError", message="<b>")
+    page = rendered(only(run, scaler_run(cases=(FP16_PURE,))))
+    said = [one.get_text().strip() for one in page.select("ul.failures li")]
+    assert said == [
+        "digits fp16_pure: not reached before the run ended",
+        "digits fp16_autocast: OutOfMemoryError: <b>",
+    ]
+    assert [one.get_text() for one in page.select("#studies > h3")] == [
+        "Loss scaling, setting by setting",
+        "Scope of autocast",
+    ]
+
+
+def test_of_two_studies_of_a_case_the_newer_one_is_shown():
+    older = storage_run(stored(lossy=True), run="older", started_at="2026-01-01T00:00:00Z")
+    page = rendered(only(older, storage_run(stored())))
+    assert "Nothing is lost" in page.get_text()
+    assert "information lost" not in page.get_text()
+
+
+def test_workloads_of_a_study_stay_together_where_one_of_their_cases_matches():
+    (run,) = matching([convergence_run(*trained())], "bf16_autocast")
+    assert set(run.trainings) == {FP32.case_id, BF16.case_id, FP16_PURE.case_id}
+    other = make_case("fp32", workload="other", phase="training")
+    run = convergence_run(*trained(), training(other), cases=(FP32, BF16, FP16_PURE, other))
+    assert set(matching([run], "other")[0].trainings) == {other.case_id}
+    assert matching([convergence_run(*trained())], "nothing") == []
+
+
+def test_the_summary_tells_of_every_study():
+    text = make_markdown(only(*every_study()))
+    for title in ("Convergence", "Loss scaling", "Scope of autocast", "Inputs stored in half", "Ceilings"):
+        assert f"### {title}" in text
+    assert "converges as fp32 does" in text
+    assert "stale" in text
+    assert contents(only(*every_study()))[-1] == "the ceilings of cpu"
+
+
+def test_names_and_errors_of_others_are_text():
+    bad = "</script><b>x</b>"
+    named = scaled(scalings()[1].setting, error=bad)
+    document = make_page(only(scaler_run(scalings()[0], named), ceilings_run(*CEILING_RUN, device=bad)))
+    assert "<b>x</b>" not in document
+
+
+@pytest.mark.slow
+def test_very_many_cases_are_cut_and_counted():
+    cases = [make_case("bf16_autocast", workload=f"net_{number}", phase="training") for number in range(LISTED + 5)]
+    view = studies(only(scope_run(*(scoped(case, steps=200) for case in cases), cases=cases)))
+    (part,) = view.content["parts"]
+    assert len(part.content["rows"]) == LISTED
+    assert len(part.content["cases"]) == DETAILED
+    assert (part.left_out, part.content["undetailed"]) == (5, LISTED - DETAILED)
+    assert all(len(rows) <= ROWS_OF_THE_PAGE + 5 * 200 for rows in part.datasets.values())
+    assert all(len(chart.choices) <= CHOICES for chart in part.charts)
+    assert any("the first ones" in said for said in part.said)
+
+
+def test_the_page_carries_no_raw_trainings():
+    long = [
+        training(seed=seed, losses=[1.0 + 1 / (step + 1) for step in range(20_000)], steps=20_000) for seed in range(3)
+    ]
+    view = studies(only(convergence_run(*long, cases=(FP32,))))
+    assert len(view.datasets["studies-losses"]) == POINTS
+    assert len(payload([view])) < 25_000
+    assert "weights_digest" not in json.dumps(list(view.datasets.values()))
+
+
+def test_a_curve_has_the_means_of_its_parts_and_breaks_where_a_loss_is_not_finite():
+    assert thinned_curve([4.0, 2.0, None], steps=3) == [(1.0, 4.0), (2.0, 2.0), (3.0, None)]
+    whole = thinned_curve([float(step) for step in range(1, 1001)], steps=1000)
+    assert len(whole) == POINTS
+    assert whole[0] == (5.5, 5.5)
+    assert thinned_curve([1.0, 2.0], steps=40, every=10) == [(5.5, 1.0), (15.5, 2.0)]
+
+
+def test_curves_of_one_length_have_their_points_at_the_same_steps_also_where_one_ended_early():
+    short = thinned_curve([1.0] * 25, steps=1000)
+    assert [step for step, _ in short] == [5.5, 15.5, 23.0]
+
+
+def test_each_series_carries_its_shape_on_some_points_of_its_own():
+    rows = [{"series": name, "mark": False} for name in "abc" for _ in range(80)]
+    marked(rows)
+    places = [[place for place, row in enumerate(rows[start : start + 80]) if row["mark"]] for start in (0, 80, 160)]
+    assert [len(one) for one in places] == [MARKED] * 3
+    assert len({*places[0], *places[1], *places[2]}) == 3 * MARKED
+
+
+def test_series_are_told_apart_without_colour():
+    looks = series_encoded(["fp32", "one", "two", "three", "four", "five"])
+    assert len(set(looks["shape"]["scale"]["range"])) == 6
+    assert looks["color"]["scale"]["range"][0] == "var(--fp32)"
+
+
+def test_claims_of_the_document_are_told_where_its_workload_was_measured():
+    fp32, bf16 = (make_case(name, workload="simple_conv", family="conv") for name in ("fp32", "bf16_autocast"))
+    measured = make_run(Times((fp32, [1e-3] * 4), (bf16, [5e-4] * 4)))
+    page = rendered(make_material(measured))
+    assert [one.get_text() for one in page.select("#studies > h3")] == ["Claims of a document"]
+    rows = [[cell.get_text() for cell in row.find_all("td")] for row in page.select("#studies tbody tr")]
+    assert ["imperative inference in bf16", "held"] in [row[:2] for row in rows]
+    assert "not measured" in {row[1] for row in rows}
+    assert "Claims of a document" in make_markdown(make_material(measured))

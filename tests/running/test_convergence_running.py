@@ -1,0 +1,211 @@
+"""Training cases from several seeds: what is planned and asked in which order, and how a study goes on."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from ampbench.errors import NothingToRunError, UsageError
+from ampbench.records.measurements import Failure
+from ampbench.records.requests import Reply, Request
+from ampbench.records.runs import CONVERGENCE, Asked, Selection, Settings
+from ampbench.records.studies import Training
+from ampbench.running.convergence import asked_of, pieces_of, prepare_convergence, train_cases, untrained
+from ampbench.running.session import planned_skips
+from ampbench.store import RunWriter, StoredRun, read_run
+from tests.scripted_channel import CPU, NO_GPU, Scripted, machine
+from tests.stored_runs import make_header
+
+ENVIRONMENT = machine(CPU, NO_GPU)
+ASKED = Asked(steps=5, seeds=2)
+LOW = ["fp16_autocast", "bf16_autocast", "fp16_pure", "bf16_pure"]
+
+
+def training(request: Request, **changes: str) -> Reply:
+    assert request.case is not None
+    digests = {"weights_digest": f"w{request.seed}", "inputs_digest": f"i{request.seed}"} | changes
+    found = Training(
+        case_id=request.case.case_id, seed=request.seed, arm=request.arm, steps=request.steps, seconds=1.0, **digests
+    )
+    return Reply(training=found)
+
+
+def asked_for(channel: Scripted) -> list[tuple[str, int, str]]:
+    return [(request.case.precision, request.seed, request.arm) for request in channel.asked if request.case]
+
+
+def studied(
+    results: Path,
+    channel: Scripted,
+    asked: Asked = ASKED,
+    settings: Settings | None = None,
+    **selected: object,
+) -> StoredRun:
+    """Return the run that a study of what is selected leaves."""
+    selection = Selection(**({"workloads": ["mlp"], "preset": "tiny"} | selected))  # type: ignore[arg-type]
+    settings = settings or Settings()
+    with prepare_convergence(selection, settings, asked, open_channel=lambda: channel) as prepared:
+        header = make_header(
+            explains=CONVERGENCE, environment=ENVIRONMENT, selection=prepared.selection, settings=prepared.settings,
+            asked=asked, sources=list({planned.source.name: planned.source for planned in prepared.plan}.values()),
+        )  # fmt: skip
+        with RunWriter.create(results, header, [planned.case for planned in prepared.plan]) as writer:
+            writer.append(*planned_skips(prepared.plan))
+            train_cases(prepared, asked, writer, lambda *_: None)
+    return read_run(writer.path)
+
+
+def resumed(run: StoredRun, channel: Scripted) -> StoredRun:
+    """Return what a run becomes when it is gone on with."""
+    writer, begun = RunWriter.reopen(run.path)
+    asked, selection, settings = asked_of(begun), begun.header.selection, begun.header.settings
+    with (
+        writer,
+        prepare_convergence(selection, settings, asked, begun, open_channel=lambda: channel) as prepared,
+    ):
+        train_cases(prepared, asked, writer, lambda *_: None, begun)
+    return read_run(run.path)
+
+
+def interrupted_after(count: int) -> Callable[[Request], Reply]:
+    """Return what answers `count` requests and is then interrupted."""
+    left = [None] * count
+
+    def answer(request: Request) -> Reply:
+        if not left:
+            raise KeyboardInterrupt
+        left.pop()
+        return training(request)
+
+    return answer
+
+
+def test_each_seed_trains_fp64_fp32_and_its_control_before_all_other_precisions(tmp_path: Path) -> None:
+    channel = Scripted(training, machine(CPU))
+    run = studied(tmp_path, channel, settings=Settings(seed=7))
+    one = [("fp32", "reference"), ("fp32", ""), ("fp32", "control"), *((low, "") for low in LOW)]
+    assert asked_for(channel) == [(precision, seed, arm) for seed in (7, 8) for precision, arm in one]
+    assert {request.steps for request in channel.asked} == {5}
+    assert run.ended == "complete"
+    assert {len(found) for found in run.trainings.values()} == {2, 6}
+
+
+def test_one_worker_serves_all_so_that_it_has_the_trainings_in_mind_that_others_are_compared_with(
+    tmp_path: Path,
+) -> None:
+    channel = Scripted(training, machine(CPU))
+    studied(tmp_path, channel)
+    assert not any(request.fresh for request in channel.asked)
+    assert channel.closed == 2  # once as a channel, once with the session
+
+
+def test_workloads_are_trained_one_after_the_other(tmp_path: Path) -> None:
+    channel = Scripted(training, machine(CPU))
+    studied(tmp_path, channel, workloads=["mlp", "gru"])
+    trained = [request.case.workload for request in channel.asked if request.case]
+    assert trained == ["mlp"] * 14 + ["gru"] * 14
+
+
+def test_without_names_digits_and_characters_are_trained(tmp_path: Path) -> None:
+    run = studied(tmp_path, Scripted(training, machine(CPU)), workloads=[])
+    assert {case.workload for case in run.cases.values()} == {"digits", "characters"}
+    assert {case.phase for case in run.cases.values()} == {"training"}
+
+
+@pytest.mark.parametrize("selected", [{"precisions": ["bf16_pure"]}, {"keyword": "bf16_pure"}])
+def test_fp32_is_trained_even_where_it_is_not_selected(tmp_path: Path, selected: dict[str, object]) -> None:
+    channel = Scripted(training, machine(CPU))
+    studied(tmp_path, channel, Asked(steps=5, seeds=1), **selected)
+    assert [precision for precision, _, _ in asked_for(channel)] == ["fp32", "fp32", "fp32", "bf16_pure"]
+
+
+def test_a_keyword_that_names_one_workload_brings_no_fp32_case_of_another(tmp_path: Path) -> None:
+    run = studied(tmp_path, Scripted(training, machine(CPU)), workloads=["mlp", "gru"], keyword="gru and bf16_pure")
+    assert [(case.workload, case.precision) for case in run.cases.values()] == [("gru", "fp32"), ("gru", "bf16_pure")]
+
+
+def test_without_a_scaler_fp16_autocast_is_compared_with_the_same_fp32(tmp_path: Path) -> None:
+    channel = Scripted(training, machine(CPU))
+    studied(tmp_path, channel, Asked(steps=5, seeds=1), precisions=["fp16_autocast"], scaler=False)
+    assert [precision for precision, _, _ in asked_for(channel)] == ["fp32", "fp32", "fp32", "fp16_autocast"]
+
+
+@pytest.mark.parametrize(
+    ("asked", "selected", "said"),
+    [
+        (Asked(steps=0, seeds=3), {}, "--steps 0 trains nothing: give at least 1"),
+        (Asked(steps=-4, seeds=3), {}, "--steps -4 trains nothing: give at least 1"),
+        (Asked(steps=5, seeds=0), {}, "--seeds 0 trains nothing: give at least 1"),
+        (ASKED, {"phases": ["inference"]}, "convergence is a matter of training"),
+        (ASKED, {"paths": ["compiled"]}, "eager"),
+        (ASKED, {"workloads": ["digit"]}, "did you mean digits"),
+        (ASKED, {"precisions": ["fp64"]}, "fp64"),
+    ],
+)
+def test_what_cannot_be_meant_is_refused_before_anything_is_trained(
+    tmp_path: Path, asked: Asked, selected: dict[str, object], said: str
+) -> None:
+    channel = Scripted(training, machine(CPU))
+    with pytest.raises(UsageError, match=said):
+        studied(tmp_path, channel, asked, **selected)
+    assert channel.asked == []
+
+
+def test_a_keyword_that_matches_nothing_is_said(tmp_path: Path) -> None:
+    with pytest.raises(NothingToRunError, match="no case matches -k 'nothing'"):
+        studied(tmp_path, Scripted(training, machine(CPU)), keyword="nothing")
+
+
+def test_an_interrupted_study_goes_on_with_what_it_lacks(tmp_path: Path) -> None:
+    run = studied(tmp_path, Scripted(interrupted_after(5), machine(CPU)))
+    assert run.ended == "interrupted"
+    channel = Scripted(training, machine(CPU))
+    again = resumed(run, channel)
+    one = [("fp32", "reference"), ("fp32", ""), ("fp32", "control"), *((low, "") for low in LOW)]
+    assert asked_for(channel) == [(name, seed, arm) for seed in (0, 1) for name, arm in one][5:]
+    assert untrained(run) == [case_id for case_id in run.cases if "tf32" not in case_id]
+    assert untrained(again) == []
+    assert sum(map(len, again.trainings.values())) == 14
+
+
+def test_only_cases_that_lack_a_training_are_planned_again(tmp_path: Path) -> None:
+    run = studied(tmp_path, Scripted(interrupted_after(13), machine(CPU)))
+    with prepare_convergence(
+        run.header.selection, run.header.settings, ASKED, run, open_channel=lambda: Scripted(training, machine(CPU))
+    ) as prepared:
+        assert [planned.case.precision for planned in prepared.plan] == ["bf16_pure"]
+        (piece,) = pieces_of(prepared.plan, prepared.settings, ASKED, run)
+        assert (piece.seed, piece.arm) == (1, "")
+
+
+def test_a_study_whose_weights_are_others_now_is_not_gone_on_with(tmp_path: Path) -> None:
+    run = studied(tmp_path, Scripted(interrupted_after(5), machine(CPU)))
+    channel = Scripted(lambda request: training(request, weights_digest="other"), machine(CPU))
+    with pytest.raises(UsageError, match="the weights of mlp are others than it began with"):
+        resumed(run, channel)
+    assert sum(map(len, read_run(run.path).trainings.values())) == 5
+
+
+def test_a_study_begun_elsewhere_or_of_other_cases_is_not_gone_on_with(tmp_path: Path) -> None:
+    run = studied(tmp_path, Scripted(interrupted_after(5), machine(CPU)))
+    other = machine(CPU)
+    channel = Scripted(
+        training, type(other)(**{**{name: getattr(other, name) for name in other.__slots__}, "host": "x"})
+    )
+    with pytest.raises(UsageError, match="its host was h, here it is x"):
+        resumed(run, channel)
+
+
+def test_a_case_that_fails_is_left_out_of_further_seeds_and_of_going_on(tmp_path: Path) -> None:
+    def answer(request: Request) -> Reply:
+        assert request.case is not None
+        if request.case.precision == "fp16_pure":
+            failure = Failure(case_id=request.case.case_id, stage="training", cause="out of memory", message="full")
+            return Reply(failure=failure)
+        return training(request)
+
+    channel = Scripted(answer, machine(CPU))
+    run = studied(tmp_path, channel)
+    assert [precision for precision, _, _ in asked_for(channel)].count("fp16_pure") == 1
+    assert list(run.failures) == [case_id for case_id in run.cases if "fp16_pure" in case_id]
+    assert untrained(run) == []

@@ -1,0 +1,304 @@
+"""Whole trainings: the same batches and weights in every precision, the same bits twice, and early ends."""
+
+import dataclasses
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from ampbench.records.studies import Training
+from ampbench.studies import convergence
+from ampbench.studies.convergence import MOST_REFUSED, Trajectories, drift_steps, one_rounding_away, scored_steps, train
+from ampbench.worker.devices import open_device
+from ampbench.workload import Workload
+from tests.worker.conftest import make_case
+
+STEPS = 12
+LOW = ("fp16_autocast", "bf16_autocast", "fp16_pure", "bf16_pure")
+
+
+def network(module: nn.Module | None = None, seed: int = 0, lr: float = 0.1, **changes: Any) -> Workload:
+    """Return a classifier of four batches whose classes can be learnt, and as many rows that are held out."""
+    torch.manual_seed(seed)
+    made = module or nn.Sequential(nn.Linear(8, 16), nn.BatchNorm1d(16), nn.ReLU(), nn.Dropout(0.5), nn.Linear(16, 3))
+    rows = torch.randn(40, 8)
+    classes = rows[:, :3].argmax(1)
+    values: dict[str, Any] = {
+        "module": made,
+        "inputs": list(rows[:32].split(8)),
+        "targets": list(classes[:32].split(8)),
+        "held_out": (rows[32:], classes[32:]),
+        "loss": nn.functional.cross_entropy,
+        "optimizer": lambda parameters: torch.optim.SGD(parameters, lr=lr, momentum=0.9),
+    }
+    return Workload(**(values | changes))
+
+
+def trained(
+    workload: Workload,
+    precision: str = "fp32",
+    arm: str = "",
+    steps: int = STEPS,
+    seed: int = 0,
+    known: Trajectories | None = None,
+) -> Training:
+    case = make_case(precision, "training")
+    return train(workload, case, open_device("cpu"), known or Trajectories(), seed=seed, arm=arm, steps=steps)
+
+
+def timeless(training: Training) -> Training:
+    return dataclasses.replace(training, seconds=0.0)
+
+
+@pytest.mark.parametrize("precision", ["fp32", "fp16_autocast", "bf16_pure"])
+def test_the_same_training_twice_is_the_same_to_the_last_bit(precision: str) -> None:
+    assert timeless(trained(network(), precision)) == timeless(trained(network(), precision))
+
+
+def test_what_a_worker_knows_from_before_changes_nothing() -> None:
+    known, workload = Trajectories(), network()
+    for arm in ("reference", "", "control"):
+        assert timeless(trained(workload, arm=arm, known=known)) == timeless(trained(workload, arm=arm))
+    assert timeless(trained(workload, "bf16_pure", known=known)) == timeless(trained(workload, "bf16_pure"))
+
+
+def test_a_worker_that_knows_another_seed_forgets_it() -> None:
+    known = Trajectories()
+    trained(network(seed=1), seed=1, known=known)
+    assert timeless(trained(network(), "bf16_pure", known=known)) == timeless(trained(network(), "bf16_pure"))
+
+
+def test_a_training_leaves_the_workload_as_it_was() -> None:
+    workload = network()
+    before = {name: tensor.clone() for name, tensor in workload.module.state_dict().items()}
+    trained(workload, "bf16_autocast")
+    assert all(torch.equal(before[name], tensor) for name, tensor in workload.module.state_dict().items())
+    assert workload.module.training
+
+
+class Watched(nn.Module):
+    """Keeps the first feature of every row that it is trained on, and the first weights it was called with."""
+
+    seen: list[list[float]] = []  # noqa: RUF012 - shared by the copies on purpose
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(8, 3)
+
+    def forward(self, rows: torch.Tensor) -> torch.Tensor:
+        if self.training:
+            self.seen.append([round(value, 1) for value in rows[:, 0].tolist()])
+        return self.layer(rows)
+
+
+def test_every_precision_and_arm_sees_the_same_batches_in_the_same_order() -> None:
+    orders = []
+    rows = (torch.randint(-8, 8, (40, 8)) / 2).float()
+    for precision, arm in [("fp32", "reference"), ("fp32", ""), ("fp32", "control"), *((low, "") for low in LOW)]:
+        workload = network(Watched(), inputs=list(rows[:32].split(8)))
+        known = Trajectories()
+        known.begin(workload, make_case(precision, "training"), 0, 6)
+        for other in ("fp32", "reference"):
+            known.keep(other, {})
+        Watched.seen.clear()
+        trained(workload, precision, arm, steps=6, known=known)
+        orders.append(list(Watched.seen))
+    assert all(order == orders[0] for order in orders)
+    batches = [[round(value, 1) for value in batch[:, 0].tolist()] for batch in rows[:32].split(8)]
+    assert orders[0] == [*batches, *batches[:2]]
+
+
+def test_digests_are_the_workloads_in_every_arm_and_others_for_another_seed() -> None:
+    found = [trained(network(), precision, arm) for precision, arm in [("fp32", "control"), ("bf16_pure", "")]]
+    assert found[0].weights_digest == found[1].weights_digest
+    assert found[0].inputs_digest == found[1].inputs_digest
+    assert trained(network(seed=1), seed=1).weights_digest != found[0].weights_digest
+
+
+def test_drift_grows_from_fp64_over_the_control_to_half_precision() -> None:
+    last = {
+        name: trained(network(), precision, arm, steps=40).drift[-1]
+        for name, precision, arm in [("fp32", "fp32", ""), ("control", "fp32", "control"), ("bf16", "bf16_pure", "")]
+    }
+    assert last["fp32"].from_fp32 is None
+    assert 0 < last["fp32"].from_fp64 < 1e-4
+    assert 0 < last["control"].from_fp32 < 1e-4
+    assert last["bf16"].from_fp32 > 10 * last["control"].from_fp32
+    assert last["bf16"].from_fp64 == pytest.approx(last["bf16"].from_fp32, rel=0.1)
+
+
+def test_the_control_begins_one_rounding_away_in_every_weight_that_is_not_zero() -> None:
+    workload = network(nn.Linear(8, 3))
+    with torch.no_grad():
+        workload.module.weight[0, 0] = 0.0
+    moved, again = one_rounding_away(workload, 0), one_rounding_away(workload, 0)
+    before, after = workload.module.weight, moved.module.weight
+    assert torch.equal(after, again.module.weight)
+    assert not torch.equal(after, one_rounding_away(workload, 1).module.weight)
+    bits = (after.detach().view(torch.int32) - before.detach().view(torch.int32)).abs()
+    assert bits[0, 0] == 0
+    assert (bits.flatten()[1:] == 1).all()
+    assert 0 < int((after > before).sum()) < before.numel() - 1
+
+
+def test_scores_are_of_held_out_data_and_improve() -> None:
+    found = trained(network(nn.Linear(8, 3)), steps=60)
+    assert found.held_out
+    assert [score.step for score in found.scores] == scored_steps(60)
+    assert all(score.decisions == 8 for score in found.scores)
+    assert found.scores[-1].loss < found.scores[0].loss
+    assert found.scores[-1].correct > found.scores[0].correct
+
+
+def test_without_held_out_data_the_training_batches_are_scored() -> None:
+    found = trained(network(held_out=None))
+    assert not found.held_out
+    assert found.scores[-1].decisions == 32
+
+
+def test_a_network_is_scored_with_the_statistics_that_it_gathered_and_trains_on_with_those_of_its_batches(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    scored = trained(network())
+    monkeypatch.setattr(convergence, "scored_steps", lambda steps: [steps])
+    assert trained(network()).losses == scored.losses
+    workload = network()
+    step_less = trained(dataclasses.replace(workload, optimizer=lambda p: torch.optim.SGD(p, lr=0.0)), steps=1)
+    module = workload.module.eval()
+    expected = nn.functional.cross_entropy(module(workload.held_out[0]), workload.held_out[1])
+    assert step_less.scores[0].loss == pytest.approx(expected.item())
+
+
+def test_dropout_is_switched_off_and_stays_so_after_a_score() -> None:
+    found = trained(network())
+    assert any("dropout layers were switched off" in note for note in found.notes)
+    never = [trained(network(nn.Sequential(nn.Dropout(share), nn.Linear(8, 3)))).losses for share in (0.9, 0.0)]
+    torch.testing.assert_close(never[0], never[1])
+
+
+class Rounds(nn.Module):
+    """Adds a large number and takes it away: fp32 keeps a few digits of its input, half none."""
+
+    def forward(self, rows: torch.Tensor) -> torch.Tensor:
+        return (rows + 3000.0) - 3000.0
+
+
+def test_a_network_that_loses_its_input_in_half_is_seen_to_learn_nothing_there() -> None:
+    def make() -> Workload:
+        return network(nn.Sequential(Rounds(), nn.Linear(8, 3)))
+
+    right = {precision: trained(make(), precision, steps=60).scores[-1].correct for precision in ("fp32", "bf16_pure")}
+    assert right["fp32"] >= right["bf16_pure"] + 2
+    assert trained(make(), "bf16_pure", steps=60).losses[-1] > 2 * trained(make(), steps=60).losses[-1]
+
+
+def test_a_training_that_explodes_ends_there_with_what_it_had() -> None:
+    exploding = {"lr": 1e30, "loss": nn.functional.mse_loss, "targets": [torch.ones(8, 3)] * 4, "held_out": None}
+    found = trained(network(nn.Linear(8, 3), **exploding), "bf16_pure")
+    assert found.ended_at is not None
+    assert found.ended_at < STEPS - 1
+    assert len(found.losses) == found.ended_at + 1
+    assert found.scores[-1].step == found.ended_at + 1
+    assert found.scores[-1].loss is None
+    assert found.error == ""
+
+
+def test_a_loss_that_never_fits_into_fp16_is_given_up_after_fifty_refused_steps() -> None:
+    def loss(output: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+        return (output * 1e9).half().float().square().mean() + 0 * targets.sum()
+
+    found = trained(network(nn.Linear(8, 3), loss=loss), "fp16_autocast", steps=2 * MOST_REFUSED)
+    assert (found.ended_at, found.skipped_steps) == (MOST_REFUSED - 1, MOST_REFUSED)
+    assert found.scaler_scale == 2.0 ** (16 - MOST_REFUSED)
+    assert found.losses == [None] * MOST_REFUSED
+
+
+def test_skipped_steps_of_the_scalers_start_are_counted_and_training_goes_on() -> None:
+    def loss(output: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+        return nn.functional.cross_entropy(output, targets) * 64
+
+    found = trained(network(nn.Linear(8, 3), loss=loss, lr=0.001), "fp16_autocast", steps=30)
+    assert found.ended_at is None
+    assert found.skipped_steps > 0
+    assert found.scaler_scale == 2.0 ** (16 - found.skipped_steps)
+    assert len(found.losses) == 30
+
+
+class Refuses(nn.Module):
+    """Raises in one dtype."""
+
+    def __init__(self, dtype: torch.dtype):
+        super().__init__()
+        self.layer, self.dtype = nn.Linear(8, 3), dtype
+
+    def forward(self, rows: torch.Tensor) -> torch.Tensor:
+        if rows.dtype is self.dtype:
+            raise RuntimeError(f"no {self.dtype} here\nand more")
+        return self.layer(rows)
+
+
+def test_what_a_step_in_half_raises_is_a_finding_and_in_fp32_an_error() -> None:
+    found = trained(network(Refuses(torch.float16)), "fp16_pure")
+    assert (found.error, found.losses, found.ended_at) == ("RuntimeError: no torch.float16 here", [], None)
+    with pytest.raises(RuntimeError, match="float32"):
+        trained(network(Refuses(torch.float32)))
+    with pytest.raises(RuntimeError, match="float32"):
+        trained(network(Refuses(torch.float32)), "bf16_pure")
+
+
+def test_a_network_that_does_not_run_in_fp64_is_compared_with_fp32_alone() -> None:
+    known, workload = Trajectories(), network(Refuses(torch.float64))
+    assert trained(workload, arm="reference", known=known).error == "RuntimeError: no torch.float64 here"
+    found = trained(workload, "bf16_autocast", known=known)
+    assert found.notes == ["distances from the fp64 training are not known: RuntimeError: no torch.float64 here"]
+    assert (found.drift[-1].from_fp64, found.error) == (None, "")
+    assert found.drift[-1].from_fp32 > 0
+
+
+def test_that_memory_ran_out_in_half_is_raised() -> None:
+    class Large(nn.Linear):
+        def forward(self, rows: torch.Tensor) -> torch.Tensor:
+            if rows.dtype is torch.bfloat16:
+                raise torch.OutOfMemoryError("too much")
+            return super().forward(rows)
+
+    with pytest.raises(torch.OutOfMemoryError):
+        trained(network(Large(8, 3)), "bf16_pure")
+
+
+def test_one_step_is_a_training_too() -> None:
+    found = trained(network(), "bf16_pure", steps=1)
+    assert (len(found.losses), [score.step for score in found.scores], len(found.drift)) == (1, [0, 1], 1)
+
+
+def test_one_batch_is_trained_on_over_and_over_which_is_said() -> None:
+    one = network(inputs=torch.randn(8, 8), targets=torch.randint(0, 3, (8,)), held_out=None)
+    found = trained(one, steps=5)
+    assert "there is one batch: it is trained on over and over" in found.notes
+    assert found.losses[-1] < found.losses[0]
+
+
+def test_a_loss_that_is_no_classifiers_has_no_decisions() -> None:
+    regression = {"loss": nn.functional.mse_loss, "targets": [torch.ones(8, 3)] * 4}
+    found = trained(network(nn.Linear(8, 3), held_out=(torch.ones(4, 8), torch.ones(4, 3)), **regression))
+    assert (found.scores[-1].correct, found.scores[-1].decisions) == (None, None)
+    assert found.scores[-1].loss is not None
+
+
+def test_losses_of_long_trainings_are_means_of_at_most_a_thousand(monkeypatch: pytest.MonkeyPatch) -> None:
+    each = trained(network(), steps=10).losses
+    monkeypatch.setattr(convergence, "MOST_LOSSES", 4)
+    found = trained(network(), steps=10)
+    assert found.every == 3
+    expected = [sum(each[:3]) / 3, sum(each[3:6]) / 3, sum(each[6:9]) / 3, each[9]]
+    assert found.losses == pytest.approx(expected)
+
+
+def test_weights_are_kept_at_fewer_steps_of_large_networks() -> None:
+    assert drift_steps(300, 1000) == [1, 2, 4, 7, 13, 24, 45, 84, 159, 300]
+    assert drift_steps(300, 50_000_000) == [1, 17, 300]
+    assert drift_steps(300, 10**9) == [300]
+    assert drift_steps(1, 10) == [1]
+    assert scored_steps(300)[0] == 0
+    assert len(scored_steps(300)) == 8

@@ -1,0 +1,91 @@
+"""Data that is really learnt from: what the seed changes, what it does not, and that the network learns it."""
+
+import pytest
+import torch
+from built_workloads import HERE, build
+
+from ampbench.studies.convergence import Trajectories, train
+from ampbench.worker.devices import open_device
+from ampbench.workloads.data import PRINTABLE, VOCABULARY
+from tests.worker.conftest import make_case
+
+NAMES = [name for name in ("digits", "characters") if name in HERE]
+needs_digits = pytest.mark.skipif("digits" not in HERE, reason="needs scikit-learn")
+
+
+def rows(tensors: list[torch.Tensor]) -> list[tuple[object, ...]]:
+    return sorted(tuple(row.flatten().tolist()) for tensor in tensors for row in tensor)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_seed_changes_weights_and_order_but_not_what_is_held_out(name):
+    first, second = build(name, batch_size=8, seed=0), build(name, batch_size=8, seed=1)
+    for one, other in zip(first.held_out, second.held_out, strict=True):
+        assert torch.equal(one, other)
+    assert not torch.equal(first.inputs[0], second.inputs[0])
+    assert len(first.inputs) == len(first.targets) == len(second.inputs)
+
+
+@needs_digits
+def test_all_seeds_train_on_the_same_thousand_images_of_which_none_is_held_out():
+    first, second = build("digits", seed=0), build("digits", seed=1)
+    assert sum(map(len, first.inputs)) == 1000
+    assert rows(first.inputs) == rows(second.inputs)
+    assert len(first.held_out[0]) == 797
+    assert not set(rows(first.inputs)) & set(rows([first.held_out[0]]))
+
+
+@needs_digits
+def test_each_image_keeps_its_class():
+    first, second = build("digits", seed=0, batch_size=1), build("digits", seed=1, batch_size=1)
+    pairs = zip(first.inputs, first.targets, strict=True)
+    classes = {tuple(image.flatten().tolist()): int(target) for image, target in pairs}
+    for image, target in zip(second.inputs, second.targets, strict=True):
+        assert classes[tuple(image.flatten().tolist())] == int(target)
+
+
+@needs_digits
+def test_images_lose_nothing_in_half_precision():
+    images = torch.cat([*build("digits").inputs, build("digits").held_out[0]])
+    assert torch.equal(images.half().float(), images)
+    assert torch.equal(images.bfloat16().float(), images)
+
+
+@needs_digits
+def test_what_does_not_fill_a_batch_is_left_out():
+    workload = build("digits", batch_size=300)
+    assert [len(batch) for batch in workload.inputs] == [300, 300, 300]
+
+
+def test_the_target_of_a_character_is_the_one_behind_it():
+    workload = build("characters")
+    for inputs, targets in zip(workload.inputs, workload.targets, strict=True):
+        assert torch.equal(inputs[:, 1:], targets[:, :-1])
+    assert max(int(batch.max()) for batch in workload.inputs) < VOCABULARY
+
+
+def test_the_text_is_english_and_the_trained_part_of_it_is_not_held_out():
+    workload = build("characters", sequence_length=64)
+    text = "".join(" " if code == 0 else PRINTABLE[code - 1] for code in workload.held_out[0].flatten().tolist())
+    assert text.count(" the ") > 3
+    assert not set(rows(workload.inputs)) & set(rows([workload.held_out[0]]))
+
+
+@needs_digits
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", [0, 1, 2])
+def test_three_hundred_steps_read_ninety_seven_of_a_hundred_held_out_digits(seed):
+    found = train(
+        build("digits", "small", seed), make_case(phase="training"), open_device("cpu"), Trajectories(),
+        seed=seed, arm="", steps=300,
+    )  # fmt: skip
+    assert found.scores[-1].correct >= 0.97 * found.scores[-1].decisions
+
+
+@pytest.mark.slow
+def test_three_hundred_steps_guess_every_third_held_out_character():
+    found = train(
+        build("characters", "small"), make_case(phase="training"), open_device("cpu"), Trajectories(),
+        seed=0, arm="", steps=300,
+    )  # fmt: skip
+    assert found.scores[-1].correct > found.scores[-1].decisions / 3
