@@ -148,7 +148,9 @@ class RunWriter:
             again = f"ampbench {verb_of(self._explains)} --resume {self.path.stem}"
             return f"what was stored before is kept: mend this, then continue with {again}"
         if self._explains:
-            return f"what was stored before is kept, but cannot be resumed: mend this, then {verb_of(self._explains)} anew"
+            return (
+                f"what was stored before is kept, but cannot be resumed: mend this, then {verb_of(self._explains)} anew"
+            )
         return f"what was measured before is kept: mend this, then continue with --resume {self.path.stem}"
 
     def _checked(self, records: Sequence[Header | Entry]) -> tuple[bytes, set[str], set[str], dict[str, SearchSpace]]:

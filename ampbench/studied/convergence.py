@@ -14,7 +14,6 @@ from ampbench.studied.convergence_metric import (
     LOSS,
     Metric,
     final_drift,
-    final_score,
     first_score,
     metric_of,
 )
@@ -123,7 +122,7 @@ def _learned(
     metric = metric_of(list(own.values()) or [each for arm in arms.values() for each in arm.by_seed.values()])
     differences = _differences(arms, own, metric)
     before = _mean([metric.of(first_score(each)) for each in own.values()])
-    after = _mean([metric.of(final_score(each)) for each in own.values()])
+    after = _mean([metric.final(each) for each in own.values()])
     learns = None if before is None or after is None else (after - before) * metric.sign > 0
     null = {name: differences.pop(name, []) for name in NAMES.values()}
     controls = {name: _one(values, _others(null, name), metric) for name, values in null.items() if values}
@@ -161,11 +160,11 @@ def _by_seed(cases: Mapping[str, Case], stored: Mapping[str, Sequence[Training]]
 
 def _differences(arms: Mapping[str, Arm], own: Mapping[int, Training], metric: Metric) -> dict[str, list[float]]:
     """Return the differences from fp32 by seed, positive where better; of a loss relative to fp32's mean."""
-    finals = {seed: value for seed, each in own.items() if (value := metric.of(final_score(each))) is not None}
+    finals = {seed: value for seed, each in own.items() if (value := metric.final(each)) is not None}
     scale = abs(statistics.fmean(finals.values())) if finals and metric.name == LOSS else 1.0
     found: dict[str, list[float]] = {name: [] for name in arms if name != BASELINE}
     for name in found if scale else ():
-        pairs = [(metric.of(final_score(each)), finals.get(seed)) for seed, each in arms[name].by_seed.items()]
+        pairs = [(metric.final(each), finals.get(seed)) for seed, each in arms[name].by_seed.items()]
         found[name] = [
             (one - other) * metric.sign / scale for one, other in pairs if one is not None and other is not None
         ]
@@ -185,7 +184,7 @@ def _others(null: Mapping[str, Sequence[float]], but: str = "") -> list[float]:
 
 def _row(name: str, arm: Arm, metric: Metric, judged: Judged | None, refusal: Refusal | None) -> Learning:
     trainings = list(arm.by_seed.values())
-    finals = [value for each in trainings if (value := metric.of(final_score(each))) is not None]
+    finals = [value for each in trainings if (value := metric.final(each)) is not None]
     drifts = [drift for each in trainings if (drift := final_drift(each)) is not None]
     skipped = [each.skipped_steps for each in trainings if each.skipped_steps is not None]
     difference = low = high = None

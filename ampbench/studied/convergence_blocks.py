@@ -10,7 +10,7 @@ from itertools import pairwise
 from ampbench.blocks import Block, Section, as_sentence
 from ampbench.records.studies import Training
 from ampbench.studied.convergence import Learned, Learning
-from ampbench.studied.convergence_metric import ACCURACY, Metric, broke_off, final_score, trouble
+from ampbench.studied.convergence_metric import ACCURACY, Metric, broke_off, trouble
 from ampbench.studied.convergence_sentences import learned_said, trained_title
 from ampbench.studied.convergence_wording import format_change, format_metric
 from ampbench.units import UNDEFINED, format_error, format_seconds
@@ -59,10 +59,10 @@ def verdicts(one: Learned) -> list[Block]:
     headers = ["precision", metric.name, "SD", "against fp32", "90% interval", "verdict"]
     headers += [*(["skipped"] if skips else []), "seconds"]
     unit = "in points" if metric.name == ACCURACY else "relative to fp32's"
-    note = f"means over seeds; SD: over seeds; against fp32: {unit}, of the same seed"
+    note = f"last quarter of the steps; means over seeds; SD: over seeds; against fp32: {unit}, of the same seed"
     if any(row.arm for row in one.rows):
         note += "; control: fp32 from weights one rounding away"
-    return [Block("After the last step", headers, cells, note)]
+    return [Block("At the end", headers, cells, note)]
 
 
 def losses(one: Learned) -> list[Block]:
@@ -99,7 +99,7 @@ def each_seed(one: Learned) -> list[Block]:
         [
             row.name,
             f"{each.seed}",
-            format_metric(metric.of(final_score(each)), metric),
+            format_metric(metric.final(each), metric),
             UNDEFINED if each.skipped_steps is None else f"{each.skipped_steps:,}",
             UNDEFINED if each.scaler_scale is None else f"{each.scaler_scale:g}",
             format_seconds(each.seconds),

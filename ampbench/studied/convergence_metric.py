@@ -1,6 +1,7 @@
-"""How well one training ended: its final score, or why it has none."""
+"""How well one training ended: the mean of its last scores, or why it has none."""
 
 import math
+import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -12,6 +13,10 @@ ACCURACY, LOSS = "accuracy", "loss"
 
 MARGINS = {ACCURACY: 0.005, LOSS: 0.01}
 """The largest differences that count as none: half a point of accuracy, one percent of the loss."""
+
+
+LAST = 0.75
+"""From this share of the steps on, scores are those of the end."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,6 +52,18 @@ class Metric:
         if self.name == LOSS:
             return score.loss
         return score.correct / score.decisions if score.correct is not None and score.decisions else None
+
+    def final(self, training: Training) -> float | None:
+        """Return the mean over the scores in the last quarter of the steps; None where one of them has no value.
+
+        A single score also says at which moment it was taken: decisions near a border change from step to step.
+        """
+        last = final_score(training)
+        if last is None:
+            return None
+        late = [score for score in training.scores if score.step >= LAST * training.steps]
+        values = [value for score in late if (value := self.of(score)) is not None]
+        return statistics.fmean(values) if len(values) == len(late) else None
 
 
 def metric_of(trainings: Sequence[Training]) -> Metric:
@@ -86,11 +103,10 @@ def trouble(training: Training, metric: Metric) -> str:
         return f"raised {training.error}"
     if training.ended_at is not None:
         return _given_up(training, training.ended_at)
-    score = final_score(training)
-    if score is not None and metric.of(score) is not None:
+    if metric.final(training) is not None:
         return ""
     held_out = "held-out loss" if training.held_out else "loss"
-    return f"{held_out} not finite after the last step" if score is not None else "not scored after the last step"
+    return f"{held_out} not finite at the end" if final_score(training) is not None else "not scored at the end"
 
 
 def troubles_said(trainings: Sequence[Training], metric: Metric) -> str:

@@ -19,7 +19,7 @@ def training_frame(stored: StoredRun) -> pd.DataFrame:
     """Return a row per training: case, seed and arm, how it ended, and fp32's metric of the same seed.
 
     Columns: case_id, workload, device, precision ("control" and "fp64" for the arms of fp32), arm, seed, steps, metric
-    ("accuracy", "loss"), held_out, metric_value, fp32_value, loss (of the final score), correct, decisions, from_fp32,
+    ("accuracy", "loss"), held_out, metric_value, fp32_value, loss (of the last score), correct, decisions, from_fp32,
     from_fp64 (of the weights, at the end), ended_at, trouble (why there is no value), scaler_scale, skipped_steps,
     seconds. None or NaN where undefined.
     """
@@ -31,7 +31,7 @@ def training_frame(stored: StoredRun) -> pd.DataFrame:
                 score, drift, fp32 = final_score(each), final_drift(each), own.get(each.seed)
                 rows.append(
                     [row.case_id, one.workload, one.device, row.name, row.arm, each.seed, each.steps, one.metric.name,
-                     each.held_out, one.metric.of(score), one.metric.of(final_score(fp32)) if fp32 else None,
+                     each.held_out, one.metric.final(each), one.metric.final(fp32) if fp32 else None,
                      score.loss if score else None, score.correct if score else None,
                      score.decisions if score else None, drift.from_fp32 if drift else None,
                      drift.from_fp64 if drift else None, each.ended_at, trouble(each, one.metric), each.scaler_scale,

@@ -38,9 +38,10 @@ from ampbench.workload import Workload
 MOST_LOSSES = 1000
 """As many mean losses as a training stores."""
 
-SCORES = 8
+SCORED = (0.0, 0.25, 0.5, 0.75, 0.8125, 0.875, 0.9375, 1.0)
+"""After these shares of the steps a network is scored: those of the last quarter together say how it ended."""
 DRIFTS = 10
-"""At so many steps, the first and the last among them, a network is scored, and its distance from others taken."""
+"""At so many steps, the first and the last among them, the distance of its weights from others is taken."""
 
 ROOM = 2 * 2**30
 """Bytes that the weights of the fp32 and fp64 trainings may take between requests: of large networks fewer are kept."""
@@ -163,8 +164,8 @@ def train(
 
 
 def scored_steps(steps: int) -> list[int]:
-    """Return after how many of `steps` steps a network is scored: evenly spread, 0 and the last among them."""
-    return sorted({round(place * steps / (SCORES - 1)) for place in range(SCORES)})
+    """Return after how many of `steps` steps a network is scored: most in the last quarter, 0 and the last among them."""
+    return sorted({round(share * steps) for share in SCORED})
 
 
 def drift_steps(steps: int, parameters: int) -> list[int]:

@@ -30,7 +30,7 @@ HELD_OUT_WINDOWS = 64
 
 
 def digits(generator: Generator, *, width: int, batch_size: int) -> Workload:
-    """Two convolutions and a classifier on scikit-learn's digits; cross entropy, SGD with lr 0.05 and momentum 0.9.
+    """Two convolutions and a classifier on scikit-learn's digits; cross entropy, SGD with lr 0.03 and momentum 0.9.
 
     Inputs are 1000 // batch_size batches (batch_size, 1, 8, 8), multiples of 1/16 that every dtype holds exactly;
     outputs logits (batch_size, 10). 797 images are held out. Source of the data: Alpaydin and Kaynak, "Optical
@@ -55,7 +55,7 @@ def digits(generator: Generator, *, width: int, batch_size: int) -> Workload:
         inputs=[images[trained][batch] for batch in batches],
         targets=[classes[trained][batch] for batch in batches],
         loss=class_loss,
-        optimizer=lambda parameters: optim.SGD(parameters, lr=0.05, momentum=0.9),
+        optimizer=lambda parameters: optim.SGD(parameters, lr=0.03, momentum=0.9),
         items_per_step=batch_size,
         held_out=(images[~trained], classes[~trained]),
         version=1,

@@ -265,7 +265,10 @@ def test_an_interruption_of_a_resumed_search_before_it_does_anything_leaves_it_a
         (["mlp", "--max-eror", "0.1"], "no such option: --max-eror"),
         (["mlp", "--resume", RUN], "--resume takes the selection and the settings from the run: leave workloads out"),
         (["--resume", RUN, "--max-error", "1"], "leave --max-error out"),
-        (["--resume", "latest"], "--resume needs the id of a run of ampbench explain keep-fp32: latest is one that measured"),
+        (
+            ["--resume", "latest"],
+            "--resume needs the id of a run of ampbench explain keep-fp32: latest is one that measured",
+        ),
         (["--resume", "none.jsonl"], "there is no run file none.jsonl"),
     ],
 )

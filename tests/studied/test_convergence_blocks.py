@@ -31,11 +31,11 @@ def test_a_section_says_what_was_trained_and_first_what_to_do():
         found.blocks[0].title
         == "fp16_autocast and bf16_autocast converge as fp32 does, within half a point of accuracy."
     )
-    assert [block.title for block in found.blocks if block.rows] == ["After the last step", "Training loss", "Weights"]
+    assert [block.title for block in found.blocks if block.rows] == ["At the end", "Training loss", "Weights"]
 
 
 def test_each_precision_has_its_numbers_and_its_verdict():
-    rows = table(section(), "After the last step")
+    rows = table(section(), "At the end")
     assert rows["bf16_pure"] == {
         "precision": "bf16_pure", "accuracy": "96.08%", "SD": "0.44", "against fp32": "-1.50",
         "90% interval": "-1.65 to -1.35", "verdict": "regressed", "skipped": UNDEFINED, "seconds": "12.3 s",

@@ -119,7 +119,7 @@ def test_trainings_that_give_up_at_several_steps_name_the_earliest():
         ({"losses": [2.0], "scaler_scale": 2.0**-34}, "gradients not finite at any loss scale, given up at step 14"),
         ({"losses": [None], "scaler_scale": 2.0**-34}, "loss not finite from step 0"),
         ({"error": "ValueError: no"}, "raised ValueError: no"),
-        ({"ended_at": None}, "not scored after the last step"),
+        ({"ended_at": None}, "not scored at the end"),
     ],
 )
 def test_what_broke_a_training_off_is_said(changes: dict[str, Any], said: str):
@@ -205,7 +205,7 @@ def test_losses_decide_where_nothing_is_classified_and_less_is_better():
     assert {name: row.verdict for name, row in rows.items()} == {
         "bf16_autocast": Verdict.UNCHANGED, "fp16_pure": Verdict.REGRESSED, "bf16_pure": Verdict.REGRESSED,
     }  # fmt: skip
-    assert rows["fp16_pure"].reason == "held-out loss not finite after the last step in 1 of 3 seeds"
+    assert rows["fp16_pure"].reason == "held-out loss not finite at the end in 1 of 3 seeds"
     assert rows["bf16_pure"].difference == pytest.approx(0.1033, abs=1e-4)
     assert rows["bf16_pure"].reason.startswith("its loss is 10.33% higher than in fp32")
     assert learned_said(one)[-1].startswith("fp32 reaches a loss on held-out data of 2, from 5 before training")

@@ -9,7 +9,7 @@ from ampbench.report.studied import Trained
 from ampbench.report.vega import tooltip
 from ampbench.report.view import Chart, Choice, Rows
 from ampbench.report.views.studies.trained import looks_of, trainings_of
-from ampbench.studied.convergence_metric import ACCURACY, final_score
+from ampbench.studied.convergence_metric import ACCURACY
 from ampbench.studied.convergence_wording import format_metric, metric_said
 from ampbench.units import counted
 
@@ -19,7 +19,7 @@ SCORES = "studies-scores"
 def _scored(one: Trained, name: str) -> list[tuple[int, float]]:
     """Return seed and final score of the trainings of a name that have one."""
     metric = one.found.metric
-    found = [(each.seed, metric.of(final_score(each))) for each in trainings_of(one.found)[name]]
+    found = [(each.seed, metric.final(each)) for each in trainings_of(one.found)[name]]
     return [(seed, value) for seed, value in found if value is not None and math.isfinite(value)]
 
 
