@@ -232,7 +232,8 @@ class StoragePass:
     """A case fed inputs in fp32 and inputs stored in half.
 
     `identical`: outputs, loss and gradients are the same to the last bit (None: the step does not run with inputs in
-    half); `repeatable`: those of fp32 inputs are, when the step is run twice. `exact`: the inputs lose nothing by being stored in half.
+    half); `repeatable`: those of fp32 inputs are, when the step is run twice. `exact`: the inputs lose nothing by being
+    stored in half.
     """
 
     case_id: str

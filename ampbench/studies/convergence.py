@@ -164,7 +164,7 @@ def train(
 
 
 def scored_steps(steps: int) -> list[int]:
-    """Return after how many of `steps` steps a network is scored: most in the last quarter, 0 and the last among them."""
+    """Return after how many of `steps` steps a network is scored: 0, most in the last quarter, the last among them."""
     return sorted({round(share * steps) for share in SCORED})
 
 
