@@ -2,10 +2,9 @@
 
 import functools
 import re
-import shlex
 import types
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -13,17 +12,17 @@ import pytest
 import torch
 
 from ampbench.casts.changes import compare_traces
-from ampbench.cli.main import GROUPS, VERBS, build
 from ampbench.comparing.explaining import change_sentences
 from ampbench.rules.changes import compare_rules
 from ampbench.store import read_run
+from tests.documented_pages import assert_exists, commands_of, fences_of
 from tests.traced_programs import trace
 
 Run = Callable[..., Any]
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "explain.md").read_text()
-FENCES = [(kind, text) for kind, text in re.findall(r"^```(\w*)\n(.*?)^```$", PAGE, re.DOTALL | re.MULTILINE)]
+FENCES = fences_of(PAGE)
 (MODEL,) = [text for kind, text in FENCES if kind == "python" and "def head():" in text]
 (BLOCK,) = [text for kind, text in FENCES if kind == "python" and "trace_casts" in text]
 (SUMMARY,) = [text for _, text in FENCES if text.startswith("model.py:head · ")]
@@ -31,26 +30,9 @@ FENCES = [(kind, text) for kind, text in re.findall(r"^```(\w*)\n(.*?)^```$", PA
 RULES = sorted((ROOT / "results" / "rules").glob("*.jsonl.gz"))
 
 
-def commands() -> Iterator[list[str]]:
-    """Yield the arguments of every call of ampbench on the page."""
-    scripts = [text for kind, text in FENCES if not kind]
-    scripts += [" ".join(text.split()) for text in re.findall(r"`(ampbench [^`]+)`", PAGE)]
-    for script in scripts:
-        for line in script.splitlines():
-            if line.startswith("ampbench "):
-                yield shlex.split(line, comments=True)[1:]
-
-
-@pytest.mark.parametrize("words", [words for words in commands() if len(words) > 1], ids=" ".join)
+@pytest.mark.parametrize("words", [words for words in commands_of(PAGE) if len(words) > 1], ids=" ".join)
 def test_every_command_is_one_that_exists_with_flags_that_exist(words: list[str]) -> None:
-    verb, *arguments = words
-    assert verb in VERBS
-    if verb in GROUPS:
-        subverb, *arguments = arguments
-        command = build(verb, subverb).commands[verb].commands[subverb]
-    else:
-        command = build(verb).commands[verb]
-    assert command.make_context(verb, arguments).params  # raises for what cannot be parsed
+    assert_exists(words)
 
 
 @pytest.fixture
