@@ -23,8 +23,10 @@ class Section:
 
 
 def as_sentence(text: str) -> str:
-    """Return a phrase with a capital first letter and a full stop."""
-    return f"{text[:1].upper()}{text[1:]}{'' if text.endswith('.') else '.'}"
+    """Return a phrase with a full stop and a capital first letter, unless it begins with a name: "fp16", "a_b"."""
+    word = text.partition(" ")[0]
+    named = any(character.isdigit() or character == "_" for character in word)
+    return f"{text[:1] if named else text[:1].upper()}{text[1:]}{'' if text.endswith('.') else '.'}"
 
 
 def with_rest(block: Block, total: int) -> Block:

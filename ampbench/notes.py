@@ -10,6 +10,7 @@ from ampbench.precisions import SHORT_DTYPES
 from ampbench.records.environments import DeviceDescription, Environment
 from ampbench.records.runs import Imported
 from ampbench.store import StoredRun
+from ampbench.studied.ceilings import disturbance, highest
 from ampbench.units import counted, format_share
 
 HALVES = ("bf16", "fp16")
@@ -36,7 +37,7 @@ def statements(stored: StoredRun, rows: Sequence[Row]) -> list[Note]:
     control = frames.control_ratio(stored)
     if control is not None and any(row["case_id"] == control.case_id for row in rows):
         said.append(Note(control.sentence))
-    said += _above_ceiling(stored, rows)
+    said += [*_ceilings_used(stored, rows), *_above_ceiling(stored, rows)]
     disturbed = frames.disturbed_share(stored)
     if disturbed is not None and disturbed > UNQUIET_SHARE:
         text = (
@@ -46,6 +47,29 @@ def statements(stored: StoredRun, rows: Sequence[Row]) -> list[Note]:
         )
         said.append(Note(text, warning=True))
     return said
+
+
+def _ceilings_used(stored: StoredRun, rows: Sequence[Row]) -> list[Note]:
+    """Say which runs the ceilings are of that shares are told of, and which of them others may have lowered."""
+    held = [row["case_id"] for row in rows if number(row["ceiling_share"]) is not None]
+    keys = {(stored.cases[case_id].device, dtype): 0 for case_id in held for dtype in _flops(stored, case_id)}
+    used = [found for key in keys if (found := highest(stored.ceilings, *key)) is not None]
+    runs = list(dict.fromkeys(one.run for one in used if one.run))
+    disturbed = {f"{one.operation} {one.dtype}": taken for one in used if (taken := disturbance(one))}
+    named = f"ceilings: of run {few(runs)}" if runs else "ceilings: of this run"
+    if not disturbed:
+        return [Note(named)] if runs else []
+    text = (
+        f"{named}; other work took up to {format_share(max(disturbed.values()))} of the CPU's time while "
+        f"{few(disturbed)} {'was' if len(disturbed) == 1 else 'were'} measured: shares of them may be too high; "
+        "measure the ceilings again: ampbench study ceilings"
+    )
+    return [Note(text, warning=True)]
+
+
+def _flops(stored: StoredRun, case_id: str) -> Mapping[str, int]:
+    found = stored.memory.get(case_id)
+    return found.flops or {} if found is not None else {}
 
 
 def _above_ceiling(stored: StoredRun, rows: Sequence[Row]) -> list[Note]:

@@ -4,7 +4,9 @@ from ampbench import frames
 from ampbench.advice import Advice, Group
 from ampbench.notes import Note, statements, sweep_remarks, swept_value
 from ampbench.records.environments import DeviceDescription
+from ampbench.records.measurements import Fitness
 from ampbench.records.runs import Imported
+from ampbench.records.studies import Ceiling
 from tests.compared_runs import BF16, FP32, Times, environment, make_run
 from tests.stored_runs import make_ceiling, make_header, make_memory
 
@@ -81,3 +83,25 @@ def test_more_than_the_ceiling_allows_is_a_warning_that_names_the_cases_and_what
     assert note.text.endswith("measure the ceilings again: ampbench study ceilings")
     (note,) = said(2.0, 1.17)
     assert note.text.startswith("linear_chain fp32, linear_chain bf16_autocast attain up to 200% of the measured")
+
+
+def test_the_run_that_ceilings_are_of_is_named_and_one_that_others_lowered_is_a_warning() -> None:
+    run = make_run(Times((FP32, [1e-3] * 4)))
+    memory = {FP32.case_id: make_memory(FP32, 1, flops={"fp32": 100_000})}
+
+    def said(*ceilings: Ceiling) -> list[Note]:
+        found = replace(run, memory=memory, ceilings=list(ceilings))
+        return statements(found, frames.plain_rows(frames.run_frame(found)))
+
+    busy = Fitness(other_share=0.7)
+    quiet, low = make_ceiling("fp32", 1e9, run="studied"), make_ceiling("fp32", 5e8, "conv", run="before", fitness=busy)
+    assert said(quiet) == said(quiet, low) == [Note("ceilings: of run studied")]
+    assert said(replace(quiet, dtype="bf16")) == []
+    (note,) = said(replace(quiet, fitness=busy), low)
+    assert note.warning
+    assert note.text == (
+        "ceilings: of run studied; other work took up to 70.0% of the CPU's time while matmul fp32 was measured: "
+        "shares of them may be too high; measure the ceilings again: ampbench study ceilings"
+    )
+    (note,) = said(replace(quiet, run="", fitness=Fitness(steal_share=0.3)))
+    assert note.text.startswith("ceilings: of this run; other work took up to 30.0%")

@@ -164,7 +164,7 @@ def saving_said(one: CheckedSaving) -> str:
     if saved.low is None or saved.high is None:
         return f"{took}, without an interval (of {counted(saved.pairs, 'pair')} of builds)"
     if saved.low <= 0 <= saved.high:
-        return f"{took}, no certain saving (95 %: {_signed(saved.low)} to {_signed(saved.high)})"
+        return f"{took}, no certain saving (95 %: {format_seconds(saved.low)} to {format_seconds(saved.high)})"
     low, high = sorted((abs(saved.low), abs(saved.high)))
     word = "saved" if saved.certain else "lost"
     return (
@@ -193,8 +193,3 @@ def unfit(seen: Fitness) -> Sequence[str]:
     if (seen.steal_share or 0.0) > STEAL_SHARE:
         causes.append(f"the hypervisor gave {format_share(seen.steal_share)} of the CPU time to other machines")
     return [f"{' and '.join(causes)} while this was timed: do not trust its times"] if causes else []
-
-
-def _signed(seconds: float) -> str:
-    """Return seconds that may be fewer than none with a true minus."""
-    return f"−{format_seconds(-seconds)}" if seconds < 0 else format_seconds(seconds)

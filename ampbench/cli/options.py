@@ -123,6 +123,18 @@ WhatCounts = Annotated[
     Objective, typer.Option("--objective", help="What decides between sets of one size: step time or memory.")
 ]
 ResumeSearch = Annotated[str, typer.Option("--resume", metavar="RUN", help="Go on with this search: all is its own.")]
+ResumeStudy = Annotated[str, typer.Option("--resume", metavar="RUN", help="Go on with this study: all is its own.")]
+WITH_RESUME = frozenset({"resume", "results", "every", "format", "json"})
+"""What a command line may say beside --resume; all else is the run's own."""
+PieceTimeout = Annotated[
+    str,
+    typer.Option(
+        "--timeout", metavar="SECONDS", help="The longest one piece of the study may take, such as 90 or 10min."
+    ),
+]
+StudySeconds = Annotated[
+    str, typer.Option("--seconds", metavar="SECONDS", help="Seconds of timing per case, such as 20 or 500ms.")
+]
 
 
 def chosen_format(format: OutputFormat, json: bool) -> OutputFormat:

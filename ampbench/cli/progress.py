@@ -13,13 +13,13 @@ from ampbench.records.keeping import SearchSpace, Trial
 from ampbench.records.measurements import Failure
 from ampbench.running.driver import Progress, Watch
 from ampbench.running.schedule import Task
+from ampbench.studied.ceiling_pieces import Piece
 from ampbench.units import counted, format_error, format_seconds
 
 if TYPE_CHECKING:
     from ampbench.planning import PlannedCase
     from ampbench.running.blocks import Stage
     from ampbench.running.passes import Seen
-    from ampbench.running.passes import Watch as CaseWatch
 
 LINE_SECONDS = 10.0
 """Without a terminal, a line at most this often."""
@@ -116,7 +116,9 @@ def _described(task: Task) -> str:
 
 
 @contextmanager
-def case_progress(doing: str, pieces: "Sequence[PlannedCase]") -> "Iterator[CaseWatch]":
+def piece_progress(
+    doing: str, pieces: "Sequence[PlannedCase | Piece]"
+) -> "Iterator[Callable[[PlannedCase | Piece, Seen | None], None]]":
     """Yield a watcher that tells on a terminal which of `pieces` is being worked on, by `doing` ("tracing").
 
     Once some are done, it says how long the rest will take: as long as those of the same case, else as those so far.
@@ -126,23 +128,32 @@ def case_progress(doing: str, pieces: "Sequence[PlannedCase]") -> "Iterator[Case
     from rich.markup import escape
 
     console = Console(stderr=True)
-    left = PiecesLeft([planned.case.case_id for planned in pieces])
+    left = PiecesLeft([_key(piece) for piece in pieces])
     trials = TrialsSeen()
     with console.status("") if sys.stderr.isatty() else nullcontext() as status:
 
-        def watch(planned: "PlannedCase", found: "Seen | None") -> None:
+        def watch(piece: "PlannedCase | Piece", found: "Seen | None") -> None:
             nonlocal trials
             if found is None:
-                left.begin(planned.case.case_id)
+                left.begin(_key(piece))
                 trials = TrialsSeen()
             if status is not None:
-                place = left.said()
-                case = planned.case
-                what = escape(f"{case.workload} {case.precision} {case.device} {case.phase}")
-                said = trials.said(found)
-                status.update(f"{doing} {what}{place}{f': {said}' if said else ' …'}")
+                place, said = left.said(), trials.said(found)
+                status.update(f"{doing} {escape(_named(piece))}{place}{f': {said}' if said else ' …'}")
 
         yield watch
+
+
+def _key(piece: "PlannedCase | Piece") -> str:
+    """Return what tells a piece of work from others that may take another time."""
+    return piece.named if isinstance(piece, Piece) else piece.case.case_id
+
+
+def _named(piece: "PlannedCase | Piece") -> str:
+    if isinstance(piece, Piece):
+        return piece.named
+    case = piece.case
+    return f"{case.workload} {case.precision} {case.device} {case.phase}"
 
 
 class PiecesLeft:

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Literal
 
 from ampbench.blocks import Block, Section
 from ampbench.cli.options import OutputFormat
-from ampbench.cli.printing import make_console, print_block, print_text
+from ampbench.cli.printing import make_console, print_block, print_lines, print_text
 from ampbench.markdown import escaped, markdown_table
 
 if TYPE_CHECKING:
@@ -90,8 +90,9 @@ def _print(sections: Sequence[Section], numbers: Collection[str], missing: Seque
                 if hidden:
                     show(Text(NO_ROOM.format(", ".join(hidden)), style="dim"), left=INDENT)
             table_before = bool(block.rows)
-    for place, line in enumerate(missing):
-        show(Text(line), above=1 if sections and not place else 0)
+    if sections and missing:
+        console.print()
+    print_lines(console, map(Text, missing))
 
 
 def _table(block: Block, gap: int, widths: Mapping[int, int], numbers: Collection[str]) -> "Table":

@@ -83,8 +83,8 @@ def format_scale(scale: float) -> str:
 
 
 def nonfinite_sentence(found: FirstNonfinite) -> str:
-    """Return where the first value that is not finite was made."""
-    where = f"{found.module or ROOT}, {found.phase}, step {found.step}"
+    """Return where the first value that is not finite was made; steps count from 1."""
+    where = f"{found.module or ROOT}, {found.phase}, step {found.step + 1:,}"
     largest = f" from inputs of at most {found.inputs_largest:.3g}" if found.inputs_largest is not None else ""
     gradient = f" as a gradient of {found.parameter}" if found.parameter else ""
     return f"{found.operation} in {where} makes the first value that is not finite{gradient}{largest}"

@@ -16,6 +16,8 @@ FORWARD, FORWARD_AND_LOSS, WITH_BACKWARD, WHOLE_LOOP, UNCACHED_LOOP = SCOPES = (
     "whole loop, cache off",
 )
 """What autocast is entered around; PyTorch recommends forward and loss."""
+FEWEST_STEPS = 2
+"""Scopes are compared over no fewer: what one step leaves to the next shows in the second."""
 
 ACCEPTED, TO_FP32, PROMOTED, TO_LOW, UNTOUCHED = USES = (
     "accepted",
@@ -29,6 +31,8 @@ half; `UNTOUCHED`: no op of the step takes it."""
 
 MATMUL, CONV, COPY = OPERATIONS = "matmul", "conv", "copy"
 """What ceilings are measured with: the first two in FLOP/s, the last in bytes per second, read and written."""
+FP32, TF32 = "fp32", "tf32"
+"""Dtypes of ceilings that share a torch dtype: torch.float32, without and with tf32 allowed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -207,15 +211,14 @@ class InputUse:
 class StoredInputs:
     """A step of a case whose floating inputs are stored in `dtype` ("fp32", "bf16").
 
-    `stored_bytes` are those of all inputs of a batch, `copied_bytes` what of it goes from host to device (None: they
-    are one), `copy_samples` the seconds a copy takes. `samples[b]` are seconds per step of build `b`, in turns with the
-    other dtype. Errors are against fp64 with the inputs as they were given in fp32; None: undefined. `error` is the
-    first line of what the step raised with such inputs; then nothing but the bytes is known.
+    `stored_bytes` are those of all inputs of a batch, `copy_samples` the seconds that copying them from host to device
+    takes (empty: they are one). `samples[b]` are seconds per step of build `b`, in turns with the other dtype. Errors
+    are against fp64 with the inputs as they were given in fp32; None: undefined. `error` is the first line of
+    what the step raised with such inputs; then nothing but the bytes is known.
     """
 
     dtype: str
     stored_bytes: int
-    copied_bytes: int | None = None
     copy_samples: list[float] = field(default_factory=list)
     casts: int | None = None
     cast_bytes: int | None = None

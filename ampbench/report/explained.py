@@ -26,6 +26,7 @@ from ampbench.records.runs import (
 )
 from ampbench.report.material import Material, ShownCase
 from ampbench.store import StoredRun
+from ampbench.studied.convergence.learning import told_trainings
 from ampbench.units import counted
 from ampbench.verdicts import Comparison
 
@@ -37,7 +38,7 @@ _FOUND: Mapping[str, Callable[[StoredRun], Mapping[str, Any]]] = MappingProxyTyp
         HEADROOM: lambda run: run.ranges,
         ORIGIN: lambda run: run.origins,
         KEEP_FP32: lambda run: run.searches,
-        CONVERGENCE: lambda run: run.trainings,
+        CONVERGENCE: told_trainings,
         SCALER: lambda run: run.scalings,
         SCOPE: lambda run: run.scopes,
         INPUT_STORAGE: lambda run: run.storages,
@@ -222,8 +223,14 @@ def reasons(case: ShownCase) -> Sequence[str]:
 
 
 def contents(material: Material) -> list[str]:
-    """Return in a few words what explains: how many cases' casts and so on, the rules and ceilings of which devices."""
-    counts = {kind: len(list(_passes(material, of))) for kind, of in _FOUND.items()}
+    """Return in a few words what explains: how many cases' casts and so on, the rules and ceilings of which devices.
+
+    Cases that failed or were skipped are not counted, though a part of them may be there.
+    """
+    counts = {
+        kind: sum(case_id not in ended_early(run) for run, case_id, _ in _passes(material, of))
+        for kind, of in _FOUND.items()
+    }
     said = [f"{_CONTENTS[kind]} {counted(count, 'case')}" for kind, count in counts.items() if count]
     probed = list(dict.fromkeys(probe.device for probe in probes(material)))
     limits = list(dict.fromkeys(one.device for run in runs_of(material) for one in run.ceilings))
@@ -268,6 +275,11 @@ def _passes(material: Material, of: Callable[[StoredRun], Mapping[str, T]]) -> I
             if wanted is None or case_id in wanted:
                 newest[*place_of(run), case_id] = run, case_id, found
     yield from newest.values()
+
+
+def ended_early(run: StoredRun) -> set[str]:
+    """Return the cases that a run that explains or studies skipped, or that failed in it."""
+    return {*run.failures, *run.skips} if run.header.explains else set()
 
 
 def place_of(run: StoredRun) -> tuple[str, str]:

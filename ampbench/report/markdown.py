@@ -29,7 +29,7 @@ from ampbench.report.views.explanation.casts import casts_said
 from ampbench.report.views.explanation.keeping import found_said
 from ampbench.report.views.explanation.rules import changes_said, probe_said
 from ampbench.studied.ceilings import ceilings_said
-from ampbench.studied.convergence_sentences import learned_said
+from ampbench.studied.convergence.sentences import learned_said
 from ampbench.studied.documented import claims_said
 from ampbench.studied.input_storage import storage_said
 from ampbench.studied.scaler import scaler_said
@@ -79,6 +79,7 @@ def _parts(material: Material, said: Result) -> Iterator[Part]:
         answers += [f"**{escaped(one.where)}**: {escaped(one.said)}\n"] if one.where else []
         answers += _paragraphs(f"{gain}." for gain in one.gains)
     yield Part(rows=answers, what="answers")
+    yield Part(rows=_paragraphs([said.about] if said.about else []), what="sentences")
     counts = ", ".join(f"{count:,} {verdict}" for verdict, count in said.counts)
     yield Part(rows=[f"Verdicts on time, memory, accuracy and outcome: {counts}"] if counts else [], what="counts")
     yield Part(rows=_paragraphs(said.warnings, "> "), what="warnings")

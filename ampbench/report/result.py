@@ -14,6 +14,7 @@ from ampbench.report.explained import contents
 from ampbench.report.machines import machines
 from ampbench.report.material import Material, ShownCase
 from ampbench.report.measured import RunFacts, facts, run_facts
+from ampbench.report.studied import first_finding
 from ampbench.units import counted
 from ampbench.verdicts import OUTCOME, Comparison, Finding, Verdict
 
@@ -74,10 +75,12 @@ class Result:
     """What a report says first.
 
     `counts` are those of the verdicts, of which a case has several; `changes` leave out what `failures` tell. `runs`
-    are only told where there are several.
+    are only told where there are several. `about` is a sentence on what a page is about whose heading is what a study
+    found, "" of others.
     """
 
     heading: str
+    about: str
     answers: Sequence[answers.Answer]
     counts: Sequence[tuple[str, int]]
     changes: Sequence[Change]
@@ -96,16 +99,18 @@ def result(material: Material) -> Result:
     comparisons = material.comparisons
     ranked = list(_ranked(material))
     advised: list[answers.Answer] = []
+    about = ""
     if comparisons:
         heading = _verdict(ranked)
     elif any(one.row["outcome"] == "ok" for one in material.cases):
         heading = answers.heading(found)
         advised = answers.answers(found, material.budget.output_rel_l2)
     else:
-        heading = _nothing(material)
+        heading, about = _unmeasured(material)
     counts = Counter(one.verdict for one, *_ in ranked)
     return Result(
-        heading=heading[:1].upper() + heading[1:],
+        heading=heading if about else heading[:1].upper() + heading[1:],
+        about=about,
         answers=advised,
         counts=[(verdict.value, counts[verdict]) for verdict in sentences.WORST_FIRST if counts[verdict]],
         changes=[_change(*one) for one in _varied(ranked)[:WORST]],
@@ -182,14 +187,25 @@ def _verdict(ranked: Sequence[Ranked]) -> str:
     return f"{said}: {which}{label}{f' of {run}' if run else ''}, {sentences.change_said(finding)}"
 
 
-def _nothing(material: Material) -> str:
-    outcomes = Counter(one.row["outcome"] for one in material.cases)
-    said = [f"{counted(outcomes[name], 'case')} {name}" for name in ("failed", "skipped") if outcomes[name]]
-    if not said and (explained := contents(material)):
+def _unmeasured(material: Material) -> tuple[str, str]:
+    """Return the heading where no case was measured, and what the page is about where that is what a study found."""
+    if said := _without_result(Counter(one.row["outcome"] for one in material.cases)):
+        return f"nothing was measured: {said}", ""
+    if explained := contents(material):
+        if found := first_finding(material):
+            return found, f"This page is about {_listed(explained)}."
         if any(one.header.explains in STUDIES for one in material.explanations):
-            return f"this page is about {_listed(explained)}"
-        return f"nothing was measured; this page explains {_listed(explained)}"
-    return f"nothing was measured: {', '.join(said) or 'there are no cases'}"
+            return f"this page is about {_listed(explained)}", ""
+        return f"nothing was measured; this page explains {_listed(explained)}", ""
+    ended = Counter[str]()
+    for run in material.explanations:
+        ended.update(failed=len(run.failures), skipped=len(run.skips))
+    return f"nothing was measured: {_without_result(ended) or 'there are no cases'}", ""
+
+
+def _without_result(outcomes: Counter[str]) -> str:
+    """Return how many cases failed and how many were skipped; "" where none did."""
+    return ", ".join(f"{counted(outcomes[name], 'case')} {name}" for name in ("failed", "skipped") if outcomes[name])
 
 
 def _listed(parts: Sequence[str]) -> str:

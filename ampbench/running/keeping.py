@@ -26,8 +26,9 @@ from ampbench.running.preparing import (
     require_eager,
     require_low,
     require_named,
+    resumed_plan,
 )
-from ampbench.running.session import Prepared, check_same, check_same_cases
+from ampbench.running.session import Prepared
 from ampbench.store import RunWriter, StoredRun
 
 FOR_WEIGHING = 2
@@ -60,16 +61,12 @@ def prepare_keeping(
     require_low(selection, "keep-fp32 asks what a low precision must leave in fp32")
 
     def plan(environment: Environment, channel: Channel, settings: Settings) -> list[PlannedCase]:
-        if resumed is not None:
-            check_same(resumed.header.environment, environment, resumed.header.run)
         found = plan_default_autocast(selection, environment, channel, settings)
         if resumed is None:
             return found
-        check_same_cases(resumed, found)
-        left = unsearched(resumed)
-        plan_left = [planned for planned in found if planned.case.case_id in left]
-        _check_same_networks(resumed, plan_left, channel, settings)
-        return plan_left
+        left = resumed_plan(resumed, environment, found, unsearched(resumed))
+        _check_same_networks(resumed, left, channel, settings)
+        return left
 
     with prepared_session(selection, settings, sources, plan, open_channel) as session:
         yield session

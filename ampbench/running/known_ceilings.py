@@ -8,24 +8,30 @@ from ampbench import store
 from ampbench.errors import StoreError
 from ampbench.records.environments import Environment
 from ampbench.records.runs import CEILINGS, Header
-from ampbench.records.studies import Ceiling
+from ampbench.records.studies import COPY, Ceiling
+from ampbench.studied.ceilings import ceiling_rate, top
 
 _SAME = ("host", "cpu", "torch_version", "cuda_version", "xpu_version")
 
 
 def ceilings_known(results: Path | str, here: Environment) -> list[Ceiling]:
-    """Return the newest ceiling of each device, operation and dtype in a results folder that holds `here`.
+    """Return the highest ceiling of each device, operation and dtype in a results folder that holds `here`.
 
-    It was measured on the same host, CPU or accelerator, with the same torch, and on a CPU with as many threads. Each
-    names its run; damaged runs have none.
+    Whatever else runs on a machine only delays: the highest is the nearest to what it can do. All were measured on the
+    same host, CPU or accelerator, with the same torch, and on a CPU with as many threads. Of copies that is one of the
+    largest size, as smaller ones may be a cache's. Each names its run, of equals the newest; damaged runs have none.
     """
-    found: dict[tuple[str, str, str], Ceiling] = {}
+    found: dict[tuple[str, str, str], tuple[tuple[int, float], Ceiling]] = {}
     for stored in _studies(results, here):
-        for one in reversed(stored.ceilings):
-            if one.attained and _holds(one, stored.header, here):
-                key = one.device, one.operation, one.dtype
-                found.setdefault(key, dataclasses.replace(one, run=stored.header.run))
-    return list(found.values())
+        for one in stored.ceilings:
+            attained = top(one)
+            if attained is None or not _holds(one, stored.header, here):
+                continue
+            key = one.device, one.operation, one.dtype
+            height = attained.work if one.operation == COPY else 0, ceiling_rate(one) or 0.0
+            if key not in found or height > found[key][0]:
+                found[key] = height, dataclasses.replace(one, run=stored.header.run)
+    return [one for _, one in found.values()]
 
 
 def _studies(results: Path | str, here: Environment) -> Iterator[store.StoredRun]:

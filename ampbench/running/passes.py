@@ -1,19 +1,22 @@
 """Has worker processes explain cases, a fresh one for each, and stores what they saw."""
 
 from collections.abc import Callable, Iterable
-from typing import Any
+from typing import Any, TypeVar
 
 from ampbench.planning import PlannedCase
 from ampbench.records.cases import Case
 from ampbench.records.measurements import Failure, Skip
 from ampbench.records.requests import Reply, Request
 from ampbench.records.runs import Explanation, Footer, Settings, Study
-from ampbench.running.channel import Channel
+from ampbench.running.channel import Channel, OpenChannel
 from ampbench.running.session import Prepared, now
 from ampbench.store import RunWriter
 
+Piece = TypeVar("Piece")
+"""What is worked on by itself and may come up several times: a case, a ceiling."""
+
 Seen = Explanation | Study | Failure | Skip
-"""What comes of a case."""
+"""What comes of a piece of work."""
 
 Explain = Callable[[Channel, PlannedCase], Seen]
 """Has a case explained on a channel, and returns what came of it; what it stores meanwhile is its own affair."""
@@ -43,20 +46,30 @@ def ended_by(reply: Reply, case: Case, stage: str) -> Failure | Skip:
     return reply.failure or reply.skip or message
 
 
-class _Watched:
-    """A channel that knows whether what served it was `killed`."""
+class _Renewed:
+    """A channel that is opened when it is first asked, and closed between pieces if what served it was `killed`."""
 
-    def __init__(self, channel: Channel):
-        self._channel = channel
-        self.killed = False
+    def __init__(self, open_channel: OpenChannel):
+        self._open = open_channel
+        self._channel: Channel | None = None
+        self._killed = False
 
     def serve(self, request: Request) -> Reply:
+        if self._channel is None:
+            self._channel = self._open()
         reply = self._channel.serve(request)
-        self.killed |= reply.failure is not None and reply.failure.cause == "killed"
+        self._killed |= reply.failure is not None and reply.failure.cause == "killed"
         return reply
 
+    def renew(self) -> None:
+        """Have the next request open another channel, if this one's server was killed."""
+        if self._killed:
+            self.close()
+
     def close(self) -> None:
-        self._channel.close()
+        if self._channel is not None:
+            self._channel.close()
+        self._channel, self._killed = None, False
 
 
 def explain_cases(prepared: Prepared, explain: Explain, writer: RunWriter, watch: Watch) -> str:
@@ -68,34 +81,50 @@ def explain_cases(prepared: Prepared, explain: Explain, writer: RunWriter, watch
 def explain_pieces(
     prepared: Prepared, pieces: Iterable[tuple[PlannedCase, Explain]], writer: RunWriter, watch: Watch
 ) -> str:
-    """Have each piece of work on a case done, every entry to `writer` at once, and return how the session ended.
+    """Have each piece of work on a case done, as `do_pieces` does, and return how the session ended.
 
-    Pieces of a case that failed or cannot run are passed over. A server whose worker was killed is replaced. An
-    interruption ends the session with a footer that says so; nothing seen is lost.
+    Pieces of a case that failed or cannot run are passed over.
     """
-    ended = "interrupted"
-    channel: _Watched | None = None
     gone: set[str] = set()
-    try:
-        for planned, explain in pieces:
-            if planned.case.case_id in gone:
-                continue
-            watch(planned, None)
-            if channel is None:
-                channel = _Watched(prepared.open_channel())
+
+    def noted(explain: Explain) -> Explain:
+        def explained(channel: Channel, planned: PlannedCase) -> Seen:
             found = explain(channel, planned)
-            watch(planned, found)
-            writer.append(found)
             if isinstance(found, Failure | Skip):
                 gone.add(planned.case.case_id)
-            if channel.killed:
-                channel.close()
-                channel = None
+            return found
+
+        return explained
+
+    left = ((planned, noted(explain)) for planned, explain in pieces if planned.case.case_id not in gone)
+    return do_pieces(prepared.open_channel, left, writer, watch)
+
+
+def do_pieces(
+    open_channel: OpenChannel,
+    pieces: Iterable[tuple[Piece, Callable[[Channel, Piece], Seen]]],
+    writer: RunWriter,
+    watch: Callable[[Piece, Seen | None], None],
+) -> str:
+    """Have each piece of work done by what stands beside it, every entry to `writer` at once; return how it ended.
+
+    `watch` is told of each piece twice, as `Watch` is of a case. A server is opened for the first piece that asks one;
+    one whose worker was killed is replaced. An interruption ends the session with a footer that says so; nothing seen
+    is lost.
+    """
+    ended = "interrupted"
+    channel = _Renewed(open_channel)
+    try:
+        for piece, do in pieces:
+            watch(piece, None)
+            found = do(channel, piece)
+            watch(piece, found)
+            writer.append(found)
+            channel.renew()
         ended = "complete"
     except KeyboardInterrupt:
         pass
     finally:
-        if channel is not None:
-            channel.close()
+        channel.close()
         writer.append(Footer(ended=ended, finished_at=now()))
     return ended

@@ -1,7 +1,7 @@
 """What planning has in common for all that explains cases: named workloads, a first server, default precisions."""
 
 import dataclasses
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 
 from ampbench.errors import NothingToRunError, UsageError
@@ -11,7 +11,16 @@ from ampbench.records.cases import WorkloadSource
 from ampbench.records.environments import Environment
 from ampbench.records.runs import Selection, Settings, verb_of
 from ampbench.running.channel import Channel, OpenChannel, ServerChannel
-from ampbench.running.session import Prepared, default_memory_limit, describer, opened_first, preload_modules
+from ampbench.running.session import (
+    Prepared,
+    check_same,
+    check_same_cases,
+    default_memory_limit,
+    describer,
+    opened_first,
+    preload_modules,
+)
+from ampbench.store import StoredRun
 
 Plan = Callable[[Environment, Channel, Settings], list[PlannedCase]]
 """Plans the cases on the machine of an environment; the channel builds users' workloads."""
@@ -40,6 +49,18 @@ def prepared_session(
             plan=plan(first.environment, first.channel, settings),
             open_channel=first.open_channel,
         )
+
+
+def resumed_plan(
+    resumed: StoredRun, environment: Environment, found: list[PlannedCase], left: Collection[str]
+) -> list[PlannedCase]:
+    """Return those of the cases `found` now that a run has `left`, by their ids.
+
+    Raises `UsageError` where the run was begun in another environment, or with other cases than are found now.
+    """
+    check_same(resumed.header.environment, environment, resumed.header.run)
+    check_same_cases(resumed, found)
+    return [planned for planned in found if planned.case.case_id in left]
 
 
 def require_named(selection: Selection, explains: str, question: str) -> None:

@@ -6,16 +6,17 @@ from contextlib import contextmanager
 
 from ampbench.errors import UnknownNameError, UsageError
 from ampbench.planning import PlannedCase, check_selection, make_plan
-from ampbench.precisions import BASELINE, PRECISIONS, find_precision
+from ampbench.precisions import PRECISIONS, find_precision
 from ampbench.records.environments import Environment
 from ampbench.records.measurements import Failure, Skip
 from ampbench.records.runs import SCALER, Asked, Selection, Settings
 from ampbench.records.studies import ScalerRun, ScalerSetting
 from ampbench.running.channel import Channel, OpenChannel
 from ampbench.running.passes import Explain, Watch, ended_by, explain_pieces, request_for
-from ampbench.running.preparing import prepared_session, require_named
-from ampbench.running.session import Prepared, check_same, check_same_cases, describer
+from ampbench.running.preparing import prepared_session, require_named, resumed_plan
+from ampbench.running.session import Prepared, describer
 from ampbench.store import RunWriter, StoredRun
+from ampbench.studied.scaler_pieces import setting_name, trained, unfinished
 
 SETTINGS = (
     ScalerSetting(name="no scaling", enabled=False),
@@ -76,14 +77,10 @@ def prepare_scaling(
     sources = check_selection(selection)
 
     def plan(environment: Environment, channel: Channel, settings: Settings) -> list[PlannedCase]:
-        if resumed is not None:
-            check_same(resumed.header.environment, environment, resumed.header.run)
         found = make_plan(selection, environment, describer(channel, settings))
         if resumed is None:
             return found
-        check_same_cases(resumed, found)
-        left = {case_id for case_id, _ in lacking(resumed)}
-        return [planned for planned in found if planned.case.case_id in left]
+        return resumed_plan(resumed, environment, found, {case_id for case_id, _ in unfinished(resumed)})
 
     with prepared_session(selection, settings, sources, plan, open_channel) as session:
         yield session
@@ -91,25 +88,13 @@ def prepare_scaling(
 
 def pieces(prepared: Prepared, asked: Asked, resumed: StoredRun | None = None) -> list[Piece]:
     """Return the trainings that are planned and not in `resumed` yet: of each case in fp32, then with each setting."""
-    done = _done(resumed)
+    done = trained(resumed)
     return [
         (planned, setting)
         for planned in prepared.plan
         if not planned.skip
         for setting in (None, *asked.settings)
-        if (planned.case.case_id, _name(setting)) not in done
-    ]
-
-
-def lacking(stored: StoredRun) -> list[tuple[str, str]]:
-    """Return which trainings a run lacks, by the ids of cases and the names of settings, in the order of the run."""
-    done, asked = _done(stored), stored.header.asked or Asked()
-    return [
-        (case_id, name)
-        for case_id in stored.cases
-        if case_id not in stored.failures and case_id not in stored.skips
-        for name in map(_name, (None, *asked.settings))
-        if (case_id, name) not in done
+        if (planned.case.case_id, setting_name(setting)) not in done
     ]
 
 
@@ -156,12 +141,3 @@ def _check_same_weights(resumed: StoredRun, found: ScalerRun, planned: PlannedCa
                 f"run {resumed.header.run} cannot be resumed: the weights of {planned.case.workload} are others than "
                 "it began with; start a new run"
             )
-
-
-def _done(stored: StoredRun | None) -> set[tuple[str, str]]:
-    found = stored.scalings.items() if stored else ()
-    return {(case_id, run.setting.name) for case_id, runs in found for run in runs}
-
-
-def _name(setting: ScalerSetting | None) -> str:
-    return setting.name if setting else BASELINE

@@ -10,25 +10,28 @@ from ampbench.precisions import PRECISIONS, find_precision
 from ampbench.records.environments import Environment
 from ampbench.records.measurements import Failure, Skip
 from ampbench.records.runs import SCOPE, Asked, Selection, Settings
-from ampbench.records.studies import ScopePass
+from ampbench.records.studies import FEWEST_STEPS, ScopePass
 from ampbench.running.channel import Channel, OpenChannel
 from ampbench.running.passes import Watch, ended_by, explain_cases, request_for
-from ampbench.running.preparing import plan_default_autocast, prepared_session, require_eager, require_named
-from ampbench.running.session import Prepared, check_same, check_same_cases
+from ampbench.running.preparing import (
+    plan_default_autocast,
+    prepared_session,
+    require_eager,
+    require_named,
+    resumed_plan,
+)
+from ampbench.running.session import Prepared
 from ampbench.store import RunWriter, StoredRun
+from ampbench.studied.unfinished import unfinished
 
-STEPS = 8
 MOST_STEPS = 1000
-FEWEST_STEPS = 2
-SECONDS = 20.0
-"""The scopes of a case are timed for about so long."""
 
 
 @contextmanager
 def prepare_scopes(
     selection: Selection,
     settings: Settings,
-    steps: int = STEPS,
+    steps: int,
     resumed: StoredRun | None = None,
     *,
     open_channel: OpenChannel | None = None,
@@ -51,14 +54,8 @@ def prepare_scopes(
         raise UsageError(f"--steps {steps}: {why}; give {FEWEST_STEPS} to {MOST_STEPS:,}")
 
     def plan(environment: Environment, channel: Channel, settings: Settings) -> list[PlannedCase]:
-        if resumed is not None:
-            check_same(resumed.header.environment, environment, resumed.header.run)
         found = plan_default_autocast(selection, environment, channel, settings)
-        if resumed is None:
-            return found
-        check_same_cases(resumed, found)
-        left = unstudied(resumed)
-        return [planned for planned in found if planned.case.case_id in left]
+        return found if resumed is None else resumed_plan(resumed, environment, found, unfinished(resumed))
 
     with prepared_session(selection, settings, sources, plan, open_channel) as session:
         yield session
@@ -76,12 +73,6 @@ def study_scopes(prepared: Prepared, asked: Asked, writer: RunWriter, watch: Wat
         return reply.scopes or ended_by(reply, planned.case, "scopes")
 
     return explain_cases(prepared, explain, writer, watch)
-
-
-def unstudied(stored: StoredRun) -> list[str]:
-    """Return the ids of the cases of a run of which it has no pass, failure or skip, in the order of the run."""
-    ended = {*stored.scopes, *stored.failures, *stored.skips}
-    return [case_id for case_id in stored.cases if case_id not in ended]
 
 
 def _require_training(selection: Selection) -> None:

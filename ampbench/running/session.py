@@ -27,6 +27,9 @@ from ampbench.workloads.index import WORKLOADS
 MEMORY_SHARE = 0.85
 """The default limit of a worker's resident memory, as a share of what is available when the session starts."""
 
+PRELOADED = {"torchvision": "torchvision", "sklearn": "sklearn.datasets"}
+"""What is imported early of the packages that workloads need, for it takes seconds."""
+
 
 @dataclass(frozen=True, slots=True)
 class Prepared:
@@ -196,15 +199,15 @@ def describer(
 def preload_modules(selection: Selection, sources: list[WorkloadSource]) -> list[str]:
     """Return the modules a server imports once so that its workers need not, where they will be used.
 
-    They are the optimizers' (through torch._dynamo, a second) and torchvision's.
+    They are the optimizers' (through torch._dynamo, a second), torchvision's and scikit-learn's data. What cannot be
+    imported is the server's to pass over.
     """
     modules = []
     phases = selection.phases or PHASES
     if "training" in phases or "compiled" in selection.paths:
         modules.append("torch._dynamo")
-    if any(source.builtin and WORKLOADS[source.name].needs == "torchvision" for source in sources):
-        modules.append("torchvision")
-    return modules
+    needed = {WORKLOADS[source.name].needs for source in sources if source.builtin}
+    return [*modules, *(module for package, module in PRELOADED.items() if package in needed)]
 
 
 def _done(resumed: StoredRun, plan: list[PlannedCase]) -> frozenset[TaskKey]:

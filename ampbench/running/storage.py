@@ -13,9 +13,16 @@ from ampbench.records.runs import INPUT_STORAGE, Selection, Settings
 from ampbench.records.studies import StoragePass
 from ampbench.running.channel import Channel, OpenChannel
 from ampbench.running.passes import Watch, ended_by, explain_cases, request_for
-from ampbench.running.preparing import plan_default_autocast, prepared_session, require_eager, require_named
-from ampbench.running.session import Prepared, check_same, check_same_cases
+from ampbench.running.preparing import (
+    plan_default_autocast,
+    prepared_session,
+    require_eager,
+    require_named,
+    resumed_plan,
+)
+from ampbench.running.session import Prepared
 from ampbench.store import RunWriter, StoredRun
+from ampbench.studied.unfinished import unfinished
 
 AUTOCAST = [row.name for row in PRECISIONS.values() if row.autocast]
 """The precisions with autocast, in the order of every table."""
@@ -43,26 +50,14 @@ def prepare_storage(
     _require_autocast(selection)
 
     def plan(environment: Environment, channel: Channel, settings: Settings) -> list[PlannedCase]:
-        if resumed is not None:
-            check_same(resumed.header.environment, environment, resumed.header.run)
         asked = dataclasses.replace(selection, phases=selection.phases or list(PHASES))
         found = plan_default_autocast(asked, environment, channel, settings)
         if not selection.phases:
             found = [planned for planned in found if planned.skip != NO_LOSS] or found
-        if resumed is None:
-            return found
-        check_same_cases(resumed, found)
-        left = unmeasured(resumed)
-        return [planned for planned in found if planned.case.case_id in left]
+        return found if resumed is None else resumed_plan(resumed, environment, found, unfinished(resumed))
 
     with prepared_session(selection, settings, sources, plan, open_channel) as session:
         yield session
-
-
-def unmeasured(stored: StoredRun) -> list[str]:
-    """Return the ids of the cases of a run about which it says nothing, in the order of the run."""
-    ended = {*stored.storages, *stored.failures, *stored.skips}
-    return [case_id for case_id in stored.cases if case_id not in ended]
 
 
 def measure_storages(prepared: Prepared, seconds: float, writer: RunWriter, watch: Watch) -> str:

@@ -10,6 +10,7 @@ import secrets
 from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
+from shlex import quote
 from typing import Self
 
 from ampbench.errors import StoreError
@@ -143,15 +144,16 @@ class RunWriter:
         """What to do when the file cannot be written any more."""
         if not self._size:
             return "choose another --results folder"
+        resume = f"--resume {self.path.stem} --results {quote(str(self.path.parent.parent))}"
         begun = any(space.wanted is not None for space in self._spaces.values())
         if self._explains in STUDIES or begun:
-            again = f"ampbench {verb_of(self._explains)} --resume {self.path.stem}"
+            again = f"ampbench {verb_of(self._explains)} {resume}"
             return f"what was stored before is kept: mend this, then continue with {again}"
         if self._explains:
             return (
                 f"what was stored before is kept, but cannot be resumed: mend this, then {verb_of(self._explains)} anew"
             )
-        return f"what was measured before is kept: mend this, then continue with --resume {self.path.stem}"
+        return f"what was measured before is kept: mend this, then continue with {resume}"
 
     def _checked(self, records: Sequence[Header | Entry]) -> tuple[bytes, set[str], set[str], dict[str, SearchSpace]]:
         """Return the lines of `records`, sure to be readable again; then the cases, the probes and the spaces known."""

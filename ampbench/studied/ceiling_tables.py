@@ -6,10 +6,9 @@ import pandas as pd
 
 from ampbench.blocks import Block, Section, as_sentence
 from ampbench.records.environments import DeviceDescription, Environment
-from ampbench.records.studies import CONV, COPY, MATMUL, OPERATIONS, Ceiling
+from ampbench.records.studies import CONV, COPY, FP32, MATMUL, OPERATIONS, Ceiling
 from ampbench.studied.ceilings import (
     DTYPES,
-    FP32,
     best,
     ceilings_said,
     format_bandwidth,
@@ -48,7 +47,7 @@ def ceilings_section(device: DeviceDescription, ceilings: Sequence[Ceiling], *, 
     if everything:
         blocks.append(_sizes(own))
     for one in own:
-        where = f"{one.operation} {one.dtype}"
+        where = f"{one.dtype} {one.operation}"
         lines = [*([one.error] if one.error else []), *(one.notes if everything else [])]
         blocks += [Block("", note=f"{where}: {line}") for line in lines]
     threads = ", ".join(counted(each, "thread") for each in dict.fromkeys(one.threads for one in own))

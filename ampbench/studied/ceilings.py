@@ -9,11 +9,10 @@ from collections.abc import Iterable, Sequence
 from ampbench.labels import few
 from ampbench.records.environments import DeviceDescription
 from ampbench.records.measurements import OTHER_SHARE, STEAL_SHARE
-from ampbench.records.studies import CONV, COPY, MATMUL, Attained, Ceiling
+from ampbench.records.studies import CONV, COPY, FP32, MATMUL, TF32, Attained, Ceiling
 from ampbench.studied.datasheets import Datasheet, datasheet_of
 from ampbench.units import UNDEFINED, format_count, format_flop_rate, format_ratio, format_share
 
-FP32, TF32 = "fp32", "tf32"
 DTYPES = (FP32, TF32, "bf16", "fp16", "fp64")
 """What ceilings are measured in, in the order of every table."""
 BYTES = {"fp64": 8, "fp32": 4, "tf32": 4, "bf16": 2, "fp16": 2}
@@ -43,13 +42,26 @@ def top(found: Ceiling) -> Attained | None:
     return max(found.attained, key=lambda one: rate(one) or 0.0, default=None)
 
 
-def best(ceilings: Iterable[Ceiling], device: str, dtype: str, operation: str | None = None) -> float | None:
-    """Return the most FLOP/s that a type of device attained in `dtype`, in matrix products or convolutions.
+def ceiling_rate(found: Ceiling) -> float | None:
+    """Return FLOP/s or bytes per second of the size that a ceiling stands for; None where nothing was attained."""
+    attained = top(found)
+    return None if attained is None else rate(attained)
 
-    Only in `operation`, where it is given. None where that was not measured.
+
+def highest(ceilings: Iterable[Ceiling], device: str, dtype: str, operation: str | None = None) -> Ceiling | None:
+    """Return the ceiling of most FLOP/s that a type of device has in `dtype`, of matrix products or convolutions.
+
+    Only of `operation`, where it is given. None where nothing was attained.
     """
     wanted = (MATMUL, CONV) if operation is None else (operation,)
-    return _most(one for one in ceilings if (one.device, one.dtype) == (device, dtype) and one.operation in wanted)
+    able = [one for one in ceilings if (one.device, one.dtype) == (device, dtype) and one.operation in wanted]
+    return max((one for one in able if ceiling_rate(one)), key=lambda one: ceiling_rate(one) or 0.0, default=None)
+
+
+def best(ceilings: Iterable[Ceiling], device: str, dtype: str, operation: str | None = None) -> float | None:
+    """Return the FLOP/s of the `highest` ceiling; None where there is none."""
+    found = highest(ceilings, device, dtype, operation)
+    return None if found is None else ceiling_rate(found)
 
 
 def bandwidth(ceilings: Iterable[Ceiling], device: str, dtype: str | None = None) -> float | None:
@@ -57,8 +69,8 @@ def bandwidth(ceilings: Iterable[Ceiling], device: str, dtype: str | None = None
 
     None where that was not measured.
     """
-    copies = (one for one in ceilings if one.device == device and one.operation == COPY)
-    return _most(one for one in copies if dtype in (None, one.dtype))
+    copies = [one for one in ceilings if one.device == device and one.operation == COPY and dtype in (None, one.dtype)]
+    return max((value for one in copies if (value := ceiling_rate(one)) is not None), default=None)
 
 
 def copy_ratio(ceilings: Sequence[Ceiling], device: str, dtype: str) -> float | None:
@@ -80,13 +92,18 @@ def ceilings_said(device: DeviceDescription, ceilings: Sequence[Ceiling]) -> lis
     return [sentence for sentence in said if sentence]
 
 
+def disturbance(found: Ceiling) -> float | None:
+    """Return the share of CPU time that others took while a ceiling was measured, if it is enough to spoil that."""
+    others, steal = found.fitness.other_share or 0.0, found.fitness.steal_share or 0.0
+    return max(others, steal) if others > OTHER_SHARE or steal > STEAL_SHARE else None
+
+
 def share(found: Ceiling, promised: Datasheet | None) -> float | None:
     """Return the share of the datasheet's peak that a ceiling attained; None where no peak is known."""
-    attained = top(found)
-    if promised is None or attained is None:
+    if promised is None:
         return None
     peak = promised.bandwidth if found.operation == COPY else promised.flops.get(found.dtype)
-    reached = rate(attained)
+    reached = ceiling_rate(found)
     return reached / peak if peak and reached else None
 
 
@@ -94,11 +111,6 @@ def format_bandwidth(value: float | None) -> str:
     """Return bytes per second as "21.3 GB/s", in decimal units as datasheets do; "–" for None."""
     text = format_count(value)
     return text if text == UNDEFINED else f"{text}{'' if text[-1].isalpha() else ' '}B/s"
-
-
-def _most(found: Iterable[Ceiling]) -> float | None:
-    rates = [rate(one) for each in found if (one := top(each)) is not None]
-    return max((value for value in rates if value is not None), default=None)
 
 
 def _speed_said(device: DeviceDescription, own: Sequence[Ceiling]) -> str:
@@ -125,14 +137,14 @@ def _promises_said(own: Sequence[Ceiling], device: str, dtype: str) -> str:
     said = []
     if full and low:
         verdict = "held" if low >= PROMISED * full else "not reached"
-        fit = not any(map(_taken, (one for one in pair if one.operation != COPY)))
+        fit = not any(map(disturbance, (one for one in pair if one.operation != COPY)))
         said.append(
             f"up to {PROMISED:g}x the matrix throughput: {format_ratio(low / full)}, {verdict if fit else BUSY}"
         )
     moved = copy_ratio(own, device, dtype)
     if moved is not None:
         verdict = "held" if moved <= HALVED else "not held"
-        fit = not any(map(_taken, (one for one in pair if one.operation == COPY)))
+        fit = not any(map(disturbance, (one for one in pair if one.operation == COPY)))
         times = f"as many values are copied in {format_ratio(moved)} the time"
         said.append(f"half the traffic: {times}, {verdict if fit else BUSY}")
     return f"promises of {dtype}: {'; '.join(said)}" if said else ""
@@ -155,15 +167,9 @@ def _datasheet_said(device: DeviceDescription, own: Sequence[Ceiling], promised:
 
 def _quiet_said(own: Sequence[Ceiling]) -> str:
     """Return which ceilings others on the machine may have lowered."""
-    disturbed = {f"{one.operation} {one.dtype}": taken for one in own if (taken := _taken(one))}
+    disturbed = {f"{one.operation} {one.dtype}": taken for one in own if (taken := disturbance(one))}
     if not disturbed:
         return ""
     lowered = "all ceilings" if len(disturbed) == len(own) else few(disturbed)
     worst = format_share(max(disturbed.values()))
     return f"other work took up to {worst} of the CPU's time, which may have lowered {lowered}: measure again"
-
-
-def _taken(found: Ceiling) -> float | None:
-    """Return the share of CPU time that others took while a ceiling was measured, if it is enough to spoil that."""
-    others, steal = found.fitness.other_share or 0.0, found.fitness.steal_share or 0.0
-    return max(others, steal) if others > OTHER_SHARE or steal > STEAL_SHARE else None

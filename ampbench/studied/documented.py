@@ -14,11 +14,12 @@ from typing import Any
 from ampbench.blocks import Block
 from ampbench.labels import few
 from ampbench.precisions import BASELINE
+from ampbench.stats import ROUNDS_FOR_INTERVAL
 from ampbench.store import StoredRun
 from ampbench.units import counted, format_error, format_ratio, format_seconds
 
 WORKLOAD = "simple_conv"
-HELD, NOT_HELD, NOT_MEASURED = VERDICTS = ("held", "not held", "not measured")
+HELD, NOT_HELD, INCONCLUSIVE, NOT_MEASURED = VERDICTS = ("held", "not held", "inconclusive", "not measured")
 DOCUMENT = "the documented example of Intel's mixed-precision guide"
 
 _AUTOCAST = {"bf16": "bf16_autocast", "fp16": "fp16_autocast"}
@@ -26,6 +27,8 @@ _WAYS = {"imperative": ("inference", "eager"), "traced and frozen": ("inference"
 _SPEEDUP = "speedup"
 _SHOWN = 4
 """So many claims of one verdict are named in a sentence."""
+_TOO_FEW = f"fewer than {ROUNDS_FOR_INTERVAL} rounds have no interval"
+_MORE = f"--rounds {ROUNDS_FOR_INTERVAL} or more"
 
 Row = Mapping[str, Any]
 
@@ -34,8 +37,7 @@ Row = Mapping[str, Any]
 class Claim:
     """One claim on one `device`, for one size of the workload (`group`): its `verdict`, and what was `measured`.
 
-    `what` is the claim in a few words ("speedup in training in bf16"), `verdict` one of `VERDICTS`, `case_id` the
-    case that decides (None: none does).
+    `what` is the claim in a few words ("speedup in training in bf16"), `verdict` one of `VERDICTS`.
     """
 
     device: str
@@ -43,14 +45,13 @@ class Claim:
     what: str
     verdict: str
     measured: str
-    case_id: str | None = None
 
 
 def documented_claims(stored: StoredRun, rows: Sequence[Row]) -> list[Claim]:
     """Return the document's claims with what `rows` of a run, as `frames.run_frame` has them, say of each.
 
     There are none where the workload was measured in no low precision. A speedup is held where the intervals of both
-    times leave no doubt of it, not held where they do; without intervals it is not measured.
+    times leave no doubt of it, not held where they do; without intervals it is inconclusive.
     """
     groups: dict[tuple[str, str], list[Row]] = {}
     for row in rows:
@@ -65,17 +66,16 @@ def documented_claims(stored: StoredRun, rows: Sequence[Row]) -> list[Claim]:
 
 
 def claims_said(claims: Iterable[Claim]) -> list[str]:
-    """Return a sentence for each device and size: how many claims hold, and which do not or were not measured."""
-    groups: dict[tuple[str, str], list[Claim]] = {}
-    for claim in claims:
-        groups.setdefault((claim.device, claim.group), []).append(claim)
+    """Return a sentence for each device and size: how many claims hold, and which do not or are not known to."""
     said = []
-    for (device, group), members in groups.items():
+    for (device, group), members in _by_size(claims).items():
         of = {verdict: [claim for claim in members if claim.verdict == verdict] for verdict in VERDICTS}
         text = f"{DOCUMENT}, {group} on {device}: {len(of[HELD])} of {counted(len(members), 'claim')} held"
         if of[NOT_HELD]:
             first = sorted(of[NOT_HELD], key=lambda claim: claim.what.startswith(_SPEEDUP))
             text += f"; not held: {few([f'{one.what} ({one.measured})' for one in first], _SHOWN)}"
+        if of[INCONCLUSIVE]:
+            text += f"; {INCONCLUSIVE}: {few([one.what for one in of[INCONCLUSIVE]], _SHOWN)} ({_TOO_FEW}, {_MORE})"
         if of[NOT_MEASURED]:
             text += f"; not measured: {few([one.what for one in of[NOT_MEASURED]], _SHOWN)}"
         said.append(text)
@@ -84,9 +84,6 @@ def claims_said(claims: Iterable[Claim]) -> list[str]:
 
 def claims_blocks(claims: Iterable[Claim]) -> list[Block]:
     """Return a table of the claims for each device and size."""
-    groups: dict[tuple[str, str], list[Claim]] = {}
-    for claim in claims:
-        groups.setdefault((claim.device, claim.group), []).append(claim)
     return [
         Block(
             f"Claims of {DOCUMENT}",
@@ -94,27 +91,34 @@ def claims_blocks(claims: Iterable[Claim]) -> list[Block]:
             [[one.what, one.verdict, one.measured] for one in members],
             f"{group} on {device}" + ("" if device == "xpu" else "; the document speaks of XPU"),
         )
-        for (device, group), members in groups.items()
+        for (device, group), members in _by_size(claims).items()
     ]
 
 
+def _by_size(claims: Iterable[Claim]) -> dict[tuple[str, str], list[Claim]]:
+    """Return the claims of each device and group."""
+    groups: dict[tuple[str, str], list[Claim]] = {}
+    for claim in claims:
+        groups.setdefault((claim.device, claim.group), []).append(claim)
+    return groups
+
+
 def _claims(stored: StoredRun, device: str, group: str, rows: Sequence[Row]) -> list[Claim]:
-    def claim(what: str, verdict: str, measured: str, row: Row | None = None) -> Claim:
-        case_id = None if row is None else row["case_id"]
-        return Claim(device=device, group=group, what=what, verdict=verdict, measured=measured, case_id=case_id)
+    def claim(what: str, verdict: str, measured: str) -> Claim:
+        return Claim(device=device, group=group, what=what, verdict=verdict, measured=measured)
 
     found = []
     for way, (phase, path) in _WAYS.items():
         for dtype, precision in _AUTOCAST.items():
             row = _row(rows, precision, phase, path)
-            found.append(claim(f"{way} inference in {dtype}", *_runs(row), row))
+            found.append(claim(f"{way} inference in {dtype}", *_runs(row)))
             baseline = _row(rows, BASELINE, phase, path)
-            found.append(claim(f"{_SPEEDUP} in {way} inference in {dtype}", *_faster(row, baseline), row))
+            found.append(claim(f"{_SPEEDUP} in {way} inference in {dtype}", *_faster(row, baseline)))
     training = {dtype: _row(rows, precision, "training", "eager") for dtype, precision in _AUTOCAST.items()}
-    found.append(claim("training in bf16", *_runs(training["bf16"]), training["bf16"]))
+    found.append(claim("training in bf16", *_runs(training["bf16"])))
     baseline = _row(rows, BASELINE, "training", "eager")
-    found.append(claim(f"{_SPEEDUP} in training in bf16", *_faster(training["bf16"], baseline), training["bf16"]))
-    found.append(claim("training in bf16 only, not in fp16", *_refused(training["fp16"]), training["fp16"]))
+    found.append(claim(f"{_SPEEDUP} in training in bf16", *_faster(training["bf16"], baseline)))
+    found.append(claim("training in bf16 only, not in fp16", *_refused(training["fp16"])))
     described = stored.header.environment.device(device)
     default = described.autocast_dtype if described is not None else None
     verdict = NOT_MEASURED if not default else HELD if default == "bf16" else NOT_HELD
@@ -160,7 +164,7 @@ def _faster(row: Row | None, baseline: Row | None) -> tuple[str, str]:
     ends = [_number(one[name]) for one in (row, baseline) for name in ("seconds_low", "seconds_high")]
     low, high, baseline_low, baseline_high = ends
     if low is None or high is None or baseline_low is None or baseline_high is None:
-        return NOT_MEASURED, f"{speedup} the speed of fp32, without intervals: too few rounds"
+        return INCONCLUSIVE, f"{speedup} the speed of fp32, but {_TOO_FEW}"
     if high < baseline_low:
         return HELD, f"{speedup} the speed of fp32"
     certain = "" if low > baseline_high else ", within the intervals"

@@ -4,11 +4,12 @@ from collections.abc import Callable
 
 from ampbench import stats
 from ampbench.blocks import Block, Section, as_sentence
-from ampbench.casts.costs import WIDEST, saving_said, unfit
+from ampbench.casts.costs import WIDEST, saved_time, saving_said, unfit
 from ampbench.labels import case_title, few
 from ampbench.records.cases import Case
 from ampbench.records.casts import PRE_CAST_INPUTS, CheckedSaving
 from ampbench.records.studies import ACCEPTED, PROMOTED, TO_FP32, TO_LOW, InputUse, StoragePass, StoredInputs
+from ampbench.studied.ceilings import BUSY
 from ampbench.units import (
     UNDEFINED,
     counted,
@@ -24,10 +25,12 @@ FREE, LOSSY, UNUSED = "nothing lost", "information lost", "not used"
 `LOSSY` says what the op is given; whether the step's numbers move is measured (`StoragePass.identical`).
 """
 
-NUMBERS = frozenset(
-    {"stored", "copied", "copy", "casts", "moved", "step", "peak", "output error", "loss error", "gradient error"}
-)
+_LOSS = "absolute loss error"
+NUMBERS = frozenset({"stored", "copy", "casts", "moved", "step", "peak", "output error", _LOSS, "gradient error"})
 """Headers of columns of numbers, which stand to the right."""
+
+_WAYS = {ACCEPTED: "taken as it is"}
+"""What stands for a use in tables, where its own word would sound like a verdict."""
 
 NAMED = 3
 """So many inputs of one fate are named in a sentence."""
@@ -38,6 +41,15 @@ def situation(use: InputUse) -> str:
     if not use.operation:
         return UNUSED
     return FREE if use.use in (ACCEPTED, TO_LOW) and not use.read_in_fp32 else LOSSY
+
+
+def comes_to(found: StoragePass) -> str:
+    """Return the situation of a case: `LOSSY` where one of its inputs is in it, else that of the first.
+
+    `UNDEFINED` where it has no floating input.
+    """
+    situations = [situation(use) for use in found.uses]
+    return LOSSY if LOSSY in situations else next(iter(situations), UNDEFINED)
 
 
 def storage_said(case: Case, found: StoragePass) -> list[str]:
@@ -54,7 +66,8 @@ def storage_said(case: Case, found: StoragePass) -> list[str]:
         )
         for names in fates.values()
     ]
-    return [_result_said(case, found), *said, _savings_said(found), *_times_said(found), *unfit(found.fitness)]
+    spoilt = unfit(found.fitness)
+    return [_result_said(case, found), *said, _savings_said(found, timed=not spoilt), *_times_said(found), *spoilt]
 
 
 def storage_section(case: Case, found: StoragePass, *, everything: bool = False) -> Section:  # noqa: ARG001
@@ -121,7 +134,7 @@ def _errors_said(found: StoragePass) -> list[str]:
     said = []
     for name, before, after in (
         ("output", found.full.output_rel_l2, found.low.output_rel_l2),
-        ("loss", found.full.loss_abs_error, found.low.loss_abs_error),
+        ("absolute loss", found.full.loss_abs_error, found.low.loss_abs_error),
         ("gradient", found.full.grad_rel_l2, found.low.grad_rel_l2),
     ):
         if before is None and after is None:
@@ -131,14 +144,14 @@ def _errors_said(found: StoragePass) -> list[str]:
     return said or ["no error is defined"]
 
 
-def _savings_said(found: StoragePass) -> str:
-    """Return what is saved in bytes, casts and memory."""
+def _savings_said(found: StoragePass, *, timed: bool) -> str:
+    """Return what is saved in bytes, casts and memory, and, where times can be trusted (`timed`), in copying."""
     full, low = found.full, found.low
     said = [f"a batch is stored in {format_bytes(low.stored_bytes)}, not {format_bytes(full.stored_bytes)}"]
-    if full.copied_bytes is not None and full.copy_samples and low.copy_samples:
+    if timed and full.copy_samples and low.copy_samples:
         took = [format_seconds(min(one.copy_samples)) for one in (full, low)]
         said.append(f"its copy to the device takes {took[1]}, not {took[0]}")
-    if full.casts is not None and low.casts is not None:
+    if full.casts is not None and low.casts is not None and (full.casts or low.casts):
         before = counted(full.casts, "cast")
         moved = f"{format_bytes(full.cast_bytes)} → {format_bytes(low.cast_bytes)}"
         said.append(f"{before} a step → {low.casts:,}, moving {moved}")
@@ -150,6 +163,8 @@ def _savings_said(found: StoragePass) -> str:
 def _times_said(found: StoragePass) -> list[str]:
     if not found.full.samples or not found.low.samples:
         return []
+    if unfit(found.fitness):
+        return [f"the step's time: {BUSY}"]
     changed = CheckedSaving(
         change=PRE_CAST_INPUTS,
         names=[],
@@ -159,16 +174,28 @@ def _times_said(found: StoragePass) -> list[str]:
         after=found.low.samples,
         identical=bool(found.identical),
     )
+    if saved_time(changed).noisy:
+        return [f"the step's time is too noisy to say: its builds differ more than {WIDEST:g} times"]
     return [f"the step: {saving_said(changed)}"]
 
 
 def _uses(found: StoragePass) -> list[Block]:
     cells = [
-        [use.name, _op(use), use.module, use.use, _short(use.read_in_fp32) or UNDEFINED, situation(use)]
+        [
+            use.name,
+            _op(use),
+            use.module,
+            _WAYS.get(use.use, use.use),
+            _short(use.read_in_fp32) or UNDEFINED,
+            situation(use),
+        ]
         for use in found.uses
     ]
     headers = ["input", "first op", "module", f"in {found.low.dtype}", "read in fp32 by", "comes to"]
-    note = "read in fp32 by: the first op that does not cast the input to half where it is stored in fp32"
+    note = (
+        f"in {found.low.dtype}: what the first op does with an input stored so; read in fp32 by: the first op that "
+        "does not cast the input to half where it is stored in fp32"
+    )
     return [Block("What becomes of each input", headers, cells, note)] if cells else []
 
 
@@ -176,20 +203,20 @@ def _beside(found: StoragePass) -> Block:
     """Return both ways of storing the inputs side by side, without the columns that neither has a number in."""
     columns: dict[str, Callable[[StoredInputs], str]] = {
         "stored": lambda row: format_bytes(row.stored_bytes),
-        "copied": lambda row: UNDEFINED if row.copied_bytes is None else format_bytes(row.copied_bytes),
         "copy": lambda row: format_seconds(min(row.copy_samples, default=None)),
         "casts": lambda row: UNDEFINED if row.casts is None else f"{row.casts:,}",
         "moved": lambda row: UNDEFINED if row.cast_bytes is None else format_bytes(row.cast_bytes),
         "step": lambda row: format_seconds(step_seconds(row)),
         "peak": lambda row: UNDEFINED if row.peak_bytes is None else format_bytes(row.peak_bytes),
         "output error": lambda row: format_error(row.output_rel_l2),
-        "loss error": lambda row: format_error(row.loss_abs_error),
+        _LOSS: lambda row: format_error(row.loss_abs_error),
         "gradient error": lambda row: format_error(row.grad_rel_l2),
     }
     rows = [(stored.dtype, [make(stored) for make in columns.values()]) for stored in (found.full, found.low)]
     kept = [place for place in range(len(columns)) if any(cells[place] != UNDEFINED for _, cells in rows)]
     headers = ["inputs in", *(list(columns)[place] for place in kept)]
-    note = "errors against fp64 with the inputs as given in fp32; moved: the bytes that casts read and write"
+    kind = "that of the loss absolute, the others relative" if _LOSS in headers else "relative"
+    note = f"errors against fp64 with the inputs as given in fp32, {kind}; moved: the bytes that casts read and write"
     return Block("Side by side", headers, [[dtype, *(cells[place] for place in kept)] for dtype, cells in rows], note)
 
 

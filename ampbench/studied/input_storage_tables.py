@@ -6,7 +6,7 @@ from ampbench.records.studies import StoragePass
 from ampbench.studied.input_storage import situation, step_seconds
 
 _NUMBERS = (
-    "stored_bytes", "copied_bytes", "copy_seconds", "casts", "cast_bytes", "step_seconds", "peak_bytes",
+    "stored_bytes", "copy_seconds", "casts", "cast_bytes", "step_seconds", "peak_bytes",
     "output_rel_l2", "loss_abs_error", "grad_rel_l2",
 )  # fmt: skip
 
@@ -14,12 +14,12 @@ _NUMBERS = (
 def storage_frame(found: StoragePass) -> pd.DataFrame:
     """Return a row per dtype that the inputs are stored in.
 
-    Columns: dtype; stored_bytes, copied_bytes, copy_seconds (the fastest), casts, cast_bytes, step_seconds (the median
+    Columns: dtype; stored_bytes, copy_seconds (the fastest), casts, cast_bytes, step_seconds (the median
     over builds), peak_bytes, output_rel_l2, loss_abs_error, grad_rel_l2: NaN where undefined; identical (to the bits
     of fp32 inputs; None: not known), repeatable, exact, error.
     """
     rows = [
-        [stored.dtype, stored.stored_bytes, stored.copied_bytes, min(stored.copy_samples, default=None), stored.casts,
+        [stored.dtype, stored.stored_bytes, min(stored.copy_samples, default=None), stored.casts,
          stored.cast_bytes, step_seconds(stored), stored.peak_bytes, stored.output_rel_l2, stored.loss_abs_error,
          stored.grad_rel_l2, same, found.repeatable, exact, stored.error]
         for stored, same, exact in ((found.full, found.repeatable, True), (found.low, found.identical, found.exact))

@@ -13,7 +13,7 @@ from ampbench.records.studies import ScalerRun
 from ampbench.studied.scaler_outcomes import (
     BROKEN,
     COLLAPSED,
-    FOLLOWS,
+    NEAR,
     RAISED,
     Outcome,
     end_loss,
@@ -42,7 +42,7 @@ def scaler_said(case: Case, runs: Sequence[ScalerRun]) -> list[str]:
     found = outcomes(runs)
     low = [one for one in found if one.run.precision == case.precision]
     said = [*_fp32_said(runs), *_verdict_said(low), *_flushed_said(low)]
-    said += [sentence for one in low if one.run.setting.enabled for sentence in _scale_said(one)]
+    said += [sentence for one in low if one.run.setting.enabled for sentence in _scale_said(one, low)]
     said += _overflowing_said(low)
     if not case.scaler:
         said.append(NO_SCALER)
@@ -71,8 +71,10 @@ def _fp32_said(runs: Sequence[ScalerRun]) -> list[str]:
         return [f"fp32: a step raised {full.error}: losses cannot be judged"]
     end = end_loss(full)
     if end is None:
-        step = next((number for number, loss in enumerate(full.losses) if loss is None), len(full.losses) - 1)
-        return [f"in fp32, too, the loss is not finite from step {step} on: losses cannot be judged"]
+        step = next((number for number, loss in enumerate(full.losses, 1) if loss is None), None)
+        weights = f"weights are not finite after step {len(full.losses):,}"
+        what = weights if step is None else f"the loss is not finite from step {step:,} on"
+        return [f"in fp32, too, {what}: losses cannot be judged"]
     if full.losses[0] is None or end >= full.losses[0]:
         return [f"in fp32 the loss does not fall in {counted(full.steps, 'step')}: only gradients can be judged"]
     return []
@@ -82,15 +84,15 @@ def _verdict_said(low: Sequence[Outcome]) -> list[str]:
     """Return whether fp16 needs a loss scale, and whether one serves."""
     unscaled = next((one for one in low if not one.run.setting.enabled), None)
     scaled = [one for one in low if one.run.setting.enabled]
-    serving = sorted((one for one in scaled if one.state == FOLLOWS), key=lambda one: one.name != DEFAULT)
+    serving = sorted((one for one in scaled if one.serves), key=lambda one: one.name != DEFAULT)
     said = []
     if scaled and all(one.state == COLLAPSED for one in scaled):
         keep = "keep the part that makes it in fp32 (ampbench explain keep-fp32), or train in bf16"
         said.append(f"no loss scale helps: {collapse_said(scaled[0].run)}; {keep}")
     elif unscaled is not None and unscaled.fails and serving:
-        repaired = f"{_with(serving[0])} it falls as in fp32"
+        repaired = f"{_with(serving[0])} it falls {_as_fp32(serving[0])}"
         said.append(f"fp16 needs loss scaling here: without it {_failure_said(unscaled)}; {repaired}")
-    elif unscaled is not None and unscaled.state == FOLLOWS:
+    elif unscaled is not None and unscaled.serves:
         said.append(_needless_said(unscaled))
         said += [f"{one.name}: {_failure_said(one)}" for one in scaled if one.fails]
     else:
@@ -99,12 +101,11 @@ def _verdict_said(low: Sequence[Outcome]) -> list[str]:
 
 
 def _needless_said(unscaled: Outcome) -> str:
+    falls = f"the loss falls {_as_fp32(unscaled)}"
     if unscaled.flushed is None or unscaled.flushed < FLUSHES:
-        return "fp16 needs no loss scaling here: gradients hardly flush and the loss falls as in fp32"
+        return f"fp16 needs no loss scaling here: gradients hardly flush and {falls}"
     share = format_share(unscaled.flushed)
-    return (
-        f"without loss scaling {share} of gradients flush to zero, and yet the loss falls as in fp32 within these steps"
-    )
+    return f"without loss scaling {share} of gradients flush to zero, and yet {falls} within these steps"
 
 
 def _failure_said(one: Outcome) -> str:
@@ -117,6 +118,9 @@ def _failure_said(one: Outcome) -> str:
     if one.state == BROKEN:
         first = f": {nonfinite_sentence(run.first_nonfinite)}" if run.first_nonfinite else ""
         return f"training ends in values that are not finite after {counted(len(run.losses), 'step')}{first}"
+    began, loss, best = run.losses[0], one.loss, one.fp32_loss
+    if began is not None and loss is not None and best is not None and loss > began > best:
+        return f"the loss rises from {began:.3g} to {loss:.3g}, where in fp32 it falls to {best:.3g}"
     above = f"ends {format_share(one.excess)} above fp32's and " if one.excess is not None and one.excess < 1 else ""
     return f"the loss {above}lacks {format_share(min(one.lag or 0.0, 1.0))} of what it falls by in fp32"
 
@@ -132,25 +136,41 @@ def _flushed_said(low: Sequence[Outcome]) -> list[str]:
     return [f"gradients that fp32 has and fp16 flushes to zero: {', '.join(parts)}{erring}"]
 
 
-def _scale_said(one: Outcome) -> list[str]:
-    """Return what a scale did, where it did more than hold, and what to set instead."""
+def _scale_said(one: Outcome, low: Sequence[Outcome]) -> list[str]:
+    """Return what a scale did, where it did more than hold, and what to set instead: of `low` what serves better."""
     run = one.run
     if one.state in (COLLAPSED, RAISED) or not run.scales or not run.skipped:
         return []
-    done, first = len(run.losses), one.refused_first
-    later = len(run.skipped) - first
-    often = later > max(OFTEN_REFUSED * done, 1)
-    if first < MANY_REFUSED and not often:
-        return []
+    done, first, later = len(run.losses), one.refused_first, one.refused_later
     said = f"{one.name}: {len(run.skipped):,} of {counted(done, 'step')} refused"
+    if first == done:
+        still = f"from {format_scale(run.scales[0])} on: no step was accepted, its scale was still falling"
+        return [f"{said} {still}: more --steps"]
+    if first < MANY_REFUSED and not _often_refused(one):
+        return []
+    others = [other for other in low if other.run.setting.enabled]
     if first:
         said += f", the first {first:,} to come down from {format_scale(run.scales[0])}"
-        settled = run.scales[min(first, done - 1)]
+        settled = run.scales[first]
         if first >= MANY_REFUSED:
-            said += f": init_scale={format_scale(settled).replace('^', '**')} spares these"
-    if often:
-        said += f"; {later:,} later ones to find that no larger scale will do: a longer growth_interval spares most"
+            tried = next((other for other in others if other.run.scales[:1] == [settled]), None)
+            said += f": init_scale={format_scale(settled).replace('^', '**')} {_spares(tried, 'these')}"
+    if _often_refused(one):
+        interval = run.setting.growth_interval
+        slower = [other for other in others if other.run.setting.growth_interval > interval]
+        better = next((other for other in slower if other.serves and not _often_refused(other)), None)
+        said += f"; {later:,} later ones to find that no larger scale will do: "
+        said += f"a longer growth_interval {_spares(better, 'most')}"
     return [said]
+
+
+def _often_refused(one: Outcome) -> bool:
+    return one.refused_later > max(OFTEN_REFUSED * len(one.run.losses), 1)
+
+
+def _spares(tried: Outcome | None, what: str) -> str:
+    """Return whether a setting spares refused steps: it does in one that was `tried`, else it is a guess."""
+    return f"spares {what}, as in {tried.name}" if tried else f"may spare {what} (not tried)"
 
 
 def _overflowing_said(low: Sequence[Outcome]) -> list[str]:
@@ -163,6 +183,11 @@ def _overflowing_said(low: Sequence[Outcome]) -> list[str]:
         return []
     names = [name for name, _ in counts.most_common()]
     return [f"the gradients that overflow, most often first: {few(names)}"]
+
+
+def _as_fp32(one: Outcome) -> str:
+    """Return how the loss of a training that serves falls."""
+    return "nearly as in fp32" if one.state == NEAR else "as in fp32"
 
 
 def _with(one: Outcome) -> str:

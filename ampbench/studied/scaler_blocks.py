@@ -16,8 +16,8 @@ from ampbench.records.cases import Case
 from ampbench.records.ranges import Magnitudes
 from ampbench.records.studies import ScalerRun, Score
 from ampbench.studied.scaler import scaler_said
-from ampbench.studied.scaler_outcomes import Outcome, mean_loss, outcomes
-from ampbench.units import UNDEFINED, counted, format_error, format_share
+from ampbench.studied.scaler_outcomes import NEAR, NOTHING, Outcome, mean_loss, outcomes
+from ampbench.units import UNDEFINED, counted, format_error, format_ratio, format_share
 
 SHOWN = 12
 """So many rows are shown unless all are asked for."""
@@ -54,7 +54,7 @@ def settings(found: Sequence[Outcome]) -> list[Block]:
             f"{len(one.run.skipped):,}" if one.run.scales else UNDEFINED,
             format_share(one.flushed),
             format_error(one.grad_rel_l2),
-            *(UNDEFINED if share is None or full else f"{share:+.1%}" for share in (one.lag, one.excess)),
+            *([UNDEFINED, UNDEFINED] if full else [_behind(one.lag), _above(one.excess)]),
             *([_score(one.run.score)] if scored else []),
             "" if full and not one.fails else one.state,
         ]
@@ -64,7 +64,9 @@ def settings(found: Sequence[Outcome]) -> list[Block]:
     headers = ["setting", "scale", "refused", "flushed", "error", "behind", "above", *(["held out"] if scored else [])]
     note = "flushed: the share of fp32's gradients that are zero in fp16; error: of the gradients, median; behind: the "
     note += "share of what the loss falls by in fp32 that is missing in the last quarter; above: by how much it is "
-    note += "above fp32's there"
+    note += "above fp32's there, or how many times fp32's it is"
+    if any(one.state == NEAR for one in found):
+        note += f"; {NEAR}: losses near zero, which differ by less than {format_share(NOTHING)} of fp32's fall"
     return [Block("Settings of GradScaler", [*headers, "outcome"], cells, note)] if cells else []
 
 
@@ -153,6 +155,24 @@ def _scales(run: ScalerRun) -> str:
         return UNDEFINED
     first, last = format_scale(run.scales[0]), format_scale(run.scales[-1])
     return first if first == last else f"{first} → {last}"
+
+
+def _behind(lag: float | None) -> str:
+    """Return what is missing of a fall as "+5.1%"; where the loss rises, more than all of it is."""
+    return ">100%" if lag is not None and lag > 1 else _signed(lag)
+
+
+def _above(excess: float | None) -> str:
+    """Return by how much a loss is above another as "+16.9%"; from twice the other on, how many times it is: "165x"."""
+    return format_ratio(1 + excess) if excess is not None and excess >= 1 else _signed(excess)
+
+
+def _signed(share: float | None) -> str:
+    """Return a share with its sign as "-4.8%"; none where it rounds to zero."""
+    if share is None:
+        return UNDEFINED
+    text = f"{share:+.1%}"
+    return "0.0%" if text in ("+0.0%", "-0.0%") else text
 
 
 def _score(score: Score | None) -> str:

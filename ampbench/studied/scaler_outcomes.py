@@ -7,16 +7,18 @@ from statistics import median
 from ampbench.precisions import BASELINE
 from ampbench.records.studies import ScalerRun
 
-RAISED, BROKEN, COLLAPSED, BEHIND, FOLLOWS, UNKNOWN = (
+RAISED, BROKEN, COLLAPSED, BEHIND, NEAR, FOLLOWS, UNKNOWN = (
     "raised",
     "not finite",
     "collapsed",
     "behind",
+    "nearly fp32",
     "as fp32",
     "unknown",
 )
 """States of a training: a step raised; its weights or its last losses are not finite; its scale fell and fell, with
-every step refused; its loss falls less than fp32's; it falls as much; it cannot be told, as fp32's does not fall."""
+every step refused; its loss falls less than fp32's; it lacks next to nothing of that fall, and yet ends well above
+fp32's, which is near zero; it falls as much; it cannot be told, as fp32's does not fall."""
 
 LAGS = 0.05
 """A training is behind where it lacks more than this share of what the loss falls by in fp32, or where its loss ends by
@@ -36,8 +38,8 @@ class Outcome:
 
     `flushed` is the share of the gradient elements looked at that are zero though they are not in fp32, `grad_rel_l2`
     the median over the looks of the gradients' error. `loss` is that at the end, `lag` the share of what the loss falls
-    by in fp32 that is missing then, `excess` by what share of fp32's loss it is above that. `refused_first` counts the
-    steps refused before the first that was taken.
+    by in fp32 that is missing then, `excess` by what share of `fp32_loss`, fp32's at the end, it is above that.
+    `refused_first` counts the steps refused before the first that was taken.
     """
 
     run: ScalerRun
@@ -47,7 +49,13 @@ class Outcome:
     loss: float | None
     lag: float | None
     excess: float | None
+    fp32_loss: float | None
     refused_first: int
+
+    @property
+    def refused_later(self) -> int:
+        """How many steps were refused after the first that was taken."""
+        return len(self.run.skipped) - self.refused_first
 
     @property
     def name(self) -> str:
@@ -58,6 +66,11 @@ class Outcome:
     def fails(self) -> bool:
         """Whether training with it falls short of fp32."""
         return self.state in (RAISED, BROKEN, COLLAPSED, BEHIND)
+
+    @property
+    def serves(self) -> bool:
+        """Whether training with it is as good as in fp32, or nearly."""
+        return self.state in (NEAR, FOLLOWS)
 
 
 def outcomes(runs: Sequence[ScalerRun]) -> list[Outcome]:
@@ -98,6 +111,7 @@ def _outcome(run: ScalerRun, full: ScalerRun | None) -> Outcome:
         loss=loss,
         lag=lag,
         excess=excess,
+        fp32_loss=best,
         refused_first=next(step for step in range(len(run.losses) + 1) if step not in refused),
     )
 
@@ -116,4 +130,7 @@ def _state(run: ScalerRun, loss: float | None, lag: float | None, excess: float 
         return BROKEN
     if lag is None:
         return UNKNOWN
-    return BEHIND if lag > LAGS or (lag > NOTHING and (excess or 0.0) > LAGS) else FOLLOWS
+    above = (excess or 0.0) > LAGS
+    if lag > LAGS or (lag > NOTHING and above):
+        return BEHIND
+    return NEAR if above else FOLLOWS

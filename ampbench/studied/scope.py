@@ -20,6 +20,7 @@ from ampbench.records.studies import (
     ScopePass,
     ScopeRun,
 )
+from ampbench.studied.ceilings import BUSY
 from ampbench.units import counted, format_bytes, format_error, format_share
 
 RECOMMENDED = FORWARD_AND_LOSS
@@ -36,25 +37,22 @@ _AROUND = {
     WHOLE_LOOP: "the whole loop",
     UNCACHED_LOOP: "the whole loop, its weight cache off",
 }
-_ERRORS = (
-    ("output", "output_rel_l2", format_error),
-    ("loss", "loss_abs_error", format_error),
-    ("gradients", "grad_rel_l2", format_error),
-    ("what all steps changed in the weights", "param_rel_l2", format_share),
-)
+_CHANGED = "what all steps changed in the weights"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Comparison:
     """A scope's `run` beside the recommended scope's; None where something is unknown.
 
-    `later_casts` and `later_cast_bytes` are medians over the steps after the first. `stale_weights` are read as copies
+    `loss_rel_error` is the error of the first step's loss, relative to fp64's loss. `later_casts` and
+    `later_cast_bytes` are medians over the steps after the first. `stale_weights` are read as copies
     older than the optimizer's last step, in the last step. `seconds` are those of a step, `ratio` how many times as
     long it takes as in the recommended scope. `peak_bytes` is the highest of all steps, `kept_bytes` what the last step
     leaves allocated, `growth_bytes` the median of what a step after the first adds to that.
     """
 
     run: ScopeRun
+    loss_rel_error: float | None = None
     first_casts: int | None = None
     later_casts: float | None = None
     first_cast_bytes: int | None = None
@@ -70,27 +68,29 @@ class Comparison:
 def comparisons(found: ScopePass) -> list[Comparison]:
     """Return each scope of a pass beside the recommended one, in their order."""
     best = _recommended(found)
-    return [_comparison(run, best) for run in found.scopes]
+    reference = next(iter(found.reference_losses), None)
+    return [_comparison(run, best, reference) for run in found.scopes]
 
 
 def scope_said(case: Case, found: ScopePass) -> list[str]:
     """Return what each scope costs beside the recommended one, which comes first: sentences without a full stop.
 
-    A difference in time is told where its interval leaves no doubt that there is one.
+    A difference in time is told where its interval leaves no doubt that there is one, and the machine was not busy.
     """
     compared = {one.run.scope: one for one in comparisons(found)}
     best = compared.get(RECOMMENDED)
+    spoilt = unfit(found.fitness) if any(one.run.samples for one in compared.values()) else []
     lines = []
     if best is not None:
         lines.append(_recommended_said(case, best))
     for one in compared.values():
         if one is best:
             continue
-        costs = list(_costs(one, best)) or ["no cost was seen"]
+        costs = list(_costs(one, best, timed=not spoilt))
+        if not costs:
+            costs = ["no cost was seen", *([f"its time is {BUSY}"] if spoilt and one.ratio else [])]
         lines.append(f"around {_AROUND[one.run.scope]}: {'; '.join(costs)}")
-    if any(one.run.samples for one in compared.values()):
-        lines += unfit(found.fitness)
-    return lines
+    return [*lines, *spoilt]
 
 
 def differs(ratio: Ratio) -> bool:
@@ -110,11 +110,13 @@ def _recommended(found: ScopePass) -> ScopeRun | None:
     return next((run for run in found.scopes if run.scope == RECOMMENDED), None)
 
 
-def _comparison(run: ScopeRun, best: ScopeRun | None) -> Comparison:
+def _comparison(run: ScopeRun, best: ScopeRun | None, reference: float | None) -> Comparison:
     timed = best is not None and run is not best and run.samples and best.samples
     added = [after - before for before, after in zip(run.alive_bytes, run.alive_bytes[1:], strict=False)]
+    off = run.loss_abs_error
     return Comparison(
         run=run,
+        loss_rel_error=off / abs(reference) if off is not None and reference else None,
         first_casts=run.casts[0] if run.casts else None,
         later_casts=stats.median(run.casts[1:]) if run.casts[1:] else None,
         first_cast_bytes=run.cast_bytes[0] if run.cast_bytes else None,
@@ -147,8 +149,8 @@ def _recommended_said(case: Case, best: Comparison) -> str:
     return f"{said}; but {'; '.join(flaws)}" if flaws else said
 
 
-def _costs(one: Comparison, best: Comparison | None) -> Iterator[str]:
-    """Yield what a scope costs, beside the recommended scope if that runs."""
+def _costs(one: Comparison, best: Comparison | None, *, timed: bool) -> Iterator[str]:
+    """Yield what a scope costs, beside the recommended scope if that runs; in time only where `timed`."""
     run = one.run
     if run.error:
         yield f"raises: {run.error}"
@@ -161,29 +163,36 @@ def _costs(one: Comparison, best: Comparison | None) -> Iterator[str]:
             yield f"the loss goes {_way(run.losses)} in {steps}, not {_way(other.run.losses)}"
     if other is not None and sum(run.casts) > sum(other.run.casts) > 0:
         yield f"{casts_said(run.casts)} casts a step, not {casts_said(other.run.casts)}"
-    if one.ratio is not None and differs(one.ratio):
+    if timed and one.ratio is not None and differs(one.ratio):
         yield f"a step takes {ratio_said(one.ratio)} as long"
     if other is not None and (one.peak_bytes or 0) > LARGER_PEAK * (other.peak_bytes or 0) > 0:
         yield f"peak {format_bytes(one.peak_bytes)}, not {format_bytes(other.peak_bytes)}"
     if kept := _kept_said(one, other):
         yield kept
     if other is not None:
-        yield from _worse_numbers(run, other.run)
+        yield from _worse_numbers(one, other)
 
 
-def _worse_numbers(run: ScopeRun, best: ScopeRun) -> Iterator[str]:
+def _worse_numbers(one: Comparison, best: Comparison) -> Iterator[str]:
     """Yield what is computed in other dtypes than in the recommended scope, and with larger errors."""
+    run, other = one.run, best.run
     for what, dtype in run.dtypes.items():
-        if dtype != best.dtypes.get(what, dtype):
-            yield f"{what} in {dtype}, not {best.dtypes[what]}"
-    for what, name, written in _ERRORS:
-        error, least = getattr(run, name), getattr(best, name)
+        if dtype != other.dtypes.get(what, dtype):
+            yield f"{what} in {dtype}, not {other.dtypes[what]}"
+    for what, error, least in (
+        ("output", run.output_rel_l2, other.output_rel_l2),
+        ("loss", one.loss_rel_error, best.loss_rel_error),
+        ("gradients", run.grad_rel_l2, other.grad_rel_l2),
+        (_CHANGED, run.param_rel_l2, other.param_rel_l2),
+    ):
         if least is None:
             continue
         if error is None:
             yield f"{what}: no error is defined, not all values are finite"
+        elif error > LARGER * least and what == _CHANGED:
+            yield f"{what} {format_share(error)} off fp64, not {format_share(least)}"
         elif error > LARGER * least:
-            yield f"{what} {written(error)} off fp64, not {written(least)}"
+            yield f"{what}: relative error {format_error(error)} against fp64, not {format_error(least)}"
 
 
 def _stale_said(one: Comparison) -> str:

@@ -30,7 +30,7 @@ NUMBERS = frozenset(
 _RUN_FIELDS = ("output_rel_l2", "loss_abs_error", "grad_rel_l2", "param_rel_l2")
 _OWN_FIELDS = (
     "first_casts", "later_casts", "first_cast_bytes", "later_cast_bytes", "stale_weights", "seconds", "peak_bytes",
-    "kept_bytes", "growth_bytes",
+    "kept_bytes", "growth_bytes", "loss_rel_error",
 )  # fmt: skip
 
 
@@ -113,8 +113,8 @@ def _numbers(rows: list[Comparison]) -> Block:
     """Return what each scope computes in, and how far that lies from fp64."""
     headers = ["scope", "output", "loss", "gradients", "stale", "output error", "loss error", "gradients'", "weights'"]
     note = (
-        "errors against fp64 of the first step, of the weights of what all steps changed; stale: weights that the last "
-        "step reads as old copies"
+        "errors relative to fp64's values of the first step, of the weights to what all steps changed; stale: weights "
+        "that the last step reads as old copies"
     )
     return Block("What it computes", headers, [_number_cells(row) for row in rows], note)
 
@@ -126,7 +126,7 @@ def _number_cells(one: Comparison) -> list[str]:
         *(run.dtypes.get(what, UNDEFINED) for what in ("output", "loss", "gradients")),
         UNDEFINED if one.stale_weights is None else f"{one.stale_weights:,}",
         format_error(run.output_rel_l2),
-        format_error(run.loss_abs_error),
+        format_error(one.loss_rel_error),
         format_error(run.grad_rel_l2),
         format_share(run.param_rel_l2),
     ]

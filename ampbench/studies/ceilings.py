@@ -7,7 +7,7 @@ import torch
 
 from ampbench.precisions import PRECISIONS, SHORT_DTYPES
 from ampbench.records.requests import MAX_SAMPLES_PER_ROUND
-from ampbench.records.studies import Attained, Ceiling
+from ampbench.records.studies import FP32, TF32, Attained, Ceiling
 from ampbench.studies.ceiling_tasks import MakeTensor, Task, tasks_of
 from ampbench.units import format_seconds
 from ampbench.worker.devices import Device
@@ -17,7 +17,6 @@ from ampbench.worker.flags import precision_flags
 from ampbench.worker.memory import is_out_of_memory
 from ampbench.worker.timing import time_build
 
-TF32, FP32 = "tf32", "fp32"
 LONGEST = 0.5
 """Sizes grow as long as one run takes no more than this share of the seconds given."""
 

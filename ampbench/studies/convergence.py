@@ -8,17 +8,15 @@ import copy
 import dataclasses
 import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import torch
 
-from ampbench.explain.graphs.names import first_line
-from ampbench.keeping.tried import OUT_OF_MEMORY
 from ampbench.precisions import BASELINE, PRECISIONS
 from ampbench.records.cases import Case
 from ampbench.records.studies import CONTROL, REFERENCE, Drift, Score, Training
-from ampbench.studies.scores import Judge
+from ampbench.studies.scores import Scorer
 from ampbench.worker.data import Generator
 from ampbench.worker.devices import Cpu, Device
 from ampbench.worker.divergence import (
@@ -30,7 +28,7 @@ from ampbench.worker.divergence import (
 )
 from ampbench.worker.finite import NO_DROPOUT, is_finite
 from ampbench.worker.flags import precision_flags
-from ampbench.worker.memory import is_out_of_memory
+from ampbench.worker.memory import is_out_of_memory, said_of
 from ampbench.worker.sources import batches_of
 from ampbench.worker.step import Step
 from ampbench.workload import Workload
@@ -88,8 +86,21 @@ class Trajectories:
             except Exception as error:
                 if arm != REFERENCE and not is_out_of_memory(error):
                     raise
-                self._kept[arm] = _said(error)
+                self._kept[arm] = said_of(error)
         return self._kept[arm]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Plan:
+    """What a training is: of which case, in which precision, as which arm, from which seed, for how many steps."""
+
+    workload: Workload
+    case: Case
+    device: Device
+    seed: int
+    steps: int
+    arm: str = ""
+    precision: str = BASELINE
 
 
 @dataclass(slots=True)
@@ -103,6 +114,7 @@ class _Course:
     refused: int | None = None
     scale: float | None = None
     held_out: bool = False
+    error: str = ""
     notes: list[str] = field(default_factory=list)
 
 
@@ -116,50 +128,65 @@ def train(
     itself and its control that is raised, as is, of all but the reference, that memory ran out.
     """
     trajectories.begin(workload, case, seed, steps)
-    course = _Course()
-    error = ""
-    own = case.precision == BASELINE and not arm
-    fp32: dict[int, Weights] | str = {}
-    fp64: dict[int, Weights] | str = {}
-    if arm != REFERENCE:
-        fp64 = trajectories.of(REFERENCE, lambda: _kept_weights(workload, case, device, seed, steps, REFERENCE))
-        if not own:
-            fp32 = trajectories.of(BASELINE, lambda: _kept_weights(workload, case, device, seed, steps, ""))
+    plan = _Plan(workload=workload, case=case, device=device, seed=seed, steps=steps, arm=arm, precision=case.precision)
+    others = _compared_with(plan, trajectories)
     started = time.perf_counter()
-    try:
-        _run(workload, case, device, seed, steps, arm, case.precision, course, judged=True)
-    except Exception as raised:
-        if arm != REFERENCE and (is_out_of_memory(raised) or case.precision == BASELINE):
-            raise
-        error = _said(raised)
-    if error:
-        device.release()  # what the error held of the step
-    if own:
-        trajectories.keep(BASELINE, course.weights)
+    course = _followed(plan)
     if arm == REFERENCE:
-        trajectories.keep(REFERENCE, error or course.weights)
-    for name, known in (("fp32", fp32), ("fp64", fp64)):
-        if isinstance(known, str):
-            course.notes.append(UNKNOWN.format(name, known))
-    every = max(1, math.ceil(steps / MOST_LOSSES))
+        trajectories.keep(REFERENCE, course.error or course.weights)
+    elif case.precision == BASELINE and not arm:
+        trajectories.keep(BASELINE, course.weights)
+    return _recorded(plan, course, others, started)
+
+
+def _compared_with(plan: _Plan, trajectories: Trajectories) -> dict[str, dict[int, Weights] | str]:
+    """Return the weights of the fp32 and fp64 trainings, or why there are none: those that a training is not itself."""
+    others: dict[str, dict[int, Weights] | str] = {"fp32": {}, "fp64": {}}
+    if plan.arm != REFERENCE:
+        exact = dataclasses.replace(plan, precision=BASELINE, arm=REFERENCE)
+        others["fp64"] = trajectories.of(REFERENCE, lambda: _kept_weights(exact))
+        if plan.arm or plan.precision != BASELINE:
+            own = dataclasses.replace(plan, precision=BASELINE, arm="")
+            others["fp32"] = trajectories.of(BASELINE, lambda: _kept_weights(own))
+    return others
+
+
+def _followed(plan: _Plan) -> _Course:
+    """Return what became of a training, with what it raised where that is a finding; else it is raised."""
+    course = _Course()
+    try:
+        _run(plan, course, judged=True)
+    except Exception as raised:
+        if plan.arm != REFERENCE and (is_out_of_memory(raised) or plan.precision == BASELINE):
+            raise
+        course.error = said_of(raised)
+    if course.error:
+        plan.device.release()  # what the error held of the step
+    return course
+
+
+def _recorded(plan: _Plan, course: _Course, others: Mapping[str, dict[int, Weights] | str], started: float) -> Training:
+    """Return the record of a training that `started` then, with its distances from the `others`."""
+    unknown = [UNKNOWN.format(name, known) for name, known in others.items() if isinstance(known, str)]
+    every = max(1, math.ceil(plan.steps / MOST_LOSSES))
     return Training(
-        case_id=case.case_id,
-        seed=seed,
-        arm=arm,
-        steps=steps,
+        case_id=plan.case.case_id,
+        seed=plan.seed,
+        arm=plan.arm,
+        steps=plan.steps,
         every=every,
         losses=[_mean(course.losses[at : at + every]) for at in range(0, len(course.losses), every)],
         held_out=course.held_out,
         scores=course.scores,
-        drift=[] if arm == REFERENCE else _drift(course.weights, fp32, fp64),
+        drift=[] if plan.arm == REFERENCE else _drift(course.weights, others["fp32"], others["fp64"]),
         ended_at=course.ended_at,
-        error=error,
+        error=course.error,
         scaler_scale=course.scale,
         skipped_steps=course.refused,
-        weights_digest=weights_digest(workload),
-        inputs_digest=inputs_digest(workload),
+        weights_digest=weights_digest(plan.workload),
+        inputs_digest=inputs_digest(plan.workload),
         seconds=time.perf_counter() - started,
-        notes=course.notes,
+        notes=[*course.notes, *unknown],
     )
 
 
@@ -193,55 +220,42 @@ def one_rounding_away(workload: Workload, seed: int) -> Workload:
     return dataclasses.replace(workload, module=module)
 
 
-def _kept_weights(
-    workload: Workload, case: Case, device: Device, seed: int, steps: int, arm: str
-) -> dict[int, Weights]:
-    """Train as fp32 or fp64 would be, without looking at anything, and return the weights."""
+def _kept_weights(plan: _Plan) -> dict[int, Weights]:
+    """Train without looking at anything, and return the weights."""
     course = _Course()
-    _run(workload, case, device, seed, steps, arm, BASELINE, course, judged=False)
+    _run(plan, course, judged=False)
     return course.weights
 
 
-def _run(
-    workload: Workload,
-    case: Case,
-    device: Device,
-    seed: int,
-    steps: int,
-    arm: str,
-    precision: str,
-    course: _Course,
-    *,
-    judged: bool,
-) -> None:
-    """Train in `precision` or, as the reference, in fp64, and note in `course` what becomes of it."""
-    reference = arm == REFERENCE
+def _run(plan: _Plan, course: _Course, *, judged: bool) -> None:
+    """Train in the precision of the plan or, as the reference, in fp64, and note in `course` what becomes of it."""
+    workload, device, reference = plan.workload, plan.device, plan.arm == REFERENCE
     if reference and not has_float64(device):
         device = Cpu()
         course.notes.append(ON_CPU)
     if len(batches_of(workload.inputs)) == 1:
         course.notes.append(ONE_BATCH)
-    if arm == CONTROL:
-        workload = one_rounding_away(workload, seed)
+    if plan.arm == CONTROL:
+        workload = one_rounding_away(workload, plan.seed)
     device.release()
-    torch.manual_seed(seed)
-    with precision_flags(None if reference else PRECISIONS[precision]):
-        other = None if reference or precision == case.precision else precision
-        step = Step(workload, case, device, reference=reference, precision=other)
+    torch.manual_seed(plan.seed)
+    with precision_flags(None if reference else PRECISIONS[plan.precision]):
+        other = None if reference or plan.precision == plan.case.precision else plan.precision
+        step = Step(workload, plan.case, device, reference=reference, precision=other)
         if switch_off_dropout(step.module):
             course.notes.append(NO_DROPOUT)
-        judge = Judge(workload, step, steps) if judged else None
-        course.held_out = judge is not None and judge.held_out
-        _train(step, steps, judge, course)
+        scorer = Scorer(workload, step, plan.steps) if judged else None
+        course.held_out = scorer is not None and scorer.held_out
+        _train(step, plan.steps, scorer, course)
         step.let_go()
 
 
-def _train(step: Step, steps: int, judge: Judge | None, course: _Course) -> None:
+def _train(step: Step, steps: int, scorer: Scorer | None, course: _Course) -> None:
     parameters = list(step.module.parameters())
     kept_at = {*drift_steps(steps, sum(parameter.numel() for parameter in parameters))}
     scored_at = {*scored_steps(steps)}
-    if judge:
-        course.scores.append(judge.score(0))
+    if scorer:
+        course.scores.append(scorer.score(0))
     course.refused = None if step.scaler is None else 0
     in_a_row = 0
     for number in range(steps):
@@ -261,8 +275,8 @@ def _train(step: Step, steps: int, judge: Judge | None, course: _Course) -> None
         done = number + 1
         if done in kept_at or lost:
             course.weights[done] = [parameter.detach().to("cpu", copy=True) for parameter in parameters]
-        if judge and (done in scored_at or lost):
-            course.scores.append(judge.score(done))
+        if scorer and (done in scored_at or lost):
+            course.scores.append(scorer.score(done))
         if lost:
             course.ended_at = number
             return
@@ -285,7 +299,3 @@ def _distance(own: Sequence[torch.Tensor], others: dict[int, Weights] | str, ste
 
 def _mean(losses: Sequence[float]) -> float | None:
     return math.fsum(losses) / len(losses) if all(map(math.isfinite, losses)) else None
-
-
-def _said(error: Exception) -> str:
-    return OUT_OF_MEMORY if is_out_of_memory(error) else first_line(error)

@@ -133,7 +133,7 @@ def _stored(batch: Any, dtype: torch.dtype, device: Device, seconds: float) -> S
     device.synchronize()
     count, turns = plan_samples(device.seconds(copy, 1), device.timer_seconds, seconds * COPY_SHARE, TURNS)
     samples = [device.seconds(copy, count) / count for _ in range(turns)]
-    return StoredInputs(dtype=short_dtype(dtype), stored_bytes=size, copied_bytes=size, copy_samples=samples)
+    return StoredInputs(dtype=short_dtype(dtype), stored_bytes=size, copy_samples=samples)
 
 
 def _uses(before: tuple[Any, CastLedger], after: tuple[Any, CastLedger], device: str) -> list[InputUse]:

@@ -19,7 +19,7 @@ from ampbench.precisions import BASELINE, PRECISIONS
 from ampbench.records.cases import Case
 from ampbench.records.ranges import GRADIENT, FirstNonfinite
 from ampbench.records.studies import GradientLook, ScalerRun, ScalerSetting, Score
-from ampbench.studies.scores import Judge
+from ampbench.studies.scores import Scorer
 from ampbench.worker.data import named_tensors
 from ampbench.worker.devices import Cpu, Device
 from ampbench.worker.divergence import compare, has_float64, weights_digest
@@ -65,7 +65,7 @@ def run_scaler(workload: Workload, case: Case, device: Device, setting: ScalerSe
             step = _built(workload, case, device, setting, row.name, run.notes)
             run.train(step, setting is None, device if has_float64(device) else Cpu())
             if workload.held_out is not None:
-                run.score = Judge(workload, step, steps).score(len(run.losses))
+                run.score = Scorer(workload, step, steps).score(len(run.losses))
         except Exception as raised:
             if is_out_of_memory(raised) or (setting is None and not run.losses):
                 raise
@@ -171,9 +171,9 @@ class _Run:
         while refused < len(self.skipped) and self.skipped[-1 - refused] == done - 1 - refused:
             refused += 1
         if refused >= max(HOPELESS, len(step.batches)) and all(loss is None for loss in self.losses[-refused:]):
-            return LOSS.format(done - refused)
+            return LOSS.format(done - refused + 1)
         if refused and step.scaler.get_scale() < LOWEST_SCALE:
-            return SCALE.format(done - refused, step.scaler.get_scale())
+            return SCALE.format(done - refused + 1, step.scaler.get_scale())
         return ""
 
 

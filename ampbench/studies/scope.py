@@ -11,24 +11,19 @@ from functools import partial
 import torch
 
 from ampbench.errors import UsageError
-from ampbench.explain.graphs.names import first_line
 from ampbench.explain.ledger import trace_casts
-from ampbench.keeping.tried import OUT_OF_MEMORY
 from ampbench.precisions import PRECISIONS
 from ampbench.records.cases import Case
 from ampbench.records.casts import CastTrace
-from ampbench.records.studies import SCOPES, ScopePass, ScopeRun
+from ampbench.records.studies import FEWEST_STEPS, SCOPES, ScopePass, ScopeRun
 from ampbench.studies.loops import Loop, Numbers, loop_numbers, settled_scaler
 from ampbench.worker.devices import Cpu, Device
 from ampbench.worker.divergence import compare, has_float64
 from ampbench.worker.fitness import FitnessWatch
 from ampbench.worker.flags import precision_flags
-from ampbench.worker.memory import cpu_changes, is_out_of_memory, memory_source
+from ampbench.worker.memory import cpu_changes, is_out_of_memory, memory_source, said_of
 from ampbench.worker.turns import Settled, side_by_side
 from ampbench.workload import Workload
-
-FEWEST_STEPS = 2
-"""What one step leaves to the next shows in the second."""
 
 
 def measure_scopes(workload: Workload, case: Case, device: Device, steps: int, seconds: float) -> ScopePass:
@@ -103,8 +98,7 @@ def _numbers(
             numbers = loop_numbers(workload, case, device, scope, steps, keep, settled, notes)
         except Exception as error:  # noqa: BLE001 - whatever the user's code raises is what this scope does to it
             first = first or error
-            said = OUT_OF_MEMORY if is_out_of_memory(error) else first_line(error)
-            runs.append(ScopeRun(scope=scope, error=said))
+            runs.append(ScopeRun(scope=scope, error=said_of(error)))
             continue
         runs.append(_compared(scope, numbers, reference))
         del numbers
@@ -119,8 +113,7 @@ def _reference(workload: Workload, case: Case, device: Device, steps: int, notes
     try:
         return loop_numbers(workload, case, where, "", steps, where, None, notes)
     except Exception as error:  # noqa: BLE001 - a network that does not run in fp64 may train well in fp32
-        said = OUT_OF_MEMORY if is_out_of_memory(error) else first_line(error)
-        notes.append(f"errors are unknown, as the steps do not run in fp64: {said}")
+        notes.append(f"errors are unknown, as the steps do not run in fp64: {said_of(error)}")
     return None
 
 

@@ -12,7 +12,7 @@ from ampbench.worker.step import Step
 from ampbench.workload import Workload
 
 
-class Judge:
+class Scorer:
     """Scores the network of a training step as it stands, in evaluation mode and the step's own precision.
 
     It judges by the workload's held-out batch, on the device, or where there is none (`held_out` is False) by as many

@@ -43,6 +43,11 @@ VARIABLE_NAMES = (
     "ZE_AFFINITY_MASK",
 )
 """Environment variables that change how torch computes or where its memory lies."""
+DATA_PACKAGES = {
+    "sklearn": 'not installed: pip install "ampbench[data]"',
+    "pydoc_data": "this Python was installed without its help texts",
+}
+"""Where workloads take their data from, and why it may be absent; looked for only, since imports take a second."""
 MEASURED_DTYPES = ("float32", "bfloat16", "float16")
 
 
@@ -57,8 +62,7 @@ def read_environment() -> Environment:
         )
     unavailable: dict[str, str] = {}
     torchvision = _version_of("torchvision", unavailable)
-    if importlib.util.find_spec("sklearn") is None:  # its import takes a second
-        unavailable["sklearn"] = 'not installed: pip install "ampbench[data]"'
+    unavailable |= {package: how for package, how in DATA_PACKAGES.items() if importlib.util.find_spec(package) is None}
     flags = _cpu_flags()
     return Environment(
         host=socket.gethostname(),

@@ -20,11 +20,14 @@ def count_flops(run: Callable[[], Any], *, tf32: bool = False) -> dict[str, int]
     """Return the FLOPs of what `run` does by dtype ("bf16"); with `tf32`, those of fp32 are "tf32"'s.
 
     A multiply-add is two, and counted are matrix products, convolutions and attention, by `torch.utils.flop_counter`'s
-    formulas of shapes: what a mask leaves out is counted, what is only added or compared is not. Beyond torch's own
-    count, the fused kernels of recurrent networks and of encoder layers count, and the groups of a convolution divide
-    its weights' gradient. Call it with `torch.no_grad` rather than inference mode, in which autocast is out of sight.
-    None where something runs whose operations cannot be counted; where the counter itself is in the way, `run` is run
-    once more without it. Code compiled by torch.compile runs uncompiled meanwhile.
+    formulas of shapes: what a mask leaves out is counted; what is only added or compared is not, nor, as in torch, the
+    ops mv, addmv, dot and vdot, `torch.nn.Bilinear`, cdist and linear algebra. Beyond torch's own count, the fused
+    kernels of recurrent networks and of encoder layers count, and the groups of a convolution divide its weights'
+    gradient. Call it with `torch.no_grad` rather than inference mode, in which autocast is out of sight.
+
+    {} where nothing that is counted runs; None where something runs whose operations cannot be counted. Where the
+    counter itself is in the way, `run` is run once more without it. Code compiled by torch.compile runs uncompiled
+    meanwhile.
     """
     counter = _Counter()
     try:

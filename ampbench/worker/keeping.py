@@ -12,7 +12,6 @@ from ampbench.errors import UnknownNameError, WorkloadError
 from ampbench.explain.graphs.names import first_line
 from ampbench.explain.keep_fp32 import is_kept
 from ampbench.explain.module_runs import ModuleRun, watch_runs
-from ampbench.keeping.tried import OUT_OF_MEMORY
 from ampbench.labels import few
 from ampbench.precisions import BASELINE, PRECISIONS
 from ampbench.records.cases import Case
@@ -22,7 +21,7 @@ from ampbench.worker.divergence import References, StepNumbers, compare, has_flo
 from ampbench.worker.finite import Fp32Check, seeded_step, unfused
 from ampbench.worker.fitness import FitnessWatch
 from ampbench.worker.flags import precision_flags
-from ampbench.worker.memory import is_out_of_memory, memory_source, peaks_of
+from ampbench.worker.memory import is_out_of_memory, memory_source, peaks_of, said_of
 from ampbench.worker.origins import measure_origin
 from ampbench.worker.step import Step
 from ampbench.worker.turns import Settled, side_by_side, warm_up
@@ -98,7 +97,7 @@ def try_kept(workload: Workload, case: Case, device: Device, kept: Sequence[str]
     except Exception as error:
         if isinstance(error, UnknownNameError):
             raise
-        said = OUT_OF_MEMORY if is_out_of_memory(error) else first_line(error)
+        said = said_of(error)
     device.release()  # what the error held of the step
     return Trial(case_id=case.case_id, kept=list(kept), error=said)
 

@@ -11,6 +11,8 @@ import torch
 from torch._C._profiler import ProfilerConfig, ProfilerState, _ExperimentalConfig
 from torch.utils import _pytree as pytree
 
+from ampbench.explain.graphs.names import first_line
+from ampbench.keeping.tried import OUT_OF_MEMORY
 from ampbench.precisions import PRECISIONS
 from ampbench.records.cases import Case
 from ampbench.records.measurements import MemoryPass
@@ -65,6 +67,11 @@ def measure_memory(workload: Workload, case: Case, device: Device) -> MemoryPass
 def is_out_of_memory(error: Exception) -> bool:
     """Return whether `error` says that memory ran out: torch's own error, Python's, or the CPU allocator's text."""
     return isinstance(error, torch.OutOfMemoryError | MemoryError) or "DefaultCPUAllocator" in str(error)
+
+
+def said_of(error: Exception) -> str:
+    """Return what an error of the user's code is told as: `OUT_OF_MEMORY`, or `first_line` of it."""
+    return OUT_OF_MEMORY if is_out_of_memory(error) else first_line(error)
 
 
 def memory_source(device: Device) -> str:

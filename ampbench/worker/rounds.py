@@ -278,7 +278,7 @@ def failure_of(case_id: str, stage: str, error: Exception) -> Failure:
     cause = "out of memory" if is_out_of_memory(error) else "exception"
     text = " ".join(str(error).split()) or "no message"
     name = "" if isinstance(error, AmpbenchError) else f"{type(error).__name__}: "
-    own = tuple(str(Path(ampbench.__file__).parent / part) for part in ("worker", "explain"))
+    own = tuple(str(Path(ampbench.__file__).parent / part) for part in ("worker", "explain", "studies"))
     frames = [frame for frame in traceback.extract_tb(error.__traceback__) if not frame.filename.startswith(own)]
     return Failure(
         case_id=case_id,

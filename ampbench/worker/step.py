@@ -326,12 +326,14 @@ class Step:
     def _trying(self) -> Iterator[None]:
         """Put buffers back, drop gradients and loss, and begin with the first batch again once the block has ended."""
         buffers = [(buffer, buffer.detach().clone()) for buffer in self.module.buffers()]
-        yield
-        for buffer, saved in buffers:
-            buffer.copy_(saved)
-        self.optimizer.zero_grad(set_to_none=True)  # type: ignore[union-attr]
-        self.loss = None
-        self._turn = 0
+        try:
+            yield
+        finally:
+            for buffer, saved in buffers:
+                buffer.copy_(saved)
+            self.optimizer.zero_grad(set_to_none=True)  # type: ignore[union-attr]
+            self.loss = None
+            self._turn = 0
 
     def _placed(self, tree: Any, storage: torch.dtype) -> Any:
         """Return a copy of `tree` on the device: floating tensors in `storage`, others in their own dtype."""

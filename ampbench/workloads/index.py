@@ -307,6 +307,7 @@ WORKLOADS: dict[str, WorkloadSpec] = {
             tiny={"depth": 1, "width": 16, "heads": 2, "sequence_length": 8, "batch_size": 4},
             small={"depth": 2, "width": 64, "heads": 2, "sequence_length": 32, "batch_size": 16},
             large={"depth": 6, "width": 384, "heads": 6, "sequence_length": 256, "batch_size": 64},
+            needs="pydoc_data",
             limits={"sequence_length": (1, 1024), "batch_size": (1, 256)},
             multiples={"width": ("heads", 2)},
         ),

@@ -12,6 +12,7 @@ from benchmarks.self import (
     load,
     report,
     startup,
+    studies,
     timing,
     tracing,
     trend,
@@ -52,7 +53,7 @@ def main() -> None:
     print(f"| trend over 200 runs of 200 cases of 4 rounds of 20 samples | {followed} | ≤ 5 s |")
     for what, measured, goal in report.rows():
         print(f"| {what} | {measured} | {goal} |")
-    for rows in (tracing.rows(), headroom.rows()):
+    for rows in (tracing.rows(), headroom.rows(), studies.rows()):
         for what, measured, goal in rows:
             print(f"| {what} | {measured} | {goal} |")
     suite = asv_suite.measure()

@@ -176,7 +176,7 @@ def test_a_loss_has_the_smaller_end_first():
 
 def test_an_end_below_zero_has_a_true_minus():
     assert saving_said(saving([5e-6, -4e-6, 6e-6, -5.5e-6, 4.5e-6, -5.2e-6])).endswith(
-        "no certain saving (95 %: −5.50 us to 6.00 us)"
+        "no certain saving (95 %: -5.50 us to 6.00 us)"
     )
 
 

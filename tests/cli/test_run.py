@@ -79,6 +79,7 @@ def test_a_run_takes_over_the_ceilings_measured_here_and_says_how_far_off_it_is(
     assert rows["bf16_pure"]["flops_per_step"] == rows["fp32"]["flops_per_step"] > 0
     assert pd.isna(rows["bf16_pure"]["ceiling_share"])
     assert "ceiling" in out.splitlines()[1]
+    assert f"ceilings: of run {stored_runs.RUN}" in out
 
 
 def test_a_run_ends_with_the_table_the_advice_and_the_path_of_its_file(

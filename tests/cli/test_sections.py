@@ -39,6 +39,14 @@ def test_one_long_op_leaves_the_other_columns_their_room(capsys: pytest.CaptureF
     assert any(line.strip().startswith("fused_attention_with_rotary_embedding.") for line in lines)
 
 
+def test_what_failed_is_one_line_each_in_a_pipe_however_long(capsys: pytest.CaptureFixture[str]) -> None:
+    lines = [f"net/{precision}/cpu/training: failed: RuntimeError: {'word ' * 30}end" for precision in ("fp16", "bf16")]
+    print_sections([Section("Title")], OutputFormat.TABLE, missing=lines)
+    assert capsys.readouterr().out.splitlines() == ["Title", "", *lines]
+    print_sections([], OutputFormat.TABLE, missing=lines)
+    assert capsys.readouterr().out.splitlines() == lines
+
+
 HEADERS = ["kept", "kind", "error", "step", "peak"]
 NUMBERS = ("error", "step", "peak")
 ROWS = [["encoder.layers.0.attention and 12 more", "LayerNorm", "1.8e-02", "25.8 ms", "51.7 MiB"]]

@@ -62,7 +62,7 @@ def test_a_sum_of_4096_sixteens_is_told_before_and_after_it_is_run():
         "bf16: none of 1 module would overflow or flush.",
         (
             "fp16_pure: overflow 1 predicted, 1 seen; no flushing predicted, none seen; aten.sum in the network "
-            "itself, forward, step 0 makes the first value that is not finite from inputs of at most 16."
+            "itself, forward, step 1 makes the first value that is not finite from inputs of at most 16."
         ),
     ]
     (row,) = table(section, "Largest values")

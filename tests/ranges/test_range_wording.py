@@ -62,6 +62,6 @@ def test_the_first_value_that_is_not_finite_has_a_place():
         operation="aten.mm", module="fc", phase="backward", step=3, inputs_largest=200.0, parameter="fc.weight"
     )
     assert nonfinite_sentence(found) == (
-        "aten.mm in fc, backward, step 3 makes the first value that is not finite as a gradient of fc.weight from "
+        "aten.mm in fc, backward, step 4 makes the first value that is not finite as a gradient of fc.weight from "
         "inputs of at most 200"
     )

@@ -49,8 +49,11 @@ def training(case: Case = FP32, seed: int = 0, arm: str = "", end: float = 0.2, 
         end + (2.3 - end) * math.exp(-step / 60) * (1 + 0.05 * math.sin(7 * step + seed)) for step in range(STEPS)
     ]
     size = {"": 1e-3, CONTROL: 1e-5, REFERENCE: 1e-6}[arm] * (20 if case.precision != "fp32" else 1)
-    drift = [Drift(step=2**place, from_fp32=None if case is FP32 and not arm else size * 2 ** (place / 2),
-                   from_fp64=size * 2 ** (place / 2)) for place in range(9)]  # fmt: skip
+    drift = []
+    if arm != REFERENCE:
+        apart = {2**place: size * 2 ** (place / 2) for place in range(9)}
+        own = case is FP32 and not arm
+        drift = [Drift(step=step, from_fp32=None if own else far, from_fp64=far) for step, far in apart.items()]
     fields: dict[str, Any] = {
         "case_id": case.case_id,
         "seed": seed,

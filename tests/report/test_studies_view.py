@@ -5,7 +5,8 @@ import json
 import pytest
 from bs4 import BeautifulSoup
 
-from ampbench.records.measurements import Failure
+from ampbench.records.measurements import Failure, Skip
+from ampbench.records.studies import Score
 from ampbench.report.charts import payload
 from ampbench.report.explained import contents
 from ampbench.report.markdown import make_markdown
@@ -70,9 +71,9 @@ def test_without_a_study_there_is_no_section():
 
 
 def test_a_page_of_all_studies_has_their_parts_in_order_and_says_what_it_is_about(whole_page: BeautifulSoup):
-    assert whole_page.h1.get_text() == (
+    assert whole_page.select_one("#result h1 + p").get_text() == (
         "This page is about the convergence of 3 cases, the loss scaling of 1 case, the scope of autocast in 1 case, "
-        "the storage of the inputs of 1 case and the ceilings of cpu"
+        "the storage of the inputs of 1 case and the ceilings of cpu."
     )
     assert [one.get_text() for one in whole_page.select("#studies > h3")] == [
         "Convergence",
@@ -83,6 +84,44 @@ def test_a_page_of_all_studies_has_their_parts_in_order_and_says_what_it_is_abou
     ]
     assert len(whole_page.select("#studies figure svg[role=img]")) == 10
     assert all(one.select_one(".alt").get_text().strip() for one in whole_page.select("#studies figure"))
+
+
+def test_the_first_thing_said_is_what_the_first_study_found(whole_page: BeautifulSoup):
+    heading = whole_page.h1.get_text()
+    assert heading.startswith("digits: bf16_autocast converges as fp32 does, within")
+    assert "; fp16_pure does not converge as fp32 does: " in heading
+    text = make_markdown(only(*every_study()))
+    assert text.startswith("## digits: bf16_autocast converges as fp32 does")
+    assert "\n\nThis page is about the convergence of 3 cases, " in text
+    alone = page_of(only(convergence_run(training(), cases=(FP32,)), storage_run(stored(lossy=True))))
+    assert alone.h1.get_text().startswith("digits bf16_autocast: information is lost: ")
+
+
+def test_of_several_workloads_the_one_that_fails_is_what_is_said_first():
+    other = [make_case(name, workload="other", phase="training") for name in ("fp32", "bf16_autocast")]
+    fine = [training(case, seed) for case in other for seed in range(3)]
+    bad = convergence_run(*trained())
+    good = convergence_run(*fine, cases=other, run="older", started_at="2026-01-01T00:00:00Z")
+    assert page_of(only(good, bad)).h1.get_text().startswith("digits: ")
+    assert page_of(only(good)).h1.get_text().startswith("other: bf16_autocast converges as fp32 does")
+
+
+def test_where_fp32_does_not_learn_that_is_what_is_said_first():
+    scores = [Score(step=step, loss=2.3, correct=36, decisions=360) for step in (0, 300)]
+    found = [training(case, seed, scores=scores) for case in (FP32, BF16) for seed in range(2)]
+    heading = page_of(only(convergence_run(*found, cases=(FP32, BF16)))).h1.get_text()
+    assert heading.startswith("digits: fp32 itself does not learn: ")
+    assert "converge" not in heading
+
+
+def test_cases_that_failed_or_were_skipped_are_not_among_what_a_page_is_about():
+    run = convergence_run(*trained())
+    run.failures[FP16_PURE.case_id] = Failure(case_id=FP16_PURE.case_id, stage="training", cause="killed", message="")
+    run.skips[BF16.case_id] = Skip(case_id=BF16.case_id, reason="no")
+    assert contents(only(run)) == ["the convergence of 1 case"]
+    run = scope_run()
+    run.failures[BF16.case_id] = Failure(case_id=BF16.case_id, stage="round", cause="killed", message="")
+    assert page_of(only(run)).h1.get_text() == "Nothing was measured: 1 case failed"
 
 
 def test_studies_stand_beside_the_run_that_they_belong_to():
@@ -188,6 +227,14 @@ def test_each_series_carries_its_shape_on_some_points_of_its_own():
     places = [[place for place, row in enumerate(rows[start : start + 80]) if row["mark"]] for start in (0, 80, 160)]
     assert [len(one) for one in places] == [MARKED] * 3
     assert len({*places[0], *places[1], *places[2]}) == 3 * MARKED
+
+
+def test_many_series_of_few_points_do_not_all_carry_their_shapes_at_the_same_ones():
+    rows = [{"series": name, "mark": False} for name in "abcdef" for _ in range(8)]
+    marked(rows)
+    places = [tuple(place for place in range(8) if rows[start + place]["mark"]) for start in range(0, 48, 8)]
+    assert all(places)
+    assert len(set(places)) == 6
 
 
 def test_series_are_told_apart_without_colour():

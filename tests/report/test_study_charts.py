@@ -1,11 +1,23 @@
 """What the charts of studies draw: losses, scores, weights, scales, gradients, scopes, ceilings."""
 
 import math
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
-from ampbench.records.studies import CONTROL, MATMUL, SCOPES, WHOLE_LOOP, Drift, GradientLook, ScalerSetting, Score
+from ampbench.records.studies import (
+    CONTROL,
+    MATMUL,
+    REFERENCE,
+    SCOPES,
+    WHOLE_LOOP,
+    Attained,
+    Drift,
+    GradientLook,
+    ScalerSetting,
+    Score,
+)
 from ampbench.report.material import Material, material_of
 from ampbench.report.view import Chart
 from ampbench.report.views.part import Part
@@ -68,7 +80,7 @@ def test_a_training_that_ended_early_has_a_cross_at_its_last_loss_and_is_said():
     assert ends[0]["end"] == pytest.approx(1.92, abs=0.02)
     (choice,) = chart_of(part, "studies-losses").choices
     assert "fp16_pure seed 0" in choice.alt
-    assert "from step 40" in choice.alt
+    assert "from step 41" in choice.alt
 
 
 def test_one_seed_that_ends_early_takes_the_mean_along():
@@ -122,6 +134,23 @@ def test_what_lies_apart_before_the_first_step_has_no_place_on_a_log_axis():
     control = training(arm=CONTROL, drift=[Drift(step=0, from_fp32=1e-8), Drift(step=1, from_fp32=1e-7)])
     part = part_of(convergence, convergence_run(training(), control, cases=(FP32,)))
     assert [row["step"] for row in part.datasets["studies-drift"]] == [1]
+    alt = chart_of(part, "studies-drift").alt
+    assert alt.endswith(
+        "Dashed is what rounding alone does: the control, which is fp32 from weights one rounding away."
+    )
+
+
+def test_the_line_of_fp64_is_how_far_the_weights_of_fp32_lie_from_its_own():
+    reference, own = training(arm=REFERENCE), training(drift=[Drift(step=1, from_fp64=1e-7)])
+    part = part_of(convergence, convergence_run(own, reference, cases=(FP32,)))
+    assert [(row["precision"], row["error"]) for row in part.datasets["studies-drift"]] == [("fp64", 1e-7)]
+    assert chart_of(part, "studies-drift").alt.endswith("Dashed is what rounding alone does: fp64.")
+
+
+def test_nothing_is_said_of_dashes_where_no_arm_of_fp32_is_drawn():
+    low = training(BF16, drift=[Drift(step=1, from_fp32=1e-3)])
+    part = part_of(convergence, convergence_run(training(drift=[]), low, cases=(FP32, BF16)))
+    assert "Dashed" not in chart_of(part, "studies-drift").alt
 
 
 def test_of_two_studies_of_a_workload_the_newer_is_shown_unless_it_lacks_a_precision():
@@ -144,7 +173,7 @@ def test_workloads_in_which_a_precision_regressed_come_first_in_a_table_of_verdi
     verdicts = {row["cells"][0][0]: row["cells"][5][0] for row in part.content["rows"] if row["name"] == "digits"}
     assert verdicts["fp16_pure"] == "regressed"
     assert verdicts["bf16_autocast"] == "unchanged"
-    assert "1 does not converge as fp32 does: fp16_pure in digits" in part.said[0]
+    assert "1 regressed: fp16_pure in digits" in part.said[0]
 
 
 def test_a_study_without_a_training_is_told_without_charts():
@@ -184,7 +213,7 @@ def test_each_setting_that_scales_has_its_gradients_beside_those_of_fp32_and_of_
     assert drawn == pytest.approx(1 - 4000 / known.elements)  # zeros count, and have no place
     assert f"{4000 / known.elements:.1%} are zero" in chart.choices[0].alt
     limits = [row["limit"] for row in part.datasets["studies-exponents"] if row["case"] == "0" and row["text"]]
-    assert limits == [16, -14, -24]
+    assert limits == [16, -14, -25]
 
 
 def test_settings_without_a_scaler_alone_have_their_gradients_drawn_once():
@@ -229,6 +258,13 @@ def test_memory_that_grows_is_drawn_and_said():
     assert "whole loop 256 KiB after step 1 and 2.00 MiB after step 8" in choice.alt
     loop = [row["alive"] for row in part.datasets["studies-scope-memory"] if row["series"] == WHOLE_LOOP]
     assert loop == [(1 << 18) * step for step in range(1, 9)]
+    assert "; the others nothing." in choice.alt
+
+
+def test_memory_is_told_in_the_unit_of_the_most_that_is_left():
+    chart = chart_of(part_of(scope, scope_run(scoped())), "studies-scope-memory")
+    assert chart.spec["transform"] == [{"calculate": f"datum.alive / {1 << 20}", "as": "left"}]
+    assert chart.spec["layer"][0]["encoding"]["y"]["title"] == "left after a step, MiB"
 
 
 def test_memory_is_not_drawn_where_no_step_leaves_any():
@@ -300,10 +336,27 @@ def test_the_datasheets_peaks_are_lines_where_they_are_known():
     assert all(math.isfinite(limit) and limit > 1e13 for limit in lines.values())
 
 
-def test_of_two_runs_of_one_machine_the_newer_ceiling_counts():
-    older = ceilings_run(ceiling(MATMUL, "fp32", 1e9), run="older", started_at="2026-01-01T00:00:00Z")
-    part = part_of(ceilings_part, older, ceilings_run(ceiling(MATMUL, "fp32", 2e9)))
+@pytest.mark.parametrize(("older", "newer"), [(1e9, 2e9), (2e9, 1e9)])
+def test_of_two_runs_of_one_machine_the_higher_ceiling_counts_whichever_is_newer(older: float, newer: float):
+    first = ceilings_run(ceiling(MATMUL, "fp32", older), run="older", started_at="2026-01-01T00:00:00Z")
+    part = part_of(ceilings_part, first, ceilings_run(ceiling(MATMUL, "fp32", newer)))
     assert [row["rate"] for row in part.datasets["studies-flops"]] == [2e9]
+
+
+def test_ceilings_of_other_numbers_of_threads_stand_apart():
+    found = [replace(ceiling(MATMUL, "fp32", 1e9 * threads), threads=threads) for threads in (1, 2)]
+    runs = [ceilings_run(one, run=f"{one.threads}") for one in found]
+    part = part_of(ceilings_part, *runs)
+    assert [one.name for one in part.content["cases"]] == ["cpu, 1 thread", "cpu, 2 threads"]
+
+
+def test_linear_layers_are_dashed_beside_products_of_square_matrices():
+    sizes = [Attained(size=size, work=2 << 30, samples=[1e-3]) for size in ("1024x1024x1024", "linear 1024x1024x1024")]
+    part = part_of(ceilings_part, ceilings_run(replace(ceiling(MATMUL, "fp32", 1e9), attained=sizes)))
+    assert [row["kind"] for row in part.datasets["studies-flops"]] == ["", "linear"]
+    chart = chart_of(part, "studies-flops")
+    assert "Dashed lines are linear layers" in chart.alt
+    assert "'linear'" in chart.spec["layer"][1]["encoding"]["strokeDash"]["condition"]["test"]
 
 
 def test_an_operation_that_could_not_be_measured_is_told_with_its_reason():

@@ -11,21 +11,20 @@ from ampbench.errors import NothingToRunError, UnknownNameError, UsageError
 from ampbench.records.environments import DeviceDescription
 from ampbench.records.measurements import Failure
 from ampbench.records.requests import Reply, Request
-from ampbench.records.runs import CEILINGS, Asked, Selection, Settings
+from ampbench.records.runs import CEILINGS, Asked, Header, Selection, Settings
 from ampbench.records.studies import COPY, MATMUL, Ceiling
-from ampbench.running.ceilings import (
+from ampbench.running.ceilings import measure_ceilings, pieces_of, prepare_ceilings
+from ampbench.running.channel import ServerChannel
+from ampbench.running.session import Prepared, new_header
+from ampbench.store import RunWriter, StoredRun, read_run
+from ampbench.studied.ceiling_pieces import (
     Piece,
-    PreparedCeilings,
     chosen_ceiling_dtypes,
     chosen_operations,
-    is_unfinished,
-    measure_ceilings,
-    new_ceilings_header,
+    failed,
     planned_pieces,
-    prepare_ceilings,
+    unfinished,
 )
-from ampbench.running.channel import ServerChannel
-from ampbench.store import RunWriter, StoredRun, read_run
 from tests.scripted_channel import CPU, NO_GPU, Scripted, machine
 from tests.studied.ceiling_records import ceiling
 
@@ -38,21 +37,27 @@ def answer(request: Request) -> Reply:
 
 
 @contextmanager
-def prepared(channel: Scripted, *devices: str, asked: Asked = ASKED) -> Iterator[PreparedCeilings]:
+def prepared(channel: Scripted, *devices: str, asked: Asked = ASKED) -> Iterator[Prepared]:
     with prepare_ceilings(
         Selection(devices=list(devices)), Settings(threads=2), asked, open_channel=lambda: channel
     ) as found:
         yield found
 
 
+def header_of(session: Prepared, asked: Asked) -> Header:
+    made = new_header(session.selection, session.settings, session.environment, [], "", ["ampbench"])
+    return dataclasses.replace(made, explains=CEILINGS, asked=asked)
+
+
 def measured(
     results: Path, channel: Scripted, *devices: str, asked: Asked = ASKED
 ) -> tuple[StoredRun, list[tuple[str, bool]]]:
     told: list[tuple[str, bool]] = []
-    with prepared(channel, *devices, asked=asked) as found:
-        header = new_ceilings_header(found, Selection(devices=list(devices)), ["ampbench"], "label")
-        with RunWriter.create(results, header) as writer:
-            measure_ceilings(found, writer, lambda piece, seen: told.append((piece.named, seen is not None)))
+    with (
+        prepared(channel, *devices, asked=asked) as found,
+        RunWriter.create(results, header_of(found, asked)) as writer,
+    ):
+        measure_ceilings(found, asked, writer, lambda piece, seen: told.append((piece.named, seen is not None)))
     return read_run(writer.path), told
 
 
@@ -68,8 +73,7 @@ def test_each_operation_and_dtype_is_asked_of_a_fresh_worker_and_stored(tmp_path
     assert [(found.operation, found.dtype) for found in stored.ceilings] == [
         (one.operation, one.dtypes[0]) for one in channel.asked
     ]
-    assert (stored.header.explains, stored.header.asked, stored.header.label) == (CEILINGS, ASKED, "label")
-    assert (stored.ending, is_unfinished(stored)) == ("complete", False)
+    assert (stored.ending, unfinished(stored)) == ("complete", [])
     assert told[:3] == [("matmul fp32 cpu", False), ("matmul fp32 cpu", True), ("matmul bf16 cpu", False)]
 
 
@@ -92,6 +96,7 @@ def test_what_was_named_and_cannot_be_measured_is_stored_with_the_reason(tmp_pat
         ("cuda", "tf32", "cuda is not available: no driver"),
     ]  # fmt: skip
     assert len(channel.asked) == 1
+    assert failed(stored) == []
     without = dataclasses.replace(CPU, float64=False)
     assert planned_pieces(machine(without), [], Asked(operations=[MATMUL], dtypes=["fp64"])) == [
         Piece("cpu", "matmul", "fp64", "cpu does not support fp64")
@@ -111,6 +116,8 @@ def test_a_worker_that_does_not_live_leaves_the_reason_and_the_others_are_measur
         "killed: ended by signal SIGKILL", "", "crash: ended by signal SIGKILL", ""
     ]  # fmt: skip
     assert (stored.ending, stored.ceilings[0].threads) == ("complete", 2)
+    assert [(found.operation, found.dtype) for found in failed(stored)] == [("matmul", "fp32"), ("copy", "fp32")]
+    assert unfinished(stored) == []
     assert channel.closed == 3  # replaced once, at the end, and by the context
 
 
@@ -121,12 +128,14 @@ def test_an_interrupted_session_keeps_what_was_measured_and_goes_on_with_the_res
         return answer(request)
 
     stored, _ = measured(tmp_path, Scripted(interrupted))
-    assert (len(stored.ceilings), stored.ending, is_unfinished(stored)) == (2, "interrupted", True)
+    assert (len(stored.ceilings), stored.ending) == (2, "interrupted")
+    left = ["copy fp32 cpu", "copy bf16 cpu"]
+    assert [piece.named for piece in unfinished(stored)] == left
     channel = Scripted(answer, stored.header.environment)
     with prepare_ceilings(
         stored.header.selection, stored.header.settings, ASKED, stored, open_channel=lambda: channel
     ) as found:
-        assert [piece.named for piece in found.pieces] == ["copy fp32 cpu", "copy bf16 cpu"]
+        assert [piece.named for piece in pieces_of(found, ASKED, stored)] == left
 
 
 def test_a_run_of_another_machine_is_not_gone_on_with(tmp_path: Path) -> None:
@@ -164,14 +173,15 @@ def test_unknown_names_are_refused_with_the_nearest() -> None:
     assert chosen_ceiling_dtypes([]) == []
 
 
+@pytest.mark.slow
 def test_a_real_worker_that_runs_out_of_time_leaves_its_cause(tmp_path: Path) -> None:
     asked = Asked(seconds=30.0, operations=[COPY], dtypes=["fp32"])
     selection, settings = Selection(), Settings(timeout_seconds=0.2, threads=1)
     with (
         prepare_ceilings(selection, settings, asked, open_channel=ServerChannel) as found,
-        RunWriter.create(tmp_path, new_ceilings_header(found, selection, [])) as writer,
+        RunWriter.create(tmp_path, header_of(found, asked)) as writer,
     ):
-        measure_ceilings(found, writer, lambda *_: None)
+        measure_ceilings(found, asked, writer, lambda *_: None)
     (late,) = read_run(writer.path).ceilings
     assert isinstance(late, Ceiling)
     assert late.error == "time-out: no result within 0.2 s (--timeout)"

@@ -1,5 +1,6 @@
 """Training cases from several seeds: what is planned and asked in which order, and how a study goes on."""
 
+import dataclasses
 from collections.abc import Callable
 from pathlib import Path
 
@@ -10,9 +11,10 @@ from ampbench.records.measurements import Failure
 from ampbench.records.requests import Reply, Request
 from ampbench.records.runs import CONVERGENCE, Asked, Selection, Settings
 from ampbench.records.studies import Training
-from ampbench.running.convergence import asked_of, pieces_of, prepare_convergence, train_cases, untrained
+from ampbench.running.convergence import planned_pieces, prepare_convergence, train_cases
 from ampbench.running.session import planned_skips
 from ampbench.store import RunWriter, StoredRun, read_run
+from ampbench.studied.convergence.pieces import asked_of, unfinished
 from tests.scripted_channel import CPU, NO_GPU, Scripted, machine
 from tests.stored_runs import make_header
 
@@ -133,9 +135,9 @@ def test_without_a_scaler_fp16_autocast_is_compared_with_the_same_fp32(tmp_path:
 @pytest.mark.parametrize(
     ("asked", "selected", "said"),
     [
-        (Asked(steps=0, seeds=3), {}, "--steps 0 trains nothing: give at least 1"),
-        (Asked(steps=-4, seeds=3), {}, "--steps -4 trains nothing: give at least 1"),
-        (Asked(steps=5, seeds=0), {}, "--seeds 0 trains nothing: give at least 1"),
+        (Asked(steps=0, seeds=3), {}, "--steps 0: give 1 to 1,000,000"),
+        (Asked(steps=-4, seeds=3), {}, "--steps -4: give 1 to 1,000,000"),
+        (Asked(steps=5, seeds=0), {}, "--seeds 0: give 1 to 1,000, and 2 at least for a verdict"),
         (ASKED, {"phases": ["inference"]}, "convergence is a matter of training"),
         (ASKED, {"paths": ["compiled"]}, "eager"),
         (ASKED, {"workloads": ["digit"]}, "did you mean digits"),
@@ -162,9 +164,10 @@ def test_an_interrupted_study_goes_on_with_what_it_lacks(tmp_path: Path) -> None
     channel = Scripted(training, machine(CPU))
     again = resumed(run, channel)
     one = [("fp32", "reference"), ("fp32", ""), ("fp32", "control"), *((low, "") for low in LOW)]
-    assert asked_for(channel) == [(name, seed, arm) for seed in (0, 1) for name, arm in one][5:]
-    assert untrained(run) == [case_id for case_id in run.cases if "tf32" not in case_id]
-    assert untrained(again) == []
+    left = [(name, seed, arm) for seed in (0, 1) for name, arm in one][5:]
+    assert [(piece.case.precision, piece.seed, piece.arm) for piece in unfinished(run)] == left
+    assert asked_for(channel) == [("fp32", 0, "reference"), ("fp32", 0, ""), *left]
+    assert unfinished(again) == []
     assert sum(map(len, again.trainings.values())) == 14
 
 
@@ -174,7 +177,7 @@ def test_only_cases_that_lack_a_training_are_planned_again(tmp_path: Path) -> No
         run.header.selection, run.header.settings, ASKED, run, open_channel=lambda: Scripted(training, machine(CPU))
     ) as prepared:
         assert [planned.case.precision for planned in prepared.plan] == ["bf16_pure"]
-        (piece,) = pieces_of(prepared.plan, prepared.settings, ASKED, run)
+        ((_, piece),) = planned_pieces(prepared, ASKED, run)
         assert (piece.seed, piece.arm) == (1, "")
 
 
@@ -208,4 +211,56 @@ def test_a_case_that_fails_is_left_out_of_further_seeds_and_of_going_on(tmp_path
     run = studied(tmp_path, channel)
     assert [precision for precision, _, _ in asked_for(channel)].count("fp16_pure") == 1
     assert list(run.failures) == [case_id for case_id in run.cases if "fp16_pure" in case_id]
-    assert untrained(run) == []
+    assert unfinished(run) == []
+
+
+def test_what_a_training_is_compared_with_has_requests_and_time_of_its_own(tmp_path: Path) -> None:
+    settings = Settings(timeout_seconds=9.0)
+    run = studied(tmp_path, Scripted(interrupted_after(13), machine(CPU)), settings=settings)
+    channel = Scripted(training, machine(CPU))
+    again = resumed(run, channel)
+    assert asked_for(channel) == [("fp32", 1, "reference"), ("fp32", 1, ""), ("bf16_pure", 1, "")]
+    assert {request.timeout_seconds for request in channel.asked} == {9.0}
+    assert [len(again.trainings[case_id]) for case_id in again.trainings] == [6, 2, 2, 2, 2]
+
+
+def test_a_worker_that_was_killed_has_nothing_in_mind_and_the_next_trains_it_first(tmp_path: Path) -> None:
+    def answer(request: Request) -> Reply:
+        assert request.case is not None
+        if request.case.precision == "bf16_autocast":
+            failure = Failure(case_id=request.case.case_id, stage="training", cause="time-out", message="too slow")
+            return Reply(failure=failure)
+        return training(request)
+
+    channel = Scripted(answer, machine(CPU))
+    run = studied(tmp_path, channel, Asked(steps=5, seeds=1))
+    first = [("fp32", 0, "reference"), ("fp32", 0, "")]
+    assert asked_for(channel) == [
+        *first, ("fp32", 0, "control"), ("fp16_autocast", 0, ""), ("bf16_autocast", 0, ""),
+        *first, ("fp16_pure", 0, ""), ("bf16_pure", 0, ""),
+    ]  # fmt: skip
+    assert sum(map(len, run.trainings.values())) == 6
+
+
+def test_a_precision_whose_fp32_training_failed_fails_for_that_and_fp32_is_tried_but_once(tmp_path: Path) -> None:
+    def answer(request: Request) -> Reply:
+        assert request.case is not None
+        if request.case.precision == "fp32" and not request.arm:
+            failure = Failure(case_id=request.case.case_id, stage="training", cause="exception", message="no fp32")
+            return Reply(failure=failure)
+        return training(request)
+
+    channel = Scripted(answer, machine(CPU))
+    run = studied(tmp_path, channel)
+    assert asked_for(channel) == [("fp32", 0, "reference"), ("fp32", 0, "")]
+    assert [failure.message for failure in run.failures.values()] == [
+        "no fp32", *["fp32, which it is compared with, failed: no fp32"] * 4
+    ]  # fmt: skip
+
+
+def test_a_run_that_does_not_say_what_it_trains_is_not_gone_on_with(tmp_path: Path) -> None:
+    run = studied(tmp_path, Scripted(interrupted_after(5), machine(CPU)))
+    for asked in (None, Asked()):
+        mute = dataclasses.replace(run, header=dataclasses.replace(run.header, asked=asked))
+        with pytest.raises(UsageError, match="does not say how many steps and seeds to train"):
+            unfinished(mute)

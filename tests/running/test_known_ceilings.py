@@ -1,4 +1,4 @@
-"""Ceilings that a run takes over: the newest of this very machine."""
+"""Ceilings that a run takes over: the highest of this very machine."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -8,7 +8,7 @@ import pytest
 
 from ampbench.records.environments import DeviceDescription, Environment
 from ampbench.records.runs import CEILINGS
-from ampbench.records.studies import Ceiling
+from ampbench.records.studies import Attained, Ceiling
 from ampbench.running.known_ceilings import ceilings_known
 from ampbench.studied.ceilings import best
 from tests.stored_runs import make_ceiling, make_header, write_run
@@ -31,19 +31,33 @@ def rates(results: Path, here: Environment = HERE) -> dict[str, float | None]:
     return {f"{one.device} {one.operation} {one.dtype}": best([one], one.device, one.dtype) for one in known}
 
 
-def test_the_newest_ceiling_of_each_dtype_is_known_by_its_run(tmp_path: Path) -> None:
-    old = study(tmp_path, 1, make_ceiling("fp32", 1e9), make_ceiling("bf16", 2e9), make_ceiling("bf16", 3e9, "conv"))
-    new = study(tmp_path, 2, make_ceiling("bf16", 4e9))
-    assert rates(tmp_path) == {"cpu matmul bf16": 4e9, "cpu conv bf16": 3e9, "cpu matmul fp32": 1e9}
+def test_the_highest_ceiling_of_each_dtype_is_known_by_its_run(tmp_path: Path) -> None:
+    old = study(tmp_path, 1, make_ceiling("fp32", 3e9), make_ceiling("bf16", 2e9), make_ceiling("bf16", 3e9, "conv"))
+    new = study(tmp_path, 2, make_ceiling("bf16", 4e9), make_ceiling("fp32", 1e9))
+    assert rates(tmp_path) == {"cpu matmul bf16": 4e9, "cpu conv bf16": 3e9, "cpu matmul fp32": 3e9}
     assert {one.dtype: one.run for one in ceilings_known(tmp_path, HERE) if one.operation == "matmul"} == {
         "bf16": new,
         "fp32": old,
     }
 
 
-def test_the_last_of_a_run_that_measured_one_twice_counts(tmp_path: Path) -> None:
-    study(tmp_path, 1, make_ceiling("fp32", 1e9), make_ceiling("fp32", 2e9))
+@pytest.mark.parametrize("first", [1e9, 2e9])
+def test_the_highest_of_a_run_that_measured_one_twice_counts(first: float, tmp_path: Path) -> None:
+    study(tmp_path, 1, make_ceiling("fp32", first), make_ceiling("fp32", 3e9 - first))
     assert rates(tmp_path) == {"cpu matmul fp32": 2e9}
+
+
+def test_of_equal_ceilings_the_newest_is_named(tmp_path: Path) -> None:
+    study(tmp_path, 1, make_ceiling("fp32", 1e9))
+    new = study(tmp_path, 2, make_ceiling("fp32", 1e9))
+    assert [one.run for one in ceilings_known(tmp_path, HERE)] == [new]
+
+
+def test_a_faster_copy_of_less_does_not_outdo_the_largest(tmp_path: Path) -> None:
+    largest = study(tmp_path, 1, make_ceiling("fp32", 2e9, "copy"))
+    cached = Attained(size="256 KiB", work=10**6, samples=[1e-4])
+    study(tmp_path, 2, make_ceiling("fp32", 1e10, "copy", attained=[cached]))
+    assert [one.run for one in ceilings_known(tmp_path, HERE)] == [largest]
 
 
 @pytest.mark.parametrize(

@@ -13,9 +13,10 @@ from ampbench.records.measurements import Failure
 from ampbench.records.requests import Description, Reply, Request
 from ampbench.records.runs import SCALER, Asked, Selection, Settings
 from ampbench.records.studies import ScalerRun, ScalerSetting
-from ampbench.running.scaling import SETTINGS, chosen_settings, lacking, pieces, prepare_scaling, scale_cases
+from ampbench.running.scaling import SETTINGS, chosen_settings, pieces, prepare_scaling, scale_cases
 from ampbench.running.session import require_work
 from ampbench.store import RunWriter, StoredRun, read_run
+from ampbench.studied.scaler_pieces import unfinished
 from tests.scripted_channel import CPU, NO_GPU, Scripted, machine
 from tests.stored_runs import make_header
 
@@ -80,7 +81,7 @@ def test_fp16_autocast_is_trained_in_fp32_first_and_then_with_every_setting(tmp_
     assert [request.setting for request in channel.asked] == [None, *SETTINGS]
     assert {(request.kind, request.steps) for request in channel.asked} == {("scaling", 5)}
     assert trained(run) == NAMES
-    assert lacking(run) == []
+    assert unfinished(run) == []
 
 
 def test_settings_are_chosen_by_name_in_their_order_and_a_users_own_comes_last() -> None:
@@ -160,7 +161,7 @@ def test_a_case_that_fails_is_not_asked_for_other_settings(tmp_path: Path) -> No
     channel = training(fail)
     run = studied(tmp_path, channel)
     assert (trained(run), len(run.failures), len(channel.asked)) == (["fp32", "no scaling"], 1, 3)
-    assert lacking(run) == []
+    assert unfinished(run) == []
 
 
 def test_a_run_that_was_interrupted_goes_on_with_the_settings_it_lacks(tmp_path: Path) -> None:
@@ -171,12 +172,12 @@ def test_a_run_that_was_interrupted_goes_on_with_the_settings_it_lacks(tmp_path:
 
     begun = studied(tmp_path, training(interrupt))
     assert (trained(begun), begun.ended) == (NAMES[:3], "interrupted")
-    assert [name for _, name in lacking(begun)] == NAMES[3:]
+    assert [name for _, name in unfinished(begun)] == NAMES[3:]
     assert begun.header.asked == asking()
     channel = training()
     run = studied(tmp_path, channel, begun.header.asked, begun)
     assert [request.setting for request in channel.asked] == list(SETTINGS[2:])
-    assert (trained(run), run.ended, lacking(run)) == (NAMES, "complete", [])
+    assert (trained(run), run.ended, unfinished(run)) == (NAMES, "complete", [])
 
 
 def test_other_weights_than_a_run_began_with_are_refused(tmp_path: Path) -> None:

@@ -12,9 +12,10 @@ from ampbench.records.measurements import Failure
 from ampbench.records.requests import Description, Reply, Request
 from ampbench.records.runs import SCOPE, Asked, Selection, Settings
 from ampbench.records.studies import ScopePass
-from ampbench.running.scopes import prepare_scopes, study_scopes, unstudied
+from ampbench.running.scopes import prepare_scopes, study_scopes
 from ampbench.running.session import require_work
 from ampbench.store import RunWriter, StoredRun, read_run
+from ampbench.studied.unfinished import unfinished
 from tests.scripted_channel import CPU, NO_GPU, Scripted, machine
 from tests.stored_runs import make_case, make_header, write_run
 
@@ -54,7 +55,7 @@ def test_the_devices_own_autocast_is_trained_for_the_steps_and_seconds_asked(tmp
     assert (case.precision, case.phase, case.path) == ("bf16_autocast", "training", "eager")
     assert [(one.kind, one.steps, one.seconds) for one in channel.asked] == [("scopes", 3, 0.5)]
     assert list(stored.scopes) == [case.case_id]
-    assert (stored.ended, unstudied(stored)) == ("complete", [])
+    assert (stored.ended, unfinished(stored)) == ("complete", [])
 
 
 def test_every_precision_with_autocast_can_be_named(tmp_path: Path) -> None:
@@ -103,7 +104,7 @@ def test_a_case_that_fails_is_stored_as_such(tmp_path: Path) -> None:
 
     stored = studied(tmp_path, seeing(fail))
     assert [one.cause for one in stored.failures.values()] == ["out of memory"]
-    assert unstudied(stored) == []
+    assert unfinished(stored) == []
 
 
 def test_an_interrupted_study_goes_on_with_what_it_lacks(tmp_path: Path) -> None:
@@ -115,7 +116,7 @@ def test_an_interrupted_study_goes_on_with_what_it_lacks(tmp_path: Path) -> None
     fields: dict[str, object] = {"workloads": ["mlp", "gru"]}
     begun = studied(tmp_path, seeing(stop), **fields)
     assert begun.ended == "interrupted"
-    (left,) = unstudied(begun)
+    (left,) = unfinished(begun)
     assert left.startswith("gru")
     channel = seeing()
     with prepare_scopes(selected(**fields), Settings(), 3, begun, open_channel=lambda: channel) as prepared:

@@ -10,11 +10,12 @@ from ampbench.records.measurements import Failure, Skip
 from ampbench.records.requests import Description, Reply, Request
 from ampbench.records.runs import INPUT_STORAGE, Selection, Settings
 from ampbench.running.session import require_work
-from ampbench.running.storage import measure_storages, prepare_storage, unmeasured
+from ampbench.running.storage import measure_storages, prepare_storage
 from ampbench.store import RunWriter, StoredRun, read_run
+from ampbench.studied.unfinished import unfinished
 from tests.scripted_channel import CPU, NO_GPU, Scripted, machine
-from tests.storage_passes import storage_pass
 from tests.stored_runs import make_header
+from tests.studied.storage_passes import storage_pass
 
 Instead = Callable[[Request], Reply | None]
 
@@ -91,7 +92,7 @@ def test_failures_and_skips_are_stored_and_nothing_else_suffers(tmp_path: Path) 
     run = studied(tmp_path, answering(instead), workloads=["mlp", "simple_conv"])
     assert [run.cases[case_id].workload for case_id in run.storages] == ["simple_conv"]
     assert (len(run.failures), len(run.skips)) == (2, 1)
-    assert unmeasured(run) == []
+    assert unfinished(run) == []
 
 
 def test_a_resumed_study_measures_only_what_is_missing(tmp_path: Path) -> None:
@@ -102,11 +103,11 @@ def test_a_resumed_study_measures_only_what_is_missing(tmp_path: Path) -> None:
 
     begun = studied(tmp_path, answering(interrupts))
     assert begun.ending == "interrupted"
-    assert [begun.cases[case_id].phase for case_id in unmeasured(begun)] == ["training"]
+    assert [begun.cases[case_id].phase for case_id in unfinished(begun)] == ["training"]
     channel = answering()
     run = studied(tmp_path, channel, begun)
     assert [request.case.phase for request in channel.asked if request.case is not None] == ["training"]
-    assert (run.ending, unmeasured(run), len(run.storages)) == ("complete", [], 2)
+    assert (run.ending, unfinished(run), len(run.storages)) == ("complete", [], 2)
 
 
 def test_a_run_begun_elsewhere_is_not_gone_on_with(tmp_path: Path) -> None:

@@ -150,7 +150,7 @@ def test_a_full_disk_while_a_run_searches_advises_to_go_on_with_the_search(tmp_p
         raise OSError(errno.ENOSPC, "No space left on device")
 
     space = SearchSpace(case_id=CASE.case_id, units=[], wanted=Wanted(max_error=1.0, max_gradient_error=1.0))
-    resume = f"is kept: .* with ampbench explain keep-fp32 --resume {RUN}$"
+    resume = f"is kept: .* with ampbench explain keep-fp32 --resume {RUN} --results "
     for begun, advice in ([], "cannot be resumed: .* explain keep-fp32 anew"), ([space], resume):
         with RunWriter.create(tmp_path / str(len(begun)), make_header(explains="keep-fp32"), [CASE]) as writer:
             writer.append(*begun)
@@ -167,7 +167,9 @@ def test_a_full_disk_while_a_run_studies_advises_to_go_on_with_the_study(tmp_pat
 
     with RunWriter.create(tmp_path, make_header(explains="scope"), [CASE]) as writer:
         monkeypatch.setattr(os, "write", fill_up)
-        with pytest.raises(StoreError, match=f"is kept: .* with ampbench study scope --resume {RUN}$"):
+        with pytest.raises(
+            StoreError, match=f"is kept: .* with ampbench study scope --resume {RUN} --results {tmp_path}$"
+        ):
             writer.append(COMPLETE)
 
 

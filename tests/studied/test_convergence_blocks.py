@@ -6,9 +6,9 @@ import pytest
 
 from ampbench.blocks import Section
 from ampbench.records.studies import Training
-from ampbench.studied.convergence import learned
-from ampbench.studied.convergence_blocks import learned_section, losses, number_headers
-from ampbench.studied.convergence_tables import training_frame, verdict_rows
+from ampbench.studied.convergence.blocks import learned_section, losses, number_headers
+from ampbench.studied.convergence.learning import learned
+from ampbench.studied.convergence.tables import training_frame, verdict_rows
 from ampbench.units import UNDEFINED
 from tests.studied.planted_trainings import GOOD, STEPS, WHOLE, case_of, study
 
@@ -38,7 +38,7 @@ def test_each_precision_has_its_numbers_and_its_verdict():
     rows = table(section(), "At the end")
     assert rows["bf16_pure"] == {
         "precision": "bf16_pure", "accuracy": "96.08%", "SD": "0.44", "against fp32": "-1.50",
-        "90% interval": "-1.65 to -1.35", "verdict": "regressed", "skipped": UNDEFINED, "seconds": "12.3 s",
+        "90% interval": "-1.65 to -1.35", "verdict": "regressed", "skipped": UNDEFINED, "time": "12.3 s",
     }  # fmt: skip
     assert (rows["fp32"]["against fp32"], rows["fp32"]["verdict"]) == (UNDEFINED, "")
     assert rows["control"]["against fp32"] == "+0.00"
@@ -81,7 +81,7 @@ def test_weights_are_told_at_a_few_steps_and_at_the_end_from_fp64():
 
 def test_each_seed_is_listed_only_when_all_is_asked_for():
     rows = table(section(everything=True), "Each seed")
-    assert rows["fp16_pure"]["ended"] == "loss not finite from step 14"
+    assert rows["fp16_pure"]["ended"] == "loss not finite from step 15"
     assert (rows["fp16_autocast"]["scale"], rows["bf16_pure"]["seed"]) == ("65536", "2")
 
 
@@ -92,7 +92,7 @@ def test_notes_are_told_once():
 
 def test_columns_of_numbers_stand_to_the_right():
     found = number_headers([section()])
-    assert {"accuracy", "step 300", "1–50", "from fp64"} <= found
+    assert {"accuracy", "time", "step 300", "1–50", "from fp64"} <= found
     assert not {"precision", "verdict"} & found
 
 
@@ -102,7 +102,7 @@ def test_a_frame_has_a_row_per_training_with_that_of_fp32_beside_it():
     row = frame.loc[("bf16_pure", 0)]
     assert (row["metric_value"], row["fp32_value"], row["correct"]) == (769 / 800, 0.975, 769)
     broken = frame.loc[("fp16_pure", 1)]
-    assert (broken["ended_at"], broken["trouble"]) == (14, "loss not finite from step 14")
+    assert (broken["ended_at"], broken["trouble"]) == (14, "loss not finite from step 15")
     assert broken.isna()[["metric_value", "from_fp32", "scaler_scale"]].all()
     assert frame.loc[("fp64", 2), "arm"] == "reference"
 
@@ -117,7 +117,7 @@ def test_verdicts_are_plain_rows():
     assert rows["fp32"]["verdict"] is None
     assert rows["fp16_pure"] | {"case_id": ""} == {
         "precision": "fp16_pure", "case_id": "", "seeds": 3, "mean": None, "sd": None, "difference": None, "low": None,
-        "high": None, "verdict": "regressed", "reason": "loss not finite from step 14 in 3 of 3 seeds",
+        "high": None, "verdict": "regressed", "reason": "loss not finite from step 15 in 3 of 3 seeds",
         "seeds_needed": None, "weights_from_fp32": None, "weights_from_fp64": None, "skipped_steps": None,
         "seconds": pytest.approx(12.3),
     }  # fmt: skip

@@ -5,7 +5,7 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from ampbench.studied.convergence_judging import judge
+from ampbench.studied.convergence.judging import judge
 from ampbench.verdicts import Verdict
 
 DECISIONS = 800
@@ -52,9 +52,9 @@ def share(found: list[list[Verdict]], *which: Verdict) -> float:
 
 
 @pytest.mark.parametrize("shape", SHAPES)
-@pytest.mark.parametrize("noise", [0.05, 0.2, 0.5])
-def test_precisions_that_lose_nothing_are_seldom_said_to_regress(noise: float, shape: str):
-    found = verdicts(3, noise, noise, shape=shape)
+@pytest.mark.parametrize(("seeds", "noise"), [(2, 0.2), (3, 0.05), (3, 0.2), (3, 0.5)])
+def test_precisions_that_lose_nothing_are_seldom_said_to_regress(seeds: int, noise: float, shape: str):
+    found = verdicts(seeds, noise, noise, shape=shape)
     assert share(found, Verdict.REGRESSED) <= 0.05
     assert share(found, Verdict.IMPROVED) <= 0.05
 

@@ -5,14 +5,16 @@ from typing import Any
 
 import pytest
 
+from ampbench.records.measurements import Failure
 from ampbench.records.studies import Drift, Score
 from ampbench.store import StoredRun
-from ampbench.studied.convergence import Learned, learned
-from ampbench.studied.convergence_metric import metric_of, trouble
-from ampbench.studied.convergence_sentences import learned_said
-from ampbench.studied.convergence_verdicts import (
+from ampbench.studied.convergence.learning import Learned, learned
+from ampbench.studied.convergence.metric import metric_of, trouble
+from ampbench.studied.convergence.sentences import learned_said, trained_title
+from ampbench.studied.convergence.verdicts import (
     CONTROL_FIRED,
     NO_BASELINE,
+    NO_END,
     NO_PAIR,
     NOT_LEARNING,
     ONE_SEED,
@@ -73,7 +75,7 @@ def test_each_precision_gets_its_verdict_in_the_order_of_every_table():
 def test_what_to_do_is_said_first():
     said = learned_said(only(study(WHOLE)))
     assert said[0] == "fp16_autocast and bf16_autocast converge as fp32 does, within half a point of accuracy"
-    assert said[1] == "fp16_pure does not converge as fp32 does: loss not finite from step 14 in 3 of 3 seeds"
+    assert said[1] == "fp16_pure does not converge as fp32 does: loss not finite from step 15 in 3 of 3 seeds"
     assert said[2].startswith(
         "bf16_pure does not converge as fp32 does: its accuracy is 1.50 points lower than in fp32"
     )
@@ -91,7 +93,7 @@ def test_rounding_that_changes_no_decision_is_said_to_change_nothing():
 
 def test_a_training_that_gives_up_in_one_seed_regresses():
     verdict, reason = told(study(NULL | {"fp16_pure": [0.975, None, 0.97]}))["fp16_pure"]
-    assert (verdict, reason) == (Verdict.REGRESSED, "loss not finite from step 14 in 1 of 3 seeds")
+    assert (verdict, reason) == (Verdict.REGRESSED, "loss not finite from step 15 in 1 of 3 seeds")
 
 
 def test_a_training_that_raises_regresses_with_what_it_raised():
@@ -108,16 +110,16 @@ def test_trainings_that_give_up_at_several_steps_name_the_earliest():
         dataclasses.replace(one, ended_at=at, losses=[1.0, None, *[1.0] * (at - 2), None])
         for one, at in zip(rows, (20, 9, 11), strict=True)
     ]
-    assert told(stored)["fp16_pure"][1] == "loss not finite from step 9 at the earliest in 3 of 3 seeds"
+    assert told(stored)["fp16_pure"][1] == "loss not finite from step 10 at the earliest in 3 of 3 seeds"
 
 
 @pytest.mark.parametrize(
     ("changes", "said"),
     [
-        ({"losses": [2.0, None, None], "every": 10}, "loss not finite from step 10"),
-        ({"losses": [2.0, 1.0]}, "weights not finite from step 14"),
-        ({"losses": [2.0], "scaler_scale": 2.0**-34}, "gradients not finite at any loss scale, given up at step 14"),
-        ({"losses": [None], "scaler_scale": 2.0**-34}, "loss not finite from step 0"),
+        ({"losses": [2.0, None, None], "every": 10}, "loss not finite from step 11"),
+        ({"losses": [2.0, 1.0]}, "weights not finite from step 15"),
+        ({"losses": [2.0], "scaler_scale": 2.0**-34}, "gradients not finite at any loss scale, given up at step 15"),
+        ({"losses": [None], "scaler_scale": 2.0**-34}, "loss not finite from step 1"),
         ({"error": "ValueError: no"}, "raised ValueError: no"),
         ({"ended_at": None}, "not scored at the end"),
     ],
@@ -137,6 +139,79 @@ def test_one_seed_gives_no_verdict_unless_it_gave_up():
 def test_seeds_that_change_nothing_are_one_training():
     found = told(study(NULL | {"bf16_pure": GOOD}, weights_digest="same", inputs_digest="same"))
     assert found["bf16_pure"] == (Verdict.INCONCLUSIVE, SAME_START)
+
+
+@pytest.mark.parametrize(("seeds", "digests"), [(1, {}), (3, {"weights_digest": "same", "inputs_digest": "same"})])
+def test_where_no_verdict_is_possible_there_is_no_interval(seeds: int, digests: dict[str, str]):
+    finals = {name: values[:seeds] for name, values in (NULL | {"bf16_pure": moved([-20, -21, -19])}).items()}
+    one = only(study(finals, seeds=seeds, **digests))
+    assert [(row.low, row.high) for row in one.rows] == [(None, None)] * 4
+    assert one.rows[-1].difference == pytest.approx(-0.025, abs=1e-3)
+
+
+def test_two_seeds_are_enough_for_a_verdict():
+    two = {name: values[:2] for name, values in (NULL | {"bf16_pure": moved([-20, -21, -19])}).items()}
+    assert told(study(two, seeds=2))["bf16_pure"][0] is Verdict.REGRESSED
+
+
+def overflowed(stored: StoredRun, precision: str, **changes: Any) -> None:
+    """Have a classifier's trainings end with outputs that are not finite, in which some decisions still are right."""
+    rows = stored.trainings[case_of(precision).case_id]
+    scores = [Score(step=step, loss=None, correct=80, decisions=800) for step in (0, STEPS)]
+    rows[:] = [dataclasses.replace(one, scores=scores, **changes) for one in rows]
+
+
+@pytest.mark.parametrize("seeds", [1, 3])
+@pytest.mark.parametrize("digests", [{}, {"weights_digest": "same", "inputs_digest": "same"}])
+def test_a_classifier_whose_loss_is_not_finite_at_the_end_regresses(seeds: int, digests: dict[str, str]):
+    stored = study({name: values[:seeds] for name, values in (NULL | {"fp16_autocast": GOOD}).items()}, **digests)
+    overflowed(stored, "fp16_autocast", skipped_steps=3)
+    said = f"held-out loss not finite at the end in {seeds} of {seeds} seed{'s' * (seeds > 1)}"
+    assert told(stored)["fp16_autocast"] == (Verdict.REGRESSED, said)
+    assert only(stored).rows[-1].mean is None
+    overflowed(stored, "fp16_autocast", skipped_steps=STEPS)
+    assert told(stored)["fp16_autocast"] == (Verdict.REGRESSED, f"every step refused by GradScaler, {said}")
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"skipped_steps": STEPS}, "every step refused by GradScaler"),
+        ({"losses": [1.0] * 150 + [None] * 150}, "loss not finite from step 151"),
+        ({"losses": [1.0] * 299 + [None]}, ""),
+        ({"losses": [1.0, 0.5, None], "every": 100}, "loss not finite from step 201"),
+    ],
+)
+def test_a_training_that_was_not_given_up_may_have_exploded_all_the_same(changes: dict[str, Any], said: str):
+    one = dataclasses.replace(training(case_of("fp16_autocast"), 0.5), **changes)
+    assert trouble(one, metric_of([one])) == said
+
+
+def with_ends(factors: list[float]) -> StoredRun:
+    """Return a study in which bf16_pure's training losses end at so many times those of fp32."""
+    stored = study(NULL | {"bf16_pure": GOOD})
+    rows = stored.trainings[case_of("bf16_pure").case_id]
+    for one, factor in zip(rows, factors, strict=True):
+        one.losses[250:] = [factor * loss for loss in one.losses[250:]]
+    return stored
+
+
+@pytest.mark.parametrize(("factors", "ratio"), [([2.4, 2.3, 2.5], "2.4"), ([0.5, 0.6, 0.4], "0.5")])
+def test_training_losses_that_part_at_the_same_score_are_remarked_on(factors: list[float], ratio: str):
+    one = only(with_ends(factors))
+    said = f"bf16_pure's training loss ends {ratio} times fp32's, at the same score: a longer training may part them"
+    assert one.remarks == [said]
+    assert one.judged[0].verdict is Verdict.UNCHANGED
+    assert said in learned_said(one)
+
+
+def test_training_losses_that_part_in_some_seeds_or_with_the_score_are_not_remarked_on():
+    assert only(with_ends([2.4, 1.4, 2.4])).remarks == []
+    assert only(with_ends([2.4, 0.4, 2.4])).remarks == []
+    worse = study(NULL | {"bf16_pure": moved([-20, -20, -20])})
+    for one in worse.trainings[case_of("bf16_pure").case_id]:
+        one.losses[:] = [3 * loss for loss in one.losses]
+    assert only(worse).remarks == []
 
 
 def test_the_same_weights_with_other_batches_are_remarked_on():
@@ -185,9 +260,86 @@ def test_without_fp32_nothing_can_be_compared():
 def test_seeds_that_fp32_did_not_end_are_left_out():
     stored = study(NULL | {"fp32": [0.97, None, None], "bf16_pure": [None, 0.97, 0.97]})
     assert told(stored)["bf16_pure"][0] is Verdict.REGRESSED
-    assert "fp32 itself: loss not finite from step 14 in 2 of 3 seeds" in only(stored).remarks
+    assert "fp32 itself: loss not finite from step 15 in 2 of 3 seeds" in only(stored).remarks
     stored = study(NULL | {"fp32": [None, None, None], "bf16_pure": GOOD})
+    assert told(stored)["bf16_pure"] == (Verdict.INCONCLUSIVE, NO_END)
+    stored = study(NULL | {"fp32": [None, 0.97, 0.97], "bf16_pure": GOOD[:1]})
     assert told(stored)["bf16_pure"] == (Verdict.INCONCLUSIVE, NO_PAIR)
+
+
+def test_an_fp32_that_explodes_is_said_first_and_once():
+    stored = study(
+        {"fp32": [None] * 3, "control": [None] * 3, "fp64": GOOD, "bf16_pure": GOOD, "fp16_pure": [None] * 3}
+    )
+    exploded = "loss not finite from step 15 in 3 of 3 seeds"
+    assert learned_said(only(stored)) == [
+        f"fp32 itself came to no end, {exploded}: nothing can be compared",
+        f"the control itself: {exploded}",
+    ]
+    rows = stored.trainings[case_of("fp32").case_id]
+    rows[:] = [one if one.arm else dataclasses.replace(one, error="ValueError: no") for one in rows]
+    assert learned_said(only(stored))[0].startswith("fp32 itself came to no end, raised ValueError: no in 3 of 3 seeds")
+
+
+@pytest.mark.parametrize(
+    ("precisions", "said"),
+    [
+        ({"bf16_pure": moved([3, -3, -8])}, "bf16_pure is inconclusive: its accuracy is 0.33 points lower"),
+        ({"bf16_pure": GOOD[:1], "fp16_pure": GOOD[:1]}, f"fp16_pure and bf16_pure are inconclusive: {ONE_SEED}"),
+    ],
+)
+def test_inconclusive_is_the_word_for_what_is_not_decided(precisions: dict[str, list[float]], said: str):
+    assert learned_said(only(study(NULL | precisions)))[0].startswith(said)
+
+
+def planned(stored: StoredRun, *precisions: str) -> None:
+    """Have a study plan cases that it has no training of."""
+    for precision in precisions:
+        stored.cases[case_of(precision).case_id] = case_of(precision)
+
+
+def test_a_study_that_was_interrupted_before_any_precision_says_so():
+    stored = study({"fp32": GOOD[:1], "fp64": GOOD[:1]}, asked=4)
+    planned(stored, "bf16_pure", "fp16_autocast")
+    one = only(stored)
+    assert learned_said(one)[0] == "no precision was trained yet"
+    assert one.remarks == ["not all of 4 seeds were trained in fp32, control, fp64 and 2 more"]
+    assert [row.name for row in one.rows] == ["fp32", "fp64"]
+    assert trained_title(one).endswith(" · 1 of 4 seeds so far")
+
+
+def test_precisions_that_failed_are_not_waited_for():
+    stored = study({name: values[:1] for name, values in NULL.items()}, asked=2)
+    planned(stored, "bf16_pure")
+    for case_id in stored.cases:
+        stored.failures[case_id] = failed(case_id)
+    one = only(stored)
+    assert learned_said(one)[0] == "only fp32 was trained: there is no precision to judge"
+    assert trained_title(one).endswith(" · 1 of 2 seeds")
+
+
+def test_a_precision_that_nothing_was_trained_in_is_missed():
+    stored = study(NULL | {"fp16_pure": [None] * 3})
+    planned(stored, "bf16_pure")
+    one = only(stored)
+    assert one.remarks == ["not all of 3 seeds were trained in bf16_pure"]
+    assert trained_title(one).endswith(" · 3 seeds")
+    assert only(study(NULL | {"fp16_pure": [None] * 3})).remarks == []
+
+
+def test_of_a_workload_whose_own_fp32_training_failed_nothing_is_told():
+    stored = study({"fp64": [None]}, asked=2)
+    fp32 = case_of("fp32").case_id
+    assert only(stored).rows
+    stored.failures[fp32] = failed(fp32)
+    assert learned(stored) == []
+    stored = study(NULL | {"bf16_pure": GOOD})
+    stored.failures[fp32] = failed(fp32)
+    assert [row.verdict for row in only(stored).judged] == [Verdict.UNCHANGED]
+
+
+def failed(case_id: str) -> Failure:
+    return Failure(case_id=case_id, stage="training", cause="exception", message="ValueError: no")
 
 
 def test_trainings_that_are_missing_are_remarked_on():
@@ -235,3 +387,46 @@ def test_workloads_and_devices_are_told_apart():
     stored.trainings[other.case_id] = [training(other, 0.6)]
     assert [one.workload.partition("[")[0] for one in learned(stored)] == ["digits", "characters"]
     assert learned_said(learned(stored)[1])[0] == "only fp32 was trained: there is no precision to judge"
+
+
+def with_falls(before: float, finals: dict[str, list[float | None]]) -> StoredRun:
+    """Return a study that is judged by its loss, which was `before` at first."""
+    stored = with_losses(finals)
+    for trainings in _arms(stored):
+        for one in trainings:
+            one.scores[0] = Score(step=0, loss=before)
+    return stored
+
+
+HARDLY = {
+    "fp32": [4.156, 4.157, 4.155], "control": [4.156, 4.1571, 4.155], "fp64": [4.1561, 4.157, 4.155],
+    "bf16_autocast": [4.1561, 4.1571, 4.1551], "bf16_pure": [4.180, 4.181, 4.179],
+}  # fmt: skip
+
+
+def test_a_loss_is_judged_by_what_fp32s_own_falls_by_where_that_is_little():
+    one = only(with_falls(4.191, HARDLY))
+    assert one.metric.margin == pytest.approx(0.1 * 0.035 / 4.156, rel=1e-6)
+    assert {row.name: row.verdict for row in one.judged} == {
+        "bf16_autocast": Verdict.UNCHANGED, "bf16_pure": Verdict.REGRESSED,
+    }  # fmt: skip
+    hardly = "fp32 itself has hardly fallen, by 0.84% of the loss"
+    assert learned_said(one)[:2] == [
+        f"{hardly}: train for longer, or at another learning rate, to conclude",
+        "bf16_autocast converges as fp32 does, within 0.08% of the loss, a tenth of what fp32's falls by",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("before", "margin", "hardly"), [(4.19, 0.0008, True), (4.3, 0.0035, False), (4.6, 0.01, False), (40, 0.01, False)]
+)
+def test_the_margin_of_a_loss_is_one_percent_of_it_at_most(before: float, margin: float, hardly: bool):
+    one = only(with_falls(before, HARDLY))
+    assert one.metric.margin == pytest.approx(margin, rel=0.05)
+    assert (learned_said(one)[0].startswith("fp32 itself has hardly fallen")) is hardly
+
+
+def test_a_loss_that_rises_is_not_said_to_have_hardly_fallen():
+    one = only(with_falls(4.1, HARDLY))
+    assert (one.metric.margin, one.learns) == (0.01, False)
+    assert not any("hardly" in said for said in learned_said(one))

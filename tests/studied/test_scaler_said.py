@@ -5,7 +5,7 @@ import dataclasses
 import pytest
 
 from ampbench.blocks import Section
-from ampbench.records.studies import Score
+from ampbench.records.studies import ScalerSetting, Score
 from ampbench.studied.scaler import NO_SCALER, scaler_said
 from ampbench.studied.scaler_blocks import scaling_section
 from ampbench.studied.scaler_outcomes import (
@@ -13,6 +13,7 @@ from ampbench.studied.scaler_outcomes import (
     BROKEN,
     COLLAPSED,
     FOLLOWS,
+    NEAR,
     RAISED,
     UNKNOWN,
     Outcome,
@@ -44,7 +45,33 @@ def test_a_training_is_behind_where_its_loss_ends_well_above_fp32s(end: float, s
 
 def test_losses_near_zero_may_differ_by_factors() -> None:
     found = outcomes([run("fp32", 1e-5), run("default", 5e-5)])[1]
-    assert (found.state, round(found.excess or 0)) == (FOLLOWS, 4)
+    assert (found.state, round(found.excess or 0)) == (NEAR, 4)
+
+
+def test_a_loss_near_zero_that_is_above_fp32s_is_nearly_as_in_fp32_everywhere() -> None:
+    made = [run("fp32", 0.01), run("no scaling", 0.6, flushed=62), run("default", 0.016)]
+    told = scaler_said(CASE, made)
+    assert told[0].endswith("with GradScaler's defaults it falls nearly as in fp32")
+    section = scaling_section(CASE, made)
+    assert rows(section, "Settings of GradScaler")[2][-3:] == ["+0.6%", "+60.0%", "nearly fp32"]
+    (block,) = [block for block in section.blocks if block.title == "Settings of GradScaler"]
+    assert block.note.endswith("; nearly fp32: losses near zero, which differ by less than 1.00% of fp32's fall")
+    needless = scaler_said(CASE, [run("fp32", 0.01), run("no scaling", 0.016)])
+    assert "gradients hardly flush and the loss falls nearly as in fp32" in needless[0]
+
+
+def test_a_loss_that_rises_is_told_with_its_numbers() -> None:
+    made = [run("fp32", 0.0123), run("no scaling", 2.0), run("default", 0.0123)]
+    assert scaler_said(CASE, made)[0] == (
+        "fp16 needs loss scaling here: without it the loss rises from 1 to 2, where in fp32 it falls to 0.0123; "
+        "with GradScaler's defaults it falls as in fp32"
+    )
+    assert rows(scaling_section(CASE, made), "Settings of GradScaler")[1][-3:] == [">100%", "163x", BEHIND]
+
+
+def test_a_loss_that_hardly_differs_has_no_sign() -> None:
+    made = [run("fp32", 0.2), run("default", 0.199999)]
+    assert rows(scaling_section(CASE, made), "Settings of GradScaler")[1][-3:] == ["0.0%", "0.0%", FOLLOWS]
 
 
 def test_a_small_part_of_a_loss_that_hardly_falls_is_behind() -> None:
@@ -63,8 +90,13 @@ def test_nothing_is_told_of_losses_where_fp32_does_not_learn() -> None:
 def test_fp32_that_is_not_finite_is_said_first() -> None:
     broken = run("fp32", losses=[1.0, 0.9, None])
     told = scaler_said(CASE, [broken, run("default")])
-    assert told[0] == "in fp32, too, the loss is not finite from step 2 on: losses cannot be judged"
+    assert told[0] == "in fp32, too, the loss is not finite from step 3 on: losses cannot be judged"
     assert outcomes([broken])[0].state == BROKEN
+
+
+def test_fp32_whose_weights_break_before_its_loss_does_says_so() -> None:
+    told = scaler_said(CASE, [run("fp32", losses=[1.0, 0.9]), run("default")])
+    assert told[0] == "in fp32, too, weights are not finite after step 2: losses cannot be judged"
 
 
 def test_without_fp32_it_is_said_that_it_is_missing() -> None:
@@ -116,14 +148,34 @@ def test_a_training_without_scaler_that_breaks_says_where() -> None:
 def test_steps_refused_at_the_start_recommend_another_init_scale() -> None:
     scales = [2.0 ** max(24 - step, 19) for step in range(STEPS)]
     told = said(run("no scaling"), run("high start", scales=scales, skipped=[0, 1, 2, 3, 4]))
+    refused = "high start: 5 of 40 steps refused, the first 5 to come down from 2^24: init_scale=2**19 "
+    assert f"{refused}may spare these (not tried)" in told
+    tried = run("yours", scales=[2.0**19] * STEPS)
+    told = said(run("no scaling"), run("high start", scales=scales, skipped=[0, 1, 2, 3, 4]), tried)
+    assert f"{refused}spares these, as in yours" in told
+
+
+def test_no_init_scale_is_recommended_where_every_step_was_refused() -> None:
+    steps = 6
+    losses: list[float | None] = [1.0] * steps
+    scales = [2.0 ** (24 - step) for step in range(steps)]
+    told = said(run("high start", steps=steps, losses=losses, scales=scales, skipped=list(range(steps))))
     assert (
-        "high start: 5 of 40 steps refused, the first 5 to come down from 2^24: init_scale=2**19 spares these" in told
+        "high start: 6 of 6 steps refused from 2^24 on: no step was accepted, its scale was still falling: "
+        "more --steps" in told
     )
+    assert "init_scale=" not in told
+    told = said(run("high start", steps=2, losses=losses[:2], scales=scales[:2], skipped=[0, 1]))
+    assert "no step was accepted" in told
+    told = said(run("high start", steps=steps, losses=losses, scales=scales, skipped=list(range(steps - 1))))
+    assert "init_scale=2**19 may spare these (not tried)" in told
 
 
 def test_steps_refused_again_and_again_recommend_a_longer_interval() -> None:
-    told = said(run("no scaling"), run("fast growth", skipped=[10, 20, 30]))
-    assert "fast growth: 3 of 40 steps refused; 3 later ones to find that no larger scale will do" in told
+    fast = run("fast growth", skipped=[10, 20, 30], setting=ScalerSetting(name="fast growth", growth_interval=10))
+    refused = "fast growth: 3 of 40 steps refused; 3 later ones to find that no larger scale will do: "
+    assert f"{refused}a longer growth_interval may spare most (not tried)" in said(run("no scaling"), fast)
+    assert f"{refused}a longer growth_interval spares most, as in default" in said(fast, run("default"))
     assert "refused" not in said(run("no scaling"), run("default", skipped=[10]))
 
 
@@ -144,8 +196,8 @@ def test_the_tables_have_a_row_for_each_setting() -> None:
     section = scaling_section(CASE, runs(run("no scaling", 0.6, flushed=62), run("default", nonfinite={"a": 2})))
     settings = rows(section, "Settings of GradScaler")
     assert settings[0][:7] == ["fp32", "–", "–", "–", "–", "–", "–"]
-    assert settings[1] == ["no scaling", "–", "–", "62.0%", "1.0e-03", "+50.0%", "+200.0%", BEHIND]
-    assert settings[2] == ["default", "2^16", "0", "0%", "1.0e-03", "+0.0%", "+0.0%", FOLLOWS]
+    assert settings[1] == ["no scaling", "–", "–", "62.0%", "1.0e-03", "+50.0%", "3.00x", BEHIND]
+    assert settings[2] == ["default", "2^16", "0", "0%", "1.0e-03", "0.0%", "0.0%", FOLLOWS]
     assert [row[0] for row in rows(section, "Training loss")] == ["fp32", "no scaling", "default"]
     assert rows(section, "Training loss")[0][-1] == "0.2"
     assert rows(section, "Gradients that were not finite") == [["a", "2", "default 2"]]

@@ -22,7 +22,9 @@ def test_each_scope_shows_its_costs_and_the_recommended_one_none_of_them() -> No
         "autocast around forward and loss, as PyTorch recommends: 15 casts a step, loss in fp32, every weight read as "
         "the optimizer left it, nothing kept from step to step"
     )
-    assert forward == ("around the forward pass only: loss in bf16, not fp32; loss 1.0e-02 off fp64, not 1.0e-05")
+    assert forward == (
+        "around the forward pass only: loss in bf16, not fp32; loss: relative error 5.0e-03 against fp64, not 5.0e-06"
+    )
     assert backward == (
         "around forward, loss and backward: 21 casts a step, not 15; a step takes 1.25 times (95 %: 1.25 to 1.25) as "
         "long; peak 5.00 KiB, not 4.00 KiB"
@@ -93,6 +95,32 @@ def test_a_machine_that_was_not_idle_is_doubted() -> None:
     assert said(found)[-1].startswith("other processes used 50.0% of the CPU")
 
 
+def test_no_difference_in_time_is_claimed_where_the_machine_was_busy() -> None:
+    busy = dataclasses.replace(
+        scope_pass(uncached=run(UNCACHED_LOOP, 2.0)), fitness=Fitness(other_share=0.5, steal_share=0.5)
+    )
+    lines = said(busy)
+    assert not any("as long" in line for line in lines)
+    assert lines[-2].endswith("no cost was seen; its time is not judged, as the machine was busy")
+    assert "a step takes 2.00 times" in said(dataclasses.replace(busy, fitness=Fitness()))[-1]
+
+
+@pytest.mark.parametrize("reference", [[], [None] * 4, [0.0] * 4], ids=["none", "not finite", "zero"])
+def test_without_a_loss_in_fp64_that_is_not_zero_the_loss_has_no_relative_error(reference: list[float | None]) -> None:
+    found = dataclasses.replace(scope_pass(), reference_losses=reference)
+    assert [one.loss_rel_error for one in comparisons(found)] == [None] * 5
+    assert "loss: " not in said(found)[1]
+
+
+def test_the_error_of_a_loss_is_relative_to_the_size_of_fp64s() -> None:
+    found = dataclasses.replace(scope_pass(), reference_losses=[-1e5] * 4)
+    assert comparisons(found)[0].loss_rel_error == pytest.approx(1e-7)
+    assert scope_frame(found)["loss_rel_error"][0] == pytest.approx(1e-7)
+    (numbers,) = (block for block in scope_section(CASE, found).blocks if block.title == "What it computes")
+    assert numbers.rows[0][6] == "1.0e-07"
+    assert "errors relative to fp64's" in numbers.note
+
+
 @pytest.mark.parametrize(
     ("casts", "text"), [([15], "15"), ([15, 15], "15"), ([15, 9, 9], "15, then 9"), ([15, 9, 11], "9 to 15")]
 )
@@ -109,7 +137,7 @@ def test_a_section_has_costs_numbers_losses_and_notes() -> None:
     assert [row[0] for row in costs.rows] == ["forward", "forward and loss", "with backward", "whole loop", "cache off"]
     assert costs.rows[1][4] == ""
     assert costs.rows[3][1:] == ["15, then 9", "1000 B", "903 us", "0.90x 0.90–0.90", "4.02 KiB", "512 B", "0 B"]
-    assert numbers.rows[3][1:] == ["bf16", "fp32", "fp32", "6", "4.0e-03", "1.0e-05", "5.0e-03", "90.0%"]
+    assert numbers.rows[3][1:] == ["bf16", "fp32", "fp32", "6", "4.0e-03", "5.0e-06", "5.0e-03", "90.0%"]
     assert losses.rows[3] == ["4", "not finite", "1.25", "1.25", "1.25", "2", "1.25"]
 
 

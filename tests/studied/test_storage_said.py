@@ -7,10 +7,20 @@ import pytest
 
 from ampbench.records.measurements import Fitness
 from ampbench.records.studies import ACCEPTED, PROMOTED, TO_LOW, UNTOUCHED, InputUse
-from ampbench.studied.input_storage import FREE, LOSSY, UNUSED, situation, step_seconds, storage_said, storage_section
+from ampbench.studied.input_storage import (
+    FREE,
+    LOSSY,
+    UNUSED,
+    comes_to,
+    situation,
+    step_seconds,
+    storage_said,
+    storage_section,
+)
 from ampbench.studied.input_storage_tables import storage_frame, uses_frame
-from tests.storage_passes import FREE_USE, LOSSY_USE, lossy_pass, storage_pass, stored_inputs
+from ampbench.units import UNDEFINED
 from tests.stored_runs import make_case
+from tests.studied.storage_passes import FREE_USE, LOSSY_USE, lossy_pass, storage_pass, stored_inputs
 
 CASE = make_case(precision="bf16_autocast")
 TRAINING = make_case(precision="bf16_autocast", phase="training")
@@ -49,7 +59,8 @@ def test_where_the_first_op_needs_fp32_it_is_said_what_is_lost_and_by_how_much()
     assert said[:2] == [
         (
             "information is lost: with inputs in bf16, outputs, loss and gradients are others: output error "
-            "1.0e-03 → 2.0e-03 (2.00x), loss error 1.0e-04 → 2.0e-04 (2.00x), gradient error 2.0e-03 → 6.0e-03 (3.00x)"
+            "1.0e-03 → 2.0e-03 (2.00x), absolute loss error 1.0e-04 → 2.0e-04 (2.00x), gradient error 2.0e-03 → "
+            "6.0e-03 (3.00x)"
         ),
         "first op of x: native_layer_norm needs fp32 and has it cast back: what rounding to bf16 took away is lost",
     ]
@@ -113,7 +124,49 @@ def test_an_error_of_zero_or_none_gives_no_ratio() -> None:
 
 def test_an_unquiet_machine_is_named() -> None:
     found = storage_pass(CASE, fitness=Fitness(other_share=0.5))
-    assert storage_said(CASE, found)[-1].startswith("other processes used 50.0% of the CPU")
+    *_, times, cause = storage_said(CASE, found)
+    assert times == "the step's time: not judged, as the machine was busy"
+    assert cause.startswith("other processes used 50.0% of the CPU")
+
+
+def test_no_time_is_claimed_where_others_used_the_machine() -> None:
+    copied = [stored_inputs(dtype, copy_samples=[1e-3]) for dtype in ("fp32", "bf16")]
+    found = storage_pass(CASE, full=copied[0], low=copied[1], fitness=Fitness(steal_share=0.2))
+    assert not any(" ms" in line for line in storage_said(CASE, found))
+    assert any(" ms" in line for line in storage_said(CASE, dataclasses.replace(found, fitness=Fitness())))
+
+
+def test_times_too_noisy_to_say_are_not_told() -> None:
+    noisy = stored_inputs("bf16", samples=[[1e-3 * 4**build] for build in range(8)])
+    assert storage_said(CASE, storage_pass(CASE, low=noisy))[-1] == (
+        "the step's time is too noisy to say: its builds differ more than 3 times"
+    )
+
+
+def test_a_step_without_casts_says_nothing_of_casts() -> None:
+    none = [stored_inputs(dtype, casts=0, cast_bytes=0) for dtype in ("fp32", "bf16")]
+    savings = storage_said(CASE, storage_pass(CASE, full=none[0], low=none[1]))[2]
+    assert savings == "a batch is stored in 2.00 KiB, not 4.00 KiB; peak memory 8.79 KiB → 7.81 KiB"
+
+
+def test_the_table_of_inputs_calls_nothing_accepted_that_loses() -> None:
+    use = InputUse(name="x", operation="aten.relu", use=ACCEPTED, read_in_fp32="aten.relu")
+    blocks = storage_section(CASE, lossy_pass(CASE, uses=[use])).blocks
+    (inputs,) = (block for block in blocks if "input" in block.headers)
+    assert inputs.rows == [["x", "relu", "", "taken as it is", "relu", LOSSY]]
+
+
+def test_an_error_of_the_loss_is_said_to_be_absolute() -> None:
+    side = storage_section(TRAINING, lossy_pass(TRAINING)).blocks[-1]
+    assert side.headers[-3:] == ["output error", "absolute loss error", "gradient error"]
+    assert "that of the loss absolute, the others relative" in side.note
+    assert "absolute" not in storage_section(CASE, storage_pass(CASE)).blocks[-1].note
+
+
+def test_a_case_comes_to_lost_where_one_of_its_inputs_does() -> None:
+    assert comes_to(storage_pass(CASE, uses=[FREE_USE, LOSSY_USE])) == LOSSY
+    assert comes_to(storage_pass(CASE)) == FREE
+    assert comes_to(storage_pass(CASE, uses=[])) == UNDEFINED
 
 
 def test_columns_without_a_number_are_left_out_and_copies_are_told_where_there_are_some() -> None:
@@ -122,11 +175,11 @@ def test_columns_without_a_number_are_left_out_and_copies_are_told_where_there_a
 
     assert headers(storage_pass(CASE)) == ["inputs in", "stored", "casts", "moved", "step", "peak", "output error"]
     copied = [
-        stored_inputs(dtype, copied_bytes=size, copy_samples=[2e-6 * size, 1e-6 * size])
+        stored_inputs(dtype, copy_samples=[2e-6 * size, 1e-6 * size])
         for dtype, size in (("fp32", 4096), ("bf16", 2048))
     ]
     found = storage_pass(CASE, full=copied[0], low=copied[1])
-    assert headers(found)[2:4] == ["copied", "copy"]
+    assert headers(found)[1:3] == ["stored", "copy"]
     assert "its copy to the device takes 2.05 ms, not 4.10 ms" in storage_said(CASE, found)[2]
 
 

@@ -47,6 +47,15 @@ def trained(
     return train(workload, case, open_device("cpu"), known or Trajectories(), seed=seed, arm=arm, steps=steps)
 
 
+def alone(workload: Workload, precision: str = "fp32", steps: int = STEPS) -> Training:
+    """Return a training for whose distances from others nothing else is trained."""
+    known = Trajectories()
+    known.begin(workload, make_case(precision, "training"), 0, steps)
+    for other in ("fp32", "reference"):
+        known.keep(other, {})
+    return trained(workload, precision, steps=steps, known=known)
+
+
 def timeless(training: Training) -> Training:
     return dataclasses.replace(training, seconds=0.0)
 
@@ -59,7 +68,9 @@ def test_the_same_training_twice_is_the_same_to_the_last_bit(precision: str) -> 
 def test_what_a_worker_knows_from_before_changes_nothing() -> None:
     known, workload = Trajectories(), network()
     for arm in ("reference", "", "control"):
-        assert timeless(trained(workload, arm=arm, known=known)) == timeless(trained(workload, arm=arm))
+        trained(workload, arm=arm, known=known)
+    again = trained(workload, arm="control", known=known)
+    assert timeless(again) == timeless(trained(workload, arm="control"))
     assert timeless(trained(workload, "bf16_pure", known=known)) == timeless(trained(workload, "bf16_pure"))
 
 
@@ -143,7 +154,7 @@ def test_the_control_begins_one_rounding_away_in_every_weight_that_is_not_zero()
 
 
 def test_scores_are_of_held_out_data_and_improve() -> None:
-    found = trained(network(nn.Linear(8, 3)), steps=60)
+    found = alone(network(nn.Linear(8, 3)), steps=60)
     assert found.held_out
     assert [score.step for score in found.scores] == scored_steps(60)
     assert all(score.decisions == 8 for score in found.scores)
@@ -152,7 +163,7 @@ def test_scores_are_of_held_out_data_and_improve() -> None:
 
 
 def test_without_held_out_data_the_training_batches_are_scored() -> None:
-    found = trained(network(held_out=None))
+    found = alone(network(held_out=None))
     assert not found.held_out
     assert found.scores[-1].decisions == 32
 
@@ -160,11 +171,11 @@ def test_without_held_out_data_the_training_batches_are_scored() -> None:
 def test_a_network_is_scored_with_the_statistics_that_it_gathered_and_trains_on_with_those_of_its_batches(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    scored = trained(network())
+    scored = alone(network())
     monkeypatch.setattr(convergence, "scored_steps", lambda steps: [steps])
-    assert trained(network()).losses == scored.losses
+    assert alone(network()).losses == scored.losses
     workload = network()
-    step_less = trained(dataclasses.replace(workload, optimizer=lambda p: torch.optim.SGD(p, lr=0.0)), steps=1)
+    step_less = alone(dataclasses.replace(workload, optimizer=lambda p: torch.optim.SGD(p, lr=0.0)), steps=1)
     module = workload.module.eval()
     expected = nn.functional.cross_entropy(module(workload.held_out[0]), workload.held_out[1])
     assert step_less.scores[0].loss == pytest.approx(expected.item())
@@ -173,7 +184,7 @@ def test_a_network_is_scored_with_the_statistics_that_it_gathered_and_trains_on_
 def test_dropout_is_switched_off_and_stays_so_after_a_score() -> None:
     found = trained(network())
     assert any("dropout layers were switched off" in note for note in found.notes)
-    never = [trained(network(nn.Sequential(nn.Dropout(share), nn.Linear(8, 3)))).losses for share in (0.9, 0.0)]
+    never = [alone(network(nn.Sequential(nn.Dropout(share), nn.Linear(8, 3)))).losses for share in (0.9, 0.0)]
     torch.testing.assert_close(never[0], never[1])
 
 
@@ -188,9 +199,9 @@ def test_a_network_that_loses_its_input_in_half_is_seen_to_learn_nothing_there()
     def make() -> Workload:
         return network(nn.Sequential(Rounds(), nn.Linear(8, 3)))
 
-    right = {precision: trained(make(), precision, steps=60).scores[-1].correct for precision in ("fp32", "bf16_pure")}
-    assert right["fp32"] >= right["bf16_pure"] + 2
-    assert trained(make(), "bf16_pure", steps=60).losses[-1] > 2 * trained(make(), steps=60).losses[-1]
+    full, half = alone(make(), steps=60), alone(make(), "bf16_pure", steps=60)
+    assert full.scores[-1].correct >= half.scores[-1].correct + 2
+    assert half.losses[-1] > 2 * full.losses[-1]
 
 
 def test_a_training_that_explodes_ends_there_with_what_it_had() -> None:
@@ -212,6 +223,17 @@ def test_a_loss_that_never_fits_into_fp16_is_given_up_after_fifty_refused_steps(
     assert (found.ended_at, found.skipped_steps) == (MOST_REFUSED - 1, MOST_REFUSED)
     assert found.scaler_scale == 2.0 ** (16 - MOST_REFUSED)
     assert found.losses == [None] * MOST_REFUSED
+
+
+def test_outputs_that_overflow_fp16_in_a_short_training_leave_a_score_without_a_loss() -> None:
+    class Overflows(nn.Linear):
+        def forward(self, rows: torch.Tensor) -> torch.Tensor:
+            return super().forward(rows) * 1e5
+
+    found = alone(network(Overflows(8, 3)), "fp16_autocast", steps=20)
+    assert (found.ended_at, found.skipped_steps, len(found.losses)) == (None, 20, 20)
+    assert found.scores[-1].loss is None
+    assert found.scores[-1].decisions == 8
 
 
 def test_skipped_steps_of_the_scalers_start_are_counted_and_training_goes_on() -> None:
@@ -287,9 +309,9 @@ def test_a_loss_that_is_no_classifiers_has_no_decisions() -> None:
 
 
 def test_losses_of_long_trainings_are_means_of_at_most_a_thousand(monkeypatch: pytest.MonkeyPatch) -> None:
-    each = trained(network(), steps=10).losses
+    each = alone(network(), steps=10).losses
     monkeypatch.setattr(convergence, "MOST_LOSSES", 4)
-    found = trained(network(), steps=10)
+    found = alone(network(), steps=10)
     assert found.every == 3
     expected = [sum(each[:3]) / 3, sum(each[3:6]) / 3, sum(each[6:9]) / 3, each[9]]
     assert found.losses == pytest.approx(expected)

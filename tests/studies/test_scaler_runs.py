@@ -143,7 +143,7 @@ def test_a_loss_that_overflows_in_the_forward_pass_collapses_the_scale() -> None
     assert found.skipped == list(range(HOPELESS))
     assert found.first_nonfinite is not None
     assert found.first_nonfinite.phase == "forward"
-    assert any("as the loss itself is not finite" in note for note in found.notes)
+    assert any("all from step 1 on, as the loss itself is not finite" in note for note in found.notes)
     assert None not in trained(huge, None).losses
 
 
@@ -151,7 +151,7 @@ def test_gradients_that_overflow_at_every_scale_end_a_training() -> None:
     found = trained(net(factor=1e12), DEFAULT, steps=100)
     assert None not in found.losses
     assert found.scales[-1] == LOWEST_SCALE
-    assert any("lowered its scale" in note for note in found.notes)
+    assert any("all from step 1 on and lowered its scale" in note for note in found.notes)
 
 
 def test_without_a_scaler_a_training_ends_where_the_weights_are_not_finite() -> None:

@@ -76,6 +76,18 @@ def test_a_step_without_products_has_none_to_count() -> None:
     assert count_flops(lambda: torch.ones(3) + 1) == {}
 
 
+def test_what_torch_does_not_count_is_not_counted_here() -> None:
+    matrix, vector = torch.randn(4, 4), torch.randn(4)
+    bilinear = torch.nn.Bilinear(4, 4, 2)
+
+    def run() -> None:
+        torch.mv(matrix, vector), torch.dot(vector, vector), torch.cdist(matrix, matrix), bilinear(matrix, matrix)
+
+    with torch.no_grad():
+        assert count_flops(run) == {}
+        assert torchs(run) == 0
+
+
 @pytest.mark.parametrize("low", [False, True])
 @pytest.mark.parametrize("kind", [torch.nn.GRU, torch.nn.LSTM, torch.nn.RNN])
 def test_every_position_of_a_recurrent_network_is_multiplied_by_every_weight(kind: Any, low: bool) -> None:

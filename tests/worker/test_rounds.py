@@ -1,5 +1,6 @@
 import dataclasses
 from collections.abc import Callable
+from pathlib import Path
 
 import msgspec
 import pytest
@@ -17,6 +18,17 @@ from ampbench.workloads.index import source as builtin_source
 MakeCase = Callable[..., Case]
 SPEC = WORKLOADS["linear_stack"]
 
+BROKEN = """
+import torch
+
+class Broken(torch.nn.Linear):
+    def forward(self, x):
+        raise RuntimeError('mine')
+
+def make():
+    return Broken(3, 3), torch.ones(2, 3), lambda output: output.sum()
+"""
+
 
 def linear_case(case: MakeCase, precision: str = "bf16_pure", phase: str = "inference", **changes: object) -> Case:
     parameters = {name: value for name, value in SPEC.tiny.items() if name != "batch_size"}
@@ -26,6 +38,22 @@ def linear_case(case: MakeCase, precision: str = "bf16_pure", phase: str = "infe
 
 def ask(kind: str, planned: Case, source: WorkloadSource | None = None, **changes: object) -> Request:
     return Request(kind=kind, source=source or builtin_source(SPEC), case=planned, min_run_seconds=0.01, **changes)
+
+
+def test_the_frames_of_a_study_that_failed_are_the_users(case: MakeCase, tmp_path: Path) -> None:
+    model = tmp_path / "broken.py"
+    model.write_text(BROKEN)
+    planned = case("bf16_autocast", "training", workload="make", batch_size=None)
+    request = ask(
+        "scopes",
+        planned,
+        WorkloadSource(name="make", family="user", module=str(model), function="make", builtin=False),
+        steps=2,
+    )
+    found = rounds.Worker().serve(request).failure
+    assert found.message == "RuntimeError: mine"
+    assert found.frames[-1] == f"{model}:6 in forward: raise RuntimeError('mine')"
+    assert not any("ampbench" in frame.partition(" in ")[0] for frame in found.frames)
 
 
 @pytest.fixture

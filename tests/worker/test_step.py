@@ -197,6 +197,15 @@ def test_compiled_training_gives_what_eager_training_gives_and_compiling_leaves_
     assert not torch.equal(states[1]["0.weight"], before["0.weight"])
 
 
+def test_a_trial_that_raises_leaves_no_trace(case: MakeCase, classifier: Workload) -> None:
+    broken = dataclasses.replace(classifier, loss=lambda *_: 1 / 0)
+    step = Step(broken, case("fp16_autocast", "training"), Cpu())
+    before = {key: value.clone() for key, value in step.module.state_dict().items()}
+    with pytest.raises(ZeroDivisionError):
+        step.settle_scaler()
+    assert all(torch.equal(value, before[key]) for key, value in step.module.state_dict().items())
+
+
 def test_eager_needs_no_preparation(case: MakeCase, classifier: Workload) -> None:
     assert Step(classifier, case(), Cpu()).prepare_path("eager") is None
 

@@ -1,11 +1,16 @@
 """Data that is really learnt from: what the seed changes, what it does not, and that the network learns it."""
 
+import importlib.util
+
 import pytest
 import torch
 from built_workloads import HERE, build
 
+from ampbench.planning import make_plan
+from ampbench.records.runs import Selection
 from ampbench.studies.convergence import Trajectories, train
 from ampbench.worker.devices import open_device
+from ampbench.worker.environment import read_environment
 from ampbench.workloads.data import PRINTABLE, VOCABULARY
 from tests.worker.conftest import make_case
 
@@ -69,6 +74,18 @@ def test_the_text_is_english_and_the_trained_part_of_it_is_not_held_out():
     text = "".join(" " if code == 0 else PRINTABLE[code - 1] for code in workload.held_out[0].flatten().tolist())
     assert text.count(" the ") > 3
     assert not set(rows(workload.inputs)) & set(rows([workload.held_out[0]]))
+
+
+def test_data_that_is_not_installed_is_a_reason_to_skip(monkeypatch):
+    found = importlib.util.find_spec
+    absent = {"sklearn", "pydoc_data"}
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name, *rest: None if name in absent else found(name, *rest))
+    environment = read_environment()
+    selection = Selection(workloads=["digits", "characters"], precisions=["fp32"], phases=["training"])
+    assert {planned.case.workload: planned.skip for planned in make_plan(selection, environment, None)} == {
+        "digits": 'sklearn cannot be imported (not installed: pip install "ampbench[data]")',
+        "characters": "pydoc_data cannot be imported (this Python was installed without its help texts)",
+    }
 
 
 @needs_digits

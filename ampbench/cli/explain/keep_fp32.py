@@ -1,8 +1,6 @@
 """`ampbench explain keep-fp32`: the smallest set of modules to keep in fp32 so that an error budget is met."""
 
 import math
-import shlex
-from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -12,6 +10,7 @@ from ampbench.advice import Budget
 from ampbench.cli.explain.session import Doing, asked_for, explain_and_store, go_on
 from ampbench.cli.options import (
     DEFAULT_RESULTS,
+    WITH_RESUME,
     Devices,
     Format,
     Json,
@@ -42,16 +41,15 @@ from ampbench.cli.options import (
 from ampbench.errors import UsageError
 from ampbench.records.keeping import MAX_TRIALS, Wanted
 from ampbench.records.runs import KEEP_FP32, Settings
-from ampbench.units import counted
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+    from contextlib import AbstractContextManager
+
     from ampbench.running.session import Prepared
     from ampbench.store import StoredRun
 
 DEFAULTS = Settings()
-DOING = "searching"
-WITH_RESUME = frozenset({"resume", "results", "every", "format", "json"})
-"""What a command line may say beside --resume; all else is the run's own."""
 
 
 def command(
@@ -105,7 +103,7 @@ def command(
     chosen = chosen_format(format, json)
     if resume:
         refuse_beside_resume(context, WITH_RESUME)
-        return _go_on(resume, results, chosen, everything=every)
+        return _go_on(resume, results, _telling(chosen, everything=every))
     wanted = _wanted(max_error, max_gradient_error, objective, seed, max_trials)
     if is_typed(context, "max_gradient_error") and "training" not in (phase or []):
         raise UsageError("--max-gradient-error bounds the gradients of training: add --phase training, or leave it out")
@@ -113,13 +111,11 @@ def command(
         names, workload, precision, device, phase, None, memory_format, keyword, preset, set_, scaler,
         timeout, threads, seed,
     )  # fmt: skip
-    from ampbench.running.keeping import prepare_keeping, search_cases
+    from ampbench.running.keeping import prepare_keeping
 
     return explain_and_store(
         prepare_keeping(selection, settings),
-        KEEP_FP32, results, label,
-        Doing(DOING, lambda prepared, writer, watch: search_cases(prepared, wanted, writer, watch)),
-        lambda stored: _tell(stored, results, chosen, everything=every),
+        KEEP_FP32, results, label, _searching(wanted), _telling(chosen, everything=every),
     )  # fmt: skip
 
 
@@ -138,33 +134,30 @@ def _wanted(max_error: float, max_gradient_error: float, objective: Objective, s
     )
 
 
-def _go_on(resume: str, results: Path, format: OutputFormat, *, everything: bool) -> int:
+def _searching(wanted: Wanted, begun: "StoredRun | None" = None) -> Doing:
+    """Return the search of what is planned, or of what a run that was `begun` lacks."""
+    from ampbench.running.keeping import can_go_on, search_cases, unsearched
+
+    return Doing(
+        "searching",
+        lambda prepared, writer, watch: search_cases(prepared, wanted, writer, watch, begun),
+        left=lambda stored: unsearched(stored) if can_go_on(stored) else [],
+    )
+
+
+def _go_on(resume: str, results: Path, tell: "Callable[[StoredRun], None]") -> int:
     """Search what a stored run lacks; one that lacks nothing is shown."""
-    from ampbench.running.keeping import prepare_keeping, search_cases, unsearched, wanted_by
+    from ampbench.running.keeping import prepare_keeping, unsearched, wanted_by
 
     def further(begun: "StoredRun") -> "tuple[AbstractContextManager[Prepared], Doing]":
-        wanted = wanted_by(begun)
-        doing = Doing(DOING, lambda prepared, writer, watch: search_cases(prepared, wanted, writer, watch, begun))
-        return prepare_keeping(begun.header.selection, begun.header.settings, begun), doing
+        preparing = prepare_keeping(begun.header.selection, begun.header.settings, begun)
+        return preparing, _searching(wanted_by(begun), begun)
 
-    def tell(stored: "StoredRun") -> None:
-        _tell(stored, results, format, everything=everything)
-
-    return go_on(resume, results, KEEP_FP32, lambda begun: bool(unsearched(begun)), further, tell)
+    return go_on(resume, results, KEEP_FP32, unsearched, further, tell)
 
 
-def _tell(stored: "StoredRun", results: Path, format: OutputFormat, *, everything: bool) -> None:
-    """Print what a run found and, on stderr, what failed and how to go on with what is left."""
+def _telling(format: OutputFormat, *, everything: bool) -> "Callable[[StoredRun], None]":
     from ampbench.cli.explain.keep_printing import print_searches
-    from ampbench.cli.explain.pass_printing import print_failures
-    from ampbench.cli.printing import print_note
-    from ampbench.running.keeping import can_go_on, unsearched
+    from ampbench.cli.explain.pass_printing import telling
 
-    print_searches(stored, list(stored.cases), format, everything=everything)
-    print_failures(stored, format)
-    if can_go_on(stored):
-        left = unsearched(stored)
-        where = "" if results == DEFAULT_RESULTS else f" --results {shlex.quote(str(results))}"
-        made = counted(sum(len(stored.trials.get(case_id, [])) for case_id in left), "trial")
-        go_on = f"ampbench explain keep-fp32 --resume {stored.header.run}{where}"
-        print_note(f"{made} kept of searches that did not end; to go on: {go_on}")
+    return telling(print_searches, format, everything=everything)

@@ -1,38 +1,48 @@
 """What every verb of `ampbench explain` that explains cases does: plan, explain, store, tell, and end cleanly."""
 
+import shlex
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+from ampbench.cli.options import DEFAULT_RESULTS
 from ampbench.cli.selecting import make_selection, make_settings
 from ampbench.errors import StoreError, UsageError
 from ampbench.records.runs import Asked, Selection, Settings, deed_of, verb_of
+from ampbench.units import counted
 
 if TYPE_CHECKING:
     from ampbench.planning import PlannedCase
     from ampbench.records.runs import Entry, Header
-    from ampbench.running.passes import Seen, Watch
+    from ampbench.running.passes import Seen
     from ampbench.running.session import Prepared
     from ampbench.store import RunWriter, StoredRun
+    from ampbench.studied.ceiling_pieces import Piece
 
 FAILED, INTERRUPTED = 3, 130
 
 
+Left = Callable[["StoredRun"], Collection[object]]
+"""What a run leaves undone and can be gone on with, piece by piece."""
+
+
 @dataclass(frozen=True, slots=True)
 class Doing:
-    """What a verb does with the cases it planned: `explain` them, and how progress calls that ("tracing").
+    """What a verb does with what it planned: `explain` it, and how progress calls that ("tracing").
 
-    `pieces` are the cases in the order of the work that progress counts, each as often as it is worked on; None: each
-    planned case once. `asked` is what a study keeps in its run to go on with it.
+    `pieces` are the pieces of work in the order in which progress counts them, a case as often as it is worked on;
+    None: each planned case once. `asked` is what a study keeps in its run to go on with it, `left` what a run of the
+    kind leaves undone; None: it cannot be gone on with.
     """
 
     said: str
-    explain: "Callable[[Prepared, RunWriter, Watch], object]"
-    pieces: "Callable[[Prepared], Sequence[PlannedCase]] | None" = None
+    explain: "Callable[[Prepared, RunWriter, Callable[[Any, Seen | None], None]], object]"
+    pieces: "Callable[[Prepared], Sequence[PlannedCase | Piece]] | None" = None
     asked: Asked | None = None
+    left: Left | None = None
 
 
 def asked_for(
@@ -59,6 +69,13 @@ def asked_for(
     return selection, make_settings(1, 1, Settings().min_run_seconds, "", timeout, "", threads, seed)
 
 
+def asked_of(stored: "StoredRun") -> Asked:
+    """Return what a study was asked for, to go on with it; `UsageError` where its run does not say that."""
+    if stored.header.asked is None:
+        raise UsageError(f"run {stored.header.run} does not say what it was asked for: begin a new one")
+    return stored.header.asked
+
+
 def explain_and_store(
     preparing: "AbstractContextManager[Prepared]",
     explains: str,
@@ -80,7 +97,8 @@ def explain_and_store(
     problem = None
     try:
         with preparing as prepared:
-            session.require_work(prepared)
+            if prepared.plan:  # ceilings have no cases
+                session.require_work(prepared)
             header = session.new_header(
                 prepared.selection, prepared.settings, prepared.environment, prepared.plan, label,
                 ["ampbench", *sys.argv[1:]],
@@ -92,62 +110,26 @@ def explain_and_store(
         print_note(nothing)
         return INTERRUPTED
     interrupted = not problem and stored.ending == "interrupted"
-    if interrupted and not stored.explained and not stored.trials and not stored.failures:
+    if interrupted and not (stored.explained or stored.trials or stored.failures or stored.ceilings):
         writer.path.unlink()  # a run of nothing would stand in every list
         print_note(nothing)
         return INTERRUPTED
-    return told(stored, problem, tell)
-
-
-def explain_further(
-    preparing: "AbstractContextManager[Prepared]",
-    begun: "StoredRun",
-    writer: "RunWriter",
-    doing: Doing,
-    tell: "Callable[[StoredRun], None]",
-) -> int:
-    """Do as `explain_and_store` does, for what a run that was `begun` lacks; `writer` goes on with its file."""
-    from ampbench.cli.printing import print_note
-
-    try:
-        with preparing as prepared:
-            stored, problem = _explained(prepared, begun.header, writer, doing, begun)
-    except KeyboardInterrupt:
-        print_note("interrupted: nothing was added to what was seen before")
-        return INTERRUPTED
-    return told(stored, problem, tell)
+    return _told(stored, problem, tell, results, doing.left)
 
 
 def go_on(
     resume: str,
     results: Path,
     explains: str,
-    left: "Callable[[StoredRun], bool]",
+    left: Left,
     further: "Callable[[StoredRun], tuple[AbstractContextManager[Prepared], Doing]]",
     tell: "Callable[[StoredRun], None]",
 ) -> int:
     """Go on with the run that `resume` names, of the kind `explains`, and return the exit code.
 
-    `left` says whether it lacks anything; one that does not is told as it is. `further` plans what it lacks. Raises
+    `left` says what it lacks; one that lacks nothing is told as it is. `further` plans what it lacks. Raises
     `UsageError` for a run of another kind.
     """
-
-    def proceed(begun: "StoredRun", writer: "RunWriter") -> int:
-        preparing, doing = further(begun)
-        return explain_further(preparing, begun, writer, doing, tell)
-
-    return go_on_by(resume, results, explains, left, proceed, tell)
-
-
-def go_on_by(
-    resume: str,
-    results: Path,
-    explains: str,
-    left: "Callable[[StoredRun], bool]",
-    proceed: "Callable[[StoredRun, RunWriter], int]",
-    tell: "Callable[[StoredRun], None]",
-) -> int:
-    """Do as `go_on` does, with `proceed` adding to a run what it lacks and returning the exit code."""
     from ampbench import store
     from ampbench.cli.printing import print_note
 
@@ -163,26 +145,63 @@ def go_on_by(
     if not left(begun):
         print_note(f"run {header.run} is complete: nothing is left to do")
         tell(begun)
-        return FAILED if begun.failures else 0
+        return _exit_code(begun)
     writer, begun = store.RunWriter.reopen(file)
     with writer:
         if begun.cut:
             print_note(f"{file}: its last line was cut off and is left out")
-        return proceed(begun, writer)
+        preparing, doing = further(begun)
+        try:
+            with preparing as prepared:
+                stored, problem = _explained(prepared, begun.header, writer, doing, begun)
+        except KeyboardInterrupt:
+            print_note("interrupted: nothing was added to what was seen before")
+            _tell_left(begun, results, doing.left)
+            return INTERRUPTED
+    return _told(stored, problem, tell, results, doing.left)
 
 
-def told(stored: "StoredRun", problem: "StoreError | None", tell: "Callable[[StoredRun], None]") -> int:
-    """Tell what is in a run, say where it is, and return the exit code; raises the `problem` with storing it."""
+def _told(
+    stored: "StoredRun",
+    problem: "StoreError | None",
+    tell: "Callable[[StoredRun], None]",
+    results: Path,
+    left: Left | None,
+) -> int:
+    """Tell what is in a run, where it is and how to go on with what is left, and return the exit code.
+
+    Raises the `problem` with storing it.
+    """
     from ampbench.cli.printing import print_note
 
     tell(stored)
     if problem:
         raise problem
     print_note(f"run {stored.header.run}: {stored.path}")
-    if stored.ending == "interrupted":
+    interrupted = stored.ending == "interrupted"
+    if interrupted:
         print_note("interrupted: what was seen until then is kept")
-        return INTERRUPTED
-    return FAILED if stored.failures else 0
+    _tell_left(stored, results, left)
+    return INTERRUPTED if interrupted else _exit_code(stored)
+
+
+def _tell_left(stored: "StoredRun", results: Path, left: Left | None) -> None:
+    """Say how much of a run is left and how to go on with it, where that can be done."""
+    from ampbench.cli.printing import print_note
+
+    undone = len(left(stored)) if left is not None else 0
+    if undone:
+        found_there = stored.path.parent == results / "runs"
+        named = stored.header.run if found_there else shlex.quote(str(stored.path))
+        where = f" --results {shlex.quote(str(results))}" if found_there and results != DEFAULT_RESULTS else ""
+        verb = verb_of(stored.header.explains)
+        print_note(f"{counted(undone, 'piece')} left; to go on: ampbench {verb} --resume {named}{where}")
+
+
+def _exit_code(stored: "StoredRun") -> int:
+    from ampbench.studied.ceiling_pieces import failed
+
+    return FAILED if stored.failures or failed(stored) else 0
 
 
 def _explained(
@@ -194,14 +213,14 @@ def _explained(
 ) -> "tuple[StoredRun, StoreError | None]":
     """Return what was seen, and why it could not all be stored, if so: what was seen is told in any case."""
     from ampbench import store
-    from ampbench.cli.progress import case_progress
+    from ampbench.cli.progress import piece_progress
     from ampbench.running import session
 
     seen: list[Entry] = list(session.planned_skips(prepared.plan))
     try:
         writer.append(*seen)
         pieces = doing.pieces or (lambda prepared: [planned for planned in prepared.plan if not planned.skip])
-        with case_progress(doing.said, pieces(prepared)) as show:
+        with piece_progress(doing.said, pieces(prepared)) as show:
             doing.explain(prepared, writer, _keeping(seen, show))
     except StoreError as error:
         cases = [planned.case for planned in prepared.plan]
@@ -209,12 +228,14 @@ def _explained(
     return store.read_run(writer.path), None
 
 
-def _keeping(seen: "list[Entry]", show: "Watch") -> "Watch":
-    """Return a watcher that adds to `seen` what becomes of each case before it is stored, and passes it on."""
+def _keeping(
+    seen: "list[Entry]", show: "Callable[[PlannedCase | Piece, Seen | None], None]"
+) -> "Callable[[Any, Seen | None], None]":
+    """Return a watcher that adds to `seen` what becomes of each piece before it is stored, and passes it on."""
 
-    def watch(planned: "PlannedCase", found: "Seen | None") -> None:
+    def watch(piece: "PlannedCase | Piece", found: "Seen | None") -> None:
         if found is not None:
             seen.append(found)
-        show(planned, found)
+        show(piece, found)
 
     return watch

@@ -1,7 +1,5 @@
 """`ampbench study convergence`: whether training in each precision comes to what it comes to in fp32."""
 
-import shlex
-from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -10,6 +8,7 @@ import typer
 from ampbench.cli.explain.session import Doing, asked_for, explain_and_store, go_on
 from ampbench.cli.options import (
     DEFAULT_RESULTS,
+    WITH_RESUME,
     Devices,
     Format,
     Json,
@@ -18,9 +17,11 @@ from ampbench.cli.options import (
     MemoryFormats,
     Names,
     OutputFormat,
+    PieceTimeout,
     Precisions,
     Preset,
     Results,
+    ResumeStudy,
     Scaler,
     Seed,
     Sets,
@@ -30,17 +31,17 @@ from ampbench.cli.options import (
     refuse_beside_resume,
 )
 from ampbench.records.runs import CONVERGENCE, Asked, Settings
-from ampbench.units import counted
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+    from contextlib import AbstractContextManager
+
     from ampbench.running.session import Prepared
     from ampbench.store import StoredRun
 
 DEFAULTS = Settings()
 STEPS, SEEDS = 300, 3
 TIMEOUT = "1800"
-WITH_RESUME = frozenset({"resume", "results", "every", "format", "json"})
-"""What a command line may say beside --resume; all else is the run's own."""
 
 
 def command(
@@ -56,15 +57,18 @@ def command(
     scaler: Scaler = True,
     steps: Annotated[int, typer.Option(help="Steps of each training.")] = STEPS,
     seeds: Annotated[
-        int, typer.Option(help="Train from so many seeds: --seed and those after it. A verdict needs three.")
+        int,
+        typer.Option(
+            help="Train from so many seeds: --seed and those after it. A verdict needs 2; 3 or more find more."
+        ),
     ] = SEEDS,
     every: Annotated[bool, typer.Option("--all", help="List every seed, too.")] = False,
-    timeout: Annotated[str, typer.Option(metavar="SECONDS", help="The longest a training may take.")] = TIMEOUT,
+    timeout: PieceTimeout = TIMEOUT,
     threads: Threads = DEFAULTS.threads,
     seed: Seed = DEFAULTS.seed,
     results: Results = DEFAULT_RESULTS,
     label: Label = "",
-    resume: Annotated[str, typer.Option("--resume", metavar="RUN", help="Go on with this study: all is its own.")] = "",
+    resume: ResumeStudy = "",
     format: Format = OutputFormat.TABLE,
     json: Json = False,
 ) -> int:
@@ -84,7 +88,7 @@ def command(
     chosen = chosen_format(format, json)
     if resume:
         refuse_beside_resume(context, WITH_RESUME)
-        return _go_on(resume, results, chosen, everything=every)
+        return _go_on(resume, results, _telling(chosen, everything=every))
     asked = Asked(steps=steps, seeds=seeds)
     selection, settings = asked_for(
         names, workload, precision, device, None, None, memory_format, keyword, preset, set_, scaler,
@@ -94,47 +98,39 @@ def command(
 
     return explain_and_store(
         prepare_convergence(selection, settings, asked),
-        CONVERGENCE, results, label, _training(asked),
-        lambda stored: _tell(stored, results, chosen, everything=every),
+        CONVERGENCE, results, label, _training(asked), _telling(chosen, everything=every),
     )  # fmt: skip
 
 
 def _training(asked: Asked, begun: "StoredRun | None" = None) -> Doing:
     """Return the training of what is planned, or of what a run that was `begun` lacks."""
-    from ampbench.running.convergence import pieces_of, train_cases
+    from ampbench.running.convergence import planned_pieces, train_cases
+    from ampbench.studied.convergence.pieces import unfinished
 
     return Doing(
         "training",
         lambda prepared, writer, watch: train_cases(prepared, asked, writer, watch, begun),
-        lambda prepared: [piece.planned for piece in pieces_of(prepared.plan, prepared.settings, asked, begun)],
+        lambda prepared: [planned for planned, _ in planned_pieces(prepared, asked, begun)],
         asked,
+        left=unfinished,
     )
 
 
-def _go_on(resume: str, results: Path, format: OutputFormat, *, everything: bool) -> int:
+def _go_on(resume: str, results: Path, tell: "Callable[[StoredRun], None]") -> int:
     """Train what a stored run lacks; one that lacks nothing is shown."""
-    from ampbench.running.convergence import asked_of, prepare_convergence, untrained
+    from ampbench.running.convergence import prepare_convergence
+    from ampbench.studied.convergence.pieces import asked_of, unfinished
 
     def further(begun: "StoredRun") -> "tuple[AbstractContextManager[Prepared], Doing]":
         asked = asked_of(begun)
         preparing = prepare_convergence(begun.header.selection, begun.header.settings, asked, begun)
         return preparing, _training(asked, begun)
 
-    def tell(stored: "StoredRun") -> None:
-        _tell(stored, results, format, everything=everything)
-
-    return go_on(resume, results, CONVERGENCE, lambda begun: bool(untrained(begun)), further, tell)
+    return go_on(resume, results, CONVERGENCE, unfinished, further, tell)
 
 
-def _tell(stored: "StoredRun", results: Path, format: OutputFormat, *, everything: bool) -> None:
-    """Print what the trainings come to and, on stderr, what failed and how to go on with what is left."""
+def _telling(format: OutputFormat, *, everything: bool) -> "Callable[[StoredRun], None]":
     from ampbench.cli.explain.pass_printing import telling
-    from ampbench.cli.printing import print_note
     from ampbench.cli.study.convergence_printing import print_convergence
-    from ampbench.running.convergence import untrained
 
-    telling(print_convergence, format, everything=everything)(stored)
-    if untrained(stored):
-        made = counted(sum(map(len, stored.trainings.values())), "training")
-        where = "" if results == DEFAULT_RESULTS else f" --results {shlex.quote(str(results))}"
-        print_note(f"{made} kept; to go on: ampbench study convergence --resume {stored.header.run}{where}")
+    return telling(print_convergence, format, everything=everything)

@@ -9,8 +9,8 @@ from ampbench.cli.options import OutputFormat
 from ampbench.cli.printing import print_text
 from ampbench.cli.sections import print_sections
 from ampbench.cli.tables import csv_text, json_document
-from ampbench.studied import convergence_blocks, convergence_sentences, convergence_tables
-from ampbench.studied.convergence import Learned, learned
+from ampbench.studied.convergence import blocks, sentences, tables
+from ampbench.studied.convergence.learning import Learned, learned, told_trainings
 
 if TYPE_CHECKING:
     from ampbench.records.cases import Case
@@ -26,17 +26,17 @@ def print_convergence(
     CSV has a row for each training; JSON has each training, and beside the cases what was concluded of each workload.
     With `everything`, each seed has its row.
     """
-    trained = {case_id: found for case_id, found in stored.trainings.items() if found}
+    trained = told_trainings(stored)
     if format is OutputFormat.JSON:
         document = pass_document(stored, case_ids, trained, _document, {})
         studies = [_study(one) for one in learned(stored, case_ids)]
         print_text(json_document(document | {"studies": finite(studies)}))
     elif format is OutputFormat.CSV:
-        frame = convergence_tables.training_frame(stored)
-        rows = frame_rows(frame[frame["case_id"].isin(case_ids)], convergence_tables.COUNTS)
+        frame = tables.training_frame(stored)
+        rows = frame_rows(frame[frame["case_id"].isin(case_ids)], tables.COUNTS)
         print_text(csv_text(list(frame.columns), [list(row.values()) for row in rows]))
     else:
-        sections = [convergence_blocks.learned_section(one, everything=everything) for one in learned(stored, case_ids)]
+        sections = [blocks.learned_section(one, everything=everything) for one in learned(stored, case_ids)]
         missing = [
             f"{case_id}: {outcome}: {reason}"
             for case_id, outcome, reason in outcomes(stored, case_ids, trained, {})
@@ -44,9 +44,7 @@ def print_convergence(
         ]
         broken = [stored.failures[case_id] for case_id in case_ids if case_id in stored.failures and case_id in trained]
         missing += [f"{failure.case_id}: failed later: {failure_said(failure)}" for failure in broken]
-        print_sections(
-            sections, format, numbers=convergence_blocks.number_headers(sections), missing=missing
-        )  # fmt: skip
+        print_sections(sections, format, numbers=blocks.number_headers(sections), missing=missing)
 
 
 def _document(case: "Case", found: "Sequence[Training]") -> dict[str, Any]:  # noqa: ARG001 - as all documents
@@ -60,11 +58,12 @@ def _study(one: Learned) -> dict[str, Any]:
         "device": one.device,
         "steps": one.steps,
         "seeds": one.seeds,
+        "seeds_asked": one.asked,
         "metric": asdict(one.metric),
         "margin": one.metric.margin,
         "before": one.before,
         "learns": one.learns,
         "rounding": one.rounding,
-        "sentences": convergence_sentences.learned_said(one),
-        "verdicts": convergence_tables.verdict_rows(one),
+        "sentences": sentences.learned_said(one),
+        "verdicts": tables.verdict_rows(one),
     }

@@ -1,7 +1,5 @@
 """`ampbench study input-storage`: what storing a network's inputs in half saves, and whether it loses anything."""
 
-import shlex
-from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -10,6 +8,7 @@ import typer
 from ampbench.cli.explain.session import Doing, asked_for, explain_and_store, go_on
 from ampbench.cli.options import (
     DEFAULT_RESULTS,
+    WITH_RESUME,
     Devices,
     Format,
     Json,
@@ -18,29 +17,32 @@ from ampbench.cli.options import (
     MemoryFormats,
     Names,
     OutputFormat,
+    PieceTimeout,
     Preset,
     Results,
+    ResumeStudy,
     Scaler,
     Seed,
     Sets,
+    StudySeconds,
     Threads,
-    Timeout,
     Workloads,
     chosen_format,
     refuse_beside_resume,
 )
+from ampbench.cli.selecting import positive
 from ampbench.records.runs import INPUT_STORAGE, Asked, Settings
-from ampbench.units import counted
+from ampbench.units import parse_seconds
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+    from contextlib import AbstractContextManager
+
     from ampbench.running.session import Prepared
     from ampbench.store import StoredRun
 
 DEFAULTS = Settings()
-SECONDS = 4.0
-DOING = "comparing"
-WITH_RESUME = frozenset({"resume", "results", "format", "json"})
-"""What a command line may say beside --resume; all else is the run's own."""
+SECONDS = "4"
 
 
 def command(
@@ -67,13 +69,13 @@ def command(
     preset: Preset = "",
     set_: Sets = None,
     scaler: Scaler = True,
-    seconds: Annotated[float, typer.Option(min=0.01, max=3600, help="Timing per case, in seconds.")] = SECONDS,
-    timeout: Timeout = f"{DEFAULTS.timeout_seconds:g}",
+    seconds: StudySeconds = SECONDS,
+    timeout: PieceTimeout = f"{DEFAULTS.timeout_seconds:g}",
     threads: Threads = DEFAULTS.threads,
     seed: Seed = DEFAULTS.seed,
     results: Results = DEFAULT_RESULTS,
     label: Label = "",
-    resume: Annotated[str, typer.Option("--resume", metavar="RUN", help="Go on with this study: all is its own.")] = "",
+    resume: ResumeStudy = "",
     format: Format = OutputFormat.TABLE,
     json: Json = False,
 ) -> int:
@@ -92,55 +94,45 @@ def command(
     chosen = chosen_format(format, json)
     if resume:
         refuse_beside_resume(context, WITH_RESUME)
-        return _go_on(resume, results, chosen)
+        return _go_on(resume, results, _telling(chosen))
     selection, settings = asked_for(
         names, workload, precision, device, phase, None, memory_format, keyword, preset, set_, scaler,
         timeout, threads, seed,
     )  # fmt: skip
+    asked = Asked(seconds=positive("--seconds", parse_seconds(seconds)))
     from ampbench.running.storage import prepare_storage
 
     return explain_and_store(
-        prepare_storage(selection, settings),
-        INPUT_STORAGE, results, label,
-        _doing(Asked(seconds=seconds)),
-        lambda stored: _tell(stored, results, chosen),
+        prepare_storage(selection, settings), INPUT_STORAGE, results, label, _measuring(asked), _telling(chosen)
     )  # fmt: skip
 
 
-def _doing(asked: Asked) -> Doing:
+def _measuring(asked: Asked) -> Doing:
     from ampbench.running.storage import measure_storages
+    from ampbench.studied.unfinished import unfinished
 
     return Doing(
-        DOING,
+        "comparing",
         lambda prepared, writer, watch: measure_storages(prepared, asked.seconds, writer, watch),
         asked=asked,
+        left=unfinished,
     )
 
 
-def _go_on(resume: str, results: Path, format: OutputFormat) -> int:
+def _go_on(resume: str, results: Path, tell: "Callable[[StoredRun], None]") -> int:
     """Measure what a stored run lacks; one that lacks nothing is shown."""
-    from ampbench.running.storage import prepare_storage, unmeasured
+    from ampbench.running.storage import prepare_storage
+    from ampbench.studied.unfinished import asked_of, unfinished
 
     def further(begun: "StoredRun") -> "tuple[AbstractContextManager[Prepared], Doing]":
         header = begun.header
-        return prepare_storage(header.selection, header.settings, begun), _doing(header.asked or Asked(seconds=SECONDS))
+        return prepare_storage(header.selection, header.settings, begun), _measuring(asked_of(begun))
 
-    return go_on(
-        resume, results, INPUT_STORAGE,
-        lambda begun: bool(unmeasured(begun)), further, lambda stored: _tell(stored, results, format),
-    )  # fmt: skip
+    return go_on(resume, results, INPUT_STORAGE, unfinished, further, tell)
 
 
-def _tell(stored: "StoredRun", results: Path, format: OutputFormat) -> None:
-    """Print what a run found and, on stderr, what failed and how to go on with what is left."""
-    from ampbench.cli.explain.pass_printing import print_failures
-    from ampbench.cli.printing import print_note
+def _telling(format: OutputFormat) -> "Callable[[StoredRun], None]":
+    from ampbench.cli.explain.pass_printing import telling
     from ampbench.cli.study.storage_printing import print_storages
-    from ampbench.running.storage import unmeasured
 
-    print_storages(stored, list(stored.cases), format)
-    print_failures(stored, format)
-    if left := unmeasured(stored):
-        where = "" if results == DEFAULT_RESULTS else f" --results {shlex.quote(str(results))}"
-        to_go_on = f"ampbench study input-storage --resume {stored.header.run}{where}"
-        print_note(f"{counted(len(left), 'case')} left; to go on: {to_go_on}")
+    return telling(print_storages, format, everything=False)

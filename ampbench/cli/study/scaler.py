@@ -5,9 +5,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ampbench.cli.explain.session import Doing, asked_for, explain_and_store, go_on
+from ampbench.cli.explain.session import Doing, asked_for, asked_of, explain_and_store, go_on
 from ampbench.cli.options import (
     DEFAULT_RESULTS,
+    WITH_RESUME,
     Devices,
     Format,
     Json,
@@ -16,13 +17,13 @@ from ampbench.cli.options import (
     MemoryFormats,
     Names,
     OutputFormat,
+    PieceTimeout,
     Preset,
     Results,
-    Scaler,
+    ResumeStudy,
     Seed,
     Sets,
     Threads,
-    Timeout,
     Workloads,
     chosen_format,
     is_typed,
@@ -33,7 +34,7 @@ from ampbench.records.runs import SCALER, Asked, Settings
 from ampbench.records.studies import ScalerSetting
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Collection
     from contextlib import AbstractContextManager
 
     from ampbench.running.session import Prepared
@@ -42,8 +43,6 @@ if TYPE_CHECKING:
 DEFAULTS = Settings()
 STEPS = 100
 GRAD_SCALER = ScalerSetting(name="yours")
-WITH_RESUME = frozenset({"resume", "results", "every", "format", "json"})
-"""What a command line may say beside --resume; all else is the run's own."""
 
 
 def command(
@@ -52,7 +51,9 @@ def command(
     workload: Workloads = None,
     precision: Annotated[
         list[str] | None,
-        typer.Option("--precision", metavar="NAME", help="fp16_autocast: GradScaler is for no other."),
+        typer.Option(
+            "--precision", metavar="NAME", help="Only fp16_autocast, the default: GradScaler is for no other."
+        ),
     ] = None,
     device: Devices = None,
     memory_format: MemoryFormats = None,
@@ -69,18 +70,25 @@ def command(
             "Repeatable.",
         ),
     ] = None,
-    scaler: Scaler = True,
+    scaler: Annotated[
+        bool,
+        typer.Option(
+            "--scaler/--no-scaler",
+            help="--no-scaler: train only in fp32 and without scaling (for devices without fp64, which GradScaler "
+            "needs).",
+        ),
+    ] = True,
     init_scale: Annotated[float, typer.Option(help="Of a setting of yours.")] = GRAD_SCALER.init_scale,
     growth_factor: Annotated[float, typer.Option(help="Of a setting of yours.")] = GRAD_SCALER.growth_factor,
     backoff_factor: Annotated[float, typer.Option(help="Of a setting of yours.")] = GRAD_SCALER.backoff_factor,
     growth_interval: Annotated[int, typer.Option(help="Of a setting of yours.")] = GRAD_SCALER.growth_interval,
     every: Annotated[bool, typer.Option("--all", help="List every row, not only the most telling ones.")] = False,
-    timeout: Timeout = f"{DEFAULTS.timeout_seconds:g}",
+    timeout: PieceTimeout = f"{DEFAULTS.timeout_seconds:g}",
     threads: Threads = DEFAULTS.threads,
     seed: Seed = DEFAULTS.seed,
     results: Results = DEFAULT_RESULTS,
     label: Label = "",
-    resume: Annotated[str, typer.Option("--resume", metavar="RUN", help="Train what this run lacks.")] = "",
+    resume: ResumeStudy = "",
     format: Format = OutputFormat.TABLE,
     json: Json = False,
 ) -> int:
@@ -140,25 +148,32 @@ def _own_setting(
 
 def _training(asked: Asked, begun: "StoredRun | None" = None) -> Doing:
     from ampbench.running.scaling import pieces, scale_cases
+    from ampbench.studied.scaler_pieces import unfinished
 
     return Doing(
         "training",
         lambda prepared, writer, watch: scale_cases(prepared, asked, writer, watch, begun),
         lambda prepared: [planned for planned, _ in pieces(prepared, asked, begun)],
         asked,
+        unfinished,
     )
 
 
 def _go_on(resume: str, results: Path, tell: "Callable[[StoredRun], None]") -> int:
     """Train with the settings that a stored run lacks; one that lacks nothing is shown."""
-    from ampbench.running.scaling import lacking, prepare_scaling
+    from ampbench.running.scaling import prepare_scaling
+    from ampbench.studied.scaler_pieces import unfinished
+
+    def left(begun: "StoredRun") -> "Collection[object]":
+        asked_of(begun)  # of a run that does not say it, nothing is known to be left
+        return unfinished(begun)
 
     def further(begun: "StoredRun") -> "tuple[AbstractContextManager[Prepared], Doing]":
-        asked = begun.header.asked or Asked()
+        asked = asked_of(begun)
         preparing = prepare_scaling(begun.header.selection, begun.header.settings, asked, begun)
         return preparing, _training(asked, begun)
 
-    return go_on(resume, results, SCALER, lambda begun: bool(lacking(begun)), further, tell)
+    return go_on(resume, results, SCALER, left, further, tell)
 
 
 def _telling(format: OutputFormat, *, everything: bool) -> "Callable[[StoredRun], None]":

@@ -8,9 +8,9 @@ from ampbench.blocks import Block, Section
 from ampbench.cli.explain.pass_printing import failure_said, frame_rows, print_passes
 from ampbench.cli.options import OutputFormat
 from ampbench.labels import NOT_REACHED
-from ampbench.running.scaling import lacking
 from ampbench.studied import scaler_blocks, scaler_tables
 from ampbench.studied.scaler import scaler_said
+from ampbench.studied.scaler_pieces import unfinished
 
 if TYPE_CHECKING:
     from ampbench.records.cases import Case
@@ -50,5 +50,5 @@ def _missing(stored: "StoredRun", case_id: str) -> list[str]:
     failure = stored.failures.get(case_id)
     if failure is not None:
         return [f"The other settings were not trained: {failure_said(failure)}."]
-    names = [name for case, name in lacking(stored) if case == case_id]
+    names = [name for case, name in unfinished(stored) if case == case_id]
     return [f"{', '.join(names)}: {NOT_REACHED}."] if names else []

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from ampbench.records.studies import StoragePass
     from ampbench.store import StoredRun
 
-WHOLE = ("stored_bytes", "copied_bytes", "casts", "cast_bytes", "peak_bytes")
+WHOLE = ("stored_bytes", "casts", "cast_bytes", "peak_bytes")
 
 
 def print_storages(

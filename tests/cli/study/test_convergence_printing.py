@@ -1,6 +1,7 @@
 """Stored trainings on stdout: for people, as CSV and as JSON."""
 
 import csv
+import dataclasses
 import io
 import json
 from collections.abc import Callable
@@ -42,6 +43,25 @@ def test_people_read_verdicts_and_why_some_cases_have_none(path: Path, ampbench:
     assert max(len(line) for line in shown.out.splitlines() if SKIPPED.workload not in line) <= 100
     assert "Each seed" not in shown.out
     assert "Each seed" in ampbench("show", path, "--details").out
+
+
+def test_of_a_workload_that_fails_in_fp32_only_failures_are_printed(tmp_path: Path, ampbench: Callable[..., Outcome]):
+    stored = study({"fp64": [None], "bf16_pure": []})
+    raised = [dataclasses.replace(one, error="ValueError: no") for rows in stored.trainings.values() for one in rows]
+    failures = [
+        Failure(case_id=case_id, stage="training", cause="exception", message="ValueError: no")
+        for case_id in stored.cases
+    ]
+    asked = Asked(steps=STEPS, seeds=3)
+    path = write_run(
+        tmp_path / "results", list(stored.cases.values()), *raised, *failures, COMPLETE,
+        explains=CONVERGENCE, asked=asked,
+    )  # fmt: skip
+    shown = ampbench("show", path).out
+    lines = [f"{case_id}: failed: ValueError: no" for case_id in stored.cases]
+    assert shown.replace("\n", "") == "".join(lines)
+    document = json.loads(ampbench("show", path, "--json").out)
+    assert ([case["outcome"] for case in document["cases"]], document["studies"]) == (["failed"] * 2, [])
 
 
 def test_markdown_has_the_same_tables(path: Path, ampbench: Callable[..., Outcome]):

@@ -9,6 +9,7 @@ import pytest
 
 from ampbench.records.requests import Reply, Request
 from ampbench.records.studies import Score, Training
+from ampbench.running.channel import InProcess
 from ampbench.store import list_runs, read_run
 from tests.scripted_channel import CPU, NO_GPU, Scripted, machine
 
@@ -66,6 +67,12 @@ def interrupted(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     return at
 
 
+@pytest.fixture
+def in_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No server starts: what is trained is trained here."""
+    monkeypatch.setattr("ampbench.running.preparing.ServerChannel", lambda **_: InProcess())
+
+
 def test_a_study_is_printed_stored_and_shown_again(interrupted: list[int], tmp_path: Path, ampbench: Run) -> None:
     said = ampbench("study", "convergence", "mlp", "--steps", "2", "--seeds", "2", "--label", "first")
     (file,) = list_runs(tmp_path / "results")
@@ -83,14 +90,40 @@ def test_an_interrupted_study_says_how_to_go_on_and_does(interrupted: list[int],
     said = ampbench("study", "convergence", "mlp", "--steps", "2", "--seeds", "1")
     (file,) = list_runs(tmp_path / "results")
     assert said.code == 130
-    how = f"ampbench study convergence --resume {file.stem}"
-    assert f"5 trainings kept; to go on: {how}\n" in said.err
+    assert f"2 pieces left; to go on: ampbench study convergence --resume {file.stem}\n" in said.err
     done = ampbench("study", "convergence", "--resume", file.stem)
     assert (done.code, read_run(file).ended) == (0, "complete")
     assert sum(map(len, read_run(file).trainings.values())) == 7
     again = ampbench("study", "convergence", "--resume", file.stem)
     assert (again.code, again.err) == (0, f"run {file.stem} is complete: nothing is left to do\n")
     assert again.out == done.out
+
+
+def test_a_study_interrupted_before_its_first_low_precision_says_what_there_is(
+    interrupted: list[int], tmp_path: Path, ampbench: Run
+) -> None:
+    interrupted.append(3)
+    said = ampbench("study", "convergence", "mlp", "--steps", "2", "--seeds", "4")
+    title, first = said.out.splitlines()[:2]
+    assert title.endswith("2 steps · 1 of 4 seeds so far")
+    assert first == "  No precision was trained yet."
+    assert "Not all of 4 seeds were trained in fp32, control, fp64 and 4 more." in " ".join(said.out.split())
+    (file,) = list_runs(tmp_path / "results")
+    fp32 = ampbench("show", file.stem, "-k", "fp32", "--json").out
+    assert json.loads(fp32)["studies"][0]["seeds_asked"] == 4
+
+
+def test_a_run_that_does_not_say_what_it_trains_is_not_gone_on_with(
+    interrupted: list[int], tmp_path: Path, ampbench: Run
+) -> None:
+    ampbench("study", "convergence", "mlp", "--steps", "2", "--seeds", "1")
+    (file,) = list_runs(tmp_path / "results")
+    header, *rest = file.read_text().splitlines(keepends=True)
+    file.write_text("".join([header.replace('"steps":2,"seeds":1', '"steps":0,"seeds":0'), *rest]))
+    said = ampbench("study", "convergence", "--resume", file.stem)
+    assert (said.code, said.out) == (2, "")
+    assert said.err.endswith(f"run {file.stem} does not say how many steps and seeds to train: begin a new one\n")
+    assert said.err.count("\n") == 1
 
 
 def test_an_interruption_before_the_first_training_leaves_no_run(
@@ -105,8 +138,10 @@ def test_an_interruption_before_the_first_training_leaves_no_run(
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["mlp", "--steps", "0"], "--steps 0 trains nothing: give at least 1"),
-        (["mlp", "--seeds", "0"], "--seeds 0 trains nothing: give at least 1"),
+        (["mlp", "--steps", "0"], "--steps 0: give 1 to 1,000,000\n"),
+        (["mlp", "--steps", "99999999999"], "--steps 99999999999: give 1 to 1,000,000\n"),
+        (["mlp", "--seeds", "0"], "--seeds 0: give 1 to 1,000, and 2 at least for a verdict\n"),
+        (["mlp", "--seeds", "1001"], "--seeds 1001: give 1 to 1,000"),
         (["mlp", "--steps", "many"], "invalid value for '--steps'"),
         (["digit"], "unknown workload 'digit': did you mean digits?"),
         (["mlp", "--precision", "bf61"], "unknown precision 'bf61'"),
@@ -128,16 +163,17 @@ def test_a_mistake_is_one_line(arguments: list[str], message: str, tmp_path: Pat
 
 def test_a_users_list_of_batches_is_trained_in_every_precision(tmp_path: Path, ampbench: Run) -> None:
     (tmp_path / "model.py").write_text(MODEL)
-    arguments = ["model.py:make", "--steps", "6", "--seeds", "1", "--precision", "bf16_autocast", "--json"]
+    arguments = ["model.py:make", "--steps", "2", "--seeds", "1", "--precision", "bf16_autocast", "--json"]
     said = ampbench("study", "convergence", *arguments)
     assert said.code == 0
     fp32, bf16 = json.loads(said.out)["cases"]
     assert [training["arm"] for training in fp32["trainings"]] == ["reference", "", "control"]
     (low,) = bf16["trainings"]
-    assert (len(low["losses"]), low["held_out"], low["scores"][-1]["decisions"]) == (6, True, 8)
+    assert (len(low["losses"]), low["held_out"], low["scores"][-1]["decisions"]) == (2, True, 8)
     assert low["drift"][-1]["from_fp32"] > 0
 
 
+@pytest.mark.usefixtures("in_process")
 def test_a_network_without_a_loss_cannot_be_studied(tmp_path: Path, ampbench: Run) -> None:
     (tmp_path / "model.py").write_text(MODEL)
     said = ampbench("study", "convergence", "model.py:no_loss", "--steps", "2")
@@ -145,6 +181,7 @@ def test_a_network_without_a_loss_cannot_be_studied(tmp_path: Path, ampbench: Ru
     assert "no loss given" in said.err
 
 
+@pytest.mark.usefixtures("in_process")
 def test_a_network_that_does_not_run_in_fp32_fails_in_one_line_each(tmp_path: Path, ampbench: Run) -> None:
     (tmp_path / "model.py").write_text(MODEL)
     arguments = ["model.py:broken", "--steps", "2", "--seeds", "1", "--precision", "bf16_pure", "--format", "csv"]

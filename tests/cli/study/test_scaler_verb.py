@@ -80,6 +80,15 @@ def test_a_study_is_shown_again_with_what_it_lacks(stored: Path, ampbench: Run) 
     assert "low start, high start: not reached before the run ended." in told
 
 
+def test_a_study_that_does_not_say_what_it_was_asked_for_cannot_go_on(tmp_path: Path, ampbench: Run) -> None:
+    write_run(tmp_path / "results", [CASE], run("fp32"), COMPLETE, explains="scaler")
+    said = ampbench("study", "scaler", "--resume", RUN)
+    assert (said.code, said.out) == (2, "")
+    assert f"run {RUN} does not say what it was asked for" in said.err
+    assert said.err.count("\n") == 1
+    assert ampbench("show", RUN).code == 0
+
+
 def test_csv_has_a_row_for_each_setting_and_json_the_trainings_too(stored: Path, ampbench: Run) -> None:
     rows = list(csv.DictReader(io.StringIO(ampbench("show", RUN, "--format", "csv").out)))
     assert [(row["setting"], row["state"], row["refused"]) for row in rows] == [
@@ -176,6 +185,7 @@ def test_a_loss_that_underflows_needs_scaling_and_an_interrupted_study_goes_on(
     assert first.code == 130
     (file,) = list_runs(tmp_path / "results")
     assert "default: not reached before the run ended." in first.out
+    assert f"1 piece left; to go on: ampbench study scaler --resume {file.stem}" in first.err
     said = ampbench("study", "scaler", "--resume", file.stem, "--json")
     assert said.code == 0
     (case,) = json.loads(said.out)["cases"]
@@ -191,7 +201,7 @@ def test_a_loss_that_overflows_collapses_every_scale_and_no_loss_is_a_skip(ampbe
     told = " ".join(said.out.split())
     assert said.code == 0
     assert "No loss scale helps: the loss itself is not finite, which no scale changes: aten." in told
-    assert "forward, step 0 makes the first value that is not finite" in told
+    assert "forward, step 1 makes the first value that is not finite" in told
     said = ampbench("study", "scaler", "model.py:no_loss")
     assert (said.code, said.out) == (5, "")
     assert "no loss given" in said.err

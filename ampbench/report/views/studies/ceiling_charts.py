@@ -6,9 +6,9 @@ from typing import Any
 
 from ampbench.records.studies import CONV, COPY, MATMUL, OPERATIONS
 from ampbench.report.studied import Ceilings
-from ampbench.report.vega import DASHED, tooltip
+from ampbench.report.vega import tooltip
 from ampbench.report.view import Chart, Choice, Rows
-from ampbench.report.views.studies.curves import series_encoded
+from ampbench.report.views.studies.curves import limit_layers, series_encoded
 from ampbench.report.views.studies.drawing import Drawing
 from ampbench.studied.ceiling_tables import ordered
 from ampbench.studied.ceilings import format_bandwidth, rate, top
@@ -16,6 +16,8 @@ from ampbench.studied.datasheets import datasheet_of
 from ampbench.units import format_flop_rate
 
 FLOPS, COPIES = "studies-flops", "studies-copies"
+LINEAR = "linear"
+"""What the sizes of linear layers begin with."""
 _LOOKS: Mapping[str, tuple[str, str]] = {
     "fp32": ("--fp32", "circle"),
     "tf32": ("--tf32", "cross"),
@@ -103,27 +105,29 @@ def _said(one: Operated, rows: Rows) -> str:  # noqa: ARG001 - as the others
     return f"{'; '.join(parts)}."
 
 
-def _chart(name: str, title: str, alt: str, unit: str, choices: Sequence[Choice], rows: Rows) -> Chart:
+def _chart(name: str, title: str, alt: str, axes: tuple[str, str], choices: Sequence[Choice], rows: Rows) -> Chart:
     looks = series_encoded([dtype for dtype in _LOOKS if any(row["series"] == dtype for row in rows)], _LOOKS)
     x = {
         "field": "work",
         "type": "quantitative",
-        "title": f"{unit} of one run (log scale)",
+        "title": f"{axes[0]} (log scale)",
         "scale": {"type": "log", "padding": 12, "nice": False},
         "axis": {"format": "~s", "tickCount": 5, "labelSeparation": 8},
     }
     y = {
         "field": "rate",
         "type": "quantitative",
-        "title": f"{unit}/s (log scale)",
+        "title": f"{axes[1]} (log scale)",
         "scale": {"type": "log", "padding": 12, "nice": False},
         "axis": {"format": ".2~s", "tickCount": 5, "minExtent": 46},
     }
     told = tooltip(series="dtype", size="size", said="attained")
-    limits = [{"filter": "isValid(datum.limit)"}]
-    at = {"y": {**y, "field": "limit"}}
-    words = {"type": "text", "align": "left", "baseline": "bottom", "dx": 3, "dy": -2, "fontSize": 11}
-    colour = {"color": looks["color"]}
+    dashed = {"test": f"datum.kind == '{LINEAR}'", "value": [5, 3]}
+    lines = {
+        "color": looks["color"],
+        "detail": {"field": "kind", "type": "nominal"},
+        "strokeDash": {"condition": dashed, "value": [1, 0]},
+    }
     return Chart(
         id=name,
         title=title,
@@ -138,10 +142,9 @@ def _chart(name: str, title: str, alt: str, unit: str, choices: Sequence[Choice]
                 {
                     "transform": [{"filter": "datum.joined && isValid(datum.rate)"}],
                     "mark": {"type": "line", "strokeWidth": 1.5},
-                    "encoding": {"x": x, "y": y, **colour, "detail": {"field": "kind", "type": "nominal"}},
+                    "encoding": {"x": x, "y": y, **lines},
                 },
-                {"transform": limits, "mark": dict(DASHED), "encoding": at},
-                {"transform": limits, "mark": words, "encoding": {**at, "x": {"value": 0}, "text": {"field": "text"}}},
+                *limit_layers("y", y),
             ]
         },
         dataset=name,
@@ -153,12 +156,16 @@ def _chart(name: str, title: str, alt: str, unit: str, choices: Sequence[Choice]
 
 def _flops_chart(choices: Sequence[Choice], rows: Rows) -> Chart:
     alt = "Each point is one size at its fastest."
-    return _chart(FLOPS, "What the device attains by dtype and size", alt, "FLOP", choices, rows)
+    if any(row["kind"] == LINEAR for row in rows):
+        alt += " Dashed lines are linear layers, the others products of square matrices."
+    axes = "FLOP of one run", "FLOP/s"
+    return _chart(FLOPS, "What the device attains by dtype and size", alt, axes, choices, rows)
 
 
 def _copies_chart(choices: Sequence[Choice], rows: Rows) -> Chart:
     alt = "Read and written. Small copies run in a cache; the largest tells what main memory attains."
-    return _chart(COPIES, "Copies by dtype and size", alt, "B", choices, rows)
+    axes = "bytes read and written by one copy", "bytes/s"
+    return _chart(COPIES, "Copies by dtype and size", alt, axes, choices, rows)
 
 
 FLOPS_DRAWING = Drawing(name=FLOPS, rows=_rows, said=_said, chart=_flops_chart)

@@ -13,9 +13,9 @@ from ampbench.report.views.studies.drifting import DRIFT, drift_chart, drift_row
 from ampbench.report.views.studies.losses import LOSSES, loss_chart, loss_rows, losses_said
 from ampbench.report.views.studies.scored import SCORES, score_chart, score_rows, scores_said
 from ampbench.report.views.studies.telling import Overview, detail_of, with_overview
-from ampbench.studied.convergence_blocks import learned_section, number_headers
-from ampbench.studied.convergence_wording import format_change, format_metric, metric_said
-from ampbench.units import UNDEFINED, counted, format_error
+from ampbench.studied.convergence.blocks import interval, learned_section, number_headers
+from ampbench.studied.convergence.metric import format_change, format_metric, metric_said
+from ampbench.units import counted, format_error
 from ampbench.verdicts import Verdict
 
 _DRAWINGS = (
@@ -23,13 +23,12 @@ _DRAWINGS = (
     Drawing(name=SCORES, rows=score_rows, said=scores_said, chart=score_chart, marked="precision"),
     Drawing(name=DRIFT, rows=drift_rows, said=drift_said, chart=drift_chart, marked="precision"),
 )
-_WORST_FIRST = (Verdict.REGRESSED, Verdict.INCOMPARABLE, Verdict.INCONCLUSIVE, Verdict.IMPROVED, Verdict.UNCHANGED)
 _FOLDED = ("Training loss", "Weights", "Each seed")
 
 
 def convergence(material: Material) -> Part | None:
     """Return the workloads that were trained, those first in which a precision does not converge as fp32 does."""
-    found, missing = sorted(trainings(material), key=_badness), untold(material, CONVERGENCE)
+    found, missing = trainings(material), untold(material, CONVERGENCE)
     if not (found or missing):
         return None
     charts, datasets, said = drawn(found, *_DRAWINGS)
@@ -45,11 +44,7 @@ def convergence(material: Material) -> Part | None:
         numbers=number_headers(sections),
         drawn=(charts, datasets),
     )
-    return with_overview(part, _overview(found)) if len(found) > 1 else part
-
-
-def _badness(one: Trained) -> int:
-    return min((_WORST_FIRST.index(row.verdict) for row in one.found.judged if row.verdict), default=len(_WORST_FIRST))
+    return with_overview(part, _overview(found))
 
 
 def _said(found: list[Trained]) -> list[str]:
@@ -60,9 +55,7 @@ def _said(found: list[Trained]) -> list[str]:
     bad = [f"{row.name} in {one.name}" for one in found for row in one.found.judged if row.verdict is Verdict.REGRESSED]
     which = f": {few(bad)}" if bad else ""
     total = counted(counts.total(), "pair")
-    return [f"Of {total} of workload and precision, {len(bad) or 'none'} does not converge as fp32 does{which}."
-            if len(bad) < 2 else
-            f"Of {total} of workload and precision, {len(bad):,} do not converge as fp32 does{which}."]  # fmt: skip
+    return [f"Of {total} of workload and precision, {f'{len(bad):,}' if bad else 'none'} regressed{which}."]
 
 
 def _overview(found: list[Trained]) -> Overview:
@@ -70,12 +63,15 @@ def _overview(found: list[Trained]) -> Overview:
     for one in found:
         for row in one.found.rows:
             metric = one.found.metric
-            interval = UNDEFINED
-            if row.low is not None and row.high is not None:
-                interval = f"{format_change(row.low, metric)} to {format_change(row.high, metric)}"
-            verdict = row.verdict.value if row.verdict else ""
-            cells = [row.name, metric_said(metric), format_metric(row.mean, metric),
-                     format_change(row.difference, metric), interval, verdict, format_error(row.from_fp32)]  # fmt: skip
+            cells = [
+                row.name,
+                metric_said(metric),
+                format_metric(row.mean, metric),
+                format_change(row.difference, metric),
+                interval(row, metric),
+                row.verdict.value if row.verdict else "",
+                format_error(row.from_fp32),
+            ]
             rows.append((one.name, cells))
     return Overview(
         caption="How each precision ends: means over seeds and differences from fp32 of the same seed, in points of "

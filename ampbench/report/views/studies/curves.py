@@ -2,9 +2,9 @@
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, Literal
 
-from ampbench.report.view import Rows
+from ampbench.report.vega import DASHED
 
 POINTS = 100
 """So many points has a curve at most; of more, neighbours are put together as their mean."""
@@ -14,8 +14,8 @@ _WIDE = 20.0
 """Values that are all positive, the largest so many times the smallest, stand on a log axis."""
 
 COLOURS = ("--series-1", "--series-2", "--series-3", "--series-4", "--series-5", "--series-6", "--series-7")
-SHAPES = ("square", "triangle-up", "diamond", "triangle-down", "triangle-right", "triangle-left")
-REFERENCES: Mapping[str, tuple[str, str]] = {"fp64": ("--dtype-fp64", "cross"), "fp32": ("--fp32", "circle")}
+SHAPES = ("square", "triangle-up", "diamond", "triangle-down", "triangle-right", "cross")
+REFERENCES: Mapping[str, tuple[str, str]] = {"fp64": ("--dtype-fp64", "triangle-left"), "fp32": ("--fp32", "circle")}
 """Series that others are compared with, with their colour and shape wherever they are drawn."""
 
 
@@ -40,7 +40,8 @@ def marked(rows: Iterable[dict[str, Any]], series: str = "series") -> None:
     found: dict[str, list[dict[str, Any]]] = {}
     for row in rows:
         found.setdefault(row[series], []).append(row)
-    stride = max(1, max(map(len, found.values()), default=0) // MARKED)
+    longest = max(map(len, found.values()), default=0)
+    stride = max(1, longest // MARKED, min(len(found), longest))
     for place, own in enumerate(found.values()):
         for number, row in enumerate(own):
             row["mark"] = number % stride == (place * stride // max(len(found), 1)) % stride
@@ -108,6 +109,22 @@ def curve_layers(
     ]
 
 
-def of_case(rows: Rows, value: str) -> list[Mapping[str, Any]]:
-    """Return the rows of one choice."""
-    return [row for row in rows if row["case"] == value]
+def limit_layers(axis: Literal["x", "y"], channel: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Return the layers of the rows that have a `limit`: a dashed line across `axis`, with its `text` at its start.
+
+    `channel` is the encoding of `axis` by the chart's own layers. A limit along y is named above its line, at the
+    left; one along x beside its line, at the top.
+    """
+    limits = [{"filter": "isValid(datum.limit)"}]
+    at = {axis: {**channel, "field": "limit"}}
+    words: dict[str, Any] = {"type": "text", "fontSize": 11}
+    if axis == "y":
+        words |= {"align": "left", "baseline": "bottom", "dx": 3, "dy": -2}
+        start = {"x": {"value": 0}}
+    else:
+        words |= {"align": "right", "baseline": "top", "angle": 270, "dy": 3}
+        start = {"y": {"value": 0}}
+    return [
+        {"transform": limits, "mark": dict(DASHED), "encoding": at},
+        {"transform": limits, "mark": words, "encoding": {**at, **start, "text": {"field": "text"}}},
+    ]

@@ -21,7 +21,7 @@ from ampbench.units import counted
 
 def loss_scaling(material: Material) -> Part | None:
     """Return the cases that were trained with several settings of the scaler, those first of which most fail."""
-    found, missing = sorted(scalings(material), key=_failing, reverse=True), untold(material, SCALER)
+    found, missing = scalings(material), untold(material, SCALER)
     if not (found or missing):
         return None
     charts, datasets, said = drawn(found, *DRAWINGS)
@@ -40,10 +40,6 @@ def loss_scaling(material: Material) -> Part | None:
     rows = [(one.name, [[as_sentence(line) for line in scaler_said(one.case, one.found)]]) for one in found]
     caption = "What fp16 needs of loss scaling, those first of whose settings most fail"
     return with_overview(part, Overview(caption=caption, headers=["found"], rows=rows, wide={"found"}))
-
-
-def _failing(one: Told[list[ScalerRun]]) -> int:
-    return sum(each.fails for each in outcomes(one.found))
 
 
 def _said(found: Sequence[Told[list[ScalerRun]]]) -> list[str]:

@@ -10,7 +10,7 @@ from ampbench.report.vega import tooltip
 from ampbench.report.view import Chart, Choice, Rows
 from ampbench.report.views.studies.curves import curve_layers, marked, steps_axis, thinned_curve, values_axis
 from ampbench.report.views.studies.trained import looks_of, precisions_of, trainings_of
-from ampbench.studied.convergence_metric import broke_off, trouble
+from ampbench.studied.convergence.metric import broke_off, trouble
 from ampbench.units import counted
 
 LOSSES = "studies-losses"

@@ -11,10 +11,11 @@ from ampbench.ranges.wording import format_scale
 from ampbench.records.ranges import Magnitudes
 from ampbench.records.studies import ScalerRun
 from ampbench.report.explained import Told
-from ampbench.report.vega import DASHED, tooltip
+from ampbench.report.vega import tooltip
 from ampbench.report.view import Chart, Choice, Rows
 from ampbench.report.views.studies.curves import (
     curve_layers,
+    limit_layers,
     marked,
     series_encoded,
     steps_axis,
@@ -214,7 +215,7 @@ def _exponent_rows(one: Stored) -> list[dict[str, Any]]:
     marked(rows)
     if rows:
         fp16 = find_format("fp16")
-        limits = {fp16.highest + 1: "infinite", fp16.lowest: "subnormal below", fp16.lowest - 10: "zero below"}
+        limits = {fp16.highest + 1: "infinite", fp16.lowest: "subnormal below", math.log2(fp16.flush): "zero below"}
         rows += [{**empty, "limit": limit, "text": text} for limit, text in limits.items()]
     return rows
 
@@ -242,9 +243,6 @@ def _exponent_chart(choices: Sequence[Choice], rows: Rows) -> Chart:
         "title": "share of all gradients",
         "axis": {"format": ".2~%", "tickCount": 4, "minExtent": 46},
     }
-    limits = [{"filter": "isValid(datum.limit)"}]
-    at = {"x": {**x, "field": "limit"}}
-    words = {"type": "text", "align": "right", "baseline": "top", "angle": 270, "dy": 3, "fontSize": 11}
     told = tooltip(series="gradients", exponent="from 2^", said="share")
     return Chart(
         id=EXPONENTS,
@@ -253,8 +251,7 @@ def _exponent_chart(choices: Sequence[Choice], rows: Rows) -> Chart:
         spec={
             "layer": [
                 *curve_layers(x, y, looks, told, {"interpolate": "step-after"}),
-                {"transform": limits, "mark": dict(DASHED), "encoding": at},
-                {"transform": limits, "mark": words, "encoding": {**at, "y": {"value": 0}, "text": {"field": "text"}}},
+                *limit_layers("x", x),
             ]
         },
         dataset=EXPONENTS,

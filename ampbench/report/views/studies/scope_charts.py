@@ -1,18 +1,42 @@
 """Charts of what the scope of autocast does step by step: losses beside fp64's, and what memory is left."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-from ampbench.records.studies import ScopePass
+from ampbench.records.studies import (
+    FORWARD,
+    FORWARD_AND_LOSS,
+    UNCACHED_LOOP,
+    WHOLE_LOOP,
+    WITH_BACKWARD,
+    ScopePass,
+)
 from ampbench.report.explained import Told
-from ampbench.report.vega import label_expression, tooltip
+from ampbench.report.vega import tooltip
 from ampbench.report.view import Chart, Choice, Rows
-from ampbench.report.views.studies.curves import curve_layers, marked, series_encoded, steps_axis, values_axis
+from ampbench.report.views.studies.curves import (
+    REFERENCES,
+    curve_layers,
+    marked,
+    series_encoded,
+    steps_axis,
+    values_axis,
+)
 from ampbench.report.views.studies.drawing import Drawing
 from ampbench.units import format_bytes, format_error
 
 LOSSES, MEMORY = "studies-scope-losses", "studies-scope-memory"
 FP64 = "fp64"
+_LOOKS: Mapping[str, tuple[str, str]] = {
+    **REFERENCES,
+    FORWARD: ("--series-1", "square"),
+    FORWARD_AND_LOSS: ("--series-2", "triangle-up"),
+    WITH_BACKWARD: ("--series-3", "diamond"),
+    WHOLE_LOOP: ("--series-4", "triangle-down"),
+    UNCACHED_LOOP: ("--series-7", "triangle-right"),
+}
+"""Colour and shape of each scope, and of fp64: all unlike one another."""
+_UNITS: Mapping[str, int] = {"GiB": 1 << 30, "MiB": 1 << 20, "KiB": 1 << 10, "bytes": 1}
 
 
 def _loss_rows(one: Told[ScopePass]) -> list[dict[str, Any]]:
@@ -37,7 +61,7 @@ def _losses_said(one: Told[ScopePass], rows: Rows) -> str:
 
 
 def _loss_chart(choices: Sequence[Choice], rows: Rows) -> Chart:
-    looks = series_encoded(list(dict.fromkeys(row["series"] for row in rows)))
+    looks = series_encoded(list(dict.fromkeys(row["series"] for row in rows)), _LOOKS)
     y = values_axis("loss", "training loss", [row["loss"] for row in rows])
     told = tooltip(series="autocast around", step="step", loss="loss", error="distance from fp64's")
     return Chart(
@@ -66,22 +90,33 @@ def _memory_rows(one: Told[ScopePass]) -> list[dict[str, Any]]:
 
 def _memory_said(one: Told[ScopePass], rows: Rows) -> str:
     parts = [f"{one.name}, memory left allocated"]
+    nothing = 0
     for scope in dict.fromkeys(row["series"] for row in rows):
         own = [row for row in rows if row["series"] == scope]
-        parts.append(f"{scope} {own[0]['said']} after step 1 and {own[-1]['said']} after step {own[-1]['step']:,}")
+        first, last = own[0], own[-1]
+        if not any(row["alive"] for row in own):
+            nothing += 1
+        elif first["alive"] == last["alive"]:
+            parts.append(f"{scope} {first['said']} after the first step and after the last")
+        else:
+            parts.append(f"{scope} {first['said']} after step 1 and {last['said']} after step {last['step']:,}")
+    parts += ["the others nothing" if nothing > 1 else "the other nothing"] if nothing else []
     return f"{'; '.join(parts)}."
 
 
 def _memory_chart(choices: Sequence[Choice], rows: Rows) -> Chart:
-    looks = series_encoded(list(dict.fromkeys(row["series"] for row in rows)))
-    y = values_axis("alive", "left after a step", [])
-    y["axis"] = {"labelExpr": label_expression("B", digits=".3~r"), "tickCount": 5, "minExtent": 46}
+    looks = series_encoded(list(dict.fromkeys(row["series"] for row in rows)), _LOOKS)
+    most = max(row["alive"] for row in rows)
+    unit, size = next((unit, size) for unit, size in _UNITS.items() if most >= size)
+    y = values_axis("left", f"left after a step, {unit}", [])
+    told = tooltip(series="autocast around", step="step", said="left")
     return Chart(
         id=MEMORY,
         title="Memory left after each step",
         alt="Allocated after a step and not before the first: a line that rises is memory that grows with every step.",
         spec={
-            "layer": curve_layers(steps_axis(), y, looks, tooltip(series="autocast around", step="step", said="left"))
+            "transform": [{"calculate": f"datum.alive / {size}", "as": "left"}],
+            "layer": curve_layers(steps_axis(), y, looks, told),
         },
         dataset=MEMORY,
         height=220,

@@ -5,19 +5,19 @@ from ampbench.records.runs import SCOPE
 from ampbench.records.studies import ScopePass
 from ampbench.report.explained import Told, untold
 from ampbench.report.material import Material
-from ampbench.report.studied import scopes
+from ampbench.report.studied import scopes, stale
 from ampbench.report.views.part import Detail, Part, strange, told_part
 from ampbench.report.views.studies.drawing import drawn
 from ampbench.report.views.studies.scope_charts import DRAWINGS
 from ampbench.report.views.studies.telling import Overview, detail_of, with_overview
-from ampbench.studied.scope import comparisons, scope_said
+from ampbench.studied.scope import scope_said
 from ampbench.studied.scope_tables import NUMBERS, scope_section
 from ampbench.units import counted
 
 
 def scope(material: Material) -> Part | None:
     """Return the cases that were trained in several scopes, those first that read stale weights."""
-    found, missing = sorted(scopes(material), key=_stale, reverse=True), untold(material, SCOPE)
+    found, missing = scopes(material), untold(material, SCOPE)
     if not (found or missing):
         return None
     charts, datasets, said = drawn(found, *DRAWINGS)
@@ -37,17 +37,12 @@ def scope(material: Material) -> Part | None:
     return with_overview(part, Overview(caption=caption, headers=["scopes"], rows=rows, wide={"scopes"}))
 
 
-def _stale(one: Told[ScopePass]) -> int:
-    """Return how many weights the worst scope reads as old copies."""
-    return max((row.stale_weights or 0 for row in comparisons(one.found)), default=0)
-
-
 def _said(found: list[Told[ScopePass]]) -> list[str]:
     if len(found) < 2:
         return []
-    stale = [one for one in found if _stale(one)]
-    which = f": {few(one.name for one in stale)}" if stale else ""
-    return [f"Of {counted(len(found), 'case')}, {len(stale) or 'none'} with a scope that reads stale weights{which}."]
+    reading = [one for one in found if stale(one.found)]
+    which = f": {few(one.name for one in reading)}" if reading else ""
+    return [f"Of {counted(len(found), 'case')}, {len(reading) or 'none'} with a scope that reads stale weights{which}."]
 
 
 def _detail(one: Told[ScopePass]) -> Detail:

@@ -9,8 +9,7 @@ from ampbench.report.studied import Trained
 from ampbench.report.vega import tooltip
 from ampbench.report.view import Chart, Choice, Rows
 from ampbench.report.views.studies.trained import looks_of, trainings_of
-from ampbench.studied.convergence_metric import ACCURACY
-from ampbench.studied.convergence_wording import format_metric, metric_said
+from ampbench.studied.convergence.metric import ACCURACY, format_metric, metric_said
 from ampbench.units import counted
 
 SCORES = "studies-scores"
@@ -82,7 +81,7 @@ def score_chart(choices: Sequence[Choice], rows: Rows) -> Chart:
             "layer": [
                 {
                     "transform": [{"filter": "isValid(datum.score)"}],
-                    "mark": {"type": "point", "size": 28, "opacity": 0.65},
+                    "mark": {"type": "point", "size": 40, "opacity": 1},
                     "encoding": {"x": {**x, "field": "score"}, "y": y, **looks, "tooltip": told},
                 },
                 {

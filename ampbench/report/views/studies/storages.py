@@ -8,7 +8,7 @@ from ampbench.report.material import Material
 from ampbench.report.studied import storages
 from ampbench.report.views.part import Part, strange, told_part
 from ampbench.report.views.studies.telling import Overview, detail_of, with_overview
-from ampbench.studied.input_storage import FREE, LOSSY, NUMBERS, situation, storage_section
+from ampbench.studied.input_storage import FREE, LOSSY, NUMBERS, comes_to, storage_section
 from ampbench.units import UNDEFINED, counted, format_bytes, format_error
 
 BITS = {True: "the same", False: "others", None: "not known"}
@@ -17,7 +17,7 @@ BITS = {True: "the same", False: "others", None: "not known"}
 
 def storage(material: Material) -> Part | None:
     """Return the cases that were fed inputs stored in half, those first that lose information by it."""
-    found, missing = sorted(storages(material), key=_order), untold(material, INPUT_STORAGE)
+    found, missing = storages(material), untold(material, INPUT_STORAGE)
     if not (found or missing):
         return None
     part = told_part(
@@ -32,16 +32,6 @@ def storage(material: Material) -> Part | None:
         drawn=((), {}),
     )
     return with_overview(part, _overview(found))
-
-
-def comes_to(found: StoragePass) -> str:
-    """Return the situation of a case: `LOSSY` where one of its inputs is in it, else that of the others."""
-    situations = [situation(use) for use in found.uses]
-    return LOSSY if LOSSY in situations else next(iter(situations), UNDEFINED)
-
-
-def _order(one: Told[StoragePass]) -> tuple[bool, bool]:
-    return comes_to(one.found) != LOSSY, one.found.identical is True
 
 
 def _said(found: list[Told[StoragePass]]) -> list[str]:

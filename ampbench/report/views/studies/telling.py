@@ -39,9 +39,9 @@ def detail_of(name: str, section: Section, folded: Collection[str] = ()) -> Deta
     )
 
 
-def with_overview(part: Part, overview: Overview, *, least: int = 2) -> Part:
-    """Return a part with a table of all cases where there are at least so many rows."""
-    if len(overview.rows) < least:
+def with_overview(part: Part, overview: Overview) -> Part:
+    """Return a part with a table of all cases where there are several."""
+    if len({name for name, _ in overview.rows}) < 2:
         return part
     rows: list[Mapping[str, Any]] = [
         {"name": name, "cells": [[cell] if isinstance(cell, str) else list(cell) for cell in cells]}

@@ -7,8 +7,8 @@ from ampbench.precisions import ordered
 from ampbench.records.studies import CONTROL, REFERENCE, Training
 from ampbench.report import palette
 from ampbench.report.view import Rows
-from ampbench.studied.convergence import Learned
-from ampbench.studied.convergence_verdicts import NAMES
+from ampbench.studied.convergence.learning import Learned
+from ampbench.studied.convergence.verdicts import NAMES
 
 ARM_LOOKS: Mapping[str, tuple[str, str]] = {
     NAMES[CONTROL]: ("--faint", "triangle-right"),

@@ -12,13 +12,13 @@ from typing import Any
 
 import pytest
 
-from ampbench.cli.study import ceilings
+from ampbench.cli.progress import piece_progress
 from ampbench.records.measurements import Failure
 from ampbench.records.requests import Reply, Request
 from ampbench.records.runs import CEILINGS, Asked
 from ampbench.records.studies import COPY
-from ampbench.running.ceilings import Piece
 from ampbench.store import list_runs, read_header, read_run
+from ampbench.studied.ceiling_pieces import Piece
 from tests.scripted_channel import Scripted
 from tests.stored_runs import COMPLETE, RUN, write_run
 from tests.studied.ceiling_records import CEILINGS as FOUND
@@ -59,7 +59,7 @@ def test_a_stored_run_is_shown_with_sentences_and_a_table(stored: Path, ampbench
     assert "cpu · 2 threads" in told
     assert "At best 400 GFLOP/s in fp32; bf16 2.00x that, fp16 0.0100x that." in told
     assert "as many values are copied in 0.500x the time, held." in told
-    assert "conv fp16: no kernel for Half" in told
+    assert "fp16 conv: no kernel for Half" in told
     assert "Every size" not in told
     everything = ampbench("show", RUN, "--details").out
     assert "Every size" in everything
@@ -114,13 +114,34 @@ def test_what_failed_is_told_and_ends_with_3(ampbench: Run, channel: Scripted) -
     channel.answer = dying
     said = study(ampbench, "--dtype", "fp32")
     assert said.code == 3
-    assert "conv fp32: crash: ended by signal SIGILL" in said.out
+    assert "fp32 conv: crash: ended by signal SIGILL" in said.out
+    (one,) = list_runs(Path("results"))
+    again = ampbench("study", "ceilings", "--resume", one.stem)
+    assert (again.code, len(channel.asked)) == (3, 3)
+    assert "is complete: nothing is left to do" in again.err
+
+
+def test_a_resumed_run_ends_with_3_for_what_failed_before_it_was_interrupted(ampbench: Run, channel: Scripted) -> None:
+    lives = channel.answer
+
+    def dying(request: Request) -> Reply:
+        if request.operation == COPY:
+            raise KeyboardInterrupt
+        failure = Failure(case_id="", stage="ceiling", cause="crash", message="ended by signal SIGILL")
+        return Reply(failure=failure) if request.operation == "conv" else lives(request)
+
+    channel.answer = dying
+    assert study(ampbench, "--dtype", "fp32").code == 130
+    (one,) = list_runs(Path("results"))
+    channel.answer = lives
+    assert ampbench("study", "ceilings", "--resume", one.stem).code == 3
+    assert [request.operation for request in channel.asked] == ["matmul", "conv", "copy", "copy"]
 
 
 def test_what_the_device_lacks_is_no_failure(ampbench: Run, channel: Scripted) -> None:
     said = study(ampbench, "--dtype", "fp32", "--dtype", "tf32", "--operation", "matmul")
     assert said.code == 0
-    assert "matmul tf32: cpu has no tf32" in said.out
+    assert "tf32 matmul: cpu has no tf32" in said.out
 
 
 def test_ctrl_c_keeps_what_was_measured_and_resume_goes_on(ampbench: Run, channel: Scripted) -> None:
@@ -134,8 +155,11 @@ def test_ctrl_c_keeps_what_was_measured_and_resume_goes_on(ampbench: Run, channe
     channel.answer = interrupted
     said = study(ampbench, "--dtype", "fp32")
     assert said.code == 130
-    assert "interrupted: what was seen until then is kept" in said.err
     (one,) = list_runs(Path("results"))
+    assert said.err.splitlines()[1:] == [
+        "interrupted: what was seen until then is kept",
+        f"1 piece left; to go on: ampbench study ceilings --resume {one.stem}",
+    ]
     assert len(read_run(one).ceilings) == 2
     channel.answer = lives
     again = ampbench("study", "ceilings", "--resume", one.stem)
@@ -167,7 +191,7 @@ def test_ctrl_c_before_anything_leaves_nothing_new(resumed: bool, ampbench: Run,
         assert again.code == 130
         assert len(read_run(runs[0]).ceilings) == 1
     else:
-        assert said.err.strip() == "interrupted: nothing was measured"
+        assert said.err.strip() == "interrupted: nothing was seen"
         assert runs == []
 
 
@@ -178,10 +202,39 @@ def test_ctrl_c_before_the_plan_is_one_line(
         raise KeyboardInterrupt
 
     monkeypatch.setattr(channel, "serve", interrupted)
-    assert study(ampbench).err.strip() == "interrupted: nothing was measured"
+    assert study(ampbench).err.strip() == "interrupted: nothing was seen"
     write_run(stored, [], FOUND[0], run="20260131T120000Z-bench-2f9a3c", explains=CEILINGS, asked=ASKED)
     said = ampbench("study", "ceilings", "--resume", "20260131T120000Z-bench-2f9a3c")
-    assert (said.code, said.err.strip()) == (130, "interrupted: nothing was added to what was measured before")
+    assert said.code == 130
+    assert said.err.splitlines() == [
+        "interrupted: nothing was added to what was seen before",
+        "10 pieces left; to go on: ampbench study ceilings --resume 20260131T120000Z-bench-2f9a3c",
+    ]
+
+
+def test_a_run_that_does_not_say_what_was_asked_for_is_one_line(ampbench: Run, channel: Scripted) -> None:
+    write_run(Path("results"), [], FOUND[0], explains=CEILINGS)
+    said = ampbench("study", "ceilings", "--resume", RUN)
+    assert (said.code, said.err) == (
+        2,
+        f"ampbench: error: run {RUN} does not say what it was asked for: begin a new one\n",
+    )
+
+
+@pytest.mark.parametrize("by_path", [False, True])
+def test_how_to_go_on_names_the_folder_or_the_file_where_the_run_is(
+    by_path: bool, ampbench: Run, channel: Scripted, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted(request: Request) -> Reply:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(channel, "serve", interrupted)
+    write_run(Path("else where"), [], FOUND[0], explains=CEILINGS, asked=ASKED)
+    (path,) = list_runs("else where")
+    given = ["--resume", str(path)] if by_path else ["--resume", RUN, "--results", "else where"]
+    said = ampbench("study", "ceilings", *given)
+    how = f"'{path}'" if by_path else f"{RUN} --results 'else where'"
+    assert said.err.endswith(f"to go on: ampbench study ceilings --resume {how}\n")
 
 
 def test_a_full_disk_tells_what_was_measured_all_the_same(
@@ -239,7 +292,7 @@ def test_a_terminal_is_told_what_is_measured_and_how_long_the_rest_takes(
     monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
     monkeypatch.setattr("rich.status.Status.update", lambda _, text: told.append(text))
     pieces = [Piece("cpu", "matmul", "fp32"), Piece("cpu", "matmul", "bf16")]
-    with ceilings._progress(pieces) as watch:
+    with piece_progress("measuring", pieces) as watch:
         for piece in pieces:
             watch(piece, None)
             watch(piece, FOUND[0])

@@ -13,8 +13,8 @@ from ampbench.records.measurements import Failure, Skip
 from ampbench.records.requests import Reply, Request
 from ampbench.store import list_runs, read_run
 from tests.scripted_channel import Scripted
-from tests.storage_passes import lossy_pass, storage_pass
 from tests.stored_runs import COMPLETE, RUN, make_case, write_run
+from tests.studied.storage_passes import lossy_pass, storage_pass
 
 Run = Callable[..., Any]
 
@@ -68,7 +68,7 @@ def test_each_case_is_a_section_that_begins_with_what_is_lost(stored: Path, ampb
 
 def test_csv_has_a_row_for_each_dtype_and_json_all_of_it(stored: Path, ampbench: Run) -> None:
     found = list(csv.DictReader(io.StringIO(ampbench("show", RUN, "--format", "csv").out)))
-    assert [(row["dtype"], row["casts"], row["copied_bytes"]) for row in found[:2]] == [
+    assert [(row["dtype"], row["casts"], row["copy_seconds"]) for row in found[:2]] == [
         ("fp32", "5", ""),
         ("bf16", "4", ""),
     ]
@@ -84,12 +84,12 @@ def test_a_study_is_stored_and_an_interrupted_one_goes_on(
     interrupting: list[str], tmp_path: Path, ampbench: Run
 ) -> None:
     interrupting.append("training")
-    said = ampbench("study", "input-storage", "mlp", "--preset", "tiny", "--seconds", "1.5")
+    said = ampbench("study", "input-storage", "mlp", "--preset", "tiny", "--seconds", "1500ms")
     assert said.code == 130
     (path,) = list_runs(tmp_path / "results")
     run = read_run(path)
     assert (run.header.explains, run.header.asked.seconds, len(run.storages)) == ("input-storage", 1.5, 1)
-    assert f"1 case left; to go on: ampbench study input-storage --resume {run.header.run}" in said.err
+    assert f"1 piece left; to go on: ampbench study input-storage --resume {run.header.run}" in said.err
     interrupting.clear()
     again = ampbench("study", "input-storage", "--resume", run.header.run)
     assert again.code == 0
@@ -107,7 +107,8 @@ def test_a_study_is_stored_and_an_interrupted_one_goes_on(
         (["mlpp"], "unknown workload 'mlpp': did you mean mlp?"),
         (["mlp", "--precision", "fp32"], "and fp32 has none: give fp16_autocast or bf16_autocast"),
         (["mlp", "--precision", "bf16_pure"], "and bf16_pure has none"),
-        (["mlp", "--seconds", "0"], "invalid value for '--seconds'"),
+        (["mlp", "--seconds", "0"], "--seconds must be above 0"),
+        (["mlp", "--seconds", "long"], "a time such as 90, 250ms, 2m or 1h"),
         (["--resume", "nothing"], "there is no run in results"),
     ],
 )

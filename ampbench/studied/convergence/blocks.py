@@ -5,23 +5,28 @@ Numbers without a value are "–".
 
 import statistics
 from collections.abc import Iterable, Sequence
-from itertools import pairwise
 
 from ampbench.blocks import Block, Section, as_sentence
 from ampbench.records.studies import Training
-from ampbench.studied.convergence import Learned, Learning
-from ampbench.studied.convergence_metric import ACCURACY, Metric, broke_off, trouble
-from ampbench.studied.convergence_sentences import learned_said, trained_title
-from ampbench.studied.convergence_wording import format_change, format_metric
+from ampbench.studied.convergence.learning import Learned, Learning
+from ampbench.studied.convergence.metric import (
+    ACCURACY,
+    Metric,
+    broke_off,
+    format_change,
+    format_metric,
+    mean_loss,
+    trouble,
+    windows_of,
+)
+from ampbench.studied.convergence.sentences import learned_said, trained_title
 from ampbench.units import UNDEFINED, format_error, format_seconds
 
-WINDOWS = 6
-"""Losses are shown as means over so many parts of the training."""
 LOOKS = 4
 """Distances between weights are shown at so many steps."""
 
 _NUMBERS = frozenset(
-    {"accuracy", "loss", "SD", "against fp32", "90% interval", "skipped", "seconds", "from fp64", "seed", "scale"}
+    {"accuracy", "loss", "SD", "against fp32", "90% interval", "skipped", "time", "from fp64", "seed", "scale"}
 )
 
 
@@ -33,10 +38,10 @@ def number_headers(sections: Iterable[Section]) -> set[str]:
 
 def learned_section(one: Learned, *, everything: bool = False) -> Section:
     """Return what each precision's training comes to; `everything`: each seed's row too."""
-    blocks = [_line(said) for said in learned_said(one)]
+    blocks = [Block(as_sentence(said)) for said in learned_said(one)]
     blocks += [*verdicts(one), *losses(one), *weights(one), *(each_seed(one) if everything else [])]
     notes = dict.fromkeys(note for row in one.rows for training in row.trainings for note in training.notes)
-    return Section(trained_title(one), [*blocks, *map(_line, notes)])
+    return Section(trained_title(one), [*blocks, *(Block(as_sentence(note)) for note in notes)])
 
 
 def verdicts(one: Learned) -> list[Block]:
@@ -49,7 +54,7 @@ def verdicts(one: Learned) -> list[Block]:
             format_metric(row.mean, metric),
             _sd(row, metric),
             format_change(row.difference, metric),
-            _interval(row, metric),
+            interval(row, metric),
             row.verdict.value if row.verdict is not None else "",
             *([UNDEFINED if row.skipped_steps is None else f"{row.skipped_steps:,}"] if skips else []),
             format_seconds(row.seconds),
@@ -57,7 +62,7 @@ def verdicts(one: Learned) -> list[Block]:
         for row in one.rows
     ]
     headers = ["precision", metric.name, "SD", "against fp32", "90% interval", "verdict"]
-    headers += [*(["skipped"] if skips else []), "seconds"]
+    headers += [*(["skipped"] if skips else []), "time"]
     unit = "in points" if metric.name == ACCURACY else "relative to fp32's"
     note = f"last quarter of the steps; means over seeds; SD: over seeds; against fp32: {unit}, of the same seed"
     if any(row.arm for row in one.rows):
@@ -67,8 +72,7 @@ def verdicts(one: Learned) -> list[Block]:
 
 def losses(one: Learned) -> list[Block]:
     """Return the training loss of each precision over parts of the training."""
-    edges = [round(one.steps * part / WINDOWS) for part in range(WINDOWS + 1)]
-    windows = [(low, high) for low, high in pairwise(edges) if high > low]
+    windows = windows_of(one.steps)
     headers = ["precision", *(_steps(low, high) for low, high in windows)]
     cells = [[row.name, *(_loss(row.trainings, low, high) for low, high in windows)] for row in one.rows]
     return [Block("Training loss", headers, cells, "means over steps and seeds; –: not finite, or not reached")]
@@ -84,7 +88,7 @@ def weights(one: Learned) -> list[Block]:
     last = len(steps) - 1
     looks = list(dict.fromkeys(steps[round(last * place / max(LOOKS - 1, 1))] for place in range(LOOKS)))
     cells = [
-        [row.name, *(format_error(_distance(row.trainings, step)) for step in looks), format_error(row.from_fp64)]
+        [row.name, *(format_error(distance(row.trainings, step)) for step in looks), format_error(row.from_fp64)]
         for row in one.rows
     ]
     headers = ["precision", *(f"step {step:,}" for step in looks), "from fp64"]
@@ -108,13 +112,7 @@ def each_seed(one: Learned) -> list[Block]:
         for row in one.rows
         for each in row.trainings
     ]
-    return [Block("Each seed", ["precision", "seed", metric.name, "skipped", "scale", "seconds", "ended"], cells)]
-
-
-def _line(text: str) -> Block:
-    """Return a line of text as a sentence; the name of a precision that it begins with keeps its first letter."""
-    named = any(one.isdigit() for one in text.partition(" ")[0])
-    return Block(f"{text.removesuffix('.')}." if named else as_sentence(text))
+    return [Block("Each seed", ["precision", "seed", metric.name, "skipped", "scale", "time", "ended"], cells)]
 
 
 def _sd(row: Learning, metric: Metric) -> str:
@@ -123,7 +121,8 @@ def _sd(row: Learning, metric: Metric) -> str:
     return f"{100 * row.sd:.2f}" if metric.name == ACCURACY else f"{row.sd:.2g}"
 
 
-def _interval(row: Learning, metric: Metric) -> str:
+def interval(row: Learning, metric: Metric) -> str:
+    """Return the interval of a precision's difference from fp32, as "-0.10 to +0.03"; "–" where there is none."""
     if row.low is None or row.high is None:
         return UNDEFINED
     return f"{format_change(row.low, metric)} to {format_change(row.high, metric)}"
@@ -136,23 +135,16 @@ def _steps(low: int, high: int) -> str:
 
 def _loss(trainings: Sequence[Training], low: int, high: int) -> str:
     """Return the mean loss of the steps from `low` to before `high`; undefined where some seed has none."""
-    means = []
-    for training in trainings:
-        first, last = low // training.every, max(-(-high // training.every), low // training.every + 1)
-        known = training.losses[first:last]
-        whole = last <= len(training.losses) or len(training.losses) * training.every >= training.steps
-        if not known or None in known or not whole:
-            return UNDEFINED
-        means.append(statistics.fmean(value for value in known if value is not None))
-    return f"{statistics.fmean(means):.4g}" if means else UNDEFINED
+    means = [mean_loss(training, low, high) for training in trainings]
+    known = [mean for mean in means if mean is not None]
+    return f"{statistics.fmean(known):.4g}" if known and len(known) == len(means) else UNDEFINED
 
 
-def _distance(trainings: Sequence[Training], step: int) -> float | None:
-    """Return the median distance from fp32's weights after `step` steps."""
-    known = [
-        drift.from_fp32
-        for training in trainings
-        for drift in training.drift
-        if drift.step == step and drift.from_fp32 is not None
-    ]
+def distance(trainings: Sequence[Training], step: int, reference: bool = False) -> float | None:
+    """Return the median over seeds of how far weights lie after `step` steps from fp32's; `reference`: from fp64's.
+
+    None where that is undefined.
+    """
+    drifts = [drift for training in trainings for drift in training.drift if drift.step == step]
+    known = [value for drift in drifts if (value := drift.from_fp64 if reference else drift.from_fp32) is not None]
     return statistics.median(known) if known else None

@@ -5,19 +5,25 @@ They are without their full stops, and begin in lower case or with a name.
 
 from collections.abc import Iterable
 
-from ampbench.studied.convergence import Learned, Learning
-from ampbench.studied.convergence_metric import ACCURACY
-from ampbench.studied.convergence_verdicts import NOT_LEARNING
-from ampbench.studied.convergence_wording import format_metric, metric_said, size_said
+from ampbench.studied.convergence.learning import Learned, Learning
+from ampbench.studied.convergence.metric import (
+    ACCURACY,
+    format_metric,
+    margin_said,
+    metric_said,
+    size_said,
+    trouble,
+    troubles_said,
+)
+from ampbench.studied.convergence.verdicts import NO_END, NOT_LEARNING
 from ampbench.units import counted
 from ampbench.verdicts import Verdict
 
-NONE_TRAINED = "only fp32 was trained: there is no precision to judge"
-
+_LONGER = "train for longer, or at another learning rate, to conclude"
 _SAID = {
     Verdict.REGRESSED: "does not converge as fp32 does",
     Verdict.IMPROVED: "ends better than fp32",
-    Verdict.INCONCLUSIVE: "undecided",
+    Verdict.INCONCLUSIVE: "is inconclusive",
     Verdict.INCOMPARABLE: "cannot be compared",
 }
 
@@ -26,31 +32,50 @@ def learned_said(one: Learned) -> list[str]:
     """Return what to conclude of each precision, what fp32 reaches and how much seeds and rounding move that."""
     said = []
     if one.learns is False:
-        said.append(
-            f"{NOT_LEARNING}: it reaches {_reached(one)}; train for longer, or at another learning rate, to conclude"
-        )
-    same = [row.name for row in one.judged if row.verdict is Verdict.UNCHANGED]
-    if same:
-        size = size_said(one.metric.margin, one.metric)
-        margin = "half a point of accuracy" if one.metric.name == ACCURACY and one.metric.margin == 0.005 else size
-        said.append(f"{_listed(same)} {'converges' if len(same) == 1 else 'converge'} as fp32 does, within {margin}")
-    for verdict, what in _SAID.items():
-        for rows in _alike(row for row in one.judged if row.verdict is verdict):
-            if rows[0].reason != NOT_LEARNING:
-                said.append(f"{_listed([row.name for row in rows])} {_plural(what, len(rows))}: {rows[0].reason}")
-    if not one.judged:
-        said.append(NONE_TRAINED)
-    if one.learns is not False and one.baseline is not None:
+        said.append(f"{NOT_LEARNING}: it reaches {_reached(one)}; {_LONGER}")
+    own = one.baseline.trainings if one.baseline is not None else []
+    ended = [training for training in own if not trouble(training, one.metric)]
+    if own and not ended:
+        said.append(f"{NO_END}, {troubles_said(own, one.metric)}: nothing can be compared")
+    if one.metric.hardly_falls:
+        said.append(f"fp32 itself has hardly fallen, by {size_said(one.metric.fall, one.metric)}: {_LONGER}")
+    said += _verdicts_said(one)
+    said += [one.unjudged] if one.unjudged else []
+    if one.learns is not False and ended:
         said.append("; ".join(filter(None, [f"fp32 reaches {_reached(one)}", _spreads(one)])))
     return [*said, *one.remarks]
+
+
+def verdict_said(one: Learned) -> str:
+    """Return what to conclude in a line: which precisions converge as fp32 does and which do not.
+
+    Where something keeps that from being known, what that is; "" where no precision was judged.
+    """
+    if not one.judged:
+        return ""
+    first, verdicts = learned_said(one)[0], _verdicts_said(one)
+    return "; ".join(verdicts[:2]) if verdicts[:1] == [first] else first
+
+
+def _verdicts_said(one: Learned) -> list[str]:
+    """Return which precisions converge as fp32 does, which regressed, and which have other verdicts."""
+    said = []
+    same = [row.name for row in one.judged if row.verdict is Verdict.UNCHANGED]
+    if same:
+        converge = "converges" if len(same) == 1 else "converge"
+        said.append(f"{_listed(same)} {converge} as fp32 does, within {margin_said(one.metric)}")
+    for verdict, what in _SAID.items():
+        for rows in _alike(row for row in one.judged if row.verdict is verdict):
+            if rows[0].reason not in (NOT_LEARNING, NO_END):
+                said.append(f"{_listed([row.name for row in rows])} {_plural(what, len(rows))}: {rows[0].reason}")
+    return said
 
 
 def _reached(one: Learned) -> str:
     """Return what fp32 reaches: "97.87% accuracy on held-out data, from 9.91% before training"."""
     row = one.baseline
     after = row.mean if row is not None else None
-    if after is None:
-        return "no end"
+    assert after is not None
     before = "" if one.before is None else f", from {format_metric(one.before, one.metric)} before training"
     value = format_metric(after, one.metric)
     said = (
@@ -87,9 +112,16 @@ def _listed(names: list[str]) -> str:
 
 
 def _plural(what: str, count: int) -> str:
-    return what if count == 1 else what.replace("does not converge", "do not converge").replace("ends ", "end ")
+    """Return what is said of one precision as it is said of `count`."""
+    several = {"does not converge": "do not converge", "ends ": "end ", "is ": "are "}
+    for single, plural in several.items() if count > 1 else ():
+        what = what.replace(single, plural)
+    return what
 
 
 def trained_title(one: Learned) -> str:
     """Return what was trained, in one line."""
-    return " · ".join([one.workload, one.device, counted(one.steps, "step"), counted(len(one.seeds), "seed")])
+    seeds = counted(one.asked, "seed")
+    if len(one.seeds) < one.asked:
+        seeds = f"{len(one.seeds):,} of {seeds}{' so far' if one.left else ''}"
+    return " · ".join([one.workload, one.device, counted(one.steps, "step"), seeds])

@@ -6,8 +6,8 @@ import pandas as pd
 
 from ampbench.precisions import BASELINE
 from ampbench.store import StoredRun
-from ampbench.studied.convergence import Learned, learned
-from ampbench.studied.convergence_metric import final_drift, final_score, trouble
+from ampbench.studied.convergence.learning import Learned, learned
+from ampbench.studied.convergence.metric import final_drift, final_score, trouble
 
 COUNTS = ("seed", "steps", "correct", "decisions", "ended_at", "skipped_steps")
 """The columns of `training_frame` that are whole numbers, where there is one."""
@@ -20,8 +20,8 @@ def training_frame(stored: StoredRun) -> pd.DataFrame:
 
     Columns: case_id, workload, device, precision ("control" and "fp64" for the arms of fp32), arm, seed, steps, metric
     ("accuracy", "loss"), held_out, metric_value, fp32_value, loss (of the last score), correct, decisions, from_fp32,
-    from_fp64 (of the weights, at the end), ended_at, trouble (why there is no value), scaler_scale, skipped_steps,
-    seconds. None or NaN where undefined.
+    from_fp64 (of the weights, at the end), ended_at (from 0, as in the records), trouble (why there is no value; its
+    steps count from 1), scaler_scale, skipped_steps, seconds. None or NaN where undefined.
     """
     rows: list[list[Any]] = []
     for one in learned(stored):

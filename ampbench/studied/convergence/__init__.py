@@ -1,0 +1,1 @@
+"""What trainings in several precisions come to, against fp32: verdicts, and how they are told. No torch."""
