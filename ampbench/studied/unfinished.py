@@ -1,4 +1,4 @@
-"""What is left to do in a run whose study takes each case as one piece: of scopes and of input storage."""
+"""What a study was asked for, and what is left to do in a run that takes each case as one piece."""
 
 from ampbench.errors import UsageError
 from ampbench.records.runs import Asked
@@ -11,9 +11,12 @@ def unfinished(stored: StoredRun) -> list[str]:
     return [case_id for case_id in stored.cases if case_id not in ended]
 
 
-def asked_of(stored: StoredRun) -> Asked:
-    """Return what a run was asked for; `UsageError` where it does not say how long to time a case."""
+def asked_of(stored: StoredRun, *needed: str) -> Asked:
+    """Return what a study was asked for, to go on with it; `UsageError` where its run does not say what is `needed`.
+
+    That are names of fields of `Asked`.
+    """
     asked = stored.header.asked
-    if asked is None or asked.seconds <= 0:
-        raise UsageError(f"run {stored.header.run} does not say how long to time a case: begin a new one")
+    if asked is None or not all(getattr(asked, name) for name in needed):
+        raise UsageError(f"run {stored.header.run} does not say what it was asked for: begin a new one")
     return asked

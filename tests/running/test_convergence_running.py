@@ -14,7 +14,8 @@ from ampbench.records.studies import Training
 from ampbench.running.convergence import planned_pieces, prepare_convergence, train_cases
 from ampbench.running.session import planned_skips
 from ampbench.store import RunWriter, StoredRun, read_run
-from ampbench.studied.convergence.pieces import asked_of, unfinished
+from ampbench.studied.convergence.pieces import unfinished
+from ampbench.studied.unfinished import asked_of
 from tests.scripted_channel import CPU, NO_GPU, Scripted, machine
 from tests.stored_runs import make_header
 
@@ -60,7 +61,7 @@ def studied(
 def resumed(run: StoredRun, channel: Scripted) -> StoredRun:
     """Return what a run becomes when it is gone on with."""
     writer, begun = RunWriter.reopen(run.path)
-    asked, selection, settings = asked_of(begun), begun.header.selection, begun.header.settings
+    asked, selection, settings = asked_of(begun, "steps", "seeds"), begun.header.selection, begun.header.settings
     with (
         writer,
         prepare_convergence(selection, settings, asked, begun, open_channel=lambda: channel) as prepared,
@@ -262,5 +263,5 @@ def test_a_run_that_does_not_say_what_it_trains_is_not_gone_on_with(tmp_path: Pa
     run = studied(tmp_path, Scripted(interrupted_after(5), machine(CPU)))
     for asked in (None, Asked()):
         mute = dataclasses.replace(run, header=dataclasses.replace(run.header, asked=asked))
-        with pytest.raises(UsageError, match="does not say how many steps and seeds to train"):
+        with pytest.raises(UsageError, match="does not say what it was asked for"):
             unfinished(mute)

@@ -27,5 +27,5 @@ def test_what_was_neither_studied_nor_failed_nor_skipped_is_left(tmp_path: Path)
 @pytest.mark.parametrize("asked", [None, Asked(steps=8)])
 def test_a_run_that_does_not_say_what_it_was_asked_for_is_begun_anew(asked: Asked | None, tmp_path: Path) -> None:
     stored = read_run(write_run(tmp_path, CASES, explains=SCOPE, asked=asked))
-    with pytest.raises(UsageError, match="does not say how long to time a case: begin a new one"):
-        asked_of(stored)
+    with pytest.raises(UsageError, match="does not say what it was asked for: begin a new one"):
+        asked_of(stored, "seconds")

@@ -69,13 +69,6 @@ def asked_for(
     return selection, make_settings(1, 1, Settings().min_run_seconds, "", timeout, "", threads, seed)
 
 
-def asked_of(stored: "StoredRun") -> Asked:
-    """Return what a study was asked for, to go on with it; `UsageError` where its run does not say that."""
-    if stored.header.asked is None:
-        raise UsageError(f"run {stored.header.run} does not say what it was asked for: begin a new one")
-    return stored.header.asked
-
-
 def explain_and_store(
     preparing: "AbstractContextManager[Prepared]",
     explains: str,

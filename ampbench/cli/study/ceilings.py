@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ampbench.cli.explain.session import Doing, asked_of, explain_and_store, go_on
+from ampbench.cli.explain.session import Doing, explain_and_store, go_on
 from ampbench.cli.options import (
     DEFAULT_RESULTS,
     WITH_RESUME,
@@ -111,9 +111,10 @@ def _go_on(resume: str, results: Path, tell: "Callable[[StoredRun], None]") -> i
     """Measure what a stored run lacks; one that lacks nothing is shown."""
     from ampbench.running.ceilings import prepare_ceilings
     from ampbench.studied.ceiling_pieces import unfinished
+    from ampbench.studied.unfinished import asked_of
 
     def further(begun: "StoredRun") -> "tuple[AbstractContextManager[Prepared], Doing]":
-        asked, header = asked_of(begun), begun.header
+        asked, header = asked_of(begun, "seconds"), begun.header
         return prepare_ceilings(header.selection, header.settings, asked, begun), _measuring(asked, begun)
 
     return go_on(resume, results, CEILINGS, unfinished, further, tell)

@@ -55,7 +55,7 @@ def command(
     preset: Preset = "",
     set_: Sets = None,
     scaler: Scaler = True,
-    steps: Annotated[int, typer.Option(help="Steps of each training.")] = STEPS,
+    steps: Annotated[int, typer.Option(help="Steps of each training, at most 1,000,000.")] = STEPS,
     seeds: Annotated[
         int,
         typer.Option(
@@ -119,10 +119,11 @@ def _training(asked: Asked, begun: "StoredRun | None" = None) -> Doing:
 def _go_on(resume: str, results: Path, tell: "Callable[[StoredRun], None]") -> int:
     """Train what a stored run lacks; one that lacks nothing is shown."""
     from ampbench.running.convergence import prepare_convergence
-    from ampbench.studied.convergence.pieces import asked_of, unfinished
+    from ampbench.studied.convergence.pieces import unfinished
+    from ampbench.studied.unfinished import asked_of
 
     def further(begun: "StoredRun") -> "tuple[AbstractContextManager[Prepared], Doing]":
-        asked = asked_of(begun)
+        asked = asked_of(begun, "steps", "seeds")
         preparing = prepare_convergence(begun.header.selection, begun.header.settings, asked, begun)
         return preparing, _training(asked, begun)
 

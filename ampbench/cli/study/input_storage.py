@@ -126,7 +126,7 @@ def _go_on(resume: str, results: Path, tell: "Callable[[StoredRun], None]") -> i
 
     def further(begun: "StoredRun") -> "tuple[AbstractContextManager[Prepared], Doing]":
         header = begun.header
-        return prepare_storage(header.selection, header.settings, begun), _measuring(asked_of(begun))
+        return prepare_storage(header.selection, header.settings, begun), _measuring(asked_of(begun, "seconds"))
 
     return go_on(resume, results, INPUT_STORAGE, unfinished, further, tell)
 

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ampbench.cli.explain.session import Doing, asked_for, asked_of, explain_and_store, go_on
+from ampbench.cli.explain.session import Doing, asked_for, explain_and_store, go_on
 from ampbench.cli.options import (
     DEFAULT_RESULTS,
     WITH_RESUME,
@@ -163,13 +163,14 @@ def _go_on(resume: str, results: Path, tell: "Callable[[StoredRun], None]") -> i
     """Train with the settings that a stored run lacks; one that lacks nothing is shown."""
     from ampbench.running.scaling import prepare_scaling
     from ampbench.studied.scaler_pieces import unfinished
+    from ampbench.studied.unfinished import asked_of
 
     def left(begun: "StoredRun") -> "Collection[object]":
-        asked_of(begun)  # of a run that does not say it, nothing is known to be left
+        asked_of(begun, "steps")  # of a run that does not say it, nothing is known to be left
         return unfinished(begun)
 
     def further(begun: "StoredRun") -> "tuple[AbstractContextManager[Prepared], Doing]":
-        asked = asked_of(begun)
+        asked = asked_of(begun, "steps")
         preparing = prepare_scaling(begun.header.selection, begun.header.settings, asked, begun)
         return preparing, _training(asked, begun)
 

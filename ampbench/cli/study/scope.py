@@ -122,7 +122,7 @@ def _go_on(resume: str, results: Path, tell: "Callable[[StoredRun], None]") -> i
     from ampbench.studied.unfinished import asked_of, unfinished
 
     def further(begun: "StoredRun") -> "tuple[AbstractContextManager[Prepared], Doing]":
-        header, asked = begun.header, asked_of(begun)
+        header, asked = begun.header, asked_of(begun, "steps", "seconds")
         return prepare_scopes(header.selection, header.settings, asked.steps, begun), _studying(asked)
 
     return go_on(resume, results, SCOPE, unfinished, further, tell)

@@ -135,7 +135,7 @@ def told_trainings(stored: StoredRun) -> dict[str, list[Training]]:
         for case_id, case in stored.cases.items()
         if case.precision == BASELINE
         and case_id in stored.failures
-        or all(training.arm for training in stored.trainings.get(case_id, []))
+        and all(training.arm for training in stored.trainings.get(case_id, []))
     }
     return {
         case_id: trainings

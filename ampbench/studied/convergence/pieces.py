@@ -4,12 +4,11 @@ import dataclasses
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from ampbench.errors import UsageError
 from ampbench.precisions import BASELINE
 from ampbench.records.cases import Case
-from ampbench.records.runs import Asked
 from ampbench.records.studies import CONTROL, REFERENCE
 from ampbench.store import StoredRun
+from ampbench.studied.unfinished import asked_of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,14 +51,6 @@ def pieces_of(cases: Iterable[Case], first_seed: int, seeds: int) -> list[Piece]
     return pieces
 
 
-def asked_of(stored: StoredRun) -> Asked:
-    """Return what a run of trainings was asked for; `UsageError` where it does not say that."""
-    asked = stored.header.asked
-    if asked is None or asked.steps < 1 or asked.seeds < 1:
-        raise UsageError(f"run {stored.header.run} does not say how many steps and seeds to train: begin a new one")
-    return asked
-
-
 def unfinished(stored: StoredRun) -> list[Piece]:
     """Return the trainings that a run lacks, of cases that neither failed nor were skipped.
 
@@ -72,7 +63,7 @@ def unfinished(stored: StoredRun) -> list[Piece]:
         for training in trainings
     }
     cases = [case for case_id, case in stored.cases.items() if case_id not in ended]
-    pieces = pieces_of(cases, stored.header.settings.seed, asked_of(stored).seeds)
+    pieces = pieces_of(cases, stored.header.settings.seed, asked_of(stored, "steps", "seeds").seeds)
     return [piece for piece in pieces if (piece.case.case_id, piece.seed, piece.arm) not in made]
 
 

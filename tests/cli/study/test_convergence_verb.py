@@ -122,7 +122,7 @@ def test_a_run_that_does_not_say_what_it_trains_is_not_gone_on_with(
     file.write_text("".join([header.replace('"steps":2,"seeds":1', '"steps":0,"seeds":0'), *rest]))
     said = ampbench("study", "convergence", "--resume", file.stem)
     assert (said.code, said.out) == (2, "")
-    assert said.err.endswith(f"run {file.stem} does not say how many steps and seeds to train: begin a new one\n")
+    assert said.err.endswith(f"run {file.stem} does not say what it was asked for: begin a new one\n")
     assert said.err.count("\n") == 1
 
 
