@@ -65,6 +65,7 @@ def test_the_same_training_twice_is_the_same_to_the_last_bit(precision: str) -> 
     assert timeless(trained(network(), precision)) == timeless(trained(network(), precision))
 
 
+@pytest.mark.slow
 def test_what_a_worker_knows_from_before_changes_nothing() -> None:
     known, workload = Trajectories(), network()
     for arm in ("reference", "", "control"):

@@ -124,13 +124,14 @@ def test_calls_recorded_together_have_a_peak_each() -> None:
     assert [int(peak) for peak in printed.split()] == [pytest.approx(2 * block, abs=64), pytest.approx(block, abs=64)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "precision", "phase", "path"),
     [
         ("simple_conv", "fp16_autocast", "training", "eager"),
-        pytest.param("transformer_encoder", "bf16_autocast", "inference", "eager", marks=pytest.mark.slow),
-        pytest.param("gru", "bf16_autocast", "training", "eager", marks=pytest.mark.slow),
-        pytest.param("mlp", "bf16_autocast", "inference", "traced", marks=pytest.mark.slow),
+        ("transformer_encoder", "bf16_autocast", "inference", "eager"),
+        ("gru", "bf16_autocast", "training", "eager"),
+        ("mlp", "bf16_autocast", "inference", "traced"),
     ],
 )
 def test_counting_operations_leaves_the_peak_as_it_is(name: str, precision: str, phase: str, path: str) -> None:
@@ -147,6 +148,7 @@ def test_counting_operations_leaves_the_peak_as_it_is(name: str, precision: str,
     assert int(counted[1]) > 0 == int(uncounted[1])
 
 
+@pytest.mark.slow
 def test_the_operations_of_a_step_are_counted_by_dtype(measure: Measure) -> None:
     forward = 2 * 8 * 100 * 50
     assert measure("linear").flops == {"fp32": forward}
