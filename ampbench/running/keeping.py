@@ -30,6 +30,7 @@ from ampbench.running.preparing import (
 )
 from ampbench.running.session import Prepared
 from ampbench.store import RunWriter, StoredRun
+from ampbench.studied.unfinished import unfinished
 
 FOR_WEIGHING = 2
 """So many trials, of enough, are left for sets that are tried only to be weighed."""
@@ -64,7 +65,7 @@ def prepare_keeping(
         found = plan_default_autocast(selection, environment, channel, settings)
         if resumed is None:
             return found
-        left = resumed_plan(resumed, environment, found, unsearched(resumed))
+        left = resumed_plan(resumed, environment, found, unfinished(resumed))
         _check_same_networks(resumed, left, channel, settings)
         return left
 
@@ -72,15 +73,9 @@ def prepare_keeping(
         yield session
 
 
-def unsearched(stored: StoredRun) -> list[str]:
-    """Return the ids of the cases of a run of searches whose search has not ended, in the order of the run."""
-    ended = {*stored.searches, *stored.failures, *stored.skips}
-    return [case_id for case_id in stored.cases if case_id not in ended]
-
-
 def can_go_on(stored: StoredRun) -> bool:
     """Return whether a run of searches has some that have not ended, and says what they are for."""
-    return bool(unsearched(stored)) and any(space.wanted is not None for space in stored.spaces.values())
+    return bool(unfinished(stored)) and any(space.wanted is not None for space in stored.spaces.values())
 
 
 def wanted_by(stored: StoredRun) -> Wanted:

@@ -189,4 +189,4 @@ def _loss(value: float | None) -> str:
 def _line(text: str, names: Container[str]) -> Block:
     """Return a line of text as a sentence; one that begins with one of the `names` keeps its first letter."""
     first = text.partition(":")[0].split(", ")[0]
-    return Block(f"{text.removesuffix('.')}." if first in names or text.startswith("fp16 ") else as_sentence(text))
+    return Block(f"{text.removesuffix('.')}." if first in names else as_sentence(text))

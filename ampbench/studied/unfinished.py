@@ -1,4 +1,4 @@
-"""What a study was asked for, and what is left to do in a run that takes each case as one piece."""
+"""What a study was asked for, and what is left to do in a run that takes each case as a whole, searches among them."""
 
 from ampbench.errors import UsageError
 from ampbench.records.runs import Asked

@@ -27,8 +27,9 @@ from ampbench.records.measurements import Failure
 from ampbench.records.requests import Reply, Request
 from ampbench.records.runs import KEEP_FP32, Footer
 from ampbench.running import channel as channels
-from ampbench.running.keeping import can_go_on, unsearched
+from ampbench.running.keeping import can_go_on
 from ampbench.store import list_runs, read_run
+from ampbench.studied.unfinished import unfinished
 from tests.keeping.searches import CASE, SPACE, TRIALS, found, trial
 from tests.stored_runs import COMPLETE, RUN, make_case, write_run
 
@@ -354,7 +355,7 @@ def test_no_one_is_told_to_go_on_with_what_cannot_be_gone_on_with(stored: Path, 
     assert said.code == UsageError.exit_code
     assert "broke off before any search began" in said.err
     begun = read_run(list_runs(stored)[0])
-    assert unsearched(begun)
+    assert unfinished(begun)
     assert not can_go_on(begun)
     wanted = dataclasses.replace(SPACE, wanted=Wanted(max_error=1.0, max_gradient_error=1.0))
     resumable = dataclasses.replace(begun, spaces=begun.spaces | {CASE.case_id: wanted})

@@ -15,8 +15,9 @@ from ampbench.records.keeping import KeepSearch, SearchSpace, Trial, Unit, Wante
 from ampbench.records.measurements import Failure, Skip
 from ampbench.records.requests import Reply, Request
 from ampbench.records.runs import KEEP_FP32, Explanation, Footer, Selection, Settings
-from ampbench.running.keeping import prepare_keeping, search_cases, unsearched, wanted_by
+from ampbench.running.keeping import prepare_keeping, search_cases, wanted_by
 from ampbench.store import RunWriter, StoredRun, read_run
+from ampbench.studied.unfinished import unfinished
 from tests.scripted_channel import CPU, Scripted, machine
 from tests.stored_runs import make_header
 
@@ -293,7 +294,7 @@ def test_an_interrupted_search_goes_on_where_it_was_and_ends_as_if_it_had_not_be
 ) -> None:
     whole = searched(tmp_path / "whole", network())
     broken = searched(tmp_path / "broken", network(interrupt_at(kind, count)))
-    assert (broken.ended, broken.searches, unsearched(broken)) == ("interrupted", {}, list(broken.cases))
+    assert (broken.ended, broken.searches, unfinished(broken)) == ("interrupted", {}, list(broken.cases))
     again = network()
     ended = resumed(broken, again)
     assert only(ended) == only(whole)

@@ -136,24 +136,26 @@ def _wanted(max_error: float, max_gradient_error: float, objective: Objective, s
 
 def _searching(wanted: Wanted, begun: "StoredRun | None" = None) -> Doing:
     """Return the search of what is planned, or of what a run that was `begun` lacks."""
-    from ampbench.running.keeping import can_go_on, search_cases, unsearched
+    from ampbench.running.keeping import can_go_on, search_cases
+    from ampbench.studied.unfinished import unfinished
 
     return Doing(
         "searching",
         lambda prepared, writer, watch: search_cases(prepared, wanted, writer, watch, begun),
-        left=lambda stored: unsearched(stored) if can_go_on(stored) else [],
+        left=lambda stored: unfinished(stored) if can_go_on(stored) else [],
     )
 
 
 def _go_on(resume: str, results: Path, tell: "Callable[[StoredRun], None]") -> int:
     """Search what a stored run lacks; one that lacks nothing is shown."""
-    from ampbench.running.keeping import prepare_keeping, unsearched, wanted_by
+    from ampbench.running.keeping import prepare_keeping, wanted_by
+    from ampbench.studied.unfinished import unfinished
 
     def further(begun: "StoredRun") -> "tuple[AbstractContextManager[Prepared], Doing]":
         preparing = prepare_keeping(begun.header.selection, begun.header.settings, begun)
         return preparing, _searching(wanted_by(begun), begun)
 
-    return go_on(resume, results, KEEP_FP32, unsearched, further, tell)
+    return go_on(resume, results, KEEP_FP32, unfinished, further, tell)
 
 
 def _telling(format: OutputFormat, *, everything: bool) -> "Callable[[StoredRun], None]":
