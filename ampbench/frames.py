@@ -18,7 +18,7 @@ from ampbench.metrics import COLUMNS
 from ampbench.precisions import BASELINE
 from ampbench.records.cases import Case
 from ampbench.store import StoredRun, TimedRound, measured_files, not_measured, read_run
-from ampbench.studied.ceilings import best
+from ampbench.studied.ceilings.rates import best
 from ampbench.units import format_seconds
 
 NOT_MEASURED = "not measured yet"

@@ -10,7 +10,8 @@ from ampbench.precisions import SHORT_DTYPES
 from ampbench.records.environments import DeviceDescription, Environment
 from ampbench.records.runs import Imported
 from ampbench.store import StoredRun
-from ampbench.studied.ceilings import disturbance, highest
+from ampbench.studied.ceilings.rates import highest
+from ampbench.studied.ceilings.sentences import disturbance
 from ampbench.units import counted, format_share
 
 HALVES = ("bf16", "fp16")

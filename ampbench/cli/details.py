@@ -9,7 +9,7 @@ from ampbench.advice import Row, number
 from ampbench.labels import few
 from ampbench.metrics import METRICS
 from ampbench.stats import round_value
-from ampbench.studied.ceilings import best
+from ampbench.studied.ceilings.rates import best
 from ampbench.units import (
     format_bytes,
     format_count,

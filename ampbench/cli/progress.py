@@ -13,7 +13,7 @@ from ampbench.records.keeping import SearchSpace, Trial
 from ampbench.records.measurements import Failure
 from ampbench.running.driver import Progress, Watch
 from ampbench.running.schedule import Task
-from ampbench.studied.ceiling_pieces import Piece
+from ampbench.studied.ceilings.pieces import Piece
 from ampbench.units import counted, format_error, format_seconds
 
 if TYPE_CHECKING:

@@ -13,7 +13,7 @@ from ampbench.cli.printing import make_console, print_lines, print_text
 from ampbench.columns import legend
 from ampbench.markdown import escaped
 from ampbench.metrics import COLUMNS
-from ampbench.studied.documented import claims_said, documented_claims
+from ampbench.studied.claims import claims_said, documented_claims
 
 if TYPE_CHECKING:
     from ampbench.store import StoredRun

@@ -105,8 +105,8 @@ PRINTERS: Mapping[str, tuple[str, str]] = {
     CONVERGENCE: ("study.convergence_printing", "print_convergence"),
     SCALER: ("study.scaler_printing", "print_scalings"),
     SCOPE: ("study.scope_printing", "print_scopes"),
-    INPUT_STORAGE: ("study.storage_printing", "print_storages"),
-    CEILINGS: ("study.ceiling_printing", "print_ceilings"),
+    INPUT_STORAGE: ("study.input_storage_printing", "print_storages"),
+    CEILINGS: ("study.ceilings_printing", "print_ceilings"),
 }
 """What prints a run of each kind: a module of this package and its function, imported when needed."""
 
@@ -145,7 +145,7 @@ def _measured(
         from ampbench.blocks import Section
         from ampbench.cli.details import detail_lines
         from ampbench.cli.sections import print_sections
-        from ampbench.studied.documented import claims_blocks, documented_claims
+        from ampbench.studied.claims import claims_blocks, documented_claims
 
         print_lines(make_console(), detail_lines(stored, rows))
         if claims := claims_blocks(documented_claims(stored, rows)):

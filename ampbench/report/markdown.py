@@ -28,12 +28,12 @@ from ampbench.report.studied import ceilings, claimed, scalings, scopes, storage
 from ampbench.report.views.explanation.casts import casts_said
 from ampbench.report.views.explanation.keeping import found_said
 from ampbench.report.views.explanation.rules import changes_said, probe_said
-from ampbench.studied.ceilings import ceilings_said
+from ampbench.studied.ceilings.sentences import ceilings_said
+from ampbench.studied.claims import claims_said
 from ampbench.studied.convergence.sentences import learned_said
-from ampbench.studied.documented import claims_said
-from ampbench.studied.input_storage import storage_said
-from ampbench.studied.scaler import scaler_said
-from ampbench.studied.scope import scope_said
+from ampbench.studied.input_storage.sentences import storage_said
+from ampbench.studied.scaler.sentences import scaler_said
+from ampbench.studied.scope.sentences import scope_said
 from ampbench.trends import Trend
 from ampbench.trends.markdown import changes_table
 from ampbench.trends.sentences import NOT_INTERLEAVED, failures, has_changed_times, series_names, summary

@@ -10,15 +10,15 @@ from ampbench.records.studies import Ceiling, ScalerRun, ScopePass, StoragePass
 from ampbench.report.explained import Told, place_of, runs_of, told
 from ampbench.report.material import Material
 from ampbench.store import StoredRun
-from ampbench.studied.ceiling_tables import described
-from ampbench.studied.ceilings import ceilings_said, rate, top
+from ampbench.studied.ceilings.rates import described, rate, top
+from ampbench.studied.ceilings.sentences import ceilings_said
+from ampbench.studied.claims import Claim, documented_claims
 from ampbench.studied.convergence.learning import Learned, learned
 from ampbench.studied.convergence.sentences import verdict_said
-from ampbench.studied.documented import Claim, documented_claims
-from ampbench.studied.input_storage import LOSSY, comes_to, storage_said
-from ampbench.studied.scaler import scaler_said
-from ampbench.studied.scaler_outcomes import outcomes
-from ampbench.studied.scope import comparisons, scope_said
+from ampbench.studied.input_storage.sentences import LOSSY, comes_to, storage_said
+from ampbench.studied.scaler.outcomes import outcomes
+from ampbench.studied.scaler.sentences import scaler_said
+from ampbench.studied.scope.sentences import comparisons, scope_said
 from ampbench.units import counted
 from ampbench.verdicts import Verdict
 

@@ -14,7 +14,7 @@ from ampbench.running.channel import Channel, OpenChannel, ServerChannel
 from ampbench.running.passes import Seen, do_pieces
 from ampbench.running.session import Prepared, check_same, default_memory_limit, opened_first
 from ampbench.store import RunWriter, StoredRun
-from ampbench.studied.ceiling_pieces import Piece, planned_pieces, unfinished
+from ampbench.studied.ceilings.pieces import Piece, planned_pieces, unfinished
 
 
 @contextmanager

@@ -9,7 +9,7 @@ from ampbench.errors import StoreError
 from ampbench.records.environments import Environment
 from ampbench.records.runs import CEILINGS, Header
 from ampbench.records.studies import COPY, Ceiling
-from ampbench.studied.ceilings import ceiling_rate, top
+from ampbench.studied.ceilings.rates import ceiling_rate, top
 
 _SAME = ("host", "cpu", "torch_version", "cuda_version", "xpu_version")
 

@@ -5,8 +5,8 @@ import torch
 
 from ampbench.cli.main import main
 from ampbench.store import StoredRun, list_runs, read_run
-from ampbench.studied.ceilings import bandwidth, best, share
-from ampbench.studied.datasheets import datasheet_of
+from ampbench.studied.ceilings.datasheets import datasheet_of
+from ampbench.studied.ceilings.rates import bandwidth, best, share
 
 FOUND = torch.accelerator.current_accelerator(check_available=True)
 

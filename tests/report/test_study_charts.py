@@ -23,9 +23,9 @@ from ampbench.report.view import Chart
 from ampbench.report.views.part import Part
 from ampbench.report.views.studies.ceilings import ceiling as ceilings_part
 from ampbench.report.views.studies.convergence import convergence
-from ampbench.report.views.studies.loss_scaling import loss_scaling
-from ampbench.report.views.studies.scopes import scope
-from ampbench.report.views.studies.storages import storage
+from ampbench.report.views.studies.input_storage import storage
+from ampbench.report.views.studies.scaler import loss_scaling
+from ampbench.report.views.studies.scope import scope
 from ampbench.store import StoredRun
 from tests.report.studied_runs import (
     BF16,

@@ -17,7 +17,7 @@ from ampbench.running.ceilings import measure_ceilings, pieces_of, prepare_ceili
 from ampbench.running.channel import ServerChannel
 from ampbench.running.session import Prepared, new_header
 from ampbench.store import RunWriter, StoredRun, read_run
-from ampbench.studied.ceiling_pieces import (
+from ampbench.studied.ceilings.pieces import (
     Piece,
     chosen_ceiling_dtypes,
     chosen_operations,

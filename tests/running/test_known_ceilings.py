@@ -10,7 +10,7 @@ from ampbench.records.environments import DeviceDescription, Environment
 from ampbench.records.runs import CEILINGS
 from ampbench.records.studies import Attained, Ceiling
 from ampbench.running.known_ceilings import ceilings_known
-from ampbench.studied.ceilings import best
+from ampbench.studied.ceilings.rates import best
 from tests.stored_runs import make_ceiling, make_header, write_run
 
 DEVICES = [

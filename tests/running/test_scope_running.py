@@ -12,7 +12,7 @@ from ampbench.records.measurements import Failure
 from ampbench.records.requests import Description, Reply, Request
 from ampbench.records.runs import SCOPE, Asked, Selection, Settings
 from ampbench.records.studies import ScopePass
-from ampbench.running.scopes import prepare_scopes, study_scopes
+from ampbench.running.scope import prepare_scopes, study_scopes
 from ampbench.running.session import require_work
 from ampbench.store import RunWriter, StoredRun, read_run
 from ampbench.studied.unfinished import unfinished

@@ -7,8 +7,9 @@ import pytest
 from ampbench import stats
 from ampbench.records.measurements import Fitness
 from ampbench.records.studies import CONV, COPY, MATMUL, Attained
-from ampbench.studied.ceilings import bandwidth, best, ceilings_said, copy_ratio, format_bandwidth, rate, share, top
-from ampbench.studied.datasheets import datasheet_of
+from ampbench.studied.ceilings.datasheets import datasheet_of
+from ampbench.studied.ceilings.rates import bandwidth, best, copy_ratio, format_bandwidth, rate, share, top
+from ampbench.studied.ceilings.sentences import ceilings_said
 from tests.studied.ceiling_records import A100, CEILINGS, CPU, ceiling
 
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from ampbench.studied.datasheets import DATASHEETS, datasheet_of
+from ampbench.studied.ceilings.datasheets import DATASHEETS, datasheet_of
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ from ampbench.records.cases import Case
 from ampbench.records.environments import DeviceDescription
 from ampbench.records.measurements import Failure, Skip
 from ampbench.store import StoredRun, read_run
-from ampbench.studied.documented import (
+from ampbench.studied.claims import (
     HELD,
     INCONCLUSIVE,
     NOT_HELD,

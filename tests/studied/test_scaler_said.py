@@ -6,9 +6,8 @@ import pytest
 
 from ampbench.blocks import Section
 from ampbench.records.studies import ScalerSetting, Score
-from ampbench.studied.scaler import NO_SCALER, scaler_said
-from ampbench.studied.scaler_blocks import scaling_section
-from ampbench.studied.scaler_outcomes import (
+from ampbench.studied.scaler.blocks import scaling_section
+from ampbench.studied.scaler.outcomes import (
     BEHIND,
     BROKEN,
     COLLAPSED,
@@ -19,7 +18,8 @@ from ampbench.studied.scaler_outcomes import (
     Outcome,
     outcomes,
 )
-from ampbench.studied.scaler_tables import scaling_frame
+from ampbench.studied.scaler.sentences import NO_SCALER, scaler_said
+from ampbench.studied.scaler.tables import scaling_frame
 from tests.studied.scaled_trainings import CASE, OVERFLOW, STEPS, case, collapsed, falling, run, runs
 
 

@@ -7,8 +7,9 @@ import pytest
 
 from ampbench.records.measurements import Fitness
 from ampbench.records.studies import FORWARD, FORWARD_AND_LOSS, UNCACHED_LOOP, WHOLE_LOOP, WITH_BACKWARD, ScopePass
-from ampbench.studied.scope import casts_said, comparisons, scope_said
-from ampbench.studied.scope_tables import loss_frame, scope_frame, scope_section
+from ampbench.studied.scope.blocks import scope_section
+from ampbench.studied.scope.sentences import casts_said, comparisons, scope_said
+from ampbench.studied.scope.tables import loss_frame, scope_frame
 from tests.studied.planted_scopes import CASE, run, scope_pass, timed
 
 

@@ -7,7 +7,7 @@ import torch
 from torch.utils.flop_counter import FlopCounterMode
 
 from ampbench.records.studies import CONV, COPY, MATMUL, OPERATIONS
-from ampbench.studied.ceilings import best
+from ampbench.studied.ceilings.rates import best
 from ampbench.studies import ceiling_tasks, ceilings
 from ampbench.studies.ceiling_tasks import Task, tasks_of
 from ampbench.studies.ceilings import measure_ceiling

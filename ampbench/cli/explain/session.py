@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from ampbench.running.passes import Seen
     from ampbench.running.session import Prepared
     from ampbench.store import RunWriter, StoredRun
-    from ampbench.studied.ceiling_pieces import Piece
+    from ampbench.studied.ceilings.pieces import Piece
 
 FAILED, INTERRUPTED = 3, 130
 
@@ -192,7 +192,7 @@ def _tell_left(stored: "StoredRun", results: Path, left: Left | None) -> None:
 
 
 def _exit_code(stored: "StoredRun") -> int:
-    from ampbench.studied.ceiling_pieces import failed
+    from ampbench.studied.ceilings.pieces import failed
 
     return FAILED if stored.failures or failed(stored) else 0
 

@@ -79,7 +79,7 @@ def command(
         refuse_beside_resume(context, WITH_RESUME)
         return _go_on(resume, results, _telling(chosen, everything=every))
     from ampbench.running.ceilings import prepare_ceilings
-    from ampbench.studied.ceiling_pieces import chosen_ceiling_dtypes, chosen_operations
+    from ampbench.studied.ceilings.pieces import chosen_ceiling_dtypes, chosen_operations
 
     settings = make_settings(1, 1, DEFAULTS.min_run_seconds, "", timeout, "", threads, DEFAULTS.seed)
     asked = Asked(
@@ -96,7 +96,7 @@ def command(
 def _measuring(asked: Asked, begun: "StoredRun | None" = None) -> Doing:
     """Return the measuring of what is asked for, or of what a run that was `begun` lacks."""
     from ampbench.running.ceilings import measure_ceilings, pieces_of
-    from ampbench.studied.ceiling_pieces import unfinished
+    from ampbench.studied.ceilings.pieces import unfinished
 
     return Doing(
         "measuring",
@@ -110,7 +110,7 @@ def _measuring(asked: Asked, begun: "StoredRun | None" = None) -> Doing:
 def _go_on(resume: str, results: Path, tell: "Callable[[StoredRun], None]") -> int:
     """Measure what a stored run lacks; one that lacks nothing is shown."""
     from ampbench.running.ceilings import prepare_ceilings
-    from ampbench.studied.ceiling_pieces import unfinished
+    from ampbench.studied.ceilings.pieces import unfinished
     from ampbench.studied.unfinished import asked_of
 
     def further(begun: "StoredRun") -> "tuple[AbstractContextManager[Prepared], Doing]":
@@ -122,6 +122,6 @@ def _go_on(resume: str, results: Path, tell: "Callable[[StoredRun], None]") -> i
 
 def _telling(format: OutputFormat, *, everything: bool) -> "Callable[[StoredRun], None]":
     from ampbench.cli.explain.pass_printing import telling
-    from ampbench.cli.study.ceiling_printing import print_ceilings
+    from ampbench.cli.study.ceilings_printing import print_ceilings
 
     return telling(print_ceilings, format, everything=everything)

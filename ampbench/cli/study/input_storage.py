@@ -100,7 +100,7 @@ def command(
         timeout, threads, seed,
     )  # fmt: skip
     asked = Asked(seconds=positive("--seconds", parse_seconds(seconds)))
-    from ampbench.running.storage import prepare_storage
+    from ampbench.running.input_storage import prepare_storage
 
     return explain_and_store(
         prepare_storage(selection, settings), INPUT_STORAGE, results, label, _measuring(asked), _telling(chosen)
@@ -108,7 +108,7 @@ def command(
 
 
 def _measuring(asked: Asked) -> Doing:
-    from ampbench.running.storage import measure_storages
+    from ampbench.running.input_storage import measure_storages
     from ampbench.studied.unfinished import unfinished
 
     return Doing(
@@ -121,7 +121,7 @@ def _measuring(asked: Asked) -> Doing:
 
 def _go_on(resume: str, results: Path, tell: "Callable[[StoredRun], None]") -> int:
     """Measure what a stored run lacks; one that lacks nothing is shown."""
-    from ampbench.running.storage import prepare_storage
+    from ampbench.running.input_storage import prepare_storage
     from ampbench.studied.unfinished import asked_of, unfinished
 
     def further(begun: "StoredRun") -> "tuple[AbstractContextManager[Prepared], Doing]":
@@ -133,6 +133,6 @@ def _go_on(resume: str, results: Path, tell: "Callable[[StoredRun], None]") -> i
 
 def _telling(format: OutputFormat) -> "Callable[[StoredRun], None]":
     from ampbench.cli.explain.pass_printing import telling
-    from ampbench.cli.study.storage_printing import print_storages
+    from ampbench.cli.study.input_storage_printing import print_storages
 
     return telling(print_storages, format, everything=False)

@@ -109,7 +109,7 @@ def command(
         refuse_beside_resume(context, WITH_RESUME)
         return _go_on(resume, results, _telling(chosen, everything=every))
     own = _own_setting(context, init_scale, growth_factor, backoff_factor, growth_interval)
-    from ampbench.running.scaling import chosen_settings, prepare_scaling
+    from ampbench.running.scaler import chosen_settings, prepare_scaling
 
     asked = Asked(steps=steps, settings=chosen_settings(setting or [], own, scaler=scaler))
     selection, settings = asked_for(
@@ -147,8 +147,8 @@ def _own_setting(
 
 
 def _training(asked: Asked, begun: "StoredRun | None" = None) -> Doing:
-    from ampbench.running.scaling import pieces, scale_cases
-    from ampbench.studied.scaler_pieces import unfinished
+    from ampbench.running.scaler import pieces, scale_cases
+    from ampbench.studied.scaler.pieces import unfinished
 
     return Doing(
         "training",
@@ -161,8 +161,8 @@ def _training(asked: Asked, begun: "StoredRun | None" = None) -> Doing:
 
 def _go_on(resume: str, results: Path, tell: "Callable[[StoredRun], None]") -> int:
     """Train with the settings that a stored run lacks; one that lacks nothing is shown."""
-    from ampbench.running.scaling import prepare_scaling
-    from ampbench.studied.scaler_pieces import unfinished
+    from ampbench.running.scaler import prepare_scaling
+    from ampbench.studied.scaler.pieces import unfinished
     from ampbench.studied.unfinished import asked_of
 
     def left(begun: "StoredRun") -> "Collection[object]":

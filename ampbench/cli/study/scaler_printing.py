@@ -8,9 +8,9 @@ from ampbench.blocks import Block, Section
 from ampbench.cli.explain.pass_printing import failure_said, frame_rows, print_passes
 from ampbench.cli.options import OutputFormat
 from ampbench.labels import NOT_REACHED
-from ampbench.studied import scaler_blocks, scaler_tables
-from ampbench.studied.scaler import scaler_said
-from ampbench.studied.scaler_pieces import unfinished
+from ampbench.studied.scaler import blocks, tables
+from ampbench.studied.scaler.pieces import unfinished
+from ampbench.studied.scaler.sentences import scaler_said
 
 if TYPE_CHECKING:
     from ampbench.records.cases import Case
@@ -24,7 +24,7 @@ def print_scalings(
     """Print what a run found of the loss scaling of the cases `case_ids`; CSV has a row for each training."""
 
     def section(case: "Case", runs: "list[ScalerRun]") -> Section:
-        made = scaler_blocks.scaling_section(case, runs, everything=everything)
+        made = blocks.scaling_section(case, runs, everything=everything)
         return Section(made.title, [*made.blocks, *map(Block, _missing(stored, case.case_id))])
 
     def document(case: "Case", runs: "list[ScalerRun]") -> dict[str, Any]:
@@ -37,12 +37,12 @@ def print_scalings(
 
     print_passes(
         stored, case_ids, format, stored.scalings,
-        section=section, document=document, rows=_rows, numbers=scaler_blocks.NUMBERS,
+        section=section, document=document, rows=_rows, numbers=blocks.NUMBERS,
     )  # fmt: skip
 
 
 def _rows(runs: "list[ScalerRun]") -> list[dict[str, Any]]:
-    return frame_rows(scaler_tables.scaling_frame(runs), scaler_tables.COUNTS)
+    return frame_rows(tables.scaling_frame(runs), tables.COUNTS)
 
 
 def _missing(stored: "StoredRun", case_id: str) -> list[str]:

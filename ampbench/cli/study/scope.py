@@ -96,7 +96,7 @@ def command(
         timeout, threads, seed,
     )  # fmt: skip
     asked = Asked(steps=steps, seconds=positive("--seconds", parse_seconds(seconds)))
-    from ampbench.running.scopes import prepare_scopes
+    from ampbench.running.scope import prepare_scopes
 
     return explain_and_store(
         prepare_scopes(selection, settings, steps),
@@ -105,7 +105,7 @@ def command(
 
 
 def _studying(asked: Asked) -> Doing:
-    from ampbench.running.scopes import study_scopes
+    from ampbench.running.scope import study_scopes
     from ampbench.studied.unfinished import unfinished
 
     return Doing(
@@ -118,7 +118,7 @@ def _studying(asked: Asked) -> Doing:
 
 def _go_on(resume: str, results: Path, tell: "Callable[[StoredRun], None]") -> int:
     """Study what a stored run lacks; one that lacks nothing is shown."""
-    from ampbench.running.scopes import prepare_scopes
+    from ampbench.running.scope import prepare_scopes
     from ampbench.studied.unfinished import asked_of, unfinished
 
     def further(begun: "StoredRun") -> "tuple[AbstractContextManager[Prepared], Doing]":

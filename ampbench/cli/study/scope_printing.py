@@ -6,8 +6,9 @@ from typing import TYPE_CHECKING, Any
 
 from ampbench.cli.explain.pass_printing import frame_rows, print_passes
 from ampbench.cli.options import OutputFormat
-from ampbench.studied.scope import scope_said
-from ampbench.studied.scope_tables import NUMBERS, loss_frame, scope_frame, scope_section
+from ampbench.studied.scope.blocks import NUMBERS, scope_section
+from ampbench.studied.scope.sentences import scope_said
+from ampbench.studied.scope.tables import loss_frame, scope_frame
 
 if TYPE_CHECKING:
     from ampbench.records.cases import Case

@@ -12,7 +12,7 @@ import torch
 
 from ampbench.records.cases import Case
 from ampbench.records.studies import ScalerSetting
-from ampbench.studied.scaler_outcomes import BEHIND, FOLLOWS, outcomes
+from ampbench.studied.scaler.outcomes import BEHIND, FOLLOWS, outcomes
 from ampbench.studies.scaler import run_scaler
 from ampbench.worker.devices import Cpu
 

@@ -12,7 +12,7 @@ import pytest
 from ampbench.records.measurements import Failure
 from ampbench.records.requests import Reply, Request
 from ampbench.records.runs import Asked
-from ampbench.running.scaling import SETTINGS
+from ampbench.running.scaler import SETTINGS
 from ampbench.store import list_runs, read_run
 from tests.scripted_channel import Scripted
 from tests.stored_runs import COMPLETE, RUN, write_run

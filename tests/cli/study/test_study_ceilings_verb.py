@@ -18,7 +18,7 @@ from ampbench.records.requests import Reply, Request
 from ampbench.records.runs import CEILINGS, Asked
 from ampbench.records.studies import COPY
 from ampbench.store import list_runs, read_header, read_run
-from ampbench.studied.ceiling_pieces import Piece
+from ampbench.studied.ceilings.pieces import Piece
 from tests.scripted_channel import Scripted
 from tests.stored_runs import COMPLETE, RUN, write_run
 from tests.studied.ceiling_records import CEILINGS as FOUND

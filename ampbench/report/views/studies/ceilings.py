@@ -10,8 +10,8 @@ from ampbench.report.views.part import Detail, Part, cut, told_part
 from ampbench.report.views.studies.ceiling_charts import COPIES_DRAWING, FLOPS_DRAWING, operated
 from ampbench.report.views.studies.drawing import drawn
 from ampbench.report.views.studies.telling import Overview, detail_of, line_of, with_overview
-from ampbench.studied.ceiling_tables import NUMBERS, ceilings_section
-from ampbench.studied.ceilings import ceilings_said
+from ampbench.studied.ceilings.blocks import NUMBERS, ceilings_section
+from ampbench.studied.ceilings.sentences import ceilings_said
 
 
 def ceiling(material: Material) -> Part | None:

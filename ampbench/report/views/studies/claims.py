@@ -5,7 +5,7 @@ from ampbench.report.material import Material
 from ampbench.report.studied import Claimed, claimed
 from ampbench.report.views.part import Detail, Part, told_part
 from ampbench.report.views.studies.telling import Overview, with_overview
-from ampbench.studied.documented import claims_blocks, claims_said
+from ampbench.studied.claims import claims_blocks, claims_said
 
 
 def claims(material: Material) -> Part | None:

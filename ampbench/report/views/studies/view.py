@@ -11,9 +11,9 @@ from ampbench.report.views.part import Part, view_of
 from ampbench.report.views.studies.ceilings import ceiling
 from ampbench.report.views.studies.claims import claims
 from ampbench.report.views.studies.convergence import convergence
-from ampbench.report.views.studies.loss_scaling import loss_scaling
-from ampbench.report.views.studies.scopes import scope
-from ampbench.report.views.studies.storages import storage
+from ampbench.report.views.studies.input_storage import storage
+from ampbench.report.views.studies.scaler import loss_scaling
+from ampbench.report.views.studies.scope import scope
 
 PARTS: tuple[Callable[[Material], Part | None], ...] = (
     convergence,

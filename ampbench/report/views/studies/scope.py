@@ -10,8 +10,8 @@ from ampbench.report.views.part import Detail, Part, strange, told_part
 from ampbench.report.views.studies.drawing import drawn
 from ampbench.report.views.studies.scope_charts import DRAWINGS
 from ampbench.report.views.studies.telling import Overview, detail_of, with_overview
-from ampbench.studied.scope import scope_said
-from ampbench.studied.scope_tables import NUMBERS, scope_section
+from ampbench.studied.scope.blocks import NUMBERS, scope_section
+from ampbench.studied.scope.sentences import scope_said
 from ampbench.units import counted
 
 

@@ -15,8 +15,8 @@ from ampbench.ranges.wording import format_scale
 from ampbench.records.cases import Case
 from ampbench.records.ranges import Magnitudes
 from ampbench.records.studies import ScalerRun, Score
-from ampbench.studied.scaler import scaler_said
-from ampbench.studied.scaler_outcomes import NEAR, NOTHING, Outcome, mean_loss, outcomes
+from ampbench.studied.scaler.outcomes import NEAR, NOTHING, Outcome, mean_loss, outcomes
+from ampbench.studied.scaler.sentences import scaler_said
 from ampbench.units import UNDEFINED, counted, format_error, format_ratio, format_share
 
 SHOWN = 12

@@ -3,7 +3,7 @@
 import pandas as pd
 
 from ampbench.records.studies import StoragePass
-from ampbench.studied.input_storage import situation, step_seconds
+from ampbench.studied.input_storage.sentences import situation, step_seconds
 
 _NUMBERS = (
     "stored_bytes", "copy_seconds", "casts", "cast_bytes", "step_seconds", "peak_bytes",

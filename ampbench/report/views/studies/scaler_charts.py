@@ -23,7 +23,7 @@ from ampbench.report.views.studies.curves import (
     values_axis,
 )
 from ampbench.report.views.studies.drawing import Drawing
-from ampbench.studied.scaler_outcomes import in_fp32
+from ampbench.studied.scaler.outcomes import in_fp32
 from ampbench.units import counted, format_share
 
 LOSSES, SCALES, EXPONENTS = "studies-scaler-losses", "studies-scales", "studies-exponents"

@@ -1,37 +1,25 @@
-"""Scopes of autocast as blocks of text for a terminal, a Markdown page, anything, and as a frame.
+"""Scopes of autocast as blocks of text for a terminal, a Markdown page, anything.
 
 Numbers without a value are "–".
 """
-
-from typing import Any
-
-import pandas as pd
 
 from ampbench.blocks import Block, Section, as_sentence, first_rows
 from ampbench.keeping.weighing import short_ratio
 from ampbench.labels import case_title
 from ampbench.records.cases import Case
 from ampbench.records.studies import SCOPES, UNCACHED_LOOP, WITH_BACKWARD, ScopePass
-from ampbench.studied.scope import RECOMMENDED, Comparison, casts_said, comparisons, scope_said
+from ampbench.studied.scope.sentences import RECOMMENDED, Comparison, casts_said, comparisons, scope_said
 from ampbench.units import UNDEFINED, counted, format_bytes, format_error, format_seconds, format_share
 
 SHOWN = 8
 """The losses of so many steps are shown unless all are asked for."""
-
 _SHORT = {scope: scope for scope in SCOPES} | {WITH_BACKWARD: "with backward", UNCACHED_LOOP: "cache off"}
 """The scopes' names in tables."""
-
 NUMBERS = frozenset(
     {"casts", "moved", "stale", "step", "ratio", "peak", "kept", "growth", "output error", "loss error", "gradients'",
      "weights'", "fp64", *_SHORT.values()}
 )  # fmt: skip
 """Headers of columns of numbers, which stand to the right."""
-
-_RUN_FIELDS = ("output_rel_l2", "loss_abs_error", "grad_rel_l2", "param_rel_l2")
-_OWN_FIELDS = (
-    "first_casts", "later_casts", "first_cast_bytes", "later_cast_bytes", "stale_weights", "seconds", "peak_bytes",
-    "kept_bytes", "growth_bytes", "loss_rel_error",
-)  # fmt: skip
 
 
 def scope_section(case: Case, found: ScopePass, *, everything: bool = False) -> Section:
@@ -45,43 +33,6 @@ def scope_section(case: Case, found: ScopePass, *, everything: bool = False) -> 
     notes = [*found.notes, *(f"{row.run.scope}: {note}" for row in rows for note in row.run.notes)]
     blocks += [Block(as_sentence(note)) for note in notes]
     return Section(f"{case_title(case)} · {counted(found.steps, 'step')}", blocks)
-
-
-def scope_frame(found: ScopePass) -> pd.DataFrame:
-    """Return a row per scope: the numbers of its `Comparison` and of its run, NaN where undefined.
-
-    `ratio`, `ratio_low` and `ratio_high` are times against the recommended scope, `first_loss` and `last_loss` those of
-    the first and the last step.
-    """
-    rows: list[dict[str, Any]] = []
-    for one in comparisons(found):
-        run, ratio = one.run, one.ratio
-        row: dict[str, Any] = {"scope": run.scope, "error": run.error or None}
-        row |= {name: getattr(one, name) for name in _OWN_FIELDS}
-        row |= {f"ratio{end}": ratio and getattr(ratio, name) for end, name in _ENDS.items()}
-        row |= {f"{what}_dtype": run.dtypes.get(what) for what in ("output", "loss", "gradients")}
-        row |= {name: getattr(run, name) for name in _RUN_FIELDS}
-        row |= {
-            "first_loss": run.losses[0] if run.losses else None,
-            "last_loss": run.losses[-1] if run.losses else None,
-        }
-        rows.append(row)
-    numbers = [*_OWN_FIELDS, *(f"ratio{end}" for end in _ENDS), *_RUN_FIELDS, "first_loss", "last_loss"]
-    return pd.DataFrame(rows, dtype=object).astype(dict.fromkeys(numbers, float))
-
-
-def loss_frame(found: ScopePass) -> pd.DataFrame:
-    """Return a row per step and scope: step (from 1), scope, loss and that of the fp64 step, NaN where undefined."""
-    rows = [
-        [step, run.scope, loss, found.reference_losses[step - 1] if found.reference_losses else None]
-        for run in found.scopes
-        for step, loss in enumerate(run.losses, start=1)
-    ]
-    frame = pd.DataFrame(rows, columns=["step", "scope", "loss", "reference_loss"], dtype=object)
-    return frame.astype({"loss": float, "reference_loss": float})
-
-
-_ENDS = {"": "value", "_low": "low", "_high": "high"}
 
 
 def _costs(rows: list[Comparison]) -> Block:

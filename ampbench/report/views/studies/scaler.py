@@ -11,11 +11,11 @@ from ampbench.report.material import Material
 from ampbench.report.studied import scalings
 from ampbench.report.views.part import Detail, Part, strange, told_part
 from ampbench.report.views.studies.drawing import drawn
-from ampbench.report.views.studies.scale_charts import DRAWINGS, EXPONENT_DRAWING, stored_gradients
+from ampbench.report.views.studies.scaler_charts import DRAWINGS, EXPONENT_DRAWING, stored_gradients
 from ampbench.report.views.studies.telling import Overview, detail_of, with_overview
-from ampbench.studied.scaler import scaler_said
-from ampbench.studied.scaler_blocks import NUMBERS, scaling_section
-from ampbench.studied.scaler_outcomes import outcomes
+from ampbench.studied.scaler.blocks import NUMBERS, scaling_section
+from ampbench.studied.scaler.outcomes import outcomes
+from ampbench.studied.scaler.sentences import scaler_said
 from ampbench.units import counted
 
 

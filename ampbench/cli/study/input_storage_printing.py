@@ -6,8 +6,9 @@ from typing import TYPE_CHECKING, Any
 
 from ampbench.cli.explain.pass_printing import frame_rows, print_passes
 from ampbench.cli.options import OutputFormat
-from ampbench.studied import input_storage
-from ampbench.studied.input_storage_tables import storage_frame, uses_frame
+from ampbench.studied.input_storage.blocks import NUMBERS, storage_section
+from ampbench.studied.input_storage.sentences import storage_said
+from ampbench.studied.input_storage.tables import storage_frame, uses_frame
 
 if TYPE_CHECKING:
     from ampbench.records.cases import Case
@@ -26,16 +27,16 @@ def print_storages(
     """
     print_passes(
         stored, case_ids, format, stored.storages,
-        section=lambda case, found: input_storage.storage_section(case, found, everything=everything),
+        section=lambda case, found: storage_section(case, found, everything=everything),
         document=_document,
         rows=lambda found: frame_rows(storage_frame(found), WHOLE),
-        numbers=input_storage.NUMBERS,
+        numbers=NUMBERS,
     )  # fmt: skip
 
 
 def _document(case: "Case", found: "StoragePass") -> dict[str, Any]:
     return {
-        "sentences": input_storage.storage_said(case, found),
+        "sentences": storage_said(case, found),
         "tables": {"inputs": frame_rows(uses_frame(found)), "stored": frame_rows(storage_frame(found), WHOLE)},
         "storage": asdict(found),
     }

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import pandas as pd
 
 from ampbench.records.studies import ScalerRun
-from ampbench.studied.scaler_outcomes import outcomes
+from ampbench.studied.scaler.outcomes import outcomes
 
 COUNTS = ("growth_interval", "steps", "done", "refused", "refused_first", "correct", "decisions")
 """The columns of whole numbers."""

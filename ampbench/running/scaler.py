@@ -16,7 +16,7 @@ from ampbench.running.passes import Explain, Watch, ended_by, explain_pieces, re
 from ampbench.running.preparing import prepared_session, require_named, resumed_plan
 from ampbench.running.session import Prepared, describer
 from ampbench.store import RunWriter, StoredRun
-from ampbench.studied.scaler_pieces import setting_name, trained, unfinished
+from ampbench.studied.scaler.pieces import setting_name, trained, unfinished
 
 SETTINGS = (
     ScalerSetting(name="no scaling", enabled=False),

@@ -1,22 +1,16 @@
-"""Ceilings as blocks of text and as a frame."""
+"""Ceilings as blocks of text for a terminal, a Markdown page, anything.
+
+Numbers without a value are "–".
+"""
 
 from collections.abc import Sequence
 
-import pandas as pd
-
 from ampbench.blocks import Block, Section, as_sentence
 from ampbench.records.environments import DeviceDescription, Environment
-from ampbench.records.studies import CONV, COPY, FP32, MATMUL, OPERATIONS, Ceiling
-from ampbench.studied.ceilings import (
-    DTYPES,
-    best,
-    ceilings_said,
-    format_bandwidth,
-    rate,
-    share,
-    top,
-)
-from ampbench.studied.datasheets import Datasheet, datasheet_of
+from ampbench.records.studies import CONV, COPY, FP32, MATMUL, Ceiling
+from ampbench.studied.ceilings.datasheets import Datasheet, datasheet_of
+from ampbench.studied.ceilings.rates import DTYPES, best, described, format_bandwidth, ordered, rate, share, top
+from ampbench.studied.ceilings.sentences import ceilings_said
 from ampbench.units import UNDEFINED, counted, format_flop_rate, format_ratio, format_seconds, format_share
 
 NUMBERS = frozenset(
@@ -24,11 +18,6 @@ NUMBERS = frozenset(
      "samples"}
 )  # fmt: skip
 """Headers of columns of numbers, which stand to the right."""
-
-COLUMNS = (
-    "device", "operation", "dtype", "threads", "size", "work", "unit", "samples", "seconds", "per_second", "ceiling",
-    "datasheet_share", "error",
-)  # fmt: skip
 
 
 def ceilings_sections(
@@ -53,40 +42,6 @@ def ceilings_section(device: DeviceDescription, ceilings: Sequence[Ceiling], *, 
     threads = ", ".join(counted(each, "thread") for each in dict.fromkeys(one.threads for one in own))
     named = [device.type, device.name, *([threads] if device.type == "cpu" else [])]
     return Section(" · ".join(filter(None, named)), blocks)
-
-
-def ceiling_frame(environment: Environment, ceilings: Sequence[Ceiling]) -> pd.DataFrame:
-    """Return a row for each size that was measured, and one for each operation and dtype without any.
-
-    Columns: device, operation, dtype, threads, size, work (FLOPs or bytes of one run) and its unit ("FLOP", "B"),
-    samples (how many), seconds (of the fastest), per_second (the rate), ceiling (whether it is the size that counts),
-    datasheet_share (of the ceiling in the vendor's peak), error. NaN and None where undefined.
-    """
-    rows = []
-    for found in ceilings:
-        known = [found.device, found.operation, found.dtype, found.threads]
-        unit = "B" if found.operation == COPY else "FLOP"
-        promised = datasheet_of(described(environment, found.device).name)
-        for one in found.attained:
-            counts = one is top(found)
-            reached = share(found, promised) if counts else None
-            fastest = min(one.samples, default=None)
-            rows.append([*known, one.size, one.work, unit, len(one.samples), fastest, rate(one), counts, reached, None])
-        if not found.attained:
-            rows.append([*known, None, None, unit, 0, None, None, False, None, found.error])
-    frame = pd.DataFrame(rows, columns=list(COLUMNS), dtype=object)
-    return frame.astype(dict.fromkeys(("work", "seconds", "per_second", "datasheet_share"), float))
-
-
-def described(environment: Environment, type: str) -> DeviceDescription:
-    """Return what is known of a type of device; without an environment that knows it, its type alone."""
-    return environment.device(type) or DeviceDescription(type=type, available=False)
-
-
-def ordered(ceilings: Sequence[Ceiling]) -> list[Ceiling]:
-    """Return ceilings by operation and dtype, in the order of every table."""
-    places = {dtype: place for place, dtype in enumerate(DTYPES)}
-    return sorted(ceilings, key=lambda one: (OPERATIONS.index(one.operation), places.get(one.dtype, len(places))))
 
 
 def _table(device: DeviceDescription, own: Sequence[Ceiling]) -> Block:

@@ -10,7 +10,7 @@ from ampbench.records.environments import DeviceDescription, Environment
 from ampbench.records.runs import Asked
 from ampbench.records.studies import COPY, OPERATIONS, TF32, Ceiling
 from ampbench.store import StoredRun
-from ampbench.studied.ceilings import DTYPES
+from ampbench.studied.ceilings.rates import DTYPES
 
 DEFAULT_DTYPES = tuple(dtype for dtype in DTYPES if dtype != "fp64")
 """What is measured where no dtype is asked for, if the device has it."""

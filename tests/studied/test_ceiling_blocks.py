@@ -3,7 +3,9 @@
 import math
 
 from ampbench.records.studies import MATMUL
-from ampbench.studied.ceiling_tables import COLUMNS, ceiling_frame, ceilings_section, ceilings_sections, ordered
+from ampbench.studied.ceilings.blocks import ceilings_section, ceilings_sections
+from ampbench.studied.ceilings.rates import ordered
+from ampbench.studied.ceilings.tables import COLUMNS, ceiling_frame
 from tests.scripted_channel import machine
 from tests.studied.ceiling_records import A100, CEILINGS, CPU, ceiling
 

@@ -9,8 +9,8 @@ from ampbench.errors import NothingToRunError, UsageError
 from ampbench.records.measurements import Failure, Skip
 from ampbench.records.requests import Description, Reply, Request
 from ampbench.records.runs import INPUT_STORAGE, Selection, Settings
+from ampbench.running.input_storage import measure_storages, prepare_storage
 from ampbench.running.session import require_work
-from ampbench.running.storage import measure_storages, prepare_storage
 from ampbench.store import RunWriter, StoredRun, read_run
 from ampbench.studied.unfinished import unfinished
 from tests.scripted_channel import CPU, NO_GPU, Scripted, machine

@@ -7,7 +7,8 @@ import pytest
 
 from ampbench.records.measurements import Fitness
 from ampbench.records.studies import ACCEPTED, PROMOTED, TO_LOW, UNTOUCHED, InputUse
-from ampbench.studied.input_storage import (
+from ampbench.studied.input_storage.blocks import storage_section
+from ampbench.studied.input_storage.sentences import (
     FREE,
     LOSSY,
     UNUSED,
@@ -15,9 +16,8 @@ from ampbench.studied.input_storage import (
     situation,
     step_seconds,
     storage_said,
-    storage_section,
 )
-from ampbench.studied.input_storage_tables import storage_frame, uses_frame
+from ampbench.studied.input_storage.tables import storage_frame, uses_frame
 from ampbench.units import UNDEFINED
 from tests.stored_runs import make_case
 from tests.studied.storage_passes import FREE_USE, LOSSY_USE, lossy_pass, storage_pass, stored_inputs

@@ -10,7 +10,7 @@ from ampbench.labels import few
 from ampbench.ranges.wording import format_scale, nonfinite_sentence
 from ampbench.records.cases import Case
 from ampbench.records.studies import ScalerRun
-from ampbench.studied.scaler_outcomes import (
+from ampbench.studied.scaler.outcomes import (
     BROKEN,
     COLLAPSED,
     NEAR,

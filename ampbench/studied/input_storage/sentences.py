@@ -1,15 +1,12 @@
-"""What a study of input storage found, in sentences, tables and frames: is a cast saved, or is information lost."""
-
-from collections.abc import Callable
+"""What a study of input storage found, in sentences: is a cast saved, or is information lost."""
 
 from ampbench import stats
-from ampbench.blocks import Block, Section, as_sentence
 from ampbench.casts.costs import WIDEST, saved_time, saving_said, unfit
-from ampbench.labels import case_title, few
+from ampbench.labels import few
 from ampbench.records.cases import Case
 from ampbench.records.casts import PRE_CAST_INPUTS, CheckedSaving
 from ampbench.records.studies import ACCEPTED, PROMOTED, TO_FP32, TO_LOW, InputUse, StoragePass, StoredInputs
-from ampbench.studied.ceilings import BUSY
+from ampbench.studied.ceilings.sentences import BUSY
 from ampbench.units import (
     UNDEFINED,
     counted,
@@ -25,12 +22,6 @@ FREE, LOSSY, UNUSED = "nothing lost", "information lost", "not used"
 `LOSSY` says what the op is given; whether the step's numbers move is measured (`StoragePass.identical`).
 """
 
-_LOSS = "absolute loss error"
-NUMBERS = frozenset({"stored", "copy", "casts", "moved", "step", "peak", "output error", _LOSS, "gradient error"})
-"""Headers of columns of numbers, which stand to the right."""
-
-_WAYS = {ACCEPTED: "taken as it is"}
-"""What stands for a use in tables, where its own word would sound like a verdict."""
 
 NAMED = 3
 """So many inputs of one fate are named in a sentence."""
@@ -70,12 +61,6 @@ def storage_said(case: Case, found: StoragePass) -> list[str]:
     return [_result_said(case, found), *said, _savings_said(found, timed=not spoilt), *_times_said(found), *spoilt]
 
 
-def storage_section(case: Case, found: StoragePass, *, everything: bool = False) -> Section:  # noqa: ARG001
-    """Return what a study of a case's inputs found, for people; there is no row that is left out."""
-    lines = [Block(as_sentence(line)) for line in [*storage_said(case, found), *found.notes]]
-    return Section(case_title(case), [*lines, *_uses(found), _beside(found)])
-
-
 def step_seconds(stored: StoredInputs) -> float | None:
     """Return the seconds of a step, the median over its builds of what each is worth.
 
@@ -90,7 +75,7 @@ def _fate_said(names: str, several: bool, use: InputUse, low: str) -> str:
     it = "them" if several else "it"
     if situation(use) == UNUSED:
         return f"no op reads {names}"
-    what = _op(use)
+    what = op_said(use)
     first = f"first op of {names}: {what}"
     lost = f"what rounding to {low} took away is lost"
     if use.use == TO_FP32:
@@ -107,7 +92,7 @@ def _fate_said(names: str, several: bool, use: InputUse, low: str) -> str:
             "no cast is saved there"
         )
     return (
-        f"{first} accepts {low} as it is, and a cast is saved; but {_short(use.read_in_fp32)} reads {it} again, in "
+        f"{first} accepts {low} as it is, and a cast is saved; but {short_op(use.read_in_fp32)} reads {it} again, in "
         f"fp32 where stored in fp32: there {lost}"
     )
 
@@ -179,50 +164,11 @@ def _times_said(found: StoragePass) -> list[str]:
     return [f"the step: {saving_said(changed)}"]
 
 
-def _uses(found: StoragePass) -> list[Block]:
-    cells = [
-        [
-            use.name,
-            _op(use),
-            use.module,
-            _WAYS.get(use.use, use.use),
-            _short(use.read_in_fp32) or UNDEFINED,
-            situation(use),
-        ]
-        for use in found.uses
-    ]
-    headers = ["input", "first op", "module", f"in {found.low.dtype}", "read in fp32 by", "comes to"]
-    note = (
-        f"in {found.low.dtype}: what the first op does with an input stored so; read in fp32 by: the first op that "
-        "does not cast the input to half where it is stored in fp32"
-    )
-    return [Block("What becomes of each input", headers, cells, note)] if cells else []
+def op_said(use: InputUse) -> str:
+    """Return the first op that takes an input as tables name it."""
+    return short_op(use.operation) or UNDEFINED
 
 
-def _beside(found: StoragePass) -> Block:
-    """Return both ways of storing the inputs side by side, without the columns that neither has a number in."""
-    columns: dict[str, Callable[[StoredInputs], str]] = {
-        "stored": lambda row: format_bytes(row.stored_bytes),
-        "copy": lambda row: format_seconds(min(row.copy_samples, default=None)),
-        "casts": lambda row: UNDEFINED if row.casts is None else f"{row.casts:,}",
-        "moved": lambda row: UNDEFINED if row.cast_bytes is None else format_bytes(row.cast_bytes),
-        "step": lambda row: format_seconds(step_seconds(row)),
-        "peak": lambda row: UNDEFINED if row.peak_bytes is None else format_bytes(row.peak_bytes),
-        "output error": lambda row: format_error(row.output_rel_l2),
-        _LOSS: lambda row: format_error(row.loss_abs_error),
-        "gradient error": lambda row: format_error(row.grad_rel_l2),
-    }
-    rows = [(stored.dtype, [make(stored) for make in columns.values()]) for stored in (found.full, found.low)]
-    kept = [place for place in range(len(columns)) if any(cells[place] != UNDEFINED for _, cells in rows)]
-    headers = ["inputs in", *(list(columns)[place] for place in kept)]
-    kind = "that of the loss absolute, the others relative" if _LOSS in headers else "relative"
-    note = f"errors against fp64 with the inputs as given in fp32, {kind}; moved: the bytes that casts read and write"
-    return Block("Side by side", headers, [[dtype, *(cells[place] for place in kept)] for dtype, cells in rows], note)
-
-
-def _op(use: InputUse) -> str:
-    return _short(use.operation) or UNDEFINED
-
-
-def _short(operation: str) -> str:
+def short_op(operation: str) -> str:
+    """Return an op's name without its namespace."""
     return operation.removeprefix("aten.")

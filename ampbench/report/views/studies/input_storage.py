@@ -8,7 +8,8 @@ from ampbench.report.material import Material
 from ampbench.report.studied import storages
 from ampbench.report.views.part import Part, strange, told_part
 from ampbench.report.views.studies.telling import Overview, detail_of, with_overview
-from ampbench.studied.input_storage import FREE, LOSSY, NUMBERS, comes_to, storage_section
+from ampbench.studied.input_storage.blocks import NUMBERS, storage_section
+from ampbench.studied.input_storage.sentences import FREE, LOSSY, comes_to
 from ampbench.units import UNDEFINED, counted, format_bytes, format_error
 
 BITS = {True: "the same", False: "others", None: "not known"}

@@ -20,7 +20,7 @@ from ampbench.records.studies import (
     ScopePass,
     ScopeRun,
 )
-from ampbench.studied.ceilings import BUSY
+from ampbench.studied.ceilings.sentences import BUSY
 from ampbench.units import counted, format_bytes, format_error, format_share
 
 RECOMMENDED = FORWARD_AND_LOSS

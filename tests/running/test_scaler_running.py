@@ -13,10 +13,10 @@ from ampbench.records.measurements import Failure
 from ampbench.records.requests import Description, Reply, Request
 from ampbench.records.runs import SCALER, Asked, Selection, Settings
 from ampbench.records.studies import ScalerRun, ScalerSetting
-from ampbench.running.scaling import SETTINGS, chosen_settings, pieces, prepare_scaling, scale_cases
+from ampbench.running.scaler import SETTINGS, chosen_settings, pieces, prepare_scaling, scale_cases
 from ampbench.running.session import require_work
 from ampbench.store import RunWriter, StoredRun, read_run
-from ampbench.studied.scaler_pieces import unfinished
+from ampbench.studied.scaler.pieces import unfinished
 from tests.scripted_channel import CPU, NO_GPU, Scripted, machine
 from tests.stored_runs import make_header
 

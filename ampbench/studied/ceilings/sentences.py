@@ -1,21 +1,15 @@
-"""What a device attains at best, reckoned from its ceilings, and what that says in words.
+"""What the ceilings of a device say in words: half precision against fp32, memory, the datasheet."""
 
-A ceiling is the fastest sample of the best size: whatever else runs on a machine only ever delays, and the time of a
-case is that of its fastest samples, too (`stats.round_value`), so that both are told by the same measure.
-"""
-
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 from ampbench.labels import few
 from ampbench.records.environments import DeviceDescription
 from ampbench.records.measurements import OTHER_SHARE, STEAL_SHARE
-from ampbench.records.studies import CONV, COPY, FP32, MATMUL, TF32, Attained, Ceiling
-from ampbench.studied.datasheets import Datasheet, datasheet_of
-from ampbench.units import UNDEFINED, format_count, format_flop_rate, format_ratio, format_share
+from ampbench.records.studies import COPY, FP32, Ceiling
+from ampbench.studied.ceilings.datasheets import Datasheet, datasheet_of
+from ampbench.studied.ceilings.rates import DTYPES, bandwidth, best, copy_ratio, format_bandwidth
+from ampbench.units import format_flop_rate, format_ratio, format_share
 
-DTYPES = (FP32, TF32, "bf16", "fp16", "fp64")
-"""What ceilings are measured in, in the order of every table."""
-BYTES = {"fp64": 8, "fp32": 4, "tf32": 4, "bf16": 2, "fp16": 2}
 HALVES = ("bf16", "fp16")
 PROMISED = 8.0
 """How many times the matrix throughput of fp32 half precision is said to reach."""
@@ -23,60 +17,6 @@ HALVED = 0.55
 """Copying as many values in at most this share of fp32's time counts as traffic halved."""
 BUSY = "not judged, as the machine was busy"
 """Instead of a verdict."""
-
-
-def rate(attained: Attained) -> float | None:
-    """Return FLOP/s or bytes per second of one size: its work in the time of its fastest sample."""
-    fastest = min(attained.samples, default=0.0)
-    return attained.work / fastest if fastest > 0 else None
-
-
-def top(found: Ceiling) -> Attained | None:
-    """Return the size that a ceiling stands for; None where nothing was attained.
-
-    For matrix products and convolutions that is the fastest; for copies the largest, as only it is sure to go to main
-    memory: smaller ones run at the speed of a cache.
-    """
-    if found.operation == COPY:
-        return max(found.attained, key=lambda one: one.work, default=None)
-    return max(found.attained, key=lambda one: rate(one) or 0.0, default=None)
-
-
-def ceiling_rate(found: Ceiling) -> float | None:
-    """Return FLOP/s or bytes per second of the size that a ceiling stands for; None where nothing was attained."""
-    attained = top(found)
-    return None if attained is None else rate(attained)
-
-
-def highest(ceilings: Iterable[Ceiling], device: str, dtype: str, operation: str | None = None) -> Ceiling | None:
-    """Return the ceiling of most FLOP/s that a type of device has in `dtype`, of matrix products or convolutions.
-
-    Only of `operation`, where it is given. None where nothing was attained.
-    """
-    wanted = (MATMUL, CONV) if operation is None else (operation,)
-    able = [one for one in ceilings if (one.device, one.dtype) == (device, dtype) and one.operation in wanted]
-    return max((one for one in able if ceiling_rate(one)), key=lambda one: ceiling_rate(one) or 0.0, default=None)
-
-
-def best(ceilings: Iterable[Ceiling], device: str, dtype: str, operation: str | None = None) -> float | None:
-    """Return the FLOP/s of the `highest` ceiling; None where there is none."""
-    found = highest(ceilings, device, dtype, operation)
-    return None if found is None else ceiling_rate(found)
-
-
-def bandwidth(ceilings: Iterable[Ceiling], device: str, dtype: str | None = None) -> float | None:
-    """Return the most bytes per second that copies in main memory read and wrote, in `dtype` or whichever is fastest.
-
-    None where that was not measured.
-    """
-    copies = [one for one in ceilings if one.device == device and one.operation == COPY and dtype in (None, one.dtype)]
-    return max((value for one in copies if (value := ceiling_rate(one)) is not None), default=None)
-
-
-def copy_ratio(ceilings: Sequence[Ceiling], device: str, dtype: str) -> float | None:
-    """Return how long copying as many values takes in `dtype`, over the time it takes in fp32; None: not known."""
-    here, full = bandwidth(ceilings, device, dtype), bandwidth(ceilings, device, FP32)
-    return (BYTES[dtype] / here) / (BYTES[FP32] / full) if here and full else None
 
 
 def ceilings_said(device: DeviceDescription, ceilings: Sequence[Ceiling]) -> list[str]:
@@ -96,21 +36,6 @@ def disturbance(found: Ceiling) -> float | None:
     """Return the share of CPU time that others took while a ceiling was measured, if it is enough to spoil that."""
     others, steal = found.fitness.other_share or 0.0, found.fitness.steal_share or 0.0
     return max(others, steal) if others > OTHER_SHARE or steal > STEAL_SHARE else None
-
-
-def share(found: Ceiling, promised: Datasheet | None) -> float | None:
-    """Return the share of the datasheet's peak that a ceiling attained; None where no peak is known."""
-    if promised is None:
-        return None
-    peak = promised.bandwidth if found.operation == COPY else promised.flops.get(found.dtype)
-    reached = ceiling_rate(found)
-    return reached / peak if peak and reached else None
-
-
-def format_bandwidth(value: float | None) -> str:
-    """Return bytes per second as "21.3 GB/s", in decimal units as datasheets do; "–" for None."""
-    text = format_count(value)
-    return text if text == UNDEFINED else f"{text}{'' if text[-1].isalpha() else ' '}B/s"
 
 
 def _speed_said(device: DeviceDescription, own: Sequence[Ceiling]) -> str:

@@ -9,9 +9,10 @@ from ampbench.cli.options import OutputFormat
 from ampbench.cli.printing import print_text
 from ampbench.cli.sections import print_sections
 from ampbench.cli.tables import csv_text, json_document
-from ampbench.studied import ceiling_tables as tables
-from ampbench.studied.ceilings import ceilings_said, rate, share, top
-from ampbench.studied.datasheets import datasheet_of
+from ampbench.studied.ceilings import blocks, tables
+from ampbench.studied.ceilings.datasheets import datasheet_of
+from ampbench.studied.ceilings.rates import described, rate, share, top
+from ampbench.studied.ceilings.sentences import ceilings_said
 
 if TYPE_CHECKING:
     from ampbench.store import StoredRun
@@ -35,14 +36,14 @@ def print_ceilings(
         rows = frame_rows(tables.ceiling_frame(environment, stored.ceilings), whole=("work",))
         print_text(csv_text(tables.COLUMNS, (list(row.values()) for row in rows)))
     else:
-        sections = tables.ceilings_sections(environment, stored.ceilings, everything=everything)
-        print_sections(sections, format, numbers=tables.NUMBERS)
+        sections = blocks.ceilings_sections(environment, stored.ceilings, everything=everything)
+        print_sections(sections, format, numbers=blocks.NUMBERS)
 
 
 def _document(stored: "StoredRun") -> dict[str, Any]:
     environment = stored.header.environment
     types = dict.fromkeys(found.device for found in stored.ceilings)
-    devices = {type: tables.described(environment, type) for type in types}
+    devices = {type: described(environment, type) for type in types}
     ceilings = []
     for found in stored.ceilings:
         one = top(found)

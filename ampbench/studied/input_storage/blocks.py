@@ -1,0 +1,71 @@
+"""What a study of input storage found, as blocks of text for a terminal, a Markdown page, anything.
+
+Numbers without a value are "–".
+"""
+
+from collections.abc import Callable
+
+from ampbench.blocks import Block, Section, as_sentence
+from ampbench.labels import case_title
+from ampbench.records.cases import Case
+from ampbench.records.studies import ACCEPTED, StoragePass, StoredInputs
+from ampbench.studied.input_storage.sentences import op_said, short_op, situation, step_seconds, storage_said
+from ampbench.units import (
+    UNDEFINED,
+    format_bytes,
+    format_error,
+    format_seconds,
+)
+
+_LOSS = "absolute loss error"
+NUMBERS = frozenset({"stored", "copy", "casts", "moved", "step", "peak", "output error", _LOSS, "gradient error"})
+"""Headers of columns of numbers, which stand to the right."""
+_WAYS = {ACCEPTED: "taken as it is"}
+"""What stands for a use in tables, where its own word would sound like a verdict."""
+
+
+def storage_section(case: Case, found: StoragePass, *, everything: bool = False) -> Section:  # noqa: ARG001
+    """Return what a study of a case's inputs found, for people; there is no row that is left out."""
+    lines = [Block(as_sentence(line)) for line in [*storage_said(case, found), *found.notes]]
+    return Section(case_title(case), [*lines, *_uses(found), _beside(found)])
+
+
+def _uses(found: StoragePass) -> list[Block]:
+    cells = [
+        [
+            use.name,
+            op_said(use),
+            use.module,
+            _WAYS.get(use.use, use.use),
+            short_op(use.read_in_fp32) or UNDEFINED,
+            situation(use),
+        ]
+        for use in found.uses
+    ]
+    headers = ["input", "first op", "module", f"in {found.low.dtype}", "read in fp32 by", "comes to"]
+    note = (
+        f"in {found.low.dtype}: what the first op does with an input stored so; read in fp32 by: the first op that "
+        "does not cast the input to half where it is stored in fp32"
+    )
+    return [Block("What becomes of each input", headers, cells, note)] if cells else []
+
+
+def _beside(found: StoragePass) -> Block:
+    """Return both ways of storing the inputs side by side, without the columns that neither has a number in."""
+    columns: dict[str, Callable[[StoredInputs], str]] = {
+        "stored": lambda row: format_bytes(row.stored_bytes),
+        "copy": lambda row: format_seconds(min(row.copy_samples, default=None)),
+        "casts": lambda row: UNDEFINED if row.casts is None else f"{row.casts:,}",
+        "moved": lambda row: UNDEFINED if row.cast_bytes is None else format_bytes(row.cast_bytes),
+        "step": lambda row: format_seconds(step_seconds(row)),
+        "peak": lambda row: UNDEFINED if row.peak_bytes is None else format_bytes(row.peak_bytes),
+        "output error": lambda row: format_error(row.output_rel_l2),
+        _LOSS: lambda row: format_error(row.loss_abs_error),
+        "gradient error": lambda row: format_error(row.grad_rel_l2),
+    }
+    rows = [(stored.dtype, [make(stored) for make in columns.values()]) for stored in (found.full, found.low)]
+    kept = [place for place in range(len(columns)) if any(cells[place] != UNDEFINED for _, cells in rows)]
+    headers = ["inputs in", *(list(columns)[place] for place in kept)]
+    kind = "that of the loss absolute, the others relative" if _LOSS in headers else "relative"
+    note = f"errors against fp64 with the inputs as given in fp32, {kind}; moved: the bytes that casts read and write"
+    return Block("Side by side", headers, [[dtype, *(cells[place] for place in kept)] for dtype, cells in rows], note)

@@ -1,0 +1,1 @@
+"""What trainings with each setting of GradScaler come to, and how they are told. No torch."""
