@@ -2,6 +2,7 @@
 
 import os
 import platform
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
@@ -12,23 +13,30 @@ import typer
 from ampbench import __version__
 from ampbench.cli.options import Format, Json, OutputFormat, chosen_format
 from ampbench.errors import AmpbenchError, UsageError
+from ampbench.records.runs import SCHEMA
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
     from ampbench.records.environments import DeviceDescription, Environment
     from ampbench.running.fitness import Finding
+    from ampbench.store import Migration
 
 DAMAGED = 3
+ADVICE = "restore what is damaged from a copy, move elsewhere what is no run of this ampbench, then migrate again"
 DTYPES = ("fp64", "fp32", "tf32", "bf16", "fp16")
 
 CheckedResults = Annotated[
     Path | None, typer.Option("--results", help="Also check every stored file of this results folder.")
 ]
+Migrating = Annotated[
+    bool, typer.Option("--migrate", help="Rewrite those of earlier schemas in the current one; needs --results.")
+]
 
 
 def command(
     results: CheckedResults = None,
+    migrate: Migrating = False,
     format: Format = OutputFormat.TABLE,
     json: Json = False,
 ) -> int:
@@ -38,30 +46,37 @@ def command(
     Examples:
       ampbench doctor
       ampbench doctor --results results     exit code 3 if a stored run is damaged
+      ampbench doctor --results results --migrate
       ampbench doctor --json
     """
     chosen = chosen_format(format, json)
     if chosen not in (OutputFormat.TABLE, OutputFormat.JSON):
         raise UsageError(f"doctor prints --format table or json, not {chosen}")
+    if migrate and results is None:
+        raise UsageError("--migrate needs --results DIR, the folder whose files to rewrite")
     if results is not None and not results.is_dir():
         raise UsageError(f"there is no results folder {results}")
     from ampbench.running.fitness import inspect
 
     environment, problem = _probe()
     findings = inspect()
-    stored = None if results is None else _check(results)
+    migrations = _migrate(results) if results is not None and migrate else None
+    stored = None if results is None else _check(results, migrations)
 
     if chosen is OutputFormat.JSON:
         from ampbench.cli.printing import print_text
         from ampbench.cli.tables import json_document
 
-        print_text(json_document(_document(environment, problem, findings, stored)))
+        print_text(json_document(_document(environment, problem, findings, stored, migrations)))
     else:
         from ampbench.cli.printing import make_console, print_block
 
         console = make_console()
-        for section in _sections(environment, problem, findings, results, stored):
+        for section in _sections(environment, problem, findings):
             print_block(console, section)
+        if stored is not None:
+            for section in _stored_section(results, stored, migrations):
+                print_block(console, section)
     return DAMAGED if stored and any(stored.values()) else 0
 
 
@@ -75,14 +90,27 @@ def _probe() -> "tuple[Environment | None, str]":
         return None, str(error)
 
 
-def _check(results: Path) -> dict[str, str | None]:
+def _migrate(results: Path) -> "list[Migration]":
     from ampbench import store
 
+    return store.migrate_results(results)
+
+
+def _check(results: Path, migrations: "list[Migration] | None") -> dict[str, str | None]:
+    """Return what is wrong with each file; migrating has checked them all."""
+    from ampbench import store
+
+    if migrations is not None:
+        return {str(one.path): one.problem for one in migrations}
     return {str(path): problem for path, problem in store.check_results(results)}
 
 
 def _document(
-    environment: "Environment | None", problem: str, findings: "list[Finding]", stored: Mapping[str, str | None] | None
+    environment: "Environment | None",
+    problem: str,
+    findings: "list[Finding]",
+    stored: Mapping[str, str | None] | None,
+    migrations: "list[Migration] | None",
 ) -> dict[str, Any]:
     document: dict[str, Any] = {
         "ampbench": __version__,
@@ -90,46 +118,74 @@ def _document(
         "problem": problem or None,
         "findings": [asdict(finding) for finding in findings],
     }
-    return document if stored is None else document | {"results": stored}
+    if stored is not None:
+        document["results"] = stored
+    if migrations is not None:
+        files = {str(one.path): {"schema": one.schema, "outcome": one.outcome} for one in migrations}
+        document["migration"] = {"schema": SCHEMA, "files": files}
+    return document
 
 
-def _sections(
-    environment: "Environment | None",
-    problem: str,
-    findings: "list[Finding]",
-    results: Path | None,
-    stored: Mapping[str, str | None] | None,
-) -> "list[RenderableType]":
+def _sections(environment: "Environment | None", problem: str, findings: "list[Finding]") -> "list[RenderableType]":
     from rich.padding import Padding
     from rich.text import Text
-
-    def title(text: str) -> Text:
-        return Text(f"\n{text}", style="bold")
 
     sections: list[RenderableType] = [Text("Installation", style="bold")]
     if environment is None:
         versions = {"ampbench": __version__, "python": platform.python_version(), "torch": problem}
-        sections += [_pairs(versions), title("Devices"), Padding(Text("unknown: only torch can tell"), (0, 0, 0, 2))]
+        sections += [_pairs(versions), _title("Devices"), Padding(Text("unknown: only torch can tell"), (0, 0, 0, 2))]
     else:
         sections += [
             _pairs(_installation(environment)),
-            title("Devices"),
+            _title("Devices"),
             Padding(_device_table(environment), (0, 0, 0, 2)),
         ]
         sections += [Padding(Text(line), (0, 0, 0, 2)) for line in _device_remarks(environment)]
-    sections.append(title("Fitness to measure"))
+    sections.append(_title("Fitness to measure"))
     if not findings:
         sections.append(Padding(Text("nothing found that would spoil measurements"), (0, 0, 0, 2)))
     for finding in findings:
         sections.append(Text.assemble(("  ! " if finding.grave else "  · ", "bold"), finding.what, no_wrap=False))
         sections.append(Padding(Text(f"why: {finding.why}", style="dim"), (0, 0, 0, 4)))
         sections.append(Padding(Text(f"do:  {finding.remedy}"), (0, 0, 0, 4)))
-    if stored is not None:
-        sections.append(title(f"Stored runs in {results}"))
-        damaged = [said for said in stored.values() if said]
-        sections += [Padding(Text(f"damaged: {said}", style="red"), (0, 0, 0, 2)) for said in damaged]
-        sections.append(Padding(Text(f"{len(stored) - len(damaged)} of {len(stored)} are whole"), (0, 0, 0, 2)))
     return sections
+
+
+def _title(text: str) -> "RenderableType":
+    from rich.text import Text
+
+    return Text(f"\n{text}", style="bold")
+
+
+def _stored_section(
+    results: Path | None, stored: Mapping[str, str | None], migrations: "list[Migration] | None"
+) -> "list[RenderableType]":
+    from rich.padding import Padding
+    from rich.text import Text
+
+    problems = [said for said in stored.values() if said]
+    what = "damaged" if migrations is None else "left alone"
+    said = [Text(f"{what}: {problem}", style="red") for problem in problems]
+    if migrations is None:
+        said.append(Text(f"{len(stored) - len(problems)} of {len(stored)} are whole"))
+    else:
+        said += [Text(ADVICE)] if problems else []
+        said.append(Text(_what_migrated(migrations)))
+    return [_title(f"Stored runs in {results}"), *(Padding(text, (0, 0, 0, 2)) for text in said)]
+
+
+def _what_migrated(migrations: "list[Migration]") -> str:
+    """Return how many files became what: "2 files migrated from schema 4, 3 from schema 5, 14 current"."""
+    from ampbench.store import CURRENT, LEFT_ALONE, MIGRATED
+    from ampbench.units import counted
+
+    said: list[str] = []
+    for schema, count in sorted(Counter(one.schema or 0 for one in migrations if one.outcome == MIGRATED).items()):
+        files = f"{count:,}" if said else f"{counted(count, 'file')} migrated"
+        said.append(f"{files} from schema {schema}")
+    outcomes = Counter(one.outcome for one in migrations)
+    others = [f"{outcomes[name]:,} {name}" for name in (CURRENT, LEFT_ALONE) if outcomes[name]]
+    return ", ".join([*(said or ["nothing migrated"]), *others])
 
 
 def _installation(environment: "Environment") -> dict[str, str]:

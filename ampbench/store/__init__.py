@@ -15,11 +15,16 @@ from ampbench.store.folder import (
     run_files,
     run_id,
 )
+from ampbench.store.migrating import CURRENT, LEFT_ALONE, MIGRATED, Migration, migrate_file, migrate_results
 from ampbench.store.reading import StoredRun, TimedRound, gathered, read_header, read_run
 from ampbench.store.writing import RunWriter, encode_run, new_run_id, sync_folder
 
 __all__ = [
+    "CURRENT",
     "LATEST",
+    "LEFT_ALONE",
+    "MIGRATED",
+    "Migration",
     "RunWriter",
     "StoredRun",
     "TimedRound",
@@ -30,6 +35,8 @@ __all__ = [
     "list_runs",
     "measured_files",
     "measures",
+    "migrate_file",
+    "migrate_results",
     "new_run_id",
     "not_measured",
     "read_header",

@@ -16,12 +16,17 @@ def list_runs(results: Path | str, *, measuring: bool = False) -> list[Path]:
 
     With `measuring`, only those of runs that measured. A run that is there twice, plain and compressed, is the plain.
     """
-    return _runs_in(Path(results) / "runs", measuring)
+    return _told_apart(_files(Path(results) / "runs"), measuring)
 
 
 def run_files(folder: Path, *, measuring: bool = False) -> list[Path]:
     """Return the same of any folder, a results folder or one of run files."""
-    return _runs_in(folder / "runs" if (folder / "runs").is_dir() else folder, measuring)
+    return _told_apart(stored_files(folder), measuring)
+
+
+def stored_files(folder: Path) -> list[Path]:
+    """Return every run file of such a folder, both of a run that is there twice, the compressed before the plain."""
+    return _files(folder / "runs" if (folder / "runs").is_dir() else folder)
 
 
 def measured_files(folder: Path) -> list[Path]:
@@ -47,9 +52,10 @@ def run_id(file: Path) -> str:
     return file.name.removesuffix(".gz").removesuffix(SUFFIX)
 
 
-def _runs_in(holder: Path, measuring: bool) -> list[Path]:
-    files = {run_id(file): file for file in _files(holder)}
-    return [file for file in files.values() if not measuring or measures(file)]
+def _told_apart(files: list[Path], measuring: bool) -> list[Path]:
+    """Return one file of each run."""
+    by_id = {run_id(file): file for file in files}
+    return [file for file in by_id.values() if not measuring or measures(file)]
 
 
 def _files(holder: Path) -> list[Path]:
@@ -98,8 +104,11 @@ def find_run(name: str, results: Path | str) -> Path:
 
 
 def check_results(results: Path | str) -> list[tuple[Path, str | None]]:
-    """Return every run file of a results folder with what is wrong with it; None: nothing (a cut is no damage)."""
-    return [(path, _problem(path)) for path in _files(Path(results) / "runs")]
+    """Return every run file of a results folder, or of one of run files, with what is wrong with it.
+
+    None: nothing is (a cut is no damage).
+    """
+    return [(path, _problem(path)) for path in stored_files(Path(results))]
 
 
 def _problem(path: Path) -> str | None:

@@ -24,6 +24,7 @@ from ampbench.store.reading import StoredRun, is_compressed, read_run
 
 _BLOCK_BYTES = 1 << 20
 _NO_LOCKS = (errno.ENOLCK, errno.ENOTSUP, errno.ENOSYS)
+_BEGIN_ANOTHER = "wait for it or begin a new run"
 
 
 def new_run_id(host: str, started: datetime | None = None) -> str:
@@ -65,7 +66,7 @@ class RunWriter:
         writer = cls(path, descriptor)
         writer._explains = header.explains
         try:
-            writer._lock()
+            lock(path, descriptor, _BEGIN_ANOTHER)
             writer._append([header, *cases])
             sync_folder(path.parent)
         except BaseException:
@@ -88,7 +89,7 @@ class RunWriter:
             raise StoreError(f"cannot resume {path}: {error.strerror}") from None
         writer = cls(path, descriptor)
         try:
-            writer._lock()
+            lock(path, descriptor, _BEGIN_ANOTHER)
             if is_compressed(os.pread(descriptor, 2, 0)):
                 raise StoreError(f"cannot resume {path}: it is compressed; gunzip it first")
             stored = read_run(path)
@@ -179,18 +180,6 @@ class RunWriter:
                 spaces[record.case_id] = record
         return b"".join(written), known, probed, spaces
 
-    def _lock(self) -> None:
-        try:
-            fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise StoreError(
-                f"{self.path} is being written by another ampbench: wait for it or begin a new run"
-            ) from None
-        except OSError as error:
-            # some network file systems have no locks; measuring must be possible there, too
-            if error.errno not in _NO_LOCKS:
-                raise StoreError(f"cannot lock {self.path}: {error.strerror}") from None
-
     def _restore(self) -> None:
         """Cut what a failed write left behind; should that fail too, the reader takes it for the cut that it is."""
         try:
@@ -203,6 +192,28 @@ def encode_run(header: Header, entries: Iterable[Entry], path: Path) -> bytes:
     """Return what a run file of this name holds, compressed where it ends in .gz; the same bytes for the same run."""
     data = b"".join(map(lines.encode, [header, *entries]))
     return gzip.compress(data, mtime=0) if path.suffix == ".gz" else data
+
+
+def lock(path: Path, descriptor: int, advice: str) -> None:
+    """Lock the run file at `path`, open as `descriptor`, against other writers until that is closed.
+
+    Raises `StoreError` where another writes it, with the `advice` what to do then, and where the file was replaced
+    since it was opened.
+    """
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        raise StoreError(f"{path} is being written by another ampbench: {advice}") from None
+    except OSError as error:
+        # some network file systems have no locks; measuring must be possible there, too
+        if error.errno not in _NO_LOCKS:
+            raise StoreError(f"cannot lock {path}: {error.strerror}") from None
+    try:
+        replaced = not os.path.samestat(os.fstat(descriptor), path.stat())
+    except OSError:
+        replaced = True
+    if replaced:
+        raise StoreError(f"{path} was replaced while it was opened: try again")
 
 
 def sync_folder(folder: Path) -> None:

@@ -91,3 +91,86 @@ def test_a_results_folder_that_is_not_there_is_a_usage_error(machine: Run, tmp_p
     said = ampbench("doctor", "--results", tmp_path / "nothing")
     assert said.code == 2
     assert "there is no results folder" in said.err
+
+
+def test_older_runs_are_rewritten_on_request_and_the_others_counted(machine: Run, results: Path, ampbench: Run) -> None:
+    (old,) = (results / "runs").iterdir()
+    table = ampbench("show", old).out
+    assert "1 of 1 are whole" in ampbench("doctor", "--results", results).out
+    assert old.read_text().startswith('{"header":{"schema":1')
+    other = old.read_text().replace('"schema":1', '"schema":3', 1)
+    for number in range(2):
+        old.with_name(f"20260201T120000Z-bench-00000{number}.jsonl").write_text(other)
+    said = ampbench("doctor", "--results", results, "--migrate")
+    assert said.code == 0
+    assert said.out.endswith(f"\nStored runs in {results}\n  1 file migrated from schema 1, 2 from schema 3\n")
+    assert old.read_text().startswith('{"header":{"schema":6')
+    assert ampbench("show", old).out == table
+    said = ampbench("doctor", "--results", results, "--migrate")
+    assert said.out.endswith("  nothing migrated, 3 current\n")
+
+
+def test_runs_that_are_left_alone_are_named_with_what_to_do_and_exit_3(
+    machine: Run, results: Path, ampbench: Run
+) -> None:
+    (old,) = (results / "runs").iterdir()
+    newer, killed = (old.with_name(f"20260201T120000Z-bench-{name}.jsonl") for name in ("newer", "killed"))
+    newer.write_text(old.read_text().replace('"schema":1', '"schema":7', 1))
+    killed.write_text(old.read_text()[:-5])
+    assert ampbench("doctor", "--results", results).out.endswith("  2 of 3 are whole\n")
+    said = ampbench("doctor", "--results", results, "--migrate")
+    assert said.code == 3
+    shown = "".join(said.out.split())  # lines are folded where the terminal ends
+    for told in (
+        f"left alone: {newer}, line 1: written by a newer ampbench (schema 7; this one reads 1 to 6); upgrade ampbench",
+        f"left alone: {killed}: its last line is cut",
+        f"continue it with ampbench run --resume {killed}, then migrate again",
+        "restore what is damaged from a copy",
+    ):
+        assert told.replace(" ", "") in shown
+    assert said.out.endswith("  1 file migrated from schema 1, 2 left alone\n")
+    said = ampbench("doctor", "--results", results, "--migrate", "--json")
+    document = json.loads(said.out)
+    assert said.code == 3
+    assert document["migration"] == {
+        "schema": 6,
+        "files": {
+            str(old): {"schema": 6, "outcome": "current"},
+            str(killed): {"schema": 1, "outcome": "left alone"},
+            str(newer): {"schema": None, "outcome": "left alone"},
+        },
+    }
+    assert document["results"][str(old)] is None
+    assert "upgrade ampbench" in document["results"][str(newer)]
+
+
+def test_plain_checks_tell_nothing_of_migration(machine: Run, results: Path, ampbench: Run) -> None:
+    assert "migration" not in json.loads(ampbench("doctor", "--results", results, "--json").out)
+
+
+def test_an_empty_folder_has_nothing_to_migrate(machine: Run, tmp_path: Path, ampbench: Run) -> None:
+    assert ampbench("doctor", "--results", tmp_path, "--migrate").out.endswith("  nothing migrated\n")
+    document = json.loads(ampbench("doctor", "--results", tmp_path, "--migrate", "--json").out)
+    assert (document["results"], document["migration"]) == ({}, {"schema": 6, "files": {}})
+
+
+def test_migrating_without_a_folder_is_a_usage_error_of_one_line(machine: Run, ampbench: Run) -> None:
+    said = ampbench("doctor", "--migrate")
+    assert said.code == 2
+    assert said.out == ""
+    assert said.err.count("\n") == 1
+    assert "--migrate needs --results DIR" in said.err
+
+
+def test_an_interruption_while_files_are_migrated_is_exit_130_and_leaves_the_file(
+    machine: Run, results: Path, ampbench: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupt(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    (old,) = (results / "runs").iterdir()
+    before = old.read_bytes()
+    monkeypatch.setattr("ampbench.store.migrating.os.fsync", interrupt)
+    assert ampbench("doctor", "--results", results, "--migrate").code == 130
+    assert old.read_bytes() == before
+    assert list((results / "runs").iterdir()) == [old]
