@@ -12,11 +12,14 @@ AmpbenchError
 from collections.abc import Iterable
 from difflib import get_close_matches
 
+CASE_FAILED, INTERNAL_ERROR, INTERRUPTED = 3, 70, 130
+"""Exit codes that no error carries: a case failed or a file is damaged, ampbench itself is at fault, Ctrl-C."""
+
 
 class AmpbenchError(Exception):
     """The root: every error meant for a user, with the exit code it ends the command with."""
 
-    exit_code = 70
+    exit_code = INTERNAL_ERROR
 
 
 class UsageError(AmpbenchError):

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from ampbench.comparing.wording import percent
+from ampbench.errors import CASE_FAILED, NothingComparableError
 from ampbench.gated_rules import weigh_rules
 from ampbench.policy import RULES, Ignore, Policy
 from ampbench.records.rules import RuleChange
@@ -17,8 +18,6 @@ from ampbench.verdicts import OUTCOME, Code, Comparison, Finding, Verdict
 
 PASSED = 0
 REGRESSED = 1
-CASE_FAILED = 3
-NOTHING_COMPARABLE = 4
 
 ERROR = "output_rel_l2"
 """The metric that an ignore must cover to leave out a case's other weights."""
@@ -115,7 +114,7 @@ def judge(
     failures = [f"{counted(len(as_before), 'case')} failed in the candidate: {few(as_before)}"] if as_before else []
     code = PASSED
     if incomparable:
-        code = NOTHING_COMPARABLE
+        code = NothingComparableError.exit_code
     elif against:
         code = REGRESSED
     elif still_failed:

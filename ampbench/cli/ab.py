@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ampbench.cli.gate import Anchor, MaxInconclusive, Only, PolicyFile, Strict, Threshold
+from ampbench.cli.gate import Anchor, MaxInconclusive, Only, PolicyFile, Strict
 from ampbench.cli.options import (
     DEFAULT_RESULTS,
     Devices,
@@ -32,12 +32,13 @@ from ampbench.cli.options import (
     Sets,
     Sweeps,
     Threads,
+    Threshold,
     Timeout,
     Workloads,
     chosen_format,
 )
 from ampbench.cli.selecting import make_selection, make_settings
-from ampbench.errors import AmpbenchError, UsageError
+from ampbench.errors import CASE_FAILED, INTERRUPTED, AmpbenchError, UsageError
 from ampbench.records.runs import Settings
 
 if TYPE_CHECKING:
@@ -45,7 +46,6 @@ if TYPE_CHECKING:
     from ampbench.store import StoredRun
     from ampbench.verdicts import Comparison
 
-FAILED, INTERRUPTED = 3, 130
 MOST_BLOCKS, CONTROL_BLOCKS = 32, 16
 DEFAULTS = Settings()
 ARM = "A Python, git:REF, NAME=VALUE or here; repeat to combine."
@@ -210,7 +210,7 @@ def _reported(
         code = report_gate(comparison, policy, anchor, failed_cases(candidate), format)
     else:
         print_comparison(narrowed(comparison, "", [kind for kind in Kind if kind in policy.only]), format, every)
-        code = FAILED if failed_cases(candidate) else 0
+        code = CASE_FAILED if failed_cases(candidate) else 0
     where = "" if results == DEFAULT_RESULTS else f" --results {shlex.quote(str(results))}"
     again = f"ampbench {'gate' if gate else 'compare'} {baseline.header.run} {candidate.header.run}{where}"
     print(f"{ended}: both arms are stored; {again} shows this again", file=sys.stderr)

@@ -15,15 +15,15 @@ from ampbench.cli.options import (
     Keyword,
     OutputFormat,
     Results,
+    Threshold,
     chosen_format,
 )
-from ampbench.errors import NothingToRunError, UsageError
+from ampbench.errors import INTERRUPTED, NothingToRunError
 
 if TYPE_CHECKING:
     from ampbench.verdicts import Comparison
 
 
-INTERRUPTED = 130
 SIDE = "with this Python, whose torch is that of"
 DEFAULT = "Default for a side: the Python that runs ampbench, if its torch is the side's."
 
@@ -44,12 +44,7 @@ def command(
     metric: Annotated[
         list[Kind] | None, typer.Option("--metric", help="Only this of each case. Repeatable. Default: all.")
     ] = None,
-    threshold: Annotated[
-        float | None,
-        typer.Option(
-            "--threshold", metavar="PERCENT", help="Largest change of a time that counts as none. Default: 2."
-        ),
-    ] = None,
+    threshold: Threshold = "",
     baseline_python: Annotated[
         str, typer.Option("--baseline-python", metavar="PATH", help=f"Trace what regressed {SIDE} the baseline.")
     ] = "",
@@ -76,13 +71,11 @@ def command(
       ampbench compare BASE latest --baseline-python ~/torch-2.13/bin/python      why is it slower?
     """
     chosen = chosen_format(format, json)
-    if threshold is not None and not 0 < threshold < 100:
-        raise UsageError(f"--threshold is a percentage above 0 and below 100, not {threshold:g}")
     from ampbench import store
     from ampbench.compare import compare_files
-    from ampbench.policy import Policy
+    from ampbench.policy import Policy, parse_percent
 
-    policy = Policy() if threshold is None else Policy().with_time_threshold(threshold / 100)
+    policy = Policy().with_time_threshold(parse_percent(threshold)) if threshold else Policy()
     paths = store.find_run(baseline, results), store.find_run(candidate, results)
     compared = compare_files(paths[0], paths[1], policy.threshold_of)
     comparison, interrupted = narrowed(compared, keyword, metric or list(Kind)), False

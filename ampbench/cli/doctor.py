@@ -12,7 +12,7 @@ import typer
 
 from ampbench import __version__
 from ampbench.cli.options import Format, Json, OutputFormat, chosen_format
-from ampbench.errors import AmpbenchError, UsageError
+from ampbench.errors import CASE_FAILED, AmpbenchError, UsageError
 from ampbench.records.runs import SCHEMA
 
 if TYPE_CHECKING:
@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     from ampbench.running.fitness import Finding
     from ampbench.store import Migration
 
-DAMAGED = 3
 ADVICE = "restore what is damaged from a copy, move elsewhere what is no run of this ampbench, then migrate again"
 DTYPES = ("fp64", "fp32", "tf32", "bf16", "fp16")
 
@@ -77,7 +76,7 @@ def command(
         if stored is not None:
             for section in _stored_section(results, stored, migrations):
                 print_block(console, section)
-    return DAMAGED if stored and any(stored.values()) else 0
+    return CASE_FAILED if stored and any(stored.values()) else 0
 
 
 def _probe() -> "tuple[Environment | None, str]":

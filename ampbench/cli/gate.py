@@ -15,6 +15,7 @@ from ampbench.cli.options import (
     Keyword,
     OutputFormat,
     Results,
+    Threshold,
     chosen_format,
 )
 from ampbench.errors import NothingToRunError, UsageError
@@ -33,9 +34,6 @@ PolicyFile = Annotated[
 ]
 Only = Annotated[str, typer.Option(metavar="KIND,...", help="Gate only these of time, memory, accuracy and rules.")]
 Anchor = Annotated[str, typer.Option(metavar="RUN", help="A run to compare with as well, such as the last release's.")]
-Threshold = Annotated[
-    str, typer.Option(metavar="PERCENT", help="The largest change of any case's time that counts as none. Default: 2.")
-]
 MaxInconclusive = Annotated[
     float | None,
     typer.Option(metavar="SHARE", help="The largest share (0 to 1) of time findings that may stay undecided."),

@@ -17,7 +17,7 @@ import typer
 from typer.main import get_command
 
 from ampbench import __version__, settings
-from ampbench.errors import AmpbenchError, UnknownNameError, UsageError
+from ampbench.errors import INTERNAL_ERROR, INTERRUPTED, AmpbenchError, UnknownNameError, UsageError
 
 VERBS = {
     "run": "Measure; ends with the table and the advice.",
@@ -38,8 +38,6 @@ VERBS = {
 GROUPS = frozenset({"explain", "study"})
 """Verbs with verbs of their own: packages that name them, with a line of help for each, in SUBVERBS."""
 
-INTERNAL_ERROR = 70
-INTERRUPTED = 130
 BROKEN_PIPE = 141
 """128 + SIGPIPE: what a shell reports for a program whose reader went away."""
 

@@ -1,5 +1,6 @@
 """Options that several verbs share, each spelled and explained once."""
 
+import shlex
 from collections.abc import Collection
 from enum import StrEnum
 from pathlib import Path
@@ -101,6 +102,9 @@ Seed = Annotated[int, typer.Option(min=0, max=2**63 - 1, help="Of weights, input
 Scaler = Annotated[bool, typer.Option("--scaler/--no-scaler", help="GradScaler in fp16_autocast training.")]
 
 Label = Annotated[str, typer.Option(metavar="TEXT", help="A name for the run in lists and reports.")]
+Threshold = Annotated[
+    str, typer.Option(metavar="PERCENT", help="The largest change of any case's time that counts as none. Default: 2.")
+]
 Every = Annotated[bool, typer.Option("--all", help="List what is unchanged, too.")]
 
 DEFAULT_RESULTS = Path("results")
@@ -154,6 +158,15 @@ def chosen_budget(
         grad_rel_l2=max_gradient_error,
         grad_flushed_share=max_flushed_share,
     )
+
+
+def run_words(path: Path, results: Path) -> str:
+    """Return what names a run on a command line: its id where `results` holds its file, else its `path`."""
+    from ampbench.store import run_id
+
+    if path.parent != results / "runs":
+        return shlex.quote(str(path))
+    return run_id(path) + ("" if results == DEFAULT_RESULTS else f" --results {shlex.quote(str(results))}")
 
 
 def is_typed(context: typer.Context, name: str) -> bool:

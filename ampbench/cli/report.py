@@ -19,7 +19,7 @@ from ampbench.cli.options import (
     Results,
     chosen_budget,
 )
-from ampbench.errors import NothingToRunError, StoreError, UsageError
+from ampbench.errors import CASE_FAILED, NothingToRunError, StoreError, UsageError
 
 if TYPE_CHECKING:
     from ampbench.report.material import Material
@@ -29,7 +29,6 @@ REPORTS = "reports"
 """The folder of --results that reports are written to where -o does not say otherwise."""
 EXTRA = ("jinja2", "markupsafe", "vl_convert")
 """The modules that the extra `report` brings."""
-SOME_DAMAGED = 3
 
 
 class ReportFormat(StrEnum):
@@ -170,7 +169,7 @@ def _write_site(folder: Path, site: "Site") -> int:
     for problem in site.problems:
         print_note(problem)
     print_text(str(path))
-    return SOME_DAMAGED if site.problems else 0
+    return CASE_FAILED if site.problems else 0
 
 
 def _folder(folder: Path) -> Path:

@@ -1,7 +1,6 @@
 """`ampbench run`: measure, store, and end with the table and the advice."""
 
 import dataclasses
-import shlex
 import sys
 from contextlib import ExitStack
 from pathlib import Path
@@ -43,9 +42,10 @@ from ampbench.cli.options import (
     chosen_budget,
     chosen_format,
     refuse_beside_resume,
+    run_words,
 )
 from ampbench.cli.selecting import make_selection, make_settings
-from ampbench.errors import StoreError, UsageError
+from ampbench.errors import CASE_FAILED, INTERRUPTED, StoreError, UsageError
 from ampbench.records.runs import RESUMED, Settings, deed_of, verb_of
 
 if TYPE_CHECKING:
@@ -55,7 +55,6 @@ if TYPE_CHECKING:
     from ampbench.running.session import Scheduled
     from ampbench.store import RunWriter, StoredRun
 
-FAILED, INTERRUPTED = 3, 130
 DEFAULTS = Settings()
 BUDGET = ("max_error", "min_argmax_agreement", "max_gradient_error", "max_flushed_share")
 WITH_RESUME = frozenset({"resume", "results", "max_time", "dry_run", "format", "json", *BUDGET})
@@ -186,12 +185,11 @@ def _print_end(stored: "StoredRun", ended: str, format: OutputFormat, budget: Bu
     rows = run_rows(stored)
     print_result(stored, rows, format, budget)
     if ended != "complete":
-        where = "" if results == DEFAULT_RESULTS else f" --results {shlex.quote(str(results))}"
-        resume = f"ampbench run --resume {stored.header.run}{where}"
+        resume = f"ampbench run --resume {run_words(stored.path, results)}"
         print(f"{ended}: everything measured is kept; {resume} goes on", file=sys.stderr)
     if ended == "interrupted":
         return INTERRUPTED
-    return FAILED if any(row["outcome"] == "failed" for row in rows) else 0
+    return CASE_FAILED if any(row["outcome"] == "failed" for row in rows) else 0
 
 
 def _print_plan(prepared: "Scheduled", results: Path, format: OutputFormat) -> None:

@@ -21,6 +21,7 @@ from ampbench.cli.options import (
     Results,
     chosen_budget,
     chosen_format,
+    run_words,
 )
 from ampbench.errors import NothingToRunError, UnknownNameError, UsageError
 from ampbench.records.runs import (
@@ -93,7 +94,7 @@ def command(
         _measured(stored, chosen_cases, chosen, budget, everything=details or bool(case))
     if stored.cut:
         resumed = not what or what in RESUMED
-        go_on = f": ampbench {verb_of(what)} --resume {stored.header.run}" if resumed else ""
+        go_on = f": ampbench {verb_of(what)} --resume {run_words(stored.path, results)}" if resumed else ""
         print_note(f"{stored.path} ends in a cut line, which was left out{go_on}")
     return 0
 

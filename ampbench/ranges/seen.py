@@ -64,12 +64,11 @@ class Score:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scores:
-    """How good predictions are. `checked` modules were looked at, `unchecked` could not be in one way or both."""
+    """How good predictions are. `checked` modules were looked at in both ways."""
 
     overflow: Score = field(default_factory=Score)
     flush: Score = field(default_factory=Score)
     checked: int = 0
-    unchecked: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -158,7 +157,6 @@ def scores(outcomes: Iterable[Outcome]) -> Scores:
         overflow=_score((row.overflow_predicted, row.overflow_seen) for row in every),
         flush=_score((row.flush_predicted, row.flush_seen) for row in every),
         checked=looked_at,
-        unchecked=len(every) - looked_at,
     )
 
 

@@ -3,19 +3,12 @@
 import math
 
 from ampbench.ranges.formats import find_format
-from ampbench.ranges.headroom import Headroom, headroom
+from ampbench.ranges.headroom import headroom
 from ampbench.ranges.scales import Scales
-from ampbench.records.ranges import FirstNonfinite, Magnitudes, ModuleError, Swallowed
+from ampbench.records.ranges import FirstNonfinite, Magnitudes, ModuleError
 from ampbench.units import counted, format_error, format_share
 
 ROOT = "the network itself"
-
-
-def headroom_sentence(values: Magnitudes, dtype: str, scale: float = 1.0) -> str:
-    """Return "layer3.0.conv1: largest activation is 1.8 times what fp16 holds", and what flushes if some do."""
-    found: Headroom = headroom(values, dtype, scale)
-    flushed = f", and {format_share(found.flushed)} of them flush to zero" if found.flushed else ""
-    return f"{values.module or ROOT}: {reach_phrase(values, dtype, scale)}{flushed}"
 
 
 def reach_phrase(values: Magnitudes, dtype: str, scale: float = 1.0) -> str:
@@ -38,14 +31,6 @@ def values_phrase(values: Magnitudes) -> str:
     """Return which values of a module these are: "activation", "weight", "weight of bias"."""
     name = values.name.rpartition(".")[2]
     return values.what if name in ("", values.what) else f"{values.what} of {name}"
-
-
-def swallowed_sentence(row: Swallowed) -> str:
-    """Return "fc.weight: 12.3% of its updates are lost where it is stored in bf16"."""
-    if not row.moved:
-        return f"{row.parameter}: no step changed it"
-    share = format_share(row.swallowed / row.moved)
-    return f"{row.parameter}: {share} of its updates are lost where it is stored in {row.dtype}"
 
 
 def error_sentence(row: ModuleError) -> str:

@@ -20,7 +20,7 @@ from ampbench.records.studies import Training
 from ampbench.running.channel import Channel, OpenChannel
 from ampbench.running.passes import Explain, Watch, ended_by, explain_pieces, request_for
 from ampbench.running.preparing import prepared_session, require_eager, resumed_plan
-from ampbench.running.session import Prepared, describer
+from ampbench.running.session import Prepared, check_same_network, describer
 from ampbench.store import RunWriter, StoredRun
 from ampbench.studied.convergence.pieces import Piece, in_precision, pieces_of, unfinished
 from ampbench.studied.convergence.verdicts import NAMES
@@ -148,12 +148,8 @@ def _check_same_network(resumed: StoredRun, case: Case, training: Training) -> N
         if resumed.cases[case_id].group != case.group or resumed.cases[case_id].device != case.device:
             continue
         for was in trainings:
-            for what in ("weights", "inputs"):
-                if was.seed == training.seed and getattr(was, f"{what}_digest") != getattr(training, f"{what}_digest"):
-                    raise UsageError(
-                        f"run {resumed.header.run} cannot be resumed: the {what} of {case.workload} are others than it "
-                        "began with; start a new run"
-                    )
+            if was.seed == training.seed:
+                check_same_network(resumed.header.run, case.workload, was, training)
 
 
 def _with_baselines(

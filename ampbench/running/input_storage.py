@@ -9,7 +9,7 @@ from ampbench.planning import NO_LOSS, PHASES, PlannedCase, check_selection
 from ampbench.precisions import PRECISIONS, find_precision
 from ampbench.records.environments import Environment
 from ampbench.records.measurements import Failure, Skip
-from ampbench.records.runs import INPUT_STORAGE, Selection, Settings
+from ampbench.records.runs import INPUT_STORAGE, Asked, Selection, Settings
 from ampbench.records.studies import StoragePass
 from ampbench.running.channel import Channel, OpenChannel
 from ampbench.running.passes import Watch, ended_by, explain_cases, request_for
@@ -32,6 +32,7 @@ AUTOCAST = [row.name for row in PRECISIONS.values() if row.autocast]
 def prepare_storage(
     selection: Selection,
     settings: Settings,
+    asked: Asked,  # noqa: ARG001 - as all studies
     resumed: StoredRun | None = None,
     *,
     open_channel: OpenChannel | None = None,
@@ -60,11 +61,17 @@ def prepare_storage(
         yield session
 
 
-def measure_storages(prepared: Prepared, seconds: float, writer: RunWriter, watch: Watch) -> str:
-    """Measure each planned case for about `seconds`, as `explain_cases` does, and return how the session ended."""
+def measure_storages(
+    prepared: Prepared,
+    asked: Asked,
+    writer: RunWriter,
+    watch: Watch,
+    resumed: StoredRun | None = None,  # noqa: ARG001 - as all studies
+) -> str:
+    """Measure each planned case for `asked.seconds`, as `explain_cases` does, and return how the session ended."""
 
     def explain(channel: Channel, planned: PlannedCase) -> StoragePass | Failure | Skip:
-        reply = channel.serve(request_for(planned, prepared.settings, "storage", seconds=seconds))
+        reply = channel.serve(request_for(planned, prepared.settings, "storage", seconds=asked.seconds))
         return reply.storage or ended_by(reply, planned.case, "storage")
 
     return explain_cases(prepared, explain, writer, watch)

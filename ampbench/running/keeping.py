@@ -28,7 +28,7 @@ from ampbench.running.preparing import (
     require_named,
     resumed_plan,
 )
-from ampbench.running.session import Prepared
+from ampbench.running.session import Prepared, check_same_network
 from ampbench.store import RunWriter, StoredRun
 from ampbench.studied.unfinished import unfinished
 
@@ -104,18 +104,9 @@ def _check_same_networks(resumed: StoredRun, left: Sequence[PlannedCase], channe
         reply = channel.serve(request_for(planned, settings, "space", fresh=True))
         if reply.space is None:
             raise UsageError(f"{refused}{_reason(ended_by(reply, case, 'space'))}")
-        for what in _differing(was, reply.space):
-            raise UsageError(f"{refused}the {what} of {case.workload} are others than it began with; start a new run")
-
-
-def _differing(was: SearchSpace, now: SearchSpace) -> Iterator[str]:
-    """Yield what two spaces of one network show to differ; digests that are not known tell nothing."""
-    if was.weights_digest and was.weights_digest != now.weights_digest:
-        yield "weights"
-    if was.inputs_digest and was.inputs_digest != now.inputs_digest:
-        yield "inputs"
-    if was.case_id == now.case_id and _modules(was) != _modules(now):
-        yield "modules"
+        check_same_network(resumed.header.run, case.workload, was, reply.space)
+        if was.case_id == reply.space.case_id and _modules(was) != _modules(reply.space):
+            raise UsageError(f"{refused}the modules of {case.workload} are others than it began with; start a new run")
 
 
 def _modules(space: SearchSpace) -> tuple[list[list[str]], list[str]]:

@@ -14,7 +14,7 @@ from ampbench.records.studies import ScalerRun, ScalerSetting
 from ampbench.running.channel import Channel, OpenChannel
 from ampbench.running.passes import Explain, Watch, ended_by, explain_pieces, request_for
 from ampbench.running.preparing import prepared_session, require_named, resumed_plan
-from ampbench.running.session import Prepared, describer
+from ampbench.running.session import Prepared, check_same_network, describer
 from ampbench.store import RunWriter, StoredRun
 from ampbench.studied.scaler.pieces import setting_name, trained, unfinished
 
@@ -113,7 +113,8 @@ def scale_cases(
             if reply.scaling is None:
                 return ended_by(reply, planned.case, "scaling")
             if resumed is not None:
-                _check_same_weights(resumed, reply.scaling, planned)
+                for before in resumed.scalings.get(planned.case.case_id, []):
+                    check_same_network(resumed.header.run, planned.case.workload, before, reply.scaling)
             return reply.scaling
 
         return explain
@@ -132,12 +133,3 @@ def _require_scaled(selection: Selection) -> None:
         if row.storage == "float16":
             why = "can have none: GradScaler refuses fp16 parameters (Attempting to unscale FP16 gradients)"
         raise UsageError(f"{row.name} {why}; loss scaling is studied in {' and '.join(SCALED)}")
-
-
-def _check_same_weights(resumed: StoredRun, found: ScalerRun, planned: PlannedCase) -> None:
-    for before in resumed.scalings.get(found.case_id, []):
-        if before.weights_digest != found.weights_digest:
-            raise UsageError(
-                f"run {resumed.header.run} cannot be resumed: the weights of {planned.case.workload} are others than "
-                "it began with; start a new run"
-            )

@@ -31,7 +31,7 @@ MOST_STEPS = 1000
 def prepare_scopes(
     selection: Selection,
     settings: Settings,
-    steps: int,
+    asked: Asked,
     resumed: StoredRun | None = None,
     *,
     open_channel: OpenChannel | None = None,
@@ -40,7 +40,7 @@ def prepare_scopes(
 
     Without precisions, each device gets the autocast precision of its default dtype. With `resumed`, the run to go on
     with, whose selection and settings these must be, only what that lacks is planned. Raises `UsageError` where no
-    workload is named, for a path but eager, inference, a precision without autocast, too few `steps` and a run that was
+    workload is named, for a path but eager, inference, a precision without autocast, too few steps and a run that was
     begun in another environment or gives other cases now, and what `make_plan` raises.
     """
     require_named(selection, SCOPE, "study the scope of autocast")
@@ -49,9 +49,9 @@ def prepare_scopes(
     require_eager(selection, SCOPE)
     _require_training(selection)
     _require_autocast(selection)
-    if not FEWEST_STEPS <= steps <= MOST_STEPS:
-        why = "growth from step to step takes two" if steps < FEWEST_STEPS else f"at most {MOST_STEPS:,}"
-        raise UsageError(f"--steps {steps}: {why}; give {FEWEST_STEPS} to {MOST_STEPS:,}")
+    if not FEWEST_STEPS <= asked.steps <= MOST_STEPS:
+        why = "growth from step to step takes two" if asked.steps < FEWEST_STEPS else f"at most {MOST_STEPS:,}"
+        raise UsageError(f"--steps {asked.steps}: {why}; give {FEWEST_STEPS} to {MOST_STEPS:,}")
 
     def plan(environment: Environment, channel: Channel, settings: Settings) -> list[PlannedCase]:
         found = plan_default_autocast(selection, environment, channel, settings)
@@ -61,7 +61,13 @@ def prepare_scopes(
         yield session
 
 
-def study_scopes(prepared: Prepared, asked: Asked, writer: RunWriter, watch: Watch) -> str:
+def study_scopes(
+    prepared: Prepared,
+    asked: Asked,
+    writer: RunWriter,
+    watch: Watch,
+    resumed: StoredRun | None = None,  # noqa: ARG001 - as all studies
+) -> str:
     """Study what is planned, as `explain_cases` does, and return how the session ended.
 
     Each case is trained for `asked.steps` steps in every scope, and these are timed for about `asked.seconds`.

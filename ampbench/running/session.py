@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 from ampbench import __version__
 from ampbench.errors import NothingToRunError, UsageError, WorkloadError
@@ -235,6 +236,19 @@ def check_same(before: Environment, here: Environment, run: str) -> None:
             raise UsageError(
                 f"run {run} cannot be resumed here: its {what.replace('_', ' ')} was {was}, "
                 f"here it is {is_now}; start a new run"
+            )
+
+
+def check_same_network(run: str, workload: str, was: Any, now: Any) -> None:
+    """Raise `UsageError` where a record of a run was made with other weights or inputs than one is `now`.
+
+    A digest that is not known tells nothing.
+    """
+    for what in ("weights", "inputs"):
+        before, here = (getattr(one, f"{what}_digest", "") for one in (was, now))
+        if before and here and before != here:
+            raise UsageError(
+                f"run {run} cannot be resumed: the {what} of {workload} are others than it began with; start a new run"
             )
 
 

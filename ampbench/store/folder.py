@@ -11,17 +11,17 @@ LATEST = "latest"
 """What the newest run of a folder that measured is called; one that only explains is named by its id."""
 
 
-def list_runs(results: Path | str, *, measuring: bool = False) -> list[Path]:
+def list_runs(results: Path | str) -> list[Path]:
     """Return the run files of a results folder, the oldest first; none where there is no such folder.
 
-    With `measuring`, only those of runs that measured. A run that is there twice, plain and compressed, is the plain.
+    A run that is there twice, plain and compressed, is the plain.
     """
-    return _told_apart(_files(Path(results) / "runs"), measuring)
+    return _told_apart(_files(Path(results) / "runs"))
 
 
 def run_files(folder: Path, *, measuring: bool = False) -> list[Path]:
-    """Return the same of any folder, a results folder or one of run files."""
-    return _told_apart(stored_files(folder), measuring)
+    """Return the same of any folder, a results folder or one of run files; with `measuring`, only of runs that did."""
+    return [file for file in _told_apart(stored_files(folder)) if not measuring or measures(file)]
 
 
 def stored_files(folder: Path) -> list[Path]:
@@ -52,10 +52,9 @@ def run_id(file: Path) -> str:
     return file.name.removesuffix(".gz").removesuffix(SUFFIX)
 
 
-def _told_apart(files: list[Path], measuring: bool) -> list[Path]:
+def _told_apart(files: list[Path]) -> list[Path]:
     """Return one file of each run."""
-    by_id = {run_id(file): file for file in files}
-    return [file for file in by_id.values() if not measuring or measures(file)]
+    return list({run_id(file): file for file in files}.values())
 
 
 def _files(holder: Path) -> list[Path]:

@@ -82,7 +82,7 @@ def test_every_format_is_written_to_stdout(ampbench, folder, format, begins):
     [
         (("1-before", "3-other"), 4, "no case in common: 1-before has 2, such as linear_chain"),
         (("1-before", "4-none"), 2, "unknown run '4-none'"),
-        (("1-before", "2-after", "--threshold", "0"), 2, "--threshold is a percentage above 0"),
+        (("1-before", "2-after", "--threshold", "much"), 2, "'much' is not a percentage"),
         (("1-before", "2-after", "--metric", "speed"), 2, "'speed' is not one of"),
         (("1-before", "2-after", "-k", "resnet"), 5, "no case of both runs matches -k 'resnet'"),
         (("1-before", "2-after", "-k", "and"), 2, "is not an expression"),

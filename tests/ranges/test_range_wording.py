@@ -3,34 +3,21 @@ import math
 from ampbench.ranges.scales import usable_scales
 from ampbench.ranges.wording import (
     error_sentence,
-    headroom_sentence,
     nonfinite_sentence,
+    reach_phrase,
     scales_sentence,
-    swallowed_sentence,
 )
-from ampbench.records.ranges import FirstNonfinite, ModuleError, Swallowed
+from ampbench.records.ranges import FirstNonfinite, ModuleError
 from tests.ranges.test_headroom import magnitudes
 
 
 def test_headroom_is_said_in_multiples_above_and_in_shares_below():
-    assert (
-        headroom_sentence(magnitudes([118_000.0]), "fp16") == "layer: largest activation is 1.8 times what fp16 holds"
-    )
-    assert headroom_sentence(magnitudes([6550.4]), "fp16") == "layer: largest activation is 10.0% of what fp16 holds"
-    assert headroom_sentence(magnitudes([1e-9, 65504.0]), "fp16").endswith(
-        "is 100% of what fp16 holds, and 50.0% of them flush to zero"
-    )
+    assert reach_phrase(magnitudes([118_000.0]), "fp16") == "largest activation is 1.8 times what fp16 holds"
+    assert reach_phrase(magnitudes([6550.4]), "fp16") == "largest activation is 10.0% of what fp16 holds"
     weight = magnitudes([2.0], "weight", name="layer.bias")
-    assert headroom_sentence(weight, "fp16", scale=65536).startswith("layer: largest weight of bias is 2 times what")
-    assert headroom_sentence(magnitudes([math.inf]), "fp16") == "layer: no activation is finite"
-    assert headroom_sentence(magnitudes([]), "fp16") == "layer: there is no activation"
-
-
-def test_lost_updates_are_said_as_a_share():
-    row = Swallowed(parameter="fc.weight", dtype="bf16", moved=8, swallowed=1)
-    assert swallowed_sentence(row) == "fc.weight: 12.5% of its updates are lost where it is stored in bf16"
-    unmoved = Swallowed(parameter="fc.weight", dtype="bf16", moved=0, swallowed=0)
-    assert swallowed_sentence(unmoved) == "fc.weight: no step changed it"
+    assert reach_phrase(weight, "fp16", scale=65536).startswith("largest weight of bias is 2 times what")
+    assert reach_phrase(magnitudes([math.inf]), "fp16") == "no activation is finite"
+    assert reach_phrase(magnitudes([]), "fp16") == "there is no activation"
 
 
 def test_errors_say_their_worst():

@@ -8,7 +8,7 @@ import pytest
 from ampbench.errors import NothingToRunError, UsageError
 from ampbench.records.measurements import Failure, Skip
 from ampbench.records.requests import Description, Reply, Request
-from ampbench.records.runs import INPUT_STORAGE, Selection, Settings
+from ampbench.records.runs import INPUT_STORAGE, Asked, Selection, Settings
 from ampbench.running.input_storage import measure_storages, prepare_storage
 from ampbench.running.session import require_work
 from ampbench.store import RunWriter, StoredRun, read_run
@@ -18,6 +18,8 @@ from tests.stored_runs import make_header
 from tests.studied.storage_passes import storage_pass
 
 Instead = Callable[[Request], Reply | None]
+
+ASKED = Asked(seconds=1.5)
 
 
 def answering(instead: Instead = lambda _: None, *, has_loss: bool = True) -> Scripted:
@@ -33,7 +35,7 @@ def answering(instead: Instead = lambda _: None, *, has_loss: bool = True) -> Sc
 
 def studied(results: Path, channel: Scripted, begun: StoredRun | None = None, **selected: object) -> StoredRun:
     selection = Selection(**({"workloads": ["mlp"], "preset": "tiny"} | selected))  # type: ignore[arg-type]
-    with prepare_storage(selection, Settings(), begun, open_channel=lambda: channel) as prepared:
+    with prepare_storage(selection, Settings(), ASKED, begun, open_channel=lambda: channel) as prepared:
         cases = [planned.case for planned in prepared.plan]
         header = make_header(explains=INPUT_STORAGE, environment=prepared.environment, selection=selection)
         if begun is None:
@@ -41,7 +43,7 @@ def studied(results: Path, channel: Scripted, begun: StoredRun | None = None, **
         else:
             writer, _ = RunWriter.reopen(begun.path)
         with writer:
-            measure_storages(prepared, 1.5, writer, lambda *_: None)
+            measure_storages(prepared, ASKED, writer, lambda *_: None)
     return read_run(writer.path)
 
 
@@ -61,7 +63,7 @@ def test_a_workload_without_a_loss_is_measured_in_inference_alone(tmp_path: Path
     run = studied(tmp_path, answering(has_loss=False), workloads=[f"{tmp_path}/model.py:make"])
     assert [case.phase for case in run.cases.values()] == ["inference"]
     with pytest.raises(NothingToRunError, match="no loss given"), prepare_storage(
-        Selection(workloads=[f"{tmp_path}/model.py:make"], phases=["training"]), Settings(),
+        Selection(workloads=[f"{tmp_path}/model.py:make"], phases=["training"]), Settings(), ASKED,
         open_channel=lambda: answering(has_loss=False),
     ) as prepared:  # fmt: skip
         require_work(prepared)

@@ -40,7 +40,7 @@ def selected(**fields: object) -> Selection:
 
 
 def studied(results: Path, channel: Scripted, **fields: object) -> StoredRun:
-    with prepare_scopes(selected(**fields), Settings(), 3, open_channel=lambda: channel) as prepared:
+    with prepare_scopes(selected(**fields), Settings(), ASKED, open_channel=lambda: channel) as prepared:
         require_work(prepared)
         cases = [planned.case for planned in prepared.plan]
         with RunWriter.create(results, make_header(explains=SCOPE, environment=channel.environment), cases) as writer:
@@ -85,7 +85,10 @@ def test_what_has_no_scope_is_refused(fields: dict[str, object], message: str, t
 
 @pytest.mark.parametrize(("steps", "why"), [(1, "growth from step to step takes two"), (0, "two"), (1001, "at most")])
 def test_too_few_and_too_many_steps_are_refused(steps: int, why: str) -> None:
-    with pytest.raises(UsageError, match=f"--steps {steps}: .*{why}"), prepare_scopes(selected(), Settings(), steps):
+    with (
+        pytest.raises(UsageError, match=f"--steps {steps}: .*{why}"),
+        prepare_scopes(selected(), Settings(), Asked(steps=steps)),
+    ):
         pass
 
 
@@ -119,12 +122,12 @@ def test_an_interrupted_study_goes_on_with_what_it_lacks(tmp_path: Path) -> None
     (left,) = unfinished(begun)
     assert left.startswith("gru")
     channel = seeing()
-    with prepare_scopes(selected(**fields), Settings(), 3, begun, open_channel=lambda: channel) as prepared:
+    with prepare_scopes(selected(**fields), Settings(), ASKED, begun, open_channel=lambda: channel) as prepared:
         assert [planned.case.case_id for planned in prepared.plan] == [left]
 
 
 def test_a_study_of_other_cases_is_not_gone_on_with(tmp_path: Path) -> None:
     path = write_run(tmp_path, [make_case("bf16_autocast", phase="training")], explains=SCOPE)
     resumed = read_run(path)
-    with pytest.raises(UsageError), prepare_scopes(selected(), Settings(), 3, resumed, open_channel=seeing):
+    with pytest.raises(UsageError), prepare_scopes(selected(), Settings(), ASKED, resumed, open_channel=seeing):
         pass

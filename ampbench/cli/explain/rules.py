@@ -8,15 +8,15 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from ampbench.cli.options import DEFAULT_RESULTS, Format, Json, Label, OutputFormat, Results, chosen_format
-from ampbench.errors import NothingComparableError, NothingToRunError, UsageError
+from ampbench.cli.selecting import positive
+from ampbench.errors import CASE_FAILED, INTERRUPTED, NothingComparableError, NothingToRunError, UsageError
+from ampbench.units import parse_seconds
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from ampbench.records.rules import RuleProbe
     from ampbench.store import StoredRun
-
-PARTLY_FAILED, INTERRUPTED = 3, 130
 
 
 def command(
@@ -49,7 +49,9 @@ def command(
         Path | None,
         typer.Option("-o", "--output", metavar="FILE", help="Write the run here, too; compressed if named .gz."),
     ] = None,
-    timeout: Annotated[float, typer.Option(min=1, metavar="SECONDS", help="The longest a device may take.")] = 300.0,
+    timeout: Annotated[
+        str, typer.Option(metavar="SECONDS", help="The longest a device may take, as in 90 or 5m.")
+    ] = "300",
     format: Format = OutputFormat.TABLE,
     json: Json = False,
 ) -> int:
@@ -70,6 +72,7 @@ def command(
     from ampbench.rules.choosing import chosen_devices, chosen_dtypes
 
     chosen = chosen_format(format, json)
+    seconds = positive("--timeout", parse_seconds(timeout))
     devices, dtypes, ops = chosen_devices(device or ()), chosen_dtypes(dtype or ()), op or []
     if output is not None and (run is not None or ops):
         raise UsageError(f"-o stores a whole new probe: leave out {'--op' if ops else 'RUN'}")
@@ -85,7 +88,7 @@ def command(
         # An op that is gone can be named only beside the probe that knew it: to compare, all are probed.
         try:
             stored, code = _probed(
-                devices, dtypes, ops if earlier is None else [], timeout, None if ops else results, label
+                devices, dtypes, ops if earlier is None else [], seconds, None if ops else results, label
             )
         except KeyboardInterrupt:
             print_note("interrupted: nothing was probed")
@@ -175,7 +178,7 @@ def _probed(
     stored = store.StoredRun(
         path=path, header=header, rules={probe.device: probe for probe in probes}, footers=[footer]
     )
-    return stored, INTERRUPTED if ended == "interrupted" else PARTLY_FAILED if problems else 0
+    return stored, INTERRUPTED if ended == "interrupted" else CASE_FAILED if problems else 0
 
 
 def _chosen(

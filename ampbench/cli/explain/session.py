@@ -1,6 +1,5 @@
 """What every verb of `ampbench explain` that explains cases does: plan, explain, store, tell, and end cleanly."""
 
-import shlex
 import sys
 from collections.abc import Callable, Collection, Sequence
 from contextlib import AbstractContextManager
@@ -8,9 +7,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ampbench.cli.options import DEFAULT_RESULTS
+from ampbench.cli.options import run_words
 from ampbench.cli.selecting import make_selection, make_settings
-from ampbench.errors import StoreError, UsageError
+from ampbench.errors import CASE_FAILED, INTERRUPTED, StoreError, UsageError
 from ampbench.records.runs import Asked, Selection, Settings, deed_of, verb_of
 from ampbench.units import counted
 
@@ -21,9 +20,6 @@ if TYPE_CHECKING:
     from ampbench.running.session import Prepared
     from ampbench.store import RunWriter, StoredRun
     from ampbench.studied.ceilings.pieces import Piece
-
-FAILED, INTERRUPTED = 3, 130
-
 
 Left = Callable[["StoredRun"], Collection[object]]
 """What a run leaves undone and can be gone on with, piece by piece."""
@@ -184,17 +180,16 @@ def _tell_left(stored: "StoredRun", results: Path, left: Left | None) -> None:
 
     undone = len(left(stored)) if left is not None else 0
     if undone:
-        found_there = stored.path.parent == results / "runs"
-        named = stored.header.run if found_there else shlex.quote(str(stored.path))
-        where = f" --results {shlex.quote(str(results))}" if found_there and results != DEFAULT_RESULTS else ""
         verb = verb_of(stored.header.explains)
-        print_note(f"{counted(undone, 'piece')} left; to go on: ampbench {verb} --resume {named}{where}")
+        print_note(
+            f"{counted(undone, 'piece')} left; to go on: ampbench {verb} --resume {run_words(stored.path, results)}"
+        )
 
 
 def _exit_code(stored: "StoredRun") -> int:
     from ampbench.studied.ceilings.pieces import failed
 
-    return FAILED if stored.failures or failed(stored) else 0
+    return CASE_FAILED if stored.failures or failed(stored) else 0
 
 
 def _explained(

@@ -1,13 +1,9 @@
 """`ampbench study ceilings`: what this machine's devices attain at best."""
 
-from collections.abc import Callable
-from contextlib import AbstractContextManager
-from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
-from ampbench.cli.explain.session import Doing, explain_and_store, go_on
 from ampbench.cli.options import (
     DEFAULT_RESULTS,
     WITH_RESUME,
@@ -24,12 +20,9 @@ from ampbench.cli.options import (
     refuse_beside_resume,
 )
 from ampbench.cli.selecting import make_settings, positive
+from ampbench.cli.study.session import Study, begin, go_on
 from ampbench.records.runs import CEILINGS, Asked, Selection, Settings
 from ampbench.units import parse_seconds
-
-if TYPE_CHECKING:
-    from ampbench.running.session import Prepared
-    from ampbench.store import StoredRun
 
 DEFAULTS = Settings()
 DEFAULT_SECONDS = "2"
@@ -77,8 +70,7 @@ def command(
     chosen = chosen_format(format, json)
     if resume:
         refuse_beside_resume(context, WITH_RESUME)
-        return _go_on(resume, results, _telling(chosen, everything=every))
-    from ampbench.running.ceilings import prepare_ceilings
+        return go_on(_study(), resume, results, chosen, everything=every)
     from ampbench.studied.ceilings.pieces import chosen_ceiling_dtypes, chosen_operations
 
     settings = make_settings(1, 1, DEFAULTS.min_run_seconds, "", timeout, "", threads, DEFAULTS.seed)
@@ -87,41 +79,22 @@ def command(
         operations=chosen_operations(operation or []),
         dtypes=chosen_ceiling_dtypes(dtype or []),
     )
-    return explain_and_store(
-        prepare_ceilings(Selection(devices=device or []), settings, asked),
-        CEILINGS, results, label, _measuring(asked), _telling(chosen, everything=every),
-    )  # fmt: skip
+    selection = Selection(devices=device or [])
+    return begin(_study(), selection, settings, asked, results, label, chosen, everything=every)
 
 
-def _measuring(asked: Asked, begun: "StoredRun | None" = None) -> Doing:
-    """Return the measuring of what is asked for, or of what a run that was `begun` lacks."""
-    from ampbench.running.ceilings import measure_ceilings, pieces_of
-    from ampbench.studied.ceilings.pieces import unfinished
-
-    return Doing(
-        "measuring",
-        lambda prepared, writer, watch: measure_ceilings(prepared, asked, writer, watch, begun),
-        lambda prepared: pieces_of(prepared, asked, begun),
-        asked,
-        unfinished,
-    )
-
-
-def _go_on(resume: str, results: Path, tell: "Callable[[StoredRun], None]") -> int:
-    """Measure what a stored run lacks; one that lacks nothing is shown."""
-    from ampbench.running.ceilings import prepare_ceilings
-    from ampbench.studied.ceilings.pieces import unfinished
-    from ampbench.studied.unfinished import asked_of
-
-    def further(begun: "StoredRun") -> "tuple[AbstractContextManager[Prepared], Doing]":
-        asked, header = asked_of(begun, "seconds"), begun.header
-        return prepare_ceilings(header.selection, header.settings, asked, begun), _measuring(asked, begun)
-
-    return go_on(resume, results, CEILINGS, unfinished, further, tell)
-
-
-def _telling(format: OutputFormat, *, everything: bool) -> "Callable[[StoredRun], None]":
-    from ampbench.cli.explain.pass_printing import telling
+def _study() -> Study:
     from ampbench.cli.study.ceilings_printing import print_ceilings
+    from ampbench.running.ceilings import measure_ceilings, pieces_of, prepare_ceilings
+    from ampbench.studied.ceilings.pieces import unfinished
 
-    return telling(print_ceilings, format, everything=everything)
+    return Study(
+        kind=CEILINGS,
+        said="measuring",
+        prepare=prepare_ceilings,
+        work=measure_ceilings,
+        pieces=pieces_of,
+        left=unfinished,
+        needed=("seconds",),
+        show=print_ceilings,
+    )

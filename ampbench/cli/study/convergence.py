@@ -1,11 +1,10 @@
 """`ampbench study convergence`: whether training in each precision comes to what it comes to in fp32."""
 
-from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
-from ampbench.cli.explain.session import Doing, asked_for, explain_and_store, go_on
+from ampbench.cli.explain.session import asked_for
 from ampbench.cli.options import (
     DEFAULT_RESULTS,
     WITH_RESUME,
@@ -30,14 +29,8 @@ from ampbench.cli.options import (
     chosen_format,
     refuse_beside_resume,
 )
+from ampbench.cli.study.session import Study, begin, go_on
 from ampbench.records.runs import CONVERGENCE, Asked, Settings
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from contextlib import AbstractContextManager
-
-    from ampbench.running.session import Prepared
-    from ampbench.store import StoredRun
 
 DEFAULTS = Settings()
 STEPS, SEEDS = 300, 3
@@ -88,50 +81,27 @@ def command(
     chosen = chosen_format(format, json)
     if resume:
         refuse_beside_resume(context, WITH_RESUME)
-        return _go_on(resume, results, _telling(chosen, everything=every))
+        return go_on(_study(), resume, results, chosen, everything=every)
     asked = Asked(steps=steps, seeds=seeds)
     selection, settings = asked_for(
         names, workload, precision, device, None, None, memory_format, keyword, preset, set_, scaler,
         timeout, threads, seed,
     )  # fmt: skip
-    from ampbench.running.convergence import prepare_convergence
-
-    return explain_and_store(
-        prepare_convergence(selection, settings, asked),
-        CONVERGENCE, results, label, _training(asked), _telling(chosen, everything=every),
-    )  # fmt: skip
+    return begin(_study(), selection, settings, asked, results, label, chosen, everything=every)
 
 
-def _training(asked: Asked, begun: "StoredRun | None" = None) -> Doing:
-    """Return the training of what is planned, or of what a run that was `begun` lacks."""
-    from ampbench.running.convergence import planned_pieces, train_cases
-    from ampbench.studied.convergence.pieces import unfinished
-
-    return Doing(
-        "training",
-        lambda prepared, writer, watch: train_cases(prepared, asked, writer, watch, begun),
-        lambda prepared: [planned for planned, _ in planned_pieces(prepared, asked, begun)],
-        asked,
-        left=unfinished,
-    )
-
-
-def _go_on(resume: str, results: Path, tell: "Callable[[StoredRun], None]") -> int:
-    """Train what a stored run lacks; one that lacks nothing is shown."""
-    from ampbench.running.convergence import prepare_convergence
-    from ampbench.studied.convergence.pieces import unfinished
-    from ampbench.studied.unfinished import asked_of
-
-    def further(begun: "StoredRun") -> "tuple[AbstractContextManager[Prepared], Doing]":
-        asked = asked_of(begun, "steps", "seeds")
-        preparing = prepare_convergence(begun.header.selection, begun.header.settings, asked, begun)
-        return preparing, _training(asked, begun)
-
-    return go_on(resume, results, CONVERGENCE, unfinished, further, tell)
-
-
-def _telling(format: OutputFormat, *, everything: bool) -> "Callable[[StoredRun], None]":
-    from ampbench.cli.explain.pass_printing import telling
+def _study() -> Study:
     from ampbench.cli.study.convergence_printing import print_convergence
+    from ampbench.running.convergence import planned_pieces, prepare_convergence, train_cases
+    from ampbench.studied.convergence.pieces import unfinished
 
-    return telling(print_convergence, format, everything=everything)
+    return Study(
+        kind=CONVERGENCE,
+        said="training",
+        prepare=prepare_convergence,
+        work=train_cases,
+        pieces=lambda *given: [planned for planned, _ in planned_pieces(*given)],
+        left=unfinished,
+        needed=("steps", "seeds"),
+        show=print_convergence,
+    )

@@ -1,11 +1,10 @@
 """`ampbench study input-storage`: what storing a network's inputs in half saves, and whether it loses anything."""
 
-from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
-from ampbench.cli.explain.session import Doing, asked_for, explain_and_store, go_on
+from ampbench.cli.explain.session import asked_for
 from ampbench.cli.options import (
     DEFAULT_RESULTS,
     WITH_RESUME,
@@ -31,15 +30,9 @@ from ampbench.cli.options import (
     refuse_beside_resume,
 )
 from ampbench.cli.selecting import positive
+from ampbench.cli.study.session import Study, begin, go_on
 from ampbench.records.runs import INPUT_STORAGE, Asked, Settings
 from ampbench.units import parse_seconds
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from contextlib import AbstractContextManager
-
-    from ampbench.running.session import Prepared
-    from ampbench.store import StoredRun
 
 DEFAULTS = Settings()
 SECONDS = "4"
@@ -94,45 +87,26 @@ def command(
     chosen = chosen_format(format, json)
     if resume:
         refuse_beside_resume(context, WITH_RESUME)
-        return _go_on(resume, results, _telling(chosen))
+        return go_on(_study(), resume, results, chosen)
     selection, settings = asked_for(
         names, workload, precision, device, phase, None, memory_format, keyword, preset, set_, scaler,
         timeout, threads, seed,
     )  # fmt: skip
     asked = Asked(seconds=positive("--seconds", parse_seconds(seconds)))
-    from ampbench.running.input_storage import prepare_storage
-
-    return explain_and_store(
-        prepare_storage(selection, settings), INPUT_STORAGE, results, label, _measuring(asked), _telling(chosen)
-    )  # fmt: skip
+    return begin(_study(), selection, settings, asked, results, label, chosen)
 
 
-def _measuring(asked: Asked) -> Doing:
-    from ampbench.running.input_storage import measure_storages
+def _study() -> Study:
+    from ampbench.cli.study.input_storage_printing import print_storages
+    from ampbench.running.input_storage import measure_storages, prepare_storage
     from ampbench.studied.unfinished import unfinished
 
-    return Doing(
-        "comparing",
-        lambda prepared, writer, watch: measure_storages(prepared, asked.seconds, writer, watch),
-        asked=asked,
+    return Study(
+        kind=INPUT_STORAGE,
+        said="comparing",
+        prepare=prepare_storage,
+        work=measure_storages,
         left=unfinished,
+        needed=("seconds",),
+        show=print_storages,
     )
-
-
-def _go_on(resume: str, results: Path, tell: "Callable[[StoredRun], None]") -> int:
-    """Measure what a stored run lacks; one that lacks nothing is shown."""
-    from ampbench.running.input_storage import prepare_storage
-    from ampbench.studied.unfinished import asked_of, unfinished
-
-    def further(begun: "StoredRun") -> "tuple[AbstractContextManager[Prepared], Doing]":
-        header = begun.header
-        return prepare_storage(header.selection, header.settings, begun), _measuring(asked_of(begun, "seconds"))
-
-    return go_on(resume, results, INPUT_STORAGE, unfinished, further, tell)
-
-
-def _telling(format: OutputFormat) -> "Callable[[StoredRun], None]":
-    from ampbench.cli.explain.pass_printing import telling
-    from ampbench.cli.study.input_storage_printing import print_storages
-
-    return telling(print_storages, format, everything=False)

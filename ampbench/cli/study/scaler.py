@@ -1,11 +1,10 @@
 """`ampbench study scaler`: what GradScaler does to fp16 training, and what training comes to without it."""
 
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ampbench.cli.explain.session import Doing, asked_for, explain_and_store, go_on
+from ampbench.cli.explain.session import asked_for
 from ampbench.cli.options import (
     DEFAULT_RESULTS,
     WITH_RESUME,
@@ -29,15 +28,14 @@ from ampbench.cli.options import (
     is_typed,
     refuse_beside_resume,
 )
+from ampbench.cli.study.session import Study, begin, go_on
 from ampbench.errors import UsageError
 from ampbench.records.runs import SCALER, Asked, Settings
 from ampbench.records.studies import ScalerSetting
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection
-    from contextlib import AbstractContextManager
+    from collections.abc import Collection
 
-    from ampbench.running.session import Prepared
     from ampbench.store import StoredRun
 
 DEFAULTS = Settings()
@@ -107,20 +105,16 @@ def command(
     chosen = chosen_format(format, json)
     if resume:
         refuse_beside_resume(context, WITH_RESUME)
-        return _go_on(resume, results, _telling(chosen, everything=every))
+        return go_on(_study(), resume, results, chosen, everything=every)
     own = _own_setting(context, init_scale, growth_factor, backoff_factor, growth_interval)
-    from ampbench.running.scaler import chosen_settings, prepare_scaling
+    from ampbench.running.scaler import chosen_settings
 
     asked = Asked(steps=steps, settings=chosen_settings(setting or [], own, scaler=scaler))
     selection, settings = asked_for(
         names, workload, precision, device, None, None, memory_format, keyword, preset, set_, scaler,
         timeout, threads, seed,
     )  # fmt: skip
-    return explain_and_store(
-        prepare_scaling(selection, settings, asked),
-        SCALER, results, label, _training(asked),
-        _telling(chosen, everything=every),
-    )  # fmt: skip
+    return begin(_study(), selection, settings, asked, results, label, chosen, everything=every)
 
 
 def _own_setting(
@@ -146,22 +140,9 @@ def _own_setting(
     )
 
 
-def _training(asked: Asked, begun: "StoredRun | None" = None) -> Doing:
-    from ampbench.running.scaler import pieces, scale_cases
-    from ampbench.studied.scaler.pieces import unfinished
-
-    return Doing(
-        "training",
-        lambda prepared, writer, watch: scale_cases(prepared, asked, writer, watch, begun),
-        lambda prepared: [planned for planned, _ in pieces(prepared, asked, begun)],
-        asked,
-        unfinished,
-    )
-
-
-def _go_on(resume: str, results: Path, tell: "Callable[[StoredRun], None]") -> int:
-    """Train with the settings that a stored run lacks; one that lacks nothing is shown."""
-    from ampbench.running.scaler import prepare_scaling
+def _study() -> Study:
+    from ampbench.cli.study.scaler_printing import print_scalings
+    from ampbench.running.scaler import pieces, prepare_scaling, scale_cases
     from ampbench.studied.scaler.pieces import unfinished
     from ampbench.studied.unfinished import asked_of
 
@@ -169,16 +150,13 @@ def _go_on(resume: str, results: Path, tell: "Callable[[StoredRun], None]") -> i
         asked_of(begun, "steps")  # of a run that does not say it, nothing is known to be left
         return unfinished(begun)
 
-    def further(begun: "StoredRun") -> "tuple[AbstractContextManager[Prepared], Doing]":
-        asked = asked_of(begun, "steps")
-        preparing = prepare_scaling(begun.header.selection, begun.header.settings, asked, begun)
-        return preparing, _training(asked, begun)
-
-    return go_on(resume, results, SCALER, left, further, tell)
-
-
-def _telling(format: OutputFormat, *, everything: bool) -> "Callable[[StoredRun], None]":
-    from ampbench.cli.explain.pass_printing import telling
-    from ampbench.cli.study.scaler_printing import print_scalings
-
-    return telling(print_scalings, format, everything=everything)
+    return Study(
+        kind=SCALER,
+        said="training",
+        prepare=prepare_scaling,
+        work=scale_cases,
+        pieces=lambda *given: [planned for planned, _ in pieces(*given)],
+        left=left,
+        needed=("steps",),
+        show=print_scalings,
+    )

@@ -1,11 +1,10 @@
 """`ampbench study scope`: what entering autocast around more or less of a training loop costs."""
 
-from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
-from ampbench.cli.explain.session import Doing, asked_for, explain_and_store, go_on
+from ampbench.cli.explain.session import asked_for
 from ampbench.cli.options import (
     DEFAULT_RESULTS,
     WITH_RESUME,
@@ -31,15 +30,9 @@ from ampbench.cli.options import (
     refuse_beside_resume,
 )
 from ampbench.cli.selecting import positive
+from ampbench.cli.study.session import Study, begin, go_on
 from ampbench.records.runs import SCOPE, Asked, Settings
 from ampbench.units import parse_seconds
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from contextlib import AbstractContextManager
-
-    from ampbench.running.session import Prepared
-    from ampbench.store import StoredRun
 
 DEFAULTS = Settings()
 STEPS = 8
@@ -90,46 +83,26 @@ def command(
     chosen = chosen_format(format, json)
     if resume:
         refuse_beside_resume(context, WITH_RESUME)
-        return _go_on(resume, results, _telling(chosen, everything=every))
+        return go_on(_study(), resume, results, chosen, everything=every)
     selection, settings = asked_for(
         names, workload, precision, device, None, None, memory_format, keyword, preset, set_, scaler,
         timeout, threads, seed,
     )  # fmt: skip
     asked = Asked(steps=steps, seconds=positive("--seconds", parse_seconds(seconds)))
-    from ampbench.running.scope import prepare_scopes
-
-    return explain_and_store(
-        prepare_scopes(selection, settings, steps),
-        SCOPE, results, label, _studying(asked), _telling(chosen, everything=every),
-    )  # fmt: skip
+    return begin(_study(), selection, settings, asked, results, label, chosen, everything=every)
 
 
-def _studying(asked: Asked) -> Doing:
-    from ampbench.running.scope import study_scopes
+def _study() -> Study:
+    from ampbench.cli.study.scope_printing import print_scopes
+    from ampbench.running.scope import prepare_scopes, study_scopes
     from ampbench.studied.unfinished import unfinished
 
-    return Doing(
-        "studying",
-        lambda prepared, writer, watch: study_scopes(prepared, asked, writer, watch),
-        asked=asked,
+    return Study(
+        kind=SCOPE,
+        said="studying",
+        prepare=prepare_scopes,
+        work=study_scopes,
         left=unfinished,
+        needed=("steps", "seconds"),
+        show=print_scopes,
     )
-
-
-def _go_on(resume: str, results: Path, tell: "Callable[[StoredRun], None]") -> int:
-    """Study what a stored run lacks; one that lacks nothing is shown."""
-    from ampbench.running.scope import prepare_scopes
-    from ampbench.studied.unfinished import asked_of, unfinished
-
-    def further(begun: "StoredRun") -> "tuple[AbstractContextManager[Prepared], Doing]":
-        header, asked = begun.header, asked_of(begun, "steps", "seconds")
-        return prepare_scopes(header.selection, header.settings, asked.steps, begun), _studying(asked)
-
-    return go_on(resume, results, SCOPE, unfinished, further, tell)
-
-
-def _telling(format: OutputFormat, *, everything: bool) -> "Callable[[StoredRun], None]":
-    from ampbench.cli.explain.pass_printing import telling
-    from ampbench.cli.study.scope_printing import print_scopes
-
-    return telling(print_scopes, format, everything=everything)

@@ -27,7 +27,6 @@ from ampbench.records.rules import (
     RuleTrial,
 )
 
-TRIALS = ("fp32", "lower", "mixed")
 _REAL = {"complex32": "float16", "complex64": "float32", "complex128": "float64"}
 
 
@@ -144,7 +143,7 @@ def floating_inputs(sample: Sample) -> int:
 
 
 def run_trials(op: Callable[..., Any], sample: Sample, device: str, dtype: torch.dtype) -> dict[str, RuleTrial]:
-    """Return the trials of `TRIALS`: all inputs fp32, all in the autocast dtype, the first in it and the rest fp32.
+    """Return the trials "fp32", "lower", "mixed": all inputs fp32, all in the autocast dtype, or the first alone in it.
 
     "mixed" is absent where there is but one floating input.
     """
