@@ -12,7 +12,7 @@ from ampbench.comparing.wording import percent
 from ampbench.control import SelfComparison, judge_self
 from ampbench.labels import case_labels
 from ampbench.markdown import markdown_table
-from ampbench.units import format_seconds
+from ampbench.units import counted, format_seconds
 
 if TYPE_CHECKING:
     from ampbench.store import StoredRun
@@ -53,16 +53,15 @@ def print_control(comparison: "Comparison", baseline: "StoredRun", format: Outpu
 
 def sentences(found: SelfComparison) -> list[str]:
     """Return what an arm compared with itself said, in sentences."""
-    counted = f"{found.cases} {'case' if found.cases == 1 else 'cases'}"
-    said = [f"one arm against itself: {counted}, {found.blocks} blocks"]
+    said = [f"one arm against itself: {counted(found.cases, 'case')}, {found.blocks} blocks"]
     rate = f" (95 %: at most {percent(found.highest_rate)} of the {found.able} that could raise one, Wilson)"
     if not found.able:
         rate = ": with so few blocks, and so many cases judged together, there could be none"
-    said.append(f"false alarms: {len(found.alarms)} of {counted}{rate}")
+    said.append(f"false alarms: {len(found.alarms)} of {counted(found.cases, 'case')}{rate}")
     said += [f"  {one.case.case_id}: {one.reason}" for one in found.alarms]
     if found.suspected:
         said.append(f"suspected and not confirmed by fresh blocks: {len(found.suspected)}")
-    said.append(f"proven unchanged: {len(found.unchanged)} of {counted}")
+    said.append(f"proven unchanged: {len(found.unchanged)} of {counted(found.cases, 'case')}")
     if found.unfit:
         said.append(f"no verdict, the machine was unfit: {len(found.unfit)}, such as: {found.unfit[0].reason}")
     if found.detectable:

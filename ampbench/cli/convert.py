@@ -9,6 +9,7 @@ import typer
 
 from ampbench.cli.options import DEFAULT_RESULTS, Keyword, Results
 from ampbench.errors import NothingToRunError, UnknownNameError, UsageError
+from ampbench.units import counted
 
 if TYPE_CHECKING:
     from ampbench.convert import Format, Selected
@@ -127,7 +128,7 @@ def _import(sources: Sequence[str], program: str, device: str, results: Path) ->
         if written.earlier:
             before = listed(written.earlier)
             print_note(f"{source}: runs made of the same files before: {before}; delete what should not count twice")
-        counts = [f"{len(written.new):,} {'run' if len(written.new) == 1 else 'runs'} written"]
+        counts = [f"{counted(len(written.new), 'run')} written"]
         counts += [f"{len(written.known):,} already there, left as they are"] if written.known else []
         print_note(f"{source}: {', '.join(counts)}")
     return 0
@@ -151,9 +152,9 @@ def _known(name: str) -> "Format":
 
 def _markdown(selected: "Selected") -> str:
     from ampbench.advice import Budget
-    from ampbench.cli.results import markdown_text
+    from ampbench.cli.results import markdown_text, run_rows
 
-    return markdown_text(selected.stored, selected.rows, Budget())
+    return markdown_text(selected.stored, run_rows(selected.stored), selected.rows, Budget())
 
 
 def _comparison_markdown(comparison: "Comparison") -> str:

@@ -267,7 +267,5 @@ def _stage_lines() -> "Iterator[Callable[[Stage], None]]":
 
 
 def _staged(stage: "Stage") -> str:
-    undecided = (
-        f"{stage.left} {'case' if stage.left == 1 else 'cases'} undecided, {format_seconds(round(stage.seconds))}"
-    )
+    undecided = f"{counted(stage.left, 'case')} undecided, {format_seconds(round(stage.seconds))}"
     return f"{undecided} · {stage.doing} {stage.pair}".rstrip()

@@ -24,36 +24,40 @@ def run_rows(stored: "StoredRun") -> list[Row]:
     return list(frames.plain_rows(frames.run_frame(stored)))
 
 
-def print_result(stored: "StoredRun", rows: Sequence[Row], format: OutputFormat, budget: Budget) -> None:
-    """Print `rows` of a run on stdout: as table with advice and notes, or in a machine's format.
+def print_result(
+    stored: "StoredRun", every: Sequence[Row], shown: Sequence[Row], format: OutputFormat, budget: Budget
+) -> None:
+    """Print the rows `shown` of a run on stdout: as table with advice and notes, or in a machine's format.
 
-    The advice is that of the whole run, whichever rows are shown.
+    The advice is that of `every` row of the run, whichever are shown.
     """
     if format is OutputFormat.JSON:
-        print_text(tables.json_text(rows))
+        print_text(tables.json_text(shown))
     elif format is OutputFormat.CSV:
-        print_text(tables.csv_text(list(COLUMNS), ([row[name] for name in COLUMNS] for row in rows)))
+        print_text(tables.csv_text(list(COLUMNS), ([row[name] for name in COLUMNS] for row in shown)))
     elif format is OutputFormat.MARKDOWN:
-        print_text(markdown_text(stored, rows, budget))
+        print_text(markdown_text(stored, every, shown, budget))
     else:
         console = make_console()
-        print_lines(console, result_lines(stored, rows, budget, console.width))
+        print_lines(console, result_lines(stored, every, shown, budget, console.width))
 
 
-def markdown_text(stored: "StoredRun", rows: Sequence[Row], budget: Budget) -> str:
-    """Return `rows` of a run as Markdown: the tables, the advice, the notes."""
+def markdown_text(stored: "StoredRun", every: Sequence[Row], rows: Sequence[Row], budget: Budget) -> str:
+    """Return `rows` of a run as Markdown: the tables, the advice on `every` row, the notes."""
     groups, skipped = notes.without_common_skips(grouped(rows))
-    advice = advise_run(stored, run_rows(stored), budget)
+    advice = advise_run(stored, every, budget)
     said = [*_remarks(stored, rows, notes.sweep_remarks(advice, stored.header.selection.sweeps)), *skipped]
     return "\n\n".join([tables.markdown(groups, advice), *map(escaped, said)])
 
 
-def result_lines(stored: "StoredRun", rows: Sequence[Row], budget: Budget, width: int) -> list[Text]:
-    """Return what a terminal of `width` columns shows of a run: the table, the advice, the notes."""
+def result_lines(
+    stored: "StoredRun", every: Sequence[Row], rows: Sequence[Row], budget: Budget, width: int
+) -> list[Text]:
+    """Return what a terminal of `width` columns shows of a run: the table of `rows`, the advice on `every`, notes."""
     groups, skipped = notes.without_common_skips(grouped(rows))
     shown = [row for members in groups.values() for row in members]
     layouts = {phase: tables.lay_out(shown, phase, width) for phase in {group.phase for group in groups}}
-    advice = advise_run(stored, run_rows(stored), budget)
+    advice = advise_run(stored, every, budget)
     lines = tables.result_lines(groups, advice, layouts)
     swept = notes.sweep_remarks(advice, stored.header.selection.sweeps)
     remarks = dict.fromkeys((*_remarks(stored, rows, swept), *skipped), "")

@@ -183,7 +183,7 @@ def _print_end(stored: "StoredRun", ended: str, format: OutputFormat, budget: Bu
     from ampbench.cli.results import print_result, run_rows
 
     rows = run_rows(stored)
-    print_result(stored, rows, format, budget)
+    print_result(stored, rows, rows, format, budget)
     if ended != "complete":
         resume = f"ampbench run --resume {run_words(stored.path, results)}"
         print(f"{ended}: everything measured is kept; {resume} goes on", file=sys.stderr)

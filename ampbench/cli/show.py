@@ -137,9 +137,10 @@ def _measured(
     from ampbench.cli.printing import make_console, print_lines
     from ampbench.cli.results import print_result, run_rows
 
-    rows = [row for row in run_rows(stored) if row["case_id"] in case_ids]
+    found = run_rows(stored)
+    rows = [row for row in found if row["case_id"] in case_ids]
     if not everything:
-        print_result(stored, rows, format, budget)
+        print_result(stored, found, rows, format, budget)
     elif format is not OutputFormat.TABLE:
         raise UsageError("--case and --details are for reading: --format json gives every column of the cases selected")
     else:

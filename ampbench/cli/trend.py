@@ -7,6 +7,7 @@ import typer
 from ampbench.cli.options import DEFAULT_RESULTS, Every, Format, Json, Keyword, OutputFormat, Results, chosen_format
 from ampbench.errors import UnknownNameError
 from ampbench.garbage import no_garbage_collection
+from ampbench.units import counted
 
 if TYPE_CHECKING:
     from ampbench.trends import Trend
@@ -61,7 +62,7 @@ def command(
             print_note(note)
         trend = make_trend(found.runs, x, metrics)
     for reason, count in trend.left_out.items():
-        print_note(f"left out {count} {'run' if count == 1 else 'runs'} with {reason}")
+        print_note(f"left out {counted(count, 'run')} with {reason}")
     print_trend(trend, chosen, show_all=every)
     return 0
 

@@ -16,7 +16,7 @@ from ampbench.comparing.runs import MeasuredRun, Role, grid
 from ampbench.comparing.wording import change_in_words, decision_in_words, percent
 from ampbench.deciding import Blocks, Decision, decide_interleaved, decide_stored, judge_control
 from ampbench.metrics import GATED
-from ampbench.units import format_rate
+from ampbench.units import counted, format_rate
 from ampbench.verdicts import Code, ControlVerdict, Finding, Verdict
 
 TIME = "seconds_median"
@@ -275,16 +275,16 @@ def _control_sentence(names: Sequence[str], fired: bool, decisions: Sequence[Dec
     changes = [
         (abs(one.change), name, one) for name, one in zip(names, decisions, strict=True) if one.change is not None
     ]
-    counted = f"{len(names)} {'case' if len(names) == 1 else 'cases'} measured twice"
+    measured = f"{counted(len(names), 'case')} measured twice"
     if not changes:
-        return f"control: {counted}, in too few blocks to say anything"
+        return f"control: {measured}, in too few blocks to say anything"
     _, name, largest = max(changes, key=lambda each: each[:2])
     if fired:
         _, name, largest = min(changes, key=lambda each: (min(each[2].p_worse or 0, each[2].p_better or 0), each[1]))
         return (
             f"control: the same code, measured twice, seemed to be {_apart(largest)} on {name}: no time verdict counts"
         )
-    return f"control: {counted} in the same blocks, none seemed to differ (at most {_apart(largest)}, {name})"
+    return f"control: {measured} in the same blocks, none seemed to differ (at most {_apart(largest)}, {name})"
 
 
 def _apart(decision: Decision) -> str:

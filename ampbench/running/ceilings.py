@@ -14,7 +14,7 @@ from ampbench.running.channel import Channel, OpenChannel, ServerChannel
 from ampbench.running.passes import Seen, do_pieces
 from ampbench.running.session import Prepared, check_same, default_memory_limit, opened_first
 from ampbench.store import RunWriter, StoredRun
-from ampbench.studied.ceilings.pieces import Piece, planned_pieces, unfinished
+from ampbench.studied.ceilings.pieces import Piece, pieces_of, unfinished
 
 
 @contextmanager
@@ -40,18 +40,18 @@ def prepare_ceilings(
             check_same(resumed.header.environment, environment, resumed.header.run)
         if settings.memory_limit_bytes is None:
             settings = dataclasses.replace(settings, memory_limit_bytes=default_memory_limit())
-        pieces = planned_pieces(environment, selection.devices, asked)
-        if all(piece.lacking for piece in pieces):
-            why = few((piece.lacking for piece in pieces), len(pieces)) or f"copies in {TF32} are those in {FP32}"
+        wanted = pieces_of(environment, selection.devices, asked)
+        if all(piece.lacking for piece in wanted):
+            why = few((piece.lacking for piece in wanted), len(wanted)) or f"copies in {TF32} are those in {FP32}"
             raise NothingToRunError(f"no ceiling can be measured here: {why}")
         yield Prepared(selection, settings, environment, [], first.open_channel)
 
 
-def pieces_of(prepared: Prepared, asked: Asked, resumed: StoredRun | None = None) -> list[Piece]:
+def pieces(prepared: Prepared, asked: Asked, resumed: StoredRun | None = None) -> list[Piece]:
     """Return the ceilings to measure, or those that `resumed` lacks."""
     if resumed is not None:
         return unfinished(resumed)
-    return planned_pieces(prepared.environment, prepared.selection.devices, asked)
+    return pieces_of(prepared.environment, prepared.selection.devices, asked)
 
 
 def measure_ceilings(
@@ -70,7 +70,7 @@ def measure_ceilings(
         return _measure(channel, piece, prepared, asked.seconds)
 
     return do_pieces(
-        prepared.open_channel, ((piece, measure) for piece in pieces_of(prepared, asked, resumed)), writer, watch
+        prepared.open_channel, ((piece, measure) for piece in pieces(prepared, asked, resumed)), writer, watch
     )
 
 

@@ -70,17 +70,15 @@ def prepare_convergence(
         yield session
 
 
-def planned_pieces(
-    prepared: Prepared, asked: Asked, resumed: StoredRun | None = None
-) -> list[tuple[PlannedCase, Piece]]:
+def pieces(prepared: Prepared, asked: Asked, resumed: StoredRun | None = None) -> list[tuple[PlannedCase, Piece]]:
     """Return the trainings of what is planned, or those that `resumed` lacks, in their order, each with its case."""
     planned = {each.case.case_id: each for each in prepared.plan if not each.skip}
-    pieces = (
+    found = (
         pieces_of([each.case for each in planned.values()], prepared.settings.seed, asked.seeds)
         if resumed is None
         else unfinished(resumed)
     )
-    return [(planned[piece.case.case_id], piece) for piece in pieces if piece.case.case_id in planned]
+    return [(planned[piece.case.case_id], piece) for piece in found if piece.case.case_id in planned]
 
 
 def train_cases(
@@ -91,7 +89,7 @@ def train_cases(
     Raises `UsageError` where what a resumed run trained before began with other weights or inputs.
     """
     trainer = _Trainer(prepared.settings, asked, resumed)
-    work = [(planned, trainer.explains(piece)) for planned, piece in planned_pieces(prepared, asked, resumed)]
+    work = [(planned, trainer.explains(piece)) for planned, piece in pieces(prepared, asked, resumed)]
     return explain_pieces(prepared, work, writer, watch)
 
 

@@ -13,7 +13,7 @@ from ampbench.records.measurements import Failure
 from ampbench.records.requests import Reply, Request
 from ampbench.records.runs import CEILINGS, Asked, Header, Selection, Settings
 from ampbench.records.studies import COPY, MATMUL, Ceiling
-from ampbench.running.ceilings import measure_ceilings, pieces_of, prepare_ceilings
+from ampbench.running.ceilings import measure_ceilings, pieces, prepare_ceilings
 from ampbench.running.channel import ServerChannel
 from ampbench.running.session import Prepared, new_header
 from ampbench.store import RunWriter, StoredRun, read_run
@@ -22,7 +22,7 @@ from ampbench.studied.ceilings.pieces import (
     chosen_ceiling_dtypes,
     chosen_operations,
     failed,
-    planned_pieces,
+    pieces_of,
     unfinished,
 )
 from tests.scripted_channel import CPU, NO_GPU, Scripted, machine
@@ -78,11 +78,11 @@ def test_each_operation_and_dtype_is_asked_of_a_fresh_worker_and_stored(tmp_path
 
 
 def test_without_names_all_that_the_device_has_is_measured_but_fp64() -> None:
-    pieces = planned_pieces(machine(CPU, NO_GPU), [], Asked(operations=[MATMUL]))
-    assert [piece.dtype for piece in pieces] == ["fp32", "bf16", "fp16"]
-    pieces = planned_pieces(machine(CPU, GPU), [], Asked())
-    assert {piece.device for piece in pieces} == {"cuda"}
-    assert [(piece.operation, piece.dtype) for piece in pieces] == [
+    wanted = pieces_of(machine(CPU, NO_GPU), [], Asked(operations=[MATMUL]))
+    assert [piece.dtype for piece in wanted] == ["fp32", "bf16", "fp16"]
+    wanted = pieces_of(machine(CPU, GPU), [], Asked())
+    assert {piece.device for piece in wanted} == {"cuda"}
+    assert [(piece.operation, piece.dtype) for piece in wanted] == [
         ("matmul", "fp32"), ("matmul", "tf32"), ("matmul", "fp16"), ("conv", "fp32"), ("conv", "tf32"),
         ("conv", "fp16"), ("copy", "fp32"), ("copy", "fp16"),
     ]  # fmt: skip
@@ -98,7 +98,7 @@ def test_what_was_named_and_cannot_be_measured_is_stored_with_the_reason(tmp_pat
     assert len(channel.asked) == 1
     assert failed(stored) == []
     without = dataclasses.replace(CPU, float64=False)
-    assert planned_pieces(machine(without), [], Asked(operations=[MATMUL], dtypes=["fp64"])) == [
+    assert pieces_of(machine(without), [], Asked(operations=[MATMUL], dtypes=["fp64"])) == [
         Piece("cpu", "matmul", "fp64", "cpu does not support fp64")
     ]
 
@@ -135,7 +135,7 @@ def test_an_interrupted_session_keeps_what_was_measured_and_goes_on_with_the_res
     with prepare_ceilings(
         stored.header.selection, stored.header.settings, ASKED, stored, open_channel=lambda: channel
     ) as found:
-        assert [piece.named for piece in pieces_of(found, ASKED, stored)] == left
+        assert [piece.named for piece in pieces(found, ASKED, stored)] == left
 
 
 def test_a_run_of_another_machine_is_not_gone_on_with(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ from ampbench.records.measurements import Failure
 from ampbench.records.requests import Reply, Request
 from ampbench.records.runs import CONVERGENCE, Asked, Selection, Settings
 from ampbench.records.studies import Training
-from ampbench.running.convergence import planned_pieces, prepare_convergence, train_cases
+from ampbench.running.convergence import pieces, prepare_convergence, train_cases
 from ampbench.running.session import planned_skips
 from ampbench.store import RunWriter, StoredRun, read_run
 from ampbench.studied.convergence.pieces import unfinished
@@ -178,7 +178,7 @@ def test_only_cases_that_lack_a_training_are_planned_again(tmp_path: Path) -> No
         run.header.selection, run.header.settings, ASKED, run, open_channel=lambda: Scripted(training, machine(CPU))
     ) as prepared:
         assert [planned.case.precision for planned in prepared.plan] == ["bf16_pure"]
-        ((_, piece),) = planned_pieces(prepared, ASKED, run)
+        ((_, piece),) = pieces(prepared, ASKED, run)
         assert (piece.seed, piece.arm) == (1, "")
 
 

@@ -85,7 +85,7 @@ def command(
 
 def _study() -> Study:
     from ampbench.cli.study.ceilings_printing import print_ceilings
-    from ampbench.running.ceilings import measure_ceilings, pieces_of, prepare_ceilings
+    from ampbench.running.ceilings import measure_ceilings, pieces, prepare_ceilings
     from ampbench.studied.ceilings.pieces import unfinished
 
     return Study(
@@ -93,7 +93,7 @@ def _study() -> Study:
         said="measuring",
         prepare=prepare_ceilings,
         work=measure_ceilings,
-        pieces=pieces_of,
+        pieces=pieces,
         left=unfinished,
         needed=("seconds",),
         show=print_ceilings,

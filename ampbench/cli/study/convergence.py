@@ -92,7 +92,7 @@ def command(
 
 def _study() -> Study:
     from ampbench.cli.study.convergence_printing import print_convergence
-    from ampbench.running.convergence import planned_pieces, prepare_convergence, train_cases
+    from ampbench.running.convergence import pieces, prepare_convergence, train_cases
     from ampbench.studied.convergence.pieces import unfinished
 
     return Study(
@@ -100,7 +100,7 @@ def _study() -> Study:
         said="training",
         prepare=prepare_convergence,
         work=train_cases,
-        pieces=lambda *given: [planned for planned, _ in planned_pieces(*given)],
+        pieces=lambda *given: [planned for planned, _ in pieces(*given)],
         left=unfinished,
         needed=("steps", "seeds"),
         show=print_convergence,

@@ -51,7 +51,7 @@ def chosen_ceiling_dtypes(given: Sequence[str]) -> list[str]:
     return list(dict.fromkeys(names[name] for name in given))
 
 
-def planned_pieces(environment: Environment, devices: Sequence[str], asked: Asked) -> list[Piece]:
+def pieces_of(environment: Environment, devices: Sequence[str], asked: Asked) -> list[Piece]:
     """Return the ceilings that are asked for, those that the devices lack among them if they were named.
 
     Without `devices`, those of the accelerator, else of the CPU.
@@ -84,7 +84,7 @@ def failed(stored: StoredRun) -> list[Ceiling]:
 
 def _pieces(stored: StoredRun) -> list[Piece]:
     header = stored.header
-    return planned_pieces(header.environment, header.selection.devices, header.asked or Asked())
+    return pieces_of(header.environment, header.selection.devices, header.asked or Asked())
 
 
 def _lacking(device: DeviceDescription, dtype: str) -> str:
