@@ -61,3 +61,17 @@ class NothingToRunError(AmpbenchError):
     """Nothing was selected, or nothing of what was selected can run here."""
 
     exit_code = 5
+
+
+def first_line(error: BaseException) -> str:
+    """Return "RuntimeError: what it says", the first line only; of TorchScript's interpreter the last, which tells."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    if lines and "TorchScript interpreter" in lines[0]:
+        lines = lines[-1:]
+    return f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__
+
+
+def in_one_line(error: BaseException) -> str:
+    """Return "RuntimeError: all that it says" in one line; of an `AmpbenchError` the text alone."""
+    text = " ".join(str(error).split()) or "no message"
+    return text if isinstance(error, AmpbenchError) else f"{type(error).__name__}: {text}"

@@ -14,7 +14,7 @@ from ampbench.worker.devices import Device
 from ampbench.worker.environment import has_tf32
 from ampbench.worker.fitness import FitnessWatch
 from ampbench.worker.flags import precision_flags
-from ampbench.worker.memory import is_out_of_memory
+from ampbench.worker.memory import said_of
 from ampbench.worker.timing import time_build
 
 LONGEST = 0.5
@@ -74,7 +74,7 @@ def _grow(
             samples = _samples(task.build(make), device, budget)
         except Exception as error:  # noqa: BLE001 - whatever a device raises at what it does not support
             device.release()
-            return found, f"{task.size} and larger left out: {_reason(error)}"
+            return found, f"{task.size} and larger left out: {said_of(error)}"
         found.append(Attained(size=task.size, work=task.work, samples=samples))
         device.release()
     return found, ""
@@ -102,10 +102,3 @@ def _torch_dtype(name: str) -> torch.dtype:
     dtype = getattr(torch, long)
     assert isinstance(dtype, torch.dtype)
     return dtype
-
-
-def _reason(error: Exception) -> str:
-    """Return the first line of what was raised."""
-    if is_out_of_memory(error):
-        return "out of memory"
-    return (str(error).splitlines() or [type(error).__name__])[0]

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch.utils import _pytree as pytree
 
-from ampbench.explain.graphs.names import first_line
+from ampbench.errors import first_line
 from ampbench.explain.ledger import CastLedger, short_dtype, trace_casts
 from ampbench.explain.rules.documented import documented_category
 from ampbench.precisions import PRECISIONS

@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from ampbench.explain.graphs.names import first_line
+from ampbench.errors import first_line
 from ampbench.explain.ledger import short_dtype
 from ampbench.precisions import PRECISIONS
 from ampbench.records.cases import Case

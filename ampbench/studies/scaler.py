@@ -9,8 +9,7 @@ from dataclasses import dataclass, field
 
 import torch
 
-from ampbench.errors import UsageError
-from ampbench.explain.graphs.names import first_line
+from ampbench.errors import UsageError, first_line
 from ampbench.explain.magnitudes import Counts, count_magnitudes
 from ampbench.explain.nonfinite import find_nonfinite
 from ampbench.explain.ranges import record_of

@@ -17,7 +17,7 @@ from torch.utils import _pytree as pytree
 import ampbench.explain
 import ampbench.worker
 from ampbench.casts.summary import KEEP, savings
-from ampbench.errors import AmpbenchError
+from ampbench.errors import AmpbenchError, in_one_line
 from ampbench.explain.devices import tensors_of
 from ampbench.explain.ledger import trace_casts
 from ampbench.precisions import PRECISIONS
@@ -50,10 +50,9 @@ def trace_absent(workload: Workload, case: Case, tracing: Tracing) -> CastPass:
         except AmpbenchError:
             raise
         except Exception as error:  # noqa: BLE001 - whatever an op on fake tensors raises
-            said = " ".join(str(error).split()) or "no message"
             raise AmpbenchError(
                 f"{device} is not on this machine, and the network cannot run on fake tensors of it: "
-                f"{type(error).__name__}: {said}{_place(error)}"
+                f"{in_one_line(error)}{_place(error)}"
             ).with_traceback(error.__traceback__) from None
         trace = dataclasses.replace(ledger.trace, inference=not training)
     missing = f"{device} is not on this machine"

@@ -14,8 +14,8 @@ import numpy as np
 import torch
 
 from ampbench import stats
+from ampbench.errors import first_line
 from ampbench.explain.devices import is_present
-from ampbench.explain.graphs.names import first_line
 from ampbench.explain.ledger import trace_casts
 from ampbench.records.cases import Case
 from ampbench.records.casts import AUTOGRAD, COMPILED, TRACED, CastPass, CastTrace, GraphTrace, Tracing

@@ -12,6 +12,7 @@ import torch
 from torch.utils import _pytree as pytree
 
 from ampbench.casts.summary import KEEP, STORE, savings
+from ampbench.errors import in_one_line
 from ampbench.explain.ledger import short_dtype, trace_casts
 from ampbench.precisions import PRECISIONS
 from ampbench.records.cases import Case
@@ -73,8 +74,7 @@ def try_changes(
             with step.mode(), trace_casts(step.module) as ledger:
                 step.run()
         except Exception as error:  # noqa: BLE001 - whatever a network raises that does not take the change
-            said = " ".join(str(error).split()) or "no message"
-            notes.append(f"{change.name}: not measured, the changed step fails: {type(error).__name__}: {said}")
+            notes.append(f"{change.name}: not measured, the changed step fails: {in_one_line(error)}")
             continue
         if len(ledger.casts) >= len(before.casts):
             many = f"{len(ledger.casts)} casts, unchanged {len(before.casts)}"

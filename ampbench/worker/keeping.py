@@ -8,8 +8,7 @@ from typing import Any
 
 import torch
 
-from ampbench.errors import UnknownNameError, WorkloadError
-from ampbench.explain.graphs.names import first_line
+from ampbench.errors import UnknownNameError, WorkloadError, first_line
 from ampbench.explain.keep_fp32 import is_kept
 from ampbench.explain.module_runs import ModuleRun, watch_runs
 from ampbench.labels import few

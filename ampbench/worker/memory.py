@@ -11,7 +11,7 @@ import torch
 from torch._C._profiler import ProfilerConfig, ProfilerState, _ExperimentalConfig
 from torch.utils import _pytree as pytree
 
-from ampbench.explain.graphs.names import first_line
+from ampbench.errors import first_line
 from ampbench.keeping.tried import OUT_OF_MEMORY
 from ampbench.precisions import PRECISIONS
 from ampbench.records.cases import Case

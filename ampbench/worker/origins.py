@@ -4,10 +4,9 @@ import dataclasses
 
 import torch
 
-from ampbench.errors import UsageError
+from ampbench.errors import UsageError, first_line
 from ampbench.explain.dtypes import Dtypes, watch_dtypes
 from ampbench.explain.errors import SAMPLE, Given, Samples, sample_outputs, total_errors, watch_errors
-from ampbench.explain.graphs.names import first_line
 from ampbench.explain.nonfinite import find_nonfinite
 from ampbench.precisions import BASELINE, PRECISIONS
 from ampbench.ranges.profile import with_totals

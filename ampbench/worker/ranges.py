@@ -10,10 +10,9 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from ampbench.errors import UsageError
+from ampbench.errors import UsageError, first_line
 from ampbench.explain.dtypes import Dtypes, watch_dtypes
 from ampbench.explain.errors import Given, watch_errors
-from ampbench.explain.graphs.names import first_line
 from ampbench.explain.ledger import trace_casts
 from ampbench.explain.nonfinite import find_nonfinite
 from ampbench.explain.ranges import watch_ranges

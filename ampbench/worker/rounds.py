@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 import ampbench
-from ampbench.errors import AmpbenchError, UsageError
+from ampbench.errors import UsageError, in_one_line
 from ampbench.precisions import PRECISIONS
 from ampbench.records.cases import Case, WorkloadSource
 from ampbench.records.casts import CastPass
@@ -276,14 +276,12 @@ def cannot_run(case: Case) -> str:
 def failure_of(case_id: str, stage: str, error: Exception) -> Failure:
     """Return what `error`, raised while a case was measured, leaves behind: its cause, text and last frames."""
     cause = "out of memory" if is_out_of_memory(error) else "exception"
-    text = " ".join(str(error).split()) or "no message"
-    name = "" if isinstance(error, AmpbenchError) else f"{type(error).__name__}: "
     own = tuple(str(Path(ampbench.__file__).parent / part) for part in ("worker", "explain", "studies"))
     frames = [frame for frame in traceback.extract_tb(error.__traceback__) if not frame.filename.startswith(own)]
     return Failure(
         case_id=case_id,
         stage=stage,
         cause=cause,
-        message=name + text,
+        message=in_one_line(error),
         frames=[f"{frame.filename}:{frame.lineno} in {frame.name}: {frame.line or ''}" for frame in frames[-FRAMES:]],
     )

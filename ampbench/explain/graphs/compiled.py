@@ -17,8 +17,9 @@ from typing import Any
 import torch
 
 from ampbench.casts.families import is_view
+from ampbench.errors import first_line
 from ampbench.explain.graphs.lowered import CONVERTS, COPY, cast_names, casts_of, ops_of, target_name
-from ampbench.explain.graphs.names import Stored, first_line, stored_tensors
+from ampbench.explain.graphs.names import Stored, stored_tensors
 from ampbench.records.casts import ACTIVATION, COMPILED, FUSED, INPUT, KEPT, GraphCast, GraphTrace, Operation
 from ampbench.units import counted
 

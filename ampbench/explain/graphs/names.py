@@ -1,4 +1,4 @@
-"""What is the same in every graph reader: whose tensor it is, and the first line of what went wrong."""
+"""Whose a tensor is that a graph reads: the weights and buffers of a model, by their names."""
 
 from dataclasses import dataclass
 
@@ -27,11 +27,3 @@ def stored_tensors(model: torch.nn.Module) -> list[Stored]:
         *(Stored(WEIGHT, name, tensor) for name, tensor in model.named_parameters()),
         *(Stored(BUFFER, name, tensor) for name, tensor in model.named_buffers()),
     ]
-
-
-def first_line(error: BaseException) -> str:
-    """Return "RuntimeError: what it says", the first line only; of TorchScript's interpreter the last, which tells."""
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    if lines and "TorchScript interpreter" in lines[0]:
-        lines = lines[-1:]
-    return f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__

@@ -7,7 +7,8 @@ from typing import Any
 
 import torch
 
-from ampbench.explain.graphs.names import first_line, stored_tensors
+from ampbench.errors import first_line
+from ampbench.explain.graphs.names import stored_tensors
 from ampbench.explain.graphs.observed import Region, observe
 from ampbench.explain.graphs.script import FrozenGraph, removed, stored_casts
 from ampbench.records.casts import TRACED, GraphTrace

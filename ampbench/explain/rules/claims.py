@@ -4,6 +4,7 @@ import warnings
 
 import torch
 
+from ampbench.errors import first_line
 from ampbench.explain.devices import autocast_to, is_present, tensors_of
 from ampbench.explain.rules.documented import document
 from ampbench.records.rules import DEVICE, FAKE, NOT_OBSERVED, PYTORCH_PAGE, XPU_REFERENCE, RuleClaim
@@ -55,7 +56,7 @@ def new_spelling(device: str) -> RuleClaim:
             with torch.autocast(device):
                 found = "entered" if torch.is_autocast_enabled(device) else "disables itself"
         except Exception as error:  # noqa: BLE001 - that it raises is the finding
-            found = f"raises {type(error).__name__}: {_line(error)}"
+            found = f"raises {first_line(error)}"
     if caught:
         found += f", with a warning ({caught[0].category.__name__})"
     return RuleClaim(
@@ -77,7 +78,7 @@ def gradient_scaler(device: str) -> RuleClaim:
             scaler = torch.amp.GradScaler(device)
             found = "constructs" + ("" if scaler.is_enabled() else ", disabled")
         except Exception as error:  # noqa: BLE001 - that it raises is the finding
-            found = f"raises {type(error).__name__}: {_line(error)}"
+            found = f"raises {first_line(error)}"
     return RuleClaim(
         name="GradScaler",
         device=device,
@@ -99,7 +100,7 @@ def _inference(device: str, source: str, dtype: str) -> RuleClaim:
                 result = torch.nn.functional.conv2d(image, weight)
             found = f"conv2d gives {str(result.dtype).removeprefix('torch.')}"
         except Exception as error:  # noqa: BLE001 - that it raises is the finding
-            found = f"raises {type(error).__name__}: {_line(error)}"
+            found = f"raises {first_line(error)}"
     return RuleClaim(
         name=f"inference {dtype}",
         device=device,
@@ -144,9 +145,5 @@ def _train(device: str, dtype: str) -> tuple[str, bool]:
         scaler.update()
         moved = bool(network.weight.isfinite().all()) and not torch.equal(network.weight, before)
     except Exception as error:  # noqa: BLE001 - that it raises is the finding
-        return f"raises {type(error).__name__}: {_line(error)}", False
+        return f"raises {first_line(error)}", False
     return ("a step changes the weights" if moved else "a step leaves the weights as they were"), moved
-
-
-def _line(error: Exception) -> str:
-    return (str(error).strip().splitlines() or [""])[0][:160]

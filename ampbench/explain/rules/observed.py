@@ -12,6 +12,7 @@ import torch
 from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from ampbench.errors import first_line
 from ampbench.explain.devices import autocast_to, is_present
 from ampbench.explain.rules.samples import FLOATING, Sample, T, make_tensor
 from ampbench.records.rules import (
@@ -114,8 +115,7 @@ def _walk(
             leaves = pytree.tree_leaves(result)
             way.outputs = [_short(leaf.dtype) for leaf in leaves if isinstance(leaf, torch.Tensor)]
         except Exception as error:  # noqa: BLE001 - whatever an op raises is what is to be recorded
-            lines = str(error).strip().splitlines() or [""]
-            way.error = f"{type(error).__name__}: {lines[0]}"[:200]
+            way.error = first_line(error)[:200]
     return way
 
 

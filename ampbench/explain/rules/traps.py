@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 import torch
 
+from ampbench.errors import first_line
 from ampbench.explain.devices import is_present
 from ampbench.records.rules import DEVICE, NOT_OBSERVED, RuleClaim
 
@@ -121,7 +122,7 @@ def _call(device: str, placement: str, frozen: bool) -> tuple[str, bool]:
             with region():
                 inside, eager = traced(batch).dtype, net(batch).dtype
         except Exception as error:  # noqa: BLE001 - that it raises is the finding
-            return f"fails: {_said(error)}", False
+            return f"fails: {first_line(error)}", False
     dtypes = [str(dtype).removeprefix("torch.") for dtype in (outside, inside, eager)]
     found = "outside a region {}, inside {}, eager autocast {}".format(*dtypes)
     holds = inside == eager and outside == (torch.float32 if placement == "nowhere" else eager)
@@ -159,11 +160,7 @@ def _trace(device: str, placement: str, cache: bool, check: bool) -> tuple[str, 
             dtype = str(result.dtype).removeprefix("torch.")
             found, works = f"works: returns {dtype}, {casts} casts in the graph", True
         except Exception as error:  # noqa: BLE001 - that it raises is the finding
-            text = NEEDS_GRAD if NEEDS_GRAD in str(error) else _said(error)
+            text = NEEDS_GRAD if NEEDS_GRAD in str(error) else first_line(error)
             found, works = f"fails: {text}", False
     kinds = sorted({one.category.__name__ for one in caught if "torch.jit" in str(one.message)})
     return found + (f"; warns with {', '.join(kinds)}" if kinds else ""), works
-
-
-def _said(error: Exception) -> str:
-    return f"{type(error).__name__}: {(str(error).strip().splitlines() or [''])[0][:160]}"
