@@ -18,10 +18,9 @@ from ampbench.records.cases import Case
 from ampbench.records.studies import CONTROL, REFERENCE, Drift, Score, Training
 from ampbench.studies.scores import Scorer
 from ampbench.worker.data import Generator
-from ampbench.worker.devices import Cpu, Device
+from ampbench.worker.devices import Cpu, Device, fp64_device
 from ampbench.worker.divergence import (
     compare,
-    has_float64,
     inputs_digest,
     switch_off_dropout,
     weights_digest,
@@ -230,8 +229,7 @@ def _kept_weights(plan: _Plan) -> dict[int, Weights]:
 def _run(plan: _Plan, course: _Course, *, judged: bool) -> None:
     """Train in the precision of the plan or, as the reference, in fp64, and note in `course` what becomes of it."""
     workload, device, reference = plan.workload, plan.device, plan.arm == REFERENCE
-    if reference and not has_float64(device):
-        device = Cpu()
+    if reference and (device := fp64_device(device)) is not plan.device:
         course.notes.append(ON_CPU)
     if len(batches_of(workload.inputs)) == 1:
         course.notes.append(ONE_BATCH)

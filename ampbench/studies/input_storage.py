@@ -19,10 +19,9 @@ from ampbench.records.casts import AUTOCAST, PRE_CAST_INPUTS, CastTrace
 from ampbench.records.measurements import Skip
 from ampbench.records.rules import PYTORCH_PAGE, WIDEST
 from ampbench.records.studies import ACCEPTED, PROMOTED, TO_FP32, TO_LOW, UNTOUCHED, InputUse, StoragePass, StoredInputs
-from ampbench.worker.casts import take_peaks
-from ampbench.worker.changes import Change, identical
-from ampbench.worker.devices import Cpu, Device
-from ampbench.worker.divergence import StepNumbers, compare, has_float64, run_step, tensors_in
+from ampbench.worker.changes import Change, identical, peaks_with
+from ampbench.worker.devices import Cpu, Device, fp64_device
+from ampbench.worker.divergence import StepNumbers, compare, run_step, tensors_in
 from ampbench.worker.fitness import FitnessWatch
 from ampbench.worker.flags import precision_flags
 from ampbench.worker.memory import is_out_of_memory, memory_source
@@ -85,7 +84,7 @@ def _measured(workload: Workload, case: Case, device: Device, change: Change, se
     del step, ledger, before
     device.release()
     if not low.error:
-        peaks = take_peaks(workload, case, device, [change], settled, notes)
+        peaks = peaks_with([change], workload, case, device, settled, notes)
         full, low = (dataclasses.replace(row, peak_bytes=peak) for row, peak in zip((full, low), peaks, strict=True))
     full, low, same, repeatable = _compared(workload, case, device, full, low, notes)
     if not low.error:
@@ -199,7 +198,7 @@ def _compared(
     notes: list[str],
 ) -> tuple[StoredInputs, StoredInputs, bool | None, bool]:
     """Return both with their errors, whether they give the same bits, and whether fp32 inputs do twice."""
-    where = device if has_float64(device) else Cpu()
+    where = fp64_device(device)
     reference = run_step(workload, case, where, keep=where, reference=True, update=False)
     notes += [note for note in reference.notes if note not in notes]
     first, again = (run_step(workload, case, device, keep=device, update=False) for _ in range(2))

@@ -51,7 +51,7 @@ class Loop:
 
         The optimizer makes it in the first step that GradScaler does not refuse, which may be a later one here.
         """
-        self.use(settled)
+        self.step.settle_at(settled)
         self.step.save()
         with closing(self.taken(steps=SETTLING_STEPS)) as steps:
             for _ in steps:
@@ -59,11 +59,6 @@ class Loop:
                     break
         self.restore()
         self.step.save()
-
-    def use(self, settled: Settled) -> None:
-        """Give GradScaler, if there is one, the state it `settled` at."""
-        if self.step.scaler is not None and settled is not None:
-            self.step.scaler.load_state_dict(settled)
 
     def restore(self) -> None:
         """Put back weights, buffers and state, so that the next loop is the same as the first."""
@@ -138,7 +133,7 @@ def loop_numbers(
         loop = Loop(workload, case, device, scope, steps)
         if switch_off_dropout(loop.step.module) and NO_DROPOUT not in notes:
             notes.append(NO_DROPOUT)
-        loop.use(settled)
+        loop.step.settle_at(settled)
         parameters = dict(loop.step.module.named_parameters())
         before = {name: _kept(value, keep) for name, value in parameters.items()}
 

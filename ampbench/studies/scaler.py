@@ -20,8 +20,8 @@ from ampbench.records.ranges import GRADIENT, FirstNonfinite
 from ampbench.records.studies import GradientLook, ScalerRun, ScalerSetting, Score
 from ampbench.studies.scores import Scorer
 from ampbench.worker.data import named_tensors
-from ampbench.worker.devices import Cpu, Device
-from ampbench.worker.divergence import compare, has_float64, weights_digest
+from ampbench.worker.devices import Device, fp64_device
+from ampbench.worker.divergence import compare, weights_digest
 from ampbench.worker.finite import dense, is_finite, seeded_step
 from ampbench.worker.flags import precision_flags
 from ampbench.worker.memory import is_out_of_memory
@@ -62,7 +62,7 @@ def run_scaler(workload: Workload, case: Case, device: Device, setting: ScalerSe
     with precision_flags(row):
         try:
             step = _built(workload, case, device, setting, row.name, run.notes)
-            run.train(step, setting is None, device if has_float64(device) else Cpu())
+            run.train(step, setting is None, fp64_device(device))
             if workload.held_out is not None:
                 run.score = Scorer(workload, step, steps).score(len(run.losses))
         except Exception as raised:

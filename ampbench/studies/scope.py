@@ -17,8 +17,8 @@ from ampbench.records.cases import Case
 from ampbench.records.casts import CastTrace
 from ampbench.records.studies import FEWEST_STEPS, SCOPES, ScopePass, ScopeRun
 from ampbench.studies.loops import Loop, Numbers, loop_numbers, settled_scaler
-from ampbench.worker.devices import Cpu, Device
-from ampbench.worker.divergence import compare, has_float64
+from ampbench.worker.devices import Cpu, Device, fp64_device
+from ampbench.worker.divergence import compare
 from ampbench.worker.fitness import FitnessWatch
 from ampbench.worker.flags import precision_flags
 from ampbench.worker.memory import cpu_changes, is_out_of_memory, memory_source, said_of
@@ -89,7 +89,7 @@ def _numbers(
     Raises what the first scope raised where all raise.
     """
     reference = _reference(workload, case, device, steps, notes)
-    keep = device if has_float64(device) else Cpu()
+    keep = fp64_device(device)
     runs = []
     first: Exception | None = None
     for scope in SCOPES:
@@ -109,7 +109,7 @@ def _numbers(
 
 def _reference(workload: Workload, case: Case, device: Device, steps: int, notes: list[str]) -> Numbers | None:
     """Return the numbers of the fp64 steps; None, which `notes` explain, where they do not run."""
-    where = device if has_float64(device) else Cpu()
+    where = fp64_device(device)
     try:
         return loop_numbers(workload, case, where, "", steps, where, None, notes)
     except Exception as error:  # noqa: BLE001 - a network that does not run in fp64 may train well in fp32

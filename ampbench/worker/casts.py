@@ -6,7 +6,6 @@ Times are left as they were sampled; `casts.costs` says what they come to.
 import dataclasses
 import random
 from collections.abc import Callable
-from functools import partial
 from time import perf_counter
 from typing import Any
 
@@ -20,11 +19,11 @@ from ampbench.explain.ledger import trace_casts
 from ampbench.records.cases import Case
 from ampbench.records.casts import AUTOGRAD, COMPILED, TRACED, CastPass, CastTrace, GraphTrace, Tracing
 from ampbench.records.rules import DEVICE
-from ampbench.worker.changes import Change, measure_change, try_changes
+from ampbench.worker.changes import measure_change, peaks_with, try_changes
 from ampbench.worker.devices import Device, open_device
 from ampbench.worker.divergence import tensors_in
 from ampbench.worker.fitness import FitnessWatch
-from ampbench.worker.memory import memory_source, peaks_of
+from ampbench.worker.memory import memory_source
 from ampbench.worker.placement import Placement
 from ampbench.worker.step import Step
 from ampbench.worker.timing import time_build
@@ -65,7 +64,7 @@ def measure_casts(workload: Workload, case: Case, tracing: Tracing) -> CastPass:
     # The CPU's allocation record is good for once in a process, so all peaks are taken together.
     peaks: list[int | None] = [None]
     if tracing.time or trials:
-        peaks = take_peaks(workload, case, device, [trial.change for trial in trials], settled, notes)
+        peaks = peaks_with([trial.change for trial in trials], workload, case, device, settled, notes)
     found = CastPass(
         case_id=case.case_id,
         how=DEVICE,
@@ -112,33 +111,6 @@ def _start_tracing(device: Device) -> None:
         for _ in range(DISCARDED):
             low = tensor.to(torch.bfloat16)
             torch.mm(low, low)
-
-
-def take_peaks(
-    workload: Workload,
-    case: Case,
-    device: Device,
-    changes: list[Change],
-    settled: Settled,
-    notes: list[str],
-) -> list[int | None]:
-    """Return the peak of a step of `case` and of each changed one, as `measure_memory` takes it; None for no memory."""
-
-    def build(change: Change | None) -> Step:
-        step = change.build(workload, case, device) if change is not None else Step(workload, case, device)
-        if step.scaler is not None and settled is not None:
-            step.scaler.load_state_dict(settled)
-        return step
-
-    builds = [partial(build, change) for change in (None, *changes)]
-    peaks: list[int | None] = []
-    try:
-        for built in peaks_of(builds, device):
-            peaks.append(built[1])
-            del built
-    except torch.OutOfMemoryError:
-        notes.append("the peak of memory was not measured: there is no room for a second build of the step")
-    return peaks + [None] * (len(builds) - len(peaks))
 
 
 def _timed(found: CastPass, step: Step, tracing: Tracing) -> CastPass:

@@ -5,7 +5,9 @@ worth more than most casts. What the samples of the pairs come to is for `casts.
 """
 
 import dataclasses
+from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -28,7 +30,7 @@ from ampbench.records.casts import (
 from ampbench.worker.devices import Device
 from ampbench.worker.divergence import tensors_in
 from ampbench.worker.step import Step
-from ampbench.worker.turns import PAIRS, Settled, in_turns, places, warm_up
+from ampbench.worker.turns import PAIRS, Settled, in_turns, places, settled_peaks, warm_up
 from ampbench.workload import Workload
 
 
@@ -104,6 +106,14 @@ def changes_of(trace: CastTrace, case: Case) -> list[Change]:
     if inference:
         wanted |= {PRE_CAST_WEIGHTS: named(STORE, WEIGHT), NO_GRAD: named(KEEP, WEIGHT)}
     return [Change(name, tensors, getattr(torch, autocast)) for name, tensors in wanted.items() if tensors]
+
+
+def peaks_with(
+    changes: Sequence[Change], workload: Workload, case: Case, device: Device, settled: Settled, notes: list[str]
+) -> list[int | None]:
+    """Return the peak of a step of `case` as it is, then with each change, as `settled_peaks` does."""
+    builds = [partial(Step, workload, case, device), *(partial(one.build, workload, case, device) for one in changes)]
+    return settled_peaks(builds, [settled] * len(builds), device, notes)
 
 
 def measure_change(

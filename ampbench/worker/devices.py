@@ -117,6 +117,17 @@ class Accelerator:
         torch.accelerator.empty_cache()
 
 
+def fp64_device(device: Device) -> Device:
+    """Return where fp64 is computed: on the device, or on the CPU where the device cannot (some XPUs)."""
+    if isinstance(device, Cpu):
+        return device
+    try:
+        torch.ones(2, dtype=torch.float64, device=device.type).sum().item()
+    except (RuntimeError, TypeError):
+        return Cpu()
+    return device
+
+
 def open_device(type: str) -> Device:
     """Return the device of this `type`; `UsageError` where it is not there (any more)."""
     if type == "cpu":

@@ -16,7 +16,7 @@ from ampbench.precisions import BASELINE, PRECISIONS
 from ampbench.records.cases import Case
 from ampbench.records.divergences import Divergence
 from ampbench.worker.data import digest, named_tensors
-from ampbench.worker.devices import Cpu, Device
+from ampbench.worker.devices import Cpu, Device, fp64_device
 from ampbench.worker.flags import precision_flags
 from ampbench.worker.memory import is_out_of_memory
 from ampbench.worker.step import Step
@@ -63,7 +63,7 @@ class References:
         if workload is not self._workload or key != self._key or self._numbers is None:
             self._numbers = self._passed = None
             device.release()
-            where = device if has_float64(device) else Cpu()
+            where = fp64_device(device)
             reference = run_step(workload, case, where, keep=where, reference=True)
             fp32: StepNumbers | None = None
             try:
@@ -83,7 +83,7 @@ class References:
         if workload is not self._workload or key != self._passed_key or self._passed is None:
             self._numbers = self._passed = None
             device.release()
-            where = device if has_float64(device) else Cpu()
+            where = fp64_device(device)
             self._passed = run_step(workload, case, where, keep=Cpu(), reference=True, update=False)
             self._workload, self._passed_key = workload, key
         return self._passed
@@ -324,17 +324,6 @@ def tensors_in(value: Any) -> Iterator[torch.Tensor]:
     elif dataclasses.is_dataclass(value) and not isinstance(value, type):
         for entry in dataclasses.fields(value):
             yield from tensors_in(getattr(value, entry.name))
-
-
-def has_float64(device: Device) -> bool:
-    """Return whether the device computes in fp64 (some XPUs do not)."""
-    if isinstance(device, Cpu):
-        return True
-    try:
-        torch.ones(2, dtype=torch.float64, device=device.type).sum().item()
-    except (RuntimeError, TypeError):
-        return False
-    return True
 
 
 def weights_digest(workload: Workload) -> str:

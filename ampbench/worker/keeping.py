@@ -15,15 +15,15 @@ from ampbench.labels import few
 from ampbench.precisions import BASELINE, PRECISIONS
 from ampbench.records.cases import Case
 from ampbench.records.keeping import SearchSpace, Trial, Unit, Weighed, Weighing
-from ampbench.worker.devices import Cpu, Device
-from ampbench.worker.divergence import References, StepNumbers, compare, has_float64, run_step
+from ampbench.worker.devices import Device, fp64_device
+from ampbench.worker.divergence import References, StepNumbers, compare, run_step
 from ampbench.worker.finite import Fp32Check, seeded_step, unfused
 from ampbench.worker.fitness import FitnessWatch
 from ampbench.worker.flags import precision_flags
-from ampbench.worker.memory import is_out_of_memory, memory_source, peaks_of, said_of
+from ampbench.worker.memory import is_out_of_memory, memory_source, said_of
 from ampbench.worker.origins import measure_origin
 from ampbench.worker.step import Step
-from ampbench.worker.turns import Settled, side_by_side, warm_up
+from ampbench.worker.turns import settled_peaks, side_by_side, warm_up
 from ampbench.workload import Workload
 
 NO_REFERENCE = "the fp64 step that trials are compared with does not fit into the memory: search with a smaller batch"
@@ -117,7 +117,7 @@ def weigh(
         builds = [partial(Step, workload, case, device, kept=kept) for kept in kept_sets]
         settled = [warm_up(build()) for build in builds]
         device.release()
-        peaks = _peaks(builds, settled, device, notes)
+        peaks = settled_peaks(builds, settled, device, notes)
         watch = FitnessWatch(device)
         samples = side_by_side(builds, lambda step, place: warm_up(step, settled[place]), device, seconds, notes)
         fitness = watch.seen()
@@ -135,7 +135,7 @@ def weigh(
 
 def _compared(workload: Workload, case: Case, device: Device, kept: Sequence[str], reference: StepNumbers) -> Trial:
     """Return the trial of a set whose step runs."""
-    where = device if has_float64(device) else Cpu()
+    where = fp64_device(device)
     numbers = run_step(workload, case, device, keep=device, kept=kept, update=False)
     outputs = compare(numbers.outputs, reference.outputs, where)
     gradients = None
@@ -241,27 +241,3 @@ def _can_be_whole(container: _Seen, leaves: list[_Seen]) -> bool:
         elif (row.module in held or container.module in row.ever) and any(True for _ in row.module.parameters()):
             return False
     return not isinstance(container.module, torch.jit.ScriptModule)
-
-
-def _peaks(
-    builds: Sequence[partial[Step]], settled: Sequence[Settled], device: Device, notes: list[str]
-) -> list[int | None]:
-    """Return the peak of a step of each build; None of all where one does not fit into the memory."""
-
-    def ready(build: partial[Step], state: Settled) -> Step:
-        step = build()
-        if step.scaler is not None and state is not None:
-            step.scaler.load_state_dict(state)
-        return step
-
-    peaks: list[int | None] = []
-    try:
-        for made in peaks_of([partial(ready, *one) for one in zip(builds, settled, strict=True)], device):
-            peaks.append(made[1])
-            del made
-    except Exception as error:
-        if not is_out_of_memory(error):
-            raise
-        notes.append("the peak of memory was not measured: there is no room for it")
-        return [None] * len(builds)
-    return peaks

@@ -12,8 +12,8 @@ from ampbench.precisions import BASELINE, PRECISIONS
 from ampbench.ranges.profile import with_totals
 from ampbench.records.cases import Case
 from ampbench.records.ranges import FirstNonfinite, ModuleError, OriginPass
-from ampbench.worker.devices import Cpu, Device
-from ampbench.worker.divergence import Distance, compare, has_float64, kept_outputs, tensors_in
+from ampbench.worker.devices import Device, fp64_device
+from ampbench.worker.divergence import Distance, compare, kept_outputs, tensors_in
 from ampbench.worker.finite import Fp32Check, is_finite, seeded_step, unfused
 from ampbench.worker.flags import precision_flags
 from ampbench.worker.memory import is_out_of_memory
@@ -107,7 +107,7 @@ def _distance(low: _Forward, exact: _Forward, device: Device, notes: list[str]) 
     if not exact.outputs:
         notes.append("forward returned no floating tensor to compare")
         return None
-    keep = device if has_float64(device) else Cpu()
+    keep = fp64_device(device)
     try:
         distance = compare(kept_outputs(low.outputs, keep), kept_outputs(exact.outputs, keep))
     except ValueError as error:  # other shapes: a detector found other boxes

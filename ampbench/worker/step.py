@@ -200,16 +200,20 @@ class Step:
                 refused += 1
         return refused
 
+    def settle_at(self, settled: dict[str, Any] | None) -> None:
+        """Give GradScaler, if there is one, the state that it settled at in another build; None: that is not known."""
+        if self.scaler is not None and settled is not None:
+            self.scaler.load_state_dict(settled)
+
     def start_training(self, settled: dict[str, Any] | None) -> dict[str, Any] | None:
         """Bring scaler and optimizer to their working state, and `save` it with the initial weights.
 
         The first step makes the optimizer's state and is then undone. `settled` is the scaler's state from an earlier
         build of the same case (None: settle it now); the state is returned for the next build.
         """
-        if self.scaler is not None and settled is not None:
-            self.scaler.load_state_dict(settled)
-        else:
+        if settled is None:
             self.settle_scaler()
+        self.settle_at(settled)
         settled = self.scaler.state_dict() if self.scaler is not None else None
         self.save()
         self.run()

@@ -3,11 +3,12 @@
 import random
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
+from functools import partial
 from time import perf_counter
 from typing import Any, Protocol, TypeVar
 
 from ampbench.worker.devices import Device
-from ampbench.worker.memory import is_out_of_memory
+from ampbench.worker.memory import is_out_of_memory, peaks_of
 from ampbench.worker.placement import Placement
 from ampbench.worker.step import Step
 from ampbench.worker.timing import plan_samples
@@ -47,6 +48,32 @@ def warm_up(step: Step, settled: Settled = None) -> Settled:
     with step.mode():
         step.run()
     return None
+
+
+def settled_peaks(
+    builds: Sequence[Callable[[], Step]], settled: Sequence[Settled], device: Device, notes: list[str]
+) -> list[int | None]:
+    """Return the peak in bytes of a step of each build, whose GradScaler starts at what it `settled` at.
+
+    None of all, which `notes` then say, where one does not fit into the memory.
+    """
+
+    def ready(build: Callable[[], Step], state: Settled) -> Step:
+        step = build()
+        step.settle_at(state)
+        return step
+
+    peaks: list[int | None] = []
+    try:
+        for made in peaks_of([partial(ready, *one) for one in zip(builds, settled, strict=True)], device):
+            peaks.append(made[1])
+            del made
+    except Exception as error:
+        if not is_out_of_memory(error):
+            raise
+        notes.append("the peak of memory was not measured: there is no room for it")
+        return [None] * len(builds)
+    return peaks
 
 
 def places(seconds: float) -> Iterator[int]:

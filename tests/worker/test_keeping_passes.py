@@ -473,7 +473,7 @@ def test_memory_is_weighed_with_the_scale_that_was_settled_at(
             scales.append(step.scaler.get_scale())
             yield step, 1
 
-    monkeypatch.setattr(keeping, "peaks_of", peaks)
+    monkeypatch.setattr(turns, "peaks_of", peaks)
     monkeypatch.setattr(keeping, "side_by_side", lambda builds, *_: [[] for _ in builds])
     # gradients of 64 overflow at the scale that GradScaler begins with
     large = dataclasses.replace(classifier, loss=lambda output, _: output.float().sum() * 64)
