@@ -17,15 +17,11 @@ from ampbench.precisions import BASELINE, PRECISIONS
 from ampbench.records.cases import Case
 from ampbench.records.studies import CONTROL, REFERENCE, Drift, Score, Training
 from ampbench.studies.scores import Scorer
-from ampbench.worker.data import Generator
+from ampbench.worker.data import Generator, inputs_digest, weights_digest
 from ampbench.worker.devices import Cpu, Device, fp64_device
-from ampbench.worker.divergence import (
-    compare,
-    inputs_digest,
-    switch_off_dropout,
-    weights_digest,
-)
-from ampbench.worker.finite import NO_DROPOUT, is_finite
+from ampbench.worker.distances import compare
+from ampbench.worker.dropout import switch_off_dropout
+from ampbench.worker.finite import is_finite
 from ampbench.worker.flags import precision_flags
 from ampbench.worker.memory import is_out_of_memory, said_of
 from ampbench.worker.sources import batches_of
@@ -240,8 +236,7 @@ def _run(plan: _Plan, course: _Course, *, judged: bool) -> None:
     with precision_flags(None if reference else PRECISIONS[plan.precision]):
         other = None if reference or plan.precision == plan.case.precision else plan.precision
         step = Step(workload, plan.case, device, reference=reference, precision=other)
-        if switch_off_dropout(step.module):
-            course.notes.append(NO_DROPOUT)
+        switch_off_dropout(step.module, course.notes)
         scorer = Scorer(workload, step, plan.steps) if judged else None
         course.held_out = scorer is not None and scorer.held_out
         _train(step, plan.steps, scorer, course)

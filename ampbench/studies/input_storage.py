@@ -19,9 +19,10 @@ from ampbench.records.casts import AUTOCAST, PRE_CAST_INPUTS, CastTrace
 from ampbench.records.measurements import Skip
 from ampbench.records.rules import PYTORCH_PAGE, WIDEST
 from ampbench.records.studies import ACCEPTED, PROMOTED, TO_FP32, TO_LOW, UNTOUCHED, InputUse, StoragePass, StoredInputs
-from ampbench.worker.changes import Change, identical, peaks_with
+from ampbench.worker.changes import Change, peaks_with
 from ampbench.worker.devices import Cpu, Device, fp64_device
-from ampbench.worker.divergence import StepNumbers, compare, run_step, tensors_in
+from ampbench.worker.distances import compare, identical, tensors_in
+from ampbench.worker.divergence import StepNumbers, run_step
 from ampbench.worker.fitness import FitnessWatch
 from ampbench.worker.flags import precision_flags
 from ampbench.worker.memory import is_out_of_memory, memory_source

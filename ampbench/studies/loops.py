@@ -15,8 +15,8 @@ from ampbench.precisions import PRECISIONS
 from ampbench.records.cases import Case
 from ampbench.records.studies import FORWARD, FORWARD_AND_LOSS, UNCACHED_LOOP, WHOLE_LOOP, WITH_BACKWARD
 from ampbench.worker.devices import Device
-from ampbench.worker.divergence import kept_outputs, switch_off_dropout, tensors_in
-from ampbench.worker.finite import NO_DROPOUT
+from ampbench.worker.distances import kept_outputs, tensors_in
+from ampbench.worker.dropout import switch_off_dropout
 from ampbench.worker.flags import precision_flags
 from ampbench.worker.step import SETTLING_STEPS, Step
 from ampbench.worker.turns import Settled
@@ -131,8 +131,7 @@ def loop_numbers(
     with precision_flags(PRECISIONS[case.precision] if scope else None):
         torch.manual_seed(0)
         loop = Loop(workload, case, device, scope, steps)
-        if switch_off_dropout(loop.step.module) and NO_DROPOUT not in notes:
-            notes.append(NO_DROPOUT)
+        switch_off_dropout(loop.step.module, notes)
         loop.step.settle_at(settled)
         parameters = dict(loop.step.module.named_parameters())
         before = {name: _kept(value, keep) for name, value in parameters.items()}

@@ -19,9 +19,9 @@ from ampbench.records.cases import Case
 from ampbench.records.ranges import GRADIENT, FirstNonfinite
 from ampbench.records.studies import GradientLook, ScalerRun, ScalerSetting, Score
 from ampbench.studies.scores import Scorer
-from ampbench.worker.data import named_tensors
+from ampbench.worker.data import named_tensors, weights_digest
 from ampbench.worker.devices import Device, fp64_device
-from ampbench.worker.divergence import compare, weights_digest
+from ampbench.worker.distances import compare
 from ampbench.worker.finite import dense, is_finite, seeded_step
 from ampbench.worker.flags import precision_flags
 from ampbench.worker.memory import is_out_of_memory

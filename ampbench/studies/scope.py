@@ -18,7 +18,7 @@ from ampbench.records.casts import CastTrace
 from ampbench.records.studies import FEWEST_STEPS, SCOPES, ScopePass, ScopeRun
 from ampbench.studies.loops import Loop, Numbers, loop_numbers, settled_scaler
 from ampbench.worker.devices import Cpu, Device, fp64_device
-from ampbench.worker.divergence import compare
+from ampbench.worker.distances import compare
 from ampbench.worker.fitness import FitnessWatch
 from ampbench.worker.flags import precision_flags
 from ampbench.worker.memory import cpu_changes, is_out_of_memory, memory_source, said_of

@@ -6,7 +6,7 @@ from typing import Any
 import torch
 
 from ampbench.records.studies import Score
-from ampbench.worker.divergence import class_dimension, tensors_in
+from ampbench.worker.distances import class_dimension, tensors_in
 from ampbench.worker.finite import unfused
 from ampbench.worker.step import Step
 from ampbench.workload import Workload

@@ -21,7 +21,7 @@ from ampbench.records.casts import AUTOGRAD, COMPILED, TRACED, CastPass, CastTra
 from ampbench.records.rules import DEVICE
 from ampbench.worker.changes import measure_change, peaks_with, try_changes
 from ampbench.worker.devices import Device, open_device
-from ampbench.worker.divergence import tensors_in
+from ampbench.worker.distances import tensors_in
 from ampbench.worker.fitness import FitnessWatch
 from ampbench.worker.memory import memory_source
 from ampbench.worker.placement import Placement

@@ -26,8 +26,8 @@ from ampbench.records.runs import Selection, Settings
 from ampbench.running.environment import may_have_accelerator
 from ampbench.running.schedule import Task, request_of
 from ampbench.running.session import preload_modules
+from ampbench.worker.data import weights_digest
 from ampbench.worker.devices import Device, open_device
-from ampbench.worker.divergence import weights_digest
 from ampbench.worker.environment import read_environment
 from ampbench.worker.flags import precision_flags
 from ampbench.worker.placement import Placement

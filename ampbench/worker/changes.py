@@ -28,7 +28,7 @@ from ampbench.records.casts import (
     CheckedSaving,
 )
 from ampbench.worker.devices import Device
-from ampbench.worker.divergence import tensors_in
+from ampbench.worker.distances import identical, tensors_in
 from ampbench.worker.step import Step
 from ampbench.worker.turns import PAIRS, Settled, in_turns, places, settled_peaks, warm_up
 from ampbench.workload import Workload
@@ -174,18 +174,6 @@ def _results(step: Step) -> list[torch.Tensor]:
         step.apply_gradients()  # GradScaler unscales once a step
         step.restore()
     return found
-
-
-def identical(first: list[torch.Tensor], second: list[torch.Tensor]) -> bool:
-    """Return whether two results are the same to the last bit, that of a NaN included."""
-    return len(first) == len(second) and all(
-        one.dtype is other.dtype and one.shape == other.shape and torch.equal(_bits(one), _bits(other))
-        for one, other in zip(first, second, strict=True)
-    )
-
-
-def _bits(tensor: torch.Tensor) -> torch.Tensor:
-    return tensor.contiguous().reshape(-1).view(torch.uint8)
 
 
 def _floating(tree: Any) -> int:

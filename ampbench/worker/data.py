@@ -14,8 +14,10 @@ from collections.abc import Callable, Iterator, Mapping
 
 import numpy as np
 import torch
+from torch.utils import _pytree as pytree
 
 from ampbench.records.cases import ParameterValue
+from ampbench.workload import Workload
 
 CHUNK_WORDS = 1 << 16
 """Words drawn at a time: half a mebibyte, which stays in a core's second-level cache while it becomes values."""
@@ -89,3 +91,14 @@ def digest(tensors: Iterator[tuple[str, torch.Tensor]]) -> str:
         if data.numel():
             sha.update(data.view(torch.uint8).numpy().data)
     return sha.hexdigest()[:16]
+
+
+def weights_digest(workload: Workload) -> str:
+    """Return the digest of the workload's fp32 parameters and buffers."""
+    return digest(named_tensors(workload.module))
+
+
+def inputs_digest(workload: Workload) -> str:
+    """Return the digest of the workload's inputs and targets."""
+    leaves = pytree.tree_leaves([workload.inputs, workload.targets])
+    return digest((str(place), leaf) for place, leaf in enumerate(leaves) if isinstance(leaf, torch.Tensor))

@@ -1,12 +1,8 @@
-"""How far a case's numbers lie from the fp64 reference with the same weights and inputs; untimed.
-
-Norms are Euclidean and taken in fp64 on the CPU or device where the values lie. Definitions: relative L2 error
-|x - r| / |r|; cosine similarity x.r / (|x| |r|).
-"""
+"""How far a case's numbers lie from the fp64 reference with the same weights and inputs; untimed."""
 
 import dataclasses
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -15,16 +11,14 @@ import torch
 from ampbench.precisions import BASELINE, PRECISIONS
 from ampbench.records.cases import Case
 from ampbench.records.divergences import Divergence
-from ampbench.worker.data import digest, named_tensors
+from ampbench.worker.data import inputs_digest, named_tensors, weights_digest
 from ampbench.worker.devices import Cpu, Device, fp64_device
+from ampbench.worker.distances import argmax_agreement, compare, identical, kept_one, kept_outputs, worst_gradient
+from ampbench.worker.dropout import switch_off_dropout
 from ampbench.worker.flags import precision_flags
 from ampbench.worker.memory import is_out_of_memory
 from ampbench.worker.step import Step
 from ampbench.workload import Workload
-
-NEGLIGIBLE_GRADIENT = 1e-6
-"""Parameters whose reference gradient is below this share of the total norm are not named as the worst: a bias before a
-batch normalisation has a true gradient of zero, and any rounding is infinitely far from it."""
 
 
 @dataclass(slots=True)
@@ -157,7 +151,7 @@ def is_repeatable(workload: Workload, case: Case, device: Device, numbers: StepN
         raise
     first = [*numbers.outputs, *numbers.gradients.values(), *numbers.updated.values()]
     second = [*again.outputs, *again.gradients.values(), *again.updated.values()]
-    return all(torch.equal(one.nan_to_num(), other.nan_to_num()) for one, other in zip(first, second, strict=True))
+    return identical(first, second)
 
 
 def run_step(
@@ -182,9 +176,9 @@ def run_step(
     row = None if reference else PRECISIONS[precision or case.precision]
     with precision_flags(row):
         step = Step(workload, case, device, reference=reference, precision=precision, kept=kept)
-        notes = []
-        if step.training and switch_off_dropout(step.module):
-            notes.append("dropout layers were switched off for the divergence pass")
+        notes: list[str] = []
+        if step.training:
+            switch_off_dropout(step.module, notes)
         if not reference and precision is None and step.prepare_path(case.path) is not None:
             torch.manual_seed(0)
         if not step.training:
@@ -194,7 +188,7 @@ def run_step(
             return found
         step.settle_scaler()
         output, unscaled = step.unscaled_gradients()
-        gradients = {name: _kept_one(value, keep, copy=update) for name, value in unscaled.items()}
+        gradients = {name: kept_one(value, keep, copy=update) for name, value in unscaled.items()}
         assert step.loss is not None
         numbers = StepNumbers(
             outputs=kept_outputs(output, keep, copy=update),
@@ -211,167 +205,14 @@ def run_step(
         if step.scaler is not None:
             numbers.skipped_steps = int(not taken)
         numbers.updated = {
-            name: _kept_one(tensor, keep) for name, tensor in named_tensors(step.module) if tensor.is_floating_point()
+            name: kept_one(tensor, keep) for name, tensor in named_tensors(step.module) if tensor.is_floating_point()
         }
         return numbers
-
-
-@dataclass(frozen=True, slots=True)
-class Distance:
-    """The distance of one list of tensors from another; None where it is undefined (`notes` says why)."""
-
-    reference_norm: float
-    rel_l2: float | None
-    max_abs: float | None
-    cosine: float | None
-    nonfinite: int
-    notes: list[str]
-
-
-def compare(values: Sequence[torch.Tensor], references: Sequence[torch.Tensor], on: Device | None = None) -> Distance:
-    """Return the distance of `values` from `references`, lists of fp64 tensors of the same shapes, taken as one vector.
-
-    With `on` they may lie anywhere in any dtype: each pair is brought there, into fp64, in its turn.
-    A value that is not finite where the reference is makes the distance undefined and is counted; a reference of zero
-    norm makes relative error and cosine undefined. Raises `ValueError` for other shapes.
-    """
-    if [value.shape for value in values] != [reference.shape for reference in references]:
-        raise ValueError(
-            f"the outputs' shapes differ from the reference's: {[tuple(v.shape) for v in values]} "
-            f"against {[tuple(r.shape) for r in references]}"
-        )
-    error = reference_square = value_square = product = largest = 0.0
-    nonfinite = 0
-    for value, reference in zip(values, references, strict=True):
-        if on is not None:
-            value, reference = (each.to(on.type, torch.float64) for each in (value, reference))  # noqa: PLW2901
-        comparable = torch.isfinite(reference)
-        finite = torch.isfinite(value) & comparable
-        nonfinite += int((comparable & ~finite).sum())
-        x, r = torch.where(finite, value, 0.0), torch.where(finite, reference, 0.0)
-        difference = x - r
-        error += float(difference.square().sum())
-        reference_square += float(r.square().sum())
-        value_square += float(x.square().sum())
-        product += float((x * r).sum())
-        largest = max(largest, float(difference.abs().max()) if difference.numel() else 0.0)
-    norm = math.sqrt(reference_square)
-    if nonfinite:
-        return Distance(norm, None, None, None, nonfinite, ["values that are not finite: no distance is defined"])
-    if norm == 0.0:
-        return Distance(norm, None, largest, None, 0, ["the reference is zero: no relative error is defined"])
-    cosine = product / (norm * math.sqrt(value_square)) if value_square else None
-    return Distance(norm, math.sqrt(error) / norm, largest, cosine, 0, [])
-
-
-def worst_gradient(
-    values: Mapping[str, torch.Tensor], references: Mapping[str, torch.Tensor]
-) -> tuple[str, float | None] | None:
-    """Return (name, relative error) of the parameter whose gradient lies relatively farthest from the reference's.
-
-    A gradient that is not finite is the worst of all, with an undefined error (None). Parameters with a negligible
-    reference gradient are passed over (see NEGLIGIBLE_GRADIENT); None where nothing is left.
-    """
-    total = math.sqrt(sum(float(references[name].square().sum()) for name in values))
-    worst: tuple[str, float] | None = None
-    for name, value in values.items():
-        distance = compare([value], [references[name]])
-        if distance.nonfinite:
-            return name, None
-        if distance.rel_l2 is None or distance.reference_norm < NEGLIGIBLE_GRADIENT * total:
-            continue
-        if worst is None or distance.rel_l2 > worst[1]:
-            worst = name, distance.rel_l2
-    return worst
-
-
-def argmax_agreement(
-    outputs: list[torch.Tensor], references: list[torch.Tensor], targets: Any
-) -> tuple[int | None, int | None]:
-    """Return (decisions that agree, decisions) for a classifier, (None, None) for anything else.
-
-    A classifier is recognised by integer targets with the shape of the first output less its class dimension, the one
-    after the batch (as in `cross_entropy`) or the last. A decision is the class with the largest output.
-    """
-    dimension = class_dimension(outputs[0], targets) if outputs else None
-    if dimension is None:
-        return None, None
-    agreeing = outputs[0].argmax(dimension) == references[0].argmax(dimension)
-    return int(agreeing.sum()), agreeing.numel()
-
-
-def class_dimension(output: torch.Tensor, targets: Any) -> int | None:
-    """Return the dimension of a classifier's `output` that its classes lie in (see `argmax_agreement`), else None."""
-    if not isinstance(targets, torch.Tensor) or targets.is_floating_point() or output.ndim != targets.ndim + 1:
-        return None
-    for dimension in (1, output.ndim - 1):
-        if dimension < output.ndim and output.shape[:dimension] + output.shape[dimension + 1 :] == targets.shape:
-            return dimension
-    return None
-
-
-def tensors_in(value: Any) -> Iterator[torch.Tensor]:
-    """Yield the floating tensors in `value`: a tensor, or any nesting of tuples, lists, mappings and dataclasses."""
-    if isinstance(value, torch.Tensor):
-        if value.is_floating_point():
-            yield value
-    elif isinstance(value, Mapping):
-        for item in value.values():
-            yield from tensors_in(item)
-    elif isinstance(value, tuple | list):
-        for item in value:
-            yield from tensors_in(item)
-    elif dataclasses.is_dataclass(value) and not isinstance(value, type):
-        for entry in dataclasses.fields(value):
-            yield from tensors_in(getattr(value, entry.name))
-
-
-def weights_digest(workload: Workload) -> str:
-    """Return the digest of the workload's fp32 parameters and buffers."""
-    return digest(named_tensors(workload.module))
-
-
-def inputs_digest(workload: Workload) -> str:
-    """Return the digest of the workload's inputs and targets."""
-    leaves = torch.utils._pytree.tree_leaves([workload.inputs, workload.targets])
-    return digest((str(place), leaf) for place, leaf in enumerate(leaves) if isinstance(leaf, torch.Tensor))
 
 
 def batch_targets(workload: Workload) -> Any:
     """Return the targets of the first batch, the one the divergence pass runs."""
     return workload.targets[0] if isinstance(workload.inputs, list) and workload.targets else workload.targets
-
-
-def kept_outputs(output: Any, keep: Device, *, copy: bool = True) -> list[torch.Tensor]:
-    """Return copies of the floating tensors in what a network returned, in fp64 on `keep`; `TypeError` for none.
-
-    Without `copy` they are as they came, on `keep`.
-    """
-    tensors = [_kept_one(tensor, keep, copy=copy) for tensor in tensors_in(output)]
-    if not tensors:
-        raise TypeError(f"forward returned no floating tensor to compare, but {type(output).__name__}")
-    return tensors
-
-
-def _kept_one(tensor: torch.Tensor, keep: Device, *, copy: bool = True) -> torch.Tensor:
-    there = tensor.detach().to(keep.type)
-    return there.double().clone() if copy else there
-
-
-def switch_off_dropout(module: torch.nn.Module) -> bool:
-    """Switch off dropout, as a layer or inside attention and recurrent modules, and torchvision's stochastic depth.
-
-    Return whether any was on.
-    """
-    found = False
-    for layer in module.modules():
-        if isinstance(layer, torch.nn.modules.dropout._DropoutNd) or type(layer).__name__ == "StochasticDepth":
-            found |= bool(layer.p)
-            layer.eval()
-        elif isinstance(layer, torch.nn.MultiheadAttention | torch.nn.RNNBase):
-            found |= bool(layer.dropout)
-            layer.dropout = 0.0
-    return found
 
 
 def _finite(value: float | None) -> float | None:

@@ -15,12 +15,12 @@ from ampbench.ranges.wording import nonfinite_sentence
 from ampbench.records.cases import Case
 from ampbench.records.ranges import FirstNonfinite
 from ampbench.worker.devices import Device
-from ampbench.worker.divergence import switch_off_dropout, tensors_in
+from ampbench.worker.distances import tensors_in
+from ampbench.worker.dropout import switch_off_dropout
 from ampbench.worker.flags import precision_flags
 from ampbench.worker.step import Step
 from ampbench.workload import Workload
 
-NO_DROPOUT = "dropout layers were switched off: two precisions draw different masks"
 MEANT = "the outputs hold infinities that are meant, as masks are"
 UNKNOWN = "the outputs hold infinities; whether they are meant is not known, as no op could be watched: {}"
 
@@ -35,8 +35,8 @@ def seeded_step(
     """
     torch.manual_seed(0)
     step = Step(workload, case, device, precision=precision, no_grad=True)
-    if step.training and switch_off_dropout(step.module) and NO_DROPOUT not in notes:
-        notes.append(NO_DROPOUT)
+    if step.training:
+        switch_off_dropout(step.module, notes)
     return step
 
 

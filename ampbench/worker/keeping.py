@@ -16,7 +16,8 @@ from ampbench.precisions import BASELINE, PRECISIONS
 from ampbench.records.cases import Case
 from ampbench.records.keeping import SearchSpace, Trial, Unit, Weighed, Weighing
 from ampbench.worker.devices import Device, fp64_device
-from ampbench.worker.divergence import References, StepNumbers, compare, run_step
+from ampbench.worker.distances import compare
+from ampbench.worker.divergence import References, StepNumbers, run_step
 from ampbench.worker.finite import Fp32Check, seeded_step, unfused
 from ampbench.worker.fitness import FitnessWatch
 from ampbench.worker.flags import precision_flags

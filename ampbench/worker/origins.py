@@ -13,7 +13,7 @@ from ampbench.ranges.profile import with_totals
 from ampbench.records.cases import Case
 from ampbench.records.ranges import FirstNonfinite, ModuleError, OriginPass
 from ampbench.worker.devices import Device, fp64_device
-from ampbench.worker.divergence import Distance, compare, kept_outputs, tensors_in
+from ampbench.worker.distances import Distance, compare, kept_outputs, tensors_in
 from ampbench.worker.finite import Fp32Check, is_finite, seeded_step, unfused
 from ampbench.worker.flags import precision_flags
 from ampbench.worker.memory import is_out_of_memory

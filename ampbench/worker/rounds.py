@@ -22,8 +22,9 @@ from ampbench.records.measurements import Failure, Round, Skip
 from ampbench.records.requests import Reply, Request
 from ampbench.records.rules import RuleProbe
 from ampbench.rules.choosing import chosen_ops
+from ampbench.worker.data import inputs_digest, weights_digest
 from ampbench.worker.devices import Device, open_device
-from ampbench.worker.divergence import References, inputs_digest, measure_divergence, weights_digest
+from ampbench.worker.divergence import References, measure_divergence
 from ampbench.worker.environment import read_environment
 from ampbench.worker.fitness import FitnessWatch
 from ampbench.worker.flags import precision_flags

@@ -14,7 +14,7 @@ from ampbench.records.studies import ScalerRun, ScalerSetting
 from ampbench.studies import scaler
 from ampbench.studies.scaler import HOPELESS, LOWEST_SCALE, run_scaler
 from ampbench.worker.devices import Cpu
-from ampbench.worker.finite import NO_DROPOUT
+from ampbench.worker.dropout import NO_DROPOUT
 from ampbench.workload import Workload
 
 UNSCALED = ScalerSetting(name="no scaling", enabled=False)

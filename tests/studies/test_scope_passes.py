@@ -29,7 +29,7 @@ from ampbench.studies import scope as scopes
 from ampbench.studies.loops import Loop
 from ampbench.studies.scope import measure_scopes, split_by_step
 from ampbench.worker.devices import Cpu
-from ampbench.worker.finite import NO_DROPOUT
+from ampbench.worker.dropout import NO_DROPOUT
 from ampbench.workload import Workload
 from tests.stored_runs import make_case
 

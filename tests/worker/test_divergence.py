@@ -12,14 +12,8 @@ from ampbench.precisions import PRECISIONS
 from ampbench.records.cases import Case
 from ampbench.worker.data import Generator
 from ampbench.worker.devices import Cpu
-from ampbench.worker.divergence import (
-    References,
-    argmax_agreement,
-    compare,
-    measure_divergence,
-    tensors_in,
-    worst_gradient,
-)
+from ampbench.worker.distances import argmax_agreement, compare, tensors_in, worst_gradient
+from ampbench.worker.divergence import References, measure_divergence
 from ampbench.workload import Workload
 from ampbench.workloads.linear import linear_stack
 

@@ -17,7 +17,7 @@ from ampbench.records.cases import Case
 from ampbench.records.ranges import ModuleError, OriginPass
 from ampbench.worker import origins
 from ampbench.worker.devices import Cpu
-from ampbench.worker.finite import NO_DROPOUT
+from ampbench.worker.dropout import NO_DROPOUT
 from ampbench.worker.origins import measure_origin
 from ampbench.workload import Workload
 from tests.planted_faults import SMALL, small_conv_net

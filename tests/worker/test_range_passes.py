@@ -18,7 +18,8 @@ from ampbench.records.cases import Case
 from ampbench.records.ranges import ACTIVATION, GRADIENT, UPDATE, LowRun, RangePass, SeenGradient
 from ampbench.worker import finite, ranges
 from ampbench.worker.devices import Cpu
-from ampbench.worker.finite import MEANT, NO_DROPOUT, UNKNOWN
+from ampbench.worker.dropout import NO_DROPOUT
+from ampbench.worker.finite import MEANT, UNKNOWN
 from ampbench.worker.ranges import measure_ranges
 from ampbench.workload import Workload
 from tests.planted_faults import SMALL, Scaled, small_conv_net, small_encoder
