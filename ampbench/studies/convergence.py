@@ -17,6 +17,7 @@ from ampbench.precisions import BASELINE, PRECISIONS
 from ampbench.records.cases import Case
 from ampbench.records.studies import CONTROL, REFERENCE, Drift, Score, Training
 from ampbench.studies.scores import Scorer
+from ampbench.worker.batches import batches_of
 from ampbench.worker.data import Generator, inputs_digest, weights_digest
 from ampbench.worker.devices import Cpu, Device, fp64_device
 from ampbench.worker.distances import compare
@@ -24,7 +25,6 @@ from ampbench.worker.dropout import switch_off_dropout
 from ampbench.worker.finite import is_finite
 from ampbench.worker.flags import precision_flags
 from ampbench.worker.memory import is_out_of_memory, said_of
-from ampbench.worker.sources import batches_of
 from ampbench.worker.step import Step
 from ampbench.workload import Workload
 

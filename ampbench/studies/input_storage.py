@@ -19,6 +19,7 @@ from ampbench.records.casts import AUTOCAST, PRE_CAST_INPUTS, CastTrace
 from ampbench.records.measurements import Skip
 from ampbench.records.rules import PYTORCH_PAGE, WIDEST
 from ampbench.records.studies import ACCEPTED, PROMOTED, TO_FP32, TO_LOW, UNTOUCHED, InputUse, StoragePass, StoredInputs
+from ampbench.worker.batches import batches_of
 from ampbench.worker.changes import Change, peaks_with
 from ampbench.worker.devices import Cpu, Device, fp64_device
 from ampbench.worker.distances import compare, identical, tensors_in
@@ -26,7 +27,6 @@ from ampbench.worker.divergence import StepNumbers, run_step
 from ampbench.worker.fitness import FitnessWatch
 from ampbench.worker.flags import precision_flags
 from ampbench.worker.memory import is_out_of_memory, memory_source
-from ampbench.worker.sources import batches_of
 from ampbench.worker.step import Step
 from ampbench.worker.timing import plan_samples
 from ampbench.worker.turns import PAIRS, TURNS, Settled, in_turns, places, warm_up

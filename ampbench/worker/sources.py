@@ -19,6 +19,7 @@ from torch.utils import _pytree as pytree
 from ampbench.errors import WorkloadError
 from ampbench.records.cases import ParameterValue, WorkloadSource
 from ampbench.records.requests import Description
+from ampbench.worker.batches import batches_of
 from ampbench.worker.data import Generator
 from ampbench.workload import Workload
 from ampbench.workloads import index
@@ -179,11 +180,6 @@ def _checked(name: str, returned: object) -> Workload:
                 f"workload {name}: {label} is {tensor.dtype}; return the module in fp32, ampbench casts it"
             )
     return returned
-
-
-def batches_of(inputs: object) -> list[Any]:
-    """Return `inputs` as a list of batches: a list is one already."""
-    return inputs if isinstance(inputs, list) else [inputs]
 
 
 def _tensors(tree: object) -> list[torch.Tensor]:

@@ -1,7 +1,6 @@
 """One build of a case: the network and its inputs on the device, in the precision, ready to run step after step."""
 
 import copy
-import functools
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
@@ -9,14 +8,14 @@ from time import perf_counter
 from typing import Any
 
 import torch
-from torch.utils import _pytree as pytree
 
-from ampbench.errors import UnknownNameError, UsageError
 from ampbench.explain.devices import autocast_to
 from ampbench.precisions import PRECISIONS, REFERENCE_DTYPE, SHORT_DTYPES
 from ampbench.records.cases import Case
+from ampbench.worker.batches import batches_of, bound, called_with, placed
 from ampbench.worker.devices import Device
-from ampbench.worker.sources import batches_of
+from ampbench.worker.kept import keep_named, refuse_moved
+from ampbench.worker.saved_state import SavedState
 from ampbench.workload import Workload
 
 SETTLING_STEPS = 40
@@ -76,10 +75,10 @@ class Step:
             if kept:
                 # what a whole network returns is for its user, who takes fp32; a loss may not, beside targets in half
                 cast_back = storage is not torch.float32 and (self.training or "" not in kept)
-                _keep(self.module, kept, cast_back=cast_back)
+                keep_named(self.module, kept, cast_back=cast_back)
             self.module = self.module.to(device=device.type, dtype=storage)
             if kept and storage is not torch.float32:
-                _refuse_moved(self.module, kept, storage)
+                refuse_moved(self.module, kept, storage)
             if self._channels_last:
                 self.module = self.module.to(memory_format=torch.channels_last)
         self.batches = [self._placed(batch, given) for batch in batches_of(workload.inputs)]
@@ -104,9 +103,7 @@ class Step:
             if row.scaler and case.scaler and not reference:
                 self.scaler = torch.amp.GradScaler(device.type)
         self._use(self.module)
-        self._saved: list[tuple[torch.Tensor, torch.Tensor]] = []
-        self._saved_values: list[tuple[dict[Any, Any], Any, Any]] = []
-        self._saved_scaler: dict[str, Any] = {}
+        self._saved: SavedState | None = None
         self.skipped_steps = 0
 
     def prepare_path(self, path: str) -> float | None:
@@ -151,7 +148,7 @@ class Step:
 
     def arguments(self) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """Return the first batch as the network is called with it: positional arguments, and those by name."""
-        return _arguments(self.batches[0])
+        return called_with(self.batches[0])
 
     def store_weights(self, names: Iterable[str], dtype: torch.dtype) -> None:
         """Store the parameters of these names in `dtype`."""
@@ -165,7 +162,7 @@ class Step:
         `forward` is called in the network's place.
         """
         turn, self._turn = self._turn, (self._turn + 1) % len(self._calls)
-        call = self._calls[turn] if forward is None else _bound(forward, self.batches[turn])
+        call = self._calls[turn] if forward is None else bound(forward, self.batches[turn])
         return self._called(call, self.targets[turn])
 
     def placed(self, inputs: Any, targets: Any) -> tuple[Any, Any]:
@@ -174,7 +171,7 @@ class Step:
 
     def judge(self, batch: Any, targets: Any) -> tuple[Any, torch.Tensor | None]:
         """Run the forward pass and, in training, the loss on a batch of `placed` or of its own, as its turns do."""
-        return self._called(_bound(self._forward, batch), targets)
+        return self._called(bound(self._forward, batch), targets)
 
     def differentiate(self, loss: torch.Tensor) -> None:
         """Run the backward pass of `loss`, scaled where there is a scaler."""
@@ -223,31 +220,15 @@ class Step:
 
     def save(self) -> None:
         """Remember weights, buffers, optimizer and scaler state; `restore` puts them back."""
-        live = [*self.module.parameters(), *self.module.buffers()]
-        self._saved_values = []
-        for state in self.optimizer.state.values() if self.optimizer is not None else ():
-            for key, value in state.items():
-                if isinstance(value, torch.Tensor):
-                    live.append(value)
-                else:
-                    self._saved_values.append((state, key, copy.deepcopy(value)))
-        self._saved = [(tensor, tensor.detach().clone()) for tensor in live]
-        if self.scaler is not None:
-            self._saved_scaler = self.scaler.state_dict()
+        self._saved = SavedState(self.module, self.optimizer, self.scaler)
 
     def restore(self) -> None:
         """Put back what `save` remembered, in place, so that the next step is the same as the first after it.
 
-        `skipped_steps` grows by one where GradScaler has lowered its scale since, that is, refused a step.
+        `skipped_steps` grows by one where GradScaler has lowered its scale since, that is, skipped a step.
         """
-        with torch.no_grad():
-            for tensor, saved in self._saved:
-                tensor.copy_(saved)
-        for state, key, value in self._saved_values:
-            state[key] = copy.deepcopy(value)
-        if self.scaler is not None:
-            self.skipped_steps += self.scaler.get_scale() < self._saved_scaler["scale"]
-            self.scaler.load_state_dict(self._saved_scaler)
+        if self._saved is not None:
+            self.skipped_steps += self._saved.put_back()
         self._turn = 0
 
     def unscaled_gradients(self) -> tuple[Any, dict[str, torch.Tensor]]:
@@ -289,7 +270,7 @@ class Step:
     def _use(self, forward: Callable[..., Any]) -> None:
         """Make `forward` what the steps call: the network itself, compiled or traced."""
         self._forward = forward
-        self._calls = [_bound(forward, batch) for batch in self.batches]
+        self._calls = [bound(forward, batch) for batch in self.batches]
         self.run: Callable[[], Any] = self._train if self.training else self._inference()
 
     def _inference(self) -> Callable[[], Any]:
@@ -340,16 +321,7 @@ class Step:
             self._turn = 0
 
     def _placed(self, tree: Any, storage: torch.dtype) -> Any:
-        """Return a copy of `tree` on the device: floating tensors in `storage`, others in their own dtype."""
-
-        def place(leaf: Any) -> Any:
-            if not isinstance(leaf, torch.Tensor):
-                return leaf
-            dtype = storage if leaf.is_floating_point() else leaf.dtype
-            layout = torch.channels_last if self._channels_last and leaf.ndim == 4 else torch.preserve_format
-            return leaf.detach().to(dtype=dtype, copy=True, memory_format=layout, **self._where)
-
-        return pytree.tree_map(place, tree)
+        return placed(tree, storage, self._where, channels_last=self._channels_last)
 
     def _traced(self) -> Callable[..., Any]:
         """Return the network traced inside autocast and frozen."""
@@ -357,37 +329,3 @@ class Step:
 
         args, kwargs = self.arguments()
         return trace_frozen(self.module, args, kwargs, self.autocast)[1]  # type: ignore[no-any-return]
-
-
-def _keep(module: torch.nn.Module, names: Iterable[str], *, cast_back: bool) -> None:
-    """Keep the submodules of these names, which are no patterns, in fp32."""
-    from ampbench.explain.keep_fp32 import keep_fp32  # no step that is timed for itself needs it
-
-    known = dict(module.named_modules(remove_duplicate=False))
-    for name in names:
-        if name not in known:
-            raise UnknownNameError("submodule", name, [path for path in known if path])
-        keep_fp32(known[name], cast_back=cast_back)
-
-
-def _refuse_moved(module: torch.nn.Module, names: Iterable[str], storage: torch.dtype) -> None:
-    """Raise `UsageError` where a parameter of a kept submodule was moved to `storage`, with another that shares it."""
-    everywhere = list(module.named_parameters(remove_duplicate=False))
-    for name in names:
-        for parameter in module.get_submodule(name).parameters():
-            shared = [path for path, other in everywhere if other is parameter]
-            if parameter.dtype is storage and len(shared) > 1:
-                raise UsageError(f"{name}: {' and '.join(shared)} are one parameter: keep the modules of all, or none")
-
-
-def _bound(forward: Callable[..., Any], batch: Any) -> Callable[[], Any]:
-    """Return `forward` called with `batch`."""
-    args, kwargs = _arguments(batch)
-    return functools.partial(forward, *args, **kwargs)
-
-
-def _arguments(batch: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """Return `batch` as arguments: a tuple is positional, a dict by name, anything else the one argument."""
-    if isinstance(batch, tuple):
-        return batch, {}
-    return ((), batch) if isinstance(batch, dict) else ((batch,), {})
