@@ -8,9 +8,10 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from itertools import islice
 
+from ampbench.beside import saving_said
 from ampbench.blocks import Block, Section, as_sentence, first_rows, with_rest
 from ampbench.casts import tables
-from ampbench.casts.costs import casts_said, saving_said, times_said
+from ampbench.casts.costs import casts_said, times_said
 from ampbench.casts.graphs import compare_graph, graph_sentence
 from ampbench.casts.inside import casts_inside
 from ampbench.casts.summary import Saving, cache_bytes, savings, totals

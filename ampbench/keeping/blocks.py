@@ -2,10 +2,11 @@
 
 from collections.abc import Sequence
 
+from ampbench.beside import Ratio, short_ratio
 from ampbench.blocks import Block, Section, as_sentence, first_rows
 from ampbench.keeping.islands import WHOLE
 from ampbench.keeping.tables import KeptRow, kept_rows
-from ampbench.keeping.weighing import Point, Ratio, kept_said, points, said, short_ratio
+from ampbench.keeping.weighing import Point, kept_said, points, said
 from ampbench.labels import case_title, few
 from ampbench.ranges.wording import ROOT
 from ampbench.records.cases import Case

@@ -1,17 +1,13 @@
 """What the sets that were weighed come to: error, time and memory of each, which are worth their price, in sentences.
 
-A build is worth its fastest sample (`stats.round_value`), a set the median over its builds. A ratio of two sets is what
-signed ranks make of the logarithms of the ratios within each pair of builds, which were timed in turns.
+Times are compared as `ampbench.beside` does.
 """
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-import numpy as np
-
-from ampbench import stats
-from ampbench.casts.costs import ALPHA, WIDEST, unfit
+from ampbench.beside import Ratio, ratio_of, ratio_said, step_seconds, unfit
 from ampbench.keeping.islands import WHOLE, units_of
 from ampbench.keeping.tried import Budget
 from ampbench.labels import few
@@ -20,15 +16,6 @@ from ampbench.units import counted, format_bytes, format_error
 
 NAMED = 6
 """So many modules are named in a sentence."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Ratio:
-    """How many times as long a step takes; `low` to `high` is the 95 % interval (None: no builds enough, or noisy)."""
-
-    value: float
-    low: float | None = None
-    high: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,16 +73,6 @@ def closest(search: KeepSearch, trials: Iterable[Trial]) -> Trial | None:
     return min(defined, key=lambda trial: (max(budget.shares(trial)), trial.output_rel_l2 or 0.0), default=None)
 
 
-def ratio_of(after: Sequence[Sequence[float]], before: Sequence[Sequence[float]]) -> Ratio:
-    """Return how many times as long `after` takes as `before`, each the samples of builds that stood in pairs."""
-    pairs = list(zip(after, before, strict=False))
-    new, old = (np.array([stats.round_value([one[side]]) for one in pairs]) for side in (0, 1))
-    ranks = stats.signed_ranks(np.log(new / old)[None, :], (ALPHA,))
-    value, low, high = (math.exp(each[0]) for each in (ranks.estimates, ranks.lows[0], ranks.highs[0]))
-    noisy = any(side.max() > WIDEST * side.min() for side in (new, old))
-    return Ratio(value=value) if noisy or low == 0 or math.isinf(high) else Ratio(value=value, low=low, high=high)
-
-
 def said(search: KeepSearch, space: SearchSpace, trials: Sequence[Trial]) -> list[str]:
     """Return what was found, what that errs and what it costs, in sentences without a full stop."""
     sets = {tuple(trial.kept): trial for trial in trials}
@@ -136,7 +113,7 @@ def _point(
         units=len(units_of(space, one.kept)),
         output_rel_l2=trial.output_rel_l2 if trial else None,
         grad_rel_l2=trial.grad_rel_l2 if trial else None,
-        seconds=stats.median([stats.round_value([build]) for build in one.samples]) if timed else None,
+        seconds=step_seconds(one.samples),
         against_low=ratio_of(one.samples, low.samples) if timed and low is not None else None,
         peak_bytes=one.peak_bytes,
         found=search.found is not None and list(one.kept) == list(search.found),
@@ -284,19 +261,6 @@ def _slower_than_whole(search: KeepSearch, point: Point | None) -> Ratio | None:
         return None
     ratio = ratio_of(mine.samples, all_kept.samples)
     return ratio if ratio.low is not None and ratio.low > 1 else None
-
-
-def ratio_said(ratio: Ratio) -> str:
-    """Return "1.04 times (95 %: 1.02 to 1.06)", or that no interval is known."""
-    if ratio.low is None or ratio.high is None:
-        return f"{ratio.value:.2f} times (without an interval)"
-    return f"{ratio.value:.2f} times (95 %: {ratio.low:.2f} to {ratio.high:.2f})"
-
-
-def short_ratio(ratio: Ratio) -> str:
-    """Return "1.04x 1.02–1.06", the 95 % interval behind the ratio, where it is known."""
-    between = "" if ratio.low is None or ratio.high is None else f" {ratio.low:.2f}–{ratio.high:.2f}"
-    return f"{ratio.value:.2f}x{between}"
 
 
 def _doubts(search: KeepSearch) -> Iterable[str]:

@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 
 from ampbench import stats
-from ampbench.casts.costs import casts_said, costs, saved_time, saving_said, times_said
+from ampbench.beside import saved_time, saving_said
+from ampbench.casts.costs import casts_said, costs, times_said
 from ampbench.records.casts import PRE_CAST_INPUTS, Cast, CastPass, CastTrace, CheckedSaving, Operation
 from ampbench.records.measurements import Fitness
 from ampbench.records.rules import FAKE

@@ -7,7 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ampbench.keeping.weighing import closest, meets, points, ratio_of, said, so_far
+from ampbench.beside import ratio_of
+from ampbench.keeping.weighing import closest, meets, points, said, so_far
 from ampbench.records.keeping import Trial, Wanted, Weighed, Weighing
 from ampbench.records.measurements import Fitness
 from tests.keeping.searches import CASE, SPACE, TRIALS, found, trial, weighed

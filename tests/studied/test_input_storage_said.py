@@ -5,6 +5,7 @@ import math
 
 import pytest
 
+from ampbench.beside import step_seconds
 from ampbench.records.measurements import Fitness
 from ampbench.records.studies import ACCEPTED, PROMOTED, TO_LOW, UNTOUCHED, InputUse
 from ampbench.studied.input_storage.blocks import storage_section
@@ -14,7 +15,6 @@ from ampbench.studied.input_storage.sentences import (
     UNUSED,
     comes_to,
     situation,
-    step_seconds,
     storage_said,
 )
 from ampbench.studied.input_storage.tables import storage_frame, uses_frame
@@ -194,6 +194,6 @@ def test_frames_have_a_row_for_each_dtype_and_each_input() -> None:
 
 
 def test_a_step_is_worth_the_median_of_its_builds_fastest_samples() -> None:
-    assert step_seconds(stored_inputs("fp32", samples=[[3.0, 1.0], [2.5], [2.0, 9.0]])) == 2.0
-    assert step_seconds(stored_inputs("fp32", samples=[[1.0], [3.5]])) is None
-    assert step_seconds(stored_inputs("fp32", samples=[])) is None
+    assert step_seconds([[3.0, 1.0], [2.5], [2.0, 9.0]]) == 2.0
+    assert step_seconds([[1.0], [3.5]]) is None
+    assert step_seconds([]) is None

@@ -4,6 +4,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, fields
 from typing import TYPE_CHECKING, Any
 
+from ampbench.beside import saved_time
 from ampbench.casts import blocks, costs, graphs, summary, tables
 from ampbench.casts.views import By
 from ampbench.cli.explain.pass_printing import frame_rows, print_passes
@@ -54,7 +55,7 @@ def _document(case: "Case", found: "CastPass", by: By | None) -> dict[str, Any]:
         "sentence": costs.casts_said(found, case, whole, savings),
         "totals": _totals(whole),
         "costs": asdict(costs.costs(found, whole)),
-        "checked": [{"change": one.change, **asdict(costs.saved_time(one))} for one in found.checked],
+        "checked": [{"change": one.change, **asdict(saved_time(one))} for one in found.checked],
         "savings": [asdict(saving) for saving in savings],
         "tables": {by.value: frame_rows(FRAMES[by](found.trace), _WHOLE) for by in shown},
         "graphs": [

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 
+from ampbench.beside import BUSY
 from ampbench.labels import few
 from ampbench.records.environments import DeviceDescription
 from ampbench.records.measurements import OTHER_SHARE, STEAL_SHARE
@@ -15,8 +16,6 @@ PROMISED = 8.0
 """How many times the matrix throughput of fp32 half precision is said to reach."""
 HALVED = 0.55
 """Copying as many values in at most this share of fp32's time counts as traffic halved."""
-BUSY = "not judged, as the machine was busy"
-"""Instead of a verdict."""
 
 
 def ceilings_said(device: DeviceDescription, ceilings: Sequence[Ceiling]) -> list[str]:

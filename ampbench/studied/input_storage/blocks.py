@@ -5,11 +5,12 @@ Numbers without a value are "–".
 
 from collections.abc import Callable
 
+from ampbench.beside import step_seconds
 from ampbench.blocks import Block, Section, as_sentence
 from ampbench.labels import case_title
 from ampbench.records.cases import Case
 from ampbench.records.studies import ACCEPTED, StoragePass, StoredInputs
-from ampbench.studied.input_storage.sentences import op_said, short_op, situation, step_seconds, storage_said
+from ampbench.studied.input_storage.sentences import op_said, short_op, situation, storage_said
 from ampbench.units import (
     UNDEFINED,
     format_bytes,
@@ -57,7 +58,7 @@ def _beside(found: StoragePass) -> Block:
         "copy": lambda row: format_seconds(min(row.copy_samples, default=None)),
         "casts": lambda row: UNDEFINED if row.casts is None else f"{row.casts:,}",
         "moved": lambda row: UNDEFINED if row.cast_bytes is None else format_bytes(row.cast_bytes),
-        "step": lambda row: format_seconds(step_seconds(row)),
+        "step": lambda row: format_seconds(step_seconds(row.samples)),
         "peak": lambda row: UNDEFINED if row.peak_bytes is None else format_bytes(row.peak_bytes),
         "output error": lambda row: format_error(row.output_rel_l2),
         _LOSS: lambda row: format_error(row.loss_abs_error),

@@ -1,12 +1,10 @@
 """What a study of input storage found, in sentences: is a cast saved, or is information lost."""
 
-from ampbench import stats
-from ampbench.casts.costs import WIDEST, saved_time, saving_said, unfit
+from ampbench.beside import BUSY, WIDEST, saved_time, saving_said, unfit
 from ampbench.labels import few
 from ampbench.records.cases import Case
 from ampbench.records.casts import PRE_CAST_INPUTS, CheckedSaving
-from ampbench.records.studies import ACCEPTED, PROMOTED, TO_FP32, TO_LOW, InputUse, StoragePass, StoredInputs
-from ampbench.studied.ceilings.sentences import BUSY
+from ampbench.records.studies import ACCEPTED, PROMOTED, TO_FP32, TO_LOW, InputUse, StoragePass
 from ampbench.units import (
     UNDEFINED,
     counted,
@@ -59,15 +57,6 @@ def storage_said(case: Case, found: StoragePass) -> list[str]:
     ]
     spoilt = unfit(found.fitness)
     return [_result_said(case, found), *said, _savings_said(found, timed=not spoilt), *_times_said(found), *spoilt]
-
-
-def step_seconds(stored: StoredInputs) -> float | None:
-    """Return the seconds of a step, the median over its builds of what each is worth.
-
-    None where it was not timed, or its builds differ so much that this says nothing.
-    """
-    worth = [stats.round_value([build]) for build in stored.samples if build]
-    return stats.median(worth) if worth and max(worth) <= WIDEST * min(worth) else None
 
 
 def _fate_said(names: str, several: bool, use: InputUse, low: str) -> str:

@@ -2,8 +2,9 @@
 
 import pandas as pd
 
+from ampbench.beside import step_seconds
 from ampbench.records.studies import StoragePass
-from ampbench.studied.input_storage.sentences import situation, step_seconds
+from ampbench.studied.input_storage.sentences import situation
 
 _NUMBERS = (
     "stored_bytes", "copy_seconds", "casts", "cast_bytes", "step_seconds", "peak_bytes",
@@ -20,8 +21,8 @@ def storage_frame(found: StoragePass) -> pd.DataFrame:
     """
     rows = [
         [stored.dtype, stored.stored_bytes, min(stored.copy_samples, default=None), stored.casts,
-         stored.cast_bytes, step_seconds(stored), stored.peak_bytes, stored.output_rel_l2, stored.loss_abs_error,
-         stored.grad_rel_l2, same, found.repeatable, exact, stored.error]
+         stored.cast_bytes, step_seconds(stored.samples), stored.peak_bytes, stored.output_rel_l2,
+         stored.loss_abs_error, stored.grad_rel_l2, same, found.repeatable, exact, stored.error]
         for stored, same, exact in ((found.full, found.repeatable, True), (found.low, found.identical, found.exact))
     ]  # fmt: skip
     frame = pd.DataFrame(rows, columns=["dtype", *_NUMBERS, "identical", "repeatable", "exact", "error"])

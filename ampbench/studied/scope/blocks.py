@@ -3,8 +3,8 @@
 Numbers without a value are "–".
 """
 
+from ampbench.beside import short_ratio
 from ampbench.blocks import Block, Section, as_sentence, first_rows
-from ampbench.keeping.weighing import short_ratio
 from ampbench.labels import case_title
 from ampbench.records.cases import Case
 from ampbench.records.studies import SCOPES, UNCACHED_LOOP, WITH_BACKWARD, ScopePass

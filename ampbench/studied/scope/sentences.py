@@ -1,14 +1,13 @@
 """What each scope of autocast costs beside the one that PyTorch recommends, forward and loss: numbers and sentences.
 
-Times are compared as sets of kept modules are (`keeping.weighing.ratio_of`): samples of builds that stood side by side.
+Times are compared as `ampbench.beside` does.
 """
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from ampbench import stats
-from ampbench.casts.costs import unfit
-from ampbench.keeping.weighing import Ratio, ratio_of, ratio_said
+from ampbench.beside import BUSY, Ratio, ratio_of, ratio_said, step_seconds, unfit
 from ampbench.precisions import PRECISIONS, SHORT_DTYPES
 from ampbench.records.cases import Case
 from ampbench.records.studies import (
@@ -20,7 +19,6 @@ from ampbench.records.studies import (
     ScopePass,
     ScopeRun,
 )
-from ampbench.studied.ceilings.sentences import BUSY
 from ampbench.units import counted, format_bytes, format_error, format_share
 
 RECOMMENDED = FORWARD_AND_LOSS
@@ -122,7 +120,7 @@ def _comparison(run: ScopeRun, best: ScopeRun | None, reference: float | None) -
         first_cast_bytes=run.cast_bytes[0] if run.cast_bytes else None,
         later_cast_bytes=stats.median(run.cast_bytes[1:]) if run.cast_bytes[1:] else None,
         stale_weights=run.stale_weights[-1] if run.stale_weights else None,
-        seconds=stats.median([stats.round_value([build]) for build in run.samples]) if run.samples else None,
+        seconds=step_seconds(run.samples),
         ratio=ratio_of(run.samples, best.samples) if timed and best is not None else None,
         peak_bytes=max(run.peak_bytes, default=None),
         kept_bytes=run.alive_bytes[-1] if run.alive_bytes else None,

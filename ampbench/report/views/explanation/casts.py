@@ -4,9 +4,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+from ampbench.beside import saved_time, saving_said
 from ampbench.blocks import Block
 from ampbench.casts import blocks
-from ampbench.casts.costs import costs, saved_time, saving_said
+from ampbench.casts.costs import costs
 from ampbench.casts.inside import casts_inside
 from ampbench.records.casts import CheckedSaving
 from ampbench.records.runs import CASTS

@@ -3,11 +3,12 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from ampbench.beside import ratio_said
 from ampbench.blocks import as_sentence
 from ampbench.errors import UnknownNameError
 from ampbench.keeping import blocks
 from ampbench.keeping.code import code
-from ampbench.keeping.weighing import kept_said, points, ratio_said, said
+from ampbench.keeping.weighing import kept_said, points, said
 from ampbench.records.keeping import KeepSearch, SearchSpace
 from ampbench.records.runs import KEEP_FP32
 from ampbench.report.explained import Told, Untold, searches, untold

@@ -5,8 +5,9 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from ampbench.beside import ratio_said
 from ampbench.keeping.islands import units_of
-from ampbench.keeping.weighing import Point, kept_said, meets, ratio_said
+from ampbench.keeping.weighing import Point, kept_said, meets
 from ampbench.records.cases import Case
 from ampbench.records.keeping import KeepSearch, SearchSpace, Trial
 from ampbench.report.vega import DASHED, label_expression, tooltip
