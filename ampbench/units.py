@@ -44,6 +44,16 @@ def format_count(value: float | None) -> str:
     return _scaled(value, _COUNTS, zero="0")
 
 
+def format_whole(value: int | None) -> str:
+    """Return a whole number as "12,345"."""
+    return UNDEFINED if value is None else f"{value:,}"
+
+
+def format_loss(value: float | None) -> str:
+    """Return a loss as "2.303"; one that is not finite is stored as None."""
+    return UNDEFINED if value is None or math.isnan(value) else f"{value:.4g}"
+
+
 def format_rate(value: float | None) -> str:
     """Return items per second as "1.20 k/s"."""
     text = _scaled(value, _COUNTS, zero="0")

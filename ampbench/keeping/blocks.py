@@ -94,7 +94,7 @@ def _cells(point: Point, training: bool) -> list[str]:
         "met" if point.meets else "missed",
         format_seconds(point.seconds),
         _against_none(point),
-        UNDEFINED if point.peak_bytes is None else format_bytes(point.peak_bytes),
+        format_bytes(point.peak_bytes),
         "yes" if point.on_front else "",
     ]
 

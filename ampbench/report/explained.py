@@ -73,17 +73,9 @@ class Told(Generic[T]):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Traced:
-    """A case that a run traced. `number` counts from 0, `name` is its short name, with its run where others share it.
+class Traced(Told[CastPass]):
+    """A case that a run traced: what its casts add up to, and what could be saved, the largest first."""
 
-    `whole` is what its casts add up to, `savings` what could be saved, the largest first.
-    """
-
-    number: int
-    name: str
-    case: Case
-    run: StoredRun
-    found: CastPass
     whole: Totals
     savings: Sequence[Saving]
 

@@ -5,6 +5,7 @@ inputs are stored in the autocast dtype; whether anything is lost is measured, n
 """
 
 import dataclasses
+from functools import partial
 from typing import Any
 
 import torch
@@ -29,7 +30,7 @@ from ampbench.worker.flags import precision_flags
 from ampbench.worker.memory import is_out_of_memory, memory_source
 from ampbench.worker.step import Step
 from ampbench.worker.timing import plan_samples
-from ampbench.worker.turns import PAIRS, TURNS, Settled, in_turns, places, warm_up
+from ampbench.worker.turns import TURNS, Settled, side_by_side, warm_up
 from ampbench.workload import Workload
 
 NO_FLOATING = "no input of it is floating: token ids and other integers are never stored in half"
@@ -89,7 +90,7 @@ def _measured(workload: Workload, case: Case, device: Device, change: Change, se
         full, low = (dataclasses.replace(row, peak_bytes=peak) for row, peak in zip((full, low), peaks, strict=True))
     full, low, same, repeatable = _compared(workload, case, device, full, low, notes)
     if not low.error:
-        samples = _timed(workload, case, device, change, settled, seconds)
+        samples = _timed(workload, case, device, change, settled, seconds, notes)
         full, low = (dataclasses.replace(row, samples=own) for row, own in zip((full, low), samples, strict=True))
     return StoragePass(
         case_id=case.case_id,
@@ -238,18 +239,15 @@ def _bits(numbers: StepNumbers) -> list[torch.Tensor]:
 
 
 def _timed(
-    workload: Workload, case: Case, device: Device, change: Change, settled: Settled, seconds: float
+    workload: Workload,
+    case: Case,
+    device: Device,
+    change: Change,
+    settled: Settled,
+    seconds: float,
+    notes: list[str],
 ) -> tuple[_Samples, _Samples]:
     """Return the seconds per step of both, build by build, each pair of builds timed in turns."""
-    full: _Samples = []
-    low: _Samples = []
-    for number in places(seconds):
-        pair = Step(workload, case, device), change.build(workload, case, device)
-        for step in pair:
-            warm_up(step, settled)
-        own, other = in_turns(pair, device, seconds / PAIRS / 2, (1, 0) if number % 2 else (0, 1))
-        full.append(own)
-        low.append(other)
-        del pair, step
-        device.release()
+    builds = [partial(Step, workload, case, device), partial(change.build, workload, case, device)]
+    full, low = side_by_side(builds, lambda step, _: warm_up(step, settled), device, seconds, notes)
     return full, low

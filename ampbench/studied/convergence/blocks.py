@@ -20,7 +20,7 @@ from ampbench.studied.convergence.metric import (
     windows_of,
 )
 from ampbench.studied.convergence.sentences import learned_said, trained_title
-from ampbench.units import UNDEFINED, format_error, format_seconds
+from ampbench.units import UNDEFINED, format_error, format_seconds, format_whole
 
 LOOKS = 4
 """Distances between weights are shown at so many steps."""
@@ -56,7 +56,7 @@ def verdicts(one: Learned) -> list[Block]:
             format_change(row.difference, metric),
             interval(row, metric),
             row.verdict.value if row.verdict is not None else "",
-            *([UNDEFINED if row.skipped_steps is None else f"{row.skipped_steps:,}"] if skips else []),
+            *([format_whole(row.skipped_steps)] if skips else []),
             format_seconds(row.seconds),
         ]
         for row in one.rows
@@ -104,7 +104,7 @@ def each_seed(one: Learned) -> list[Block]:
             row.name,
             f"{each.seed}",
             format_metric(metric.final(each), metric),
-            UNDEFINED if each.skipped_steps is None else f"{each.skipped_steps:,}",
+            format_whole(each.skipped_steps),
             UNDEFINED if each.scaler_scale is None else f"{each.scaler_scale:g}",
             format_seconds(each.seconds),
             trouble(each, metric),

@@ -11,12 +11,7 @@ from ampbench.labels import case_title
 from ampbench.records.cases import Case
 from ampbench.records.studies import ACCEPTED, StoragePass, StoredInputs
 from ampbench.studied.input_storage.sentences import op_said, short_op, situation, storage_said
-from ampbench.units import (
-    UNDEFINED,
-    format_bytes,
-    format_error,
-    format_seconds,
-)
+from ampbench.units import UNDEFINED, format_bytes, format_error, format_seconds, format_whole
 
 _LOSS = "absolute loss error"
 NUMBERS = frozenset({"stored", "copy", "casts", "moved", "step", "peak", "output error", _LOSS, "gradient error"})
@@ -56,10 +51,10 @@ def _beside(found: StoragePass) -> Block:
     columns: dict[str, Callable[[StoredInputs], str]] = {
         "stored": lambda row: format_bytes(row.stored_bytes),
         "copy": lambda row: format_seconds(min(row.copy_samples, default=None)),
-        "casts": lambda row: UNDEFINED if row.casts is None else f"{row.casts:,}",
-        "moved": lambda row: UNDEFINED if row.cast_bytes is None else format_bytes(row.cast_bytes),
+        "casts": lambda row: format_whole(row.casts),
+        "moved": lambda row: format_bytes(row.cast_bytes),
         "step": lambda row: format_seconds(step_seconds(row.samples)),
-        "peak": lambda row: UNDEFINED if row.peak_bytes is None else format_bytes(row.peak_bytes),
+        "peak": lambda row: format_bytes(row.peak_bytes),
         "output error": lambda row: format_error(row.output_rel_l2),
         _LOSS: lambda row: format_error(row.loss_abs_error),
         "gradient error": lambda row: format_error(row.grad_rel_l2),

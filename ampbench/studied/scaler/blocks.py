@@ -17,7 +17,7 @@ from ampbench.records.ranges import Magnitudes
 from ampbench.records.studies import ScalerRun, Score
 from ampbench.studied.scaler.outcomes import NEAR, NOTHING, Outcome, mean_loss, outcomes
 from ampbench.studied.scaler.sentences import scaler_said
-from ampbench.units import UNDEFINED, counted, format_error, format_ratio, format_share
+from ampbench.units import UNDEFINED, counted, format_error, format_loss, format_ratio, format_share
 
 SHOWN = 12
 """So many rows are shown unless all are asked for."""
@@ -76,7 +76,7 @@ def losses(runs: Sequence[ScalerRun]) -> list[Block]:
     for run in runs:
         edges = [run.steps * quarter // len(QUARTERS) for quarter in range(len(QUARTERS) + 1)]
         means = [mean_loss(run, start, end) for start, end in itertools.pairwise(edges)]
-        cells.append([run.setting.name, *(_loss(value) for value in (next(iter(run.losses), None), *means))])
+        cells.append([run.setting.name, *(format_loss(value) for value in (next(iter(run.losses), None), *means))])
     note = "the mean over the steps of each quarter"
     return [Block("Training loss", ["setting", "first step", *QUARTERS], cells, note)] if cells else []
 
@@ -179,11 +179,7 @@ def _score(score: Score | None) -> str:
     """Return a classifier's share of right decisions on held-out data, or the loss of anything else."""
     if score is not None and score.correct is not None and score.decisions:
         return format_share(score.correct / score.decisions)
-    return _loss(score.loss if score else None)
-
-
-def _loss(value: float | None) -> str:
-    return UNDEFINED if value is None else f"{value:.4g}"
+    return format_loss(score.loss if score else None)
 
 
 def _line(text: str, names: Container[str]) -> Block:

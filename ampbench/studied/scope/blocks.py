@@ -9,7 +9,7 @@ from ampbench.labels import case_title
 from ampbench.records.cases import Case
 from ampbench.records.studies import SCOPES, UNCACHED_LOOP, WITH_BACKWARD, ScopePass
 from ampbench.studied.scope.sentences import RECOMMENDED, Comparison, casts_said, comparisons, scope_said
-from ampbench.units import UNDEFINED, counted, format_bytes, format_error, format_seconds, format_share
+from ampbench.units import UNDEFINED, counted, format_bytes, format_error, format_seconds, format_share, format_whole
 
 SHOWN = 8
 """The losses of so many steps are shown unless all are asked for."""
@@ -51,12 +51,12 @@ def _cost_cells(one: Comparison) -> list[str]:
     return [
         _SHORT[run.scope],
         casts_said(run.casts) if run.casts else UNDEFINED,
-        _bytes(one.later_cast_bytes),
+        format_bytes(one.later_cast_bytes),
         format_seconds(one.seconds),
         short_ratio(one.ratio) if one.ratio else "" if run.scope == RECOMMENDED else UNDEFINED,
-        _bytes(one.peak_bytes),
-        _bytes(one.kept_bytes),
-        _bytes(one.growth_bytes),
+        format_bytes(one.peak_bytes),
+        format_bytes(one.kept_bytes),
+        format_bytes(one.growth_bytes),
     ]
 
 
@@ -75,7 +75,7 @@ def _number_cells(one: Comparison) -> list[str]:
     return [
         _SHORT[run.scope],
         *(run.dtypes.get(what, UNDEFINED) for what in ("output", "loss", "gradients")),
-        UNDEFINED if one.stale_weights is None else f"{one.stale_weights:,}",
+        format_whole(one.stale_weights),
         format_error(run.output_rel_l2),
         format_error(one.loss_rel_error),
         format_error(run.grad_rel_l2),
@@ -96,7 +96,3 @@ def _losses(found: ScopePass, rows: list[Comparison]) -> Block:
 
 def _loss(value: float | None) -> str:
     return "not finite" if value is None else f"{value:.4g}"
-
-
-def _bytes(value: float | None) -> str:
-    return UNDEFINED if value is None else format_bytes(value)

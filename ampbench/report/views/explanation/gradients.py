@@ -13,7 +13,7 @@ from ampbench.report.material import Material
 from ampbench.report.vega import budget_rule, tooltip
 from ampbench.report.view import Chart
 from ampbench.report.views.part import LISTED, Part
-from ampbench.units import UNDEFINED, counted, format_error, format_share
+from ampbench.units import UNDEFINED, counted, format_error, format_loss, format_share, format_whole
 
 CHARTED = 30
 """So many workloads the chart has at most, the worst ones."""
@@ -91,9 +91,9 @@ def gradients(material: Material) -> Part | None:
             "parameter": one.found.grad_worst_parameter or UNDEFINED,
             "worst": format_error(one.found.grad_worst_rel_l2),
             "flushed": one.flushed,
-            "nonfinite": UNDEFINED if one.found.grad_nonfinite is None else f"{one.found.grad_nonfinite:,}",
-            "loss": _loss(one.found.loss),
-            "reference": _loss(one.found.reference_loss),
+            "nonfinite": format_whole(one.found.grad_nonfinite),
+            "loss": format_loss(one.found.loss),
+            "reference": format_loss(one.found.reference_loss),
         }
         for one in trained[:LISTED]
     ]
@@ -125,10 +125,6 @@ def _trained(material: Material) -> list[_Trained]:
                 )
             )
     return found
-
-
-def _loss(value: float | None) -> str:
-    return UNDEFINED if number(value) is None else f"{value:.6g}"
 
 
 def _said(trained: Sequence[_Trained]) -> list[str]:

@@ -13,7 +13,7 @@ from ampbench.report.material import Material
 from ampbench.report.vega import tooltip
 from ampbench.report.view import Chart, Choice
 from ampbench.report.views.part import CHOICES, LISTED, Part
-from ampbench.units import UNDEFINED, counted
+from ampbench.units import UNDEFINED, counted, format_whole
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,8 +51,8 @@ def scaling(material: Material) -> Part | None:
             "name": one.name,
             "settled": UNDEFINED if one.passed is None else _scale(one.passed.scaler_scale),
             "rounds": _range(one.scales),
-            "skipped": UNDEFINED if one.passed is None else _count(one.passed.skipped_steps),
-            "skipped_rounds": _count(sum(known) if (known := _known(one.rounds)) else None),
+            "skipped": UNDEFINED if one.passed is None else format_whole(one.passed.skipped_steps),
+            "skipped_rounds": format_whole(sum(known) if (known := _known(one.rounds)) else None),
             "count": len(one.rounds),
         }
         for one in scaled[:LISTED]
@@ -99,10 +99,6 @@ def _known(rounds: Sequence[Round]) -> list[int]:
 
 def _scale(value: float | None) -> str:
     return UNDEFINED if value is None else f"{value:g}"
-
-
-def _count(value: int | None) -> str:
-    return UNDEFINED if value is None else f"{value:,}"
 
 
 def _range(scales: Sequence[float]) -> str:

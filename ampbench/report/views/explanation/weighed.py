@@ -129,7 +129,7 @@ def _point_row(value: str, point: Point, error: _Error) -> dict[str, Any]:
         "error_text": format_error(getattr(point, error.field)),
         "time": format_seconds(point.seconds),
         "ratio_text": ratio_said(ratio) if ratio else UNDEFINED,
-        "memory": format_bytes(point.peak_bytes) if point.peak_bytes is not None else UNDEFINED,
+        "memory": format_bytes(point.peak_bytes),
         "limit": None,
         "text": None,
         **dict.fromkeys(_SIDES.values()),

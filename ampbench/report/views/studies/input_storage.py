@@ -10,7 +10,7 @@ from ampbench.report.views.part import Part, strange, told_part
 from ampbench.report.views.studies.telling import Overview, detail_of, with_overview
 from ampbench.studied.input_storage.blocks import NUMBERS, storage_section
 from ampbench.studied.input_storage.sentences import FREE, LOSSY, comes_to
-from ampbench.units import UNDEFINED, counted, format_bytes, format_error
+from ampbench.units import UNDEFINED, counted, format_bytes, format_error, format_whole
 
 BITS = {True: "the same", False: "others", None: "not known"}
 """What becomes of the bits of outputs, loss and gradients."""
@@ -59,7 +59,7 @@ def _overview(found: list[Told[StoragePass]]) -> Overview:
             ops or UNDEFINED,
             low.dtype,
             _change(format_bytes(full.stored_bytes), format_bytes(low.stored_bytes)),
-            _change(*(UNDEFINED if each.casts is None else f"{each.casts:,}" for each in (full, low))),
+            _change(*(format_whole(each.casts) for each in (full, low))),
             _change(format_error(full.output_rel_l2), format_error(low.output_rel_l2)),
             low.error or BITS[one.found.identical],
         ]

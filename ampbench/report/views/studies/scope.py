@@ -1,5 +1,6 @@
 """Scope of autocast: what entering it around less or more than forward and loss costs."""
 
+from ampbench.blocks import as_sentence
 from ampbench.labels import few
 from ampbench.records.runs import SCOPE
 from ampbench.records.studies import ScopePass
@@ -32,7 +33,7 @@ def scope(material: Material) -> Part | None:
         numbers=NUMBERS,
         drawn=(charts, datasets),
     )
-    rows = [(one.name, [scope_said(one.case, one.found)]) for one in found]
+    rows = [(one.name, [[as_sentence(line) for line in scope_said(one.case, one.found)]]) for one in found]
     caption = "What each scope of autocast costs beside the one that PyTorch recommends"
     return with_overview(part, Overview(caption=caption, headers=["scopes"], rows=rows, wide={"scopes"}))
 
