@@ -1,10 +1,24 @@
 """Networks with a fault that only half precision shows, planted in the middle of a convolutional net or an encoder."""
 
+from collections.abc import Callable
+from typing import Any
+
 import torch
 import torch.nn.functional as F
 
 FAULTS = ("overflowing layer", "flushing layer", "softmax of large logits", "sum of sixteens", "tiny variance")
 FLUSHES = "flushing layer"
+
+
+class Function(torch.nn.Module):
+    """A module that calls `function`."""
+
+    def __init__(self, function: Callable[..., Any]):
+        super().__init__()
+        self.function = function
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        return self.function(*args, **kwargs)
 
 
 class Scaled(torch.nn.Module):

@@ -1,6 +1,7 @@
 """Material for tests of the report's views: from runs in memory, and from the runs that the repository keeps."""
 
 import shutil
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -48,3 +49,10 @@ def page_of(material: Material) -> BeautifulSoup:
 
 def _parsed(document: str) -> BeautifulSoup:
     return BeautifulSoup(document.replace("<wbr>", ""), "html5lib")
+
+
+def rendered_by(make: Callable[[Material], View | None], material: Material) -> BeautifulSoup:
+    """Return the section that a view makes of material."""
+    view = make(material)
+    assert view is not None
+    return section_of(view, material)

@@ -1,6 +1,7 @@
 """Casts: the timeline, what is told of each traced case, and why cases differ from the baseline's."""
 
 from dataclasses import replace
+from functools import partial
 from itertools import pairwise
 
 import pytest
@@ -16,17 +17,14 @@ from ampbench.report.views.explanation.timeline import SPANS_AT_LEAST, SPANS_OF_
 from ampbench.report.views.explanation.view import explanation
 from ampbench.report.views.part import CHOICES, DETAILED, LISTED
 from tests.compared_runs import Times, environment, make_run, noisy
-from tests.report.materials import make_material, page_of, section_of
+from tests.report.materials import make_material, page_of, rendered_by
 from tests.report.traced_runs import SAVED, TRAINED, checked, explaining, fake_pass, make_pass, traced_net
 from tests.stored_runs import make_case, make_header
 
 OTHER = make_case("fp16_autocast", phase="training")
 
 
-def rendered(material: Material) -> BeautifulSoup:
-    view = explanation(material)
-    assert view is not None
-    return section_of(view, material)
+rendered = partial(rendered_by, explanation)
 
 
 def only(*passes, **options) -> Material:

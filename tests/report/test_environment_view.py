@@ -1,4 +1,5 @@
 from dataclasses import replace
+from functools import partial
 
 import pytest
 from bs4 import BeautifulSoup
@@ -12,7 +13,7 @@ from ampbench.report.views.environment import environment
 from ampbench.store import StoredRun
 from tests.compared_runs import BF16, FP32, Times, arms, make_run, noisy, rounds_of
 from tests.compared_runs import environment as with_environment
-from tests.report.materials import make_material, section_of
+from tests.report.materials import make_material, rendered_by
 from tests.stored_runs import make_header
 
 CPU = DeviceDescription(
@@ -33,10 +34,7 @@ def a_run(run: str = "new", **changes: object) -> StoredRun:
     return make_run(Times((FP32, noisy(1e-3, 4)), (BF16, noisy(5e-4, 4))), header=with_environment(header, **others))
 
 
-def rendered(material: Material) -> BeautifulSoup:
-    view = environment(material)
-    assert view is not None
-    return section_of(view, material)
+rendered = partial(rendered_by, environment)
 
 
 def facts_of(page: BeautifulSoup) -> dict[str, str]:

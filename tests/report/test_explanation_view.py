@@ -1,4 +1,5 @@
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from bs4 import BeautifulSoup
@@ -11,7 +12,7 @@ from ampbench.report.views.explanation.view import explanation
 from ampbench.report.views.part import LISTED
 from ampbench.store import StoredRun
 from tests.compared_runs import Times, make_run, rounds_of
-from tests.report.materials import make_material, section_of
+from tests.report.materials import make_material, rendered_by
 from tests.stored_runs import make_case, make_divergence, make_header
 
 FP32 = make_case("fp32", phase="training")
@@ -41,10 +42,7 @@ def trained(error: float | None, **changes: Any) -> dict[str, Any]:
     } | changes
 
 
-def rendered(material: Material) -> BeautifulSoup:
-    view = explanation(material)
-    assert view is not None
-    return section_of(view, material)
+rendered = partial(rendered_by, explanation)
 
 
 def headings(page: BeautifulSoup) -> list[str]:

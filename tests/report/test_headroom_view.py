@@ -2,9 +2,9 @@
 
 import json
 import math
+from functools import partial
 
 import pytest
-from bs4 import BeautifulSoup
 
 from ampbench.records.measurements import Failure
 from ampbench.records.ranges import GRADIENT, WEIGHT, Magnitudes
@@ -18,7 +18,7 @@ from ampbench.report.views.explanation.spreads import quantile
 from ampbench.report.views.explanation.view import explanation
 from ampbench.report.views.part import DETAILED, LISTED, ROWS_OF_THE_PAGE
 from tests.compared_runs import Times, make_run
-from tests.report.materials import make_material, page_of, section_of
+from tests.report.materials import make_material, page_of, rendered_by
 from tests.report.ranged_runs import FP32, erring, headroom_run, low_run, ranged, spread
 from tests.stored_runs import make_case
 
@@ -30,10 +30,7 @@ def only(*passes, **options) -> Material:
     return material_of([], explanations=[headroom_run(*passes, **options)])
 
 
-def rendered(material: Material) -> BeautifulSoup:
-    view = explanation(material)
-    assert view is not None
-    return section_of(view, material)
+rendered = partial(rendered_by, explanation)
 
 
 def rows_of(material: Material, case: str = "0-0") -> dict[str, dict]:

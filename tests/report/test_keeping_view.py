@@ -1,9 +1,9 @@
 """Searches for modules to keep in fp32: error against cost, the table, the code to paste."""
 
 from dataclasses import replace
+from functools import partial
 
 import pytest
-from bs4 import BeautifulSoup
 
 from ampbench.errors import NothingToRunError
 from ampbench.keeping import weighing
@@ -17,7 +17,7 @@ from ampbench.report.views.explanation.keeping import keeping
 from ampbench.report.views.explanation.view import explanation
 from ampbench.report.views.explanation.weighed import BEATEN, FOUND, FRONT, MEETS, MISSES
 from tests.compared_runs import Times, make_run
-from tests.report.materials import make_material, page_of, section_of
+from tests.report.materials import make_material, page_of, rendered_by
 from tests.report.ranged_runs import FP16, TRIED, WEIGHED, keeping_run, searched, spaced, tried, weighed
 from tests.stored_runs import make_case
 
@@ -28,10 +28,7 @@ def only(*searches, **options) -> Material:
     return material_of([], explanations=[keeping_run(*searches, **options)])
 
 
-def rendered(material: Material) -> BeautifulSoup:
-    view = explanation(material)
-    assert view is not None
-    return section_of(view, material)
+rendered = partial(rendered_by, explanation)
 
 
 def points(material: Material, case: str = "0-0") -> list[dict]:

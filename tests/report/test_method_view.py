@@ -1,4 +1,5 @@
 from dataclasses import replace
+from functools import partial
 
 from bs4 import BeautifulSoup
 
@@ -9,16 +10,13 @@ from ampbench.records.runs import Imported
 from ampbench.report.material import Material
 from ampbench.report.views.method import HEADERS, gate_in_words, method
 from tests.compared_runs import BF16, FP32, Times, arms, make_run, noisy
-from tests.report.materials import make_material, section_of
+from tests.report.materials import make_material, rendered_by
 from tests.stored_runs import make_case, make_header
 
 TIMES = Times((FP32, noisy(1e-3)), (BF16, noisy(5e-4)))
 
 
-def rendered(material: Material) -> BeautifulSoup:
-    view = method(material)
-    assert view is not None
-    return section_of(view, material)
+rendered = partial(rendered_by, method)
 
 
 def text_of(material: Material) -> str:

@@ -1,6 +1,6 @@
 """Origins: the layer profile, the ranked table, and what overflows."""
 
-from bs4 import BeautifulSoup
+from functools import partial
 
 from ampbench.records.measurements import Skip
 from ampbench.records.ranges import FirstNonfinite
@@ -10,7 +10,7 @@ from ampbench.report.views.explanation.running_order import DRAWN
 from ampbench.report.views.explanation.view import explanation
 from ampbench.report.views.part import MODULE_ROWS
 from tests.compared_runs import Times, environment, make_run
-from tests.report.materials import make_material, page_of, section_of
+from tests.report.materials import make_material, page_of, rendered_by
 from tests.report.ranged_runs import FP16, erring, origin_run, originating
 from tests.stored_runs import make_case, make_header
 
@@ -22,10 +22,7 @@ def only(*passes, **options) -> Material:
     return material_of([], explanations=[origin_run(*passes, **options)])
 
 
-def rendered(material: Material) -> BeautifulSoup:
-    view = explanation(material)
-    assert view is not None
-    return section_of(view, material)
+rendered = partial(rendered_by, explanation)
 
 
 def rows_of(material: Material) -> dict[str, dict]:

@@ -1,6 +1,7 @@
 """Studies: the section as a whole, pages of studies alone, what has no result, limits of size, hostile text."""
 
 import json
+from functools import partial
 
 import pytest
 from bs4 import BeautifulSoup
@@ -18,7 +19,7 @@ from ampbench.report.views.studies.curves import MARKED, POINTS, marked, series_
 from ampbench.report.views.studies.view import studies
 from ampbench.store import StoredRun
 from tests.compared_runs import Times, make_run
-from tests.report.materials import make_material, page_of, section_of
+from tests.report.materials import make_material, page_of, rendered_by
 from tests.report.studied_runs import (
     BF16,
     CEILING_RUN,
@@ -59,10 +60,7 @@ def only(*runs: StoredRun) -> Material:
     return material_of([], explanations=list(runs))
 
 
-def rendered(material: Material) -> BeautifulSoup:
-    view = studies(material)
-    assert view is not None
-    return section_of(view, material)
+rendered = partial(rendered_by, studies)
 
 
 def test_without_a_study_there_is_no_section():

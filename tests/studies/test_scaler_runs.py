@@ -1,7 +1,6 @@
 """Trainings with settings of GradScaler, on real networks: planted underflow, overflow and faults."""
 
 import dataclasses
-from collections.abc import Callable
 from typing import Any
 
 import msgspec
@@ -16,6 +15,7 @@ from ampbench.studies.scaler import HOPELESS, LOWEST_SCALE, run_scaler
 from ampbench.worker.devices import Cpu
 from ampbench.worker.dropout import NO_DROPOUT
 from ampbench.workload import Workload
+from tests.planted_faults import Function
 
 UNSCALED = ScalerSetting(name="no scaling", enabled=False)
 DEFAULT = ScalerSetting(name="default")
@@ -42,15 +42,6 @@ def net(*layers: nn.Module, factor: float = 1.0, **changes: Any) -> Workload:
         "optimizer": lambda parameters: torch.optim.Adam(parameters, lr=1e-2),
     }
     return Workload(**fields | changes)
-
-
-class Function(nn.Module):
-    def __init__(self, function: Callable[[torch.Tensor], torch.Tensor]):
-        super().__init__()
-        self.function = function
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return self.function(x)
 
 
 def test_fp32_is_trained_as_a_plain_loop_would() -> None:

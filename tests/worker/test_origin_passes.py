@@ -20,7 +20,7 @@ from ampbench.worker.devices import Cpu
 from ampbench.worker.dropout import NO_DROPOUT
 from ampbench.worker.origins import measure_origin
 from ampbench.workload import Workload
-from tests.planted_faults import SMALL, small_conv_net
+from tests.planted_faults import SMALL, Function, small_conv_net
 
 MakeCase = Callable[..., Case]
 
@@ -42,15 +42,6 @@ def rows_of(found: OriginPass) -> dict[str, ModuleError]:
 def net(*layers: nn.Module, **changes: Any) -> Workload:
     torch.manual_seed(0)
     return Workload(**{"module": nn.Sequential(*layers), "inputs": torch.randn(4, 16), "loss": mean_square, **changes})
-
-
-class Function(nn.Module):
-    def __init__(self, function: Callable[..., Any]):
-        super().__init__()
-        self.function = function
-
-    def forward(self, x: torch.Tensor) -> Any:
-        return self.function(x)
 
 
 def relative(low: torch.Tensor, exact: torch.Tensor) -> float:

@@ -22,7 +22,7 @@ from ampbench.worker.dropout import NO_DROPOUT
 from ampbench.worker.finite import MEANT, UNKNOWN
 from ampbench.worker.ranges import measure_ranges
 from ampbench.workload import Workload
-from tests.planted_faults import SMALL, Scaled, small_conv_net, small_encoder
+from tests.planted_faults import SMALL, Function, Scaled, small_conv_net, small_encoder
 
 MakeCase = Callable[..., Case]
 LOW = [row.name for row in PRECISIONS.values() if row.rounding != "float32"]
@@ -47,15 +47,6 @@ def net(*layers: nn.Module, inputs: Any = None, **changes: Any) -> Workload:
     torch.manual_seed(0)
     given = torch.randn(4, 16) if inputs is None else inputs
     return Workload(**{"module": nn.Sequential(*layers), "inputs": given, "loss": mean_square, **changes})
-
-
-class Function(nn.Module):
-    def __init__(self, function: Callable[..., Any]):
-        super().__init__()
-        self.function = function
-
-    def forward(self, *args: Any, **kwargs: Any) -> Any:
-        return self.function(*args, **kwargs)
 
 
 def test_a_training_pass_has_all_kinds_of_values_and_leaves_the_workload_alone(
