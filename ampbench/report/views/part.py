@@ -59,13 +59,13 @@ def told_part(
     id: str,
     title: str,
     said: Sequence[str],
-    row: Callable[[T], Mapping[str, Any]],
     detail: Callable[[T], Detail],
-    numbers: Collection[str],
-    drawn: tuple[Sequence[Chart], Mapping[str, Rows]],
+    row: Callable[[T], Mapping[str, Any]] | None = None,
+    numbers: Collection[str] = (),
+    drawn: tuple[Sequence[Chart], Mapping[str, Rows]] = ((), {}),
     changed: Sequence[Changed] = (),
 ) -> Part:
-    """Return the part that tells of cases: of several a table with a `row` of each, then the first in `detail`.
+    """Return the part that tells of cases: of several a table with a `row` of each, if given, then some in `detail`.
 
     `missing` are those without a result, `changed` what differs from the baseline's; `numbers` are headers of columns
     of numbers, `drawn` the charts and their data.
@@ -77,7 +77,7 @@ def told_part(
         title=title,
         said=said,
         content={
-            "rows": [row(one) for one in listed] if len(found) > 1 else [],
+            "rows": [row(one) for one in listed] if row is not None and len(found) > 1 else [],
             "cases": [detail(one) for one in found[:DETAILED]],
             "undetailed": max(len(listed) - DETAILED, 0),
             "numbers": numbers,

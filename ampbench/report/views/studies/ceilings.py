@@ -28,7 +28,6 @@ def ceiling(material: Material) -> Part | None:
         id="ceilings",
         title="Ceilings",
         said=[],
-        row=lambda one: {"name": one.name},
         detail=_detail,
         numbers=NUMBERS,
         drawn=([*flops[0], *copies[0]], {**flops[1], **copies[1]}),

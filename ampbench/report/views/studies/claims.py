@@ -19,10 +19,7 @@ def claims(material: Material) -> Part | None:
         id="claims",
         title="Claims of a document",
         said=[],
-        row=lambda one: {"name": one.name},
         detail=_detail,
-        numbers=(),
-        drawn=((), {}),
     )
     rows = [(one.name, [[as_sentence(said) for said in claims_said(one.claims)]]) for one in found]
     caption = "How many of the document's claims hold"

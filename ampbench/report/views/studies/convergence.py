@@ -39,7 +39,6 @@ def convergence(material: Material) -> Part | None:
         id="convergence",
         title="Convergence",
         said=[*_said(found), *strange(material, CONVERGENCE, "Trained"), *said],
-        row=lambda one: {"name": one.name},
         detail=_detail,
         numbers=number_headers(sections),
         drawn=(charts, datasets),

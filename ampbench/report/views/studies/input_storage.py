@@ -27,10 +27,8 @@ def storage(material: Material) -> Part | None:
         id="input-storage",
         title="Inputs stored in half",
         said=[*_said(found), *strange(material, INPUT_STORAGE, "Measured")],
-        row=lambda one: {"name": one.name},
         detail=lambda one: detail_of(one.name, storage_section(one.case, one.found, everything=True)),
         numbers=NUMBERS,
-        drawn=((), {}),
     )
     return with_overview(part, _overview(found))
 

@@ -32,7 +32,6 @@ def loss_scaling(material: Material) -> Part | None:
         id="loss-scaling",
         title="Loss scaling, setting by setting",
         said=[*_said(found), *strange(material, SCALER, "Trained"), *said],
-        row=lambda one: {"name": one.name},
         detail=_detail,
         numbers=NUMBERS,
         drawn=([*charts, *stored[0]], {**datasets, **stored[1]}),

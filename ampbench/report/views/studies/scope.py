@@ -28,7 +28,6 @@ def scope(material: Material) -> Part | None:
         id="scope",
         title="Scope of autocast",
         said=[*_said(found), *strange(material, SCOPE, "Trained"), *said],
-        row=lambda one: {"name": one.name},
         detail=_detail,
         numbers=NUMBERS,
         drawn=(charts, datasets),
