@@ -9,8 +9,8 @@ from dataclasses import dataclass
 
 from ampbench.comparing.wording import percent
 from ampbench.errors import CASE_FAILED, NothingComparableError
-from ampbench.gated_rules import weigh_rules
-from ampbench.policy import RULES, Ignore, Policy
+from ampbench.gating.policy import RULES, Ignore, Policy
+from ampbench.gating.rules import weigh_rules
 from ampbench.records.rules import RuleChange
 from ampbench.rules.changes import few
 from ampbench.units import counted

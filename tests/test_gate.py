@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 
 from ampbench.comparing.wording import percent
 from ampbench.gate import judge
+from ampbench.gating.policy import Ignore, Policy, Rule
 from ampbench.metrics import GATED
-from ampbench.policy import Ignore, Policy, Rule
 from ampbench.records.cases import Case
 from ampbench.records.rules import RuleChange
 from ampbench.verdicts import OUTCOME, Code, Comparison, ControlVerdict, Finding, Side, Verdict

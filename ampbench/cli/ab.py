@@ -42,7 +42,7 @@ from ampbench.errors import CASE_FAILED, INTERRUPTED, AmpbenchError, UsageError
 from ampbench.records.runs import Settings
 
 if TYPE_CHECKING:
-    from ampbench.policy import Policy
+    from ampbench.gating.policy import Policy
     from ampbench.store import StoredRun
     from ampbench.verdicts import Comparison
 

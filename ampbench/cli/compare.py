@@ -73,7 +73,7 @@ def command(
     chosen = chosen_format(format, json)
     from ampbench import store
     from ampbench.compare import compare_files
-    from ampbench.policy import Policy, parse_percent
+    from ampbench.gating.policy import Policy, parse_percent
 
     policy = Policy().with_time_threshold(parse_percent(threshold)) if threshold else Policy()
     paths = store.find_run(baseline, results), store.find_run(candidate, results)
@@ -112,7 +112,7 @@ def narrowed(comparison: "Comparison", keyword: str, kinds: list[Kind]) -> "Comp
 
 def print_comparison(comparison: "Comparison", format: OutputFormat, show_all: bool = False) -> None:
     """Print a comparison on stdout in `format`."""
-    from ampbench.cli import findings
+    from ampbench.cli import comparison_printing as findings
     from ampbench.cli.printing import make_console, print_lines, print_text
     from ampbench.comparing.markdown import comparison_markdown
 

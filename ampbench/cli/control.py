@@ -8,8 +8,8 @@ from rich.text import Text
 from ampbench.cli import tables
 from ampbench.cli.options import OutputFormat
 from ampbench.cli.printing import make_console, print_lines, print_text
+from ampbench.comparing.control import SelfComparison, judge_self
 from ampbench.comparing.wording import percent
-from ampbench.control import SelfComparison, judge_self
 from ampbench.labels import case_labels
 from ampbench.markdown import markdown_table
 from ampbench.units import counted, format_seconds

@@ -22,7 +22,7 @@ from ampbench.errors import NothingToRunError, UsageError
 
 if TYPE_CHECKING:
     from ampbench.gate import GateResult
-    from ampbench.policy import Policy
+    from ampbench.gating.policy import Policy
     from ampbench.store import StoredRun
     from ampbench.verdicts import Comparison, Finding
 
@@ -96,7 +96,7 @@ def read_flags_policy(
     """
     from dataclasses import replace
 
-    from ampbench.policy import FILE_NAME, Policy, check_kinds, parse_percent, read_policy
+    from ampbench.gating.policy import FILE_NAME, Policy, check_kinds, parse_percent, read_policy
 
     path = Path(file or FILE_NAME)
     policy = read_policy(path) if file or (found and path.is_file()) else Policy()
@@ -140,7 +140,7 @@ def report_gate(
     from rich.text import Text
 
     from ampbench.cli import tables
-    from ampbench.cli.findings import comparison_json
+    from ampbench.cli.comparison_printing import comparison_json
     from ampbench.cli.printing import make_console, print_lines, print_note, print_text
     from ampbench.comparing.markdown import comparison_markdown
     from ampbench.gate import judge

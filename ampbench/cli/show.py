@@ -100,9 +100,9 @@ def command(
 
 
 PRINTERS: Mapping[str, tuple[str, str]] = {
-    HEADROOM: ("explain.range_printing", "print_headroom"),
-    ORIGIN: ("explain.range_printing", "print_origins"),
-    KEEP_FP32: ("explain.keep_printing", "print_searches"),
+    HEADROOM: ("explain.headroom_printing", "print_headroom"),
+    ORIGIN: ("explain.origin_printing", "print_origins"),
+    KEEP_FP32: ("explain.keep_fp32_printing", "print_searches"),
     CONVERGENCE: ("study.convergence_printing", "print_convergence"),
     SCALER: ("study.scaler_printing", "print_scalings"),
     SCOPE: ("study.scope_printing", "print_scopes"),
@@ -118,14 +118,14 @@ def _explained(
     """Print what a run explains."""
     what = stored.header.explains
     if what == RULES:
-        from ampbench.cli.explain.printing import print_probes
+        from ampbench.cli.explain.rules_printing import print_probes
 
         print_probes(stored.header, list(stored.rules.values()), format, everything=everything)
     elif what in PRINTERS:
         module, function = PRINTERS[what]
         getattr(import_module(f"ampbench.cli.{module}"), function)(stored, case_ids, format, everything=everything)
     else:
-        from ampbench.cli.explain.cast_printing import print_casts
+        from ampbench.cli.explain.casts_printing import print_casts
 
         print_casts(stored, case_ids, format, by, everything=everything)
 

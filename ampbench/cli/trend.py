@@ -69,16 +69,16 @@ def command(
 
 def print_trend(trend: "Trend", format: OutputFormat, show_all: bool = False) -> None:
     """Print a trend on stdout in `format`."""
-    from ampbench.cli import series_data, series_tables
+    from ampbench.cli import trend_data, trend_tables
     from ampbench.cli.printing import make_console, print_lines, print_text
 
     if format is OutputFormat.JSON:
-        print_text(series_data.trend_json(trend))
+        print_text(trend_data.trend_json(trend))
     elif format is OutputFormat.CSV:
-        print_text(series_data.trend_csv(trend))
+        print_text(trend_data.trend_csv(trend))
     elif format is OutputFormat.MARKDOWN:
-        print_text(series_tables.trend_markdown(trend))
+        print_text(trend_tables.trend_markdown(trend))
     else:
         console = make_console()
         only_ascii = not console.encoding.lower().startswith("utf")
-        print_lines(console, series_tables.trend_lines(trend, console.width, show_all, only_ascii))
+        print_lines(console, trend_tables.trend_lines(trend, console.width, show_all, only_ascii))

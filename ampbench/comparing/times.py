@@ -8,13 +8,13 @@ import numpy as np
 
 from ampbench import stats
 from ampbench.comparing import fitness
+from ampbench.comparing.deciding import Blocks, Decision, decide_interleaved, decide_stored, judge_control
 from ampbench.comparing.environments import EnvironmentDifferences
 from ampbench.comparing.exact import ThresholdOf, other_numbers
 from ampbench.comparing.imported import imported_finding
 from ampbench.comparing.pairing import Pair
 from ampbench.comparing.runs import MeasuredRun, Role, grid
 from ampbench.comparing.wording import change_in_words, decision_in_words, percent
-from ampbench.deciding import Blocks, Decision, decide_interleaved, decide_stored, judge_control
 from ampbench.metrics import GATED
 from ampbench.units import counted, format_rate
 from ampbench.verdicts import Code, ControlVerdict, Finding, Verdict

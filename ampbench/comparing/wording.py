@@ -2,7 +2,7 @@
 
 import math
 
-from ampbench.deciding import Decision
+from ampbench.comparing.deciding import Decision
 from ampbench.verdicts import Code
 
 LARGEST_WORTH_SAYING = 10.0

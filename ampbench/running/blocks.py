@@ -15,7 +15,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from typing import Self
 
-from ampbench.deciding import CONFIRMATION_BLOCKS, LOOKS
+from ampbench.comparing.deciding import CONFIRMATION_BLOCKS, LOOKS
 from ampbench.planning import PlannedCase
 from ampbench.records.measurements import Failure, Fitness, Round, Skip
 from ampbench.records.requests import MAX_SAMPLES_PER_ROUND, Request

@@ -10,8 +10,8 @@ import numpy as np
 
 from ampbench import stats
 from ampbench.comparing import fitness
+from ampbench.comparing.deciding import ALPHA, LOOKS, Blocks, decide_interleaved
 from ampbench.comparing.runs import MeasuredRun, Role, grid
-from ampbench.deciding import ALPHA, LOOKS, Blocks, decide_interleaved
 from ampbench.verdicts import Code, Verdict
 
 GATE = 8

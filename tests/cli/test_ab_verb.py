@@ -7,13 +7,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.test_control import against_itself
 
 from ampbench.cli.control import sentences
-from ampbench.control import judge_self
+from ampbench.comparing.control import judge_self
 from ampbench.records.runs import Arm
 from tests.running.test_arms import git
 from tests.stored_runs import make_case, write_run
-from tests.test_control import against_itself
 
 Run = Callable[..., Any]
 NETWORKS = Path(__file__).parents[2] / "benchmarks" / "self" / "networks.py"

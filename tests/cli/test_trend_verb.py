@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from ampbench.cli.series_tables import curve
+from ampbench.cli.trend_tables import curve
 from ampbench.records.measurements import Failure, Reading
 from ampbench.trends.sentences import relative
 from tests.stored_runs import COMPLETE, make_case, make_divergence, make_header, make_memory, make_round, write_run

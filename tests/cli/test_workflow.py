@@ -10,7 +10,7 @@ import pytest
 import yaml
 
 from ampbench.cli.main import VERBS, build
-from ampbench.policy import read_policy
+from ampbench.gating.policy import read_policy
 from ampbench.records.runs import Arm
 from tests.stored_runs import COMPLETE, make_case, write_run
 

@@ -5,7 +5,7 @@ import pytest
 from ampbench.compare import compare
 from ampbench.comparing.runs import MeasuredRun
 from ampbench.gate import judge
-from ampbench.policy import Policy
+from ampbench.gating.policy import Policy
 from ampbench.records.measurements import Failure
 from ampbench.records.runs import Imported
 from ampbench.verdicts import OUTCOME, Code, Verdict

@@ -2,8 +2,8 @@ import math
 
 import pytest
 
+from ampbench.comparing.deciding import Decision
 from ampbench.comparing.wording import change_in_words, decision_in_words, limit, percent, percent_range
-from ampbench.deciding import Decision
 from ampbench.verdicts import Code, Verdict
 
 

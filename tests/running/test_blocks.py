@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from ampbench.deciding import CONFIRMATION_BLOCKS
+from ampbench.comparing.deciding import CONFIRMATION_BLOCKS
 from ampbench.records.measurements import Failure, Fitness, Round
 from ampbench.records.requests import Reply, Request
 from ampbench.records.runs import Entry, Settings

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ampbench.deciding import (
+from ampbench.comparing.deciding import (
     ALPHA,
     CONFIRMATION_BLOCKS,
     LOOKS,

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from ampbench.deciding import LOOKS
+from ampbench.comparing.deciding import LOOKS
 from ampbench.verdicts import Verdict
 from tests.simulation.noise import NOISES, interleaved
 from tests.simulation.peers import asv_regressed, pytest_benchmark_regressed

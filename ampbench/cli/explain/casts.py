@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from ampbench.casts.views import By
-from ampbench.cli.explain.session import Doing, asked_for, explain_and_store
+from ampbench.cli.explaining import Doing, asked_for, explain_and_store
 from ampbench.cli.options import (
     DEFAULT_RESULTS,
     Devices,
@@ -97,7 +97,7 @@ def command(
         timeout, threads, seed,
     )  # fmt: skip
     by = _table(by, chosen, sources=sources)
-    from ampbench.cli.explain.cast_printing import print_casts
+    from ampbench.cli.explain.casts_printing import print_casts
     from ampbench.records.casts import Tracing
     from ampbench.running.casts import prepare_casts, trace_cases
 
@@ -127,7 +127,7 @@ def _table(by: By | None, format: OutputFormat, *, sources: bool) -> By | None:
 
 def _print_remarks(stored: "StoredRun", format: OutputFormat, *, sources: bool) -> None:
     """Print on stderr what the data on stdout does not say: failures in a CSV, and where no line of code was found."""
-    from ampbench.cli.explain.pass_printing import print_failures
+    from ampbench.cli.pass_printing import print_failures
     from ampbench.cli.printing import print_note
 
     print_failures(stored, format)

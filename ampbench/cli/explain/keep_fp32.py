@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from ampbench.advice import Budget
-from ampbench.cli.explain.session import Doing, asked_for, explain_and_store, go_on
+from ampbench.cli.explaining import Doing, asked_for, explain_and_store, go_on
 from ampbench.cli.options import (
     DEFAULT_RESULTS,
     WITH_RESUME,
@@ -159,7 +159,7 @@ def _go_on(resume: str, results: Path, tell: "Callable[[StoredRun], None]") -> i
 
 
 def _telling(format: OutputFormat, *, everything: bool) -> "Callable[[StoredRun], None]":
-    from ampbench.cli.explain.keep_printing import print_searches
-    from ampbench.cli.explain.pass_printing import telling
+    from ampbench.cli.explain.keep_fp32_printing import print_searches
+    from ampbench.cli.pass_printing import telling
 
     return telling(print_searches, format, everything=everything)

@@ -4,7 +4,7 @@ from typing import Annotated
 
 import typer
 
-from ampbench.cli.explain.session import Doing, asked_for, explain_and_store
+from ampbench.cli.explaining import Doing, asked_for, explain_and_store
 from ampbench.cli.options import (
     DEFAULT_RESULTS,
     Devices,
@@ -76,8 +76,8 @@ def command(
         names, workload, precision, device, phase, None, memory_format, keyword, preset, set_, True,
         timeout, threads, seed,
     )  # fmt: skip
-    from ampbench.cli.explain.pass_printing import telling
-    from ampbench.cli.explain.range_printing import print_origins
+    from ampbench.cli.explain.origin_printing import print_origins
+    from ampbench.cli.pass_printing import telling
     from ampbench.running.ranges import find_origins, prepare_origin
 
     return explain_and_store(

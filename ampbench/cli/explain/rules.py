@@ -66,7 +66,7 @@ def command(
       ampbench explain rules -o torch-2.15.jsonl.gz
       ampbench explain rules --against torch-2.11.jsonl.gz      what an upgrade changed
     """
-    from ampbench.cli.explain import printing
+    from ampbench.cli.explain import rules_printing as printing
     from ampbench.cli.printing import print_note
     from ampbench.cli.writing import check_writable, write_files
     from ampbench.rules.choosing import chosen_devices, chosen_dtypes

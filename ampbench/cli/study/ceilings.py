@@ -20,7 +20,7 @@ from ampbench.cli.options import (
     refuse_beside_resume,
 )
 from ampbench.cli.selecting import make_settings, positive
-from ampbench.cli.study.session import Study, begin, go_on
+from ampbench.cli.study.studying import Study, begin, go_on
 from ampbench.records.runs import CEILINGS, Asked, Selection, Settings
 from ampbench.units import parse_seconds
 

@@ -4,7 +4,7 @@ from typing import Annotated
 
 import typer
 
-from ampbench.cli.explain.session import asked_for
+from ampbench.cli.explaining import asked_for
 from ampbench.cli.options import (
     DEFAULT_RESULTS,
     WITH_RESUME,
@@ -30,7 +30,7 @@ from ampbench.cli.options import (
     refuse_beside_resume,
 )
 from ampbench.cli.selecting import positive
-from ampbench.cli.study.session import Study, begin, go_on
+from ampbench.cli.study.studying import Study, begin, go_on
 from ampbench.records.runs import INPUT_STORAGE, Asked, Settings
 from ampbench.units import parse_seconds
 

@@ -4,8 +4,8 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
-from ampbench.cli.explain.pass_printing import frame_rows, print_passes
 from ampbench.cli.options import OutputFormat
+from ampbench.cli.pass_printing import frame_rows, print_passes
 from ampbench.studied.input_storage.blocks import NUMBERS, storage_section
 from ampbench.studied.input_storage.sentences import storage_said
 from ampbench.studied.input_storage.tables import storage_frame, uses_frame

@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ampbench.cli.explain.session import asked_for
+from ampbench.cli.explaining import asked_for
 from ampbench.cli.options import (
     DEFAULT_RESULTS,
     WITH_RESUME,
@@ -28,7 +28,7 @@ from ampbench.cli.options import (
     is_typed,
     refuse_beside_resume,
 )
-from ampbench.cli.study.session import Study, begin, go_on
+from ampbench.cli.study.studying import Study, begin, go_on
 from ampbench.errors import UsageError
 from ampbench.records.runs import SCALER, Asked, Settings
 from ampbench.records.studies import ScalerSetting

@@ -5,8 +5,8 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from ampbench.blocks import Block, Section
-from ampbench.cli.explain.pass_printing import failure_said, frame_rows, print_passes
 from ampbench.cli.options import OutputFormat
+from ampbench.cli.pass_printing import failure_said, frame_rows, print_passes
 from ampbench.labels import NOT_REACHED
 from ampbench.studied.scaler import blocks, tables
 from ampbench.studied.scaler.pieces import unfinished

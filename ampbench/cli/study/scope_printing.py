@@ -4,8 +4,8 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
-from ampbench.cli.explain.pass_printing import frame_rows, print_passes
 from ampbench.cli.options import OutputFormat
+from ampbench.cli.pass_printing import frame_rows, print_passes
 from ampbench.studied.scope.blocks import NUMBERS, scope_section
 from ampbench.studied.scope.sentences import scope_said
 from ampbench.studied.scope.tables import loss_frame, scope_frame

@@ -6,10 +6,10 @@ The prose is in the template; its numbers come from the code that decides.
 from collections.abc import Mapping
 from typing import Any
 
-from ampbench import deciding, frames, notes, stats
+from ampbench import frames, notes, stats
 from ampbench.advice import DISAGREEMENT_ALPHA, FASTER_WITHOUT_INTERVALS, number
 from ampbench.columns import COLUMNS
-from ampbench.comparing import fitness
+from ampbench.comparing import deciding, fitness
 from ampbench.comparing.times import TIME
 from ampbench.comparing.wording import limit
 from ampbench.metrics import GATED, METRICS, Column, Gate

@@ -1,16 +1,16 @@
-"""How large values are, and where errors begin, on stdout: sections for people, rows and documents for machines."""
+"""How large values are, on stdout: sections for people, rows and documents for machines."""
 
 from collections.abc import Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
-from ampbench.cli.explain.pass_printing import frame_rows, print_passes
 from ampbench.cli.options import OutputFormat
+from ampbench.cli.pass_printing import frame_rows, print_passes
 from ampbench.ranges import blocks, headlines, tables
 
 if TYPE_CHECKING:
     from ampbench.records.cases import Case
-    from ampbench.records.ranges import OriginPass, RangePass
+    from ampbench.records.ranges import RangePass
     from ampbench.store import StoredRun
 
 
@@ -30,19 +30,6 @@ def print_headroom(
     )  # fmt: skip
 
 
-def print_origins(
-    stored: "StoredRun", case_ids: Sequence[str], format: OutputFormat, *, everything: bool = False
-) -> None:
-    """Print where the errors of the cases `case_ids` began in a run; CSV and JSON have a row for each module."""
-    print_passes(
-        stored, case_ids, format, stored.origins,
-        section=lambda case, found: blocks.origin_section(case, found, everything=everything),
-        document=_origin_document,
-        rows=lambda found: frame_rows(tables.origin_frame(found)),
-        numbers=blocks.NUMBERS,
-    )  # fmt: skip
-
-
 def _headroom_document(case: "Case", found: "RangePass") -> dict[str, Any]:  # noqa: ARG001 - as all documents
     return {
         "sentences": headlines.headroom_said(found),
@@ -51,12 +38,4 @@ def _headroom_document(case: "Case", found: "RangePass") -> dict[str, Any]:  # n
             "seen": frame_rows(tables.seen_frame(found)),
         },
         "headroom": asdict(found),
-    }
-
-
-def _origin_document(case: "Case", found: "OriginPass") -> dict[str, Any]:  # noqa: ARG001
-    return {
-        "sentences": headlines.origin_said(found),
-        "tables": {"modules": frame_rows(tables.origin_frame(found))},
-        "origin": asdict(found),
     }

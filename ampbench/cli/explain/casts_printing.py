@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 from ampbench.beside import saved_time
 from ampbench.casts import blocks, costs, graphs, summary, tables
 from ampbench.casts.views import By
-from ampbench.cli.explain.pass_printing import frame_rows, print_passes
 from ampbench.cli.options import OutputFormat
+from ampbench.cli.pass_printing import frame_rows, print_passes
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ampbench.cli.explain import session
-from ampbench.cli.explain.session import Doing, Left
+from ampbench.cli import explaining as session
+from ampbench.cli.explaining import Doing, Left
 from ampbench.cli.options import OutputFormat
 from ampbench.records.runs import Asked, Selection, Settings
 
@@ -58,7 +58,7 @@ def begin(
     everything: bool = False,
 ) -> int:
     """Make a new study, store and show it, and return the exit code."""
-    from ampbench.cli.explain.pass_printing import telling
+    from ampbench.cli.pass_printing import telling
 
     preparing = study.prepare(selection, settings, asked, None)
     tell = telling(study.show, format, everything=everything)
@@ -67,7 +67,7 @@ def begin(
 
 def go_on(study: Study, resume: str, results: Path, format: OutputFormat, *, everything: bool = False) -> int:
     """Make what the study that `resume` names lacks, and return the exit code; one that lacks nothing is shown."""
-    from ampbench.cli.explain.pass_printing import telling
+    from ampbench.cli.pass_printing import telling
     from ampbench.studied.unfinished import asked_of
 
     def further(begun: "StoredRun") -> "tuple[AbstractContextManager[Prepared], Doing]":

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from ampbench.comparing.sentences import rules_not_seen
-from ampbench.policy import RULES, Ignore, Policy
+from ampbench.gating.policy import RULES, Ignore, Policy
 from ampbench.records.rules import RuleChange
 from ampbench.rules.changes import alters, changed_ops_said, few, others_said, rank, rule_change_said, rule_id
 from ampbench.units import counted

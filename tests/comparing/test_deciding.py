@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ampbench.deciding import (
+from ampbench.comparing.deciding import (
     CONFIRMATION_BLOCKS,
     LOOKS,
     Blocks,

@@ -5,7 +5,7 @@ import math
 import pytest
 
 from ampbench.compare import compare
-from ampbench.control import block_seconds, judge_self
+from ampbench.comparing.control import block_seconds, judge_self
 from ampbench.verdicts import Comparison
 from tests.compared_runs import BF16, FP32, Times, arms, make_run, noisy
 from tests.stored_runs import make_round

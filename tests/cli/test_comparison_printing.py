@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from ampbench.cli import findings
-from ampbench.cli.findings import (
+from ampbench.cli import comparison_printing as findings
+from ampbench.cli.comparison_printing import (
     FIELDS,
     comparison_csv,
     comparison_json,

@@ -9,7 +9,7 @@ from datetime import datetime
 import numpy as np
 
 from ampbench import stats
-from ampbench.deciding import ALPHA, FAMILY_ALPHA, LOOKS, POWER
+from ampbench.comparing.deciding import ALPHA, FAMILY_ALPHA, LOOKS, POWER
 from ampbench.records.measurements import Round
 from ampbench.verdicts import Code, Comparison, Finding, Verdict
 

@@ -5,8 +5,8 @@ from dataclasses import asdict
 from textwrap import indent
 from typing import TYPE_CHECKING, Any
 
-from ampbench.cli.explain.pass_printing import print_passes
 from ampbench.cli.options import OutputFormat
+from ampbench.cli.pass_printing import print_passes
 from ampbench.cli.printing import print_text
 from ampbench.keeping import blocks
 from ampbench.keeping.code import code

@@ -1,0 +1,1 @@
+"""What a gate lets pass: the parts of `ampbench.gate`."""
