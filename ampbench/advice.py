@@ -17,7 +17,7 @@ Row = Mapping[str, Any]
 
 FASTER_WITHOUT_INTERVALS = 1.05
 """The speedup that counts where fewer than three rounds give no interval: rebuilding the same network moves its time by
-2 % (standard deviation, the project's measurements), a ratio of two by 2.8 %, and 5 % is nearly twice that."""
+2% (standard deviation, the project's measurements), a ratio of two by 2.8%, and 5% is nearly twice that."""
 
 DISAGREEMENT_ALPHA = 0.05
 """One-sided level at which disagreeing decisions must be incompatible with the agreement asked for."""
@@ -35,13 +35,13 @@ class Budget:
 
     * `output_rel_l2` 2e-2: `torch.testing.assert_close` accepts 1.6e-2 (relative) for bf16. The error of merely
       rounding a reference output to bf16 is 1.6e-3 on real networks, healthy autocast is three to ten times that.
-    * `argmax_agreement` 0.99: MLPerf Inference asks for 99 % of the fp32 accuracy (Reddi et al., 2020); at 99 %
+    * `argmax_agreement` 0.99: MLPerf Inference asks for 99% of the fp32 accuracy (Reddi et al., 2020); at 99%
       agreement the accuracy cannot have moved by more than one point. Judged beyond chance, see `agreement_fails`.
     * `grad_rel_l2` 1e-1: at the critical batch size the noise of a minibatch gradient is as large as the gradient
       (McCandlish et al., "An Empirical Model of Large-Batch Training", 2018). An independent error of a tenth of it
-      adds 0.5 % in quadrature.
+      adds 0.5% in quadrature.
     * `grad_flushed_share` 1e-2: Micikevicius et al., "Mixed Precision Training" (2018), section 3.1, report harm where
-      about 5 % of the gradients became zero; a fifth of that leaves room. Counted beyond what fp32 flushes itself.
+      about 5% of the gradients became zero; a fifth of that leaves room. Counted beyond what fp32 flushes itself.
 
     Raises `UsageError` for a limit that is negative, not a number, or an agreement above 1.
     """
@@ -170,7 +170,7 @@ def advise_run(stored: StoredRun, rows: Iterable[Row], budget: Budget) -> dict[G
 def agreement_fails(agreeing: int, decisions: int, minimum: float) -> bool:
     """Return whether the disagreements are more than chance allows if the true agreement were `minimum`.
 
-    The one-sided exact binomial test: P(X >= disagreements), X ~ Binomial(decisions, 1 - minimum), at 5 %; the same
+    The one-sided exact binomial test: P(X >= disagreements), X ~ Binomial(decisions, 1 - minimum), at 5%; the same
     number as `scipy.stats.binomtest(..., alternative="greater")`, whose import takes 0.4 s longer. One flip in eight
     decisions proves nothing (p = 0.077).
     """
@@ -352,7 +352,7 @@ def _is_faster(row: Row, other: Row, rounds: Mapping[str, Sequence[Round]]) -> b
     """Return whether `row` takes less time than `other`, certainly.
 
     The precisions of a table are measured next to each other in every round, so their times are compared round by
-    round: the 95 % t interval of the paired log-ratios must lie on one side. Without three common rounds, the 95 %
+    round: the 95% t interval of the paired log-ratios must lie on one side. Without three common rounds, the 95%
     intervals of both must be disjoint or, where there are none, the ratio at least 1.05.
     """
     from ampbench.stats import log_t_interval, round_value  # NumPy and SciPy: not for `--help`

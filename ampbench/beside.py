@@ -20,7 +20,7 @@ WIDEST = 3.0
 the middle may be off by as much as the precisions that are compared differ."""
 
 ALPHA = 0.025
-"""The one-sided level of each end of a 95 % interval."""
+"""The one-sided level of each end of a 95% interval."""
 
 BUSY = "not judged, as the machine was busy"
 """Instead of a verdict."""
@@ -28,7 +28,7 @@ BUSY = "not judged, as the machine was busy"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ratio:
-    """How many times as long one step takes as another; `low` to `high` is the 95 % interval.
+    """How many times as long one step takes as another; `low` to `high` is the 95% interval.
 
     They are None where there are not builds enough, or noisy ones.
     """
@@ -40,7 +40,7 @@ class Ratio:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SavedTime:
-    """What a change saves a step: `seconds`, with its 95 % interval (None: too few pairs of builds, or too noisy ones).
+    """What a change saves a step: `seconds`, with its 95% interval (None: too few pairs of builds, or too noisy ones).
 
     `seconds` is Hodges and Lehmann's estimate of the difference within a pair, `low` and `high` the bounds that belong
     to it. `before` and `after` are medians over the `pairs` builds; those of one side differ by more than `WIDEST`
@@ -93,14 +93,14 @@ def ratio_of(after: Sequence[Sequence[float]], before: Sequence[Sequence[float]]
 
 
 def ratio_said(ratio: Ratio) -> str:
-    """Return "1.04 times (95 %: 1.02 to 1.06)", or that no interval is known."""
+    """Return "1.04 times (95%: 1.02 to 1.06)", or that no interval is known."""
     if ratio.low is None or ratio.high is None:
         return f"{ratio.value:.2f} times (without an interval)"
-    return f"{ratio.value:.2f} times (95 %: {ratio.low:.2f} to {ratio.high:.2f})"
+    return f"{ratio.value:.2f} times (95%: {ratio.low:.2f} to {ratio.high:.2f})"
 
 
 def short_ratio(ratio: Ratio) -> str:
-    """Return "1.04x 1.02–1.06", the 95 % interval behind the ratio, where it is known."""
+    """Return "1.04x 1.02–1.06", the 95% interval behind the ratio, where it is known."""
     between = "" if ratio.low is None or ratio.high is None else f" {ratio.low:.2f}–{ratio.high:.2f}"
     return f"{ratio.value:.2f}x{between}"
 
@@ -124,7 +124,7 @@ def saved_time(one: CheckedSaving) -> SavedTime:
 
 
 def saving_said(one: CheckedSaving) -> str:
-    """Return "20.0 us → 15.0 us, 5.00 us saved (95 %: 4.00 us to 6.00 us)", or that no saving is certain."""
+    """Return "20.0 us → 15.0 us, 5.00 us saved (95%: 4.00 us to 6.00 us)", or that no saving is certain."""
     saved = saved_time(one)
     took = f"{format_seconds(saved.before)} → {format_seconds(saved.after)}"
     if saved.noisy:
@@ -132,12 +132,10 @@ def saving_said(one: CheckedSaving) -> str:
     if saved.low is None or saved.high is None:
         return f"{took}, without an interval (of {counted(saved.pairs, 'pair')} of builds)"
     if saved.low <= 0 <= saved.high:
-        return f"{took}, no certain saving (95 %: {format_seconds(saved.low)} to {format_seconds(saved.high)})"
+        return f"{took}, no certain saving (95%: {format_seconds(saved.low)} to {format_seconds(saved.high)})"
     low, high = sorted((abs(saved.low), abs(saved.high)))
     word = "saved" if saved.certain else "lost"
-    return (
-        f"{took}, {format_seconds(abs(saved.seconds))} {word} (95 %: {format_seconds(low)} to {format_seconds(high)})"
-    )
+    return f"{took}, {format_seconds(abs(saved.seconds))} {word} (95%: {format_seconds(low)} to {format_seconds(high)})"
 
 
 def unfit(seen: Fitness) -> Sequence[str]:

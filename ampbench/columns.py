@@ -36,7 +36,7 @@ def _cell(column: str, write: Callable[[float], str]) -> Callable[[Row], str]:
 
 
 def _interval(row: Row) -> str:
-    """Return the half width of the 95 % interval, which is symmetric in the logarithm, as a percentage.
+    """Return the half width of the 95% interval, which is symmetric in the logarithm, as a percentage.
 
     An interval of twice the value and more says only that nothing is known.
     """
@@ -69,7 +69,7 @@ COLUMNS = (
         "time",
         (_cell("seconds_median", format_seconds), _interval),
         metrics=("seconds_median",),
-        legend="median over rounds, ± its 95 % interval",
+        legend="median over rounds, ± its 95% interval",
         first=True,
     ),
     Column(

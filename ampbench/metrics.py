@@ -71,7 +71,7 @@ COLUMNS: Mapping[str, Column] = MappingProxyType(
                 name="seconds_low",
                 label="low",
                 unit="s",
-                summary="Lower end of the 95 % t interval of the log round values; undefined under three rounds.",
+                summary="Lower end of the 95% t interval of the log round values; undefined under three rounds.",
             ),
             Column(name="seconds_high", label="high", unit="s", summary="Upper end of the same interval."),
             Column(

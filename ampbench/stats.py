@@ -18,7 +18,7 @@ Integers = NDArray[np.int64]
 Booleans = NDArray[np.bool_]
 
 ROUNDS_FOR_INTERVAL = 3
-"""Below this many rounds there is no interval: with two, a 95 % t interval is some 13 standard errors wide."""
+"""Below this many rounds there is no interval: with two, a 95% t interval is some 13 standard errors wide."""
 
 
 def median(values: Sequence[float]) -> float:

@@ -72,7 +72,7 @@ class Finding:
     `kind` is "time", "memory", "accuracy" or "outcome". `baseline` and `candidate` are the metric's values in base
     units. `change` is relative: candidate / baseline - 1 for time and memory; for accuracy the difference divided by
     the baseline's error or, where that is larger, by the error of merely rounding the reference to the dtype. `low`
-    and `high` are its 95 % interval (equal to `change` where a number is exact). `threshold` is the largest change that
+    and `high` are its 95% interval (equal to `change` where a number is exact). `threshold` is the largest change that
     counts as none. `p_worse` and `p_better` are one-sided, for the change being no change (None where exact). `blocks`
     counts the paired blocks, or the rounds of the side that has fewer. `remarks` are sentences about what does not
     decide but must not be hidden: a changed share of slow blocks, a note on versions. `details` are further numbers by
@@ -135,7 +135,7 @@ class ControlVerdict:
 class PrecisionMean:
     """The geometric mean of candidate / baseline of a metric over the cases of a precision on a device.
 
-    `low` and `high` are the 95 % t interval over cases, None under three of them.
+    `low` and `high` are the 95% t interval over cases, None under three of them.
     """
 
     precision: str

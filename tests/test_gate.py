@@ -93,7 +93,7 @@ def test_a_regression_of_any_gated_metric_fails(metric: str) -> None:
 
 def test_it_says_what_regressed_by_how_much_of_which_threshold() -> None:
     assert judge(compared(WORSE), Policy()).sentences == (
-        f"1 time regression: {make_case().case_id} seconds_median +8.0 % (threshold 2.0 %)",
+        f"1 time regression: {make_case().case_id} seconds_median +8.0% (threshold 2.0%)",
     )
 
 
@@ -154,7 +154,7 @@ def test_ten_losses_of_less_than_the_threshold_do_not_pass_the_anchor() -> None:
     seconds = [1.019**step for step in range(11)]
 
     def against(baseline: float, candidate: float) -> Finding:
-        """Judge two exact times with a threshold of 2 %."""
+        """Judge two exact times with a threshold of 2%."""
         change = candidate / baseline - 1
         verdict = Verdict.REGRESSED if change > 0.02 else Verdict.UNCHANGED
         return finding(verdict, baseline=baseline, candidate=candidate, change=change)
@@ -166,7 +166,7 @@ def test_ten_losses_of_less_than_the_threshold_do_not_pass_the_anchor() -> None:
     assert last.regressions == ()
     assert len(last.anchor_regressions) == 1
     assert last.sentences == (
-        f"1 time regression against the anchor release-1: {make_case().case_id} seconds_median +21 % (threshold 2.0 %)",
+        f"1 time regression against the anchor release-1: {make_case().case_id} seconds_median +21% (threshold 2.0%)",
     )
 
 
@@ -178,7 +178,7 @@ def test_an_ignore_leaves_a_regression_out_and_is_shown() -> None:
     assert result.regressions == ()
     (left_out,) = result.ignored
     assert (left_out.case_id, left_out.metric, left_out.ignore) == (WORSE.case.case_id, TIME, ignore)
-    assert left_out.what == "regressed +8.0 % (threshold 2.0 %)"
+    assert left_out.what == "regressed +8.0% (threshold 2.0%)"
     assert (result.decided, result.cells) == (1, 1)
     assert judge(compared(WORSE, finding(Verdict.REGRESSED, MEMORY)), policy).exit_code == 1
 
@@ -212,7 +212,7 @@ def test_noise_passes_only_as_far_as_the_policy_says(allowed: float, code: int) 
     assert result.decided_share == 0.75
     if code:
         assert result.sentences == (
-            f"1 of 4 time findings are undecided (25 %), more than the {percent(allowed)} that max_inconclusive allows",
+            f"1 of 4 time findings are undecided (25%), more than the {percent(allowed)} that max_inconclusive allows",
         )
 
 

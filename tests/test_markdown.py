@@ -28,7 +28,7 @@ def test_text_that_would_be_markup_is_shown_as_it_is(text: str, shown: str) -> N
 
 
 @pytest.mark.parametrize(
-    "text", ["mlp[depth=3,width=512]/b32/fp16_autocast", "-7.2 %", "<0.01%", ">99.9%", "a@b.org", "5.4e-03 · ±0.3%"]
+    "text", ["mlp[depth=3,width=512]/b32/fp16_autocast", "-7.2%", "<0.01%", ">99.9%", "a@b.org", "5.4e-03 · ±0.3%"]
 )
 def test_names_and_numbers_stay_readable_as_text(text: str) -> None:
     assert escaped(text) == text

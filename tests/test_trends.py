@@ -290,7 +290,7 @@ def test_memory_may_not_change_on_one_environment_and_a_little_between_two(folde
     for version, peak in (("2.13.0", 100_000), ("2.14.0", 100_900), ("2.15.0", 101_500)):
         folder.run(make_memory(FP32, peak), *timed(FP32, 1e-3), torch=version)
     change = only_change(folder.trend("torch_version", "memory"))
-    # 1 % is tolerated each time, and held against the first value as well: small losses add up
+    # 1% is tolerated each time, and held against the first value as well: small losses add up
     assert (change.x.label, change.last.label, change.before, change.after) == ("2.15.0", "2.14.0", 100_000, 101_500)
     assert (change.direction, change.ratio, change.low) == ("regressed", pytest.approx(1.015), None)
 

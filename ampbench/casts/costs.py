@@ -25,7 +25,7 @@ share of the one says little of their share of the other."""
 class Costs:
     """The times of a pass in seconds; None where there is none, or none to be trusted: then `doubts` say why.
 
-    `step_seconds` is the untraced step's, with the 95 % interval `step_low` to `step_high`. `traced_seconds` is what
+    `step_seconds` is the untraced step's, with the 95% interval `step_low` to `step_high`. `traced_seconds` is what
     all ops took while traced, `traced_cast_seconds` the casts among them, `cast_share` their share of it (0-1).
     `step_cast_seconds` is that share of the untraced step: an estimate. `doubts` are sentences without a full stop.
     """
@@ -95,7 +95,7 @@ def times_said(found: CastPass, whole: Totals | None = None) -> list[str]:
         builds = counted(len(found.step_samples), "build")
         between = f"from {builds}, too few for an interval"
         if known.step_low is not None and known.step_high is not None:
-            between = f"95 %: {format_seconds(known.step_low)} to {format_seconds(known.step_high)}"
+            between = f"95%: {format_seconds(known.step_low)} to {format_seconds(known.step_high)}"
         parts.append(f"the step takes {format_seconds(known.step_seconds)} ({between}) when nothing traces it")
     if known.traced_seconds is not None:
         few = {1: "of one step", 2: "of two steps"}.get(found.traced_steps)

@@ -53,8 +53,6 @@ COLLAPSED = 3
 SHOWN = 20
 """So many undecided and incomparable findings are listed, unless all are asked for; what changed always is."""
 
-_NO_BREAK = "\N{NO-BREAK SPACE}"
-
 
 def comparison_lines(comparison: Comparison, width: int, show_all: bool = False) -> list[Text]:
     """Return what a terminal of `width` columns shows of a comparison; with `show_all`, every finding in full."""
@@ -64,8 +62,8 @@ def comparison_lines(comparison: Comparison, width: int, show_all: bool = False)
     lines += _rule_lines(comparison, width)
     lines += _mean_lines(comparison)
     if any(one.change is not None for one in comparison.findings):
-        lines += [Text(), *_prose(CHANGE_LEGEND, width, "dim")]
-    return [*lines, Text(), *_prose(verdict(comparison), width, "bold")]
+        lines += [Text(), *wrapped(CHANGE_LEGEND, width, "dim")]
+    return [*lines, Text(), *wrapped(verdict(comparison), width, "bold")]
 
 
 def comparison_json(comparison: Comparison) -> str:
@@ -110,13 +108,13 @@ def finding_rows(findings: Iterable[Finding]) -> list[dict[str, Any]]:
 
 def _head_lines(comparison: Comparison, width: int) -> list[Text]:
     lines = [
-        *_prose(f"baseline   {side_name(comparison.baseline)}", width),
-        *_prose(f"candidate  {side_name(comparison.candidate)}", width),
+        *wrapped(f"baseline   {side_name(comparison.baseline)}", width),
+        *wrapped(f"candidate  {side_name(comparison.candidate)}", width),
     ]
     for said in [*differences_said(comparison.differences), *statements(comparison), *lonely(comparison)]:
-        lines += _prose(said, width)
+        lines += wrapped(said, width)
     common = common_traits(comparison.candidates.get(one.case.case_id, one.case) for one in comparison.findings)
-    return lines + (_prose(f"all cases: {common}", width, "dim") if common else [])
+    return lines + (wrapped(f"all cases: {common}", width, "dim") if common else [])
 
 
 def _finding_lines(comparison: Comparison, width: int, show_all: bool) -> list[Text]:
@@ -136,7 +134,7 @@ def _finding_lines(comparison: Comparison, width: int, show_all: bool) -> list[T
                 why += comparison.explained.get(one.case.case_id, ())
             for sentence in why:
                 lines += _indented(sentence, width, "dim")
-    return lines + [line for sentence in said for line in _prose(sentence, width)]
+    return lines + [line for sentence in said for line in wrapped(sentence, width)]
 
 
 def _explained_lines(comparison: Comparison, width: int, show_all: bool) -> list[Text]:
@@ -145,7 +143,7 @@ def _explained_lines(comparison: Comparison, width: int, show_all: bool) -> list
     lines: list[Text] = []
     for case_id, said in comparison.explained.items():
         if case_id not in told and (show_all or not comparison.findings):
-            lines += [Text(), *_prose(case_id, width, "bold")]
+            lines += [Text(), *wrapped(case_id, width, "bold")]
             lines += [line for sentence in said for line in _indented(sentence, width)]
     return lines
 
@@ -156,7 +154,7 @@ def _rule_lines(comparison: Comparison, width: int) -> list[Text]:
 
 
 def _indented(sentence: str, width: int, style: str = "") -> list[Text]:
-    return [Text("  ", style=style).append(line) for line in _prose(sentence, width - 2, style)]
+    return [Text("  ", style=style).append(line) for line in wrapped(sentence, width - 2, style)]
 
 
 def _chosen(findings: Sequence[Finding], show_all: bool) -> tuple[list[Finding], list[str]]:
@@ -208,7 +206,7 @@ def _mean_lines(comparison: Comparison) -> list[Text]:
     widths = [max(map(cell_len, column)) for column in zip(*rows, strict=True)]
     whose = precision_heading(comparison)
     by = "" if whose == "precision" else f", by the {whose}"
-    title = f"geometric means over cases{by}, candidate / baseline - 1, with 95 % interval"
+    title = f"geometric means over cases{by}, candidate / baseline - 1, with 95% interval"
     lines = [Text(), Text(title, style="dim")]
     for row in rows:
         cells = [
@@ -217,12 +215,6 @@ def _mean_lines(comparison: Comparison) -> list[Text]:
         ]
         lines.append(Text("  ".join(cells[:-1]) + f"  over {counted(int(row[-1]), 'case')}"))
     return lines
-
-
-def _prose(text: str, width: int, style: str = "") -> list[Text]:
-    """Return prose as lines of at most `width` that leave no per cent sign alone."""
-    lines = wrapped(text.replace(" %", f"{_NO_BREAK}%"), width, style)
-    return [Text(line.plain.replace(_NO_BREAK, " "), style=style) for line in lines]
 
 
 def _json(value: Any) -> str:

@@ -54,7 +54,7 @@ def print_control(comparison: "Comparison", baseline: "StoredRun", format: Outpu
 def sentences(found: SelfComparison) -> list[str]:
     """Return what an arm compared with itself said, in sentences."""
     said = [f"one arm against itself: {counted(found.cases, 'case')}, {found.blocks} blocks"]
-    rate = f" (95 %: at most {percent(found.highest_rate)} of the {found.able} that could raise one, Wilson)"
+    rate = f" (95%: at most {percent(found.highest_rate)} of the {found.able} that could raise one, Wilson)"
     if not found.able:
         rate = ": with so few blocks, and so many cases judged together, there could be none"
     said.append(f"false alarms: {len(found.alarms)} of {counted(found.cases, 'case')}{rate}")

@@ -42,20 +42,20 @@ MinArgmaxAgreement = Annotated[
     float,
     typer.Option(
         help="Smallest share of a classifier's decisions that stay the same; a shortfall counts when chance cannot "
-        "explain it (5 %). MLPerf Inference asks for 99 % of the accuracy."
+        "explain it (5%). MLPerf Inference asks for 99% of the accuracy."
     ),
 ]
 MaxGradientError = Annotated[
     float,
     typer.Option(
-        help="Largest gradient error (relative L2) to advise for training. A tenth adds 0.5 % to the noise a minibatch "
+        help="Largest gradient error (relative L2) to advise for training. A tenth adds 0.5% to the noise a minibatch "
         "gradient has at the critical batch size (McCandlish et al. 2018)."
     ),
 ]
 MaxFlushedShare = Annotated[
     float,
     typer.Option(
-        help="Largest share of gradients flushed to zero to advise for training. Harm is reported at 5 % (Micikevicius "
+        help="Largest share of gradients flushed to zero to advise for training. Harm is reported at 5% (Micikevicius "
         "et al. 2018, 3.1)."
     ),
 ]
@@ -93,9 +93,7 @@ MaxTime = Annotated[str, typer.Option(metavar="SECONDS", help="Begin nothing mor
 Timeout = Annotated[str, typer.Option(metavar="SECONDS", help="The longest a round may take.")]
 MemoryLimit = Annotated[
     str,
-    typer.Option(
-        metavar="BYTES", help="The most a round may keep resident, as in 8GiB. Default: 85 % of what is free."
-    ),
+    typer.Option(metavar="BYTES", help="The most a round may keep resident, as in 8GiB. Default: 85% of what is free."),
 ]
 Threads = Annotated[int, typer.Option(min=0, max=4096, help="torch's threads; 0: as torch chooses.")]
 Seed = Annotated[int, typer.Option(min=0, max=2**63 - 1, help="Of weights, inputs and the order of rounds.")]

@@ -40,7 +40,7 @@ class SelfComparison:
     `alarms` are the cases that seemed to differ after all, confirmed, `suspected` those whose change fresh blocks did
     not confirm, `unfit` those that a busy machine left without a verdict, `unchanged` those proven to be. `able` counts
     those with blocks enough to raise an alarm at all, given how many cases there are, and `highest_rate` is the upper
-    end of the 95 % Wilson interval of false alarms per such case. `spreads` are the standard errors of the log ratio of
+    end of the 95% Wilson interval of false alarms per such case. `spreads` are the standard errors of the log ratio of
     one block by case id.
     """
 

@@ -29,8 +29,8 @@ from ampbench.verdicts import Code, Verdict
 LOOKS = (8, 16, 24, 32)
 """After so many blocks a comparison is judged; `looks` is their number, over which every alpha is split."""
 CONFIRMATION_BLOCKS = 10
-"""So many fresh blocks confirm a change. Five that are no outliers are the least that can, at 1 in 20: with 15 % of
-either arm's blocks slow, eight blocks confirm a true change in 86 % of cases, ten in 98 % (tests/simulation)."""
+"""So many fresh blocks confirm a change. Five that are no outliers are the least that can, at 1 in 20: with 15% of
+either arm's blocks slow, eight blocks confirm a true change in 86% of cases, ten in 98% (tests/simulation)."""
 
 ALPHA = 0.001
 FAMILY_ALPHA = 0.01
@@ -43,7 +43,7 @@ POWER = 0.95
 """`detectable_change` is found, and `blocks_needed` decide, with this probability."""
 
 SLOW = 1.25
-"""A block is slow at over so many times its arm's median: quiet blocks vary by 2 %, slow ones take 20-150 % longer."""
+"""A block is slow at over so many times its arm's median: quiet blocks vary by 2%, slow ones take 20-150% longer."""
 LARGEST_SHARE_OF_ROUNDS_APART = 0.25
 """Slow rounds of a stored run are set apart if they are no more than this; two of four may well be the rule."""
 MINIMUM_ROUNDS = 3
@@ -79,12 +79,12 @@ class Blocks:
 class Decision:
     """The verdict on one cell's time and what it rests on.
 
-    `change` is candidate / baseline - 1, with its 95 % interval; of the fresh blocks alone where there was a change to
+    `change` is candidate / baseline - 1, with its 95% interval; of the fresh blocks alone where there was a change to
     confirm; None where there are too few blocks for it. `p_worse` and `p_better` are one-sided, of all but the fresh
     blocks, not adjusted for looks or cells. `blocks` counts the pairs, or the rounds of the side that has fewer. The
     slow shares, compared by Fisher's exact test (`slow_p`), and the changes of the mean and of the 90th percentile are
     of all blocks, outliers too. `detectable_change` is the slowdown that so many blocks find, `blocks_needed` the
-    blocks that would decide if estimate and spread stayed as they are, both with a probability of 95 %; None where the
+    blocks that would decide if estimate and spread stayed as they are, both with a probability of 95%; None where the
     verdict is not for want of blocks, or where no number would do.
     """
 
@@ -269,7 +269,7 @@ class _Paired:
     """Pairs of blocks reduced to what the rules ask of them; arrays of shape (cells,), pairs of bounds (2, cells).
 
     `baseline` and `candidate` are the blocks that both have, `counts` their number, `kept` that without outliers.
-    `bounds` are one-sided at 0.05/`looks`, `interval` is the 95 % one.
+    `bounds` are one-sided at 0.05/`looks`, `interval` is the 95% one.
     """
 
     def __init__(self, baseline: Floats, candidate: Floats, looks: int):

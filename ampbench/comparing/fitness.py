@@ -67,13 +67,13 @@ def unfit_rounds(rounds: Rounds, devices: Sequence[str], cpu_count: int | None) 
 
 
 def said_of(causes: stats.Integers, values: stats.Floats, blocks: int, what: str) -> str:
-    """Return the commonest cause among unfit rounds in words: "other processes used 41 % of the CPU in 6 of 8 blocks".
+    """Return the commonest cause among unfit rounds in words: "other processes used 41% of the CPU in 6 of 8 blocks".
 
     `causes` and `values` are those of the unfit blocks alone.
     """
     commonest = int(np.bincount(causes).argmax())
     chosen = causes == commonest
-    text = CAUSES[commonest].format(float(np.median(values[chosen]))).replace("%", " %")
+    text = CAUSES[commonest].format(float(np.median(values[chosen])))
     return f"{text} in {int(chosen.sum())} of {blocks} {what}"
 
 

@@ -86,7 +86,7 @@ def explained_list(comparison: Comparison) -> str:
 
 def means_table(comparison: Comparison) -> str:
     """Return a table of the geometric means of what became of each precision."""
-    headers = (precision_heading(comparison), "device", "metric", "change", "95 % interval", "cases")
+    headers = (precision_heading(comparison), "device", "metric", "change", "95% interval", "cases")
     rows = [(one.precision, one.device, metric_label(one.metric), *mean_cells(one)) for one in comparison.means]
     return markdown_table(headers, rows, left=headers[:3])
 

@@ -18,7 +18,7 @@ from ampbench.verdicts import OUTCOME, Comparison, Difference, Finding, Precisio
 KINDS = (OUTCOME, "time", "memory", "accuracy")
 CHANGED = (Verdict.REGRESSED, Verdict.IMPROVED)
 WORST_FIRST = (*CHANGED, Verdict.INCONCLUSIVE, Verdict.INCOMPARABLE, Verdict.UNCHANGED)
-HEADERS = ("verdict", "case", "metric", "baseline", "candidate", "change", "95 % interval")
+HEADERS = ("verdict", "case", "metric", "baseline", "candidate", "change", "95% interval")
 """What heads the columns of `finding_cells`."""
 CHANGE_LEGEND = (
     "change: candidate / baseline - 1; of an error, its growth relative to the baseline's or, where that is larger, to "
@@ -128,7 +128,7 @@ def summary(findings: Sequence[Finding], names: Mapping[str, str]) -> str:
 
 
 def change_said(one: Finding) -> str:
-    """Return what became of a case whose finding is a change: "time +7.2 %", "fails now"."""
+    """Return what became of a case whose finding is a change: "time +7.2%", "fails now"."""
     if one.change is not None:
         return f"{metric_label(one.metric)} {change_text(one)}"
     fails = "fails now" if one.verdict is Verdict.REGRESSED else "is ok now"
@@ -189,7 +189,7 @@ def value_text(metric: str, value: float | None) -> str:
 
 
 def change_text(one: Finding) -> str:
-    """Return a finding's change as "+7.2 %", "" where there is none; of a count, the difference."""
+    """Return a finding's change as "+7.2%", "" where there is none; of a count, the difference."""
     if one.change is None or one.baseline is None or one.candidate is None:
         return ""
     if COLUMNS[one.metric].unit == "count":

@@ -306,7 +306,7 @@ def _remarks(
         before, after = (f"{share:.0%}" for share in (decision.slow_share_baseline, decision.slow_share_candidate))
         mean = "" if decision.mean_change is None else f", mean {percent(decision.mean_change, sign=True)}"
         top = "" if decision.p90_change is None else f", 90th percentile {percent(decision.p90_change, sign=True)}"
-        slow = f"slow {what}: {before} → {after} of them (p = {decision.slow_p:.1g})".replace("%", " %")
+        slow = f"slow {what}: {before} → {after} of them (p = {decision.slow_p:.1g})"
         remarks.append(f"{slow}{mean}{top}")
     return tuple(remarks)
 

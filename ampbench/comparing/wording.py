@@ -10,13 +10,13 @@ LARGEST_WORTH_SAYING = 10.0
 
 
 def percent(value: float, sign: bool = False) -> str:
-    """Return a relative number as "7.2 %", "12 %" or "0.04 %", with `sign` as "+7.2 %" and "-7.2 %"."""
-    return f"{_digits(value, sign, whole=9.95)} %"
+    """Return a relative number as "7.2%", "12%" or "0.04%", with `sign` as "+7.2%" and "-7.2%"."""
+    return f"{_digits(value, sign, whole=9.95)}%"
 
 
 def percent_range(low: float, high: float, sign: bool = False) -> str:
-    """Return a range of relative numbers as "6.1 to 8.4 %", with `sign` as "-1.2 to +3.4 %"."""
-    return f"{_digits(low, sign, whole=99.5)} to {_digits(high, sign, whole=99.5)} %"
+    """Return a range of relative numbers as "6.1 to 8.4%", with `sign` as "-1.2 to +3.4%"."""
+    return f"{_digits(low, sign, whole=99.5)} to {_digits(high, sign, whole=99.5)}%"
 
 
 def _digits(value: float, sign: bool, whole: float) -> str:
@@ -31,12 +31,12 @@ def _digits(value: float, sign: bool, whole: float) -> str:
 
 
 def limit(threshold: float) -> str:
-    """Return a threshold as it is typed: "2 %", "2.5 %"."""
-    return f"{100 * threshold:.3g} %"
+    """Return a threshold as it is typed: "2%", "2.5%"."""
+    return f"{100 * threshold:.3g}%"
 
 
 def change_in_words(change: float) -> str:
-    """Return a relative change of a time as "7.2 % slower"; from three times as long on, as "3.1 times as long"."""
+    """Return a relative change of a time as "7.2% slower"; from three times as long on, as "3.1 times as long"."""
     if change >= 2:
         return f"{1 + change:.3g} times as long"
     return f"{percent(abs(change))} {'slower' if change > 0 else 'faster'}"
@@ -83,8 +83,8 @@ def _undecided(decision: Decision, what: str) -> str:
 
 
 def _interval(decision: Decision) -> str:
-    """Return " (95 %: 6.1 to 8.4 %)", in the direction of the change, "" where there is none."""
+    """Return " (95%: 6.1 to 8.4%)", in the direction of the change, "" where there is none."""
     if decision.low is None or decision.high is None or decision.change is None or decision.change >= 2:
         return ""
     ends = (decision.low, decision.high) if decision.change > 0 else (-decision.high, -decision.low)
-    return f" (95 %: {percent_range(*ends)})"
+    return f" (95%: {percent_range(*ends)})"

@@ -43,7 +43,7 @@ class MachineFile(msgspec.Struct, kw_only=True):
 class BenchmarkResult:
     """One benchmark's row: a value per combination of its parameters, in the order of their product.
 
-    A value is None where it failed and NaN where it was skipped or not selected. `low` and `high` are asv's 99 %
+    A value is None where it failed and NaN where it was skipped or not selected. `low` and `high` are asv's 99%
     interval, None where it has none. `parameters` are the values of each parameter as they are written in Python,
     `started_at` is in milliseconds since 1970, `duration` in seconds.
     """

@@ -14,7 +14,7 @@ _MEASURES = [column for column in METRICS.values() if column.better is not None]
 
 
 def run_json(selected: Selected) -> str:
-    """Return a run's measured cases; the bounds of `seconds_median` are those of its interval (95 %; of asv's 99 %)."""
+    """Return a run's measured cases; the bounds of `seconds_median` are those of its interval (95%; of asv's 99%)."""
     benchmarks: dict[str, dict[str, dict[str, float]]] = {}
     for row in selected.measured:
         measures = {column.name: {"value": value} for column, value in defined(row, _MEASURES)}

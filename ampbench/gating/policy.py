@@ -262,7 +262,7 @@ class _Table:
         if type(value) not in (int, float) or not 0 <= value < math.inf:
             raise self.error(f'{key} must be a share such as 0.05 or "5%", 0 or more, not {value!r}')
         if value >= 1:
-            raise self.error(f'{key} = {value} may mean {value:g} % or {value:.0%}: write it in percent, as in "5%"')
+            raise self.error(f'{key} = {value} may mean {value:g}% or {value:.0%}: write it in percent, as in "5%"')
         return float(value)
 
     def table(self, key: str) -> "_Table":

@@ -100,7 +100,7 @@ def _cells(point: Point, training: bool) -> list[str]:
 
 
 def _against_none(point: Point) -> str:
-    """Return "1.04x 1.02–1.06", the ratio to the step with no module kept and its 95 % interval."""
+    """Return "1.04x 1.02–1.06", the ratio to the step with no module kept and its 95% interval."""
     ratio = point.against_low
     if ratio is None:
         return UNDEFINED

@@ -9,7 +9,7 @@ from ampbench.verdicts import Finding
 LEAST_SPAN = math.log(2)
 """The scale of times is at least twofold, so that what hardly differs does not look far apart."""
 LEAST_LIMIT = 0.1
-"""Changes are drawn to 10 % at least, or to `THRESHOLDS` times the threshold; what lies beyond is at the edge."""
+"""Changes are drawn to 10% at least, or to `THRESHOLDS` times the threshold; what lies beyond is at the edge."""
 THRESHOLDS = 5
 
 Scale = tuple[float, float]

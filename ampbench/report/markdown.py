@@ -167,7 +167,7 @@ def _details(comparison: Comparison, several: bool) -> Iterator[Part]:
 def _precisions(tables: Sequence[MachineTables], quiet: bool) -> Part:
     """Return what each precision brings and costs per device and phase, as the page has it."""
     several = ["device"] if len(tables) > 1 else []
-    headers = [*several, "phase", "precision", "settings", "speed", "95 % interval", "memory", "error"]
+    headers = [*several, "phase", "precision", "settings", "speed", "95% interval", "memory", "error"]
     headers += ["largest error", "advised"]
     rows = [
         (*([machine.title] if several else []), part.name, row.label, row.settings, row.speed, row.interval,

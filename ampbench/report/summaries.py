@@ -13,7 +13,7 @@ from ampbench.report.machines import Machine, Table, table_labels
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Spread:
-    """Positive numbers summed up on logarithms: their geometric mean and its 95 % t interval, None under three.
+    """Positive numbers summed up on logarithms: their geometric mean and its 95% t interval, None under three.
 
     `least` and `most` are the ends of all that are defined, with the labels they came with. `count` numbers make the
     mean; `zeros` and `infinite` cannot and are left out of it.

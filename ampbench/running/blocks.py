@@ -25,7 +25,7 @@ from ampbench.running.driver import entry_of
 from ampbench.running.schedule import Task, passes, request_of, with_processes
 
 FEWEST_CONFIRMING = 5
-"""With fewer blocks no sign test reaches the 5 % of a confirmation: 2**-5 = 3 %."""
+"""With fewer blocks no sign test reaches the 5% of a confirmation: 2**-5 = 3%."""
 
 
 @dataclass(frozen=True, slots=True)

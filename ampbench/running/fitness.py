@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 BUSY_SHARE = 0.05
-"""The share of all CPU time that others may take before it counts: below, it hides in the 2 % of placement luck."""
+"""The share of all CPU time that others may take before it counts: below, it hides in the 2% of placement luck."""
 
 STEAL_SHARE = 0.01
 """The share of CPU time taken by the hypervisor from which timings on a shared host are seen to spread."""
@@ -96,7 +96,7 @@ def parse_process(stat: str) -> tuple[str, int] | None:
 def busiest(
     before: Mapping[int, tuple[str, int]], after: Mapping[int, tuple[str, int]], elapsed_ticks: float
 ) -> list[tuple[str, float]]:
-    """Return name and share of one CPU of the three processes that took most of it, those above 5 %."""
+    """Return name and share of one CPU of the three processes that took most of it, those above 5%."""
     shares = [
         (name, (used - before[process][1]) / elapsed_ticks)
         for process, (name, used) in after.items()

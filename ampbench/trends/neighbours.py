@@ -21,7 +21,7 @@ from ampbench.trends.steps import Step
 ALPHA = 0.005
 """A series without a change has one at most this often, however many points it has (Bonferroni over its gaps)."""
 RUN_LUCK = 0.01
-"""The standard deviation of one run's luck where no control and no second run tells: 0.4-1.3 % on six of eight cells
+"""The standard deviation of one run's luck where no control and no second run tells: 0.4-1.3% on six of eight cells
 measured with pytest-benchmark, fourteen times the same code."""
 _ENOUGH = 1e6
 """Degrees of freedom of what was not estimated from the series."""

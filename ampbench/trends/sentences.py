@@ -119,7 +119,7 @@ def levels(one: Series, change: Change) -> tuple[str, str]:
 
 
 def size(change: Change) -> str:
-    """Return how large a change is, as "+7.2 % (6.1 to 8.4 %)"; the interval where luck has part in it."""
+    """Return how large a change is, as "+7.2% (6.1 to 8.4%)"; the interval where luck has part in it."""
     if change.after is None:
         return "not finite"
     if change.before is None:
@@ -134,7 +134,7 @@ def size(change: Change) -> str:
 
 
 def relative(ratio: float) -> str:
-    """Return a ratio as "+7.2 %", from `FACTOR` on as "x 12.3" or "x 101k", and as "1/250" the other way."""
+    """Return a ratio as "+7.2%", from `FACTOR` on as "x 12.3" or "x 101k", and as "1/250" the other way."""
     if ratio >= FACTOR:
         return f"x {_short(ratio)}"
     return f"1/{_short(1 / ratio)}" if 0 < ratio <= 1 / FACTOR else percent(ratio - 1, sign=True)

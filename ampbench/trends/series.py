@@ -58,8 +58,8 @@ class Place:
 class Point:
     """The value of a series at one x: the median over `runs` runs, in the unit of the metric.
 
-    `low` and `high` are a 95 % interval: of the runs' values where there are three or more, else the widest of those
-    that the runs have themselves (asv's: 99 %, of one process' samples); None: there is none. A gap has the `value`
+    `low` and `high` are a 95% interval: of the runs' values where there are three or more, else the widest of those
+    that the runs have themselves (asv's: 99%, of one process' samples); None: there is none. A gap has the `value`
     None and says why in `missing`; so has a point that was measured (`runs`) and is not finite.
     """
 
@@ -82,7 +82,7 @@ class Change:
     """A change point: `x` is that of the first point after it, `last` that of the last point of the level before it.
 
     `before` and `after` are the levels on both sides, in the unit of the metric, None where it is undefined. `ratio` is
-    after / before, None where before is 0 or either is undefined; `low` and `high` are its 95 % interval, None for a
+    after / before, None where before is 0 or either is undefined; `low` and `high` are its 95% interval, None for a
     metric without luck. `what` says in one line in what the runs on both sides differ, "" where they are the same in
     all that is recorded.
     """

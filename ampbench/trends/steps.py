@@ -26,7 +26,7 @@ PENALTY = 7.0
 CERTAINTY = 5.0
 """A step is as many standard errors high, of levels whose noise is as autocorrelated as it is."""
 SEPARATION = 0.9
-"""Of pairs of a point before and one after, 95 % lie in the order of the step: 0.9 is the difference of both shares,
+"""Of pairs of a point before and one after, 95% lie in the order of the step: 0.9 is the difference of both shares,
 the rank-biserial correlation of Mann and Whitney's U (Kerby, "The simple difference formula", 2014). Scattered
 outliers, which a mean takes for a level, do not reach it."""
 LEAST_NOISE = 1e-3
@@ -56,7 +56,7 @@ class Step:
 
     @property
     def interval(self) -> tuple[float, float]:
-        """The 95 % interval of after - before."""
+        """The 95% interval of after - before."""
         half = float(ndtri(0.975)) * self.error
         return self.after - self.before - half, self.after - self.before + half
 

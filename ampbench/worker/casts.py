@@ -38,7 +38,7 @@ FEWEST_TRACED = 3
 DISCARDED = 8
 """Casts under a trace before one that is timed: the first ops of a mode pay its start-up, which is microseconds."""
 BUILDS = 5
-"""Builds of the untraced step: with five, a 95 % t interval is some 2.8 standard errors wide."""
+"""Builds of the untraced step: with five, a 95% t interval is some 2.8 standard errors wide."""
 BUILD_SAMPLES = 40
 
 

@@ -28,9 +28,9 @@ def main() -> None:
     spread = f"{format_seconds(overhead['median'])} (worst {format_seconds(overhead['worst'])})"
     print(f"| a round beyond building, warm-up and timing | {spread} | ≤ 100 ms |")
     for name, ratio in timing.against_bare_loop().items():
-        print(f"| timed / bare loop, {name} | {ratio:.4f} | within 1 % |")
+        print(f"| timed / bare loop, {name} | {ratio:.4f} | within 1% |")
     for cell, (seconds, deviation) in timing.reference_cells().items():
-        print(f"| SD over servers, {cell} ({format_seconds(seconds)}) | {deviation:.1%} | ≤ 1.5 % on seven of eight |")
+        print(f"| SD over servers, {cell} ({format_seconds(seconds)}) | {deviation:.1%} | ≤ 1.5% on seven of eight |")
     with tempfile.TemporaryDirectory() as folder:
         startup.measure_small_run(Path(folder))
         for goal, arguments in (

@@ -40,8 +40,8 @@ def main(baseline: str, candidate: str) -> None:
     spread = np.nanmedian(np.abs(np.log(second / first)), axis=1) * 1.4826
     print(f"| cells | {len(names)} |")
     print(f"| blocks of a cell that count | {np.median((~missing).sum(axis=1)):.0f} of {len(numbers)} |")
-    print(f"| spread of a block's ratio (1.4826 MAD): median, 90 % | {_percents(np.quantile(spread, (0.5, 0.9)))} |")
-    print(f"| alarms before confirmation | {alarms} of {len(verdicts)} (95 %: {low:.2%} to {high:.2%}) |")
+    print(f"| spread of a block's ratio (1.4826 MAD): median, 90% | {_percents(np.quantile(spread, (0.5, 0.9)))} |")
+    print(f"| alarms before confirmation | {alarms} of {len(verdicts)} (95%: {low:.2%} to {high:.2%}) |")
     print(f"| gates of {GATE} with an alarm | {sum(gates)} of {len(gates)} |")
     print(f"| p below the level of a look, whatever its size | {lone} of {len(verdicts)} |")
     print(f"| proven unchanged | {verdicts.count(Verdict.UNCHANGED)} of {len(verdicts)} |")

@@ -30,7 +30,7 @@ def steps_table(count: int = 1000) -> Iterator[str]:
 
 def neighbours_table(count: int = 2000) -> Iterator[str]:
     """Yield the same for short series of four rounds a run, with a control each."""
-    yield "| noise of rounds, CV 1.5 % | points | flagged | 5 % found | 10 % | 20 % | 10 % at CV 1 % |"
+    yield "| noise of rounds, CV 1.5% | points | flagged | 5% found | 10% | 20% | 10% at CV 1% |"
     yield "|---" * 7 + "|"
     for name in SHORT:
         for points in (3, 5):

@@ -1,7 +1,7 @@
 """The two reference networks, and networks with a change in them that `changed=1` switches on.
 
 `ampbench ab --baseline changed=0 --candidate changed=1 benchmarks/self/networks.py:extra_layer` and so on have to find
-it; the changes are in code, as a commit's would be, not in numbers. Those of time cost about 5 %.
+it; the changes are in code, as a commit's would be, not in numbers. Those of time cost about 5%.
 """
 
 import torch

@@ -27,7 +27,7 @@ def seconds(runs: int = RUNS, cases: int = CASES) -> float:
 
 
 def write_runs(results: Path, runs: int, cases: int) -> None:
-    """Write `runs` runs, a commit and a day each, of `cases` cases; from the middle on, all are 5 % slower."""
+    """Write `runs` runs, a commit and a day each, of `cases` cases; from the middle on, all are 5% slower."""
     for number in range(runs):
         factor = 1.05 if number >= runs // 2 else 1.0
         load.write_run(results, cases, ROUNDS, seed=number, factor=factor, run=f"r{number:04}", commit=f"{number:040x}",

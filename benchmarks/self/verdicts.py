@@ -13,8 +13,8 @@ ROUNDS = (4, 10)
 def interleaved_table(gates: int = 2000, slowed_gates: int = 250) -> Iterator[str]:
     """Yield the lines of a Markdown table: a noise model each, the whole procedure over gates of eight cells."""
     yield (
-        "| noise | false alarms, cells | gates | control fired | `unchanged` | blocks | 5 % found | 10 % | 20 % "
-        "| asv 1.05: false alarms | 5 % / 10 % / 20 % | pytest-benchmark median:5%: false alarms | 5 % / 10 % / 20 % |"
+        "| noise | false alarms, cells | gates | control fired | `unchanged` | blocks | 5% found | 10% | 20% "
+        "| asv 1.05: false alarms | 5% / 10% / 20% | pytest-benchmark median:5%: false alarms | 5% / 10% / 20% |"
     )
     yield "|---" * 13 + "|"
     for name, noise in NOISES.items():
@@ -38,7 +38,7 @@ def interleaved_table(gates: int = 2000, slowed_gates: int = 250) -> Iterator[st
 
 def stored_table(gates: int = 2000, slowed_gates: int = 250) -> Iterator[str]:
     """Yield the lines of a Markdown table: a noise model and a number of rounds each, two runs one after the other."""
-    yield "| noise, stored runs | rounds | false alarms, cells | gates | `unchanged` | 5 % found | 10 % | 20 % |"
+    yield "| noise, stored runs | rounds | false alarms, cells | gates | `unchanged` | 5% found | 10% | 20% |"
     yield "|---" * 8 + "|"
     for name in NOISES:
         for rounds in ROUNDS:
@@ -58,7 +58,7 @@ def stored_table(gates: int = 2000, slowed_gates: int = 250) -> Iterator[str]:
 
 def print_tables() -> None:
     """Print both tables of `docs/statistics.md`, which take some minutes."""
-    print(f"\nGates of {CELLS} cells; shares with their 95 % Wilson interval; † block SD over 1.5 %\n")
+    print(f"\nGates of {CELLS} cells; shares with their 95% Wilson interval; † block SD over 1.5%\n")
     for line in interleaved_table():
         print(line, flush=True)
     print()

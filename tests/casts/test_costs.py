@@ -153,7 +153,7 @@ def test_a_saving_is_that_of_pairs_with_the_interval_that_belongs_to_it():
     assert saved.low <= saved.seconds <= saved.high
     assert saved.seconds == pytest.approx(5e-6, rel=0.1)
     assert (saved.pairs, saved.before, saved.certain) == (6, 1e-3, True)
-    assert saving_said(saving(differences)) == "1.00 ms → 995 us, 5.00 us saved (95 %: 4.00 us to 6.00 us)"
+    assert saving_said(saving(differences)) == "1.00 ms → 995 us, 5.00 us saved (95%: 4.00 us to 6.00 us)"
 
 
 def test_the_word_is_that_of_the_interval_and_the_estimate_lies_in_it():
@@ -165,19 +165,19 @@ def test_the_word_is_that_of_the_interval_and_the_estimate_lies_in_it():
         saved, said = saved_time(one), saving_said(one)
         assert saved.low <= saved.seconds <= saved.high
         word = "saved" if saved.low > 0 else "lost" if saved.high < 0 else "no certain saving"
-        assert f" {word} (95 %" in said
+        assert f" {word} (95%" in said
         words.add(word)
     assert words == {"saved", "lost", "no certain saving"}
 
 
 def test_a_loss_has_the_smaller_end_first():
     said = saving_said(saving([-5e-6, -4e-6, -6e-6, -5.5e-6, -4.5e-6, -5.2e-6]))
-    assert said.endswith("5.00 us lost (95 %: 4.00 us to 6.00 us)")
+    assert said.endswith("5.00 us lost (95%: 4.00 us to 6.00 us)")
 
 
 def test_an_end_below_zero_has_a_true_minus():
     assert saving_said(saving([5e-6, -4e-6, 6e-6, -5.5e-6, 4.5e-6, -5.2e-6])).endswith(
-        "no certain saving (95 %: -5.50 us to 6.00 us)"
+        "no certain saving (95%: -5.50 us to 6.00 us)"
     )
 
 

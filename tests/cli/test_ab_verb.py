@@ -58,7 +58,7 @@ def test_what_cannot_be_meant_is_one_line_and_stores_nothing(
 
 def test_what_an_arm_against_itself_says_names_rate_and_effects() -> None:
     said = "\n".join(sentences(judge_self(against_itself(), [])))
-    assert "false alarms: 0 of 2 cases (95 %: at most 66 % of the 2 that could raise one, Wilson)" in said
+    assert "false alarms: 0 of 2 cases (95%: at most 66% of the 2 that could raise one, Wilson)" in said
     assert "proven unchanged: 2 of 2 cases" in said
     alarmed = "\n".join(sentences(judge_self(against_itself(factor=1.1), [])))
     assert "false alarms: 1 of 2 cases" in alarmed

@@ -22,7 +22,7 @@ OTHER = make_case(workload="mlp")
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """A results folder with three runs: before; after, with fp32 3 % slower and more memory; one of another case."""
+    """A results folder with three runs: before; after, with fp32 3% slower and more memory; one of another case."""
     for run, seconds, peak, cases in (("1-before", 1e-3, 1000, (FP32, BF16)), ("2-after", 1.03e-3, 1100, (FP32, BF16)),
                                       ("3-other", 1e-3, 1000, (OTHER,))):  # fmt: skip
         entries = []

@@ -109,14 +109,14 @@ def test_a_summary_says_what_one_linear_casts_and_which_cast_could_be_saved(stor
     assert lines[1].startswith("  3 casts a step, 1.97 KiB, ")
     head = " ".join(said.out.partition("Where they come from")[0].split())
     assert "; 3 of them could be saved." in head
-    assert "The step takes 1.01 ms (95 %: " in head
+    assert "The step takes 1.01 ms (95%: " in head
     assert ") when nothing traces it; traced, its ops take " in head
     (change,) = [line for line in lines if "store the input in bf16" in line]
     assert words(change)[:3] == ["1", "384", "B"]
     (change,) = [line for line in lines if "store 2 weights (bias, weight) in bf16" in line]
     assert words(change)[:3] == ["2", "1.59", "KiB"]
     tried = " ".join(said.out.partition("Tried and measured")[2].partition("Casts per op")[0].split())
-    assert "20.0 us → 15.0 us, 5.00 us saved (95 %: 4.00 us to 6.00 us); outputs identical to the bit" in tried
+    assert "20.0 us → 15.0 us, 5.00 us saved (95%: 4.00 us to 6.00 us); outputs identical to the bit" in tried
     assert "peak memory 4.00 KiB → 2.00 KiB" in tried
     order = said.out.partition("Every op in order")[2]
     assert [words(line)[1] for line in order.splitlines()[2:7]] == ["_to_copy", "_to_copy", "_to_copy", "t", "addmm"]

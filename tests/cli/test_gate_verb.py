@@ -29,7 +29,7 @@ FUTURE, PAST = "9999-12-31", "2020-01-01"
 
 @pytest.fixture
 def measured(tmp_path: Path) -> Callable[..., str]:
-    """Write a run of two cases, their times `factor` milliseconds but for 0.3 % of luck; returns its id."""
+    """Write a run of two cases, their times `factor` milliseconds but for 0.3% of luck; returns its id."""
 
     def write(name: str, factor: float = 1.0, **changes: Any) -> str:
         luck = random.Random(name)
@@ -73,7 +73,7 @@ def last_lines(out: str) -> list[str]:
 def test_the_same_code_passes_and_the_share_decided_is_said_last(measured: Run, ampbench: Run) -> None:
     said = ampbench("gate", measured("base"), measured("new"))
     assert (said.code, said.err) == (0, "")
-    assert last_lines(said.out) == ["PASSED: 8 unchanged, 8 of 8 gated findings decided (100 %)"]
+    assert last_lines(said.out) == ["PASSED: 8 unchanged, 8 of 8 gated findings decided (100%)"]
 
 
 def test_a_slowdown_fails_and_the_last_lines_say_why(measured: Run, ampbench: Run) -> None:
@@ -81,15 +81,15 @@ def test_a_slowdown_fails_and_the_last_lines_say_why(measured: Run, ampbench: Ru
     assert said.code == 1
     why, verdict = last_lines(said.out)
     assert why.startswith("why: 2 time regressions: linear_chain[depth=4,width=512]/b8/")
-    assert "(threshold 2.0 %)" in why
-    assert verdict == "FAILED with exit code 1: 2 regressed, 6 unchanged, 8 of 8 gated findings decided (100 %)"
+    assert "(threshold 2.0%)" in why
+    assert verdict == "FAILED with exit code 1: 2 regressed, 6 unchanged, 8 of 8 gated findings decided (100%)"
 
 
 def test_swapped_arms_mirror_the_verdict(measured: Run, ampbench: Run) -> None:
     base, new = measured("base"), measured("new", 1.1)
     said = ampbench("gate", new, base)
     assert said.code == 0
-    assert last_lines(said.out) == ["PASSED: 2 improved, 6 unchanged, 8 of 8 gated findings decided (100 %)"]
+    assert last_lines(said.out) == ["PASSED: 2 improved, 6 unchanged, 8 of 8 gated findings decided (100%)"]
 
 
 def test_memory_and_errors_are_gated_exactly(measured: Run, ampbench: Run) -> None:
@@ -249,7 +249,7 @@ def test_a_time_that_cannot_be_one_never_passes_as_unchanged(
     measured("new" if side == "base" else "base")
     said = ampbench("gate", IDS["base"], IDS["new"], "--only", "time")
     assert said.code == 4
-    assert last_lines(said.out)[-1] == "FAILED with exit code 4: 0 of 2 gated findings decided (0 %)"
+    assert last_lines(said.out)[-1] == "FAILED with exit code 4: 0 of 2 gated findings decided (0%)"
 
 
 @pytest.mark.parametrize("number", ["NaN", "null", "1e999", '"x"'])
@@ -380,7 +380,7 @@ def test_rules_of_runs_that_measured_are_gated_beside_their_numbers(
     assert last_lines(said.out) == [
         "why: 1 change of autocast's rules: rms_norm on cuda to bf16: unlisted → float32",
         (
-            "FAILED with exit code 1: 8 unchanged, 1 change of rules, 8 of 8 gated findings decided (100 %), "
+            "FAILED with exit code 1: 8 unchanged, 1 change of rules, 8 of 8 gated findings decided (100%), "
             "rules of autocast compared on cuda"
         ),
     ]

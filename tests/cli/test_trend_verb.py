@@ -62,7 +62,7 @@ def test_changes_come_first_with_what_else_changed_and_the_rest_is_counted(ampbe
     assert lines[0] == "4 changes in 3 series: 3 regressed (time 1, memory 1, error 1), 1 improved (error 1)"
     assert lines[1].startswith("at 2.11.0: torch 2.9.1 → 2.11.0; commit 0000000 → 1111111")
     slowed = next(line for line in lines if line.startswith("  mlp fp32 ") and "time" in line)
-    assert " +20 % (" in slowed
+    assert " +20% (" in slowed
     assert "not measured in turns" in changes
     header, *rows = table.splitlines()
     assert header.split() == ["case", "metric", *VERSIONS, "total"]
@@ -285,14 +285,14 @@ def test_five_and_six_versions_stand_side_by_side_on_a_hundred_columns(
 @pytest.mark.parametrize(
     ("ratio", "text"),
     [
-        (1.072, "+7.2 %"),
-        (0.5, "-50 %"),
-        (9.9, "+890 %"),
+        (1.072, "+7.2%"),
+        (0.5, "-50%"),
+        (9.9, "+890%"),
         (12.34, "x 12.3"),
         (8000.0, "x 8.00k"),
         (101_251.9, "x 101k"),
         (0.004, "1/250"),
-        (0.0, "-100 %"),
+        (0.0, "-100%"),
     ],
 )
 def test_large_changes_are_factors(ratio: float, text: str) -> None:

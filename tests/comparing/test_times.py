@@ -36,8 +36,8 @@ def test_a_certain_and_confirmed_slowdown_is_a_regression_with_the_change_of_the
     assert found.low < found.change < found.high
     assert found.blocks == 16
     assert found.reason.startswith("8.")
-    assert "slower (95 %:" in found.reason
-    assert found.reason.endswith("threshold 2 %, 16 blocks, confirmed by 8 fresh ones")
+    assert "slower (95%:" in found.reason
+    assert found.reason.endswith("threshold 2%, 16 blocks, confirmed by 8 fresh ones")
     assert comparison.interleaved
 
 
@@ -50,7 +50,7 @@ def test_an_unconfirmed_slowdown_is_inconclusive():
 def test_identical_code_is_shown_to_be_unchanged():
     comparison = interleaved(noisy(1e-3), noisy(1e-3, seed=1), control=noisy(1e-3, seed=2))
     assert times(comparison)[0].verdict is Verdict.UNCHANGED
-    assert "within 2 %, 16 blocks" in times(comparison)[0].reason
+    assert "within 2%, 16 blocks" in times(comparison)[0].reason
     assert (comparison.control.cells, comparison.control.fired) == (1, False)
     assert "none seemed to differ" in comparison.control.sentence
 
@@ -64,7 +64,7 @@ def test_too_noisy_blocks_say_what_would_have_been_seen_and_what_would_decide():
 
 
 def test_blocks_are_paired_by_their_number_not_by_their_order():
-    """A drift of 4 % a block makes order decide; the candidate's file lacks the first block."""
+    """A drift of 4% a block makes order decide; the candidate's file lacks the first block."""
     drift = [1e-3 * 1.04**number for number in range(17)]
     ours, theirs = arms()
     baseline = make_run(Times((FP32, drift)), header=ours)
@@ -165,10 +165,10 @@ def unfit_run(fitness, blocks, **changes):
 @pytest.mark.parametrize(
     ("fitness", "cause"),
     [
-        (Fitness(other_share=0.41), "other processes used 41 % of the CPU in 4 of 8 blocks"),
-        (Fitness(steal_share=0.3), "the hypervisor gave 30 % of the CPU time to other machines in 4 of 8 blocks"),
+        (Fitness(other_share=0.41), "other processes used 41% of the CPU in 4 of 8 blocks"),
+        (Fitness(steal_share=0.3), "the hypervisor gave 30% of the CPU time to other machines in 4 of 8 blocks"),
         (Fitness(load=8.0), "the load was 4.0 per CPU in 4 of 8 blocks"),
-        (Fitness(frequency_hz=1.5e9), "the CPU's clock was at 67 % of its usual one in 4 of 8 blocks"),
+        (Fitness(frequency_hz=1.5e9), "the CPU's clock was at 67% of its usual one in 4 of 8 blocks"),
     ],
 )
 def test_too_many_unfit_blocks_are_no_evidence_and_the_cause_is_named(fitness, cause):
@@ -198,7 +198,7 @@ def test_a_load_is_judged_only_where_nothing_better_is_known():
 
 def test_stored_runs_say_whose_rounds_were_unfit():
     (found,) = times(compare(unfit_run(Fitness(other_share=0.5), 4), make_run(Times((FP32, noisy(1e-3))))))
-    assert found.reason == "other processes used 50 % of the CPU in 4 of 8 rounds of the baseline"
+    assert found.reason == "other processes used 50% of the CPU in 4 of 8 rounds of the baseline"
 
 
 def test_a_changed_share_of_slow_blocks_is_remarked_upon_whatever_the_verdict():
@@ -206,7 +206,7 @@ def test_a_changed_share_of_slow_blocks_is_remarked_upon_whatever_the_verdict():
     after[::4] = [2e-3] * 4
     after[1::4] = [2e-3] * 4
     (found,) = times(interleaved(noisy(1e-3), after))
-    assert any(remark.startswith("slow blocks: 0 % → 50 % of them") for remark in found.remarks)
+    assert any(remark.startswith("slow blocks: 0% → 50% of them") for remark in found.remarks)
     assert found.details["slow_share_candidate"] == 0.5
     assert found.details["mean_change"] > 0.3
 

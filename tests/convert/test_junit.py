@@ -33,7 +33,7 @@ def finding(metric: str = "seconds_median", verdict: Verdict = Verdict.REGRESSED
         "kind": "time",
         "verdict": verdict,
         "code": Code.BEYOND_THRESHOLD,
-        "reason": "12 % slower, beyond the threshold",
+        "reason": "12% slower, beyond the threshold",
         "baseline": 1e-3,
         "candidate": 1.12e-3,
         "change": 0.12,

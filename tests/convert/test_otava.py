@@ -118,7 +118,7 @@ def otava_program(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def write_series(results: Path) -> None:
-    """Write runs with noise of 0.5 %; from run `STEP_AT` on one case takes a tenth longer, the other stays."""
+    """Write runs with noise of 0.5%; from run `STEP_AT` on one case takes a tenth longer, the other stays."""
     # Otava's defaults also see changes where there are none, in about one series of fifteen: so the noise is fixed
     noise = random.Random(1)
     start = datetime(2026, 1, 31, 12, tzinfo=UTC)

@@ -192,7 +192,7 @@ def test_an_anchor_that_is_a_path_counts_from_the_policys_folder(tmp_path: Path)
         ("[thresholds]\ntime = '0.1'", "thresholds: time must be a share such as 0.05 or \"5%\", 0 or more, not '0.1'"),
         ("[thresholds]\ntime = '-5%'", "thresholds: time: '-5%' is not a percentage of 0 or more, such as 5%"),
         ("[thresholds]\ntime = 'nan%'", "thresholds: time: 'nan%' is not a percentage of 0 or more, such as 5%"),
-        ("[thresholds]\ntime = 5", 'thresholds: time = 5 may mean 5 % or 500%: write it in percent, as in "5%"'),
+        ("[thresholds]\ntime = 5", 'thresholds: time = 5 may mean 5% or 500%: write it in percent, as in "5%"'),
         ("rule = {family = 'conv'}", "rule must be given as [[rule]], once for each"),
         ("ignore = [3]", "ignore must be given as [[ignore]], once for each"),
         ("[[rule]]\nthresholds = { time = 0.1 }", "rule 1: say of which cases, by family, workload or cases"),
@@ -226,7 +226,7 @@ def test_a_missing_file_is_refused_by_name(tmp_path: Path) -> None:
         read_policy(tmp_path / "absent.toml")
 
 
-@pytest.mark.parametrize(("text", "share"), [("5", 0.05), ("5%", 0.05), (" 2.5 % ", 0.025), ("0", 0.0), ("150%", 1.5)])
+@pytest.mark.parametrize(("text", "share"), [("5", 0.05), ("5%", 0.05), (" 2.5% ", 0.025), ("0", 0.0), ("150%", 1.5)])
 def test_percentages_are_read(text: str, share: float) -> None:
     assert parse_percent(text) == pytest.approx(share)
 

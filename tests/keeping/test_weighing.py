@@ -110,11 +110,11 @@ def test_the_closest_trial_is_that_whose_worst_error_is_the_fewest_times_its_lim
 
 def test_the_headline_says_what_is_kept_what_that_brings_and_what_it_costs() -> None:
     lines = said(found("norm"), SPACE, TRIALS)
-    step = "the step takes 1.04 times (95 %: 1.04 to 1.04) as long as with none kept"
+    step = "the step takes 1.04 times (95%: 1.04 to 1.04) as long as with none kept"
     assert lines[:3] == [
         "1 of 4 modules kept in fp32 (norm) brings the output error from 3.1e-02 to 1.9e-03 (budget 2.0e-03)",
         "no smaller set does, given that keeping more never errs more; 23 trials",
-        f"{step}; with all kept 1.62 times (95 %: 1.62 to 1.62)",
+        f"{step}; with all kept 1.62 times (95%: 1.62 to 1.62)",
     ]
     assert lines[3] == "peak memory 1.00 MiB with these modules kept, 1.00 MiB with none, 2.00 MiB with all"
 
@@ -133,7 +133,7 @@ def test_values_that_are_not_finite_are_named_in_place_of_an_error() -> None:
 def test_where_nothing_need_be_kept_that_is_said() -> None:
     lines = said(found(max_error=5e-2, trials=1, units=0), SPACE, TRIALS)
     assert lines[:2] == ["no module need be kept in fp32: the output error is 3.1e-02 (budget 5.0e-02)", "1 trial"]
-    assert "with all modules kept, the step takes 1.62 times (95 %: 1.62 to 1.62) as long as with none" in lines
+    assert "with all modules kept, the step takes 1.62 times (95%: 1.62 to 1.62) as long as with none" in lines
 
 
 def test_where_nothing_meets_the_budget_the_closest_is_named() -> None:
@@ -217,7 +217,7 @@ def test_a_device_on_which_fp32_is_the_faster_is_not_praised() -> None:
     slow = weighing(weighed([], 3e-3), weighed(["norm"], 2.5e-3), weighed([""], 1e-3))
     lines = said(found("norm", weighing=slow), SPACE, TRIALS)
     slower = "with these modules kept, the step is slower here than with all in fp32"
-    assert f"{slower}: 2.50 times (95 %: 2.50 to 2.50) as long" in lines
+    assert f"{slower}: 2.50 times (95%: 2.50 to 2.50) as long" in lines
 
 
 def test_what_spoils_times_is_said() -> None:

@@ -220,7 +220,7 @@ def test_a_change_is_drawn_around_zero_with_its_threshold():
 def test_only_a_time_is_drawn_for_what_luck_has_no_part_in_has_no_interval():
     _, parsed = compared(1.5e-3, peak_bytes=2_000_000)
     assert cell(parsed, FP32, "peak memory change").i is None
-    assert cell(parsed, FP32, "time change, drawn to ±10 %").i is not None
+    assert cell(parsed, FP32, "time change, drawn to ±10%").i is not None
 
 
 def test_counts_that_changed_are_told_as_counts_and_together_with_what_else_did():
@@ -229,7 +229,7 @@ def test_counts_that_changed_are_told_as_counts_and_together_with_what_else_did(
     findings = [finding(0.5, metric=name, kind="accuracy", low=0.5, high=0.5, threshold=0.1, reason=f"more {name}")
                 for name in ("output_rel_l2", "grad_rel_l2")]  # fmt: skip
     assert [one.sentence for one in verdicts_of(replace(material.cases[0], findings=findings))] == [
-        "output error, gradient error: threshold 10 %"
+        "output error, gradient error: threshold 10%"
     ]
 
 
@@ -250,8 +250,8 @@ def test_what_regressed_comes_first_with_its_reason_and_change():
     reason = next(one.reason for one in material.cases[0].findings if one.verdict is Verdict.REGRESSED)
     assert reason in said(row)[0]
     assert said(row)[1] == "unchanged memory, accuracy"
-    change = cell(parsed, FP32, "time change, drawn to ±10 %")
-    assert change.get_text().startswith("+50 %")
+    change = cell(parsed, FP32, "time change, drawn to ±10%")
+    assert change.get_text().startswith("+50%")
     assert "was 1.00 ms" in change.get_text()
     assert change.i is not None
 

@@ -39,7 +39,7 @@ def sampled(samples: Sequence[Sequence[float]], **changes: Any) -> StoredRun:
 
 
 def session() -> Material:
-    """Return the material of an interleaved session in which fp32 became 10 % slower, which fresh rounds confirmed."""
+    """Return the material of an interleaved session in which fp32 became 10% slower, which fresh rounds confirmed."""
     old, new = arms()
     times = noisy(2e-3, seed=3)
     baseline = make_run(Times((BF16, times), (FP32, noisy(1e-3, seed=1))), control=times, header=old)
@@ -187,7 +187,7 @@ def test_the_table_tells_the_spread_and_the_disturbed_samples():
     rounds = [make_round(FP32, number=number, samples=[[value, 2 * value]]) for number, value in enumerate(NOISY)]
     material = make_material(replace(run, rounds=rounds))
     (row,) = cells(section_of(shown(material), material))
-    assert row == ["linear_chain fp32", "4", "1.00 ms", "1.02 ms", "1.05 ms", "2.0 %", "50 %"]
+    assert row == ["linear_chain fp32", "4", "1.00 ms", "1.02 ms", "1.05 ms", "2.0%", "50%"]
 
 
 def test_one_round_of_one_sample_has_neither_spread_nor_disturbance():
@@ -201,7 +201,7 @@ def test_rounds_on_an_unfit_machine_say_why():
     rounds = [replace(one, fitness=Fitness(other_share=0.4 if one.round == 1 else 0.0)) for one in run.rounds]
     material = make_material(replace(run, rounds=rounds))
     view = shown(material)
-    assert [row["unfit"] for row in drawn(view, 0)[1]] == [None, "other processes used 40 % of the CPU", None, None]
+    assert [row["unfit"] for row in drawn(view, 0)[1]] == [None, "other processes used 40% of the CPU", None, None]
     assert any(sentence.startswith("Hollow: 1 round was") for sentence in view.content["legend"])
     assert "in 1 of 4 rounds" in cells(section_of(view, material))[0][-1]
 

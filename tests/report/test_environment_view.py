@@ -152,17 +152,17 @@ def test_the_control_and_how_quiet_it_was_are_told():
     run = make_run(Times((FP32, [1e-3])), control=[1.1e-3])
     rounds = [*rounds_of(FP32, [1e-3] * 3, fitness=quiet), *rounds_of(FP32, [1e-3], fitness=busy), run.rounds[-1]]
     facts = facts_of(rendered(make_material(replace(run, rounds=rounds))))
-    assert facts["control"].endswith("measured twice: 1.00 ms and 1.10 ms, 10 % apart")
+    assert facts["control"].endswith("measured twice: 1.00 ms and 1.10 ms, 10% apart")
     assert facts["rounds"] == "4, 1 of the control"
-    assert facts["CPU time of other processes"] == "1.0 % in the median round, at most 50 %"
-    assert facts["unfit rounds"] == "20 %; other processes used 50 % of the CPU in 1 of 5 rounds"
+    assert facts["CPU time of other processes"] == "1.0% in the median round, at most 50%"
+    assert facts["unfit rounds"] == "20%; other processes used 50% of the CPU in 1 of 5 rounds"
 
 
 def test_disturbed_samples_are_counted():
     run = make_run(Times((FP32, [1e-3])))
     rounds = rounds_of(FP32, [1e-3], samples=[[1.0, 1.05, 1.2, 1.5]])
     facts = facts_of(rendered(make_material(replace(run, rounds=rounds))))
-    assert facts["disturbed samples"] == "50 % took over 1.1 times the fastest of their build"
+    assert facts["disturbed samples"] == "50% took over 1.1 times the fastest of their build"
 
 
 @pytest.mark.parametrize(

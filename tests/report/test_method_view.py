@@ -51,14 +51,14 @@ def test_a_comparison_adds_what_counts_as_a_change():
     page = rendered(make_material(make_run(TIMES), baseline=make_run(TIMES, header=make_header(run="base"))))
     assert "output_nonfinite" in named(page)
     row = next(row for row in page.select("tbody tr") if row.code.get_text() == "seconds_median")
-    assert row.find_all("td")[-1].get_text() == "over 2 % and 50.0 ns, where certain"
+    assert row.find_all("td")[-1].get_text() == "over 2% and 50.0 ns, where certain"
 
 
 def test_gates_are_said_in_words():
     said = {name: gate_in_words(gate, METRICS[name].unit) for name, gate in GATED.items()}
-    assert said["peak_memory_bytes"] == "any; between two environments over 1 %"
+    assert said["peak_memory_bytes"] == "any; between two environments over 1%"
     assert said["output_nonfinite"] == "any"
-    assert said["grad_flushed_share"] == "over 0.01 %; between two environments over 10 % and 0.01 %"
+    assert said["grad_flushed_share"] == "over 0.01%; between two environments over 10% and 0.01%"
 
 
 def test_the_error_budget_is_that_of_the_page():

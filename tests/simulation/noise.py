@@ -24,28 +24,28 @@ Model = Callable[[Generator, Shape], Floats]
 
 
 def iid(generator: Generator, shape: Shape) -> Floats:
-    """Independent normal noise of 1.5 %."""
+    """Independent normal noise of 1.5%."""
     return generator.normal(0, SPREAD, (*shape, SLOTS))
 
 
 def build_luck(generator: Generator, shape: Shape) -> Floats:
-    """Each of three builds lies well or badly in memory (2 %); a round is worth the fastest of all."""
+    """Each of three builds lies well or badly in memory (2%); a round is worth the fastest of all."""
     return generator.normal(0, 0.02, (*shape, SLOTS, 3)).min(axis=-1)
 
 
 def server_luck(generator: Generator, shape: Shape) -> Floats:
-    """All that a server measures shares its luck of 1.2 %; 0.9 % beside it."""
+    """All that a server measures shares its luck of 1.2%; 0.9% beside it."""
     return _per_slot(generator.normal(0, 0.012, (shape[0], shape[2], SLOTS))) + 0.6 * iid(generator, shape)
 
 
 def random_walk(generator: Generator, shape: Shape) -> Floats:
-    """The machine drifts by 2 % per slot; 0.5 % beside it."""
+    """The machine drifts by 2% per slot; 0.5% beside it."""
     steps = generator.normal(0, 0.02, (shape[0], shape[2] * SLOTS))
     return _per_slot(np.cumsum(steps, axis=1).reshape(shape[0], shape[2], SLOTS)) + iid(generator, shape) / 3
 
 
 def autocorrelated(generator: Generator, shape: Shape) -> Floats:
-    """AR(1) with 0.9 from slot to slot, 1.5 % in all."""
+    """AR(1) with 0.9 from slot to slot, 1.5% in all."""
     noise = generator.normal(0, SPREAD, (shape[0], shape[1], shape[2] * SLOTS))
     noise[..., 1:] *= np.sqrt(1 - 0.9**2)
     for slot in range(1, noise.shape[-1]):
@@ -54,31 +54,31 @@ def autocorrelated(generator: Generator, shape: Shape) -> Floats:
 
 
 def warm_up(generator: Generator, shape: Shape) -> Floats:
-    """The machine begins 15 % slow and settles over some ten slots; 1 % beside it."""
+    """The machine begins 15% slow and settles over some ten slots; 1% beside it."""
     ramp = 0.15 * np.exp(-np.arange(shape[2] * SLOTS) / 10).reshape(shape[2], SLOTS)
     return ramp + iid(generator, shape) * 2 / 3
 
 
 def clocks(generator: Generator, shape: Shape) -> Floats:
-    """Two clock speeds 15 % apart, changing in one slot of ten, for all cells alike; 1 % beside it."""
+    """Two clock speeds 15% apart, changing in one slot of ten, for all cells alike; 1% beside it."""
     changes = generator.random((shape[0], shape[2] * SLOTS)) < 0.1
     fast = np.cumsum(changes, axis=1) % 2 == generator.integers(0, 2, (shape[0], 1))
     return _per_slot(np.where(fast, 0, 0.15).reshape(shape[0], shape[2], SLOTS)) + iid(generator, shape) * 2 / 3
 
 
 def two_valued(generator: Generator, shape: Shape) -> Floats:
-    """One process in four is 20-150 % slow, and stays so; 0.5 % beside it."""
+    """One process in four is 20-150% slow, and stays so; 0.5% beside it."""
     slow = generator.random((*shape, SLOTS)) < 0.25
     return slow * np.log(generator.uniform(1.2, 2.5, slow.shape)) + iid(generator, shape) / 3
 
 
 def heavy_tails(generator: Generator, shape: Shape) -> Floats:
-    """Student's t with three degrees of freedom, of standard deviation 1.5 %."""
+    """Student's t with three degrees of freedom, of standard deviation 1.5%."""
     return generator.standard_t(3, (*shape, SLOTS)) * SPREAD / np.sqrt(3)
 
 
 def contention(generator: Generator, shape: Shape) -> Floats:
-    """Delays only: exponential with a mean of 1.2 %; 0.9 % beside it."""
+    """Delays only: exponential with a mean of 1.2%; 0.9% beside it."""
     return generator.exponential(0.012, (*shape, SLOTS)) + 0.6 * iid(generator, shape)
 
 
@@ -99,7 +99,7 @@ def _one_outlier(generator: Generator, arms: Floats) -> None:
 
 
 def _slow_blocks(*chosen: int) -> Planted:
-    """Make 15 % of the chosen arms' blocks 2x slow."""
+    """Make 15% of the chosen arms' blocks 2x slow."""
 
     def plant(generator: Generator, arms: Floats) -> None:
         for arm in chosen:
@@ -110,7 +110,7 @@ def _slow_blocks(*chosen: int) -> Planted:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Noise:
-    """A model, what is planted into one arm, and whether a quiet block's SD is within the goals' 1.5 %."""
+    """A model, what is planted into one arm, and whether a quiet block's SD is within the goals' 1.5%."""
 
     model: Model
     plant: Planted = _nothing
@@ -122,7 +122,7 @@ NOISES: Mapping[str, Noise] = MappingProxyType(
         "iid": Noise(model=iid),
         "build luck": Noise(model=build_luck),
         "server luck": Noise(model=server_luck),
-        "random walk, 2 % per slot": Noise(model=random_walk, quiet=False),
+        "random walk, 2% per slot": Noise(model=random_walk, quiet=False),
         "AR(1)": Noise(model=autocorrelated),
         "warm-up ramp": Noise(model=warm_up, quiet=False),
         "two clocks": Noise(model=clocks, quiet=False),
@@ -130,9 +130,9 @@ NOISES: Mapping[str, Noise] = MappingProxyType(
         "heavy tails (t3)": Noise(model=heavy_tails),
         "contention": Noise(model=contention),
         "one outlier": Noise(model=iid, plant=_one_outlier),
-        "15 % of candidate 2x slow": Noise(model=iid, plant=_slow_blocks(CANDIDATE)),
-        "15 % of baseline 2x slow": Noise(model=iid, plant=_slow_blocks(BASELINE)),
-        "15 % of both 2x slow": Noise(model=iid, plant=_slow_blocks(BASELINE, CANDIDATE)),
+        "15% of candidate 2x slow": Noise(model=iid, plant=_slow_blocks(CANDIDATE)),
+        "15% of baseline 2x slow": Noise(model=iid, plant=_slow_blocks(BASELINE)),
+        "15% of both 2x slow": Noise(model=iid, plant=_slow_blocks(BASELINE, CANDIDATE)),
     }
 )
 

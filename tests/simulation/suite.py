@@ -41,7 +41,7 @@ class Share:
 
     def __str__(self) -> str:
         low, high = self.interval
-        return f"{100 * self.value:.4g} % ({100 * low:.3g}–{100 * high:.4g})"
+        return f"{100 * self.value:.4g}% ({100 * low:.3g}–{100 * high:.4g})"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

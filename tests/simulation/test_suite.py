@@ -49,7 +49,7 @@ def test_stored_runs_with_independent_rounds_raise_no_alarm(rounds):
 
 
 def test_drift_between_the_slots_of_a_block_hits_the_arms_alike():
-    seconds = interleaved(NOISES["random walk, 2 % per slot"], np.random.default_rng(0), (400, CELLS, 40), 0.0)
+    seconds = interleaved(NOISES["random walk, 2% per slot"], np.random.default_rng(0), (400, CELLS, 40), 0.0)
     differences = np.log(seconds[..., 1] / seconds[..., 0])[:, 0]
     assert np.std(differences) > 0.02
     assert np.mean(differences) == pytest.approx(0, abs=4 * np.std(differences) / np.sqrt(differences.size))

@@ -23,7 +23,7 @@ def test_asvs_own_penalty_is_the_more_patient_one():
 @pytest.mark.parametrize("name", STEADY)
 @pytest.mark.parametrize("spread", [0.01, 0.03])
 def test_series_without_a_step_are_seldom_flagged(name, spread):
-    assert flagged(name, spread, count=100).count <= 3  # at 1 %, more come about in 2 % of such tests
+    assert flagged(name, spread, count=100).count <= 3  # at 1%, more come about in 2% of such tests
 
 
 def test_the_interval_of_a_step_holds_it_as_often_as_it_says():

@@ -34,7 +34,7 @@ def contention(generator: Generator, points: int, spread: float) -> Floats:
 
 
 def outliers(generator: Generator, points: int, spread: float) -> Floats:
-    """15 % of the points are twice as slow."""
+    """15% of the points are twice as slow."""
     return generator.normal(0, spread, points) + math.log(2) * (generator.random(points) < 0.15)
 
 
@@ -58,7 +58,7 @@ SERIES: Mapping[str, Model] = MappingProxyType(
         "independent, normal": iid,
         "heavy tails (t3)": heavy_tails,
         "contention (exponential)": contention,
-        "15 % of the points 2x slow": outliers,
+        "15% of the points 2x slow": outliers,
         "AR(1), 0.5": autocorrelated(0.5),
         "AR(1), 0.9": autocorrelated(0.9),
         "random walk": random_walk,
@@ -99,7 +99,7 @@ def found(name: str, spread: float, effect: float, after: int, count: int, finde
 
 
 def covered(name: str, spread: float, effect: float, count: int) -> Share:
-    """Return the share of steps found, between two levels of fifty points, whose 95 % interval holds the true one."""
+    """Return the share of steps found, between two levels of fifty points, whose 95% interval holds the true one."""
     generator = np.random.default_rng([4, list(SERIES).index(name), round(1000 * spread), round(1000 * effect)])
     hits = trials = 0
     for _ in range(count):
@@ -135,7 +135,7 @@ SHORT: Mapping[str, tuple[Callable[[Generator, int, float, int], Floats], float]
         "heavy tails (t3)": (_heavy, 0.0),
         "one round in four slow": (_two_valued, 0.0),
         "one run five times as noisy": (_one_noisy, 0.0),
-        "luck of runs, 1 %, unseen by controls": (_quiet, 0.01),
+        "luck of runs, 1%, unseen by controls": (_quiet, 0.01),
     }
 )
 """Noise of rounds in a short series, and the standard deviation of what a run and its control share."""

@@ -50,7 +50,7 @@ def test_where_the_first_op_accepts_half_nothing_is_lost_and_a_cast_is_saved() -
             "a batch is stored in 2.00 KiB, not 4.00 KiB; 5 casts a step → 4, moving 600 B → 500 B; "
             "peak memory 8.79 KiB → 7.81 KiB"
         ),
-        "the step: 2.00 ms → 1.00 ms, 1.00 ms saved (95 %: 1.00 ms to 1.00 ms)",
+        "the step: 2.00 ms → 1.00 ms, 1.00 ms saved (95%: 1.00 ms to 1.00 ms)",
     ]
 
 

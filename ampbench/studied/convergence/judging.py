@@ -36,7 +36,7 @@ _LOUD = 6.0
 class Judged:
     """What the differences of one precision say. All numbers are in the unit of the differences.
 
-    `difference` is their mean, `low` and `high` its 90 % interval (infinite where nothing is known of the spread),
+    `difference` is their mean, `low` and `high` its 90% interval (infinite where nothing is known of the spread),
     `spread` the standard deviation of one difference that it was made with. `seeds_needed` would decide, were the
     spread the one seen and the difference none, or the one seen where the interval leaves out none (None: already
     decided, or never).
@@ -65,7 +65,7 @@ def judge(
     that is more, is the largest difference that counts as none.
 
     Regressed: the mean is below -margin and its one-sided bound at `alpha`, divided by the number of precisions
-    (Bonferroni), below 0; improved mirrored. Unchanged: the 90 % interval lies within the margin (two one-sided tests:
+    (Bonferroni), below 0; improved mirrored. Unchanged: the 90% interval lies within the margin (two one-sided tests:
     Schuirmann, "A comparison of the two one-sided tests procedure and the power approach", 1987). Else inconclusive.
     Bounds are Student's t. A spread is never taken to be below that of two numbers rounded to the resolution,
     resolution / sqrt(6).

@@ -41,7 +41,7 @@ class Learning:
     `name` is the precision's, "control" or "fp64"; `trainings` are in the order of their seeds. `mean` and `sd` are
     those of the final metric over seeds that have one, None where undefined. `difference` is the mean difference from
     fp32 by seed, of an accuracy as a share, of a loss relative to fp32's (positive: a larger loss); `low` and `high`
-    are its 90 % interval, None where there is but one seed or start. `verdict` is None for fp32 and its arms, `reason`
+    are its 90% interval, None where there is but one seed or start. `verdict` is None for fp32 and its arms, `reason`
     says why it is what it is. `seeds_needed` would decide, roughly. `from_fp32` and `from_fp64` are the medians of the
     weights' relative distances at the end.
     `skipped_steps` are those of all seeds, `seconds` the mean of a training.

@@ -138,7 +138,7 @@ def specification_of(counts: Counts) -> dict[str, Any]:
         "mark": {"type": "rect", "opacity": 0.16},
         "encoding": {"x": _at("left"), "x2": {"field": "right"}, **colour},
     }
-    band["encoding"]["tooltip"] = tooltip(arm="median of", low_time="95 % from", high_time="to")
+    band["encoding"]["tooltip"] = tooltip(arm="median of", low_time="95% from", high_time="to")
     told = tooltip(arm="median of", seconds_time="is")
     median = {
         "transform": [middles, _said("seconds")],

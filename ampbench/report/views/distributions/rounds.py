@@ -16,7 +16,7 @@ from ampbench.store import StoredRun
 class Summary:
     """A case's rounds in numbers, those of the control left out; all times are seconds a step.
 
-    `low` and `high` are the 95 % interval of `median`, `spread` is the standard deviation of the logarithms: about the
+    `low` and `high` are the 95% interval of `median`, `spread` is the standard deviation of the logarithms: about the
     relative one. None where there are too few rounds for them.
     """
 
@@ -64,7 +64,7 @@ class RunRounds:
                 number=block,
                 seconds=seconds,
                 samples=self.stored.rounds[index].samples,
-                unfit=None if cause < 0 else fitness.CAUSES[cause].format(value).replace("%", " %"),
+                unfit=None if cause < 0 else fitness.CAUSES[cause].format(value),
             )
             for index, role, block, seconds, cause, value in zip(
                 chosen.tolist(), *(column[chosen].tolist() for column in columns), strict=True

@@ -165,7 +165,7 @@ def _alt(cases: Sequence[ShownCase], sides: Mapping[int, Sequence[Side]]) -> str
 
 def _middle(arm: str, summary: Summary) -> str:
     rounds = f"over {counted(summary.rounds, 'round')}"
-    ends = "" if summary.low is None else f" (95 %: {format_seconds(summary.low)} to {format_seconds(summary.high)})"
+    ends = "" if summary.low is None else f" (95%: {format_seconds(summary.low)} to {format_seconds(summary.high)})"
     whose = "" if arm == "round" else f"{arm} "
     return f"{whose}median {format_seconds(summary.median)}{ends} {rounds}"
 
@@ -174,7 +174,7 @@ def _legend(cases: Sequence[ShownCase], counts: Counts) -> list[str]:
     """Return how the chart is to be read."""
     said = [
         "One line a round: the larger mark is its value, the fastest sample of all its builds; ticks are the others.",
-        "The vertical line is the median of the rounds, the band its 95 % interval.",
+        "The vertical line is the median of the rounds, the band its 95% interval.",
     ]
     if compared := [case.shown.comparison for case in cases if case.shown.comparison]:
         said.append(

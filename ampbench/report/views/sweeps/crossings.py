@@ -10,7 +10,7 @@ _ORDERS = {1: "faster", -1: "slower", 0: "within the intervals"}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Level:
-    """A throughput (items per second) with its 95 % interval; None under three rounds."""
+    """A throughput (items per second) with its 95% interval; None under three rounds."""
 
     rate: float
     low: float | None = None

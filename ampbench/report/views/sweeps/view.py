@@ -117,7 +117,7 @@ def _spec(called: str, found: Sequence[Sweep], rows: Rows) -> dict[str, Any]:
     look = palette.encoded({row["precision"] for row in rows})
     colour, detail = {"color": look["color"]}, {"detail": {"field": "name", "type": "nominal"}}
     # a title becomes part of an expression, where a parameter's name, which is a user's, has no place
-    told = tooltip(name="precision", value="at", text="items per second", interval="95 % interval")
+    told = tooltip(name="precision", value="at", text="items per second", interval="95% interval")
     measured = {"filter": {"field": "kind", "equal": "measured"}}
     ends = {"y": {**rate, "field": "low"}, "y2": {"field": "high"}}
     ring = {"type": "point", "filled": False, "size": 220, "color": "var(--ink)", "opacity": 1}
