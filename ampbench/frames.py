@@ -5,7 +5,7 @@ The columns are `metrics.COLUMNS`. Text is None and numbers are NaN where undefi
 
 import warnings
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
@@ -14,18 +14,18 @@ import pandas as pd
 
 from ampbench import stats
 from ampbench.errors import UsageError
-from ampbench.metrics import COLUMNS
+from ampbench.labels import NOT_MEASURED, OUT_OF_TIME, case_labels
+from ampbench.metrics import COLUMNS, METRICS
 from ampbench.precisions import BASELINE
 from ampbench.records.cases import Case
+from ampbench.records.divergences import Divergence
 from ampbench.store import StoredRun, TimedRound, measured_files, not_measured, read_run
 from ampbench.studied.ceilings.rates import best
 from ampbench.units import format_seconds
 
-NOT_MEASURED = "not measured yet"
-OUT_OF_TIME = "not reached within the time given"
 WEIGHTS_DIFFER = "weights differ between rounds"
 
-_COUNTS = ("rounds", "batch_size", "peak_memory_bytes", "output_nonfinite", "flops_per_step")
+_COUNTS = ("rounds", "batch_size", *(name for name, one in METRICS.items() if one.unit in ("count", "B")))
 
 
 def load(path: Path | str) -> pd.DataFrame:
@@ -74,6 +74,7 @@ class Control:
     """
 
     case_id: str
+    label: str
     rounds: int
     own_seconds: float
     control_seconds: float
@@ -88,7 +89,7 @@ class Control:
         """What the control says, for the foot of a table."""
         apart = abs(self.ratio - 1)
         return (
-            f"control: {self.case_id} measured twice took {format_seconds(self.own_seconds)} and "
+            f"control: {self.label} measured twice took {format_seconds(self.own_seconds)} and "
             f"{format_seconds(self.control_seconds)}, {apart:.1%} apart; take no smaller difference for real"
         )
 
@@ -101,6 +102,7 @@ def control_ratio(stored: StoredRun) -> Control | None:
         if own and min(own) > 0:
             return Control(
                 case_id=case_id,
+                label=case_labels(stored.cases.values())[case_id],
                 rounds=min(len(own), len(controls)),
                 own_seconds=stats.median(own),
                 control_seconds=stats.median(controls),
@@ -260,11 +262,7 @@ def _divergences(stored: StoredRun, rows: dict[str, int]) -> dict[str, Any]:
         return np.array([getattr(one, name) for one in found], dtype=np.float64)
 
     output = numbers("output_rel_l2")
-    columns = {
-        name: numbers(name)
-        for name in ("output_max_abs", "output_cosine", "output_nonfinite", "grad_rel_l2", "param_rel_l2")
-    } | {
-        "output_rel_l2": output,
+    columns = {one.name: numbers(one.name) for one in fields(Divergence) if one.name in METRICS} | {
         "output_sqnr_db": stats.sqnr_decibels(output),
         "output_floor_ratio": stats.ratio(output, numbers("output_floor_rel_l2")),
         "output_fp32_ratio": stats.ratio(output, numbers("output_fp32_rel_l2")),
@@ -305,7 +303,7 @@ def _outcomes(stored: StoredRun, rounds: stats.Integers, differing: set[str]) ->
         failure, skip = stored.failures.get(case_id), stored.skips.get(case_id)
         if failure or case_id in differing:
             outcomes.append("failed")
-            reasons.append(f"{failure.cause}: {failure.message}" if failure else WEIGHTS_DIFFER)
+            reasons.append(failure.said if failure else WEIGHTS_DIFFER)
         elif count or case_id in read:
             outcomes.append("ok")
             reasons.append(None)

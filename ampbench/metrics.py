@@ -29,7 +29,8 @@ class Column:
 
     `unit` is one of those in `units.FORMATS` and makes the column a metric; without one it names or counts the case
     itself. `better` is the direction in which a metric improves; None: neither (a bound of an interval). `gate` says
-    how comparisons judge it; None: they do not.
+    how comparisons judge it; None: they do not. `noun` is what a sentence has more or less of, where that is not the
+    label. `undefined_by` is the count of a `Divergence` that makes the metric undefined, and what it counts.
     """
 
     name: str
@@ -38,6 +39,8 @@ class Column:
     unit: str = ""
     better: Literal["lower", "higher"] | None = None
     gate: Gate | None = None
+    noun: str = ""
+    undefined_by: tuple[str, str] | None = None
 
 
 COLUMNS: Mapping[str, Column] = MappingProxyType(
@@ -50,7 +53,7 @@ COLUMNS: Mapping[str, Column] = MappingProxyType(
             Column(name="family", label="family", summary="The family of the workload; `user` for a user's own."),
             Column(name="parameters", label="parameters", summary="Resolved parameters by name: `depth=4,width=512`."),
             Column(name="precision", label="precision", summary="The precision's name."),
-            Column(name="device", label="device", summary="The device type: `cpu`, `cuda`, `xpu`."),
+            Column(name="device", label="device", summary="The device type, such as `cuda`."),
             Column(name="phase", label="phase", summary="`inference` or `training`."),
             Column(name="path", label="path", summary="`eager`, `compiled` or `traced`."),
             Column(name="batch_size", label="batch", summary="The batch size; undefined where a workload has none."),
@@ -83,7 +86,7 @@ COLUMNS: Mapping[str, Column] = MappingProxyType(
             ),
             Column(
                 name="speedup_vs_fp32",
-                label="vs fp32",
+                label="speed",
                 unit="ratio",
                 better="higher",
                 summary="seconds_median of the same case in fp32 (tf32 off), divided by this one's.",
@@ -101,6 +104,7 @@ COLUMNS: Mapping[str, Column] = MappingProxyType(
                 unit="B",
                 better="lower",
                 gate=Gate(kind="memory", elsewhere=0.01),
+                noun="memory",
                 summary="Peak memory of one step: weights, inputs, gradients, optimizer state and everything between.",
             ),
             Column(
@@ -121,6 +125,7 @@ COLUMNS: Mapping[str, Column] = MappingProxyType(
                 unit="error",
                 better="lower",
                 gate=Gate(kind="accuracy", elsewhere=0.1),
+                undefined_by=("output_nonfinite", "output"),
                 summary="Euclidean norm of the output's error, relative to the norm of the fp64 reference.",
             ),
             Column(
@@ -154,9 +159,10 @@ COLUMNS: Mapping[str, Column] = MappingProxyType(
             ),
             Column(
                 name="output_floor_ratio",
-                label="error/floor",
+                label="×floor",
                 unit="ratio",
                 better="lower",
+                undefined_by=("output_nonfinite", "output"),
                 summary="The error divided by that of merely rounding the reference output to the precision's dtype.",
             ),
             Column(
@@ -186,6 +192,7 @@ COLUMNS: Mapping[str, Column] = MappingProxyType(
                 unit="error",
                 better="lower",
                 gate=Gate(kind="accuracy", elsewhere=0.1),
+                undefined_by=("grad_nonfinite", "gradient"),
                 summary="Euclidean norm of the error over all gradients, relative to the reference's norm.",
             ),
             Column(
@@ -199,6 +206,8 @@ COLUMNS: Mapping[str, Column] = MappingProxyType(
                 unit="share",
                 better="lower",
                 gate=Gate(kind="accuracy", elsewhere=0.1, floor=1e-4),
+                noun="flushed gradients",
+                undefined_by=("grad_nonfinite", "gradient"),
                 summary="The share of gradient elements that are exactly zero where the reference's are not.",
             ),
             Column(
@@ -207,6 +216,7 @@ COLUMNS: Mapping[str, Column] = MappingProxyType(
                 unit="error",
                 better="lower",
                 gate=Gate(kind="accuracy", elsewhere=0.1),
+                undefined_by=("grad_nonfinite", "gradient"),
                 summary="Relative error over parameters and buffers after one optimizer step.",
             ),
             Column(

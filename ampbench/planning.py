@@ -11,13 +11,12 @@ from pathlib import Path
 from ampbench.errors import NothingToRunError, UnknownNameError, UsageError, WorkloadError
 from ampbench.precisions import PRECISIONS, SHORT_DTYPES, Precision, find_precision
 from ampbench.records.cases import Case, ParameterValue, WorkloadSource
-from ampbench.records.environments import DeviceDescription, Environment
+from ampbench.records.environments import DEVICES, DeviceDescription, Environment
 from ampbench.records.requests import Description
 from ampbench.records.runs import Selection
 from ampbench.workloads.index import FAMILIES, LIMITS, PRESETS, WORKLOADS, WorkloadSpec, resolve_parameters
 from ampbench.workloads.index import source as builtin_source
 
-DEVICES = ("cpu", "cuda", "xpu")
 PHASES = ("inference", "training")
 PATHS = ("eager", "compiled", "traced")
 MEMORY_FORMATS = ("contiguous", "channels_last")
@@ -93,7 +92,7 @@ def make_plan(
     bare = [name for name in selection.overrides if "." not in name]
     for option, name in [*(("--set", name) for name in bare), *(("--sweep", name) for name in selection.sweeps)]:
         if name not in settable:
-            raise UnknownNameError(f"parameter in {option}", name, sorted(settable))
+            raise UnknownNameError(f"{option} parameter", name, sorted(settable))
     if not plan:
         where = "" if selection.workloads else " in the default suite; 'ampbench run all' selects every workload"
         raise NothingToRunError(f"nothing is selected: no case matches -k {selection.keyword!r}{where}")
@@ -126,7 +125,7 @@ def check_selection(selection: Selection) -> list[WorkloadSource]:
     for key in selection.overrides:
         workload, dot, parameter = key.rpartition(".")
         if dot and workload not in names:
-            raise UnknownNameError("selected workload in --set", workload, names)
+            raise UnknownNameError("--set workload", workload, names)
         if not dot:
             _check_settable("--set", parameter, sources)
     for parameter in selection.sweeps:
@@ -274,7 +273,7 @@ def _check_settable(option: str, parameter: str, sources: list[WorkloadSource]) 
     """Raise `UsageError` where no selected workload has `parameter`; users' workloads are asked once they are built."""
     known = {name for source in sources if source.builtin for name in WORKLOADS[source.name].small}
     if parameter not in known and all(source.builtin for source in sources):
-        raise UnknownNameError(f"parameter in {option}", parameter, sorted(known))
+        raise UnknownNameError(f"{option} parameter", parameter, sorted(known))
 
 
 def overrides_of(

@@ -20,7 +20,8 @@ class Precision:
     autocast), `rounding` the dtype whose mere rounding of the reference output is the error floor; `tf32` allows
     TensorFloat-32 in fp32 matrix products and convolutions; `scaler` means that training uses `torch.amp.GradScaler`.
     `colour` is from the Okabe-Ito palette, which colour-blind readers can tell apart, `shape` one of Vega's, for those
-    who see none.
+    who see none; `on_light` and `on_dark` are shades of it where it stands out too little from such a page (WCAG 2.2,
+    1.4.11: 3 to 1).
     """
 
     name: str
@@ -32,6 +33,8 @@ class Precision:
     scaler: bool = False
     aliases: tuple[str, ...] = ()
     colour: str
+    on_light: str = ""
+    on_dark: str = ""
     shape: str
 
 
@@ -45,6 +48,7 @@ PRECISIONS: dict[str, Precision] = {
             rounding="float32",
             aliases=("float32", "32", "32-true", "full"),
             colour="#000000",
+            on_dark="#f2f2f2",
             shape="circle",
         ),
         Precision(
@@ -55,6 +59,7 @@ PRECISIONS: dict[str, Precision] = {
             tf32=True,
             aliases=("tensorfloat32",),
             colour="#999999",
+            on_light="#858585",
             shape="cross",
         ),
         Precision(
@@ -64,7 +69,7 @@ PRECISIONS: dict[str, Precision] = {
             autocast="float16",
             rounding="float16",
             scaler=True,
-            aliases=("fp16-mixed", "16-mixed", "amp", "fp16-autocast", "fp16_mixed"),
+            aliases=("fp16-mixed", "16-mixed", "amp"),
             colour="#D55E00",
             shape="square",
         ),
@@ -74,7 +79,7 @@ PRECISIONS: dict[str, Precision] = {
             storage="float32",
             autocast="bfloat16",
             rounding="bfloat16",
-            aliases=("bf16-mixed", "bf16-autocast", "bf16_mixed"),
+            aliases=("bf16-mixed",),
             colour="#0072B2",
             shape="triangle-up",
         ),
@@ -83,8 +88,9 @@ PRECISIONS: dict[str, Precision] = {
             summary="weights, inputs and compute in fp16",
             storage="float16",
             rounding="float16",
-            aliases=("fp16-true", "half", "fp16", "float16", "16-true", "fp16-pure"),
+            aliases=("fp16-true", "16-true", "half"),
             colour="#E69F00",
+            on_light="#b57f00",
             shape="diamond",
         ),
         Precision(
@@ -92,8 +98,9 @@ PRECISIONS: dict[str, Precision] = {
             summary="weights, inputs and compute in bf16",
             storage="bfloat16",
             rounding="bfloat16",
-            aliases=("bf16-true", "bf16", "bfloat16", "bf16-pure"),
+            aliases=("bf16-true",),
             colour="#56B4E9",
+            on_light="#3490cc",
             shape="triangle-down",
         ),
     )
@@ -103,6 +110,11 @@ PRECISIONS: dict[str, Precision] = {
 _RANKS = {name: place for place, name in enumerate(PRECISIONS)}
 REFERENCE_DTYPE = "float64"
 BASELINE = "fp32"
+LOW = [row.name for row in PRECISIONS.values() if row.rounding != "float32"]
+"""The precisions that round to fp16 or bf16, in the order of every table, as are the next ones."""
+AUTOCAST = [row.name for row in PRECISIONS.values() if row.autocast]
+SCALED = [row.name for row in PRECISIONS.values() if row.scaler]
+"""Those that GradScaler is for."""
 
 
 def rank(name: str) -> int:
@@ -115,14 +127,19 @@ def ordered(names: Iterable[str]) -> list[str]:
     return sorted(set(names), key=lambda name: (rank(name), name))
 
 
+def default_autocast(dtype: str) -> str | None:
+    """Return the precision that autocasts to `dtype`, a short name: of several the first, None where there is none."""
+    return next((name for name in AUTOCAST if SHORT_DTYPES[PRECISIONS[name].autocast or ""] == dtype), None)
+
+
 def find_precision(name: str) -> Precision:
     """Return the row that `name`, a precision or one of its aliases, stands for.
 
-    Raises `UnknownNameError`, with the nearest names, for anything else; fp64 is refused as it is the reference.
+    Case does not count, nor whether "-" or "_" is typed. Raises `UnknownNameError`, with the nearest names, for
+    anything else: a bare half dtype may mean autocast to it as well as all in it, fp64 is the reference.
     """
-    wanted = name.strip().lower()
+    wanted = name.strip().lower().replace("-", "_")
     for row in PRECISIONS.values():
-        if wanted == row.name or wanted in row.aliases:
+        if wanted in (row.name, *(alias.replace("-", "_") for alias in row.aliases)):
             return row
-    aliases = [alias for row in PRECISIONS.values() for alias in row.aliases]
-    raise UnknownNameError("precision", name, [*PRECISIONS, *aliases])
+    raise UnknownNameError("precision", SHORT_DTYPES.get(wanted, name), PRECISIONS)

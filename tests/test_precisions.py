@@ -32,6 +32,17 @@ def test_no_name_stands_for_two_precisions():
     assert len(set(names)) == len(names)
 
 
+@pytest.mark.parametrize("spelled", ["BF16-Autocast", "bf16_mixed", "FP16-pure"])
+def test_a_dash_and_an_underscore_are_one(spelled):
+    assert find_precision(spelled).name.startswith(spelled[:4].lower())
+
+
+@pytest.mark.parametrize("dtype", ["bf16", "bfloat16", "fp16", "float16"])
+def test_a_bare_half_dtype_may_mean_autocast_or_all_in_it(dtype):
+    with pytest.raises(UnknownNameError, match=r"did you mean (..16)_autocast or (.* or )?\1_pure\?$"):
+        find_precision(dtype)
+
+
 @pytest.mark.parametrize("name", ["fp64", "float64", "fp15_pure", ""])
 def test_what_is_no_measured_precision_is_refused_with_those_that_are(name):
     with pytest.raises(UnknownNameError, match=r"unknown precision .*(did you mean|known)"):

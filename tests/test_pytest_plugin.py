@@ -13,6 +13,7 @@ import torch
 
 import ampbench.pytest_plugin.measuring
 from ampbench.metrics import METRICS
+from ampbench.precisions import PRECISIONS
 from ampbench.pytest_plugin import given
 from ampbench.records.cases import Case
 from ampbench.records.divergences import Divergence
@@ -23,7 +24,7 @@ from ampbench.worker.environment import read_environment
 pytest_plugins = ["pytester"]
 
 ROOT = Path(__file__).parents[1]
-ON_CPU = ["fp32", "fp16_autocast", "bf16_autocast", "fp16_pure", "bf16_pure"]
+ON_CPU = [row.name for row in PRECISIONS.values() if not row.tf32]
 QUICK = (
     "--benchmark-max-time=0.001",
     "--benchmark-min-rounds=2",
@@ -57,9 +58,10 @@ def all_imported() -> Iterator[None]:
 
 
 @pytest.fixture(autouse=True)
-def wide_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let the short summary cut nothing."""
+def session_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let the short summary cut nothing, and pytest-benchmark measure although the tests around it run side by side."""
     monkeypatch.setenv("COLUMNS", "250")
+    monkeypatch.delenv("PYTEST_XDIST_WORKER", raising=False)
 
 
 def run(pytester: pytest.Pytester, body: str, *arguments: str, head: str = NETS) -> pytest.RunResult:
@@ -140,7 +142,7 @@ def test_suite(amp_benchmark):
 @pytest.mark.parametrize(
     ("option", "said"),
     [
-        ("--amp-precision=bf61", "unknown precision 'bf61': did you mean bf16?"),
+        ("--amp-precision=bf61", "unknown precision 'bf61': known: fp32"),
         ("--amp-device=cdua", "unknown device 'cdua': did you mean cuda?"),
         ("--amp-phase=train", "unknown phase 'train': did you mean training?"),
         ("--amp-workload=mpl", "unknown workload 'mpl': did you mean mlp?"),
@@ -159,9 +161,9 @@ def test_an_option_that_cannot_be_meant_ends_the_session_with_the_nearest_names(
 
 
 MARKERS = [
-    ("precision=['fp32']", "unknown argument of pytest.mark.amp 'precision': did you mean precisions or preset?"),
+    ("precision=['fp32']", "unknown argument of pytest.mark.amp 'precision': did you mean precisions?"),
     ("'mlp'", "pytest.mark.amp takes keyword arguments: workloads, precisions, phases, devices, preset, max_error"),
-    ("precisions=['bf61']", "unknown precision 'bf61': did you mean bf16 or fp16 or bfloat16?"),
+    ("precisions=['bf61']", "unknown precision 'bf61': known: fp32, tf32, fp16_autocast"),
     ("workloads=['mpl']", "unknown workload 'mpl': did you mean mlp?"),
     ("workloads=[3]", "workloads of pytest.mark.amp are names or functions, not 3"),
     ("max_error=True", "the largest error (--amp-max-error) is a number of 0 or more, not True"),
@@ -190,7 +192,7 @@ def test_an_option_that_leaves_nothing_of_the_marker_skips_and_says_which(pytest
 def test_net(amp_benchmark):
     amp_benchmark()
 """
-    result = run(pytester, body, "-rs", "--amp-precision=bf16", "--amp-workload=gru")
+    result = run(pytester, body, "-rs", "--amp-precision=bf16_pure", "--amp-workload=gru")
     result.assert_outcomes(skipped=1)
     result.stdout.fnmatch_lines(
         "*--amp-precision leaves none of this test's precisions: fp32; "
@@ -236,7 +238,7 @@ def test_built_in(amp_benchmark):
     result.assert_outcomes(passed=7)
     document, found = extra(pytester)
     (elsewhere,) = (each for each in document["benchmarks"] if each["fullname"].startswith("test_only_here.py"))
-    said = "memory was not measured: exception: workload test_only_here.py:net cannot be imported: RuntimeError: only"
+    said = "memory was not measured: workload test_only_here.py:net cannot be imported: RuntimeError: only"
     assert elsewhere["extra_info"]["ampbench"]["memory"] is None
     assert elsewhere["extra_info"]["ampbench"]["notes"][0].startswith(said)
     environment = msgspec.convert(document["machine_info"]["ampbench"], Environment)
@@ -479,7 +481,7 @@ def test_sick(amp_benchmark):
     )
     result.assert_outcomes(failed=1)
     assert failures(result) == ["RuntimeError: a sick layer"]
-    result.stdout.fnmatch_lines(["fp32 *failed: exception: RuntimeError: a sick layer"])
+    result.stdout.fnmatch_lines(["fp32 *failed: RuntimeError: a sick layer"])
 
 
 @pytest.mark.parametrize(

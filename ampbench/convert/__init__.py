@@ -22,8 +22,9 @@ class Format:
 
     A function that is None is something the format cannot tell of: `of_run` writes one run, `of_comparison` two runs
     compared, `of_series` runs in the order of time. `settings` writes what belongs beside a series, given the path of
-    the series' file; a format with it is written to files only. `numbers_only` formats have no place for a case that
-    failed or was skipped, `of_rounds` ones none for a case without rounds, which an imported run may have.
+    the series' file; a format with it is written to files only. `remarks` says what a series will not tell.
+    `numbers_only` formats have no place for a case that failed or was skipped, `of_rounds` ones none for a case without
+    rounds, which an imported run may have.
     """
 
     name: str
@@ -31,6 +32,7 @@ class Format:
     of_comparison: Callable[[Comparison], str] | None = None
     of_series: Callable[[Sequence[Selected]], str] | None = None
     settings: Callable[[Sequence[Selected], Path], str] | None = None
+    remarks: Callable[[Sequence[Selected]], list[str]] | None = None
     numbers_only: bool = True
     of_rounds: bool = False
 
@@ -58,6 +60,7 @@ FORMATS: Mapping[str, Format] = MappingProxyType(
                 name="otava",
                 of_series=otava.series_csv,
                 settings=otava.settings_yaml,
+                remarks=otava.remarks,
             ),
             Format(
                 name="pytest-benchmark",

@@ -7,8 +7,7 @@ from collections.abc import Sequence
 
 from ampbench.convert.asv_files import BenchmarkResult, ResultFile, time_of
 from ampbench.errors import StoreError
-from ampbench.planning import DEVICES
-from ampbench.records.environments import Environment
+from ampbench.records.environments import DEVICES, Environment
 from ampbench.records.runs import SCHEMA, Header, Imported, Selection, Settings
 from ampbench.store import new_run_id
 
@@ -18,7 +17,7 @@ DEVICE_VARIABLE = "AMPBENCH_DEVICE"
 TORCH_VERSION = "precisions.Environment.track_torch_version"
 """Its one value is major * 10^6 + minor * 10^3 + patch: 2015001 is torch 2.15.1."""
 DEVICE = "precisions.Environment.track_device"
-"""Its one value is the place of the device of all cases in `planning.DEVICES`; older results do not have it."""
+"""Its one value is the place of the device of all cases in `DEVICES`; older results do not have it."""
 _ID_DIGITS = 8
 
 

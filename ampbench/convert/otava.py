@@ -66,6 +66,20 @@ def gapped(series: Sequence[Selected]) -> list[str]:
     return [_name(column) for column in _columns(found) if not all(column in values for values in found)]
 
 
+def remarks(series: Sequence[Selected]) -> list[str]:
+    """Return what Otava will not see in the series: columns with gaps, and that hosts differ."""
+    said = []
+    if gaps := gapped(series):
+        said.append(
+            f"not in every run, so not among the metrics of the configuration: {len(gaps)} of the columns, "
+            f"such as {gaps[0]}"
+        )
+    hosts = sorted({one.stored.header.environment.host for one in series})
+    if len(hosts) > 1:
+        said.append(f"runs of several hosts ({', '.join(hosts)}): a step in time may be the machine's")
+    return said
+
+
 def _values(series: Sequence[Selected]) -> list[dict[_Column, float]]:
     return [
         {(row["case_id"], column.name): value for row in one.measured for column, value in defined(row, _TRACKED)}

@@ -201,7 +201,7 @@ def _record(kind: str, value: Any, name: str) -> Any:
     try:
         return lines.to_record(*lines.decode(msgspec.json.encode({kind: value})))
     except lines.LineError as error:
-        raise StoreError(_of_another_ampbench(name, error)) from None
+        raise StoreError(f"{name}: {error}") from None
 
 
 def _of_another_ampbench(name: str, error: Exception) -> str:

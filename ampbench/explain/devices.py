@@ -1,14 +1,19 @@
 """A device that is here or not: where it is absent, fake tensors and autocast's own switches stand in for it.
 
-Every timed step needs this much; so it imports torch alone.
+Every timed step needs this much; so it imports little but torch.
 """
 
 import contextlib
+import functools
 import logging
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
+from typing import Any
 
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
+
+from ampbench.precisions import Precision
 
 _FAKE_LOGGER = logging.getLogger("torch._subclasses.fake_tensor")
 
@@ -22,7 +27,7 @@ def is_present(device: str) -> bool:
 
 
 @contextlib.contextmanager
-def tensors_of(device: str) -> Iterator[None]:
+def stood_in(device: str) -> Iterator[None]:
     """Within, tensors on `device` can be made and used: real ones, or fake ones where the device is absent."""
     if is_present(device):
         yield
@@ -34,6 +39,14 @@ def tensors_of(device: str) -> Iterator[None]:
             yield
     finally:
         _FAKE_LOGGER.disabled = silent
+
+
+def autocast_of(row: Precision, device: str, *, absent: bool = False) -> Callable[[], AbstractContextManager[Any]]:
+    """Return what enters autocast as `row` says, anew at each call; with `absent`, on a device that is not here."""
+    if row.autocast is None:
+        return contextlib.nullcontext
+    region = autocast_to if absent else torch.autocast
+    return functools.partial(region, device, dtype=getattr(torch, row.autocast))
 
 
 @contextlib.contextmanager

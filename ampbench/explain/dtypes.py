@@ -1,4 +1,4 @@
-"""`watch_dtypes`: in which dtypes modules are handed values, and hand them on."""
+"""Dtypes: their short names, and in which modules are handed values and hand them on (`watch_dtypes`)."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -8,6 +8,7 @@ import torch
 from torch.utils import _pytree as pytree
 
 from ampbench.explain.module_runs import ModuleRun, watch_runs
+from ampbench.precisions import SHORT_DTYPES
 
 
 class Dtypes:
@@ -41,3 +42,9 @@ def floating_dtypes(tree: Any) -> tuple[torch.dtype, ...]:
     """Return the dtypes of the floating tensors in `tree`, in order."""
     leaves = pytree.tree_leaves(tree)
     return tuple(leaf.dtype for leaf in leaves if isinstance(leaf, torch.Tensor) and leaf.is_floating_point())
+
+
+def short_dtype(dtype: torch.dtype) -> str:
+    """Return "fp32" for torch.float32, "int64" for torch.int64."""
+    name = str(dtype).removeprefix("torch.")
+    return SHORT_DTYPES.get(name, name)

@@ -1,4 +1,4 @@
-"""How far each module of a network errs in a low precision: by itself, on exact inputs, and in a whole run."""
+"""How far each module of a network errs in a low precision by itself, on the inputs that it has in fp32."""
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
@@ -15,17 +15,13 @@ from ampbench.errors import UsageError
 from ampbench.explain.dtypes import floating_dtypes
 from ampbench.explain.keep_fp32 import is_kept
 from ampbench.explain.module_runs import ModuleRun, version, watch_runs
-from ampbench.explain.modules import tensors_in
+from ampbench.explain.modules import floating_stored, tensors_in
 from ampbench.precisions import BASELINE, Precision, find_precision
 from ampbench.records.ranges import ModuleError
-
-SAMPLE = 65_536
-"""How many elements of each module's outputs `sample_outputs` keeps."""
 
 Given = Mapping[str, Sequence[tuple[torch.dtype, ...]]]
 """The dtypes of the floating inputs of each call of modules, as `watch_dtypes` sees them."""
 
-_SEED = 0
 _FP32 = find_precision(BASELINE)
 
 
@@ -111,64 +107,6 @@ def watch_errors(
         yield seen
 
 
-class Samples:
-    """What `sample_outputs` kept: per module, `limit` values at most of what it returned, in fp64 on the CPU."""
-
-    def __init__(self, limit: int):
-        self.limit = limit
-        self.values: dict[str, list[torch.Tensor]] = {}
-        self._left: dict[str, int] = {}
-
-    def take(self, path: str, tensor: torch.Tensor) -> None:
-        """Keep values of one output, at places that only its size decides."""
-        left = self._left.get(path, self.limit)
-        count = min(left, tensor.numel())
-        if not count:
-            return
-        self._left[path] = left - count
-        flat = tensor.detach().reshape(-1)
-        if count < len(flat):
-            generator = torch.Generator().manual_seed(_SEED)
-            flat = flat[torch.randint(len(flat), (count,), generator=generator).to(flat.device)]
-        self.values.setdefault(path, []).append(flat.to("cpu", torch.float64, copy=True))
-
-
-@contextmanager
-def sample_outputs(model: torch.nn.Module, limit: int = SAMPLE) -> Iterator[Samples]:
-    """Keep a sample of the floating outputs of every module, `limit` elements each, as the block runs `model`.
-
-    Two runs on inputs of the same shapes, in any precisions, keep the same elements. A module's first outputs are
-    sampled until its limit is reached. Results stay the same, bit by bit.
-    """
-    seen = Samples(limit)
-
-    def take(run: ModuleRun) -> None:
-        for tensor in _floating(run.returned):
-            seen.take(run.path, tensor)
-
-    with watch_runs(model, take):
-        yield seen
-
-
-def total_errors(reference: Samples, low: Samples) -> Mapping[str, tuple[float | None, int]]:
-    """Return, by module, the relative L2 error of the run `low` against `reference`, and of how many elements.
-
-    None where it is undefined: a value is not finite, all of the reference's are zero, or the two runs returned other
-    shapes.
-    """
-    found: dict[str, tuple[float | None, int]] = {}
-    for path, values in reference.values.items():
-        others = low.values.get(path, [])
-        if [len(value) for value in values] != [len(value) for value in others]:
-            found[path] = (None, 0)
-            continue
-        exact, other = torch.cat(values), torch.cat(others)
-        norm = float(torch.linalg.vector_norm(exact))
-        error = float(torch.linalg.vector_norm(other - exact)) / norm if norm else math.nan
-        found[path] = (error if math.isfinite(error) else None, len(exact))
-    return found
-
-
 def _remember(run: ModuleRun) -> None:
     """Keep what the call may change; inputs only of modules without children, which are what writes into them."""
     devices = {tensor.device.type for tensor in tensors_in(run.args)} | {"cpu"}
@@ -184,7 +122,7 @@ def _remember(run: ModuleRun) -> None:
 
 def _compare(run: ModuleRun, row: Precision, seen: Errors) -> None:
     given = seen.given(run.path)
-    outputs = _floating(run.returned)
+    outputs = floating_stored(run.returned)
     if not run.leaf or not outputs or any(is_kept(module) for module in (*run.within, run.module)):
         return
     found = seen.sums.setdefault(run.path, _Sum(type(run.module).__name__))
@@ -203,7 +141,8 @@ def _compare(run: ModuleRun, row: Precision, seen: Errors) -> None:
     if row.autocast is None:
         inputs = pytree.tree_map(partial(_lowered, storage=getattr(torch, row.storage)), inputs)
     rounded = any(
-        new.dtype is not old.dtype for new, old in zip(_floating(inputs), _floating(given_exactly), strict=True)
+        new.dtype is not old.dtype
+        for new, old in zip(floating_stored(inputs), floating_stored(given_exactly), strict=True)
     )
     held = pytree.tree_map(_in_dtype_of, inputs, given_exactly) if rounded else None
     device = outputs[0].device.type
@@ -211,18 +150,18 @@ def _compare(run: ModuleRun, row: Precision, seen: Errors) -> None:
         _set_random_states(before.random)
         low = _run_again(run, inputs, before.buffers, row, device)
         _set_random_states(before.random)
-        exact = outputs if held is None else _floating(_run_again(run, held, before.buffers, _FP32, device))
+        exact = outputs if held is None else floating_stored(_run_again(run, held, before.buffers, _FP32, device))
     except (RuntimeError, TypeError, ValueError) as error:  # what kernels and a module's own checks raise
         found.note = f"it does not run in {row.name}: {str(error).partition(chr(10))[0]}"
         return
     finally:
         _set_random_states(after)
-    lows = _floating(low)
+    lows = floating_stored(low)
     if any([tensor.shape for tensor in each] != [tensor.shape for tensor in outputs] for each in (lows, exact)):
         found.note = f"it returns other shapes in {row.name}"
         return
     dtype = getattr(torch, row.autocast or row.storage)
-    for tensor in _floating((args, run.kwargs)):
+    for tensor in floating_stored((args, run.kwargs)):
         found.inputs_overflowed += int((tensor.isfinite() & ~tensor.detach().to(dtype).isfinite()).sum())
     for wanted, held_exactly, other in zip(outputs, exact, lows, strict=True):
         _add(found, wanted.detach(), held_exactly.detach(), other)
@@ -304,12 +243,6 @@ def _add(found: _Sum, wanted: torch.Tensor, exact: torch.Tensor, low: torch.Tens
 def _restore(module: torch.nn.Module, attributes: dict[str, Any]) -> None:
     module.__dict__.clear()
     module.__dict__.update(attributes)
-
-
-def _floating(tree: object) -> list[torch.Tensor]:
-    """Return the floating tensors in `tree`, of nested ones (padded sequences in an encoder) what they store."""
-    floating = (tensor for tensor in tensors_in(tree) if tensor.is_floating_point())
-    return [tensor.values() if tensor.is_nested else tensor for tensor in floating]
 
 
 def _versions(tree: object) -> list[int | None]:

@@ -13,6 +13,7 @@ import torch
 from torch.utils import _pytree as pytree
 
 from ampbench.errors import UnknownNameError, UsageError
+from ampbench.records.environments import AUTOCAST_DEVICES
 
 HALVES = (torch.float16, torch.bfloat16)
 _FORWARD, _APPLY, _OWN, _AROUND = "forward", "_apply", "_before_keep_fp32", "_around_keep_fp32"
@@ -258,14 +259,12 @@ def _apply_kept(
 
 
 @contextmanager
-def _without_autocast() -> Iterator[None]:
-    """Switch autocast off on every device type; one by one, which torch.compile follows."""
-    with (
-        torch.autocast("cpu", enabled=False),
-        torch.autocast("cuda", enabled=False),
-        torch.autocast("xpu", enabled=False),
-        torch.autocast("mps", enabled=False),
-    ):
+def _without_autocast(devices: tuple[str, ...] = AUTOCAST_DEVICES) -> Iterator[None]:
+    """Switch autocast off on every device type; one within the other, which torch.compile follows."""
+    if devices:
+        with torch.autocast(devices[0], enabled=False), _without_autocast(devices[1:]):
+            yield
+    else:
         yield
 
 

@@ -5,6 +5,8 @@ from typing import Any, NamedTuple
 
 import torch
 
+from ampbench.records.environments import AUTOCAST_DEVICES
+
 _SILENT = frozenset({"profiler", "prim"})
 """Marks for the profiler and questions about a tensor: no ops."""
 
@@ -14,8 +16,7 @@ _FUSED = frozenset({"aten::_transformer_encoder_layer_fwd", "aten::_native_multi
 
 _COPIES = (torch.ops.aten.copy_.default, torch.ops.aten._foreach_copy_.default)
 
-_BACKENDS = ("CPU", "CUDA", "XPU", "MPS", "CompositeExplicitAutograd")
-_AUTOCAST_KEYS = {"cpu": "AutocastCPU", "cuda": "AutocastCUDA", "xpu": "AutocastXPU", "mps": "AutocastMPS"}
+_BACKENDS = (*(device.upper() for device in AUTOCAST_DEVICES), "CompositeExplicitAutograd")
 
 
 class Kind(NamedTuple):
@@ -47,7 +48,7 @@ def op_kind(func: Any) -> Kind:
         for position, argument in enumerate(func._schema.arguments):
             if argument.alias_info is not None and argument.alias_info.is_write:
                 writes.append(argument.name if argument.kwarg_only else position)
-    autocast = tuple(device for device, key in _AUTOCAST_KEYS.items() if has(qualified, key))
+    autocast = tuple(device for device in AUTOCAST_DEVICES if has(qualified, f"Autocast{device.upper()}"))
     return Kind(
         name=str(func.overloadpacket),
         casts=func is torch.ops.aten._to_copy.default,

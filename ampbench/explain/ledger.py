@@ -11,10 +11,11 @@ from torch.optim.optimizer import register_optimizer_step_post_hook, register_op
 from ampbench.casts.summary import cache_bytes
 from ampbench.casts.tables import op_frame
 from ampbench.explain.calls import CallMode, function_name
+from ampbench.explain.dtypes import short_dtype
 from ampbench.explain.modules import ModuleStack
 from ampbench.explain.recorder import Recorder
-from ampbench.precisions import SHORT_DTYPES
 from ampbench.records.casts import Cast, CastTrace, ModuleCalls, Operation, WeightUse
+from ampbench.records.environments import AUTOCAST_DEVICES
 
 
 class CastLedger:
@@ -107,16 +108,10 @@ def trace_casts(
 
 def autocast_devices() -> tuple[str, ...]:
     """Return the device types on which a program may switch autocast on."""
-    devices = ["cpu", "cuda", "xpu"]
+    devices = [*AUTOCAST_DEVICES]
     if (here := torch.accelerator.current_accelerator()) is not None and here.type not in devices:
         devices.append(here.type)
     return tuple(devices)
-
-
-def short_dtype(dtype: torch.dtype) -> str:
-    """Return "fp32" for torch.float32, "int64" for torch.int64."""
-    name = str(dtype).removeprefix("torch.")
-    return SHORT_DTYPES.get(name, name)
 
 
 def _trace(recorder: Recorder, *, timed: bool) -> CastTrace:

@@ -182,6 +182,12 @@ def tensors_in(tree: object) -> Iterator[torch.Tensor]:
             yield from tensors_in(leaf)
 
 
+def floating_stored(tree: object) -> list[torch.Tensor]:
+    """Return the floating tensors in `tree`, of nested ones (padded sequences in an encoder) what they store."""
+    floating = (tensor for tensor in tensors_in(tree) if tensor.is_floating_point())
+    return [tensor.values() if tensor.is_nested else tensor for tensor in floating]
+
+
 def _named_inputs(module: torch.nn.Module, args: tuple[Any, ...]) -> Iterator[tuple[str, torch.Tensor]]:
     """Yield the positional input tensors of a module, named as its `forward` names them."""
     try:

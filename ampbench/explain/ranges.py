@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from ampbench.explain.ledger import short_dtype
+from ampbench.explain.dtypes import short_dtype
 from ampbench.explain.magnitudes import SMALL, Counts, count_chunks, count_magnitudes, flat, in_chunks
 from ampbench.explain.module_runs import ModuleRun, module_paths, version, watch_runs
 from ampbench.explain.modules import tensors_in

@@ -28,7 +28,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     for name, what in (
         ("workload", "a workload as `ampbench run` takes it"),
         ("precision", "a precision or an alias of one"),
-        ("device", "cpu, cuda or xpu"),
+        ("device", "a device type as `ampbench run` takes it"),
         ("phase", "inference or training"),
     ):
         group.addoption(

@@ -163,7 +163,7 @@ class Measuring:
         task = Task("memory", dataclasses.replace(planned, source=source))
         reply = self._server.serve(request_of(task, settings, server=0))
         if reply.memory is None:
-            why = f"{reply.failure.cause}: {reply.failure.message}" if reply.failure else "no result"
+            why = reply.failure.said if reply.failure else "no result"
             notes.append(f"memory was not measured: {why}")
             if reply.failure is not None and reply.failure.cause == "killed":
                 self.close()

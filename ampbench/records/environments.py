@@ -2,6 +2,11 @@
 
 from dataclasses import dataclass, field
 
+DEVICES = ("cpu", "cuda", "xpu")
+"""The device types that can be measured. A new one comes last: results of asv tell a device by its place."""
+AUTOCAST_DEVICES = (*DEVICES, "mps")
+"""Those on which a program may switch autocast on, which is seen, and undone, on Apple's as well."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeviceDescription:

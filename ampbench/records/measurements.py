@@ -102,6 +102,12 @@ class Failure:
     message: str
     frames: list[str] = field(default_factory=list)
 
+    @property
+    def said(self) -> str:
+        """Why it failed: the message of an exception, which names its class; else the cause before what it said."""
+        known = [self.cause] if self.cause != "exception" or not self.message else []
+        return ": ".join([*known, *([self.message] if self.message else [])])
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Skip:

@@ -15,13 +15,28 @@ from ampbench.records.studies import Ceiling, ScalerRun, ScalerSetting, ScopePas
 MAX_SAMPLES_PER_ROUND = 200
 """As many raw samples as a round may store."""
 
+ALLOCATOR_TUNABLES = "glibc.malloc.mmap_threshold=33554432:glibc.malloc.trim_threshold=1099511627776"
+"""Keeps freed memory in the process, so that no step pays for getting it back (docs/statistics.md, "Memory placement").
+
+glibc raises its mmap threshold as blocks are freed, up to these 32 MiB (mallopt(3)): it is set there from the start.
+The trim threshold keeps the end of the heap from going back to the kernel between two steps."""
+
+SERVER_VARIABLES = {
+    "PYTHONUNBUFFERED": "1",
+    "TORCHINDUCTOR_COMPILE_THREADS": "1",
+    "PYTORCH_NVML_BASED_CUDA_CHECK": "1",
+    "GLIBC_TUNABLES": ALLOCATOR_TUNABLES,
+}
+"""What a server's environment adds: a crash loses no output, the compiler starts no process pool, asking whether there
+is a GPU does not initialise its driver, which would break every worker forked afterwards, and memory stays in place."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Request:
     """One piece of work, by its `kind`: "environment", "describe", "memory", "divergence", "round", or to explain:
 
-    "casts", "rules", "ranges", "origin", "space", "trial", "weighing"; to study: "training", "scaling", "scopes",
-    "storage", "ceiling".
+    "casts", "rules", "ranges", "origin", "space", "trial", "weighing"; to study, as in
+    `records.runs.STUDIES`: "convergence", "scaler", "scope", "input-storage", "ceilings".
 
     `fresh` asks for a newly forked process; otherwise the server's current worker, if one lives, serves it. Limits
     hold for the request: seconds of wall time, resident bytes of the worker.
@@ -30,11 +45,11 @@ class Request:
     ("float16"), for the `ops` named or, without any, for all. "ranges" watches `steps` fp32 steps of the case (0: one
     for each of its batches) and then a step in each of `precisions`, "origin" the errors of its modules. "space" asks
     which modules could be kept in fp32, "trial" what a step with those of `kept[0]` errs, "weighing" what a step with
-    each set of `kept` costs, measured for about `seconds`. "training" trains the case with `seed` for `steps` steps, as
-    its own or as another `arm` (see `Training`); a worker that is not fresh knows the fp32 and fp64 trainings before
-    it. "scaling" trains it with the scaler `setting` (None: in fp32), "scopes" in every scope of autocast, for `steps`
-    steps; "storage" feeds it inputs stored in half; the last two measure for about `seconds`. "ceiling" measures what
-    `device` attains with `operation` in `dtypes[0]` for about `seconds`.
+    each set of `kept` costs, measured for about `seconds`. "convergence" trains the case with `seed` for `steps` steps,
+    as its own or as another `arm` (see `Training`); a worker that is not fresh knows the fp32 and fp64 trainings before
+    it. "scaler" trains it with the scaler `setting` (None: in fp32), "scope" in every scope of autocast, for `steps`
+    steps; "input-storage" feeds it inputs stored in half; the last two measure for about `seconds`. "ceilings" measures
+    what `device` attains with `operation` in `dtypes[0]` for about `seconds`.
     """
 
     kind: str
@@ -97,10 +112,10 @@ class Reply:
     space: SearchSpace | None = None
     trial: Trial | None = None
     weighing: Weighing | None = None
-    training: Training | None = None
-    scaling: ScalerRun | None = None
-    scopes: ScopePass | None = None
-    storage: StoragePass | None = None
-    ceiling: Ceiling | None = None
+    convergence: Training | None = None
+    scaler: ScalerRun | None = None
+    scope: ScopePass | None = None
+    input_storage: StoragePass | None = None
+    ceilings: Ceiling | None = None
     failure: Failure | None = None
     skip: Skip | None = None

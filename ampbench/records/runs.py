@@ -1,6 +1,8 @@
 """The lines of a run file, and what a run was asked to do."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
+from types import MappingProxyType
 
 from ampbench.records.cases import Case, ParameterValue, WorkloadSource
 from ampbench.records.casts import CastPass
@@ -36,6 +38,39 @@ CONVERGENCE, SCALER, SCOPE, INPUT_STORAGE, CEILINGS = STUDIES = (
     "ceilings",
 )
 """What a run can study (`Header.explains`): each is a verb of `ampbench study`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """What runs that explain or study hold: lines called `line`, which a `StoredRun` has as its `field`.
+
+    They are of cases, of which the last of each counts or, with `several`, all; or of device types. `contents` says
+    what they are before a number of cases or the devices.
+    """
+
+    line: str
+    field: str
+    contents: str
+    several: bool = False
+    of_cases: bool = True
+
+
+KINDS: Mapping[str, Kind] = MappingProxyType(
+    {
+        CASTS: Kind("casts", "casts", "the casts of"),
+        HEADROOM: Kind("ranges", "ranges", "the headroom of"),
+        ORIGIN: Kind("origin", "origins", "the origin of errors in"),
+        KEEP_FP32: Kind("search", "searches", "what to keep in fp32 in"),
+        CONVERGENCE: Kind("training", "convergence", "the convergence of", several=True),
+        SCALER: Kind("scaling", "scaler", "the loss scaling of", several=True),
+        SCOPE: Kind("scopes", "scope", "the scope of autocast in"),
+        INPUT_STORAGE: Kind("storage", "input_storage", "the storage of the inputs of"),
+        RULES: Kind("rules", "rules", "autocast's rules on", of_cases=False),
+        CEILINGS: Kind("ceiling", "ceilings", "the ceilings of", of_cases=False),
+    }
+)
+"""Every kind of run (`Header.explains`) that explains or studies."""
+
 RESUMED = frozenset({KEEP_FP32, *STUDIES})
 """Kinds of runs that their own verbs go on with."""
 

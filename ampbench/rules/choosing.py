@@ -6,11 +6,11 @@ from difflib import get_close_matches
 
 from ampbench.errors import UnknownNameError, UsageError
 from ampbench.precisions import SHORT_DTYPES
+from ampbench.records.environments import DEVICES
 from ampbench.records.rules import RuleProbe
 
-DEVICES = ("cpu", "cuda", "xpu")
 DTYPES = ("float16", "bfloat16")
-"""What is probed by default, and all there is to choose from."""
+"""What autocast is probed in by default, and all there is to choose from."""
 
 
 def chosen_devices(given: Sequence[str]) -> list[str]:

@@ -6,9 +6,9 @@ from contextlib import contextmanager
 
 from ampbench.errors import NothingToRunError, UnknownNameError
 from ampbench.labels import few
-from ampbench.planning import DEVICES
+from ampbench.records.environments import DEVICES
 from ampbench.records.requests import Request
-from ampbench.records.runs import Asked, Selection, Settings
+from ampbench.records.runs import CEILINGS, Asked, Selection, Settings
 from ampbench.records.studies import FP32, TF32, Ceiling
 from ampbench.running.channel import Channel, OpenChannel, ServerChannel
 from ampbench.running.passes import Seen, do_pieces
@@ -81,7 +81,7 @@ def _measure(channel: Channel, piece: Piece, prepared: Prepared, seconds: float)
     if not why:
         reply = channel.serve(
             Request(
-                kind="ceiling",
+                kind=CEILINGS,
                 device=piece.device,
                 operation=piece.operation,
                 dtypes=[piece.dtype],
@@ -91,10 +91,10 @@ def _measure(channel: Channel, piece: Piece, prepared: Prepared, seconds: float)
                 memory_limit_bytes=settings.memory_limit_bytes,
             )
         )
-        if reply.ceiling is not None:
-            return reply.ceiling
+        if reply.ceilings is not None:
+            return reply.ceilings
         failure = reply.failure
-        why = f"{failure.cause}: {failure.message}" if failure else reply.problem or "the worker gave no ceiling"
+        why = failure.said if failure else reply.problem or "the worker gave no ceiling"
     return Ceiling(
         device=piece.device,
         operation=piece.operation,

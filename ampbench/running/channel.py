@@ -18,27 +18,12 @@ import msgspec
 
 from ampbench.errors import AmpbenchError, NothingToRunError
 from ampbench.records.measurements import Failure
-from ampbench.records.requests import Reply, Request
+from ampbench.records.requests import ALLOCATOR_TUNABLES, SERVER_VARIABLES, Reply, Request
 
 START_SECONDS = 120.0
 """How long a server may take to import torch: seconds on a warm disk, a minute on a cold network one."""
 GRACE_SECONDS = 30.0
 """A server enforces a request's time limit; one that has not answered this long after it is gone itself."""
-
-ALLOCATOR_TUNABLES = "glibc.malloc.mmap_threshold=33554432:glibc.malloc.trim_threshold=1099511627776"
-"""Keeps freed memory in the process, so that no step pays for getting it back (docs/statistics.md, "Memory placement").
-
-glibc raises its mmap threshold as blocks are freed, up to these 32 MiB (mallopt(3)): it is set there from the start.
-The trim threshold keeps the end of the heap from going back to the kernel between two steps."""
-
-SERVER_VARIABLES = {
-    "PYTHONUNBUFFERED": "1",
-    "TORCHINDUCTOR_COMPILE_THREADS": "1",
-    "PYTORCH_NVML_BASED_CUDA_CHECK": "1",
-    "GLIBC_TUNABLES": ALLOCATOR_TUNABLES,
-}
-"""What a server's environment adds: a crash loses no output, the compiler starts no process pool, asking whether there
-is a GPU does not initialise its driver, which would break every worker forked afterwards, and memory stays in place."""
 
 
 class Channel(Protocol):

@@ -29,15 +29,11 @@ DEFAULT_WORKLOADS = ["digits", "characters"]
 """What is trained where nothing is named: real data that needs no download."""
 
 
-MOST_STEPS, MOST_SEEDS = 1_000_000, 1000
-"""More steps or seeds than these are a slip of the finger."""
-
-
 @contextmanager
 def prepare_convergence(
     selection: Selection,
     settings: Settings,
-    asked: Asked,
+    asked: Asked,  # noqa: ARG001 - as all studies
     resumed: StoredRun | None = None,
     *,
     open_channel: OpenChannel | None = None,
@@ -46,14 +42,9 @@ def prepare_convergence(
 
     Without workloads, `DEFAULT_WORKLOADS` are trained. fp32, which the others are compared with, is among the cases of
     every workload. With `resumed`, the run to go on with, whose selection, settings and asked these must be, only cases
-    that lack a training are planned. Raises `UsageError` for less than a step or a seed or more than
-    `MOST_STEPS` and `MOST_SEEDS`, a phase but training, a path
-    but eager and a run that was begun in another environment or gives other cases now, and what `make_plan` raises.
+    that lack a training are planned. Raises `UsageError` for a phase but training, a path but eager and a run that was
+    begun in another environment or gives other cases now, and what `make_plan` raises.
     """
-    if not 1 <= asked.steps <= MOST_STEPS:
-        raise UsageError(f"--steps {asked.steps}: give 1 to {MOST_STEPS:,}")
-    if not 1 <= asked.seeds <= MOST_SEEDS:
-        raise UsageError(f"--seeds {asked.seeds}: give 1 to {MOST_SEEDS:,}, and 2 at least for a verdict")
     if any(phase != "training" for phase in selection.phases):
         raise UsageError("convergence is a matter of training: leave the phase out")
     selection = dataclasses.replace(selection, workloads=selection.workloads or DEFAULT_WORKLOADS, phases=["training"])
@@ -119,19 +110,19 @@ class _Trainer:
 
     def _trained(self, channel: Channel, planned: PlannedCase, piece: Piece) -> Training | Failure | Skip:
         settings = dataclasses.replace(self._settings, seed=piece.seed)
-        request = request_for(planned, settings, "training", steps=self._asked.steps, arm=piece.arm, fresh=False)
+        request = request_for(planned, settings, CONVERGENCE, steps=self._asked.steps, arm=piece.arm, fresh=False)
         reply = channel.serve(request)
-        if reply.training is None:
+        if reply.convergence is None:
             self._known.clear()
-            ended = ended_by(reply, planned.case, "training")
+            ended = ended_by(reply, planned.case, CONVERGENCE)
             if isinstance(ended, Failure):
                 self._failed.append((piece, ended))
             return ended
         if self._resumed is not None:
-            _check_same_network(self._resumed, planned.case, reply.training)
+            _check_same_network(self._resumed, planned.case, reply.convergence)
         self._known = [known for known in self._known if known.start == piece.start]
         self._known.append(piece)
-        return reply.training
+        return reply.convergence
 
 
 def _for_want_of(first: Piece, why: Failure, piece: Piece) -> Failure:
@@ -142,7 +133,7 @@ def _for_want_of(first: Piece, why: Failure, piece: Piece) -> Failure:
 
 def _check_same_network(resumed: StoredRun, case: Case, training: Training) -> None:
     """Raise `UsageError` where a training began with other weights or inputs than one of the run from its seed."""
-    for case_id, trainings in resumed.trainings.items():
+    for case_id, trainings in resumed.convergence.items():
         if resumed.cases[case_id].group != case.group or resumed.cases[case_id].device != case.device:
             continue
         for was in trainings:

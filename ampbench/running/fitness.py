@@ -10,10 +10,12 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from ampbench.records.cpu_times import CpuTimes, parse_cpu_times
+
 BUSY_SHARE = 0.05
 """The share of all CPU time that others may take before it counts: below, it hides in the 2% of placement luck."""
 
-STEAL_SHARE = 0.01
+SPREADING_STEAL = 0.01
 """The share of CPU time taken by the hypervisor from which timings on a shared host are seen to spread."""
 
 LOW_MEMORY_BYTES = 2 * 1024**3
@@ -32,15 +34,6 @@ class Finding:
     why: str
     remedy: str
     grave: bool
-
-
-@dataclass(frozen=True, slots=True)
-class CpuTimes:
-    """CPU time of all processors since boot, in kernel ticks."""
-
-    busy: int
-    steal: int
-    total: int
 
 
 def inspect(
@@ -71,17 +64,6 @@ def inspect(
         virtual_finding(cpu_info),
     ]
     return sorted((finding for finding in candidates if finding is not None), key=lambda finding: not finding.grave)
-
-
-def parse_cpu_times(stat: str) -> CpuTimes | None:
-    """Read the first line of /proc/stat; None where there is none."""
-    fields = stat.partition("\n")[0].split()
-    if not fields or fields[0] != "cpu":
-        return None
-    times = [int(field) for field in fields[1:9]]  # guest time, after these, is part of user time
-    times += [0] * (8 - len(times))
-    idle, steal = times[3] + times[4], times[7]
-    return CpuTimes(busy=sum(times) - idle - steal, steal=steal, total=sum(times))
 
 
 def parse_process(stat: str) -> tuple[str, int] | None:
@@ -123,7 +105,7 @@ def busy_finding(before: CpuTimes | None, after: CpuTimes | None, processes: lis
 def steal_finding(before: CpuTimes | None, after: CpuTimes | None) -> Finding | None:
     """Judge the CPU time that the hypervisor gave to other machines."""
     share = _share(before, after, "steal")
-    if share is None or share <= STEAL_SHARE:
+    if share is None or share <= SPREADING_STEAL:
         return None
     return Finding(
         name="steal",

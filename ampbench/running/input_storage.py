@@ -6,7 +6,7 @@ from contextlib import contextmanager
 
 from ampbench.errors import UsageError
 from ampbench.planning import NO_LOSS, PHASES, PlannedCase, check_selection
-from ampbench.precisions import PRECISIONS, find_precision
+from ampbench.precisions import AUTOCAST, find_precision
 from ampbench.records.environments import Environment
 from ampbench.records.measurements import Failure, Skip
 from ampbench.records.runs import INPUT_STORAGE, Asked, Selection, Settings
@@ -23,9 +23,7 @@ from ampbench.running.preparing import (
 from ampbench.running.session import Prepared
 from ampbench.store import RunWriter, StoredRun
 from ampbench.studied.unfinished import unfinished
-
-AUTOCAST = [row.name for row in PRECISIONS.values() if row.autocast]
-"""The precisions with autocast, in the order of every table."""
+from ampbench.units import one_of
 
 
 @contextmanager
@@ -71,8 +69,8 @@ def measure_storages(
     """Measure each planned case for `asked.seconds`, as `explain_cases` does, and return how the session ended."""
 
     def explain(channel: Channel, planned: PlannedCase) -> StoragePass | Failure | Skip:
-        reply = channel.serve(request_for(planned, prepared.settings, "storage", seconds=asked.seconds))
-        return reply.storage or ended_by(reply, planned.case, "storage")
+        reply = channel.serve(request_for(planned, prepared.settings, INPUT_STORAGE, seconds=asked.seconds))
+        return reply.input_storage or ended_by(reply, planned.case, INPUT_STORAGE)
 
     return explain_cases(prepared, explain, writer, watch)
 
@@ -83,5 +81,5 @@ def _require_autocast(selection: Selection) -> None:
         if row.name not in AUTOCAST:
             raise UsageError(
                 f"input-storage asks what autocast does with inputs in half, and {row.name} has none: give "
-                f"{' or '.join(AUTOCAST)}"
+                f"{one_of(AUTOCAST)}"
             )

@@ -114,7 +114,7 @@ def _modules(space: SearchSpace) -> tuple[list[list[str]], list[str]]:
 
 
 def _reason(how: Failure | Skip) -> str:
-    return how.reason if isinstance(how, Skip) else f"{how.cause}: {how.message}"
+    return how.reason if isinstance(how, Skip) else how.said
 
 
 def search_cases(

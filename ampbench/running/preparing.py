@@ -6,7 +6,7 @@ from contextlib import contextmanager
 
 from ampbench.errors import NothingToRunError, UsageError
 from ampbench.planning import PlannedCase, make_plan
-from ampbench.precisions import PRECISIONS, SHORT_DTYPES, find_precision
+from ampbench.precisions import AUTOCAST, LOW, default_autocast, find_precision
 from ampbench.records.cases import WorkloadSource
 from ampbench.records.environments import Environment
 from ampbench.records.runs import Selection, Settings, verb_of
@@ -21,12 +21,10 @@ from ampbench.running.session import (
     preload_modules,
 )
 from ampbench.store import StoredRun
+from ampbench.units import one_of
 
 Plan = Callable[[Environment, Channel, Settings], list[PlannedCase]]
 """Plans the cases on the machine of an environment; the channel builds users' workloads."""
-
-LOW = [row.name for row in PRECISIONS.values() if row.rounding != "float32"]
-"""The precisions that round to fp16 or bf16, in the order of every table."""
 
 
 @contextmanager
@@ -83,7 +81,7 @@ def require_low(selection: Selection, why: str) -> None:
     """Raise `UsageError`, saying `why`, unless all precisions selected are low ones."""
     for row in map(find_precision, selection.precisions):
         if row.name not in LOW:
-            raise UsageError(f"{why}, and {row.name} is none: give {', '.join(LOW[:-1])} or {LOW[-1]}")
+            raise UsageError(f"{why}, and {row.name} is none: give {one_of(LOW)}")
 
 
 def plan_default_autocast(
@@ -98,7 +96,7 @@ def plan_default_autocast(
 
     With `absent_devices`, that its device is absent skips no case. Raises what `make_plan` raises.
     """
-    precisions = selection.precisions or [row.name for row in PRECISIONS.values() if row.autocast]
+    precisions = selection.precisions or AUTOCAST
     asked = dataclasses.replace(selection, precisions=precisions, paths=[])
     plan = make_plan(asked, environment, describer(channel, settings), absent_devices=absent_devices)
     if selection.precisions:
@@ -115,5 +113,4 @@ def plan_default_autocast(
 def _is_default(planned: PlannedCase, environment: Environment) -> bool:
     """Return whether autocast, unless told otherwise, uses the dtype of this case on its device."""
     device = environment.device(planned.case.device)
-    dtype = PRECISIONS[planned.case.precision].autocast
-    return device is None or not dtype or SHORT_DTYPES[dtype] == device.autocast_dtype
+    return device is None or planned.case.precision == default_autocast(device.autocast_dtype)

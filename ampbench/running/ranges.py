@@ -9,7 +9,7 @@ from contextlib import contextmanager
 
 from ampbench.errors import NothingToRunError
 from ampbench.planning import NO_LOSS, PlannedCase, check_selection, lack, make_plan, matches
-from ampbench.precisions import BASELINE, SHORT_DTYPES, Precision, find_precision
+from ampbench.precisions import BASELINE, LOW, SHORT_DTYPES, Precision, find_precision
 from ampbench.records.cases import Case
 from ampbench.records.environments import Environment
 from ampbench.records.measurements import Failure, Skip
@@ -18,7 +18,6 @@ from ampbench.records.runs import Selection, Settings
 from ampbench.running.channel import Channel, OpenChannel
 from ampbench.running.passes import Watch, ended_by, explain_cases, request_for
 from ampbench.running.preparing import (
-    LOW,
     plan_default_autocast,
     prepared_session,
     require_eager,

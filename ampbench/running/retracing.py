@@ -132,4 +132,4 @@ class Servers:
 
 
 def _why(found: Failure | Skip) -> str:
-    return " ".join((found.reason if isinstance(found, Skip) else f"{found.cause}: {found.message}").split())
+    return " ".join((found.reason if isinstance(found, Skip) else found.said).split())

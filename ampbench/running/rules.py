@@ -80,5 +80,5 @@ def new_rules_header(
 def failure_line(device: str, failure: Failure) -> str:
     """Return in a line why the rules of a device type are not known."""
     last = f" | {failure.frames[-1]}" if failure.frames else ""
-    why = " ".join(f"{failure.cause}: {failure.message}{last}".split())
+    why = " ".join(f"{failure.said}{last}".split())
     return f"autocast on {device} could not be probed: {why}"

@@ -6,7 +6,7 @@ from contextlib import contextmanager
 
 from ampbench.errors import UnknownNameError, UsageError
 from ampbench.planning import PlannedCase, check_selection, make_plan
-from ampbench.precisions import PRECISIONS, find_precision
+from ampbench.precisions import SCALED, find_precision
 from ampbench.records.environments import Environment
 from ampbench.records.measurements import Failure, Skip
 from ampbench.records.runs import SCALER, Asked, Selection, Settings
@@ -27,9 +27,6 @@ SETTINGS = (
 )
 """What is tried beside fp32: the third has to find its scale from below, the fourth from above, the last goes on
 looking for a higher one."""
-
-SCALED = [row.name for row in PRECISIONS.values() if row.scaler]
-"""The precisions that GradScaler is for."""
 
 Piece = tuple[PlannedCase, ScalerSetting | None]
 """A case and what it is trained with; None: in fp32."""
@@ -57,7 +54,7 @@ def chosen_settings(names: Sequence[str], own: ScalerSetting | None, *, scaler: 
 def prepare_scaling(
     selection: Selection,
     settings: Settings,
-    asked: Asked,
+    asked: Asked,  # noqa: ARG001 - as all studies
     resumed: StoredRun | None = None,
     *,
     open_channel: OpenChannel | None = None,
@@ -65,13 +62,11 @@ def prepare_scaling(
     """Plan which cases to train: everything that can be wrong with `selection` is raised here.
 
     With `resumed`, the run to go on with, whose selection, settings and `asked` these must be, only the cases that lack
-    a setting are planned. Raises `UsageError` where no workload is named, for less than one step, a precision that
+    a setting are planned. Raises `UsageError` where no workload is named, for a precision that
     GradScaler is not for and a run that was begun in another environment or gives other cases now, and what `make_plan`
     raises.
     """
     require_named(selection, SCALER, "study the loss scaling")
-    if asked.steps < 1:
-        raise UsageError(f"--steps {asked.steps} trains nothing: give at least 1")
     _require_scaled(selection)
     selection = dataclasses.replace(selection, phases=["training"], precisions=selection.precisions or SCALED)
     sources = check_selection(selection)
@@ -108,14 +103,14 @@ def scale_cases(
 
     def training(setting: ScalerSetting | None) -> Explain:
         def explain(channel: Channel, planned: PlannedCase) -> ScalerRun | Failure | Skip:
-            request = request_for(planned, prepared.settings, "scaling", setting=setting, steps=asked.steps)
+            request = request_for(planned, prepared.settings, SCALER, setting=setting, steps=asked.steps)
             reply = channel.serve(request)
-            if reply.scaling is None:
-                return ended_by(reply, planned.case, "scaling")
+            if reply.scaler is None:
+                return ended_by(reply, planned.case, SCALER)
             if resumed is not None:
-                for before in resumed.scalings.get(planned.case.case_id, []):
-                    check_same_network(resumed.header.run, planned.case.workload, before, reply.scaling)
-            return reply.scaling
+                for before in resumed.scaler.get(planned.case.case_id, []):
+                    check_same_network(resumed.header.run, planned.case.workload, before, reply.scaler)
+            return reply.scaler
 
         return explain
 

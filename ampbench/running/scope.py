@@ -6,11 +6,11 @@ from contextlib import contextmanager
 
 from ampbench.errors import UsageError
 from ampbench.planning import PlannedCase, check_selection
-from ampbench.precisions import PRECISIONS, find_precision
+from ampbench.precisions import AUTOCAST, find_precision
 from ampbench.records.environments import Environment
 from ampbench.records.measurements import Failure, Skip
 from ampbench.records.runs import SCOPE, Asked, Selection, Settings
-from ampbench.records.studies import FEWEST_STEPS, ScopePass
+from ampbench.records.studies import ScopePass
 from ampbench.running.channel import Channel, OpenChannel
 from ampbench.running.passes import Watch, ended_by, explain_cases, request_for
 from ampbench.running.preparing import (
@@ -23,15 +23,14 @@ from ampbench.running.preparing import (
 from ampbench.running.session import Prepared
 from ampbench.store import RunWriter, StoredRun
 from ampbench.studied.unfinished import unfinished
-
-MOST_STEPS = 1000
+from ampbench.units import one_of
 
 
 @contextmanager
 def prepare_scopes(
     selection: Selection,
     settings: Settings,
-    asked: Asked,
+    asked: Asked,  # noqa: ARG001 - as all studies
     resumed: StoredRun | None = None,
     *,
     open_channel: OpenChannel | None = None,
@@ -40,7 +39,7 @@ def prepare_scopes(
 
     Without precisions, each device gets the autocast precision of its default dtype. With `resumed`, the run to go on
     with, whose selection and settings these must be, only what that lacks is planned. Raises `UsageError` where no
-    workload is named, for a path but eager, inference, a precision without autocast, too few steps and a run that was
+    workload is named, for a path but eager, inference, a precision without autocast and a run that was
     begun in another environment or gives other cases now, and what `make_plan` raises.
     """
     require_named(selection, SCOPE, "study the scope of autocast")
@@ -49,9 +48,6 @@ def prepare_scopes(
     require_eager(selection, SCOPE)
     _require_training(selection)
     _require_autocast(selection)
-    if not FEWEST_STEPS <= asked.steps <= MOST_STEPS:
-        why = "growth from step to step takes two" if asked.steps < FEWEST_STEPS else f"at most {MOST_STEPS:,}"
-        raise UsageError(f"--steps {asked.steps}: {why}; give {FEWEST_STEPS} to {MOST_STEPS:,}")
 
     def plan(environment: Environment, channel: Channel, settings: Settings) -> list[PlannedCase]:
         found = plan_default_autocast(selection, environment, channel, settings)
@@ -74,9 +70,9 @@ def study_scopes(
     """
 
     def explain(channel: Channel, planned: PlannedCase) -> ScopePass | Failure | Skip:
-        request = request_for(planned, prepared.settings, "scopes", steps=asked.steps, seconds=asked.seconds)
+        request = request_for(planned, prepared.settings, SCOPE, steps=asked.steps, seconds=asked.seconds)
         reply = channel.serve(request)
-        return reply.scopes or ended_by(reply, planned.case, "scopes")
+        return reply.scope or ended_by(reply, planned.case, SCOPE)
 
     return explain_cases(prepared, explain, writer, watch)
 
@@ -88,7 +84,6 @@ def _require_training(selection: Selection) -> None:
 
 
 def _require_autocast(selection: Selection) -> None:
-    able = [row.name for row in PRECISIONS.values() if row.autocast]
     for row in map(find_precision, selection.precisions):
         if row.autocast is None:
-            raise UsageError(f"{row.name} enters no autocast, so that it has no scope: give {' or '.join(able)}")
+            raise UsageError(f"{row.name} enters no autocast, so that it has no scope: give {one_of(AUTOCAST)}")

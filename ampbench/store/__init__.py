@@ -6,7 +6,9 @@ raw data only; everything derived is derived by those who read it.
 
 from ampbench.store.folder import (
     LATEST,
+    check_folder,
     check_results,
+    check_runs,
     find_run,
     list_runs,
     measured_files,
@@ -15,12 +17,15 @@ from ampbench.store.folder import (
     run_files,
     run_id,
 )
+from ampbench.store.locking import sync_folder
 from ampbench.store.migrating import CURRENT, LEFT_ALONE, MIGRATED, Migration, migrate_file, migrate_results
-from ampbench.store.reading import StoredRun, TimedRound, gathered, read_header, read_run
-from ampbench.store.writing import RunWriter, encode_run, new_run_id, sync_folder
+from ampbench.store.reading import BY_CASE, CUT, StoredRun, TimedRound, gathered, read_header, read_run
+from ampbench.store.writing import RunWriter, encode_run, new_run_id
 
 __all__ = [
+    "BY_CASE",
     "CURRENT",
+    "CUT",
     "LATEST",
     "LEFT_ALONE",
     "MIGRATED",
@@ -28,7 +33,9 @@ __all__ = [
     "RunWriter",
     "StoredRun",
     "TimedRound",
+    "check_folder",
     "check_results",
+    "check_runs",
     "encode_run",
     "find_run",
     "gathered",

@@ -3,7 +3,7 @@
 from difflib import get_close_matches
 from pathlib import Path
 
-from ampbench.errors import StoreError, UnknownNameError, UsageError
+from ampbench.errors import NothingToRunError, StoreError, UnknownNameError, UsageError
 from ampbench.records.runs import COMPRESSED, SUFFIX, Header, deed_of, is_path
 from ampbench.store.reading import read_header, read_run
 
@@ -21,12 +21,14 @@ def list_runs(results: Path | str) -> list[Path]:
 
 def run_files(folder: Path, *, measuring: bool = False) -> list[Path]:
     """Return the same of any folder, a results folder or one of run files; with `measuring`, only of runs that did."""
-    return [file for file in _told_apart(stored_files(folder)) if not measuring or measures(file)]
+    files = _files(folder / "runs" if (folder / "runs").is_dir() else folder)
+    return [file for file in _told_apart(files) if not measuring or measures(file)]
 
 
-def stored_files(folder: Path) -> list[Path]:
-    """Return every run file of such a folder, both of a run that is there twice, the compressed before the plain."""
-    return _files(folder / "runs" if (folder / "runs").is_dir() else folder)
+def files_below(folder: Path) -> list[Path]:
+    """Return every run file in a folder and in those below it, folder by folder."""
+    holders = sorted({file.parent for file in folder.rglob(f"*{SUFFIX}*")})
+    return [file for holder in holders for file in _files(holder)]
 
 
 def measured_files(folder: Path) -> list[Path]:
@@ -63,6 +65,19 @@ def _files(holder: Path) -> list[Path]:
     return sorted(found, key=lambda file: (run_id(file), -len(file.name)))
 
 
+def check_folder(results: Path | str) -> None:
+    """Raise `UsageError` where there is no results folder of this name."""
+    if not Path(results).is_dir():
+        raise UsageError(f"there is no results folder {results}: `ampbench run` makes one, --results names another")
+
+
+def check_runs(results: Path | str) -> None:
+    """Raise `NothingToRunError` for a results folder without a run, `UsageError` where there is no such folder."""
+    check_folder(results)
+    if not list_runs(results):
+        raise NothingToRunError(f"there is no run in {Path(results) / 'runs'}: `ampbench run` makes one")
+
+
 def measures(file: Path) -> bool:
     """Return whether the run in `file` measured; so does one that cannot be read, for its reader to say why."""
     try:
@@ -72,23 +87,21 @@ def measures(file: Path) -> bool:
 
 
 def find_run(name: str, results: Path | str) -> Path:
-    """Return the file of the run called `name`: an id, a unique prefix of one, its last part, `latest`, or a path.
+    """Return the file of the run called `name`: an id, its beginning or its last part, `latest`, or a path.
 
-    Raises `UnknownNameError` with the nearest ids for anything else, `UsageError` where several runs are meant.
+    Raises `UnknownNameError` with the nearest ids for anything else, `UsageError` where several runs are meant, and
+    what `check_runs` does where there is none.
     """
     if is_path(name):
         if not Path(name).is_file():
             raise UsageError(f"there is no run file {name}")
         return Path(name)
+    check_runs(results)
     paths = {run_id(path): path for path in list_runs(results)}
-    if not paths:
-        raise UsageError(
-            f"there is no run in {Path(results) / 'runs'}: measure one with `ampbench run`, or give a path"
-        )
     if name == LATEST:
         measured = next((path for path in reversed(paths.values()) if measures(path)), None)
         if measured is None:
-            raise UsageError(f"no run in {Path(results) / 'runs'} has measured: do so with `ampbench run`")
+            raise NothingToRunError(f"no run in {Path(results) / 'runs'} has measured: do so with `ampbench run`")
         return measured
     if name in paths:
         return paths[name]
@@ -103,11 +116,11 @@ def find_run(name: str, results: Path | str) -> Path:
 
 
 def check_results(results: Path | str) -> list[tuple[Path, str | None]]:
-    """Return every run file of a results folder, or of one of run files, with what is wrong with it.
+    """Return every run file in a folder and in those below it with what is wrong with it.
 
     None: nothing is (a cut is no damage).
     """
-    return [(path, _problem(path)) for path in stored_files(Path(results))]
+    return [(path, _problem(path)) for path in files_below(Path(results))]
 
 
 def _problem(path: Path) -> str | None:

@@ -19,6 +19,7 @@ from ampbench.precisions import PRECISIONS
 from ampbench.records.keeping import OBJECTIVES
 from ampbench.records.ranges import ACTIVATION, GRADIENT, INPUT, UPDATE, WEIGHT, RangePass
 from ampbench.records.rules import CATEGORIES, DEVICE, FAKE, NOT_OBSERVED, RuleProbe
+from ampbench.records.runs import KINDS as RUN_KINDS
 from ampbench.records.runs import SCHEMA, Entry, Header, Line
 from ampbench.records.studies import ARMS, OPERATIONS, SCOPES, USES
 
@@ -70,7 +71,7 @@ KINDS: Mapping[type, str] = {
 """What each type of record is called in the file."""
 
 _TYPES = {name: record for record, name in KINDS.items()}
-_OF_A_CASE = frozenset(_TYPES) - {"header", "case", "rules", "ceiling", "footer"}
+_OF_NO_CASE = {"header", "case", "footer", *(kind.line for kind in RUN_KINDS.values() if not kind.of_cases)}
 _ENCODER = msgspec.json.Encoder(enc_hook=_plain)
 _DECODERS: Mapping[bytes, tuple[str, Callable[[bytes], Any]]] = {
     name.encode(): (
@@ -90,13 +91,14 @@ _STUDIES: Mapping[str, Callable[[Any], list[tuple[str, str, Container[str]]]]] =
     "ceiling": lambda found: [("an operation", found.operation, OPERATIONS)],
 }
 """What names in a record of a study, and which of them there are."""
+DAMAGED_OR_NEWER = "damaged, or written by a newer ampbench (upgrade this one)"
 _ROUND = b'{"round":'
 _OLD_PROBE = b'{"autocast_rules":'
 _decode_round = _DECODERS[b"round"][1]
 
 
 def _unknown(_: bytes) -> Any:
-    raise LineError(f"damaged: none of the kinds {', '.join(_TYPES)}")
+    raise LineError(f"{DAMAGED_OR_NEWER}: none of the kinds {', '.join(_TYPES)}")
 
 
 _UNKNOWN = ("", _unknown)
@@ -134,7 +136,8 @@ def decode(line: bytes) -> tuple[str, Any]:
         kind, decode = _DECODERS.get(line[2 : line.find(b'"', 2)], _UNKNOWN)
         return kind, getattr(decode(line), kind)
     except (msgspec.MsgspecError, UnicodeDecodeError) as error:
-        raise LineError(f"damaged: {error}") from None
+        unknown = "unknown field" in str(error)
+        raise LineError(f"{DAMAGED_OR_NEWER if unknown else 'damaged'}: {error}") from None
 
 
 def check_header(data: bytes) -> None:
@@ -160,8 +163,10 @@ def check_header(data: bytes) -> None:
         raise LineError(f"unknown schema {schema}; this ampbench reads 1 to {SCHEMA}")
 
 
-def check_times(header: Header) -> None:
-    """Raise `LineError` unless the times in `header` are ISO 8601: trends put runs into order by them."""
+def check_said(header: Header) -> None:
+    """Raise `LineError` unless `header` explains what there is and its times, the order of trends, are ISO 8601."""
+    if header.explains and header.explains not in RUN_KINDS:
+        raise LineError(f"damaged: explains what there is not: {header.explains!r}")
     for name, text in (("started_at", header.started_at), ("committed_at", header.committed_at)):
         if text is None:
             continue
@@ -183,7 +188,7 @@ def check_entry(
 
     `probed` are the device types whose rules are there already, `spaced` the ids of the cases with a search space.
     """
-    if kind in _OF_A_CASE and case_id not in case_ids:
+    if kind not in _OF_NO_CASE and case_id not in case_ids:
         raise LineError(f"a {kind} of a case that is not listed before it: {case_id}")
     if kind == "round" and not (record.samples and all(record.samples)):
         raise LineError(f"a round without samples of {case_id}")

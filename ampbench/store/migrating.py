@@ -9,6 +9,7 @@ import gzip
 import os
 import shutil
 import tempfile
+from collections import deque
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -21,9 +22,9 @@ from typing import IO, BinaryIO
 from ampbench.errors import StoreError
 from ampbench.records.runs import RESUMED, SCHEMA, Header, verb_of
 from ampbench.store import lines
-from ampbench.store.folder import stored_files
+from ampbench.store.folder import files_below
+from ampbench.store.locking import lock, sync_folder
 from ampbench.store.reading import StoredRun, is_compressed, opened, read_header, read_run
-from ampbench.store.writing import lock, sync_folder
 
 MIGRATED, CURRENT, LEFT_ALONE = "migrated", "current", "left alone"
 """What can become of a file."""
@@ -53,8 +54,8 @@ class Migration:
 
 
 def migrate_results(results: Path | str) -> list[Migration]:
-    """Rewrite every older file of a results folder, or of one of run files, and return what became of each file."""
-    return [migrate_file(path) for path in stored_files(Path(results))]
+    """Rewrite every older file in a folder and in those below it, and return what became of each file."""
+    return [migrate_file(path) for path in files_below(Path(results))]
 
 
 def migrate_file(path: Path) -> Migration:
@@ -73,7 +74,7 @@ def migrate_file(path: Path) -> Migration:
             _checked(path)
         else:
             with _locked(path):
-                _rewrite(path)
+                _migrate(path)
     except StoreError as error:
         return Migration(path=path, schema=schema, problem=str(error))
     return Migration(path=path, schema=schema)
@@ -96,11 +97,17 @@ def _locked(path: Path) -> Iterator[None]:
         os.close(descriptor)
 
 
-def _rewrite(path: Path) -> None:
+def _migrate(path: Path) -> None:
     stored = _checked(path)
     if stored.cut:
         raise StoreError(f"{path}: its last line is cut: {_advice(stored)}")
-    header = replace(stored.header, schema=SCHEMA)
+    if not (_last_line(path).startswith(_FOOTER) or stored.header.imported):
+        raise StoreError(f"{path}: no footer ends it, it was killed or is still running: {_advice(stored)}")
+    rewrite(path, replace(stored.header, schema=SCHEMA))
+
+
+def rewrite(path: Path, header: Header) -> None:
+    """Replace the header of the run file at `path`, at once or not at all; raises `StoreError` where it cannot be."""
     place = path.resolve()  # a link is kept
     beside = None
     try:
@@ -109,9 +116,7 @@ def _rewrite(path: Path) -> None:
         descriptor, name = tempfile.mkstemp(dir=place.parent, prefix=f".{place.name}.", suffix=_UNDER_WAY)
         beside = Path(name)
         with os.fdopen(descriptor, "wb") as file:
-            last = _write(place, header, file)
-            if not (last.startswith(_FOOTER) or header.imported):
-                raise StoreError(f"{path}: no footer ends it, it was killed or is still running: {_advice(stored)}")
+            _write(place, header, file)
             file.flush()
             _copy_what_it_is(place, beside)
             os.fsync(file.fileno())
@@ -119,7 +124,7 @@ def _rewrite(path: Path) -> None:
         beside.replace(place)
     except OSError as error:
         raise StoreError(
-            f"cannot rewrite {path}: {error.strerror}; it is as it was: mend this, then migrate again"
+            f"cannot rewrite {path}: {error.strerror}; it is as it was: mend this, then try again"
         ) from error
     finally:
         if beside is not None:
@@ -127,29 +132,32 @@ def _rewrite(path: Path) -> None:
     sync_folder(place.parent)
 
 
+def _last_line(path: Path) -> bytes:
+    with opened(path) as file:
+        (line,) = deque(file, maxlen=1)
+    return line
+
+
 def _advice(stored: StoredRun) -> str:
     """Say what to do about a file that is not finished."""
     header, verb = stored.header, f"ampbench {verb_of(stored.header.explains)}"
     if header.arm is not None or header.explains not in (*RESUMED, ""):
         return "if it is not running any more, it can only be measured anew; it is read as it is"
-    return (
-        f"if it is not running any more, continue it with {verb} --resume {quote(str(stored.path))}, then migrate again"
-    )
+    resume = f"{verb} --resume {quote(str(stored.path))}"
+    return f"if it is not running any more, continue it with {resume}, which rewrites it"
 
 
-def _write(source: Path, header: Header, file: BinaryIO) -> bytes:
-    """Write what is in `source` with another `header`, and return the last line."""
+def _write(source: Path, header: Header, file: BinaryIO) -> None:
+    """Write what is in `source` with another `header`."""
     with source.open("rb") as raw:
         compressed = is_compressed(raw.peek(2))
     packed = gzip.GzipFile(filename="", mode="wb", fileobj=file, mtime=0) if compressed else None
     target: IO[bytes] = packed or file  # type: ignore[assignment]
     with packed or contextlib.nullcontext(), opened(source) as old:
         old.readline()
-        line = lines.encode(header)
-        target.write(line)
+        target.write(lines.encode(header))
         for line in old:
             target.write(line)
-    return line
 
 
 def _copy_what_it_is(old: Path, new: Path) -> None:
@@ -170,4 +178,4 @@ def _check_same(old: Path, header: Header, new: Path) -> None:
         before.readline(), after.readline()
         same = same and all(one == other for one, other in zip_longest(before, after))
     if not same:
-        raise StoreError(f"{old}: what was written did not read back the same; it is as it was: migrate again")
+        raise StoreError(f"{old}: what was written did not read back the same; it is as it was: try again")

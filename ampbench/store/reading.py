@@ -17,21 +17,25 @@ from ampbench.records.keeping import KeepSearch, SearchSpace, Trial
 from ampbench.records.measurements import Failure, Fitness, MemoryPass, Round, Skip
 from ampbench.records.ranges import OriginPass, RangePass
 from ampbench.records.rules import RuleProbe
-from ampbench.records.runs import Entry, Footer, Header
+from ampbench.records.runs import KINDS, Entry, Footer, Header
 from ampbench.records.studies import Ceiling, ScalerRun, ScopePass, StoragePass, Training
 from ampbench.store import lines
 from ampbench.store.lines import LineError
 from ampbench.store.traces import TRACE, StoredTraces, traced_case
 
+CUT = "ends in a cut line, which was left out"
+"""What is said of a run file that was killed while it was written to."""
 _LONGEST_HEADER = 1 << 26
+_OF_CASES = [kind for kind in KINDS.values() if kind.of_cases]
 _LATEST = {
     "case": "cases", "memory": "memory", "divergence": "divergence", "failure": "failures", "skip": "skips",
-    "casts": "casts", "ranges": "ranges", "origin": "origins", "space": "spaces", "search": "searches",
-    "scopes": "scopes", "storage": "storages",
+    "space": "spaces", **{kind.line: kind.field for kind in _OF_CASES if not kind.several},
 }  # fmt: skip
 """Kinds of entry of which the last of each case counts, and where a `StoredRun` has them."""
-_SEVERAL = {"trial": "trials", "training": "trainings", "scaling": "scalings"}
+_SEVERAL = {"trial": "trials", **{kind.line: kind.field for kind in _OF_CASES if kind.several}}
 """Kinds of which all entries of a case count."""
+BY_CASE = (*_LATEST.values(), *_SEVERAL.values())
+"""The fields of a `StoredRun` that are by case."""
 _GZIP = b"\x1f\x8b"
 _DAMAGED = (EOFError, zlib.error, gzip.BadGzipFile)
 
@@ -61,11 +65,11 @@ class TimedRound(Protocol):
 class StoredRun:
     """A run file's contents. `cases` are by case id, in the order of the file, as are `rounds`.
 
-    `memory`, `divergence`, `failures`, `skips`, `casts`, `ranges`, `origins`, `spaces`, `searches`, `scopes` and
-    `storages` hold each case's last entry of that kind, `trials`, `trainings` and `scalings` all of a case, `readings`
-    the values by metric and case id, `rules` the probe of each device type, `ceilings` what devices attain. A trace of
-    `casts` is decoded when it is asked for, which raises `StoreError` for a damaged one. `cut`: the last line had no
-    end, which is what a killed run leaves, and was left out.
+    `memory`, `divergence`, `failures`, `skips`, `casts`, `ranges`, `origins`, `spaces`, `searches`, `scope` and
+    `input_storage` hold each case's last entry of that kind, `trials`, `convergence` and `scaler` all of a case,
+    `readings` the values by metric and case id, `rules` the probe of each device type, `ceilings` what devices attain.
+    A trace of `casts` is decoded when it is asked for, which raises `StoreError` for a damaged one. `cut`: the last
+    line had no end, which is what a killed run leaves, and was left out.
     """
 
     path: Path
@@ -84,10 +88,10 @@ class StoredRun:
     spaces: dict[str, SearchSpace] = field(default_factory=dict)
     trials: dict[str, list[Trial]] = field(default_factory=dict)
     searches: dict[str, KeepSearch] = field(default_factory=dict)
-    trainings: dict[str, list[Training]] = field(default_factory=dict)
-    scalings: dict[str, list[ScalerRun]] = field(default_factory=dict)
-    scopes: dict[str, ScopePass] = field(default_factory=dict)
-    storages: dict[str, StoragePass] = field(default_factory=dict)
+    convergence: dict[str, list[Training]] = field(default_factory=dict)
+    scaler: dict[str, list[ScalerRun]] = field(default_factory=dict)
+    scope: dict[str, ScopePass] = field(default_factory=dict)
+    input_storage: dict[str, StoragePass] = field(default_factory=dict)
     ceilings: list[Ceiling] = field(default_factory=list)
     footers: list[Footer] = field(default_factory=list)
     cut: bool = False
@@ -95,8 +99,7 @@ class StoredRun:
     @property
     def explained(self) -> list[str]:
         """The ids of the cases that it explains or studies, but those of which only a search's beginning is there."""
-        found = {*self.casts, *self.ranges, *self.origins, *self.searches}
-        found |= {*self.trainings, *self.scalings, *self.scopes, *self.storages}
+        found = {case_id for kind in _OF_CASES for case_id in getattr(self, kind.field)}
         return [case_id for case_id in self.cases if case_id in found]
 
     @property
@@ -282,7 +285,7 @@ def _header(file: BinaryIO) -> Header:
             raise LineError("no whole header: cut before anything was measured, or not an ampbench run")
         lines.check_header(data)
         header: Header = lines.to_record(*lines.decode(data))
-        lines.check_times(header)
+        lines.check_said(header)
     except LineError as error:
         raise StoreError(f"{file.name}, line 1: {error}") from None
     except _DAMAGED as error:

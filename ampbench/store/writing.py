@@ -1,13 +1,11 @@
 """Writing a run file: line by line, each on the disk before the next is measured."""
 
-import contextlib
-import errno
-import fcntl
 import gzip
 import os
 import re
 import secrets
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from shlex import quote
@@ -17,13 +15,14 @@ from ampbench.errors import StoreError
 from ampbench.records.cases import Case
 from ampbench.records.keeping import SearchSpace
 from ampbench.records.rules import RuleProbe
-from ampbench.records.runs import STUDIES, SUFFIX, Entry, Header, verb_of
+from ampbench.records.runs import SCHEMA, STUDIES, SUFFIX, Entry, Header, verb_of
 from ampbench.store import lines
 from ampbench.store.lines import LineError
+from ampbench.store.locking import lock, sync_folder
+from ampbench.store.migrating import rewrite
 from ampbench.store.reading import StoredRun, is_compressed, read_run
 
 _BLOCK_BYTES = 1 << 20
-_NO_LOCKS = (errno.ENOLCK, errno.ENOTSUP, errno.ENOSYS)
 _BEGIN_ANOTHER = "wait for it or begin a new run"
 
 
@@ -79,7 +78,8 @@ class RunWriter:
     def reopen(cls, path: Path | str) -> tuple[Self, StoredRun]:
         """Continue the run file at `path`; return the writer and what the file holds.
 
-        An unterminated last line is trimmed, which the returned `StoredRun.cut` says. Raises `StoreError` where the
+        An unterminated last line is trimmed, which the returned `StoredRun.cut` says. A file of an earlier schema is
+        rewritten in the current one first, so that its header tells what is appended. Raises `StoreError` where the
         file is damaged or compressed, cannot be written, or is being written by another process.
         """
         path = Path(path)
@@ -93,6 +93,10 @@ class RunWriter:
             if is_compressed(os.pread(descriptor, 2, 0)):
                 raise StoreError(f"cannot resume {path}: it is compressed; gunzip it first")
             stored = read_run(path)
+            if stored.header.schema < SCHEMA:
+                rewrite(path, replace(stored.header, schema=SCHEMA))
+                writer.close()
+                return cls.reopen(path)
             writer._size = _size_of_whole_lines(path)
             writer._case_ids, writer._probed = set(stored.cases), set(stored.rules)
             writer._spaces = dict(stored.spaces)
@@ -168,7 +172,7 @@ class RunWriter:
                 if self._size or written:
                     lines.check_entry(kind, getattr(record, "case_id", ""), record, known, probed, spaces)
                 elif isinstance(record, Header):
-                    lines.check_times(record)
+                    lines.check_said(record)
             except LineError as error:
                 raise StoreError(f"{self.path}: cannot store a {type(record).__name__}: {error}") from None
             written.append(data)
@@ -192,38 +196,6 @@ def encode_run(header: Header, entries: Iterable[Entry], path: Path) -> bytes:
     """Return what a run file of this name holds, compressed where it ends in .gz; the same bytes for the same run."""
     data = b"".join(map(lines.encode, [header, *entries]))
     return gzip.compress(data, mtime=0) if path.suffix == ".gz" else data
-
-
-def lock(path: Path, descriptor: int, advice: str) -> None:
-    """Lock the run file at `path`, open as `descriptor`, against other writers until that is closed.
-
-    Raises `StoreError` where another writes it, with the `advice` what to do then, and where the file was replaced
-    since it was opened.
-    """
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        raise StoreError(f"{path} is being written by another ampbench: {advice}") from None
-    except OSError as error:
-        # some network file systems have no locks; measuring must be possible there, too
-        if error.errno not in _NO_LOCKS:
-            raise StoreError(f"cannot lock {path}: {error.strerror}") from None
-    try:
-        replaced = not os.path.samestat(os.fstat(descriptor), path.stat())
-    except OSError:
-        replaced = True
-    if replaced:
-        raise StoreError(f"{path} was replaced while it was opened: try again")
-
-
-def sync_folder(folder: Path) -> None:
-    """Make a new file's name as lasting as its contents, where the file system can (some network ones cannot)."""
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        with contextlib.suppress(OSError):
-            os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 def _size_of_whole_lines(path: Path) -> int:

@@ -1,7 +1,7 @@
 """Whole trainings in each precision, from the same weights on the same batches: losses, scores, and how far they drift.
 
 Dropout is off: two precisions draw different masks. What else is random draws from the training's seed. GradScaler
-starts as PyTorch makes it, so that the steps it refuses at first belong to the training.
+starts as PyTorch makes it, so that the steps it skips at first belong to the training.
 """
 
 import copy
@@ -21,10 +21,10 @@ from ampbench.worker.batches import batches_of
 from ampbench.worker.data import Generator, inputs_digest, weights_digest
 from ampbench.worker.devices import Cpu, Device, fp64_device
 from ampbench.worker.distances import compare
-from ampbench.worker.dropout import switch_off_dropout
 from ampbench.worker.finite import is_finite
 from ampbench.worker.flags import precision_flags
 from ampbench.worker.memory import is_out_of_memory, said_of
+from ampbench.worker.seeded import switch_off_dropout
 from ampbench.worker.step import Step
 from ampbench.workload import Workload
 
@@ -39,8 +39,8 @@ DRIFTS = 10
 ROOM = 2 * 2**30
 """Bytes that the weights of the fp32 and fp64 trainings may take between requests: of large networks fewer are kept."""
 
-MOST_REFUSED = 50
-"""After so many refused steps in a row GradScaler's scale is 2**-34, and the training is given up."""
+MOST_SKIPPED = 50
+"""After so many skipped steps in a row GradScaler's scale is 2**-34, and the training is given up."""
 
 ONE_BATCH = "there is one batch: it is trained on over and over"
 ON_CPU = "the fp64 training ran on the CPU: the device has no fp64"
@@ -106,7 +106,7 @@ class _Course:
     scores: list[Score] = field(default_factory=list)
     weights: dict[int, Weights] = field(default_factory=dict)
     ended_at: int | None = None
-    refused: int | None = None
+    skipped: int | None = None
     scale: float | None = None
     held_out: bool = False
     error: str = ""
@@ -177,7 +177,7 @@ def _recorded(plan: _Plan, course: _Course, others: Mapping[str, dict[int, Weigh
         ended_at=course.ended_at,
         error=course.error,
         scaler_scale=course.scale,
-        skipped_steps=course.refused,
+        skipped_steps=course.skipped,
         weights_digest=weights_digest(plan.workload),
         inputs_digest=inputs_digest(plan.workload),
         seconds=time.perf_counter() - started,
@@ -249,7 +249,7 @@ def _train(step: Step, steps: int, scorer: Scorer | None, course: _Course) -> No
     scored_at = {*scored_steps(steps)}
     if scorer:
         course.scores.append(scorer.score(0))
-    course.refused = None if step.scaler is None else 0
+    course.skipped = None if step.scaler is None else 0
     in_a_row = 0
     for number in range(steps):
         before = course.scale = step.scaler.get_scale() if step.scaler else None
@@ -259,10 +259,10 @@ def _train(step: Step, steps: int, scorer: Scorer | None, course: _Course) -> No
         if step.scaler is not None and before is not None:
             course.scale = step.scaler.get_scale()
             in_a_row = in_a_row + 1 if course.scale < before else 0
-            course.refused = (course.refused or 0) + (in_a_row > 0)
+            course.skipped = (course.skipped or 0) + (in_a_row > 0)
         lost = (
             (step.scaler is None and not math.isfinite(course.losses[-1]))
-            or in_a_row >= MOST_REFUSED
+            or in_a_row >= MOST_SKIPPED
             or not is_finite(parameters)
         )
         done = number + 1

@@ -12,7 +12,8 @@ import torch
 from torch.utils import _pytree as pytree
 
 from ampbench.errors import first_line
-from ampbench.explain.ledger import CastLedger, short_dtype, trace_casts
+from ampbench.explain.dtypes import short_dtype
+from ampbench.explain.ledger import CastLedger, trace_casts
 from ampbench.explain.rules.documented import documented_category
 from ampbench.precisions import PRECISIONS
 from ampbench.records.cases import Case
@@ -23,7 +24,7 @@ from ampbench.records.studies import ACCEPTED, PROMOTED, TO_FP32, TO_LOW, UNTOUC
 from ampbench.worker.batches import batches_of
 from ampbench.worker.changes import Change, peaks_with
 from ampbench.worker.devices import Cpu, Device, fp64_device
-from ampbench.worker.distances import compare, identical, tensors_in
+from ampbench.worker.distances import compare, floating_in, identical
 from ampbench.worker.divergence import StepNumbers, run_step
 from ampbench.worker.fitness import FitnessWatch
 from ampbench.worker.flags import precision_flags
@@ -51,7 +52,7 @@ def measure_storage(workload: Workload, case: Case, device: Device, seconds: flo
     `torch.OutOfMemoryError`. A workload without floating inputs is a `Skip`.
     """
     case = dataclasses.replace(case, path="eager")
-    if not any(True for _ in tensors_in(pytree.tree_leaves(batches_of(workload.inputs)[0]))):
+    if not any(True for _ in floating_in(pytree.tree_leaves(batches_of(workload.inputs)[0]))):
         return Skip(case_id=case.case_id, reason=NO_FLOATING)
     row = PRECISIONS[case.precision]
     assert row.autocast is not None
@@ -82,7 +83,7 @@ def _measured(workload: Workload, case: Case, device: Device, change: Change, se
         low = dataclasses.replace(low, **_casts(after.trace))
         uses = _uses((before, ledger), (changed.batches[0], after), device.type)
         del changed, after
-    exact = all(_exact(leaf, change.dtype) for leaf in tensors_in(pytree.tree_leaves(before)))
+    exact = all(_exact(leaf, change.dtype) for leaf in floating_in(pytree.tree_leaves(before)))
     del step, ledger, before
     device.release()
     if not low.error:

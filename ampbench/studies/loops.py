@@ -10,14 +10,14 @@ from typing import Any
 import torch
 
 from ampbench.errors import first_line
-from ampbench.explain.ledger import short_dtype
+from ampbench.explain.dtypes import short_dtype
 from ampbench.precisions import PRECISIONS
 from ampbench.records.cases import Case
 from ampbench.records.studies import FORWARD, FORWARD_AND_LOSS, UNCACHED_LOOP, WHOLE_LOOP, WITH_BACKWARD
 from ampbench.worker.devices import Device
-from ampbench.worker.distances import kept_outputs, tensors_in
-from ampbench.worker.dropout import switch_off_dropout
+from ampbench.worker.distances import floating_in, kept_outputs
 from ampbench.worker.flags import precision_flags
+from ampbench.worker.seeded import switch_off_dropout
 from ampbench.worker.step import SETTLING_STEPS, Step
 from ampbench.worker.turns import Settled
 from ampbench.workload import Workload
@@ -43,19 +43,19 @@ class Loop:
         self._around_loop: Region = region if scope in (WHOLE_LOOP, UNCACHED_LOOP) else nullcontext
         self.step.autocast = region if scope == FORWARD_AND_LOSS else nullcontext
         self._forward = _within(region, self.step.module) if scope == FORWARD else self.step.module
-        self._refused = False
+        self._skipped = False
         self.run: Callable[[], Any] = self._run
 
     def start(self, settled: Settled) -> None:
         """Give GradScaler the state it `settled` at, let the optimizer make its own, and save that for `restore`.
 
-        The optimizer makes it in the first step that GradScaler does not refuse, which may be a later one here.
+        The optimizer makes it in the first step that GradScaler does not skip, which may be a later one here.
         """
         self.step.settle_at(settled)
         self.step.save()
         with closing(self.taken(steps=SETTLING_STEPS)) as steps:
             for _ in steps:
-                if not self._refused:
+                if not self._skipped:
                     break
         self.restore()
         self.step.save()
@@ -93,7 +93,7 @@ class Loop:
             if step.scaler is not None:
                 step.scaler.unscale_(step.optimizer)
             look(turn, output, loss.detach())
-        self._refused = not step.apply_gradients()
+        self._skipped = not step.apply_gradients()
         step.optimizer.zero_grad(set_to_none=True)
 
 
@@ -143,7 +143,7 @@ def loop_numbers(
             gradients = {name: value.grad for name, value in parameters.items() if value.grad is not None}
             found.outputs = kept_outputs(output, keep)
             found.gradients = {name: _kept(gradient, keep) for name, gradient in gradients.items()}
-            kinds = {"output": tensors_in(output), "loss": [loss], "gradients": gradients.values()}
+            kinds = {"output": floating_in(output), "loss": [loss], "gradients": gradients.values()}
             found.dtypes = {what: _dtypes(tensors) for what, tensors in kinds.items()}
 
         for _ in loop.taken(look):
@@ -152,7 +152,7 @@ def loop_numbers(
     found.losses = [value if math.isfinite(value) else None for value in map(float, losses)]
     scaler = loop.step.scaler
     if scaler is not None and settled is not None and scaler.get_scale() < settled["scale"]:
-        found.notes.append("GradScaler refused steps, and lowered its scale")
+        found.notes.append("GradScaler skipped steps, and lowered its scale")
     return found
 
 

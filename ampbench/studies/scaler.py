@@ -22,9 +22,10 @@ from ampbench.studies.scores import Scorer
 from ampbench.worker.data import named_tensors, weights_digest
 from ampbench.worker.devices import Device, fp64_device
 from ampbench.worker.distances import compare
-from ampbench.worker.finite import dense, is_finite, seeded_step
+from ampbench.worker.finite import is_finite
 from ampbench.worker.flags import precision_flags
 from ampbench.worker.memory import is_out_of_memory
+from ampbench.worker.seeded import dense, seeded_step
 from ampbench.worker.step import Step
 from ampbench.workload import Workload
 
@@ -35,13 +36,13 @@ LOWEST_SCALE = 2.0**-14
 """Below this scale nothing is left to hope for: a gradient that overflows fp16 here is above 1e9 in fp32."""
 
 HOPELESS = 20
-"""After so many refused steps in a row of which not even the loss is finite, every batch among them, a training ends:
+"""After so many skipped steps in a row of which not even the loss is finite, every batch among them, a training ends:
 the weights do not move any more, and the loss does not depend on the scale."""
 
 ENDED = "ended after {} of {} steps: {}"
 WEIGHTS = "weights are not finite"
-LOSS = "GradScaler refused them all from step {} on, as the loss itself is not finite"
-SCALE = "GradScaler refused them all from step {} on and lowered its scale to {:.3g}"
+LOSS = "GradScaler skipped them all from step {} on, as the loss itself is not finite"
+SCALE = "GradScaler skipped them all from step {} on and lowered its scale to {:.3g}"
 UNMOVED = "{:,} of {:,} parameters with a gradient did not move in any step: {}"
 
 _Gradients = Mapping[str, torch.Tensor]
@@ -166,13 +167,13 @@ class _Run:
         if step.scaler is None:
             strange = self.losses[-1] is None or bool(self.nonfinite)
             return WEIGHTS if strange and not is_finite(step.module.parameters()) else ""
-        refused = 0
-        while refused < len(self.skipped) and self.skipped[-1 - refused] == done - 1 - refused:
-            refused += 1
-        if refused >= max(HOPELESS, len(step.batches)) and all(loss is None for loss in self.losses[-refused:]):
-            return LOSS.format(done - refused + 1)
-        if refused and step.scaler.get_scale() < LOWEST_SCALE:
-            return SCALE.format(done - refused + 1, step.scaler.get_scale())
+        last = 0
+        while last < len(self.skipped) and self.skipped[-1 - last] == done - 1 - last:
+            last += 1
+        if last >= max(HOPELESS, len(step.batches)) and all(loss is None for loss in self.losses[-last:]):
+            return LOSS.format(done - last + 1)
+        if last and step.scaler.get_scale() < LOWEST_SCALE:
+            return SCALE.format(done - last + 1, step.scaler.get_scale())
         return ""
 
 

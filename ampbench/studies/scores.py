@@ -6,8 +6,8 @@ from typing import Any
 import torch
 
 from ampbench.records.studies import Score
-from ampbench.worker.distances import class_dimension, tensors_in
-from ampbench.worker.finite import unfused
+from ampbench.worker.distances import class_dimension, floating_in
+from ampbench.worker.seeded import unfused
 from ampbench.worker.step import Step
 from ampbench.workload import Workload
 
@@ -58,7 +58,7 @@ def right_decisions(output: Any, targets: Any) -> tuple[int, int] | None:
 
     Targets below zero stand for examples to ignore, as in `cross_entropy`. NaN decides nothing.
     """
-    first = next(tensors_in(output), None)
+    first = next(floating_in(output), None)
     dimension = None if first is None else class_dimension(first, targets)
     if first is None or dimension is None:
         return None

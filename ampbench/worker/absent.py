@@ -18,7 +18,7 @@ import ampbench.explain
 import ampbench.worker
 from ampbench.casts.summary import KEEP, savings
 from ampbench.errors import AmpbenchError, in_one_line
-from ampbench.explain.devices import tensors_of
+from ampbench.explain.devices import stood_in
 from ampbench.explain.ledger import trace_casts
 from ampbench.precisions import PRECISIONS
 from ampbench.records.cases import Case
@@ -40,7 +40,7 @@ def trace_absent(workload: Workload, case: Case, tracing: Tracing) -> CastPass:
     """
     device = case.device
     training = case.phase == "training"
-    with tensors_of(device):
+    with stood_in(device):
         step = Step(_faked(workload, case), case, Accelerator(device), fake=True)
         # An optimizer changes weights that need gradients, inference mode decides what autocast's cache keeps.
         region = torch.no_grad() if training else step.mode()

@@ -15,7 +15,8 @@ from torch.utils import _pytree as pytree
 
 from ampbench.casts.summary import KEEP, STORE, savings
 from ampbench.errors import in_one_line
-from ampbench.explain.ledger import short_dtype, trace_casts
+from ampbench.explain.dtypes import short_dtype
+from ampbench.explain.ledger import trace_casts
 from ampbench.precisions import PRECISIONS
 from ampbench.records.cases import Case
 from ampbench.records.casts import (
@@ -28,9 +29,9 @@ from ampbench.records.casts import (
     CheckedSaving,
 )
 from ampbench.worker.devices import Device
-from ampbench.worker.distances import identical, tensors_in
+from ampbench.worker.distances import floating_in, identical
 from ampbench.worker.step import Step
-from ampbench.worker.turns import PAIRS, Settled, in_turns, places, settled_peaks, warm_up
+from ampbench.worker.turns import Settled, settled_peaks, side_by_side, warm_up
 from ampbench.workload import Workload
 
 
@@ -131,17 +132,17 @@ def measure_change(
     About `seconds` are spent, more where they would not do for an interval, at most `turns.PATIENCE` times as many.
     """
     change = tried.change
-    taken: list[list[list[float]]] = []
-    for number in places(seconds):
-        pair = Step(workload, case, device), change.build(workload, case, device)
-        for step in pair:
-            warm_up(step, settled)
-        if not taken:
-            first, again, changed = _results(pair[0]), _results(pair[0]), _results(pair[1])
-        order = (1, 0) if number % 2 else (0, 1)
-        taken.append(in_turns(pair, device, seconds / PAIRS / 2, order))
-        del pair, step
-        device.release()
+    builds = partial(Step, workload, case, device), partial(change.build, workload, case, device)
+    step = builds[0]()
+    warm_up(step, settled)
+    first, again = _results(step), _results(step)
+    step = builds[1]()
+    warm_up(step, settled)
+    changed = _results(step)
+    del step
+    told: list[str] = []
+    taken = side_by_side(builds, lambda built, _: warm_up(built, settled), device, seconds, told)
+    notes += [f"{change.name}: {one}" for one in told]
     if not identical(first, again):
         notes.append(f"{change.name}: the unchanged step itself does not give the same bits twice")
     moved = [sum(cast.bytes_moved for cast in trace.casts) for trace in (before, tried.trace)]
@@ -150,8 +151,8 @@ def measure_change(
         names=list(change.tensors),
         casts=len(before.casts) - len(tried.trace.casts),
         bytes_moved=moved[0] - moved[1],
-        before=[old for old, _ in taken],
-        after=[new for _, new in taken],
+        before=taken[0],
+        after=taken[1],
         identical=identical(first, changed),
     )
 
@@ -169,7 +170,7 @@ def _results(step: Step) -> list[torch.Tensor]:
         with step.mode():
             output, more = step.run(), []
     leaves = [leaf for leaf in pytree.tree_leaves(output) if isinstance(leaf, torch.Tensor)]
-    found = [tensor.detach().clone() for tensor in [*(leaves or tensors_in(output)), *more]]
+    found = [tensor.detach().clone() for tensor in [*(leaves or floating_in(output)), *more]]
     if step.training:
         step.apply_gradients()  # GradScaler unscales once a step
         step.restore()
@@ -177,4 +178,4 @@ def _results(step: Step) -> list[torch.Tensor]:
 
 
 def _floating(tree: Any) -> int:
-    return sum(1 for _ in tensors_in(pytree.tree_leaves(tree)))
+    return sum(1 for _ in floating_in(pytree.tree_leaves(tree)))

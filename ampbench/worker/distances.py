@@ -121,20 +121,20 @@ def class_dimension(output: torch.Tensor, targets: Any) -> int | None:
     return None
 
 
-def tensors_in(value: Any) -> Iterator[torch.Tensor]:
+def floating_in(value: Any) -> Iterator[torch.Tensor]:
     """Yield the floating tensors in `value`: a tensor, or any nesting of tuples, lists, mappings and dataclasses."""
     if isinstance(value, torch.Tensor):
         if value.is_floating_point():
             yield value
     elif isinstance(value, Mapping):
         for item in value.values():
-            yield from tensors_in(item)
+            yield from floating_in(item)
     elif isinstance(value, tuple | list):
         for item in value:
-            yield from tensors_in(item)
+            yield from floating_in(item)
     elif dataclasses.is_dataclass(value) and not isinstance(value, type):
         for entry in dataclasses.fields(value):
-            yield from tensors_in(getattr(value, entry.name))
+            yield from floating_in(getattr(value, entry.name))
 
 
 def kept_outputs(output: Any, keep: Device, *, copy: bool = True) -> list[torch.Tensor]:
@@ -142,7 +142,7 @@ def kept_outputs(output: Any, keep: Device, *, copy: bool = True) -> list[torch.
 
     Without `copy` they are as they came, on `keep`.
     """
-    tensors = [kept_one(tensor, keep, copy=copy) for tensor in tensors_in(output)]
+    tensors = [kept_one(tensor, keep, copy=copy) for tensor in floating_in(output)]
     if not tensors:
         raise TypeError(f"forward returned no floating tensor to compare, but {type(output).__name__}")
     return tensors

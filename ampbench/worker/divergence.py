@@ -14,9 +14,9 @@ from ampbench.records.divergences import Divergence
 from ampbench.worker.data import inputs_digest, named_tensors, weights_digest
 from ampbench.worker.devices import Cpu, Device, fp64_device
 from ampbench.worker.distances import argmax_agreement, compare, identical, kept_one, kept_outputs, worst_gradient
-from ampbench.worker.dropout import switch_off_dropout
 from ampbench.worker.flags import precision_flags
 from ampbench.worker.memory import is_out_of_memory
+from ampbench.worker.seeded import switch_off_dropout
 from ampbench.worker.step import Step
 from ampbench.workload import Workload
 

@@ -15,9 +15,9 @@ from packaging.version import Version
 
 import ampbench
 from ampbench.errors import UsageError
-from ampbench.precisions import SHORT_DTYPES
-from ampbench.records.environments import DeviceDescription, Environment
-from ampbench.running.channel import SERVER_VARIABLES
+from ampbench.explain.dtypes import short_dtype
+from ampbench.records.environments import DEVICES, DeviceDescription, Environment
+from ampbench.records.requests import SERVER_VARIABLES
 
 MINIMUM_TORCH = (2, 11)
 """The first that `torch.accelerator` and its memory statistics are complete in."""
@@ -84,7 +84,7 @@ def read_environment() -> Environment:
         xpu_version=getattr(torch.version, "xpu", None),
         threads=torch.get_num_threads(),
         compiler=shutil.which(os.environ.get("CXX", "g++")) and os.environ.get("CXX", "g++"),
-        devices=[_cpu(flags), *(_accelerator(type) for type in ("cuda", "xpu"))],
+        devices=[_cpu(flags), *map(_accelerator, DEVICES[1:])],
         unavailable=unavailable,
         variables={
             name: value
@@ -119,26 +119,26 @@ def _cpu(flags: list[str]) -> DeviceDescription:
         count=1,
         memory_bytes=_memory_bytes(),
         arithmetic=cpu_arithmetic(flags),
-        autocast_dtype=_short(torch.get_autocast_dtype("cpu")),
+        autocast_dtype=short_dtype(torch.get_autocast_dtype("cpu")),
         details={"capability": torch.backends.cpu.get_cpu_capability()},
     )
 
 
 def _accelerator(type: str) -> DeviceDescription:
-    autocast = _short(torch.get_autocast_dtype(type))
+    autocast = short_dtype(torch.get_autocast_dtype(type))
     present = torch.accelerator.current_accelerator(check_available=True)
     if present is None or present.type != type:
-        built = torch.version.cuda if type == "cuda" else getattr(torch.version, "xpu", None)
+        built = getattr(torch.version, type, None)
         reason = f"no {type} device or driver found" if built else f"this torch was built without {type}"
         return DeviceDescription(type=type, available=False, reason=reason, autocast_dtype=autocast, float64=False)
-    properties = getattr(torch, type).get_device_properties()
+    properties = _asked(type, "get_device_properties")
     return DeviceDescription(
         type=type,
         available=True,
         name=str(getattr(properties, "name", type)),
         count=torch.accelerator.device_count(),
         memory_bytes=getattr(properties, "total_memory", None),
-        arithmetic={_short(dtype): _accelerator_arithmetic(type, dtype) for dtype in map(_dtype, MEASURED_DTYPES)},
+        arithmetic={short_dtype(dtype): _accelerator_arithmetic(type, dtype) for dtype in map(_dtype, MEASURED_DTYPES)},
         tf32=has_tf32(type),
         float64=_runs(type, torch.float64),
         autocast_dtype=autocast,
@@ -152,11 +152,11 @@ def _accelerator_arithmetic(type: str, dtype: torch.dtype) -> str:
     if not _runs(type, dtype):
         return "unavailable"
     if dtype is torch.bfloat16:
-        supported = getattr(torch, type).is_bf16_supported
         try:
-            return "native" if supported(including_emulation=False) else "emulated"
+            native = _asked(type, "is_bf16_supported", including_emulation=False)
         except TypeError:
-            return "native" if supported() else "emulated"
+            native = _asked(type, "is_bf16_supported")
+        return "emulated" if native is False else "native"
     return "native"
 
 
@@ -164,8 +164,13 @@ def has_tf32(type: str) -> bool:
     """Return whether the device has tf32: CUDA from compute capability 8.0 (NVIDIA A100 whitepaper); XPU as it says."""
     if type == "cuda":
         return torch.version.hip is None and torch.cuda.get_device_capability() >= (8, 0)
-    supported = getattr(getattr(torch, type), "is_tf32_supported", None)
-    return bool(supported()) if supported is not None else False
+    return bool(_asked(type, "is_tf32_supported"))
+
+
+def _asked(type: str, question: str, **arguments: bool) -> Any:
+    """Return what torch's module of a device type answers; None where it has no such function."""
+    function = getattr(torch.get_device_module(type), question, None)
+    return None if function is None else function(**arguments)
 
 
 def _runs(type: str, dtype: torch.dtype) -> bool:
@@ -236,8 +241,3 @@ def _dtype(name: str) -> torch.dtype:
     dtype = getattr(torch, name)
     assert isinstance(dtype, torch.dtype)
     return dtype
-
-
-def _short(dtype: torch.dtype) -> str:
-    name = str(dtype).removeprefix("torch.")
-    return SHORT_DTYPES.get(name, name)

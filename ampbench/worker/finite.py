@@ -1,9 +1,8 @@
-"""Steps whose values are looked at, and the refusal of those that fp32 already makes infinite or NaN."""
+"""Whether values are finite, and the refusal of cases that fp32 already makes infinite or NaN."""
 
 import dataclasses
 import math
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable
 from typing import Any
 
 import torch
@@ -15,50 +14,18 @@ from ampbench.ranges.wording import nonfinite_sentence
 from ampbench.records.cases import Case
 from ampbench.records.ranges import FirstNonfinite
 from ampbench.worker.devices import Device
-from ampbench.worker.distances import tensors_in
-from ampbench.worker.dropout import switch_off_dropout
+from ampbench.worker.distances import floating_in
 from ampbench.worker.flags import precision_flags
-from ampbench.worker.step import Step
+from ampbench.worker.seeded import seeded_step
 from ampbench.workload import Workload
 
 MEANT = "the outputs hold infinities that are meant, as masks are"
 UNKNOWN = "the outputs hold infinities; whether they are meant is not known, as no op could be watched: {}"
 
 
-def seeded_step(
-    workload: Workload, case: Case, device: Device, notes: list[str], *, precision: str | None = None
-) -> Step:
-    """Return a step of `case`, in another `precision` if one is named, whose random numbers begin at one seed.
-
-    In training dropout is switched off, which `notes` then say. Inference goes without gradients but not in inference
-    mode, where torch does not tell which tensors are changed in place.
-    """
-    torch.manual_seed(0)
-    step = Step(workload, case, device, precision=precision, no_grad=True)
-    if step.training:
-        switch_off_dropout(step.module, notes)
-    return step
-
-
-@contextmanager
-def unfused() -> Iterator[None]:
-    """Let encoders and attention run their modules one by one in inference, where torch would run them as one op."""
-    before = torch.backends.mha.get_fastpath_enabled()
-    torch.backends.mha.set_fastpath_enabled(False)
-    try:
-        yield
-    finally:
-        torch.backends.mha.set_fastpath_enabled(before)
-
-
 def is_finite(tensors: Iterable[torch.Tensor | None]) -> bool:
     """Return whether all values of the floating ones among `tensors` are finite."""
     return all(_is_finite(_values(tensor)) for tensor in tensors if tensor is not None)
-
-
-def dense(gradient: torch.Tensor) -> torch.Tensor:
-    """Return a gradient as a dense tensor: that of an embedding may be sparse."""
-    return gradient if gradient.layout is torch.strided else gradient.to_dense()
 
 
 class Fp32Check:
@@ -79,7 +46,7 @@ class Fp32Check:
 
     def look(self, turn: int, output: Any, loss: torch.Tensor | None, gradients: Iterable[torch.Tensor] = ()) -> bool:
         """Look at what step `turn`, from 0, gave; return whether to go on."""
-        outputs = list(tensors_in(output))
+        outputs = list(floating_in(output))
         if not is_finite([loss, *gradients]) or any(bool(tensor.isnan().any()) for tensor in outputs):
             self._wrong = turn
         elif self._doubtful is None and not is_finite(outputs):

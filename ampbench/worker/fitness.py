@@ -7,8 +7,8 @@ from pathlib import Path
 
 import torch
 
+from ampbench.records.cpu_times import CpuTimes, parse_cpu_times
 from ampbench.records.measurements import Fitness
-from ampbench.running.fitness import CpuTimes, parse_cpu_times
 from ampbench.worker.devices import Device
 
 

@@ -9,8 +9,8 @@ from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import flop_registry
 
+from ampbench.explain.dtypes import short_dtype
 from ampbench.explain.kinds import op_kind
-from ampbench.precisions import SHORT_DTYPES
 
 _Arguments = Sequence[Any]
 _aten = torch.ops.aten
@@ -80,8 +80,7 @@ def _dtype(tree: Any) -> str:
     """Return the short dtype of the first floating tensor in `tree`, of the first tensor where none is."""
     tensors = [leaf for leaf in pytree.tree_leaves(tree) if isinstance(leaf, torch.Tensor)]
     first = next((tensor for tensor in tensors if tensor.is_floating_point()), tensors[0])
-    name = str(first.dtype).removeprefix("torch.")
-    return SHORT_DTYPES.get(name, name)
+    return short_dtype(first.dtype)
 
 
 def _products(given: torch.Tensor, weights: Sequence[torch.Tensor]) -> int:

@@ -18,11 +18,12 @@ from ampbench.records.keeping import SearchSpace, Trial, Unit, Weighed, Weighing
 from ampbench.worker.devices import Device, fp64_device
 from ampbench.worker.distances import compare
 from ampbench.worker.divergence import References, StepNumbers, run_step
-from ampbench.worker.finite import Fp32Check, seeded_step, unfused
+from ampbench.worker.finite import Fp32Check
 from ampbench.worker.fitness import FitnessWatch
 from ampbench.worker.flags import precision_flags
 from ampbench.worker.memory import is_out_of_memory, memory_source, said_of
 from ampbench.worker.origins import measure_origin
+from ampbench.worker.seeded import seeded_step, unfused
 from ampbench.worker.step import Step
 from ampbench.worker.turns import settled_peaks, side_by_side, warm_up
 from ampbench.workload import Workload

@@ -6,17 +6,19 @@ import torch
 
 from ampbench.errors import UsageError, first_line
 from ampbench.explain.dtypes import Dtypes, watch_dtypes
-from ampbench.explain.errors import SAMPLE, Given, Samples, sample_outputs, total_errors, watch_errors
+from ampbench.explain.errors import Given, watch_errors
 from ampbench.explain.nonfinite import find_nonfinite
+from ampbench.explain.samples import SAMPLE, Samples, sample_outputs, total_errors
 from ampbench.precisions import BASELINE, PRECISIONS
 from ampbench.ranges.profile import with_totals
 from ampbench.records.cases import Case
 from ampbench.records.ranges import FirstNonfinite, ModuleError, OriginPass
 from ampbench.worker.devices import Device, fp64_device
-from ampbench.worker.distances import Distance, compare, kept_outputs, tensors_in
-from ampbench.worker.finite import Fp32Check, is_finite, seeded_step, unfused
+from ampbench.worker.distances import Distance, compare, floating_in, kept_outputs
+from ampbench.worker.finite import Fp32Check, is_finite
 from ampbench.worker.flags import precision_flags
 from ampbench.worker.memory import is_out_of_memory
+from ampbench.worker.seeded import seeded_step, unfused
 from ampbench.worker.step import Step
 from ampbench.workload import Workload
 
@@ -98,7 +100,7 @@ def _run(step: Step) -> _Forward:
     limit = max(min(SAMPLE, SAMPLES // sum(1 for _ in step.module.modules())), 1)
     with step.mode(), unfused(), sample_outputs(step.module, limit) as samples, watch_dtypes(step.module) as dtypes:
         output, loss = step.forward_and_loss()
-    outputs = [tensor.detach() for tensor in tensors_in(output)]
+    outputs = [tensor.detach() for tensor in floating_in(output)]
     return _Forward(outputs, None if loss is None else loss.detach(), samples, dtypes)
 
 

@@ -23,9 +23,10 @@ from ampbench.records.casts import BUFFER, WEIGHT
 from ampbench.records.ranges import FirstNonfinite, LowRun, ModuleError, RangePass, SeenGradient
 from ampbench.worker.data import named_tensors
 from ampbench.worker.devices import Device
-from ampbench.worker.finite import Fp32Check, dense, is_finite, seeded_step, unfused
+from ampbench.worker.finite import Fp32Check, is_finite
 from ampbench.worker.flags import precision_flags
 from ampbench.worker.memory import is_out_of_memory
+from ampbench.worker.seeded import dense, seeded_step, unfused
 from ampbench.worker.step import Step
 from ampbench.workload import Workload
 

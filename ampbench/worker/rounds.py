@@ -21,6 +21,7 @@ from ampbench.records.divergences import Divergence
 from ampbench.records.measurements import Failure, Round, Skip
 from ampbench.records.requests import Reply, Request
 from ampbench.records.rules import RuleProbe
+from ampbench.records.runs import CEILINGS, CONVERGENCE, SCALER, SCOPE, STUDIES
 from ampbench.rules.choosing import chosen_ops
 from ampbench.worker.data import inputs_digest, weights_digest
 from ampbench.worker.devices import Device, open_device
@@ -74,12 +75,12 @@ class Worker:
             return Reply(environment=read_environment())
         if request.kind == "rules":
             return Reply(rules=probe_autocast(request.device, request.dtypes, request.ops))
-        if request.kind == "ceiling":
+        if request.kind == CEILINGS:
             from ampbench.studies.ceilings import measure_ceiling  # no other request needs it
 
             (dtype,) = request.dtypes
             device = open_device(request.device)
-            return Reply(ceiling=measure_ceiling(device, request.operation, dtype, request.seconds))
+            return Reply(ceilings=measure_ceiling(device, request.operation, dtype, request.seconds))
         assert request.source is not None
         if request.kind == "describe":
             return Reply(description=describe_workload(request.source, request.parameters, request.seed))
@@ -93,7 +94,7 @@ class Worker:
             return Reply(skip=Skip(case_id=case.case_id, reason=reason))
         if request.kind in ("ranges", "origin", "space", "trial", "weighing"):
             return self._explain(request, request.source, case, device)
-        if request.kind in ("training", "scaling", "scopes", "storage"):
+        if request.kind in STUDIES:
             return self._study(request, request.source, case, device)
         if request.kind == "divergence":
             return Reply(divergence=self._divergence(request.source, case, device, request.seed))
@@ -136,26 +137,26 @@ class Worker:
         """Return what a study of training, or of how inputs are stored, saw of a case."""
         # each study is imported by the request that needs it, and by no other
         workload = self._workload(source, case, request.seed, case.batch_size)
-        if request.kind == "training":
+        if request.kind == CONVERGENCE:
             from ampbench.studies import convergence
 
             self._trajectories = self._trajectories or convergence.Trajectories()
             found = convergence.train(
                 workload, case, device, self._trajectories, seed=request.seed, arm=request.arm, steps=request.steps
             )
-            return Reply(training=found)
-        if request.kind == "scaling":
+            return Reply(convergence=found)
+        if request.kind == SCALER:
             from ampbench.studies.scaler import run_scaler
 
-            return Reply(scaling=run_scaler(workload, case, device, request.setting, request.steps))
-        if request.kind == "scopes":
+            return Reply(scaler=run_scaler(workload, case, device, request.setting, request.steps))
+        if request.kind == SCOPE:
             from ampbench.studies.scope import measure_scopes
 
-            return Reply(scopes=measure_scopes(workload, case, device, request.steps, request.seconds))
+            return Reply(scope=measure_scopes(workload, case, device, request.steps, request.seconds))
         from ampbench.studies.input_storage import measure_storage
 
         stored = measure_storage(workload, case, device, request.seconds)
-        return Reply(skip=stored) if isinstance(stored, Skip) else Reply(storage=stored)
+        return Reply(skip=stored) if isinstance(stored, Skip) else Reply(input_storage=stored)
 
     def _divergence(self, source: WorkloadSource, case: Case, device: Device, seed: int) -> Divergence:
         """Return the divergence of `case`, on as much of its batch as the fp64 reference leaves room for."""

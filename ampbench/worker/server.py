@@ -26,6 +26,7 @@ import msgspec
 
 from ampbench.records.measurements import Failure
 from ampbench.records.requests import Reply, Request
+from ampbench.records.runs import CEILINGS, RULES
 
 POLL_SECONDS = 0.05
 """How often a worker's limits are looked at: often enough that it cannot fill the memory in between."""
@@ -137,7 +138,7 @@ class Server:
 
 def end_reply(request: Request, cause: str, message: str, lines: list[str]) -> Reply:
     """Return what to say of a worker that ended without a reply of its own."""
-    if request.case is None and request.kind not in ("rules", "ceiling"):
+    if request.case is None and request.kind not in (RULES, CEILINGS):
         what = f"workload {request.source.name} cannot be built" if request.source else "the environment cannot be read"
         return Reply(problem=f"{what}: {cause}: {message}{' | ' + lines[-1] if lines else ''}")
     case_id = "" if request.case is None else request.case.case_id

@@ -50,10 +50,13 @@ def build_workload(source: WorkloadSource, parameters: Mapping[str, ParameterVal
 def describe_workload(source: WorkloadSource, parameters: Mapping[str, ParameterValue], seed: int) -> Description:
     """Return what a user's workload is, after building it once; raises `WorkloadError` as `build_workload` does."""
     defaults = _defaults(source)
-    for name in parameters:
+    for name, value in parameters.items():
         if name not in defaults:
             known = ", ".join(defaults) or "it has none"
             raise WorkloadError(f"workload {source.name} has no parameter {name!r}; its parameters: {known}")
+        if wanted := _wanted(value, defaults[name]):
+            said = f"{name}={value}: {name} is {wanted} (its default is {defaults[name]})"
+            raise WorkloadError(f"workload {source.name}: {said}")
     settled = {**defaults, **parameters}
     workload = build_workload(source, settled, seed)
     return Description(
@@ -132,6 +135,18 @@ def _defaults(source: WorkloadSource) -> dict[str, ParameterValue]:
         if isinstance(parameter.default, ParameterValue):
             defaults[name] = parameter.default
     return defaults
+
+
+def _wanted(value: ParameterValue, default: ParameterValue) -> str:
+    """Return what a value beside `default` has to be, in words, where `value` is something else."""
+    match default, value:
+        case (str(), _) | (bool(), bool()) | (float(), float()):
+            return ""
+        case (bool(), _):
+            return "true or false"
+        case (int() | float(), int()) if not isinstance(value, bool):
+            return ""
+    return "a whole number" if isinstance(default, int) else "a number"
 
 
 def _checked(name: str, returned: object) -> Workload:

@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from ampbench.explain.devices import autocast_to
+from ampbench.explain.devices import autocast_of
 from ampbench.precisions import PRECISIONS, REFERENCE_DTYPE, SHORT_DTYPES
 from ampbench.records.cases import Case
 from ampbench.worker.batches import batches_of, bound, called_with, placed
@@ -62,7 +62,6 @@ class Step:
         storage = getattr(torch, REFERENCE_DTYPE if reference else row.storage)
         given = storage if reference or precision else _LONG_DTYPES[case.input_dtype]
         self._storage, self._given = storage, given
-        autocast = None if reference or row.autocast is None else getattr(torch, row.autocast)
         self._where: dict[str, Any] = {} if fake else {"device": device.type}
         self.training = case.phase == "training"
         self.device = device
@@ -88,10 +87,7 @@ class Step:
         self._turn = 0
         self._loss_function = workload.loss
         self._has_targets = workload.targets is not None
-        self.autocast: Callable[[], AbstractContextManager[Any]] = nullcontext
-        if autocast is not None:
-            region = autocast_to if fake else torch.autocast
-            self.autocast = lambda: region(device.type, dtype=autocast)
+        self.autocast = nullcontext if reference else autocast_of(row, device.type, absent=fake)
         self.optimizer: torch.optim.Optimizer | None = None
         self.scaler: torch.amp.GradScaler | None = None
         if self.training:

@@ -76,7 +76,7 @@ def settled_peaks(
     return peaks
 
 
-def places(seconds: float) -> Iterator[int]:
+def _places(seconds: float) -> Iterator[int]:
     """Let what is compared be built at another random place each time: yield how many builds there were before.
 
     About `seconds` are spent, more where they would not do for an interval, at most `PATIENCE` times as many.
@@ -92,10 +92,10 @@ def places(seconds: float) -> Iterator[int]:
             break
 
 
-def in_turns(steps: Sequence[Repeated], device: Device, seconds: float, order: Sequence[int]) -> list[list[float]]:
+def _in_turns(steps: Sequence[Repeated], device: Device, seconds: float) -> list[list[float]]:
     """Return samples of each step, in seconds per step, taken in turns for about `seconds`, at least one of each.
 
-    `order` has the places of the first turn; at each turn after it, the next of them begins.
+    At each turn, the next of them begins.
     """
     samples: list[list[float]] = [[] for _ in steps]
 
@@ -108,6 +108,7 @@ def in_turns(steps: Sequence[Repeated], device: Device, seconds: float, order: S
 
     once = max(sample(place, 1) for place in range(len(steps)))
     count, turns = plan_samples(once, device.timer_seconds, seconds / len(steps), TURNS)
+    order = range(len(steps))
     for turn in range(turns):
         first = turn % len(order)
         for place in (*order[first:], *order[:first]):
@@ -131,7 +132,7 @@ def side_by_side(
     draw = random.Random(0)
     order = list(range(len(builds)))
     apart = False
-    for _ in places(seconds):
+    for _ in _places(seconds):
         draw.shuffle(order)
         budget = seconds / PAIRS / 2
         if not apart:
@@ -163,4 +164,4 @@ def _taken(
     built = [builds[place]() for place in order]
     for one, place in zip(built, order, strict=True):
         warm(one, place)
-    return dict(zip(order, in_turns(built, device, seconds, range(len(built))), strict=True))
+    return dict(zip(order, _in_turns(built, device, seconds), strict=True))

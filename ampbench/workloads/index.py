@@ -7,7 +7,6 @@ from ampbench.errors import UnknownNameError, UsageError
 from ampbench.records.cases import ParameterValue, WorkloadSource
 
 PRESETS = ("tiny", "small", "large")
-FAMILIES = ("conv", "linear", "sequence", "heads", "vision", "data")
 
 LIMITS: dict[str, tuple[int, int]] = {
     "batch_size": (1, 1_048_576),
@@ -314,6 +313,9 @@ WORKLOADS: dict[str, WorkloadSpec] = {
     )
 }
 """Every built-in workload by name, family by family, in the order of tables."""
+
+FAMILIES = tuple(dict.fromkeys(spec.family for spec in WORKLOADS.values()))
+"""Each is a module of this package, with a function for each of its workloads."""
 
 
 def resolve_parameters(

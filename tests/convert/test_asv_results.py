@@ -12,7 +12,8 @@ from ampbench.convert import asv
 from ampbench.errors import StoreError, UnknownNameError
 from ampbench.frames import plain_rows, run_frame
 from ampbench.planning import make_plan
-from ampbench.records.environments import DeviceDescription, Environment
+from ampbench.precisions import PRECISIONS
+from ampbench.records.environments import DEVICES, DeviceDescription, Environment
 from ampbench.records.runs import Imported, Selection
 from ampbench.store import StoredRun
 
@@ -33,11 +34,11 @@ def test_every_value_of_a_case_becomes_a_reading_in_its_unit(tmp_path: Path) -> 
 
 
 def test_the_cases_are_those_that_a_plan_of_the_same_selection_has(tmp_path: Path) -> None:
-    precisions = ("fp32", "tf32", "fp16_autocast", "bf16_autocast", "fp16_pure", "bf16_pure")
+    precisions = tuple(PRECISIONS)
     phases = ("inference", "training")
     shape = {"workloads": ("resnet18", "mlp"), "phases": phases, "precisions": precisions}
     for device in ("cpu", "cuda"):
-        results = {STEP: row([1e-3] * 24, **shape)}
+        results = {STEP: row([1e-3] * 4 * len(precisions), **shape)}
         stored = read(tmp_path / device, results, env_vars={"AMPBENCH_DEVICE": device})
         environment = Environment(
             host="", system="", cpu="", cpu_count=1, python_version="", torch_version="", numpy_version="", threads=1,
@@ -249,8 +250,11 @@ def test_another_suites_benchmarks_are_left_out_and_counted(tmp_path: Path) -> N
             f"unknown precision int8 in {STEP}: upgrade ampbench",
         ),
         ({STEP: row([1e-3, 2e-3], phases=["tuning"])}, f"unknown phase tuning in {STEP}: upgrade ampbench"),
-        (suite() | {DEVICE: [[3], [], "1"]}, f"{DEVICE} is 3, which is none of 3 devices: upgrade ampbench"),
-        (suite() | {DEVICE: [[0.5], [], "1"]}, f"{DEVICE} is 0.5, which is none of 3 devices"),
+        (
+            suite() | {DEVICE: [[99], [], "1"]},
+            f"{DEVICE} is 99, which is none of {len(DEVICES)} devices: upgrade ampbench",
+        ),
+        (suite() | {DEVICE: [[0.5], [], "1"]}, f"{DEVICE} is 0.5, which is none of {len(DEVICES)} devices"),
         (suite() | {DEVICE: [[0], [], "2"]}, f"{DEVICE} has version '2', not '1'"),
     ],
 )

@@ -90,7 +90,7 @@ def test_a_failed_case_is_an_error_with_its_frames_and_a_skipped_one_is_skipped_
     _, tests = read(junit.run_xml(mixed_run()))
     error = tests[FAILED.case_id].find("error")
     assert error is not None
-    assert error.attrib == {"type": "exception", "message": "exception: boom <&>"}
+    assert error.attrib == {"type": "exception", "message": "boom <&>"}
     assert error.text == "File a.py\n  x = 1"
     skipped = tests[SKIPPED.case_id].find("skipped")
     assert skipped is not None

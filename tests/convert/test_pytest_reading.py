@@ -207,7 +207,7 @@ INFO = ("benchmarks", 0, "extra_info", "ampbench")
         (set_item(*INFO, "case", "colour", "red"), r"newer ampbench \(upgrade this one\): .*unknown field `colour`"),
         (set_item(*INFO, "memory", "later_bytes", 1), "unknown field `later_bytes`"),
         (set_item(*INFO, "divergence", "later", 1), "unknown field `later`"),
-        (set_item("machine_info", "ampbench", "later", 1), "the environment is damaged, or .*unknown field `later`"),
+        (set_item("machine_info", "ampbench", "later", 1), "the environment: damaged, or .*unknown field `later`"),
         (set_item(*INFO, "data", "means"), "Invalid enum value 'means'"),
         (set_item(*INFO, "items_per_step", None), "Expected `float`, got `null`"),
         (set_item(*INFO, "case", "workload", 3), "Expected `str`, got `int`"),

@@ -19,7 +19,7 @@ def test_every_setting_trains_on_the_device(tmp_path: Path) -> None:
     if main(arguments) == 5:  # a device without fp64, which GradScaler needs
         assert main([*arguments, "--no-scaler"]) == 0
     (file,) = list_runs(tmp_path)
-    (runs,) = read_run(file).scalings.values()
+    (runs,) = read_run(file).scaler.values()
     assert [run.error for run in runs] == [""] * len(runs)
     low = [run for run in runs if run.precision != "fp32"]
     assert all(run.looks and run.gradients for run in low)

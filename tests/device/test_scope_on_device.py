@@ -20,8 +20,8 @@ def test_the_whole_loop_shows_its_costs_and_the_recommended_scope_none(tmp_path:
     assert main([*arguments, *precisions, "--steps", "4", "--results", str(tmp_path)]) == 0
     (file,) = list_runs(tmp_path)
     stored = read_run(file)
-    assert len(stored.scopes) == 4
-    for found in stored.scopes.values():
+    assert len(stored.scope) == 4
+    for found in stored.scope.values():
         runs = {run.scope: run for run in found.scopes}
         assert list(runs) == list(SCOPES)
         assert found.memory_source == "allocator"

@@ -5,8 +5,9 @@ import torch
 import torch.nn.functional as F
 
 from ampbench.errors import UnknownNameError, UsageError
-from ampbench.explain.errors import sample_outputs, total_errors, watch_errors
+from ampbench.explain.errors import watch_errors
 from ampbench.explain.keep_fp32 import keep_fp32
+from ampbench.explain.samples import sample_outputs, total_errors
 from ampbench.ranges.profile import layer_profile, ranked, with_totals
 from tests.planted_faults import FAULTS, FLUSHES, LARGE, SMALL
 from tests.traced_programs import conv_net, encoder

@@ -9,26 +9,15 @@ from ampbench.explain.errors import watch_errors
 from ampbench.explain.ranges import watch_ranges
 from ampbench.ranges.headroom import FLUSHES, by_module, predict
 from ampbench.ranges.seen import Score, predicted_and_seen, scores
-from ampbench.records.cases import Case
 from ampbench.worker.devices import Cpu
 from ampbench.worker.ranges import measure_ranges
 from ampbench.workload import Workload
+from tests.stored_runs import make_case
 
 NAMES = [
     *("resnet18", "squeezenet1_1", "mobilenet_v2", "mobilenet_v3_small", "shufflenet_v2_x0_5"),
     *("densenet121", "mnasnet0_5", "efficientnet_b0", "regnet_y_400mf", "convnext_tiny"),
 ]
-
-
-@pytest.fixture
-def make_case():
-    def build(precision, phase):
-        return Case(
-            workload="net", family="vision", precision=precision, device="cpu", phase=phase, path="eager",
-            batch_size=2, input_dtype="fp32", memory_format="contiguous",
-        )  # fmt: skip
-
-    return build
 
 
 def compare(model, x):
@@ -103,7 +92,7 @@ def test_predictions_on_ten_networks_are_precise_and_complete():
 
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::UserWarning")
-def test_predictions_of_passes_in_training_and_inference_are_precise_and_complete(make_case):
+def test_predictions_of_passes_in_training_and_inference_are_precise_and_complete():
     models = pytest.importorskip("torchvision.models")
     found = Counter()
     for place, name in enumerate(NAMES):
@@ -115,7 +104,13 @@ def test_predictions_of_passes_in_training_and_inference_are_precise_and_complet
             module=model, inputs=torch.randn(2, 3, 64, 64), loss=lambda output: output.float().square().mean()
         )
         for phase in ("training", "inference"):
-            passed = measure_ranges(workload, make_case("fp32", phase), Cpu(), 0, ["fp16_autocast", "fp16_pure"])
+            passed = measure_ranges(
+                workload,
+                make_case(workload="net", family="vision", phase=phase, batch_size=2),
+                Cpu(),
+                0,
+                ["fp16_autocast", "fp16_pure"],
+            )
             for low in passed.low_runs:
                 judged = scores(predicted_and_seen(passed, low))
                 for what, score in (("overflow", judged.overflow), ("flush", judged.flush)):

@@ -1,7 +1,7 @@
 import pytest
 import torch
 
-from ampbench.explain.devices import autocast_to, is_present, tensors_of
+from ampbench.explain.devices import autocast_to, is_present, stood_in
 from ampbench.explain.rules.observed import (
     classify,
     fill,
@@ -17,7 +17,7 @@ UNTOUCHED = {"fp32": trial(FP32, FP32), "lower": trial(LOW, LOW)}
 
 
 def observed(name, device, dtype="float16"):
-    with tensors_of(device):
+    with stood_in(device):
         return classify(run_trials(find_op(name), SAMPLES[name], device, getattr(torch, dtype)), dtype)
 
 

@@ -5,10 +5,9 @@ from packaging.version import Version
 from ampbench.explain.devices import is_present
 from ampbench.explain.rules.probe import ABSENT, NAMES, observe, probe_rules, rule_ops
 from ampbench.explain.rules.registered import registered_ops
+from ampbench.records.environments import DEVICES
 from ampbench.records.rules import CATEGORIES
 from ampbench.rules.judging import find_disagreements
-
-DEVICES = ("cpu", "cuda", "xpu")
 
 
 @pytest.fixture(scope="module")

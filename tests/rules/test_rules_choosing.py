@@ -1,6 +1,7 @@
 import pytest
 
 from ampbench.errors import UnknownNameError, UsageError
+from ampbench.records.environments import DEVICES
 from ampbench.records.rules import RuleChange, RuleClaim
 from ampbench.rules.changes import rule_id
 from ampbench.rules.choosing import chosen_devices, chosen_dtypes, chosen_ops, restricted
@@ -16,7 +17,7 @@ KNOWN = [
 
 
 def test_without_names_everything_is_meant():
-    assert chosen_devices([]) == ["cpu", "cuda", "xpu"]
+    assert chosen_devices([]) == list(DEVICES)
     assert chosen_dtypes([]) == ["float16", "bfloat16"]
 
 

@@ -33,7 +33,7 @@ ASKED = Asked(seconds=0.5, operations=[MATMUL, COPY], dtypes=["fp32", "bf16"])
 
 
 def answer(request: Request) -> Reply:
-    return Reply(ceiling=ceiling(request.operation, request.dtypes[0], 1e9, device=request.device))
+    return Reply(ceilings=ceiling(request.operation, request.dtypes[0], 1e9, device=request.device))
 
 
 @contextmanager
@@ -65,8 +65,8 @@ def test_each_operation_and_dtype_is_asked_of_a_fresh_worker_and_stored(tmp_path
     channel = Scripted(answer)
     stored, told = measured(tmp_path, channel)
     assert [(one.kind, one.device, one.operation, one.dtypes) for one in channel.asked] == [
-        ("ceiling", "cpu", "matmul", ["fp32"]), ("ceiling", "cpu", "matmul", ["bf16"]),
-        ("ceiling", "cpu", "copy", ["fp32"]), ("ceiling", "cpu", "copy", ["bf16"]),
+        ("ceilings", "cpu", "matmul", ["fp32"]), ("ceilings", "cpu", "matmul", ["bf16"]),
+        ("ceilings", "cpu", "copy", ["fp32"]), ("ceilings", "cpu", "copy", ["bf16"]),
     ]  # fmt: skip
     assert {(one.seconds, one.threads, one.fresh) for one in channel.asked} == {(0.5, 2, True)}
     assert all(one.memory_limit_bytes for one in channel.asked)
@@ -107,7 +107,7 @@ def test_a_worker_that_does_not_live_leaves_the_reason_and_the_others_are_measur
     def dying(request: Request) -> Reply:
         if request.dtypes == ["fp32"]:
             cause = "killed" if request.operation == MATMUL else "crash"
-            return Reply(failure=Failure(case_id="", stage="ceiling", cause=cause, message="ended by signal SIGKILL"))
+            return Reply(failure=Failure(case_id="", stage="ceilings", cause=cause, message="ended by signal SIGKILL"))
         return answer(request)
 
     channel = Scripted(dying)

@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from ampbench.running.channel import ALLOCATOR_TUNABLES, server_environment
+from ampbench.records.requests import ALLOCATOR_TUNABLES
+from ampbench.running.channel import server_environment
 
 FAULTS = """
 import resource, torch

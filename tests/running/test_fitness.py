@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
+from ampbench.records.cpu_times import CpuTimes
 from ampbench.running import fitness
-from ampbench.running.fitness import CpuTimes
 
 STAT = "cpu  12353 7 5792 219519 998 3 130 193 11 0\ncpu0 3923 0 2323 112828 243 0 23 90 0 0\n"
 MEMINFO = "MemTotal:       24684096 kB\nMemAvailable:   {available} kB\nHugePages_Total:       0\n"

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from ampbench.errors import NothingToRunError, UsageError
+from ampbench.precisions import AUTOCAST
 from ampbench.records.measurements import Failure, Skip
 from ampbench.records.requests import Description, Reply, Request
 from ampbench.records.runs import INPUT_STORAGE, Asked, Selection, Settings
@@ -13,6 +14,7 @@ from ampbench.running.input_storage import measure_storages, prepare_storage
 from ampbench.running.session import require_work
 from ampbench.store import RunWriter, StoredRun, read_run
 from ampbench.studied.unfinished import unfinished
+from ampbench.units import one_of
 from tests.scripted_channel import CPU, NO_GPU, Scripted, machine
 from tests.stored_runs import make_header
 from tests.studied.storage_passes import storage_pass
@@ -28,7 +30,7 @@ def answering(instead: Instead = lambda _: None, *, has_loss: bool = True) -> Sc
             found = Description(parameters={}, has_loss=has_loss, items_per_step=1, version=0, channels_last=False)
             return Reply(description=found)
         assert request.case is not None
-        return instead(request) or Reply(storage=storage_pass(request.case))
+        return instead(request) or Reply(input_storage=storage_pass(request.case))
 
     return Scripted(answer, machine(CPU, NO_GPU))
 
@@ -54,8 +56,10 @@ def test_unless_told_otherwise_both_phases_are_measured_in_the_devices_own_autoc
         ("bf16_autocast", "inference"),
         ("bf16_autocast", "training"),
     ]
-    assert {(request.kind, request.seconds, request.fresh) for request in channel.asked} == {("storage", 1.5, True)}
-    assert list(run.storages) == list(run.cases)
+    assert {(request.kind, request.seconds, request.fresh) for request in channel.asked} == {
+        ("input-storage", 1.5, True)
+    }
+    assert list(run.input_storage) == list(run.cases)
 
 
 def test_a_workload_without_a_loss_is_measured_in_inference_alone(tmp_path: Path) -> None:
@@ -73,7 +77,7 @@ def test_a_workload_without_a_loss_is_measured_in_inference_alone(tmp_path: Path
     ("selected", "message"),
     [
         ({"workloads": []}, "as in `ampbench study input-storage mlp`"),
-        ({"precisions": ["fp32"]}, "and fp32 has none: give fp16_autocast or bf16_autocast"),
+        ({"precisions": ["fp32"]}, f"and fp32 has none: give {one_of(AUTOCAST)}"),
         ({"precisions": ["bf16_autocast", "fp16_pure"]}, "and fp16_pure has none"),
         ({"paths": ["compiled"]}, "a compiled network does not run"),
     ],
@@ -88,11 +92,13 @@ def test_failures_and_skips_are_stored_and_nothing_else_suffers(tmp_path: Path) 
         case = request.case
         assert case is not None
         if case.phase == "training":
-            return Reply(failure=Failure(case_id=case.case_id, stage="storage", cause="out of memory", message="no"))
+            return Reply(
+                failure=Failure(case_id=case.case_id, stage="input-storage", cause="out of memory", message="no")
+            )
         return Reply(skip=Skip(case_id=case.case_id, reason="no floating input")) if case.workload == "mlp" else None
 
     run = studied(tmp_path, answering(instead), workloads=["mlp", "simple_conv"])
-    assert [run.cases[case_id].workload for case_id in run.storages] == ["simple_conv"]
+    assert [run.cases[case_id].workload for case_id in run.input_storage] == ["simple_conv"]
     assert (len(run.failures), len(run.skips)) == (2, 1)
     assert unfinished(run) == []
 
@@ -109,7 +115,7 @@ def test_a_resumed_study_measures_only_what_is_missing(tmp_path: Path) -> None:
     channel = answering()
     run = studied(tmp_path, channel, begun)
     assert [request.case.phase for request in channel.asked if request.case is not None] == ["training"]
-    assert (run.ending, unfinished(run), len(run.storages)) == ("complete", [], 2)
+    assert (run.ending, unfinished(run), len(run.input_storage)) == ("complete", [], 2)
 
 
 def test_a_run_begun_elsewhere_is_not_gone_on_with(tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ import pytest
 
 from ampbench.errors import NothingToRunError, UnknownNameError, UsageError
 from ampbench.planning import NO_LOSS
-from ampbench.precisions import PRECISIONS
+from ampbench.precisions import LOW, PRECISIONS, SCALED
 from ampbench.records.environments import DeviceDescription
 from ampbench.records.measurements import Failure
 from ampbench.records.ranges import OriginPass, RangePass
@@ -15,11 +15,11 @@ from ampbench.records.requests import Description, Reply, Request
 from ampbench.records.runs import HEADROOM, ORIGIN, Selection, Settings
 from ampbench.running.ranges import find_origins, prepare_headroom, prepare_origin, watch_cases
 from ampbench.store import RunWriter, StoredRun, read_run
+from ampbench.units import one_of
 from tests.scripted_channel import CPU, NO_GPU, Scripted, machine
 from tests.stored_runs import make_header
 
 Instead = Callable[[Request], Reply | None]
-LOW = ["fp16_autocast", "bf16_autocast", "fp16_pure", "bf16_pure"]
 
 
 def seeing(instead: Instead = lambda _: None, *devices: DeviceDescription, has_loss: bool = True) -> Scripted:
@@ -122,14 +122,11 @@ def test_a_precision_that_the_device_cannot_run_is_a_note(tmp_path: Path) -> Non
     gpu = DeviceDescription(type="xpu", available=True, arithmetic={"bf16": "unavailable"}, float64=False)
     channel = seeing(lambda _: None, CPU, gpu)
     run = watched(tmp_path, channel, devices=["xpu"])
-    assert channel.asked[0].precisions == ["fp16_pure"]
+    lacking = {name: "xpu does not support bf16" for name in LOW if PRECISIONS[name].rounding == "bfloat16"}
+    lacking |= dict.fromkeys(SCALED, "GradScaler needs fp64, which xpu does not have")
+    assert channel.asked[0].precisions == [name for name in LOW if name not in lacking]
     (seen,) = run.ranges.values()
-    assert seen.notes == [
-        "dropout is off",
-        "fp16_autocast: skipped: GradScaler needs fp64, which xpu does not have",
-        "bf16_autocast: skipped: xpu does not support bf16",
-        "bf16_pure: skipped: xpu does not support bf16",
-    ]
+    assert seen.notes == ["dropout is off", *(f"{name}: skipped: {lacking[name]}" for name in LOW if name in lacking)]
 
 
 @pytest.mark.parametrize("explain", [watched, found])
@@ -144,7 +141,7 @@ def test_a_device_that_is_absent_skips_its_cases(explain: Callable[..., StoredRu
     ("selected", "message"),
     [
         ({"workloads": []}, r"of which workload\? Name one, as in `ampbench explain (headroom|origin) mlp`"),
-        ({"precisions": ["fp32"]}, "a low precision .*, and fp32 is none: give fp16_autocast, .* or bf16_pure"),
+        ({"precisions": ["fp32"]}, f"a low precision .*, and fp32 is none: give {one_of(LOW)}"),
         ({"precisions": ["bf16_pure", "tf32"]}, "and tf32 is none"),
         ({"paths": ["eager", "compiled"]}, "looks into the modules of the eager path, which a compiled network"),
         ({"workloads": ["mlpp"]}, "unknown workload 'mlpp': did you mean mlp"),
@@ -172,9 +169,9 @@ def test_origins_are_found_in_the_devices_own_autocast_dtype_and_in_inference(tm
 
 def test_origins_are_found_in_every_precision_and_phase_asked_for(tmp_path: Path) -> None:
     run = found(tmp_path, seeing(), precisions=LOW, phases=["inference", "training"])
-    assert len(run.origins) == 8
+    assert len(run.origins) == 2 * len(LOW)
     assert {case.input_dtype for case in run.cases.values()} == {"fp32", "fp16", "bf16"}
-    assert {case.precision for case in run.cases.values()} == set(PRECISIONS) - {"fp32", "tf32"}
+    assert {case.precision for case in run.cases.values()} == set(LOW)
 
 
 def test_a_keyword_that_leaves_only_other_dtypes_says_what_to_name() -> None:

@@ -68,7 +68,7 @@ def test_a_worker_that_knows_no_traces_is_told_and_no_more():
     told, kept = [], []
     both = [side("baseline", Script(good), kept), side("candidate", Script(traced), kept)]
     explain_sides(both, [CASES[0].case_id], [], told.append)
-    assert told[1].endswith("in the baseline: exception: the worker gave no casts")
+    assert told[1].endswith("in the baseline: the worker gave no casts")
     assert kept == []
 
 

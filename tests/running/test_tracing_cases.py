@@ -7,6 +7,7 @@ import pytest
 
 from ampbench.errors import NothingToRunError, UsageError
 from ampbench.planning import PlannedCase
+from ampbench.precisions import AUTOCAST
 from ampbench.records.casts import AUTOGRAD, COMPILED, CastPass, CastTrace, Tracing
 from ampbench.records.measurements import Failure, Skip
 from ampbench.records.requests import Reply, Request
@@ -50,7 +51,7 @@ def test_unless_told_otherwise_inference_is_traced_in_the_devices_own_autocast_d
         ("cuda", "fp16_autocast", "inference", "eager"),
     ]
     # this torch does not know the device, so not its default either
-    assert [precision for _, precision, *_ in found[2:]] == ["fp16_autocast", "bf16_autocast"]
+    assert [precision for _, precision, *_ in found[2:]] == AUTOCAST
 
 
 def test_a_case_of_an_absent_device_is_sent_to_a_worker(tmp_path: Path) -> None:

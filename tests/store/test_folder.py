@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from ampbench.errors import UnknownNameError, UsageError
+from ampbench.errors import NothingToRunError, UnknownNameError, UsageError
 from ampbench.records.casts import CastPass, CastTrace
 from ampbench.records.runs import CASTS, RULES
 from ampbench.store import (
@@ -74,8 +74,13 @@ def test_a_path_that_is_not_there_is_refused(results):
 
 
 def test_a_folder_without_runs_says_how_to_measure_one(tmp_path):
-    with pytest.raises(UsageError, match="`ampbench run`"):
+    with pytest.raises(NothingToRunError, match="`ampbench run`"):
         find_run("latest", tmp_path)
+
+
+def test_a_folder_that_is_not_there_is_refused_by_name(tmp_path):
+    with pytest.raises(UsageError, match=r"there is no results folder .*nosuch"):
+        find_run("latest", tmp_path / "nosuch")
 
 
 def test_a_check_names_each_damaged_file_and_takes_a_cut_for_none(results):
@@ -104,7 +109,7 @@ def test_the_latest_run_is_the_newest_that_measured(explained):
 
 def test_where_every_run_explains_none_is_the_latest(tmp_path):
     write_run(tmp_path, [], COMPLETE, explains=RULES)
-    with pytest.raises(UsageError, match=r"no run in .* has measured"):
+    with pytest.raises(NothingToRunError, match=r"no run in .* has measured"):
         find_run("latest", tmp_path)
 
 

@@ -11,7 +11,7 @@ from ampbench.records.cases import Case
 from ampbench.records.keeping import KeepSearch, SearchSpace, Trial, Wanted
 from ampbench.records.measurements import Failure, Reading
 from ampbench.records.ranges import LowRun, Magnitudes, RangePass
-from ampbench.records.runs import Header
+from ampbench.records.runs import SCHEMA, Header
 from ampbench.store import lines
 from ampbench.store.lines import LineError
 from tests.stored_runs import make_case, make_divergence, make_header, make_round
@@ -136,8 +136,8 @@ def test_every_kind_of_line_has_a_type():
 
 
 def test_a_newer_schema_is_refused_with_both_versions():
-    line = lines.encode(make_header()).replace(b'"schema":6', b'"schema":7,"novelty":[]')
-    with pytest.raises(LineError, match=r"newer ampbench \(schema 7; this one reads 1 to 6\)"):
+    line = lines.encode(make_header()).replace(b'"schema":%d' % SCHEMA, b'"schema":99,"novelty":[]')
+    with pytest.raises(LineError, match=rf"newer ampbench \(schema 99; this one reads 1 to {SCHEMA}\)"):
         lines.check_header(line)
 
 

@@ -172,17 +172,17 @@ def test_a_header_in_another_order_and_spacing_is_read_and_written_as_ours(old):
 @pytest.mark.parametrize(
     ("damage", "problem"),
     [
-        (lambda data: data.replace(b'"samples"', b'"sampels"', 1), r"line 6: damaged: .*sampels"),
+        (lambda data: data.replace(b'"samples"', b'"sampels"', 1), r"line 6: damaged, or .* newer ampbench.*sampels"),
         (lambda data: data.replace(b'"index":0', b'"index":""'), "line 5: damaged: Expected `int`"),
         (lambda data: data.replace(b"width=512", b"width=513"), "line 4: .*not listed"),
         (lambda data: data.replace(b'"started_at":"2026', b'"started_at":"never'), "line 1: .*started_at is no time"),
         (lambda data: data.replace(b'"schema":5', b'"schema":0'), "line 1: unknown schema 0"),
-        (lambda data: data.replace(b'"schema":5', b'"schema":7'), r"newer ampbench \(schema 7.*; upgrade ampbench"),
+        (lambda data: data.replace(b'"schema":5', b'"schema":99'), r"newer ampbench \(schema 99.*; upgrade ampbench"),
         (lambda data: b'{"results":[]}\n' + data, "line 1: no header of an ampbench run"),
         (lambda data: b'{"autocast_rules":{"schema":1}}\n', "`ampbench explain rules` probes anew"),
         (lambda data: data.partition(b"\n")[2], "begins with a case, so its beginning is lost"),
         (lambda data: b"", "the file is empty"),
-        (lambda data: data[:-1], "last line is cut: .* ampbench run --resume .*, then migrate again"),
+        (lambda data: data[:-1], "last line is cut: .* ampbench run --resume .*, which rewrites it"),
         (lambda data: data[: data.rfind(b'{"footer"')], "no footer ends it, .*ampbench run --resume"),
         (
             lambda data: data + data.splitlines(keepends=True)[5].replace(b'"round":0', b'"round":9'),
@@ -227,8 +227,8 @@ def test_an_imported_run_needs_no_footer(tmp_path):
 
 
 def test_a_run_that_is_being_written_is_left_alone(old):
-    writer, _ = RunWriter.reopen(old)
-    with writer:
+    with old.open("r+b") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
         assert "is being written by another ampbench: wait for it, then migrate again" in left_alone(old)
     assert migrate_file(old).outcome == MIGRATED
 
@@ -256,7 +256,7 @@ def test_who_opened_the_old_file_does_not_write_into_it_once_it_was_replaced(old
             old.unlink()
         fcntl.flock(descriptor, operation)
 
-    monkeypatch.setattr("ampbench.store.writing.fcntl.flock", flock_late)
+    monkeypatch.setattr("fcntl.flock", flock_late)
     with pytest.raises(StoreError, match="was replaced while it was opened: try again"):
         RunWriter.reopen(old)
 
@@ -265,7 +265,7 @@ def test_a_file_system_without_locks_is_migrated_on(old, monkeypatch):
     def flock(descriptor, operation):
         raise OSError(errno.ENOTSUP, "Operation not supported")
 
-    monkeypatch.setattr("ampbench.store.writing.fcntl.flock", flock)
+    monkeypatch.setattr("fcntl.flock", flock)
     assert migrate_file(old).outcome == MIGRATED
 
 
@@ -296,7 +296,7 @@ def test_a_full_disk_at_any_step_leaves_the_old_file_and_says_so(old, step, monk
     with monkeypatch.context() as patch:
         fail_at(step, OSError(errno.ENOSPC, "No space left on device"), patch)
         said = left_alone(old)
-    assert said == f"cannot rewrite {old}: No space left on device; it is as it was: mend this, then migrate again"
+    assert said == f"cannot rewrite {old}: No space left on device; it is as it was: mend this, then try again"
     assert migrate_file(old).outcome == MIGRATED
 
 
@@ -354,7 +354,7 @@ def test_the_new_file_is_on_the_disk_before_it_takes_the_place_and_the_name_afte
     [
         (b'"label":""', b'"label":"x"'),
         (b'"seconds":1.0', b'"seconds":1.5'),
-        (b'"schema":6', b'"schema":5'),
+        (b'"schema":%d' % SCHEMA, b'"schema":5'),
         (b'"peak_bytes":100', b'"peak_bytes":""'),
         (COMPLETE.ended.encode(), b"interrupted"),
     ],
@@ -412,3 +412,33 @@ def test_a_folder_of_run_files_is_checked_and_migrated_too(tmp_path):
     runs = tmp_path / "runs"
     assert [path.parent for path, _ in check_results(runs)] == [runs]
     assert [one.outcome for one in migrate_results(runs)] == [MIGRATED]
+
+
+def test_probes_kept_beside_the_runs_are_checked_and_migrated_with_them(tmp_path):
+    run = write_run(tmp_path, [FP32], COMPLETE)
+    probes = older(write_run(tmp_path / "other", [FP32], COMPLETE), 4, packed=True)
+    kept = tmp_path / "rules" / "torch-2.13.0.jsonl.gz"
+    kept.parent.mkdir()
+    probes.rename(kept)
+    assert [path for path, _ in check_results(tmp_path)] == [kept, run]
+    assert [(one.path, one.outcome) for one in migrate_results(tmp_path)] == [(kept, MIGRATED), (run, CURRENT)]
+
+
+def test_a_run_that_is_continued_is_first_rewritten_in_the_current_schema(old):
+    whole = old.read_bytes()
+    old.write_bytes(whole[:-1])
+    writer, stored = RunWriter.reopen(old)
+    with writer:
+        assert stored.cut
+        assert (stored.header.schema, read_header(old).schema) == (SCHEMA, SCHEMA)
+        writer.append(COMPLETE)
+    assert read_run(old).ended == "complete"
+    assert old.read_bytes().partition(b"\n")[2] == whole.partition(b"\n")[2]
+
+
+def test_a_damaged_older_run_is_not_rewritten_for_who_continues_it(old):
+    damaged = old.read_bytes().replace(b'"round":', b'"raund":')
+    old.write_bytes(damaged)
+    with pytest.raises(StoreError, match="damaged"):
+        RunWriter.reopen(old)
+    assert old.read_bytes() == damaged

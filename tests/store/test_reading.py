@@ -138,7 +138,7 @@ def test_damage_is_refused_by_name_and_line_number(path, number, old, new, probl
         (b'{"version": 3, "results": {}}\n', "another program's file or a damaged one"),
         (b"\x89PNG\r\n\x1a\n\x00\x00", "another program's file or a damaged one"),
         (b'{"header":{"schema":1}}\n', "missing required field"),
-        (b'{"header":{"schema":7}}\n', "newer ampbench"),
+        (b'{"header":{"schema":99}}\n', "newer ampbench"),
         (b'{"header":{"schema":0}}\n', "unknown schema 0"),
         (b'{"header":{"schema":1', "no whole header"),
         (b'{"footer":{"ended":"complete","finished_at":""}}\n', "the file begins with a footer"),
@@ -157,9 +157,10 @@ def test_a_file_that_does_not_begin_as_a_run_is_refused(tmp_path, content, probl
     [
         (b"2026-01-31T12:00:00Z", b"2026-01-31T1x:00:00Z", "started_at is no time: '2026-01-31T1x:00:00Z'"),
         (b'"committed_at":null', b'"committed_at":"gpg: Good"', "committed_at is no time: 'gpg: Good'"),
+        (b'"explains":""', b'"explains":"why"', "explains what there is not: 'why'"),
     ],
 )
-def test_a_header_whose_times_are_none_is_damaged(path, old, new, problem):
+def test_a_header_with_a_time_or_a_kind_that_is_none_is_damaged(path, old, new, problem):
     content = path.read_bytes()
     assert old in content
     path.write_bytes(content.replace(old, new, 1))

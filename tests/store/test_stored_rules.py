@@ -143,5 +143,5 @@ def test_a_field_that_there_is_not_is_damage(header: Header, tmp_path: Path) -> 
     lines = [json.loads(line) for line in path.read_text().splitlines()]
     lines[1]["rules"]["observations"][0]["nots"] = "x"
     path.write_text("".join(json.dumps(line, separators=(",", ":")) + "\n" for line in lines))
-    with pytest.raises(StoreError, match=r"line 2: damaged: .*nots"):
+    with pytest.raises(StoreError, match=r"line 2: damaged, or written by a newer ampbench .*nots"):
         read_run(path)

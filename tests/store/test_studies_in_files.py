@@ -67,10 +67,10 @@ def test_what_studies_saw_is_read_as_it_was_written(tmp_path):
     asked = Asked(steps=2, seeds=1)
     stored = read_run(write_run(tmp_path, [CASE], *STUDIED, COMPLETE, explains="convergence", asked=asked))
     assert stored.header.asked == asked
-    assert stored.trainings == {CASE.case_id: [TRAINING, STUDIED[1]]}
-    assert stored.scalings == {CASE.case_id: [SCALING]}
-    assert stored.scopes == {CASE.case_id: SCOPES}
-    assert stored.storages == {CASE.case_id: STORAGE}
+    assert stored.convergence == {CASE.case_id: [TRAINING, STUDIED[1]]}
+    assert stored.scaler == {CASE.case_id: [SCALING]}
+    assert stored.scope == {CASE.case_id: SCOPES}
+    assert stored.input_storage == {CASE.case_id: STORAGE}
     assert stored.ceilings == [CEILING]
     assert stored.explained == [CASE.case_id]
 
@@ -78,10 +78,10 @@ def test_what_studies_saw_is_read_as_it_was_written(tmp_path):
 def test_what_a_study_adds_follows_what_its_run_had_before(tmp_path):
     begun = read_run(write_run(tmp_path, [CASE], *STUDIED))
     further = gathered(begun.path, begun.header, [replace(TRAINING, seed=2), replace(CEILING, dtype="fp32")], begun)
-    assert [one.seed for one in further.trainings[CASE.case_id]] == [1, 1, 2]
+    assert [one.seed for one in further.convergence[CASE.case_id]] == [1, 1, 2]
     assert [one.dtype for one in further.ceilings] == ["bf16", "fp32"]
-    assert further.scalings == begun.scalings
-    assert len(begun.trainings[CASE.case_id]) == 2, "the run that was begun stays as it was read"
+    assert further.scaler == begun.scaler
+    assert len(begun.convergence[CASE.case_id]) == 2, "the run that was begun stays as it was read"
 
 
 def test_a_training_of_a_case_that_is_not_listed_is_refused(tmp_path):

@@ -103,7 +103,7 @@ def test_a_file_system_without_locks_can_be_measured_on(tmp_path, monkeypatch):
     def flock(descriptor, operation):
         raise OSError(errno.ENOTSUP, "Operation not supported")
 
-    monkeypatch.setattr(writing.fcntl, "flock", flock)
+    monkeypatch.setattr("fcntl.flock", flock)
     RunWriter.create(tmp_path, make_header()).close()
 
 

@@ -7,15 +7,15 @@ import pytest
 import torch
 from torch import nn
 
+from ampbench.precisions import LOW
 from ampbench.records.studies import Training
 from ampbench.studies import convergence
-from ampbench.studies.convergence import MOST_REFUSED, Trajectories, drift_steps, one_rounding_away, scored_steps, train
+from ampbench.studies.convergence import MOST_SKIPPED, Trajectories, drift_steps, one_rounding_away, scored_steps, train
 from ampbench.worker.devices import open_device
 from ampbench.workload import Workload
 from tests.worker.conftest import make_case
 
 STEPS = 12
-LOW = ("fp16_autocast", "bf16_autocast", "fp16_pure", "bf16_pure")
 
 
 def network(module: nn.Module | None = None, seed: int = 0, lr: float = 0.1, **changes: Any) -> Workload:
@@ -216,14 +216,14 @@ def test_a_training_that_explodes_ends_there_with_what_it_had() -> None:
     assert found.error == ""
 
 
-def test_a_loss_that_never_fits_into_fp16_is_given_up_after_fifty_refused_steps() -> None:
+def test_a_loss_that_never_fits_into_fp16_is_given_up_after_fifty_skipped_steps() -> None:
     def loss(output: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
         return (output * 1e9).half().float().square().mean() + 0 * targets.sum()
 
-    found = trained(network(nn.Linear(8, 3), loss=loss), "fp16_autocast", steps=2 * MOST_REFUSED)
-    assert (found.ended_at, found.skipped_steps) == (MOST_REFUSED - 1, MOST_REFUSED)
-    assert found.scaler_scale == 2.0 ** (16 - MOST_REFUSED)
-    assert found.losses == [None] * MOST_REFUSED
+    found = trained(network(nn.Linear(8, 3), loss=loss), "fp16_autocast", steps=2 * MOST_SKIPPED)
+    assert (found.ended_at, found.skipped_steps) == (MOST_SKIPPED - 1, MOST_SKIPPED)
+    assert found.scaler_scale == 2.0 ** (16 - MOST_SKIPPED)
+    assert found.losses == [None] * MOST_SKIPPED
 
 
 def test_outputs_that_overflow_fp16_in_a_short_training_leave_a_score_without_a_loss() -> None:

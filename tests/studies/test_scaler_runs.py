@@ -13,7 +13,7 @@ from ampbench.records.studies import ScalerRun, ScalerSetting
 from ampbench.studies import scaler
 from ampbench.studies.scaler import HOPELESS, LOWEST_SCALE, run_scaler
 from ampbench.worker.devices import Cpu
-from ampbench.worker.dropout import NO_DROPOUT
+from ampbench.worker.seeded import NO_DROPOUT
 from ampbench.workload import Workload
 from tests.planted_faults import Function
 

@@ -29,7 +29,7 @@ from ampbench.studies import scope as scopes
 from ampbench.studies.loops import Loop
 from ampbench.studies.scope import measure_scopes, split_by_step
 from ampbench.worker.devices import Cpu
-from ampbench.worker.dropout import NO_DROPOUT
+from ampbench.worker.seeded import NO_DROPOUT
 from ampbench.workload import Workload
 from tests.stored_runs import make_case
 
@@ -286,11 +286,11 @@ def test_gradscaler_has_settled_before_the_first_step() -> None:
     assert best.notes == []
     assert best.dtypes["output"] == "fp16"
     assert best.param_rel_l2 is not None
-    assert best.param_rel_l2 < 0.1  # a step that was refused changes nothing
+    assert best.param_rel_l2 < 0.1  # a step that was skipped changes nothing
     assert runs[WHOLE_LOOP].stale_weights[-1] == 4
 
 
-def test_the_optimizer_has_made_its_state_even_where_gradscaler_refuses_the_first_step() -> None:
+def test_the_optimizer_has_made_its_state_even_where_gradscaler_skips_the_first_step() -> None:
     workload = dataclasses.replace(mlp(), optimizer=lambda parameters: torch.optim.Adam(parameters, lr=1e-3))
     loop = Loop(workload, case("fp16_autocast"), Cpu(), FORWARD, 2)  # 2**16 times a loss in fp16 is infinite
     loop.start(None)

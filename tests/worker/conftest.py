@@ -1,6 +1,7 @@
 """Small networks and cases for the worker's tests."""
 
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import pytest
 import torch
@@ -8,22 +9,13 @@ import torch
 from ampbench.records.cases import Case
 from ampbench.running.channel import ServerChannel
 from ampbench.workload import Workload
+from tests import stored_runs
 
 
-def make_case(precision: str = "fp32", phase: str = "inference", path: str = "eager", **changes: object) -> Case:
+def make_case(precision: str = "fp32", phase: str = "inference", path: str = "eager", **changes: Any) -> Case:
     dtype = {"fp16_pure": "fp16", "bf16_pure": "bf16"}.get(precision, "fp32")
-    values: dict[str, object] = {
-        "workload": "net",
-        "family": "user",
-        "precision": precision,
-        "device": "cpu",
-        "phase": phase,
-        "path": path,
-        "batch_size": 8,
-        "input_dtype": dtype,
-        "memory_format": "contiguous",
-    }
-    return Case(**{**values, **changes})  # type: ignore[arg-type]
+    fields = {"workload": "net", "family": "user", "parameters": {}, "phase": phase, "path": path, "input_dtype": dtype}
+    return stored_runs.make_case(precision, **fields | changes)
 
 
 @pytest.fixture

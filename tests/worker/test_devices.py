@@ -5,11 +5,14 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+import torch._dynamo  # which optimizers import: not while an accelerator is scripted, as half of it would stay
 
 from ampbench.errors import UsageError
 from ampbench.precisions import PRECISIONS
 from ampbench.records.cases import Case
+from ampbench.records.environments import DEVICES
 from ampbench.records.requests import Request
+from ampbench.worker import environment
 from ampbench.worker.devices import Accelerator, Cpu, open_device
 from ampbench.worker.environment import cpu_arithmetic
 from ampbench.worker.memory import measure_memory
@@ -56,7 +59,7 @@ class FakeAccelerator:
         return event
 
 
-@pytest.fixture(params=["cuda", "xpu"])
+@pytest.fixture(params=DEVICES[1:])
 def fake(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> FakeAccelerator:
     scripted = FakeAccelerator(request.param)
     monkeypatch.setattr(torch, "accelerator", scripted)
@@ -66,7 +69,7 @@ def fake(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Fak
 
 def test_the_device_found_is_opened_and_another_one_refused(fake: FakeAccelerator) -> None:
     assert isinstance(open_device(fake.type), Accelerator)
-    other = {"cuda": "xpu", "xpu": "cuda"}[fake.type]
+    other = next(one for one in DEVICES[1:] if one != fake.type)
     with pytest.raises(UsageError, match=f"device {other} is not available here: found {fake.type}"):
         open_device(other)
 
@@ -140,6 +143,19 @@ def test_memory_on_an_accelerator_is_the_peak_above_what_was_there(
 ) -> None:
     found = measure_memory(on_fake, case(device=fake.type), Accelerator(fake.type))
     assert (found.source, found.peak_bytes) == ("allocator", 4000)
+
+
+def test_an_accelerator_of_which_torch_can_be_asked_nothing_is_described_all_the_same(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    scripted = FakeAccelerator("xpu")
+    scripted.device_count = lambda: 2
+    monkeypatch.setattr(torch, "accelerator", scripted)
+    monkeypatch.setattr(torch, "get_device_module", lambda type: SimpleNamespace())
+    monkeypatch.setattr(environment, "_runs", lambda type, dtype: dtype is not torch.float64)
+    found = environment._accelerator("xpu")
+    assert (found.available, found.count, found.name, found.memory_bytes) == (True, 2, "xpu", None)
+    assert (found.arithmetic["bf16"], found.tf32, found.float64) == ("native", False, False)
 
 
 def test_the_arithmetic_of_a_cpu_follows_from_its_flags() -> None:

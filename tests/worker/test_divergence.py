@@ -12,7 +12,7 @@ from ampbench.precisions import PRECISIONS
 from ampbench.records.cases import Case
 from ampbench.worker.data import Generator
 from ampbench.worker.devices import Cpu
-from ampbench.worker.distances import argmax_agreement, compare, tensors_in, worst_gradient
+from ampbench.worker.distances import argmax_agreement, compare, floating_in, worst_gradient
 from ampbench.worker.divergence import References, measure_divergence
 from ampbench.workload import Workload
 from ampbench.workloads.linear import linear_stack
@@ -71,7 +71,7 @@ def test_floating_tensors_are_found_in_any_nesting() -> None:
     tree = Output(
         torch.ones(1), {"a": (torch.ones(2), [torch.ones(3)]), "ids": torch.arange(4), "text": "no", "none": None}
     )
-    assert [len(tensor) for tensor in tensors_in(tree)] == [1, 2, 3]
+    assert [len(tensor) for tensor in floating_in(tree)] == [1, 2, 3]
 
 
 @pytest.mark.parametrize(("shape", "targets"), [((4, 3), (4,)), ((2, 3, 5), (2, 5)), ((2, 5, 3), (2, 5))])

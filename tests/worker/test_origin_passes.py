@@ -10,15 +10,15 @@ import torch
 from torch import nn
 
 from ampbench.errors import UsageError, WorkloadError
-from ampbench.explain.errors import SAMPLE
 from ampbench.explain.keep_fp32 import keep_fp32
+from ampbench.explain.samples import SAMPLE
 from ampbench.ranges.profile import ranked
 from ampbench.records.cases import Case
 from ampbench.records.ranges import ModuleError, OriginPass
 from ampbench.worker import origins
 from ampbench.worker.devices import Cpu
-from ampbench.worker.dropout import NO_DROPOUT
 from ampbench.worker.origins import measure_origin
+from ampbench.worker.seeded import NO_DROPOUT
 from ampbench.workload import Workload
 from tests.planted_faults import SMALL, Function, small_conv_net
 

@@ -12,20 +12,19 @@ from torch import nn
 
 from ampbench.errors import UsageError, WorkloadError
 from ampbench.explain.keep_fp32 import keep_fp32
-from ampbench.precisions import PRECISIONS
+from ampbench.precisions import LOW, PRECISIONS
 from ampbench.ranges.seen import predicted_and_seen, predicted_gradients, scores
 from ampbench.records.cases import Case
 from ampbench.records.ranges import ACTIVATION, GRADIENT, UPDATE, LowRun, RangePass, SeenGradient
 from ampbench.worker import finite, ranges
 from ampbench.worker.devices import Cpu
-from ampbench.worker.dropout import NO_DROPOUT
 from ampbench.worker.finite import MEANT, UNKNOWN
 from ampbench.worker.ranges import measure_ranges
+from ampbench.worker.seeded import NO_DROPOUT
 from ampbench.workload import Workload
 from tests.planted_faults import SMALL, Function, Scaled, small_conv_net, small_encoder
 
 MakeCase = Callable[..., Case]
-LOW = [row.name for row in PRECISIONS.values() if row.rounding != "float32"]
 
 
 def mean_square(output: Any) -> torch.Tensor:

@@ -2,8 +2,8 @@
 
 import pytest
 
+from ampbench.records.cpu_times import CpuTimes
 from ampbench.records.measurements import Fitness
-from ampbench.running.fitness import CpuTimes
 from ampbench.worker import fitness
 from ampbench.worker.devices import Cpu
 from ampbench.worker.fitness import FitnessWatch

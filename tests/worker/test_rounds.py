@@ -45,7 +45,7 @@ def test_the_frames_of_a_study_that_failed_are_the_users(case: MakeCase, tmp_pat
     model.write_text(BROKEN)
     planned = case("bf16_autocast", "training", workload="make", batch_size=None)
     request = ask(
-        "scopes",
+        "scope",
         planned,
         WorkloadSource(name="make", family="user", module=str(model), function="make", builtin=False),
         steps=2,

@@ -13,46 +13,13 @@ import pytest
 from ampbench.records.cases import Case, WorkloadSource
 from ampbench.records.requests import Reply, Request
 from ampbench.running.channel import ServerChannel
-
-NETWORK = """
-import os, time, torch
-
-class Odd(torch.nn.Module):
-    def __init__(self, kind):
-        super().__init__()
-        self.kind, self.linear = kind, torch.nn.Linear(4, 4)
-
-    def forward(self, x):
-        if self.kind == "abort":
-            os.abort()
-        if self.kind == "sleep":
-            time.sleep(1e6)
-        if self.kind == "raise":
-            raise RuntimeError("no luck\\ntoday")
-        if self.kind == "exit":
-            print("my last words", flush=True)
-            os._exit(3)
-        if self.kind == "kill":
-            os.kill(os.getpid(), 9)
-        if self.kind == "hog":
-            keep = []
-            while True:
-                keep.append(bytearray(os.urandom(1 << 20)) * 64)
-        if self.kind == "huge":
-            torch.empty(1 << 60)
-        return self.linear(x)
-
-def net(kind="fine"):
-    if kind == "unbuildable":
-        os.abort()
-    return Odd(kind), torch.randn(2, 4)
-"""
+from tests.odd_networks import ODD
 
 
 @pytest.fixture
 def ask(channel: ServerChannel, tmp_path: Path, case: Callable[..., Case]) -> Callable[..., Reply]:
     path = tmp_path / "odd.py"
-    path.write_text(NETWORK)
+    path.write_text(ODD)
     source = WorkloadSource(name="odd.py:net", family="user", module=str(path), function="net", builtin=False)
 
     def ask(kind: str = "fine", what: str = "round", **changes: object) -> Reply:
@@ -131,7 +98,7 @@ def test_a_server_that_is_killed_is_a_failure_of_the_case(case: Callable[..., Ca
 
 
 def test_a_server_and_its_worker_end_with_the_driver(tmp_path: Path) -> None:
-    (tmp_path / "odd.py").write_text(NETWORK)
+    (tmp_path / "odd.py").write_text(ODD)
     script = f"""
 import os
 from ampbench.records.cases import Case, WorkloadSource

@@ -3,7 +3,7 @@ from pathlib import Path
 import pytest
 
 from ampbench.errors import WorkloadError
-from ampbench.records.cases import WorkloadSource
+from ampbench.records.cases import ParameterValue, WorkloadSource
 from ampbench.worker.data import digest, named_tensors
 from ampbench.worker.sources import build_workload, describe_workload, items_per_step
 
@@ -99,6 +99,31 @@ def test_a_broken_contract_is_one_clear_line(tmp_path: Path, text: str, function
 def test_an_unknown_parameter_is_answered_with_the_known_ones(tmp_path: Path) -> None:
     with pytest.raises(WorkloadError, match="no parameter 'widht'; its parameters: width, batch_size, name"):
         describe_workload(source_of(tmp_path, GOOD, "pair"), {"widht": 3}, 0)
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "said"),
+    [
+        ("width", "x", "width=x: width is a whole number (its default is 4)"),
+        ("width", 2.5, "width=2.5: width is a whole number (its default is 4)"),
+        ("width", True, "width=True: width is a whole number (its default is 4)"),
+        ("rate", "x", "rate=x: rate is a number (its default is 0.5)"),
+        ("deep", 1, "deep=1: deep is true or false (its default is False)"),
+    ],
+)
+def test_a_value_of_another_type_than_the_default_is_refused_before_anything_is_built(
+    name: str, value: ParameterValue, said: str, tmp_path: Path
+) -> None:
+    source = source_of(tmp_path, "def f(width=4, rate=0.5, deep=False, kind='a'): raise AssertionError", "f")
+    with pytest.raises(WorkloadError) as caught:
+        describe_workload(source, {name: value}, 0)
+    assert str(caught.value).endswith(f": {said}")
+
+
+@pytest.mark.parametrize("parameters", [{"rate": 2}, {"kind": 3}, {"deep": True}])
+def test_a_whole_number_is_a_number_and_anything_is_text(parameters: dict[str, ParameterValue], tmp_path: Path) -> None:
+    text = "import torch\ndef f(rate=0.5, deep=False, kind='a'): return torch.nn.ReLU(), torch.ones(1)"
+    assert describe_workload(source_of(tmp_path, text, "f"), parameters, 0).parameters.items() >= parameters.items()
 
 
 def test_modules_beside_the_users_file_can_be_imported(tmp_path: Path) -> None:

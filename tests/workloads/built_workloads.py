@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from torch.utils import _pytree as pytree
 
+from ampbench.explain.devices import autocast_of
 from ampbench.precisions import PRECISIONS
 from ampbench.worker import data
 from ampbench.workload import Workload
@@ -73,7 +74,7 @@ def step(workload: Workload, precision: str) -> tuple[torch.nn.Module, Any, torc
     row = PRECISIONS.get(precision)
     storage = getattr(torch, row.storage) if row else torch.float64
     module = copy.deepcopy(workload.module).to(storage).train()
-    autocast = torch.autocast("cpu", dtype=getattr(torch, row.autocast)) if row and row.autocast else nullcontext()
+    autocast = autocast_of(row, "cpu")() if row else nullcontext()
     optimizer = workload.optimizer(module.parameters())
     inputs, targets = batch(workload)
     with autocast:

@@ -9,7 +9,7 @@ import torch
 from built_workloads import DIGESTS, HEAVY, HERE, batch, build, digests, leaves
 
 from ampbench.worker.data import named_tensors
-from ampbench.workloads.index import WORKLOADS
+from ampbench.workloads.index import FAMILIES, WORKLOADS
 
 EACH = [pytest.param(name, marks=pytest.mark.slow) if name in HEAVY else name for name in HERE]
 RECORDED = json.loads(DIGESTS.read_text())
@@ -60,9 +60,7 @@ def test_a_workload_is_fp32_on_the_cpu_and_says_its_version_and_items(name):
 
 def test_only_workloads_that_need_torchvision_or_scikit_learn_import_it():
     code = (
-        "import sys\n"
-        "import ampbench.workloads.conv, ampbench.workloads.heads, ampbench.workloads.linear\n"
-        "import ampbench.workloads.sequence, ampbench.workloads.vision, ampbench.workloads.data\n"
+        f"import sys, {', '.join(f'ampbench.workloads.{family}' for family in FAMILIES)}\n"
         "print({'torchvision', 'sklearn'} & set(sys.modules))"
     )
     printed = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout

@@ -9,8 +9,8 @@ from typing import Any
 import torch
 
 from ampbench.casts.families import is_view
+from ampbench.explain.dtypes import short_dtype
 from ampbench.explain.graphs.names import Stored, stored_tensors
-from ampbench.explain.ledger import short_dtype
 from ampbench.records.casts import AUTOGRAD, GRADIENT, GraphCast, GraphTrace, Operation
 
 _CAST = "ToCopyBackward"

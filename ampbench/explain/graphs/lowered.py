@@ -13,8 +13,8 @@ from typing import Any
 import torch
 
 from ampbench.casts.families import is_view
+from ampbench.explain.dtypes import short_dtype
 from ampbench.explain.graphs.names import Stored
-from ampbench.explain.ledger import short_dtype
 from ampbench.records.casts import ACTIVATION, GRADIENT, GraphCast, Operation
 
 Modules = tuple[Mapping[str, str], frozenset[str]]

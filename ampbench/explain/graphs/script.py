@@ -7,8 +7,8 @@ from typing import Any
 import torch
 
 from ampbench.casts.families import is_view
+from ampbench.explain.dtypes import short_dtype
 from ampbench.explain.graphs.names import Stored
-from ampbench.explain.ledger import short_dtype
 from ampbench.records.casts import ACTIVATION, FOLDED, INPUT, KEPT, Cast, GraphCast, Operation
 
 _ADDED = frozenset({"aten::_autocast_to_reduced_precision", "aten::_autocast_to_full_precision"})

@@ -5,7 +5,7 @@ import warnings
 import torch
 
 from ampbench.errors import first_line
-from ampbench.explain.devices import autocast_to, is_present, tensors_of
+from ampbench.explain.devices import autocast_to, is_present, stood_in
 from ampbench.explain.rules.documented import document
 from ampbench.records.rules import DEVICE, FAKE, NOT_OBSERVED, PYTORCH_PAGE, XPU_REFERENCE, RuleClaim
 
@@ -92,7 +92,7 @@ def gradient_scaler(device: str) -> RuleClaim:
 
 def _inference(device: str, source: str, dtype: str) -> RuleClaim:
     """Return whether a convolution under autocast gives `dtype`, as documented for inference."""
-    with tensors_of(device), torch.no_grad():
+    with stood_in(device), torch.no_grad():
         try:
             image = torch.empty(1, 2, 8, 8, device=device)
             weight = torch.empty(2, 2, 3, 3, device=device)

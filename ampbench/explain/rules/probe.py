@@ -5,14 +5,15 @@ from functools import cache
 
 import torch
 
-from ampbench.explain.devices import is_present, tensors_of
+from ampbench.explain.devices import is_present, stood_in
 from ampbench.explain.rules.claims import probe_claims
 from ampbench.explain.rules.documented import SOURCES, documented_category, documented_ops
 from ampbench.explain.rules.observed import classify, find_op, run_trials
-from ampbench.explain.rules.registered import KEYS, registered_ops
+from ampbench.explain.rules.registered import registered_ops
 from ampbench.explain.rules.samples import SAMPLES
 from ampbench.explain.rules.traps import probe_traps
 from ampbench.explain.rules.variants import run_variants
+from ampbench.records.environments import DEVICES
 from ampbench.records.rules import BANNED, DEVICE, FAKE, NOT_OBSERVED, RuleObservation, RuleProbe, RuleTrial
 
 DTYPES = ("float16", "bfloat16")
@@ -22,7 +23,7 @@ NAMES = "an overload for named tensors, which cannot be called as an op nor stoo
 
 
 def probe_rules(device: str, dtypes: Sequence[str] = DTYPES, *, ops: Iterable[str] | None = None) -> RuleProbe:
-    """Return what autocast does on `device` ("cpu", "cuda" or "xpu") in each of `dtypes`, op by op in order of names.
+    """Return what autocast does on `device` in each of `dtypes`, op by op in order of names.
 
     The ops are those with a rule on *any* device type or in any document, so that probes of different devices have
     the same rows; `ops` (names with overloads) selects among them. An absent device is stood in for by fake tensors.
@@ -30,7 +31,7 @@ def probe_rules(device: str, dtypes: Sequence[str] = DTYPES, *, ops: Iterable[st
     """
     names = rule_ops() if ops is None else sorted(set(ops))
     observations = []
-    with tensors_of(device):
+    with stood_in(device):
         for dtype in dtypes:
             observations += [observe(name, device, dtype) for name in names]
     return RuleProbe(
@@ -50,10 +51,12 @@ def rule_ops() -> list[str]:
     Ops that have a sample had a rule in some torch version, and are there in each that has the op: a rule that comes
     or goes must be seen to.
     """
-    names = {name for name in SAMPLES if find_op(name) is not None}.union(*(registered_ops(device) for device in KEYS))
+    names = {name for name in SAMPLES if find_op(name) is not None}.union(
+        *(registered_ops(device) for device in DEVICES)
+    )
     bases = {name.partition(".")[0] for name in names} | set(names)
     for source in SOURCES:
-        for device in KEYS:
+        for device in DEVICES:
             for op in documented_ops(source, device) or ():
                 if op not in bases:
                     names.add(op)
@@ -61,7 +64,7 @@ def rule_ops() -> list[str]:
 
 
 def observe(name: str, device: str, dtype: str) -> RuleObservation:
-    """Return what is documented, registered and observed of one op; within `tensors_of(device)`.
+    """Return what is documented, registered and observed of one op; within `stood_in(device)`.
 
     Raises nothing but errors of this code: errors of the op are part of the observation.
     """

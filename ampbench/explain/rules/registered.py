@@ -2,9 +2,6 @@
 
 import torch
 
-KEYS = {"cpu": "AutocastCPU", "cuda": "AutocastCUDA", "xpu": "AutocastXPU"}
-"""The dispatch key of each device type's rules."""
-
 NAMESPACE = "aten::"
 """torchvision registers rules of its own when it is imported; a probe must not depend on that."""
 
@@ -14,7 +11,7 @@ def registered_ops(device: str) -> frozenset[str]:
 
     An autocast kernel is a rule: ops without one fall through. Which rule it is, the dispatcher does not tell.
     """
-    key = KEYS[device]
+    key = f"Autocast{device.upper()}"
     has_kernel = torch._C._dispatch_has_kernel_for_dispatch_key
     return frozenset(name for name in _names() if has_kernel(name, key))
 

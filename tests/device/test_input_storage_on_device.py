@@ -20,8 +20,8 @@ def test_inputs_in_half_are_copied_in_half_the_bytes_and_a_linear_takes_them_as_
     assert main(["study", "input-storage", "mlp", "transformer_encoder", *precisions, *arguments]) == 0
     (path,) = list_runs(tmp_path)
     run = read_run(path)
-    assert len(run.storages) == 8
-    for case_id, found in run.storages.items():
+    assert len(run.input_storage) == 8
+    for case_id, found in run.input_storage.items():
         assert 2 * found.low.stored_bytes == found.full.stored_bytes
         assert min(found.full.copy_samples) > 0
         assert found.memory_source == "allocator"
