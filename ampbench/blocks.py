@@ -1,17 +1,21 @@
 """Tables and lines of text with titles, for a terminal, a Markdown page, anything."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Container, Sequence
 from dataclasses import dataclass, field, replace
 
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """A table with a title; without rows, the title is all there is to say. `note` explains the title."""
+    """A table with a title; without rows, the title is all there is to say. `note` explains the title.
+
+    Columns whose headers are among `numbers` stand to the right and stay on one line.
+    """
 
     title: str
     headers: Sequence[str] = ()
     rows: Sequence[Sequence[str]] = ()
     note: str = ""
+    numbers: Collection[str] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,10 +26,14 @@ class Section:
     blocks: list[Block] = field(default_factory=list)
 
 
-def as_sentence(text: str) -> str:
-    """Return a phrase with a full stop and a capital first letter, unless it begins with a name: "fp16", "a_b"."""
+def as_sentence(text: str, names: Container[str] = ()) -> str:
+    """Return a phrase with a full stop and a capital first letter, unless it begins with a name: "fp16", "a_b", "a.b".
+
+    `names` are others that it may begin with, before a colon or a comma.
+    """
     word = text.partition(" ")[0]
-    named = any(character.isdigit() or character == "_" for character in word)
+    named = text.partition(":")[0].split(", ")[0] in names
+    named = named or "." in word[:-1] or any(character.isdigit() or character == "_" for character in word)
     return f"{text[:1] if named else text[:1].upper()}{text[1:]}{'' if text.endswith('.') else '.'}"
 
 

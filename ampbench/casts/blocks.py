@@ -33,12 +33,6 @@ FEW_OPS, FEW_MODULES = 16, 12
 STORED = "only stored"
 """What stands for the op that uses a copy where none does, as with a gradient that is kept."""
 
-NUMBERS = frozenset(
-    {"#", "casts", "forward", "backward", "moved", "traced", "calls", "modules", "cast", "reused", "not needed",
-     "cached", "ops"}
-)  # fmt: skip
-"""Headers of columns of numbers, which stand to the right."""
-
 
 def section(case: Case, found: CastPass, by: By = By.SUMMARY, *, everything: bool = False) -> Section:
     """Return what `found` says of `case`: what it adds up to and, `by` what, the tables.
@@ -63,8 +57,7 @@ def headline(found: CastPass, case: Case) -> list[Block]:
 def origins(found: CastPass, everything: bool = False) -> list[Block]:  # noqa: ARG001 - as the other tables
     """Return what was cast and who asked for it."""
     groups = tables.by_origin(found.trace)
-    headers, cells = _group_cells(groups, ("what", "asked for by"))
-    return [Block("Where they come from", headers, cells)] if groups else []
+    return [_of_groups("Where they come from", groups, ("what", "asked for by"))] if groups else []
 
 
 def weights_used(found: CastPass, everything: bool = False) -> list[Block]:  # noqa: ARG001
@@ -90,31 +83,33 @@ def saved(found: CastPass, everything: bool = False) -> list[Block]:
         headers = ["casts", "moved", *(["traced"] if timed else []), "change"]
         cells = [_saving_cells(row, timed) for row in rows]
         note = "what these casts cost; what a change saves is to be measured" if not found.checked else ""
-        blocks.append(_cut(Block("What could be saved", headers, cells, note), everything))
+        block = Block("What could be saved", headers, cells, note, numbers=headers[:-1])
+        blocks.append(_cut(block, everything))
     if found.checked:
         rows_tried = [_checked_cells(one) for one in found.checked]
-        blocks.append(Block("Tried and measured", ["casts", "moved", "change", "a step"], rows_tried))
+        headers = ["casts", "moved", "change", "a step"]
+        blocks.append(Block("Tried and measured", headers, rows_tried, numbers=headers[:2]))
     return blocks
 
 
 def ops_that_cast(found: CastPass, everything: bool = False) -> list[Block]:
     """Return the casts per op that used the copies."""
     groups = tables.by_operation(found.trace)
-    headers, cells = _group_cells(groups, ("for op", "called as"))
-    for row in cells:
-        row[0] = _op(row[0]) or STORED
-        row[1] = row[1].replace("torch.nn.functional.", "F.").removeprefix("torch.") or UNDEFINED
-    return [_cut(Block("Casts per op", headers, cells), everything)] if groups else []
+    named = [
+        (_op(op) or STORED, called.replace("torch.nn.functional.", "F.").removeprefix("torch.") or UNDEFINED)
+        for op, called in (group.keys for group in groups)
+    ]
+    block = _of_groups("Casts per op", groups, ("for op", "called as"), named)
+    return [_cut(block, everything)] if groups else []
 
 
 def tensors(found: CastPass, everything: bool = False) -> list[Block]:
     """Return the casts per tensor."""
     groups = tables.by_tensor(found.trace)
     nameless = Counter(what for what, _ in {(cast.what, cast.tensor) for cast in found.trace.casts if not cast.name})
-    headers, cells = _group_cells(groups, ("what", "tensor"))
-    for row in cells:
-        row[1] = row[1] or f"{nameless[row[0]]:,} without a name"
-    return [_cut(Block("Casts per tensor", headers, cells), everything)] if groups else []
+    named = [(what, name or f"{nameless[what]:,} without a name") for what, name in (group.keys for group in groups)]
+    block = _of_groups("Casts per tensor", groups, ("what", "tensor"), named)
+    return [_cut(block, everything)] if groups else []
 
 
 def modules(found: CastPass, everything: bool = False) -> list[Block]:
@@ -145,7 +140,7 @@ def module_table(found: CastPass, *, collapsed: bool) -> Block:
         ]
         for group in groups
     ]
-    return Block("Dtypes in and out of modules", headers, cells)
+    return Block("Dtypes in and out of modules", headers, cells, numbers=headers[4:-1])
 
 
 def few_ops(found: CastPass, everything: bool = False) -> list[Block]:
@@ -166,7 +161,8 @@ def every_op(found: CastPass, everything: bool = False) -> list[Block]:
         row = [f"{op.index}", *([op.phase] if phases else []), _op(op.name)]
         row += [f"{_dtypes(op.inputs)} → {_dtypes(op.outputs)}", *([format_seconds(op.seconds)] if trace.timed else [])]
         cells.append([*row, where + _place(op.source)])
-    block = Block("Every op in order", [*headers, "module, or what is cast"], cells)
+    headers += ["module, or what is cast"]
+    block = Block("Every op in order", headers, cells, numbers=["#", "traced"])
     return [with_rest(block, len(trace.ops))] if cells else []
 
 
@@ -183,7 +179,8 @@ def every_cast(found: CastPass, everything: bool = False) -> list[Block]:
         row += [f"{cast.from_dtype} → {cast.to_dtype}", format_bytes(cast.bytes_moved)]
         row += [format_seconds(cast.seconds)] if trace.timed else []
         cells.append([*row, user, _tensor(cast) + _place(trace.ops[cast.index].source)])
-    block = Block("Every cast in order", [*headers, "for op", "what is cast"], cells)
+    headers += ["for op", "what is cast"]
+    block = Block("Every cast in order", headers, cells, numbers=["#", "moved", "traced"])
     return [with_rest(block, len(trace.casts))] if cells else []
 
 
@@ -197,7 +194,7 @@ def weights(found: CastPass, everything: bool = False) -> list[Block]:
     ]  # fmt: skip
     note = "uses in the forward pass; cached: the copies that autocast keeps until its region ends"
     line = weights_used(found)
-    block = Block("Weights", headers, cells, note)
+    block = Block("Weights", headers, cells, note, numbers=headers[:-1])
     return [*line, block if everything else first_rows(block, ORDERED)]
 
 
@@ -230,19 +227,21 @@ _TABLES: dict[By, Sequence[_Make]] = {
 }
 
 
-def _group_cells(groups: Sequence[CastGroup], keys: tuple[str, str]) -> tuple[list[str], list[list[str]]]:
-    """Return headers and rows of casts that have something in common."""
+def _of_groups(
+    title: str, groups: Sequence[CastGroup], keys: tuple[str, str], named: Sequence[Sequence[str]] = ()
+) -> Block:
+    """Return a table of casts that have something in common: `keys` are its headers, `named` what stands below them."""
     timed = any(group.seconds is not None for group in groups)
     backward = any(group.backward for group in groups)
     counts = ["casts", *(["forward", "backward"] if backward else [])]
     headers = [*keys, *counts, "moved", *(["traced"] if timed else []), "dtypes"]
     cells = []
-    for group in groups:
-        row = [*group.keys, f"{group.casts:,}"]
+    for group, names in zip(groups, named or [group.keys for group in groups], strict=True):
+        row = [*names, f"{group.casts:,}"]
         row += [f"{group.forward:,}", f"{group.backward:,}"] if backward else []
         row += [format_bytes(group.bytes_moved), *([format_seconds(group.seconds)] if timed else [])]
         cells.append([*row, ", ".join(group.dtypes)])
-    return headers, cells
+    return Block(title, headers, cells, numbers=headers[2:-1])
 
 
 def _saving_cells(row: Saving, timed: bool) -> list[str]:

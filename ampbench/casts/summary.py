@@ -15,13 +15,13 @@ there."""
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Totals:
-    """What `casts` casts cost; bytes and seconds are of the whole trace, which holds `steps` steps.
+    """What the `casts` casts of a trace cost, which holds one step.
 
     `seconds` is None for a trace that was not timed; `share` is that of all ops' seconds (0-1). `by_what`, `by_origin`
     and `by_phase` count casts, `weights` the uses of weights by status. `cache_bytes` is what autocast's cache holds.
     """
 
-    steps: int
+    steps: int = 1
     ops: int
     casts: int
     bytes_read: int
@@ -57,15 +57,14 @@ class Saving:
     advice: str
 
 
-def totals(trace: CastTrace, *, steps: int = 1) -> Totals:
-    """Return what the casts of `trace`, which holds `steps` steps, add up to."""
+def totals(trace: CastTrace) -> Totals:
+    """Return what the casts of `trace`, which holds a step, add up to."""
     seconds = share = None
     if trace.timed:
         seconds = sum(cast.seconds or 0.0 for cast in trace.casts)
         whole = sum(operation.seconds or 0.0 for operation in trace.ops)
         share = seconds / whole if whole else None
     return Totals(
-        steps=steps,
         ops=len(trace.ops),
         casts=len(trace.casts),
         bytes_read=sum(cast.bytes_read for cast in trace.casts),
@@ -130,17 +129,14 @@ def sentence(
     `of` is what a count is of; `step_cast_seconds` what the casts take of an untraced step, said beside their traced
     time: tracing takes some microseconds an op, which a small step feels.
     """
-    each = whole.casts / whole.steps
-    count = f"{each:.0f}" if each == int(each) else f"{each:.1f}"
-    parts = [f"{count} {'cast' if count == '1' else 'casts'} {of}", format_bytes(whole.bytes_moved / whole.steps)]
+    parts = [f"{whole.casts} {'cast' if whole.casts == 1 else 'casts'} {of}", format_bytes(whole.bytes_moved)]
     if whole.seconds is not None and whole.casts:
-        took = format_seconds(whole.seconds / whole.steps)
+        took = format_seconds(whole.seconds)
         parts.append(f"{format_share(whole.share)} of the traced ops' time ({took})")
         if step_cast_seconds is not None:
             parts.append(f"about {format_seconds(step_cast_seconds)} of the untraced step")
-    saved = sum(len(saving.casts) for saving in found) / whole.steps
-    tail = f"; {saved:.0f} of them could be saved" if saved == int(saved) else f"; {saved:.1f} could be saved"
-    return ", ".join(parts) + (tail if saved else "")
+    saved = sum(len(saving.casts) for saving in found)
+    return ", ".join(parts) + (f"; {saved} of them could be saved" if saved else "")
 
 
 def _kind(cast: Cast, seen: set[tuple[int, str]], by_index: Mapping[int, Cast], inference: bool) -> str | None:

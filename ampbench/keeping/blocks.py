@@ -19,12 +19,6 @@ SHOWN = 12
 NAMED = 2
 """So many modules of a set are named in a table."""
 
-NUMBERS = frozenset(
-    {"own error", "forward in fp32", "weights", "outputs", "modules", "error", "gradients", "step", "against none",
-     "peak", "budget", "front"}
-)  # fmt: skip
-"""Headers of columns of numbers, which stand to the right."""
-
 
 def section(
     case: Case, search: KeepSearch, space: SearchSpace, trials: Sequence[Trial], *, everything: bool = False
@@ -45,7 +39,7 @@ def kept(search: KeepSearch, space: SearchSpace, everything: bool = False) -> li
     whole = [island for island in search.found if island not in {name for row in rows for name in row.modules}]
     headers = ["module", "kind", "own error", "forward in fp32", "weights", "outputs"]
     note = f"whole, with what they do between their modules: {few(whole)}" if whole and whole != WHOLE else ""
-    block = Block("Kept in fp32", headers, [_kept_cells(row) for row in rows], note)
+    block = Block("Kept in fp32", headers, [_kept_cells(row) for row in rows], note, numbers=headers[2:])
     return [block if everything else first_rows(block, SHOWN)]
 
 
@@ -56,12 +50,13 @@ def weighed(search: KeepSearch, space: SearchSpace, trials: Sequence[Trial]) -> 
         return []
     training = any(point.grad_rel_l2 is not None for point in picture)
     headers = ["kept", "modules", "error", *(["gradients"] if training else []), "budget", "step"]
-    headers += ["against none", "peak", "front"]
+    headers += ["time ratio", "peak", "front"]
     note = (
-        "against none: the step's time, of builds that stood side by side; front: no other set is as good in error, "
-        "time and memory, and better in one"
+        "time ratio: to none kept, of builds that stood side by side; front: no other set is as good in error, time "
+        "and memory, and better in one"
     )
-    return [Block("Error, time and memory", headers, [_cells(point, training) for point in picture], note)]
+    cells = [_cells(point, training) for point in picture]
+    return [Block("Error, time and memory", headers, cells, note, numbers=headers[1:])]
 
 
 def _kept_cells(row: KeptRow) -> list[str]:

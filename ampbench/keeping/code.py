@@ -3,7 +3,7 @@
 from glob import escape
 
 from ampbench.keeping.islands import WHOLE
-from ampbench.precisions import PRECISIONS
+from ampbench.precisions import PRECISIONS, Precision
 from ampbench.records.cases import Case
 from ampbench.records.keeping import KeepSearch
 
@@ -34,10 +34,7 @@ def code(search: KeepSearch, case: Case) -> str:
     ]
     if case.memory_format == "channels_last":
         lines.append("model = model.to(memory_format=torch.channels_last)  # inputs, too")
-    if pure:
-        region = _pure(row.storage, training=trains)
-    else:
-        region = _autocast(case.device, f"torch.{row.autocast}", training=trains)
+    region = _pure(row.storage, training=trains) if pure else _autocast(row, case.device, training=trains)
     return "\n".join([*lines, *region, *_after(case, scaler=trains and row.scaler and case.scaler)]) + "\n"
 
 
@@ -54,9 +51,10 @@ def _quoted(text: str) -> str:
     return f'"{text}"' if text.isprintable() and not set(text) & {'"', "\\"} else repr(text)
 
 
-def _autocast(device: str, dtype: str, *, training: bool) -> list[str]:
+def _autocast(row: Precision, device: str, *, training: bool) -> list[str]:
+    """Return what enters autocast as `explain.devices.autocast_of` does."""
     inside = ["    # and the loss, in here"] if training else []
-    return [f'with torch.autocast("{device}", dtype={dtype}):', f"    {CALLED}", *inside]
+    return [f'with torch.autocast("{device}", dtype=torch.{row.autocast}):', f"    {CALLED}", *inside]
 
 
 def _pure(storage: str, *, training: bool) -> list[str]:

@@ -10,8 +10,8 @@ from ampbench.records.keeping import SearchSpace
 from ampbench.records.ranges import ModuleError
 
 COLUMNS = (
-    "kept", "modules", "found", "output_rel_l2", "grad_rel_l2", "meets_budget", "step_seconds", "against_low",
-    "against_low_low", "against_low_high", "peak_bytes", "on_front",
+    "kept", "modules", "found", "output_rel_l2", "grad_rel_l2", "meets_budget", "seconds", "ratio", "ratio_low",
+    "ratio_high", "peak_memory_bytes", "on_front",
 )  # fmt: skip
 """The columns of `point_rows`: the islands kept, space between them; how many modules that keeps; what it comes to."""
 

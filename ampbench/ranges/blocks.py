@@ -28,12 +28,6 @@ from ampbench.units import UNDEFINED, counted, format_error, format_share
 SHOWN = 12
 """So many rows are shown unless all are asked for."""
 
-NUMBERS = frozenset(
-    {"#", "largest", "of fp16", "of bf16", "flushed", "subnormal", "loss scale", "unscaled", "moved", "in fp16",
-     "in bf16", "elements", "predicted", "seen", "not finite", "own", "total", "inherited", "overflowed"}
-)  # fmt: skip
-"""Headers of columns of numbers, which stand to the right."""
-
 _WORTH_A_COLUMN = 0.01
 """The share of its largest number from which a format is told of beside the first."""
 
@@ -88,7 +82,7 @@ def values(found: RangePass, everything: bool = False) -> list[Block]:
     headers = ["module", "kind", "values", "largest", "of fp16", "flushed", "subnormal"]
     headers += [*(["of bf16"] if second else []), "fp16 would"]
     note = "of each module; flushed, subnormal: the shares of its outputs in fp16"
-    return [Block("Largest values", headers, cells, note)] if cells else []
+    return [Block("Largest values", headers, cells, note, numbers=headers[3:-1])] if cells else []
 
 
 def gradients(found: RangePass, everything: bool = False) -> list[Block]:  # noqa: ARG001 - as the other tables
@@ -101,7 +95,7 @@ def gradients(found: RangePass, everything: bool = False) -> list[Block]:  # noq
     ]  # fmt: skip
     headers = ["dtype", "loss scale", "flushed", "unscaled", "largest gradient in"]
     note = "flushed: the share of gradients that are zero at these scales, the best ones; unscaled: at a scale of 1"
-    return [Block("Gradients and loss scales", headers, cells, note)] if cells else []
+    return [Block("Gradients and loss scales", headers, cells, note, numbers=headers[1:-1])] if cells else []
 
 
 def updates(found: RangePass, everything: bool = False) -> list[Block]:
@@ -119,7 +113,7 @@ def updates(found: RangePass, everything: bool = False) -> list[Block]:
     ]
     headers = ["parameter", "moved", *(f"in {dtype}" for dtype in FORMATS)]
     note = "the share of its values that a step moved in fp32 and would not where they are stored in the dtype"
-    return [Block("Updates that would be lost", headers, cells, note)] if cells else []
+    return [Block("Updates that would be lost", headers, cells, note, numbers=headers[1:])] if cells else []
 
 
 def failed_predictions(found: RangePass, everything: bool = False) -> list[Block]:  # noqa: ARG001
@@ -138,7 +132,7 @@ def failed_predictions(found: RangePass, everything: bool = False) -> list[Block
     headers = ["precision", "module", "kind", "what", "was predicted", "was seen", "predicted", "seen", "own"]
     note = "was predicted: which of its values said so; predicted: the share of these, else of its outputs; "
     note += f"seen: the share of its outputs, which is flushing from {FLUSHES:.0%}; own: its error on exact inputs"
-    return [Block("Where predictions failed", headers, cells, note)] if cells else []
+    return [Block("Where predictions failed", headers, cells, note, numbers=headers[-3:])] if cells else []
 
 
 def seen_gradients(found: RangePass, everything: bool = False) -> list[Block]:
@@ -152,7 +146,7 @@ def seen_gradients(found: RangePass, everything: bool = False) -> list[Block]:
     ]  # fmt: skip
     headers = ["precision", "parameter", "elements", "predicted", "seen", "not finite"]
     note = "predicted, seen: the share that flushes to zero"
-    return [Block("Gradients in the low precisions", headers, cells, note)] if cells else []
+    return [Block("Gradients in the low precisions", headers, cells, note, numbers=headers[2:])] if cells else []
 
 
 def errors(found: OriginPass, everything: bool = False) -> list[Block]:
@@ -169,7 +163,9 @@ def errors(found: OriginPass, everything: bool = False) -> list[Block]:
     headers = ["#", "module", "kind", "own", "total", "inherited", "overflowed", "flushed"]
     title = "Modules in the order of running" if everything else "Modules that err most by themselves"
     note = "own: on exact inputs; total: in the whole run; inherited: what of it came with the inputs"
-    return [Block(title, [*headers, *(["remark"] if noted else [])], cells, note)] if cells else []
+    numbers = [headers[0], *headers[3:]]
+    headers += ["remark"] if noted else []
+    return [Block(title, headers, cells, note, numbers=numbers)] if cells else []
 
 
 def _outputs(rows: Sequence[Magnitudes]) -> Headroom:

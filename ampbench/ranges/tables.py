@@ -11,6 +11,12 @@ from ampbench.ranges.seen import predicted_and_seen
 from ampbench.records.ranges import UPDATE, OriginPass, RangePass
 
 _SHARES = ("reach", "overflow", "flushed", "subnormal", "swallowed")
+_FITS = [f"{dtype}_{share}" for dtype in FORMATS for share in _SHARES]
+HEADROOM_COLUMNS = ["module", "kind", "what", "name", "elements", "zeros", "nonfinite", "largest", *_FITS]
+ORIGIN_COLUMNS = [
+    "place", "module", "kind", "elements", "own_rel_l2", "total_rel_l2", "inherited", "overflowed", "flushed",
+    "inputs_overflowed", "sampled", "note",
+]  # fmt: skip
 
 
 def headroom_frame(found: RangePass) -> pd.DataFrame:
@@ -30,10 +36,8 @@ def headroom_frame(found: RangePass) -> pd.DataFrame:
             swallowed = lost.get((values.name, dtype)) if values.what == UPDATE else None
             row += [fits.reach, fits.overflow, fits.flushed, fits.subnormal, swallowed]
         rows.append(row)
-    columns = ["module", "kind", "what", "name", "elements", "zeros", "nonfinite", "largest"]
-    shares = [f"{dtype}_{share}" for dtype in FORMATS for share in _SHARES]
-    frame = pd.DataFrame(rows, columns=[*columns, *shares])
-    return frame.astype({"largest": float} | dict.fromkeys(shares, float))
+    frame = pd.DataFrame(rows, columns=HEADROOM_COLUMNS)
+    return frame.astype({"largest": float} | dict.fromkeys(_FITS, float))
 
 
 def seen_frame(found: RangePass) -> pd.DataFrame:
@@ -63,6 +67,5 @@ def origin_frame(found: OriginPass) -> pd.DataFrame:
          row.flushed, row.inputs_overflowed, row.sampled, row.note]
         for place, row in zip(layer_profile(found.modules), found.modules, strict=True)
     ]  # fmt: skip
-    columns = ["place", "module", "kind", "elements", "own_rel_l2", "total_rel_l2", "inherited", "overflowed"]
-    frame = pd.DataFrame(rows, columns=[*columns, "flushed", "inputs_overflowed", "sampled", "note"])
+    frame = pd.DataFrame(rows, columns=ORIGIN_COLUMNS)
     return frame.astype(dict.fromkeys(["own_rel_l2", "total_rel_l2", "inherited"], float))

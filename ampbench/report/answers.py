@@ -9,7 +9,7 @@ from ampbench.advice import Row, number, precision_label, times
 from ampbench.precisions import BASELINE
 from ampbench.report.machines import Machine, Table
 from ampbench.report.summaries import spread
-from ampbench.units import format_error
+from ampbench.units import every, format_error
 
 NO_ADVICE = "no advice"
 
@@ -59,9 +59,9 @@ def answer(found: Sequence[Machine]) -> str:
     ranked = sorted(counts, key=lambda label: (label == NO_ADVICE, label == BASELINE, -counts[label]))
     phrases = []
     for place, label in enumerate(ranked):
-        count = f"{counts[label]:,}" if place else f"{counts[label]:,} of {_nouns(found)}"
+        count = f"{counts[label]:,}" if place else f"{counts[label]:,} of {len(tables):,} {_nouns(found)}"
         if len(ranked) == 1:
-            count = tables[0].label if len(tables) == 1 else f"all {_nouns(found)}"
+            count = tables[0].label if len(tables) == 1 else f"{every(len(tables))} {_nouns(found)}"
         verb = label if place or label == NO_ADVICE else f"take {label}"
         phrases.append(f"{'stay in fp32' if label == BASELINE else verb} for {count}")
     return ", ".join(phrases)
@@ -83,7 +83,7 @@ _TRAITS: Mapping[str, Callable[[Table], object]] = MappingProxyType(
 
 
 def _nouns(found: Sequence[Machine]) -> str:
-    """Return how many tables there are, by what tells them apart: "11 workloads and phases"."""
+    """Return what tells the tables apart: "workloads and phases"."""
     tables = [(place, table) for place, machine in enumerate(found) for table in machine.advised]
     nouns = ["workloads"]
     keys: list[tuple[object, ...]] = [(place, table.group.workload) for place, table in tables]
@@ -93,7 +93,7 @@ def _nouns(found: Sequence[Machine]) -> str:
             nouns.append(noun)
             keys = [(*key, value) for key, value in zip(keys, values, strict=True)]
     nouns += ["devices"] if len(found) > 1 else []
-    return f"{len(tables):,} {' and '.join([', '.join(nouns[:-1]), nouns[-1]] if len(nouns) > 1 else nouns)}"
+    return " and ".join([", ".join(nouns[:-1]), nouns[-1]] if len(nouns) > 1 else nouns)
 
 
 def _gains(tables: Sequence[Table], allowed: float) -> list[str]:

@@ -1,61 +1,26 @@
 """What the runs on a page tell of why: passes and searches, probes of autocast's rules, a comparison's reasons."""
 
-from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from types import MappingProxyType
+from functools import partial
 from typing import Any, Generic, TypeVar
 
 from ampbench.casts.costs import casts_said
 from ampbench.casts.summary import Saving, Totals, savings, totals
-from ampbench.labels import NOT_REACHED, case_labels
+from ampbench.labels import NOT_REACHED, case_labels, told_apart
 from ampbench.records.cases import Case
 from ampbench.records.casts import CastPass
 from ampbench.records.keeping import KeepSearch
 from ampbench.records.ranges import OriginPass, RangePass
 from ampbench.records.rules import FAKE, RuleProbe
-from ampbench.records.runs import (
-    CASTS,
-    CONVERGENCE,
-    HEADROOM,
-    INPUT_STORAGE,
-    KEEP_FP32,
-    ORIGIN,
-    SCALER,
-    SCOPE,
-)
-from ampbench.report.material import Material, ShownCase
+from ampbench.records.runs import CONVERGENCE, KINDS
+from ampbench.report.material import Material, ShownCase, run_name
 from ampbench.store import StoredRun
 from ampbench.studied.convergence.learning import told_trainings
 from ampbench.units import counted
 from ampbench.verdicts import Comparison
 
 T = TypeVar("T")
-
-_FOUND: Mapping[str, Callable[[StoredRun], Mapping[str, Any]]] = MappingProxyType(
-    {
-        CASTS: lambda run: run.casts,
-        HEADROOM: lambda run: run.ranges,
-        ORIGIN: lambda run: run.origins,
-        KEEP_FP32: lambda run: run.searches,
-        CONVERGENCE: told_trainings,
-        SCALER: lambda run: run.scalings,
-        SCOPE: lambda run: run.scopes,
-        INPUT_STORAGE: lambda run: run.storages,
-    }
-)
-"""What runs hold of cases, by what they explain or study."""
-
-_CONTENTS = {
-    CASTS: "the casts of",
-    HEADROOM: "the headroom of",
-    ORIGIN: "the origin of errors in",
-    KEEP_FP32: "what to keep in fp32 in",
-    CONVERGENCE: "the convergence of",
-    SCALER: "the loss scaling of",
-    SCOPE: "the scope of autocast in",
-    INPUT_STORAGE: "the storage of the inputs of",
-}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -106,6 +71,12 @@ class Untold:
     reason: str
 
 
+def found_of(kind: str, run: StoredRun) -> Mapping[str, Any]:
+    """Return what a run holds of cases for a page to tell, by what it explains or studies."""
+    found: Mapping[str, Any] = told_trainings(run) if kind == CONVERGENCE else getattr(run, KINDS[kind].field)
+    return found
+
+
 def runs_of(material: Material) -> Iterator[StoredRun]:
     """Yield the runs on the page, those that only explain among them, the oldest first."""
     every = [*(shown.stored for shown in material.shown), *material.explanations]
@@ -116,17 +87,10 @@ def told(material: Material, of: Callable[[StoredRun], Mapping[str, T]]) -> list
     """Return what runs hold of cases: of several of one case, host and torch version the newest, the oldest first."""
     found = list(_passes(material, of))
     labels = case_labels(run.cases[case_id] for run, case_id, _ in found)
-    counts = Counter(labels[case_id] for _, case_id, _ in found)
+    names = told_apart([labels[case_id] for _, case_id, _ in found], (run_name(run) for run, _, _ in found))
     return [
-        Told(
-            number=number,
-            name=f"{label} · {run.header.label or run.header.run}" if counts[label] > 1 else label,
-            case=run.cases[case_id],
-            run=run,
-            found=one,
-        )
-        for number, (run, case_id, one) in enumerate(found)
-        for label in [labels[case_id]]
+        Told(number=number, name=name, case=run.cases[case_id], run=run, found=one)
+        for number, (name, (run, case_id, one)) in enumerate(zip(names, found, strict=True))
     ]
 
 
@@ -180,7 +144,7 @@ def untold(material: Material, kind: str) -> list[Untold]:
         found |= {case_id: Untold(name=labels[case_id], reason=_reason(run, case_id)) for case_id in run.cases}
     if not found:
         return []
-    known = {case_id for run in runs_of(material) for case_id in _FOUND[kind](run)}
+    known = {case_id for run in runs_of(material) for case_id in found_of(kind, run)}
     return [one for case_id, one in found.items() if case_id not in known]
 
 
@@ -220,10 +184,11 @@ def contents(material: Material) -> list[str]:
     Cases that failed or were skipped are not counted, though a part of them may be there.
     """
     counts = {
-        kind: sum(case_id not in ended_early(run) for run, case_id, _ in _passes(material, of))
-        for kind, of in _FOUND.items()
+        kind: sum(case_id not in ended_early(run) for run, case_id, _ in _passes(material, partial(found_of, kind)))
+        for kind, of in KINDS.items()
+        if of.of_cases
     }
-    said = [f"{_CONTENTS[kind]} {counted(count, 'case')}" for kind, count in counts.items() if count]
+    said = [f"{KINDS[kind].contents} {counted(count, 'case')}" for kind, count in counts.items() if count]
     probed = list(dict.fromkeys(probe.device for probe in probes(material)))
     limits = list(dict.fromkeys(one.device for run in runs_of(material) for one in run.ceilings))
     said += [f"autocast's rules on {', '.join(probed)}"] if probed else []
@@ -233,7 +198,7 @@ def contents(material: Material) -> list[str]:
 def strangers(material: Material, kind: str) -> list[str]:
     """Return what explained `kind` ("casts", …) on another machine, or with another torch, than what measured."""
     own = {place_of(shown.stored) for shown in material.shown}
-    places = dict.fromkeys(place_of(run) for run, _, _ in _passes(material, _FOUND[kind]))
+    places = dict.fromkeys(place_of(run) for run, _, _ in _passes(material, partial(found_of, kind)))
     if not own:
         return []
     return [f"torch {version or 'of an unknown version'} on {host}" for host, version in places
@@ -245,7 +210,7 @@ def _reason(run: StoredRun, case_id: str) -> str:
     if (skip := run.skips.get(case_id)) is not None:
         return skip.reason
     if (failure := run.failures.get(case_id)) is not None:
-        return f"{failure.cause}: {failure.message}" if failure.message else failure.cause
+        return failure.said
     trials = len(run.trials.get(case_id, []))
     if trials or case_id in run.spaces:
         kept = f"{counted(trials, 'trial')} {'is' if trials == 1 else 'are'}" if trials else "no trial is"

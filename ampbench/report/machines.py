@@ -1,12 +1,12 @@
 """The runs shown by machine: its tables with their advice."""
 
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 
 from ampbench import notes
 from ampbench.advice import Advice, Group, Row, grouped
-from ampbench.labels import case_labels
+from ampbench.labels import case_labels, told_apart
 from ampbench.records.cases import Case
 from ampbench.report.material import Material, Shown
 from ampbench.trends import Place, place_of
@@ -59,6 +59,7 @@ class Machine:
         return [table for table in self.tables if table.advice is not None]
 
 
+@lru_cache(maxsize=1)
 def machines(material: Material) -> list[Machine]:
     """Return the machines of the runs shown, in order of appearance."""
     runs: dict[Place, list[Shown]] = {}
@@ -66,6 +67,11 @@ def machines(material: Material) -> list[Machine]:
         for device in dict.fromkeys(row["device"] for row in shown.rows):
             runs.setdefault(place_of(shown.stored.header, device, "commit"), []).append(shown)
     return [_machine(place, members) for place, members in runs.items()]
+
+
+def advised_machines(material: Material) -> list[Machine]:
+    """Return the machines on which anything was measured."""
+    return [machine for machine in machines(material) if machine.advised]
 
 
 def table_labels(rows: Sequence[Row], cases: Sequence[Mapping[str, Case]]) -> list[str]:
@@ -86,7 +92,7 @@ def _machine(place: Place, runs: Sequence[Shown]) -> Machine:
         for group, members in grouped(row for row in shown.rows if row["device"] == place.device).items()
     ]
     labels = table_labels([members[0] for _, _, members, _ in found], [one.stored.cases for one, _, _, _ in found])
-    repeated = Counter(labels)
+    names = told_apart(labels, (shown.name for shown, _, _, _ in found))
     environment = runs[-1].stored.header.environment
     described = environment.device(place.device)
     model = place.device_name or (place.cpu if place.device == "cpu" else "")
@@ -108,11 +114,11 @@ def _machine(place: Place, runs: Sequence[Shown]) -> Machine:
         tables=[
             Table(
                 group=group,
-                label=f"{label} · {shown.name}" if repeated[label] > 1 else label,
+                label=name,
                 rows=members,
                 whole=whole,
                 shown=shown,
             )
-            for (shown, group, members, whole), label in zip(found, labels, strict=True)
+            for (shown, group, members, whole), name in zip(found, names, strict=True)
         ],
     )

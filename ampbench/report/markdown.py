@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from ampbench import __version__
 from ampbench.comparing.markdown import NOT_JUDGED, by_weight, conditions, findings_table, means_table
-from ampbench.comparing.sentences import case_names
+from ampbench.comparing.sentences import NOT_IN_TURNS, case_names
 from ampbench.markdown import escaped, folded, markdown_table
 from ampbench.ranges.headlines import headroom_said, origin_said
 from ampbench.records.runs import (
@@ -24,7 +24,7 @@ from ampbench.report.explained import changed, headrooms, origins, probes, searc
 from ampbench.report.material import Material
 from ampbench.report.precision_tables import MachineTables, precision_tables
 from ampbench.report.result import Result, result
-from ampbench.report.studied import ceilings, claimed, scalings, scopes, storages, trainings
+from ampbench.report.studied import claimed, device_ceilings, scalings, scopes, storages, trainings
 from ampbench.report.views.explanation.casts import casts_said
 from ampbench.report.views.explanation.keeping import found_said
 from ampbench.report.views.explanation.rules import changes_said, probe_said
@@ -36,7 +36,7 @@ from ampbench.studied.scaler.sentences import scaler_said
 from ampbench.studied.scope.sentences import scope_said
 from ampbench.trends import Trend
 from ampbench.trends.markdown import changes_table
-from ampbench.trends.sentences import NOT_INTERLEAVED, failures, has_changed_times, series_names, summary
+from ampbench.trends.sentences import failures, has_changed_times, series_names, summary
 from ampbench.verdicts import Comparison
 
 LONGEST = 65_536
@@ -116,7 +116,7 @@ def _parts(material: Material, said: Result) -> Iterator[Part]:
         yield from _trend(trend)
     for comparison in comparisons:
         yield from _details(comparison, several=len(comparisons) > 1)
-    yield Part(rows=_paragraphs([*([said.skips] if said.skips else []), *said.said]), what="notes")
+    yield Part(rows=_paragraphs([*said.skips, *said.said]), what="notes")
 
 
 def _explained(material: Material) -> Iterator[tuple[str, str, list[tuple[str, list[str]]], str]]:
@@ -133,7 +133,7 @@ def _explained(material: Material) -> Iterator[tuple[str, str, list[tuple[str, l
     yield "Scope of autocast", "cases", [(one.name, scope_said(one.case, one.found)) for one in scopes(material)], SCOPE
     inputs = [(one.name, storage_said(one.case, one.found)) for one in storages(material)]
     yield "Inputs stored in half", "cases", inputs, INPUT_STORAGE
-    attained = [(one.name, ceilings_said(one.device, one.ceilings)) for one in ceilings(material)]
+    attained = [(one.name, ceilings_said(one.device, one.ceilings)) for one in device_ceilings(material)]
     yield "Ceilings", "devices", attained, CEILINGS
     held = [(one.name, claims_said(one.claims)) for one in claimed(material)]
     yield "Claims of a document", "runs", held, ""
@@ -167,10 +167,10 @@ def _details(comparison: Comparison, several: bool) -> Iterator[Part]:
 def _precisions(tables: Sequence[MachineTables], quiet: bool) -> Part:
     """Return what each precision brings and costs per device and phase, as the page has it."""
     several = ["device"] if len(tables) > 1 else []
-    headers = [*several, "phase", "precision", "settings", "speed", "95% interval", "memory", "error"]
+    headers = [*several, "phase", "precision", "cases", "speed", "95% interval", "memory", "error"]
     headers += ["largest error", "advised"]
     rows = [
-        (*([machine.title] if several else []), part.name, row.label, row.settings, row.speed, row.interval,
+        (*([machine.title] if several else []), part.name, row.label, row.cases, row.speed, row.interval,
          row.memory.line, row.error.line, row.largest.line, row.advised)
         for machine in tables
         for part in machine.parts
@@ -192,7 +192,7 @@ def _advice(tables: Sequence[MachineTables], quiet: bool) -> Part:
 def _trend(trend: Trend) -> Iterator[Part]:
     """Yield the changes of a trend; where there is none, that."""
     title = f"Over {trend.axis.replace('_', ' ')}s"
-    said = [summary(trend), *([NOT_INTERLEAVED] if has_changed_times(trend) else []), *failures(trend)]
+    said = [summary(trend), *([NOT_IN_TURNS] if has_changed_times(trend) else []), *failures(trend)]
     yield Part(rows=_paragraphs(said), title=title, what="notes")
     yield _table(changes_table(trend, series_names(trend)), what="changes")
 

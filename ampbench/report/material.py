@@ -1,6 +1,5 @@
 """What a report is about: the runs shown, what they are compared with, what became of them over time."""
 
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -11,18 +10,23 @@ from ampbench.advice import Advice, Budget, Group, Row, advise_run, grouped
 from ampbench.compare import compare, of_cases
 from ampbench.comparing.pairing import arm_settings, pair_cases
 from ampbench.errors import NothingComparableError, NothingToRunError, UsageError
-from ampbench.labels import case_labels
+from ampbench.labels import case_labels, told_apart
 from ampbench.notes import Note
 from ampbench.records.cases import Case
 from ampbench.records.runs import deed_of
 from ampbench.report.sources import find_sources, matching
-from ampbench.store import StoredRun, find_run, read_run
+from ampbench.store import CUT, StoredRun, find_run, read_run
 from ampbench.trends import RunValues, Trend, make_trend, place_of, read_runs, tracked
 from ampbench.trends.metrics import Tracked
 from ampbench.verdicts import Comparison, Finding
 
 AXES = ("torch_version", "commit")
 """What trends run over, where the runs differ in it; where they differ in neither, over dates."""
+
+
+def run_name(stored: StoredRun) -> str:
+    """Return what a run is called on a page: its label, else its id."""
+    return stored.header.label or stored.header.run
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,7 +49,7 @@ class Shown:
     @property
     def name(self) -> str:
         """What the run is called on the page: its label, else its id."""
-        return self.stored.header.label or self.stored.header.run
+        return run_name(self.stored)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,7 +77,7 @@ class ShownCase:
         return self.bare + self.name.removeprefix(self.label)
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, eq=False)
 class Material:
     """All that a page is made of: the runs `shown`, the oldest first, and `trends` over all runs that were named.
 
@@ -94,20 +98,20 @@ class Material:
         """The cases of all runs shown, run by run, in the order of their plans."""
         every = [shown.stored.cases[row["case_id"]] for shown in self.shown for row in shown.rows]
         labels, bare = case_labels(every), case_labels(every, precision=False)
-        counts = Counter(labels[row["case_id"]] for shown in self.shown for row in shown.rows)
+        placed = [(labels[row["case_id"]], shown.name) for shown in self.shown for row in shown.rows]
+        names = iter(told_apart([label for label, _ in placed], (run for _, run in placed)))
         cases: list[ShownCase] = []
         for shown in self.shown:
             findings: dict[str, list[Finding]] = {}
             for one in shown.comparison.findings if shown.comparison else ():
                 findings.setdefault(one.case.case_id, []).append(one)
             for row in shown.rows:
-                label = labels[row["case_id"]]
                 partner = shown.partners.get(row["case_id"])
                 cases.append(
                     ShownCase(
                         number=len(cases),
-                        label=label,
-                        name=f"{label} · {shown.name}" if counts[label] > 1 else label,
+                        label=labels[row["case_id"]],
+                        name=next(names),
                         bare=bare[row["case_id"]],
                         row=row,
                         case=shown.stored.cases[row["case_id"]],
@@ -204,18 +208,11 @@ def material_of(
     every = [*ordered, *_by_age(explanations)]
     if keyword and not shown and not any(one.cases for one in explaining):
         raise NothingToRunError(f"no case of {', '.join(one.header.run for one in every)} matches -k {keyword!r}")
-    explained: list[Comparison] = []
-    for stored in explaining:
-        if baseline is None or not baseline.header.explains:
-            break
-        try:
-            found = compare(baseline, stored)
-            explained.append(of_cases(found, lambda case_id: planning.matches(keyword, case_id)))
-        except NothingComparableError as error:
-            lonely.append(error)
+    explained, alone = _explained(explaining, baseline, keyword)
+    lonely += alone
     if lonely and not explained and not any(one.comparison for one in shown):
         raise lonely[0]
-    remarks = [f"{one.path.name} ends in a cut line, which was left out" for one in every if one.cut]
+    remarks = [f"{one.path.name} {CUT}" for one in every if one.cut]
     return Material(
         shown=shown[::-1],
         explanations=explaining,
@@ -224,6 +221,22 @@ def material_of(
         budget=budget,
         remarks=[*remarks, *(str(error) for error in lonely)],
     )
+
+
+def _explained(
+    explaining: Sequence[StoredRun], baseline: StoredRun | None, keyword: str
+) -> tuple[list[Comparison], list[NothingComparableError]]:
+    """Return comparisons of what explains with a `baseline` that explains too, and why others have none."""
+    compared: list[Comparison] = []
+    lonely: list[NothingComparableError] = []
+    for stored in explaining if baseline is not None and baseline.header.explains else ():
+        assert baseline is not None
+        try:
+            found = compare(baseline, stored)
+            compared.append(of_cases(found, lambda case_id: planning.matches(keyword, case_id)))
+        except NothingComparableError as error:
+            lonely.append(error)
+    return compared, lonely
 
 
 def _by_age(runs: Sequence[StoredRun]) -> list[StoredRun]:

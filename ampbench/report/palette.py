@@ -1,23 +1,15 @@
 """One colour and one shape per precision, the same in every chart and cell, in light and in dark."""
 
-from collections.abc import Iterable, Mapping
-from types import MappingProxyType
+from collections.abc import Iterable
 from typing import Any
 
 from ampbench.precisions import PRECISIONS, ordered
 
-LIGHT: Mapping[str, str] = MappingProxyType({"tf32": "#858585", "fp16_pure": "#b57f00", "bf16_pure": "#3490cc"})
-DARK: Mapping[str, str] = MappingProxyType({"fp32": "#f2f2f2"})
-"""Colours that stand out too little from a light or a dark page (WCAG 2.2, 1.4.11: 3 to 1), in a shade that does.
-
-The others are those of `PRECISIONS`.
-"""
-
 
 def colour_variables(dark: bool = False) -> str:
     """Return the CSS declarations of the precisions' colours, `--fp32: #000000; ...`."""
-    colours = {name: row.colour for name, row in PRECISIONS.items()} | dict(DARK if dark else LIGHT)
-    return " ".join(f"--{name}: {colour};" for name, colour in colours.items())
+    shades = {row.name: row.on_dark if dark else row.on_light for row in PRECISIONS.values()}
+    return " ".join(f"--{name}: {shade or PRECISIONS[name].colour};" for name, shade in shades.items())
 
 
 def colour_rules() -> str:

@@ -5,12 +5,13 @@ from dataclasses import dataclass
 
 from ampbench import notes
 from ampbench.advice import Row, described, number, precision_label, times
+from ampbench.columns import format_factor
 from ampbench.precisions import BASELINE
 from ampbench.report.bars import log_scale, log_share
-from ampbench.report.machines import Machine, Table, machines
+from ampbench.report.machines import Machine, Table, advised_machines
 from ampbench.report.material import Material
 from ampbench.report.summaries import Spread, Summary, hidden_advice, parts, summaries, unmeasured
-from ampbench.units import UNDEFINED, counted, format_error, format_ratio
+from ampbench.units import UNDEFINED, counted, format_error
 
 _MARGIN = 0.03
 """The part of a cell that stays free on either side of the intervals drawn in it."""
@@ -40,13 +41,13 @@ class Number:
 class PrecisionRow:
     """What a precision brought over the tables of a part: geometric means, speed and memory in times those of fp32.
 
-    `settings` and `advised` say in how many of them it has a speed and is advised. `interval` is that of the speed,
+    `cases` and `advised` say in how many of them it has a speed and is advised. `interval` is that of the speed,
     drawn at `place` (None: not at all), `ends` are the lowest and the highest with their tables.
     """
 
     precision: str
     label: str
-    settings: str
+    cases: str
     speed: str
     interval: str
     place: Placed | None
@@ -63,11 +64,11 @@ class PrecisionRow:
 class Part:
     """A machine's tables of one phase and path: how many there are, and a row per precision that was measured.
 
-    `missing` were measured in none of them, `hidden` are advised and not among the cases shown.
+    `missing` are ok in none of them, and what became of them, `hidden` are advised and not among the cases shown.
     """
 
     name: str
-    settings: str
+    cases: str
     rows: Sequence[PrecisionRow]
     missing: Sequence[str]
     hidden: Sequence[str]
@@ -107,7 +108,7 @@ class MachineTables:
 
 def precision_tables(material: Material) -> list[MachineTables]:
     """Return the tables of every machine on which anything was measured."""
-    found = [machine for machine in machines(material) if machine.advised]
+    found = advised_machines(material)
     # of a single machine the top of the page says for what its numbers speak
     return [_machine(machine, machine.statement if len(found) > 1 else "") for machine in found]
 
@@ -141,10 +142,10 @@ def _machine(machine: Machine, statement: str) -> MachineTables:
         parts=[
             Part(
                 name=part,
-                settings=counted(len(tables), "setting"),
+                cases=f"{counted(len(tables), 'case')} of each precision",
                 rows=[_row(one, placed.get((part, one.label))) for one in rows],
-                missing=unmeasured(tables),
-                hidden=[f"{name} ({counted(count, 'setting')})" for name, count in hidden_advice(tables).items()],
+                missing=[f"{name}: {became}" for name, became in unmeasured(tables).items()],
+                hidden=[f"{name} ({counted(count, 'case')})" for name, count in hidden_advice(tables).items()],
             )
             for part, (tables, rows) in found.items()
         ],
@@ -168,7 +169,7 @@ def _row(one: Summary, place: Placed | None) -> PrecisionRow:
     return PrecisionRow(
         precision=one.precision,
         label=one.label,
-        settings=f"{usual} of {one.tables}",
+        cases=f"{usual} of {one.tables}",
         speed=UNDEFINED if speed is None or speed.mean is None else times(speed.mean),
         interval=interval,
         place=None if baseline else place,
@@ -177,7 +178,7 @@ def _row(one: Summary, place: Placed | None) -> PrecisionRow:
         memory=_mean(one.memory, times, usual),
         error=_mean(one.error, format_error, usual, zero="without error"),
         largest=Number(UNDEFINED) if one.error is None else Number(format_error(one.error.most[0]), one.error.most[1]),
-        floor=_mean(one.floor, format_ratio, usual),
+        floor=_mean(one.floor, format_factor, usual),
         advised=f"{one.advised} of {one.tables}",
     )
 

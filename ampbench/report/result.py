@@ -4,9 +4,12 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
+from ampbench.advice import precision_label
+from ampbench.blocks import as_sentence
 from ampbench.compare import rank
 from ampbench.comparing import sentences
 from ampbench.labels import case_labels
+from ampbench.notes import skip_note
 from ampbench.records.cases import Case
 from ampbench.records.runs import STUDIES
 from ampbench.report import answers, cautions
@@ -87,7 +90,7 @@ class Result:
     sides: Sequence[Sides]
     warnings: Sequence[str]
     failures: Failures | None
-    skips: str
+    skips: Sequence[str]
     said: Sequence[str]
     facts: Mapping[str, Sequence[str]]
     runs: Sequence[RunFacts]
@@ -108,6 +111,7 @@ def result(material: Material) -> Result:
     else:
         heading, about = _unmeasured(material)
     counts = Counter(one.verdict for one, *_ in ranked)
+    names = {one.name for one in material.shown}
     return Result(
         heading=heading if about else heading[:1].upper() + heading[1:],
         about=about,
@@ -115,10 +119,10 @@ def result(material: Material) -> Result:
         counts=[(verdict.value, counts[verdict]) for verdict in sentences.WORST_FIRST if counts[verdict]],
         changes=[_change(*one) for one in _varied(ranked)[:WORST]],
         sides=[_sides(one) for one in comparisons],
-        warnings=cautions.warnings(material),
+        warnings=[as_sentence(one, names) for one in cautions.warnings(material)],
         failures=_failures(material.cases),
-        skips=_skips(material.cases),
-        said=cautions.remarks(material, found),
+        skips=[as_sentence(one) for one in _skips(material.cases)],
+        said=[as_sentence(one, names) for one in cautions.remarks(material, found)],
         facts=facts(material),
         runs=[run_facts(one) for one in material.shown] if len(material.shown) > 1 else [],
     )
@@ -260,11 +264,13 @@ def _failure(reason: str, names: Sequence[str]) -> Failure:
     return Failure(cases=counted(len(names), "case"), reason=reason, named=", ".join(names[:WORST]) + more)
 
 
-def _skips(cases: Sequence[ShownCase]) -> str:
-    """Return how many cases were skipped, and the commonest reasons."""
-    reasons = Counter(one.row["reason"] for one in cases if one.row["outcome"] == "skipped")
-    if not reasons:
-        return ""
-    listed = "; ".join(f"{reason} ({count:,})" for reason, count in reasons.most_common(WORST))
-    more = f"; and {counted(len(reasons) - WORST, 'other reason')}" if len(reasons) > WORST else ""
-    return f"{counted(reasons.total(), 'case')} skipped: {listed}{more}"
+def _skips(cases: Sequence[ShownCase]) -> list[str]:
+    """Return a line for each of the commonest reasons that cases were skipped for, and how many more there are."""
+    reasons: dict[str, Counter[str]] = {}
+    for one in cases:
+        if one.row["outcome"] == "skipped":
+            reasons.setdefault(one.row["reason"], Counter())[precision_label(one.row)] += 1
+    ranked = sorted(reasons.items(), key=lambda each: -each[1].total())
+    more = len(ranked) - WORST
+    lines = [skip_note(reason, counts) for reason, counts in ranked[:WORST]]
+    return [*lines, *([f"skipped: cases for {counted(more, 'other reason')}"] if more > 0 else [])]

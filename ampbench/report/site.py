@@ -15,7 +15,7 @@ from ampbench.notes import measured_devices
 from ampbench.records.runs import short_commit
 from ampbench.report import answers
 from ampbench.report.explained import contents
-from ampbench.report.machines import machines
+from ampbench.report.machines import advised_machines
 from ampbench.report.material import Material, find_trends, material_of
 from ampbench.report.page import make_page, render
 from ampbench.report.sources import Sources, assigned, find_sources
@@ -170,7 +170,7 @@ def _entry(material: Material, stored: StoredRun, page: str, baseline: StoredRun
         described = environment.device(name)
         model = environment.cpu if name == "cpu" or described is None else described.name
         devices.append(f"{name} ({model})" if model else name)
-    tables = [table for machine in machines(material) for table in machine.advised]
+    tables = [table for machine in advised_machines(material) for table in machine.advised]
     comparison = next(iter(material.comparisons), None)
     if comparison is not None:
         fired = f"; {comparison.control.sentence}" if comparison.control.fired else ""

@@ -9,13 +9,7 @@ from typing import Any
 from ampbench import planning
 from ampbench.errors import StoreError
 from ampbench.records.runs import Header
-from ampbench.store import LATEST, StoredRun, find_run, list_runs, measures, read_header, run_files
-
-_BY_CASE = (
-    "cases", "casts", "ranges", "origins", "spaces", "trials", "searches", "trainings", "scalings", "scopes",
-    "storages", "failures", "skips",
-)  # fmt: skip
-"""What a run that explains holds by case; one that was never reached is in `cases` alone."""
+from ampbench.store import BY_CASE, LATEST, StoredRun, find_run, list_runs, measures, read_header, run_files
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,18 +80,18 @@ def matching(runs: Iterable[StoredRun], keyword: str) -> list[StoredRun]:
         kept = _kept(one, keyword)
         entries: dict[str, Any] = {
             kind: {case_id: found for case_id, found in getattr(one, kind).items() if case_id in kept}
-            for kind in _BY_CASE
+            for kind in BY_CASE
         }
         runs_left.append(replace(one, **entries))
-    return [one for one in runs_left if one.rules or one.ceilings or any(getattr(one, kind) for kind in _BY_CASE)]
+    return [one for one in runs_left if one.rules or one.ceilings or any(getattr(one, kind) for kind in BY_CASE)]
 
 
 def _kept(run: StoredRun, keyword: str) -> set[str]:
     """Return the ids of the cases that match, and of those that were trained to be judged with them."""
-    kept = {case_id for kind in _BY_CASE for case_id in getattr(run, kind) if planning.matches(keyword, case_id)}
+    kept = {case_id for kind in BY_CASE for case_id in getattr(run, kind) if planning.matches(keyword, case_id)}
     cases = run.cases
     groups = {(cases[one].group, cases[one].device) for one in kept if one in cases}
-    return kept | {one for one in run.trainings if (cases[one].group, cases[one].device) in groups}
+    return kept | {one for one in run.convergence if (cases[one].group, cases[one].device) in groups}
 
 
 def _latest(results: Path) -> Sources:

@@ -4,11 +4,11 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from ampbench.labels import case_labels
+from ampbench.labels import case_labels, told_apart
 from ampbench.records.environments import DeviceDescription
 from ampbench.records.studies import Ceiling, ScalerRun, ScopePass, StoragePass
 from ampbench.report.explained import Told, place_of, runs_of, told
-from ampbench.report.material import Material
+from ampbench.report.material import Material, run_name
 from ampbench.store import StoredRun
 from ampbench.studied.ceilings.rates import described, rate, top
 from ampbench.studied.ceilings.sentences import ceilings_said
@@ -68,18 +68,12 @@ def trainings(material: Material) -> list[Trained]:
             if not any(place_of(run) == place and ids <= known for place, known in seen):
                 found.append((run, one, one.rows[0].case_id))
                 seen.append((place_of(run), ids))
+    found.reverse()
     labels = case_labels((run.cases[case_id] for run, _, case_id in found), precision=False)
-    counts = Counter(labels[case_id] for _, _, case_id in found)
+    names = told_apart([labels[case_id] for _, _, case_id in found], (run_name(run) for run, _, _ in found))
     every = [
-        Trained(
-            number=number,
-            name=f"{labels[case_id]} · {run.header.label or run.header.run}"
-            if counts[labels[case_id]] > 1
-            else labels[case_id],
-            run=run,
-            found=one,
-        )
-        for number, (run, one, case_id) in enumerate(reversed(found))
+        Trained(number=number, name=name, run=run, found=one)
+        for number, (name, (run, one, _)) in enumerate(zip(names, found, strict=True))
     ]
     return sorted(every, key=_badness)
 
@@ -90,7 +84,7 @@ def _badness(one: Trained) -> int:
 
 def scalings(material: Material) -> list[Told[list[ScalerRun]]]:
     """Return the cases that were trained with several settings of the scaler, those first of which most fail."""
-    return sorted(told(material, lambda run: run.scalings), key=_failing, reverse=True)
+    return sorted(told(material, lambda run: run.scaler), key=_failing, reverse=True)
 
 
 def _failing(one: Told[list[ScalerRun]]) -> int:
@@ -99,7 +93,7 @@ def _failing(one: Told[list[ScalerRun]]) -> int:
 
 def scopes(material: Material) -> list[Told[ScopePass]]:
     """Return the cases that were trained in several scopes of autocast, those first that read stale weights."""
-    return sorted(told(material, lambda run: run.scopes), key=lambda one: stale(one.found), reverse=True)
+    return sorted(told(material, lambda run: run.scope), key=lambda one: stale(one.found), reverse=True)
 
 
 def stale(found: ScopePass) -> int:
@@ -109,14 +103,14 @@ def stale(found: ScopePass) -> int:
 
 def storages(material: Material) -> list[Told[StoragePass]]:
     """Return the cases that were fed inputs stored in half, those first that lose information by it."""
-    return sorted(told(material, lambda run: run.storages), key=_loss)
+    return sorted(told(material, lambda run: run.input_storage), key=_loss)
 
 
 def _loss(one: Told[StoragePass]) -> tuple[bool, bool]:
     return comes_to(one.found) != LOSSY, one.found.identical is True
 
 
-def ceilings(material: Material) -> list[Ceilings]:
+def device_ceilings(material: Material) -> list[Ceilings]:
     """Return the devices of which ceilings are known, with these; a CPU for each number of threads."""
     highest: dict[tuple[str, str, str, int | None], dict[tuple[str, str], Ceiling]] = {}
     devices: dict[tuple[str, str, str, int | None], DeviceDescription] = {}
@@ -165,5 +159,5 @@ def _findings(material: Material) -> Iterator[tuple[str, str]]:
         yield scope.name, next(iter(scope_said(scope.case, scope.found)), "")
     for storage in storages(material):
         yield storage.name, next(iter(storage_said(storage.case, storage.found)), "")
-    for each in ceilings(material):
+    for each in device_ceilings(material):
         yield each.name, next(iter(ceilings_said(each.device, each.ceilings)), "")

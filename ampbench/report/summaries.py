@@ -92,11 +92,15 @@ def summaries(tables: Sequence[Table]) -> list[Summary]:
     return [summary(*key) for key in sorted(found, key=lambda key: (rank(key[0]), *key))]
 
 
-def unmeasured(tables: Sequence[Table]) -> list[str]:
-    """Return the precisions that were wanted in some of `tables` and are ok in none."""
+def unmeasured(tables: Sequence[Table]) -> dict[str, str]:
+    """Return the precisions that were wanted in some of `tables` and are ok in none: "skipped", "failed" or both."""
     named = row_names(tables)
     known = {named(row) for table in tables for row in table.rows if row["outcome"] == "ok"}
-    return list(_tables_by_precision([row for row in table.rows if named(row) not in known] for table in tables))
+    became: dict[str, dict[str, None]] = {}
+    missing = [[row for row in table.rows if named(row) not in known] for table in tables]
+    for row in (row for rows in missing for row in rows):
+        became.setdefault(named(row), {})[row["outcome"]] = None
+    return {name: " or ".join(became[name]) for name in _tables_by_precision(missing)}
 
 
 def hidden_advice(tables: Sequence[Table]) -> dict[str, int]:

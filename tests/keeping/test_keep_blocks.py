@@ -10,7 +10,7 @@ from tests.keeping.searches import CASE, SPACE, TRIALS, found
 
 def test_a_section_has_the_sentences_what_is_kept_and_the_sets() -> None:
     made = section(CASE, found("norm"), SPACE, TRIALS)
-    assert made.title == "net · fp16_autocast · cpu · inference"
+    assert made.title == "net · fp16_autocast · inference · cpu"
     assert made.blocks[0].title.startswith("1 of 4 modules kept in fp32 (norm) brings ")
     assert made.blocks[0].title.endswith(".")
     assert [block.title for block in made.blocks if block.rows] == ["Kept in fp32", "Error, time and memory"]
@@ -56,7 +56,7 @@ def test_a_long_table_is_cut_and_says_so_unless_all_is_asked_for() -> None:
 
 def test_sets_stand_in_their_order_with_the_found_one_marked() -> None:
     (block,) = weighed(found("norm"), SPACE, TRIALS)
-    assert block.headers == ["kept", "modules", "error", "budget", "step", "against none", "peak", "front"]
+    assert block.headers == ["kept", "modules", "error", "budget", "step", "time ratio", "peak", "front"]
     assert [row[0] for row in block.rows] == ["none", "norm ←", "body, norm", "all"]
     assert block.rows[1] == [
         "norm ←", "1", "1.9e-03", "met", "1.08 ms", "1.04x 1.04–1.04", "1.00 MiB", "yes",

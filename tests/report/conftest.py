@@ -6,13 +6,13 @@ import pytest
 from playwright.sync_api import Browser, sync_playwright
 
 from ampbench.report.material import Material, gather
-from tests.report.materials import CHROMIUM, HISTORY, README_RUN, RESULTS
+from tests.report.materials import CHROMIUM, HISTORY, RESULTS, SUITE_RUN
 
 
 @pytest.fixture(scope="session")
 def readme_run() -> Material:
-    """The run that the README shows."""
-    return gather([README_RUN], RESULTS)
+    """The default suite, measured."""
+    return gather([SUITE_RUN], RESULTS)
 
 
 @pytest.fixture(scope="session")

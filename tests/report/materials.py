@@ -15,9 +15,9 @@ from ampbench.store import StoredRun
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
 RESULTS = Path(__file__).parents[2] / "results"
-README_RUN = "20261121T031846Z-vm-ecda2f"
+SUITE_RUN = "20261121T031846Z-vm-ecda2f"
 HISTORY = (
-    README_RUN,
+    SUITE_RUN,
     "20261121T050644Z-vm-016a7e",
     "20261121T050808Z-vm-4db4fe",
     "20261121T050931Z-vm-88b220",

@@ -226,19 +226,19 @@ def _by_case(found: Sequence[Any]) -> dict[str, list[Any]]:
 
 
 def convergence_run(*found: Training, cases: Sequence[Case] = (FP32, BF16, FP16_PURE), **header: Any) -> StoredRun:
-    return _run(CONVERGENCE, cases, {"trainings": _by_case(found)}, **header)
+    return _run(CONVERGENCE, cases, {"convergence": _by_case(found)}, **header)
 
 
 def scaler_run(*found: ScalerRun, cases: Sequence[Case] = (FP16,), **header: Any) -> StoredRun:
-    return _run(SCALER, cases, {"scalings": _by_case(found)}, **header)
+    return _run(SCALER, cases, {"scaler": _by_case(found)}, **header)
 
 
 def scope_run(*found: ScopePass, cases: Sequence[Case] = (BF16,), **header: Any) -> StoredRun:
-    return _run(SCOPE, cases, {"scopes": {one.case_id: one for one in found}}, **header)
+    return _run(SCOPE, cases, {"scope": {one.case_id: one for one in found}}, **header)
 
 
 def storage_run(*found: StoragePass, cases: Sequence[Case] = (BF16,), **header: Any) -> StoredRun:
-    return _run(INPUT_STORAGE, cases, {"storages": {one.case_id: one for one in found}}, **header)
+    return _run(INPUT_STORAGE, cases, {"input_storage": {one.case_id: one for one in found}}, **header)
 
 
 def ceilings_run(*found: Ceiling, device: str = "AMD EPYC", **header: Any) -> StoredRun:

@@ -260,7 +260,7 @@ def test_cases_that_could_not_be_traced_are_named_with_the_reason():
     failure = Failure(case_id=OTHER.case_id, stage="casts", cause="exception", message="UsageError: compiled")
     run = replace(explaining(make_pass(), cases=(TRAINED, OTHER)), failures={OTHER.case_id: failure})
     page = rendered(material_of([], explanations=[run]))
-    assert "linear_chain fp16_autocast: exception: UsageError: compiled" in page.get_text()
+    assert "linear_chain fp16_autocast: UsageError: compiled" in page.get_text()
 
 
 def test_a_page_without_a_measured_run_says_so_and_shows_what_explains():

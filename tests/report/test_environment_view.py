@@ -4,7 +4,7 @@ from functools import partial
 import pytest
 from bs4 import BeautifulSoup
 
-from ampbench.compare import NOT_INTERLEAVED
+from ampbench.comparing.sentences import NOT_IN_TURNS
 from ampbench.records.environments import DeviceDescription
 from ampbench.records.measurements import Fitness
 from ampbench.records.runs import Footer, Header, Imported, Selection, Settings
@@ -137,7 +137,7 @@ def test_equal_runs_are_said_to_be_equal():
 
 
 def test_what_the_top_of_the_page_says_of_a_comparison_is_not_said_again():
-    assert NOT_INTERLEAVED not in rendered(make_material(a_run(), baseline=a_run("base"))).get_text()
+    assert NOT_IN_TURNS not in rendered(make_material(a_run(), baseline=a_run("base"))).get_text()
 
 
 def test_the_blocks_of_arms_are_counted():

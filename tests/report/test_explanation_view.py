@@ -126,7 +126,7 @@ def test_the_settled_scale_and_skipped_steps_are_told():
     run = a_run(FP16, fp16_autocast=trained(1e-3, scaler_scale=65536.0, skipped_steps=0))
     rounds = rounds_of(FP16, [1e-3] * 3, scaler_scale=65536.0, skipped_steps=2)
     page = rendered(make_material(replace(run, rounds=rounds)))
-    assert headings(page) == ["Where gradients go wrong", "Loss scaling"]
+    assert headings(page) == ["Where gradients go wrong", "Scales that GradScaler settled at"]
     assert rows_of(page)[-1] == ["linear_chain fp16_autocast", "65536", "65536", "0", "6", "3"]
     assert "GradScaler skipped steps after its scale had settled in 1 case of 1" in page.get_text()
     assert page.select_one("#chart-explanation-scales") is None

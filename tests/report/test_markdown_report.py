@@ -15,7 +15,7 @@ from ampbench.report.material import Material, gather, material_of
 from ampbench.store import StoredRun
 from tests.compared_runs import BF16, FP32, Times, arms, environment, make_run, noisy
 from tests.report.hostile_runs import TEXTS, hostile_material
-from tests.report.materials import README_RUN, RESULTS, make_material
+from tests.report.materials import RESULTS, SUITE_RUN, make_material
 from tests.report.traced_runs import SAVED, checked, explaining, fake_pass, make_pass, probed
 from tests.stored_runs import COMPLETE, make_case, make_divergence, make_header, make_round, write_run
 
@@ -50,7 +50,7 @@ def test_a_run_begins_with_its_advice_and_has_it_for_every_workload(readme_run: 
     assert text.startswith("## On this CPU (AMD EPYC): take bf16_pure for ")
     assert "> These numbers speak for this CPU (AMD EPYC: bf16 native, fp16 emulated)" in text
     assert "* With: torch 2." in text
-    assert f"* Run: {README_RUN}" in text
+    assert f"* Run: {SUITE_RUN}" in text
     (shown,) = readme_run.shown
     for advice in shown.advice.values():
         assert escaped(advice.sentence) in text
@@ -86,7 +86,7 @@ def test_a_comparison_begins_with_what_changed_and_why_and_folds_the_rest() -> N
     (row,) = [line for line in head.splitlines() if line.startswith("| regressed |")]
     assert "| linear_chain fp32 | time | 1.00 ms | 1.10 ms | +10% |" in row
     assert "slower (95%" in row
-    assert "> not interleaved: " in head
+    assert "> Not measured in turns: " in head
     folded = [one.get_text() for one in parsed(text).find_all("summary")]
     assert [one.partition(":")[0] for one in folded] == [
         "Precisions", "Advice", "Geometric means of the changes", "How it was measured",
@@ -115,7 +115,7 @@ def test_failures_and_skips_are_told_with_their_reasons() -> None:
     run.skips[skipped.case_id] = Skip(case_id=skipped.case_id, reason="this CPU has no tf32")
     text = make_markdown(make_material(run))
     assert "### Failed (1)\n\n* linear_chain fp16_pure: crash: signal 11\n" in text
-    assert "1 case skipped: this CPU has no tf32 (1)" in text
+    assert "Skipped: tf32: this CPU has no tf32 (1 case)." in text
 
 
 def test_runs_without_any_number_are_told_in_the_heading() -> None:
@@ -156,7 +156,7 @@ def test_several_machines_and_comparisons_are_told_apart() -> None:
 @pytest.mark.parametrize("rows", [1, 7, 100])
 def test_a_part_of_many_rows_is_cut_and_says_by_how_many(rows: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "ROWS", rows)
-    material = gather([README_RUN], RESULTS)
+    material = gather([SUITE_RUN], RESULTS)
     text = make_markdown(material)
     advised = len(material.shown[0].advice)
     advice = text.partition("### Advice")[2].partition("###")[0]

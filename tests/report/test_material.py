@@ -4,7 +4,7 @@ from pathlib import Path
 import pytest
 
 from ampbench.advice import Budget
-from ampbench.errors import NothingComparableError, NothingToRunError, StoreError, UnknownNameError, UsageError
+from ampbench.errors import NothingComparableError, NothingToRunError, StoreError, UnknownNameError
 from ampbench.records.measurements import Skip
 from ampbench.records.runs import SCHEMA
 from ampbench.report.material import gather, material_of
@@ -149,7 +149,7 @@ def test_a_cut_run_is_shown_and_remarked_on(tmp_path: Path):
 
 
 def test_results_without_a_run_and_unknown_names_are_said_in_a_line(tmp_path: Path):
-    with pytest.raises(UsageError, match="there is no run in"):
+    with pytest.raises(NothingToRunError, match="there is no run in"):
         gather([], tmp_path)
     stored(tmp_path, OLD)
     with pytest.raises(UnknownNameError, match="unknown run 'nosuch'"):

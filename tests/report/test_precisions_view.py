@@ -22,7 +22,7 @@ from ampbench.report.view import View
 from ampbench.report.views.precisions import ADVICE_SHOWN, DRAWN, precisions
 from ampbench.store import StoredRun
 from tests.compared_runs import BF16, FP32, Times, arms, environment, make_run, noisy
-from tests.report.materials import README_RUN, RESULTS, make_material, section_of
+from tests.report.materials import RESULTS, SUITE_RUN, make_material, section_of
 from tests.stored_runs import make_case, make_divergence, make_header
 
 POSITIVE = st.floats(min_value=1e-9, max_value=1e9)
@@ -131,7 +131,7 @@ def test_every_precision_measured_has_a_row_in_the_order_of_the_precisions(readm
     rows = cells(readme_run, "precisions")
     order = ["fp32", "fp16_autocast", "bf16_autocast", "fp16_pure", "bf16_pure"]
     assert [row[0] for row in rows] == order * 2
-    assert "inference, 6 settings; tf32: not measured" in page(readme_run).text
+    assert "inference, 6 cases of each precision; tf32: skipped" in page(readme_run).text
 
 
 def test_a_row_says_mean_interval_ends_and_for_how_many_tables_it_is_advised() -> None:
@@ -168,7 +168,7 @@ def test_each_table_has_its_advice_and_why(readme_run: Material) -> None:
 
 
 def test_what_is_advised_and_not_shown_is_said_and_the_counts_agree() -> None:
-    material = gather([README_RUN], RESULTS, keyword="not bf16_pure")
+    material = gather([SUITE_RUN], RESULTS, keyword="not bf16_pure")
     advice = list(material.shown[0].advice.values())
     wanted = sum(one.precision == "bf16_pure" for one in advice)
     (machine,) = precision_tables(material)
@@ -225,7 +225,7 @@ def test_the_chart_draws_every_speed_and_says_what_is_fastest() -> None:
 
 def test_what_is_fastest_everywhere_is_said_so() -> None:
     (chart,) = viewed(make_material(speeding({"one": 1.5, "two": 2.0}))).charts
-    assert chart.alt.startswith("bf16_pure is fastest in all 2.")
+    assert chart.alt.startswith("bf16_pure is fastest in both.")
 
 
 def test_a_long_name_in_the_chart_loses_its_middle_and_not_what_tells_rows_apart() -> None:

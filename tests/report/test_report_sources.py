@@ -140,7 +140,7 @@ def test_runs_that_explain_are_compared_with_one_another(tmp_path: Path):
 def test_an_empty_folder_is_an_error(tmp_path: Path):
     with pytest.raises(StoreError, match="there is no run file"):
         find_sources([str(tmp_path)], tmp_path)
-    with pytest.raises(UsageError, match="there is no run in"):
+    with pytest.raises(NothingToRunError, match="there is no run in"):
         find_sources([], tmp_path)
 
 

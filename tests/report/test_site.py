@@ -90,7 +90,7 @@ def test_runs_are_compared_with_the_baseline_and_the_baseline_is_not(tmp_path: P
     assert verdicts["other"] == "not comparable"
     assert "unchanged" in verdicts["new"]
     assert index.select_one("#runs p a")["href"] == "base.html"
-    assert [one.get_text().partition(":")[0] for one in index.select("#runs p.warning")] == ["not interleaved"]
+    assert [one.get_text().partition(":")[0] for one in index.select("#runs p.warning")] == ["not measured in turns"]
 
 
 def test_without_a_baseline_nothing_is_said_of_verdicts(tmp_path: Path) -> None:

@@ -114,7 +114,9 @@ def test_where_fp32_does_not_learn_that_is_what_is_said_first():
 
 def test_cases_that_failed_or_were_skipped_are_not_among_what_a_page_is_about():
     run = convergence_run(*trained())
-    run.failures[FP16_PURE.case_id] = Failure(case_id=FP16_PURE.case_id, stage="training", cause="killed", message="")
+    run.failures[FP16_PURE.case_id] = Failure(
+        case_id=FP16_PURE.case_id, stage="convergence", cause="killed", message=""
+    )
     run.skips[BF16.case_id] = Skip(case_id=BF16.case_id, reason="no")
     assert contents(only(run)) == ["the convergence of 1 case"]
     run = scope_run()
@@ -160,10 +162,10 @@ def test_of_two_studies_of_a_case_the_newer_one_is_shown():
 
 def test_workloads_of_a_study_stay_together_where_one_of_their_cases_matches():
     (run,) = matching([convergence_run(*trained())], "bf16_autocast")
-    assert set(run.trainings) == {FP32.case_id, BF16.case_id, FP16_PURE.case_id}
+    assert set(run.convergence) == {FP32.case_id, BF16.case_id, FP16_PURE.case_id}
     other = make_case("fp32", workload="other", phase="training")
     run = convergence_run(*trained(), training(other), cases=(FP32, BF16, FP16_PURE, other))
-    assert set(matching([run], "other")[0].trainings) == {other.case_id}
+    assert set(matching([run], "other")[0].convergence) == {other.case_id}
     assert matching([convergence_run(*trained())], "nothing") == []
 
 

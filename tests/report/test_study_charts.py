@@ -21,10 +21,10 @@ from ampbench.records.studies import (
 from ampbench.report.material import Material, material_of
 from ampbench.report.view import Chart
 from ampbench.report.views.part import Part
-from ampbench.report.views.studies.ceilings import ceiling as ceilings_part
+from ampbench.report.views.studies.ceilings import ceilings as ceilings_part
 from ampbench.report.views.studies.convergence import convergence
-from ampbench.report.views.studies.input_storage import storage
-from ampbench.report.views.studies.scaler import loss_scaling
+from ampbench.report.views.studies.input_storage import input_storage
+from ampbench.report.views.studies.scaler import scaler
 from ampbench.report.views.studies.scope import scope
 from ampbench.store import StoredRun
 from tests.report.studied_runs import (
@@ -183,7 +183,7 @@ def test_a_study_without_a_training_is_told_without_charts():
 
 
 def test_the_scale_is_drawn_where_it_moves_and_skipped_steps_are_crossed():
-    part = part_of(loss_scaling, scaler_run(*scalings()))
+    part = part_of(scaler, scaler_run(*scalings()))
     rows = [row for row in part.datasets["studies-scales"] if row["series"] == "high start"]
     assert [(row["step"], row["exponent"]) for row in rows] == [
         *((step, 25.0 - step) for step in range(1, 8)),
@@ -196,7 +196,7 @@ def test_the_scale_is_drawn_where_it_moves_and_skipped_steps_are_crossed():
 
 
 def test_each_setting_that_scales_has_its_gradients_beside_those_of_fp32_and_of_no_scaling():
-    part = part_of(loss_scaling, scaler_run(*scalings()))
+    part = part_of(scaler, scaler_run(*scalings()))
     chart = chart_of(part, "studies-exponents")
     assert [one.label for one in chart.choices] == [
         "digits fp16_autocast: default",
@@ -217,13 +217,13 @@ def test_each_setting_that_scales_has_its_gradients_beside_those_of_fp32_and_of_
 
 
 def test_settings_without_a_scaler_alone_have_their_gradients_drawn_once():
-    part = part_of(loss_scaling, scaler_run(*scalings()[:2]))
+    part = part_of(scaler, scaler_run(*scalings()[:2]))
     assert [one.label for one in chart_of(part, "studies-exponents").choices] == ["digits fp16_autocast"]
     assert "studies-scales" not in part.datasets
 
 
 def test_a_setting_that_raised_is_told_without_a_chart():
-    part = part_of(loss_scaling, scaler_run(scaled(ScalerSetting(name="default"), losses=[], error="no <b>way</b>")))
+    part = part_of(scaler, scaler_run(scaled(ScalerSetting(name="default"), losses=[], error="no <b>way</b>")))
     assert part.charts == []
     assert any("no <b>way</b>" in block.title for one in part.content["cases"] for block in one.blocks) or (
         "no <b>way</b>" in part.content["cases"][0].said
@@ -234,7 +234,7 @@ def test_of_several_cases_those_come_first_whose_settings_fail():
     calm = make_case("fp16_autocast", workload="calm", phase="training")
     fine = [scaled(run.setting, calm, run.precision, looks=[look]) for run in scalings()[:3]
             for look in [GradientLook(step=0, scale=1.0, elements=9, nonzero=9, flushed=0, nonfinite=0)]]  # fmt: skip
-    part = part_of(loss_scaling, scaler_run(*fine, *scalings(), cases=(calm, FP16)))
+    part = part_of(scaler, scaler_run(*fine, *scalings(), cases=(calm, FP16)))
     assert [one.name for one in part.content["cases"]] == ["digits fp16_autocast", "calm fp16_autocast"]
     assert part.said[0] == "Of 2 cases, 1 fails without loss scaling: digits fp16_autocast."
 
@@ -275,7 +275,7 @@ def test_memory_is_not_drawn_where_no_step_leaves_any():
 
 
 def test_a_setting_looks_the_same_in_the_charts_of_losses_and_of_scales():
-    part = part_of(loss_scaling, scaler_run(*scalings()))
+    part = part_of(scaler, scaler_run(*scalings()))
     looks = []
     for name in ("studies-scaler-losses", "studies-scales"):
         points = chart_of(part, name).spec["layer"][1]["encoding"]
@@ -297,7 +297,7 @@ def test_without_losses_and_memory_there_is_no_chart():
 
 def test_the_two_situations_of_stored_inputs_are_told_apart_the_lossy_ones_first():
     other = make_case("bf16_autocast", workload="other", phase="training")
-    part = part_of(storage, storage_run(stored(other), stored(lossy=True), cases=(other, BF16)))
+    part = part_of(input_storage, storage_run(stored(other), stored(lossy=True), cases=(other, BF16)))
     assert [(row["name"], row["cells"][0], row["cells"][6]) for row in part.content["rows"]] == [
         ("digits bf16_autocast", ["information lost"], ["others"]),
         ("other bf16_autocast", ["nothing lost"], ["the same"]),

@@ -68,7 +68,7 @@ def test_the_real_history_shows_where_roi_head_changed_and_with_what(history: Ma
     said = page.find(id="trends").get_text(" ", strip=True)
     assert "2 changes in 1 series: 1 regressed (time 1), 1 improved (time 1)" in said
     assert "190 series of 55 cases over torch version: 2.11.0 → 2.15.0" in said
-    assert "The runs were not measured in turns" in said
+    assert "measured in turns: what changed on the machine" in said
     causes = [row.get_text(" ", strip=True) for row in page.select("tr.cause")[:2]]
     assert causes[0].startswith("at 2.12.1 : torch 2.11.0")
     assert causes[1].startswith("at 2.14.1 : torch 2.13.0")
@@ -94,7 +94,7 @@ def test_metrics_that_did_not_change_are_folded_away(history: Material) -> None:
     page = section_of(made(history), history)
     assert not page.select_one("#chart-trends-torch_version-time").find_parent("details")
     folded = page.select_one("#chart-trends-torch_version-memory").find_parent("details")
-    assert folded.summary.get_text() == "Without a change: peak memory, error/floor, gradient error"
+    assert folded.summary.get_text() == "Without a change: peak memory, ×floor, gradient error"
 
 
 def test_a_gap_breaks_the_line_and_says_why() -> None:
@@ -111,15 +111,15 @@ def test_a_gap_breaks_the_line_and_says_why() -> None:
 def test_an_error_that_is_no_longer_finite_is_marked_where_it_changed() -> None:
     missing = "undefined: 7 output elements are not finite"
     undefined = [*points([2.0, 2.0]), Point(x=xs(3)[2], value=None, runs=1, missing=missing)]
-    one = series([], "error", points=undefined, changes=[change(2, after=None, ratio=None, low=None, high=None)])
+    one = series([], "floor", points=undefined, changes=[change(2, after=None, ratio=None, low=None, high=None)])
     given = material(one)
     view = made(given)
     last = rows_of(view, view.charts[0])[-1]
     assert last["kind"] == "regressed"
     assert last["said"].startswith("undefined: 7 output elements are not finite, 1 run; regressed, not finite")
     text = section_of(view, given).find(id="trends").get_text(" ", strip=True)
-    assert "error/floor of net" in text
-    assert view.charts[0].title == "error/floor over commit"
+    assert "×floor of net" in text
+    assert view.charts[0].title == "×floor over commit"
 
 
 def test_few_x_stand_side_by_side_with_the_changes_in_words() -> None:

@@ -64,7 +64,7 @@ def study(
         case = case_of(precision)
         stored.cases[case.case_id] = case
         rows = [training(case, final, seed, arm, **changes) for seed, final in enumerate(values)]
-        stored.trainings.setdefault(case.case_id, []).extend(rows)
+        stored.convergence.setdefault(case.case_id, []).extend(rows)
     return stored
 
 

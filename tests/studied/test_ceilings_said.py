@@ -8,8 +8,9 @@ from ampbench import stats
 from ampbench.records.measurements import Fitness
 from ampbench.records.studies import CONV, COPY, MATMUL, Attained
 from ampbench.studied.ceilings.datasheets import datasheet_of
-from ampbench.studied.ceilings.rates import bandwidth, best, copy_ratio, format_bandwidth, rate, share, top
+from ampbench.studied.ceilings.rates import bandwidth, best, copy_ratio, rate, share, top
 from ampbench.studied.ceilings.sentences import ceilings_said
+from ampbench.units import format_bandwidth
 from tests.studied.ceiling_records import A100, CEILINGS, CPU, ceiling
 
 
@@ -94,7 +95,7 @@ def test_a_known_device_is_held_against_its_datasheet() -> None:
 def test_other_work_on_the_machine_is_told_of() -> None:
     busy = dataclasses.replace(CEILINGS[0], fitness=Fitness(other_share=0.5))
     said = ceilings_said(CPU, [busy, CEILINGS[1]])[-1]
-    assert said == "other work took up to 50.0% of the CPU's time, which may have lowered matmul fp32: measure again"
+    assert said == "other work used up to 50.0% of the CPU while matmul fp32 was timed: do not trust it, measure again"
     assert "all ceilings" in ceilings_said(CPU, [busy])[-1]
 
 

@@ -6,7 +6,7 @@ import pytest
 
 from ampbench.blocks import Section
 from ampbench.records.studies import Training
-from ampbench.studied.convergence.blocks import learned_section, losses, number_headers
+from ampbench.studied.convergence.blocks import learned_section, losses
 from ampbench.studied.convergence.learning import learned
 from ampbench.studied.convergence.tables import training_frame, verdict_rows
 from ampbench.units import UNDEFINED
@@ -38,11 +38,11 @@ def test_each_precision_has_its_numbers_and_its_verdict():
     rows = table(section(), "At the end")
     assert rows["bf16_pure"] == {
         "precision": "bf16_pure", "accuracy": "96.08%", "SD": "0.44", "against fp32": "-1.50",
-        "90% interval": "-1.65 to -1.35", "verdict": "regressed", "skipped": UNDEFINED, "time": "12.3 s",
+        "90% interval": "-1.65 to -1.35", "verdict": "regressed", "skipped steps": UNDEFINED, "time": "12.3 s",
     }  # fmt: skip
     assert (rows["fp32"]["against fp32"], rows["fp32"]["verdict"]) == (UNDEFINED, "")
     assert rows["control"]["against fp32"] == "+0.00"
-    assert (rows["fp16_pure"]["accuracy"], rows["fp16_autocast"]["skipped"]) == (UNDEFINED, "3")
+    assert (rows["fp16_pure"]["accuracy"], rows["fp16_autocast"]["skipped steps"]) == (UNDEFINED, "3")
 
 
 def test_losses_are_means_over_parts_of_the_training():
@@ -66,7 +66,7 @@ def test_losses_are_means_over_parts_of_the_training():
 )
 def test_losses_fit_trainings_of_any_length(steps: int, every: int, seen: list[float | None], expected: list[str]):
     stored = study({"fp32": GOOD[:1]}, seeds=1)
-    rows = stored.trainings[case_of("fp32").case_id]
+    rows = stored.convergence[case_of("fp32").case_id]
     rows[0] = dataclasses.replace(rows[0], steps=steps, every=every, losses=seen, scores=[])
     (block,) = losses(learned(stored)[0])
     assert list(block.rows[0][1:]) == expected
@@ -91,7 +91,7 @@ def test_notes_are_told_once():
 
 
 def test_columns_of_numbers_stand_to_the_right():
-    found = number_headers([section()])
+    found = {header for block in section().blocks for header in block.numbers}
     assert {"accuracy", "time", "step 300", "1–50", "from fp64"} <= found
     assert not {"precision", "verdict"} & found
 
@@ -102,7 +102,7 @@ def test_a_frame_has_a_row_per_training_with_that_of_fp32_beside_it():
     row = frame.loc[("bf16_pure", 0)]
     assert (row["metric_value"], row["fp32_value"], row["correct"]) == (769 / 800, 0.975, 769)
     broken = frame.loc[("fp16_pure", 1)]
-    assert (broken["ended_at"], broken["trouble"]) == (14, "loss not finite from step 15")
+    assert (broken["ended_at"], broken["reason"]) == (14, "loss not finite from step 15")
     assert broken.isna()[["metric_value", "from_fp32", "scaler_scale"]].all()
     assert frame.loc[("fp64", 2), "arm"] == "reference"
 

@@ -46,7 +46,7 @@ def with_losses(finals: dict[str, list[float | None]]) -> StoredRun:
 
 def _arms(stored: StoredRun) -> list[list]:
     found: dict[tuple[str, str], list] = {}
-    for rows in stored.trainings.values():
+    for rows in stored.convergence.values():
         for one in rows:
             found.setdefault((one.case_id, one.arm), []).append(one)
     return list(found.values())
@@ -98,14 +98,14 @@ def test_a_training_that_gives_up_in_one_seed_regresses():
 
 def test_a_training_that_raises_regresses_with_what_it_raised():
     stored = study(NULL | {"bf16_pure": GOOD})
-    rows = stored.trainings[case_of("bf16_pure").case_id]
+    rows = stored.convergence[case_of("bf16_pure").case_id]
     rows[:] = [dataclasses.replace(one, error="RuntimeError: no bf16 here", scores=one.scores[:1]) for one in rows]
     assert told(stored)["bf16_pure"] == (Verdict.REGRESSED, "raised RuntimeError: no bf16 here in 3 of 3 seeds")
 
 
 def test_trainings_that_give_up_at_several_steps_name_the_earliest():
     stored = study(NULL | {"fp16_pure": [None, None, None]})
-    rows = stored.trainings[case_of("fp16_pure").case_id]
+    rows = stored.convergence[case_of("fp16_pure").case_id]
     rows[:] = [
         dataclasses.replace(one, ended_at=at, losses=[1.0, None, *[1.0] * (at - 2), None])
         for one, at in zip(rows, (20, 9, 11), strict=True)
@@ -156,7 +156,7 @@ def test_two_seeds_are_enough_for_a_verdict():
 
 def overflowed(stored: StoredRun, precision: str, **changes: Any) -> None:
     """Have a classifier's trainings end with outputs that are not finite, in which some decisions still are right."""
-    rows = stored.trainings[case_of(precision).case_id]
+    rows = stored.convergence[case_of(precision).case_id]
     scores = [Score(step=step, loss=None, correct=80, decisions=800) for step in (0, STEPS)]
     rows[:] = [dataclasses.replace(one, scores=scores, **changes) for one in rows]
 
@@ -170,13 +170,13 @@ def test_a_classifier_whose_loss_is_not_finite_at_the_end_regresses(seeds: int, 
     assert told(stored)["fp16_autocast"] == (Verdict.REGRESSED, said)
     assert only(stored).rows[-1].mean is None
     overflowed(stored, "fp16_autocast", skipped_steps=STEPS)
-    assert told(stored)["fp16_autocast"] == (Verdict.REGRESSED, f"every step refused by GradScaler, {said}")
+    assert told(stored)["fp16_autocast"] == (Verdict.REGRESSED, f"every step skipped by GradScaler, {said}")
 
 
 @pytest.mark.parametrize(
     ("changes", "said"),
     [
-        ({"skipped_steps": STEPS}, "every step refused by GradScaler"),
+        ({"skipped_steps": STEPS}, "every step skipped by GradScaler"),
         ({"losses": [1.0] * 150 + [None] * 150}, "loss not finite from step 151"),
         ({"losses": [1.0] * 299 + [None]}, ""),
         ({"losses": [1.0, 0.5, None], "every": 100}, "loss not finite from step 201"),
@@ -190,7 +190,7 @@ def test_a_training_that_was_not_given_up_may_have_exploded_all_the_same(changes
 def with_ends(factors: list[float]) -> StoredRun:
     """Return a study in which bf16_pure's training losses end at so many times those of fp32."""
     stored = study(NULL | {"bf16_pure": GOOD})
-    rows = stored.trainings[case_of("bf16_pure").case_id]
+    rows = stored.convergence[case_of("bf16_pure").case_id]
     for one, factor in zip(rows, factors, strict=True):
         one.losses[250:] = [factor * loss for loss in one.losses[250:]]
     return stored
@@ -209,7 +209,7 @@ def test_training_losses_that_part_in_some_seeds_or_with_the_score_are_not_remar
     assert only(with_ends([2.4, 1.4, 2.4])).remarks == []
     assert only(with_ends([2.4, 0.4, 2.4])).remarks == []
     worse = study(NULL | {"bf16_pure": moved([-20, -20, -20])})
-    for one in worse.trainings[case_of("bf16_pure").case_id]:
+    for one in worse.convergence[case_of("bf16_pure").case_id]:
         one.losses[:] = [3 * loss for loss in one.losses]
     assert only(worse).remarks == []
 
@@ -223,7 +223,7 @@ def test_the_same_weights_with_other_batches_are_remarked_on():
 @pytest.mark.parametrize(("what", "said"), [("inputs_digest", "batches"), ("weights_digest", "weights")])
 def test_other_batches_or_weights_than_those_of_fp32_cannot_be_compared(what: str, said: str):
     stored = study(NULL | {"bf16_pure": moved([-20, -20, -20])})
-    rows = stored.trainings[case_of("bf16_pure").case_id]
+    rows = stored.convergence[case_of("bf16_pure").case_id]
     rows[1] = dataclasses.replace(rows[1], **{what: "other"})
     verdict, reason = told(stored)["bf16_pure"]
     assert verdict is Verdict.INCOMPARABLE
@@ -276,7 +276,7 @@ def test_an_fp32_that_explodes_is_said_first_and_once():
         f"fp32 itself came to no end, {exploded}: nothing can be compared",
         f"the control itself: {exploded}",
     ]
-    rows = stored.trainings[case_of("fp32").case_id]
+    rows = stored.convergence[case_of("fp32").case_id]
     rows[:] = [one if one.arm else dataclasses.replace(one, error="ValueError: no") for one in rows]
     assert learned_said(only(stored))[0].startswith("fp32 itself came to no end, raised ValueError: no in 3 of 3 seeds")
 
@@ -339,7 +339,7 @@ def test_of_a_workload_whose_own_fp32_training_failed_nothing_is_told():
 
 
 def failed(case_id: str) -> Failure:
-    return Failure(case_id=case_id, stage="training", cause="exception", message="ValueError: no")
+    return Failure(case_id=case_id, stage="convergence", cause="exception", message="ValueError: no")
 
 
 def test_trainings_that_are_missing_are_remarked_on():
@@ -365,7 +365,7 @@ def test_losses_decide_where_nothing_is_classified_and_less_is_better():
 
 def test_weights_are_as_far_as_the_median_seed():
     stored = study(NULL | {"bf16_pure": GOOD})
-    rows = stored.trainings[case_of("bf16_pure").case_id]
+    rows = stored.convergence[case_of("bf16_pure").case_id]
     for one, far in zip(rows, (0.1, 0.2, 0.9), strict=True):
         one.drift[-1] = Drift(step=STEPS, from_fp32=far, from_fp64=2 * far)
     row = only(stored).judged[0]
@@ -384,7 +384,7 @@ def test_workloads_and_devices_are_told_apart():
     stored = study(WHOLE)
     other = case_of("fp32", workload="characters")
     stored.cases[other.case_id] = other
-    stored.trainings[other.case_id] = [training(other, 0.6)]
+    stored.convergence[other.case_id] = [training(other, 0.6)]
     assert [one.workload.partition("[")[0] for one in learned(stored)] == ["digits", "characters"]
     assert learned_said(learned(stored)[1])[0] == "only fp32 was trained: there is no precision to judge"
 

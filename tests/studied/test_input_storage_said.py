@@ -188,7 +188,7 @@ def test_frames_have_a_row_for_each_dtype_and_each_input() -> None:
     assert frame["dtype"].tolist() == ["fp32", "bf16"]
     assert frame["casts"].tolist() == [4, 5]
     assert frame["identical"].tolist() == [True, False]
-    assert frame["step_seconds"].tolist() == pytest.approx([2.0035e-3, 1.0035e-3])
+    assert frame["seconds"].tolist() == pytest.approx([2.0035e-3, 1.0035e-3])
     assert math.isnan(frame["copy_seconds"][0])
     assert uses_frame(lossy_pass(CASE)).to_dict("records")[0]["situation"] == LOSSY
 

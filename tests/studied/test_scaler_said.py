@@ -71,7 +71,7 @@ def test_a_loss_that_rises_is_told_with_its_numbers() -> None:
 
 def test_a_loss_that_hardly_differs_has_no_sign() -> None:
     made = [run("fp32", 0.2), run("default", 0.199999)]
-    assert rows(scaling_section(CASE, made), "Settings of GradScaler")[1][-3:] == ["0.0%", "0.0%", FOLLOWS]
+    assert rows(scaling_section(CASE, made), "Settings of GradScaler")[1][-3:] == ["0%", "0%", FOLLOWS]
 
 
 def test_a_small_part_of_a_loss_that_hardly_falls_is_behind() -> None:
@@ -145,23 +145,23 @@ def test_a_training_without_scaler_that_breaks_says_where() -> None:
     assert "without it training ends in values that are not finite after 2 steps: aten.mm in head" in told
 
 
-def test_steps_refused_at_the_start_recommend_another_init_scale() -> None:
+def test_steps_skipped_at_the_start_recommend_another_init_scale() -> None:
     scales = [2.0 ** max(24 - step, 19) for step in range(STEPS)]
     told = said(run("no scaling"), run("high start", scales=scales, skipped=[0, 1, 2, 3, 4]))
-    refused = "high start: 5 of 40 steps refused, the first 5 to come down from 2^24: init_scale=2**19 "
-    assert f"{refused}may spare these (not tried)" in told
+    skipped = "high start: 5 of 40 steps skipped, the first 5 to come down from 2^24: init_scale=2**19 "
+    assert f"{skipped}may spare these (not tried)" in told
     tried = run("yours", scales=[2.0**19] * STEPS)
     told = said(run("no scaling"), run("high start", scales=scales, skipped=[0, 1, 2, 3, 4]), tried)
-    assert f"{refused}spares these, as in yours" in told
+    assert f"{skipped}spares these, as in yours" in told
 
 
-def test_no_init_scale_is_recommended_where_every_step_was_refused() -> None:
+def test_no_init_scale_is_recommended_where_every_step_was_skipped() -> None:
     steps = 6
     losses: list[float | None] = [1.0] * steps
     scales = [2.0 ** (24 - step) for step in range(steps)]
     told = said(run("high start", steps=steps, losses=losses, scales=scales, skipped=list(range(steps))))
     assert (
-        "high start: 6 of 6 steps refused from 2^24 on: no step was accepted, its scale was still falling: "
+        "high start: 6 of 6 steps skipped from 2^24 on: no step was accepted, its scale was still falling: "
         "more --steps" in told
     )
     assert "init_scale=" not in told
@@ -171,12 +171,12 @@ def test_no_init_scale_is_recommended_where_every_step_was_refused() -> None:
     assert "init_scale=2**19 may spare these (not tried)" in told
 
 
-def test_steps_refused_again_and_again_recommend_a_longer_interval() -> None:
+def test_steps_skipped_again_and_again_recommend_a_longer_interval() -> None:
     fast = run("fast growth", skipped=[10, 20, 30], setting=ScalerSetting(name="fast growth", growth_interval=10))
-    refused = "fast growth: 3 of 40 steps refused; 3 later ones to find that no larger scale will do: "
-    assert f"{refused}a longer growth_interval may spare most (not tried)" in said(run("no scaling"), fast)
-    assert f"{refused}a longer growth_interval spares most, as in default" in said(fast, run("default"))
-    assert "refused" not in said(run("no scaling"), run("default", skipped=[10]))
+    skipped = "fast growth: 3 of 40 steps skipped; 3 later ones to find that no larger scale will do: "
+    assert f"{skipped}a longer growth_interval may spare most (not tried)" in said(run("no scaling"), fast)
+    assert f"{skipped}a longer growth_interval spares most, as in default" in said(fast, run("default"))
+    assert "skipped" not in said(run("no scaling"), run("default", skipped=[10]))
 
 
 def test_parameters_whose_gradients_overflow_are_named_by_how_often() -> None:
@@ -197,7 +197,7 @@ def test_the_tables_have_a_row_for_each_setting() -> None:
     settings = rows(section, "Settings of GradScaler")
     assert settings[0][:7] == ["fp32", "–", "–", "–", "–", "–", "–"]
     assert settings[1] == ["no scaling", "–", "–", "62.0%", "1.0e-03", "+50.0%", "3.00x", BEHIND]
-    assert settings[2] == ["default", "2^16", "0", "0%", "1.0e-03", "0.0%", "0.0%", FOLLOWS]
+    assert settings[2] == ["default", "2^16", "0", "0%", "1.0e-03", "0%", "0%", FOLLOWS]
     assert [row[0] for row in rows(section, "Training loss")] == ["fp32", "no scaling", "default"]
     assert rows(section, "Training loss")[0][-1] == "0.2"
     assert rows(section, "Gradients that were not finite") == [["a", "2", "default 2"]]
@@ -225,7 +225,7 @@ def test_remarks_name_the_settings_that_made_them() -> None:
 def test_the_frame_has_nan_where_there_is_no_number() -> None:
     frame = scaling_frame(runs(run("no scaling", losses=falling(0.2)[:3]), run("default", skipped=[0, 1])))
     assert frame["state"].tolist() == [FOLLOWS, BROKEN, FOLLOWS]
-    assert frame["refused_first"].isna().tolist() == [True, True, False]
+    assert frame["skipped_first"].isna().tolist() == [True, True, False]
     assert frame["init_scale"].dropna().tolist() == [65536.0]
     assert frame["loss"].isna().tolist() == [False, True, False]
     assert frame["done"].tolist() == [STEPS, 3, STEPS]

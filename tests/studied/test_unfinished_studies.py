@@ -17,7 +17,7 @@ CASES = [make_case("bf16_autocast", workload=name, phase="training") for name in
 
 def test_what_was_neither_studied_nor_failed_nor_skipped_is_left(tmp_path: Path) -> None:
     ids = [case.case_id for case in CASES]
-    failure = Failure(case_id=ids[1], stage="scopes", cause="killed", message="signal 9")
+    failure = Failure(case_id=ids[1], stage="scope", cause="killed", message="signal 9")
     path = write_run(
         tmp_path, CASES, scope_pass(CASES[3]), failure, Skip(case_id=ids[2], reason="no loss given"), explains=SCOPE
     )

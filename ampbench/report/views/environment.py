@@ -9,17 +9,16 @@ import numpy as np
 from ampbench import frames, stats
 from ampbench.comparing import fitness
 from ampbench.comparing.runs import MeasuredRun
-from ampbench.comparing.wording import percent
 from ampbench.records.runs import Header
 from ampbench.report.facts import Facts, facts_of, moment
 from ampbench.report.material import Material
 from ampbench.report.view import View
-from ampbench.store import StoredRun
-from ampbench.units import UNDEFINED, counted, format_seconds
+from ampbench.store import CUT, StoredRun
+from ampbench.units import UNDEFINED, counted, format_percent, format_seconds
 
 _NAMED = 3
 """So many cases are named."""
-_CUT = "its file ends in a cut line, which was left out"
+_CUT = f"its file {CUT}"
 _NOT_COMPARABLE = "times are not comparable"
 
 
@@ -109,7 +108,7 @@ def _quietness(stored: StoredRun) -> Facts:
         "control": "" if control is None else _apart(control),
         "disturbed samples": ""
         if disturbed is None
-        else f"{percent(disturbed)} took over {frames.DISTURBED} times the fastest of their build",
+        else f"{format_percent(disturbed)} took over {frames.DISTURBED} times the fastest of their build",
         "CPU time given to other machines": _shares(one.fitness.steal_share for one in stored.rounds),
         "CPU time of other processes": _shares(one.fitness.other_share for one in stored.rounds),
         "unfit rounds": _unfit(stored),
@@ -120,7 +119,7 @@ def _quietness(stored: StoredRun) -> Facts:
 def _apart(control: frames.Control) -> str:
     """Return how far apart two measurements of one case were, as the banner says what follows from it."""
     own, again = format_seconds(control.own_seconds), format_seconds(control.control_seconds)
-    return f"{control.case_id}, measured twice: {own} and {again}, {percent(abs(control.ratio - 1))} apart"
+    return f"{control.case_id}, measured twice: {own} and {again}, {format_percent(abs(control.ratio - 1))} apart"
 
 
 def _rounds(stored: StoredRun) -> str:
@@ -136,7 +135,9 @@ def _rounds(stored: StoredRun) -> str:
 def _shares(values: Iterable[float | None]) -> str:
     """Return the median and the largest of the rounds' shares, "" where the machine does not tell."""
     known = [value for value in values if value is not None]
-    return f"{percent(stats.median(known))} in the median round, at most {percent(max(known))}" if known else ""
+    if not known:
+        return ""
+    return f"{format_percent(stats.median(known))} in the median round, at most {format_percent(max(known))}"
 
 
 def _unfit(stored: StoredRun) -> str:
@@ -150,7 +151,7 @@ def _unfit(stored: StoredRun) -> str:
     if not np.any(unfit):
         return f"none of {count:,}"
     cause = fitness.said_of(found.cause[unfit], found.value[unfit], count, "rounds")
-    return f"{percent(float(np.mean(unfit)))}; {cause}"
+    return f"{format_percent(float(np.mean(unfit)))}; {cause}"
 
 
 def _repeatable(stored: StoredRun) -> str:

@@ -11,14 +11,13 @@ from ampbench.advice import DISAGREEMENT_ALPHA, FASTER_WITHOUT_INTERVALS, number
 from ampbench.columns import COLUMNS
 from ampbench.comparing import deciding, fitness
 from ampbench.comparing.times import TIME
-from ampbench.comparing.wording import limit
 from ampbench.metrics import GATED, METRICS, Column, Gate
 from ampbench.records.measurements import OTHER_SHARE, STEAL_SHARE
 from ampbench.report.material import Material
 from ampbench.report.view import View
 from ampbench.trends import neighbours, steps
 from ampbench.trends.series import Rule
-from ampbench.units import format_quantity
+from ampbench.units import format_limit, format_quantity
 
 HEADERS: Mapping[str, str] = {metric: column.header for column in COLUMNS for metric in column.metrics}
 """What heads the metrics in the table of cases (`columns.COLUMNS`); what comparisons judge has the metric's label."""
@@ -45,8 +44,8 @@ def method(material: Material) -> View | None:
         "phases": {row["phase"] for row in rows},
         "accelerated": bool(devices - {"cpu"}),
         "budget": material.budget,
-        "agreement": limit(material.budget.argmax_agreement),
-        "flushed": limit(material.budget.grad_flushed_share),
+        "agreement": format_limit(material.budget.argmax_agreement),
+        "flushed": format_limit(material.budget.grad_flushed_share),
         "advised": any(one.advice for one in material.shown),
         "interleaved": any(one.interleaved for one in comparisons),
         "stored": any(not one.interleaved for one in comparisons),
@@ -71,11 +70,11 @@ def _explained(column: Column) -> Mapping[str, str]:
 
 def gate_in_words(gate: Gate, unit: str) -> str:
     """Return which changes of a metric count."""
-    written = limit(gate.floor) if unit == "share" else format_quantity(gate.floor, unit)
+    written = format_limit(gate.floor) if unit == "share" else format_quantity(gate.floor, unit)
     floor = [written] if gate.floor else []
 
     def over(threshold: float) -> str:
-        parts = [*([limit(threshold)] if threshold else []), *floor]
+        parts = [*([format_limit(threshold)] if threshold else []), *floor]
         return f"over {' and '.join(parts)}" if parts else "any"
 
     said = over(gate.threshold) + (", where certain" if gate.kind == "time" else "")
@@ -85,29 +84,29 @@ def gate_in_words(gate: Gate, unit: str) -> str:
 _CONSTANTS: Mapping[str, Any] = {
     "rounds_for_interval": stats.ROUNDS_FOR_INTERVAL,
     "disturbed": frames.DISTURBED,
-    "unquiet": limit(notes.UNQUIET_SHARE),
+    "unquiet": format_limit(notes.UNQUIET_SHARE),
     "faster": FASTER_WITHOUT_INTERVALS,
-    "disagreement_alpha": limit(DISAGREEMENT_ALPHA),
+    "disagreement_alpha": format_limit(DISAGREEMENT_ALPHA),
     "looks": deciding.LOOKS,
     "fresh": deciding.CONFIRMATION_BLOCKS,
     "alpha": deciding.ALPHA,
-    "family_alpha": limit(deciding.FAMILY_ALPHA),
-    "confirmation_alpha": limit(deciding.CONFIRMATION_ALPHA),
-    "equivalence_alpha": limit(deciding.EQUIVALENCE_ALPHA),
-    "control_alpha": limit(deciding.CONTROL_ALPHA),
+    "family_alpha": format_limit(deciding.FAMILY_ALPHA),
+    "confirmation_alpha": format_limit(deciding.CONFIRMATION_ALPHA),
+    "equivalence_alpha": format_limit(deciding.EQUIVALENCE_ALPHA),
+    "control_alpha": format_limit(deciding.CONTROL_ALPHA),
     "slow": deciding.SLOW,
-    "apart": limit(deciding.LARGEST_SHARE_OF_ROUNDS_APART),
+    "apart": format_limit(deciding.LARGEST_SHARE_OF_ROUNDS_APART),
     "minimum_rounds": deciding.MINIMUM_ROUNDS,
-    "steal": limit(STEAL_SHARE),
-    "other": limit(OTHER_SHARE),
+    "steal": format_limit(STEAL_SHARE),
+    "other": format_limit(OTHER_SHARE),
     "load": fitness.LOAD_PER_CPU,
-    "clock": limit(fitness.SLOW_CLOCK),
-    "unfit": limit(fitness.UNFIT_SHARE),
+    "clock": format_limit(fitness.SLOW_CLOCK),
+    "unfit": format_limit(fitness.UNFIT_SHARE),
     "points": steps.POINTS,
     "certainty": steps.CERTAINTY,
-    "ordered": limit((1 + steps.SEPARATION) / 2),
+    "ordered": format_limit((1 + steps.SEPARATION) / 2),
     "series_alpha": neighbours.ALPHA,
-    "time_threshold": limit(GATED[TIME].threshold),
+    "time_threshold": format_limit(GATED[TIME].threshold),
     "steps": Rule.STEPS,
     "neighbours": Rule.NEIGHBOURS,
     "exact": Rule.EXACT,

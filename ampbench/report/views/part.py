@@ -1,6 +1,6 @@
 """One part of a section, as data, and what parts share."""
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
@@ -61,14 +61,13 @@ def told_part(
     said: Sequence[str],
     detail: Callable[[T], Detail],
     row: Callable[[T], Mapping[str, Any]] | None = None,
-    numbers: Collection[str] = (),
     drawn: tuple[Sequence[Chart], Mapping[str, Rows]] = ((), {}),
     changed: Sequence[Changed] = (),
 ) -> Part:
     """Return the part that tells of cases: of several a table with a `row` of each, if given, then some in `detail`.
 
-    `missing` are those without a result, `changed` what differs from the baseline's; `numbers` are headers of columns
-    of numbers, `drawn` the charts and their data.
+    `missing` are those without a result, `changed` what differs from the baseline's, `drawn` the charts and their
+    data.
     """
     listed = found[:LISTED]
     charts, datasets = drawn
@@ -80,7 +79,6 @@ def told_part(
             "rows": [row(one) for one in listed] if row is not None and len(found) > 1 else [],
             "cases": [detail(one) for one in found[:DETAILED]],
             "undetailed": max(len(listed) - DETAILED, 0),
-            "numbers": numbers,
             "untold": missing[:LISTED],
             "changed": changed[:LISTED],
             "overview": None,

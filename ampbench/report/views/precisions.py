@@ -8,13 +8,13 @@ from ampbench.advice import times
 from ampbench.comparing import sentences
 from ampbench.precisions import BASELINE
 from ampbench.report import palette
-from ampbench.report.machines import Machine, machines
+from ampbench.report.machines import Machine, advised_machines
 from ampbench.report.material import Material
 from ampbench.report.precision_tables import precision_tables
 from ampbench.report.summaries import row_names, speedups
 from ampbench.report.vega import DASHED, tooltip
 from ampbench.report.view import Chart, Choice, View
-from ampbench.units import UNDEFINED
+from ampbench.units import UNDEFINED, every
 from ampbench.verdicts import Comparison
 
 ADVICE_SHOWN = 30
@@ -34,7 +34,7 @@ _LABEL = (
 
 def precisions(material: Material) -> View | None:
     """Return the view; None where nothing was measured."""
-    found = [machine for machine in machines(material) if machine.advised]
+    found = advised_machines(material)
     if not found:
         return None
     rows = [row for place, machine in enumerate(found) for row in _points(machine, str(place))]
@@ -146,7 +146,7 @@ def _told(machine: Machine, place: str, rows: Sequence[Mapping[str, Any]], sever
         counts += [f"{name} in {count:,}" for name, count in others]
         said = ", ".join(counts)
     else:
-        said = f"{fastest[0][0]} is fastest{f' in all {len(best):,}' if len(best) > 1 else ''}"
+        said = f"{fastest[0][0]} is fastest{f' in {every(len(best))}' if len(best) > 1 else ''}"
     least, most = min(own, key=lambda row: row["speed"]), max(own, key=lambda row: row["speed"])
     where = f"{machine.title}: " if several else ""
     cut = len(machine.advised) - DRAWN

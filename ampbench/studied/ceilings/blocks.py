@@ -9,15 +9,17 @@ from ampbench.blocks import Block, Section, as_sentence
 from ampbench.records.environments import DeviceDescription, Environment
 from ampbench.records.studies import CONV, COPY, FP32, MATMUL, Ceiling
 from ampbench.studied.ceilings.datasheets import Datasheet, datasheet_of
-from ampbench.studied.ceilings.rates import DTYPES, best, described, format_bandwidth, ordered, rate, share, top
+from ampbench.studied.ceilings.rates import DTYPES, best, described, ordered, rate, share, top
 from ampbench.studied.ceilings.sentences import ceilings_said
-from ampbench.units import UNDEFINED, counted, format_flop_rate, format_ratio, format_seconds, format_share
-
-NUMBERS = frozenset(
-    {"matrix products", "convolutions", "to fp32", "copies", "of peak", "of bandwidth", "attained", "fastest",
-     "samples"}
-)  # fmt: skip
-"""Headers of columns of numbers, which stand to the right."""
+from ampbench.units import (
+    UNDEFINED,
+    counted,
+    format_bandwidth,
+    format_flop_rate,
+    format_ratio,
+    format_seconds,
+    format_share,
+)
 
 
 def ceilings_sections(
@@ -66,7 +68,8 @@ def _table(device: DeviceDescription, own: Sequence[Ceiling]) -> Block:
         )
     headers = ["dtype", "arithmetic", "matrix products", "convolutions", "to fp32", "copies"]
     headers += ["of peak", "of bandwidth"] if promised else []
-    return Block("Attained at best", headers, rows, note="of the best size; of copies, the largest, in main memory")
+    note = "of the best size; of copies, the largest, in main memory"
+    return Block("Attained at best", headers, rows, note, numbers=headers[2:])
 
 
 def _sizes(own: Sequence[Ceiling]) -> Block:
@@ -76,7 +79,8 @@ def _sizes(own: Sequence[Ceiling]) -> Block:
         for found in own
         for one in found.attained
     ]  # fmt: skip
-    return Block("Every size", ["operation", "dtype", "size", "attained", "fastest", "samples"], rows)
+    headers = ["operation", "dtype", "size", "attained", "fastest", "samples"]
+    return Block("Every size", headers, rows, numbers=headers[3:])
 
 
 def _attained(found: Ceiling | None) -> str:

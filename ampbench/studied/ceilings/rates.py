@@ -9,7 +9,6 @@ from collections.abc import Iterable, Sequence
 from ampbench.records.environments import DeviceDescription, Environment
 from ampbench.records.studies import CONV, COPY, FP32, MATMUL, OPERATIONS, TF32, Attained, Ceiling
 from ampbench.studied.ceilings.datasheets import Datasheet
-from ampbench.units import UNDEFINED, format_count
 
 DTYPES = (FP32, TF32, "bf16", "fp16", "fp64")
 """What ceilings are measured in, in the order of every table."""
@@ -77,12 +76,6 @@ def share(found: Ceiling, promised: Datasheet | None) -> float | None:
     peak = promised.bandwidth if found.operation == COPY else promised.flops.get(found.dtype)
     reached = ceiling_rate(found)
     return reached / peak if peak and reached else None
-
-
-def format_bandwidth(value: float | None) -> str:
-    """Return bytes per second as "21.3 GB/s", in decimal units as datasheets do; "–" for None."""
-    text = format_count(value)
-    return text if text == UNDEFINED else f"{text}{'' if text[-1].isalpha() else ' '}B/s"
 
 
 def described(environment: Environment, type: str) -> DeviceDescription:

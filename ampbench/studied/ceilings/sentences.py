@@ -2,14 +2,13 @@
 
 from collections.abc import Sequence
 
-from ampbench.beside import BUSY
+from ampbench.beside import BUSY, unfit
 from ampbench.labels import few
 from ampbench.records.environments import DeviceDescription
-from ampbench.records.measurements import OTHER_SHARE, STEAL_SHARE
 from ampbench.records.studies import COPY, FP32, Ceiling
 from ampbench.studied.ceilings.datasheets import Datasheet, datasheet_of
-from ampbench.studied.ceilings.rates import DTYPES, bandwidth, best, copy_ratio, format_bandwidth
-from ampbench.units import format_flop_rate, format_ratio, format_share
+from ampbench.studied.ceilings.rates import DTYPES, bandwidth, best, copy_ratio
+from ampbench.units import format_bandwidth, format_flop_rate, format_ratio, format_share
 
 HALVES = ("bf16", "fp16")
 PROMISED = 8.0
@@ -33,8 +32,8 @@ def ceilings_said(device: DeviceDescription, ceilings: Sequence[Ceiling]) -> lis
 
 def disturbance(found: Ceiling) -> float | None:
     """Return the share of CPU time that others took while a ceiling was measured, if it is enough to spoil that."""
-    others, steal = found.fitness.other_share or 0.0, found.fitness.steal_share or 0.0
-    return max(others, steal) if others > OTHER_SHARE or steal > STEAL_SHARE else None
+    seen = found.fitness
+    return max(seen.other_share or 0.0, seen.steal_share or 0.0) if unfit(seen) else None
 
 
 def _speed_said(device: DeviceDescription, own: Sequence[Ceiling]) -> str:
@@ -96,4 +95,5 @@ def _quiet_said(own: Sequence[Ceiling]) -> str:
         return ""
     lowered = "all ceilings" if len(disturbed) == len(own) else few(disturbed)
     worst = format_share(max(disturbed.values()))
-    return f"other work took up to {worst} of the CPU's time, which may have lowered {lowered}: measure again"
+    was, them = ("was", "it") if len(disturbed) == 1 else ("were", "them")
+    return f"other work used up to {worst} of the CPU while {lowered} {was} timed: do not trust {them}, measure again"

@@ -11,7 +11,7 @@ from ampbench.studied.ceilings.rates import described, rate, share, top
 
 COLUMNS = (
     "device", "operation", "dtype", "threads", "size", "work", "unit", "samples", "seconds", "per_second", "ceiling",
-    "datasheet_share", "error",
+    "datasheet_share", "reason",
 )  # fmt: skip
 
 
@@ -20,7 +20,7 @@ def ceiling_frame(environment: Environment, ceilings: Sequence[Ceiling]) -> pd.D
 
     Columns: device, operation, dtype, threads, size, work (FLOPs or bytes of one run) and its unit ("FLOP", "B"),
     samples (how many), seconds (of the fastest), per_second (the rate), ceiling (whether it is the size that counts),
-    datasheet_share (of the ceiling in the vendor's peak), error. NaN and None where undefined.
+    datasheet_share (of the ceiling in the vendor's peak), reason (why there is none). NaN and None where undefined.
     """
     rows = []
     for found in ceilings:

@@ -4,7 +4,7 @@ Numbers without a value are "–".
 """
 
 import statistics
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 from ampbench.blocks import Block, Section, as_sentence
 from ampbench.records.studies import Training
@@ -20,20 +20,10 @@ from ampbench.studied.convergence.metric import (
     windows_of,
 )
 from ampbench.studied.convergence.sentences import learned_said, trained_title
-from ampbench.units import UNDEFINED, format_error, format_seconds, format_whole
+from ampbench.units import UNDEFINED, format_error, format_loss, format_seconds, format_whole
 
 LOOKS = 4
 """Distances between weights are shown at so many steps."""
-
-_NUMBERS = frozenset(
-    {"accuracy", "loss", "SD", "against fp32", "90% interval", "skipped", "time", "from fp64", "seed", "scale"}
-)
-
-
-def number_headers(sections: Iterable[Section]) -> set[str]:
-    """Return the headers of columns of numbers, which stand to the right; those of steps are the training's own."""
-    headers = {header for section in sections for block in section.blocks for header in block.headers}
-    return {header for header in headers if header in _NUMBERS or header[-1:].isdigit()}
 
 
 def learned_section(one: Learned, *, everything: bool = False) -> Section:
@@ -62,12 +52,13 @@ def verdicts(one: Learned) -> list[Block]:
         for row in one.rows
     ]
     headers = ["precision", metric.name, "SD", "against fp32", "90% interval", "verdict"]
-    headers += [*(["skipped"] if skips else []), "time"]
+    headers += [*(["skipped steps"] if skips else []), "time"]
     unit = "in points" if metric.name == ACCURACY else "relative to fp32's"
     note = f"last quarter of the steps; means over seeds; SD: over seeds; against fp32: {unit}, of the same seed"
     if any(row.arm for row in one.rows):
         note += "; control: fp32 from weights one rounding away"
-    return [Block("At the end", headers, cells, note)]
+    numbers = [header for header in headers[1:] if header != "verdict"]
+    return [Block("At the end", headers, cells, note, numbers=numbers)]
 
 
 def losses(one: Learned) -> list[Block]:
@@ -75,7 +66,8 @@ def losses(one: Learned) -> list[Block]:
     windows = windows_of(one.steps)
     headers = ["precision", *(_steps(low, high) for low, high in windows)]
     cells = [[row.name, *(_loss(row.trainings, low, high) for low, high in windows)] for row in one.rows]
-    return [Block("Training loss", headers, cells, "means over steps and seeds; –: not finite, or not reached")]
+    note = "means over steps and seeds; –: not finite, or not reached"
+    return [Block("Training loss", headers, cells, note, numbers=headers[1:])]
 
 
 def weights(one: Learned) -> list[Block]:
@@ -93,7 +85,7 @@ def weights(one: Learned) -> list[Block]:
     ]
     headers = ["precision", *(f"step {step:,}" for step in looks), "from fp64"]
     note = "relative L2 distance from fp32's of the same seed, medians over seeds; from fp64: after the last step"
-    return [Block("Weights", headers, cells, note)]
+    return [Block("Weights", headers, cells, note, numbers=headers[1:])]
 
 
 def each_seed(one: Learned) -> list[Block]:
@@ -112,7 +104,8 @@ def each_seed(one: Learned) -> list[Block]:
         for row in one.rows
         for each in row.trainings
     ]
-    return [Block("Each seed", ["precision", "seed", metric.name, "skipped", "scale", "time", "ended"], cells)]
+    headers = ["precision", "seed", metric.name, "skipped steps", "scale", "time", "ended"]
+    return [Block("Each seed", headers, cells, numbers=headers[1:-1])]
 
 
 def _sd(row: Learning, metric: Metric) -> str:
@@ -137,7 +130,7 @@ def _loss(trainings: Sequence[Training], low: int, high: int) -> str:
     """Return the mean loss of the steps from `low` to before `high`; undefined where some seed has none."""
     means = [mean_loss(training, low, high) for training in trainings]
     known = [mean for mean in means if mean is not None]
-    return f"{statistics.fmean(known):.4g}" if known and len(known) == len(means) else UNDEFINED
+    return format_loss(statistics.fmean(known) if known and len(known) == len(means) else None)
 
 
 def distance(trainings: Sequence[Training], step: int, reference: bool = False) -> float | None:

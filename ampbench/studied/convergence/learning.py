@@ -135,11 +135,11 @@ def told_trainings(stored: StoredRun) -> dict[str, list[Training]]:
         for case_id, case in stored.cases.items()
         if case.precision == BASELINE
         and case_id in stored.failures
-        and all(training.arm for training in stored.trainings.get(case_id, []))
+        and all(training.arm for training in stored.convergence.get(case_id, []))
     }
     return {
         case_id: trainings
-        for case_id, trainings in stored.trainings.items()
+        for case_id, trainings in stored.convergence.items()
         if trainings and (stored.cases[case_id].group, stored.cases[case_id].device) not in failed
     }
 

@@ -193,16 +193,16 @@ def trouble(training: Training, metric: Metric) -> str:
         return f"raised {training.error}"
     if training.ended_at is not None:
         return _given_up(training, training.ended_at)
-    refused = ["every step refused by GradScaler"] if training.skipped_steps == training.steps else []
+    skipped = ["every step skipped by GradScaler"] if training.skipped_steps == training.steps else []
     if final_score(training) is None:
-        return ", ".join([*refused, "not scored at the end"])
+        return ", ".join([*skipped, "not scored at the end"])
     if metric.final(training) is None:
         held_out = "held-out loss" if training.held_out else "loss"
-        return ", ".join([*refused, f"{held_out} not finite at the end"])
+        return ", ".join([*skipped, f"{held_out} not finite at the end"])
     late = training.losses[math.floor(LAST * len(training.losses)) :]
     if late and all(loss is None for loss in late):
-        return ", ".join([*refused, _lost(training)])
-    return ", ".join(refused)
+        return ", ".join([*skipped, _lost(training)])
+    return ", ".join(skipped)
 
 
 def troubles_said(trainings: Sequence[Training], metric: Metric) -> str:

@@ -59,7 +59,7 @@ def unfinished(stored: StoredRun) -> list[Piece]:
     ended = {*stored.failures, *stored.skips}
     made = {
         (case_id, training.seed, training.arm)
-        for case_id, trainings in stored.trainings.items()
+        for case_id, trainings in stored.convergence.items()
         for training in trainings
     }
     cases = [case for case_id, case in stored.cases.items() if case_id not in ended]

@@ -20,7 +20,7 @@ def training_frame(stored: StoredRun) -> pd.DataFrame:
 
     Columns: case_id, workload, device, precision ("control" and "fp64" for the arms of fp32), arm, seed, steps, metric
     ("accuracy", "loss"), held_out, metric_value, fp32_value, loss (of the last score), correct, decisions, from_fp32,
-    from_fp64 (of the weights, at the end), ended_at (from 0, as in the records), trouble (why there is no value; its
+    from_fp64 (of the weights, at the end), ended_at (from 0, as in the records), reason (why there is no value; its
     steps count from 1), scaler_scale, skipped_steps, seconds. None or NaN where undefined.
     """
     rows: list[list[Any]] = []
@@ -39,7 +39,7 @@ def training_frame(stored: StoredRun) -> pd.DataFrame:
                 )  # fmt: skip
     columns = ["case_id", "workload", "device", "precision", "arm", "seed", "steps", "metric", "held_out"]
     columns += ["metric_value", "fp32_value", "loss", "correct", "decisions", "from_fp32", "from_fp64", "ended_at"]
-    columns += ["trouble", "scaler_scale", "skipped_steps", "seconds"]
+    columns += ["reason", "scaler_scale", "skipped_steps", "seconds"]
     frame = pd.DataFrame(rows, columns=columns, dtype=object)
     return frame.astype(dict.fromkeys(_NUMBERS, float))
 

@@ -14,8 +14,6 @@ from ampbench.studied.input_storage.sentences import op_said, short_op, situatio
 from ampbench.units import UNDEFINED, format_bytes, format_error, format_seconds, format_whole
 
 _LOSS = "absolute loss error"
-NUMBERS = frozenset({"stored", "copy", "casts", "moved", "step", "peak", "output error", _LOSS, "gradient error"})
-"""Headers of columns of numbers, which stand to the right."""
 _WAYS = {ACCEPTED: "taken as it is"}
 """What stands for a use in tables, where its own word would sound like a verdict."""
 
@@ -64,4 +62,5 @@ def _beside(found: StoragePass) -> Block:
     headers = ["inputs in", *(list(columns)[place] for place in kept)]
     kind = "that of the loss absolute, the others relative" if _LOSS in headers else "relative"
     note = f"errors against fp64 with the inputs as given in fp32, {kind}; moved: the bytes that casts read and write"
-    return Block("Side by side", headers, [[dtype, *(cells[place] for place in kept)] for dtype, cells in rows], note)
+    shown = [[dtype, *(cells[place] for place in kept)] for dtype, cells in rows]
+    return Block("Side by side", headers, shown, note, numbers=headers[1:])

@@ -5,7 +5,7 @@ Numbers without a value are "–". Long tables end after the rows that say most,
 
 import itertools
 from collections import Counter
-from collections.abc import Container, Sequence
+from collections.abc import Sequence
 
 from ampbench.blocks import Block, Section, as_sentence, first_rows
 from ampbench.labels import case_title
@@ -24,12 +24,6 @@ SHOWN = 12
 
 QUARTERS = ("1st quarter", "2nd quarter", "3rd quarter", "last quarter")
 
-NUMBERS = frozenset(
-    {"refused", "flushed", "error", "behind", "above", "held out", "first step", *QUARTERS, "zero", "lost",
-     "subnormal", "normal", "too large", "not finite", "steps", "values"}
-)  # fmt: skip
-"""Headers of columns of numbers, which stand to the right."""
-
 _STORED = find_format("fp16")
 
 
@@ -40,12 +34,14 @@ def scaling_section(case: Case, runs: Sequence[ScalerRun], *, everything: bool =
     shown = [*tables, *histograms(runs)] if everything else [first_rows(block, SHOWN) for block in tables]
     steps = counted(max((run.steps for run in runs), default=0), "step")
     names = {run.setting.name for run in runs}
-    said = [_line(line, names) for line in scaler_said(case, runs)]
-    return Section(f"{case_title(case)} · {steps}", [*said, *shown, *(_line(note, names) for note in notes(runs))])
+    said = [Block(as_sentence(line, names)) for line in scaler_said(case, runs)]
+    return Section(
+        f"{case_title(case)} · {steps}", [*said, *shown, *(Block(as_sentence(note, names)) for note in notes(runs))]
+    )
 
 
 def settings(found: Sequence[Outcome]) -> list[Block]:
-    """Return a table of the settings: the scale, refused steps, lost gradients, and what became of the training."""
+    """Return a table of the settings: the scale, skipped steps, lost gradients, and what became of the training."""
     scored = any(one.run.score for one in found)
     cells = [
         [
@@ -61,13 +57,14 @@ def settings(found: Sequence[Outcome]) -> list[Block]:
         for one in found
         for full in [one.run.precision == BASELINE]
     ]
-    headers = ["setting", "scale", "refused", "flushed", "error", "behind", "above", *(["held out"] if scored else [])]
+    headers = ["setting", "scale", "skipped steps", "flushed", "error", "behind", "above"]
+    headers += [*(["held out"] if scored else []), "outcome"]
     note = "flushed: the share of fp32's gradients that are zero in fp16; error: of the gradients, median; behind: the "
     note += "share of what the loss falls by in fp32 that is missing in the last quarter; above: by how much it is "
     note += "above fp32's there, or how many times fp32's it is"
     if any(one.state == NEAR for one in found):
         note += f"; {NEAR}: losses near zero, which differ by less than {format_share(NOTHING)} of fp32's fall"
-    return [Block("Settings of GradScaler", [*headers, "outcome"], cells, note)] if cells else []
+    return [Block("Settings of GradScaler", headers, cells, note, numbers=headers[2:-1])] if cells else []
 
 
 def losses(runs: Sequence[ScalerRun]) -> list[Block]:
@@ -77,8 +74,9 @@ def losses(runs: Sequence[ScalerRun]) -> list[Block]:
         edges = [run.steps * quarter // len(QUARTERS) for quarter in range(len(QUARTERS) + 1)]
         means = [mean_loss(run, start, end) for start, end in itertools.pairwise(edges)]
         cells.append([run.setting.name, *(format_loss(value) for value in (next(iter(run.losses), None), *means))])
+    headers = ["setting", "first step", *QUARTERS]
     note = "the mean over the steps of each quarter"
-    return [Block("Training loss", ["setting", "first step", *QUARTERS], cells, note)] if cells else []
+    return [Block("Training loss", headers, cells, note, numbers=headers[1:])] if cells else []
 
 
 def stored_gradients(runs: Sequence[ScalerRun]) -> list[Block]:
@@ -87,7 +85,7 @@ def stored_gradients(runs: Sequence[ScalerRun]) -> list[Block]:
     headers = ["setting", "zero", "lost", "subnormal", "normal", "too large", "not finite"]
     note = "shares of all gradient elements at the steps looked at, the scale not divided out; lost: below half of "
     note += "fp16's smallest number; subnormal: below 2^-14, with few digits"
-    return [Block("Gradients in the range of fp16", headers, cells, note)] if cells else []
+    return [Block("Gradients in the range of fp16", headers, cells, note, numbers=headers[1:])] if cells else []
 
 
 def overflowing(runs: Sequence[ScalerRun]) -> list[Block]:
@@ -103,8 +101,9 @@ def overflowing(runs: Sequence[ScalerRun]) -> list[Block]:
         ]
         for name, total in counts.most_common()
     ]
+    headers = ["parameter", "steps", "settings"]
     note = "in how many steps, of all settings and of each"
-    return [Block("Gradients that were not finite", ["parameter", "steps", "settings"], cells, note)] if cells else []
+    return [Block("Gradients that were not finite", headers, cells, note, numbers=["steps"])] if cells else []
 
 
 def histograms(runs: Sequence[ScalerRun]) -> list[Block]:
@@ -116,7 +115,8 @@ def histograms(runs: Sequence[ScalerRun]) -> list[Block]:
             for place, count in enumerate(values.counts)
             if count
         ]
-        blocks.append(Block(f"Gradients of {name} by exponent", ["from", "values", "share"], cells))
+        headers = ["from", "values", "share"]
+        blocks.append(Block(f"Gradients of {name} by exponent", headers, cells, numbers=headers[1:]))
     return [block for block in blocks if block.rows]
 
 
@@ -172,7 +172,7 @@ def _signed(share: float | None) -> str:
     if share is None:
         return UNDEFINED
     text = f"{share:+.1%}"
-    return "0.0%" if text in ("+0.0%", "-0.0%") else text
+    return "0%" if text in ("+0.0%", "-0.0%") else text
 
 
 def _score(score: Score | None) -> str:
@@ -180,9 +180,3 @@ def _score(score: Score | None) -> str:
     if score is not None and score.correct is not None and score.decisions:
         return format_share(score.correct / score.decisions)
     return format_loss(score.loss if score else None)
-
-
-def _line(text: str, names: Container[str]) -> Block:
-    """Return a line of text as a sentence; one that begins with one of the `names` keeps its first letter."""
-    first = text.partition(":")[0].split(", ")[0]
-    return Block(f"{text.removesuffix('.')}." if first in names else as_sentence(text))

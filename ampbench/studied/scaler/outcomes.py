@@ -17,7 +17,7 @@ RAISED, BROKEN, COLLAPSED, BEHIND, NEAR, FOLLOWS, UNKNOWN = (
     "unknown",
 )
 """States of a training: a step raised; its weights or its last losses are not finite; its scale fell and fell, with
-every step refused; its loss falls less than fp32's; it lacks next to nothing of that fall, and yet ends well above
+every step skipped; its loss falls less than fp32's; it lacks next to nothing of that fall, and yet ends well above
 fp32's, which is near zero; it falls as much; it cannot be told, as fp32's does not fall."""
 
 LAGS = 0.05
@@ -39,7 +39,7 @@ class Outcome:
     `flushed` is the share of the gradient elements looked at that are zero though they are not in fp32, `grad_rel_l2`
     the median over the looks of the gradients' error. `loss` is that at the end, `lag` the share of what the loss falls
     by in fp32 that is missing then, `excess` by what share of `fp32_loss`, fp32's at the end, it is above that.
-    `refused_first` counts the steps refused before the first that was taken.
+    `skipped_first` counts the steps skipped before the first that was taken.
     """
 
     run: ScalerRun
@@ -50,12 +50,12 @@ class Outcome:
     lag: float | None
     excess: float | None
     fp32_loss: float | None
-    refused_first: int
+    skipped_first: int
 
     @property
-    def refused_later(self) -> int:
-        """How many steps were refused after the first that was taken."""
-        return len(self.run.skipped) - self.refused_first
+    def skipped_later(self) -> int:
+        """How many steps were skipped after the first that was taken."""
+        return len(self.run.skipped) - self.skipped_first
 
     @property
     def name(self) -> str:
@@ -98,7 +98,7 @@ def mean_loss(run: ScalerRun, start: int, end: int) -> float | None:
 def _outcome(run: ScalerRun, full: ScalerRun | None) -> Outcome:
     nonzero = sum(look.nonzero for look in run.looks)
     errors = [look.rel_l2 for look in run.looks if look.rel_l2 is not None]
-    refused = set(run.skipped)
+    skipped = set(run.skipped)
     loss, best = end_loss(run), end_loss(full) if full else None
     first = next(iter(full.losses), None) if full else None
     lag = _share(loss, best, None if first is None or best is None else first - best)
@@ -112,7 +112,7 @@ def _outcome(run: ScalerRun, full: ScalerRun | None) -> Outcome:
         lag=lag,
         excess=excess,
         fp32_loss=best,
-        refused_first=next(step for step in range(len(run.losses) + 1) if step not in refused),
+        skipped_first=next(step for step in range(len(run.losses) + 1) if step not in skipped),
     )
 
 

@@ -12,7 +12,7 @@ def setting_name(setting: ScalerSetting | None) -> str:
 
 def trained(stored: StoredRun | None) -> set[tuple[str, str]]:
     """Return which trainings are in a run, by the ids of cases and the names of settings."""
-    found = stored.scalings.items() if stored else ()
+    found = stored.scaler.items() if stored else ()
     return {(case_id, run.setting.name) for case_id, runs in found for run in runs}
 
 

@@ -25,11 +25,11 @@ from ampbench.units import counted, format_error, format_share
 FLUSHES = 0.01
 """The share of gradient elements at zero from which they are said to flush."""
 
-MANY_REFUSED = 3
-"""From so many steps refused at the start on, another init_scale is recommended."""
+MANY_SKIPPED = 3
+"""From so many steps skipped at the start on, another init_scale is recommended."""
 
-OFTEN_REFUSED = 0.05
-"""The share of steps, after the scale was first found, from which a scaler refuses too many."""
+OFTEN_SKIPPED = 0.05
+"""The share of steps, after the scale was first found, from which a scaler skips too many."""
 
 DEFAULT, UNSCALED = "default", "no scaling"
 """The names of the settings that others are told beside."""
@@ -141,35 +141,35 @@ def _scale_said(one: Outcome, low: Sequence[Outcome]) -> list[str]:
     run = one.run
     if one.state in (COLLAPSED, RAISED) or not run.scales or not run.skipped:
         return []
-    done, first, later = len(run.losses), one.refused_first, one.refused_later
-    said = f"{one.name}: {len(run.skipped):,} of {counted(done, 'step')} refused"
+    done, first, later = len(run.losses), one.skipped_first, one.skipped_later
+    said = f"{one.name}: {len(run.skipped):,} of {counted(done, 'step')} skipped"
     if first == done:
         still = f"from {format_scale(run.scales[0])} on: no step was accepted, its scale was still falling"
         return [f"{said} {still}: more --steps"]
-    if first < MANY_REFUSED and not _often_refused(one):
+    if first < MANY_SKIPPED and not _often_skipped(one):
         return []
     others = [other for other in low if other.run.setting.enabled]
     if first:
         said += f", the first {first:,} to come down from {format_scale(run.scales[0])}"
         settled = run.scales[first]
-        if first >= MANY_REFUSED:
+        if first >= MANY_SKIPPED:
             tried = next((other for other in others if other.run.scales[:1] == [settled]), None)
             said += f": init_scale={format_scale(settled).replace('^', '**')} {_spares(tried, 'these')}"
-    if _often_refused(one):
+    if _often_skipped(one):
         interval = run.setting.growth_interval
         slower = [other for other in others if other.run.setting.growth_interval > interval]
-        better = next((other for other in slower if other.serves and not _often_refused(other)), None)
+        better = next((other for other in slower if other.serves and not _often_skipped(other)), None)
         said += f"; {later:,} later ones to find that no larger scale will do: "
         said += f"a longer growth_interval {_spares(better, 'most')}"
     return [said]
 
 
-def _often_refused(one: Outcome) -> bool:
-    return one.refused_later > max(OFTEN_REFUSED * len(one.run.losses), 1)
+def _often_skipped(one: Outcome) -> bool:
+    return one.skipped_later > max(OFTEN_SKIPPED * len(one.run.losses), 1)
 
 
 def _spares(tried: Outcome | None, what: str) -> str:
-    """Return whether a setting spares refused steps: it does in one that was `tried`, else it is a guess."""
+    """Return whether a setting spares skipped steps: it does in one that was `tried`, else it is a guess."""
     return f"spares {what}, as in {tried.name}" if tried else f"may spare {what} (not tried)"
 
 

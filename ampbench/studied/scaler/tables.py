@@ -7,13 +7,13 @@ import pandas as pd
 from ampbench.records.studies import ScalerRun
 from ampbench.studied.scaler.outcomes import outcomes
 
-COUNTS = ("growth_interval", "steps", "done", "refused", "refused_first", "correct", "decisions")
+COUNTS = ("growth_interval", "steps", "done", "skipped_steps", "skipped_first", "correct", "decisions")
 """The columns of whole numbers."""
 
-_COLUMNS = (
+COLUMNS = (
     "setting", "precision", "enabled", "init_scale", "growth_factor", "backoff_factor", "growth_interval", "steps",
-    "done", "refused", "refused_first", "last_scale", "flushed_share", "grad_rel_l2", "loss", "lag", "excess",
-    "held_out_loss", "correct", "decisions", "state", "error",
+    "done", "skipped_steps", "skipped_first", "last_scale", "flushed_share", "grad_rel_l2", "loss", "lag", "excess",
+    "held_out_loss", "correct", "decisions", "state", "reason",
 )  # fmt: skip
 
 
@@ -21,9 +21,10 @@ def scaling_frame(runs: Sequence[ScalerRun]) -> pd.DataFrame:
     """Return a row per training of a case, in their order.
 
     Columns: setting, precision, enabled, init_scale, growth_factor, backoff_factor, growth_interval, steps, done (steps
-    that were taken or refused), refused, refused_first (before the first that was taken), last_scale, flushed_share,
-    grad_rel_l2, loss (mean of the last quarter), lag, excess, held_out_loss, correct, decisions (of the score), state,
-    error: see `scaler_outcomes.Outcome`. NaN where undefined; the scaler's own parameters are, too, where it has none.
+    that were taken or skipped), skipped_steps, skipped_first (before the first that was taken), last_scale,
+    flushed_share, grad_rel_l2, loss (mean of the last quarter), lag, excess, held_out_loss, correct, decisions (of the
+    score), state, reason (the error that a step raised): see `Outcome`. NaN where undefined; the scaler's own
+    parameters are, too, where it has none.
     """
     rows = []
     for one in outcomes(runs):
@@ -32,10 +33,10 @@ def scaling_frame(runs: Sequence[ScalerRun]) -> pd.DataFrame:
         rows.append(
             [setting.name, run.precision, setting.enabled, *(own if setting.enabled else (None,) * len(own)), run.steps,
              len(run.losses), len(run.skipped) if setting.enabled else None,
-             one.refused_first if setting.enabled else None, run.scales[-1] if run.scales else None, one.flushed,
+             one.skipped_first if setting.enabled else None, run.scales[-1] if run.scales else None, one.flushed,
              one.grad_rel_l2, one.loss, one.lag, one.excess,
              *((score.loss, score.correct, score.decisions) if score else (None,) * 3), one.state, run.error]
         )  # fmt: skip
-    frame = pd.DataFrame(rows, columns=list(_COLUMNS), dtype=object)
-    numbers = [name for name in _COLUMNS if name not in ("setting", "precision", "enabled", "state", "error")]
+    frame = pd.DataFrame(rows, columns=list(COLUMNS), dtype=object)
+    numbers = [name for name in COLUMNS if name not in ("setting", "precision", "enabled", "state", "reason")]
     return frame.astype(dict.fromkeys(numbers, float))

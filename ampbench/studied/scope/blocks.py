@@ -9,17 +9,12 @@ from ampbench.labels import case_title
 from ampbench.records.cases import Case
 from ampbench.records.studies import SCOPES, UNCACHED_LOOP, WITH_BACKWARD, ScopePass
 from ampbench.studied.scope.sentences import RECOMMENDED, Comparison, casts_said, comparisons, scope_said
-from ampbench.units import UNDEFINED, counted, format_bytes, format_error, format_seconds, format_share, format_whole
+from ampbench.units import UNDEFINED, counted, format_bytes, format_error, format_loss, format_seconds, format_whole
 
 SHOWN = 8
 """The losses of so many steps are shown unless all are asked for."""
 _SHORT = {scope: scope for scope in SCOPES} | {WITH_BACKWARD: "with backward", UNCACHED_LOOP: "cache off"}
 """The scopes' names in tables."""
-NUMBERS = frozenset(
-    {"casts", "moved", "stale", "step", "ratio", "peak", "kept", "growth", "output error", "loss error", "gradients'",
-     "weights'", "fp64", *_SHORT.values()}
-)  # fmt: skip
-"""Headers of columns of numbers, which stand to the right."""
 
 
 def scope_section(case: Case, found: ScopePass, *, everything: bool = False) -> Section:
@@ -28,8 +23,9 @@ def scope_section(case: Case, found: ScopePass, *, everything: bool = False) -> 
     running = [row for row in rows if not row.run.error]
     blocks = [Block(as_sentence(line)) for line in scope_said(case, found)]
     if running:
+        blocks += [_costs(running), _dtypes(running), _errors(running)]
         losses = _losses(found, running)
-        blocks += [_costs(running), _numbers(running), losses if everything else first_rows(losses, SHOWN)]
+        blocks.append(losses if everything else first_rows(losses, SHOWN))
     notes = [*found.notes, *(f"{row.run.scope}: {note}" for row in rows for note in row.run.notes)]
     blocks += [Block(as_sentence(note)) for note in notes]
     return Section(f"{case_title(case)} · {counted(found.steps, 'step')}", blocks)
@@ -37,13 +33,13 @@ def scope_section(case: Case, found: ScopePass, *, everything: bool = False) -> 
 
 def _costs(rows: list[Comparison]) -> Block:
     """Return what each scope costs."""
-    headers = ["scope", "casts", "moved", "step", "ratio", "peak", "kept", "growth"]
+    headers = ["scope", "casts", "moved", "step", "time ratio", "peak", "kept", "growth"]
     note = (
         f"per step; with backward: around forward, loss and backward; cache off: around the whole loop, without weight "
-        f"cache; moved: by the casts of steps after the first; ratio: to {RECOMMENDED}; kept: allocated after the last "
-        "step and not before the first; growth: what a step adds to that"
+        f"cache; moved: by the casts of steps after the first; time ratio: to {RECOMMENDED}; kept: allocated after "
+        "the last step and not before the first; growth: what a step adds to that"
     )
-    return Block("What it costs", headers, [_cost_cells(row) for row in rows], note)
+    return Block("What it costs", headers, [_cost_cells(row) for row in rows], note, numbers=headers[1:])
 
 
 def _cost_cells(one: Comparison) -> list[str]:
@@ -60,27 +56,25 @@ def _cost_cells(one: Comparison) -> list[str]:
     ]
 
 
-def _numbers(rows: list[Comparison]) -> Block:
-    """Return what each scope computes in, and how far that lies from fp64."""
-    headers = ["scope", "output", "loss", "gradients", "stale", "output error", "loss error", "gradients'", "weights'"]
-    note = (
-        "errors relative to fp64's values of the first step, of the weights to what all steps changed; stale: weights "
-        "that the last step reads as old copies"
-    )
-    return Block("What it computes", headers, [_number_cells(row) for row in rows], note)
+def _dtypes(rows: list[Comparison]) -> Block:
+    """Return what each scope computes in, and from which weights."""
+    headers = ["scope", "output", "loss", "gradients", "stale"]
+    cells = [
+        [_SHORT[one.run.scope], *(one.run.dtypes.get(what, UNDEFINED) for what in headers[1:4]),
+         format_whole(one.stale_weights)]
+        for one in rows
+    ]  # fmt: skip
+    note = "stale: weights that the last step reads as old copies"
+    return Block("What it computes in", headers, cells, note, numbers=["stale"])
 
 
-def _number_cells(one: Comparison) -> list[str]:
-    run = one.run
-    return [
-        _SHORT[run.scope],
-        *(run.dtypes.get(what, UNDEFINED) for what in ("output", "loss", "gradients")),
-        format_whole(one.stale_weights),
-        format_error(run.output_rel_l2),
-        format_error(one.loss_rel_error),
-        format_error(run.grad_rel_l2),
-        format_share(run.param_rel_l2),
-    ]
+def _errors(rows: list[Comparison]) -> Block:
+    """Return how far the numbers of each scope lie from fp64."""
+    headers = ["scope", "output", "loss", "gradients", "updates"]
+    errors = [(one.run.output_rel_l2, one.loss_rel_error, one.run.grad_rel_l2, one.run.param_rel_l2) for one in rows]
+    cells = [[_SHORT[one.run.scope], *map(format_error, each)] for one, each in zip(rows, errors, strict=True)]
+    note = "of the values of the first step; updates: what all steps changed in the weights"
+    return Block("Relative errors against fp64", headers, cells, note, numbers=headers[1:])
 
 
 def _losses(found: ScopePass, rows: list[Comparison]) -> Block:
@@ -88,11 +82,8 @@ def _losses(found: ScopePass, rows: list[Comparison]) -> Block:
     headers = ["step", "fp64", *(_SHORT[row.run.scope] for row in rows)]
     columns = [found.reference_losses, *(row.run.losses for row in rows)]
     cells = [
-        [f"{step + 1}", *(_loss(losses[step]) if step < len(losses) else UNDEFINED for losses in columns)]
+        [f"{step + 1}", *(format_loss(losses[step] if step < len(losses) else None) for losses in columns)]
         for step in range(found.steps)
     ]
-    return Block("Losses", headers, cells)
-
-
-def _loss(value: float | None) -> str:
-    return "not finite" if value is None else f"{value:.4g}"
+    note = "–: not finite, or not reached" if any(UNDEFINED in row for row in cells) else ""
+    return Block("Losses", headers, cells, note, numbers=headers)

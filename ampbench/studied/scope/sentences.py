@@ -19,7 +19,7 @@ from ampbench.records.studies import (
     ScopePass,
     ScopeRun,
 )
-from ampbench.units import counted, format_bytes, format_error, format_share
+from ampbench.units import counted, format_bytes, format_error, format_loss, format_share
 
 RECOMMENDED = FORWARD_AND_LOSS
 
@@ -214,5 +214,5 @@ def _kept_said(one: Comparison, best: Comparison | None) -> str:
 
 def _way(losses: Sequence[float | None]) -> str:
     """Return "from 2.31 to 1.95"."""
-    first, last = (f"{loss:.4g}" if loss is not None else "no number" for loss in (losses[0], losses[-1]))
+    first, last = (format_loss(loss) if loss is not None else "not finite" for loss in (losses[0], losses[-1]))
     return f"from {first} to {last}"

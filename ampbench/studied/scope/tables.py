@@ -7,11 +7,16 @@ import pandas as pd
 from ampbench.records.studies import ScopePass
 from ampbench.studied.scope.sentences import comparisons
 
+_PEAK = "peak_memory_bytes"
 _RUN_FIELDS = ("output_rel_l2", "loss_abs_error", "grad_rel_l2", "param_rel_l2")
 _OWN_FIELDS = (
-    "first_casts", "later_casts", "first_cast_bytes", "later_cast_bytes", "stale_weights", "seconds", "peak_bytes",
-    "kept_bytes", "growth_bytes", "loss_rel_error",
+    "first_casts", "later_casts", "first_cast_bytes", "later_cast_bytes", "stale_weights", "seconds", "kept_bytes",
+    "growth_bytes", "loss_rel_error",
 )  # fmt: skip
+_TYPED = ("output", "loss", "gradients")
+_ENDS = {"": "value", "_low": "low", "_high": "high"}
+_NUMBERS = [*_OWN_FIELDS, _PEAK, *(f"ratio{end}" for end in _ENDS), *_RUN_FIELDS, "first_loss", "last_loss"]
+COLUMNS = ["scope", "reason", *_NUMBERS, *(f"{what}_dtype" for what in _TYPED)]
 
 
 def scope_frame(found: ScopePass) -> pd.DataFrame:
@@ -23,18 +28,17 @@ def scope_frame(found: ScopePass) -> pd.DataFrame:
     rows: list[dict[str, Any]] = []
     for one in comparisons(found):
         run, ratio = one.run, one.ratio
-        row: dict[str, Any] = {"scope": run.scope, "error": run.error or None}
-        row |= {name: getattr(one, name) for name in _OWN_FIELDS}
+        row: dict[str, Any] = {"scope": run.scope, "reason": run.error or None}
+        row |= {name: getattr(one, name) for name in _OWN_FIELDS} | {_PEAK: one.peak_bytes}
         row |= {f"ratio{end}": ratio and getattr(ratio, name) for end, name in _ENDS.items()}
-        row |= {f"{what}_dtype": run.dtypes.get(what) for what in ("output", "loss", "gradients")}
+        row |= {f"{what}_dtype": run.dtypes.get(what) for what in _TYPED}
         row |= {name: getattr(run, name) for name in _RUN_FIELDS}
         row |= {
             "first_loss": run.losses[0] if run.losses else None,
             "last_loss": run.losses[-1] if run.losses else None,
         }
         rows.append(row)
-    numbers = [*_OWN_FIELDS, *(f"ratio{end}" for end in _ENDS), *_RUN_FIELDS, "first_loss", "last_loss"]
-    return pd.DataFrame(rows, dtype=object).astype(dict.fromkeys(numbers, float))
+    return pd.DataFrame(rows, columns=COLUMNS, dtype=object).astype(dict.fromkeys(_NUMBERS, float))
 
 
 def loss_frame(found: ScopePass) -> pd.DataFrame:
@@ -46,6 +50,3 @@ def loss_frame(found: ScopePass) -> pd.DataFrame:
     ]
     frame = pd.DataFrame(rows, columns=["step", "scope", "loss", "reference_loss"], dtype=object)
     return frame.astype({"loss": float, "reference_loss": float})
-
-
-_ENDS = {"": "value", "_low": "low", "_high": "high"}

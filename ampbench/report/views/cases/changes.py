@@ -5,11 +5,10 @@ from typing import NamedTuple
 
 from ampbench.comparing.exact import EQUAL
 from ampbench.comparing.sentences import KINDS, WORST_FIRST, change_text, interval_text, metric_label, value_text
-from ampbench.comparing.wording import limit
 from ampbench.metrics import GATED
 from ampbench.report.bars import change_bar, change_limit
 from ampbench.report.material import ShownCase
-from ampbench.units import UNDEFINED
+from ampbench.units import UNDEFINED, format_limit
 from ampbench.verdicts import OUTCOME, Code, Finding, Verdict
 
 
@@ -57,7 +56,7 @@ def _reason(one: Finding) -> str:
     if one.verdict is Verdict.UNCHANGED:
         return ""
     if one.code is Code.BEYOND_THRESHOLD and one.kind != "time" and change_text(one):
-        return f"threshold {limit(one.threshold)}" if one.threshold else ""
+        return f"threshold {format_limit(one.threshold)}" if one.threshold else ""
     return one.reason
 
 

@@ -9,7 +9,6 @@ from ampbench.advice import grouped, precision_label
 from ampbench.columns import Column, says
 from ampbench.comparing.sentences import CHANGE_LEGEND, WORST_FIRST, metric_label
 from ampbench.comparing.times import TIME
-from ampbench.comparing.wording import limit
 from ampbench.labels import common_traits
 from ampbench.precisions import PRECISIONS, ordered
 from ampbench.report.bars import Scale, time_bar, time_scale
@@ -17,7 +16,7 @@ from ampbench.report.explained import reasons
 from ampbench.report.material import Material, Shown, ShownCase
 from ampbench.report.view import View
 from ampbench.report.views.cases.changes import Cell, Said, change_cells, change_limits, verdicts_of
-from ampbench.units import UNDEFINED, counted
+from ampbench.units import UNDEFINED, counted, format_limit
 from ampbench.verdicts import Code, Verdict
 
 FILTERS = ("precision", "phase", "device", "outcome", "verdict")
@@ -129,7 +128,7 @@ def _heads(material: Material, shown_columns: Sequence[Column], limits: Mapping[
     heads += [Head("verdict", "verdict", "|".join(WORST_FIRST), text=True)] if material.comparisons else []
     for metric, edge in limits.items():
         label = metric_label(metric)
-        drawn = "" if edge is None else f", drawn to ±{limit(edge)}"
+        drawn = "" if edge is None else f", drawn to ±{format_limit(edge)}"
         heads.append(Head(f"{label.replace(' ', '-')}-change", f"{label} change{drawn}"))
     heads += [Head(one.key, one.header) for one in shown_columns]
     return heads if shown_columns else [*heads, Head("outcome", "outcome", text=True)]

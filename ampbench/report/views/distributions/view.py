@@ -5,14 +5,13 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ampbench.comparing.sentences import CHANGED
-from ampbench.comparing.wording import percent
 from ampbench.frames import DISTURBED
 from ampbench.report.material import Material, ShownCase
 from ampbench.report.view import Chart, Choice, View
 from ampbench.report.views.distributions.chart import BEYOND, Counts, Side, rows_of, specification_of
 from ampbench.report.views.distributions.rounds import RunRounds, Summary
 from ampbench.stats import median
-from ampbench.units import UNDEFINED, counted, format_seconds
+from ampbench.units import UNDEFINED, counted, format_percent, format_seconds
 from ampbench.verdicts import Finding, Verdict
 
 TELLING = (Verdict.REGRESSED, Verdict.IMPROVED, Verdict.INCONCLUSIVE)
@@ -132,8 +131,8 @@ def _cells(side: Side) -> dict[str, Any]:
         "numbers": [
             f"{summary.rounds}",
             *map(format_seconds, (summary.fastest, summary.median, summary.slowest)),
-            UNDEFINED if summary.spread is None else percent(summary.spread),
-            UNDEFINED if disturbed is None else percent(disturbed),
+            UNDEFINED if summary.spread is None else format_percent(summary.spread),
+            UNDEFINED if disturbed is None else format_percent(disturbed),
         ],
         "unfit": side.run.unfit(side.case_id),
     }
@@ -158,8 +157,8 @@ def _alt(cases: Sequence[ShownCase], sides: Mapping[int, Sequence[Side]]) -> str
     most, widest = max(spreads, key=lambda one: one[0])
     return (
         f"In half of the {len(spreads):,} cases with several rounds these spread by at most "
-        f"{percent(median([spread for spread, _ in spreads]))} (standard deviation); most in {widest}, by "
-        f"{percent(most)}."
+        f"{format_percent(median([spread for spread, _ in spreads]))} (standard deviation); most in {widest}, by "
+        f"{format_percent(most)}."
     )
 
 

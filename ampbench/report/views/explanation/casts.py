@@ -34,7 +34,6 @@ def casts(material: Material) -> Part | None:
         said=[*_said(found), *strange(material, CASTS, "Traced"), *said],
         row=_row,
         detail=_detail,
-        numbers=blocks.NUMBERS,
         drawn=(charts, datasets),
         changed=differing,
     )

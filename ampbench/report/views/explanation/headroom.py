@@ -29,7 +29,6 @@ def headroom(material: Material) -> Part | None:
         said=[*_said(found), *strange(material, HEADROOM, "Looked at"), *said],
         row=_row,
         detail=_detail,
-        numbers=blocks.NUMBERS,
         drawn=(charts, datasets),
     )
 

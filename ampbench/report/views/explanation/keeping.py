@@ -38,7 +38,6 @@ def keeping(material: Material) -> Part | None:
         said=[*_said(found), *strange(material, KEEP_FP32, "Searched"), *drawn],
         row=_row,
         detail=_detail,
-        numbers=blocks.NUMBERS,
         drawn=(charts, datasets),
     )
 

@@ -52,7 +52,6 @@ def origin(material: Material) -> Part | None:
         said=[*strange(material, ORIGIN, "Looked at"), *said],
         row=_row,
         detail=_detail,
-        numbers=blocks.NUMBERS,
         drawn=(charts, datasets),
     )
 

@@ -61,7 +61,7 @@ def scaling(material: Material) -> Part | None:
     points = _points(moving)
     return Part(
         id="scaling",
-        title="Loss scaling",
+        title="Scales that GradScaler settled at",
         said=_said(scaled),
         content={"rows": rows},
         left_out=len(scaled) - len(rows),

@@ -11,8 +11,8 @@ from ampbench.report.view import Chart, Choice, Rows
 from ampbench.report.views.studies.curves import limit_layers, series_encoded
 from ampbench.report.views.studies.drawing import Drawing
 from ampbench.studied.ceilings.datasheets import datasheet_of
-from ampbench.studied.ceilings.rates import format_bandwidth, ordered, rate, top
-from ampbench.units import format_flop_rate
+from ampbench.studied.ceilings.rates import ordered, rate, top
+from ampbench.units import format_bandwidth, format_flop_rate
 
 FLOPS, COPIES = "studies-flops", "studies-copies"
 LINEAR = "linear"

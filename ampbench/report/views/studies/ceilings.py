@@ -5,18 +5,18 @@ from dataclasses import replace
 from ampbench.blocks import as_sentence
 from ampbench.records.studies import COPY
 from ampbench.report.material import Material
-from ampbench.report.studied import Ceilings, ceilings
+from ampbench.report.studied import Ceilings, device_ceilings
 from ampbench.report.views.part import Detail, Part, cut, told_part
 from ampbench.report.views.studies.ceiling_charts import COPIES_DRAWING, FLOPS_DRAWING, operated
 from ampbench.report.views.studies.drawing import drawn
 from ampbench.report.views.studies.telling import Overview, detail_of, line_of, with_overview
-from ampbench.studied.ceilings.blocks import NUMBERS, ceilings_section
+from ampbench.studied.ceilings.blocks import ceilings_section
 from ampbench.studied.ceilings.sentences import ceilings_said
 
 
-def ceiling(material: Material) -> Part | None:
+def ceilings(material: Material) -> Part | None:
     """Return the devices of which ceilings were measured."""
-    found = ceilings(material)
+    found = device_ceilings(material)
     if not found:
         return None
     each = operated(found)
@@ -29,7 +29,6 @@ def ceiling(material: Material) -> Part | None:
         title="Ceilings",
         said=[],
         detail=_detail,
-        numbers=NUMBERS,
         drawn=([*flops[0], *copies[0]], {**flops[1], **copies[1]}),
     )
     rows = [(one.name, [[as_sentence(said) for said in ceilings_said(one.device, one.ceilings)]]) for one in found]

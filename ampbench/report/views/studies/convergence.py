@@ -13,7 +13,7 @@ from ampbench.report.views.studies.drifting import DRIFT, drift_chart, drift_row
 from ampbench.report.views.studies.losses import LOSSES, loss_chart, loss_rows, losses_said
 from ampbench.report.views.studies.scored import SCORES, score_chart, score_rows, scores_said
 from ampbench.report.views.studies.telling import Overview, detail_of, with_overview
-from ampbench.studied.convergence.blocks import interval, learned_section, number_headers
+from ampbench.studied.convergence.blocks import interval, learned_section
 from ampbench.studied.convergence.metric import format_change, format_metric, metric_said
 from ampbench.units import counted, format_error
 from ampbench.verdicts import Verdict
@@ -32,7 +32,6 @@ def convergence(material: Material) -> Part | None:
     if not (found or missing):
         return None
     charts, datasets, said = drawn(found, *_DRAWINGS)
-    sections = [learned_section(one.found, everything=True) for one in found]
     part = told_part(
         found,
         missing,
@@ -40,7 +39,6 @@ def convergence(material: Material) -> Part | None:
         title="Convergence",
         said=[*_said(found), *strange(material, CONVERGENCE, "Trained"), *said],
         detail=_detail,
-        numbers=number_headers(sections),
         drawn=(charts, datasets),
     )
     return with_overview(part, _overview(found))

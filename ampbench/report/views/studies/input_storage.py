@@ -8,7 +8,7 @@ from ampbench.report.material import Material
 from ampbench.report.studied import storages
 from ampbench.report.views.part import Part, strange, told_part
 from ampbench.report.views.studies.telling import Overview, detail_of, with_overview
-from ampbench.studied.input_storage.blocks import NUMBERS, storage_section
+from ampbench.studied.input_storage.blocks import storage_section
 from ampbench.studied.input_storage.sentences import FREE, LOSSY, comes_to
 from ampbench.units import UNDEFINED, counted, format_bytes, format_error, format_whole
 
@@ -16,7 +16,7 @@ BITS = {True: "the same", False: "others", None: "not known"}
 """What becomes of the bits of outputs, loss and gradients."""
 
 
-def storage(material: Material) -> Part | None:
+def input_storage(material: Material) -> Part | None:
     """Return the cases that were fed inputs stored in half, those first that lose information by it."""
     found, missing = storages(material), untold(material, INPUT_STORAGE)
     if not (found or missing):
@@ -28,7 +28,6 @@ def storage(material: Material) -> Part | None:
         title="Inputs stored in half",
         said=[*_said(found), *strange(material, INPUT_STORAGE, "Measured")],
         detail=lambda one: detail_of(one.name, storage_section(one.case, one.found, everything=True)),
-        numbers=NUMBERS,
     )
     return with_overview(part, _overview(found))
 

@@ -13,13 +13,13 @@ from ampbench.report.views.part import Detail, Part, strange, told_part
 from ampbench.report.views.studies.drawing import drawn
 from ampbench.report.views.studies.scaler_charts import DRAWINGS, EXPONENT_DRAWING, stored_gradients
 from ampbench.report.views.studies.telling import Overview, detail_of, with_overview
-from ampbench.studied.scaler.blocks import NUMBERS, scaling_section
+from ampbench.studied.scaler.blocks import scaling_section
 from ampbench.studied.scaler.outcomes import outcomes
 from ampbench.studied.scaler.sentences import scaler_said
 from ampbench.units import counted
 
 
-def loss_scaling(material: Material) -> Part | None:
+def scaler(material: Material) -> Part | None:
     """Return the cases that were trained with several settings of the scaler, those first of which most fail."""
     found, missing = scalings(material), untold(material, SCALER)
     if not (found or missing):
@@ -29,11 +29,10 @@ def loss_scaling(material: Material) -> Part | None:
     part = told_part(
         found,
         missing,
-        id="loss-scaling",
+        id="scaler",
         title="Loss scaling, setting by setting",
         said=[*_said(found), *strange(material, SCALER, "Trained"), *said],
         detail=_detail,
-        numbers=NUMBERS,
         drawn=([*charts, *stored[0]], {**datasets, **stored[1]}),
     )
     rows = [(one.name, [[as_sentence(line) for line in scaler_said(one.case, one.found)]]) for one in found]

@@ -11,7 +11,7 @@ from ampbench.report.views.part import Detail, Part, strange, told_part
 from ampbench.report.views.studies.drawing import drawn
 from ampbench.report.views.studies.scope_charts import DRAWINGS
 from ampbench.report.views.studies.telling import Overview, detail_of, with_overview
-from ampbench.studied.scope.blocks import NUMBERS, scope_section
+from ampbench.studied.scope.blocks import scope_section
 from ampbench.studied.scope.sentences import scope_said
 from ampbench.units import counted
 
@@ -29,7 +29,6 @@ def scope(material: Material) -> Part | None:
         title="Scope of autocast",
         said=[*_said(found), *strange(material, SCOPE, "Trained"), *said],
         detail=_detail,
-        numbers=NUMBERS,
         drawn=(charts, datasets),
     )
     rows = [(one.name, [[as_sentence(line) for line in scope_said(one.case, one.found)]]) for one in found]

@@ -8,19 +8,19 @@ from collections.abc import Callable
 from ampbench.report.material import Material
 from ampbench.report.view import View
 from ampbench.report.views.part import Part, view_of
-from ampbench.report.views.studies.ceilings import ceiling
+from ampbench.report.views.studies.ceilings import ceilings
 from ampbench.report.views.studies.claims import claims
 from ampbench.report.views.studies.convergence import convergence
-from ampbench.report.views.studies.input_storage import storage
-from ampbench.report.views.studies.scaler import loss_scaling
+from ampbench.report.views.studies.input_storage import input_storage
+from ampbench.report.views.studies.scaler import scaler
 from ampbench.report.views.studies.scope import scope
 
 PARTS: tuple[Callable[[Material], Part | None], ...] = (
     convergence,
-    loss_scaling,
+    scaler,
     scope,
-    storage,
-    ceiling,
+    input_storage,
+    ceilings,
     claims,
 )
 

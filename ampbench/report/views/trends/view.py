@@ -5,13 +5,13 @@ from collections.abc import Iterable, Sequence
 from itertools import groupby
 from typing import Any
 
+from ampbench.comparing.sentences import NOT_IN_TURNS
 from ampbench.report.material import Material
 from ampbench.report.view import Chart, Rows, View
 from ampbench.report.views.trends.chart import axis_name, labels_of, make_charts, ordered
 from ampbench.trends import TRACKED, Place, Point, Series, Trend
 from ampbench.trends.sentences import (
     LONGEST_LIST,
-    NOT_INTERLEAVED,
     Names,
     changes_in_order,
     extent,
@@ -64,7 +64,7 @@ def trends(material: Material) -> View | None:
         id="trends",
         title="Trends",
         template="trends.html",
-        content={"told": told, "not_interleaved": NOT_INTERLEAVED, "folded": FOLDED},
+        content={"told": told, "not_interleaved": NOT_IN_TURNS, "folded": FOLDED},
         charts=charts,
         datasets=datasets,
     )
