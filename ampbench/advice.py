@@ -1,16 +1,18 @@
-"""Which precision to take: a line of advice for each workload, phase, device and path, with the column that decided."""
+"""Which precision to take: a line of advice for each workload, phase, device and path, and why."""
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ampbench.errors import UsageError
 from ampbench.precisions import BASELINE, rank
 from ampbench.records.divergences import Divergence
 from ampbench.records.measurements import Round
-from ampbench.store import StoredRun
-from ampbench.units import format_error, format_ratio, format_share
+from ampbench.units import counted, format_error, format_ratio, format_share
+
+if TYPE_CHECKING:
+    from ampbench.store import StoredRun
 
 Row = Mapping[str, Any]
 """One row of the frame: its columns by name, None or NaN where undefined."""
@@ -21,6 +23,9 @@ FASTER_WITHOUT_INTERVALS = 1.05
 
 DISAGREEMENT_ALPHA = 0.05
 """One-sided level at which disagreeing decisions must be incompatible with the agreement asked for."""
+
+ERRORS = {"output_rel_l2": "error", "grad_rel_l2": "gradient error"}
+"""What the errors that a budget bounds are called in a sentence."""
 
 MEMORY_WORTH_SAYING = 0.95
 """The largest ratio of peak memory that is mentioned as a saving."""
@@ -158,7 +163,7 @@ def advise(
     return advice
 
 
-def advise_run(stored: StoredRun, rows: Iterable[Row], budget: Budget) -> dict[Group, Advice]:
+def advise_run(stored: "StoredRun", rows: Iterable[Row], budget: Budget) -> dict[Group, Advice]:
     """Return the advice of a whole run, whose `rows` are given, from each case's rounds without the control's."""
     rounds: dict[str, list[Round]] = {}
     for each in stored.rounds:
@@ -191,8 +196,10 @@ def number(value: Any) -> float | None:
 
 
 def times(ratio: float) -> str:
-    """Return a ratio with two decimals ("3.10x"), so that ratios align; three digits where that says too little."""
-    return f"{ratio:.2f}x" if 0.01 <= ratio < 1000 else format_ratio(ratio)
+    """Return a ratio with two decimals ("3.10x"), so that ratios align; of less than a hundredth "<0.01x"."""
+    if 0 < ratio < 0.01:
+        return "<0.01x"
+    return f"{ratio:.2f}x" if ratio < 1000 else format_ratio(ratio)
 
 
 def precision_label(row: Row) -> str:
@@ -237,7 +244,7 @@ def _decide(
     faster = [row for row in comparable if _is_faster(row, baseline, rounds)]
     if not faster:
         why = _nothing_faster(others)
-        return baseline, "speedup_vs_fp32", f"stay in fp32: {why} (speedup_vs_fp32)", why
+        return baseline, "speedup_vs_fp32", f"stay in fp32: {why}", why
     passing = [row for row in faster if objections[row["case_id"]] is None]
     if not passing:
         objection = objections[faster[0]["case_id"]]
@@ -271,15 +278,15 @@ def _taken(
             return chosen, objection.column, f"{sentence}; {why}", why
     if chosen is not fastest:
         why = f"{precision_label(fastest)} is as fast within the intervals, with more error"
-        return chosen, "output_rel_l2", f"{sentence}; {why} (output_rel_l2)", why
-    return chosen, "speedup_vs_fp32", f"{sentence} (speedup_vs_fp32)", ""
+        return chosen, "output_rel_l2", f"{sentence}; {why}", why
+    return chosen, "speedup_vs_fp32", sentence, ""
 
 
 def _nothing_faster(others: list[Row]) -> str:
     """Say that no other precision is known to be faster than fp32, with the best of them."""
     timed = [row for row in others if number(row["speedup_vs_fp32"]) is not None]
     if not timed:
-        return "no other precision could be measured"
+        return "no other precision was measured"
     best = timed[0]
     said = f"at best {precision_label(best)} with {times(best['speedup_vs_fp32'])}"
     if number(best["seconds_high"]) is not None and best["speedup_vs_fp32"] >= FASTER_WITHOUT_INTERVALS:
@@ -301,38 +308,42 @@ def _objection(
     training = row["phase"] == "training"
     nonfinite = number(row["output_nonfinite"])
     if nonfinite:
-        return _Objection("output_nonfinite", f"output_nonfinite is {nonfinite:.0f}, none is allowed")
+        broken = counted(int(nonfinite), "output element is", "output elements are")
+        return _Objection("output_nonfinite", f"{broken} not finite")
     errors = {"output_rel_l2": budget.output_rel_l2} | ({"grad_rel_l2": budget.grad_rel_l2} if training else {})
     for column, limit in errors.items():
         value = number(row[column])
         if value is None:
             return _Objection(column, _undefined(column, divergence))
         if value > limit:
-            return _Objection(column, f"{column} is {format_error(value)}, more than {limit:g}")
+            return _Objection(column, f"its {ERRORS[column]} is {format_error(value)}, more than {limit:g}")
     agreement, flushed = number(row["argmax_agreement"]), number(row["grad_flushed_share"])
     objection = None
     if agreement is not None and _agrees_too_little(agreement, divergence, budget.argmax_agreement):
-        reason = f"argmax_agreement is {format_share(agreement)}, less than {format_share(budget.argmax_agreement)}"
+        least = format_share(budget.argmax_agreement)
+        reason = f"{format_share(agreement)} of its decisions are fp64's, less than {least}"
         objection = _Objection("argmax_agreement", reason)
     elif training and flushed is not None and flushed - unavoidable > budget.grad_flushed_share:
-        reason = f"grad_flushed_share is {format_share(flushed)}, more than {format_share(budget.grad_flushed_share)}"
+        most = format_share(budget.grad_flushed_share)
+        reason = f"{format_share(flushed)} of its gradients became zero, more than {most}"
         if unavoidable:
             reason += f" above fp32's {format_share(unavoidable)}"
         objection = _Objection("grad_flushed_share", reason)
     elif training and (skipped := _skipped_steps(divergence, rounds)):
-        objection = _Objection("skipped_steps", f"GradScaler skipped {skipped} steps (skipped_steps)")
+        objection = _Objection("skipped_steps", f"GradScaler skipped {skipped} steps")
     return objection
 
 
 def _undefined(column: str, divergence: Divergence | None) -> str:
     """Say why an error is undefined; a note may speak of something else, so the numbers are asked first."""
+    name = f"its {ERRORS[column]}"
     if divergence is None:
-        return f"{column} was not measured"
+        return f"{name} was not measured"
     if column == "grad_rel_l2" and divergence.grad_nonfinite:
-        return f"{column} is undefined: {divergence.grad_nonfinite} gradient elements are not finite"
+        return f"{name} is undefined: {divergence.grad_nonfinite} gradient elements are not finite"
     if column == "output_rel_l2" and divergence.output_reference_norm == 0:
-        return f"{column} is undefined: the reference output is zero"
-    return f"{column} is undefined: {divergence.notes[0]}" if divergence.notes else f"{column} is undefined"
+        return f"{name} is undefined: the reference output is zero"
+    return f"{name} is undefined: {divergence.notes[0]}" if divergence.notes else f"{name} is undefined"
 
 
 def _agrees_too_little(agreement: float, divergence: Divergence | None, minimum: float) -> bool:
@@ -343,7 +354,7 @@ def _agrees_too_little(agreement: float, divergence: Divergence | None, minimum:
 
 
 def _skipped_steps(divergence: Divergence | None, rounds: Sequence[Round]) -> int:
-    """Return how many steps GradScaler refused once its scale had settled, in the divergence pass and in all rounds."""
+    """Return how many steps GradScaler skipped once its scale had settled, in the divergence pass and in all rounds."""
     passed = divergence.skipped_steps if divergence is not None else 0
     return (passed or 0) + sum(each.skipped_steps or 0 for each in rounds)
 

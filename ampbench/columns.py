@@ -46,7 +46,7 @@ def _interval(row: Row) -> str:
     half = 100 * (math.sqrt(high / low) - 1)
     if half < 9.95:
         return f"±{half:.1f}%"
-    return f"±{half:.0f}%" if half < 99.5 else "±>99%"
+    return f"±{half:.0f}%" if half < 99.5 else "±99%+"
 
 
 def _flop_rate(row: Row) -> str:
@@ -55,7 +55,7 @@ def _flop_rate(row: Row) -> str:
     return "" if value is None or number(row["ceiling_share"]) is None else format_count(value)
 
 
-def _factor(value: float) -> str:
+def format_factor(value: float) -> str:
     """Return how many times the rounding floor an error is."""
     if value < 9.95:
         return f"{value:.1f}"
@@ -130,7 +130,7 @@ COLUMNS = (
     Column(
         "×floor",
         "floor",
-        (_cell("output_floor_ratio", _factor),),
+        (_cell("output_floor_ratio", format_factor),),
         metrics=("output_floor_ratio",),
         legend="error, times that of rounding the fp64 output to the dtype",
         expendable=5,

@@ -17,6 +17,7 @@ from ampbench.comparing.exact import (
 )
 from ampbench.comparing.pairing import Paired, arm_settings, pair_cases
 from ampbench.comparing.runs import MeasuredRun
+from ampbench.comparing.sentences import NOT_IN_TURNS
 from ampbench.comparing.times import TIME, time_findings
 from ampbench.comparing.traces import (
     devices_with_rules,
@@ -28,7 +29,7 @@ from ampbench.errors import NothingComparableError
 from ampbench.precisions import rank as precision_rank
 from ampbench.records.cases import Case
 from ampbench.records.runs import deed_of
-from ampbench.store import StoredRun
+from ampbench.store import CUT, StoredRun
 from ampbench.verdicts import (
     OUTCOME,
     UNTRUSTED,
@@ -41,10 +42,6 @@ from ampbench.verdicts import (
     Verdict,
 )
 
-NOT_INTERLEAVED = (
-    "not interleaved: the runs were measured one after the other, so that whatever changed between them on the machine "
-    "counts as a change; ampbench ab measures both in turns"
-)
 _LEAST_THRESHOLD = 1e-3
 """Changes are ranked in multiples of their threshold, but at least of this one: an exact metric has none."""
 _RANKS = {
@@ -216,12 +213,12 @@ def _side(stored: StoredRun) -> Side:
 
 
 def _notes(baseline: StoredRun, candidate: StoredRun, comparable: bool) -> list[str]:
-    notes = [] if comparable else [NOT_INTERLEAVED]
+    notes = [] if comparable else [NOT_IN_TURNS]
     if baseline.header.run == candidate.header.run:
         notes.append("both sides are the same run")
     for name, stored in (("baseline", baseline), ("candidate", candidate)):
         if stored.cut:
-            notes.append(f"the {name}'s file ends in a cut line, which was left out")
+            notes.append(f"the {name}'s file {CUT}")
         if not stored.complete:
             notes.append(f"the {name} is not complete: {stored.ending}")
     return notes

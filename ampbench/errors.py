@@ -9,7 +9,7 @@ AmpbenchError
 └── NothingToRunError       exit 5: nothing selected, or nothing could run
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from difflib import get_close_matches
 
 CASE_FAILED, INTERNAL_ERROR, INTERRUPTED = 3, 70, 130
@@ -33,14 +33,19 @@ class UnknownNameError(UsageError):
 
     def __init__(self, kind: str, name: str, known: Iterable[str]):
         names = list(known)
-        near = get_close_matches(name, names, n=3, cutoff=0.5)
-        if near:
+        if near := nearest(name, names):
             hint = f"did you mean {' or '.join(near)}?"
         elif names:
             hint = f"known: {', '.join(names)}"
         else:
             hint = "there is none"
         super().__init__(f"unknown {kind} {name!r}: {hint}")
+
+
+def nearest(name: str, known: Sequence[str]) -> list[str]:
+    """Return those of `known`, three at most, that may be meant by `name`: that begin with it, else the nearest."""
+    longer = [one for one in known if name and one.startswith(name)]
+    return longer[:3] or get_close_matches(name, known, n=3, cutoff=0.5)
 
 
 class WorkloadError(UsageError):

@@ -7,13 +7,13 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from ampbench.comparing.wording import percent
+from ampbench.comparing.sentences import case_names, change_text, metric_label
 from ampbench.errors import CASE_FAILED, NothingComparableError
 from ampbench.gating.policy import RULES, Ignore, Policy
 from ampbench.gating.rules import weigh_rules
 from ampbench.records.rules import RuleChange
 from ampbench.rules.changes import few
-from ampbench.units import counted
+from ampbench.units import counted, format_limit, format_percent
 from ampbench.verdicts import OUTCOME, Code, Comparison, Finding, Verdict
 
 PASSED = 0
@@ -111,7 +111,8 @@ def judge(
     ]
     newly = {one.case.case_id for one in last.regressions if one.metric == OUTCOME}
     as_before = [case_id for case_id in still_failed if case_id not in newly]
-    failures = [f"{counted(len(as_before), 'case')} failed in the candidate: {few(as_before)}"] if as_before else []
+    failing = few(last.names_of(as_before))
+    failures = [f"{counted(len(as_before), 'case')} failed in the candidate: {failing}"] if as_before else []
     code = PASSED
     if incomparable:
         code = NothingComparableError.exit_code
@@ -151,6 +152,7 @@ class _Weighed:
 
     def __init__(self, comparison: Comparison, policy: Policy, against: str = ""):
         self.comparison, self.against = comparison, against
+        self._names = case_names(comparison)
         gated = sorted((one for one in comparison.findings if one.kind in (OUTCOME, *policy.only)), key=_order)
         metrics = [one for one in gated if one.kind != OUTCOME]
         cells = [one for one in metrics if _is_cell(one)]
@@ -209,11 +211,11 @@ class _Weighed:
         for kind in _KIND_ORDER:
             found = [one for one in self.regressions if one.kind == kind]
             if found and kind == OUTCOME:
-                cases = [one.case.case_id for one in found]
+                cases = [self._names[one.case.case_id] for one in found]
                 what = "1 case that was ok fails" if len(found) == 1 else f"{len(found)} cases that were ok fail"
                 sentences.append(f"{what} now{self.against}: {few(cases)}")
             elif found:
-                said = [f"{one.case.case_id} {one.metric} {_change(one)}" for one in found]
+                said = [f"{self._named(one)} {_change(one)}" for one in found]
                 sentences.append(f"{counted(len(found), f'{kind} regression')}{self.against}: {few(said)}")
         return [*sentences, *self.rules.changed]
 
@@ -222,8 +224,10 @@ class _Weighed:
         if self.undecided_time <= allowed * self.time_cells:
             return []
         share = self.undecided_time / self.time_cells
-        of_all = f"{self.undecided_time} of {counted(self.time_cells, 'time finding')} are undecided ({percent(share)})"
-        return [f"{of_all}, more than the {percent(allowed)} that max_inconclusive allows"]
+        of_all = f"{self.undecided_time} of {counted(self.time_cells, 'time finding')} are undecided"
+        return [
+            f"{of_all} ({format_percent(share)}), more than the {format_percent(allowed)} that max_inconclusive allows"
+        ]
 
     def strict(self) -> list[str]:
         """Return a sentence for everything that only a strict gate does not let pass."""
@@ -236,7 +240,7 @@ class _Weighed:
                 f"the machine was unfit for {counted(len(unfit), 'finding')}{self.against}: {unfit[0].reason}"
             )
         if self.inconclusive:
-            named = [f"{one.case.case_id} {one.metric}" for one in self.inconclusive]
+            named = [self._named(one) for one in self.inconclusive]
             sentences.append(f"{counted(len(named), 'finding')} inconclusive{self.against}: {few(named)}")
         sentences += [*self._other_weights(), *self._lost(), *self._skipped(), *self._missed(self.missed)]
         sentences += self.rules.not_seen
@@ -253,6 +257,13 @@ class _Weighed:
             *rules.unjudged,
         ]  # fmt: skip
 
+    def names_of(self, ids: Iterable[str]) -> list[str]:
+        """Return what cases are called in the comparison's table, their ids where they are not in it."""
+        return [self._names.get(case_id, case_id) for case_id in ids]
+
+    def _named(self, finding: Finding) -> str:
+        return f"{self._names[finding.case.case_id]} {metric_label(finding.metric)}"
+
     def _missed(self, ids: Sequence[str]) -> list[str]:
         if not ids:
             return []
@@ -262,20 +273,20 @@ class _Weighed:
     def _skipped(self) -> list[str]:
         if not self.skipped:
             return []
-        named = [f"{one.case.case_id}: {one.reason}" for one in self.skipped]
+        named = [f"{self._names[one.case.case_id]}: {one.reason}" for one in self.skipped]
         return [f"the candidate skipped {counted(len(named), 'case')}{self.against}: {few(named)}"]
 
     def _other_weights(self) -> list[str]:
         if not self.other_weights:
             return []
-        count = counted(len(self.other_weights), "case")
-        return [f"other weights, inputs or workload versions in {count}{self.against}: {few(self.other_weights)}"]
+        count, named = counted(len(self.other_weights), "case"), few(self.names_of(self.other_weights))
+        return [f"other weights, inputs or workload versions in {count}{self.against}: {named}"]
 
     def _lost(self) -> list[str]:
         lost = [one for one in self.lost if one.code is not Code.OTHER_WEIGHTS]
         if not lost:
             return []
-        named = [f"{one.case.case_id} {one.metric} ({one.code})" for one in lost]
+        named = [f"{self._named(one)} ({one.code})" for one in lost]
         return [f"{counted(len(lost), 'finding')} not comparable{self.against}: {few(named)}"]
 
 
@@ -311,6 +322,7 @@ def _order(finding: Finding) -> tuple[int, float, str, str, str]:
 
 
 def _change(finding: Finding) -> str:
-    if finding.change is None or not math.isfinite(finding.change):
+    said = change_text(finding)
+    if not said or finding.change is None or not math.isfinite(finding.change):
         return f"({finding.reason})"
-    return f"{percent(finding.change, sign=True)} (threshold {percent(finding.threshold)})"
+    return f"{said} (threshold {format_limit(finding.threshold)})"

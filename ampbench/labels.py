@@ -1,6 +1,7 @@
 """Cases that are shown together: short names that tell them apart, what they share, and what became of them."""
 
-from collections.abc import Iterable, Mapping
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from ampbench.precisions import PRECISIONS, SHORT_DTYPES
@@ -8,6 +9,8 @@ from ampbench.records.cases import Case
 
 NOT_REACHED = "not reached before the run ended"
 """What became of a case of which a run says nothing."""
+NOT_MEASURED, OUT_OF_TIME = "not measured yet", "not reached within the time given"
+"""What became of a case that --resume may still measure."""
 
 
 def case_labels(cases: Iterable[Case], *, precision: bool = True) -> dict[str, str]:
@@ -36,9 +39,15 @@ def case_labels(cases: Iterable[Case], *, precision: bool = True) -> dict[str, s
     return labels
 
 
+def told_apart(labels: Sequence[str], runs: Iterable[str]) -> list[str]:
+    """Return labels, each with its run where others are the same: "mlp fp32 · before"."""
+    counts = Counter(labels)
+    return [f"{label} · {run}" if counts[label] > 1 else label for label, run in zip(labels, runs, strict=True)]
+
+
 def case_title(case: Case) -> str:
     """Return what a case is, in one line."""
-    parts = [case.group, case.precision, case.device, case.phase, *([] if case.scaler else ["no scaler"])]
+    parts = [case.group, case.precision, case.phase, case.device, *([] if case.scaler else ["no scaler"])]
     if case.precision in PRECISIONS and case.input_dtype != SHORT_DTYPES[PRECISIONS[case.precision].storage]:
         parts.append(f"inputs in {case.input_dtype}")
     return " · ".join(parts)
@@ -57,6 +66,15 @@ def few(names: Iterable[str], most: int = 3) -> str:
     distinct = list(dict.fromkeys(names))
     more = len(distinct) - most
     return ", ".join(distinct[:most]) + (f" and {more:,} more" if more > 0 else "")
+
+
+def outcome_said(outcome: str, reason: str, what: str = "") -> str:
+    """Return what became of cases without numbers: "skipped: cpu has no tf32", "missing: not measured yet".
+
+    `what` they are stands before the reason.
+    """
+    word = "missing" if reason in (NOT_MEASURED, OUT_OF_TIME) else outcome
+    return ": ".join([word, *([what] if what else []), reason])
 
 
 def outcomes_said(counts: Mapping[str, int]) -> str:

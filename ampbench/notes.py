@@ -5,8 +5,9 @@ from typing import NamedTuple
 
 from ampbench import frames
 from ampbench.advice import Advice, Group, Row, number, precision_label
-from ampbench.labels import case_labels, few
-from ampbench.precisions import SHORT_DTYPES
+from ampbench.labels import case_labels, few, outcome_said
+from ampbench.precisions import PRECISIONS, SHORT_DTYPES
+from ampbench.records.cases import Case
 from ampbench.records.environments import DeviceDescription, Environment
 from ampbench.records.runs import Imported
 from ampbench.store import StoredRun
@@ -102,6 +103,16 @@ def device_statement(device: DeviceDescription, environment: Environment) -> str
     return f"{statement}; an emulated {' or '.join(emulated)} says nothing about {elsewhere}."
 
 
+def emulation_statement(case: Case, environment: Environment) -> str:
+    """Return what is to be said of a case whose device only emulates the dtype that it computes in; "": nothing."""
+    device, precision = environment.device(case.device), PRECISIONS.get(case.precision)
+    if device is None or precision is None:
+        return ""
+    computed = precision.autocast or precision.storage
+    emulated = SHORT_DTYPES.get(computed, computed) in _emulated(device)
+    return device_statement(device, environment) if emulated else ""
+
+
 def _emulated(device: DeviceDescription) -> list[str]:
     """Return the half precisions in which the device only pretends to compute."""
     kinds = arithmetic(device)
@@ -149,7 +160,7 @@ def without_common_skips(groups: Mapping[Group, Sequence[Row]]) -> tuple[dict[Gr
             subject = name if everywhere or not whole else f"{group.workload} {group.phase} {group.path}"
             counts = subjects.setdefault(row["reason"], {})
             counts[subject] = counts.get(subject, 0) + 1
-    return kept, [_skip_note(reason, counts) for reason, counts in subjects.items()]
+    return kept, [skip_note(reason, counts) for reason, counts in subjects.items()]
 
 
 def sweep_remarks(
@@ -181,8 +192,6 @@ def swept_value(group: Group, parameter: str) -> str | None:
     return settings.get(parameter)
 
 
-def _skip_note(reason: str, counts: Mapping[str, int]) -> str:
-    names = list(counts)
-    listed = ", ".join(names[:4]) + (f" and {len(names) - 4} more" if len(names) > 4 else "")
-    cases = sum(counts.values())
-    return f"skipped: {listed}: {reason} ({counted(cases, 'case')})"
+def skip_note(reason: str, counts: Mapping[str, int]) -> str:
+    """Return what was skipped for one reason: `counts` of its cases by what they are called."""
+    return f"{outcome_said('skipped', reason, few(counts, 4))} ({counted(sum(counts.values()), 'case')})"

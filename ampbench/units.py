@@ -5,13 +5,13 @@ Three significant digits, rounded before the unit is chosen, so that 999.96 µs 
 
 import math
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
 
 from ampbench.errors import UsageError
 
 UNDEFINED = "–"
-"""What stands in a table where there is no number."""
+"""What stands for a number that there is not; the result table, Markdown and lists leave its cell empty."""
 
 _SECONDS = ((1e-9, "ns"), (1e-6, "us"), (1e-3, "ms"), (1.0, "s"), (60.0, "min"), (3600.0, "h"))
 _BYTES = tuple((1024.0**power, unit) for power, unit in enumerate(("B", "KiB", "MiB", "GiB", "TiB", "PiB")))
@@ -28,6 +28,14 @@ _TYPED = re.compile(r"(?P<number>\d+(?:\.\d*)?|\.\d+)\s*(?P<unit>[a-zµ]*)", re.
 def format_seconds(value: float | None) -> str:
     """Return a time as "15.2 ms"; from ns to h."""
     return _scaled(value, _SECONDS, zero="0 s")
+
+
+def format_duration(seconds: float) -> str:
+    """Return how long something takes in whole seconds, as "16 s", "2 min", "2 min 40 s" or "1 h 5 min"."""
+    minutes, rest = divmod(round(seconds), 60)
+    if minutes >= 60:
+        return f"{minutes // 60} h {minutes % 60} min"
+    return f"{minutes} min" + (f" {rest} s" if rest else "") if minutes else f"{rest} s"
 
 
 def format_bytes(value: float | None) -> str:
@@ -62,8 +70,12 @@ def format_rate(value: float | None) -> str:
 
 def format_flop_rate(value: float | None) -> str:
     """Return floating-point operations per second as "1.20 TFLOP/s"."""
-    text = _scaled(value, _COUNTS, zero="0")
-    return text if text == UNDEFINED else f"{text}{'' if text[-1].isalpha() else ' '}FLOP/s"
+    return _per_second(value, "FLOP/s")
+
+
+def format_bandwidth(value: float | None) -> str:
+    """Return bytes per second as "21.3 GB/s", in decimal units as datasheets do."""
+    return _per_second(value, "B/s")
 
 
 def format_ratio(value: float | None) -> str:
@@ -100,6 +112,21 @@ def format_share(value: float | None) -> str:
     return f"{_digits(rounded)}%" if rounded < 100 else ">99.9%"
 
 
+def format_percent(value: float, sign: bool = False) -> str:
+    """Return a relative number as "7.2%", "12%" or "0.04%", with `sign` as "+7.2%" and "-7.2%"."""
+    return f"{_hundredths(value, sign, whole=9.95)}%"
+
+
+def format_percent_range(low: float, high: float, sign: bool = False) -> str:
+    """Return a range of relative numbers as "6.1 to 8.4%", with `sign` as "-1.2 to +3.4%"."""
+    return f"{_hundredths(low, sign, whole=99.5)} to {_hundredths(high, sign, whole=99.5)}%"
+
+
+def format_limit(threshold: float) -> str:
+    """Return a threshold as it is typed: "2%", "2.5%"."""
+    return f"{100 * threshold:.3g}%"
+
+
 def format_decibels(value: float | None) -> str:
     """Return decibels as "45.3 dB"."""
     return UNDEFINED if value is None or math.isnan(value) else f"{value:.1f} dB"
@@ -108,6 +135,16 @@ def format_decibels(value: float | None) -> str:
 def format_cosine(value: float | None) -> str:
     """Return a cosine similarity as "0.999985": what matters lies behind the nines."""
     return UNDEFINED if value is None or math.isnan(value) else f"{value:.6f}"
+
+
+def one_of(names: Sequence[str]) -> str:
+    """Return "cpu, cuda or xpu" for these three."""
+    return " or ".join(filter(None, (", ".join(names[:-1]), *names[-1:])))
+
+
+def every(count: int) -> str:
+    """Return "both" for two of something, "all 11" for more."""
+    return "both" if count == 2 else f"all {count:,}"
 
 
 def counted(count: int, one: str, more: str = "") -> str:
@@ -121,6 +158,7 @@ FORMATS: Mapping[str, Callable[[float | None], str]] = MappingProxyType(
         "B": format_bytes,
         "items/s": format_rate,
         "FLOP/s": format_flop_rate,
+        "B/s": format_bandwidth,
         "count": format_count,
         "ratio": format_ratio,
         "error": format_error,
@@ -199,3 +237,19 @@ def _scaled(value: float | None, scales: tuple[tuple[float, str], ...], *, zero:
         scale, unit = larger, name
         rounded = math.copysign(max(abs(_rounded(value / scale)), 1.0), value)
     return f"{_digits(rounded)} {unit}".rstrip()
+
+
+def _per_second(value: float | None, unit: str) -> str:
+    text = _scaled(value, _COUNTS, zero="0")
+    return text if text == UNDEFINED else f"{text}{'' if text[-1].isalpha() else ' '}{unit}"
+
+
+def _hundredths(value: float, sign: bool, whole: float) -> str:
+    """Return `value` in hundredths, from `whole` on without decimals."""
+    if not math.isfinite(value):
+        return f"{value:+}" if sign else f"{value}"
+    hundredths = 100 * value
+    size = abs(hundredths)
+    decimals = 0 if size >= whole or size == 0 else 1 if size >= 0.0995 else 2
+    text = f"{hundredths:{'+' if sign else ''}.{decimals}f}"
+    return text if any(digit in text for digit in "123456789") else "0"

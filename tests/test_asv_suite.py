@@ -15,8 +15,8 @@ import pytest
 import torch
 from asv.util import load_json
 
-from ampbench.planning import DEVICES
 from ampbench.precisions import PRECISIONS
+from ampbench.records.environments import DEVICES
 from ampbench.workloads.index import WORKLOADS
 from benchmarks.asv import precisions
 

@@ -40,6 +40,11 @@ def test_an_unknown_name_comes_with_the_nearest_known_ones(known, hint):
     assert all(name in message for name in known if name in hint)
 
 
+def test_a_name_cut_short_means_those_that_begin_with_it():
+    assert str(UnknownNameError("verb", "re", ["gate", "report", "red"])).endswith("did you mean report or red?")
+    assert str(UnknownNameError("verb", "", ["gate"])).endswith("known: gate")
+
+
 def test_the_tree_in_the_docstring_names_every_error():
     classes = [name for name, value in vars(errors).items() if isinstance(value, type) and issubclass(value, Exception)]
     assert all(name in (errors.__doc__ or "") for name in classes)

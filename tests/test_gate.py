@@ -11,12 +11,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ampbench.comparing.wording import percent
 from ampbench.gate import judge
 from ampbench.gating.policy import Ignore, Policy, Rule
 from ampbench.metrics import GATED
 from ampbench.records.cases import Case
 from ampbench.records.rules import RuleChange
+from ampbench.units import format_percent
 from ampbench.verdicts import OUTCOME, Code, Comparison, ControlVerdict, Finding, Side, Verdict
 from tests.stored_runs import make_case
 
@@ -93,7 +93,7 @@ def test_a_regression_of_any_gated_metric_fails(metric: str) -> None:
 
 def test_it_says_what_regressed_by_how_much_of_which_threshold() -> None:
     assert judge(compared(WORSE), Policy()).sentences == (
-        f"1 time regression: {make_case().case_id} seconds_median +8.0% (threshold 2.0%)",
+        "1 time regression: linear_chain fp32 time +8.0% (threshold 2%)",
     )
 
 
@@ -101,7 +101,7 @@ def test_many_regressions_are_counted_and_the_worst_are_named() -> None:
     cases = [make_case(batch_size=size) for size in range(1, 6)]
     found = [finding(Verdict.REGRESSED, case=case, change=case.batch_size / 10) for case in cases if case.batch_size]
     (sentence,) = judge(compared(*found), Policy()).sentences
-    assert sentence.startswith("5 time regressions: linear_chain[depth=4,width=512]/b5/")
+    assert sentence.startswith("5 time regressions: linear_chain b5 fp32 time +50%")
     assert sentence.endswith("; and 2 more")
 
 
@@ -110,7 +110,7 @@ def test_a_regression_without_a_finite_change_is_told_by_its_reason_and_first(ch
     broken = finding(Verdict.REGRESSED, ERROR, case=OTHER, change=change, reason="output error became undefined")
     worse = finding(Verdict.REGRESSED, ERROR, change=900.0)
     (sentence,) = judge(compared(worse, broken), Policy()).sentences
-    assert f"{OTHER.case_id} output_rel_l2 (output error became undefined); " in sentence
+    assert "linear_chain bf16_autocast output error (output error became undefined); " in sentence
 
 
 def test_what_is_not_gated_cannot_fail_but_outcomes_always_can() -> None:
@@ -124,7 +124,7 @@ def test_a_case_that_was_ok_and_fails_is_a_regression_even_if_nothing_else_can_b
     lost = finding(Verdict.INCOMPARABLE, candidate=None)
     result = judge(compared(FAILS, lost), Policy(), failed=[FAILS.case.case_id])
     assert result.exit_code == 1
-    assert result.sentences == (f"1 case that was ok fails now: {FAILS.case.case_id}",)
+    assert result.sentences == ("1 case that was ok fails now: linear_chain fp32",)
 
 
 def test_a_case_that_failed_before_as_well_is_exit_3() -> None:
@@ -166,7 +166,7 @@ def test_ten_losses_of_less_than_the_threshold_do_not_pass_the_anchor() -> None:
     assert last.regressions == ()
     assert len(last.anchor_regressions) == 1
     assert last.sentences == (
-        f"1 time regression against the anchor release-1: {make_case().case_id} seconds_median +21% (threshold 2.0%)",
+        "1 time regression against the anchor release-1: linear_chain fp32 time +21% (threshold 2%)",
     )
 
 
@@ -178,7 +178,7 @@ def test_an_ignore_leaves_a_regression_out_and_is_shown() -> None:
     assert result.regressions == ()
     (left_out,) = result.ignored
     assert (left_out.case_id, left_out.metric, left_out.ignore) == (WORSE.case.case_id, TIME, ignore)
-    assert left_out.what == "regressed +8.0% (threshold 2.0%)"
+    assert left_out.what == "regressed +8.0% (threshold 2%)"
     assert (result.decided, result.cells) == (1, 1)
     assert judge(compared(WORSE, finding(Verdict.REGRESSED, MEMORY)), policy).exit_code == 1
 
@@ -211,8 +211,9 @@ def test_noise_passes_only_as_far_as_the_policy_says(allowed: float, code: int) 
     assert result.exit_code == code
     assert result.decided_share == 0.75
     if code:
+        said = format_percent(allowed)
         assert result.sentences == (
-            f"1 of 4 time findings are undecided (25%), more than the {percent(allowed)} that max_inconclusive allows",
+            f"1 of 4 time findings are undecided (25%), more than the {said} that max_inconclusive allows",
         )
 
 

@@ -47,7 +47,7 @@ def plan(env: Environment | None = None, **selected: object) -> list[PlannedCase
 
 def test_the_default_suite_covers_every_family_every_precision_and_both_phases() -> None:
     cases = [planned.case for planned in plan()]
-    assert {case.family for case in cases} == {*FAMILIES} - {"data"}, "real data is for studies"
+    assert {case.family for case in cases} == {*FAMILIES} - {"data"}, "data is for studies; others need `suite` once"
     assert {case.precision for case in cases} == set(PRECISIONS)
     for family in {*FAMILIES} - {"data"}:
         assert {case.phase for case in cases if case.family == family} == {"inference", "training"}
@@ -161,8 +161,8 @@ def test_a_users_workload_answers_to_its_functions_name(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("selected", "message"),
     [
-        ({"overrides": {"widht": 3}}, "parameter in --set 'widht': did you mean width"),
-        ({"sweeps": {"batchsize": [1]}}, "parameter in --sweep 'batchsize': did you mean batch_size"),
+        ({"overrides": {"widht": 3}}, "--set parameter 'widht': did you mean width"),
+        ({"sweeps": {"batchsize": [1]}}, "--sweep parameter 'batchsize': did you mean batch_size"),
         ({"overrides": {"batch_size": 0}}, "batch_size=0: must be a whole number from 1"),
         ({"overrides": {"build.batch_size": 1.5}}, "batch_size=1.5: must be a whole number"),
         ({"sweeps": {"batch_size": [1, -1]}}, "batch_size=-1: must be a whole number"),

@@ -330,14 +330,14 @@ def test_errors_change_relative_to_what_rounding_costs(
     for version, error in zip(("2.14.0", "2.15.0"), errors, strict=True):
         found = make_divergence(FP32, output_rel_l2=error * 1e-3, output_floor_rel_l2=1e-3)
         folder.run(found, *timed(FP32, 1e-3), torch=version)
-    assert len(only(folder.trend("torch_version", "error")).changes) == changes
+    assert len(only(folder.trend("torch_version", "floor")).changes) == changes
 
 
 def test_errors_with_other_weights_or_inputs_are_not_compared(folder: Folder) -> None:
     for digest, error in (("aa", 1e-3), ("cc", 5e-3)):
         found = make_divergence(FP32, output_rel_l2=error, output_floor_rel_l2=1e-3, inputs_digest=digest)
         folder.run(found, *timed(FP32, 1e-3), commit=digest * 20)
-    series = folder.trend("commit", "error").series
+    series = folder.trend("commit", "floor").series
     assert [len(one.measured) for one in series] == [1, 1]
     assert series[0].points[1].missing.startswith("measured with other weights")
     assert [one.numbers for one in series] == ["aa/aa", "aa/cc"]
@@ -348,7 +348,7 @@ def test_a_gap_where_the_workload_had_another_version_says_so(folder: Folder) ->
         case = make_case(version=version)
         entries = [*timed(case, 1e-3), make_divergence(case, output_rel_l2=2e-3, output_floor_rel_l2=1e-3)]
         folder.run(*entries, cases=(case,), torch=torch)
-    series = folder.trend("torch_version", "time", "error").series
+    series = folder.trend("torch_version", "time", "floor").series
     assert [one.points[-1].missing for one in series if one.case.version == 1] == [
         "measured in version 2 of the workload"
     ] * 2
@@ -366,7 +366,7 @@ def test_an_error_that_is_no_number_any_more_has_regressed_and_one_that_is_again
     versions = {"2.12.0": whole(2e-3), "2.13.0": broken(), "2.14.0": broken(elements=1), "2.15.0": whole(2e-3)}
     for version, found in versions.items():
         folder.run(found, *timed(FP32, 1e-3), torch=version)
-    series = only(folder.trend("torch_version", "error"))
+    series = only(folder.trend("torch_version", "floor"))
     assert [(one.x.label, one.before, one.after, one.ratio, one.direction) for one in series.changes] == [
         ("2.13.0", 2.0, None, None, "regressed"),
         ("2.15.0", None, 2.0, None, "improved"),
@@ -382,14 +382,14 @@ def test_an_error_that_is_no_number_any_more_has_regressed_and_one_that_is_again
 def test_one_number_and_one_that_is_none_are_enough_for_a_change(folder: Folder) -> None:
     for version, found in (("2.14.0", whole(2e-3)), ("2.15.0", broken())):
         folder.run(found, *timed(FP32, 1e-3), torch=version)
-    assert only_change(folder.trend("torch_version", "error")).direction == "regressed"
+    assert only_change(folder.trend("torch_version", "floor")).direction == "regressed"
 
 
 def test_undefined_errors_with_other_inputs_are_no_change(folder: Folder) -> None:
     other = make_divergence(FP32, output_nonfinite=1, inputs_digest="cc")
     for version, found in (("2.14.0", whole(2e-3)), ("2.15.0", other)):
         folder.run(found, *timed(FP32, 1e-3), torch=version)
-    series = only(folder.trend("torch_version", "error"))
+    series = only(folder.trend("torch_version", "floor"))
     assert list(series.changes) == []
     assert series.points[1].missing.startswith("measured with other weights")
 
@@ -397,10 +397,10 @@ def test_undefined_errors_with_other_inputs_are_no_change(folder: Folder) -> Non
 def test_what_is_no_number_is_worse_than_any_in_the_median_of_a_point(folder: Folder) -> None:
     for found in (whole(2e-3), whole(4e-3), broken()):
         folder.run(found, *timed(FP32, 1e-3))
-    assert only(folder.trend("torch_version", "error")).points[0].value == 4.0
+    assert only(folder.trend("torch_version", "floor")).points[0].value == 4.0
     folder.run(broken(), *timed(FP32, 1e-3))
     folder.run(whole(2e-3), *timed(FP32, 1e-3), torch="2.14.0")
-    series = only(folder.trend("torch_version", "error"))
+    series = only(folder.trend("torch_version", "floor"))
     assert [(point.value, point.runs) for point in series.points] == [(2.0, 1), (None, 4)]
 
 
@@ -433,7 +433,7 @@ def test_an_accelerators_errors_need_not_repeat(folder: Folder) -> None:
     for day, error in enumerate((1e-3, 1.01e-3)):
         found = make_divergence(case, output_rel_l2=error, output_floor_rel_l2=1e-4, repeatable=None)
         folder.run(found, *timed(case, 1e-3), cases=(case,), commit=f"{day}" * 40)
-    assert only(folder.trend("commit", "error")).changes == []
+    assert only(folder.trend("commit", "floor")).changes == []
 
 
 def test_an_exact_metric_that_moves_all_the_time_is_not_judged(folder: Folder) -> None:
@@ -524,11 +524,11 @@ def test_a_file_of_asvs_that_grew_since_it_was_imported_is_one_run(folder: Folde
     asv_results.write(folder.path / "asv", STEP_ALONE)
     import_asv(folder)
     asv_results.write(folder.path / "asv")
-    trend = folder.trend("commit", "time", "error")
+    trend = folder.trend("commit", "time", "floor")
     assert [[point.runs for point in one.points] for one in trend.series] == [[1]] * 4
     import_asv(folder)
     assert len(list((folder.path / "runs").iterdir())) == 2
-    assert list(trend.runs.values()) == list(folder.trend("commit", "time", "error").runs.values()) == [1]
+    assert list(trend.runs.values()) == list(folder.trend("commit", "time", "floor").runs.values()) == [1]
 
 
 @pytest.mark.parametrize("order", [("asv", "runs"), ("runs", "asv")])
@@ -551,9 +551,9 @@ def test_asvs_results_beside_the_runs_show_a_slowdown_and_a_loss_of_accuracy(fol
             asv_results.ERROR: asv_results.row([error] * 2),
         }
         asv_results.write(asv, results, commit_hash=f"{day}" * 40, date=1_789_000_000_000 + day)
-    trend = folder.trend("commit", "time", "error")
+    trend = folder.trend("commit", "time", "floor")
     found = {(one.metric.name, change.x.label) for one in trend.series for change in one.changes}
-    assert found == {("time", "2222222"), ("error", "1111111")}
+    assert found == {("time", "2222222"), ("floor", "1111111")}
 
 
 def test_what_asv_leaves_before_its_first_result_is_no_result(folder: Folder) -> None:
@@ -651,7 +651,7 @@ def test_what_is_undefined_is_a_level_of_its_own() -> None:
 
 
 def test_metrics_go_by_short_names_and_by_those_of_their_columns() -> None:
-    assert [one.name for one in tracked()] == ["time", "memory", "error", "gradients"]
+    assert [one.name for one in tracked()] == ["time", "memory", "floor", "gradients"]
     assert [one.column.name for one in tracked(["memory", "peak_memory_bytes"])] == ["peak_memory_bytes"]
     with pytest.raises(UnknownNameError, match="did you mean memory"):
         tracked(["memry"])

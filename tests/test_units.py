@@ -139,3 +139,34 @@ def test_what_is_neither_size_nor_time_is_refused_with_an_example(text):
 )
 def test_a_count_stands_with_its_noun(count, nouns, text):
     assert units.counted(count, *nouns) == text
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        (0.0716, "7.2%"),
+        (0.0004, "0.04%"),
+        (0.1234, "12%"),
+        (0.0, "0%"),
+        (-0.0000001, "0%"),
+        (0.09951, "10%"),
+        (math.inf, "inf%"),
+    ],
+)
+def test_percentages_are_short(value, text):
+    assert units.format_percent(value) == text
+
+
+def test_signs_are_written_where_asked_for():
+    assert units.format_percent(0.0716, sign=True) == "+7.2%"
+    assert units.format_percent(-0.0716, sign=True) == "-7.2%"
+
+
+def test_ranges_keep_a_decimal_so_that_their_ends_differ():
+    assert units.format_percent_range(0.0998, 0.1034) == "10.0 to 10.3%"
+    assert units.format_percent_range(-0.012, 1.5, sign=True) == "-1.2 to +150%"
+
+
+@pytest.mark.parametrize(("threshold", "text"), [(0.02, "2%"), (0.025, "2.5%"), (0.1, "10%")])
+def test_thresholds_are_written_as_they_are_typed(threshold, text):
+    assert units.format_limit(threshold) == text

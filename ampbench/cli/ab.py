@@ -8,9 +8,11 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ampbench.cli.gate import Anchor, MaxInconclusive, Only, PolicyFile, Strict
+from ampbench.cli.gate import Anchor, MaxInconclusive, PolicyFile, Strict
 from ampbench.cli.options import (
     DEFAULT_RESULTS,
+    DURATION,
+    TIMEOUT,
     Devices,
     Every,
     Format,
@@ -21,6 +23,7 @@ from ampbench.cli.options import (
     MemoryFormats,
     MemoryLimit,
     Names,
+    Only,
     OutputFormat,
     Paths,
     Phases,
@@ -57,14 +60,16 @@ Control = Annotated[
 ]
 Blocks = Annotated[
     int | None,
-    typer.Option("--blocks", min=1, max=MOST_BLOCKS, help="The most blocks. Default: 32; with --control 16, all used."),
+    typer.Option(
+        "--blocks", metavar="N", min=1, max=MOST_BLOCKS, help="The most. Default: 32; with --control 16, all used."
+    ),
 ]
 BlockTime = Annotated[
-    float | None,
+    str,
     typer.Option(
         "--min-run-time",
         metavar="SECONDS",
-        help="Timing per case, arm and block. Default: 0.15 to 0.3, the fewer the cases the more.",
+        help=f"Timing per case, arm and block, {DURATION}. Default: 0.15 to 0.3, the fewer the cases the more.",
     ),
 ]
 Gate = Annotated[bool, typer.Option("--gate", help="Judge as ampbench gate does, with its exit codes.")]
@@ -86,9 +91,9 @@ def command(
     set_: Sets = None,
     sweep: Sweeps = None,
     blocks: Blocks = None,
-    min_run_time: BlockTime = None,
+    min_run_time: BlockTime = "",
     max_time: MaxTime = "",
-    timeout: Timeout = f"{DEFAULTS.timeout_seconds:g}",
+    timeout: Timeout = TIMEOUT,
     memory_limit: MemoryLimit = "",
     threads: Threads = DEFAULTS.threads,
     seed: Seed = DEFAULTS.seed,
@@ -109,11 +114,11 @@ def command(
     """Measure two arms in turns, block by block, and say what differs; stops as soon as every case is decided.
 
     Cases that regressed (the worst 10) are then traced in both arms, and what changed in dtypes, casts and autocast's
-    rules is said with them.
+    rules is said with them; --max-time does not count that.
 
-    An arm is a Python executable (another torch), git:REF (that commit of the repository here), settings NAME=VALUE
-    (upper case: an environment variable; threads, precision, path, memory_format, scaler; a workload's parameter), or
-    here, the files and the Python as they are.
+    An arm is a Python executable (another torch, with ampbench installed beside it), git:REF (that commit of the
+    repository here), settings NAME=VALUE (upper case: an environment variable; threads, precision, path,
+    memory_format, scaler; a workload's parameter), or here, the files and the Python as they are.
 
     \b
     Examples:
@@ -135,8 +140,7 @@ def command(
         sweep, scaler,
     )  # fmt: skip
     count = blocks or (CONTROL_BLOCKS if control else MOST_BLOCKS)
-    run_time = DEFAULTS.min_run_seconds if min_run_time is None else min_run_time
-    settings = make_settings(count, DEFAULTS.builds, run_time, max_time, timeout, memory_limit, threads, seed)
+    settings = make_settings(count, DEFAULTS.builds, min_run_time, max_time, timeout, memory_limit, threads, seed)
 
     from ampbench import ab
     from ampbench.cli.printing import print_note
@@ -155,7 +159,7 @@ def command(
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # a cancelled job leaves no worktree behind either
     with ab.prepare(selection, settings, *arms) as prepared, block_progress() as watch:
         files = ab.measure(
-            ab.timed_for(prepared, min_run_time),
+            ab.timed_for(prepared, settings.min_run_seconds if min_run_time else None),
             plan,
             results,
             label,
@@ -190,9 +194,10 @@ def _reported(
     format: OutputFormat,
 ) -> int:
     """Print what the session found and return the exit code."""
-    from ampbench.cli.compare import Kind, narrowed, print_comparison
+    from ampbench.cli.compare import narrowed, print_comparison
     from ampbench.cli.control import print_control
     from ampbench.cli.gate import failed_cases, report_gate
+    from ampbench.cli.printing import print_note
     from ampbench.compare import compare
     from ampbench.store import read_run
 
@@ -207,13 +212,13 @@ def _reported(
         except AmpbenchError:  # what was measured is shown all the same
             print_comparison(comparison, format, every)
             raise
-        code = report_gate(comparison, policy, anchor, failed_cases(candidate), format)
+        code = report_gate(comparison, policy, anchor, failed_cases(candidate), format, every)
     else:
-        print_comparison(narrowed(comparison, "", [kind for kind in Kind if kind in policy.only]), format, every)
+        print_comparison(narrowed(comparison, "", policy.only), format, every)
         code = CASE_FAILED if failed_cases(candidate) else 0
     where = "" if results == DEFAULT_RESULTS else f" --results {shlex.quote(str(results))}"
     again = f"ampbench {'gate' if gate else 'compare'} {baseline.header.run} {candidate.header.run}{where}"
-    print(f"{ended}: both arms are stored; {again} shows this again", file=sys.stderr)
+    print_note(f"{ended}: both arms are stored; {again} shows this again")
     return INTERRUPTED if ended == "interrupted" else code
 
 

@@ -1,18 +1,20 @@
 """`ampbench compare`: two stored runs, and what became of every metric of every case."""
 
+from collections.abc import Collection
 from dataclasses import replace
-from enum import StrEnum
 from functools import partial
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from ampbench.cli.options import (
+    A_RUN,
     DEFAULT_RESULTS,
     Every,
     Format,
     Json,
     Keyword,
+    Only,
     OutputFormat,
     Results,
     Threshold,
@@ -28,22 +30,12 @@ SIDE = "with this Python, whose torch is that of"
 DEFAULT = "Default for a side: the Python that runs ampbench, if its torch is the side's."
 
 
-class Kind(StrEnum):
-    """What of a case is compared; outcomes always are."""
-
-    TIME = "time"
-    MEMORY = "memory"
-    ACCURACY = "accuracy"
-
-
 def command(
-    baseline: Annotated[str, typer.Argument(metavar="BASE", help="A run: an id, a prefix of one, latest, or a path.")],
+    baseline: Annotated[str, typer.Argument(metavar="BASE", help=f"A run: {A_RUN}.")],
     candidate: Annotated[str, typer.Argument(metavar="CANDIDATE", help="Another, which is compared with it.")],
     results: Results = DEFAULT_RESULTS,
     keyword: Keyword = "",
-    metric: Annotated[
-        list[Kind] | None, typer.Option("--metric", help="Only this of each case. Repeatable. Default: all.")
-    ] = None,
+    only: Only = "",
     threshold: Threshold = "",
     baseline_python: Annotated[
         str, typer.Option("--baseline-python", metavar="PATH", help=f"Trace what regressed {SIDE} the baseline.")
@@ -66,31 +58,30 @@ def command(
     \b
     Examples:
       ampbench compare 20260131T120000Z latest
-      ampbench compare main.jsonl branch.jsonl -k "resnet and training" --metric time --threshold 5
+      ampbench compare main.jsonl branch.jsonl -k "resnet and training" --only time --threshold 5
       ampbench compare BASE CANDIDATE --format markdown >> "$GITHUB_STEP_SUMMARY"
       ampbench compare BASE latest --baseline-python ~/torch-2.13/bin/python      why is it slower?
     """
     chosen = chosen_format(format, json)
     from ampbench import store
+    from ampbench.cli.gate import read_flags_policy
     from ampbench.compare import compare_files
-    from ampbench.gating.policy import Policy, parse_percent
 
-    policy = Policy().with_time_threshold(parse_percent(threshold)) if threshold else Policy()
+    policy = read_flags_policy(only=only, threshold=threshold, found=False)
     paths = store.find_run(baseline, results), store.find_run(candidate, results)
     compared = compare_files(paths[0], paths[1], policy.threshold_of)
-    comparison, interrupted = narrowed(compared, keyword, metric or list(Kind)), False
+    comparison, interrupted = narrowed(compared, keyword, policy.only), False
     if baseline_python or candidate_python:
         from ampbench.cli.printing import print_note
         from ampbench.running.stored_sides import explain_stored
 
         pythons = {"--baseline-python": baseline_python, "--candidate-python": candidate_python}
-        kinds = [kind.value for kind in metric or Kind]
-        comparison, interrupted = explain_stored(comparison, pythons, kinds, print_note)
+        comparison, interrupted = explain_stored(comparison, pythons, policy.only, print_note)
     print_comparison(comparison, chosen, show_all=every)
     return INTERRUPTED if interrupted else 0
 
 
-def narrowed(comparison: "Comparison", keyword: str, kinds: list[Kind]) -> "Comparison":
+def narrowed(comparison: "Comparison", keyword: str, kinds: Collection[str]) -> "Comparison":
     """Return a comparison with the findings of the cases that match `keyword`, of `kinds` and of outcomes alone.
 
     What explains cases, and changed rules, are findings of no kind and stay. Raises `NothingToRunError` where no case

@@ -34,7 +34,7 @@ from ampbench.labels import common_traits
 from ampbench.units import counted
 from ampbench.verdicts import Code, Comparison, Finding, Verdict
 
-STYLES: Mapping[Verdict, str] = {
+STYLES: Mapping[str, str] = {
     Verdict.REGRESSED: "bold red",
     Verdict.IMPROVED: "bold green",
     Verdict.INCONCLUSIVE: "yellow",
@@ -59,7 +59,7 @@ def comparison_lines(comparison: Comparison, width: int, show_all: bool = False)
     lines = [*_head_lines(comparison, width), *([Text()] if comparison.findings else [])]
     lines += _finding_lines(comparison, width, show_all)
     lines += _explained_lines(comparison, width, show_all)
-    lines += _rule_lines(comparison, width)
+    lines += _rule_lines(comparison, width, show_all)
     lines += _mean_lines(comparison)
     if any(one.change is not None for one in comparison.findings):
         lines += [Text(), *wrapped(CHANGE_LEGEND, width, "dim")]
@@ -148,8 +148,8 @@ def _explained_lines(comparison: Comparison, width: int, show_all: bool) -> list
     return lines
 
 
-def _rule_lines(comparison: Comparison, width: int) -> list[Text]:
-    said = [line for sentence in rules_said(comparison) for line in _indented(sentence, width)]
+def _rule_lines(comparison: Comparison, width: int, show_all: bool) -> list[Text]:
+    said = [line for sentence in rules_said(comparison, show_all) for line in _indented(sentence, width)]
     return [Text(), Text(rules_title(comparison), style="bold"), *said] if said else []
 
 

@@ -9,10 +9,9 @@ from ampbench.cli import tables
 from ampbench.cli.options import OutputFormat
 from ampbench.cli.printing import make_console, print_lines, print_text
 from ampbench.comparing.control import SelfComparison, judge_self
-from ampbench.comparing.wording import percent
 from ampbench.labels import case_labels
 from ampbench.markdown import markdown_table
-from ampbench.units import counted, format_seconds
+from ampbench.units import counted, format_percent, format_seconds
 
 if TYPE_CHECKING:
     from ampbench.store import StoredRun
@@ -27,7 +26,7 @@ def print_control(comparison: "Comparison", baseline: "StoredRun", format: Outpu
     """Print what `comparison`, of an arm with itself, says of the machine it was measured on."""
     found = judge_self(comparison, baseline.rounds)
     rows = [
-        (str(one.blocks), format_seconds(one.seconds), percent(one.median), percent(one.worst))
+        (str(one.blocks), format_seconds(one.seconds), format_percent(one.median), format_percent(one.worst))
         for one in found.detectable
     ]
     if format is OutputFormat.JSON:
@@ -47,14 +46,14 @@ def print_control(comparison: "Comparison", baseline: "StoredRun", format: Outpu
             lines += [Text(), Text("spread of a block's ratio (standard deviation), the widest:")]
             names = case_labels(finding.case for finding in comparison.findings)
             widest = sorted(found.spreads, key=lambda case_id: -found.spreads[case_id])[:SHOWN]
-            lines += [Text(f"  {percent(found.spreads[case_id]):>7}  {names[case_id]}") for case_id in widest]
+            lines += [Text(f"  {format_percent(found.spreads[case_id]):>7}  {names[case_id]}") for case_id in widest]
         print_lines(console, lines)
 
 
 def sentences(found: SelfComparison) -> list[str]:
     """Return what an arm compared with itself said, in sentences."""
     said = [f"one arm against itself: {counted(found.cases, 'case')}, {found.blocks} blocks"]
-    rate = f" (95%: at most {percent(found.highest_rate)} of the {found.able} that could raise one, Wilson)"
+    rate = f" (95%: at most {format_percent(found.highest_rate)} of the {found.able} that could raise one, Wilson)"
     if not found.able:
         rate = ": with so few blocks, and so many cases judged together, there could be none"
     said.append(f"false alarms: {len(found.alarms)} of {counted(found.cases, 'case')}{rate}")

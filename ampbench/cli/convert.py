@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ampbench.cli.options import DEFAULT_RESULTS, Keyword, Results
+from ampbench.cli.options import A_RUN, DEFAULT_RESULTS, Keyword, OutputFormat, Results
 from ampbench.errors import NothingToRunError, UnknownNameError, UsageError
 from ampbench.units import counted
 
@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 SETTINGS_SUFFIX = ".yaml"
 NATIVE = "native"
 """What ampbench's own format is called: to it, other programs' results are converted."""
+SHOWN = tuple(OutputFormat)
+"""What `ampbench show` and `ampbench compare` print, which are no other program's."""
 NAMED_RUNS = 5
 """So many of the files written are named; the results folder has them all."""
 
@@ -28,8 +30,8 @@ def command(
         list[str],
         typer.Argument(
             metavar="RUN",
-            help="Ids, unique prefixes, latest, or paths; several for otava. For native: files or folders of asv's "
-            "results or of pytest-benchmark's JSON.",
+            help=f"A run: {A_RUN}; several for otava. For native: files or folders of asv's results or of "
+            "pytest-benchmark's JSON.",
         ),
     ],
     to: Annotated[
@@ -37,14 +39,14 @@ def command(
         typer.Option(
             "--to",
             metavar="FORMAT",
-            help="junit, markdown, github-smaller, github-bigger, bencher, otava or pytest-benchmark; or native.",
+            help="junit, github-smaller, github-bigger, bencher, otava or pytest-benchmark; or native.",
         ),
     ],
     output: Annotated[
         Path | None, typer.Option("-o", "--output", metavar="FILE", help="Write this file. Default: print.")
     ] = None,
     baseline: Annotated[
-        str, typer.Option("--baseline", metavar="RUN", help="Tell of the comparison with this run (junit, markdown).")
+        str, typer.Option("--baseline", metavar="RUN", help="Tell of the comparison with this run (junit).")
     ] = "",
     results: Results = DEFAULT_RESULTS,
     keyword: Keyword = "",
@@ -61,7 +63,7 @@ def command(
     \b
     Examples:
       ampbench convert latest --to junit -o ampbench.xml
-      ampbench convert latest --baseline main.jsonl --to markdown
+      ampbench convert latest --baseline main.jsonl --to junit
       ampbench convert results/runs/*.jsonl --to otava -o series.csv
       ampbench convert results/asv .benchmarks --to native
     """
@@ -78,7 +80,7 @@ def command(
     format = _known(to)
     _check(format, runs, output, baseline)
     stored = [store.read_run(path) for path in dict.fromkeys(store.find_run(run, results) for run in runs)]
-    notes = [f"{one.path} ends in a cut line, which was left out" for one in stored if one.cut]
+    notes = [f"{one.path} {store.CUT}" for one in stored if one.cut]
     if baseline and format.of_comparison:
         against = store.read_run(store.find_run(baseline, results))
         texts = {output: format.of_comparison(_compared(against, stored[0], keyword))}
@@ -100,10 +102,10 @@ def command(
 def _check_import(program: str, device: str, output: Path | None, baseline: str, keyword: str) -> None:
     """Raise `UsageError` for what an import cannot do, before anything is read."""
     from ampbench.convert.native import PROGRAMS
-    from ampbench.planning import DEVICES
+    from ampbench.records.environments import DEVICES
 
     if program and program not in PROGRAMS:
-        raise UnknownNameError("program in --from", program, PROGRAMS)
+        raise UnknownNameError("--from program", program, PROGRAMS)
     if device and device not in DEVICES:
         raise UnknownNameError("device", device, DEVICES)
     for option, given in (("-o", output), ("--baseline", baseline), ("-k", keyword)):
@@ -135,40 +137,20 @@ def _import(sources: Sequence[str], program: str, device: str, results: Path) ->
 
 
 def _known(name: str) -> "Format":
-    """Return the format called `name`, Markdown among them; raises `UnknownNameError` with the nearest ones."""
-    from ampbench.convert import FORMATS, Format
+    """Return the format called `name`; raises `UnknownNameError` with the nearest ones, `UsageError` for `show`'s."""
+    from ampbench.convert import FORMATS
 
-    markdown = Format(
-        name="markdown",
-        of_run=_markdown,
-        of_comparison=_comparison_markdown,
-        numbers_only=False,
-    )
-    formats = {**FORMATS, markdown.name: markdown}
-    if name not in formats:
-        raise UnknownNameError("format", name, [*formats, NATIVE])
-    return formats[name]
-
-
-def _markdown(selected: "Selected") -> str:
-    from ampbench.advice import Budget
-    from ampbench.cli.results import markdown_text, run_rows
-
-    return markdown_text(selected.stored, run_rows(selected.stored), selected.rows, Budget())
-
-
-def _comparison_markdown(comparison: "Comparison") -> str:
-    from ampbench.comparing.markdown import comparison_markdown
-
-    return comparison_markdown(comparison)
+    if name in SHOWN:
+        raise UsageError(f"{name} is ampbench's own: ampbench show RUN --format {name}, or compare, prints it")
+    if name not in FORMATS:
+        raise UnknownNameError("format", name, [*FORMATS, NATIVE])
+    return FORMATS[name]
 
 
 def _check(format: "Format", runs: Sequence[str], output: Path | None, baseline: str) -> None:
     """Raise `UsageError` for what the format cannot do, before any run is read."""
     if baseline and not format.of_comparison:
-        raise UsageError(
-            f"--to {format.name} cannot tell of a comparison: leave --baseline out, or use junit or markdown"
-        )
+        raise UsageError(f"--to {format.name} cannot tell of a comparison: leave --baseline out, or use junit")
     if len(runs) > 1 and not format.of_series:
         raise UsageError(f"--to {format.name} takes one run, not {len(runs)}: convert them one by one, or use otava")
     if format.settings and (output is None or output.suffix == SETTINGS_SUFFIX):
@@ -203,24 +185,13 @@ def _losses(format: "Format", chosen: Sequence["Selected"]) -> list[str]:
     untimed = sum(len(one.measured) - len(one.timed) for one in chosen) if format.of_rounds else 0
     if untimed:
         said.append(f"{format.name} is made of rounds: left out {untimed} imported without their samples")
-    if format.of_series:
-        from ampbench.convert.otava import gapped
-
-        gaps = gapped(chosen)
-        if gaps:
-            said.append(
-                f"not in every run, so not among the metrics of the configuration: {len(gaps)} of the columns, "
-                f"such as {gaps[0]}"
-            )
-        hosts = sorted({one.stored.header.environment.host for one in chosen})
-        if len(hosts) > 1:
-            said.append(f"runs of several hosts ({', '.join(hosts)}): a step in time may be the machine's")
-    return said
+    return said + (format.remarks(chosen) if format.remarks else [])
 
 
 def _compared(baseline: "StoredRun", candidate: "StoredRun", keyword: str) -> "Comparison":
     """Return the comparison of two runs, of the cases that match `keyword`."""
-    from ampbench.cli.compare import Kind, narrowed
+    from ampbench.cli.compare import narrowed
     from ampbench.compare import compare
+    from ampbench.gating.policy import KINDS
 
-    return narrowed(compare(baseline, candidate), keyword, list(Kind))
+    return narrowed(compare(baseline, candidate), keyword, KINDS)

@@ -28,20 +28,8 @@ if TYPE_CHECKING:
 LABEL_WIDTH = 15
 DERIVED = ("seconds_median", "seconds_low", "seconds_high", "items_per_second", "speedup_vs_fp32", "speedup_vs_tf32")
 WORK = ("flops_per_step", "flops_per_second", "ceiling_share")
-ERRORS = (
-    "output_rel_l2",
-    "output_max_abs",
-    "output_cosine",
-    "output_sqnr_db",
-    "output_nonfinite",
-    "output_floor_ratio",
-    "output_fp32_ratio",
-    "argmax_agreement",
-    "loss_abs_error",
-    "grad_rel_l2",
-    "grad_flushed_share",
-    "param_rel_l2",
-)
+MEMORY = ("peak_memory_bytes", "memory_ratio_vs_fp32")
+ERRORS = tuple(name for name in METRICS if name not in (*DERIVED, *WORK, *MEMORY))
 
 
 def detail_lines(stored: "StoredRun", rows: Sequence[Row]) -> list[Text]:
@@ -142,7 +130,7 @@ def _divergence(divergence: "Divergence") -> Iterator[tuple[str, str]]:
     if divergence.grad_worst_parameter is not None:
         yield "worst", f"{format_error(divergence.grad_worst_rel_l2)} gradient of {divergence.grad_worst_parameter}"
     if divergence.grad_flushed is not None:
-        yield "flushed", f"{divergence.grad_flushed} of {divergence.grad_elements} gradient elements became zero"
+        yield "elements", f"{divergence.grad_flushed} of {divergence.grad_elements} gradient elements became zero"
     if divergence.grad_nonfinite:
         yield "nonfinite", f"{divergence.grad_nonfinite} gradient elements are not finite"
     if divergence.scaler_scale is not None:
@@ -154,7 +142,7 @@ def _divergence(divergence: "Divergence") -> Iterator[tuple[str, str]]:
 
 
 def _failure(failure: "Failure") -> Iterator[tuple[str, str]]:
-    yield "failed", f"in the {failure.stage}, {failure.cause}: {failure.message}"
+    yield "failed", f"in the {failure.stage}, {failure.said}"
     for frame in failure.frames:
         yield "", frame.rstrip()
 

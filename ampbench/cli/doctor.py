@@ -26,7 +26,7 @@ ADVICE = "restore what is damaged from a copy, move elsewhere what is no run of 
 DTYPES = ("fp64", "fp32", "tf32", "bf16", "fp16")
 
 CheckedResults = Annotated[
-    Path | None, typer.Option("--results", help="Also check every stored file of this results folder.")
+    Path | None, typer.Option("--results", metavar="DIR", help="Also check every run file in DIR and below it.")
 ]
 Migrating = Annotated[
     bool, typer.Option("--migrate", help="Rewrite those of earlier schemas in the current one; needs --results.")
@@ -53,9 +53,11 @@ def command(
         raise UsageError(f"doctor prints --format table or json, not {chosen}")
     if migrate and results is None:
         raise UsageError("--migrate needs --results DIR, the folder whose files to rewrite")
-    if results is not None and not results.is_dir():
-        raise UsageError(f"there is no results folder {results}")
     from ampbench.running.fitness import inspect
+    from ampbench.store import check_folder
+
+    if results is not None:
+        check_folder(results)
 
     environment, problem = _probe()
     findings = inspect()
@@ -144,7 +146,8 @@ def _sections(environment: "Environment | None", problem: str, findings: "list[F
     if not findings:
         sections.append(Padding(Text("nothing found that would spoil measurements"), (0, 0, 0, 2)))
     for finding in findings:
-        sections.append(Text.assemble(("  ! " if finding.grave else "  · ", "bold"), finding.what, no_wrap=False))
+        what = Text.assemble(("! " if finding.grave else "· ", "bold"), finding.what)
+        sections.append(Padding(what, (0, 0, 0, 2)))
         sections.append(Padding(Text(f"why: {finding.why}", style="dim"), (0, 0, 0, 4)))
         sections.append(Padding(Text(f"do:  {finding.remedy}"), (0, 0, 0, 4)))
     return sections
@@ -194,6 +197,7 @@ def _installation(environment: "Environment") -> dict[str, str]:
     commit = f" ({environment.torch_commit[:10]})" if environment.torch_commit else ""
     builds = {"CUDA": environment.cuda_version, "cuDNN": environment.cudnn_version, "XPU": environment.xpu_version}
     built = ", ".join(f"{name} {version}" for name, version in builds.items() if version)
+    machine = f"{environment.host}: {environment.cpu}, {environment.cpu_count} logical CPUs"
     memory = "" if environment.memory_bytes is None else f", {format_bytes(environment.memory_bytes)} of memory"
     pairs = {
         "ampbench": __version__,
@@ -203,7 +207,7 @@ def _installation(environment: "Environment") -> dict[str, str]:
         "numpy": environment.numpy_version,
         "compiler": environment.compiler or "none: --path compiled needs a C++ compiler (apt install g++)",
         "threads": f"{environment.threads} (set with --threads); {len(os.sched_getaffinity(0))} CPUs are ours to use",
-        "machine": f"{environment.host}: {environment.cpu}, {environment.cpu_count} CPUs{memory}; {environment.system}",
+        "machine": f"{machine}{memory}; {environment.system}",
     }
     for name, reason in environment.unavailable.items():
         pairs[name] = f"not usable: {reason}"

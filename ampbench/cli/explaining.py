@@ -62,7 +62,7 @@ def asked_for(
         [*(names or []), *(workload or [])], precision, device, phase, path, memory_format, keyword, preset, set_,
         None, scaler,
     )  # fmt: skip
-    return selection, make_settings(1, 1, Settings().min_run_seconds, "", timeout, "", threads, seed)
+    return selection, make_settings(1, 1, "", "", timeout, "", threads, seed)
 
 
 def explain_and_store(
@@ -138,7 +138,7 @@ def go_on(
     writer, begun = store.RunWriter.reopen(file)
     with writer:
         if begun.cut:
-            print_note(f"{file}: its last line was cut off and is left out")
+            print_note(f"{file} {store.CUT}")
         preparing, doing = further(begun)
         try:
             with preparing as prepared:
@@ -182,7 +182,7 @@ def _tell_left(stored: "StoredRun", results: Path, left: Left | None) -> None:
     if undone:
         verb = verb_of(stored.header.explains)
         print_note(
-            f"{counted(undone, 'piece')} left; to go on: ampbench {verb} --resume {run_words(stored.path, results)}"
+            f"{counted(undone, 'piece')} left; ampbench {verb} --resume {run_words(stored.path, results)} goes on"
         )
 
 

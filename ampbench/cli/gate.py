@@ -9,15 +9,19 @@ import typer
 
 from ampbench.cli.compare import print_comparison
 from ampbench.cli.options import (
+    A_RUN,
     DEFAULT_RESULTS,
+    Every,
     Format,
     Json,
     Keyword,
+    Only,
     OutputFormat,
     Results,
     Threshold,
     chosen_format,
 )
+from ampbench.cli.selecting import typed
 from ampbench.errors import NothingToRunError, UsageError
 
 if TYPE_CHECKING:
@@ -32,8 +36,7 @@ PolicyFile = Annotated[
         "--policy", metavar="FILE", help="What the gate lets pass (docs/gate.md). Default: ampbench-gate.toml, if any."
     ),
 ]
-Only = Annotated[str, typer.Option(metavar="KIND,...", help="Gate only these of time, memory, accuracy and rules.")]
-Anchor = Annotated[str, typer.Option(metavar="RUN", help="A run to compare with as well, such as the last release's.")]
+Anchor = Annotated[str, typer.Option(metavar="RUN", help="Another run to compare with, such as the last release's.")]
 MaxInconclusive = Annotated[
     float | None,
     typer.Option(metavar="SHARE", help="The largest share (0 to 1) of time findings that may stay undecided."),
@@ -44,7 +47,7 @@ Strict = Annotated[
 
 
 def command(
-    baseline: Annotated[str, typer.Argument(metavar="BASE", help="A run: an id, a unique prefix, latest, or a path.")],
+    baseline: Annotated[str, typer.Argument(metavar="BASE", help=f"A run: {A_RUN}.")],
     candidate: Annotated[str, typer.Argument(metavar="CANDIDATE", help="The run to let pass or not.")],
     policy: PolicyFile = "",
     only: Only = "",
@@ -54,6 +57,7 @@ def command(
     strict: Strict = None,
     results: Results = DEFAULT_RESULTS,
     keyword: Keyword = "",
+    every: Every = False,
     format: Format = OutputFormat.TABLE,
     json: Json = False,
 ) -> int:
@@ -62,7 +66,7 @@ def command(
     \b
     Examples:
       ampbench gate main latest
-      ampbench gate main latest --policy ci/gate.toml --anchor release-1.4
+      ampbench gate main latest --anchor release-1.4
       ampbench gate main latest --only time --threshold 5 --max-inconclusive 0.25
     """
     chosen = chosen_format(format, json)
@@ -78,7 +82,7 @@ def command(
     compared = of_cases(compare(base, new, rules.threshold_of), wanted)
     against = [of_cases(compare(run, new, rules.anchor_threshold_of), wanted) for run in release]
     failed = [case_id for case_id in failed_cases(new) if wanted(case_id)]
-    return report_gate(compared, rules, against[0] if against else None, failed, chosen)
+    return report_gate(compared, rules, against[0] if against else None, failed, chosen, every)
 
 
 def read_flags_policy(
@@ -112,7 +116,7 @@ def read_flags_policy(
     if strict is not None:
         changes["strict"] = strict
     policy = replace(policy, **changes)
-    return policy.with_time_threshold(parse_percent(threshold)) if threshold else policy
+    return policy.with_time_threshold(typed("--threshold", parse_percent, threshold)) if threshold else policy
 
 
 def failed_cases(stored: "StoredRun") -> list[str]:
@@ -129,12 +133,14 @@ def report_gate(
     anchor: "Comparison | None",
     failed: Iterable[str],
     format: OutputFormat,
+    every: bool = False,
 ) -> int:
     """Print a comparison and what the gate says of it, and return the gate's exit code.
 
     `failed` are the ids of the cases that failed in the candidate. With a machine's format the verdict's lines go to
     stderr; JSON has the verdict as "gate".
     """
+    from dataclasses import replace
     from json import loads
 
     from rich.text import Text
@@ -149,7 +155,8 @@ def report_gate(
     result = judge(comparison, policy, anchor, failed)
     lines = gate_lines(result, policy)
     if format is OutputFormat.TABLE:
-        print_comparison(comparison, format)
+        # what the candidate lacks is among the gate's own lines
+        print_comparison(replace(comparison, only_baseline=()), format, every)
         console = make_console()
         said = [line for text in lines[:-1] for line in tables.wrapped(text, console.width)]
         style = "bold green" if result.passed else "bold red"
@@ -157,7 +164,7 @@ def report_gate(
     elif format is OutputFormat.MARKDOWN:
         verdict, colon, counts = lines[-1].partition(":")
         listed = "\n".join(f"* {escaped(line)}" for line in lines[:-1])
-        blocks = [comparison_markdown(comparison).rstrip(), listed, f"**{escaped(verdict)}**{colon} {escaped(counts)}"]
+        blocks = [f"**{escaped(verdict)}**{colon} {escaped(counts)}", listed, comparison_markdown(comparison).rstrip()]
         print_text("\n\n".join(block for block in blocks if block))
     else:
         if format is OutputFormat.JSON:
@@ -172,9 +179,8 @@ def report_gate(
 
 def gate_lines(result: "GateResult", policy: "Policy") -> list[str]:
     """Return what the gate says in lines: what it left out, what must be seen, why it failed, and last the verdict."""
-    from ampbench.comparing.wording import percent
     from ampbench.rules.changes import changed_ops_said
-    from ampbench.units import counted
+    from ampbench.units import counted, format_percent
 
     left_out: dict[str, list[str]] = {}
     for one in result.ignored:
@@ -195,7 +201,7 @@ def gate_lines(result: "GateResult", policy: "Policy") -> list[str]:
     for changes, against in ((result.rule_changes, ""), (result.anchor_rule_changes, " against the anchor")):
         if changes:
             counts.append(f"{counted(len(changed_ops_said(changes)), 'change')} of rules{against}")
-    share = "" if result.decided_share is None else f" ({percent(result.decided_share)})"
+    share = "" if result.decided_share is None else f" ({format_percent(result.decided_share)})"
     verdict = "PASSED" if result.passed else f"FAILED with exit code {result.exit_code}"
     under = f" under {policy.path}" if policy.path else ""
     if result.cells or not result.rule_devices:
@@ -222,7 +228,7 @@ def gate_document(result: "GateResult", policy: "Policy") -> dict[str, Any]:
         "exit_code": result.exit_code,
         "sentences": list(result.sentences),
         "notes": list(result.notes),
-        "cells": result.cells,
+        "findings": result.cells,
         "decided": result.decided,
         "decided_share": result.decided_share,
         "regressions": briefly(result.regressions),

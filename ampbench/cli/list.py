@@ -39,7 +39,7 @@ def command(
     from ampbench.cli.listings import print_listing
 
     if chosen in (OutputFormat.TABLE, OutputFormat.MARKDOWN) and what == "workloads":
-        rows = [row | {"about": _about(row)} for row in rows]
+        rows = [row | {"summary": _about(row)} for row in rows]
     print_listing(rows, TABLE_COLUMNS[what], chosen, empty=EMPTY.get(what, ""))
     return 0
 
@@ -78,7 +78,7 @@ def precisions(results: Path) -> Listing:  # noqa: ARG001
         {
             "precision": row.name,
             "summary": row.summary,
-            "aliases": " ".join(row.aliases),
+            "aliases": list(row.aliases),
             "storage": SHORT_DTYPES[row.storage],
             "autocast": SHORT_DTYPES[row.autocast] if row.autocast else None,
             "tf32": row.tf32,
@@ -113,6 +113,7 @@ def runs(results: Path) -> Listing:
     """Return the stored runs of a results folder, the oldest first; a damaged one says what is wrong with it."""
     from ampbench import store
 
+    store.check_folder(results)
     return [_run(path) for path in store.list_runs(results)]
 
 
@@ -159,11 +160,11 @@ LISTINGS: Mapping[str, Callable[[Path], Listing]] = {
     "runs": runs,
 }
 TABLE_COLUMNS: Mapping[str, Sequence[str]] = {
-    "workloads": ("workload", "family", "about"),
+    "workloads": ("workload", "family", "summary"),
     "precisions": ("precision", "summary", "aliases"),
     "devices": ("device", "available", "tf32", "autocast", "arithmetic", "name"),
-    "runs": ("run", "label", "date", "torch", "device", "outcome"),
+    "runs": ("run", "label", "torch", "device", "outcome"),
 }
 """What a table shows of a listing; the machine formats give every column."""
 
-EMPTY = {"runs": "no runs there yet: ampbench run makes one"}
+EMPTY = {"runs": "there is no run yet: `ampbench run` makes one"}

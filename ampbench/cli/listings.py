@@ -20,7 +20,7 @@ def print_listing(rows: Sequence[Mapping[str, Any]], columns: Sequence[str], for
         headers = list(rows[0]) if rows else list(columns)
         print_text(csv_text(headers, ([written(row[name]) for name in headers] for row in rows)))
     elif format is OutputFormat.MARKDOWN:
-        print_text(markdown_table(columns, [[written(row[name]) for name in columns] for row in rows]))
+        print_text(markdown_table(columns, [[written(row[name]) for name in columns] for row in rows], left=columns))
     elif rows:
         print_block(make_console(), listing_table(rows, columns))
     else:

@@ -17,6 +17,8 @@ import typer
 from typer.main import get_command
 
 from ampbench import __version__, settings
+from ampbench.cli.complaints import said_plainly
+from ampbench.cli.printing import print_note
 from ampbench.errors import INTERNAL_ERROR, INTERRUPTED, AmpbenchError, UnknownNameError, UsageError
 
 VERBS = {
@@ -30,7 +32,7 @@ VERBS = {
     "report": "Stored runs as one HTML page to send around, or as a site of them.",
     "explain": "Why: casts, headroom, where errors begin, what to keep in fp32, autocast's rules.",
     "study": "Train: convergence, loss scaling, autocast's scope, inputs in half; and the machine's ceilings.",
-    "convert": "Stored runs in other programs' formats: JUnit, Markdown, Otava and others.",
+    "convert": "Stored runs in other programs' formats: JUnit, Bencher, Otava and others.",
     "doctor": "What this machine and installation can do, and what spoils measurements.",
 }
 """The verbs in the order of a user's day; each is the module of the same name."""
@@ -60,6 +62,20 @@ ampbench measures which precision a PyTorch model should run in, on this machine
 All verbs and options: ampbench --help, ampbench VERB --help
 """
 
+EXIT_CODES = """\b
+Exit codes:
+  0    done
+  1    ampbench gate: a regression (docs/gate.md)
+  2    a name, an option or a file that cannot be meant or read
+  3    a case failed, or a stored file is damaged
+  4    two runs have nothing in common that can be compared
+  5    there is nothing to do: nothing is selected, stored, or can run here
+  70   an error of ampbench itself
+  130  interrupted
+  141  the reader of the output went away
+"""
+"""All of them; docs/gate.md says which of a gate's comes first where several hold."""
+
 _USAGE_ERROR = cast("type[Exception]", typer.BadParameter.__mro__[1])  # in click or, newer, private to typer
 _GIVEN_ANYWHERE = ("--debug", "--version")
 
@@ -80,6 +96,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             return _reader_went_away()
         return error.code if isinstance(error.code, int) else INTERNAL_ERROR
     except (KeyboardInterrupt, typer.Abort):
+        print_note("ampbench: interrupted")
         return INTERRUPTED
     except Exception as error:  # noqa: BLE001 - the last line of defence
         return _report(error, debug="--debug" in flags)
@@ -90,7 +107,8 @@ def build(verb: str | None = None, subverb: str | None = None) -> Any:
     """Return the click command of the whole program; only `verb` is imported, the others are known by their help."""
     app = _typer()
     app.callback(
-        help="Which precision should this PyTorch model run in, on this machine? Measures, explains, advises."
+        help="Which precision should this PyTorch model run in, on this machine? Measures, explains, advises.",
+        epilog=EXIT_CODES,
     )(_global_options)
     for name, summary in VERBS.items():
         if name == verb and name in GROUPS:
@@ -138,7 +156,7 @@ def _dispatch(given: list[str], version: bool) -> int:
     try:
         result = build(verb, subverb).main(given, prog_name="ampbench", standalone_mode=False, default_map=default_map)
     except _USAGE_ERROR as error:
-        raise UsageError(_explain(error, None if file is None else file.path)) from error
+        raise UsageError(said_plainly(error, None if file is None else file.path)) from error
     return result if isinstance(result, int) else 0
 
 
@@ -154,7 +172,7 @@ def _asked(given: list[str]) -> tuple[str | None, str | None]:
         return verb, None
     known = _subverbs(verb)
     if len(words) > 1 and words[1] not in known:
-        raise UnknownNameError(f"verb of {verb}", words[1], known)
+        raise UnknownNameError(f"{verb} verb", words[1], known)
     if len(given) == 1:
         raise UsageError(f"{verb} what? known: {', '.join(known)}; see ampbench {verb} --help")
     return verb, words[1] if len(words) > 1 else None
@@ -224,21 +242,6 @@ def _take_out(arguments: Sequence[str]) -> tuple[list[str], set[str]]:
     return [word for place, word in enumerate(words) if place >= end or word not in flags], flags
 
 
-def _explain(error: Any, file: Path | None) -> str:
-    """Return typer's message as one line of ours, with where the value came from and where help is."""
-    message = " ".join(error.format_message().replace("Value error, ", "").split()).rstrip(".")
-    message = message[:1].lower() + message[1:]
-    context = error.ctx
-    parameter = getattr(error, "param", None)
-    if context is None:
-        return message
-    if file is not None and parameter is not None:
-        source = context.get_parameter_source(parameter.name)
-        if source is not None and source.name == "DEFAULT_MAP":
-            message += f" (set in {file})"
-    return f"{message}; see {context.command_path.split(' {')[0]} --help"
-
-
 def _report(error: Exception, debug: bool) -> int:
     """Print an error as one line, under `--debug` after its traceback, and return its exit code."""
     if debug:
@@ -246,11 +249,11 @@ def _report(error: Exception, debug: bool) -> int:
 
         traceback.print_exception(error)
     if isinstance(error, AmpbenchError):
-        print(f"ampbench: error: {error}", file=sys.stderr)
+        print_note(f"ampbench: error: {error}")
         return error.exit_code
     said = " ".join(f"{type(error).__name__}: {error}".split())
     hint = "" if debug else "; run again with --debug for the traceback"
-    print(f"ampbench: error: internal error: {said}{hint}", file=sys.stderr)
+    print_note(f"ampbench: error: internal error: {said}{hint}")
     return INTERNAL_ERROR
 
 

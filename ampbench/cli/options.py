@@ -11,6 +11,14 @@ import typer
 from ampbench.advice import Budget
 from ampbench.errors import UsageError
 from ampbench.records import keeping
+from ampbench.records.environments import DEVICES
+from ampbench.records.runs import Settings
+from ampbench.units import one_of
+
+A_RUN = "an id, its beginning or its last part, latest, or a path"
+"""How a run is named on a command line."""
+DURATION = "as in 90, 2m or 500ms"
+TIMEOUT = f"{Settings().timeout_seconds:g}"
 
 
 class OutputFormat(StrEnum):
@@ -24,7 +32,7 @@ class OutputFormat(StrEnum):
 
 Format = Annotated[OutputFormat, typer.Option("--format", help="How to print the data.")]
 Json = Annotated[bool, typer.Option("--json", help="Short for --format json.")]
-Results = Annotated[Path, typer.Option("--results", help="The folder that holds runs/.")]
+Results = Annotated[Path, typer.Option("--results", metavar="DIR", help="The folder that holds runs/.")]
 Keyword = Annotated[
     str,
     typer.Option(
@@ -34,29 +42,33 @@ Keyword = Annotated[
 MaxError = Annotated[
     float,
     typer.Option(
-        help="Largest output error (relative L2 against fp64) to advise. The default is ten times the error of "
-        "rounding to bf16, near torch.testing's 1.6e-2 for bf16."
+        metavar="ERROR",
+        help="Largest output error (relative L2 against fp64) to allow. The default is ten times the error of "
+        "rounding to bf16, near torch.testing's 1.6e-2 for bf16.",
     ),
 ]
 MinArgmaxAgreement = Annotated[
     float,
     typer.Option(
+        metavar="SHARE",
         help="Smallest share of a classifier's decisions that stay the same; a shortfall counts when chance cannot "
-        "explain it (5%). MLPerf Inference asks for 99% of the accuracy."
+        "explain it (5%). MLPerf Inference asks for 99% of the accuracy.",
     ),
 ]
 MaxGradientError = Annotated[
     float,
     typer.Option(
-        help="Largest gradient error (relative L2) to advise for training. A tenth adds 0.5% to the noise a minibatch "
-        "gradient has at the critical batch size (McCandlish et al. 2018)."
+        metavar="ERROR",
+        help="Largest gradient error (relative L2) to allow in training. A tenth adds 0.5% to the noise a minibatch "
+        "gradient has at the critical batch size (McCandlish et al. 2018).",
     ),
 ]
 MaxFlushedShare = Annotated[
     float,
     typer.Option(
-        help="Largest share of gradients flushed to zero to advise for training. Harm is reported at 5% (Micikevicius "
-        "et al. 2018, 3.1)."
+        metavar="SHARE",
+        help="Largest share of gradients flushed to zero to allow in training. Harm is reported at 5% (Micikevicius "
+        "et al. 2018, 3.1).",
     ),
 ]
 
@@ -67,14 +79,19 @@ def _many(names: str, metavar: str, help: str) -> typer.models.OptionInfo:
 
 Names = Annotated[
     list[str] | None,
-    typer.Argument(metavar="[WORKLOAD]...", help="Workloads, families, 'all', or path/to/file.py:function."),
+    typer.Argument(metavar="WORKLOAD", help="Workloads, families, 'all', or path/to/file.py:function."),
 ]
 Workloads = Annotated[list[str] | None, _many("--workload", "NAME", "A workload, as the argument.")]
 Precisions = Annotated[list[str] | None, _many("--precision", "NAME", "See ampbench list precisions. Default: all.")]
+AutocastPrecisions = Annotated[
+    list[str] | None,
+    _many("--precision", "NAME", "See ampbench list precisions. Default: autocast to the device's default dtype."),
+]
 Devices = Annotated[
-    list[str] | None, _many("--device", "NAME", "cpu, cuda or xpu. Default: the accelerator, else the CPU.")
+    list[str] | None, _many("--device", "NAME", f"{one_of(DEVICES)}. Default: the accelerator, else the CPU.")
 ]
 Phases = Annotated[list[str] | None, _many("--phase", "NAME", "inference or training. Default: both.")]
+InferencePhases = Annotated[list[str] | None, _many("--phase", "NAME", "inference or training. Default: inference.")]
 Paths = Annotated[list[str] | None, _many("--path", "NAME", "eager, compiled or traced. Default: eager.")]
 MemoryFormats = Annotated[
     list[str] | None, _many("--memory-format", "NAME", "contiguous or channels_last. Default: contiguous.")
@@ -87,23 +104,25 @@ Sets = Annotated[
     _many("--set", "[NAME.]PARAM=VALUE", "Set a parameter of one workload, or of all that have it."),
 ]
 Sweeps = Annotated[list[str] | None, _many("--sweep", "PARAM=1,2,4", "Measure every value of a parameter.")]
-Rounds = Annotated[int, typer.Option(min=1, max=1000, help="Rounds per case; intervals need three.")]
-MinRunTime = Annotated[float, typer.Option(metavar="SECONDS", help="Timing per round.")]
-MaxTime = Annotated[str, typer.Option(metavar="SECONDS", help="Begin nothing more after this, as in 90 or 2m.")]
-Timeout = Annotated[str, typer.Option(metavar="SECONDS", help="The longest a round may take.")]
+Rounds = Annotated[int, typer.Option(metavar="N", min=1, max=1000, help="Rounds per case; intervals need three.")]
+MinRunTime = Annotated[str, typer.Option(metavar="SECONDS", help=f"Timing per round, {DURATION}.")]
+MaxTime = Annotated[str, typer.Option(metavar="SECONDS", help=f"Begin nothing more after this, {DURATION}.")]
+Timeout = Annotated[str, typer.Option(metavar="SECONDS", help=f"The longest a round may take, {DURATION}.")]
 MemoryLimit = Annotated[
     str,
     typer.Option(metavar="BYTES", help="The most a round may keep resident, as in 8GiB. Default: 85% of what is free."),
 ]
-Threads = Annotated[int, typer.Option(min=0, max=4096, help="torch's threads; 0: as torch chooses.")]
-Seed = Annotated[int, typer.Option(min=0, max=2**63 - 1, help="Of weights, inputs and the order of rounds.")]
+Threads = Annotated[int, typer.Option(metavar="N", min=0, max=4096, help="torch's threads; 0: as torch chooses.")]
+Seed = Annotated[int, typer.Option(metavar="N", min=0, help="Of weights, inputs and the order of measuring.")]
 Scaler = Annotated[bool, typer.Option("--scaler/--no-scaler", help="GradScaler in fp16_autocast training.")]
 
 Label = Annotated[str, typer.Option(metavar="TEXT", help="A name for the run in lists and reports.")]
 Threshold = Annotated[
     str, typer.Option(metavar="PERCENT", help="The largest change of any case's time that counts as none. Default: 2.")
 ]
+Only = Annotated[str, typer.Option(metavar="KIND,...", help="Only these of time, memory, accuracy and rules.")]
 Every = Annotated[bool, typer.Option("--all", help="List what is unchanged, too.")]
+EveryRow = Annotated[bool, typer.Option("--all", help="List every row, not only the most telling ones.")]
 
 DEFAULT_RESULTS = Path("results")
 
@@ -118,25 +137,25 @@ class Objective(StrEnum):
 MaxTrials = Annotated[
     int,
     typer.Option(
-        min=1, max=100_000, help="So many sets of modules are tried at most, those that are only weighed included."
+        metavar="N",
+        min=1,
+        max=100_000,
+        help="So many sets of modules are tried at most, those that are only weighed included.",
     ),
 ]
 WhatCounts = Annotated[
     Objective, typer.Option("--objective", help="What decides between sets of one size: step time or memory.")
 ]
-ResumeSearch = Annotated[str, typer.Option("--resume", metavar="RUN", help="Go on with this search: all is its own.")]
-ResumeStudy = Annotated[str, typer.Option("--resume", metavar="RUN", help="Go on with this study: all is its own.")]
+Resume = Annotated[
+    str, typer.Option("--resume", metavar="RUN", help="Go on with this run; what it was asked for is its own.")
+]
 WITH_RESUME = frozenset({"resume", "results", "every", "format", "json"})
 """What a command line may say beside --resume; all else is the run's own."""
 PieceTimeout = Annotated[
     str,
-    typer.Option(
-        "--timeout", metavar="SECONDS", help="The longest one piece of the study may take, such as 90 or 10min."
-    ),
+    typer.Option("--timeout", metavar="SECONDS", help=f"The longest one piece of the work may take, {DURATION}."),
 ]
-StudySeconds = Annotated[
-    str, typer.Option("--seconds", metavar="SECONDS", help="Seconds of timing per case, such as 20 or 500ms.")
-]
+StudySeconds = Annotated[str, typer.Option("--seconds", metavar="SECONDS", help=f"Timing per case, {DURATION}.")]
 
 
 def chosen_format(format: OutputFormat, json: bool) -> OutputFormat:

@@ -17,7 +17,6 @@ if TYPE_CHECKING:
 
     from ampbench.blocks import Section
     from ampbench.records.cases import Case
-    from ampbench.records.measurements import Failure
     from ampbench.store import StoredRun
 
 Found = TypeVar("Found")
@@ -33,19 +32,19 @@ def print_passes(
     section: "Callable[[Case, Found], Section]",
     document: "Callable[[Case, Found], dict[str, Any]]",
     rows: Callable[[Found], list[dict[str, Any]]],
-    numbers: Collection[str],
+    columns: Sequence[str],
     begun: Mapping[str, str] = MappingProxyType({}),
 ) -> None:
     """Print `passes`, what a run saw of each of the cases `case_ids`, and what became of those without one.
 
-    For people each is a `section`, with columns of `numbers`; JSON has the fields of its `document` beside what the
-    case is and what became of it; CSV has its `rows`, the case's id first. `begun` says how far cases got that have
-    none because the run ended before.
+    For people each is a `section`; JSON has the fields of its `document` beside what the case is and what became of it;
+    CSV has its `rows` of `columns`, the case's id first. `begun` says how far cases got that have none because the run
+    ended before.
     """
     if format is OutputFormat.JSON:
         print_text(json_document(pass_document(stored, case_ids, passes, document, begun)))
     elif format is OutputFormat.CSV:
-        print_text(_csv(case_ids, passes, rows))
+        print_text(_csv(case_ids, passes, rows, columns))
     else:
         sections = [section(stored.cases[case_id], passes[case_id]) for case_id in case_ids if case_id in passes]
         missing = [
@@ -53,29 +52,24 @@ def print_passes(
             for case_id, outcome, reason in outcomes(stored, case_ids, passes, begun)
             if reason
         ]
-        print_sections(sections, format, numbers=numbers, missing=missing)
+        print_sections(sections, format, missing=missing)
 
 
 def print_failures(stored: "StoredRun", format: OutputFormat) -> None:
     """Print on stderr which cases failed where the data on stdout, a CSV, has no place for them."""
     if format is OutputFormat.CSV:
         for failure in stored.failures.values():
-            print_note(f"failed: {failure.case_id}: {failure_said(failure)}")
+            print_note(f"failed: {failure.case_id}: {failure.said}")
 
 
 def telling(show: "Callable[..., None]", format: OutputFormat, *, everything: bool) -> "Callable[[StoredRun], None]":
-    """Return what prints a run by `show`, as `print_headroom` does, and then its failures."""
+    """Return what prints a run by `show`, as each `print_stored` does, and then its failures."""
 
     def tell(stored: "StoredRun") -> None:
         show(stored, list(stored.cases), format, everything=everything)
         print_failures(stored, format)
 
     return tell
-
-
-def failure_said(failure: "Failure") -> str:
-    """Return why a case failed: the message of an exception, which names its class, else the cause before it."""
-    return failure.message if failure.cause == "exception" else f"{failure.cause}: {failure.message}"
 
 
 def frame_rows(frame: "pd.DataFrame", whole: Collection[str] = ()) -> list[dict[str, Any]]:
@@ -96,7 +90,7 @@ def outcomes(
         if case_id in passes:
             yield case_id, "ok", ""
         elif failure is not None:
-            yield case_id, "failed", failure_said(failure)
+            yield case_id, "failed", failure.said
         elif case_id in begun and skip is None:
             yield case_id, "interrupted", begun[case_id]
         else:
@@ -121,14 +115,14 @@ def pass_document(
     return {name: finite(value) for name, value in told.items()}
 
 
-def _csv(case_ids: Sequence[str], passes: Mapping[str, Found], rows: Callable[[Found], list[dict[str, Any]]]) -> str:
-    headers: list[str] = []
-    cells: list[list[Any]] = []
-    for case_id in case_ids:
-        for row in rows(passes[case_id]) if case_id in passes else []:
-            headers = headers or list(row)
-            cells.append([case_id, *row.values()])
-    return csv_text(["case_id", *headers], cells)
+def _csv(
+    case_ids: Sequence[str],
+    passes: Mapping[str, Found],
+    rows: Callable[[Found], list[dict[str, Any]]],
+    columns: Sequence[str],
+) -> str:
+    found = [(case_id, row) for case_id in case_ids if case_id in passes for row in rows(passes[case_id])]
+    return csv_text(["case_id", *columns], ([case_id, *(row[name] for name in columns)] for case_id, row in found))
 
 
 def _whole(value: Any) -> int | None:

@@ -1,8 +1,11 @@
 """Writing to stdout and stderr: styled lines for people, plain text for machines."""
 
 import os
+import re
+import shutil
 import sys
 from collections.abc import Iterable
+from textwrap import fill
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -10,6 +13,8 @@ if TYPE_CHECKING:
     from rich.text import Text
 
 WIDTH_WITHOUT_TERMINAL = 100
+_FILLING = re.compile(r" +(?=(?: |\x1b\[[\d;]*m)*$)", re.MULTILINE)
+"""Blanks at the end of a line, before or between what ends a style."""
 
 
 def make_console(stderr: bool = False) -> "Console":
@@ -29,13 +34,15 @@ def print_lines(console: "Console", lines: Iterable["Text"]) -> None:
 
 
 def print_block(console: "Console", block: "RenderableType") -> None:
-    """Print a table or another block of lines, in a pipe without the blanks that fill it up to the width."""
-    if console.is_terminal:
-        console.print(block)
-        return
+    """Print a table or another block of lines, without the blanks that fill it up to the width."""
     with console.capture() as capture:
         console.print(block)
-    console.file.write("".join(f"{line.rstrip()}\n" for line in capture.get().splitlines()))
+    console.file.write(_FILLING.sub("", capture.get()))
+
+
+def filled(text: str, width: int) -> str:
+    """Return prose in lines of at most `width`, all but the first indented; words, such as ids, are never broken."""
+    return fill(text, width, subsequent_indent="  ", break_long_words=False, break_on_hyphens=False)
 
 
 def print_text(text: str) -> None:
@@ -44,5 +51,5 @@ def print_text(text: str) -> None:
 
 
 def print_note(text: str) -> None:
-    """Print what is not the data on stderr."""
-    print(text, file=sys.stderr)
+    """Print what is not the data on stderr; a terminal has it wrapped between words."""
+    print(filled(text, shutil.get_terminal_size().columns) if sys.stderr.isatty() else text, file=sys.stderr)

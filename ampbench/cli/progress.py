@@ -14,7 +14,7 @@ from ampbench.records.measurements import Failure
 from ampbench.running.driver import Progress, Watch
 from ampbench.running.schedule import Task
 from ampbench.studied.ceilings.pieces import Piece
-from ampbench.units import counted, format_error, format_seconds
+from ampbench.units import counted, format_duration, format_error
 
 if TYPE_CHECKING:
     from ampbench.planning import PlannedCase
@@ -82,7 +82,7 @@ def _bar(left: TimeLeft) -> Iterator[Callable[[Progress], None]]:
             if failure is not None:
                 bar.console.print(_failed(failure), markup=False, highlight=False)
             seconds = left.after(step.done)
-            remaining = f"{format_seconds(round(seconds))} left" if seconds else ""
+            remaining = f"{format_duration(seconds)} left" if seconds else ""
             bar.update(row, completed=step.done, total=step.total, left=remaining, description=_described(step.task))
 
         yield show
@@ -99,14 +99,14 @@ def _plain(left: TimeLeft) -> Iterator[Callable[[Progress], None]]:
         if time.monotonic() - last[0] >= LINE_SECONDS:
             last[0] = time.monotonic()
             seconds = left.after(step.done)
-            remaining = f", about {format_seconds(round(seconds))} left" if seconds else ""
+            remaining = f", about {format_duration(seconds)} left" if seconds else ""
             print(f"{step.done} of {step.total}{remaining}: {_described(step.task)}", file=sys.stderr, flush=True)
 
     yield show
 
 
 def _failed(failure: Failure) -> str:
-    return f"failed: {failure.case_id}: {failure.cause}: {failure.message}"
+    return f"failed: {failure.case_id}: {failure.said}"
 
 
 def _described(task: Task) -> str:
@@ -185,7 +185,7 @@ class PiecesLeft:
         typical = {case_id: statistics.fmean(took) for case_id, took in self._took.items()}
         seconds = sum(typical.get(case_id, everything) for case_id in [self._now[0], *self._left])
         left = seconds - (time.monotonic() - self._now[1])
-        return f" ({place}, about {format_seconds(round(max(left, 1.0)))} left)"
+        return f" ({place}, about {format_duration(max(left, 1.0))} left)"
 
 
 class TrialsSeen:
@@ -209,7 +209,7 @@ class TrialsSeen:
         parts = [f"trial {found.number + 1}: {self._kept(found)} kept", _erred(found)]
         most = self._space.wanted.max_trials if self._space is not None and self._space.wanted else 0
         left = (time.monotonic() - self._began) / self._made * (most - found.number - 1)
-        parts += [f"at most {format_seconds(round(left))} left, then weighing" if left >= 1 else "then weighing"]
+        parts += [f"at most {format_duration(left)} left, then weighing" if left >= 1 else "then weighing"]
         return ", ".join(parts)
 
     def _kept(self, trial: Trial) -> str:
@@ -267,5 +267,5 @@ def _stage_lines() -> "Iterator[Callable[[Stage], None]]":
 
 
 def _staged(stage: "Stage") -> str:
-    undecided = f"{counted(stage.left, 'case')} undecided, {format_seconds(round(stage.seconds))}"
+    undecided = f"{counted(stage.left, 'case')} undecided, {format_duration(stage.seconds)}"
     return f"{undecided} · {stage.doing} {stage.pair}".rstrip()

@@ -10,6 +10,7 @@ import typer
 
 from ampbench.advice import Budget
 from ampbench.cli.options import (
+    A_RUN,
     DEFAULT_RESULTS,
     Keyword,
     MaxError,
@@ -19,7 +20,7 @@ from ampbench.cli.options import (
     Results,
     chosen_budget,
 )
-from ampbench.errors import CASE_FAILED, NothingToRunError, StoreError, UsageError
+from ampbench.errors import CASE_FAILED, StoreError, UsageError
 
 if TYPE_CHECKING:
     from ampbench.report.material import Material
@@ -42,9 +43,8 @@ def command(
     runs: Annotated[
         list[str] | None,
         typer.Argument(
-            metavar="[RUN]...",
-            help="Ids, unique prefixes, latest, paths, or folders of runs. Default: latest, with what explains it; for "
-            "a site: all runs.",
+            metavar="RUN",
+            help=f"Each {A_RUN}, or a folder of runs. Default: latest, with what explains it; for a site: all runs.",
         ),
     ] = None,
     baseline: Annotated[str, typer.Option("--baseline", metavar="RUN", help="Compare each run with this one.")] = "",
@@ -90,9 +90,8 @@ def command(
     from ampbench.cli.writing import write_files
     from ampbench.garbage import no_garbage_collection
 
-    if not runs and not store.list_runs(results):
-        where = results / "runs"
-        raise NothingToRunError(f"there is no run in {where}: measure one with `ampbench run`, or give a path")
+    if not runs:
+        store.check_runs(results)
     names = [*(runs or []), *([baseline] if baseline else [])]
     for name in names:
         if not Path(name).expanduser().is_dir():

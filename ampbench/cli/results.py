@@ -13,15 +13,15 @@ from ampbench.cli.printing import make_console, print_lines, print_text
 from ampbench.columns import legend
 from ampbench.markdown import escaped
 from ampbench.metrics import COLUMNS
-from ampbench.studied.claims import claims_said, documented_claims
 
 if TYPE_CHECKING:
     from ampbench.store import StoredRun
 
 
 def run_rows(stored: "StoredRun") -> list[Row]:
-    """Return one row per case of a run, as `ampbench.load` gives them, in the order of the plan."""
-    return list(frames.plain_rows(frames.run_frame(stored)))
+    """Return one row per case of a run, as `ampbench.load` gives them, in the order of the tables."""
+    groups = grouped(frames.plain_rows(frames.run_frame(stored)))
+    return [row for rows in groups.values() for row in rows]
 
 
 def print_result(
@@ -66,13 +66,12 @@ def result_lines(
         lines.append(Text())
     for remark, style in remarks.items():
         lines += tables.wrapped(remark, width, style)
-    return [*lines, Text(f"run {stored.header.run}: {stored.path}")]
+    return lines
 
 
 def _remarks(stored: "StoredRun", rows: Sequence[Row], swept: Sequence[str]) -> list[str]:
-    """Return what is said below the table, but for skips: of sweeps, of a documented example, of the machine."""
-    claimed = claims_said(documented_claims(stored, rows))
-    return [*swept, *claimed, *(note.text for note in notes.statements(stored, rows))]
+    """Return what is said below the table, but for skips: of sweeps and of the machine."""
+    return [*swept, *(note.text for note in notes.statements(stored, rows))]
 
 
 def _legend(layouts: Mapping[str, tables.Layout]) -> list[str]:

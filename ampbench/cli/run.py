@@ -2,6 +2,7 @@
 
 import dataclasses
 import sys
+from collections import Counter
 from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -11,6 +12,7 @@ import typer
 from ampbench.advice import Budget
 from ampbench.cli.options import (
     DEFAULT_RESULTS,
+    TIMEOUT,
     Devices,
     Format,
     Json,
@@ -31,6 +33,7 @@ from ampbench.cli.options import (
     Precisions,
     Preset,
     Results,
+    Resume,
     Rounds,
     Scaler,
     Seed,
@@ -44,9 +47,12 @@ from ampbench.cli.options import (
     refuse_beside_resume,
     run_words,
 )
+from ampbench.cli.printing import print_note
 from ampbench.cli.selecting import make_selection, make_settings
 from ampbench.errors import CASE_FAILED, INTERRUPTED, StoreError, UsageError
+from ampbench.labels import NOT_MEASURED, OUT_OF_TIME
 from ampbench.records.runs import RESUMED, Settings, deed_of, verb_of
+from ampbench.units import counted, format_duration
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -60,7 +66,6 @@ BUDGET = ("max_error", "min_argmax_agreement", "max_gradient_error", "max_flushe
 WITH_RESUME = frozenset({"resume", "results", "max_time", "dry_run", "format", "json", *BUDGET})
 """What a command line may say beside --resume; all else is the run's own."""
 
-Resume = Annotated[str, typer.Option(metavar="RUN", help="Measure what this run lacks; the selection is its own.")]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Show the plan and how long it takes; measure nothing.")]
 NoIsolation = Annotated[bool, typer.Option("--no-isolation", help="Measure in this process, for debuggers.")]
 
@@ -79,9 +84,9 @@ def command(
     set_: Sets = None,
     sweep: Sweeps = None,
     rounds: Rounds = DEFAULTS.rounds,
-    min_run_time: MinRunTime = DEFAULTS.min_run_seconds,
+    min_run_time: MinRunTime = f"{DEFAULTS.min_run_seconds:g}",
     max_time: MaxTime = "",
-    timeout: Timeout = f"{DEFAULTS.timeout_seconds:g}",
+    timeout: Timeout = TIMEOUT,
     memory_limit: MemoryLimit = "",
     threads: Threads = DEFAULTS.threads,
     seed: Seed = DEFAULTS.seed,
@@ -134,7 +139,7 @@ def command(
                 writer, resumed = store.RunWriter.reopen(file)
                 stack.enter_context(writer)
                 if resumed.cut:
-                    print(f"{file}: its last line was cut off and is left out", file=sys.stderr)
+                    print_note(f"{file} {store.CUT}")
             if resumed.header.arm is not None:
                 raise UsageError(f"run {resumed.header.run} is an arm of ampbench ab, which measures both anew")
             if resumed.header.explains:
@@ -142,10 +147,13 @@ def command(
             selection = resumed.header.selection
             settings = dataclasses.replace(resumed.header.settings, max_seconds=settings.max_seconds)
         prepared = stack.enter_context(session.prepare(selection, settings, resumed))
+        session.require_work(prepared)
         if dry_run:
             _print_plan(prepared, results, chosen)
             return 0
-        session.require_work(prepared)
+        if resumed is not None and resumed.complete and not any(prepared.servers):
+            print_note(f"run {resumed.header.run} is complete: nothing is left to do")
+            return _print_end(resumed, "complete", chosen, budget, results)
         if writer is None:
             header = session.new_header(
                 prepared.selection, prepared.settings, prepared.environment, prepared.plan, label,
@@ -184,28 +192,42 @@ def _print_end(stored: "StoredRun", ended: str, format: OutputFormat, budget: Bu
 
     rows = run_rows(stored)
     print_result(stored, rows, rows, format, budget)
+    print_note(f"run {stored.header.run}: {stored.path}")
     if ended != "complete":
-        resume = f"ampbench run --resume {run_words(stored.path, results)}"
-        print(f"{ended}: everything measured is kept; {resume} goes on", file=sys.stderr)
+        left = sum(row["reason"] in (NOT_MEASURED, OUT_OF_TIME) for row in rows)
+        wanted = left + sum(row["outcome"] != "skipped" for row in rows)
+        measured = (
+            f"{wanted - left} of {counted(wanted, 'case')} measured so far{'' if left else ', not yet in all rounds'}"
+        )
+        print_note(f"{ended}: {measured}; ampbench run --resume {run_words(stored.path, results)} goes on")
     if ended == "interrupted":
         return INTERRUPTED
     return CASE_FAILED if any(row["outcome"] == "failed" for row in rows) else 0
 
 
 def _print_plan(prepared: "Scheduled", results: Path, format: OutputFormat) -> None:
-    """Print the planned cases and the estimated time."""
+    """Print the planned cases, what is skipped and why, and the estimated time."""
     from ampbench.cli.listings import print_listing
+    from ampbench.notes import skip_note
     from ampbench.running.estimate import estimate
-    from ampbench.units import format_seconds
 
-    rows = [{"case_id": planned.case.case_id, "skip": planned.skip} for planned in prepared.plan]
-    print_listing(rows, ["case_id", "skip"], format, "nothing is selected")
+    if format in (OutputFormat.TABLE, OutputFormat.MARKDOWN):
+        rows = [{"case": planned.case.case_id} for planned in prepared.plan if not planned.skip]
+    else:
+        rows = [{"case_id": planned.case.case_id, "skip": planned.skip} for planned in prepared.plan]
+    print_listing(rows, list(rows[0]), format, "")
+    skipped: dict[str, Counter[str]] = {}
+    for planned in prepared.plan:
+        if planned.skip:
+            skipped.setdefault(planned.skip, Counter())[planned.case.precision] += 1
+    for reason, counts in skipped.items():
+        print_note(skip_note(reason, counts))
     found = estimate(prepared.servers, prepared.settings, _runs_of(prepared.environment.host, results))
-    print(
-        f"{found.cases} cases in {prepared.settings.rounds} rounds, about {format_seconds(found.seconds)}; "
-        f"{found.known} of them measured here before, the others taken as short",
-        file=sys.stderr,
-    )
+    unknown = found.cases - found.known
+    which = f"{unknown} of them" if found.known else "they"
+    least, why = ("at least", f"; how long {which} take is not known yet") if unknown else ("about", "")
+    cases, rounds = counted(found.cases, "case"), counted(prepared.settings.rounds, "round")
+    print_note(f"{cases} in {rounds}, {least} {format_duration(found.seconds)}{why}")
 
 
 def _runs_of(host: str, results: Path) -> "Iterator[StoredRun]":

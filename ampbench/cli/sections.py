@@ -1,6 +1,6 @@
 """Sections of blocks on stdout: tables without lines on a terminal, headings and tables in Markdown."""
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Literal
 
 from ampbench.blocks import Block, Section
@@ -29,23 +29,20 @@ def print_sections(
     sections: Sequence[Section],
     format: OutputFormat,
     *,
-    numbers: Collection[str] = (),
     missing: Sequence[str] = (),
 ) -> None:
     """Print `sections`, then the lines of what is `missing`, as Markdown or, in other formats, for a terminal.
 
-    Columns with headers in `numbers` stand to the right and stay on one line; the others share the room there is. What
-    a terminal has no room for is named below its table.
+    Columns of text share the room that those of numbers leave. What a terminal has no room for is named below its
+    table.
     """
     if format is OutputFormat.MARKDOWN:
-        print_text(markdown(sections, numbers=numbers, missing=missing))
+        print_text(markdown(sections, missing=missing))
     else:
-        _print(sections, numbers, missing)
+        _print(sections, missing)
 
 
-def markdown(
-    sections: Iterable[Section], level: int = 2, *, numbers: Collection[str] = (), missing: Iterable[str] = ()
-) -> str:
+def markdown(sections: Iterable[Section], level: int = 2, *, missing: Iterable[str] = ()) -> str:
     """Return `sections` as Markdown, with titles from `level` on, then the lines of what is `missing`."""
     parts = []
     for section in sections:
@@ -53,7 +50,7 @@ def markdown(
         for block in section.blocks:
             parts.append(_heading(block.title, level + 1) if block.rows else escaped(block.title))
             parts.append(escaped(f"{block.note[:1].upper()}{block.note[1:]}.") if block.note else "")
-            left = [name for name in block.headers if name not in numbers]
+            left = [name for name in block.headers if name not in block.numbers]
             parts.append(markdown_table(block.headers, block.rows, left=left) if block.rows else "")
     return "\n\n".join(filter(None, [*parts, *map(escaped, missing)])) + "\n"
 
@@ -62,7 +59,7 @@ def _heading(title: str, level: int) -> str:
     return f"{'#' * level} {escaped(title)}" if title else ""
 
 
-def _print(sections: Sequence[Section], numbers: Collection[str], missing: Sequence[str]) -> None:
+def _print(sections: Sequence[Section], missing: Sequence[str]) -> None:
     from rich.padding import Padding
     from rich.text import Text
 
@@ -82,9 +79,9 @@ def _print(sections: Sequence[Section], numbers: Collection[str], missing: Seque
             if said.plain:
                 show(said, above=1 if block.rows or table_before else 0, left=2)
             if block.rows:
-                gap, widths = _layout(block, page - INDENT, numbers)
+                gap, widths = _layout(block, page - INDENT)
                 console.width = max(page, INDENT + sum(widths.values()) + gap * (len(widths) - 1))
-                show(_table(block, gap, widths, numbers), left=INDENT)
+                show(_table(block, gap, widths), left=INDENT)
                 console.width = page
                 hidden = [name for place, name in enumerate(block.headers) if place not in widths]
                 if hidden:
@@ -95,7 +92,7 @@ def _print(sections: Sequence[Section], numbers: Collection[str], missing: Seque
     print_lines(console, map(Text, missing))
 
 
-def _table(block: Block, gap: int, widths: Mapping[int, int], numbers: Collection[str]) -> "Table":
+def _table(block: Block, gap: int, widths: Mapping[int, int]) -> "Table":
     """Return a table without lines, of the columns in `widths`: numbers to the right, text folds."""
     from rich.table import Table
 
@@ -103,9 +100,10 @@ def _table(block: Block, gap: int, widths: Mapping[int, int], numbers: Collectio
     folding = set()
     for place, width in widths.items():
         name = block.headers[place]
-        justify: Literal["left", "right"] = "right" if name in numbers else "left"
-        table.add_column(name, justify=justify, no_wrap=name in numbers, overflow="fold", width=width)
-        folding |= set() if name in numbers else {place}
+        number = name in block.numbers
+        justify: Literal["left", "right"] = "right" if number else "left"
+        table.add_column(name, justify=justify, no_wrap=number, overflow="fold", width=width)
+        folding |= set() if number else {place}
     for row in block.rows:
         cells = {
             place: _broken(row[place], width) if place in folding else row[place] for place, width in widths.items()
@@ -114,7 +112,7 @@ def _table(block: Block, gap: int, widths: Mapping[int, int], numbers: Collectio
     return table
 
 
-def _layout(block: Block, room: int, numbers: Collection[str]) -> tuple[int, dict[int, int]]:
+def _layout(block: Block, room: int) -> tuple[int, dict[int, int]]:
     """Return the blanks between columns and the widths of those shown, by their places.
 
     Where all is too wide for `room`, the gaps are tighter, then columns of numbers are left out, the last ones first,
@@ -125,7 +123,7 @@ def _layout(block: Block, room: int, numbers: Collection[str]) -> tuple[int, dic
     columns = list(zip(block.headers, *block.rows, strict=True))
     natural = {place: max(map(cell_len, column)) for place, column in enumerate(columns)}
     least = {place: min(natural[place], _least(column)) for place, column in enumerate(columns)}
-    counted = [place for place, name in enumerate(block.headers) if name in numbers]
+    counted = [place for place, name in enumerate(block.headers) if name in block.numbers]
     shown = list(natural)
     while True:
         folding = [place for place in shown if place not in counted]

@@ -1,9 +1,14 @@
 """What `run` and `ab` are asked to measure: options as typed become a `Selection` and `Settings`."""
 
+from collections.abc import Callable
+from typing import TypeVar
+
 from ampbench.errors import UsageError
 from ampbench.records.cases import ParameterValue
 from ampbench.records.runs import Selection, Settings
 from ampbench.units import parse_bytes, parse_seconds, parse_value
+
+Value = TypeVar("Value")
 
 
 def make_selection(
@@ -38,7 +43,7 @@ def make_selection(
 def make_settings(
     rounds: int,
     builds: int,
-    min_run_time: float,
+    min_run_time: str,
     max_time: str,
     timeout: str,
     memory_limit: str,
@@ -47,15 +52,15 @@ def make_settings(
     isolation: bool = True,
 ) -> Settings:
     """Return the settings that the options of these names give; raises `UsageError` for what cannot be meant."""
-    if not 0 < min_run_time <= 3600:
-        raise UsageError(f"--min-run-time {min_run_time:g}: give seconds between 0 and 3600")
+    if seed >= 2**63:
+        raise UsageError(f"--seed {seed}: give a whole number below 2**63")
     return Settings(
         rounds=rounds,
         builds=builds,
-        min_run_seconds=min_run_time,
-        timeout_seconds=positive("--timeout", parse_seconds(timeout)),
-        memory_limit_bytes=int(positive("--memory-limit", parse_bytes(memory_limit))) if memory_limit else None,
-        max_seconds=parse_seconds(max_time) if max_time else None,
+        min_run_seconds=typed_seconds("--min-run-time", min_run_time) if min_run_time else Settings().min_run_seconds,
+        timeout_seconds=typed_seconds("--timeout", timeout),
+        memory_limit_bytes=round(_positive("--memory-limit", parse_bytes, memory_limit)) if memory_limit else None,
+        max_seconds=typed("--max-time", parse_seconds, max_time) if max_time else None,
         threads=threads,
         seed=seed,
         schedule_seed=seed,
@@ -91,8 +96,21 @@ def parse_sweeps(texts: list[str]) -> dict[str, list[ParameterValue]]:
     return sweeps
 
 
-def positive(option: str, value: float) -> float:
-    """Return `value`, given by `option`; `UsageError` where it is 0 or less."""
+def typed_seconds(option: str, text: str) -> float:
+    """Return the seconds, above 0, that `text` given by `option` stands for; `UsageError` for anything else."""
+    return _positive(option, parse_seconds, text)
+
+
+def typed(option: str, parse: Callable[[str], Value], text: str) -> Value:
+    """Return what `parse` reads in `text`, given by `option`, which its `UsageError` then names."""
+    try:
+        return parse(text)
+    except UsageError as error:
+        raise UsageError(f"{option} {error}") from None
+
+
+def _positive(option: str, parse: Callable[[str], float], text: str) -> float:
+    value = typed(option, parse, text)
     if value <= 0:
         raise UsageError(f"{option} must be above 0")
     return value

@@ -1,6 +1,5 @@
 """`ampbench show`: a stored run again."""
 
-from collections.abc import Mapping
 from importlib import import_module
 from typing import TYPE_CHECKING, Annotated
 
@@ -9,6 +8,7 @@ import typer
 from ampbench.advice import Budget
 from ampbench.casts.views import By
 from ampbench.cli.options import (
+    A_RUN,
     DEFAULT_RESULTS,
     Format,
     Json,
@@ -26,16 +26,9 @@ from ampbench.cli.options import (
 from ampbench.errors import NothingToRunError, UnknownNameError, UsageError
 from ampbench.records.runs import (
     CASTS,
-    CEILINGS,
-    CONVERGENCE,
-    HEADROOM,
-    INPUT_STORAGE,
-    KEEP_FP32,
-    ORIGIN,
+    KINDS,
     RESUMED,
     RULES,
-    SCALER,
-    SCOPE,
     deed_of,
     verb_of,
 )
@@ -47,11 +40,11 @@ if TYPE_CHECKING:
 
 
 def command(
-    run: Annotated[str, typer.Argument(metavar="RUN", help="An id, a unique prefix of one, latest, or a path.")],
+    run: Annotated[str, typer.Argument(metavar="RUN", help=f"A run: {A_RUN}.")],
     results: Results = DEFAULT_RESULTS,
     keyword: Keyword = "",
     case: Annotated[str, typer.Option("--case", metavar="ID", help="Everything known of one case.")] = "",
-    details: Annotated[bool, typer.Option("--details", help="Everything known of each case selected.")] = False,
+    every: Annotated[bool, typer.Option("--all", help="Everything known of each case selected.")] = False,
     by: Annotated[
         By | None, typer.Option("--by", help="Which table of a run that explains casts. Default: the summary.")
     ] = None,
@@ -69,7 +62,7 @@ def command(
       ampbench show latest
       ampbench show 20260131T120000Z -k "resnet and training" --max-error 5e-3
       ampbench show latest --json > rows.json
-      ampbench show 1f9a3c --by module --details         a run of ampbench explain casts
+      ampbench show 1f9a3c --by module --all         a run of ampbench explain casts
     """
     chosen = chosen_format(format, json)
     budget = chosen_budget(max_error, min_argmax_agreement, max_gradient_error, max_flushed_share)
@@ -82,34 +75,21 @@ def command(
     chosen_cases = [
         case_id for case_id in stored.cases if planning.matches(keyword, case_id) and (not case or case_id == case)
     ]
-    if not chosen_cases and stored.header.explains not in (RULES, CEILINGS):
-        raise NothingToRunError(f"run {stored.header.run} has no case that matches -k {keyword!r}")
     what = stored.header.explains
+    if not chosen_cases and (not what or KINDS[what].of_cases):
+        raise NothingToRunError(f"run {stored.header.run} has no case that matches -k {keyword!r}")
     if by is not None and what != CASTS:
         did = deed_of(what)
         raise UsageError(f"--by is for runs of ampbench explain casts, and run {stored.header.run} {did}")
     if what:
-        _explained(stored, chosen_cases, chosen, by, everything=details or bool(case))
+        _explained(stored, chosen_cases, chosen, by, everything=every or bool(case))
     else:
-        _measured(stored, chosen_cases, chosen, budget, everything=details or bool(case))
+        _measured(stored, chosen_cases, chosen, budget, everything=every or bool(case))
     if stored.cut:
         resumed = not what or what in RESUMED
         go_on = f": ampbench {verb_of(what)} --resume {run_words(stored.path, results)}" if resumed else ""
-        print_note(f"{stored.path} ends in a cut line, which was left out{go_on}")
+        print_note(f"{stored.path} {store.CUT}{go_on}")
     return 0
-
-
-PRINTERS: Mapping[str, tuple[str, str]] = {
-    HEADROOM: ("explain.headroom_printing", "print_headroom"),
-    ORIGIN: ("explain.origin_printing", "print_origins"),
-    KEEP_FP32: ("explain.keep_fp32_printing", "print_searches"),
-    CONVERGENCE: ("study.convergence_printing", "print_convergence"),
-    SCALER: ("study.scaler_printing", "print_scalings"),
-    SCOPE: ("study.scope_printing", "print_scopes"),
-    INPUT_STORAGE: ("study.input_storage_printing", "print_storages"),
-    CEILINGS: ("study.ceilings_printing", "print_ceilings"),
-}
-"""What prints a run of each kind: a module of this package and its function, imported when needed."""
 
 
 def _explained(
@@ -121,13 +101,13 @@ def _explained(
         from ampbench.cli.explain.rules_printing import print_probes
 
         print_probes(stored.header, list(stored.rules.values()), format, everything=everything)
-    elif what in PRINTERS:
-        module, function = PRINTERS[what]
-        getattr(import_module(f"ampbench.cli.{module}"), function)(stored, case_ids, format, everything=everything)
-    else:
-        from ampbench.cli.explain.casts_printing import print_casts
+    elif what == CASTS:
+        from ampbench.cli.explain import casts_printing
 
-        print_casts(stored, case_ids, format, by, everything=everything)
+        casts_printing.print_stored(stored, case_ids, format, by, everything=everything)
+    else:
+        module = f"ampbench.cli.{verb_of(what)}_printing".replace(" ", ".").replace("-", "_")
+        import_module(module).print_stored(stored, case_ids, format, everything=everything)
 
 
 def _measured(
@@ -142,7 +122,7 @@ def _measured(
     if not everything:
         print_result(stored, found, rows, format, budget)
     elif format is not OutputFormat.TABLE:
-        raise UsageError("--case and --details are for reading: --format json gives every column of the cases selected")
+        raise UsageError("--case and --all are for reading: --format json gives every column of the cases selected")
     else:
         from ampbench.blocks import Section
         from ampbench.cli.details import detail_lines

@@ -10,14 +10,15 @@ import json
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from textwrap import fill
 from typing import Any
 
 from rich.cells import cell_len
 from rich.text import Text
 
 from ampbench.advice import Advice, Group, Row, described, precision_label
+from ampbench.cli.printing import filled
 from ampbench.columns import COLUMNS, Column, says
+from ampbench.labels import outcome_said
 from ampbench.markdown import escaped, markdown_table
 
 GAPS = ((2, 2), (2, 1), (1, 1))
@@ -89,7 +90,9 @@ def result_lines(
         layout = layouts[group.phase]
         if lines:
             lines.append(Text())
-        lines.append(Text.assemble((group.workload, "bold"), (f" · {described(group)}", "dim")))
+        title = wrapped(f"{group.workload} · {described(group)}", layout.page, "dim")
+        title[0].stylize("not dim bold", 0, len(group.workload))
+        lines += title
         if any(row["outcome"] == "ok" for row in rows):
             lines.append(_line([column.header for column in layout.columns], layout, "dim"))
         chosen = advice[group].precision if group in advice else None
@@ -100,9 +103,8 @@ def result_lines(
 
 
 def wrapped(text: str, width: int, style: str = "") -> list[Text]:
-    """Return prose as lines of at most `width`, all but the first indented; words, such as ids, are never broken."""
-    said = fill(text, width, subsequent_indent="  ", break_long_words=False, break_on_hyphens=False)
-    return [Text(line, style=style) for line in said.splitlines()]
+    """Return prose as `filled` lines of at most `width`."""
+    return [Text(line, style=style) for line in filled(text, width).splitlines()]
 
 
 def markdown(groups: Mapping[Group, Sequence[Row]], advice: Mapping[Group, Advice]) -> str:
@@ -117,7 +119,7 @@ def markdown(groups: Mapping[Group, Sequence[Row]], advice: Mapping[Group, Advic
         block = [f"### {escaped(group.workload)}", escaped(described(group))]
         if measured:
             block.append(markdown_table(headers, cells))
-        block += [escaped(f"{precision_label(row)} {row['outcome']}: {row['reason']}") for row in missing]
+        block += [escaped(f"{precision_label(row)} {outcome_said(row['outcome'], row['reason'])}") for row in missing]
         if group in advice:
             block.append(f"→ {escaped(advice[group].sentence)}")
         blocks.append("\n\n".join(block))
@@ -155,7 +157,8 @@ def _row_line(row: Row, layout: Layout, style: str) -> Text:
     if row["outcome"] != "ok":
         name = precision_label(row).ljust(layout.width(COLUMNS[0]) + 2)
         colour = "red" if row["outcome"] == "failed" else "dim"
-        return Text.assemble(name, (f"{row['outcome']}: {row['reason']}", colour), no_wrap=True, overflow="ellipsis")
+        said = outcome_said(row["outcome"], row["reason"])
+        return Text.assemble(name, (said, colour), no_wrap=True, overflow="ellipsis")
     cells = []
     for column in layout.columns:
         parts = zip(column.parts, layout.widths[column.header], strict=True)

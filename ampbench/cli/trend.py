@@ -4,7 +4,17 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ampbench.cli.options import DEFAULT_RESULTS, Every, Format, Json, Keyword, OutputFormat, Results, chosen_format
+from ampbench.cli.options import (
+    A_RUN,
+    DEFAULT_RESULTS,
+    Every,
+    Format,
+    Json,
+    Keyword,
+    OutputFormat,
+    Results,
+    chosen_format,
+)
 from ampbench.errors import UnknownNameError
 from ampbench.garbage import no_garbage_collection
 from ampbench.units import counted
@@ -20,9 +30,9 @@ def command(
     sources: Annotated[
         list[str] | None,
         typer.Argument(
-            metavar="[SOURCE]...",
-            help="Runs (ids, prefixes, paths), folders of runs, results folders, asv's results, pytest-benchmark's "
-            "JSON. Default: all of --results.",
+            metavar="SOURCE",
+            help=f"A run ({A_RUN}), a folder of runs, a results folder, asv's results, pytest-benchmark's JSON. "
+            "Default: all of --results.",
         ),
     ] = None,
     x: Annotated[str, typer.Option("--x", metavar="AXIS", help="torch_version, commit or date.")] = AXES[0],
@@ -31,8 +41,8 @@ def command(
         typer.Option(
             "--metric",
             metavar="NAME",
-            help="time, throughput, memory, error, gradients, updates, nonfinite or flushed. Repeatable. "
-            "Default: time, memory, error and gradients.",
+            help="time, throughput, memory, error, gradients, updates, nonfinite or flushed. "
+            "Default: time, memory, error and gradients. Repeatable.",
         ),
     ] = None,
     keyword: Keyword = "",
@@ -51,7 +61,7 @@ def command(
     """
     chosen = chosen_format(format, json)
     if x not in AXES:
-        raise UnknownNameError("axis in --x", x, AXES)
+        raise UnknownNameError("--x axis", x, AXES)
     from ampbench.cli.printing import print_note
     from ampbench.trends import make_trend, read_runs, tracked
 

@@ -10,13 +10,14 @@ from rich.cells import cell_len, set_cell_size
 from rich.text import Text
 
 from ampbench import stats
+from ampbench.cli.comparison_printing import STYLES
 from ampbench.cli.tables import wrapped
+from ampbench.comparing.sentences import NOT_IN_TURNS
 from ampbench.labels import common_traits
 from ampbench.markdown import escaped, markdown_table
 from ampbench.trends import Change, Place, Rule, Series, Trend, X
 from ampbench.trends.markdown import changes_table
 from ampbench.trends.sentences import (
-    NOT_INTERLEAVED,
     Names,
     changes_in_order,
     extent,
@@ -44,7 +45,6 @@ SMALLEST_RANGE = math.log(1.1)
 
 _BLOCKS, _GAP = "▁▂▃▄▅▆▇█", "·"
 _ASCII_BLOCKS, _ASCII_GAP = "_.,-=+*#", "?"
-_STYLES = {"regressed": "bold red", "improved": "bold green"}
 _MARKS = {"regressed": "!", "improved": "*"}
 SHORTEST_NAME = 8
 """So many letters of a workload's name still tell it from others."""
@@ -93,7 +93,7 @@ def trend_markdown(trend: Trend) -> str:
         titles = ("case", "metric", *_curve_headers(series))
         cells = [(names[one.key], one.metric.name, *_curve_cells(one, series)) for one in series]
         blocks.append(markdown_table(titles, cells, left=("case", "metric")))
-    said = [*([NOT_INTERLEAVED] if has_changed_times(trend) else []), *failures(trend), *notes(trend)]
+    said = [*([NOT_IN_TURNS] if has_changed_times(trend) else []), *failures(trend), *notes(trend)]
     blocks += [f"> {escaped(note)}" for note in said]
     return "\n\n".join(blocks) + "\n"
 
@@ -147,9 +147,9 @@ def _change_lines(trend: Trend, names: Names, width: int) -> list[Text]:
         for _, change in group:
             name, metric, both, how = next(lines_of)
             row = "  ".join((_cut(name, widths[0]), metric.ljust(widths[1]), both.ljust(widths[2])))
-            lines.append(Text.assemble(f"  {row}  ", (how, _STYLES[change.direction])))
+            lines.append(Text.assemble(f"  {row}  ", (how, STYLES[change.direction])))
     if has_changed_times(trend):
-        lines += wrapped(NOT_INTERLEAVED, width, "dim")
+        lines += wrapped(NOT_IN_TURNS, width, "dim")
     return lines
 
 
@@ -193,7 +193,7 @@ def _rows(
     widths = [max(map(cell_len, column)) for column in zip(headers, *rows, strict=True)]
     widths[0] = min(widths[0], max(width - sum(widths[1:]) - gap * (len(widths) - 1), SHORTEST_NAME))
     lines = [_row(headers, widths, "dim", gap)]
-    return lines + [_row(row, widths, _STYLES.get(_worst(one), ""), gap) for row, one in zip(rows, series, strict=True)]
+    return lines + [_row(row, widths, STYLES.get(_worst(one), ""), gap) for row, one in zip(rows, series, strict=True)]
 
 
 def _value_cells(one: Series, layout: _Layout) -> list[str]:

@@ -6,12 +6,11 @@ from collections.abc import Callable
 from ampbench.comparing.imported import imported_finding
 from ampbench.comparing.pairing import Pair
 from ampbench.comparing.runs import FAILED, OK, SKIPPED, MeasuredRun, Outcome
-from ampbench.comparing.wording import limit, percent
 from ampbench.metrics import COLUMNS, GATED
 from ampbench.records.cases import Case
 from ampbench.records.divergences import Divergence
 from ampbench.records.measurements import MemoryPass
-from ampbench.units import format_quantity
+from ampbench.units import format_limit, format_percent, format_quantity
 from ampbench.verdicts import OUTCOME, Code, Finding, Verdict
 
 ThresholdOf = Callable[[str, Case], float | None]
@@ -22,21 +21,6 @@ FLOOR_RATIO = "output_floor_ratio"
 EQUAL = 1e-12
 """The relative difference up to which two numbers are equal where the threshold is 0: a few roundings of fp64, in
 which errors are computed."""
-
-_NONFINITE = {
-    "output_rel_l2": ("output_nonfinite", "output"),
-    "grad_rel_l2": ("grad_nonfinite", "gradient"),
-    "grad_flushed_share": ("grad_nonfinite", "gradient"),
-    "param_rel_l2": ("grad_nonfinite", "gradient"),
-}
-"""The count that makes an error undefined, and of what it counts elements."""
-_NOUNS = {
-    MEMORY: "memory",
-    "output_rel_l2": "output error",
-    "grad_rel_l2": "gradient error",
-    "grad_flushed_share": "flushed gradients",
-    "param_rel_l2": "update error",
-}
 
 
 def outcome_finding(pair: Pair, before: Outcome, after: Outcome) -> Finding | None:
@@ -179,16 +163,16 @@ def _judge(
 def _reason(metric: str, before: float, after: float, change: float, threshold: float, of_floor: bool) -> str:
     if abs(change) <= EQUAL:
         return "equal"
-    allowed = f"threshold {limit(threshold)}" if threshold else "one environment should give equal numbers"
+    allowed = f"threshold {format_limit(threshold)}" if threshold else "one environment should give equal numbers"
     if metric == "output_nonfinite":
         count, more = round(abs(after - before)), "more" if after > before else "fewer"
         return f"{count:,} {more} non-finite output {'element' if count == 1 else 'elements'}"
-    noun, more = _NOUNS.get(metric, COLUMNS[metric].label), "more" if change > 0 else "less"
+    noun, more = COLUMNS[metric].noun or COLUMNS[metric].label, "more" if change > 0 else "less"
     if math.isinf(change):
         return f"{noun} where there was none; {allowed}"
     if of_floor:
-        return f"{more} {noun} by {percent(abs(change))} of what rounding to the dtype costs; {allowed}"
-    return f"{percent(abs(change))} {more} {noun}; {allowed}"
+        return f"{more} {noun} by {format_percent(abs(change))} of what rounding to the dtype costs; {allowed}"
+    return f"{format_percent(abs(change))} {more} {noun}; {allowed}"
 
 
 def _became_undefined(
@@ -199,9 +183,10 @@ def _became_undefined(
     after: Divergence | None,
 ) -> Finding | None:
     """Return the verdict on an error that is undefined on one side because something is not finite there."""
-    if metric not in _NONFINITE or None not in values or before is None or after is None:
+    undefined_by = COLUMNS[metric].undefined_by
+    if undefined_by is None or None not in values or before is None or after is None:
         return None
-    count, what = _NONFINITE[metric]
+    count, what = undefined_by
     worse = values[1] is None
     elements = getattr(after if worse else before, count) or 0
     if not elements and metric != "param_rel_l2":

@@ -163,7 +163,7 @@ class MeasuredRun:
         """Return what became of a case, as `ampbench.load` tells it."""
         failure = self.stored.failures.get(case_id)
         if failure is not None:
-            return Outcome(FAILED, f"{failure.cause}: {failure.message}", timed=case_id in self.seconds)
+            return Outcome(FAILED, failure.said, timed=case_id in self.seconds)
         if case_id in self._columns.differing:
             return Outcome(FAILED, "its weights differ between rounds")
         if case_id in self.seconds or any(case_id in values for values in self.stored.readings.values()):

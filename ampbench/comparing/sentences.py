@@ -5,14 +5,13 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 
 from ampbench.comparing.explaining import NOT_TRACED, SAME, UNEXPLAINED
-from ampbench.comparing.wording import percent, percent_range
 from ampbench.labels import case_labels
 from ampbench.metrics import COLUMNS
 from ampbench.records.rules import RuleChange
 from ampbench.records.runs import short_commit
 from ampbench.rules.changes import changed_ops_said, few, others_said
 from ampbench.rules.choosing import short_name
-from ampbench.units import UNDEFINED, counted, format_quantity
+from ampbench.units import UNDEFINED, counted, format_percent, format_percent_range, format_quantity
 from ampbench.verdicts import OUTCOME, Comparison, Difference, Finding, PrecisionMean, Side, Verdict
 
 KINDS = (OUTCOME, "time", "memory", "accuracy")
@@ -23,6 +22,10 @@ HEADERS = ("verdict", "case", "metric", "baseline", "candidate", "change", "95% 
 CHANGE_LEGEND = (
     "change: candidate / baseline - 1; of an error, its growth relative to the baseline's or, where that is larger, to "
     "the error of rounding to the dtype"
+)
+NOT_IN_TURNS = (
+    "not measured in turns: what changed on the machine between the runs looks like a change of time; ampbench ab "
+    "decides"
 )
 LISTED = 3
 """So many cases that only one side has are named."""
@@ -61,18 +64,19 @@ def explained_said(comparison: Comparison) -> list[str]:
     return said
 
 
-def rules_said(comparison: Comparison) -> list[str]:
+def rules_said(comparison: Comparison, everything: bool = True) -> list[str]:
     """Return a line for each of the first `RULES_LISTED` changed rules, how many more there are, and what else changed.
 
-    A change that is the same on several devices is one line. What alters no rule (documents, claims, new ops), and
-    what could not be observed any more, is counted by kind.
+    A change that is the same on several devices is one line. What could not be observed any more is counted by kind,
+    and so is, with `everything`, what alters no rule (documents, claims, new ops).
     """
     said = changed_ops_said(comparison.rule_changes)
+    others = others_said(comparison.rule_changes) if everything else ()
     more = len(said) - RULES_LISTED
     return [
         *said[:RULES_LISTED],
         *([f"and {more:,} more"] if more > 0 else []),
-        *(f"no change of a rule: {phrase}" for phrase in others_said(comparison.rule_changes)),
+        *(f"no change of a rule: {phrase}" for phrase in others),
         *rules_not_seen(comparison.rules_unobserved, comparison.rule_devices_missing),
     ]
 
@@ -158,8 +162,8 @@ def difference_said(one: Difference) -> str:
 
 def statements(comparison: Comparison) -> list[str]:
     """Return how both runs were measured, and what the controls say."""
-    interleaved = ["interleaved: both were measured in the same blocks"] if comparison.interleaved else []
-    return [*interleaved, *comparison.notes, comparison.control.sentence]
+    in_turns = ["measured in turns: both in the same blocks"] if comparison.interleaved else []
+    return [*in_turns, *comparison.notes, comparison.control.sentence]
 
 
 def warnings(comparison: Comparison) -> list[str]:
@@ -194,7 +198,7 @@ def change_text(one: Finding) -> str:
         return ""
     if COLUMNS[one.metric].unit == "count":
         return f"{one.candidate - one.baseline:+,.0f}"
-    return "from none" if math.isinf(one.change) else percent(one.change, sign=True)
+    return "from none" if math.isinf(one.change) else format_percent(one.change, sign=True)
 
 
 def interval_text(one: Finding) -> str:
@@ -202,7 +206,7 @@ def interval_text(one: Finding) -> str:
     return (
         ""
         if one.low is None or one.high is None or one.low == one.high
-        else percent_range(one.low, one.high, sign=True)
+        else format_percent_range(one.low, one.high, sign=True)
     )
 
 
@@ -235,6 +239,6 @@ def mean_cells(one: PrecisionMean) -> tuple[str, str, str]:
     ends = (
         ""
         if one.low is None or one.high is None or one.low == one.high
-        else percent_range(one.low - 1, one.high - 1, sign=True)
+        else format_percent_range(one.low - 1, one.high - 1, sign=True)
     )
-    return percent(one.ratio - 1, sign=True), ends, str(one.cases)
+    return format_percent(one.ratio - 1, sign=True), ends, str(one.cases)

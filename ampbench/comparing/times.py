@@ -14,9 +14,9 @@ from ampbench.comparing.exact import ThresholdOf, other_numbers
 from ampbench.comparing.imported import imported_finding
 from ampbench.comparing.pairing import Pair
 from ampbench.comparing.runs import MeasuredRun, Role, grid
-from ampbench.comparing.wording import change_in_words, decision_in_words, percent
+from ampbench.comparing.wording import change_in_words, decision_in_words
 from ampbench.metrics import GATED
-from ampbench.units import counted, format_rate
+from ampbench.units import counted, format_percent, format_rate
 from ampbench.verdicts import Code, ControlVerdict, Finding, Verdict
 
 TIME = "seconds_median"
@@ -231,7 +231,7 @@ def _stored_control(ratios: Mapping[str, float]) -> ControlVerdict:
     if not ratios:
         sentence = "neither run has a control: nothing says how far apart two runs of the same code lie"
         return ControlVerdict(cells=0, fired=False, sentence=sentence)
-    apart = [f"{percent(math.expm1(abs(ratio)))} apart in the {name}" for name, ratio in ratios.items()]
+    apart = [f"{format_percent(math.expm1(abs(ratio)))} apart in the {name}" for name, ratio in ratios.items()]
     sentence = f"control: one case, measured twice, was {' and '.join(apart)}; intervals are widened by that"
     if len(ratios) == 1:
         sentence += f"; the {'candidate' if 'baseline' in ratios else 'baseline'} has no control"
@@ -304,8 +304,9 @@ def _remarks(
         remarks.append(f"a step does {items[0]:g} → {items[1]:g} items, at {' → '.join(rates)}")
     if abs(decision.slow_share_candidate - decision.slow_share_baseline) >= SLOW_SHARE_CHANGE:
         before, after = (f"{share:.0%}" for share in (decision.slow_share_baseline, decision.slow_share_candidate))
-        mean = "" if decision.mean_change is None else f", mean {percent(decision.mean_change, sign=True)}"
-        top = "" if decision.p90_change is None else f", 90th percentile {percent(decision.p90_change, sign=True)}"
+        mean = "" if decision.mean_change is None else f", mean {format_percent(decision.mean_change, sign=True)}"
+        p90 = decision.p90_change
+        top = "" if p90 is None else f", 90th percentile {format_percent(p90, sign=True)}"
         slow = f"slow {what}: {before} → {after} of them (p = {decision.slow_p:.1g})"
         remarks.append(f"{slow}{mean}{top}")
     return tuple(remarks)

@@ -98,7 +98,7 @@ def _not_traced(pair: Pair, baseline: StoredRun, candidate: StoredRun) -> list[s
     ):
         if case_id not in stored.casts:
             failure, skip = stored.failures.get(case_id), stored.skips.get(case_id)
-            why = f"{failure.cause}: {failure.message}" if failure else skip.reason if skip else "not reached"
+            why = failure.said if failure else skip.reason if skip else "not reached"
             said.append(f"{NOT_TRACED} in the {name}: {' '.join(why.split())}")
     return said
 

@@ -1,45 +1,18 @@
 """Changes in words."""
 
-import math
-
 from ampbench.comparing.deciding import Decision
+from ampbench.units import format_limit, format_percent, format_percent_range
 from ampbench.verdicts import Code
 
 LARGEST_WORTH_SAYING = 10.0
 """Changes beyond this are not told as numbers where nothing is certain: three rounds can bound next to nothing."""
 
 
-def percent(value: float, sign: bool = False) -> str:
-    """Return a relative number as "7.2%", "12%" or "0.04%", with `sign` as "+7.2%" and "-7.2%"."""
-    return f"{_digits(value, sign, whole=9.95)}%"
-
-
-def percent_range(low: float, high: float, sign: bool = False) -> str:
-    """Return a range of relative numbers as "6.1 to 8.4%", with `sign` as "-1.2 to +3.4%"."""
-    return f"{_digits(low, sign, whole=99.5)} to {_digits(high, sign, whole=99.5)}%"
-
-
-def _digits(value: float, sign: bool, whole: float) -> str:
-    """Return `value` in hundredths, from `whole` on without decimals."""
-    if not math.isfinite(value):
-        return f"{value:+}" if sign else f"{value}"
-    hundredths = 100 * value
-    size = abs(hundredths)
-    decimals = 0 if size >= whole or size == 0 else 1 if size >= 0.0995 else 2
-    text = f"{hundredths:{'+' if sign else ''}.{decimals}f}"
-    return text if any(digit in text for digit in "123456789") else "0"
-
-
-def limit(threshold: float) -> str:
-    """Return a threshold as it is typed: "2%", "2.5%"."""
-    return f"{100 * threshold:.3g}%"
-
-
 def change_in_words(change: float) -> str:
     """Return a relative change of a time as "7.2% slower"; from three times as long on, as "3.1 times as long"."""
     if change >= 2:
         return f"{1 + change:.3g} times as long"
-    return f"{percent(abs(change))} {'slower' if change > 0 else 'faster'}"
+    return f"{format_percent(abs(change))} {'slower' if change > 0 else 'faster'}"
 
 
 def decision_in_words(decision: Decision, threshold: float, what: str, fresh: int) -> str:
@@ -54,13 +27,13 @@ def decision_in_words(decision: Decision, threshold: float, what: str, fresh: in
         needed = f"; about {decision.blocks_needed} would decide" if decision.blocks_needed else ""
         return f"only {counted}: too few for a verdict{needed}"
     change = f"{change_in_words(decision.change)}{_interval(decision)}"
-    bound = f"threshold {limit(threshold)}"
+    bound = f"threshold {format_limit(threshold)}"
     match decision.code:
         case Code.BEYOND_THRESHOLD:
             confirmed = f", confirmed by {fresh} fresh ones" if fresh else ""
             return f"{change}, {bound}, {counted}{confirmed}"
         case Code.WITHIN_THRESHOLD:
-            return f"{change}, within {limit(threshold)}, {counted}"
+            return f"{change}, within {format_limit(threshold)}, {counted}"
         case Code.UNCONFIRMED:
             return f"{change}, {bound}, {counted}; fresh ones are still to confirm it"
         case Code.NOT_CONFIRMED:
@@ -71,12 +44,12 @@ def decision_in_words(decision: Decision, threshold: float, what: str, fresh: in
 def _undecided(decision: Decision, what: str) -> str:
     parts = [change_in_words(decision.change or 0.0)]
     if decision.low is not None and decision.high is not None:
-        high = f"over {percent(LARGEST_WORTH_SAYING, sign=True)}"
+        high = f"over {format_percent(LARGEST_WORTH_SAYING, sign=True)}"
         if decision.high <= LARGEST_WORTH_SAYING:
-            high = percent(decision.high, sign=True)
-        parts = [f"between {percent(decision.low, sign=True)} and {high}"]
+            high = format_percent(decision.high, sign=True)
+        parts = [f"between {format_percent(decision.low, sign=True)} and {high}"]
     if decision.detectable_change is not None and decision.detectable_change <= LARGEST_WORTH_SAYING:
-        parts.append(f"a change of {percent(decision.detectable_change)} would have been seen")
+        parts.append(f"a change of {format_percent(decision.detectable_change)} would have been seen")
     more = f"about {decision.blocks_needed} {what} would decide" if decision.blocks_needed else f"more {what} would not"
     parts.append(more if decision.blocks_needed else f"{more} decide it soon")
     return "; ".join(parts)
@@ -87,4 +60,4 @@ def _interval(decision: Decision) -> str:
     if decision.low is None or decision.high is None or decision.change is None or decision.change >= 2:
         return ""
     ends = (decision.low, decision.high) if decision.change > 0 else (-decision.high, -decision.low)
-    return f" (95%: {percent_range(*ends)})"
+    return f" (95%: {format_percent_range(*ends)})"

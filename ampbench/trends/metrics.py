@@ -33,8 +33,8 @@ TRACKED: Mapping[str, Tracked] = MappingProxyType(
             Tracked(name="time", column=METRICS[TIME], gate=GATED[TIME], noisy=True),
             Tracked(name="throughput", column=METRICS["items_per_second"], gate=GATED[TIME], noisy=True),
             Tracked(name="memory", column=METRICS["peak_memory_bytes"], gate=GATED["peak_memory_bytes"]),
-            # the error of rounding alone is 1 here, and all programs tell this one
-            Tracked(name="error", column=METRICS["output_floor_ratio"], gate=GATED["output_rel_l2"], scale=1.0),
+            # the table's ×floor: the error of rounding alone is 1 here, and all programs tell this one
+            Tracked(name="floor", column=METRICS["output_floor_ratio"], gate=GATED["output_rel_l2"], scale=1.0),
             Tracked(name="gradients", column=METRICS["grad_rel_l2"], gate=GATED["grad_rel_l2"]),
             Tracked(name="updates", column=METRICS["param_rel_l2"], gate=GATED["param_rel_l2"]),
             Tracked(name="nonfinite", column=METRICS["output_nonfinite"], gate=GATED["output_nonfinite"], scale=1.0),
@@ -49,7 +49,7 @@ TRACKED: Mapping[str, Tracked] = MappingProxyType(
 )
 """The metrics that `ampbench trend` follows."""
 
-DEFAULT = ("time", "memory", "error", "gradients")
+DEFAULT = ("time", "memory", "floor", "gradients")
 
 
 def tracked(names: Iterable[str] = ()) -> list[Tracked]:

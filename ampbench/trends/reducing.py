@@ -9,6 +9,7 @@ import numpy as np
 
 from ampbench import frames, stats
 from ampbench.convert import asv
+from ampbench.metrics import COLUMNS
 from ampbench.records.cases import Case
 from ampbench.records.divergences import Divergence
 from ampbench.records.measurements import Round
@@ -19,12 +20,6 @@ from ampbench.trends.series import UNDEFINED
 _INTERVAL = ("seconds_low", "seconds_high")
 _CONFIDENCE, _ASV_CONFIDENCE = 0.95, 0.99
 """Of the intervals of `ampbench.frames`, and of those that asv stores (stats_ci_99_a and _b)."""
-_NONFINITE = {
-    "output_floor_ratio": ("output_nonfinite", "output"),
-    "grad_rel_l2": ("grad_nonfinite", "gradient"),
-    "param_rel_l2": ("grad_nonfinite", "gradient"),
-}
-"""The count that makes an error undefined, and of what it counts elements, as in `ampbench.comparing.exact`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -124,9 +119,10 @@ def reduced(stored: StoredRun, rounds: Rounds, columns: list[str], chosen: set[s
 
 def _undefined(column: str, one: Divergence) -> str:
     """Return why an error is no number, "" where that is not for want of finite ones."""
-    if column not in _NONFINITE:
+    undefined_by = COLUMNS[column].undefined_by
+    if undefined_by is None:
         return ""
-    name, what = _NONFINITE[column]
+    name, what = undefined_by
     count = getattr(one, name)
     if count:
         return f"{UNDEFINED}: {count:,} {what} {'element is' if count == 1 else 'elements are'} not finite"

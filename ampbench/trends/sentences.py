@@ -4,15 +4,10 @@ import math
 from collections import Counter
 from collections.abc import Mapping
 
-from ampbench.comparing.wording import percent, percent_range
 from ampbench.labels import case_labels
 from ampbench.trends import TRACKED, Change, Place, Rule, Series, Trend
-from ampbench.units import UNDEFINED, counted, format_count, format_quantity
+from ampbench.units import UNDEFINED, counted, format_count, format_percent, format_percent_range, format_quantity
 
-NOT_INTERLEAVED = (
-    "The runs were not measured in turns: what changed on the machine between them looks like a change of time. "
-    "ampbench ab decides."
-)
 DIRECTIONS = ("regressed", "improved")
 LONGEST_LIST = 3
 FACTOR = 10.0
@@ -73,11 +68,12 @@ def extent(trend: Trend) -> str:
 
 
 def span(trend: Trend) -> str:
-    """Return the ends of the axis of each place, said once where they are the same."""
-    spans: dict[str, None] = {}
-    for series in trend.places.values():
-        first, last = series[0].points[0].x, series[0].points[-1].x
-        spans[first.label if first == last else f"{first.label} → {last.label}"] = None
+    """Return the ends of the axis of each place, said once where they are the same or end another's."""
+    ends = [(series[0].points[0].x.label, series[0].points[-1].x.label) for series in trend.places.values()]
+    known = {label for first, last in ends if first != last for label in (first, last)}
+    spans = dict.fromkeys(
+        " → ".join(dict.fromkeys(pair)) for pair in ends if pair[0] != pair[1] or pair[0] not in known
+    )
     more = len(spans) - LONGEST_LIST
     return ", ".join(list(spans)[:LONGEST_LIST]) + (f" and {more} more" if more > 0 else "")
 
@@ -130,14 +126,14 @@ def size(change: Change) -> str:
         return relative(change.ratio)
     if change.ratio >= FACTOR:
         return f"{relative(change.ratio)} ({_short(change.low)} to {_short(change.high)})"
-    return f"{relative(change.ratio)} ({percent_range(change.low - 1, change.high - 1, sign=True)})"
+    return f"{relative(change.ratio)} ({format_percent_range(change.low - 1, change.high - 1, sign=True)})"
 
 
 def relative(ratio: float) -> str:
     """Return a ratio as "+7.2%", from `FACTOR` on as "x 12.3" or "x 101k", and as "1/250" the other way."""
     if ratio >= FACTOR:
         return f"x {_short(ratio)}"
-    return f"1/{_short(1 / ratio)}" if 0 < ratio <= 1 / FACTOR else percent(ratio - 1, sign=True)
+    return f"1/{_short(1 / ratio)}" if 0 < ratio <= 1 / FACTOR else format_percent(ratio - 1, sign=True)
 
 
 def _short(ratio: float) -> str:
@@ -163,16 +159,17 @@ def failures(trend: Trend, labelled: bool = False) -> list[str]:
     Metrics have the names that are typed or, `labelled`, what heads their columns.
     """
     found: dict[str, None] = {}
+    labels = case_labels([*(one.case for one in trend.series), *(one.case for one in trend.lost)])
     for one in trend.series:
-        last, case_id = one.points[-1], one.case.case_id
+        last, name = one.points[-1], labels[one.case.case_id]
         at = f"at {last.x.label}{where(trend, one.place)}"
         if last.missing.startswith("failed"):
-            found[f"{case_id} {at} {last.missing}"] = None
+            found[f"{name} {at} {last.missing}"] = None
         elif last.undefined:
             metric = one.metric.column.label if labelled else one.metric.name
-            found[f"{metric} of {case_id} {at} {last.missing}"] = None
+            found[f"{metric} of {name} {at} {last.missing}"] = None
     for lost in trend.lost:
-        found[f"{lost.case.case_id} at {lost.x.label}{where(trend, lost.place)} {lost.reason}"] = None
+        found[f"{labels[lost.case.case_id]} at {lost.x.label}{where(trend, lost.place)} {lost.reason}"] = None
     return list(found)
 
 
@@ -183,7 +180,7 @@ def notes(trend: Trend) -> list[str]:
 
 
 def has_changed_times(trend: Trend) -> bool:
-    """Return whether a change is one of time, of which `NOT_INTERLEAVED` is to be said."""
+    """Return whether a change is one of time, of which `NOT_IN_TURNS` is to be said."""
     return any(one.metric.noisy and one.changes for one in trend.series)
 
 

@@ -10,7 +10,7 @@ from ampbench.convert import asv
 from ampbench.convert.asv_files import BENCHMARKS_FILE, MACHINE_FILE, result_paths
 from ampbench.errors import NothingToRunError
 from ampbench.planning import matches
-from ampbench.store import StoredRun, find_run, not_measured, read_header, read_run, run_files
+from ampbench.store import CUT, StoredRun, check_folder, find_run, not_measured, read_header, read_run, run_files
 from ampbench.trends.metrics import TIME, Tracked
 from ampbench.trends.reducing import Rounds, RunValues, reduced
 
@@ -41,6 +41,7 @@ def read_runs(sources: Sequence[str], results: Path, metrics: Iterable[Tracked],
     for source in sources:
         _read(source, results, reader)
     if not sources:
+        check_folder(results)
         _read_folder(results, reader)
     reader.finish()
     if not reader.runs:
@@ -99,7 +100,7 @@ class _Reader:
             self.explaining.append(path)
             return
         if stored.cut:
-            self.notes.append(f"{path} ends in a cut line, which was left out")
+            self.notes.append(f"{path} {CUT}")
         self._keep(stored, rounds)
 
     def foreign(self, path: Path) -> None:

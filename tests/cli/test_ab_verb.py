@@ -7,11 +7,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.test_control import against_itself
 
 from ampbench.cli.control import sentences
 from ampbench.comparing.control import judge_self
 from ampbench.records.runs import Arm
+from tests.comparing.test_control import against_itself
 from tests.running.test_arms import git
 from tests.stored_runs import make_case, write_run
 
@@ -39,9 +39,9 @@ EXACT = ("--only", "memory,accuracy", "--phase", "inference", "--threads", "1", 
         (("--candidate", "/no/such/python"), "there is no such Python"),
         (("--candidate", "trheads=2"), "did you mean threads"),
         (("--candidate", "X=1", "mpl"), "did you mean mlp"),
-        (("--candidate", "X=1", "--blocks", "33"), "less than or equal to 32"),
+        (("--candidate", "X=1", "--blocks", "33"), "give at most 32"),
         (("--candidate", "X=1", "--only", "tmie"), "time"),
-        (("--candidate", "X=1", "--gate", "--anchor", "nothing"), "there is no run"),
+        (("--candidate", "X=1", "--gate", "--anchor", "nothing"), "there is no results folder"),
         (("--candidate", "X=1", "--policy", "nothing.toml"), "nothing.toml"),
         (("--candidate", "X=1", "--max-time", "soon"), "soon"),
     ],

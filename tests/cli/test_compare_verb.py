@@ -50,9 +50,9 @@ def rows(found):
     return json.loads(found.out)["findings"]
 
 
-def test_a_keyword_and_metrics_narrow_what_is_shown(ampbench, folder):
+def test_a_keyword_and_kinds_narrow_what_is_shown(ampbench, folder):
     narrowed = rows(ampbench("compare", "1-before", "2-after", "--results", folder, "-k", "not bf16", "--json",
-                             "--metric", "time", "--metric", "memory"))  # fmt: skip
+                             "--only", "time,memory"))  # fmt: skip
     assert {row["case_id"] for row in narrowed} == {FP32.case_id}
     assert {row["kind"] for row in narrowed} == {"time", "memory"}
 
@@ -82,8 +82,8 @@ def test_every_format_is_written_to_stdout(ampbench, folder, format, begins):
     [
         (("1-before", "3-other"), 4, "no case in common: 1-before has 2, such as linear_chain"),
         (("1-before", "4-none"), 2, "unknown run '4-none'"),
-        (("1-before", "2-after", "--threshold", "much"), 2, "'much' is not a percentage"),
-        (("1-before", "2-after", "--metric", "speed"), 2, "'speed' is not one of"),
+        (("1-before", "2-after", "--threshold", "much"), 2, "--threshold 'much' is not a percentage"),
+        (("1-before", "2-after", "--only", "tme"), 2, "unknown kind 'tme': did you mean time?"),
         (("1-before", "2-after", "-k", "resnet"), 5, "no case of both runs matches -k 'resnet'"),
         (("1-before", "2-after", "-k", "and"), 2, "is not an expression"),
         (("1-before",), 2, "missing argument 'CANDIDATE'"),
@@ -187,7 +187,7 @@ def test_the_regressed_cases_of_two_runs_are_traced_in_the_pythons_of_their_torc
     (sentence,) = json.loads(found.out)["explained"][case.case_id]
     assert sentence.startswith("unexplained: the same ops, dtypes and casts on both sides (")
     assert stored == {path: path.read_bytes() for path in (tmp_path / "results" / "runs").iterdir()}
-    assert "explained" not in ampbench(*arguments, "--metric", "time").out
+    assert "explained" not in ampbench(*arguments, "--only", "time").out
 
 
 @pytest.mark.parametrize(

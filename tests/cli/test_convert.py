@@ -33,17 +33,9 @@ def write(results: Path, run: str, seconds: float, *cases: Any, **header: Any) -
 def test_a_format_of_one_run_is_printed_alone_on_stdout(name: str, results: Path, ampbench: Run) -> None:
     said = ampbench("convert", "latest", "--to", name, "--results", results)
     assert said.code == 0
-    if name != "junit":
-        assert json.loads(said.out)
-    else:
+    assert said.out.strip()
+    if name == "junit":
         assert ElementTree.fromstring(said.out).tag == "testsuites"
-
-
-def test_markdown_is_what_show_prints(results: Path, ampbench: Run) -> None:
-    converted = ampbench("convert", "latest", "--to", "markdown", "--results", results)
-    shown = ampbench("show", "latest", "--format", "markdown", "--results", results)
-    assert converted.out == shown.out
-    assert "| precision |" in converted.out
 
 
 def test_cases_without_numbers_are_counted_on_stderr_where_the_format_has_no_place(
@@ -70,7 +62,7 @@ def test_a_keyword_selects_cases(results: Path, ampbench: Run) -> None:
 
 def test_the_help_names_every_format(ampbench: Run) -> None:
     said = " ".join(ampbench("convert", "--help").out.split())
-    for name in (*FORMATS, "markdown"):
+    for name in FORMATS:
         assert name in said
 
 
@@ -78,7 +70,7 @@ def test_the_help_names_every_format(ampbench: Run) -> None:
     ("arguments", "message"),
     [
         (["latest", "--to", "junitt"], "unknown format 'junitt': did you mean junit?"),
-        (["latest", "--to", "mrkdown"], "did you mean markdown?"),
+        (["latest", "--to", "markdown"], "ampbench show RUN --format markdown, or compare, prints it"),
         (["latest", "latest", "--to", "bencher"], "--to bencher takes one run, not 2"),
         (["latest", "--to", "otava"], "name the CSV, as in -o series.csv"),
         (["latest", "--to", "otava", "-o", "series.yaml"], "name the CSV"),
@@ -196,15 +188,6 @@ def test_a_keyword_selects_what_is_compared(tmp_path: Path, ampbench: Run) -> No
     assert ampbench("convert", "after", "--baseline", "before", "--to", "junit", "-k", "lstm").code == 5
 
 
-def test_markdown_of_a_comparison_names_both_runs(tmp_path: Path, ampbench: Run) -> None:
-    write(tmp_path / "results", "before", 1e-3)
-    write(tmp_path / "results", "after", 2e-3)
-    said = ampbench("convert", "after", "--baseline", "before", "--to", "markdown")
-    assert said.code == 0
-    assert "before" in said.out
-    assert "after" in said.out
-
-
 def _on_other_host(environment: Any) -> Any:
     from dataclasses import replace
 
@@ -270,7 +253,7 @@ def test_an_imported_run_is_shown_listed_compared_gated_and_checked(
     shown = " ".join(ampbench("show", first).out.split())
     assert "2.00 ms" in shown
     assert "imported from asv: " in shown
-    details = ampbench("show", first, "--details")
+    details = ampbench("show", first, "--all")
     assert (details.code, "outcome        ok" in details.out) == (0, True)
     rows = json.loads(ampbench("show", first, "--json").out)
     assert [(row["seconds_median"], row["rounds"], row["torch_version"]) for row in rows] == [
@@ -321,7 +304,7 @@ def test_a_run_goes_out_and_comes_back_with_the_same_rows(results: Path, tmp_pat
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["asv", "--to", "native", "--from", "asvv"], "unknown program in --from 'asvv': did you mean asv?"),
+        (["asv", "--to", "native", "--from", "asvv"], "unknown --from program 'asvv': did you mean asv?"),
         (["asv", "--to", "native", "--device", "gpu"], "unknown device 'gpu'"),
         (["missing.json", "--to", "native", "--from", "pytest-benchmark", "--device", "gpu"], "unknown device 'gpu'"),
         (

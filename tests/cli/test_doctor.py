@@ -80,7 +80,7 @@ def test_whole_results_are_exit_0_and_damaged_ones_exit_3(machine: Run, results:
     (results / "runs" / "zzz.jsonl").write_text("nonsense\n")
     said = ampbench("doctor", "--results", results)
     assert said.code == 3
-    assert "damaged: " in said.out
+    assert "no header of an ampbench run" in said.out
     assert "1 of 2 are whole" in said.out
     said = ampbench("doctor", "--results", results, "--json")
     assert said.code == 3
@@ -124,7 +124,7 @@ def test_runs_that_are_left_alone_are_named_with_what_to_do_and_exit_3(
     for told in (
         f"left alone: {newer}, line 1: written by a newer ampbench (schema 7; this one reads 1 to 6); upgrade ampbench",
         f"left alone: {killed}: its last line is cut",
-        f"continue it with ampbench run --resume {killed}, then migrate again",
+        f"continue it with ampbench run --resume {killed}, which rewrites it",
         "restore what is damaged from a copy",
     ):
         assert told.replace(" ", "") in shown

@@ -18,10 +18,11 @@ import ampbench as library
 from ampbench.errors import UsageError
 from ampbench.planning import PlannedCase
 from ampbench.records.casts import AUTOGRAD, CastPass, CheckedSaving, GraphTrace, Tracing
+from ampbench.records.environments import DeviceDescription
 from ampbench.records.measurements import Failure, Skip
 from ampbench.store import list_runs, read_run
 from ampbench.units import format_seconds
-from tests.stored_runs import COMPLETE, RUN, make_case, write_run
+from tests.stored_runs import COMPLETE, RUN, make_case, make_header, write_run
 from tests.traced_programs import trace
 
 Run = Callable[..., Any]
@@ -105,7 +106,7 @@ def test_a_summary_says_what_one_linear_casts_and_which_cast_could_be_saved(stor
     said = ampbench("show", RUN, "--case", LINEAR.case_id)
     assert (said.code, said.err) == (0, "")
     lines = said.out.splitlines()
-    assert lines[0] == "model.py:make · bf16_autocast · cpu · inference"
+    assert lines[0] == "model.py:make · bf16_autocast · inference · cpu"
     assert lines[1].startswith("  3 casts a step, 1.97 KiB, ")
     head = " ".join(said.out.partition("Where they come from")[0].split())
     assert "; 3 of them could be saved." in head
@@ -126,7 +127,7 @@ def test_a_summary_says_what_one_linear_casts_and_which_cast_could_be_saved(stor
 
 def test_what_is_not_known_is_left_out_and_fake_tensors_are_named(stored: Path, ampbench: Run) -> None:
     said = ampbench("show", RUN, "-k", "deep")
-    assert said.out.splitlines()[0].endswith(" · cuda · training · fake tensors, not on hardware")
+    assert said.out.splitlines()[0].endswith(" · training · cuda · fake tensors, not on hardware")
     head, _, tables = said.out.partition("Where they come from")
     assert "The step takes" not in head
     assert "traced" not in words(tables.splitlines()[1])
@@ -139,21 +140,21 @@ def test_modules_that_do_the_same_share_a_row_unless_all_are_asked_for(stored: P
     (later,) = [words(line) for line in said.out.splitlines() if line.endswith("1 and 58 more")]
     # what the second Linear reads is the first one's output, in bf16 already
     assert later[:6] == ["Linear", "bf16", "bf16", "fp32", "59", "118"]
-    every = ampbench("show", RUN, "-k", "deep", "--by", "module", "--details").out
+    every = ampbench("show", RUN, "-k", "deep", "--by", "module", "--all").out
     assert sum(line.strip().startswith("Linear") for line in every.splitlines()) == 60
 
 
 def test_long_tables_are_cut_and_say_so(stored: Path, ampbench: Run) -> None:
     assert "Every op in order (40 of " in ampbench("show", RUN, "-k", "deep", "--by", "op").out
     assert "Casts per tensor (8 of 121, --all lists the rest)" in ampbench("show", RUN, "-k", "deep").out
-    every = ampbench("show", RUN, "-k", "deep", "--by", "tensor", "--details").out
+    every = ampbench("show", RUN, "-k", "deep", "--by", "tensor", "--all").out
     assert "--all" not in every
     assert len(every.splitlines()) > 121
 
 
 @pytest.mark.parametrize("by", ["summary", "op", "module", "tensor", "cast", "weight"])
 def test_every_view_fits_a_hundred_columns(by: str, stored: Path, ampbench: Run) -> None:
-    said = ampbench("show", RUN, "--by", by, "--details")
+    said = ampbench("show", RUN, "--by", by, "--all")
     assert max(map(len, said.out.splitlines())) <= 100
     assert "3 casts a step" in said.out
 
@@ -162,6 +163,22 @@ def test_cases_without_a_trace_say_why(stored: Path, ampbench: Run) -> None:
     lines = ampbench("show", RUN).out.splitlines()
     assert f"{BROKEN.case_id}: failed: RuntimeError: shapes" in lines
     assert f"{SKIPPED.case_id}: skipped: no loss given" in lines
+
+
+def test_a_csv_of_nothing_that_was_traced_has_its_headers_all_the_same(stored: Path, ampbench: Run) -> None:
+    columns = ampbench("show", RUN, "--case", LINEAR.case_id, "--format", "csv").out.splitlines()[0]
+    assert ampbench("show", RUN, "--case", BROKEN.case_id, "--format", "csv").out.splitlines() == [columns]
+
+
+def test_a_dtype_that_the_device_only_emulates_is_said_so_as_run_says_it(
+    passes: tuple[CastPass, CastPass], tmp_path: Path, ampbench: Run
+) -> None:
+    for how, tells in (("native", False), ("emulated", True)):
+        cpu = DeviceDescription(type="cpu", available=True, arithmetic={"bfloat16": how})
+        environment = dataclasses.replace(make_header().environment, devices=[cpu])
+        file = write_run(tmp_path / how, [LINEAR], passes[0], COMPLETE, explains="casts", environment=environment)
+        said = " ".join(ampbench("show", str(file)).out.split())
+        assert ("an emulated bf16 says nothing about a GPU" in said) is tells
 
 
 def test_csv_has_a_row_per_cast_unless_another_table_is_asked_for(stored: Path, ampbench: Run) -> None:
@@ -219,7 +236,7 @@ def test_one_number_has_one_name_in_text_csv_and_json(stored: Path, ampbench: Ru
 
 def test_markdown_has_the_same_tables(stored: Path, ampbench: Run) -> None:
     said = ampbench("show", RUN, "-k", "make", "--format", "markdown").out
-    assert said.startswith("## model.py:make · bf16_autocast · cpu · inference\n\n3 casts a step, ")
+    assert said.startswith("## model.py:make · bf16_autocast · inference · cpu\n\n3 casts a step, ")
     assert "\n### What could be saved\n\n| casts | moved | traced | change |\n| :-- | --: | --: | :-- |\n| 2 |" in said
 
 
@@ -235,9 +252,7 @@ def test_a_list_of_runs_says_what_each_explains(stored: Path, ampbench: Run) -> 
     ("arguments", "message"),
     [
         (["convert", RUN, "--to", "junit"], f"run {RUN} explains casts and measured nothing: ampbench show {RUN}"),
-        (["convert", RUN, "--to", "markdown"], "explains casts and measured nothing"),
         (["run", "--resume", RUN], f"run {RUN} explains casts: do it anew with ampbench explain casts"),
-        (["show", "latest"], "has measured: do so with `ampbench run`"),
     ],
 )
 def test_what_needs_measurements_refuses_such_a_run(
@@ -247,6 +262,12 @@ def test_what_needs_measurements_refuses_such_a_run(
     assert (said.code, said.out) == (2, "")
     assert message in said.err
     assert said.err.count("\n") == 1
+
+
+def test_such_a_run_is_not_the_latest(stored: Path, ampbench: Run) -> None:
+    said = ampbench("show", "latest")
+    assert (said.code, said.out) == (5, "")
+    assert "has measured: do so with `ampbench run`" in said.err
 
 
 def test_a_frame_of_such_a_run_is_refused_and_a_folder_leaves_it_out(stored: Path) -> None:
@@ -278,7 +299,7 @@ def test_a_killed_run_shows_what_it_has(passes: tuple[CastPass, CastPass], tmp_p
         (["mlp", "--path", "compield"], "unknown path 'compield': did you mean compiled"),
         (["mlp", "--precision", "bf61"], "unknown precision 'bf61'"),
         (["mlp", "--device", "gpu"], "unknown device 'gpu'"),
-        (["mlp", "--by", "ops"], "invalid value for '--by': 'ops' is not one of"),
+        (["mlp", "--by", "ops"], "unknown --by 'ops': did you mean op?"),
         (["mlp", "--json", "--format", "csv"], "contradict each other"),
         (["none.py:make"], "there is no file none.py"),
     ],
@@ -326,7 +347,7 @@ def test_a_users_linear_makes_three_casts_and_two_with_its_input_in_half(model: 
     assert (stored["casts"], stored["identical"]) == (1, True)
     assert read_run(run).header.explains == "casts"
     said = ampbench("explain", "casts", f"{model}:make", "--half-inputs")
-    assert said.out.splitlines()[0].endswith("inference · inputs in bf16")
+    assert said.out.splitlines()[0].endswith("inference · cpu · inputs in bf16")
     assert "  2 casts a step, 1.59 KiB" in said.out
 
 

@@ -52,14 +52,14 @@ def test_a_case_is_a_section_and_what_was_not_seen_is_a_line(stored: Path, ampbe
     said = ampbench("show", RUN)
     assert (said.code, said.err) == (0, "")
     lines = said.out.splitlines()
-    assert lines[0] == "net · fp16_pure · cpu · inference"
+    assert lines[0] == "net · fp16_pure · inference · cpu"
     assert max(map(len, lines)) <= 100
     assert "aten.mul in big" in " ".join(said.out.split())
     assert f"{SKIPPED.case_id}: skipped: cuda is not available: no driver" in lines
 
 
 def test_details_list_modules_in_the_order_of_running(stored: Path, ampbench: Run) -> None:
-    said = ampbench("show", RUN, "--details").out
+    said = ampbench("show", RUN, "--all").out
     table = [line.split()[1] for line in said.splitlines() if " Linear " in line and line.split()[0].isdigit()]
     assert table == ["first", "big", "last"]
 
@@ -97,7 +97,6 @@ def explaining(request: pytest.FixtureRequest, stored: Path) -> str:
     "arguments",
     [
         ["convert", OTHER, "--to", "junit"],
-        ["convert", OTHER, "--to", "markdown"],
         ["trend", OTHER],
         ["run", "--resume", OTHER],
         ["compare", OTHER, OTHER],

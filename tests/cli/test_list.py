@@ -49,7 +49,7 @@ def test_devices_are_asked_of_a_worker(
 
 def test_runs_are_listed_with_what_became_of_their_cases(results: Path, ampbench: Run) -> None:
     out = ampbench("list", "runs", "--results", results).out
-    assert "20260131T120000Z-bench-1f9a3c  nightly  2026-01-31 12:00  2.15.0  cpu     12 ok, 1 failed, 4 skipped" in out
+    assert "20260131T120000Z-bench-1f9a3c  nightly  2.15.0  cpu     12 ok, 1 failed, 4 skipped" in out
     rows = json.loads(ampbench("list", "runs", "--results", results, "--json").out)
     assert rows[0]["outcome"] == "12 ok, 1 failed, 4 skipped"
 
@@ -64,8 +64,11 @@ def test_a_damaged_run_is_listed_as_unreadable(results: Path, ampbench: Run) -> 
 def test_no_runs_is_said_on_stderr(tmp_path: Path, ampbench: Run) -> None:
     said = ampbench("list", "runs", "--results", tmp_path)
     assert (said.code, said.out) == (0, "")
-    assert "ampbench run makes one" in said.err
+    assert "`ampbench run` makes one" in said.err
     assert ampbench("list", "runs", "--results", tmp_path, "--json").out == "[]\n"
+    said = ampbench("list", "runs", "--results", tmp_path / "nosuch")
+    assert (said.code, said.out) == (2, "")
+    assert f"there is no results folder {tmp_path / 'nosuch'}" in said.err
 
 
 def test_an_unknown_listing_names_the_nearest(ampbench: Run) -> None:

@@ -8,8 +8,9 @@ from typing import Any
 
 import pytest
 
-from ampbench import __version__
+from ampbench import __version__, errors
 from ampbench.cli import main as program
+from ampbench.errors import CASE_FAILED, INTERNAL_ERROR, INTERRUPTED
 
 Run = Callable[..., Any]
 HEAVY = ("torch", "torchvision", "pandas", "scipy", "numpy", "rich", "pydantic")
@@ -33,6 +34,13 @@ def test_help_lists_every_verb(ampbench: Run) -> None:
     assert all(f"\n  {verb} " in said.out for verb in program.VERBS)
 
 
+def test_help_ends_with_every_exit_code(ampbench: Run) -> None:
+    codes = [0, 1, CASE_FAILED, INTERNAL_ERROR, INTERRUPTED, program.BROKEN_PIPE]
+    codes += [error.exit_code for error in vars(errors).values() if hasattr(error, "exit_code")]
+    listed = ampbench("--help").out.partition("Exit codes:")[2]
+    assert {int(line.split()[0]) for line in listed.splitlines() if line.strip()} == set(codes)
+
+
 @pytest.mark.parametrize("verb", list(program.VERBS))
 def test_every_verb_has_help_with_an_example(verb: str, ampbench: Run) -> None:
     said = ampbench(verb, "--help")
@@ -45,12 +53,22 @@ def test_every_verb_has_help_with_an_example(verb: str, ampbench: Run) -> None:
     [
         (["shwo"], "unknown verb 'shwo': did you mean show?"),
         (["show"], "missing argument 'RUN'; see ampbench show --help"),
-        (["show", "latest", "--fromat", "json"], "no such option: --fromat (Possible options: --format"),
-        (["show", "latest", "--format", "jsn"], "'jsn' is not one of 'table', 'json', 'csv', 'markdown'"),
-        (["show", "latest", "--max-error", "much"], "'--max-error'"),
+        (["show", "latest", "--fromat", "json"], "unknown option --fromat: did you mean --format?"),
+        (["show", "latest", "--format", "jsn"], "unknown --format 'jsn': did you mean json?"),
+        (["show", "latest", "--format", "xyz"], "unknown --format 'xyz': known: table, json, csv, markdown; see"),
+        (["show", "latest", "--max-error", "much"], "invalid value for '--max-error': give a number; see"),
+        (["run", "--rounds", "few"], "invalid value for '--rounds': give a whole number; see ampbench run --help"),
+        (["run", "--rounds", "0"], "invalid value for '--rounds': give at least 1; see"),
+        (["run", "--rounds", "5000"], "invalid value for '--rounds': give at most 1000; see"),
+        (["run", "--seed", str(2**63)], "give a whole number below 2**63"),
+        (["run", "--timeout", "soon"], "--timeout 'soon' is not a time"),
+        (["run", "--max-time", "soon"], "--max-time 'soon' is not a time"),
+        (["run", "--min-run-time", "soon"], "--min-run-time 'soon' is not a time"),
+        (["run", "--memory-limit", "big"], "--memory-limit 'big' is not a size"),
+        (["run", "mlp", "--precision", "bf16"], "unknown precision 'bf16': did you mean bf16_autocast or bf16_pure?"),
         (["show", "latest", "--max-error", "-1"], "--max-error is a relative error of 0 or more, not -1"),
         (["show", "latest", "--json", "--format", "csv"], "contradict each other"),
-        (["--bogus"], "no such option: --bogus"),
+        (["--bogus"], "unknown option --bogus"),
     ],
 )
 def test_a_usage_error_is_one_line_with_what_was_near(arguments: list[str], message: str, ampbench: Run) -> None:
@@ -107,7 +125,7 @@ def test_a_reader_that_goes_away_is_no_error(broken: Run, ampbench: Run) -> None
 
 
 def test_head_ends_the_program_silently(results: Path) -> None:
-    command = f"{sys.executable} -m ampbench show latest --results {results} --details | head -n 1"
+    command = f"{sys.executable} -m ampbench show latest --results {results} --all | head -n 1"
     done = subprocess.run(command, shell=True, capture_output=True, text=True, check=True)
     assert done.stderr == ""
     assert done.stdout.count("\n") == 1
@@ -116,7 +134,7 @@ def test_head_ends_the_program_silently(results: Path) -> None:
 def test_settings_are_defaults_and_flags_win(results: Path, tmp_path: Path, ampbench: Run) -> None:
     (tmp_path / "ampbench.toml").write_text(f"results = '{results}'\n[show]\nformat = 'csv'\nmax-error = 1e-9\n")
     assert ampbench("show", "latest").out.startswith("run,case_id,")
-    assert "output_rel_l2 is 7.9e-03, more than 1e-09" in ampbench("show", "latest", "--format", "table").out
+    assert "its error is 7.9e-03, more than 1e-09" in ampbench("show", "latest", "--format", "table").out
     assert "take bf16_pure" in ampbench("show", "latest", "--format", "table", "--max-error", "0.02").out
 
 

@@ -106,13 +106,13 @@ def test_a_cut_run_is_said_to_be_cut(results: Path, ampbench: Run) -> None:
         (["--site", "site", "-o", "page.html"], 2, "--site and -o contradict each other"),
         (["--site", "site", "--format", "markdown"], 2, "--site and --format markdown contradict each other"),
         (["--site", "site", "2-aftr"], 2, "unknown run '2-aftr'"),
-        (["--format", "pdf"], 2, "'pdf' is not one of 'html', 'markdown'"),
+        (["--format", "pdf"], 2, "unknown --format 'pdf': known: html, markdown"),
         (["--max-error", "-1"], 2, "--max-error is a relative error of 0 or more"),
         (["3-other", "--baseline", "1-before"], 4, "no case in common"),
         (["-k", "resnet"], 5, "no case of 3-other matches -k 'resnet'"),
         (["--site", "site", "-k", "resnet"], 5, "matches -k 'resnet'"),
-        (["--results", "empty"], 5, "there is no run in empty/runs: measure one with `ampbench run`"),
-        (["--site", "site", "--results", "empty"], 5, "there is no run in empty/runs"),
+        (["--results", "empty"], 2, "there is no results folder empty"),
+        (["--site", "site", "--results", "empty"], 2, "there is no results folder empty"),
     ],
 )
 def test_what_cannot_be_reported_is_said_in_one_line_and_nothing_is_written(

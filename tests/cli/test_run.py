@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -18,34 +19,8 @@ from ampbench.running.channel import ServerChannel
 from ampbench.running.session import opened_first
 from ampbench.store import read_run
 from tests import stored_runs
+from tests.odd_networks import ODD
 
-ODD = """
-import os, time, torch
-
-class Odd(torch.nn.Module):
-    def __init__(self, kind):
-        super().__init__()
-        self.kind, self.linear = kind, torch.nn.Linear(4, 4)
-
-    def forward(self, x):
-        if self.kind == "abort":
-            os.abort()
-        if self.kind == "sleep":
-            time.sleep(1e6)
-        if self.kind == "hog":
-            keep = []
-            while True:
-                keep.append(torch.ones(1 << 22))
-        if self.kind == "raise":
-            raise RuntimeError("no luck today")
-        return self.linear(x)
-
-def net(kind="good"):
-    return Odd(kind), torch.randn(2, 4)
-
-def unbuildable():
-    raise ValueError("no weights here")
-"""
 QUICK = ["--rounds", "2", "--min-run-time", "0.02", "--threads", "1"]
 
 
@@ -87,11 +62,11 @@ def test_a_run_ends_with_the_table_the_advice_and_the_path_of_its_file(
 ) -> None:
     results = tmp_path / "results"
     code = main(["run", "mlp", "--preset", "tiny", *QUICK, "--rounds", "3", "--results", str(results)])
-    out = capsys.readouterr().out
+    out, err = capsys.readouterr()
     assert code == 0
     assert "→" in out
     (file,) = (results / "runs").iterdir()
-    assert str(file) in out
+    assert str(file) in err
     assert "speak for this CPU" in out
     assert "control" in out
     rows = rows_of(results)
@@ -195,9 +170,13 @@ def test_a_finished_run_resumed_measures_nothing_more(tmp_path: Path, capsys: py
     arguments = ["--preset", "tiny", "-k", "fp32 and inference", *QUICK, "--results", str(results)]
     assert main(["run", "mlp", *arguments]) == 0
     (file,) = (results / "runs").iterdir()
-    rounds = file.read_text().count('{"round"')
+    written = file.read_bytes()
+    capsys.readouterr()
     assert main(["run", "--resume", "latest", "--results", str(results)]) == 0
-    assert file.read_text().count('{"round"') == rounds
+    assert file.read_bytes() == written
+    said = capsys.readouterr()
+    assert said.out.startswith("mlp · ")
+    assert said.err == f"run {file.stem} is complete: nothing is left to do\nrun {file.stem}: {file}\n"
 
 
 def test_two_runs_at_once_have_files_of_their_own(tmp_path: Path) -> None:
@@ -219,7 +198,7 @@ def test_without_isolation_the_network_runs_in_this_process(odd: str, tmp_path: 
             f"{odd}:net",
             "--no-isolation",
             "--precision",
-            "bf16",
+            "bf16_pure",
             "--phase",
             "inference",
             *QUICK,
@@ -240,7 +219,12 @@ def test_a_dry_run_shows_the_plan_and_the_time_and_measures_nothing(
     captured = capsys.readouterr()
     plan = json.loads(captured.out)
     assert len(plan) == 12
-    assert "10 cases in" in captured.err
+    assert captured.err.startswith("skipped: tf32: ")
+    assert "10 cases in 4 rounds, at least " in captured.err
+    assert "how long they take is not known yet" in captured.err
+    assert main(["run", "mlp", "--preset", "tiny", "--dry-run", "--precision", "fp32", "--results", str(results)]) == 0
+    header, *cases = capsys.readouterr().out.splitlines()
+    assert (header, len(cases)) == ("case", 2)
     assert not results.exists()
 
 
@@ -248,7 +232,7 @@ def test_a_run_out_of_time_says_so_and_can_be_resumed(tmp_path: Path, capsys: py
     results = tmp_path / "results"
     arguments = ["run", "mlp", "--preset", "tiny", "-k", "inference", *QUICK, "--results", str(results)]
     assert main([*arguments, "--max-time", "0.3"]) == 0
-    assert "out of time" in capsys.readouterr().err
+    assert re.search(r"out of time: \d of 5 cases measured so far.*; ampbench run --resume ", capsys.readouterr().err)
     reasons = {row["reason"] for row in rows_of(results).values() if row["outcome"] == "skipped"}
     assert any("time" in reason for reason in reasons)
     assert main(["run", "--resume", "latest", "--results", str(results)]) == 0
@@ -278,6 +262,7 @@ def test_a_run_out_of_time_says_so_and_can_be_resumed(tmp_path: Path, capsys: py
         (["--resume", "latest", "--results", "nowhere"], 2, "nowhere"),
         (["-k", "nosuchcase"], 5, "nothing is selected"),
         (["mlp", "--device", "xpu"], 5, "nothing can run here: xpu is not available"),
+        (["mlp", "--device", "xpu", "--dry-run"], 5, "nothing can run here: xpu is not available"),
         (["nosuchmodule:net"], 2, "cannot be imported: ModuleNotFoundError: No module named 'nosuchmodule'"),
     ],
 )

@@ -9,8 +9,8 @@ from ampbench.cli.sections import _broken, _shared, markdown, print_sections
 LONG = "torch_ops.my_library.fused_attention_with_rotary_embedding.default"
 
 
-def printed(capsys: pytest.CaptureFixture[str], *blocks: Block, numbers: tuple[str, ...] = ()) -> list[str]:
-    print_sections([Section("Title", list(blocks))], OutputFormat.TABLE, numbers=numbers)
+def printed(capsys: pytest.CaptureFixture[str], *blocks: Block) -> list[str]:
+    print_sections([Section("Title", list(blocks))], OutputFormat.TABLE)
     return capsys.readouterr().out.splitlines()
 
 
@@ -33,7 +33,7 @@ def test_a_name_with_parts_that_are_too_long_fills_its_lines() -> None:
 
 def test_one_long_op_leaves_the_other_columns_their_room(capsys: pytest.CaptureFixture[str]) -> None:
     rows = [["0", LONG, "fp32 → bf16", "encoder.layers.0.attention"], ["1", "addmm", "fp32 → bf16", "head"]]
-    lines = printed(capsys, Block("Every op", ["#", "op", "dtypes", "module"], rows), numbers=("#",))
+    lines = printed(capsys, Block("Every op", ["#", "op", "dtypes", "module"], rows, numbers=["#"]))
     assert max(map(len, lines)) <= 100
     assert any(line.endswith("fp32 → bf16  encoder.layers.0.attention") for line in lines)
     assert any(line.strip().startswith("fused_attention_with_rotary_embedding.") for line in lines)
@@ -60,7 +60,7 @@ def test_no_value_is_cut_where_a_terminal_is_narrow(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, columns: int, shown: tuple[str, ...]
 ) -> None:
     monkeypatch.setenv("COLUMNS", str(columns))
-    text = "\n".join(printed(capsys, Block("Sets", HEADERS, ROWS), numbers=NUMBERS))
+    text = "\n".join(printed(capsys, Block("Sets", HEADERS, ROWS, numbers=NUMBERS)))
     assert "LayerNorm" in text
     for header, value in zip(HEADERS[2:], ROWS[0][2:], strict=True):
         assert (value in text) is (header in shown)
@@ -70,14 +70,14 @@ def test_no_value_is_cut_where_a_terminal_is_narrow(
 
 
 def test_where_there_is_room_nothing_is_said_of_it(capsys: pytest.CaptureFixture[str]) -> None:
-    assert "no room" not in "".join(printed(capsys, Block("Sets", HEADERS, ROWS), numbers=NUMBERS))
+    assert "no room" not in "".join(printed(capsys, Block("Sets", HEADERS, ROWS, numbers=NUMBERS)))
 
 
 def test_a_title_alone_is_a_line_and_one_of_a_table_has_its_note_in_brackets(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    table = Block("Casts", ["what", "casts"], [["weight", "3"], ["input", "12"]], "the most telling")
-    assert printed(capsys, Block("Three casts."), table, Block("The end."), numbers=("casts",)) == [
+    table = Block("Casts", ["what", "casts"], [["weight", "3"], ["input", "12"]], "the most telling", numbers=["casts"])
+    assert printed(capsys, Block("Three casts."), table, Block("The end.")) == [
         "Title",
         "  Three casts.",
         "",
@@ -91,8 +91,9 @@ def test_a_title_alone_is_a_line_and_one_of_a_table_has_its_note_in_brackets(
 
 
 def test_markdown_has_headings_for_tables_only_and_no_text_becomes_markup() -> None:
-    blocks = [Block("All *fine*."), Block("Casts", ["what", "casts"], [["a|b", "3"]], "the most telling")]
-    assert markdown([Section("My_model `x`", blocks)], 3, numbers=("casts",), missing=["one: failed: <b>"]) == (
+    table = Block("Casts", ["what", "casts"], [["a|b", "3"]], "the most telling", numbers=["casts"])
+    section = Section("My_model `x`", [Block("All *fine*."), table])
+    assert markdown([section], 3, missing=["one: failed: <b>"]) == (
         "### My_model \\`x\\`\n\nAll \\*fine\\*.\n\n#### Casts\n\nThe most telling.\n\n"
         "| what | casts |\n| :-- | --: |\n| a\\|b | 3 |\n\none: failed: \\<b>\n"
     )

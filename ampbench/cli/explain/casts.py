@@ -8,21 +8,25 @@ from ampbench.casts.views import By
 from ampbench.cli.explaining import Doing, asked_for, explain_and_store
 from ampbench.cli.options import (
     DEFAULT_RESULTS,
+    TIMEOUT,
+    AutocastPrecisions,
     Devices,
+    EveryRow,
     Format,
+    InferencePhases,
     Json,
     Keyword,
     Label,
     MemoryFormats,
     Names,
     OutputFormat,
+    PieceTimeout,
     Preset,
     Results,
     Scaler,
     Seed,
     Sets,
     Threads,
-    Timeout,
     Workloads,
     chosen_format,
 )
@@ -40,17 +44,9 @@ WITH_SOURCES = (By.OP, By.CAST)
 def command(
     names: Names = None,
     workload: Workloads = None,
-    precision: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--precision", metavar="NAME", help="Repeatable. Default: autocast to the device's default dtype."
-        ),
-    ] = None,
+    precision: AutocastPrecisions = None,
     device: Devices = None,
-    phase: Annotated[
-        list[str] | None,
-        typer.Option("--phase", metavar="NAME", help="inference or training. Repeatable. Default: inference."),
-    ] = None,
+    phase: InferencePhases = None,
     path: Annotated[
         list[str] | None,
         typer.Option("--path", metavar="NAME", help="compiled or traced: this graph, too, beside eager. Repeatable."),
@@ -66,12 +62,12 @@ def command(
     by: Annotated[
         By | None, typer.Option("--by", help="Which table. Default: the summary; for CSV: a row per cast.")
     ] = None,
-    every: Annotated[bool, typer.Option("--all", help="List every row, not only the most telling ones.")] = False,
+    every: EveryRow = False,
     sources: Annotated[bool, typer.Option("--sources", help="Find each op's line of code; implies --by op.")] = False,
     check: Annotated[
         bool, typer.Option("--check", help="Make the changes that save casts, and measure what they save.")
     ] = False,
-    timeout: Timeout = f"{DEFAULTS.timeout_seconds:g}",
+    timeout: PieceTimeout = TIMEOUT,
     threads: Threads = DEFAULTS.threads,
     seed: Seed = DEFAULTS.seed,
     results: Results = DEFAULT_RESULTS,
@@ -81,8 +77,8 @@ def command(
 ) -> int:
     """Trace one step of each case: every cast, of what, for which op, what it costs, what could be saved.
 
-    A device that is not here is stood in for by fake tensors: the casts are seen, no hardware is. The run is stored:
-    ampbench show RUN prints it again, with --by and --details.
+    Without --phase, the step is one of inference. A device that is not here is stood in for by fake tensors: the casts
+    are seen, no hardware is. The run is stored: ampbench show RUN prints it again, with --by and --all.
 
     \b
     Examples:
@@ -97,14 +93,14 @@ def command(
         timeout, threads, seed,
     )  # fmt: skip
     by = _table(by, chosen, sources=sources)
-    from ampbench.cli.explain.casts_printing import print_casts
+    from ampbench.cli.explain.casts_printing import print_stored
     from ampbench.records.casts import Tracing
     from ampbench.running.casts import prepare_casts, trace_cases
 
     tracing = Tracing(sources=sources, check=check)
 
     def tell(stored: "StoredRun") -> None:
-        print_casts(stored, list(stored.cases), chosen, by, everything=every)
+        print_stored(stored, list(stored.cases), chosen, by, everything=every)
         _print_remarks(stored, chosen, sources=sources)
 
     return explain_and_store(

@@ -5,16 +5,19 @@ from dataclasses import asdict, fields
 from typing import TYPE_CHECKING, Any
 
 from ampbench.beside import saved_time
+from ampbench.blocks import Block, Section
 from ampbench.casts import blocks, costs, graphs, summary, tables
 from ampbench.casts.views import By
 from ampbench.cli.options import OutputFormat
 from ampbench.cli.pass_printing import frame_rows, print_passes
+from ampbench.notes import emulation_statement
+from ampbench.records.casts import CastPass, CastTrace
+from ampbench.records.rules import FAKE
 
 if TYPE_CHECKING:
     import pandas as pd
 
     from ampbench.records.cases import Case
-    from ampbench.records.casts import CastPass, CastTrace
     from ampbench.store import StoredRun
 
 FRAMES: "Mapping[By, Callable[[CastTrace], pd.DataFrame]]" = {
@@ -27,7 +30,7 @@ FRAMES: "Mapping[By, Callable[[CastTrace], pd.DataFrame]]" = {
 """The tables that machine formats give."""
 
 
-def print_casts(
+def print_stored(
     stored: "StoredRun",
     case_ids: Sequence[str],
     format: OutputFormat,
@@ -39,12 +42,18 @@ def print_casts(
 
     JSON has the table `by` beside the pass, if one is asked for: all of them are derived from the pass.
     """
+
+    def section(case: "Case", found: CastPass) -> Section:
+        made = blocks.section(case, found, by or By.SUMMARY, everything=everything)
+        emulated = emulation_statement(case, stored.header.environment) if found.how != FAKE else ""
+        return Section(made.title, [*made.blocks, *([Block(emulated)] if emulated else [])])
+
     print_passes(
         stored, case_ids, format, stored.casts,
-        section=lambda case, found: blocks.section(case, found, by or By.SUMMARY, everything=everything),
+        section=section,
         document=lambda case, found: _document(case, found, by),
         rows=lambda found: _rows(found, by or By.CAST),
-        numbers=blocks.NUMBERS,
+        columns=_columns(by or By.CAST),
     )  # fmt: skip
 
 
@@ -75,6 +84,12 @@ def _totals(whole: "summary.Totals") -> dict[str, Any]:
     return found | {"bytes_moved": whole.bytes_moved}
 
 
+def _columns(by: By) -> Sequence[str]:
+    """Return the columns of a table: those that it has of a step without ops, too."""
+    nothing = CastPass(case_id="", how="", trace=CastTrace())
+    return list(_rows(nothing, by)[0] if by is By.SUMMARY else FRAMES[by](nothing.trace).columns)
+
+
 def _rows(found: "CastPass", by: By) -> list[dict[str, Any]]:
     if by is not By.SUMMARY:
         return frame_rows(FRAMES[by](found.trace), _WHOLE)
@@ -93,7 +108,7 @@ def _rows(found: "CastPass", by: By) -> list[dict[str, Any]]:
             "bytes_written": whole.bytes_written,
             **asdict(known) | {"doubts": "; ".join(known.doubts)},
             "cache_bytes": whole.cache_bytes,
-            "peak_bytes": found.peak_bytes,
+            "peak_memory_bytes": found.peak_bytes,
             "memory_source": found.memory_source,
         }
     ]

@@ -7,7 +7,9 @@ import typer
 from ampbench.cli.explaining import Doing, asked_for, explain_and_store
 from ampbench.cli.options import (
     DEFAULT_RESULTS,
+    TIMEOUT,
     Devices,
+    EveryRow,
     Format,
     Json,
     Keyword,
@@ -15,12 +17,12 @@ from ampbench.cli.options import (
     MemoryFormats,
     Names,
     OutputFormat,
+    PieceTimeout,
     Preset,
     Results,
     Seed,
     Sets,
     Threads,
-    Timeout,
     Workloads,
     chosen_format,
 )
@@ -36,14 +38,14 @@ def command(
     precision: Annotated[
         list[str] | None,
         typer.Option(
-            "--precision", metavar="NAME", help="Try this low precision, too, beside fp32. Repeatable. Default: all."
+            "--precision", metavar="NAME", help="Try it, too, beside fp32. Default: all low ones. Repeatable."
         ),
     ] = None,
     device: Devices = None,
     phase: Annotated[
         list[str] | None,
         typer.Option(
-            "--phase", metavar="NAME", help="inference or training. Repeatable. Default: training, if there is a loss."
+            "--phase", metavar="NAME", help="inference or training. Default: training, if there is a loss. Repeatable."
         ),
     ] = None,
     memory_format: MemoryFormats = None,
@@ -51,10 +53,13 @@ def command(
     preset: Preset = "",
     set_: Sets = None,
     steps: Annotated[
-        int, typer.Option(min=0, max=MOST_STEPS, help="Steps to watch in fp32; 0: one for each batch there is.")
+        int,
+        typer.Option(
+            metavar="N", min=0, max=MOST_STEPS, help="Steps to watch in fp32; 0: one for each batch there is."
+        ),
     ] = 0,
-    every: Annotated[bool, typer.Option("--all", help="List every row, not only the most telling ones.")] = False,
-    timeout: Timeout = f"{DEFAULTS.timeout_seconds:g}",
+    every: EveryRow = False,
+    timeout: PieceTimeout = TIMEOUT,
     threads: Threads = DEFAULTS.threads,
     seed: Seed = DEFAULTS.seed,
     results: Results = DEFAULT_RESULTS,
@@ -64,8 +69,9 @@ def command(
 ) -> int:
     """Watch fp32 steps: how near each module's values are to what fp16 and bf16 hold, and which loss scales fit.
 
-    What would overflow, flush to zero or be swallowed by rounding is predicted, then seen in a step of each low
-    precision. The run is stored: ampbench show RUN prints it again, with --details all of it.
+    Without --phase, the steps are of training, where there is a loss. What would overflow, flush to zero or be
+    swallowed by rounding is predicted, then seen in a step of each low precision. The run is stored: ampbench show RUN
+    prints it again, with --all all of it.
 
     \b
     Examples:
@@ -78,7 +84,7 @@ def command(
         names, workload, precision, device, phase, None, memory_format, keyword, preset, set_, True,
         timeout, threads, seed,
     )  # fmt: skip
-    from ampbench.cli.explain.headroom_printing import print_headroom
+    from ampbench.cli.explain.headroom_printing import print_stored
     from ampbench.cli.pass_printing import telling
     from ampbench.running.ranges import prepare_headroom, watch_cases
 
@@ -86,5 +92,5 @@ def command(
         prepare_headroom(selection, settings),
         HEADROOM, results, label,
         Doing("watching", lambda prepared, writer, watch: watch_cases(prepared, steps, writer, watch)),
-        telling(print_headroom, chosen, everything=every),
+        telling(print_stored, chosen, everything=every),
     )  # fmt: skip

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from ampbench.store import StoredRun
 
 
-def print_headroom(
+def print_stored(
     stored: "StoredRun", case_ids: Sequence[str], format: OutputFormat, *, everything: bool = False
 ) -> None:
     """Print how large the values of the cases `case_ids` were in a run, and what low precisions made of them.
@@ -26,7 +26,7 @@ def print_headroom(
         section=lambda case, found: blocks.headroom_section(case, found, everything=everything),
         document=_headroom_document,
         rows=lambda found: frame_rows(tables.headroom_frame(found)),
-        numbers=blocks.NUMBERS,
+        columns=tables.HEADROOM_COLUMNS,
     )  # fmt: skip
 
 

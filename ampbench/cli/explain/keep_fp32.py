@@ -2,7 +2,7 @@
 
 import math
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
 import typer
 
@@ -10,9 +10,13 @@ from ampbench.advice import Budget
 from ampbench.cli.explaining import Doing, asked_for, explain_and_store, go_on
 from ampbench.cli.options import (
     DEFAULT_RESULTS,
+    TIMEOUT,
     WITH_RESUME,
+    AutocastPrecisions,
     Devices,
+    EveryRow,
     Format,
+    InferencePhases,
     Json,
     Keyword,
     Label,
@@ -23,14 +27,14 @@ from ampbench.cli.options import (
     Names,
     Objective,
     OutputFormat,
+    PieceTimeout,
     Preset,
     Results,
-    ResumeSearch,
+    Resume,
     Scaler,
     Seed,
     Sets,
     Threads,
-    Timeout,
     WhatCounts,
     Workloads,
     chosen_budget,
@@ -56,19 +60,9 @@ def command(
     context: typer.Context,
     names: Names = None,
     workload: Workloads = None,
-    precision: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--precision",
-            metavar="NAME",
-            help="A low one. Repeatable. Default: autocast to the device's default dtype.",
-        ),
-    ] = None,
+    precision: AutocastPrecisions = None,
     device: Devices = None,
-    phase: Annotated[
-        list[str] | None,
-        typer.Option("--phase", metavar="NAME", help="inference or training. Repeatable. Default: inference."),
-    ] = None,
+    phase: InferencePhases = None,
     memory_format: MemoryFormats = None,
     keyword: Keyword = "",
     preset: Preset = "",
@@ -78,25 +72,26 @@ def command(
     max_gradient_error: MaxGradientError = Budget.grad_rel_l2,
     objective: WhatCounts = Objective.SPEED,
     max_trials: MaxTrials = MAX_TRIALS,
-    every: Annotated[bool, typer.Option("--all", help="List every module that is kept, however many.")] = False,
-    timeout: Timeout = f"{DEFAULTS.timeout_seconds:g}",
+    every: EveryRow = False,
+    timeout: PieceTimeout = TIMEOUT,
     threads: Threads = DEFAULTS.threads,
     seed: Seed = DEFAULTS.seed,
     results: Results = DEFAULT_RESULTS,
     label: Label = "",
-    resume: ResumeSearch = "",
+    resume: Resume = "",
     format: Format = OutputFormat.TABLE,
     json: Json = False,
 ) -> int:
     """Search the smallest set of modules to keep in fp32 so that the errors meet a budget, and measure what it costs.
 
-    Each trial is a step with some modules kept, against fp64. Ends with the sets between none and all kept, measured in
-    turns, and with the code to paste. Every trial is stored: an interrupted search goes on with --resume.
+    Without --phase, the step is one of inference. Each trial is a step with some modules kept, against fp64. Ends with
+    the sets between none and all kept, measured in turns, and with the code to paste. Every trial is stored: an
+    interrupted search goes on with --resume.
 
     \b
     Examples:
       ampbench explain keep-fp32 model.py:make --max-error 2e-3
-      ampbench explain keep-fp32 vit --precision fp16_autocast --phase training --max-gradient-error 1e-2
+      ampbench explain keep-fp32 vit_b_16 --phase training --max-gradient-error 1e-2
       ampbench explain keep-fp32 resnet18 --precision fp16_pure --objective memory --max-trials 30
       ampbench explain keep-fp32 --resume 1f9a3c        an interrupted search, by its id
     """
@@ -159,7 +154,7 @@ def _go_on(resume: str, results: Path, tell: "Callable[[StoredRun], None]") -> i
 
 
 def _telling(format: OutputFormat, *, everything: bool) -> "Callable[[StoredRun], None]":
-    from ampbench.cli.explain.keep_fp32_printing import print_searches
+    from ampbench.cli.explain.keep_fp32_printing import print_stored
     from ampbench.cli.pass_printing import telling
 
-    return telling(print_searches, format, everything=everything)
+    return telling(print_stored, format, everything=everything)

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from ampbench.store import StoredRun
 
 
-def print_searches(
+def print_stored(
     stored: "StoredRun", case_ids: Sequence[str], format: OutputFormat, *, everything: bool = False
 ) -> None:
     """Print how the search of each of the cases `case_ids` ended, and for people the code to paste.
@@ -35,7 +35,7 @@ def print_searches(
         ),
         document=lambda case, found: _document(stored, case, found),
         rows=lambda found: _rows(stored, found),
-        numbers=blocks.NUMBERS,
+        columns=COLUMNS,
         begun={name: _begun(stored, name) for name in case_ids if name in stored.spaces},
     )  # fmt: skip
     if format in (OutputFormat.TABLE, OutputFormat.MARKDOWN):

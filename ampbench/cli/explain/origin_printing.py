@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from ampbench.store import StoredRun
 
 
-def print_origins(
+def print_stored(
     stored: "StoredRun", case_ids: Sequence[str], format: OutputFormat, *, everything: bool = False
 ) -> None:
     """Print where the errors of the cases `case_ids` began in a run; CSV and JSON have a row for each module."""
@@ -23,7 +23,7 @@ def print_origins(
         section=lambda case, found: blocks.origin_section(case, found, everything=everything),
         document=_origin_document,
         rows=lambda found: frame_rows(tables.origin_frame(found)),
-        numbers=blocks.NUMBERS,
+        columns=tables.ORIGIN_COLUMNS,
     )  # fmt: skip
 
 

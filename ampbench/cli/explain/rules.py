@@ -7,10 +7,23 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ampbench.cli.options import DEFAULT_RESULTS, Format, Json, Label, OutputFormat, Results, chosen_format
-from ampbench.cli.selecting import positive
+from ampbench.cli.options import (
+    A_RUN,
+    DEFAULT_RESULTS,
+    TIMEOUT,
+    EveryRow,
+    Format,
+    Json,
+    Label,
+    OutputFormat,
+    PieceTimeout,
+    Results,
+    chosen_format,
+)
+from ampbench.cli.selecting import typed_seconds
 from ampbench.errors import CASE_FAILED, INTERRUPTED, NothingComparableError, NothingToRunError, UsageError
-from ampbench.units import parse_seconds
+from ampbench.records.environments import DEVICES
+from ampbench.units import one_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -22,15 +35,15 @@ if TYPE_CHECKING:
 def command(
     run: Annotated[
         str | None,
-        typer.Argument(metavar="[RUN]", help="Tell of this stored run (an id, a prefix, a path) instead of probing."),
+        typer.Argument(metavar="RUN", help=f"Tell of this stored run, {A_RUN}, instead of probing."),
     ] = None,
     device: Annotated[
         list[str] | None,
-        typer.Option("--device", metavar="NAME", help="cpu, cuda or xpu, here or not. Repeatable. Default: all."),
+        typer.Option("--device", metavar="NAME", help=f"{one_of(DEVICES)}, here or not. Default: all. Repeatable."),
     ] = None,
     dtype: Annotated[
         list[str] | None,
-        typer.Option("--dtype", metavar="NAME", help="Autocast to fp16 or bf16. Repeatable. Default: both."),
+        typer.Option("--dtype", metavar="NAME", help="Autocast to fp16 or bf16. Default: both. Repeatable."),
     ] = None,
     op: Annotated[
         list[str] | None,
@@ -38,7 +51,7 @@ def command(
             "--op", metavar="NAME", help="Only this op, as softmax or softmax.int; nothing is stored. Repeatable."
         ),
     ] = None,
-    every: Annotated[bool, typer.Option("--all", help="List every op, not only what disagrees.")] = False,
+    every: EveryRow = False,
     against: Annotated[
         str | None,
         typer.Option("--against", metavar="RUN", help="Say only what changed since this stored run."),
@@ -49,9 +62,7 @@ def command(
         Path | None,
         typer.Option("-o", "--output", metavar="FILE", help="Write the run here, too; compressed if named .gz."),
     ] = None,
-    timeout: Annotated[
-        str, typer.Option(metavar="SECONDS", help="The longest a device may take, as in 90 or 5m.")
-    ] = "300",
+    timeout: PieceTimeout = TIMEOUT,
     format: Format = OutputFormat.TABLE,
     json: Json = False,
 ) -> int:
@@ -72,7 +83,7 @@ def command(
     from ampbench.rules.choosing import chosen_devices, chosen_dtypes
 
     chosen = chosen_format(format, json)
-    seconds = positive("--timeout", parse_seconds(timeout))
+    seconds = typed_seconds("--timeout", timeout)
     devices, dtypes, ops = chosen_devices(device or ()), chosen_dtypes(dtype or ()), op or []
     if output is not None and (run is not None or ops):
         raise UsageError(f"-o stores a whole new probe: leave out {'--op' if ops else 'RUN'}")

@@ -6,23 +6,25 @@ import typer
 
 from ampbench.cli.options import (
     DEFAULT_RESULTS,
+    DURATION,
+    TIMEOUT,
     WITH_RESUME,
     Devices,
+    EveryRow,
     Format,
     Json,
     Label,
     OutputFormat,
     PieceTimeout,
     Results,
-    ResumeStudy,
+    Resume,
     Threads,
     chosen_format,
     refuse_beside_resume,
 )
-from ampbench.cli.selecting import make_settings, positive
+from ampbench.cli.selecting import make_settings, typed_seconds
 from ampbench.cli.study.studying import Study, begin, go_on
 from ampbench.records.runs import CEILINGS, Asked, Selection, Settings
-from ampbench.units import parse_seconds
 
 DEFAULTS = Settings()
 DEFAULT_SECONDS = "2"
@@ -33,25 +35,25 @@ def command(
     device: Devices = None,
     operation: Annotated[
         list[str] | None,
-        typer.Option("--operation", metavar="NAME", help="matmul, conv or copy. Repeatable. Default: all."),
+        typer.Option("--operation", metavar="NAME", help="matmul, conv or copy. Default: all. Repeatable."),
     ] = None,
     dtype: Annotated[
         list[str] | None,
         typer.Option(
             "--dtype",
             metavar="NAME",
-            help="fp32, tf32, bf16, fp16 or fp64. Repeatable. Default: all the device has, but fp64.",
+            help="fp32, tf32, bf16, fp16 or fp64. Default: all the device has, but fp64. Repeatable.",
         ),
     ] = None,
     seconds: Annotated[
-        str, typer.Option(metavar="SECONDS", help="Timing of each operation in each dtype, over its sizes.")
+        str, typer.Option(metavar="SECONDS", help=f"Timing of each operation in each dtype, {DURATION}.")
     ] = DEFAULT_SECONDS,
-    every: Annotated[bool, typer.Option("--all", help="List every size, not only the best.")] = False,
-    timeout: PieceTimeout = f"{DEFAULTS.timeout_seconds:g}",
+    every: EveryRow = False,
+    timeout: PieceTimeout = TIMEOUT,
     threads: Threads = DEFAULTS.threads,
     results: Results = DEFAULT_RESULTS,
     label: Label = "",
-    resume: ResumeStudy = "",
+    resume: Resume = "",
     format: Format = OutputFormat.TABLE,
     json: Json = False,
 ) -> int:
@@ -59,7 +61,7 @@ def command(
 
     In each dtype, over sizes from small to large, on random values. Says what half precision brings at most on this
     machine and, where the device's datasheet is known, what share of its peaks is reached. The run is stored: ampbench
-    show RUN prints it again, with --details every size.
+    show RUN prints it again, with --all every size.
 
     \b
     Examples:
@@ -73,9 +75,9 @@ def command(
         return go_on(_study(), resume, results, chosen, everything=every)
     from ampbench.studied.ceilings.pieces import chosen_ceiling_dtypes, chosen_operations
 
-    settings = make_settings(1, 1, DEFAULTS.min_run_seconds, "", timeout, "", threads, DEFAULTS.seed)
+    settings = make_settings(1, 1, "", "", timeout, "", threads, DEFAULTS.seed)
     asked = Asked(
-        seconds=positive("--seconds", parse_seconds(seconds)),
+        seconds=typed_seconds("--seconds", seconds),
         operations=chosen_operations(operation or []),
         dtypes=chosen_ceiling_dtypes(dtype or []),
     )
@@ -84,7 +86,7 @@ def command(
 
 
 def _study() -> Study:
-    from ampbench.cli.study.ceilings_printing import print_ceilings
+    from ampbench.cli.study.ceilings_printing import print_stored
     from ampbench.running.ceilings import measure_ceilings, pieces, prepare_ceilings
     from ampbench.studied.ceilings.pieces import unfinished
 
@@ -96,5 +98,5 @@ def _study() -> Study:
         pieces=pieces,
         left=unfinished,
         needed=("seconds",),
-        show=print_ceilings,
+        show=print_stored,
     )

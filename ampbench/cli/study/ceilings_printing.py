@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from ampbench.store import StoredRun
 
 
-def print_ceilings(
+def print_stored(
     stored: "StoredRun",
     case_ids: Sequence[str],  # noqa: ARG001 - as all that print a run
     format: OutputFormat,
@@ -37,7 +37,7 @@ def print_ceilings(
         print_text(csv_text(tables.COLUMNS, (list(row.values()) for row in rows)))
     else:
         sections = blocks.ceilings_sections(environment, stored.ceilings, everything=everything)
-        print_sections(sections, format, numbers=blocks.NUMBERS)
+        print_sections(sections, format)
 
 
 def _document(stored: "StoredRun") -> dict[str, Any]:

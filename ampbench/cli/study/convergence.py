@@ -9,6 +9,7 @@ from ampbench.cli.options import (
     DEFAULT_RESULTS,
     WITH_RESUME,
     Devices,
+    EveryRow,
     Format,
     Json,
     Keyword,
@@ -20,7 +21,7 @@ from ampbench.cli.options import (
     Precisions,
     Preset,
     Results,
-    ResumeStudy,
+    Resume,
     Scaler,
     Seed,
     Sets,
@@ -48,20 +49,23 @@ def command(
     preset: Preset = "",
     set_: Sets = None,
     scaler: Scaler = True,
-    steps: Annotated[int, typer.Option(help="Steps of each training, at most 1,000,000.")] = STEPS,
+    steps: Annotated[int, typer.Option(metavar="N", min=1, max=1_000_000, help="Steps of each training.")] = STEPS,
     seeds: Annotated[
         int,
         typer.Option(
-            help="Train from so many seeds: --seed and those after it. A verdict needs 2; 3 or more find more."
+            metavar="N",
+            min=1,
+            max=1000,
+            help="Train from so many seeds: --seed and those after it. A verdict needs 2; 3 or more find more.",
         ),
     ] = SEEDS,
-    every: Annotated[bool, typer.Option("--all", help="List every seed, too.")] = False,
+    every: EveryRow = False,
     timeout: PieceTimeout = TIMEOUT,
     threads: Threads = DEFAULTS.threads,
     seed: Seed = DEFAULTS.seed,
     results: Results = DEFAULT_RESULTS,
     label: Label = "",
-    resume: ResumeStudy = "",
+    resume: Resume = "",
     format: Format = OutputFormat.TABLE,
     json: Json = False,
 ) -> int:
@@ -91,7 +95,7 @@ def command(
 
 
 def _study() -> Study:
-    from ampbench.cli.study.convergence_printing import print_convergence
+    from ampbench.cli.study.convergence_printing import print_stored
     from ampbench.running.convergence import pieces, prepare_convergence, train_cases
     from ampbench.studied.convergence.pieces import unfinished
 
@@ -103,5 +107,5 @@ def _study() -> Study:
         pieces=lambda *given: [planned for planned, _ in pieces(*given)],
         left=unfinished,
         needed=("steps", "seeds"),
-        show=print_convergence,
+        show=print_stored,
     )

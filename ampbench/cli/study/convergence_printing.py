@@ -5,7 +5,7 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from ampbench.cli.options import OutputFormat
-from ampbench.cli.pass_printing import failure_said, finite, frame_rows, outcomes, pass_document
+from ampbench.cli.pass_printing import finite, frame_rows, outcomes, pass_document
 from ampbench.cli.printing import print_text
 from ampbench.cli.sections import print_sections
 from ampbench.cli.tables import csv_text, json_document
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from ampbench.store import StoredRun
 
 
-def print_convergence(
+def print_stored(
     stored: "StoredRun", case_ids: Sequence[str], format: OutputFormat, *, everything: bool = False
 ) -> None:
     """Print what the trainings of the cases `case_ids` come to, workload by workload, and what became of the others.
@@ -43,8 +43,8 @@ def print_convergence(
             if reason
         ]
         broken = [stored.failures[case_id] for case_id in case_ids if case_id in stored.failures and case_id in trained]
-        missing += [f"{failure.case_id}: failed later: {failure_said(failure)}" for failure in broken]
-        print_sections(sections, format, numbers=blocks.number_headers(sections), missing=missing)
+        missing += [f"{failure.case_id}: failed later: {failure.said}" for failure in broken]
+        print_sections(sections, format, missing=missing)
 
 
 def _document(case: "Case", found: "Sequence[Training]") -> dict[str, Any]:  # noqa: ARG001 - as all documents

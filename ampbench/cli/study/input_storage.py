@@ -7,7 +7,9 @@ import typer
 from ampbench.cli.explaining import asked_for
 from ampbench.cli.options import (
     DEFAULT_RESULTS,
+    TIMEOUT,
     WITH_RESUME,
+    AutocastPrecisions,
     Devices,
     Format,
     Json,
@@ -19,7 +21,7 @@ from ampbench.cli.options import (
     PieceTimeout,
     Preset,
     Results,
-    ResumeStudy,
+    Resume,
     Scaler,
     Seed,
     Sets,
@@ -29,10 +31,9 @@ from ampbench.cli.options import (
     chosen_format,
     refuse_beside_resume,
 )
-from ampbench.cli.selecting import positive
+from ampbench.cli.selecting import typed_seconds
 from ampbench.cli.study.studying import Study, begin, go_on
 from ampbench.records.runs import INPUT_STORAGE, Asked, Settings
-from ampbench.units import parse_seconds
 
 DEFAULTS = Settings()
 SECONDS = "4"
@@ -42,19 +43,12 @@ def command(
     context: typer.Context,
     names: Names = None,
     workload: Workloads = None,
-    precision: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--precision",
-            metavar="NAME",
-            help="bf16_autocast or fp16_autocast. Repeatable. Default: autocast to the device's default dtype.",
-        ),
-    ] = None,
+    precision: AutocastPrecisions = None,
     device: Devices = None,
     phase: Annotated[
         list[str] | None,
         typer.Option(
-            "--phase", metavar="NAME", help="inference or training. Repeatable. Default: both, if there is a loss."
+            "--phase", metavar="NAME", help="inference or training. Default: both, if there is a loss. Repeatable."
         ),
     ] = None,
     memory_format: MemoryFormats = None,
@@ -63,12 +57,12 @@ def command(
     set_: Sets = None,
     scaler: Scaler = True,
     seconds: StudySeconds = SECONDS,
-    timeout: PieceTimeout = f"{DEFAULTS.timeout_seconds:g}",
+    timeout: PieceTimeout = TIMEOUT,
     threads: Threads = DEFAULTS.threads,
     seed: Seed = DEFAULTS.seed,
     results: Results = DEFAULT_RESULTS,
     label: Label = "",
-    resume: ResumeStudy = "",
+    resume: Resume = "",
     format: Format = OutputFormat.TABLE,
     json: Json = False,
 ) -> int:
@@ -92,12 +86,12 @@ def command(
         names, workload, precision, device, phase, None, memory_format, keyword, preset, set_, scaler,
         timeout, threads, seed,
     )  # fmt: skip
-    asked = Asked(seconds=positive("--seconds", parse_seconds(seconds)))
+    asked = Asked(seconds=typed_seconds("--seconds", seconds))
     return begin(_study(), selection, settings, asked, results, label, chosen)
 
 
 def _study() -> Study:
-    from ampbench.cli.study.input_storage_printing import print_storages
+    from ampbench.cli.study.input_storage_printing import print_stored
     from ampbench.running.input_storage import measure_storages, prepare_storage
     from ampbench.studied.unfinished import unfinished
 
@@ -108,5 +102,5 @@ def _study() -> Study:
         work=measure_storages,
         left=unfinished,
         needed=("seconds",),
-        show=print_storages,
+        show=print_stored,
     )

@@ -7,8 +7,10 @@ import typer
 from ampbench.cli.explaining import asked_for
 from ampbench.cli.options import (
     DEFAULT_RESULTS,
+    TIMEOUT,
     WITH_RESUME,
     Devices,
+    EveryRow,
     Format,
     Json,
     Keyword,
@@ -19,7 +21,7 @@ from ampbench.cli.options import (
     PieceTimeout,
     Preset,
     Results,
-    ResumeStudy,
+    Resume,
     Seed,
     Sets,
     Threads,
@@ -58,7 +60,7 @@ def command(
     keyword: Keyword = "",
     preset: Preset = "",
     set_: Sets = None,
-    steps: Annotated[int, typer.Option(help="Steps of each training.")] = STEPS,
+    steps: Annotated[int, typer.Option(metavar="N", min=1, max=1_000_000, help="Steps of each training.")] = STEPS,
     setting: Annotated[
         list[str] | None,
         typer.Option(
@@ -76,23 +78,29 @@ def command(
             "needs).",
         ),
     ] = True,
-    init_scale: Annotated[float, typer.Option(help="Of a setting of yours.")] = GRAD_SCALER.init_scale,
-    growth_factor: Annotated[float, typer.Option(help="Of a setting of yours.")] = GRAD_SCALER.growth_factor,
-    backoff_factor: Annotated[float, typer.Option(help="Of a setting of yours.")] = GRAD_SCALER.backoff_factor,
-    growth_interval: Annotated[int, typer.Option(help="Of a setting of yours.")] = GRAD_SCALER.growth_interval,
-    every: Annotated[bool, typer.Option("--all", help="List every row, not only the most telling ones.")] = False,
-    timeout: PieceTimeout = f"{DEFAULTS.timeout_seconds:g}",
+    init_scale: Annotated[float, typer.Option(metavar="SCALE", help="Of a setting of yours.")] = GRAD_SCALER.init_scale,
+    growth_factor: Annotated[
+        float, typer.Option(metavar="FACTOR", help="Of a setting of yours.")
+    ] = GRAD_SCALER.growth_factor,
+    backoff_factor: Annotated[
+        float, typer.Option(metavar="FACTOR", help="Of a setting of yours.")
+    ] = GRAD_SCALER.backoff_factor,
+    growth_interval: Annotated[
+        int, typer.Option(metavar="STEPS", help="Of a setting of yours.")
+    ] = GRAD_SCALER.growth_interval,
+    every: EveryRow = False,
+    timeout: PieceTimeout = TIMEOUT,
     threads: Threads = DEFAULTS.threads,
     seed: Seed = DEFAULTS.seed,
     results: Results = DEFAULT_RESULTS,
     label: Label = "",
-    resume: ResumeStudy = "",
+    resume: Resume = "",
     format: Format = OutputFormat.TABLE,
     json: Json = False,
 ) -> int:
     """Train in fp32, in fp16 without loss scaling and with GradScaler in several settings, from the same weights.
 
-    Tells what share of the gradients flushes to zero and how far they err, the scale in every step, refused steps and
+    Tells what share of the gradients flushes to zero and how far they err, the scale in every step, skipped steps and
     the parameters whose gradients overflow, and whether the loss falls as in fp32.
 
     \b
@@ -141,7 +149,7 @@ def _own_setting(
 
 
 def _study() -> Study:
-    from ampbench.cli.study.scaler_printing import print_scalings
+    from ampbench.cli.study.scaler_printing import print_stored
     from ampbench.running.scaler import pieces, prepare_scaling, scale_cases
     from ampbench.studied.scaler.pieces import unfinished
     from ampbench.studied.unfinished import asked_of
@@ -158,5 +166,5 @@ def _study() -> Study:
         pieces=lambda *given: [planned for planned, _ in pieces(*given)],
         left=left,
         needed=("steps",),
-        show=print_scalings,
+        show=print_stored,
     )

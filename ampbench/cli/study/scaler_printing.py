@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from ampbench.blocks import Block, Section
 from ampbench.cli.options import OutputFormat
-from ampbench.cli.pass_printing import failure_said, frame_rows, print_passes
+from ampbench.cli.pass_printing import frame_rows, print_passes
 from ampbench.labels import NOT_REACHED
 from ampbench.studied.scaler import blocks, tables
 from ampbench.studied.scaler.pieces import unfinished
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from ampbench.store import StoredRun
 
 
-def print_scalings(
+def print_stored(
     stored: "StoredRun", case_ids: Sequence[str], format: OutputFormat, *, everything: bool = False
 ) -> None:
     """Print what a run found of the loss scaling of the cases `case_ids`; CSV has a row for each training."""
@@ -36,8 +36,8 @@ def print_scalings(
         }
 
     print_passes(
-        stored, case_ids, format, stored.scalings,
-        section=section, document=document, rows=_rows, numbers=blocks.NUMBERS,
+        stored, case_ids, format, stored.scaler,
+        section=section, document=document, rows=_rows, columns=tables.COLUMNS,
     )  # fmt: skip
 
 
@@ -49,6 +49,6 @@ def _missing(stored: "StoredRun", case_id: str) -> list[str]:
     """Return what kept settings of a case from being trained."""
     failure = stored.failures.get(case_id)
     if failure is not None:
-        return [f"The other settings were not trained: {failure_said(failure)}."]
+        return [f"The other settings were not trained: {failure.said}."]
     names = [name for case, name in unfinished(stored) if case == case_id]
     return [f"{', '.join(names)}: {NOT_REACHED}."] if names else []

@@ -7,8 +7,11 @@ import typer
 from ampbench.cli.explaining import asked_for
 from ampbench.cli.options import (
     DEFAULT_RESULTS,
+    TIMEOUT,
     WITH_RESUME,
+    AutocastPrecisions,
     Devices,
+    EveryRow,
     Format,
     Json,
     Keyword,
@@ -19,7 +22,7 @@ from ampbench.cli.options import (
     PieceTimeout,
     Preset,
     Results,
-    ResumeStudy,
+    Resume,
     Scaler,
     Seed,
     Sets,
@@ -29,10 +32,10 @@ from ampbench.cli.options import (
     chosen_format,
     refuse_beside_resume,
 )
-from ampbench.cli.selecting import positive
+from ampbench.cli.selecting import typed_seconds
 from ampbench.cli.study.studying import Study, begin, go_on
 from ampbench.records.runs import SCOPE, Asked, Settings
-from ampbench.units import parse_seconds
+from ampbench.records.studies import FEWEST_STEPS
 
 DEFAULTS = Settings()
 STEPS = 8
@@ -43,29 +46,24 @@ def command(
     context: typer.Context,
     names: Names = None,
     workload: Workloads = None,
-    precision: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--precision",
-            metavar="NAME",
-            help="One with autocast. Repeatable. Default: autocast to the device's default dtype.",
-        ),
-    ] = None,
+    precision: AutocastPrecisions = None,
     device: Devices = None,
     memory_format: MemoryFormats = None,
     keyword: Keyword = "",
     preset: Preset = "",
     set_: Sets = None,
     scaler: Scaler = True,
-    steps: Annotated[int, typer.Option(help="Steps of training in each scope, at least two.")] = STEPS,
+    steps: Annotated[
+        int, typer.Option(metavar="N", min=FEWEST_STEPS, max=1000, help="Steps of training in each scope.")
+    ] = STEPS,
     seconds: StudySeconds = SECONDS,
-    every: Annotated[bool, typer.Option("--all", help="List the losses of all steps.")] = False,
-    timeout: PieceTimeout = f"{DEFAULTS.timeout_seconds:g}",
+    every: EveryRow = False,
+    timeout: PieceTimeout = TIMEOUT,
     threads: Threads = DEFAULTS.threads,
     seed: Seed = DEFAULTS.seed,
     results: Results = DEFAULT_RESULTS,
     label: Label = "",
-    resume: ResumeStudy = "",
+    resume: Resume = "",
     format: Format = OutputFormat.TABLE,
     json: Json = False,
 ) -> int:
@@ -88,12 +86,12 @@ def command(
         names, workload, precision, device, None, None, memory_format, keyword, preset, set_, scaler,
         timeout, threads, seed,
     )  # fmt: skip
-    asked = Asked(steps=steps, seconds=positive("--seconds", parse_seconds(seconds)))
+    asked = Asked(steps=steps, seconds=typed_seconds("--seconds", seconds))
     return begin(_study(), selection, settings, asked, results, label, chosen, everything=every)
 
 
 def _study() -> Study:
-    from ampbench.cli.study.scope_printing import print_scopes
+    from ampbench.cli.study.scope_printing import print_stored
     from ampbench.running.scope import prepare_scopes, study_scopes
     from ampbench.studied.unfinished import unfinished
 
@@ -104,5 +102,5 @@ def _study() -> Study:
         work=study_scopes,
         left=unfinished,
         needed=("steps", "seconds"),
-        show=print_scopes,
+        show=print_stored,
     )

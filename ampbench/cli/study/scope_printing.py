@@ -6,28 +6,28 @@ from typing import TYPE_CHECKING, Any
 
 from ampbench.cli.options import OutputFormat
 from ampbench.cli.pass_printing import frame_rows, print_passes
-from ampbench.studied.scope.blocks import NUMBERS, scope_section
+from ampbench.studied.scope.blocks import scope_section
 from ampbench.studied.scope.sentences import scope_said
-from ampbench.studied.scope.tables import loss_frame, scope_frame
+from ampbench.studied.scope.tables import COLUMNS, loss_frame, scope_frame
 
 if TYPE_CHECKING:
     from ampbench.records.cases import Case
     from ampbench.records.studies import ScopePass
     from ampbench.store import StoredRun
 
-_WHOLE = ("first_casts", "first_cast_bytes", "stale_weights", "peak_bytes", "kept_bytes")
+_WHOLE = ("first_casts", "first_cast_bytes", "stale_weights", "peak_memory_bytes", "kept_bytes")
 
 
-def print_scopes(
+def print_stored(
     stored: "StoredRun", case_ids: Sequence[str], format: OutputFormat, *, everything: bool = False
 ) -> None:
     """Print what each scope of autocast did to the cases `case_ids` of a run; CSV has a row for each scope."""
     print_passes(
-        stored, case_ids, format, stored.scopes,
+        stored, case_ids, format, stored.scope,
         section=lambda case, found: scope_section(case, found, everything=everything),
         document=_document,
         rows=_rows,
-        numbers=NUMBERS,
+        columns=COLUMNS,
     )  # fmt: skip
 
 

@@ -22,9 +22,9 @@ SKIPPED, FAILED = case_of("tf32"), case_of("fp32", workload="characters")
 def path(tmp_path: Path) -> Path:
     """A stored study of digits, with a precision that was skipped and a workload that failed."""
     stored = study(WHOLE)
-    trainings = [one for rows in stored.trainings.values() for one in rows]
+    trainings = [one for rows in stored.convergence.values() for one in rows]
     skip = Skip(case_id=SKIPPED.case_id, reason="this CPU has no tf32")
-    failure = Failure(case_id=FAILED.case_id, stage="training", cause="exception", message="MemoryError: no memory")
+    failure = Failure(case_id=FAILED.case_id, stage="convergence", cause="exception", message="MemoryError: no memory")
     cases = [*stored.cases.values(), SKIPPED, FAILED]
     asked = Asked(steps=STEPS, seeds=3)
     return write_run(
@@ -42,14 +42,14 @@ def test_people_read_verdicts_and_why_some_cases_have_none(path: Path, ampbench:
     assert "failed: MemoryError: no memory" in shown.out
     assert max(len(line) for line in shown.out.splitlines() if SKIPPED.workload not in line) <= 100
     assert "Each seed" not in shown.out
-    assert "Each seed" in ampbench("show", path, "--details").out
+    assert "Each seed" in ampbench("show", path, "--all").out
 
 
 def test_of_a_workload_that_fails_in_fp32_only_failures_are_printed(tmp_path: Path, ampbench: Callable[..., Outcome]):
     stored = study({"fp64": [None], "bf16_pure": []})
-    raised = [dataclasses.replace(one, error="ValueError: no") for rows in stored.trainings.values() for one in rows]
+    raised = [dataclasses.replace(one, error="ValueError: no") for rows in stored.convergence.values() for one in rows]
     failures = [
-        Failure(case_id=case_id, stage="training", cause="exception", message="ValueError: no")
+        Failure(case_id=case_id, stage="convergence", cause="exception", message="ValueError: no")
         for case_id in stored.cases
     ]
     asked = Asked(steps=STEPS, seeds=3)

@@ -60,7 +60,7 @@ def interrupted(monkeypatch: pytest.MonkeyPatch) -> list[int]:
                                    Score(step=2, loss=0.5, correct=95, decisions=100)],
             weights_digest="w", inputs_digest="i", seconds=1.0,
         )  # fmt: skip
-        return Reply(training=found)
+        return Reply(convergence=found)
 
     channel = Scripted(answer, machine(CPU, NO_GPU))
     monkeypatch.setattr("ampbench.running.preparing.ServerChannel", lambda **_: channel)
@@ -80,7 +80,7 @@ def test_a_study_is_printed_stored_and_shown_again(interrupted: list[int], tmp_p
     run = read_run(file)
     assert run.header.asked is not None
     assert (run.header.explains, run.header.asked.steps, run.header.asked.seeds) == ("convergence", 2, 2)
-    assert sum(map(len, run.trainings.values())) == 14
+    assert sum(map(len, run.convergence.values())) == 14
     assert "95.00%" in said.out
     assert ampbench("show", file.stem).out == said.out
 
@@ -90,10 +90,10 @@ def test_an_interrupted_study_says_how_to_go_on_and_does(interrupted: list[int],
     said = ampbench("study", "convergence", "mlp", "--steps", "2", "--seeds", "1")
     (file,) = list_runs(tmp_path / "results")
     assert said.code == 130
-    assert f"2 pieces left; to go on: ampbench study convergence --resume {file.stem}\n" in said.err
+    assert f"2 pieces left; ampbench study convergence --resume {file.stem} goes on\n" in said.err
     done = ampbench("study", "convergence", "--resume", file.stem)
     assert (done.code, read_run(file).ended) == (0, "complete")
-    assert sum(map(len, read_run(file).trainings.values())) == 7
+    assert sum(map(len, read_run(file).convergence.values())) == 7
     again = ampbench("study", "convergence", "--resume", file.stem)
     assert (again.code, again.err) == (0, f"run {file.stem} is complete: nothing is left to do\n")
     assert again.out == done.out
@@ -138,14 +138,14 @@ def test_an_interruption_before_the_first_training_leaves_no_run(
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["mlp", "--steps", "0"], "--steps 0: give 1 to 1,000,000\n"),
-        (["mlp", "--steps", "99999999999"], "--steps 99999999999: give 1 to 1,000,000\n"),
-        (["mlp", "--seeds", "0"], "--seeds 0: give 1 to 1,000, and 2 at least for a verdict\n"),
-        (["mlp", "--seeds", "1001"], "--seeds 1001: give 1 to 1,000"),
-        (["mlp", "--steps", "many"], "invalid value for '--steps'"),
+        (["mlp", "--steps", "0"], "'--steps': give at least 1;"),
+        (["mlp", "--steps", "99999999999"], "'--steps': give at most 1000000;"),
+        (["mlp", "--seeds", "0"], "'--seeds': give at least 1;"),
+        (["mlp", "--seeds", "1001"], "'--seeds': give at most 1000;"),
+        (["mlp", "--steps", "many"], "invalid value for '--steps': give a whole number;"),
         (["digit"], "unknown workload 'digit': did you mean digits?"),
         (["mlp", "--precision", "bf61"], "unknown precision 'bf61'"),
-        (["mlp", "--set", "widht=3"], "unknown parameter in --set 'widht': did you mean width?"),
+        (["mlp", "--set", "widht=3"], "unknown --set parameter 'widht': did you mean width?"),
         (["mlp", "--json", "--format", "csv"], "contradict each other"),
         (["mlp", "--phase", "inference"], "--phase"),
         (["none.py:make"], "there is no file none.py"),

@@ -27,7 +27,7 @@ FAILED = make_case("bf16_autocast", workload="broken", parameters={})
 @pytest.fixture
 def stored(tmp_path: Path) -> Path:
     skip = Skip(case_id=SKIPPED.case_id, reason="no input of it is floating")
-    failure = Failure(case_id=FAILED.case_id, stage="storage", cause="exception", message="RuntimeError: shapes")
+    failure = Failure(case_id=FAILED.case_id, stage="input-storage", cause="exception", message="RuntimeError: shapes")
     write_run(
         tmp_path / "results", [CASE, LOSSY, SKIPPED, FAILED], storage_pass(CASE), lossy_pass(LOSSY), skip, failure,
         COMPLETE, explains="input-storage",
@@ -44,7 +44,7 @@ def interrupting(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         assert request.case is not None
         if request.case.phase in phases:
             raise KeyboardInterrupt
-        return Reply(storage=storage_pass(request.case))
+        return Reply(input_storage=storage_pass(request.case))
 
     channel = Scripted(answer)
     monkeypatch.setattr("ampbench.running.preparing.ServerChannel", lambda **_: channel)
@@ -57,7 +57,7 @@ def test_each_case_is_a_section_that_begins_with_what_is_lost(stored: Path, ampb
     lines = said.out.splitlines()
     assert max(map(len, lines)) <= 100
     assert lines[:2] == [
-        "net · bf16_autocast · cpu · training",
+        "net · bf16_autocast · training · cpu",
         "  Nothing is lost: with inputs in bf16, outputs, loss and gradients are the same to the last bit.",
     ]
     told = " ".join(said.out.split())
@@ -88,12 +88,12 @@ def test_a_study_is_stored_and_an_interrupted_one_goes_on(
     assert said.code == 130
     (path,) = list_runs(tmp_path / "results")
     run = read_run(path)
-    assert (run.header.explains, run.header.asked.seconds, len(run.storages)) == ("input-storage", 1.5, 1)
-    assert f"1 piece left; to go on: ampbench study input-storage --resume {run.header.run}" in said.err
+    assert (run.header.explains, run.header.asked.seconds, len(run.input_storage)) == ("input-storage", 1.5, 1)
+    assert f"1 piece left; ampbench study input-storage --resume {run.header.run} goes on" in said.err
     interrupting.clear()
     again = ampbench("study", "input-storage", "--resume", run.header.run)
     assert again.code == 0
-    assert len(read_run(path).storages) == 2
+    assert len(read_run(path).input_storage) == 2
     done = ampbench("study", "input-storage", "--resume", run.header.run)
     assert (done.code, "nothing is left to do" in done.err) == (0, True)
     refused = ampbench("study", "input-storage", "--resume", run.header.run, "--seconds", "2")
@@ -105,11 +105,11 @@ def test_a_study_is_stored_and_an_interrupted_one_goes_on(
     [
         ([], "study the inputs of which workload? Name one, as in `ampbench study input-storage mlp`"),
         (["mlpp"], "unknown workload 'mlpp': did you mean mlp?"),
-        (["mlp", "--precision", "fp32"], "and fp32 has none: give fp16_autocast or bf16_autocast"),
+        (["mlp", "--precision", "fp32"], "and fp32 has none: give fp16_autocast"),
         (["mlp", "--precision", "bf16_pure"], "and bf16_pure has none"),
         (["mlp", "--seconds", "0"], "--seconds must be above 0"),
         (["mlp", "--seconds", "long"], "a time such as 90, 250ms, 2m or 1h"),
-        (["--resume", "nothing"], "there is no run in results"),
+        (["--resume", "nothing"], "there is no results folder results"),
     ],
 )
 def test_a_usage_error_is_one_line(arguments: list[str], message: str, tmp_path: Path, ampbench: Run) -> None:

@@ -73,7 +73,7 @@ def test_a_study_is_shown_again_with_what_it_lacks(stored: Path, ampbench: Run) 
     said = ampbench("show", RUN)
     assert (said.code, said.err) == (0, "")
     lines = said.out.splitlines()
-    assert lines[0] == "net · fp16_autocast · cpu · training · 40 steps"
+    assert lines[0] == "net · fp16_autocast · training · cpu · 40 steps"
     assert max(map(len, lines)) <= 100
     told = " ".join(said.out.split())
     assert "fp16 needs loss scaling here: without it the loss lacks 50.0% of what it falls by in fp32" in told
@@ -91,7 +91,7 @@ def test_a_study_that_does_not_say_what_it_was_asked_for_cannot_go_on(tmp_path: 
 
 def test_csv_has_a_row_for_each_setting_and_json_the_trainings_too(stored: Path, ampbench: Run) -> None:
     rows = list(csv.DictReader(io.StringIO(ampbench("show", RUN, "--format", "csv").out)))
-    assert [(row["setting"], row["state"], row["refused"]) for row in rows] == [
+    assert [(row["setting"], row["state"], row["skipped_steps"]) for row in rows] == [
         ("fp32", "as fp32", ""), ("no scaling", "behind", ""), ("default", "as fp32", "0"),
     ]  # fmt: skip
     (case,) = json.loads(ampbench("show", RUN, "--json").out)["cases"]
@@ -108,7 +108,7 @@ def test_markdown_has_the_same_tables(stored: Path, ampbench: Run) -> None:
 
 
 def test_a_failure_of_one_setting_is_told_beside_the_others(tmp_path: Path, ampbench: Run) -> None:
-    failure = Failure(case_id=CASE.case_id, stage="scaling", cause="time-out", message="took longer than 300 s")
+    failure = Failure(case_id=CASE.case_id, stage="scaler", cause="time-out", message="took longer than 300 s")
     entries = [run("fp32"), collapsed("default", None), failure, COMPLETE]
     asked = Asked(steps=40, settings=list(SETTINGS))
     write_run(tmp_path / "results", [CASE], *entries, explains="scaler", asked=asked)
@@ -124,7 +124,7 @@ def test_a_failure_of_one_setting_is_told_beside_the_others(tmp_path: Path, ampb
         (["mlpp"], "unknown workload 'mlpp': did you mean mlp?"),
         (["mlp", "--precision", "bf16_autocast"], "bf16_autocast needs no loss scaling: it has fp32's range"),
         (["mlp", "--precision", "fp16_pure"], "GradScaler refuses fp16 parameters"),
-        (["mlp", "--steps", "0"], "--steps 0 trains nothing: give at least 1"),
+        (["mlp", "--steps", "0"], "'--steps': give at least 1;"),
         (["mlp", "--setting", "defualt"], "unknown setting 'defualt': did you mean default"),
         (["mlp", "--init-scale", "0"], "--init-scale 0: must be a finite number above 0"),
         (["mlp", "--init-scale", "inf"], "--init-scale inf: must be a finite number above 0"),
@@ -147,7 +147,7 @@ def test_a_setting_of_the_users_own_is_added(monkeypatch: pytest.MonkeyPatch, tm
     def answer(request: Request) -> Reply:
         assert request.case is not None
         made = run(request.setting.name if request.setting else "fp32", case_id=request.case.case_id)
-        return Reply(scaling=made)
+        return Reply(scaler=made)
 
     channel = Scripted(answer)
     monkeypatch.setattr("ampbench.running.preparing.ServerChannel", lambda **_: channel)
@@ -185,7 +185,7 @@ def test_a_loss_that_underflows_needs_scaling_and_an_interrupted_study_goes_on(
     assert first.code == 130
     (file,) = list_runs(tmp_path / "results")
     assert "default: not reached before the run ended." in first.out
-    assert f"1 piece left; to go on: ampbench study scaler --resume {file.stem}" in first.err
+    assert f"1 piece left; ampbench study scaler --resume {file.stem} goes on" in first.err
     said = ampbench("study", "scaler", "--resume", file.stem, "--json")
     assert said.code == 0
     (case,) = json.loads(said.out)["cases"]

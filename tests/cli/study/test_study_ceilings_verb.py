@@ -39,7 +39,7 @@ def stored(tmp_path: Path) -> Path:
 def channel(monkeypatch: pytest.MonkeyPatch) -> Scripted:
     """Answers instead of workers: each ceiling is 1 G a second."""
     found = Scripted(
-        lambda request: Reply(ceiling=ceiling(request.operation, request.dtypes[0], 1e9, device=request.device))
+        lambda request: Reply(ceilings=ceiling(request.operation, request.dtypes[0], 1e9, device=request.device))
     )
     monkeypatch.setattr(
         "ampbench.running.ceilings.prepare_ceilings.__wrapped__.__defaults__", (None, lambda: found), raising=True
@@ -61,7 +61,7 @@ def test_a_stored_run_is_shown_with_sentences_and_a_table(stored: Path, ampbench
     assert "as many values are copied in 0.500x the time, held." in told
     assert "fp16 conv: no kernel for Half" in told
     assert "Every size" not in told
-    everything = ampbench("show", RUN, "--details").out
+    everything = ampbench("show", RUN, "--all").out
     assert "Every size" in everything
     assert "size 2 and larger left out" in everything
 
@@ -72,7 +72,7 @@ def test_csv_has_a_row_for_each_size(stored: Path, ampbench: Run) -> None:
     assert (rows[0]["operation"], rows[0]["dtype"], rows[0]["work"], rows[0]["unit"]) == (
         "matmul", "fp32", "150000000", "FLOP"
     )  # fmt: skip
-    failed = [row for row in rows if row["error"]]
+    failed = [row for row in rows if row["reason"]]
     assert [(row["dtype"], row["size"], row["per_second"]) for row in failed] == [("fp16", "", "")]
 
 
@@ -108,7 +108,7 @@ def test_what_failed_is_told_and_ends_with_3(ampbench: Run, channel: Scripted) -
     lives = channel.answer
 
     def dying(request: Request) -> Reply:
-        failure = Failure(case_id="", stage="ceiling", cause="crash", message="ended by signal SIGILL")
+        failure = Failure(case_id="", stage="ceilings", cause="crash", message="ended by signal SIGILL")
         return Reply(failure=failure) if request.operation == "conv" else lives(request)
 
     channel.answer = dying
@@ -127,7 +127,7 @@ def test_a_resumed_run_ends_with_3_for_what_failed_before_it_was_interrupted(amp
     def dying(request: Request) -> Reply:
         if request.operation == COPY:
             raise KeyboardInterrupt
-        failure = Failure(case_id="", stage="ceiling", cause="crash", message="ended by signal SIGILL")
+        failure = Failure(case_id="", stage="ceilings", cause="crash", message="ended by signal SIGILL")
         return Reply(failure=failure) if request.operation == "conv" else lives(request)
 
     channel.answer = dying
@@ -158,7 +158,7 @@ def test_ctrl_c_keeps_what_was_measured_and_resume_goes_on(ampbench: Run, channe
     (one,) = list_runs(Path("results"))
     assert said.err.splitlines()[1:] == [
         "interrupted: what was seen until then is kept",
-        f"1 piece left; to go on: ampbench study ceilings --resume {one.stem}",
+        f"1 piece left; ampbench study ceilings --resume {one.stem} goes on",
     ]
     assert len(read_run(one).ceilings) == 2
     channel.answer = lives
@@ -208,7 +208,7 @@ def test_ctrl_c_before_the_plan_is_one_line(
     assert said.code == 130
     assert said.err.splitlines() == [
         "interrupted: nothing was added to what was seen before",
-        "10 pieces left; to go on: ampbench study ceilings --resume 20260131T120000Z-bench-2f9a3c",
+        "10 pieces left; ampbench study ceilings --resume 20260131T120000Z-bench-2f9a3c goes on",
     ]
 
 
@@ -234,7 +234,7 @@ def test_how_to_go_on_names_the_folder_or_the_file_where_the_run_is(
     given = ["--resume", str(path)] if by_path else ["--resume", RUN, "--results", "else where"]
     said = ampbench("study", "ceilings", *given)
     how = f"'{path}'" if by_path else f"{RUN} --results 'else where'"
-    assert said.err.endswith(f"to go on: ampbench study ceilings --resume {how}\n")
+    assert said.err.endswith(f" left; ampbench study ceilings --resume {how} goes on\n")
 
 
 def test_a_full_disk_tells_what_was_measured_all_the_same(
@@ -265,7 +265,7 @@ def test_a_full_disk_tells_what_was_measured_all_the_same(
         (["--device", "cuda"], 5, "no ceiling can be measured here: cuda is not available: no driver"),
         (["--dtype", "tf32"], 5, "cpu has no tf32"),
         (["--resume", RUN, "--seconds", "3"], 2, "leave --seconds out"),
-        (["--resume", "nothing"], 2, "there is no run"),
+        (["--resume", "nothing"], 2, "there is no results folder results"),
     ],
 )
 def test_what_cannot_be_meant_is_one_line(

@@ -38,7 +38,7 @@ def make():
 @pytest.fixture
 def stored(tmp_path: Path) -> Path:
     """A results folder with a run that studied one case, in which another failed and a third was not reached."""
-    failure = Failure(case_id=FAILED.case_id, stage="scopes", cause="exception", message="RuntimeError: shapes")
+    failure = Failure(case_id=FAILED.case_id, stage="scope", cause="exception", message="RuntimeError: shapes")
     write_run(tmp_path / "results", [CASE, FAILED, LEFT], scope_pass(), failure, COMPLETE, explains=SCOPE)
     return tmp_path / "results"
 
@@ -51,7 +51,7 @@ def channel(monkeypatch: pytest.MonkeyPatch) -> Scripted:
         assert request.case is not None
         if request.case.workload in interrupted:
             raise KeyboardInterrupt
-        return Reply(scopes=scope_pass(request.case))
+        return Reply(scope=scope_pass(request.case))
 
     interrupted: list[str] = []
     opened = Scripted(answer)
@@ -64,7 +64,7 @@ def test_a_case_is_a_section_that_fits_the_page_and_what_was_not_seen_is_a_line(
     said = ampbench("show", RUN)
     assert (said.code, said.err) == (0, "")
     lines = said.out.splitlines()
-    assert lines[0] == "net · bf16_autocast · cpu · training · 4 steps"
+    assert lines[0] == "net · bf16_autocast · training · cpu · 4 steps"
     assert max(map(len, lines)) <= 100
     assert "no room for" not in said.out
     told = " ".join(said.out.split())
@@ -80,7 +80,7 @@ def test_csv_has_a_row_for_each_scope(stored: Path, ampbench: Run) -> None:
     assert [row["scope"] for row in rows] == list(SCOPES)
     assert {row["case_id"] for row in rows} == {CASE.case_id}
     assert [row["stale_weights"] for row in rows] == ["0", "0", "0", "6", "0"]
-    assert (rows[1]["ratio"], rows[2]["peak_bytes"]) == ("", "5120")
+    assert (rows[1]["ratio"], rows[2]["peak_memory_bytes"]) == ("", "5120")
 
 
 def test_json_is_the_pass_with_what_is_derived_from_it(stored: Path, ampbench: Run) -> None:
@@ -94,7 +94,7 @@ def test_json_is_the_pass_with_what_is_derived_from_it(stored: Path, ampbench: R
 
 def test_markdown_has_the_same_section(stored: Path, ampbench: Run) -> None:
     said = ampbench("show", RUN, "-k", "net", "--format", "markdown").out
-    assert said.startswith("## net · bf16_autocast · cpu · training")
+    assert said.startswith("## net · bf16_autocast · training · cpu")
     assert "\n### What it costs" in said
 
 
@@ -107,7 +107,7 @@ def test_a_study_is_stored_printed_and_listed(channel: Scripted, tmp_path: Path,
     header = read_run(file).header
     assert (header.explains, header.asked) == (SCOPE, Asked(steps=5, seconds=0.5))
     (request,) = channel.asked
-    assert (request.kind, request.steps, request.seconds) == ("scopes", 5, 0.5)
+    assert (request.kind, request.steps, request.seconds) == ("scope", 5, 0.5)
     assert ampbench("show", file.stem).out == said.out
     (row,) = json.loads(ampbench("list", "runs", "--json").out)
     assert row["outcome"].startswith("studies scope of mlp")
@@ -119,13 +119,13 @@ def test_an_interrupted_study_says_how_to_go_on_and_does(channel: Any, tmp_path:
     (file,) = list_runs(tmp_path / "results")
     assert said.code == 130
     how = f"ampbench study scope --resume {file.stem}"
-    assert said.err.endswith(f"interrupted: what was seen until then is kept\n1 piece left; to go on: {how}\n")
+    assert said.err.endswith(f"interrupted: what was seen until then is kept\n1 piece left; {how} goes on\n")
     channel.interrupted.clear()
     channel.asked.clear()
     again = ampbench(*how.split()[1:])
     assert (again.code, "to go on" in again.err) == (0, False)
     assert [(request.case.workload, request.steps) for request in channel.asked] == [("gru", 3)]
-    assert len(read_run(file).scopes) == 2
+    assert len(read_run(file).scope) == 2
     done = ampbench("study", "scope", "--resume", file.stem)
     assert (done.code, done.out) == (0, again.out)
     assert done.err == f"run {file.stem} is complete: nothing is left to do\n"
@@ -138,12 +138,12 @@ def test_an_interrupted_study_says_how_to_go_on_and_does(channel: Any, tmp_path:
         (["mlpp"], "unknown workload 'mlpp': did you mean mlp?"),
         (["mlp", "--precision", "fp32"], "fp32 enters no autocast"),
         (["mlp", "--precision", "bf16_pure"], "bf16_pure enters no autocast"),
-        (["mlp", "--steps", "1"], "--steps 1: growth from step to step takes two; give 2 to 1,000"),
+        (["mlp", "--steps", "1"], "'--steps': give at least 2;"),
         (["mlp", "--steps", "few"], "invalid value for '--steps'"),
         (["mlp", "--seconds", "0"], "--seconds must be above 0"),
         (["mlp", "--seconds", "long"], "a time such as 90, 250ms, 2m or 1h"),
-        (["mlp", "--path", "compiled"], "no such option: --path"),
-        (["mlp", "--phase", "inference"], "no such option: --phase"),
+        (["mlp", "--path", "compiled"], "unknown option --path"),
+        (["mlp", "--phase", "inference"], "unknown option --phase"),
         (["mlp", "--resume", RUN], "--resume takes the selection and the settings from the run: leave workloads out"),
         (["--resume", RUN, "--steps", "9"], "leave --steps out"),
         (["--resume", "latest"], "--resume needs the id of a run of ampbench study scope: latest is one that measured"),
