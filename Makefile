@@ -1,20 +1,25 @@
 # Everything a fresh machine needs is done here: `make demo` and `make test` are the README's two commands.
 PYTHON ?= python3
 BIN := .venv/bin
+PYTEST := OMP_NUM_THREADS=1 $(BIN)/pytest --numprocesses=$(shell nproc) --dist=loadfile
 
 .PHONY: demo test test-all bench rules lint types imports environment
 
 environment: .venv/.installed
 
-.venv/.installed: pyproject.toml
-	test -x $(BIN)/python || $(PYTHON) -m venv .venv
-	$(BIN)/python -m pip install --quiet --upgrade "pip>=25.1"
+.venv/.installed: .venv/.demo
 	$(BIN)/python -m pip install --quiet --editable ".[all]" --group dev
 	touch $@
 
-demo: environment
-	$(BIN)/ampbench run || test $$? = 3
-	$(BIN)/ampbench report
+.venv/.demo: pyproject.toml
+	test -x $(BIN)/python || $(PYTHON) -m venv .venv
+	$(BIN)/python -m pip install --quiet --upgrade "pip>=25.1"
+	$(BIN)/python -m pip install --quiet --editable ".[vision,report]"
+	touch $@
+
+demo: .venv/.demo
+	$(BIN)/ampbench run --results demo || test $$? = 3
+	$(BIN)/ampbench report --results demo
 
 lint: environment
 	$(BIN)/ruff format --check .
@@ -27,10 +32,10 @@ imports: environment
 	$(BIN)/lint-imports
 
 test: lint types imports
-	$(BIN)/pytest -m "not slow"
+	$(PYTEST) -m "not slow"
 
 test-all: lint types imports
-	$(BIN)/pytest
+	$(PYTEST)
 
 bench: environment
 	$(BIN)/python -m benchmarks.self

@@ -14,9 +14,10 @@ from pathlib import Path
 import msgspec
 import torch
 
-from ampbench.planning import DEVICES, PHASES, default_device
+from ampbench.planning import PHASES, default_device
 from ampbench.precisions import PRECISIONS
 from ampbench.records.divergences import Divergence
+from ampbench.records.environments import DEVICES
 from ampbench.records.runs import Selection, Settings
 from ampbench.worker import cells
 from ampbench.worker.environment import read_environment

@@ -1,0 +1,78 @@
+"""Commands that no test executes: why, and what is checked of them instead."""
+
+import importlib.util
+import re
+import shlex
+import shutil
+import subprocess
+import tomllib
+from collections.abc import Callable
+
+import asv.commands
+from packaging.requirements import Requirement
+
+from tests.documented.pages import ROOT, Command
+
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+
+
+def check_make(command: Command) -> None:
+    """The targets exist, and make knows how to make them."""
+    done = subprocess.run(
+        ["make", "--dry-run", *command.words[1:]], cwd=ROOT, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+
+
+def check_pip(command: Command) -> None:
+    """What is installed of ampbench has the extras that are named."""
+    program, subcommand, *words = command.words
+    assert (program, subcommand) == ("pip", "install")
+    for word in words:
+        if word in ("-e", "--editable", "--upgrade", "-U"):
+            continue
+        path = re.fullmatch(r"(?:path/to/ampbench|\.)(\[.*\])?", word)
+        wanted = Requirement(f"ampbench{path[1] or ''}" if path else word)
+        if wanted.name == PROJECT["name"]:
+            assert wanted.extras <= PROJECT["optional-dependencies"].keys()
+        else:
+            assert wanted.name in {"torch", "torchvision", "scikit-learn"}
+
+
+def check_asv(command: Command) -> None:
+    """asv's own parser takes each of the commands."""
+    parser, _ = asv.commands.make_argparser()
+    for one in command.text.split("&&"):
+        words = shlex.split(one, comments=True)
+        assert words[0] == "asv"
+        assert parser.parse_args(words[1:]).func
+
+
+def check_module(command: Command) -> None:
+    """The module is there."""
+    assert command.words[1] == "-m"
+    assert importlib.util.find_spec(command.words[2])
+
+
+def check_tests(command: Command) -> None:
+    """The tests, or the script beside them, are there."""
+    assert any(word.startswith("tests/") and (ROOT / word).exists() for word in command.words)
+
+
+def check_otava(command: Command) -> None:
+    """It is what Otava takes, if it is installed."""
+    assert command.words[:3] == ["otava", "analyze", "--config-file"]
+    if shutil.which("otava"):
+        done = subprocess.run(["otava", "analyze", "--help"], capture_output=True, text=True, check=True)
+        assert "--config-file" in done.stdout
+
+
+UNEXECUTED: dict[str, tuple[str, Callable[[Command], None]]] = {
+    r"make [\w-]+": ("sets an environment up from the network; runs all tests, this one too", check_make),
+    r"pip install .*": ("needs the network, and would change the environment", check_pip),
+    r"asv .*": ("builds an environment for each torch; test_asv_suite.py has asv run the suite", check_asv),
+    r"python -m benchmarks\..*": ("takes many minutes", check_module),
+    r"(pytest|python) tests/.*": ("the tests themselves, or what rewrites one's expectations", check_tests),
+    r"otava .*": ("another program, which is not installed here", check_otava),
+}
+"""By the whole text of a command: the reason, and the check. A command that is in no table and no program fails."""
