@@ -4,7 +4,7 @@ import math
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
-from ampbench.advice import Row, number, precision_label, times
+from ampbench.rows import Row, number, precision_label, times
 from ampbench.units import format_bytes, format_count, format_error, format_seconds, format_share
 
 

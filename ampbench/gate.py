@@ -7,12 +7,12 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from ampbench.comparing.sentences import case_names, change_text, metric_label
+from ampbench.comparing.sentences import KINDS, case_names, change_text, metric_label
 from ampbench.errors import CASE_FAILED, NothingComparableError
 from ampbench.gating.policy import RULES, Ignore, Policy
 from ampbench.gating.rules import weigh_rules
 from ampbench.records.rules import RuleChange
-from ampbench.rules.changes import few
+from ampbench.rules.changes import few_phrases
 from ampbench.units import counted, format_limit, format_percent
 from ampbench.verdicts import OUTCOME, Code, Comparison, Finding, Verdict
 
@@ -22,7 +22,6 @@ REGRESSED = 1
 ERROR = "output_rel_l2"
 """The metric that an ignore must cover to leave out a case's other weights."""
 
-_KIND_ORDER = (OUTCOME, "time", "memory", "accuracy")
 _DECIDED = (Verdict.REGRESSED, Verdict.IMPROVED, Verdict.UNCHANGED)
 
 
@@ -46,7 +45,7 @@ class GateResult:
     `exit_code` is 4 where nothing gated could be compared, else 1 where the gate found a regression or something else
     that the policy does not let pass, else 3 where a case failed in the candidate, else 0. `sentences` say why it is
     not 0, in that order; `notes` are what must be seen although it decides nothing. Findings are of gated metrics and
-    outcomes, without what is `ignored`, the worst first. `cells` counts the gated metrics of cases that the baseline
+    outcomes, without what is `ignored`, the worst first. `findings` counts the gated metrics of cases that the baseline
     has a number of, and `decided` those of them that regressed, improved or are unchanged, whether ignored or not.
     `missing` are the ids of cases that the candidate does not have, `failed` of those that failed in it. `rule_changes`
     are those of autocast's rules that count, `rule_devices` the device types whose rules were compared; none where
@@ -60,7 +59,7 @@ class GateResult:
     inconclusive: Sequence[Finding]
     ignored: Sequence[Ignored]
     unchanged: Sequence[Finding]
-    cells: int
+    findings: int
     decided: int
     missing: Sequence[str]
     failed: Sequence[str]
@@ -77,8 +76,8 @@ class GateResult:
 
     @property
     def decided_share(self) -> float | None:
-        """The share of cells with a verdict; None where there is no cell."""
-        return self.decided / self.cells if self.cells else None
+        """The share of gated findings with a verdict; None where there is none."""
+        return self.decided / self.findings if self.findings else None
 
 
 def judge(
@@ -111,7 +110,7 @@ def judge(
     ]
     newly = {one.case.case_id for one in last.regressions if one.metric == OUTCOME}
     as_before = [case_id for case_id in still_failed if case_id not in newly]
-    failing = few(last.names_of(as_before))
+    failing = few_phrases(last.names_of(as_before))
     failures = [f"{counted(len(as_before), 'case')} failed in the candidate: {failing}"] if as_before else []
     code = PASSED
     if incomparable:
@@ -132,7 +131,7 @@ def judge(
         inconclusive=last.inconclusive,
         ignored=tuple(ignored.values()),
         unchanged=last.unchanged,
-        cells=last.cells,
+        findings=last.findings,
         decided=last.decided,
         missing=tuple(last.missing),
         failed=tuple(still_failed),
@@ -155,14 +154,14 @@ class _Weighed:
         self._names = case_names(comparison)
         gated = sorted((one for one in comparison.findings if one.kind in (OUTCOME, *policy.only)), key=_order)
         metrics = [one for one in gated if one.kind != OUTCOME]
-        cells = [one for one in metrics if _is_cell(one)]
+        with_number = [one for one in metrics if _is_gated(one)]
         counting: list[Finding] = []
         self.ignored: list[Ignored] = []
         for one in gated:
             ignore = policy.ignore_of(one.metric, one.case.case_id)
             if ignore is None or one.verdict in (Verdict.IMPROVED, Verdict.UNCHANGED):
                 counting.append(one)
-            elif _is_cell(one) or _was_skipped(one):
+            elif _is_gated(one) or _was_skipped(one):
                 what = f"regressed {_change(one)}" if one.verdict is Verdict.REGRESSED else f"{one.verdict}"
                 self.ignored.append(Ignored(case_id=one.case.case_id, metric=one.metric, what=what, ignore=ignore))
         self.regressions = _of(Verdict.REGRESSED, counting)
@@ -170,11 +169,11 @@ class _Weighed:
         self.inconclusive = _of(Verdict.INCONCLUSIVE, counting)
         self.unchanged = _of(Verdict.UNCHANGED, counting)
         self.skipped = [one for one in counting if _was_skipped(one)]
-        self.lost = [one for one in _of(Verdict.INCOMPARABLE, counting) if _is_cell(one)]
-        self.cells = len(cells)
-        self.decided = len([one for one in cells if one.verdict in _DECIDED])
+        self.lost = [one for one in _of(Verdict.INCOMPARABLE, counting) if _is_gated(one)]
+        self.findings = len(with_number)
+        self.decided = len([one for one in with_number if one.verdict in _DECIDED])
         self.undecided_time = len([one for one in (*self.inconclusive, *self.lost) if one.kind == "time"])
-        self.time_cells = len([one for one in counting if one.kind == "time" and _is_cell(one)])
+        self.time_findings = len([one for one in counting if one.kind == "time" and _is_gated(one)])
         self.rules = weigh_rules(comparison, policy, against)
         for name, what, ignore in self.rules.ignored:
             self.ignored.append(Ignored(case_id=name, metric=RULES, what=what, ignore=ignore))
@@ -202,29 +201,29 @@ class _Weighed:
         if not metrics:
             return [f"no rules of autocast were probed in both runs{self.against}"]
         reasons = dict.fromkeys(one.reason for one in self.lost if one.reason)
-        why = f": {few(list(reasons))}" if reasons else ""
+        why = f": {few_phrases(list(reasons))}" if reasons else ""
         return [f"no gated metric ({', '.join(metrics)}) has a case that can be compared{self.against}{why}"]
 
     def regressed(self) -> list[str]:
         """Return a sentence for each kind that regressed, and one for the rules that changed."""
         sentences = []
-        for kind in _KIND_ORDER:
+        for kind in KINDS:
             found = [one for one in self.regressions if one.kind == kind]
             if found and kind == OUTCOME:
                 cases = [self._names[one.case.case_id] for one in found]
                 what = "1 case that was ok fails" if len(found) == 1 else f"{len(found)} cases that were ok fail"
-                sentences.append(f"{what} now{self.against}: {few(cases)}")
+                sentences.append(f"{what} now{self.against}: {few_phrases(cases)}")
             elif found:
                 said = [f"{self._named(one)} {_change(one)}" for one in found]
-                sentences.append(f"{counted(len(found), f'{kind} regression')}{self.against}: {few(said)}")
+                sentences.append(f"{counted(len(found), f'{kind} regression')}{self.against}: {few_phrases(said)}")
         return [*sentences, *self.rules.changed]
 
     def undecided(self, allowed: float) -> list[str]:
         """Say that more of the time findings are undecided than is `allowed` (a share), where that is so."""
-        if self.undecided_time <= allowed * self.time_cells:
+        if self.undecided_time <= allowed * self.time_findings:
             return []
-        share = self.undecided_time / self.time_cells
-        of_all = f"{self.undecided_time} of {counted(self.time_cells, 'time finding')} are undecided"
+        share = self.undecided_time / self.time_findings
+        of_all = f"{self.undecided_time} of {counted(self.time_findings, 'time finding')} are undecided"
         return [
             f"{of_all} ({format_percent(share)}), more than the {format_percent(allowed)} that max_inconclusive allows"
         ]
@@ -241,7 +240,7 @@ class _Weighed:
             )
         if self.inconclusive:
             named = [self._named(one) for one in self.inconclusive]
-            sentences.append(f"{counted(len(named), 'finding')} inconclusive{self.against}: {few(named)}")
+            sentences.append(f"{counted(len(named), 'finding')} inconclusive{self.against}: {few_phrases(named)}")
         sentences += [*self._other_weights(), *self._lost(), *self._skipped(), *self._missed(self.missed)]
         sentences += self.rules.not_seen
         return [f"strict: {sentence}" for sentence in sentences]
@@ -268,18 +267,18 @@ class _Weighed:
         if not ids:
             return []
         which = self.against.replace(" against", " of", 1) or " of the baseline"
-        return [f"the candidate lacks {counted(len(ids), 'case')}{which}: {few(ids)}"]
+        return [f"the candidate lacks {counted(len(ids), 'case')}{which}: {few_phrases(ids)}"]
 
     def _skipped(self) -> list[str]:
         if not self.skipped:
             return []
         named = [f"{self._names[one.case.case_id]}: {one.reason}" for one in self.skipped]
-        return [f"the candidate skipped {counted(len(named), 'case')}{self.against}: {few(named)}"]
+        return [f"the candidate skipped {counted(len(named), 'case')}{self.against}: {few_phrases(named)}"]
 
     def _other_weights(self) -> list[str]:
         if not self.other_weights:
             return []
-        count, named = counted(len(self.other_weights), "case"), few(self.names_of(self.other_weights))
+        count, named = counted(len(self.other_weights), "case"), few_phrases(self.names_of(self.other_weights))
         return [f"other weights, inputs or workload versions in {count}{self.against}: {named}"]
 
     def _lost(self) -> list[str]:
@@ -287,14 +286,14 @@ class _Weighed:
         if not lost:
             return []
         named = [f"{self._named(one)} ({one.code})" for one in lost]
-        return [f"{counted(len(lost), 'finding')} not comparable{self.against}: {few(named)}"]
+        return [f"{counted(len(lost), 'finding')} not comparable{self.against}: {few_phrases(named)}"]
 
 
 def _of(verdict: Verdict, findings: Iterable[Finding]) -> tuple[Finding, ...]:
     return tuple(one for one in findings if one.verdict is verdict)
 
 
-def _is_cell(finding: Finding) -> bool:
+def _is_gated(finding: Finding) -> bool:
     """Return whether a finding should have a verdict: the baseline has a number, or a verdict there is."""
     return finding.verdict is not Verdict.INCOMPARABLE or finding.baseline is not None
 
@@ -318,7 +317,7 @@ def _order(finding: Finding) -> tuple[int, float, str, str, str]:
     The order is total: the one in which findings come in never shows.
     """
     change = math.inf if finding.change is None or math.isnan(finding.change) else finding.change
-    return (_KIND_ORDER.index(finding.kind), -change, finding.case.case_id, finding.metric, finding.reason)
+    return (KINDS.index(finding.kind), -change, finding.case.case_id, finding.metric, finding.reason)
 
 
 def _change(finding: Finding) -> str:

@@ -4,12 +4,13 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from ampbench import frames
-from ampbench.advice import Advice, Group, Row, number, precision_label
+from ampbench.advice import Advice
 from ampbench.labels import case_labels, few, outcome_said
 from ampbench.precisions import PRECISIONS, SHORT_DTYPES
 from ampbench.records.cases import Case
 from ampbench.records.environments import DeviceDescription, Environment
 from ampbench.records.runs import Imported
+from ampbench.rows import Group, Row, number, precision_label
 from ampbench.store import StoredRun
 from ampbench.studied.ceilings.rates import highest
 from ampbench.studied.ceilings.sentences import disturbance

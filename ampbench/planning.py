@@ -1,14 +1,13 @@
 """From what a user selected to an ordered list of cases, each runnable or skipped with a reason."""
 
-import ast
 import importlib.metadata
 import itertools
-import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 from ampbench.errors import NothingToRunError, UnknownNameError, UsageError, WorkloadError
+from ampbench.keywords import matches
 from ampbench.precisions import PRECISIONS, SHORT_DTYPES, Precision, find_precision
 from ampbench.records.cases import Case, ParameterValue, WorkloadSource
 from ampbench.records.environments import DEVICES, DeviceDescription, Environment
@@ -144,42 +143,6 @@ def default_device(environment: Environment) -> str:
 def default_preset(device: str) -> str:
     """Return the preset for workloads on `device`: small fits a CPU, large fills a data-centre GPU."""
     return "small" if device == "cpu" else "large"
-
-
-def matches(expression: str, case_id: str) -> bool:
-    """Return whether `case_id` satisfies `expression`: parts of ids joined by and, or, not and parentheses.
-
-    An empty expression matches everything; matching ignores case. Raises `UsageError` for a malformed expression.
-    """
-    if not expression.strip():
-        return True
-    words: list[str] = []
-
-    def number(match: re.Match[str]) -> str:
-        if match[0] in ("and", "or", "not", "(", ")"):
-            return f" {match[0]} "
-        words.append(match[0])
-        return f" w{len(words) - 1} "
-
-    rewritten = re.sub(r"[()]|[^\s()]+", number, expression)
-    try:
-        tree = ast.parse(rewritten.strip(), mode="eval").body
-    except SyntaxError:
-        raise UsageError(f"-k {expression!r} is not an expression of names joined by and, or, not, ( and )") from None
-
-    def holds(node: ast.expr) -> bool:
-        match node:
-            case ast.BoolOp(op=ast.And(), values=values):
-                return all(holds(value) for value in values)
-            case ast.BoolOp(values=values):
-                return any(holds(value) for value in values)
-            case ast.UnaryOp(op=ast.Not(), operand=operand):
-                return not holds(operand)
-            case ast.Name(id=name):
-                return words[int(name[1:])].lower() in case_id.lower()
-        raise UsageError(f"-k {expression!r} is not an expression of names joined by and, or, not, ( and )")
-
-    return holds(tree)
 
 
 def find_sources(name: str) -> list[WorkloadSource]:

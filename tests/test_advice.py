@@ -5,10 +5,11 @@ from typing import Any
 import pytest
 from scipy.stats import binomtest
 
-from ampbench.advice import Advice, Budget, advise, agreement_fails, grouped, times
+from ampbench.advice import Advice, Budget, advise, agreement_fails
 from ampbench.errors import UsageError
 from ampbench.records.divergences import Divergence
 from ampbench.records.measurements import Round
+from ampbench.rows import grouped, times
 
 BUDGET = Budget()
 

@@ -80,7 +80,7 @@ OTHER = make_case("bf16_autocast")
 def test_what_is_unchanged_passes() -> None:
     result = judge(compared(SAME), Policy())
     assert (result.passed, result.exit_code, result.sentences, result.notes) == (True, 0, (), ())
-    assert (result.unchanged, result.decided, result.cells, result.decided_share) == ((SAME,), 1, 1, 1.0)
+    assert (result.unchanged, result.decided, result.findings, result.decided_share) == ((SAME,), 1, 1, 1.0)
 
 
 @pytest.mark.parametrize("metric", [*GATED, OUTCOME])
@@ -179,7 +179,7 @@ def test_an_ignore_leaves_a_regression_out_and_is_shown() -> None:
     (left_out,) = result.ignored
     assert (left_out.case_id, left_out.metric, left_out.ignore) == (WORSE.case.case_id, TIME, ignore)
     assert left_out.what == "regressed +8.0% (threshold 2%)"
-    assert (result.decided, result.cells) == (1, 1)
+    assert (result.decided, result.findings) == (1, 1)
     assert judge(compared(WORSE, finding(Verdict.REGRESSED, MEMORY)), policy).exit_code == 1
 
 
@@ -235,7 +235,7 @@ def test_what_is_not_time_or_ignored_does_not_count_as_noise() -> None:
 def test_a_number_the_baseline_does_not_have_is_no_cell() -> None:
     new = finding(Verdict.INCOMPARABLE, ERROR, baseline=None)
     result = judge(compared(SAME, new), Policy(strict=True))
-    assert (result.exit_code, result.cells, result.notes) == (0, 1, ())
+    assert (result.exit_code, result.findings, result.notes) == (0, 1, ())
 
 
 STRICT: dict[str, Comparison] = {
@@ -495,7 +495,7 @@ def test_swapped_arms_mirror_the_gate(comparison: Comparison, only: tuple[str, .
     assert keys(there.improved) == keys(back.regressions)
     assert keys(there.inconclusive) == keys(back.inconclusive)
     assert keys(there.unchanged) == keys(back.unchanged)
-    assert (there.decided, there.cells) == (back.decided, back.cells)
+    assert (there.decided, there.findings) == (back.decided, back.findings)
 
 
 @given(comparisons, policies, st.randoms(use_true_random=False))
@@ -520,7 +520,7 @@ def test_no_regression_passes_unless_it_is_ignored_or_not_gated(comparison: Comp
     assert result.passed == (not result.sentences) == (result.exit_code == 0)
     if worse - excused:
         assert result.exit_code == 1
-    assert result.decided <= result.cells
+    assert result.decided <= result.findings
 
 
 @given(comparisons, policies)

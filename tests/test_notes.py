@@ -1,12 +1,13 @@
 from dataclasses import replace
 
 from ampbench import frames
-from ampbench.advice import Advice, Group
+from ampbench.advice import Advice
 from ampbench.notes import Note, statements, sweep_remarks, swept_value
 from ampbench.records.environments import DeviceDescription
 from ampbench.records.measurements import Fitness
 from ampbench.records.runs import Imported
 from ampbench.records.studies import Ceiling
+from ampbench.rows import Group
 from tests.compared_runs import BF16, FP32, Times, environment, make_run
 from tests.stored_runs import make_ceiling, make_header, make_memory
 

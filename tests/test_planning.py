@@ -7,7 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ampbench.errors import NothingToRunError, UnknownNameError, UsageError, WorkloadError
-from ampbench.planning import NO_LOSS, PlannedCase, default_device, find_sources, make_plan, matches
+from ampbench.keywords import matches
+from ampbench.planning import NO_LOSS, PlannedCase, default_device, find_sources, make_plan
 from ampbench.precisions import PRECISIONS
 from ampbench.records.cases import ParameterValue, WorkloadSource
 from ampbench.records.environments import DeviceDescription, Environment

@@ -195,7 +195,7 @@ def _reported(
 ) -> int:
     """Print what the session found and return the exit code."""
     from ampbench.cli.compare import narrowed, print_comparison
-    from ampbench.cli.control import print_control
+    from ampbench.cli.control_printing import print_control
     from ampbench.cli.gate import failed_cases, report_gate
     from ampbench.cli.printing import print_note
     from ampbench.compare import compare

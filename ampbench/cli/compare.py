@@ -88,7 +88,7 @@ def narrowed(comparison: "Comparison", keyword: str, kinds: Collection[str]) -> 
     matches, or none of both runs has a number and nothing is explained.
     """
     from ampbench.compare import of_cases, precision_means
-    from ampbench.planning import matches
+    from ampbench.keywords import matches
     from ampbench.verdicts import OUTCOME
 
     chosen = of_cases(comparison, partial(matches, keyword))

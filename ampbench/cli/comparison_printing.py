@@ -9,7 +9,8 @@ from typing import Any
 from rich.cells import cell_len
 from rich.text import Text
 
-from ampbench.cli.tables import csv_text, plain, wrapped
+from ampbench.cli.data import csv_text, plain
+from ampbench.cli.tables import wrapped
 from ampbench.comparing.exact import EQUAL
 from ampbench.comparing.sentences import (
     CHANGE_LEGEND,

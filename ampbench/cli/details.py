@@ -5,9 +5,9 @@ from typing import TYPE_CHECKING
 
 from rich.text import Text
 
-from ampbench.advice import Row, number
 from ampbench.labels import few
 from ampbench.metrics import METRICS
+from ampbench.rows import Row, number
 from ampbench.stats import round_value
 from ampbench.studied.ceilings.rates import best
 from ampbench.units import (

@@ -65,8 +65,8 @@ def command(
     stored = None if results is None else _check(results, migrations)
 
     if chosen is OutputFormat.JSON:
+        from ampbench.cli.data import json_document
         from ampbench.cli.printing import print_text
-        from ampbench.cli.tables import json_document
 
         print_text(json_document(_document(environment, problem, findings, stored, migrations)))
     else:

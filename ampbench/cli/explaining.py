@@ -1,4 +1,4 @@
-"""What every verb of `ampbench explain` that explains cases does: plan, explain, store, tell, and end cleanly."""
+"""What every verb of `explain` and `study` that is about cases does: plan, ask, store, tell, and end cleanly."""
 
 import sys
 from collections.abc import Callable, Collection, Sequence

@@ -71,12 +71,12 @@ def command(
     """
     chosen = chosen_format(format, json)
     rules = read_flags_policy(policy, only, anchor, threshold, max_inconclusive, strict)
-    from ampbench import planning, store
+    from ampbench import keywords, store
     from ampbench.compare import compare, of_cases
 
     names = [baseline, candidate, *([rules.anchor] if rules.anchor else [])]
     base, new, *release = [store.read_run(path) for path in [store.find_run(name, results) for name in names]]
-    wanted = partial(planning.matches, keyword)
+    wanted = partial(keywords.matches, keyword)
     if keyword and not any(map(wanted, (*base.cases, *new.cases))):
         raise NothingToRunError(f"neither run has a case that matches -k {keyword!r}")
     compared = of_cases(compare(base, new, rules.threshold_of), wanted)
@@ -147,6 +147,7 @@ def report_gate(
 
     from ampbench.cli import tables
     from ampbench.cli.comparison_printing import comparison_json
+    from ampbench.cli.data import json_document
     from ampbench.cli.printing import make_console, print_lines, print_note, print_text
     from ampbench.comparing.markdown import comparison_markdown
     from ampbench.gate import judge
@@ -169,7 +170,7 @@ def report_gate(
     else:
         if format is OutputFormat.JSON:
             document = {"gate": gate_document(result, policy), **loads(comparison_json(comparison))}
-            print_text(tables.json_document(document))
+            print_text(json_document(document))
         else:
             print_comparison(comparison, format)
         for line in lines:
@@ -204,8 +205,8 @@ def gate_lines(result: "GateResult", policy: "Policy") -> list[str]:
     share = "" if result.decided_share is None else f" ({format_percent(result.decided_share)})"
     verdict = "PASSED" if result.passed else f"FAILED with exit code {result.exit_code}"
     under = f" under {policy.path}" if policy.path else ""
-    if result.cells or not result.rule_devices:
-        counts.append(f"{result.decided} of {result.cells} gated findings decided{share}")
+    if result.findings or not result.rule_devices:
+        counts.append(f"{result.decided} of {result.findings} gated findings decided{share}")
     if result.rule_devices:
         counts.append(f"rules of autocast compared on {', '.join(result.rule_devices)}")
     return [
@@ -228,7 +229,7 @@ def gate_document(result: "GateResult", policy: "Policy") -> dict[str, Any]:
         "exit_code": result.exit_code,
         "sentences": list(result.sentences),
         "notes": list(result.notes),
-        "findings": result.cells,
+        "findings": result.findings,
         "decided": result.decided,
         "decided_share": result.decided_share,
         "regressions": briefly(result.regressions),

@@ -3,9 +3,9 @@
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from ampbench.cli.data import csv_text, json_text
 from ampbench.cli.options import OutputFormat
 from ampbench.cli.printing import make_console, print_block, print_note, print_text
-from ampbench.cli.tables import csv_text, json_text
 from ampbench.markdown import markdown_table
 
 if TYPE_CHECKING:

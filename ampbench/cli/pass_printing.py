@@ -6,10 +6,10 @@ from dataclasses import asdict
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from ampbench.cli.data import csv_text, json_document, plain
 from ampbench.cli.options import OutputFormat
 from ampbench.cli.printing import print_note, print_text
 from ampbench.cli.sections import print_sections
-from ampbench.cli.tables import csv_text, json_document, plain
 from ampbench.labels import NOT_REACHED
 
 if TYPE_CHECKING:

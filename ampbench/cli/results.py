@@ -6,13 +6,15 @@ from typing import TYPE_CHECKING
 from rich.text import Text
 
 from ampbench import frames, notes
-from ampbench.advice import Budget, Row, advise_run, grouped
+from ampbench.advice import Budget, advise_run
 from ampbench.cli import tables
+from ampbench.cli.data import csv_text, json_text
 from ampbench.cli.options import OutputFormat
 from ampbench.cli.printing import make_console, print_lines, print_text
 from ampbench.columns import legend
 from ampbench.markdown import escaped
 from ampbench.metrics import COLUMNS
+from ampbench.rows import Row, grouped
 
 if TYPE_CHECKING:
     from ampbench.store import StoredRun
@@ -32,9 +34,9 @@ def print_result(
     The advice is that of `every` row of the run, whichever are shown.
     """
     if format is OutputFormat.JSON:
-        print_text(tables.json_text(shown))
+        print_text(json_text(shown))
     elif format is OutputFormat.CSV:
-        print_text(tables.csv_text(list(COLUMNS), ([row[name] for name in COLUMNS] for row in shown)))
+        print_text(csv_text(list(COLUMNS), ([row[name] for name in COLUMNS] for row in shown)))
     elif format is OutputFormat.MARKDOWN:
         print_text(markdown_text(stored, every, shown, budget))
     else:
@@ -58,7 +60,7 @@ def result_lines(
     shown = [row for members in groups.values() for row in members]
     layouts = {phase: tables.lay_out(shown, phase, width) for phase in {group.phase for group in groups}}
     advice = advise_run(stored, every, budget)
-    lines = tables.result_lines(groups, advice, layouts)
+    lines = tables.table_lines(groups, advice, layouts)
     swept = notes.sweep_remarks(advice, stored.header.selection.sweeps)
     remarks = dict.fromkeys((*_remarks(stored, rows, swept), *skipped), "")
     remarks |= dict.fromkeys(_legend(layouts), "dim")

@@ -66,14 +66,14 @@ def command(
     """
     chosen = chosen_format(format, json)
     budget = chosen_budget(max_error, min_argmax_agreement, max_gradient_error, max_flushed_share)
-    from ampbench import planning, store
+    from ampbench import keywords, store
     from ampbench.cli.printing import print_note
 
     stored = store.read_run(store.find_run(run, results))
     if case and case not in stored.cases:
         raise UnknownNameError("case", case, stored.cases)
     chosen_cases = [
-        case_id for case_id in stored.cases if planning.matches(keyword, case_id) and (not case or case_id == case)
+        case_id for case_id in stored.cases if keywords.matches(keyword, case_id) and (not case or case_id == case)
     ]
     what = stored.header.explains
     if not chosen_cases and (not what or KINDS[what].of_cases):

@@ -4,22 +4,18 @@ The terminal table is composed line by line rather than by rich.Table: a failed 
 and the columns of all groups of a run stand under each other.
 """
 
-import csv
-import io
-import json
-import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from rich.cells import cell_len
 from rich.text import Text
 
-from ampbench.advice import Advice, Group, Row, described, precision_label
+from ampbench.advice import Advice
 from ampbench.cli.printing import filled
 from ampbench.columns import COLUMNS, Column, says
 from ampbench.labels import outcome_said
 from ampbench.markdown import escaped, markdown_table
+from ampbench.rows import Group, Row, described, precision_label
 
 GAPS = ((2, 2), (2, 1), (1, 1))
 """The blanks before a column that begins a cluster and before one that continues it, from roomy to tight."""
@@ -78,7 +74,7 @@ def lay_out(rows: Sequence[Row], phase: str, width: int) -> Layout:
         hidden.append(last)
 
 
-def result_lines(
+def table_lines(
     groups: Mapping[Group, Sequence[Row]], advice: Mapping[Group, Advice], layouts: Mapping[str, Layout]
 ) -> list[Text]:
     """Return the lines of the result table, each group with its title above and its advice below.
@@ -126,32 +122,6 @@ def markdown(groups: Mapping[Group, Sequence[Row]], advice: Mapping[Group, Advic
     return "\n\n".join(blocks)
 
 
-def csv_text(headers: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
-    """Return rows as CSV with a header line; None and NaN are empty cells."""
-    stream = io.StringIO()
-    writer = csv.writer(stream, lineterminator="\n")
-    writer.writerow(headers)
-    writer.writerows([["" if plain(value) is None else plain(value) for value in row] for row in rows])
-    return stream.getvalue()
-
-
-def json_text(rows: Iterable[Mapping[str, Any]]) -> str:
-    """Return rows as a JSON list of flat objects, one a line; null where a value is undefined or not finite."""
-    lines = [json.dumps({name: plain(value) for name, value in row.items()}, ensure_ascii=False) for row in rows]
-    return "[\n" + ",\n".join(lines) + "\n]\n" if lines else "[]\n"
-
-
-def plain(value: Any) -> Any:
-    """Return a cell of a frame as a plain Python value: None for null, NaN and infinities, int for whole integers."""
-    if value is None or isinstance(value, str | bool | int | list | dict):
-        return value
-    if hasattr(value, "item"):  # a NumPy scalar
-        return plain(value.item())
-    if isinstance(value, float):
-        return value if math.isfinite(value) else None
-    return None  # pandas' NA and NaT
-
-
 def _row_line(row: Row, layout: Layout, style: str) -> Text:
     """Return the line of one row; a failure's or skip's reason takes the place of the numbers."""
     if row["outcome"] != "ok":
@@ -174,8 +144,3 @@ def _line(cells: Sequence[str], layout: Layout, style: str) -> Text:
         width = layout.width(column)
         line += " " * layout.gap(column) + (cell.ljust(width) if column is COLUMNS[0] else cell.rjust(width))
     return Text(line.rstrip(), style=style, no_wrap=True, overflow="ellipsis")
-
-
-def json_document(document: Any) -> str:
-    """Return nested data as indented JSON."""
-    return json.dumps(document, ensure_ascii=False, indent=2, default=str)

@@ -4,7 +4,7 @@ import json
 from dataclasses import asdict
 from typing import Any
 
-from ampbench.cli.tables import csv_text, plain
+from ampbench.cli.data import csv_text, plain
 from ampbench.trends import Change, Lost, Point, Series, Trend
 
 _CASE = ("workload", "family", "precision", "device", "phase", "path", "batch_size", "input_dtype", "memory_format")

@@ -9,7 +9,7 @@ from ampbench.labels import case_labels
 from ampbench.metrics import COLUMNS
 from ampbench.records.rules import RuleChange
 from ampbench.records.runs import short_commit
-from ampbench.rules.changes import changed_ops_said, few, others_said
+from ampbench.rules.changes import changed_ops_said, few_phrases, others_said
 from ampbench.rules.choosing import short_name
 from ampbench.units import UNDEFINED, counted, format_percent, format_percent_range, format_quantity
 from ampbench.verdicts import OUTCOME, Comparison, Difference, Finding, PrecisionMean, Side, Verdict
@@ -89,7 +89,11 @@ def rules_title(comparison: Comparison) -> str:
 def rules_not_seen(unobserved: Sequence[RuleChange], missing: Sequence[str]) -> list[str]:
     """Return what the candidate's probes do not answer for: `unobserved` rules, `missing` device types and dtypes."""
     ops = list(dict.fromkeys(f"{short_name(one.op)} on {one.device}" for one in unobserved))
-    said = [f"{counted(len(ops), 'rule')} observed in the baseline and not in the candidate: {few(ops)}"] if ops else []
+    said = (
+        [f"{counted(len(ops), 'rule')} observed in the baseline and not in the candidate: {few_phrases(ops)}"]
+        if ops
+        else []
+    )
     return [*said, *([f"the candidate lacks the rules of autocast on {', '.join(missing)}"] if missing else [])]
 
 

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ampbench import frames, planning
+from ampbench import frames, keywords
 from ampbench.errors import NothingToRunError
 from ampbench.metrics import Column
 from ampbench.store import StoredRun
@@ -39,7 +39,7 @@ def select(stored: StoredRun, keyword: str = "") -> Selected:
     Raises `NothingToRunError` where none does, `UsageError` where the run only explains.
     """
     frames.require_measured(stored)
-    rows = [row for row in frames.plain_rows(frames.run_frame(stored)) if planning.matches(keyword, row["case_id"])]
+    rows = [row for row in frames.plain_rows(frames.run_frame(stored)) if keywords.matches(keyword, row["case_id"])]
     if not rows:
         said = f" that matches -k {keyword!r}" if keyword else ""
         raise NothingToRunError(f"run {stored.header.run} has no case{said}")

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from ampbench.errors import UnknownNameError, UsageError
+from ampbench.keywords import matches
 from ampbench.metrics import GATED
-from ampbench.planning import matches
 from ampbench.records.cases import Case
 from ampbench.records.runs import is_path
 from ampbench.settings import read_toml

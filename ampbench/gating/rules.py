@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from ampbench.comparing.sentences import rules_not_seen
 from ampbench.gating.policy import RULES, Ignore, Policy
 from ampbench.records.rules import RuleChange
-from ampbench.rules.changes import alters, changed_ops_said, few, others_said, rank, rule_change_said, rule_id
+from ampbench.rules.changes import alters, changed_ops_said, few_phrases, others_said, rank, rule_change_said, rule_id
 from ampbench.units import counted
 from ampbench.verdicts import Comparison
 
@@ -43,7 +43,7 @@ def weigh_rules(comparison: Comparison, policy: Policy, against: str = "") -> Ga
         counting=tuple(counting),
         ignored=(*ignored, *also_ignored),
         devices=tuple(comparison.rule_devices),
-        changed=[f"{counted(len(said), 'change')} of autocast's rules{against}: {few(said)}"] if said else [],
+        changed=[f"{counted(len(said), 'change')} of autocast's rules{against}: {few_phrases(said)}"] if said else [],
         not_seen=[f"{sentence}{against}" for sentence in not_seen],
         unjudged=[f"not judged{against}: {phrase}" for phrase in others_said(comparison.rule_changes)],
         ids=tuple(rule_id(one) for one in (*comparison.rule_changes, *comparison.rules_unobserved)),

@@ -15,13 +15,13 @@ from rich.text import Text
 
 import ampbench
 from ampbench import frames
-from ampbench.advice import Row, grouped
 from ampbench.cli import tables
 from ampbench.columns import legend
 from ampbench.records.cases import Case
 from ampbench.records.divergences import Divergence
 from ampbench.records.measurements import Failure, MemoryPass, Round
 from ampbench.records.runs import SCHEMA, Header, Selection, Settings
+from ampbench.rows import Row, grouped
 from ampbench.store import StoredRun
 from ampbench.worker.environment import read_environment
 
@@ -78,7 +78,7 @@ class Seen:
         rows = frames.plain_rows(frames.run_frame(self._run))
         groups = grouped(rows)
         layouts = {phase: tables.lay_out(rows, phase, width) for phase in {group.phase for group in groups}}
-        yield from tables.result_lines(groups, {}, layouts)
+        yield from tables.table_lines(groups, {}, layouts)
         shown = dict.fromkeys(column for layout in layouts.values() for column in layout.columns)
         meanings = legend(column for column in shown if column.header != TIME)
         hidden = dict.fromkeys(column.header for layout in layouts.values() for column in layout.hidden)

@@ -14,7 +14,7 @@ class Divergence:
     `argmax_agreeing` of `argmax_decisions` decisions of a classifier are those of the reference. `loss` and
     `reference_loss` are the losses themselves. `grad_flushed` of `grad_elements` gradient elements are exactly zero
     where the reference's are not. `param_rel_l2` speaks of parameters and buffers after one optimizer step.
-    `skipped_steps` counts optimizer steps GradScaler refused after its scale had settled at `scaler_scale`.
+    `skipped_steps` counts optimizer steps that GradScaler skipped after its scale had settled at `scaler_scale`.
     `repeatable` tells whether the same step, run twice, gave the same bits.
     """
 

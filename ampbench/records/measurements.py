@@ -41,7 +41,7 @@ class Round:
     the server the process came from (children of one server share their luck). `control` marks the second of two
     measurements of one cell, `confirmation` a round measured to confirm a change seen before. `compile_seconds` is the
     time of the first, compiling call (path compiled or traced). `items_per_step` is what throughput counts.
-    `skipped_steps` counts samples in which GradScaler, settled at `scaler_scale`, refused a step. `seconds` is what the
+    `skipped_steps` counts samples in which GradScaler, settled at `scaler_scale`, skipped a step. `seconds` is what the
     round cost in all.
     """
 
@@ -92,8 +92,8 @@ class MemoryPass:
 class Failure:
     """A case that could not be measured: where it broke (`stage`), by what (`cause`), what it said, its last frames.
 
-    `stage` is "round", "memory" or "divergence"; `cause` is "exception", "out of memory", "memory limit", "time-out",
-    "crash" or "killed"; "unknown" where another program measured and did not tell.
+    `stage` is the kind of the request (`records.requests.Request`); `cause` is "exception", "out of memory", "memory
+    limit", "time-out", "crash" or "killed"; "unknown" where another program measured and did not tell.
     """
 
     case_id: str

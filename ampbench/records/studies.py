@@ -68,7 +68,7 @@ class Training:
     `(i + 1) * every`, None where one is not finite; there are fewer than `steps` of them where it ended early.
     `held_out` says whether `scores` are on data that was not trained on (else on the training batches).
     `ended_at` is the step from 0 after which it was given up because loss or weights were not finite, `error` the first
-    line of what a step raised. `skipped_steps` are those that GradScaler refused, `scaler_scale` its scale at the end.
+    line of what a step raised. `skipped_steps` are those that GradScaler skipped, `scaler_scale` its scale at the end.
     `seconds` is what the training took in all, scores and distances included.
     """
 
@@ -125,7 +125,7 @@ class ScalerRun:
     """A training of a case with one scaler setting; `precision` is the case's or, to compare with, fp32.
 
     `scales[i]` is the scale that step i was taken with (empty: none), `losses[i]` its loss, unscaled (None: not
-    finite). `skipped` are the steps that GradScaler refused, `nonfinite` in how many steps a parameter's gradient was
+    finite). `skipped` are the steps that GradScaler skipped, `nonfinite` in how many steps a parameter's gradient was
     not finite. `fp32_gradients` and `gradients` are magnitudes at the looks: in fp32, and as the precision stores them
     before the scale is divided out. `first_nonfinite` is where the first value that is not finite comes from.
     """

@@ -5,10 +5,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 
-from ampbench.advice import Row, number, precision_label, times
 from ampbench.precisions import BASELINE
 from ampbench.report.machines import Machine, Table
 from ampbench.report.summaries import spread
+from ampbench.rows import Row, number, precision_label, times
 from ampbench.units import every, format_error
 
 NO_ADVICE = "no advice"

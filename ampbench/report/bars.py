@@ -3,7 +3,7 @@
 import math
 from collections.abc import Iterable
 
-from ampbench.advice import Row, number
+from ampbench.rows import Row, number
 from ampbench.verdicts import Finding
 
 LEAST_SPAN = math.log(2)

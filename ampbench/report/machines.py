@@ -5,10 +5,11 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 
 from ampbench import notes
-from ampbench.advice import Advice, Group, Row, grouped
+from ampbench.advice import Advice
 from ampbench.labels import case_labels, told_apart
 from ampbench.records.cases import Case
 from ampbench.report.material import Material, Shown
+from ampbench.rows import Group, Row, grouped
 from ampbench.trends import Place, place_of
 from ampbench.units import counted
 

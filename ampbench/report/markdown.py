@@ -24,7 +24,7 @@ from ampbench.report.explained import changed, headrooms, origins, probes, searc
 from ampbench.report.material import Material
 from ampbench.report.precision_tables import MachineTables, precision_tables
 from ampbench.report.result import Result, result
-from ampbench.report.studied import claimed, device_ceilings, scalings, scopes, storages, trainings
+from ampbench.report.studied import claimed, device_ceilings, scaler_runs, scopes, stored_inputs, trainings
 from ampbench.report.views.explanation.casts import casts_said
 from ampbench.report.views.explanation.keeping import found_said
 from ampbench.report.views.explanation.rules import changes_said, probe_said
@@ -128,10 +128,10 @@ def _explained(material: Material) -> Iterator[tuple[str, str, list[tuple[str, l
     yield "What to keep in fp32", "searches", [(one.name, found_said(one)) for one in searches(material)], KEEP_FP32
     yield "Casts", "traced cases", [(one.name, [casts_said(one)]) for one in traced(material)], CASTS
     yield "Convergence", "workloads", [(one.name, learned_said(one.found)) for one in trainings(material)], CONVERGENCE
-    scaled = [(one.name, scaler_said(one.case, one.found)) for one in scalings(material)]
+    scaled = [(one.name, scaler_said(one.case, one.found)) for one in scaler_runs(material)]
     yield "Loss scaling", "cases", scaled, SCALER
     yield "Scope of autocast", "cases", [(one.name, scope_said(one.case, one.found)) for one in scopes(material)], SCOPE
-    inputs = [(one.name, storage_said(one.case, one.found)) for one in storages(material)]
+    inputs = [(one.name, storage_said(one.case, one.found)) for one in stored_inputs(material)]
     yield "Inputs stored in half", "cases", inputs, INPUT_STORAGE
     attained = [(one.name, ceilings_said(one.device, one.ceilings)) for one in device_ceilings(material)]
     yield "Ceilings", "devices", attained, CEILINGS

@@ -5,8 +5,8 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 
-from ampbench import frames, notes, planning
-from ampbench.advice import Advice, Budget, Group, Row, advise_run, grouped
+from ampbench import frames, keywords, notes
+from ampbench.advice import Advice, Budget, advise_run
 from ampbench.compare import compare, of_cases
 from ampbench.comparing.pairing import arm_settings, pair_cases
 from ampbench.errors import NothingComparableError, NothingToRunError, UsageError
@@ -15,6 +15,7 @@ from ampbench.notes import Note
 from ampbench.records.cases import Case
 from ampbench.records.runs import deed_of
 from ampbench.report.sources import find_sources, matching
+from ampbench.rows import Group, Row, grouped
 from ampbench.store import CUT, StoredRun, find_run, read_run
 from ampbench.trends import RunValues, Trend, make_trend, place_of, read_runs, tracked
 from ampbench.trends.metrics import Tracked
@@ -184,7 +185,7 @@ def material_of(
     for stored in reversed(ordered):
         whole = frames.plain_rows(frames.run_frame(stored))
         own = _not_covered(stored, whole, newer)
-        rows = [row for row in whole if row["case_id"] in own and planning.matches(keyword, row["case_id"])]
+        rows = [row for row in whole if row["case_id"] in own and keywords.matches(keyword, row["case_id"])]
         if not rows and stored.cases:
             continue  # newer runs have it all, or nothing matches
         comparison: Comparison | None = None
@@ -233,7 +234,7 @@ def _explained(
         assert baseline is not None
         try:
             found = compare(baseline, stored)
-            compared.append(of_cases(found, lambda case_id: planning.matches(keyword, case_id)))
+            compared.append(of_cases(found, lambda case_id: keywords.matches(keyword, case_id)))
         except NothingComparableError as error:
             lonely.append(error)
     return compared, lonely
@@ -268,7 +269,7 @@ def _compared(
     settings = arm_settings(baseline.header, candidate.header)
     paired = pair_cases(baseline.cases.values(), candidate.cases.values(), settings)
     partners = {pair.candidate_id: pair.baseline_id for pair in paired.pairs if pair.candidate_id in shown}
-    alone = {case_id for case_id in comparison.only_baseline if planning.matches(keyword, case_id)}
+    alone = {case_id for case_id in comparison.only_baseline if keywords.matches(keyword, case_id)}
     wanted = {*partners.values(), *(shown & set(comparison.only_candidate)), *alone}
     return of_cases(comparison, wanted.__contains__), partners
 

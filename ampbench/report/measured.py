@@ -4,13 +4,13 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from ampbench.advice import Row
 from ampbench.labels import outcomes_said
 from ampbench.notes import measured_devices
 from ampbench.precisions import ordered
 from ampbench.report.explained import contents
 from ampbench.report.facts import installation, moment, where
 from ampbench.report.material import Material, Shown, ShownCase
+from ampbench.rows import Row
 from ampbench.store import StoredRun
 from ampbench.trends.sentences import changes_in_order
 from ampbench.units import counted

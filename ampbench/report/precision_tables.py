@@ -4,13 +4,13 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from ampbench import notes
-from ampbench.advice import Row, described, number, precision_label, times
 from ampbench.columns import format_factor
 from ampbench.precisions import BASELINE
 from ampbench.report.bars import log_scale, log_share
 from ampbench.report.machines import Machine, Table, advised_machines
 from ampbench.report.material import Material
 from ampbench.report.summaries import Spread, Summary, hidden_advice, parts, summaries, unmeasured
+from ampbench.rows import Row, described, number, precision_label, times
 from ampbench.units import UNDEFINED, counted, format_error
 
 _MARGIN = 0.03

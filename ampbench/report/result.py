@@ -4,7 +4,6 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from ampbench.advice import precision_label
 from ampbench.blocks import as_sentence
 from ampbench.compare import rank
 from ampbench.comparing import sentences
@@ -18,6 +17,7 @@ from ampbench.report.machines import machines
 from ampbench.report.material import Material, ShownCase
 from ampbench.report.measured import RunFacts, facts, run_facts
 from ampbench.report.studied import first_finding
+from ampbench.rows import precision_label
 from ampbench.units import counted
 from ampbench.verdicts import OUTCOME, Comparison, Finding, Verdict
 

@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from ampbench import planning
+from ampbench import keywords
 from ampbench.errors import StoreError
 from ampbench.records.runs import Header
 from ampbench.store import BY_CASE, LATEST, StoredRun, find_run, list_runs, measures, read_header, run_files
@@ -88,7 +88,7 @@ def matching(runs: Iterable[StoredRun], keyword: str) -> list[StoredRun]:
 
 def _kept(run: StoredRun, keyword: str) -> set[str]:
     """Return the ids of the cases that match, and of those that were trained to be judged with them."""
-    kept = {case_id for kind in BY_CASE for case_id in getattr(run, kind) if planning.matches(keyword, case_id)}
+    kept = {case_id for kind in BY_CASE for case_id in getattr(run, kind) if keywords.matches(keyword, case_id)}
     cases = run.cases
     groups = {(cases[one].group, cases[one].device) for one in kept if one in cases}
     return kept | {one for one in run.convergence if (cases[one].group, cases[one].device) in groups}

@@ -82,7 +82,7 @@ def _badness(one: Trained) -> int:
     return min((_WORST_FIRST.index(row.verdict) for row in one.found.judged if row.verdict), default=len(_WORST_FIRST))
 
 
-def scalings(material: Material) -> list[Told[list[ScalerRun]]]:
+def scaler_runs(material: Material) -> list[Told[list[ScalerRun]]]:
     """Return the cases that were trained with several settings of the scaler, those first of which most fail."""
     return sorted(told(material, lambda run: run.scaler), key=_failing, reverse=True)
 
@@ -101,7 +101,7 @@ def stale(found: ScopePass) -> int:
     return max((row.stale_weights or 0 for row in comparisons(found)), default=0)
 
 
-def storages(material: Material) -> list[Told[StoragePass]]:
+def stored_inputs(material: Material) -> list[Told[StoragePass]]:
     """Return the cases that were fed inputs stored in half, those first that lose information by it."""
     return sorted(told(material, lambda run: run.input_storage), key=_loss)
 
@@ -153,11 +153,11 @@ def _findings(material: Material) -> Iterator[tuple[str, str]]:
     """Yield the first sentences of studies with what they are of, in the order of the page."""
     for trained in trainings(material):
         yield trained.name, verdict_said(trained.found)
-    for scaling in scalings(material):
+    for scaling in scaler_runs(material):
         yield scaling.name, next(iter(scaler_said(scaling.case, scaling.found)), "")
     for scope in scopes(material):
         yield scope.name, next(iter(scope_said(scope.case, scope.found)), "")
-    for storage in storages(material):
+    for storage in stored_inputs(material):
         yield storage.name, next(iter(storage_said(storage.case, storage.found)), "")
     for each in device_ceilings(material):
         yield each.name, next(iter(ceilings_said(each.device, each.ceilings)), "")

@@ -6,9 +6,9 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from ampbench import stats
-from ampbench.advice import Row, number, precision_label
 from ampbench.precisions import BASELINE, rank
 from ampbench.report.machines import Machine, Table, table_labels
+from ampbench.rows import Row, number, precision_label
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -119,12 +119,14 @@ def others_said(changes: Iterable[RuleChange]) -> list[str]:
         ("claim", "claim", "tried with another outcome"),
     )
     return [
-        f"{counted(len(names[kind]), what)} {more}: {few(names[kind])}" for kind, what, more in phrases if names[kind]
+        f"{counted(len(names[kind]), what)} {more}: {few_phrases(names[kind])}"
+        for kind, what, more in phrases
+        if names[kind]
     ]
 
 
-def few(names: Sequence[str]) -> str:
-    """Return the first names in a row, and how many more there are."""
+def few_phrases(names: Sequence[str]) -> str:
+    """Return the first phrases in a row, which may have commas of their own, and how many more there are."""
     more = len(names) - _NAMED
     return "; ".join(names[:_NAMED]) + (f"; and {more:,} more" if more > 0 else "")
 

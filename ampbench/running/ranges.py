@@ -8,7 +8,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from ampbench.errors import NothingToRunError
-from ampbench.planning import NO_LOSS, PlannedCase, check_selection, lack, make_plan, matches
+from ampbench.keywords import matches
+from ampbench.planning import NO_LOSS, PlannedCase, check_selection, lack, make_plan
 from ampbench.precisions import BASELINE, LOW, SHORT_DTYPES, Precision, find_precision
 from ampbench.records.cases import Case
 from ampbench.records.environments import Environment

@@ -9,7 +9,7 @@ from typing import NamedTuple
 from ampbench.convert import asv
 from ampbench.convert.asv_files import BENCHMARKS_FILE, MACHINE_FILE, result_paths
 from ampbench.errors import NothingToRunError
-from ampbench.planning import matches
+from ampbench.keywords import matches
 from ampbench.store import CUT, StoredRun, check_folder, find_run, not_measured, read_header, read_run, run_files
 from ampbench.trends.metrics import TIME, Tracked
 from ampbench.trends.reducing import Rounds, RunValues, reduced

@@ -21,7 +21,7 @@ from ampbench.records.divergences import Divergence
 from ampbench.records.measurements import Failure, Round, Skip
 from ampbench.records.requests import Reply, Request
 from ampbench.records.rules import RuleProbe
-from ampbench.records.runs import CEILINGS, CONVERGENCE, SCALER, SCOPE, STUDIES
+from ampbench.records.runs import CEILINGS, CONVERGENCE, INPUT_STORAGE, SCALER, SCOPE, STUDIES
 from ampbench.rules.choosing import chosen_ops
 from ampbench.worker.data import inputs_digest, weights_digest
 from ampbench.worker.devices import Device, open_device
@@ -102,6 +102,8 @@ class Worker:
         with precision_flags(PRECISIONS[case.precision]):
             if request.kind == "memory":
                 return Reply(memory=measure_memory(workload, case, device))
+            if request.kind != "round":
+                raise _unknown(request)
             self.forget()  # what the passes kept must not weigh on what is timed
             if self._timed.workload is not workload or self._timed.case_id != case.case_id:
                 self._timed = Timed(workload, case.case_id)
@@ -153,6 +155,8 @@ class Worker:
             from ampbench.studies.scope import measure_scopes
 
             return Reply(scope=measure_scopes(workload, case, device, request.steps, request.seconds))
+        if request.kind != INPUT_STORAGE:
+            raise _unknown(request)
         from ampbench.studies.input_storage import measure_storage
 
         stored = measure_storage(workload, case, device, request.seconds)
@@ -261,6 +265,10 @@ def measure_round(workload: Workload, request: Request, device: Device, timed: T
         seconds=time.perf_counter() - started,
         finished_at=datetime.now(UTC).isoformat(timespec="milliseconds"),
     )
+
+
+def _unknown(request: Request) -> UsageError:
+    return UsageError(f"a worker of this ampbench does not know requests of kind {request.kind!r}")
 
 
 def cannot_run(case: Case) -> str:

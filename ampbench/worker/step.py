@@ -175,13 +175,13 @@ class Step:
         scaled.backward()
 
     def settle_scaler(self) -> int:
-        """Run GradScaler until a step has finite gradients, without changing weights; return the refused attempts.
+        """Run GradScaler until a step has finite gradients, without changing weights; return the skipped attempts.
 
         Buffers (batch statistics) move and are put back. Does nothing without a scaler.
         """
         if self.scaler is None or self.optimizer is None:
             return 0
-        refused = 0
+        skipped = 0
         with self._trying():
             for _ in range(SETTLING_STEPS):
                 self._backward()
@@ -190,8 +190,8 @@ class Step:
                 self.scaler.update()
                 if self.scaler.get_scale() >= before:
                     break
-                refused += 1
-        return refused
+                skipped += 1
+        return skipped
 
     def settle_at(self, settled: dict[str, Any] | None) -> None:
         """Give GradScaler, if there is one, the state that it settled at in another build; None: that is not known."""

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from ampbench.cli.control import sentences
+from ampbench.cli.control_printing import sentences
 from ampbench.comparing.control import judge_self
 from ampbench.records.runs import Arm
 from tests.comparing.test_control import against_itself

@@ -6,11 +6,13 @@ import pytest
 from rich.cells import cell_len
 
 from ampbench import notes
-from ampbench.advice import Budget, advise, described, grouped
+from ampbench.advice import Budget, advise
 from ampbench.cli import tables
+from ampbench.cli.data import json_text
 from ampbench.metrics import COLUMNS
 from ampbench.precisions import PRECISIONS
 from ampbench.records.environments import DeviceDescription, Environment
+from ampbench.rows import described, grouped
 
 
 def gpu_row(precision: str, speed: float, phase: str = "training") -> dict[str, Any]:
@@ -50,7 +52,7 @@ ROWS = [
 @pytest.mark.parametrize("width", [100, 110, 200])
 def test_a_training_run_of_a_classifier_with_tf32_fits(width: int) -> None:
     layout = tables.lay_out(ROWS, "training", width)
-    lines = tables.result_lines(grouped(ROWS), advise(ROWS, {}, Budget()), {"training": layout})
+    lines = tables.table_lines(grouped(ROWS), advise(ROWS, {}, Budget()), {"training": layout})
     assert max(cell_len(line.plain) for line in lines) <= width
     assert "vs tf32" in lines[1].plain
     assert [column.header for column in layout.hidden] == (["items/s"] if width == 100 else [])
@@ -60,7 +62,7 @@ def test_a_training_run_of_a_classifier_with_tf32_fits(width: int) -> None:
 def test_the_share_of_the_ceiling_stays_before_items_and_floors(width: int, without: list[str]) -> None:
     rows = [row | {"flops_per_second": 4.2e14, "ceiling_share": 0.631} for row in ROWS]
     layout = tables.lay_out(rows, "training", width)
-    lines = tables.result_lines(grouped(rows), advise(rows, {}, Budget()), {"training": layout})
+    lines = tables.table_lines(grouped(rows), advise(rows, {}, Budget()), {"training": layout})
     assert max(cell_len(line.plain) for line in lines) <= width
     assert "63.1%" in lines[2].plain
     assert ("420 T" in lines[2].plain) == ("FLOP/s" not in without)
@@ -91,7 +93,7 @@ def test_the_title_names_everything_but_the_precision() -> None:
 
 def test_an_interval_that_says_nothing_is_not_spelled_out() -> None:
     row = gpu_row("fp32", 1.0) | {"seconds_low": 1e-6, "seconds_high": 10.0}
-    lines = tables.result_lines(grouped([row]), {}, {"training": tables.lay_out([row], "training", 100)})
+    lines = tables.table_lines(grouped([row]), {}, {"training": tables.lay_out([row], "training", 100)})
     assert "234 ms ±99%+" in lines[2].plain
 
 
@@ -99,7 +101,7 @@ def test_a_row_without_scaler_says_so_wherever_its_precision_is_named() -> None:
     rows = [gpu_row("fp32", 1.0), gpu_row("fp16_autocast", 4.0)]
     rows[1]["case_id"] += "/no-scaler"
     groups, advice = grouped(rows), advise(rows, {}, Budget())
-    lines = tables.result_lines(groups, advice, {"training": tables.lay_out(rows, "training", 100)})
+    lines = tables.table_lines(groups, advice, {"training": tables.lay_out(rows, "training", 100)})
     assert lines[3].plain.startswith("fp16_autocast (no scaler) 58.5 ms")
     assert "| fp16_autocast (no scaler) |" in tables.markdown(groups, advice)
     (advised,) = advice.values()
@@ -109,7 +111,7 @@ def test_a_row_without_scaler_says_so_wherever_its_precision_is_named() -> None:
 
 def test_json_has_null_for_what_is_not_a_finite_number() -> None:
     rows = [{"a": float("nan"), "b": float("inf"), "c": 1.5, "d": None, "e": "µ"}]
-    assert tables.json_text(rows) == '[\n{"a": null, "b": null, "c": 1.5, "d": null, "e": "µ"}\n]\n'
+    assert json_text(rows) == '[\n{"a": null, "b": null, "c": 1.5, "d": null, "e": "µ"}\n]\n'
 
 
 def test_a_gpu_speaks_for_itself(environment: Environment) -> None:

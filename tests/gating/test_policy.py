@@ -7,8 +7,8 @@ import pytest
 
 from ampbench.errors import UsageError
 from ampbench.gating.policy import KINDS, METRIC_KINDS, Policy, kind_of, parse_percent, read_policy
+from ampbench.keywords import matches
 from ampbench.metrics import GATED
-from ampbench.planning import matches
 from ampbench.verdicts import OUTCOME
 from tests.stored_runs import make_case
 

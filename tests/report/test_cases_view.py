@@ -7,7 +7,6 @@ from typing import Any
 import pytest
 from bs4 import BeautifulSoup, Tag
 
-from ampbench.advice import precision_label
 from ampbench.columns import COLUMNS
 from ampbench.records.cases import Case
 from ampbench.records.measurements import Failure, Skip
@@ -16,6 +15,7 @@ from ampbench.report.bars import change_bar, change_limit, time_bar, time_scale
 from ampbench.report.material import Material
 from ampbench.report.views.cases.changes import verdicts_of
 from ampbench.report.views.cases.view import cases
+from ampbench.rows import precision_label
 from ampbench.store import StoredRun, read_run
 from ampbench.units import UNDEFINED, format_bytes, format_count, format_seconds
 from ampbench.verdicts import Code, Finding, Verdict

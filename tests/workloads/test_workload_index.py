@@ -41,6 +41,16 @@ def test_what_imports_torch_here_is_out_of_bounds_for_the_torch_free_side():
     assert torch_side >= {f"ampbench.workloads.{family}" for family in index.FAMILIES}
 
 
+def test_every_module_has_its_layer_and_the_torch_free_ones_their_border():
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+    border, layers = project["tool"]["importlinter"]["contracts"]
+    layered = {name for layer in layers["layers"] for name in layer.replace(":", "|").replace(" ", "").split("|")}
+    here = {f"ampbench.{path.stem}" for path in (ROOT / "ampbench").iterdir() if not path.name.startswith(("_", "."))}
+    torch_side = {"ampbench.worker", "ampbench.explain", "ampbench.studies", "ampbench.pytest_plugin"}
+    assert here - layered == {"ampbench.workloads"}
+    assert here - torch_side - set(border["source_modules"]) == {"ampbench.workloads"}
+
+
 def test_the_documented_convolution_has_its_documented_size_at_preset_large():
     assert resolve_parameters(WORKLOADS["simple_conv"], "large") == {"image": 224, "batch_size": 64}
 

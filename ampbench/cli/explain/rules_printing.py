@@ -3,10 +3,10 @@
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict
 
+from ampbench.cli.data import csv_text, json_document
 from ampbench.cli.options import OutputFormat
 from ampbench.cli.printing import print_text
 from ampbench.cli.sections import print_sections
-from ampbench.cli.tables import csv_text, json_document
 from ampbench.records.rules import RuleProbe
 from ampbench.records.runs import Header
 from ampbench.rules import blocks

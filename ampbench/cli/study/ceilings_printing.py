@@ -4,11 +4,11 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
+from ampbench.cli.data import csv_text, json_document
 from ampbench.cli.options import OutputFormat
 from ampbench.cli.pass_printing import frame_rows
 from ampbench.cli.printing import print_text
 from ampbench.cli.sections import print_sections
-from ampbench.cli.tables import csv_text, json_document
 from ampbench.studied.ceilings import blocks, tables
 from ampbench.studied.ceilings.datasheets import datasheet_of
 from ampbench.studied.ceilings.rates import described, rate, share, top

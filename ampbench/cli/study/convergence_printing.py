@@ -4,11 +4,11 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
+from ampbench.cli.data import csv_text, json_document
 from ampbench.cli.options import OutputFormat
 from ampbench.cli.pass_printing import finite, frame_rows, outcomes, pass_document
 from ampbench.cli.printing import print_text
 from ampbench.cli.sections import print_sections
-from ampbench.cli.tables import csv_text, json_document
 from ampbench.studied.convergence import blocks, sentences, tables
 from ampbench.studied.convergence.learning import Learned, learned, told_trainings
 

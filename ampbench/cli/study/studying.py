@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ampbench.cli import explaining as session
+from ampbench.cli import explaining
 from ampbench.cli.explaining import Doing, Left
 from ampbench.cli.options import OutputFormat
 from ampbench.records.runs import Asked, Selection, Settings
@@ -62,7 +62,7 @@ def begin(
 
     preparing = study.prepare(selection, settings, asked, None)
     tell = telling(study.show, format, everything=everything)
-    return session.explain_and_store(preparing, study.kind, results, label, study.doing(asked), tell)
+    return explaining.explain_and_store(preparing, study.kind, results, label, study.doing(asked), tell)
 
 
 def go_on(study: Study, resume: str, results: Path, format: OutputFormat, *, everything: bool = False) -> int:
@@ -75,4 +75,4 @@ def go_on(study: Study, resume: str, results: Path, format: OutputFormat, *, eve
         return study.prepare(header.selection, header.settings, asked, begun), study.doing(asked, begun)
 
     tell = telling(study.show, format, everything=everything)
-    return session.go_on(resume, results, study.kind, study.left, further, tell)
+    return explaining.go_on(resume, results, study.kind, study.left, further, tell)

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from ampbench import frames, notes, stats
-from ampbench.advice import DISAGREEMENT_ALPHA, FASTER_WITHOUT_INTERVALS, number
+from ampbench.advice import DISAGREEMENT_ALPHA, FASTER_WITHOUT_INTERVALS
 from ampbench.columns import COLUMNS
 from ampbench.comparing import deciding, fitness
 from ampbench.comparing.times import TIME
@@ -15,6 +15,7 @@ from ampbench.metrics import GATED, METRICS, Column, Gate
 from ampbench.records.measurements import OTHER_SHARE, STEAL_SHARE
 from ampbench.report.material import Material
 from ampbench.report.view import View
+from ampbench.rows import number
 from ampbench.trends import neighbours, steps
 from ampbench.trends.series import Rule
 from ampbench.units import format_limit, format_quantity

@@ -4,7 +4,6 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from ampbench.advice import times
 from ampbench.comparing import sentences
 from ampbench.precisions import BASELINE
 from ampbench.report import palette
@@ -14,6 +13,7 @@ from ampbench.report.precision_tables import precision_tables
 from ampbench.report.summaries import row_names, speedups
 from ampbench.report.vega import DASHED, tooltip
 from ampbench.report.view import Chart, Choice, View
+from ampbench.rows import times
 from ampbench.units import UNDEFINED, every
 from ampbench.verdicts import Comparison
 

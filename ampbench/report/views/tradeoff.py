@@ -5,7 +5,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ampbench.advice import number, precision_label, times
 from ampbench.precisions import BASELINE
 from ampbench.report import palette
 from ampbench.report.machines import Machine, machines
@@ -13,6 +12,7 @@ from ampbench.report.material import Material, ShownCase
 from ampbench.report.text import fit
 from ampbench.report.vega import budget_rule, tooltip
 from ampbench.report.view import Chart, Rows, View
+from ampbench.rows import number, precision_label, times
 from ampbench.units import UNDEFINED, counted, format_error
 
 LISTED = 20

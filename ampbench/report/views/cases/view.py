@@ -5,7 +5,6 @@ from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from ampbench import columns, notes
-from ampbench.advice import grouped, precision_label
 from ampbench.columns import Column, says
 from ampbench.comparing.sentences import CHANGE_LEGEND, WORST_FIRST, metric_label
 from ampbench.comparing.times import TIME
@@ -16,6 +15,7 @@ from ampbench.report.explained import reasons
 from ampbench.report.material import Material, Shown, ShownCase
 from ampbench.report.view import View
 from ampbench.report.views.cases.changes import Cell, Said, change_cells, change_limits, verdicts_of
+from ampbench.rows import grouped, precision_label
 from ampbench.units import UNDEFINED, counted, format_limit
 from ampbench.verdicts import Code, Verdict
 

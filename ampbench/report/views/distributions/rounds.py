@@ -6,9 +6,9 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from ampbench import frames, stats
-from ampbench.advice import number
 from ampbench.comparing import fitness
 from ampbench.comparing.runs import MeasuredRun, Role
+from ampbench.rows import number
 from ampbench.store import StoredRun
 
 

@@ -5,7 +5,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ampbench.advice import number, precision_label
 from ampbench.precisions import BASELINE
 from ampbench.records.divergences import Divergence
 from ampbench.report import palette
@@ -13,6 +12,7 @@ from ampbench.report.material import Material
 from ampbench.report.vega import budget_rule, tooltip
 from ampbench.report.view import Chart
 from ampbench.report.views.part import LISTED, Part
+from ampbench.rows import number, precision_label
 from ampbench.units import UNDEFINED, counted, format_error, format_loss, format_share, format_whole
 
 CHARTED = 30

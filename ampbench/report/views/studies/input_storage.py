@@ -5,7 +5,7 @@ from ampbench.records.runs import INPUT_STORAGE
 from ampbench.records.studies import StoragePass
 from ampbench.report.explained import Told, untold
 from ampbench.report.material import Material
-from ampbench.report.studied import storages
+from ampbench.report.studied import stored_inputs
 from ampbench.report.views.part import Part, strange, told_part
 from ampbench.report.views.studies.telling import Overview, detail_of, with_overview
 from ampbench.studied.input_storage.blocks import storage_section
@@ -18,7 +18,7 @@ BITS = {True: "the same", False: "others", None: "not known"}
 
 def input_storage(material: Material) -> Part | None:
     """Return the cases that were fed inputs stored in half, those first that lose information by it."""
-    found, missing = storages(material), untold(material, INPUT_STORAGE)
+    found, missing = stored_inputs(material), untold(material, INPUT_STORAGE)
     if not (found or missing):
         return None
     part = told_part(

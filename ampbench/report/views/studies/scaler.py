@@ -8,7 +8,7 @@ from ampbench.records.runs import SCALER
 from ampbench.records.studies import ScalerRun
 from ampbench.report.explained import Told, untold
 from ampbench.report.material import Material
-from ampbench.report.studied import scalings
+from ampbench.report.studied import scaler_runs
 from ampbench.report.views.part import Detail, Part, strange, told_part
 from ampbench.report.views.studies.drawing import drawn
 from ampbench.report.views.studies.scaler_charts import DRAWINGS, EXPONENT_DRAWING, stored_gradients
@@ -21,7 +21,7 @@ from ampbench.units import counted
 
 def scaler(material: Material) -> Part | None:
     """Return the cases that were trained with several settings of the scaler, those first of which most fail."""
-    found, missing = scalings(material), untold(material, SCALER)
+    found, missing = scaler_runs(material), untold(material, SCALER)
     if not (found or missing):
         return None
     charts, datasets, said = drawn(found, *DRAWINGS)

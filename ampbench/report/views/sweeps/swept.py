@@ -5,10 +5,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from ampbench import notes
-from ampbench.advice import Group, Row, described, grouped, number, precision_label
 from ampbench.precisions import BASELINE
 from ampbench.report.material import Material, Shown
 from ampbench.report.views.sweeps.crossings import Level, Rivals
+from ampbench.rows import Group, Row, described, grouped, number, precision_label
 
 BATCH_SIZE = "batch_size"
 

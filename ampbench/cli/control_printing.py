@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 from rich.text import Text
 
 from ampbench.cli import tables
+from ampbench.cli.data import csv_text, json_document, plain
 from ampbench.cli.options import OutputFormat
 from ampbench.cli.printing import make_console, print_lines, print_text
 from ampbench.comparing.control import SelfComparison, judge_self
@@ -30,9 +31,9 @@ def print_control(comparison: "Comparison", baseline: "StoredRun", format: Outpu
         for one in found.detectable
     ]
     if format is OutputFormat.JSON:
-        print_text(tables.json_document(document(found)))
+        print_text(json_document(document(found)))
     elif format is OutputFormat.CSV:
-        print_text(tables.csv_text(["case_id", "spread"], found.spreads.items()))
+        print_text(csv_text(["case_id", "spread"], found.spreads.items()))
     elif format is OutputFormat.MARKDOWN:
         print_text("\n\n".join([*sentences(found), markdown_table(HEADERS, rows)]))
     else:
@@ -82,7 +83,7 @@ def document(found: SelfComparison) -> dict[str, Any]:
         "unfit": ids(found.unfit),
         "unchanged": ids(found.unchanged),
         "able": found.able,
-        "highest_rate": tables.plain(found.highest_rate),
+        "highest_rate": plain(found.highest_rate),
         "spreads": found.spreads,
         "detectable": [dataclasses.asdict(one) for one in found.detectable],
     }

@@ -1,0 +1,39 @@
+"""Data on stdout for machines: CSV and JSON."""
+
+import csv
+import io
+import json
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+
+def csv_text(headers: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
+    """Return rows as CSV with a header line; None and NaN are empty cells."""
+    stream = io.StringIO()
+    writer = csv.writer(stream, lineterminator="\n")
+    writer.writerow(headers)
+    writer.writerows([["" if plain(value) is None else plain(value) for value in row] for row in rows])
+    return stream.getvalue()
+
+
+def json_text(rows: Iterable[Mapping[str, Any]]) -> str:
+    """Return rows as a JSON list of flat objects, one a line; null where a value is undefined or not finite."""
+    lines = [json.dumps({name: plain(value) for name, value in row.items()}, ensure_ascii=False) for row in rows]
+    return "[\n" + ",\n".join(lines) + "\n]\n" if lines else "[]\n"
+
+
+def plain(value: Any) -> Any:
+    """Return a cell of a frame as a plain Python value: None for null, NaN and infinities, int for whole integers."""
+    if value is None or isinstance(value, str | bool | int | list | dict):
+        return value
+    if hasattr(value, "item"):  # a NumPy scalar
+        return plain(value.item())
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    return None  # pandas' NA and NaT
+
+
+def json_document(document: Any) -> str:
+    """Return nested data as indented JSON."""
+    return json.dumps(document, ensure_ascii=False, indent=2, default=str)
