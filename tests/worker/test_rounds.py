@@ -56,6 +56,16 @@ def test_the_frames_of_a_study_that_failed_are_the_users(case: MakeCase, tmp_pat
     assert not any("ampbench" in frame.partition(" in ")[0] for frame in found.frames)
 
 
+@pytest.mark.parametrize("kind", ["fantasy", "a study to come"])
+def test_a_request_of_an_unknown_kind_is_refused_and_measures_nothing(
+    kind: str, case: MakeCase, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(rounds, "STUDIES", {*rounds.STUDIES, "a study to come"})
+    reply = rounds.Worker().serve(ask(kind, linear_case(case)))
+    assert reply.failure.message.endswith(f"does not know requests of kind '{kind}'")
+    assert reply == type(reply)(failure=reply.failure)
+
+
 @pytest.fixture
 def small_memory(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """A device whose memory holds the fp64 reference of two rows; returns the batch sizes that were tried."""
