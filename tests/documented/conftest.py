@@ -35,6 +35,7 @@ def shell(sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch) -> Callable[[str, P
     for name, value in sandbox.environment.items():
         monkeypatch.setenv(name, value)
     monkeypatch.delenv("FORCE_COLOR", raising=False)
+    monkeypatch.delenv("PYTEST_XDIST_WORKER", raising=False)  # a pytest of the page is not one of those side by side
 
     def run(text: str, folder: Path) -> Done:
         done = subprocess.run(
