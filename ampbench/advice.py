@@ -20,6 +20,9 @@ FASTER_WITHOUT_INTERVALS = 1.05
 """The speedup that counts where fewer than three rounds give no interval: rebuilding the same network moves its time by
 2% (standard deviation, the project's measurements), a ratio of two by 2.8%, and 5% is nearly twice that."""
 
+FEW_ROUNDS = "not certain: no interval under three --rounds"
+"""What is said of a speedup that only `FASTER_WITHOUT_INTERVALS` speaks for."""
+
 DISAGREEMENT_ALPHA = 0.05
 """One-sided level at which disagreeing decisions must be incompatible with the agreement asked for."""
 
@@ -201,6 +204,8 @@ def _taken(
         f"take {precision_label(chosen)}: {' and '.join(gains)} of fp32, "
         f"error {format_error(error)} of {budget.output_rel_l2:g} allowed"
     )
+    if number(chosen["seconds_high"]) is None:
+        sentence += f" ({FEW_ROUNDS})"
     for row in faster:
         objection = objections[row["case_id"]]
         if objection is not None and row["seconds_median"] < chosen["seconds_median"]:

@@ -67,6 +67,11 @@ def test_the_fastest_precision_within_the_budget_is_taken() -> None:
     assert advice.why == ""
 
 
+def test_a_speedup_without_intervals_is_not_called_certain() -> None:
+    said = only(row("fp32", 10, spread=None), row("bf16_pure", 3, spread=None)).sentence
+    assert said.endswith("of 0.02 allowed (not certain: no interval under three --rounds)")
+
+
 def test_memory_is_mentioned_when_the_choice_saves_it() -> None:
     advice = only(row("fp32", 10), row("bf16_pure", 5, memory_ratio_vs_fp32=0.52))
     assert "2.00x the speed and 0.52x the memory of fp32" in advice.sentence

@@ -41,8 +41,8 @@ def command(
         typer.Option(
             "--metric",
             metavar="NAME",
-            help="time, throughput, memory, error, gradients, updates, nonfinite or flushed. "
-            "Default: time, memory, error and gradients. Repeatable.",
+            help="time, throughput, memory, floor, gradients, updates, nonfinite or flushed. "
+            "Default: time, memory, floor and gradients. Repeatable.",
         ),
     ] = None,
     keyword: Keyword = "",
