@@ -4,9 +4,8 @@ import dataclasses
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from ampbench.errors import UsageError
 from ampbench.planning import NO_LOSS, PHASES, PlannedCase, check_selection
-from ampbench.precisions import AUTOCAST, find_precision
+from ampbench.precisions import AUTOCAST
 from ampbench.records.environments import Environment
 from ampbench.records.measurements import Failure, Skip
 from ampbench.records.runs import INPUT_STORAGE, Asked, Selection, Settings
@@ -16,6 +15,7 @@ from ampbench.running.passes import Watch, ended_by, explain_cases, request_for
 from ampbench.running.preparing import (
     plan_default_autocast,
     prepared_session,
+    require_among,
     require_eager,
     require_named,
     resumed_plan,
@@ -23,7 +23,6 @@ from ampbench.running.preparing import (
 from ampbench.running.session import Prepared
 from ampbench.store import RunWriter, StoredRun
 from ampbench.studied.unfinished import unfinished
-from ampbench.units import one_of
 
 
 @contextmanager
@@ -46,7 +45,7 @@ def prepare_storage(
     require_named(selection, INPUT_STORAGE, "study the inputs")
     sources = check_selection(selection)
     require_eager(selection, INPUT_STORAGE)
-    _require_autocast(selection)
+    require_among(selection, AUTOCAST, "input-storage asks what autocast does with inputs in half, and {name} has none")
 
     def plan(environment: Environment, channel: Channel, settings: Settings) -> list[PlannedCase]:
         asked = dataclasses.replace(selection, phases=selection.phases or list(PHASES))
@@ -73,13 +72,3 @@ def measure_storages(
         return reply.input_storage or ended_by(reply, planned.case, INPUT_STORAGE)
 
     return explain_cases(prepared, explain, writer, watch)
-
-
-def _require_autocast(selection: Selection) -> None:
-    """Raise `UsageError` for a precision without autocast, whose inputs are stored in its own dtype."""
-    for row in map(find_precision, selection.precisions):
-        if row.name not in AUTOCAST:
-            raise UsageError(
-                f"input-storage asks what autocast does with inputs in half, and {row.name} has none: give "
-                f"{one_of(AUTOCAST)}"
-            )

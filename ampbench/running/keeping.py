@@ -13,6 +13,7 @@ from ampbench.keeping.islands import units_of
 from ampbench.keeping.search import Found, search
 from ampbench.keeping.weighing import meets
 from ampbench.planning import PlannedCase, check_selection
+from ampbench.precisions import LOW
 from ampbench.records.environments import Environment
 from ampbench.records.keeping import KeepSearch, SearchSpace, Trial, Wanted, Weighing
 from ampbench.records.measurements import Failure, Skip
@@ -23,8 +24,8 @@ from ampbench.running.passes import Watch, ended_by, explain_cases, request_for
 from ampbench.running.preparing import (
     plan_default_autocast,
     prepared_session,
+    require_among,
     require_eager,
-    require_low,
     require_named,
     resumed_plan,
 )
@@ -59,7 +60,7 @@ def prepare_keeping(
     selection = dataclasses.replace(selection, phases=selection.phases or ["inference"])
     sources = check_selection(selection)
     require_eager(selection, KEEP_FP32)
-    require_low(selection, "keep-fp32 asks what a low precision must leave in fp32")
+    require_among(selection, LOW, "keep-fp32 asks what a low precision must leave in fp32, and {name} is none")
 
     def plan(environment: Environment, channel: Channel, settings: Settings) -> list[PlannedCase]:
         found = plan_default_autocast(selection, environment, channel, settings)

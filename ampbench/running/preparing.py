@@ -6,7 +6,7 @@ from contextlib import contextmanager
 
 from ampbench.errors import NothingToRunError, UsageError
 from ampbench.planning import PlannedCase, make_plan
-from ampbench.precisions import AUTOCAST, LOW, default_autocast, find_precision
+from ampbench.precisions import AUTOCAST, default_autocast, find_precision
 from ampbench.records.cases import WorkloadSource
 from ampbench.records.environments import Environment
 from ampbench.records.runs import Selection, Settings, verb_of
@@ -77,11 +77,11 @@ def require_eager(selection: Selection, verb: str) -> None:
         raise UsageError(f"{verb} looks into the modules of the eager path, which a {others[0]} network does not run")
 
 
-def require_low(selection: Selection, why: str) -> None:
-    """Raise `UsageError`, saying `why`, unless all precisions selected are low ones."""
+def require_among(selection: Selection, allowed: Sequence[str], why: str) -> None:
+    """Raise `UsageError` unless all precisions selected are `allowed`; `why` says of "{name}" what is amiss with it."""
     for row in map(find_precision, selection.precisions):
-        if row.name not in LOW:
-            raise UsageError(f"{why}, and {row.name} is none: give {one_of(LOW)}")
+        if row.name not in allowed:
+            raise UsageError(f"{why.format(name=row.name)}: give {one_of(allowed)}")
 
 
 def plan_default_autocast(

@@ -21,8 +21,8 @@ from ampbench.running.passes import Watch, ended_by, explain_cases, request_for
 from ampbench.running.preparing import (
     plan_default_autocast,
     prepared_session,
+    require_among,
     require_eager,
-    require_low,
     require_named,
 )
 from ampbench.running.session import Prepared, describer
@@ -42,7 +42,7 @@ def prepare_headroom(
     require_named(selection, "headroom", "explain the headroom")
     sources = check_selection(selection)
     require_eager(selection, "headroom")
-    require_low(selection, "headroom tells what a low precision would make of fp32's values")
+    require_among(selection, LOW, "headroom tells what a low precision would make of fp32's values, and {name} is none")
 
     def plan(environment: Environment, channel: Channel, settings: Settings) -> list[PlannedCase]:
         asked = dataclasses.replace(selection, precisions=[BASELINE])
@@ -95,7 +95,7 @@ def prepare_origin(
     selection = dataclasses.replace(selection, phases=selection.phases or ["inference"])
     sources = check_selection(selection)
     require_eager(selection, "origin")
-    require_low(selection, "origin tells where the error of a low precision begins")
+    require_among(selection, LOW, "origin tells where the error of a low precision begins, and {name} is none")
 
     def plan(environment: Environment, channel: Channel, settings: Settings) -> list[PlannedCase]:
         return plan_default_autocast(selection, environment, channel, settings)

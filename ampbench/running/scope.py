@@ -6,7 +6,7 @@ from contextlib import contextmanager
 
 from ampbench.errors import UsageError
 from ampbench.planning import PlannedCase, check_selection
-from ampbench.precisions import AUTOCAST, find_precision
+from ampbench.precisions import AUTOCAST
 from ampbench.records.environments import Environment
 from ampbench.records.measurements import Failure, Skip
 from ampbench.records.runs import SCOPE, Asked, Selection, Settings
@@ -16,6 +16,7 @@ from ampbench.running.passes import Watch, ended_by, explain_cases, request_for
 from ampbench.running.preparing import (
     plan_default_autocast,
     prepared_session,
+    require_among,
     require_eager,
     require_named,
     resumed_plan,
@@ -23,7 +24,6 @@ from ampbench.running.preparing import (
 from ampbench.running.session import Prepared
 from ampbench.store import RunWriter, StoredRun
 from ampbench.studied.unfinished import unfinished
-from ampbench.units import one_of
 
 
 @contextmanager
@@ -47,7 +47,7 @@ def prepare_scopes(
     sources = check_selection(selection)
     require_eager(selection, SCOPE)
     _require_training(selection)
-    _require_autocast(selection)
+    require_among(selection, AUTOCAST, "{name} enters no autocast, so that it has no scope")
 
     def plan(environment: Environment, channel: Channel, settings: Settings) -> list[PlannedCase]:
         found = plan_default_autocast(selection, environment, channel, settings)
@@ -81,9 +81,3 @@ def _require_training(selection: Selection) -> None:
     others = [phase for phase in selection.phases if phase != "training"]
     if others:
         raise UsageError(f"scope studies a loop of training steps, which {others[0]} has not: leave the phase out")
-
-
-def _require_autocast(selection: Selection) -> None:
-    for row in map(find_precision, selection.precisions):
-        if row.autocast is None:
-            raise UsageError(f"{row.name} enters no autocast, so that it has no scope: give {one_of(AUTOCAST)}")

@@ -15,8 +15,8 @@ from ampbench.explain.rules.traps import probe_traps
 from ampbench.explain.rules.variants import run_variants
 from ampbench.records.environments import DEVICES
 from ampbench.records.rules import BANNED, DEVICE, FAKE, NOT_OBSERVED, RuleObservation, RuleProbe, RuleTrial
+from ampbench.rules.choosing import DTYPES
 
-DTYPES = ("float16", "bfloat16")
 ABSENT = "this torch has no such op"
 NO_SAMPLE = "there is no sample call for it"
 NAMES = "an overload for named tensors, which cannot be called as an op nor stood in for by fake ones"
