@@ -14,13 +14,14 @@ from ampbench.records.ranges import OriginPass, RangePass
 from ampbench.records.rules import RuleProbe
 from ampbench.records.studies import Ceiling, ScalerRun, ScalerSetting, ScopePass, StoragePass, Training
 
-SCHEMA = 6
+SCHEMA = 7
 """The version of the run file's format; a file of a later one is refused.
 
 2 added the arm of an interleaved comparison (`Header.arm`, `Round.confirmation`), `Fitness.other_share` and
 `Divergence.repeatable`. 3 added imported runs (`Header.imported`, `Reading`), `Header.committed_at`, and None for what
 an imported environment does not tell. 4 added explanations: `CastPass`, `RuleProbe` and `Header.explains`. 5 added
 `RangePass`, `OriginPass`, and what a search for modules to keep in fp32 sees. 6 added studies and `MemoryPass.flops`.
+7 added what a divergence pass tells of its reference and of changes in place, and what a round tells of its CPU time.
 Files of an earlier schema lack these and are read as they are.
 """
 

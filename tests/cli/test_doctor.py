@@ -104,7 +104,7 @@ def test_older_runs_are_rewritten_on_request_and_the_others_counted(machine: Run
     said = ampbench("doctor", "--results", results, "--migrate")
     assert said.code == 0
     assert said.out.endswith(f"\nStored runs in {results}\n  1 file migrated from schema 1, 2 from schema 3\n")
-    assert old.read_text().startswith('{"header":{"schema":6')
+    assert old.read_text().startswith('{"header":{"schema":7')
     assert ampbench("show", old).out == table
     said = ampbench("doctor", "--results", results, "--migrate")
     assert said.out.endswith("  nothing migrated, 3 current\n")
@@ -115,14 +115,14 @@ def test_runs_that_are_left_alone_are_named_with_what_to_do_and_exit_3(
 ) -> None:
     (old,) = (results / "runs").iterdir()
     newer, killed = (old.with_name(f"20260201T120000Z-bench-{name}.jsonl") for name in ("newer", "killed"))
-    newer.write_text(old.read_text().replace('"schema":1', '"schema":7', 1))
+    newer.write_text(old.read_text().replace('"schema":1', '"schema":8', 1))
     killed.write_text(old.read_text()[:-5])
     assert ampbench("doctor", "--results", results).out.endswith("  2 of 3 are whole\n")
     said = ampbench("doctor", "--results", results, "--migrate")
     assert said.code == 3
     shown = "".join(said.out.split())  # lines are folded where the terminal ends
     for told in (
-        f"left alone: {newer}, line 1: written by a newer ampbench (schema 7; this one reads 1 to 6); upgrade ampbench",
+        f"left alone: {newer}, line 1: written by a newer ampbench (schema 8; this one reads 1 to 7); upgrade ampbench",
         f"left alone: {killed}: its last line is cut",
         f"continue it with ampbench run --resume {killed}, which rewrites it",
         "restore what is damaged from a copy",
@@ -133,9 +133,9 @@ def test_runs_that_are_left_alone_are_named_with_what_to_do_and_exit_3(
     document = json.loads(said.out)
     assert said.code == 3
     assert document["migration"] == {
-        "schema": 6,
+        "schema": 7,
         "files": {
-            str(old): {"schema": 6, "outcome": "current"},
+            str(old): {"schema": 7, "outcome": "current"},
             str(killed): {"schema": 1, "outcome": "left alone"},
             str(newer): {"schema": None, "outcome": "left alone"},
         },
@@ -151,7 +151,7 @@ def test_plain_checks_tell_nothing_of_migration(machine: Run, results: Path, amp
 def test_an_empty_folder_has_nothing_to_migrate(machine: Run, tmp_path: Path, ampbench: Run) -> None:
     assert ampbench("doctor", "--results", tmp_path, "--migrate").out.endswith("  nothing migrated\n")
     document = json.loads(ampbench("doctor", "--results", tmp_path, "--migrate", "--json").out)
-    assert (document["results"], document["migration"]) == ({}, {"schema": 6, "files": {}})
+    assert (document["results"], document["migration"]) == ({}, {"schema": 7, "files": {}})
 
 
 def test_migrating_without_a_folder_is_a_usage_error_of_one_line(machine: Run, ampbench: Run) -> None:

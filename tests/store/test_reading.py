@@ -217,6 +217,7 @@ ADDED = {
     4: [',"explains":""'],
     6: [',"asked":null', ',"flops":null'],
     5: [],
+    7: [],
 }
 """What each schema added to the lines of `ENTRIES`, as it is written."""
 
