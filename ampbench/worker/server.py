@@ -18,14 +18,14 @@ import socket
 import sys
 import tempfile
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import IO, Any
 
 import msgspec
 
 from ampbench.records.measurements import Failure
-from ampbench.records.requests import Reply, Request
+from ampbench.records.requests import FORKING_VARIABLES, Reply, Request
 from ampbench.records.runs import CEILINGS, RULES
 
 POLL_SECONDS = 0.05
@@ -35,9 +35,12 @@ LAST_LINES = 4
 
 
 class WorkerProcess:
-    """A forked worker: its pid, the socket to it, and the file its output goes to."""
+    """A forked worker: its pid, the socket to it, and the file its output goes to.
 
-    def __init__(self, private_descriptors: Iterable[int] = ()) -> None:
+    `variables` are put back into its environment (None: taken out of it).
+    """
+
+    def __init__(self, private_descriptors: Iterable[int], variables: Mapping[str, str | None]) -> None:
         self.output: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115 - lives as long as the worker
         ours, theirs = socket.socketpair()
         self.pid = os.fork()
@@ -45,6 +48,7 @@ class WorkerProcess:
             ours.close()
             for descriptor in private_descriptors:
                 os.close(descriptor)  # the driver must see these closed when the server ends, whatever a worker left
+            set_variables(variables)
             _become_worker(theirs, self.output)
         theirs.close()
         self.socket = ours
@@ -72,10 +76,11 @@ class WorkerProcess:
 
 
 class Server:
-    """Serves requests, one at a time, by the current worker."""
+    """Serves requests, one at a time, by the current worker; `variables` are those of a `WorkerProcess`."""
 
-    def __init__(self, requests_descriptor: int, replies_descriptor: int):
+    def __init__(self, requests_descriptor: int, replies_descriptor: int, variables: Mapping[str, str | None]):
         self._requests = requests_descriptor
+        self._variables = variables
         self._private = (requests_descriptor, replies_descriptor)
         self._worker: WorkerProcess | None = None
 
@@ -84,7 +89,7 @@ class Server:
         if request.fresh:
             self.drop()
         if self._worker is None:
-            self._worker = WorkerProcess(self._private)
+            self._worker = WorkerProcess(self._private, self._variables)
         reply = self._supervise(self._worker, request)
         if reply.failure is not None or reply.problem is not None:
             self.drop()
@@ -164,6 +169,8 @@ def main() -> None:
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
     os.dup2(2, 1)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    given = {name: os.environ.get(name) for name in FORKING_VARIABLES}
+    set_variables(FORKING_VARIABLES)  # before torch is imported, which asks for a GPU
     for name in ["ampbench.worker.rounds", *modules]:
         with contextlib.suppress(Exception) if name in modules else contextlib.nullcontext():
             importlib.import_module(name)
@@ -171,13 +178,22 @@ def main() -> None:
     gc.freeze()
     replies.write(b"ready\n")
     replies.flush()
-    server = Server(requests_descriptor, replies.fileno())
+    server = Server(requests_descriptor, replies.fileno(), given)
     with os.fdopen(requests_descriptor, "rb") as requests:
         while line := requests.readline():
             reply = server.serve(msgspec.json.decode(line, type=Request))
             replies.write(msgspec.json.encode(reply) + b"\n")
             replies.flush()
     server.drop()
+
+
+def set_variables(variables: Mapping[str, str | None]) -> None:
+    """Set this process' environment variables; None takes one away."""
+    for name, value in variables.items():
+        if value is None:
+            os.environ.pop(name, None)
+        else:
+            os.environ[name] = value
 
 
 def _become_worker(channel: socket.socket, output: IO[bytes]) -> Any:
