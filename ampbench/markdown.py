@@ -32,8 +32,8 @@ def escaped(text: str) -> str:
 def markdown_table(headers: Sequence[str], rows: Iterable[Sequence[str]], left: Collection[str] = ()) -> str:
     """Return a Markdown table, a line per row; the first column and those named in `left` stand left, others right."""
     rule = [":--" if place == 0 or name in left else "--:" for place, name in enumerate(headers)]
-    cells = [[escaped(cell) for cell in row] for row in rows]
-    return "\n".join(f"| {' | '.join(line)} |" for line in [list(headers), rule, *cells])
+    head, *cells = ([escaped(cell) for cell in row] for row in (headers, *rows))
+    return "\n".join(f"| {' | '.join(line)} |" for line in (head, rule, *cells))
 
 
 def folded(title: str, text: str) -> str:

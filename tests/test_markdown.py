@@ -8,6 +8,11 @@ def test_a_line_of_a_table_stays_a_line_whatever_its_cells_hold() -> None:
     assert table.splitlines() == ["| a | b | c |", "| :-- | --: | :-- |", "| x\\|y | 1 2 | z\\\\ |"]
 
 
+def test_headers_that_come_from_a_file_stay_text_as_cells_do() -> None:
+    table = markdown_table(["a|b", "\x1b[31m\0", "<script>"], [["1", "2", "3"]], left=["<script>"])
+    assert table.splitlines()[:2] == [r"| a\|b | \x1b[31m\x00 | \<script> |", "| :-- | --: | :-- |"]
+
+
 @pytest.mark.parametrize(
     ("text", "shown"),
     [
