@@ -24,7 +24,7 @@ def steps() -> list[dict[str, Any]]:
 
 
 def test_the_workflow_calls_the_verbs_it_is_made_of() -> None:
-    assert [call.verb for call in CALLS] == ["ab", "convert", "run", "gate", "convert"]
+    assert [call.verb for call in CALLS] == ["ab", "convert", "report", "run", "run", "gate", "convert"]
 
 
 @pytest.mark.parametrize("call", CALLS, ids=lambda one: one.verb)
@@ -36,7 +36,8 @@ def test_ampbench_is_installed_from_where_the_user_has_it() -> None:
     installed = [line.split()[2:] for line in LINES if line.startswith("pip install ")]
     assert [".", '"$AMPBENCH"'] in installed
     assert not any("ampbench" in names for names in installed)  # it is on no index
-    assert WORKFLOW["env"]["AMPBENCH"]
+    for job in WORKFLOW["jobs"].values():  # and where that is not filled in, the job says so before anything else
+        assert 'test -n "$AMPBENCH"' in job["steps"][0]["run"]
 
 
 def test_the_workflow_gates_time_on_one_runner_and_memory_and_accuracy_alone_against_a_stored_run() -> None:
@@ -49,11 +50,30 @@ def test_the_workflow_gates_time_on_one_runner_and_memory_and_accuracy_alone_aga
 
 def test_the_interleaved_job_has_both_commits_and_results_are_kept_whatever_the_gate_says() -> None:
     jobs = WORKFLOW["jobs"]
-    assert jobs["interleaved"]["steps"][0]["with"]["fetch-depth"] == 0
-    for job in jobs.values():
-        *_, convert, upload = job["steps"]
+    assert jobs["interleaved"]["steps"][1]["with"]["fetch-depth"] == 0
+    for name in ("interleaved", "stored"):
+        *_, convert, upload = jobs[name]["steps"]
         assert convert["if"] == upload["if"] == "${{ !cancelled() }}"
-        assert upload["with"]["path"].split() == ["results/runs", "ampbench.xml"]
+        assert upload["with"]["path"].split() == ["${{", "env.RESULTS", "}}", "ampbench.xml"]
+
+
+def test_what_is_measured_of_main_is_kept_where_a_pull_request_looks_for_it() -> None:
+    (save,) = [step for step in WORKFLOW["jobs"]["baseline"]["steps"] if "cache/save" in step.get("uses", "")]
+    (restore,) = [step for step in WORKFLOW["jobs"]["stored"]["steps"] if "cache/restore" in step.get("uses", "")]
+    assert save["with"]["path"] == restore["with"]["path"]
+    assert save["with"]["key"].startswith(restore["with"]["restore-keys"])
+
+
+def test_every_action_is_pinned_to_a_commit_and_no_token_is_left_behind() -> None:
+    for step in steps():
+        if "uses" in step:
+            assert re.fullmatch(r"actions/[\w/-]+@[0-9a-f]{40}", step["uses"])
+            assert not step["uses"].startswith("actions/checkout") or step["with"]["persist-credentials"] is False
+
+
+def test_a_newer_push_to_a_pull_request_ends_what_is_measured_of_the_older_one() -> None:
+    assert "github.ref" in WORKFLOW["concurrency"]["group"]
+    assert "pull_request" in WORKFLOW["concurrency"]["cancel-in-progress"]
 
 
 def test_the_workflow_finds_each_arm_by_the_first_line_of_its_run(tmp_path: Path) -> None:
