@@ -6,7 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from ampbench import stats
-from ampbench.comparing.environments import EnvironmentDifferences
+from ampbench.comparing.environments import EnvironmentDifferences, not_the_commits
 from ampbench.comparing.exact import (
     MEMORY,
     ThresholdOf,
@@ -221,6 +221,8 @@ def _notes(baseline: StoredRun, candidate: StoredRun, comparable: bool) -> list[
             notes.append(f"the {name}'s file {CUT}")
         if not stored.complete:
             notes.append(f"the {name} is not complete: {stored.ending}")
+        if other_code := not_the_commits(stored.header):
+            notes.append(f"the {name}: {other_code}")
     return notes
 
 

@@ -5,6 +5,7 @@ from typing import NamedTuple
 
 from ampbench import frames
 from ampbench.advice import Advice
+from ampbench.comparing.environments import not_the_commits
 from ampbench.labels import case_labels, few, outcome_said
 from ampbench.precisions import PRECISIONS, SHORT_DTYPES
 from ampbench.records.cases import Case
@@ -37,6 +38,8 @@ def statements(stored: StoredRun, rows: Sequence[Row]) -> list[Note]:
     said = [Note(device_statement(one, environment), bool(_emulated(one))) for one in devices if one is not None]
     if imported is not None:
         said.append(Note(import_statement(imported, bool(stored.readings)), warning=True))
+    if other_code := not_the_commits(stored.header):
+        said.append(Note(other_code, warning=True))
     control = frames.control_ratio(stored)
     if control is not None and any(row["case_id"] == control.case_id for row in rows):
         said.append(Note(control.sentence))

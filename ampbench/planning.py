@@ -3,7 +3,7 @@
 import importlib.metadata
 import itertools
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from ampbench.errors import NothingToRunError, UnknownNameError, UsageError, WorkloadError
@@ -209,7 +209,8 @@ def _variants(
             else:
                 _check_batch_size(source, settings)
                 found = describe(source, settings)
-                yield _Variant(source, found.parameters, PHASES, found.channels_last, found.has_loss, "", found.version)
+                at = replace(source, elsewhere=found.elsewhere)
+                yield _Variant(at, found.parameters, PHASES, found.channels_last, found.has_loss, "", found.version)
 
 
 def _builtin_variant(

@@ -5,6 +5,8 @@ import pytest
 
 from ampbench.compare import compare, compare_files, precision_means
 from ampbench.errors import NothingComparableError, StoreError
+from ampbench.notes import statements
+from ampbench.records.cases import WorkloadSource
 from ampbench.records.measurements import Failure
 from ampbench.records.runs import Footer
 from ampbench.verdicts import Code, Verdict
@@ -136,3 +138,18 @@ def test_a_comparison_of_nothing_but_failures_has_outcomes_alone():
     comparison = compare(stored, stored)
     assert [one.code for one in comparison.findings] == [Code.NOT_RUN]
     assert comparison.means == []
+
+
+def test_code_that_is_not_the_commits_is_named_in_the_run_and_in_the_comparison():
+    source = WorkloadSource(
+        name="m", family="user", module="/m.py", function="make", builtin=False, elsewhere=("proj (/site/proj)",)
+    )
+    odd = run((FP32, noisy(1e-3)), header=make_header(run="odd", commit="d70a2ae" * 5, sources=[source]))
+    said = "not all that is measured is commit d70a2ae: imported from elsewhere was proj (/site/proj); install"
+    (note,) = [note for note in compare(run((FP32, noisy(1e-3))), odd).notes if "elsewhere" in note]
+    assert note.startswith(f"the candidate: {said}")
+    (shown,) = [note for note in statements(odd, []) if note.warning and "elsewhere" in note.text]
+    assert shown.text.startswith(said)
+    assert not any(
+        "elsewhere" in note.text for note in statements(replace(odd, header=replace(odd.header, commit=None)), [])
+    )

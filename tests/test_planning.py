@@ -1,5 +1,6 @@
 import contextlib
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -257,3 +258,13 @@ def test_keyword_expressions(expression: str, expected: bool) -> None:
 def test_any_keyword_matches_or_is_refused_and_nothing_else(expression: str) -> None:
     with contextlib.suppress(UsageError):
         assert matches(expression, "mlp/fp32/cpu") in (True, False)
+
+
+def test_a_source_keeps_what_it_imported_from_elsewhere(tmp_path: Path) -> None:
+    (tmp_path / "m.py").touch()
+
+    def describe_elsewhere(source: WorkloadSource, parameters: Mapping[str, ParameterValue]) -> Description:
+        return replace(describe(source, parameters), elsewhere=("proj (/site/proj)",))
+
+    planned = make_plan(Selection(workloads=[f"{tmp_path}/m.py:make"]), environment(), describe_elsewhere)
+    assert {one.source.elsewhere for one in planned} == {("proj (/site/proj)",)}

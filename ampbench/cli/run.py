@@ -126,6 +126,7 @@ def command(
         isolation=not no_isolation,
     )  # fmt: skip
     from ampbench import store
+    from ampbench.comparing.environments import not_the_commits
     from ampbench.running import session
     from ampbench.running.known_ceilings import ceilings_known
 
@@ -159,6 +160,8 @@ def command(
                 prepared.selection, prepared.settings, prepared.environment, prepared.plan, label,
                 ["ampbench", *sys.argv[1:]],
             )  # fmt: skip
+            if other_code := not_the_commits(header):
+                print_note(other_code)
             writer = store.RunWriter.create(results, header, [planned.case for planned in prepared.plan])
             stack.enter_context(writer)
         if resumed is None or not resumed.ceilings:  # so that the run file tells by itself how far they are off

@@ -3,8 +3,9 @@
 from collections.abc import Iterable, Mapping
 from types import MappingProxyType
 
+from ampbench.labels import few
 from ampbench.records.environments import DeviceDescription, Environment
-from ampbench.records.runs import Header
+from ampbench.records.runs import Header, short_commit
 from ampbench.verdicts import Difference
 
 MISSING = "none"
@@ -51,6 +52,18 @@ _OTHER_COMPUTATION = ("precision", "path", "memory_format", "scaler")
 A workload's parameter is not among them: what it changes is the workload's own doing. One in upper case is an
 environment variable, which may do anything.
 """
+
+
+def not_the_commits(header: Header) -> str:
+    """Say which code of a run was not that of the commit it records; "" where all was, or no commit is recorded."""
+    elsewhere = dict.fromkeys(package for source in header.sources for package in source.elsewhere)
+    if not elsewhere or not header.commit:
+        return ""
+    return (
+        f"not all that is measured is commit {short_commit(header.commit)}: imported from elsewhere "
+        f"{'was' if len(elsewhere) == 1 else 'were'} {few(elsewhere)}; install the project anew (pip install -e .), "
+        "then measure again"
+    )
 
 
 class EnvironmentDifferences:

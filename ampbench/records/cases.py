@@ -12,7 +12,8 @@ class WorkloadSource:
     """Where a worker finds a workload: its `name` in tables and ids, and where its function lives.
 
     `module` is a dotted module name or an absolute path ending in .py, `function` the name in it; `builtin` workloads
-    get their weights and inputs from ampbench's own generator.
+    get their weights and inputs from ampbench's own generator. `elsewhere` are packages that the current folder's
+    repository holds and that were imported from other places, as "package (path)": their code is not the commit's.
     """
 
     name: str
@@ -20,6 +21,7 @@ class WorkloadSource:
     module: str
     function: str
     builtin: bool
+    elsewhere: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

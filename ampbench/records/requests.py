@@ -87,13 +87,17 @@ class Request:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Description:
-    """What a workload is once built: its settable parameters with their defaults, and what it gives."""
+    """What a workload is once built: its settable parameters with their defaults, and what it gives.
+
+    `elsewhere` is that of its `WorkloadSource`.
+    """
 
     parameters: dict[str, ParameterValue]
     has_loss: bool
     items_per_step: float
     version: int
     channels_last: bool
+    elsewhere: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

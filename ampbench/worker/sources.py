@@ -65,7 +65,29 @@ def describe_workload(source: WorkloadSource, parameters: Mapping[str, Parameter
         items_per_step=items_per_step(workload),
         version=workload.version,
         channels_last=any(leaf.ndim == 4 and leaf.is_floating_point() for leaf in _tensors(workload.inputs)),
+        elsewhere=imported_elsewhere(Path.cwd()),
     )
+
+
+def imported_elsewhere(folder: Path) -> tuple[str, ...]:
+    """Return what the git repository around `folder` holds and this process imported from another place.
+
+    Each as "package (path)", of the packages and modules at the repository's root and in its src/. A project that is
+    installed as a copy is measured as it was when it was installed, whatever is checked out now.
+    """
+    root = next((one for one in (folder, *folder.parents) if (one / ".git").exists()), None)
+    if root is None:
+        return ()
+    found = []
+    for name, module in sorted(sys.modules.items()):
+        origin = getattr(module, "__file__", None)
+        if "." in name or not origin or name in sys.stdlib_module_names:
+            continue
+        own = [path for top in (root, root / "src") for path in (top / name / "__init__.py", top / f"{name}.py")]
+        held = [path.resolve() for path in own if path.is_file()]
+        if held and Path(origin).resolve() not in held:
+            found.append(f"{name} ({Path(origin).parent if Path(origin).stem == '__init__' else origin})")
+    return tuple(found)
 
 
 def items_per_step(workload: Workload) -> float:

@@ -1,11 +1,13 @@
+import sys
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 
 from ampbench.errors import WorkloadError
 from ampbench.records.cases import ParameterValue, WorkloadSource
 from ampbench.worker.data import digest, named_tensors
-from ampbench.worker.sources import build_workload, describe_workload, items_per_step
+from ampbench.worker.sources import build_workload, describe_workload, imported_elsewhere, items_per_step
 
 GOOD = """
 import torch
@@ -132,3 +134,23 @@ def test_modules_beside_the_users_file_can_be_imported(tmp_path: Path) -> None:
         "import torch\nfrom sibling_module import WIDTH as w\ndef f(): return torch.nn.Linear(w, 1), torch.ones(1, w)\n"
     )
     assert build_workload(source_of(tmp_path, text, "f"), {}, 0).module.in_features == 6
+
+
+@pytest.mark.parametrize("place", ["", "src"])
+def test_what_a_repository_holds_and_was_imported_from_elsewhere_is_named(
+    place: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    repository, installed = tmp_path / "repository", tmp_path / "repository" / ".venv" / "site-packages"
+    (repository / ".git").mkdir(parents=True)
+    (repository / "benchmarks").mkdir()
+    for top in (repository / place, installed):
+        (top / "projectile").mkdir(parents=True, exist_ok=True)
+        (top / "projectile" / "__init__.py").touch()
+    module = ModuleType("projectile")
+    monkeypatch.setitem(sys.modules, "projectile", module)
+    module.__file__ = str(installed / "projectile" / "__init__.py")
+    assert imported_elsewhere(repository / "benchmarks") == (f"projectile ({installed / 'projectile'})",)
+    module.__file__ = str(repository / place / "projectile" / "__init__.py")
+    assert imported_elsewhere(repository) == ()
+    (repository / ".git").rmdir()
+    assert imported_elsewhere(repository) == ()
