@@ -93,8 +93,10 @@ def read_toml(path: Path) -> dict[str, Any]:
     """Return the contents of a TOML file; `UsageError` with its name, and the line, where it cannot be read."""
     try:
         return tomllib.loads(path.read_text(encoding="utf-8"))
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise UsageError(f"{path}: not valid TOML: {error}") from error
+    except ValueError as error:  # TOML's own, text that is no UTF-8, an integer of more digits than Python takes
+        raise UsageError(f"{path}: not valid TOML: {str(error).partition(';')[0]}") from error
+    except RecursionError:
+        raise UsageError(f"{path}: its brackets or tables are nested too deep to be read") from None
     except OSError as error:
         raise UsageError(f"{path}: cannot be read: {error.strerror}") from error
 

@@ -105,6 +105,8 @@ def test_a_results_folder_counts_from_the_settings_file(repository: Path) -> Non
         ("[run]\nroudns = 5", r"ampbench\.toml: unknown setting of run 'roudns': did you mean rounds\?"),
         ("[shwo]\nresults = 'x'", r"unknown setting 'shwo': did you mean show\?"),
         ("rounds = = 5", r"ampbench\.toml: not valid TOML: .*line 1"),
+        ("rounds = " + "9" * 5000, r"ampbench\.toml: not valid TOML: Exceeds the limit"),
+        ("rounds = " + "[" * 20_000, r"ampbench\.toml: its brackets or tables are nested too deep to be read"),
         ("run = 5", r"ampbench\.toml: run must be a table"),
         ("rounds = [1, 2]", r"rounds must be one value, not a list"),
         ("rounds = {a = 1}", r"rounds must be a value, not a table"),

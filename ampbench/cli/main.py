@@ -6,6 +6,7 @@ slow (torch, pandas, scipy, rich) at its top.
 """
 
 import contextlib
+import errno
 import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -66,41 +67,71 @@ EXIT_CODES = """\b
 Exit codes:
   0    done
   1    ampbench gate: a regression (docs/gate.md)
-  2    a name, an option or a file that cannot be meant or read
+  2    a name, an option or a file that cannot be meant, read or written; output that finds no room
   3    a case failed, or a stored file is damaged
   4    two runs have nothing in common that can be compared
   5    there is nothing to do: nothing is selected, stored, or can run here
   70   an error of ampbench itself
   130  interrupted
-  141  the reader of the output went away
+  141  the reader of the output went away; closed streams are none
 """
 """All of them; docs/gate.md says which of a gate's comes first where several hold."""
 
 _USAGE_ERROR = cast("type[Exception]", typer.BadParameter.__mro__[1])  # in click or, newer, private to typer
+_LONGEST_NAME = 60
+"""As many characters of a file's name are shown where it is too long to be one."""
 _GIVEN_ANYWHERE = ("--debug", "--version")
+
+
+_ENVIRONMENT = frozenset(
+    {
+        errno.ENAMETOOLONG, errno.EACCES, errno.EPERM, errno.EROFS, errno.ELOOP, errno.ENOSPC, errno.EDQUOT, errno.EIO,
+        errno.EMFILE, errno.ENFILE, errno.ESTALE, errno.EFBIG, errno.EBADF,
+    }
+)  # fmt: skip
+"""Errors of the system that are no fault of ampbench's, whichever file they are of."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line (default: the process' own) and return the exit code; never raises for what can go wrong."""
     given, flags = _take_out(sys.argv[1:] if arguments is None else arguments)
-    for stream in (sys.stdout, sys.stderr):
-        if hasattr(stream, "reconfigure"):
-            stream.reconfigure(errors="replace")  # a µ or × must not end a run on an ASCII terminal
+    _open_streams()
     try:
         code = _dispatch(given, version="--version" in flags)
         sys.stdout.flush()
-    except BrokenPipeError:
-        return _reader_went_away()
-    except SystemExit as error:
-        if isinstance(error.__context__, BrokenPipeError):  # typer turns it into exit 1, which here means a regression
-            return _reader_went_away()
-        return error.code if isinstance(error.code, int) else INTERNAL_ERROR
     except (KeyboardInterrupt, typer.Abort):
         print_note("ampbench: interrupted")
-        return INTERRUPTED
+        code = INTERRUPTED
+    except SystemExit as error:
+        if isinstance(error.__context__, OSError):  # typer turns some into exit 1, which here means a regression
+            code = _failed(error.__context__, debug="--debug" in flags)
+        else:
+            code = error.code if isinstance(error.code, int) else INTERNAL_ERROR
     except Exception as error:  # noqa: BLE001 - the last line of defence
-        return _report(error, debug="--debug" in flags)
+        code = _failed(error, debug="--debug" in flags)
+    for stream in (sys.stdout, sys.stderr):
+        try:
+            stream.flush()
+        except OSError:
+            _give_up(stream)
     return code
+
+
+def _open_streams() -> None:
+    """Put the null device in place of standard streams that are closed, and let the others say whatever they can.
+
+    A file opened later would take a closed stream's place otherwise, and have what is printed written into it.
+    """
+    for number, name in enumerate(("stdin", "stdout", "stderr")):
+        try:
+            os.fstat(number)
+        except OSError:
+            os.set_inheritable(os.open(os.devnull, os.O_RDWR), True)  # of the lowest number that is free, this one
+        if getattr(sys, name) is None:
+            setattr(sys, name, os.fdopen(number, "w" if number else "r", closefd=False))
+    for stream in (sys.stdout, sys.stderr):
+        if hasattr(stream, "reconfigure"):
+            stream.reconfigure(errors="replace")  # a µ or × must not end a run on an ASCII terminal
 
 
 def build(verb: str | None = None, subverb: str | None = None) -> Any:
@@ -151,13 +182,21 @@ def _dispatch(given: list[str], version: bool) -> int:
         print(FIRST_STEPS, end="")
         return 0
     verb, subverb = _asked(given)
-    file = None if verb is None else settings.find(Path.cwd())
+    file = None if verb is None else settings.find(_current_folder())
     default_map = {} if file is None else _nested(settings.defaults(file, _all_options()))
     try:
         result = build(verb, subverb).main(given, prog_name="ampbench", standalone_mode=False, default_map=default_map)
     except _USAGE_ERROR as error:
         raise UsageError(said_plainly(error, None if file is None else file.path)) from error
     return result if isinstance(result, int) else 0
+
+
+def _current_folder() -> Path:
+    """Return the current folder; `UsageError` where it is gone."""
+    try:
+        return Path.cwd()
+    except OSError as error:
+        raise UsageError(f"the current folder cannot be used ({error.strerror}): change to one that is there") from None
 
 
 def _asked(given: list[str]) -> tuple[str | None, str | None]:
@@ -242,12 +281,23 @@ def _take_out(arguments: Sequence[str]) -> tuple[list[str], set[str]]:
     return [word for place, word in enumerate(words) if place >= end or word not in flags], flags
 
 
-def _report(error: Exception, debug: bool) -> int:
-    """Print an error as one line, under `--debug` after its traceback, and return its exit code."""
+def _failed(error: Exception, debug: bool) -> int:
+    """Print an error as one line, under `debug` after its traceback, and return its exit code.
+
+    A reader of the output that went away is none; what the system refuses is no fault of ampbench's.
+    """
+    if isinstance(error, BrokenPipeError):
+        _give_up(sys.stdout)
+        return BROKEN_PIPE
     if debug:
         import traceback
 
-        traceback.print_exception(error)
+        with contextlib.suppress(OSError):
+            traceback.print_exception(error)
+    if isinstance(error, OSError) and error.errno in _ENVIRONMENT:
+        # what fails without a name is a write, and whoever writes a file says itself which
+        what = "write the output" if error.filename is None else f"use {_short(os.fsdecode(error.filename))}"
+        error = UsageError(f"cannot {what}: {error.strerror}")
     if isinstance(error, AmpbenchError):
         print_note(f"ampbench: error: {error}")
         return error.exit_code
@@ -257,8 +307,12 @@ def _report(error: Exception, debug: bool) -> int:
     return INTERNAL_ERROR
 
 
-def _reader_went_away() -> int:
-    """Keep the interpreter from complaining about stdout when it flushes at exit."""
-    with contextlib.suppress(OSError, ValueError):  # a stdout without a file descriptor, as in tests
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-    return BROKEN_PIPE
+def _short(name: str) -> str:
+    """Return a file's name that fits into a line."""
+    return name if len(name) <= _LONGEST_NAME else f"{name[:_LONGEST_NAME]}… ({len(name)} characters)"
+
+
+def _give_up(stream: Any) -> None:
+    """Keep the interpreter from complaining of `stream` when it flushes it at exit, and from a code of its own."""
+    with contextlib.suppress(OSError, ValueError):  # a stream without a file descriptor, as in tests
+        os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())

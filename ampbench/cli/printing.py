@@ -5,6 +5,7 @@ import re
 import shutil
 import sys
 from collections.abc import Iterable
+from contextlib import suppress
 from textwrap import fill
 from typing import TYPE_CHECKING
 
@@ -51,5 +52,6 @@ def print_text(text: str) -> None:
 
 
 def print_note(text: str) -> None:
-    """Print what is not the data on stderr; a terminal has it wrapped between words."""
-    print(filled(text, shutil.get_terminal_size().columns) if sys.stderr.isatty() else text, file=sys.stderr)
+    """Print what is not the data on stderr, if anyone reads that; a terminal has it wrapped between words."""
+    with suppress(OSError):
+        print(filled(text, shutil.get_terminal_size().columns) if sys.stderr.isatty() else text, file=sys.stderr)

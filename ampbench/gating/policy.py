@@ -29,6 +29,8 @@ Thresholds = Mapping[str, float]
 
 _KEYS = ("strict", "only", "max_inconclusive", "anchor", "thresholds", "anchor_thresholds", "rule", "ignore")
 _USER_FAMILY = "user"
+_NO_SHARE = 1e6
+"""What is neither a share nor a percentage that anyone means; integers of TOML may have thousands of digits."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -244,12 +246,9 @@ class _Table:
         """Return an expression over case ids; "" where there is none."""
         text = self.text(key)
         try:
-            for case_id in ("", text):  # one makes every name in it false, the other true: both sides of an `or` count
-                matches(text, case_id)
-        except UsageError:
-            raise self.error(
-                f"{key} = {text!r} is not an expression of names joined by and, or, not, ( and )"
-            ) from None
+            matches(text, "")
+        except UsageError as error:
+            raise self.error(f"{key} = {str(error).removeprefix('-k ')}") from None
         return text
 
     def share(self, key: str, value: Any) -> float:
@@ -259,8 +258,8 @@ class _Table:
                 return parse_percent(value)
             except UsageError as error:
                 raise self.error(f"{key}: {error}") from None
-        if type(value) not in (int, float) or not 0 <= value < math.inf:
-            raise self.error(f'{key} must be a share such as 0.05 or "5%", 0 or more, not {value!r}')
+        if type(value) not in (int, float) or not 0 <= value < _NO_SHARE:
+            raise self.error(f'{key} must be a share such as 0.05 or "5%", 0 or more, not {value!r:.100}')
         if value >= 1:
             raise self.error(f'{key} = {value} may mean {value:g}% or {value:.0%}: write it in percent, as in "5%"')
         return float(value)

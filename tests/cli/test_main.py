@@ -180,3 +180,68 @@ def test_python_m_ampbench_is_the_program() -> None:
     done = subprocess.run([sys.executable, "-m", "ampbench", "nonsense"], capture_output=True, text=True, check=False)
     assert done.returncode == 2
     assert done.stderr.startswith("ampbench: error: unknown verb 'nonsense'")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code"),
+    [
+        ("list precisions >/dev/full", 2),
+        ("--help >/dev/full", 2),
+        ("list precisions </dev/null 1</dev/null", 2),
+        ("list precisions >/dev/full 2>/dev/full", 2),
+        ("nonsense 2>/dev/full", 2),
+        ("list precisions <&- >&- 2>&-", 0),
+        ("nonsense <&- >&- 2>&-", 2),
+    ],
+)
+def test_streams_that_are_full_or_closed_end_in_a_documented_code(arguments: str, code: int) -> None:
+    command = f"{sys.executable} -m ampbench {arguments}"
+    done = subprocess.run(["sh", "-c", command], stderr=subprocess.PIPE, text=True, check=False)
+    said = "" if "2>" in arguments else "ampbench: error: cannot write the output: "
+    assert done.returncode == code
+    assert done.stderr.startswith(said)
+    assert done.stderr.count("\n") == bool(said)
+
+
+def test_a_closed_stream_is_not_taken_by_a_file_that_is_opened_later(tmp_path: Path) -> None:
+    code = (
+        "import sys; from ampbench.cli.main import main; main(['--version'])\n"
+        f"sys.exit(open({str(tmp_path / 'later')!r}, 'w').fileno())"
+    )
+    done = subprocess.run(["sh", "-c", f'{sys.executable} -c "{code}" <&- >&- 2>&-'], check=False)
+    assert done.returncode > 2
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["show", "latest", "--results", "LONG"],
+        ["list", "runs", "--results", "LONG"],
+        ["report", "--results", "LONG"],
+        ["doctor", "--results", "LONG"],
+        ["run", "--resume", "LONG.jsonl"],
+        ["show", "LONG.jsonl"],
+        ["compare", "LONG.jsonl", "LONG.jsonl"],
+        ["gate", "a", "b", "--policy", "LONG"],
+    ],
+)
+def test_a_name_too_long_for_the_file_system_is_the_users_in_one_short_line(
+    arguments: list[str], ampbench: Run
+) -> None:
+    said = ampbench(*(word.replace("LONG", "x" * 300) for word in arguments))
+    assert said.code == 2
+    assert said.err.endswith("characters): File name too long\n")
+    assert len(said.err) < 200
+
+
+def test_a_current_folder_that_is_gone_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ampbench: Run) -> None:
+    gone = tmp_path / "gone"
+    gone.mkdir()
+    monkeypatch.chdir(gone)
+    gone.rmdir()
+    said = ampbench("list", "precisions")
+    assert said.code == 2
+    assert said.err == (
+        "ampbench: error: the current folder cannot be used (No such file or directory): change to one that is there\n"
+    )
+    monkeypatch.chdir(tmp_path)

@@ -186,6 +186,7 @@ def test_an_anchor_that_is_a_path_counts_from_the_policys_folder(tmp_path: Path)
         ("max_inconclusive = '150%'", "max_inconclusive is a share of all findings, at most 1, not '150%'"),
         ("thresholds = 0.1", "thresholds must be a table, not 0.1"),
         ("[thresholds]\ntime = -0.1", 'thresholds: time must be a share such as 0.05 or "5%", 0 or more, not -0.1'),
+        ("[thresholds]\ntime = " + "9" * 4000, "thresholds: time must be a share such as 0.05"),
         ("[thresholds]\ntime = nan", 'thresholds: time must be a share such as 0.05 or "5%", 0 or more, not nan'),
         ("[thresholds]\ntime = inf", 'thresholds: time must be a share such as 0.05 or "5%", 0 or more, not inf'),
         ("[thresholds]\ntime = true", 'thresholds: time must be a share such as 0.05 or "5%", 0 or more, not True'),
