@@ -16,6 +16,9 @@ class Divergence:
     where the reference's are not. `param_rel_l2` speaks of parameters and buffers after one optimizer step.
     `skipped_steps` counts optimizer steps that GradScaler skipped after its scale had settled at `scaler_scale`.
     `repeatable` tells whether the same step, run twice, gave the same bits.
+    `output_shapes` are those of the output's floating tensors. `output_sketch` and `grad_sketch` are sketches (see
+    `ampbench.sketch`) of the reference's outputs and gradients, whose norms are `output_reference_norm` and
+    `grad_reference_norm`: with them, what two commits compute in fp64 can be compared.
     """
 
     case_id: str
@@ -43,4 +46,8 @@ class Divergence:
     scaler_scale: float | None = None
     skipped_steps: int | None = None
     repeatable: bool | None = None
+    output_shapes: list[list[int]] | None = None
+    output_sketch: str | None = None
+    grad_reference_norm: float | None = None
+    grad_sketch: str | None = None
     notes: list[str] = field(default_factory=list)

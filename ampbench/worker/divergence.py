@@ -2,7 +2,7 @@
 
 import dataclasses
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -11,6 +11,7 @@ import torch
 from ampbench.precisions import BASELINE, PRECISIONS
 from ampbench.records.cases import Case
 from ampbench.records.divergences import Divergence
+from ampbench.sketch import BLOCK, Floats, Sketch, sketch_of
 from ampbench.worker.data import inputs_digest, named_tensors, weights_digest
 from ampbench.worker.devices import Cpu, Device, fp64_device
 from ampbench.worker.distances import argmax_agreement, compare, identical, kept_one, kept_outputs, worst_gradient
@@ -46,6 +47,7 @@ class References:
         self._numbers: tuple[StepNumbers, StepNumbers | None, str] | None = None
         self._passed_key: tuple[str, ...] = ()
         self._passed: StepNumbers | None = None
+        self._sketched: tuple[StepNumbers, Sketch, Sketch] | None = None
 
     def of(self, workload: Workload, case: Case, device: Device) -> tuple[StepNumbers, StepNumbers | None, str]:
         """Return (the fp64 step, the fp32 step on the device, the reference's device) for the group of `case`.
@@ -67,6 +69,13 @@ class References:
                     raise
             self._workload, self._key, self._numbers = workload, key, (reference, fp32, where.type)
         return self._numbers
+
+    def sketches(self, reference: StepNumbers) -> tuple[Sketch, Sketch]:
+        """Return the sketches of the outputs and of the gradients of a group's fp64 step."""
+        if self._sketched is None or self._sketched[0] is not reference:
+            outputs = {str(place): tensor for place, tensor in enumerate(reference.outputs)}
+            self._sketched = (reference, _sketch(outputs), _sketch(reference.gradients))
+        return self._sketched[1:]
 
     def passed(self, workload: Workload, case: Case, device: Device) -> StepNumbers:
         """Return outputs and gradients of the fp64 step alone, on the CPU: they take no room on the device.
@@ -93,6 +102,7 @@ def measure_divergence(workload: Workload, case: Case, device: Device, reference
     notes = [*numbers.notes, *outputs.notes]
     rounding = getattr(torch, PRECISIONS[case.precision].rounding)
     rounded = [tensor.to(rounding).double() for tensor in reference.outputs]
+    output_sketch, grad_sketch = references.sketches(reference)
     agreeing, decisions = argmax_agreement(numbers.outputs, reference.outputs, batch_targets(workload))
     found = Divergence(
         case_id=case.case_id,
@@ -108,6 +118,8 @@ def measure_divergence(workload: Workload, case: Case, device: Device, reference
         output_fp32_rel_l2=compare(fp32.outputs, reference.outputs).rel_l2 if fp32 is not None else None,
         argmax_agreeing=agreeing,
         argmax_decisions=decisions,
+        output_shapes=[list(tensor.shape) for tensor in reference.outputs],
+        output_sketch=output_sketch.text,
         repeatable=None if isinstance(device, Cpu) else is_repeatable(workload, case, device, numbers, keep),
         notes=notes,
     )
@@ -135,6 +147,8 @@ def measure_divergence(workload: Workload, case: Case, device: Device, reference
         ).rel_l2,
         scaler_scale=numbers.scaler_scale,
         skipped_steps=numbers.skipped_steps,
+        grad_reference_norm=grad_sketch.norm,
+        grad_sketch=grad_sketch.text,
     )
 
 
@@ -213,6 +227,19 @@ def run_step(
 def batch_targets(workload: Workload) -> Any:
     """Return the targets of the first batch, the one the divergence pass runs."""
     return workload.targets[0] if isinstance(workload.inputs, list) and workload.targets else workload.targets
+
+
+def _sketch(tensors: Mapping[str, torch.Tensor]) -> Sketch:
+    return sketch_of((name, _in_blocks(tensor)) for name, tensor in tensors.items())
+
+
+def _in_blocks(tensor: torch.Tensor) -> Iterator[Floats]:
+    """Yield the real numbers of a tensor in the order of its places."""
+    dense = tensor if tensor.layout is torch.strided else tensor.to_dense()
+    real = torch.view_as_real(dense.resolve_conj()) if dense.is_complex() else dense
+    flat = real.reshape(-1)
+    for start in range(0, flat.numel(), BLOCK):
+        yield flat[start : start + BLOCK].double().cpu().numpy()
 
 
 def _finite(value: float | None) -> float | None:

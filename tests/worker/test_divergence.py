@@ -7,9 +7,12 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from torch.nn.functional import gelu
 
 from ampbench.precisions import PRECISIONS
 from ampbench.records.cases import Case
+from ampbench.records.divergences import Divergence
+from ampbench.sketch import moved
 from ampbench.worker.data import Generator
 from ampbench.worker.devices import Cpu
 from ampbench.worker.distances import argmax_agreement, compare, floating_in, worst_gradient
@@ -129,6 +132,61 @@ def test_the_errors_of_linear_stack_agree_with_numpy(
     # torch accumulates in fp32 and may round the product before adding the bias: the error agrees, not every bit.
     assert found.output_rel_l2 == pytest.approx(np.linalg.norm(low - truth) / norm, rel=0.1)
     assert 1 - found.output_cosine == pytest.approx(found.output_rel_l2**2 / 2, rel=0.2)
+
+
+def sketched(act: Callable[[torch.Tensor], torch.Tensor], make_case: MakeCase, precision: str = "fp32") -> Divergence:
+    """Return the divergence of a training step of a small network with an activation function."""
+
+    class Net(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            torch.manual_seed(0)
+            self.first, self.second = torch.nn.Linear(16, 64), torch.nn.Linear(64, 8)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return self.second(act(self.first(x)))  # type: ignore[no-any-return]
+
+    torch.manual_seed(1)
+    workload = Workload(module=Net(), inputs=torch.randn(32, 16), loss=lambda output: output.square().mean())
+    return measure_divergence(workload, make_case(precision, "training"), Cpu(), References())
+
+
+def both_moved(before: Divergence, after: Divergence) -> list[float]:
+    outputs = moved(
+        before.output_reference_norm, after.output_reference_norm, before.output_sketch, after.output_sketch
+    )
+    gradients = moved(before.grad_reference_norm, after.grad_reference_norm, before.grad_sketch, after.grad_sketch)
+    assert outputs
+    assert gradients
+    assert not (outputs.at_least)
+    assert not (gradients.at_least)
+    return [outputs.distance, gradients.distance]
+
+
+@pytest.mark.parametrize(
+    ("act", "least"),
+    [
+        (torch.relu, 0.1),
+        (lambda x: 0.9 * gelu(x), 0.08),
+        (lambda x: torch.round(gelu(x) * 16) / 16, 0.01),
+        (lambda x: gelu(x, approximate="tanh"), 1e-5),
+        (lambda x: -gelu(x), 0.3),
+        (lambda x: gelu(x).flip(-1), 0.3),
+    ],
+    ids=["relu", "scaled", "rounded", "tanh", "sign", "permuted"],
+)
+def test_the_sketches_of_what_fp64_gave_tell_another_function(
+    act: Callable[[torch.Tensor], torch.Tensor], least: float, case: MakeCase
+) -> None:
+    distances = both_moved(sketched(gelu, case), sketched(act, case))
+    assert min(distances) > least
+
+
+def test_the_sketches_of_one_function_written_in_two_ways_or_in_another_precision_agree(case: MakeCase) -> None:
+    before = sketched(gelu, case)
+    after = sketched(lambda x: 0.5 * x + 0.5 * x * torch.erf(x * 0.5**0.5), case, "bf16_autocast")
+    assert max(both_moved(before, after)) < 1e-8
+    assert before.output_shapes == [[32, 8]]
 
 
 @pytest.mark.parametrize("name", [name for name in PRECISIONS if name != "tf32"])
