@@ -15,9 +15,10 @@ import ampbench.pytest_plugin.measuring
 from ampbench.metrics import METRICS
 from ampbench.precisions import PRECISIONS
 from ampbench.pytest_plugin import given
+from ampbench.pytest_plugin.grid import device_is_there
 from ampbench.records.cases import Case
 from ampbench.records.divergences import Divergence
-from ampbench.records.environments import Environment
+from ampbench.records.environments import DEVICES, Environment
 from ampbench.records.measurements import MemoryPass
 from ampbench.worker.environment import read_environment
 
@@ -259,7 +260,7 @@ def test_built_in(amp_benchmark):
     assert flat.keys() <= METRICS.keys()
     assert flat["peak_memory_bytes"] == memory.peak_bytes
     assert flat["output_rel_l2"] == divergence.output_rel_l2
-    assert flat["seconds_median"] == min(one["stats"]["data"])
+    assert not any(METRICS[name].unit in ("s", "items/s", "FLOP/s") for name in flat)  # `stats` has the times
     built_in = found["test_built_in[mlp-cpu-inference-fp32]"]
     assert built_in["params"]["amp_workload"] == "mlp"
     assert built_in["stats"]["rounds"] >= 7
@@ -692,3 +693,59 @@ def test_the_suite_of_this_repository_is_the_grid_of_the_default_suite(pytester:
         str(ROOT / "benchmarks" / "pytest"), "--collect-only", "-q", "--amp-device=cpu"
     )
     assert sum("::test_precisions[" in line for line in result.outlines) == 11 * len(ON_CPU)
+
+
+CHANGING = """
+import os
+@pytest.mark.amp(precisions=["bf16_autocast"], phases=["inference"])
+def test_net(amp_benchmark):
+    amp_benchmark(changing)
+
+class Coarse(torch.nn.Linear):
+    def forward(self, inputs):
+        found = super().forward(inputs)
+        return found if found.dtype == torch.float64 else found.half().float() * (1 + 1e-3 * int(os.environ["COARSE"]))
+
+def changing():
+    return Coarse(8, 8), torch.randn(4, 8)
+"""
+
+
+def test_a_session_fails_where_memory_or_an_error_is_worse_than_in_a_file(
+    pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COARSE", "0")
+    assert run(pytester, CHANGING, "--benchmark-json=before.json").ret == 0
+    same = run(pytester, CHANGING, "--amp-compare=before.json")
+    assert same.ret == 0
+    same.stdout.fnmatch_lines(["*ampbench: memory and errors compared*", "nothing changed: *"])
+    monkeypatch.setenv("COARSE", "9")
+    worse = run(pytester, CHANGING, "--amp-compare=before.json", "--amp-no-summary")
+    assert worse.ret == pytest.ExitCode.TESTS_FAILED
+    worse.assert_outcomes(passed=1)
+    worse.stdout.fnmatch_lines(["regressed *test_mine.py:changing bf16_autocast*output error*"])
+    assert not any("seconds_median" in line or "in turns" in line for line in worse.outlines)
+
+
+def test_a_file_to_compare_with_that_cannot_be_read_or_has_none_of_the_cases_is_one_line(
+    pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COARSE", "0")
+    missing = run(pytester, CHANGING, "--amp-compare=none.json")
+    assert missing.ret == pytest.ExitCode.USAGE_ERROR
+    missing.stderr.fnmatch_lines(["ERROR: cannot read none.json: No such file or directory"])
+    assert run(pytester, CHANGING, "--benchmark-json=before.json").ret == 0
+    other = run(pytester, CHANGING.replace("bf16_autocast", "bf16_pure"), "--amp-compare=before.json")
+    assert other.ret == pytest.ExitCode.TESTS_FAILED
+    other.stdout.fnmatch_lines(["--amp-compare before.json: *"])
+
+
+def test_a_device_that_is_named_and_missing_fails_and_one_of_a_marker_is_skipped(pytester: pytest.Pytester) -> None:
+    missing = next(name for name in DEVICES if not device_is_there(name))
+    body = "def test_net(amp_benchmark):\n    amp_benchmark(net)\n"
+    named = run(pytester, body, f"--amp-device={missing}", "--amp-precision=fp32", "--amp-phase=inference")
+    named.assert_outcomes(passed=1, failed=1)
+    assert failures(named)[0].startswith(f"Failed: --amp-device {missing}: {missing} is not available: ")
+    marked = f"@pytest.mark.amp(devices=[{missing!r}], precisions='fp32', phases='inference')\n"
+    pytester.makepyfile(test_mine=NETS + marked + body)
+    pytester.runpytest_inprocess(*QUICK).assert_outcomes(skipped=1)

@@ -46,6 +46,11 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         metavar="ERROR",
         help="Fail tests whose output has a larger relative L2 error against fp64, or an undefined one.",
     )
+    group.addoption(
+        "--amp-compare",
+        metavar="FILE",
+        help="Fail the session where memory or an error is worse than in FILE, which --benchmark-json wrote, or a run.",
+    )
     group.addoption("--amp-no-summary", action="store_true", help="Print no table of the precisions at the end.")
 
 
@@ -55,7 +60,7 @@ def pytest_configure(config: pytest.Config) -> None:
         "markers",
         "amp(workloads, precisions, phases, devices, preset, max_error): what amp_benchmark measures (docs/pytest.md).",
     )
-    given = ("workloads", "precisions", "devices", "phases", "preset", "max_error")
+    given = ("workloads", "precisions", "devices", "phases", "preset", "max_error", "compare")
     if any(config.getoption(f"amp_{name}") not in (None, []) for name in given):
         from ampbench.pytest_plugin.grid import check_options
 
@@ -110,6 +115,16 @@ def pytest_benchmark_compare_machine_info(machine_info: dict[str, Any], compared
         describe_machine(machine_info)
 
 
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    """Compare what was measured with the file of --amp-compare; a session that is worse fails."""
+    config = session.config
+    measuring = config.stash.get(MEASURING, None)
+    if measuring is None or not measuring.seen or config.getoption("amp_compare") is None:
+        return
+    if not measuring.seen.compare(config.getoption("amp_compare")) and session.exitstatus == pytest.ExitCode.OK:
+        session.exitstatus = pytest.ExitCode.TESTS_FAILED
+
+
 @pytest.hookimpl(wrapper=True, trylast=True)  # inside pytest's own wrapper, below pytest-benchmark's table
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> Generator[None, None, None]:
     """Print the precisions of each workload side by side."""
@@ -119,10 +134,13 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> Genera
         config = terminalreporter.config
         measuring = config.stash.get(MEASURING, None)
         quiet = config.getoption("amp_no_summary") or config.getoption("benchmark_quiet", False)
-        if measuring is not None and measuring.seen and not quiet:
-            from ampbench.pytest_plugin.summary import write_summary
+        if measuring is not None and measuring.seen:
+            from ampbench.pytest_plugin.summary import write_comparison, write_summary
 
-            write_summary(terminalreporter, measuring.seen)
+            if not quiet:
+                write_summary(terminalreporter, measuring.seen)
+            if measuring.seen.compared is not None:
+                write_comparison(terminalreporter, measuring.seen.compared)
 
 
 def pytest_unconfigure(config: pytest.Config) -> None:

@@ -70,7 +70,7 @@ class AmpBenchmark:
     def _measure(self, workload: Any, parameters: dict[str, Any]) -> None:
         __tracebackhide__ = True
         from ampbench.pytest_plugin.given import CONTRACT, found
-        from ampbench.pytest_plugin.grid import selected_sources, wanted
+        from ampbench.pytest_plugin.grid import device_is_there, selected_sources, wanted
 
         config, node = self._request.config, self._request.node
         for name, value in parameters.items():
@@ -89,6 +89,8 @@ class AmpBenchmark:
                 contract = "" if error.__cause__ else f"; {CONTRACT}"
                 raise WorkloadError(f"{str(error).replace(given.name, given.label)}{contract}") from error
             if planned.skip:
+                if self._device in config.getoption("amp_devices") and not device_is_there(self._device):
+                    raise UsageError(f"--amp-device {self._device}: {planned.skip}")
                 pytest.skip(planned.skip)
             self._run(measuring, planned, given, asked)
 

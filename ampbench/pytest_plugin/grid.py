@@ -17,7 +17,7 @@ from ampbench.errors import AmpbenchError, UnknownNameError, UsageError
 from ampbench.planning import PHASES, default_device, find_sources
 from ampbench.precisions import PRECISIONS, find_precision
 from ampbench.records.cases import WorkloadSource
-from ampbench.records.environments import DEVICES
+from ampbench.records.environments import DEVICES, DeviceDescription
 from ampbench.workloads.index import PRESETS, WORKLOADS
 
 ARGUMENTS = ("workloads", "precisions", "phases", "devices", "preset", "max_error")
@@ -46,10 +46,14 @@ class Wanted:
 
 
 def check_options(config: pytest.Config) -> None:
-    """Raise `pytest.UsageError`, with the nearest known names, for an option that cannot be meant."""
+    """Raise `pytest.UsageError`, with the nearest known names, for an option that cannot be meant or read."""
     try:
         _wanted({}, config)
         selected_sources(config)
+        if (file := config.getoption("amp_compare")) is not None:
+            from ampbench.pytest_plugin.summary import read_baseline
+
+            read_baseline(file)
     except AmpbenchError as error:
         raise pytest.UsageError(str(error)) from None
 
@@ -184,13 +188,21 @@ def _default_device() -> str:
     return default_device(read_environment())
 
 
+def device_is_there(device: str) -> bool:
+    """Return whether this machine has a device of that type, for which torch is imported."""
+    found = _described(device)
+    return found is not None and found.available
+
+
 def _has_tf32(device: str) -> bool:
-    if device == "cpu":
-        return False
+    found = _described(device) if device != "cpu" else None
+    return found is not None and found.tf32
+
+
+def _described(device: str) -> DeviceDescription | None:
     from ampbench.worker.environment import read_environment
 
-    found = read_environment().device(device)
-    return found is not None and found.tf32
+    return read_environment().device(device)
 
 
 def _name(source: WorkloadSource) -> str:

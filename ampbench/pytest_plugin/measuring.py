@@ -37,6 +37,9 @@ WARM_UP_SECONDS = 0.1
 PRELOAD = ("torch._dynamo", "torchvision")
 """What training and some built-in workloads import; both are in this process, too, once the environment was read."""
 
+TIMED = frozenset({"s", "items/s", "FLOP/s"})
+"""Units of what comes from a time: pytest-benchmark's own statistics, beside, say it of all samples."""
+
 
 class Benchmark(Protocol):
     """What is used of pytest-benchmark's fixture."""
@@ -129,7 +132,7 @@ class Measuring:
                 memory=memory,
                 divergence=divergence,
                 notes=notes,
-                metrics={column.name: value for column, value in defined(row, METRICS.values())},
+                metrics={one.name: value for one, value in defined(row, METRICS.values()) if one.unit not in TIMED},
             )
         )
         return divergence

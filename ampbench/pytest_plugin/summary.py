@@ -4,7 +4,7 @@ PYTEST_DONT_REWRITE
 """
 
 import dataclasses
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from datetime import UTC, datetime
 from io import StringIO
 from pathlib import Path
@@ -16,13 +16,22 @@ from rich.text import Text
 import ampbench
 from ampbench import frames
 from ampbench.cli import tables
+from ampbench.cli.comparison_printing import comparison_lines
+from ampbench.cli.options import DEFAULT_RESULTS
 from ampbench.columns import legend
+from ampbench.compare import compare
+from ampbench.comparing.sentences import NOT_IN_TURNS
+from ampbench.comparing.times import TIME as TIME_METRIC
+from ampbench.convert.pytest_reading import read_run_json
+from ampbench.errors import AmpbenchError
 from ampbench.records.cases import Case
 from ampbench.records.divergences import Divergence
 from ampbench.records.measurements import Failure, MemoryPass, Round
-from ampbench.records.runs import SCHEMA, Header, Selection, Settings
+from ampbench.records.runs import SCHEMA, Footer, Header, Selection, Settings
 from ampbench.rows import Row, grouped
-from ampbench.store import StoredRun
+from ampbench.running.session import current_commit
+from ampbench.store import StoredRun, find_run, read_run
+from ampbench.verdicts import Comparison, ControlVerdict, Verdict
 from ampbench.worker.environment import read_environment
 
 if TYPE_CHECKING:
@@ -32,9 +41,13 @@ TIME = "time/step"
 
 
 class Seen:
-    """The cells measured in this session; true once there is one."""
+    """The cells measured in this session; true once there is one.
+
+    `compared` is what `compare` found: a comparison of memory and errors, or why there is none.
+    """
 
     def __init__(self) -> None:
+        self.compared: Comparison | str | None = None
         now = datetime.now(UTC).isoformat(timespec="milliseconds")
         self._run = StoredRun(
             path=Path(),
@@ -73,6 +86,25 @@ class Seen:
         self._run.cases[case.case_id] = case
         self._run.failures[case.case_id] = failure
 
+    def compare(self, file: str) -> bool:
+        """Compare memory and errors with the run in `file`; return whether nothing got worse, and something was there.
+
+        Not times: those of one process tell a change from luck no better than pytest-benchmark does.
+        """
+        ended = Footer(ended="complete", finished_at=self._run.header.started_at)
+        header = dataclasses.replace(self._run.header, commit=current_commit())
+        try:
+            found = compare(read_baseline(file), dataclasses.replace(self._run, header=header, footers=[ended]))
+        except AmpbenchError as error:
+            self.compared = f"--amp-compare {file}: {error}"
+            return False
+        findings = [one for one in found.findings if one.kind != "time"]
+        means = [one for one in found.means if one.metric != TIME_METRIC]
+        notes = [note for note in found.notes if note != NOT_IN_TURNS]
+        untimed = ControlVerdict(cells=0, fired=False, sentence="no times are compared: they are of one process")
+        self.compared = dataclasses.replace(found, findings=findings, means=means, notes=notes, control=untimed)
+        return not any(one.verdict is Verdict.REGRESSED for one in findings)
+
     def lines(self, width: int) -> Iterator[Text]:
         """Yield the table for a terminal of `width` columns, and what its headers mean."""
         rows = frames.plain_rows(frames.run_frame(self._run))
@@ -89,14 +121,34 @@ class Seen:
             yield from tables.wrapped(f"no room for {', '.join(hidden)}: a wider terminal shows all", width, "dim")
 
 
+def read_baseline(file: str) -> StoredRun:
+    """Return the run in a file of pytest-benchmark's JSON, or the run file or stored run of that name.
+
+    Raises an `AmpbenchError` where there is none.
+    """
+    return read_run_json(Path(file)) if file.endswith(".json") else read_run(find_run(file, DEFAULT_RESULTS))
+
+
 def write_summary(reporter: "pytest.TerminalReporter", seen: Seen) -> None:
-    """Write the table below what pytest-benchmark writes, in the width and colours of pytest's terminal."""
+    """Write the table below what pytest-benchmark writes."""
+    _write(reporter, "ampbench: precisions side by side", seen.lines(reporter.config.get_terminal_writer().fullwidth))
+
+
+def write_comparison(reporter: "pytest.TerminalReporter", compared: Comparison | str) -> None:
+    """Write what became of memory and errors, or why that cannot be said."""
+    width = reporter.config.get_terminal_writer().fullwidth
+    lines = [Text(compared)] if isinstance(compared, str) else comparison_lines(compared, width)
+    _write(reporter, "ampbench: memory and errors compared", lines)
+
+
+def _write(reporter: "pytest.TerminalReporter", title: str, lines: Iterable[Text]) -> None:
+    """Write `lines` in the width and colours of pytest's terminal."""
     writer = reporter.config.get_terminal_writer()
     text = StringIO()
     console = Console(
         file=text, force_terminal=writer.hasmarkup, width=writer.fullwidth, highlight=False, emoji=False, markup=False
     )
-    for line in seen.lines(writer.fullwidth):
+    for line in lines:
         console.print(line, soft_wrap=True)
-    reporter.write_sep("-", "ampbench: precisions side by side")
+    reporter.write_sep("-", title)
     reporter.write(text.getvalue())

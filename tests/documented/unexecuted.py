@@ -59,6 +59,13 @@ def check_tests(command: Command) -> None:
     assert any(word.startswith("tests/") and (ROOT / word).exists() for word in command.words)
 
 
+def check_compared(command: Command) -> None:
+    """The command before it, on the same page, writes the file."""
+    before = command.words[-1].partition("=")[2] or command.words[-1]
+    text = (ROOT / command.page).read_text()
+    assert f"pytest test_mine.py --benchmark-json {before}\n{command.text}\n" in text
+
+
 def check_otava(command: Command) -> None:
     """It is what Otava takes, if it is installed."""
     assert command.words[:3] == ["otava", "analyze", "--config-file"]
@@ -73,6 +80,10 @@ UNEXECUTED: dict[str, tuple[str, Callable[[Command], None]]] = {
     r"asv .*": ("builds an environment for each torch; test_asv_suite.py has asv run the suite", check_asv),
     r"python -m benchmarks\..*": ("takes many minutes", check_module),
     r"(pytest|python) tests/.*": ("the tests themselves, or what rewrites one's expectations", check_tests),
+    r"pytest .* --amp-compare .*": (
+        "reads what the command before it wrote; test_pytest_plugin.py has both",
+        check_compared,
+    ),
     r"otava .*": ("another program, which is not installed here", check_otava),
 }
 """By the whole text of a command: the reason, and the check. A command that is in no table and no program fails."""
