@@ -20,8 +20,14 @@ FASTER_WITHOUT_INTERVALS = 1.05
 """The speedup that counts where fewer than three rounds give no interval: rebuilding the same network moves its time by
 2% (standard deviation, the project's measurements), a ratio of two by 2.8%, and 5% is nearly twice that."""
 
-FEW_ROUNDS = "not certain: no interval under three --rounds"
-"""What is said of a speedup that only `FASTER_WITHOUT_INTERVALS` speaks for."""
+FEW_ROUNDS = "no interval under three --rounds"
+"""Why nothing is certain of a speedup that only `FASTER_WITHOUT_INTERVALS` speaks for."""
+
+WORTH = 1.02
+"""A smaller gain in time is none: the 2% that every comparison calls unchanged."""
+
+LARGEST_SPEEDUP = 64.0
+"""More than any hardware gains by computing in half precision: twice the 30 times that datasheets promise at most."""
 
 DISAGREEMENT_ALPHA = 0.05
 """One-sided level at which disagreeing decisions must be incompatible with the agreement asked for."""
@@ -73,8 +79,9 @@ class Budget:
 class Advice:
     """The precision to take (None: no advice is possible), a sentence that says why, the column that decided.
 
-    `why` is what the sentence says beside the precision and its numbers, "" where these say all. `case_id` is that of
-    the very case: a precision may have several, with other inputs or without a scaler.
+    `why` is what the sentence says beside the precision and its numbers, "" where these say all, `caveat` what makes
+    it uncertain ("": nothing). `case_id` is that of the very case: a precision may have several, with other inputs or
+    without a scaler.
     """
 
     group: Group
@@ -82,7 +89,35 @@ class Advice:
     column: str
     sentence: str
     why: str = ""
+    caveat: str = ""
     case_id: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Trust:
+    """What a run tells of how far its times can be trusted.
+
+    `apart` is by what factor two measurements of its control differ (1: by nothing, or there is none), `cause` why its
+    rounds were unfit (`frames.unfit_said`; "": they were not).
+    """
+
+    apart: float = 1.0
+    cause: str = ""
+
+
+QUIET = Trust()
+"""Of a run that says nothing against its times."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Choice:
+    """What is decided for a group: the row to take (None: no advice), the deciding column, and what is said."""
+
+    row: Row | None
+    column: str
+    sentence: str
+    why: str = ""
+    caveat: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,6 +133,7 @@ def advise(
     divergences: Mapping[str, Divergence],
     budget: Budget,
     rounds: Mapping[str, Sequence[Round]] | None = None,
+    trust: Trust = QUIET,
 ) -> dict[Group, Advice]:
     """Return one piece of advice for every group in which anything was measured.
 
@@ -108,25 +144,30 @@ def advise(
     advice = {}
     for group, members in grouped(rows).items():
         if any(row["outcome"] == "ok" for row in members):
-            chosen, column, sentence, why = _decide(members, divergences, budget, rounds or {})
+            found = _decide(members, divergences, budget, rounds or {}, trust)
             advice[group] = Advice(
                 group=group,
-                precision=chosen["precision"] if chosen else None,
-                column=column,
-                sentence=sentence,
-                why=why,
-                case_id=chosen["case_id"] if chosen else None,
+                precision=found.row["precision"] if found.row else None,
+                column=found.column,
+                sentence=found.sentence,
+                why=found.why,
+                caveat=found.caveat,
+                case_id=found.row["case_id"] if found.row else None,
             )
     return advice
 
 
 def advise_run(stored: "StoredRun", rows: Iterable[Row], budget: Budget) -> dict[Group, Advice]:
     """Return the advice of a whole run, whose `rows` are given, from each case's rounds without the control's."""
+    from ampbench import frames  # pandas: not for `--help`
+
     rounds: dict[str, list[Round]] = {}
     for each in stored.rounds:
         if not each.control:
             rounds.setdefault(each.case_id, []).append(each)
-    return advise(rows, stored.divergence, budget, rounds)
+    control = frames.control_ratio(stored)
+    trust = Trust(apart=control.apart if control else 1.0, cause=frames.unfit_said(stored))
+    return advise(rows, stored.divergence, budget, rounds, trust)
 
 
 def agreement_fails(agreeing: int, decisions: int, minimum: float) -> bool:
@@ -149,8 +190,9 @@ def _decide(
     divergences: Mapping[str, Divergence],
     budget: Budget,
     rounds: Mapping[str, Sequence[Round]],
-) -> tuple[Row | None, str, str, str]:
-    """Return the row to take, deciding column, sentence and why for the rows of one group."""
+    trust: Trust,
+) -> _Choice:
+    """Return what to take of the rows of one group."""
     baseline = next((row for row in rows if row["precision"] == BASELINE), None)
     others = [row for row in rows if row["outcome"] == "ok" and row["precision"] != BASELINE]
     others.sort(key=lambda row: number(row["seconds_median"]) or math.inf)
@@ -164,69 +206,117 @@ def _decide(
     passing = [row for row in others if objections[row["case_id"]] is None]
 
     if baseline is None or baseline["outcome"] == "skipped":
-        why = "fp32 was not measured here, and speedups are stated against it"
-        return None, "outcome", f"no advice: {why}", why
+        return _none("outcome", "fp32 was not measured here, and speedups are stated against it")
     if baseline["outcome"] != "ok":
         if not passing:
-            why = "fp32 failed, and no other precision is within the error budget"
-            return None, "outcome", f"no advice: {why}", why
+            return _none("outcome", "fp32 failed, and no other precision is within the error budget")
         why = "fp32 failed, and this is the fastest within the error budget"
-        return passing[0], "outcome", f"take {precision_label(passing[0])}: {why}", why
+        return _Choice(row=passing[0], column="outcome", sentence=f"take {precision_label(passing[0])}: {why}", why=why)
 
     comparable = [row for row in others if number(row["speedup_vs_fp32"]) is not None]
+    if not comparable and all(row["outcome"] == "skipped" for row in rows if row["precision"] != BASELINE):
+        return _none("outcome", "no other precision was measured")
     faster = [row for row in comparable if _is_faster(row, baseline, rounds)]
+    if faster and faster[0]["speedup_vs_fp32"] > LARGEST_SPEEDUP:
+        gained = faster[0]["speedup_vs_fp32"]
+        why = f"{precision_label(faster[0])} took 1/{gained:.0f} of fp32's time, which no hardware does"
+        return _none("speedup_vs_fp32", "; ".join(filter(None, [why, trust.cause])), on_speed=True)
+    faster = [row for row in faster if row["speedup_vs_fp32"] >= WORTH]
     if not faster:
-        why = _nothing_faster(others)
-        return baseline, "speedup_vs_fp32", f"stay in fp32: {why}", why
+        savers = [row for row in comparable if row in passing and _saves(row, baseline, rounds)]
+        if savers:
+            chosen = min(savers, key=lambda row: number(row["memory_ratio_vs_fp32"]) or math.inf)
+            return _taken(chosen, chosen, comparable, faster, objections, budget, trust)
+        return _stay(baseline, comparable, rounds, trust)
     passing = [row for row in faster if objections[row["case_id"]] is None]
     if not passing:
         objection = objections[faster[0]["case_id"]]
         assert objection is not None
         why = f"{_speed(faster[0])}, but {objection.reason}"
-        return baseline, objection.column, f"stay in fp32: {why}", why
+        return _Choice(row=baseline, column=objection.column, sentence=f"stay in fp32: {why}", why=why)
 
     equals = [row for row in passing if row is passing[0] or not _is_faster(passing[0], row, rounds)]
     chosen = min(equals, key=lambda row: number(row["output_rel_l2"]) or 0.0)
-    return _taken(chosen, passing[0], faster, objections, budget)
+    gained = chosen["speedup_vs_fp32"]
+    if gained <= trust.apart:
+        why = f"{_speed(chosen)}, and the run's own control, one case measured twice, is {trust.apart - 1:.0%} apart"
+        return _none("speedup_vs_fp32", "; ".join(filter(None, [why, trust.cause])), on_speed=True)
+    return _taken(chosen, passing[0], comparable, faster, objections, budget, trust)
+
+
+def _none(column: str, why: str, *, on_speed: bool = False) -> _Choice:
+    """Return that there is no advice, and why."""
+    return _Choice(row=None, column=column, sentence=f"no advice{' on speed' if on_speed else ''}: {why}", why=why)
 
 
 def _taken(
-    chosen: Row, fastest: Row, faster: list[Row], objections: Mapping[str, _Objection | None], budget: Budget
-) -> tuple[Row, str, str, str]:
-    """Return `chosen`, deciding column, sentence and why where it is advised."""
-    gains = [f"{times(chosen['speedup_vs_fp32'])} the speed"]
-    memory = number(chosen["memory_ratio_vs_fp32"])
-    if memory is not None and memory <= MEMORY_WORTH_SAYING:
-        gains.append(f"{times(memory)} the memory")
+    chosen: Row,
+    fastest: Row,
+    comparable: list[Row],
+    faster: list[Row],
+    objections: Mapping[str, _Objection | None],
+    budget: Budget,
+    trust: Trust,
+) -> _Choice:
+    """Return that `chosen` is advised, with what it gains and what it passes over, and why."""
+    gained, memory = chosen["speedup_vs_fp32"], number(chosen["memory_ratio_vs_fp32"])
+    saved = f"{times(memory)} the memory" if memory is not None and memory <= MEMORY_WORTH_SAYING else ""
+    if gained >= WORTH:
+        gains = f"{times(gained)} the speed{f' and {saved}' if saved else ''} of fp32"
+    else:
+        gains = f"{saved} of fp32 at its speed"
     error = number(chosen["output_rel_l2"])
     assert error is not None  # an undefined error is an objection
+    caveat = _caveat(chosen, trust)
     sentence = (
-        f"take {precision_label(chosen)}: {' and '.join(gains)} of fp32, "
-        f"error {format_error(error)} of {budget.output_rel_l2:g} allowed"
+        f"take {precision_label(chosen)}: {gains}, error {format_error(error)} of {budget.output_rel_l2:g} allowed"
+        f"{f' ({caveat})' if caveat else ''}"
     )
-    if number(chosen["seconds_high"]) is None:
-        sentence += f" ({FEW_ROUNDS})"
-    for row in faster:
+    column, why = "speedup_vs_fp32" if gained >= WORTH else "memory_ratio_vs_fp32", ""
+    for row in (row for row in comparable if row["seconds_median"] < chosen["seconds_median"]):
         objection = objections[row["case_id"]]
-        if objection is not None and row["seconds_median"] < chosen["seconds_median"]:
-            why = f"{_speed(row)}, but {objection.reason}"
-            return chosen, objection.column, f"{sentence}; {why}", why
-    if chosen is not fastest:
+        if row in faster and objection is not None:
+            column, why = objection.column, f"{_speed(row)}, but {objection.reason}"
+            break
+        looks = row not in faster and objection is None and row["speedup_vs_fp32"] >= WORTH * max(gained, 1.0)
+        if looks:
+            speed = times(row["speedup_vs_fp32"])
+            why = f"{precision_label(row)} looks {speed} as fast, but that is not certain; more --rounds may tell"
+            break
+    if not why and chosen is not fastest:
         why = f"{precision_label(fastest)} is as fast within the intervals, with more error"
-        return chosen, "output_rel_l2", f"{sentence}; {why}", why
-    return chosen, "speedup_vs_fp32", sentence, ""
+        column = "output_rel_l2"
+    sentence += f"; {why}" if why else ""
+    return _Choice(row=chosen, column=column, sentence=sentence, why=why, caveat=caveat)
 
 
-def _nothing_faster(others: list[Row]) -> str:
-    """Say that no other precision is known to be faster than fp32, with the best of them."""
-    timed = [row for row in others if number(row["speedup_vs_fp32"]) is not None]
-    if not timed:
-        return "no other precision was measured"
-    best = timed[0]
-    said = f"at best {precision_label(best)} with {times(best['speedup_vs_fp32'])}"
-    if number(best["seconds_high"]) is not None and best["speedup_vs_fp32"] >= FASTER_WITHOUT_INTERVALS:
-        return f"no speedup is certain, {said}; more --rounds may tell"
-    return f"nothing is faster, {said}"
+def _caveat(row: Row, trust: Trust) -> str:
+    """Say what makes the speed of `row` uncertain: too few rounds, a machine that was not quiet."""
+    said = "; ".join(filter(None, [FEW_ROUNDS if number(row["seconds_high"]) is None else "", trust.cause]))
+    return f"not certain: {said}" if said else ""
+
+
+def _stay(baseline: Row, comparable: list[Row], rounds: Mapping[str, Sequence[Round]], trust: Trust) -> _Choice:
+    """Return that no other precision is known to be faster than fp32, and the best of them.
+
+    That nothing is faster takes the proof that a speedup takes: of every one, the gain is certainly under 2%, and the
+    control is no further apart than the loss.
+    """
+    caveat = ""
+    if not comparable:
+        why = "every other precision failed"
+    else:
+        best = comparable[0]
+        said = f"at best {precision_label(best)} with {times(best['speedup_vs_fp32'])}"
+        slower = best["speedup_vs_fp32"] * trust.apart <= WORTH
+        if slower and all(_is_no_faster(row, baseline, rounds) for row in comparable):
+            caveat = _caveat(best, trust)
+            why = f"nothing is faster, {said}{f' ({caveat})' if caveat else ''}"
+        elif number(best["seconds_high"]) is None:
+            why = f"no speedup is certain, {said}: {FEW_ROUNDS}"
+        else:
+            why = f"no speedup is certain, {said}; {trust.cause or 'more --rounds may tell'}"
+    return _Choice(row=baseline, column="speedup_vs_fp32", sentence=f"stay in fp32: {why}", why=why, caveat=caveat)
 
 
 def _objection(
@@ -295,27 +385,49 @@ def _skipped_steps(divergence: Divergence | None, rounds: Sequence[Round]) -> in
 
 
 def _is_faster(row: Row, other: Row, rounds: Mapping[str, Sequence[Round]]) -> bool:
-    """Return whether `row` takes less time than `other`, certainly.
+    """Return whether `row` takes less time than `other`, certainly; without any interval, that is 5% less."""
+    interval = _gain(row, other, rounds)
+    if interval is not None:
+        return interval[0] > 1.0
+    mine, theirs = number(row["seconds_median"]), number(other["seconds_median"])
+    return mine is not None and theirs is not None and theirs >= FASTER_WITHOUT_INTERVALS * mine
+
+
+def _is_no_faster(row: Row, other: Row, rounds: Mapping[str, Sequence[Round]]) -> bool:
+    """Return whether what `row` may gain over `other` is certainly under 2%; without any interval, it is 5% slower."""
+    interval = _gain(row, other, rounds)
+    return interval[1] < WORTH if interval is not None else _is_faster(other, row, rounds)
+
+
+def _saves(row: Row, other: Row, rounds: Mapping[str, Sequence[Round]]) -> bool:
+    """Return whether `row` takes less memory than fp32 and certainly no more time than `other`, but for under 2%."""
+    memory, interval = number(row["memory_ratio_vs_fp32"]), _gain(row, other, rounds)
+    return memory is not None and memory <= MEMORY_WORTH_SAYING and interval is not None and interval[0] > 1 / WORTH
+
+
+def _gain(row: Row, other: Row, rounds: Mapping[str, Sequence[Round]]) -> tuple[float, float] | None:
+    """Return the 95% interval of how many times as fast as `other` a row is; None where there are rounds too few.
 
     The precisions of a table are measured next to each other in every round, so their times are compared round by
-    round: the 95% t interval of the paired log-ratios must lie on one side. Without three common rounds, the 95%
-    intervals of both must be disjoint or, where there are none, the ratio at least 1.05.
+    round: it is the t interval of the paired log-ratios. Without three common rounds, it is what the intervals of both
+    leave open.
     """
     from ampbench.stats import log_t_interval, round_value  # NumPy and SciPy: not for `--help`
 
     own, theirs_by_round = (
-        {each.round: round_value(each.samples) for each in rounds.get(one["case_id"], ())} for one in (row, other)
+        {each.round: round_value(each.samples, each.cpu_samples) for each in rounds.get(one["case_id"], ())}
+        for one in (row, other)
     )
     common = [(own[number], theirs_by_round[number]) for number in own.keys() & theirs_by_round.keys()]
     ratios = [theirs / mine for mine, theirs in common if mine > 0 and theirs > 0]
     interval = log_t_interval(ratios) if ratios else None
     if interval is not None:
-        return interval[0] > 1.0
-    high, low = number(row["seconds_high"]), number(other["seconds_low"])
-    if high is not None and low is not None:
-        return high < low
-    mine, theirs = number(row["seconds_median"]), number(other["seconds_median"])
-    return mine is not None and theirs is not None and theirs >= FASTER_WITHOUT_INTERVALS * mine
+        return interval
+    ends = [number(one[end]) for one in (row, other) for end in ("seconds_low", "seconds_high")]
+    low, high, other_low, other_high = ends
+    if low and high and other_low and other_high:
+        return other_low / high, other_high / low
+    return None
 
 
 def _speed(row: Row) -> str:

@@ -13,6 +13,8 @@ import numpy as np
 import pandas as pd
 
 from ampbench import stats
+from ampbench.comparing import fitness
+from ampbench.comparing.runs import MeasuredRun
 from ampbench.errors import UsageError
 from ampbench.labels import NOT_MEASURED, OUT_OF_TIME, case_labels
 from ampbench.metrics import COLUMNS, METRICS
@@ -65,6 +67,9 @@ def plain_rows(frame: pd.DataFrame) -> list[dict[str, Any]]:
 DISTURBED = 1.1
 """A sample this many times as long as the fastest of its build was delayed by something else on the machine."""
 
+UNQUIET_SHARE = 0.2
+"""With more disturbed samples than this, a machine was not quiet."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Control:
@@ -83,6 +88,11 @@ class Control:
     def ratio(self) -> float:
         """How many times as long the control took."""
         return self.control_seconds / self.own_seconds
+
+    @property
+    def apart(self) -> float:
+        """By what factor the two differ, whichever is larger; 1 where they are equal."""
+        return max(self.ratio, 1 / self.ratio) if self.ratio > 0 else 1.0
 
     @property
     def sentence(self) -> str:
@@ -111,18 +121,57 @@ def control_ratio(stored: StoredRun) -> Control | None:
 
 
 def disturbed_share(stored: StoredRun) -> float | None:
-    """Return the share of samples that took over `DISTURBED` times the fastest of their build; None without any.
+    """Return the share of samples that took over `DISTURBED` times the fastest of their build, or their CPU time.
 
-    On a quiet machine it is a few hundredths. Builds of a single sample say nothing and are left out.
+    On a quiet machine it is a few hundredths. A build of a single sample whose CPU time is not known is held against
+    the other such builds of its case. None where nothing can be held against anything.
     """
     counted = disturbed = 0
+    alone: dict[str, list[float]] = {}
     for each in stored.rounds:
-        for build in each.samples:
-            if len(build) > 1:
-                limit = DISTURBED * min(build)
-                counted += len(build)
-                disturbed += sum(sample > limit for sample in build)
+        for place, build in enumerate(each.samples):
+            if each.cpu_samples is not None:
+                limits = [DISTURBED * min(cpu, *build) for cpu in each.cpu_samples[place]]
+            elif len(build) > 1:
+                limits = [DISTURBED * min(build)] * len(build)
+            else:
+                alone.setdefault(each.case_id, []).extend(build)
+                continue
+            counted += len(build)
+            disturbed += sum(sample > limit for sample, limit in zip(build, limits, strict=True))
+    for builds in alone.values():
+        if len(builds) > 1:
+            counted += len(builds)
+            disturbed += sum(sample > DISTURBED * min(builds) for sample in builds)
     return disturbed / counted if counted else None
+
+
+def unfit_said(stored: StoredRun) -> str:
+    """Return why too many rounds were unfit for their times to be trusted: "other processes used 76% of the CPU in …".
+
+    They are unfit as they are for a comparison (`comparing.fitness`). "" where they were not or no machine tells.
+    """
+    if not stored.rounds:
+        return ""
+    devices = [case.device for case in stored.cases.values()]
+    found = fitness.unfit_rounds(MeasuredRun.of(stored).rounds, devices, stored.header.environment.cpu_count)
+    unfit = found.cause >= 0
+    if np.mean(unfit) <= fitness.UNFIT_SHARE:
+        return ""
+    return fitness.said_of(found.cause[unfit], found.value[unfit], len(stored.rounds), "rounds")
+
+
+def unquiet(stored: StoredRun) -> list[str]:
+    """Return what tells that a machine was not quiet while a run was measured, in words; [] where nothing does."""
+    causes = [unfit_said(stored)]
+    disturbed = disturbed_share(stored)
+    if disturbed is not None and disturbed > UNQUIET_SHARE:
+        causes.append(f"{disturbed:.0%} of the samples took over {DISTURBED} times the fastest of their build")
+    held_up = sum(stats.all_inflated(each.samples, each.cpu_samples) for each in stored.rounds)
+    if held_up:
+        rounds = f"{held_up} of {len(stored.rounds)} rounds"
+        causes.append(f"in {rounds} no sample ran at one go, and CPU time stands for theirs")
+    return [cause for cause in causes if cause]
 
 
 def _load_file(path: Path) -> pd.DataFrame:
@@ -158,7 +207,7 @@ class _RoundTable:
 
     def add(self, one: TimedRound) -> None:
         case_id = one.case_id
-        value = stats.round_value(one.samples)
+        value = stats.round_value(one.samples, one.cpu_samples)
         if one.control:
             self.controls.setdefault(case_id, []).append(value)
         else:

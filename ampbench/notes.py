@@ -20,8 +20,6 @@ from ampbench.units import counted, format_share
 HALVES = ("bf16", "fp16")
 CEILING_REACHED = 1.05
 """No case can attain more than this share of a ceiling: what remains is the noise of two measurements."""
-UNQUIET_SHARE = 0.2
-"""With more disturbed samples than this, the reader is told."""
 
 
 class Note(NamedTuple):
@@ -44,12 +42,14 @@ def statements(stored: StoredRun, rows: Sequence[Row]) -> list[Note]:
     if control is not None and any(row["case_id"] == control.case_id for row in rows):
         said.append(Note(control.sentence))
     said += [*_ceilings_used(stored, rows), *_above_ceiling(stored, rows)]
-    disturbed = frames.disturbed_share(stored)
-    if disturbed is not None and disturbed > UNQUIET_SHARE:
+    causes = frames.unquiet(stored)
+    if causes:
+        threads = (
+            "" if stored.header.settings.threads == 1 or "cpu" not in measured_devices(rows) else "--threads 1 and "
+        )
         text = (
-            f"this machine was not quiet: {disturbed:.0%} of the samples took over {frames.DISTURBED} times the fastest"
-            " of their build, delayed by other work here or on its host; times are those of the fastest; more "
-            "--rounds help"
+            f"this machine was not quiet: {'; '.join(causes)}; other work here or on its host delays steps: measure "
+            f"again when it has ended, or with {threads}more --rounds"
         )
         said.append(Note(text, warning=True))
     return said

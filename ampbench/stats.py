@@ -1,11 +1,11 @@
 """Pure functions on arrays of floats: how samples become a round's value, rounds an interval, blocks a test.
 
-A round is worth its fastest sample. Intervals are made from rounds or blocks: samples of one round share its luck and
-are never pooled. Arrays of many unequal segments ("ragged" arrays) are given as all values in one array, one segment
-after the other, and the segments' lengths; arrays of cells x blocks have a NaN where a block is missing.
+A round is worth its fastest undisturbed sample. Intervals are made from rounds or blocks: samples of one round share
+its luck and are never pooled. Arrays of many unequal segments ("ragged" arrays) are given as all values in one array,
+one segment after the other, and the segments' lengths; arrays of cells x blocks have a NaN where a block is missing.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -31,15 +31,44 @@ def median(values: Sequence[float]) -> float:
     return (ordered[(length - 1) // 2] + ordered[length // 2]) / 2
 
 
-def round_value(samples: Sequence[Sequence[float]]) -> float:
-    """Return what a round is worth: the fastest of all samples of all its builds, in seconds.
+INFLATED = 1.02
+"""A sample whose wall time is more than this many times its CPU time was kept from the processor for a part of it: by
+more than the 2% that no verdict calls a change."""
 
-    `samples[build]` are those of one build. Whatever else runs on a machine only ever delays a step, so the minimum is
-    the location that contention moves least (Chen and Revels, "Robust benchmarking in noisy environments", 2016);
-    docs/performance.md has the measurement. Builds lie at random places in memory, so that the luckiest of several is
-    about equally lucky in every round.
+
+def is_inflated(wall: float, cpu: float) -> bool:
+    """Return whether a sample of `wall` seconds, of which its thread computed for `cpu`, was held up by others."""
+    return wall > INFLATED * cpu
+
+
+def round_value(samples: Sequence[Sequence[float]], cpu_samples: Sequence[Sequence[float]] | None = None) -> float:
+    """Return what a round is worth, in seconds: the fastest sample of all its builds that others did not hold up.
+
+    `samples[build]` are those of one build, `cpu_samples` the CPU time of each (`Round`), None where it is not known:
+    then the fastest of all counts. Whatever else runs on a machine only ever delays a step, so the minimum is the
+    location that contention moves least (Chen and Revels, "Robust benchmarking in noisy environments", 2016);
+    docs/performance.md has the measurement. It is biased, though, where a machine is so busy that a long step never
+    runs at one go and a short one does. So a round in which every sample was held up is worth the least CPU time of
+    one. Builds lie at random places in memory, so that the luckiest of several is about equally lucky in every round.
     """
-    return min(min(build) for build in samples)
+    fastest = min(min(build) for build in samples)
+    if cpu_samples is None:
+        return fastest
+    for build, cpu in zip(samples, cpu_samples, strict=True):  # the fastest is nearly always undisturbed
+        if fastest in build and not is_inflated(fastest, cpu[build.index(fastest)]):
+            return fastest
+    undisturbed = [wall for wall, cpu in _pairs(samples, cpu_samples) if not is_inflated(wall, cpu)]
+    return min(undisturbed) if undisturbed else min(min(build) for build in cpu_samples)
+
+
+def all_inflated(samples: Sequence[Sequence[float]], cpu_samples: Sequence[Sequence[float]] | None) -> bool:
+    """Return whether every sample of a round was held up by others, so that CPU time is what it is worth."""
+    return cpu_samples is not None and all(is_inflated(*pair) for pair in _pairs(samples, cpu_samples))
+
+
+def _pairs(samples: Sequence[Sequence[float]], cpu_samples: Sequence[Sequence[float]]) -> Iterator[tuple[float, float]]:
+    for build, cpu in zip(samples, cpu_samples, strict=True):
+        yield from zip(build, cpu, strict=True)
 
 
 def segment_medians(values: Floats, lengths: Integers) -> Floats:

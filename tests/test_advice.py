@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 from scipy.stats import binomtest
 
-from ampbench.advice import Advice, Budget, advise, agreement_fails
+from ampbench.advice import Advice, Budget, Trust, advise, agreement_fails
 from ampbench.errors import UsageError
 from ampbench.records.divergences import Divergence
 from ampbench.records.measurements import Round
@@ -91,9 +91,86 @@ def test_without_intervals_a_speedup_counts_from_five_per_cent(milliseconds: flo
     assert only(row("fp32", 10, None), row("bf16_pure", milliseconds, None)).precision == precision
 
 
+@pytest.mark.parametrize(
+    ("seconds", "sentence"),
+    [
+        # three of four rounds are faster: no claim that nothing is
+        ((8.05, 7.86, 30.6, 40.0), "no speedup is certain, at best bf16_pure with 0.58x; more --rounds may tell"),
+        ((17.2, 17.3, 17.1, 17.2), "nothing is faster, at best bf16_pure with 0.58x"),
+    ],
+)
+def test_that_nothing_is_faster_takes_the_proof_that_a_speedup_takes(seconds: tuple[float, ...], sentence: str) -> None:
+    rows = [row("fp32", 10, spread=0.9), row("bf16_pure", 17.2, spread=0.9)]
+    rounds = rounds_of("fp32", 10.0, 10.0, 10.0, 10.0) | rounds_of("bf16_pure", *seconds)
+    (advice,) = advise(rows, {}, BUDGET, rounds).values()
+    assert advice.sentence == f"stay in fp32: {sentence}"
+
+
+def test_under_three_rounds_slowness_is_as_uncertain_as_speed() -> None:
+    few = only(row("fp32", 10, None), row("bf16_pure", 12, None))
+    assert few.sentence.endswith("at best bf16_pure with 0.83x (not certain: no interval under three --rounds)")
+    assert few.caveat == "not certain: no interval under three --rounds"
+    close = only(row("fp32", 10, None), row("bf16_pure", 10.1, None))
+    assert close.sentence.endswith(
+        "no speedup is certain, at best bf16_pure with 0.99x: no interval under three --rounds"
+    )
+
+
+def test_a_control_further_apart_than_the_gain_withholds_the_advice() -> None:
+    rows = [row("fp32", 10), row("bf16_pure", 5)]
+
+    def said(apart: float) -> Advice:
+        (advice,) = advise(rows, {}, BUDGET, trust=Trust(apart=apart)).values()
+        return advice
+
+    assert said(1.9).precision == "bf16_pure"
+    withheld = said(4.7)
+    assert (withheld.precision, withheld.case_id) == (None, None)
+    assert withheld.sentence == (
+        "no advice on speed: bf16_pure is 2.00x as fast, and the run's own control, one case measured twice, is 370% "
+        "apart"
+    )
+    slower = [row("fp32", 10), row("bf16_pure", 12)]
+    (advice,) = advise(slower, {}, BUDGET, trust=Trust(apart=1.5)).values()
+    assert "no speedup is certain" in advice.sentence
+
+
+def test_a_factor_that_no_hardware_has_is_no_advice() -> None:
+    advice = only(row("fp32", 10, None), row("bf16_pure", 10 / 230.24, None))
+    assert advice.precision is None
+    assert advice.sentence == "no advice on speed: bf16_pure took 1/230 of fp32's time, which no hardware does"
+
+
+def test_a_busy_machine_makes_a_speedup_uncertain() -> None:
+    trust = Trust(cause="other processes used 76% of the CPU in 8 of 8 rounds")
+    (advice,) = advise([row("fp32", 10), row("bf16_pure", 5)], {}, BUDGET, trust=trust).values()
+    assert advice.precision == "bf16_pure"
+    assert advice.caveat == "not certain: other processes used 76% of the CPU in 8 of 8 rounds"
+    assert advice.sentence.endswith(f"allowed ({advice.caveat})")
+
+
+def test_what_looks_faster_but_is_not_certain_is_named() -> None:
+    rows = [row("fp32", 10), row("bf16_autocast", 8.8), row("bf16_pure", 6.6, spread=0.62)]
+    advice = only(*rows)
+    assert advice.precision == "bf16_autocast"
+    assert advice.why == "bf16_pure looks 1.52x as fast, but that is not certain; more --rounds may tell"
+    assert advice.sentence.endswith(f"; {advice.why}")
+
+
+def test_a_gain_that_everything_else_calls_unchanged_is_not_the_reason_but_halved_memory_is() -> None:
+    halved = only(row("fp32", 10, 0.001), row("bf16_pure", 9.9, 0.001, memory_ratio_vs_fp32=0.52))
+    assert (halved.precision, halved.column) == ("bf16_pure", "memory_ratio_vs_fp32")
+    assert halved.sentence.startswith("take bf16_pure: 0.52x the memory of fp32 at its speed, error")
+    alone = only(row("fp32", 10, 0.001), row("bf16_pure", 9.9, 0.001))
+    assert alone.sentence == "stay in fp32: nothing is faster, at best bf16_pure with 1.01x"
+
+
 def test_nothing_else_measured_is_said() -> None:
     skipped = row("tf32", 5, outcome="skipped", reason="not on cpu")
-    assert "no other precision was measured" in only(row("fp32", 10), skipped).sentence
+    for advice in (only(row("fp32", 10), skipped), only(row("fp32", 10))):
+        assert (advice.precision, advice.sentence) == (None, "no advice: no other precision was measured")
+    failed = row("bf16_pure", 5, outcome="failed", reason="crash")
+    assert only(row("fp32", 10), failed).sentence == "stay in fp32: every other precision failed"
 
 
 def test_a_faster_precision_over_the_budget_gives_way_and_its_column_decides() -> None:

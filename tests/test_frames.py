@@ -1,4 +1,5 @@
 import math
+from dataclasses import replace
 
 import numpy as np
 import pandas as pd
@@ -6,9 +7,9 @@ import pytest
 
 import ampbench
 from ampbench.errors import StoreError
-from ampbench.frames import control_ratio, disturbed_share, plain_rows, run_frame
+from ampbench.frames import control_ratio, disturbed_share, plain_rows, run_frame, unfit_said, unquiet
 from ampbench.metrics import COLUMNS, METRICS
-from ampbench.records.measurements import Failure, Reading, Skip
+from ampbench.records.measurements import Failure, Fitness, Reading, Skip
 from ampbench.records.runs import Footer
 from ampbench.store import read_run
 from tests.stored_runs import (
@@ -322,8 +323,44 @@ def test_samples_far_slower_than_the_fastest_of_their_build_are_disturbed(tmp_pa
     assert disturbed_share(read_run(write_run(tmp_path, [FP32], *rounds))) == pytest.approx(2 / 6)
 
 
+def test_builds_of_one_sample_are_held_against_the_others_of_their_case(tmp_path):
+    rounds = [make_round(FP32, number=0, samples=[[1.0], [2.0]]), make_round(FP32, number=1, samples=[[1.05], [400.0]])]
+    assert disturbed_share(read_run(write_run(tmp_path, [FP32, BF16], *rounds, make_round(BF16, 9.0)))) == 2 / 4
+
+
+def test_samples_longer_than_their_cpu_time_are_disturbed_even_alone(tmp_path):
+    rounds = [
+        make_round(FP32, samples=[[1.0]], cpu_samples=[[0.5]]),
+        make_round(FP32, number=1, samples=[[1.0], [1.0, 1.05]], cpu_samples=[[0.99], [1.0, 1.0]]),
+    ]
+    assert disturbed_share(read_run(write_run(tmp_path, [FP32], *rounds))) == 1 / 4
+
+
 def test_nothing_is_said_of_disturbance_without_a_second_sample(tmp_path):
-    assert disturbed_share(read_run(write_run(tmp_path, [FP32], make_round(FP32, samples=[[1.0], [2.0]])))) is None
+    assert disturbed_share(read_run(write_run(tmp_path, [FP32], make_round(FP32, samples=[[1.0]])))) is None
+
+
+def test_a_run_says_what_the_machine_did_beside_it(tmp_path):
+    busy = Fitness(other_share=0.76)
+    rounds = [make_round(FP32, number=number, samples=[[4.0]], cpu_samples=[[1.0]], fitness=busy) for number in (0, 1)]
+    rounds.append(make_round(FP32, number=2, samples=[[1.0] * 3], cpu_samples=[[1.0] * 3], fitness=Fitness()))
+    stored = read_run(write_run(tmp_path, [FP32], *rounds))
+    assert unfit_said(stored) == "other processes used 76% of the CPU in 2 of 3 rounds"
+    assert unquiet(stored) == [
+        "other processes used 76% of the CPU in 2 of 3 rounds",
+        "40% of the samples took over 1.1 times the fastest of their build",
+        "in 2 of 3 rounds no sample ran at one go, and CPU time stands for theirs",
+    ]
+    quiet = [replace(one, fitness=Fitness(other_share=0.01), samples=[[1.0]]) for one in rounds[:2]]
+    assert unquiet(read_run(write_run(tmp_path / "quiet", [FP32], *quiet))) == []
+    assert unquiet(read_run(write_run(tmp_path / "none", [FP32]))) == []
+
+
+def test_a_time_is_that_of_samples_that_ran_at_one_go(tmp_path):
+    rounds = [make_round(FP32, number=number, samples=[[30.0, 9.0]], cpu_samples=[[6.0, 6.1]]) for number in range(3)]
+    assert rows_of(tmp_path, [FP32], *rounds).iloc[0]["seconds_median"] == 6.0
+    older = [replace(one, cpu_samples=None) for one in rounds]
+    assert rows_of(tmp_path / "older", [FP32], *older).iloc[0]["seconds_median"] == 9.0
 
 
 def reading(case, metric, value):

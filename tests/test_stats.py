@@ -32,6 +32,50 @@ def test_slow_builds_do_not_move_a_round():
     assert stats.round_value([[2.5] * 3, [1.0] * 3, [2.5] * 200]) == 1.0
 
 
+def test_a_sample_that_was_kept_from_the_processor_does_not_count_beside_one_that_was_not():
+    samples, cpu = [[3.0, 1.01], [1.0]], [[0.5, 1.0], [0.9]]
+    assert stats.round_value(samples, cpu) == 1.01
+    assert stats.round_value(samples) == 1.0
+    assert not stats.all_inflated(samples, cpu)
+
+
+def test_a_round_of_which_no_sample_ran_at_one_go_is_worth_the_least_cpu_time():
+    samples, cpu = [[30.0, 20.0], [25.0]], [[6.0, 6.1], [6.2]]
+    assert stats.round_value(samples, cpu) == 6.0
+    assert stats.all_inflated(samples, cpu)
+    assert not stats.all_inflated(samples, None)
+
+
+def scheduled(step, count, others, slices, rng):
+    """Return wall and CPU seconds of `count` samples of `step` seconds each, where `others` want the processor, too.
+
+    A scheduler gives each of them slices of random length, one after the other; a sample begins anywhere in a slice.
+    """
+    wall, cpu = [], []
+    left = rng.uniform(0, slices)
+    for _ in range(count):
+        need, took = step, 0.0
+        while need > left:
+            need -= left
+            took += left + others * rng.uniform(0.5, 1.5) * slices
+            left = rng.uniform(0.5, 1.5) * slices
+        left -= need
+        wall.append(took + need)
+        cpu.append(step)
+    return wall, cpu
+
+
+@pytest.mark.parametrize("others", [1, 3, 6])
+def test_speedups_on_a_busy_machine_are_those_of_an_idle_one(others):
+    rng = np.random.default_rng(0)
+    full, half = 6e-3, 6e-3 / 1.8
+    (walls, cpus), (other_walls, other_cpus) = (scheduled(step, 8, others, 4e-3, rng) for step in (full, half))
+    by_wall = stats.round_value([walls]) / stats.round_value([other_walls])
+    told = stats.round_value([walls], [cpus]) / stats.round_value([other_walls], [other_cpus])
+    assert by_wall > 2.1  # a long step never fits a slice, a short one does
+    assert told == pytest.approx(1.8, rel=0.02)
+
+
 @given(SEGMENTS)
 def test_medians_of_segments_are_those_of_each_alone(segments):
     assert stats.segment_medians(*flat(segments)).tolist() == [stats.median(one) for one in segments]

@@ -8,7 +8,7 @@ from rich.text import Text
 from ampbench.labels import few
 from ampbench.metrics import METRICS
 from ampbench.rows import Row, number
-from ampbench.stats import round_value
+from ampbench.stats import all_inflated, round_value
 from ampbench.studied.ceilings.rates import best
 from ampbench.units import (
     format_bytes,
@@ -67,8 +67,9 @@ def _metrics(row: Row, columns: Iterable[str]) -> Iterator[tuple[str, str]]:
 def _rounds(rounds: "Iterable[Round]") -> Iterator[tuple[str, str]]:
     for each in rounds:
         name = f"{'control' if each.control else 'round'} {each.round}"
-        builds = [format_seconds(round_value([samples])) for samples in each.samples]
-        value = format_seconds(round_value(each.samples))
+        cpu = [None if each.cpu_samples is None else [build] for build in each.cpu_samples or each.samples]
+        builds = [format_seconds(round_value([samples], own)) for samples, own in zip(each.samples, cpu, strict=True)]
+        value = format_seconds(round_value(each.samples, each.cpu_samples))
         samples = "+".join(str(len(samples)) for samples in each.samples)
         parts = [
             f"{value:<12} builds {', '.join(builds)}",
@@ -77,6 +78,10 @@ def _rounds(rounds: "Iterable[Round]") -> Iterator[tuple[str, str]]:
         ]
         if each.compile_seconds is not None:
             parts.append(f"compiled in {format_seconds(each.compile_seconds)}")
+        if all_inflated(each.samples, each.cpu_samples):
+            parts.append("CPU time: no sample ran at one go")
+        if each.fitness.other_share:
+            parts.append(f"other processes {format_share(each.fitness.other_share)}")
         if each.fitness.steal_share:
             parts.append(f"steal {format_share(each.fitness.steal_share)}")
         if each.scaler_scale is not None:

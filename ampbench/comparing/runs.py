@@ -50,7 +50,7 @@ class _Columns:
         self.case_ids.append(case_id)
         self.blocks.append(one.round)
         self.roles.append(Role.CONTROL if one.control else Role.CONFIRMATION if one.confirmation else Role.OWN)
-        self.seconds.append(stats.round_value(one.samples))
+        self.seconds.append(stats.round_value(one.samples, one.cpu_samples))
         self.fitness.append(
             (
                 fitness.steal_share,

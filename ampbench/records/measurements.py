@@ -37,12 +37,13 @@ class Fitness:
 class Round:
     """One case timed in one fresh process over several builds.
 
-    `samples[b]` are the seconds per step of build `b`, each the mean over `steps_per_sample` steps. `server` numbers
-    the server the process came from (children of one server share their luck). `control` marks the second of two
-    measurements of one cell, `confirmation` a round measured to confirm a change seen before. `compile_seconds` is the
-    time of the first, compiling call (path compiled or traced). `items_per_step` is what throughput counts.
-    `skipped_steps` counts samples in which GradScaler, settled at `scaler_scale`, skipped a step. `seconds` is what the
-    round cost in all.
+    `samples[b]` are the seconds per step of build `b`, each the mean over `steps_per_sample` steps, `cpu_samples[b]`
+    the CPU seconds per step of the thread that called it (None: on an accelerator, or where the step itself waits, so
+    that the two differ with nobody else about). `server` numbers the server the process came from (children of one
+    server share their luck). `control` marks the second of two measurements of one cell, `confirmation` a round
+    measured to confirm a change seen before. `compile_seconds` is the time of the first, compiling call (path compiled
+    or traced). `items_per_step` is what throughput counts. `skipped_steps` counts samples in which GradScaler, settled
+    at `scaler_scale`, skipped a step. `seconds` is what the round cost in all.
     """
 
     case_id: str
@@ -58,6 +59,7 @@ class Round:
     weights_digest: str
     scaler_scale: float | None = None
     skipped_steps: int | None = None
+    cpu_samples: list[list[float]] | None = None
     rss_peak_bytes: int | None = None
     fitness: Fitness = field(default_factory=Fitness)
     seconds: float

@@ -250,6 +250,7 @@ def joined(parts: Sequence[Round]) -> Round:
     """Return the rounds of one build each that one process gave as the one round that they are."""
     first, last = parts[0], parts[-1]
     skipped = [part.skipped_steps for part in parts if part.skipped_steps is not None]
+    cpu = [build for part in parts for build in part.cpu_samples or []]
     return replace(
         last,
         samples=[build for part in parts for build in part.samples],
@@ -257,6 +258,7 @@ def joined(parts: Sequence[Round]) -> Round:
         warmup_steps=[steps for part in parts for steps in part.warmup_steps],
         compile_seconds=first.compile_seconds,
         skipped_steps=sum(skipped) if skipped else None,
+        cpu_samples=cpu if all(part.cpu_samples is not None for part in parts) else None,
         fitness=_joined_fitness(parts),
         seconds=sum(part.seconds for part in parts),
     )

@@ -192,6 +192,8 @@ def check_entry(
         raise LineError(f"a {kind} of a case that is not listed before it: {case_id}")
     if kind == "round" and not (record.samples and all(record.samples)):
         raise LineError(f"a round without samples of {case_id}")
+    if kind == "round" and record.cpu_samples and list(map(len, record.cpu_samples)) != list(map(len, record.samples)):
+        raise LineError(f"CPU times that are not those of the samples, in a round of {case_id}")
     if kind == "reading" and record.metric not in METRICS:
         raise LineError(f"a reading of an unknown metric, {record.metric}, of {case_id}")
     if kind == "case" and case_id in case_ids:

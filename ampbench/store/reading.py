@@ -56,6 +56,8 @@ class TimedRound(Protocol):
     @property
     def samples(self) -> list[list[float]]: ...  # noqa: D102
     @property
+    def cpu_samples(self) -> list[list[float]] | None: ...  # noqa: D102
+    @property
     def items_per_step(self) -> float: ...  # noqa: D102
     @property
     def weights_digest(self) -> str: ...  # noqa: D102

@@ -55,6 +55,7 @@ class _Value(NamedTuple):
     samples: tuple[tuple[float]]
     items_per_step: float
     weights_digest: str
+    cpu_samples: None = None
 
 
 class Rounds:
@@ -65,7 +66,7 @@ class Rounds:
 
     def add(self, one: TimedRound) -> None:
         """Keep the value of a round."""
-        value = ((stats.round_value(one.samples),),)
+        value = ((stats.round_value(one.samples, one.cpu_samples),),)
         self.kept.append(_Value(one.case_id, one.control, value, one.items_per_step, one.weights_digest))
 
 

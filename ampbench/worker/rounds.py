@@ -5,6 +5,7 @@ import dataclasses
 import random
 import time
 import traceback
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -33,7 +34,7 @@ from ampbench.worker.memory import is_out_of_memory, measure_memory, rss_bytes
 from ampbench.worker.placement import Placement
 from ampbench.worker.sources import build_workload, describe_workload, items_per_step
 from ampbench.worker.step import Step
-from ampbench.worker.timing import time_build
+from ampbench.worker.timing import Timing, time_build
 from ampbench.workload import Workload
 
 if TYPE_CHECKING:
@@ -253,6 +254,7 @@ def measure_round(workload: Workload, request: Request, device: Device, timed: T
         server=request.server,
         control=request.control,
         samples=[timing.samples for timing in timings],
+        cpu_samples=_cpu_samples(timings),
         steps_per_sample=[timing.steps_per_sample for timing in timings],
         warmup_steps=[timing.warmup_steps for timing in timings],
         items_per_step=items_per_step(workload),
@@ -265,6 +267,12 @@ def measure_round(workload: Workload, request: Request, device: Device, timed: T
         seconds=time.perf_counter() - started,
         finished_at=datetime.now(UTC).isoformat(timespec="milliseconds"),
     )
+
+
+def _cpu_samples(timings: Sequence[Timing]) -> list[list[float]] | None:
+    """Return the CPU seconds of every sample; None unless they are known of all."""
+    known = [timing.cpu_samples for timing in timings if timing.cpu_samples is not None]
+    return known if len(known) == len(timings) else None
 
 
 def _unknown(request: Request) -> UsageError:

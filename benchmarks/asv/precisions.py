@@ -19,6 +19,7 @@ from ampbench.precisions import PRECISIONS
 from ampbench.records.divergences import Divergence
 from ampbench.records.environments import DEVICES
 from ampbench.records.runs import Selection, Settings
+from ampbench.stats import round_value
 from ampbench.worker import cells
 from ampbench.worker.environment import read_environment
 from ampbench.workloads.index import WORKLOADS
@@ -76,7 +77,7 @@ class Speed(Case):
     def track_seconds_per_item(self, *_: str) -> float:
         self.opened.close()  # a round has builds of its own, and torch's switches are the process'
         found = cells.measure_round(self.planned, Settings())
-        return min(min(samples) for samples in found.samples) / found.items_per_step
+        return round_value(found.samples, found.cpu_samples) / found.items_per_step
 
     track_seconds_per_item.unit = "seconds"
 

@@ -89,7 +89,7 @@ def _one_block(server: int, builds: int, min_run_seconds: float) -> Iterator[tup
             )  # fmt: skip
             found = channel.serve(request).round
             assert found is not None
-            yield f"{name} {precision}", round_value(found.samples)
+            yield f"{name} {precision}", round_value(found.samples, found.cpu_samples)
     finally:
         channel.close()
 

@@ -1,11 +1,14 @@
 """Timing is tested with a scripted device: no test waits for a clock."""
 
+import time
 from collections.abc import Callable, Iterator
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from ampbench.worker import timing
+from ampbench.worker.devices import Cpu
 from ampbench.worker.timing import TIMER_SHARE, plan_samples, time_build
 
 
@@ -70,6 +73,50 @@ def test_warm_up_is_bounded_when_it_never_settles() -> None:
     device = ScriptedDevice([0.01 * 0.95**n for n in range(500)])
     timing = time_build(lambda: None, device, budget_seconds=0.1, max_samples=60)
     assert timing.samples
+
+
+class Clocks:
+    """What the operating system tells of a thread: a step takes `wall` seconds, computes for `cpu`, waits `waits`."""
+
+    type = "cpu"
+    timer_seconds = 1e-7
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, wall: float, cpu: float, waits: int):
+        self._wall, self._cpu, self._waits = wall, cpu, waits
+        self._computed, self._waited = 0.0, 0
+        monkeypatch.setattr(timing.time, "thread_time", lambda: self._computed)
+        monkeypatch.setattr(timing, "_own_waits", lambda: self._waited)
+
+    def seconds(self, step: Callable[[], object], count: int) -> float:
+        self._computed += count * self._cpu
+        self._waited += count * self._waits
+        return count * self._wall
+
+    def synchronize(self) -> None:
+        pass
+
+
+def test_a_sample_on_a_cpu_comes_with_the_cpu_time_of_its_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = time_build(lambda: None, Clocks(monkeypatch, 0.01, 0.004, 0), budget_seconds=0.1, max_samples=5)
+    assert found.cpu_samples == pytest.approx([0.004] * len(found.samples))
+
+
+def test_a_step_that_waits_of_its_own_accord_has_no_cpu_time_to_hold_its_time_against(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    found = time_build(lambda: None, Clocks(monkeypatch, 0.01, 0.001, 1), budget_seconds=0.1, max_samples=5)
+    assert found.cpu_samples is None
+
+
+def test_a_step_on_an_accelerator_has_no_cpu_time() -> None:
+    assert time_build(lambda: None, ScriptedDevice([0.01]), budget_seconds=0.1, max_samples=5).cpu_samples is None
+
+
+def test_the_cpu_time_of_a_real_step_is_its_time_and_that_of_a_sleeping_one_is_not() -> None:
+    assert time_build(lambda: time.sleep(1e-4), Cpu(), budget_seconds=0.01, max_samples=5).cpu_samples is None
+    found = time_build(lambda: sum(range(1000)), Cpu(), budget_seconds=0.01, max_samples=5)
+    assert found.cpu_samples is not None
+    assert min(found.cpu_samples) > 0
 
 
 @given(st.floats(1e-7, 10.0), st.sampled_from([1e-7, 1e-6]), st.floats(0.01, 10.0), st.integers(1, 200))

@@ -6,8 +6,8 @@ The prose is in the template; its numbers come from the code that decides.
 from collections.abc import Mapping
 from typing import Any
 
-from ampbench import frames, notes, stats
-from ampbench.advice import DISAGREEMENT_ALPHA, FASTER_WITHOUT_INTERVALS
+from ampbench import frames, stats
+from ampbench.advice import DISAGREEMENT_ALPHA, FASTER_WITHOUT_INTERVALS, LARGEST_SPEEDUP, WORTH
 from ampbench.columns import COLUMNS
 from ampbench.comparing import deciding, fitness
 from ampbench.comparing.times import TIME
@@ -85,8 +85,11 @@ def gate_in_words(gate: Gate, unit: str) -> str:
 _CONSTANTS: Mapping[str, Any] = {
     "rounds_for_interval": stats.ROUNDS_FOR_INTERVAL,
     "disturbed": frames.DISTURBED,
-    "unquiet": format_limit(notes.UNQUIET_SHARE),
+    "unquiet": format_limit(frames.UNQUIET_SHARE),
+    "inflated": stats.INFLATED,
     "faster": FASTER_WITHOUT_INTERVALS,
+    "worth": WORTH,
+    "largest": f"{LARGEST_SPEEDUP:g}",
     "disagreement_alpha": format_limit(DISAGREEMENT_ALPHA),
     "looks": deciding.LOOKS,
     "fresh": deciding.CONFIRMATION_BLOCKS,
