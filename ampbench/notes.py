@@ -41,7 +41,7 @@ def statements(stored: StoredRun, rows: Sequence[Row]) -> list[Note]:
     control = frames.control_ratio(stored)
     if control is not None and any(row["case_id"] == control.case_id for row in rows):
         said.append(Note(control.sentence))
-    said += [*_ceilings_used(stored, rows), *_above_ceiling(stored, rows)]
+    said += [*_changed_in_place(stored, rows), *_ceilings_used(stored, rows), *_above_ceiling(stored, rows)]
     causes = frames.unquiet(stored)
     if causes:
         threads = (
@@ -53,6 +53,24 @@ def statements(stored: StoredRun, rows: Sequence[Row]) -> list[Note]:
         )
         said.append(Note(text, warning=True))
     return said
+
+
+def _changed_in_place(stored: StoredRun, rows: Sequence[Row]) -> list[Note]:
+    """Say which workloads write into what they are given, and what was done about it."""
+    shown = {row["case_id"]: row["workload"] for row in rows}
+    changed: dict[str, list[str]] = {}
+    for each in stored.rounds:
+        if each.case_id in shown and each.changed_in_place:
+            names = changed.setdefault(shown[each.case_id], [])
+            names += [name for name in each.changed_in_place if name not in names]
+    return [
+        Note(
+            f"{workload} changes in place what it is given ({few(names)}): that is put back before every step, errors "
+            "are those of a first step, and each timed sample is one step",
+            warning=True,
+        )
+        for workload, names in changed.items()
+    ]
 
 
 def _ceilings_used(stored: StoredRun, rows: Sequence[Row]) -> list[Note]:

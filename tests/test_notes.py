@@ -65,6 +65,19 @@ def test_what_no_reader_may_miss_is_a_warning_and_the_rest_is_none() -> None:
     assert not note.warning
 
 
+def test_what_is_changed_in_place_is_a_warning_that_says_what_was_done() -> None:
+    run = make_run(Times((FP32, [1e-3] * 4), (BF16, [1e-3] * 4)))
+    rows = frames.plain_rows(frames.run_frame(run))
+    assert statements(run, rows) == []
+    rounds = [replace(one, changed_in_place=["input[0]", "weight body.weight"]) for one in run.rounds]
+    (note,) = statements(replace(run, rounds=rounds), rows)
+    assert note.warning
+    assert note.text == (
+        "linear_chain changes in place what it is given (input[0], weight body.weight): that is put back before every "
+        "step, errors are those of a first step, and each timed sample is one step"
+    )
+
+
 def test_more_than_the_ceiling_allows_is_a_warning_that_names_the_cases_and_what_to_do() -> None:
     times = Times((FP32, [1e-3] * 4), (BF16, [1e-3] * 4))
     run = make_run(times)

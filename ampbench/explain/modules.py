@@ -1,5 +1,6 @@
 """Which module is running, what its tensors are called, and which dtypes go in and out of it."""
 
+import dataclasses
 import inspect
 import weakref
 from collections import Counter
@@ -171,7 +172,7 @@ def remove_hook(handle: Any) -> None:
 
 
 def tensors_in(tree: object) -> Iterator[torch.Tensor]:
-    """Yield the tensors of nested tuples, lists and mappings, in order."""
+    """Yield the tensors of nested tuples, lists, mappings and dataclasses, in order."""
     if isinstance(tree, torch.Tensor):
         yield tree
     elif isinstance(tree, tuple | list):
@@ -180,6 +181,9 @@ def tensors_in(tree: object) -> Iterator[torch.Tensor]:
     elif isinstance(tree, Mapping):
         for leaf in tree.values():
             yield from tensors_in(leaf)
+    elif dataclasses.is_dataclass(tree) and not isinstance(tree, type):
+        for entry in dataclasses.fields(tree):
+            yield from tensors_in(getattr(tree, entry.name))
 
 
 def floating_stored(tree: object) -> list[torch.Tensor]:

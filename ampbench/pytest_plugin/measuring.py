@@ -174,15 +174,14 @@ class Measuring:
 
 
 def time_cell(cell: cells.Cell, benchmark: Benchmark, limits: Limits) -> None:
-    """Warm a cell up and have it timed: in inference many steps a round, in training one, from restored state."""
-    training = cell.case.phase == "training"
-    restore = cell.restore if training else None
+    """Warm a cell up and have it timed: many steps a round, or one, from restored state, of a cell that is `apart`."""
+    restore = cell.restore if cell.apart else None
     device = open_device(cell.case.device)
     warmed = time_build(
-        cell.step, device, budget_seconds=WARM_UP_SECONDS, max_samples=1, restore=restore, warm=True
+        cell.step, device, budget_seconds=WARM_UP_SECONDS, max_samples=1, restore=restore, warm=True, apart=cell.apart
     ).samples[-1]
     steps, rounds = plan_samples(warmed, device.timer_seconds, limits.max_seconds, MAX_SAMPLES_PER_ROUND)
-    if training:
+    if cell.apart:
         rounds = min(rounds * steps, MAX_SAMPLES_PER_ROUND)
         steps = 1
     else:

@@ -43,7 +43,9 @@ class Round:
     server share their luck). `control` marks the second of two measurements of one cell, `confirmation` a round
     measured to confirm a change seen before. `compile_seconds` is the time of the first, compiling call (path compiled
     or traced). `items_per_step` is what throughput counts. `skipped_steps` counts samples in which GradScaler, settled
-    at `scaler_scale`, skipped a step. `seconds` is what the round cost in all.
+    at `scaler_scale`, skipped a step. `seconds` is what the round cost in all. `changed_in_place` names what a step
+    changed of its inputs, targets and, in inference, weights and buffers: it was put back before every sample, which
+    is then one step.
     """
 
     case_id: str
@@ -59,6 +61,7 @@ class Round:
     weights_digest: str
     scaler_scale: float | None = None
     skipped_steps: int | None = None
+    changed_in_place: list[str] = field(default_factory=list)
     cpu_samples: list[list[float]] | None = None
     rss_peak_bytes: int | None = None
     fitness: Fitness = field(default_factory=Fitness)

@@ -21,8 +21,8 @@ SCHEMA = 7
 `Divergence.repeatable`. 3 added imported runs (`Header.imported`, `Reading`), `Header.committed_at`, and None for what
 an imported environment does not tell. 4 added explanations: `CastPass`, `RuleProbe` and `Header.explains`. 5 added
 `RangePass`, `OriginPass`, and what a search for modules to keep in fp32 sees. 6 added studies and `MemoryPass.flops`.
-7 added what a divergence pass tells of its reference and of changes in place, and what a round tells of its CPU time,
-and `WorkloadSource.elsewhere`.
+7 added what a divergence pass tells of its reference, what a round tells of changes in place and of its CPU time, and
+`WorkloadSource.elsewhere`.
 Files of an earlier schema lack these and are read as they are.
 """
 

@@ -64,6 +64,10 @@ class Loop:
         """Put back weights, buffers and state, so that the next loop is the same as the first."""
         self.step.restore()
 
+    def changed(self) -> list[str]:
+        """Return nothing: the step puts back what it changes before a batch comes again, also within a loop."""
+        return []
+
     def mode(self) -> AbstractContextManager[Any]:
         """Return what is held around training: nothing."""
         return self.step.mode()

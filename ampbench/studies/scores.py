@@ -1,6 +1,7 @@
 """How a network does on held-out data while it is trained; nothing of the training changes by looking."""
 
 import math
+from contextlib import nullcontext
 from typing import Any
 
 import torch
@@ -34,7 +35,8 @@ class Scorer:
         kind = self._step.device.type if accelerators else "cuda"
         self._step.module.eval()
         try:
-            with torch.random.fork_rng(accelerators, device_type=kind), torch.no_grad(), unfused():
+            region = nullcontext() if self._step.by_inputs else torch.no_grad()
+            with torch.random.fork_rng(accelerators, device_type=kind), region, unfused():
                 seen = [self._seen(batch, targets) for batch, targets in self._batches]
         finally:
             for module, training in modes:

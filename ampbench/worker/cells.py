@@ -34,6 +34,7 @@ from ampbench.worker.placement import Placement
 from ampbench.worker.rounds import Worker, cannot_run
 from ampbench.worker.sources import build_workload, describe_workload, items_per_step
 from ampbench.worker.step import Step
+from ampbench.worker.turns import warm_up
 
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3
 """The parameters of mallopt(3)."""
@@ -79,14 +80,16 @@ def preload(workloads: Sequence[str]) -> None:
 class Cell:
     """A case built once, at a random place in memory, ready to run step after step; `opened` makes it.
 
-    `step()` is one step, after which the device has done its work; `restore()` puts training state back, so that the
-    next step is the same as the first. `items_per_step` is what throughput counts.
+    `step()` is one step, after which the device has done its work; `restore()` puts back training state and what steps
+    change in place, so that the next step is the same as the first. Steps that do (`apart`) need it before each one.
+    `items_per_step` is what throughput counts.
     """
 
     def __init__(self, case: Case, step: Step, device: Device, items: float, weights: str):
         self.case = case
         self.items_per_step = items
         self.weights_digest = weights
+        self.apart = step.training or bool(step.changed())
         self._step = step
         self._device = device
         self._on_cpu = device.type == "cpu"
@@ -98,8 +101,8 @@ class Cell:
             self._device.synchronize()
 
     def restore(self) -> None:
-        """Put weights, optimizer and scaler back to what they were before the first step; nothing in inference."""
-        if self._step.training:
+        """Put back what steps change; nothing in inference, but for networks that write into what they are given."""
+        if self.apart:
             self._step.restore()
             self._device.synchronize()
 
@@ -126,8 +129,7 @@ def opened(planned: PlannedCase, seed: int = Settings().seed) -> Iterator[Cell]:
         with precision_flags(PRECISIONS[case.precision]):
             step = Step(workload, case, device)
             step.prepare_path(case.path)
-            if step.training:
-                step.start_training(None)
+            warm_up(step)
             with step.mode():
                 yield Cell(case, step, device, items_per_step(workload), weights_digest(workload))
             del step

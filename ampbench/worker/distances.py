@@ -149,8 +149,8 @@ def kept_outputs(output: Any, keep: Device, *, copy: bool = True) -> list[torch.
 
 
 def kept_one(tensor: torch.Tensor, keep: Device, *, copy: bool = True) -> torch.Tensor:
-    """Return a tensor on `keep`, without its graph: a copy in fp64, or as it came."""
-    there = tensor.detach().to(keep.type)
+    """Return a tensor, which may be sparse, on `keep`, without its graph: a copy in fp64, or as it came."""
+    there = tensor.detach().to_dense().to(keep.type)
     return there.double().clone() if copy else there
 
 

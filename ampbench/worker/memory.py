@@ -35,7 +35,9 @@ def measure_memory(workload: Workload, case: Case, device: Device) -> MemoryPass
 
     def count(step: Step) -> None:
         nonlocal flops
-        with nullcontext() if step.training else torch.no_grad():  # in inference mode a counter sees no autocast
+        with (
+            nullcontext() if step.training or step.by_inputs else torch.no_grad()
+        ):  # in inference mode a counter sees no autocast
             flops = count_flops(step.run, tf32=PRECISIONS[case.precision].tf32)
 
     def build() -> Step:
@@ -205,6 +207,21 @@ def _leaves(tree: Any) -> Iterator[torch.Tensor]:
 
 
 def _storage_bytes(tensors: Iterable[torch.Tensor]) -> int:
-    """Return the bytes of the distinct storages behind `tensors`."""
-    storages = {tensor.untyped_storage().data_ptr(): tensor.untyped_storage().nbytes() for tensor in tensors}
+    """Return the bytes of the distinct storages behind `tensors`; of sparse and nested ones, behind their values."""
+    parts = (part for tensor in tensors for part in _dense_parts(tensor))
+    storages = {part.untyped_storage().data_ptr(): part.untyped_storage().nbytes() for part in parts}
     return sum(storages.values())
+
+
+def _dense_parts(tensor: torch.Tensor) -> list[torch.Tensor]:
+    """Return the dense tensors that a tensor of any layout stores."""
+    match tensor.layout:
+        case torch.sparse_coo:
+            return [tensor._indices(), tensor._values()]
+        case torch.sparse_csr | torch.sparse_bsr:
+            return [tensor.crow_indices(), tensor.col_indices(), tensor.values()]
+        case torch.sparse_csc | torch.sparse_bsc:
+            return [tensor.ccol_indices(), tensor.row_indices(), tensor.values()]
+        case torch.jagged:
+            return [tensor.values()]
+    return [tensor]

@@ -35,6 +35,7 @@ from ampbench.worker.placement import Placement
 from ampbench.worker.sources import build_workload, describe_workload, items_per_step
 from ampbench.worker.step import Step
 from ampbench.worker.timing import Timing, time_build
+from ampbench.worker.turns import warm_up
 from ampbench.workload import Workload
 
 if TYPE_CHECKING:
@@ -204,12 +205,13 @@ def probe_autocast(device: str, dtypes: list[str], ops: list[str]) -> RuleProbe:
 class Timed:
     """What a process knows of the case it timed last, so that timing it again need not find it out anew.
 
-    `settled` is the state that GradScaler settled at, `digest` that of the weights; `warm` once a step has run.
+    `settled` is the state that GradScaler settled at, `digest` that of the weights; `changed` what a step changes in
+    place, once one has run.
     """
 
     workload: Workload | None = None
     case_id: str = ""
-    warm: bool = False
+    changed: list[str] | None = None
     settled: dict[str, Any] | None = None
     digest: str = ""
 
@@ -229,19 +231,20 @@ def measure_round(workload: Workload, request: Request, device: Device, timed: T
         step = Step(workload, case, device)
         took = step.prepare_path(case.path)
         compile_seconds = took if compile_seconds is None else compile_seconds
-        if step.training:
-            timed.settled = step.start_training(timed.settled)
+        if step.training or timed.changed is None:
+            timed.settled = warm_up(step, timed.settled)
+        timed.changed = step.changed(timed.changed)
         with step.mode():
             timing = time_build(
                 step.run,
                 device,
                 budget_seconds=request.min_run_seconds / request.builds,
                 max_samples=request.max_samples // request.builds,
-                restore=step.restore if step.training else None,
-                warm=timed.warm or step.training,
+                restore=step.restore if step.training or timed.changed else None,
+                warm=True,
+                apart=bool(timed.changed),
             )
         timings.append(timing)
-        timed.warm = True
         if step.training:
             step.restore()  # counts a step that the last sample skipped
         skipped += step.skipped_steps
@@ -262,6 +265,7 @@ def measure_round(workload: Workload, request: Request, device: Device, timed: T
         weights_digest=timed.digest,
         scaler_scale=timed.settled["scale"] if timed.settled else None,
         skipped_steps=skipped if timed.settled else None,
+        changed_in_place=timed.changed or [],
         rss_peak_bytes=rss_bytes("VmHWM"),
         fitness=watch.seen(),
         seconds=time.perf_counter() - started,

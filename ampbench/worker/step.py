@@ -8,11 +8,23 @@ from time import perf_counter
 from typing import Any
 
 import torch
+from torch.utils import _pytree as pytree
+from torch.utils._python_dispatch import _disable_current_modes
 
 from ampbench.explain.devices import autocast_of
 from ampbench.precisions import PRECISIONS, REFERENCE_DTYPE, SHORT_DTYPES
 from ampbench.records.cases import Case
-from ampbench.worker.batches import batches_of, bound, called_with, placed
+from ampbench.worker.batches import (
+    batches_of,
+    bound,
+    called_with,
+    differing,
+    differs,
+    placed,
+    put_back,
+    stored_dtype,
+    tensors_of,
+)
 from ampbench.worker.devices import Device
 from ampbench.worker.kept import keep_named, refuse_moved
 from ampbench.worker.saved_state import SavedState
@@ -35,13 +47,17 @@ class Step:
     `run()` is one step and returns the output. In `inference` it is the network's own call (inside autocast, if the
     precision has it), nothing around it, so that it costs what it costs in a user's loop; in `training` zero_grad,
     forward and loss (inside autocast), backward, GradScaler's and the optimizer's step. Each step takes the next batch.
-    Floating inputs are given in the case's `input_dtype`. With `reference`, everything is fp64, without autocast or
-    scaler; with another `precision`, inputs are as that precision stores them. The caller holds
-    `flags.precision_flags`, and `mode()` around the steps: with `no_grad`, `torch.no_grad` instead of inference mode.
+    Floating inputs are given in the case's `input_dtype`. Weights and buffers are in the dtypes of the workload's where
+    the precision stores fp32, and as `stored_dtype` says in half and in the reference. What a step changes in place
+    (`changed`) is put back before a batch is given again, but in inference not by `run`. With `reference`, everything
+    is fp64, without autocast or scaler; with another `precision`, inputs are as that precision stores them. The caller
+    holds `flags.precision_flags`, and `mode()` around the steps: with `no_grad`, `torch.no_grad` instead of inference
+    mode.
     The modules that `kept` names ("" is the network) are kept in fp32 by `keep_fp32`, but not in the reference; where
     weights are stored in half, their outputs go back to half, but for those of a whole network in inference. Raises
     `UnknownNameError` for a name of no module, and `UsageError` where a kept module shares a parameter with one that
     moves it to half.
+    `by_inputs` tells that an input requires a gradient, so that the forward pass needs autograd in inference, too.
     `fake` is for a workload of fake tensors (see `absent`), which lie on the device already, the weights in their
     dtype: the network is not copied, and without optimizer and scaler only `forward_and_loss` can run.
     """
@@ -75,14 +91,20 @@ class Step:
                 # what a whole network returns is for its user, who takes fp32; a loss may not, beside targets in half
                 cast_back = storage is not torch.float32 and (self.training or "" not in kept)
                 keep_named(self.module, kept, cast_back=cast_back)
-            self.module = self.module.to(device=device.type, dtype=storage)
+            self._store(storage)
             if kept and storage is not torch.float32:
                 refuse_moved(self.module, kept, storage)
             if self._channels_last:
                 self.module = self.module.to(memory_format=torch.channels_last)
-        self.batches = [self._placed(batch, given) for batch in batches_of(workload.inputs)]
-        targets = workload.targets if isinstance(workload.inputs, list) else [workload.targets]
-        self.targets = [self._placed(target, storage) for target in targets or [None] * len(self.batches)]
+        self._original, originals = workload.module, batches_of(workload.inputs)
+        targets = (workload.targets if isinstance(workload.inputs, list) else [workload.targets]) or []
+        self._originals = list(zip(originals, targets or [None] * len(originals), strict=True))
+        self.batches = [self._placed(batch, given) for batch, _ in self._originals]
+        self.targets = [self._placed(target, storage) for _, target in self._originals]
+        self._learned = [leaf for leaf in tensors_of(self.batches) if leaf.requires_grad]
+        self.by_inputs = bool(self._learned)
+        self._seen: set[int] = set()
+        self._changed: list[str] | None = [] if fake else None
         self.loss: torch.Tensor | None = None
         self._turn = 0
         self._loss_function = workload.loss
@@ -125,17 +147,22 @@ class Step:
             self.device.synchronize()
             seconds = perf_counter() - start
         self._use(forward)  # the first batch comes first again
+        self._renew()
         return seconds
 
     def mode(self) -> AbstractContextManager[Any]:
-        """Return what a user holds around a loop of steps: `torch.inference_mode`, as PyTorch advises, or nothing."""
-        if self.training:
+        """Return what a user holds around a loop of steps: `torch.inference_mode`, as PyTorch advises, or nothing.
+
+        Nothing, too, where an input requires a gradient: such a network differentiates in its forward pass.
+        """
+        if self.training or self.by_inputs:
             return nullcontext()
         return torch.no_grad() if self._no_grad else torch.inference_mode()
 
     def rewind(self) -> None:
-        """Let the next step take the first batch."""
+        """Let the next step take the first batch, as it was given."""
         self._turn = 0
+        self._renew()
         self._use(self._forward)
 
     def take_batch(self, number: int) -> None:
@@ -158,6 +185,9 @@ class Step:
         `forward` is called in the network's place.
         """
         turn, self._turn = self._turn, (self._turn + 1) % len(self._calls)
+        if self._changed != [] and turn in self._seen:
+            self._renew()
+        self._seen.add(turn)
         call = self._calls[turn] if forward is None else bound(forward, self.batches[turn])
         return self._called(call, self.targets[turn])
 
@@ -166,7 +196,8 @@ class Step:
         return self._placed(inputs, self._given), self._placed(targets, self._storage)
 
     def judge(self, batch: Any, targets: Any) -> tuple[Any, torch.Tensor | None]:
-        """Run the forward pass and, in training, the loss on a batch of `placed` or of its own, as its turns do."""
+        """Run the forward pass and, in training, the loss on a copy of a batch, as its turns do."""
+        batch, targets = pytree.tree_map_only(torch.Tensor, _copied, (batch, targets))
         return self._called(bound(self._forward, batch), targets)
 
     def differentiate(self, loss: torch.Tensor) -> None:
@@ -221,11 +252,25 @@ class Step:
     def restore(self) -> None:
         """Put back what `save` remembered, in place, so that the next step is the same as the first after it.
 
-        `skipped_steps` grows by one where GradScaler has lowered its scale since, that is, skipped a step.
+        What steps `changed` is put back, too, in inference nothing else. `skipped_steps` grows by one where GradScaler
+        has lowered its scale since, that is, skipped a step.
         """
         if self._saved is not None:
             self.skipped_steps += self._saved.put_back()
         self._turn = 0
+        self._renew()
+
+    def changed(self, known: Sequence[str] | None = None) -> list[str]:
+        """Return what steps change in place that is not theirs to change, by its name; to be asked after a step.
+
+        That is inputs and targets and, in inference, weights and buffers. It is looked for once, and not where it is
+        `known` of another build; after that, and for the next step, all is as it was given.
+        """
+        if self._changed is None and known is not None:
+            self._changed = list(known)
+        self._renew()
+        self._changed = self._changed or []
+        return self._changed
 
     def unscaled_gradients(self) -> tuple[Any, dict[str, torch.Tensor]]:
         """Run forward, loss and backward; return the output, and gradients by name with the scale divided out."""
@@ -252,6 +297,59 @@ class Step:
         for module in self.module.modules():
             release_fp32(module)
         self.__dict__.clear()
+
+    def _store(self, storage: torch.dtype) -> None:
+        """Bring the network to the device; where `storage` is not fp32, its weights and buffers into it."""
+
+        def moved(tensor: torch.Tensor) -> torch.Tensor:
+            dtype = tensor.dtype if storage is torch.float32 else stored_dtype(tensor.dtype, storage)
+            return tensor.to(device=self.device.type, dtype=dtype)
+
+        self.module._apply(moved)  # type: ignore[no-untyped-call]
+
+    def _differing(self) -> list[str]:
+        """Return the names of what does not hold the values that it was given; of batches, those that ran are asked."""
+        found = [
+            f"{what}{place}"
+            for turn in self._ran()
+            for what, own, given in (
+                ("input", self.batches[turn], self._originals[turn][0]),
+                ("target", self.targets[turn], self._originals[turn][1]),
+            )
+            for place in differing(own, given)
+        ]
+        if not self.training:
+            found += [name for name, tensor, given in self._weights() if differs(tensor, given)]
+        return list(dict.fromkeys(found))
+
+    def _weights(self) -> Iterator[tuple[str, torch.Tensor, torch.Tensor]]:
+        """Yield the parameters and buffers that the network was given, as they are and as they were."""
+        for kind, own, given in (
+            ("weight", self.module.named_parameters(), self._original.named_parameters()),
+            ("buffer", self.module.named_buffers(), self._original.named_buffers()),
+        ):
+            originals = dict(given)
+            yield from ((f"{kind} {name}", tensor, originals[name]) for name, tensor in own if name in originals)
+
+    def _renew(self) -> None:
+        """Put back what steps change in place, if they do, unseen by whoever watches the ops of a step."""
+        with torch.no_grad(), _disable_current_modes():
+            if self._changed is None:
+                self._changed = self._differing() or ([] if self._seen else None)
+            if not self._changed:
+                return
+            for turn in self._ran():
+                own = tensors_of([self.batches[turn], self.targets[turn]])
+                for tensor, given in zip(own, tensors_of(list(self._originals[turn])), strict=False):
+                    put_back(tensor, given)
+            if not self.training:
+                for _, tensor, given in self._weights():
+                    tensor.copy_(given)
+        self._seen.clear()
+
+    def _ran(self) -> list[int]:
+        """Return which batches may have run: in inference `run` does not tell."""
+        return sorted(self._seen) if self.training else list(range(len(self.batches)))
 
     def _called(self, call: Callable[[], Any], targets: Any) -> tuple[Any, torch.Tensor | None]:
         """Return what `call` returns and, in training, the loss of that, both inside autocast."""
@@ -297,6 +395,8 @@ class Step:
 
     def _backward(self) -> Any:
         self.optimizer.zero_grad(set_to_none=True)  # type: ignore[union-attr]
+        for leaf in self._learned:
+            leaf.grad = None
         output, loss = self.forward_and_loss()
         assert loss is not None
         self.differentiate(loss)
@@ -325,3 +425,7 @@ class Step:
 
         args, kwargs = self.arguments()
         return trace_frozen(self.module, args, kwargs, self.autocast)[1]  # type: ignore[no-any-return]
+
+
+def _copied(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor.detach().clone().requires_grad_(tensor.requires_grad)

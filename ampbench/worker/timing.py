@@ -49,20 +49,22 @@ def time_build(
     max_samples: int,
     restore: Callable[[], None] | None = None,
     warm: bool = False,
+    apart: bool = False,
 ) -> Timing:
     """Time `step` for about `budget_seconds`, warm-up not counted (it takes at most half as long again).
 
     `restore`, called before every sample and outside what is timed, puts training state back. `warm` says that this
     process has run the same step before, so that a step longer than the budget needs no further warm-up: for such
-    steps a cold start is far below one step's time.
+    steps a cold start is far below one step's time. With `apart` every sample is one step, because a second one would
+    find other inputs.
     """
     first = _one_sample(step, device, restore, 1)
     if warm and first.seconds >= budget_seconds:
         return _timing([first], 1, 0)
-    last, settling = _settle(step, device, restore, budget_seconds / 2)
+    last, settling = _settle(step, device, restore, budget_seconds / 2, apart)
     if last.seconds >= budget_seconds:
         return _timing([last], 1, settling)
-    count, wanted = plan_samples(last.seconds, device.timer_seconds, budget_seconds, max_samples)
+    count, wanted = plan_samples(last.seconds, device.timer_seconds, budget_seconds, max_samples, apart)
     samples = [_one_sample(step, device, restore, count) for _ in range(wanted)]
     return _timing(samples, count, 1 + settling)
 
@@ -74,22 +76,24 @@ def _timing(samples: list[_Sample], steps_per_sample: int, warmup_steps: int) ->
     return Timing([one.seconds for one in samples], steps_per_sample, warmup_steps, cpu if known else None)
 
 
-def plan_samples(step_seconds: float, timer_seconds: float, budget_seconds: float, max_samples: int) -> tuple[int, int]:
+def plan_samples(
+    step_seconds: float, timer_seconds: float, budget_seconds: float, max_samples: int, apart: bool = False
+) -> tuple[int, int]:
     """Return (steps per sample, samples) for a step of `step_seconds`.
 
     A sample is long enough for the timer to be below `TIMER_SHARE` of it, and long enough for `max_samples` to fill
-    the budget; a step longer than the budget gets one sample.
+    the budget; a step longer than the budget gets one sample. `apart` as in `time_build`.
     """
     if step_seconds >= budget_seconds:
         return 1, 1
     shortest = max(timer_seconds / TIMER_SHARE, budget_seconds / max_samples)
-    count = max(1, math.ceil(shortest / step_seconds))
+    count = 1 if apart else max(1, math.ceil(shortest / step_seconds))
     wanted = round(budget_seconds / (count * step_seconds))
     return count, min(max_samples, max(1, wanted))
 
 
 def _settle(
-    step: Callable[[], None], device: Device, restore: Callable[[], None] | None, budget_seconds: float
+    step: Callable[[], None], device: Device, restore: Callable[[], None] | None, budget_seconds: float, apart: bool
 ) -> tuple[_Sample, int]:
     """Run growing chunks until one is no longer faster than the best before it, or the budget is used; at least one.
 
@@ -101,11 +105,11 @@ def _settle(
         last = _one_sample(step, device, restore, count)
         now = last.seconds
         steps, spent = steps + count, spent + now * count
-        settled = now > best * (1 - SETTLED) and now * count > 100 * device.timer_seconds
+        settled = now > best * (1 - SETTLED) and (apart or now * count > 100 * device.timer_seconds)
         if (settled and steps >= WARM_STEPS) or spent >= budget_seconds:
             return last, steps
         best = min(best, now)
-        count = min(2 * count, max(1, int((budget_seconds - spent) / max(now, device.timer_seconds))))
+        count = 1 if apart else min(2 * count, max(1, int((budget_seconds - spent) / max(now, device.timer_seconds))))
 
 
 def _one_sample(step: Callable[[], None], device: Device, restore: Callable[[], None] | None, count: int) -> _Sample:

@@ -31,6 +31,9 @@ class Repeated(Protocol):
     def restore(self) -> None:
         """Put the state back."""
 
+    def changed(self) -> list[str]:
+        """Return what a run changes in place that the next one would find changed."""
+
     def mode(self) -> AbstractContextManager[Any]:
         """Return what is held around the runs."""
 
@@ -47,6 +50,7 @@ def warm_up(step: Step, settled: Settled = None) -> Settled:
         return step.start_training(settled)
     with step.mode():
         step.run()
+    step.changed()  # so that it is known before anything is timed
     return None
 
 
@@ -107,7 +111,8 @@ def _in_turns(steps: Sequence[Repeated], device: Device, seconds: float) -> list
             return device.seconds(step.run, count) / count
 
     once = max(sample(place, 1) for place in range(len(steps)))
-    count, turns = plan_samples(once, device.timer_seconds, seconds / len(steps), TURNS)
+    apart = any(step.changed() for step in steps)
+    count, turns = plan_samples(once, device.timer_seconds, seconds / len(steps), TURNS, apart)
     order = range(len(steps))
     for turn in range(turns):
         first = turn % len(order)

@@ -1,5 +1,6 @@
 import copy
 import math
+from dataclasses import dataclass
 
 import pytest
 import torch
@@ -30,6 +31,22 @@ def training(model, x, optimizer, batches=2):
 
 def sgd(model):
     return torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+
+
+def test_tensors_in_a_dataclass_are_seen_as_those_in_a_tuple():
+    @dataclass
+    class Output:
+        logits: torch.Tensor
+        cache: tuple[torch.Tensor, ...]
+
+    class Network(torch.nn.Linear):
+        def forward(self, x):
+            return Output(super().forward(x), (x,))
+
+    model = Network(3, 2)
+    with watch_ranges(model) as seen:
+        model(torch.ones(4, 3))
+    assert sum(row.elements for row in rows(seen, "activation").values()) == 4 * 2 + 4 * 3
 
 
 def test_inputs_outputs_gradients_weights_and_updates_of_a_linear():

@@ -217,7 +217,7 @@ ADDED = {
     4: [',"explains":""'],
     6: [',"asked":null', ',"flops":null'],
     5: [],
-    7: [],
+    7: [',"changed_in_place":[]'],
 }
 """What each schema added to the lines of `ENTRIES`, as it is written."""
 

@@ -74,6 +74,9 @@ def test_a_step_on_an_accelerator_ends_when_the_device_has_done_its_work(monkeyp
         def run(self) -> None:
             done.append("ran")
 
+        def changed(self) -> list[str]:
+            return []
+
     cells.Cell(plan().case, Step(), Device(), 1.0, "").step()  # type: ignore[arg-type]
     assert done == ["ran", "synchronized"]
 

@@ -21,6 +21,12 @@ from ampbench.workload import Workload
 from ampbench.workloads.linear import linear_stack
 
 MakeCase = Callable[..., Case]
+
+
+def mean_square(output: torch.Tensor) -> torch.Tensor:
+    return output.float().square().mean()
+
+
 finite = st.floats(-1e3, 1e3, allow_nan=False).filter(lambda value: value == 0 or abs(value) > 1e-3)
 
 
@@ -263,3 +269,36 @@ def test_a_forward_without_a_floating_output_is_refused(case: MakeCase) -> None:
 
     with pytest.raises(TypeError, match="no floating tensor"):
         measure_divergence(Workload(module=Ids(), inputs=torch.randn(2, 4)), case(), Cpu(), References())
+
+
+@pytest.mark.parametrize("precision", ["fp32", "fp16_autocast", "bf16_pure"])
+def test_a_network_that_normalises_its_input_in_place_errs_as_its_twin_that_does_not(
+    precision: str, case: MakeCase
+) -> None:
+    class Normalising(torch.nn.Module):
+        def __init__(self, in_place: bool) -> None:
+            super().__init__()
+            torch.manual_seed(0)
+            self.linear, self.in_place = torch.nn.Linear(16, 16), in_place
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return self.linear(x.div_(255.0) if self.in_place else x.div(255.0))
+
+    def found(in_place: bool) -> Divergence:
+        inputs = torch.linspace(0, 255, 128).reshape(8, 16)
+        workload = Workload(module=Normalising(in_place), inputs=inputs, loss=mean_square)
+        return measure_divergence(workload, case(precision, "training"), Cpu(), References())
+
+    ours, twin = found(True), found(False)
+    assert (ours.output_rel_l2, ours.grad_rel_l2) == (twin.output_rel_l2, twin.grad_rel_l2)
+    assert 0 < ours.output_rel_l2 < 0.05
+
+
+@pytest.mark.parametrize("precision", ["fp32", "bf16_autocast", "bf16_pure"])
+def test_sparse_gradients_have_errors(precision: str, case: MakeCase) -> None:
+    torch.manual_seed(0)
+    module = torch.nn.Sequential(torch.nn.EmbeddingBag(40, 16, sparse=True), torch.nn.Linear(16, 3))
+    workload = Workload(module=module, inputs=torch.randint(40, (5, 6)), loss=mean_square)
+    found = measure_divergence(workload, case(precision, "training"), Cpu(), References())
+    assert 0 < found.grad_rel_l2 < 0.05
+    assert found.grad_elements == 40 * 16 + 16 * 3 + 3

@@ -28,6 +28,11 @@ def two_blocks():
             return (y * 2).sum()
     return Known(), torch.ones(256, 256)
 
+def bags():
+    layers = [torch.nn.EmbeddingBag(40, 16, sparse=True), torch.nn.Linear(16, 3)]
+    return Workload(module=torch.nn.Sequential(*layers), inputs=torch.randint(40, (5, 6)),
+                    loss=lambda output: output.float().square().mean())
+
 def norms():
     layers = [torch.nn.Linear(16, 32), torch.nn.BatchNorm1d(32), torch.nn.ReLU(), torch.nn.Linear(32, 4)]
     return Workload(module=torch.nn.Sequential(*layers), inputs=torch.randn(8, 16), loss=lambda output: output.sum())
@@ -169,6 +174,14 @@ def test_parts_are_told_apart_and_fit_into_the_peak(measure: Measure) -> None:
     assert found.buffer_bytes == 0
     assert found.peak_bytes >= 4 * weights + 8 * 100 * 4
     assert found.rss_bytes > found.peak_bytes
+
+
+@pytest.mark.parametrize("precision", ["fp32", "fp16_autocast", "bf16_pure"])
+def test_sparse_gradients_are_counted_by_what_they_store(measure: Measure, precision: str) -> None:
+    found = measure("bags", precision, "training")
+    indices, values = 30 * 8, 30 * 16 * (2 if precision == "bf16_pure" else 4)
+    assert found.gradient_bytes >= indices // 2 + values // 2 + 3 * 16
+    assert found.gradient_bytes < found.peak_bytes
 
 
 def test_inference_has_neither_gradients_nor_optimizer_state(measure: Measure) -> None:

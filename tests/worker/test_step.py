@@ -226,6 +226,128 @@ def test_an_input_that_requires_grad_can_be_used_in_every_step(case: MakeCase) -
     assert not step.batches[0].requires_grad
 
 
+class ByItsInput(torch.nn.Linear):
+    """A linear layer whose output is its own derivative, as in a network that solves an equation."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        (slope,) = torch.autograd.grad(super().forward(x).square().sum(), x, create_graph=True)
+        return slope
+
+
+@pytest.mark.parametrize("phase", ["inference", "training"])
+def test_a_network_may_differentiate_by_an_input_that_requires_grad(phase: str, case: MakeCase) -> None:
+    inputs = torch.randn(2, 4, requires_grad=True)
+    workload = Workload(module=ByItsInput(4, 3), inputs=inputs, loss=lambda output: output.square().mean())
+    step = Step(workload, case("bf16_autocast", phase), Cpu())
+    with step.mode():
+        step.run()
+        once = None if step.batches[0].grad is None else step.batches[0].grad.clone()
+        step.save()
+        step.restore()
+        step.run()
+    assert inputs.grad is None
+    assert (once is None) == (phase == "inference")
+    if once is not None:
+        assert step.batches[0].grad.abs().sum() < 1.5 * once.abs().sum()  # not added up over steps
+
+
+class InPlace(torch.nn.Module):
+    """Writes into what it is given: its input, and in evaluation its weight."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = torch.nn.Linear(4, 3)
+        self.seen: list[float] = []
+
+    def forward(self, x: torch.Tensor, unused: torch.Tensor) -> torch.Tensor:
+        self.seen.append(float(x.detach()[0, 0]))
+        if not self.training:
+            with torch.no_grad():
+                self.linear.weight.mul_(2)
+        return self.linear(x.div_(255.0))
+
+
+def in_place() -> Workload:
+    inputs = (torch.full((2, 4), 255.0), torch.ones(3))
+    return Workload(module=InPlace(), inputs=inputs, loss=lambda output: output.square().mean())
+
+
+def test_what_a_step_changes_in_place_is_named_and_put_back(case: MakeCase) -> None:
+    step = Step(in_place(), case(), Cpu())
+    with step.mode():
+        first = step.run().clone()
+        assert step.changed() == ["input[0]", "weight linear.weight"]
+        assert torch.equal(step.run(), first)
+        assert not torch.equal(step.run(), first)
+        step.restore()
+        assert torch.equal(step.run(), first)
+
+
+@pytest.mark.parametrize("precision", ["fp32", "fp16_autocast", "bf16_pure"])
+def test_every_training_step_finds_the_inputs_as_they_were_given(precision: str, case: MakeCase) -> None:
+    step = Step(in_place(), case(precision, "training"), Cpu())
+    step.start_training(None)
+    for _ in range(3):
+        step.run()
+    assert set(step.module.seen) == {255.0}
+    assert step.changed() == ["input[0]"]
+
+
+def test_a_weight_added_to_an_input_in_place_does_not_break_the_next_step(case: MakeCase) -> None:
+    class Adds(torch.nn.Linear):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return super().forward(x.add_(self.weight[0]))
+
+    workload = Workload(module=Adds(4, 4), inputs=torch.ones(2, 4), loss=lambda output: output.square().mean())
+    step = Step(workload, case("fp32", "training"), Cpu())
+    step.start_training(None)
+    step.run()
+    assert step.changed() == ["input"]
+
+
+@pytest.mark.parametrize("phase", ["inference", "training"])
+def test_a_network_that_changes_nothing_is_told_so_even_of_nan(phase: str, case: MakeCase) -> None:
+    inputs = torch.tensor([[1.0, float("nan")]])
+    step = Step(Workload(module=torch.nn.Linear(2, 2), inputs=inputs, loss=torch.sum), case("bf16_pure", phase), Cpu())
+    step.run()
+    assert step.changed() == []
+
+
+class Kept(torch.nn.Module):
+    """Has what no precision in fp32 may touch: an fp64 buffer, a frozen half weight, a complex weight."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("wide", torch.ones(2, dtype=torch.float64))
+        self.frozen = torch.nn.Parameter(torch.ones(2, dtype=torch.float16), requires_grad=False)
+        self.rotated = torch.nn.Parameter(torch.tensor([1 + 2j]))
+        self.weight = torch.nn.Parameter(torch.ones(2))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x * self.weight
+
+
+@pytest.mark.parametrize(
+    ("precision", "reference", "stored"),
+    [
+        ("fp32", False, ("float64", "float16", "complex64", "float32")),
+        ("bf16_autocast", False, ("float64", "float16", "complex64", "float32")),
+        ("bf16_pure", False, ("bfloat16", "bfloat16", "complex64", "bfloat16")),
+        ("fp32", True, ("float64", "float64", "complex128", "float64")),
+    ],
+)
+def test_dtypes_that_are_not_fp32_stay_but_in_half_and_the_reference(
+    precision: str, reference: bool, stored: tuple[str, ...], case: MakeCase
+) -> None:
+    inputs = {"x": torch.ones(2), "phase": torch.ones(2, dtype=torch.complex64)}
+    step = Step(Workload(module=Kept(), inputs=inputs), case(precision), Cpu(), reference=reference)
+    module = step.module
+    tensors = (module.wide, module.frozen, module.rotated, module.weight)
+    assert tuple(str(tensor.dtype).removeprefix("torch.") for tensor in tensors) == stored
+    assert module.rotated.imag == 2
+    assert step.batches[0]["phase"].dtype is (torch.complex128 if reference else torch.complex64)
+
+
 def test_optimizer_state_that_is_no_tensor_is_restored_too(case: MakeCase, classifier: Workload) -> None:
     workload = dataclasses.replace(classifier, optimizer=torch.optim.LBFGS)
     step = Step(workload, case("fp32", "training"), Cpu())
