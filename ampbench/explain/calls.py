@@ -16,6 +16,7 @@ from torch import overrides
 from torch.overrides import TorchFunctionMode, resolve_name
 
 import ampbench
+from ampbench.casts.inside import WHOLE
 
 CONVERSIONS = frozenset(
     {
@@ -77,11 +78,13 @@ class Call(NamedTuple):
 class CallMode(TorchFunctionMode):
     """Keeps `current`, the outermost torch function that is running; None between calls and in autograd's own code.
 
-    `autocast` names the device types on which autocast was on when last seen.
+    `autocast` names the device types on which autocast was on when last seen. `whole`, if given, runs what fake tensors
+    would take apart and their device would not.
     """
 
     def __init__(self, devices: tuple[str, ...], *, sources: bool):
         super().__init__()
+        self.whole: Callable[..., Any] | None = None
         self.current: Call | None = None
         self.autocast: tuple[str, ...] = ()
         self._devices = devices
@@ -107,6 +110,8 @@ class CallMode(TorchFunctionMode):
         explicit = getattr(func, "__name__", "") in CONVERSIONS or kwargs.get("dtype") is not None
         self.current = Call(self._number, func, explicit, self.autocast, _caller() if self._sources else None)
         try:
+            if self.whole is not None and _has_kernel(func, args, kwargs):
+                return self.whole(func, args, kwargs)
             return func(*args, **kwargs)
         finally:
             self.current = before
@@ -169,6 +174,18 @@ def _unguarded(function: types.FunctionType) -> Callable[..., Any]:
     copy = types.FunctionType(function.__code__, names, function.__name__, function.__defaults__, function.__closure__)
     copy.__kwdefaults__ = function.__kwdefaults__
     return copy
+
+
+def _has_kernel(function: Any, args: Any, kwargs: Any) -> bool:
+    """Tell whether the device of the fake tensors `function` is given has one kernel for it, where they have none."""
+    row = WHOLE.get(getattr(function, "__name__", ""))
+    given = next((leaf for leaf in (*args, *kwargs.values()) if isinstance(leaf, torch.Tensor)), None)
+    return (
+        row is not None
+        and given is not None
+        and type(given).__name__ == "FakeTensor"
+        and given.device.type in row.devices
+    )
 
 
 def _no(*_: Any) -> bool:

@@ -90,6 +90,7 @@ def trace_casts(
     """
     calls = CallMode(autocast_devices(), sources=sources)
     recorder = Recorder(calls, model, time=time)
+    calls.whole = recorder.run_whole
     with ExitStack() as stack:
         recorder.modules.hook()
         stack.callback(recorder.modules.unhook)

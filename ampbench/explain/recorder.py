@@ -8,11 +8,13 @@ from time import perf_counter
 from typing import Any
 
 import torch
+from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from ampbench.casts.inside import WHOLE
 from ampbench.errors import UsageError
 from ampbench.explain.calls import Call, CallMode, Running
-from ampbench.explain.kinds import Kind, op_kind
+from ampbench.explain.kinds import Kind, op_kind, resolving, take_apart
 from ampbench.explain.modules import ModuleStack
 from ampbench.explain.origins import origin_of
 from ampbench.explain.places import Places, in_backward, undoes_cast
@@ -42,6 +44,18 @@ _PLAIN = frozenset({"Tensor", "Parameter", "FakeTensor"})
 """Classes of torch whose ops are the ones dispatched; any other class with its own dispatch hides ops from a mode."""
 
 
+class _Whole:
+    """A function that runs now and is recorded as one op, `name`: its kind and arguments, from when it is reached."""
+
+    __slots__ = ("args", "kind", "kwargs", "name")
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.kind: Kind | None = None
+        self.args: Any = ()
+        self.kwargs: Any = {}
+
+
 class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Records the ops that run while it is on, in `ops`, `casts` and `uses` (of weights).
 
@@ -64,6 +78,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self._numbers = 0
         self._last_use: dict[str, int] = {}
         self._lowered = False
+        self._whole: _Whole | None = None
         self._loose: int | None = None
         self.learning = False
         self.model_ops: int | None = None
@@ -84,10 +99,18 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if func in _OF_CONSTANTS and not any(isinstance(arg, torch.Tensor) for arg in args):
             # TorchScript folds and compares the constants of a graph it optimizes; numbers reach a mode as such
             return args[0] if len(args) == 1 else type(args[0]) is type(args[1]) and args[0] == args[1]
-        if kind.decomposes:
+        whole = self._whole
+        if whole is not None and (whole.kind is not None or kind.name == whole.name):
+            if whole.kind is None:
+                whole.kind, whole.args, whole.kwargs = kind, args, kwargs
+            if not kind.composite:
+                return func(*args, **kwargs)
+            with self:
+                return func.decompose(*args, **kwargs)  # its other kernel asks libraries of the device
+        if kind.decomposes(args, kwargs):
             return self._decompose(func, kind, args, kwargs)
-        if kind.opaque and self._calls.autocast and not self._lowered:
-            func = partial(self._open, func)
+        if kind.nested:
+            func = partial(self._open if kind.opaque and not self._lowered else _run_nested, func)
         if self._synchronize is not None:
             self._synchronize()
         Running.ops += 1
@@ -101,6 +124,29 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         seconds = perf_counter() - start if self._time else None
         with torch._C.DisableTorchFunction():
             self._record(kind, args, kwargs, out, seconds)
+        return out
+
+    def run_whole(self, function: Any, args: Any, kwargs: Any) -> Any:
+        """Run, on fake tensors, a function that their device has one kernel for, and record it as one op.
+
+        What autocast casts on the way in is recorded, too.
+        """
+        name = function.__name__
+        with torch.inference_mode():  # where a composite op reaches a mode
+            if WHOLE[name].lowers:
+                args, kwargs = pytree.tree_map_only(torch.Tensor, self._lower, (args, kwargs))
+            self._whole = whole = _Whole(f"aten.{name}")
+            try:
+                out = function(*args, **kwargs)
+            finally:
+                self._whole = None
+        if not torch.is_inference_mode_enabled():
+            self._whole = whole
+            out = pytree.tree_map_only(torch.Tensor, torch.clone, out)
+            self._whole = None
+        if whole.kind is not None:
+            with torch._C.DisableTorchFunction():
+                self._record(whole.kind, whole.args, whole.kwargs, out, None)
         return out
 
     def optimizes(self) -> None:
@@ -135,11 +181,11 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def _open(self, func: Any, *args: Any, **kwargs: Any) -> Any:
         """Run an op with autocast as the program has it: a mode's own code runs with autocast off."""
-        on = self._calls.autocast
+        on = [device for device in self._calls.autocast if not torch.is_autocast_enabled(device)]
         for device in on:
             torch.set_autocast_enabled(device, True)
         try:
-            return func(*args, **kwargs)
+            return _run_nested(func, *args, **kwargs)
         finally:
             for device in on:
                 torch.set_autocast_enabled(device, False)
@@ -153,9 +199,17 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self._lowered = before or bool(set(self._calls.autocast) & set(kind.autocast))
         try:
             with self:
-                return func.decompose(*args, **kwargs) if self._lowered else self._open(func.decompose, *args, **kwargs)
+                if self._lowered:
+                    return _run_nested(take_apart, func, *args, **kwargs)
+                return self._open(take_apart, func, *args, **kwargs)
         finally:
             self._lowered = before
+
+    def _lower(self, tensor: torch.Tensor) -> torch.Tensor:
+        """Cast as autocast does what goes into a kernel of the low dtype."""
+        device = tensor.device.type
+        lowered = device in self._calls.autocast and tensor.dtype is torch.float32
+        return tensor.to(torch.get_autocast_dtype(device)) if lowered else tensor
 
     def _record(self, kind: Kind, args: Any, kwargs: Any, out: Any, seconds: float | None) -> None:
         if kind.silent:
@@ -318,3 +372,8 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if not name or self._last_use.get(name) != number:
             self._last_use[name] = number
             self.uses.append((name, index, module, status, cast))
+
+
+def _run_nested(func: Any, *args: Any, **kwargs: Any) -> Any:
+    with resolving():
+        return func(*args, **kwargs)

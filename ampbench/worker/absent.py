@@ -16,6 +16,7 @@ from torch.utils import _pytree as pytree
 
 import ampbench.explain
 import ampbench.worker
+from ampbench.casts.inside import stood_for
 from ampbench.casts.summary import KEEP, savings
 from ampbench.errors import AmpbenchError, in_one_line
 from ampbench.explain.devices import stood_in
@@ -57,6 +58,7 @@ def trace_absent(workload: Workload, case: Case, tracing: Tracing) -> CastPass:
         trace = dataclasses.replace(ledger.trace, inference=not training)
     missing = f"{device} is not on this machine"
     notes = [f"not on hardware: {missing}, so the step was traced on fake tensors, and nothing is timed"]
+    notes += stood_for(trace, device)
     if training:
         scaler = ", GradScaler" if PRECISIONS[case.precision].scaler and case.scaler else ""
         notes.append(f"backward pass{scaler} and optimizer were left out: they do not run on fake tensors")

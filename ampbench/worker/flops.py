@@ -10,7 +10,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import flop_registry
 
 from ampbench.explain.dtypes import short_dtype
-from ampbench.explain.kinds import op_kind
+from ampbench.explain.kinds import op_kind, resolving, take_apart
 
 _Arguments = Sequence[Any]
 _aten = torch.ops.aten
@@ -59,9 +59,9 @@ class _Counter(TorchDispatchMode):  # type: ignore[no-untyped-call]
         called = getattr(func, "overloadpacket", func)
         plain = isinstance(func, torch._ops.OpOverload)
         known = called in _OURS or called in flop_registry
-        if not known and plain and op_kind(func).decomposes:
-            with self:
-                return func.decompose(*args, **kwargs)
+        if not known and plain and op_kind(func).decomposes(args, kwargs):
+            with self, resolving():
+                return take_apart(func, *args, **kwargs)
         out = func(*args, **kwargs)
         if known:
             ours = _OURS.get(called)

@@ -608,6 +608,74 @@ def test_traced_inference_is_bit_identical_on_the_fused_paths_too(build, shape, 
     assert [o.name for o in inner.ops] == [o.name for o in ledger.ops]
 
 
+INTERPOLATIONS = [
+    *[("nearest", 2, {}), ("nearest-exact", 2, {}), ("linear", 1, {}), ("bilinear", 2, {"align_corners": True})],
+    *[("bicubic", 2, {}), ("trilinear", 3, {}), ("area", 2, {})],
+]
+
+
+@pytest.mark.parametrize(("mode", "dims", "options"), INTERPOLATIONS)
+def test_interpolation_in_inference_is_the_kernel_that_runs_untraced(mode, dims, options):
+    torch.manual_seed(0)
+    x = torch.randn((2, 3, *[8] * dims), dtype=BF16)
+
+    def run():
+        return F.interpolate(x, scale_factor=2, mode=mode, **options)
+
+    counts = []
+    for grad_off in (torch.inference_mode, torch.no_grad):
+        with grad_off(), autocast():
+            untraced = run()
+            with trace_casts() as ledger:
+                assert torch.equal(run(), untraced)
+        counts.append([op.name for op in ledger.ops])
+    assert counts[0] == counts[1]
+
+
+@pytest.mark.parametrize("build", [torch.nn.LSTM, torch.nn.GRU, torch.nn.RNN])
+def test_a_recurrent_network_in_inference_is_traced_as_it_runs(build):
+    torch.manual_seed(0)
+    model, x = build(8, 16).eval().requires_grad_(False), torch.randn(5, 2, 8)
+    ops = []
+    for grad_off in (torch.inference_mode, torch.no_grad):
+        with grad_off(), autocast():
+            untraced = model(x)[0]
+            with trace_casts() as ledger:
+                assert torch.equal(model(x)[0], untraced)
+        ops.append([op.name for op in ledger.ops])
+    assert ops[0] == ops[1]
+
+
+def test_rms_norm_in_inference_is_taken_apart_on_a_cpu_which_has_no_kernel_for_it():
+    norm, x = torch.nn.RMSNorm(8).bfloat16(), torch.randn(2, 8)
+    with torch.inference_mode(), autocast(), trace_casts() as ledger:
+        norm(x.bfloat16())
+    assert "aten._fused_rms_norm" not in [op.name for op in ledger.ops]
+
+
+NESTED = {
+    "bilinear": lambda a: F.bilinear(a, a, torch.ones(4, 8, 8)),
+    "affine_grid": lambda a: F.affine_grid(a[:2, :6].reshape(2, 2, 3), (2, 3, 4, 4), align_corners=False),
+    "pinv": torch.linalg.pinv,
+    "hfft2": lambda a: torch.fft.hfft2(a.float()),
+    "complex pinv": lambda a: torch.view_as_real(torch.linalg.pinv(a.to(torch.complex64)).resolve_conj()),
+}
+"""Functions whose kernels run other ops: products, which autocast casts, or what is conjugated by name."""
+
+
+@pytest.mark.parametrize("grad_off", [torch.inference_mode, torch.no_grad])
+@pytest.mark.parametrize("name", NESTED)
+def test_a_kernel_that_runs_other_ops_computes_as_it_does_untraced(name, grad_off):
+    torch.manual_seed(0)
+    x = torch.randn(6, 8)
+    with grad_off(), autocast():
+        untraced = NESTED[name](x)
+        with trace_casts():
+            traced = NESTED[name](x)
+    assert traced.dtype is untraced.dtype
+    assert torch.equal(traced, untraced)
+
+
 def test_a_ledger_keeps_no_tensor_alive():
     model, x = conv_net(), torch.randn(2, 3, 8, 8)
     with trace_casts(model) as ledger, autocast():
