@@ -10,6 +10,7 @@ from ampbench.precisions import BASELINE
 from ampbench.records.divergences import Divergence
 from ampbench.records.measurements import Round
 from ampbench.rows import Group, Row, grouped, number, precision_label, times
+from ampbench.soundness import AGAINST_FP32, no_precisions_fault
 from ampbench.units import counted, format_error, format_share
 
 if TYPE_CHECKING:
@@ -193,6 +194,11 @@ def _decide(
     trust: Trust,
 ) -> _Choice:
     """Return what to take of the rows of one group."""
+    for row in rows:
+        found = divergences.get(row["case_id"])
+        fault = no_precisions_fault(found) if found is not None else None
+        if fault is not None:
+            return _none(*fault)
     baseline = next((row for row in rows if row["precision"] == BASELINE), None)
     others = [row for row in rows if row["outcome"] == "ok" and row["precision"] != BASELINE]
     others.sort(key=lambda row: number(row["seconds_median"]) or math.inf)
@@ -268,10 +274,8 @@ def _taken(
     error = number(chosen["output_rel_l2"])
     assert error is not None  # an undefined error is an objection
     caveat = _caveat(chosen, trust)
-    sentence = (
-        f"take {precision_label(chosen)}: {gains}, error {format_error(error)} of {budget.output_rel_l2:g} allowed"
-        f"{f' ({caveat})' if caveat else ''}"
-    )
+    errs = f"error {_error_said(chosen, error)} of {budget.output_rel_l2:g} allowed"
+    sentence = f"take {precision_label(chosen)}: {gains}, {errs}{f' ({caveat})' if caveat else ''}"
     column, why = "speedup_vs_fp32" if gained >= WORTH else "memory_ratio_vs_fp32", ""
     for row in (row for row in comparable if row["seconds_median"] < chosen["seconds_median"]):
         objection = objections[row["case_id"]]
@@ -333,15 +337,15 @@ def _objection(
     training = row["phase"] == "training"
     nonfinite = number(row["output_nonfinite"])
     if nonfinite:
-        broken = counted(int(nonfinite), "output element is", "output elements are")
-        return _Objection("output_nonfinite", f"{broken} not finite")
+        broken = f"{counted(int(nonfinite), 'output element is', 'output elements are')} not finite"
+        return _Objection("output_nonfinite", (divergence and divergence.output_undefined) or broken)
     errors = {"output_rel_l2": budget.output_rel_l2} | ({"grad_rel_l2": budget.grad_rel_l2} if training else {})
     for column, limit in errors.items():
         value = number(row[column])
         if value is None:
             return _Objection(column, _undefined(column, divergence))
         if value > limit:
-            return _Objection(column, f"its {ERRORS[column]} is {format_error(value)}, more than {limit:g}")
+            return _Objection(column, f"its {ERRORS[column]} is {_error_said(row, value)}, more than {limit:g}")
     agreement, flushed = number(row["argmax_agreement"]), number(row["grad_flushed_share"])
     objection = None
     if agreement is not None and _agrees_too_little(agreement, divergence, budget.argmax_agreement):
@@ -359,6 +363,12 @@ def _objection(
     return objection
 
 
+def _error_said(row: Row, value: float) -> str:
+    """Return an error, with what it is against where that is not fp64."""
+    against = f" ({AGAINST_FP32})" if row["reference_dtype"] == BASELINE else ""
+    return f"{format_error(value)}{against}"
+
+
 def _undefined(column: str, divergence: Divergence | None) -> str:
     """Say why an error is undefined; a note may speak of something else, so the numbers are asked first."""
     name = f"its {ERRORS[column]}"
@@ -366,8 +376,10 @@ def _undefined(column: str, divergence: Divergence | None) -> str:
         return f"{name} was not measured"
     if column == "grad_rel_l2" and divergence.grad_nonfinite:
         return f"{name} is undefined: {divergence.grad_nonfinite} gradient elements are not finite"
-    if column == "output_rel_l2" and divergence.output_reference_norm == 0:
-        return f"{name} is undefined: the reference output is zero"
+    if why := divergence.output_undefined if column == "output_rel_l2" else divergence.grad_undefined:
+        return f"{name} is undefined: {why}"
+    if column == "output_rel_l2" and divergence.output_reference_norm == 0:  # a run of before its reason was stored
+        return f"{name} is undefined: no output element is finite, or all are zero"
     return f"{name} is undefined: {divergence.notes[0]}" if divergence.notes else f"{name} is undefined"
 
 

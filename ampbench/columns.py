@@ -35,6 +35,24 @@ def _cell(column: str, write: Callable[[float], str]) -> Callable[[Row], str]:
     return text
 
 
+def _error(column: str, broken: str) -> Callable[[Row], str]:
+    """Return a function from a row to the text of an error; where it has none, "nan" or "inf" if these are why.
+
+    What is itself the reference is "ref".
+    """
+
+    def text(row: Row) -> str:
+        value = number(row[column])
+        if value is not None:
+            return format_error(value)
+        if row[broken]:
+            return str(row[broken]).split(" ", maxsplit=1)[0]
+        itself = row["reference_dtype"] == row["precision"] and row["path"] == "eager"
+        return "ref" if itself else ""
+
+    return text
+
+
 def _interval(row: Row) -> str:
     """Return the half width of the 95% interval, which is symmetric in the logarithm, as a percentage.
 
@@ -122,7 +140,7 @@ COLUMNS = (
     Column(
         "error",
         "error",
-        (_cell("output_rel_l2", format_error),),
+        (_error("output_rel_l2", "output_not_finite"),),
         metrics=("output_rel_l2",),
         legend="relative L2 of the output against fp64",
         first=True,
@@ -146,7 +164,7 @@ COLUMNS = (
     Column(
         "grad",
         "grad",
-        (_cell("grad_rel_l2", format_error),),
+        (_error("grad_rel_l2", "grad_not_finite"),),
         metrics=("grad_rel_l2",),
         legend="relative L2 of the gradients",
         first=True,

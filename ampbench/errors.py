@@ -9,8 +9,12 @@ AmpbenchError
 └── NothingToRunError       exit 5: nothing selected, or nothing could run
 """
 
+import sys
+import sysconfig
+import traceback
 from collections.abc import Iterable, Sequence
 from difflib import get_close_matches
+from pathlib import Path
 
 CASE_FAILED, INTERNAL_ERROR, INTERRUPTED = 3, 70, 130
 """Exit codes that no error carries: a case failed or a file is damaged, ampbench itself is at fault, Ctrl-C."""
@@ -80,3 +84,24 @@ def in_one_line(error: BaseException) -> str:
     """Return "RuntimeError: all that it says" in one line; of an `AmpbenchError` the text alone."""
     text = " ".join(str(error).split()) or "no message"
     return text if isinstance(error, AmpbenchError) else f"{type(error).__name__}: {text}"
+
+
+def own_frames(error: BaseException) -> list[traceback.FrameSummary]:
+    """Return the frames of a traceback that are a user's own, or a built-in workload's: no library's and not ours."""
+    ours = Path(__file__).parent
+    libraries = [sysconfig.get_path("stdlib"), *(str(ours / part) for part in ("worker", "explain", "studies"))]
+    if torch := sys.modules.get("torch"):
+        libraries.append(str(Path(str(torch.__file__)).parent))
+    inside = (*libraries, "<frozen", "<string>", "<eval")
+    return [
+        frame
+        for frame in traceback.extract_tb(error.__traceback__)
+        if not frame.filename.startswith(inside)
+        and not {"site-packages", "dist-packages"} & {*Path(frame.filename).parts}
+    ]
+
+
+def own_place(error: BaseException) -> str:
+    """Return " (model.py, line 12)" for the innermost of the `own_frames`, "" where there is none."""
+    frames = own_frames(error)
+    return f" ({Path(frames[-1].filename).name}, line {frames[-1].lineno})" if frames else ""

@@ -21,6 +21,7 @@ from ampbench.metrics import COLUMNS, METRICS
 from ampbench.precisions import BASELINE
 from ampbench.records.cases import Case
 from ampbench.records.divergences import Divergence
+from ampbench.soundness import not_finite
 from ampbench.store import StoredRun, TimedRound, measured_files, not_measured, read_run
 from ampbench.studied.ceilings.rates import best
 from ampbench.units import format_seconds
@@ -323,9 +324,13 @@ def _divergences(stored: StoredRun, rows: dict[str, int]) -> dict[str, Any]:
     for name, values in columns.items():
         spread[name] = np.full(len(rows), np.nan)
         spread[name][places] = values
-    worst = {one.case_id: one.grad_worst_parameter for one in found}
-    spread["grad_worst_parameter"] = _text(map(worst.get, rows))
-    return spread
+    texts: dict[str, dict[str, str | None]] = {
+        "grad_worst_parameter": {one.case_id: one.grad_worst_parameter for one in found},
+        "output_not_finite": {one.case_id: not_finite(one) or None for one in found},
+        "grad_not_finite": {one.case_id: not_finite(one, "grad") or None for one in found},
+        "reference_dtype": {one.case_id: one.reference_dtype or None for one in found},
+    }
+    return spread | {name: _text(map(known.get, rows)) for name, known in texts.items()}
 
 
 def _readings(stored: StoredRun, rows: dict[str, int], columns: dict[str, Any]) -> dict[str, Any]:

@@ -13,8 +13,7 @@ from typing import Literal
 class Gate:
     """How a metric is judged when two runs are compared: the largest relative change that counts as none.
 
-    `threshold` holds for one commit on one environment, `elsewhere` otherwise (other code and another torch sum in
-    another order). `floor` is the
+    `threshold` holds on one environment, `elsewhere` between two (another torch sums in another order). `floor` is the
     largest absolute difference, in the metric's unit, that counts as none.
     """
 
@@ -159,6 +158,32 @@ COLUMNS: Mapping[str, Column] = MappingProxyType(
                 summary="Output elements that are not finite where the reference's are.",
             ),
             Column(
+                name="output_not_finite",
+                label="not finite",
+                summary="`nan` or `inf` in the output; `nan in fp64` or `inf in fp64` where it is in the reference.",
+            ),
+            Column(
+                name="output_reference_nonfinite",
+                label="ref. nonfinite",
+                unit="count",
+                better="lower",
+                gate=Gate(kind="accuracy"),
+                summary="Output elements that are not finite in the reference.",
+            ),
+            Column(
+                name="output_fp32_nonfinite",
+                label="fp32 nonfinite",
+                unit="count",
+                better="lower",
+                gate=Gate(kind="accuracy"),
+                summary="Output elements that are not finite in fp32 where the reference's are.",
+            ),
+            Column(
+                name="reference_dtype",
+                label="reference",
+                summary="What errors are against: `fp64`, or `fp32` where the fp64 step fails; undefined if both do.",
+            ),
+            Column(
                 name="output_floor_ratio",
                 label="×floor",
                 unit="ratio",
@@ -195,6 +220,11 @@ COLUMNS: Mapping[str, Column] = MappingProxyType(
                 gate=Gate(kind="accuracy", elsewhere=0.1),
                 undefined_by=("grad_nonfinite", "gradient"),
                 summary="Euclidean norm of the error over all gradients, relative to the reference's norm.",
+            ),
+            Column(
+                name="grad_not_finite",
+                label="grad nonfinite",
+                summary="The same of the gradients.",
             ),
             Column(
                 name="grad_worst_parameter",
@@ -249,26 +279,7 @@ COLUMNS: Mapping[str, Column] = MappingProxyType(
 METRICS: Mapping[str, Column] = MappingProxyType({name: column for name, column in COLUMNS.items() if column.unit})
 """Those of the columns that are measured quantities."""
 
-DRIFT = "reference_drift"
-COMPARED: Mapping[str, Column] = MappingProxyType(
-    {
-        DRIFT: Column(
-            name=DRIFT,
-            label="fp64 result",
-            unit="error",
-            better="lower",
-            gate=Gate(kind="accuracy", threshold=1e-8, elsewhere=1e-6),
-            summary="How far the candidate's fp64 output, gradients or loss lie from the baseline's, relative to it.",
-        ),
-    }
-)
-"""The metrics that two runs have together and neither has alone.
-
-fp64 rounds at 1e-16, so that another order of summation moves a result by 1e-10 at most, or by 1e-7 where a network
-insists on fp32 in places. 1e-8 is what a sketch resolves.
-"""
-
 GATED: Mapping[str, Gate] = MappingProxyType(
-    {name: column.gate for name, column in {**COLUMNS, **COMPARED}.items() if column.gate is not None}
+    {name: column.gate for name, column in COLUMNS.items() if column.gate is not None}
 )
 """How each metric that comparisons judge is judged."""

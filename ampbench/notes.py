@@ -12,6 +12,7 @@ from ampbench.records.cases import Case
 from ampbench.records.environments import DeviceDescription, Environment
 from ampbench.records.runs import Imported
 from ampbench.rows import Group, Row, number, precision_label
+from ampbench.soundness import gathered, remarks
 from ampbench.store import StoredRun
 from ampbench.studied.ceilings.rates import highest
 from ampbench.studied.ceilings.sentences import disturbance
@@ -33,7 +34,8 @@ def statements(stored: StoredRun, rows: Sequence[Row]) -> list[Note]:
     """Return for which devices the rows speak, and what the control says where its case is among them."""
     environment, imported = stored.header.environment, stored.header.imported
     devices = [environment.device(name) for name in measured_devices(rows)]
-    said = [Note(device_statement(one, environment), bool(_emulated(one))) for one in devices if one is not None]
+    said = [Note(line, warning=True) for line in _unsound(stored, rows)]
+    said += [Note(device_statement(one, environment), bool(_emulated(one))) for one in devices if one is not None]
     if imported is not None:
         said.append(Note(import_statement(imported, bool(stored.readings)), warning=True))
     if other_code := not_the_commits(stored.header):
@@ -71,6 +73,18 @@ def _changed_in_place(stored: StoredRun, rows: Sequence[Row]) -> list[Note]:
         )
         for workload, names in changed.items()
     ]
+
+
+def _unsound(stored: StoredRun, rows: Sequence[Row]) -> list[str]:
+    """Say of which cases outputs or gradients are not finite, and whose errors are not against fp64."""
+    tables = case_labels(stored.cases.values(), precision=False)
+    labels = case_labels(stored.cases.values())
+    return gathered(
+        ((labels if one.of_precision else tables)[row["case_id"]], one.text)
+        for row in rows
+        if row["outcome"] == "ok" and (found := stored.divergence.get(row["case_id"])) is not None
+        for one in remarks(row["precision"], found)
+    )
 
 
 def _ceilings_used(stored: StoredRun, rows: Sequence[Row]) -> list[Note]:

@@ -63,7 +63,8 @@ def sketch_of(tensors: Iterable[tuple[str, Iterable[Floats]]]) -> Sketch:
         drawn = np.random.Philox(key=key)
         for block in blocks:
             values = np.where(np.isfinite(block), block, 0.0)
-            square += float(values @ values)
+            with np.errstate(over="ignore"):  # a norm above the range of fp64 is infinite, and its sketch empty
+                square += float(values @ values)
             words = drawn.random_raw((len(values) + 1) // 2).astype("<u8", copy=False).view("<u4")[: len(values)]
             for draw in range(_DRAWS):
                 # a place is a bucket and a sign: six bits of the word

@@ -35,6 +35,9 @@ def row(precision: str, milliseconds: float, spread: float | None = 0.01, **colu
         "speedup_vs_fp32": 10.0 / milliseconds,
         "memory_ratio_vs_fp32": 1.0,
         "output_nonfinite": 0,
+        "output_not_finite": None,
+        "grad_not_finite": None,
+        "reference_dtype": "fp64",
         "output_rel_l2": 5e-3,
         "argmax_agreement": None,
         "grad_rel_l2": 1e-2 if phase == "training" else None,
@@ -380,3 +383,41 @@ def test_steps_skipped_in_any_round_count_against_a_precision() -> None:
     assert advice.precision == "fp32"
     assert advice.column == "skipped_steps"
     assert "GradScaler skipped 6 steps" in advice.sentence
+
+
+NAN = {"output_rel_l2": None, "output_not_finite": "nan in fp64"}
+
+
+def test_nan_of_the_network_itself_is_said_before_any_precision_is_weighed() -> None:
+    found = divergence("bf16_pure", output_elements=256, output_reference_nonfinite=128, output_reference_nan=128)
+    advice = only(row("fp32", 10), row("bf16_pure", 4, **NAN), divergences=found)
+    assert (advice.precision, advice.column) == (None, "output_reference_nonfinite")
+    assert advice.sentence == (
+        "no advice: 128 of 256 output elements are NaN in fp64 already: the network, not a precision, makes them"
+    )
+
+
+def test_what_overflows_fp32_is_no_precisions_fault_either() -> None:
+    found = divergence("bf16_pure", output_elements=256, output_fp32_nonfinite=12, output_nonfinite=12)
+    advice = only(row("fp32", 10), row("bf16_pure", 4, output_nonfinite=12, output_rel_l2=None), divergences=found)
+    assert advice.sentence.startswith("no advice: 12 of 256 output elements are not finite in fp32 already")
+
+
+def test_gradients_that_are_nan_in_fp64_leave_no_advice() -> None:
+    found = divergence("bf16_pure", "training", grad_elements=40, grad_reference_nonfinite=4, grad_reference_nan=4)
+    rows = [row("fp32", 10, phase="training"), row("bf16_pure", 4, phase="training", grad_rel_l2=None)]
+    assert "4 of 40 gradient elements are NaN in fp64 already" in only(*rows, divergences=found).sentence
+
+
+def test_an_error_against_fp32_says_so_wherever_it_stands() -> None:
+    against = {"reference_dtype": "fp32"}
+    taken = only(row("fp32", 10, output_rel_l2=None, **against), row("bf16_pure", 4, **against))
+    assert "error 5.0e-03 (against fp32: fp64 failed) of 0.02 allowed" in taken.sentence
+    refused = only(row("fp32", 10, **against), row("bf16_pure", 4, output_rel_l2=0.5, **against))
+    assert refused.sentence.endswith("but its error is 5.0e-01 (against fp32: fp64 failed), more than 0.02")
+
+
+def test_the_reason_of_an_undefined_error_is_the_stored_one() -> None:
+    found = divergence("bf16_pure", output_undefined="the output is empty", notes=["dropout layers were switched off"])
+    advice = only(row("fp32", 10), row("bf16_pure", 4, output_rel_l2=None), divergences=found)
+    assert advice.sentence.endswith("but its error is undefined: the output is empty")

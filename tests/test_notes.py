@@ -119,3 +119,18 @@ def test_the_run_that_ceilings_are_of_is_named_and_one_that_others_lowered_is_a_
     )
     (note,) = said(replace(quiet, run="", fitness=Fitness(steal_share=0.3)))
     assert note.text.startswith("ceilings: of this run; other work took up to 30.0%")
+
+
+def test_what_is_not_finite_and_what_is_not_against_fp64_is_the_first_thing_said() -> None:
+    run = make_run(
+        Times((FP32, [1e-3] * 4), (BF16, [1e-3] * 4)),
+        output_rel_l2=None,
+        output_elements=32,
+        output_reference_nonfinite=16,
+        output_reference_nan=16,
+    )
+    first = statements(run, frames.plain_rows(frames.run_frame(run)))[0]
+    assert first.warning
+    said = "16 of 32 output elements are NaN in fp64 already: the network, not a precision, makes them"
+    assert first.text.endswith(f": {said}")
+    assert first.text.count(",") == 2  # said once, of both precisions

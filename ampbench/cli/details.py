@@ -140,7 +140,11 @@ def _divergence(divergence: "Divergence") -> Iterator[tuple[str, str]]:
         yield "nonfinite", f"{divergence.grad_nonfinite} gradient elements are not finite"
     if divergence.scaler_scale is not None:
         yield "loss scale", f"{divergence.scaler_scale:g}; steps skipped once settled: {divergence.skipped_steps}"
-    yield "reference", f"fp64 on {divergence.reference_device}, norm {divergence.output_reference_norm:.4g}"
+    norm = divergence.output_reference_norm
+    size = "" if norm is None else f", norm {norm:.4g}"
+    yield "reference", f"{divergence.reference_dtype or 'none'} on {divergence.reference_device}{size}"
+    if divergence.reference_error:
+        yield "", f"fp64 failed: {divergence.reference_error}"
     yield "digests", f"weights {divergence.weights_digest[:16]}, inputs {divergence.inputs_digest[:16]}"
     for note in divergence.notes:
         yield "note", note

@@ -2,29 +2,35 @@
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, replace
 
-from ampbench.comparing.drifting import OTHERWISE, drift_finding
 from ampbench.comparing.imported import imported_finding
 from ampbench.comparing.pairing import Pair
 from ampbench.comparing.runs import FAILED, OK, SKIPPED, MeasuredRun, Outcome
-from ampbench.metrics import COLUMNS, DRIFT, GATED
-from ampbench.precisions import BASELINE
+from ampbench.metrics import COLUMNS, GATED
 from ampbench.records.cases import Case
 from ampbench.records.divergences import Divergence
 from ampbench.records.measurements import MemoryPass
-from ampbench.units import format_exact_percent, format_limit, format_quantity
+from ampbench.units import format_limit, format_percent, format_quantity
 from ampbench.verdicts import OUTCOME, Code, Finding, Verdict
+
+_COUNTED = {
+    "output_nonfinite": "",
+    "output_reference_nonfinite": " in the reference",
+    "output_fp32_nonfinite": " in fp32",
+}
+"""The metrics that count elements which are not finite, and where these are."""
+
+_RARE = {
+    "output_reference_nonfinite": "non-finite output elements in the reference",
+    "output_fp32_nonfinite": "non-finite output elements in fp32",
+}
+"""Those of them of which nothing is said where there are none on either side."""
 
 ThresholdOf = Callable[[str, Case], float | None]
 """The largest relative change of a metric of a case that counts as none; None: that of `metrics.GATED`."""
 
 MEMORY = "peak_memory_bytes"
 FLOOR_RATIO = "output_floor_ratio"
-LUCK = 3.0
-"""An error is the norm of many roundings. Those of another order of summation are others, and the norm of n of them
-varies by 1 / sqrt(n) of itself; three times that is luck. (A network of four layers of 256, its sums permuted, in 30
-draws: fp32 errors at most 2.5 times apart of 8 outputs, 1.28 of 80, 1.10 of 640, 1.03 of 16,384.)"""
 EQUAL = 1e-12
 """The relative difference up to which two numbers are equal where the threshold is 0: a few roundings of fp64, in
 which errors are computed."""
@@ -69,7 +75,7 @@ def memory_finding(
         return _incomparable(pair.baseline, MEMORY, Code.OTHER_COUNTER, reason, values)
     if any(value is not None and value <= 0 for value in values):
         return _incomparable(pair.baseline, MEMORY, Code.INVALID, "a peak of 0 bytes cannot be one", values)
-    return _judge(pair.baseline, MEMORY, values, 0.0, None if same else _Order(), threshold_of)
+    return _judge(pair.baseline, MEMORY, values, 0.0, same, threshold_of)
 
 
 def accuracy_findings(
@@ -78,38 +84,33 @@ def accuracy_findings(
     """Return the verdicts on the errors that either side has, and what was read of their ratio to the floor.
 
     A change counts relative to the baseline's error or, where that is larger, to the error of merely rounding the
-    reference output to the dtype: below it, errors are luck. Where what is computed in fp64 moved, that is the finding,
-    and errors are of another function: none is better or worse for it, but what is not finite is told.
+    reference output to the dtype: below it, errors are luck.
     """
     before = baseline.stored.divergence.get(pair.baseline_id)
     after = candidate.stored.divergence.get(pair.candidate_id)
     other = other_numbers(pair, baseline, candidate)
     same = same and not any(one is not None and one.repeatable is False for one in (before, after))
-    findings, other_function = [], ""
-    if before and after and not other:
-        drift = drift_finding(pair.baseline, before, after, same, threshold_of)
-        findings += [drift] if drift else []
-        if drift and drift.verdict is Verdict.REGRESSED:
-            other_function = f"errors of another function: {drift.reason.removeprefix(OTHERWISE)}"
+    findings = []
     for metric, gate in GATED.items():
-        if gate.kind != "accuracy" or metric == DRIFT:
+        if gate.kind != "accuracy":
             continue
         values = (_error(before, metric), _error(after, metric))
         if imported := imported_finding(pair, metric, values, baseline, candidate):
             findings.append(imported)
             continue
-        if values == (None, None):
+        if values == (None, None) or (metric in _RARE and not any(values)):
             continue
         if other:
             findings.append(_incomparable(pair.baseline, metric, Code.OTHER_WEIGHTS, other, values))
             continue
+        if reason := other_reference(before, after):
+            findings.append(_incomparable(pair.baseline, metric, Code.OTHER_REFERENCE, reason, values))
+            continue
         lost = _became_undefined(pair.baseline, metric, values, before, after)
         floor = max(_floor(metric, before), _floor(metric, after))
-        order = None if same else _order(metric, pair, baseline, candidate)
-        found = lost or _judge(pair.baseline, metric, values, floor, order, threshold_of)
-        broken = lost is not None or metric == "output_nonfinite"
-        if found and other_function and not (broken and found.verdict is not Verdict.IMPROVED):
-            found = _incomparable(pair.baseline, metric, Code.OTHER_FUNCTION, other_function, values)
+        lacking = after if values[1] is None else before
+        why = _undefined(metric, lacking) if lacking is not None and None in values else ""
+        found = lost or _judge(pair.baseline, metric, values, floor, same, threshold_of, why)
         if found:
             findings.append(found)
     ratio = imported_finding(pair, FLOOR_RATIO, (_floor_ratio(before), _floor_ratio(after)), baseline, candidate)
@@ -132,49 +133,17 @@ def other_numbers(pair: Pair, baseline: MeasuredRun, candidate: MeasuredRun) -> 
     return ""
 
 
-@dataclass(frozen=True, slots=True)
-class _Order:
-    """What another order of summation can do to a number: change it by `luck` of itself, and by so much in all."""
-
-    luck: float = 0.0
-    most: float = 0.0
-
-
-def _order(metric: str, pair: Pair, baseline: MeasuredRun, candidate: MeasuredRun) -> _Order:
-    """Return what other code, or another torch, that computes the same may do to an error.
-
-    By luck, what `LUCK` says of as many elements as the error is taken over. In all, as much as fp32 is wrong by in
-    both runs: its error is that of one order of summation.
-    """
-    before = baseline.stored.divergence.get(pair.baseline_id)
-    after = candidate.stored.divergence.get(pair.candidate_id)
-    counts = [_elements(metric, one) for one in (before, after)]
-    fewest = min((count for count in counts if count), default=0)
-    if metric in ("output_nonfinite", "grad_flushed_share"):
-        return _Order()
-    most = [
-        _fp32_error(metric, run, case_id)
-        for run, case_id in ((baseline, pair.baseline_id), (candidate, pair.candidate_id))
-    ]
-    return _Order(LUCK / math.sqrt(fewest) if fewest else 0.0, min(most))
-
-
-def _elements(metric: str, divergence: Divergence | None) -> int:
-    """Return of how many elements an error is the norm, 0 where nothing tells."""
-    if divergence is None:
-        return 0
-    if metric.startswith("output"):
-        return sum(map(math.prod, divergence.output_shapes or ()))
-    return divergence.grad_elements or 0
-
-
-def _fp32_error(metric: str, run: MeasuredRun, case_id: str) -> float:
-    """Return what the error is of fp32 in the same run, 0 where it was not measured."""
-    own = run.stored.divergence.get(case_id)
-    if metric == "output_rel_l2" and own is not None and own.output_fp32_rel_l2 is not None:
-        return own.output_fp32_rel_l2
-    fp32 = replace(run.stored.cases[case_id], precision=BASELINE).case_id
-    return _error(run.stored.divergence.get(fp32), metric) or 0.0
+def other_reference(before: Divergence | None, after: Divergence | None) -> str:
+    """Return what says that the errors of two sides are against different references, "" where nothing does."""
+    if before is None or after is None or before.reference_dtype == after.reference_dtype:
+        return ""
+    sides = {"baseline": before, "candidate": after}
+    held = {name: one.reference_dtype or "nothing" for name, one in sides.items()}
+    against = "; ".join(f"the {name}'s error is against {dtype}" for name, dtype in held.items())
+    why = "; ".join(
+        f"fp64 failed in the {name}: {one.reference_error}" for name, one in sides.items() if one.reference_error
+    )
+    return f"{against}: {why}"
 
 
 def _judge(
@@ -182,32 +151,30 @@ def _judge(
     metric: str,
     values: tuple[float | None, float | None],
     floor: float,
-    order: _Order | None,
+    same: bool,
     threshold_of: ThresholdOf,
+    why: str = "",
 ) -> Finding | None:
     """Return the verdict on two numbers without luck; None where neither side has one.
 
-    The change is relative to the baseline's number or, where that is larger, to `floor`. `order` is None where the same
-    code ran on the same environment; else a change counts only beyond what it says, unless the threshold that was asked
-    for is 0.
+    The change is relative to the baseline's number or, where that is larger, to `floor`. `why` a side has none is said.
     """
     before, after = values
     if before is None or after is None:
         if before == after:
             return None
         side = "candidate" if after is None else "baseline"
-        return _incomparable(case, metric, Code.NOT_MEASURED, f"the {side} has no number", values)
+        reason = f"the {side} has no number{f': {why}' if why else ''}"
+        return _incomparable(case, metric, Code.NOT_MEASURED, reason, values)
     gate = GATED[metric]
-    asked = threshold_of(metric, case)
-    threshold = asked if asked is not None else gate.threshold if order is None else gate.elsewhere
-    # against the smaller number, whichever side it is on, so that swapped sides give mirrored verdicts
-    least = max(min(before, after), floor)
-    if order is not None and asked != 0:
-        threshold = max(threshold, order.luck, order.most / least if least > 0 else 0.0)
+    threshold = threshold_of(metric, case)
+    if threshold is None:
+        threshold = gate.threshold if same else gate.elsewhere
     difference, scale = after - before, max(before, floor)
     change = difference / scale if scale > 0 else math.copysign(math.inf, difference) if difference else 0.0
     verdict, code = Verdict.UNCHANGED, Code.WITHIN_THRESHOLD
-    beyond = abs(difference) > max(threshold, EQUAL) * least
+    # against the smaller number, whichever side it is on, so that swapped sides give mirrored verdicts
+    beyond = abs(difference) > max(threshold, EQUAL) * max(min(before, after), floor)
     if beyond and abs(difference) > gate.floor:
         verdict, code = (Verdict.REGRESSED if change > 0 else Verdict.IMPROVED), Code.BEYOND_THRESHOLD
     return Finding(
@@ -228,17 +195,17 @@ def _judge(
 
 def _reason(metric: str, before: float, after: float, change: float, threshold: float, of_floor: bool) -> str:
     if abs(change) <= EQUAL:
-        return "equal"
-    allowed = f"threshold {format_limit(threshold)}" if threshold else "the same code should give equal numbers"
-    if metric == "output_nonfinite":
+        return f"{round(after):,} {_RARE[metric]}, on both sides" if metric in _RARE else "equal"
+    allowed = f"threshold {format_limit(threshold)}" if threshold else "one environment should give equal numbers"
+    if metric in _COUNTED:
         count, more = round(abs(after - before)), "more" if after > before else "fewer"
-        return f"{count:,} {more} non-finite output {'element' if count == 1 else 'elements'}"
+        return f"{count:,} {more} non-finite output {'element' if count == 1 else 'elements'}{_COUNTED[metric]}"
     noun, more = COLUMNS[metric].noun or COLUMNS[metric].label, "more" if change > 0 else "less"
     if math.isinf(change):
         return f"{noun} where there was none; {allowed}"
     if of_floor:
-        return f"{more} {noun} by {format_exact_percent(abs(change))} of what rounding to the dtype costs; {allowed}"
-    return f"{format_exact_percent(abs(change))} {more} {noun}; {allowed}"
+        return f"{more} {noun} by {format_percent(abs(change))} of what rounding to the dtype costs; {allowed}"
+    return f"{format_percent(abs(change))} {more} {noun}; {allowed}"
 
 
 def _became_undefined(
@@ -254,11 +221,18 @@ def _became_undefined(
         return None
     count, what = undefined_by
     worse = values[1] is None
-    elements = getattr(after if worse else before, count) or 0
-    if not elements and metric != "param_rel_l2":
+    broken_side = after if worse else before
+    of = count.removesuffix("_nonfinite")
+    elements = getattr(broken_side, count) or 0
+    elsewhere = getattr(broken_side, f"{of}_reference_nan") or (of == "output" and broken_side.output_unlike)
+    if not (elements or elsewhere) and metric != "param_rel_l2":
         return None
     label, written = COLUMNS[metric].label, format_quantity(values[0 if worse else 1], COLUMNS[metric].unit)
     broken = f"{elements:,} {what} elements that are not finite" if elements else "parameters that are not finite"
+    if (elements or elsewhere) and worse:
+        broken = _undefined(metric, broken_side) or broken
+    elif elsewhere:
+        broken = f"{what} elements that were not finite in {broken_side.reference_dtype}"
     return Finding(
         case=case,
         metric=metric,
@@ -269,6 +243,13 @@ def _became_undefined(
         baseline=values[0],
         candidate=values[1],
     )
+
+
+def _undefined(metric: str, divergence: Divergence) -> str:
+    """Return why a divergence has no number for an error, "" where it does not tell."""
+    undefined_by = COLUMNS[metric].undefined_by
+    of_gradients = undefined_by is not None and undefined_by[0].startswith("grad")
+    return divergence.grad_undefined if of_gradients else divergence.output_undefined
 
 
 def _incomparable(
@@ -311,7 +292,7 @@ def _floor_ratio(divergence: Divergence | None) -> float | None:
 
 def _floor(metric: str, divergence: Divergence | None) -> float:
     """Return the number below which an error is not worth comparing with: of a count one, of a share its own floor."""
-    if metric == "output_nonfinite":
+    if metric in _COUNTED:
         return 1.0
     if metric != "output_rel_l2":
         return GATED[metric].floor

@@ -213,10 +213,11 @@ def _check_error(divergence: "Divergence", limit: float) -> None:
     __tracebackhide__ = True
     error = divergence.output_rel_l2
     if error is None:
-        why = f" ({'; '.join(divergence.notes)})" if divergence.notes else ""
-        said = f"output error is undefined{why}, the limit is {limit:g}"
+        why = "; ".join(dict.fromkeys(filter(None, [divergence.output_undefined, *divergence.notes])))
+        said = f"output error is undefined{f' ({why})' if why else ''}, the limit is {limit:g}"
     elif error > limit:
-        said = f"output error {error:.3g} is above the limit {limit:g}"
+        against = f" against fp32 (fp64 failed: {divergence.reference_error})" if divergence.reference_error else ""
+        said = f"output error {error:.3g}{against} is above the limit {limit:g}"
     else:
         return
     pytest.fail(f"{said}: {divergence.case_id}", pytrace=False)

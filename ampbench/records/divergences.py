@@ -8,7 +8,16 @@ class Divergence:
     """The divergence of one step of a case; None: undefined or not measured in this phase (`notes` says why).
 
     Errors are Euclidean norms over all floating output elements (or all gradients, or all parameters and buffers),
-    relative to the reference's norm. `output_nonfinite` counts elements that are not finite where the reference is.
+    relative to the reference's norm; a complex element counts as two. `reference_dtype` is that of the reference:
+    "fp64", "fp32" (on the device) where the fp64 step failed as `reference_error` says, "" where fp32 failed, too.
+
+    Of the `output_elements`, `output_reference_nonfinite` are not finite in the reference (`output_reference_nan` of
+    these NaN), `output_nonfinite` not finite where the reference is (`output_nan` of these NaN), `output_unlike` not
+    the same infinity where the reference is infinite, and `output_fp32_nonfinite` not finite in fp32 where the
+    reference is (None: no fp32 beside the reference). The same counts of gradients begin with `grad_`.
+    `output_undefined` says why `output_rel_l2` is None, `grad_undefined` why `grad_rel_l2` is.
+    `output_reference_norm` is of all finite elements of the reference (None: there is no reference, or it is out of
+    fp64's range).
     `output_floor_rel_l2` is the error of merely rounding the reference output to the precision's dtype,
     `output_fp32_rel_l2` the error of fp32 (tf32 off) on the same device. `output_cosine` is the cosine similarity.
     `argmax_agreeing` of `argmax_decisions` decisions of a classifier are those of the reference. `loss` and
@@ -25,11 +34,20 @@ class Divergence:
     reference_device: str
     weights_digest: str
     inputs_digest: str
-    output_reference_norm: float
+    reference_dtype: str = "fp64"
+    reference_error: str = ""
+    output_reference_norm: float | None = None
+    output_elements: int | None = None
+    output_reference_nonfinite: int | None = None
+    output_reference_nan: int | None = None
     output_rel_l2: float | None = None
     output_max_abs: float | None = None
     output_cosine: float | None = None
     output_nonfinite: int = 0
+    output_nan: int | None = None
+    output_unlike: int | None = None
+    output_fp32_nonfinite: int | None = None
+    output_undefined: str = ""
     output_floor_rel_l2: float | None = None
     output_fp32_rel_l2: float | None = None
     argmax_agreeing: int | None = None
@@ -42,6 +60,10 @@ class Divergence:
     grad_flushed: int | None = None
     grad_elements: int | None = None
     grad_nonfinite: int | None = None
+    grad_nan: int | None = None
+    grad_reference_nonfinite: int | None = None
+    grad_reference_nan: int | None = None
+    grad_undefined: str = ""
     param_rel_l2: float | None = None
     scaler_scale: float | None = None
     skipped_steps: int | None = None

@@ -64,7 +64,7 @@ class SearchSpace:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Trial:
-    """One step of a case with the modules `kept` in fp32, against the fp64 reference; as in `Divergence`.
+    """One step of a case with the modules `kept` in fp32, against the reference; all as in `Divergence`.
 
     An error is None where it is undefined because a value is not finite (`nonfinite` counts those of outputs and
     gradients), or because the step raised `error`, its first line. `number` counts a case's trials from 0.
@@ -76,6 +76,8 @@ class Trial:
     output_rel_l2: float | None = None
     grad_rel_l2: float | None = None
     nonfinite: int = 0
+    reference_dtype: str = "fp64"
+    reference_error: str = ""
     error: str = ""
 
 

@@ -125,6 +125,8 @@ def _undefined(column: str, one: Divergence) -> str:
         return ""
     name, what = undefined_by
     count = getattr(one, name)
+    if why := one.grad_undefined if what == "gradient" else one.output_undefined:
+        return f"{UNDEFINED}: {why}"
     if count:
         return f"{UNDEFINED}: {count:,} {what} {'element is' if count == 1 else 'elements are'} not finite"
     # finite gradients may still overflow in the optimizer

@@ -7,7 +7,7 @@ Norms are Euclidean and taken in fp64 on the CPU or device where the values lie.
 import dataclasses
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -19,52 +19,197 @@ NEGLIGIBLE_GRADIENT = 1e-6
 batch normalisation has a true gradient of zero, and any rounding is infinitely far from it."""
 
 
+LEFT_OUT = "{} infinite, as in {}: the error is that of the others"
+
+
 @dataclass(frozen=True, slots=True)
 class Distance:
-    """The distance of one list of tensors from another; None where it is undefined (`notes` says why)."""
+    """The distance of one list of tensors from another; None where it is undefined (`undefined` says why).
 
-    reference_norm: float
+    `elements` are counted as real numbers. `reference_nonfinite` are not finite in the reference, `reference_nan` of
+    these NaN; `nonfinite` are not finite where the reference is, `nan` of these NaN; `unlike` are not the same infinity
+    where the reference is infinite. `reference_norm` is of what is finite in the reference, whatever the values are; a
+    number above the range of fp64 is None. `notes` say what is undefined, and which elements were left out.
+    """
+
+    reference_norm: float | None
     rel_l2: float | None
     max_abs: float | None
     cosine: float | None
+    elements: int
     nonfinite: int
+    nan: int
+    reference_nonfinite: int
+    reference_nan: int
+    unlike: int
+    undefined: str
     notes: list[str]
 
 
-def compare(values: Sequence[torch.Tensor], references: Sequence[torch.Tensor], on: Device | None = None) -> Distance:
+@dataclass(slots=True)
+class _Sum:
+    """A sum of squares or products that neither overflows nor underflows: parts, each times a power of two."""
+
+    parts: list[tuple[float, int]] = field(default_factory=list)
+
+    def add(self, tensor: torch.Tensor, exponent: int) -> None:
+        """Add the elements of `tensor`, times two to the `exponent`."""
+        if total := float(tensor.sum()):
+            self.parts.append((total, exponent))
+
+    @property
+    def total(self) -> tuple[float, int]:
+        """The sum, as a number and the power of two that it is times."""
+        most = max((exponent for _, exponent in self.parts), default=0)
+        return math.fsum(math.ldexp(part, exponent - most) for part, exponent in self.parts), most
+
+    @property
+    def root(self) -> tuple[float, int]:
+        """The square root of a sum of squares, as `total` is; the powers of squares are even."""
+        total, exponent = self.total
+        return math.sqrt(total), exponent // 2
+
+
+def compare(
+    values: Sequence[torch.Tensor],
+    references: Sequence[torch.Tensor],
+    on: Device | None = None,
+    *,
+    what: str = "output",
+    against: str = "fp64",
+) -> Distance:
     """Return the distance of `values` from `references`, lists of fp64 tensors of the same shapes, taken as one vector.
 
-    With `on` they may lie anywhere in any dtype: each pair is brought there, into fp64, in its turn.
-    A value that is not finite where the reference is makes the distance undefined and is counted; a reference of zero
-    norm makes relative error and cosine undefined. Raises `ValueError` for other shapes.
+    `what` they are, and what they are held `against`, is for words. With `on` they
+    may lie anywhere in any dtype: each pair is brought there, into fp64, in its turn. Elements that are infinite in
+    both, with one sign, are left out, as masks are. What is not finite in one alone, or NaN in the
+    reference, makes the distance undefined and is counted; so do a reference of zeros and one without elements.
+    Raises `ValueError` for other shapes.
     """
     if [value.shape for value in values] != [reference.shape for reference in references]:
         raise ValueError(
-            f"the outputs' shapes differ from the reference's: {[tuple(v.shape) for v in values]} "
+            f"the {what}s' shapes differ from the reference's: {[tuple(v.shape) for v in values]} "
             f"against {[tuple(r.shape) for r in references]}"
         )
-    error = reference_square = value_square = product = largest = 0.0
-    nonfinite = 0
+    pairs = _Pairs(what, against)
     for value, reference in zip(values, references, strict=True):
+        value, reference = real_parts(value), real_parts(reference)  # noqa: PLW2901
         if on is not None:
             value, reference = (each.to(on.type, torch.float64) for each in (value, reference))  # noqa: PLW2901
+        pairs.add(value, reference)
+    return pairs.distance
+
+
+@dataclass(slots=True)
+class _Pairs:
+    """What is summed and counted of pairs of tensors; counts are those of `Distance`."""
+
+    what: str
+    against: str
+    error: _Sum = field(default_factory=_Sum)
+    reference: _Sum = field(default_factory=_Sum)
+    value: _Sum = field(default_factory=_Sum)
+    product: _Sum = field(default_factory=_Sum)
+    largest: float | None = 0.0
+    elements: int = 0
+    nonfinite: int = 0
+    nan: int = 0
+    reference_nonfinite: int = 0
+    reference_nan: int = 0
+    unlike: int = 0
+
+    def add(self, value: torch.Tensor, reference: torch.Tensor) -> None:
+        """Add a pair of tensors of one shape."""
         comparable = torch.isfinite(reference)
         finite = torch.isfinite(value) & comparable
-        nonfinite += int((comparable & ~finite).sum())
-        x, r = torch.where(finite, value, 0.0), torch.where(finite, reference, 0.0)
-        difference = x - r
-        error += float(difference.square().sum())
-        reference_square += float(r.square().sum())
-        value_square += float(x.square().sum())
-        product += float((x * r).sum())
-        largest = max(largest, float(difference.abs().max()) if difference.numel() else 0.0)
-    norm = math.sqrt(reference_square)
-    if nonfinite:
-        return Distance(norm, None, None, None, nonfinite, ["values that are not finite: no distance is defined"])
-    if norm == 0.0:
-        return Distance(norm, None, largest, None, 0, ["the reference is zero: no relative error is defined"])
-    cosine = product / (norm * math.sqrt(value_square)) if value_square else None
-    return Distance(norm, math.sqrt(error) / norm, largest, cosine, 0, [])
+        self.elements += reference.numel()
+        if not bool(finite.all()):
+            broken = comparable & ~finite
+            self.nonfinite += int(broken.sum())
+            self.nan += int((broken & value.isnan()).sum())
+            self.reference_nonfinite += int((~comparable).sum())
+            self.reference_nan += int(reference.isnan().sum())
+            self.unlike += int((reference.isinf() & (value != reference)).sum())
+        whole, exponent = _scaled(torch.where(comparable, reference, 0.0))
+        self.reference.add(whole.square(), 2 * exponent)
+        x, x_exponent = _scaled(torch.where(finite, value, 0.0))
+        r, r_exponent = _scaled(torch.where(finite, reference, 0.0))
+        self.value.add(x.square(), 2 * x_exponent)
+        self.product.add(x * r, x_exponent + r_exponent)
+        shift = max(x_exponent, r_exponent)
+        x = x if x_exponent == shift else x * 2.0 ** max(x_exponent - shift, -1000)
+        r = r if r_exponent == shift else r * 2.0 ** max(r_exponent - shift, -1000)
+        furthest, exponent = _scaled(x - r)
+        self.error.add(furthest.square(), 2 * (exponent + shift))
+        if self.largest is not None and furthest.numel():
+            apart = _times_power(float(furthest.abs().max()), exponent + shift)
+            self.largest = None if apart is None else max(self.largest, apart)
+
+    @property
+    def undefined(self) -> str:
+        """Why there is no relative error, "" where there is one."""
+        if self.reference_nan:
+            return f"{self._are(self.reference_nan)} NaN in {self.against} already"
+        if self.nonfinite:
+            kind = "NaN" if self.nan == self.nonfinite else "infinite" if not self.nan else "not finite"
+            return f"{self._are(self.nonfinite)} {kind}, and not in {self.against}"
+        if self.unlike:
+            return f"{self._are(self.unlike)} infinite in {self.against}, and not the same infinity here"
+        if self.elements == 0:
+            return f"the {self.what} is empty"
+        if self.reference_nonfinite == self.elements:
+            return f"all {self.elements:,} {self.what} elements are infinite, in {self.against}, too"
+        return "" if self.reference.parts else f"the reference {self.what} is zero"
+
+    def _are(self, count: int) -> str:
+        noun = "element" if self.elements == 1 else "elements"
+        return f"{count:,} of {self.elements:,} {self.what} {noun} {'is' if count == 1 else 'are'}"
+
+    @property
+    def distance(self) -> Distance:
+        """The distance."""
+        undefined, norm = self.undefined, self.reference.root
+        rel_l2 = cosine = None
+        notes = [undefined] if undefined else []
+        if not undefined:
+            own = self.error.root
+            rel_l2 = _times_power(own[0] / norm[0], own[1] - norm[1])
+            if self.value.parts:
+                along, root = self.product.total, self.value.root
+                cosine = _times_power(along[0] / (norm[0] * root[0]), along[1] - norm[1] - root[1])
+            if self.reference_nonfinite:
+                notes = [LEFT_OUT.format(self._are(self.reference_nonfinite), self.against)]
+        return Distance(
+            reference_norm=_times_power(*norm),
+            rel_l2=rel_l2,
+            max_abs=None if self.reference_nan or self.nonfinite or self.unlike else self.largest,
+            cosine=cosine,
+            elements=self.elements,
+            nonfinite=self.nonfinite,
+            nan=self.nan,
+            reference_nonfinite=self.reference_nonfinite,
+            reference_nan=self.reference_nan,
+            unlike=self.unlike,
+            undefined=undefined,
+            notes=notes,
+        )
+
+
+def _scaled(tensor: torch.Tensor) -> tuple[torch.Tensor, int]:
+    """Return a tensor divided by a power of two where its squares would leave the range of fp64, and that power."""
+    largest = float(tensor.abs().max()) if tensor.numel() else 0.0
+    if largest == 0.0 or 1e-120 < largest < 1e120:
+        return tensor, 0
+    exponent = max(math.frexp(largest)[1], -1000)
+    return tensor * 2.0**-exponent, exponent
+
+
+def _times_power(value: float, exponent: int) -> float | None:
+    """Return `value` times two to the `exponent`; None where that is above the range of fp64."""
+    try:
+        return math.ldexp(value, exponent)
+    except OverflowError:
+        return None
 
 
 def identical(first: list[torch.Tensor], second: list[torch.Tensor]) -> bool:
@@ -83,13 +228,14 @@ def worst_gradient(
     A gradient that is not finite is the worst of all, with an undefined error (None). Parameters with a negligible
     reference gradient are passed over (see NEGLIGIBLE_GRADIENT); None where nothing is left.
     """
-    total = math.sqrt(sum(float(references[name].square().sum()) for name in values))
+    distances = {name: compare([value], [references[name]]) for name, value in values.items()}
+    total = math.hypot(*(one.reference_norm or 0.0 for one in distances.values()))
     worst: tuple[str, float] | None = None
-    for name, value in values.items():
-        distance = compare([value], [references[name]])
-        if distance.nonfinite:
+    for name, distance in distances.items():
+        if distance.nonfinite or distance.reference_nan or distance.unlike:
             return name, None
-        if distance.rel_l2 is None or distance.reference_norm < NEGLIGIBLE_GRADIENT * total:
+        norm = distance.reference_norm
+        if distance.rel_l2 is None or norm is None or norm < NEGLIGIBLE_GRADIENT * total:
             continue
         if worst is None or distance.rel_l2 > worst[1]:
             worst = name, distance.rel_l2
@@ -102,13 +248,15 @@ def argmax_agreement(
     """Return (decisions that agree, decisions) for a classifier, (None, None) for anything else.
 
     A classifier is recognised by integer targets with the shape of the first output less its class dimension, the one
-    after the batch (as in `cross_entropy`) or the last. A decision is the class with the largest output.
+    after the batch (as in `cross_entropy`) or the last. A decision is the class with the largest output; where the
+    reference holds NaN there is none, and NaN agrees with nothing.
     """
     dimension = class_dimension(outputs[0], targets) if outputs else None
-    if dimension is None:
+    if dimension is None or outputs[0].shape != references[0].shape:
         return None, None
-    agreeing = outputs[0].argmax(dimension) == references[0].argmax(dimension)
-    return int(agreeing.sum()), agreeing.numel()
+    decided = ~references[0].isnan().any(dimension)
+    agreeing = (outputs[0].argmax(dimension) == references[0].argmax(dimension)) & ~outputs[0].isnan().any(dimension)
+    return int((agreeing & decided).sum()), int(decided.sum())
 
 
 def class_dimension(output: torch.Tensor, targets: Any) -> int | None:
@@ -123,35 +271,51 @@ def class_dimension(output: torch.Tensor, targets: Any) -> int | None:
 
 def floating_in(value: Any) -> Iterator[torch.Tensor]:
     """Yield the floating tensors in `value`: a tensor, or any nesting of tuples, lists, mappings and dataclasses."""
-    if isinstance(value, torch.Tensor):
-        if value.is_floating_point():
-            yield value
-    elif isinstance(value, Mapping):
-        for item in value.values():
-            yield from floating_in(item)
-    elif isinstance(value, tuple | list):
-        for item in value:
-            yield from floating_in(item)
-    elif dataclasses.is_dataclass(value) and not isinstance(value, type):
-        for entry in dataclasses.fields(value):
-            yield from floating_in(getattr(value, entry.name))
+    return (tensor for tensor in _tensors_in(value) if tensor.is_floating_point())
+
+
+def outputs_in(value: Any) -> Iterator[torch.Tensor]:
+    """Yield the floating tensors in what a network returned, as `floating_in`; complex ones as `real_parts`."""
+    return (real_parts(tensor) for tensor in _tensors_in(value) if tensor.is_floating_point() or tensor.is_complex())
+
+
+def real_parts(tensor: torch.Tensor) -> torch.Tensor:
+    """Return a complex tensor as its real and imaginary parts, in a last dimension; others as they are."""
+    return torch.view_as_real(tensor.resolve_conj()) if tensor.is_complex() else tensor
 
 
 def kept_outputs(output: Any, keep: Device, *, copy: bool = True) -> list[torch.Tensor]:
-    """Return copies of the floating tensors in what a network returned, in fp64 on `keep`; `TypeError` for none.
+    """Return copies of the tensors of `outputs_in` what a network returned, in fp64 on `keep`; `TypeError` for none.
 
     Without `copy` they are as they came, on `keep`.
     """
-    tensors = [kept_one(tensor, keep, copy=copy) for tensor in floating_in(output)]
+    tensors = [kept_one(tensor, keep, copy=copy) for tensor in outputs_in(output)]
     if not tensors:
         raise TypeError(f"forward returned no floating tensor to compare, but {type(output).__name__}")
     return tensors
 
 
 def kept_one(tensor: torch.Tensor, keep: Device, *, copy: bool = True) -> torch.Tensor:
-    """Return a tensor, which may be sparse, on `keep`, without its graph: a copy in fp64, or as it came."""
-    there = tensor.detach().to_dense().to(keep.type)
+    """Return a tensor, which may be sparse, on `keep`, without its graph, of a complex one the parts: in fp64, a copy.
+
+    Without `copy` it is as it came.
+    """
+    there = real_parts(tensor.detach().to_dense()).to(keep.type)
     return there.double().clone() if copy else there
+
+
+def _tensors_in(value: Any) -> Iterator[torch.Tensor]:
+    if isinstance(value, torch.Tensor):
+        yield value
+    elif isinstance(value, Mapping):
+        for item in value.values():
+            yield from _tensors_in(item)
+    elif isinstance(value, tuple | list):
+        for item in value:
+            yield from _tensors_in(item)
+    elif dataclasses.is_dataclass(value) and not isinstance(value, type):
+        for entry in dataclasses.fields(value):
+            yield from _tensors_in(getattr(value, entry.name))
 
 
 def _bits(tensor: torch.Tensor) -> torch.Tensor:

@@ -1,5 +1,6 @@
 """How far a case's numbers lie from the fp64 reference with the same weights and inputs; untimed."""
 
+import contextlib
 import dataclasses
 import math
 from collections.abc import Iterator, Mapping, Sequence
@@ -8,18 +9,32 @@ from typing import Any
 
 import torch
 
+from ampbench.errors import first_line, own_place
+from ampbench.labels import few
 from ampbench.precisions import BASELINE, PRECISIONS
 from ampbench.records.cases import Case
 from ampbench.records.divergences import Divergence
 from ampbench.sketch import BLOCK, Floats, Sketch, sketch_of
 from ampbench.worker.data import inputs_digest, named_tensors, weights_digest
 from ampbench.worker.devices import Cpu, Device, fp64_device
-from ampbench.worker.distances import argmax_agreement, compare, identical, kept_one, kept_outputs, worst_gradient
+from ampbench.worker.distances import (
+    Distance,
+    argmax_agreement,
+    compare,
+    identical,
+    kept_one,
+    kept_outputs,
+    worst_gradient,
+)
 from ampbench.worker.flags import precision_flags
 from ampbench.worker.memory import is_out_of_memory
 from ampbench.worker.seeded import switch_off_dropout
 from ampbench.worker.step import Step
 from ampbench.workload import Workload
+
+REFERENCE_ITSELF = "it is the reference: fp64 failed"
+"""Why the error of fp32 is undefined where fp32 is what others are held against."""
+NO_REFERENCE = "there is no reference: fp64 failed: {}"
 
 
 @dataclass(slots=True)
@@ -38,47 +53,54 @@ class StepNumbers:
     notes: list[str] = field(default_factory=list)
 
 
+@dataclass(frozen=True, slots=True)
+class Reference:
+    """What a group of cases is held against: the fp64 step, or that in fp32 where the fp64 step fails.
+
+    `dtype` says which ("fp64", "fp32", "" where fp32 fails, too, and there are no `numbers`), `where` the device it
+    ran on, `error` why the fp64 step failed. `fp32` is the fp32 step on the device, None where that fails or does not
+    fit into its memory.
+    """
+
+    numbers: StepNumbers | None
+    fp32: StepNumbers | None
+    where: str
+    dtype: str = "fp64"
+    error: str = ""
+
+
 class References:
     """The reference and the fp32 step of the case group last asked for: the precisions of one table share them."""
 
     def __init__(self) -> None:
         self._workload: Workload | None = None
         self._key: tuple[str, ...] = ()
-        self._numbers: tuple[StepNumbers, StepNumbers | None, str] | None = None
+        self._numbers: Reference | None = None
         self._passed_key: tuple[str, ...] = ()
-        self._passed: StepNumbers | None = None
+        self._passed: Reference | None = None
         self._sketched: tuple[StepNumbers, Sketch, Sketch] | None = None
 
-    def of(self, workload: Workload, case: Case, device: Device) -> tuple[StepNumbers, StepNumbers | None, str]:
-        """Return (the fp64 step, the fp32 step on the device, the reference's device) for the group of `case`.
+    def of(self, workload: Workload, case: Case, device: Device) -> Reference:
+        """Return what the group of `case` is held against.
 
-        The fp32 step is None where it does not fit into the device's memory. Raises `torch.OutOfMemoryError` where the
-        reference does not.
+        Raises `torch.OutOfMemoryError` where the reference does not fit into the memory.
         """
         key = (case.group, case.device, case.phase)
         if workload is not self._workload or key != self._key or self._numbers is None:
             self._numbers = self._passed = None
             device.release()
-            where = fp64_device(device)
-            reference = run_step(workload, case, where, keep=where, reference=True)
-            fp32: StepNumbers | None = None
-            try:
-                fp32 = run_step(workload, case, device, keep=where, precision=BASELINE)
-            except Exception as error:
-                if not is_out_of_memory(error):
-                    raise
-            self._workload, self._key, self._numbers = workload, key, (reference, fp32, where.type)
+            self._workload, self._key, self._numbers = workload, key, _referred(workload, case, device)
         return self._numbers
 
     def sketches(self, reference: StepNumbers) -> tuple[Sketch, Sketch]:
-        """Return the sketches of the outputs and of the gradients of a group's fp64 step."""
+        """Return the sketches of the outputs and of the gradients of a group's reference."""
         if self._sketched is None or self._sketched[0] is not reference:
             outputs = {str(place): tensor for place, tensor in enumerate(reference.outputs)}
             self._sketched = (reference, _sketch(outputs), _sketch(reference.gradients))
         return self._sketched[1:]
 
-    def passed(self, workload: Workload, case: Case, device: Device) -> StepNumbers:
-        """Return outputs and gradients of the fp64 step alone, on the CPU: they take no room on the device.
+    def passed(self, workload: Workload, case: Case, device: Device) -> Reference:
+        """Return outputs and gradients of the reference alone, on the CPU: they take no room on the device.
 
         Raises as `of` does.
         """
@@ -86,69 +108,184 @@ class References:
         if workload is not self._workload or key != self._passed_key or self._passed is None:
             self._numbers = self._passed = None
             device.release()
-            where = fp64_device(device)
-            self._passed = run_step(workload, case, where, keep=Cpu(), reference=True, update=False)
-            self._workload, self._passed_key = workload, key
+            self._workload, self._passed_key, self._passed = workload, key, passing_reference(workload, case, device)
         return self._passed
 
 
+def passing_reference(workload: Workload, case: Case, device: Device) -> Reference:
+    """Return outputs and gradients of the fp64 step, on the CPU; where it fails, of the fp32 step on the device.
+
+    Raises `torch.OutOfMemoryError` where the step does not fit into the memory, and what the fp32 step raises.
+    """
+    where = fp64_device(device)
+    try:
+        exact = run_step(workload, case, where, keep=Cpu(), reference=True, update=False)
+    except Exception as error:
+        if is_out_of_memory(error):
+            raise
+        said = first_line(error) + own_place(error)
+    else:
+        return Reference(numbers=exact, fp32=None, where=where.type)
+    device.release()
+    numbers = run_step(workload, case, device, keep=Cpu(), precision=BASELINE, update=False)
+    return Reference(numbers=numbers, fp32=numbers, where=device.type, dtype="fp32", error=said)
+
+
+def _referred(workload: Workload, case: Case, device: Device) -> Reference:
+    """Run the fp64 and the fp32 step of the group of `case`."""
+    where = fp64_device(device)
+    exact = fp32 = None
+    error = ""
+    try:
+        exact = run_step(workload, case, where, keep=where, reference=True)
+    except Exception as raised:
+        if is_out_of_memory(raised):
+            raise
+        error = first_line(raised) + own_place(raised)
+    if exact is None:
+        device.release()  # what the error held of the step
+    try:
+        fp32 = run_step(workload, case, device, keep=where, precision=BASELINE)
+    except Exception as raised:
+        if is_out_of_memory(raised):
+            if exact is None:
+                raise
+        elif exact is None:
+            error = f"{error}; fp32 failed: {first_line(raised)}{own_place(raised)}"
+    if exact is not None:
+        return Reference(numbers=exact, fp32=fp32, where=where.type)
+    return Reference(numbers=fp32, fp32=fp32, where=device.type, dtype="" if fp32 is None else "fp32", error=error)
+
+
 def measure_divergence(workload: Workload, case: Case, device: Device, references: References) -> Divergence:
-    """Return how far one step of `case` lies from the same step in fp64."""
-    reference, fp32, where = references.of(workload, case, device)
-    is_baseline = fp32 is not None and case.precision == BASELINE and case.path == "eager"
-    keep = device if where == device.type else Cpu()
-    numbers = fp32 if fp32 is not None and is_baseline else run_step(workload, case, device, keep=keep)
-    outputs = compare(numbers.outputs, reference.outputs)
-    notes = [*numbers.notes, *outputs.notes]
-    rounding = getattr(torch, PRECISIONS[case.precision].rounding)
-    rounded = [tensor.to(rounding).double() for tensor in reference.outputs]
-    output_sketch, grad_sketch = references.sketches(reference)
-    agreeing, decisions = argmax_agreement(numbers.outputs, reference.outputs, batch_targets(workload))
+    """Return how far one step of `case` lies from the same step in fp64.
+
+    Where the fp64 step fails, that of fp32 on the device is the reference, and the record says so; where fp32 fails,
+    too, no error is defined. Raises what the step of `case` itself raises.
+    """
+    held = references.of(workload, case, device)
+    is_baseline = held.fp32 is not None and case.precision == BASELINE and case.path == "eager"
+    keep = fp64_device(device)
+    numbers = held.fp32 if held.fp32 is not None and is_baseline else run_step(workload, case, device, keep=keep)
     found = Divergence(
         case_id=case.case_id,
-        reference_device=where,
+        reference_device=held.where,
+        reference_dtype=held.dtype,
+        reference_error=held.error,
         weights_digest=weights_digest(workload),
         inputs_digest=inputs_digest(workload),
+        repeatable=None if isinstance(device, Cpu) else is_repeatable(workload, case, device, numbers, keep),
+        notes=list(numbers.notes),
+    )
+    training = case.phase == "training"
+    if training:
+        if numbers.loss is None or not math.isfinite(numbers.loss):
+            found.notes.append("the loss is not finite")
+        found = dataclasses.replace(
+            found,
+            loss=_finite(numbers.loss),
+            grad_elements=sum(value.numel() for value in numbers.gradients.values()),
+            scaler_scale=numbers.scaler_scale,
+            skipped_steps=numbers.skipped_steps,
+        )
+    if held.numbers is None:
+        why = NO_REFERENCE.format(held.error)
+        found.notes.append(why)
+        return dataclasses.replace(found, output_undefined=why, grad_undefined=why if training else "")
+    outputs, gradients = references.sketches(held.numbers)
+    found = dataclasses.replace(
+        found,
+        output_shapes=[list(tensor.shape) for tensor in held.numbers.outputs],
+        output_reference_norm=_finite(outputs.norm),
+        output_sketch=outputs.text,
+        grad_reference_norm=_finite(gradients.norm) if training else None,
+        grad_sketch=gradients.text if training else None,
+    )
+    found = _with_outputs(found, workload, case, numbers, held)
+    return _with_gradients(found, numbers, held) if training else found
+
+
+def _with_outputs(
+    found: Divergence, workload: Workload, case: Case, numbers: StepNumbers, held: Reference
+) -> Divergence:
+    """Return a divergence with what its outputs say."""
+    assert held.numbers is not None
+    reference = held.numbers.outputs
+    try:
+        outputs = compare(numbers.outputs, reference, against=held.dtype)
+    except ValueError as error:  # other shapes: a detector found other boxes
+        found.notes.append(f"{error}: no error is defined")
+        return dataclasses.replace(found, output_undefined=str(error))
+    outputs = _told_of_itself(outputs, numbers, held)
+    found.notes.extend(outputs.notes)
+    rounding = getattr(torch, PRECISIONS[case.precision].rounding)
+    fp32 = None
+    if held.fp32 is not None and held.dtype == "fp64":
+        with contextlib.suppress(ValueError):
+            fp32 = compare(held.fp32.outputs, reference)
+    agreeing, decisions = argmax_agreement(numbers.outputs, reference, batch_targets(workload))
+    return dataclasses.replace(
+        found,
         output_reference_norm=outputs.reference_norm,
+        output_elements=outputs.elements,
+        output_reference_nonfinite=outputs.reference_nonfinite,
+        output_reference_nan=outputs.reference_nan,
         output_rel_l2=outputs.rel_l2,
         output_max_abs=outputs.max_abs,
         output_cosine=outputs.cosine,
         output_nonfinite=outputs.nonfinite,
-        output_floor_rel_l2=compare(rounded, reference.outputs).rel_l2,
-        output_fp32_rel_l2=compare(fp32.outputs, reference.outputs).rel_l2 if fp32 is not None else None,
-        argmax_agreeing=agreeing,
-        argmax_decisions=decisions,
-        output_shapes=[list(tensor.shape) for tensor in reference.outputs],
-        output_sketch=output_sketch.text,
-        repeatable=None if isinstance(device, Cpu) else is_repeatable(workload, case, device, numbers, keep),
-        notes=notes,
+        output_nan=outputs.nan,
+        output_unlike=outputs.unlike,
+        output_fp32_nonfinite=None if fp32 is None else fp32.nonfinite,
+        output_undefined=outputs.undefined,
+        output_floor_rel_l2=compare([tensor.to(rounding).double() for tensor in reference], reference).rel_l2,
+        output_fp32_rel_l2=None if fp32 is None else fp32.rel_l2,
+        argmax_agreeing=None if held.numbers is numbers else agreeing,
+        argmax_decisions=None if held.numbers is numbers else decisions,
     )
-    if case.phase != "training":
-        return found
-    if numbers.loss is None or not math.isfinite(numbers.loss):
-        notes.append("the loss is not finite")
-    gradients = compare(list(numbers.gradients.values()), [reference.gradients[name] for name in numbers.gradients])
-    notes += [f"gradients: {note}" for note in gradients.notes]
-    worst = worst_gradient(numbers.gradients, reference.gradients)
+
+
+def _told_of_itself(distance: Distance, numbers: StepNumbers, held: Reference) -> Distance:
+    """Return a distance without errors where it is the reference's from itself, which is no measurement."""
+    if held.numbers is not numbers or distance.undefined:
+        return distance
+    return dataclasses.replace(
+        distance, rel_l2=None, max_abs=None, cosine=None, undefined=REFERENCE_ITSELF, notes=[REFERENCE_ITSELF]
+    )
+
+
+def _with_gradients(found: Divergence, numbers: StepNumbers, held: Reference) -> Divergence:
+    """Return the divergence of a training step with what loss, gradients and updated weights say."""
+    reference = held.numbers
+    assert reference is not None
+    itself = reference is numbers
+    found = dataclasses.replace(found, reference_loss=None if itself else _finite(reference.loss))
+    if others := numbers.gradients.keys() ^ reference.gradients.keys():
+        why = f"a gradient that only one of this step and the reference has: {few(sorted(others))}"
+        found.notes.append(f"gradients: {why}")
+        return dataclasses.replace(found, grad_undefined=why)
+    expected = [reference.gradients[name] for name in numbers.gradients]
+    gradients = compare(list(numbers.gradients.values()), expected, what="gradient", against=held.dtype)
+    gradients = _told_of_itself(gradients, numbers, held)
+    found.notes.extend(note for note in gradients.notes if note not in found.notes)
+    worst = None if itself else worst_gradient(numbers.gradients, reference.gradients)
+    updated = compare(list(numbers.updated.values()), [reference.updated[name] for name in numbers.updated])
     return dataclasses.replace(
         found,
-        loss=_finite(numbers.loss),
-        reference_loss=_finite(reference.loss),
         grad_rel_l2=gradients.rel_l2,
         grad_worst_parameter=worst[0] if worst else None,
         grad_worst_rel_l2=worst[1] if worst else None,
-        grad_flushed=sum(
+        grad_flushed=None
+        if itself
+        else sum(
             int(((value == 0) & (reference.gradients[name] != 0)).sum()) for name, value in numbers.gradients.items()
         ),
-        grad_elements=sum(value.numel() for value in numbers.gradients.values()),
         grad_nonfinite=gradients.nonfinite,
-        param_rel_l2=compare(
-            list(numbers.updated.values()), [reference.updated[name] for name in numbers.updated]
-        ).rel_l2,
-        scaler_scale=numbers.scaler_scale,
-        skipped_steps=numbers.skipped_steps,
-        grad_reference_norm=grad_sketch.norm,
-        grad_sketch=grad_sketch.text,
+        grad_nan=gradients.nan,
+        grad_reference_nonfinite=gradients.reference_nonfinite,
+        grad_reference_nan=gradients.reference_nan,
+        grad_undefined=gradients.undefined,
+        param_rel_l2=None if itself else updated.rel_l2,
     )
 
 
@@ -219,7 +356,9 @@ def run_step(
         if step.scaler is not None:
             numbers.skipped_steps = int(not taken)
         numbers.updated = {
-            name: kept_one(tensor, keep) for name, tensor in named_tensors(step.module) if tensor.is_floating_point()
+            name: kept_one(tensor, keep)
+            for name, tensor in named_tensors(step.module)
+            if tensor.is_floating_point() or tensor.is_complex()
         }
         return numbers
 

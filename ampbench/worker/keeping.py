@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from ampbench.errors import UnknownNameError, WorkloadError, first_line
+from ampbench.errors import UnknownNameError
 from ampbench.explain.keep_fp32 import is_kept
 from ampbench.explain.module_runs import ModuleRun, watch_runs
 from ampbench.labels import few
@@ -17,7 +17,7 @@ from ampbench.records.cases import Case
 from ampbench.records.keeping import SearchSpace, Trial, Unit, Weighed, Weighing
 from ampbench.worker.devices import Device, fp64_device
 from ampbench.worker.distances import compare
-from ampbench.worker.divergence import References, StepNumbers, run_step
+from ampbench.worker.divergence import Reference, References, run_step
 from ampbench.worker.finite import Fp32Check
 from ampbench.worker.fitness import FitnessWatch
 from ampbench.worker.flags import precision_flags
@@ -91,8 +91,7 @@ def try_kept(workload: Workload, case: Case, device: Device, kept: Sequence[str]
     except Exception as error:
         if is_out_of_memory(error):
             raise torch.OutOfMemoryError(NO_REFERENCE) from error
-        said = f"the step does not run in fp64, against which errors are measured: {first_line(error)}"
-        raise WorkloadError(said) from error
+        raise
     try:
         return _compared(workload, case, device, kept, reference)
     except Exception as error:
@@ -135,9 +134,10 @@ def weigh(
     )
 
 
-def _compared(workload: Workload, case: Case, device: Device, kept: Sequence[str], reference: StepNumbers) -> Trial:
+def _compared(workload: Workload, case: Case, device: Device, kept: Sequence[str], held: Reference) -> Trial:
     """Return the trial of a set whose step runs."""
-    where = fp64_device(device)
+    where, reference = fp64_device(device), held.numbers
+    assert reference is not None
     numbers = run_step(workload, case, device, keep=device, kept=kept, update=False)
     outputs = compare(numbers.outputs, reference.outputs, where)
     gradients = None
@@ -149,7 +149,9 @@ def _compared(workload: Workload, case: Case, device: Device, kept: Sequence[str
         kept=list(kept),
         output_rel_l2=outputs.rel_l2,
         grad_rel_l2=gradients.rel_l2 if gradients else None,
-        nonfinite=outputs.nonfinite + (gradients.nonfinite if gradients else 0),
+        nonfinite=sum(one.nonfinite + one.unlike for one in (outputs, gradients) if one is not None),
+        reference_dtype=held.dtype,
+        reference_error=held.error,
     )
 
 

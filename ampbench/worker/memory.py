@@ -124,7 +124,7 @@ def _warm(step: Step, warm_up: Callable[[Step], None]) -> int:
 
 
 def _input_bytes(step: Step) -> int:
-    return _storage_bytes(_leaves([step.batches, step.targets]))
+    return _storage_bytes([*_leaves([step.batches, step.targets]), *step.held])
 
 
 def _take_workspaces(workload: Workload, case: Case, device: Device) -> None:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 import ampbench
-from ampbench.errors import UsageError, in_one_line
+from ampbench.errors import AmpbenchError, UsageError, in_one_line, own_frames, own_place
 from ampbench.precisions import PRECISIONS
 from ampbench.records.cases import Case, WorkloadSource
 from ampbench.records.casts import CastPass
@@ -296,14 +296,21 @@ def cannot_run(case: Case) -> str:
 
 
 def failure_of(case_id: str, stage: str, error: Exception) -> Failure:
-    """Return what `error`, raised while a case was measured, leaves behind: its cause, text and last frames."""
-    cause = "out of memory" if is_out_of_memory(error) else "exception"
+    """Return what `error`, raised while a case was measured, leaves behind: its cause, text and last frames.
+
+    The innermost line of the user's own code is in the text, and among the frames however deep in torch it ended.
+    """
+    out_of_memory = is_out_of_memory(error)
     own = tuple(str(Path(ampbench.__file__).parent / part) for part in ("worker", "explain", "studies"))
-    frames = [frame for frame in traceback.extract_tb(error.__traceback__) if not frame.filename.startswith(own)]
+    every = [frame for frame in traceback.extract_tb(error.__traceback__) if not frame.filename.startswith(own)]
+    frames = every[-FRAMES:]
+    if (users := own_frames(error)) and users[-1] not in frames:
+        frames = [users[-1], *frames[1:]]
+    place = "" if out_of_memory or isinstance(error, AmpbenchError) else own_place(error)
     return Failure(
         case_id=case_id,
         stage=stage,
-        cause=cause,
-        message=in_one_line(error),
-        frames=[f"{frame.filename}:{frame.lineno} in {frame.name}: {frame.line or ''}" for frame in frames[-FRAMES:]],
+        cause="out of memory" if out_of_memory else "exception",
+        message=in_one_line(error) + place,
+        frames=[f"{frame.filename}:{frame.lineno} in {frame.name}: {frame.line or ''}" for frame in frames],
     )

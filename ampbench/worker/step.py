@@ -1,6 +1,7 @@
 """One build of a case: the network and its inputs on the device, in the precision, ready to run step after step."""
 
 import copy
+import functools
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
@@ -27,6 +28,7 @@ from ampbench.worker.batches import (
 )
 from ampbench.worker.devices import Device
 from ampbench.worker.kept import keep_named, refuse_moved
+from ampbench.worker.losses import carried
 from ampbench.worker.saved_state import SavedState
 from ampbench.workload import Workload
 
@@ -52,7 +54,8 @@ class Step:
     (`changed`) is put back before a batch is given again, but in inference not by `run`. With `reference`, everything
     is fp64, without autocast or scaler; with another `precision`, inputs are as that precision stores them. The caller
     holds `flags.precision_flags`, and `mode()` around the steps: with `no_grad`, `torch.no_grad` instead of inference
-    mode.
+    mode. Modules and tensors that the loss holds (see `losses`) are moved and cast as targets are; `held` are their
+    tensors.
     The modules that `kept` names ("" is the network) are kept in fp32 by `keep_fp32`, but not in the reference; where
     weights are stored in half, their outputs go back to half, but for those of a whole network in inference. Raises
     `UnknownNameError` for a name of no module, and `UsageError` where a kept module shares a parameter with one that
@@ -85,13 +88,14 @@ class Step:
         self._no_grad = no_grad
         self.module = workload.module
         if not fake:
-            self.module = copy.deepcopy(workload.module)
+            copies: dict[int, Any] = {}
+            self.module = copy.deepcopy(workload.module, copies)
             kept = [] if reference else kept
             if kept:
                 # what a whole network returns is for its user, who takes fp32; a loss may not, beside targets in half
                 cast_back = storage is not torch.float32 and (self.training or "" not in kept)
                 keep_named(self.module, kept, cast_back=cast_back)
-            self._store(storage)
+            self._store(self.module)
             if kept and storage is not torch.float32:
                 refuse_moved(self.module, kept, storage)
             if self._channels_last:
@@ -107,15 +111,15 @@ class Step:
         self._changed: list[str] | None = [] if fake else None
         self.loss: torch.Tensor | None = None
         self._turn = 0
-        self._loss_function = workload.loss
+        self._loss_function, self.held = workload.loss, list[torch.Tensor]()
+        if self.training and not fake:
+            place = functools.partial(self._placed, storage=storage)
+            self._loss_function, self.held = carried(workload.loss, copies, place, self._store)
         self._has_targets = workload.targets is not None
         self.autocast = nullcontext if reference else autocast_of(row, device.type, absent=fake)
         self.optimizer: torch.optim.Optimizer | None = None
         self.scaler: torch.amp.GradScaler | None = None
-        if self.training:
-            self.module.train()
-        else:
-            self.module.eval()
+        self.module.train(self.training)
         if self.training and not fake:
             self.optimizer = (workload.optimizer or default_optimizer)(self.module.parameters())
             if row.scaler and case.scaler and not reference:
@@ -298,14 +302,15 @@ class Step:
             release_fp32(module)
         self.__dict__.clear()
 
-    def _store(self, storage: torch.dtype) -> None:
-        """Bring the network to the device; where `storage` is not fp32, its weights and buffers into it."""
+    def _store(self, module: torch.nn.Module) -> None:
+        """Bring a network to the device and, where the step does not store fp32, its weights and buffers into that."""
 
         def moved(tensor: torch.Tensor) -> torch.Tensor:
-            dtype = tensor.dtype if storage is torch.float32 else stored_dtype(tensor.dtype, storage)
+            kept = self._storage is torch.float32
+            dtype = tensor.dtype if kept else stored_dtype(tensor.dtype, self._storage)
             return tensor.to(device=self.device.type, dtype=dtype)
 
-        self.module._apply(moved)  # type: ignore[no-untyped-call]
+        module._apply(moved)  # type: ignore[no-untyped-call]
 
     def _differing(self) -> list[str]:
         """Return the names of what does not hold the values that it was given; of batches, those that ran are asked."""

@@ -36,6 +36,9 @@ def gpu_row(precision: str, speed: float, phase: str = "training") -> dict[str, 
         "peak_memory_bytes": 22_548_578_304,
         "memory_ratio_vs_fp32": 1.0,
         "output_nonfinite": 0,
+        "output_not_finite": None,
+        "grad_not_finite": None,
+        "reference_dtype": "fp64",
         "output_rel_l2": 1.2e-3,
         "output_floor_ratio": 12_345.0 if precision == "fp32" else 3.3,
         "argmax_agreement": 0.9961,
@@ -134,3 +137,17 @@ def test_many_skips_for_one_reason_are_one_line() -> None:
         "skipped: net0 training eager, net1 training eager, net2 training eager, net3 training eager"
     )
     assert line.endswith(" and 2 more: no loss given (6 cases)")
+
+
+@pytest.mark.parametrize(("word", "cell"), [("nan in fp64", "nan"), ("inf", "inf"), ("nan/inf", "nan/inf")])
+def test_an_error_that_is_not_finite_is_spelled_in_its_cell(word: str, cell: str) -> None:
+    row = gpu_row("bf16_pure", 2) | {"output_rel_l2": None, "output_not_finite": word, "output_floor_ratio": None}
+    lines = tables.table_lines(grouped([row]), {}, {"training": tables.lay_out([row], "training", 120)})
+    assert cell in lines[2].plain.split()
+    assert cell in tables.markdown(grouped([row]), {})
+
+
+def test_the_reference_itself_has_no_error() -> None:
+    row = gpu_row("fp32", 1) | {"output_rel_l2": None, "grad_rel_l2": None, "reference_dtype": "fp32"}
+    line = tables.table_lines(grouped([row]), {}, {"training": tables.lay_out([row], "training", 120)})[2].plain
+    assert line.split().count("ref") == 2

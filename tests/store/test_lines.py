@@ -113,8 +113,8 @@ def test_a_damaged_byte_never_changes_what_a_line_is_made_of(position, byte):
 def test_a_number_that_is_not_finite_is_null_where_it_may_be_and_refused_where_it_may_not(number):
     optional = lines.decode(lines.encode(make_divergence(make_case(), output_rel_l2=number)))[1]
     assert optional.output_rel_l2 is None
-    with pytest.raises(LineError, match="output_reference_norm"):
-        lines.decode(lines.encode(make_divergence(make_case(), output_reference_norm=number)))
+    with pytest.raises(LineError, match="items_per_step"):
+        lines.decode(lines.encode(make_round(make_case(), items_per_step=number)))
 
 
 def test_text_that_is_no_unicode_is_escaped_rather_than_lost():

@@ -217,7 +217,7 @@ ADDED = {
     4: [',"explains":""'],
     6: [',"asked":null', ',"flops":null'],
     5: [],
-    7: [',"changed_in_place":[]'],
+    7: [',"changed_in_place":[]', ',"reference_dtype":"fp64","reference_error":""', ',"output_undefined":""'],
 }
 """What each schema added to the lines of `ENTRIES`, as it is written."""
 

@@ -10,7 +10,7 @@ import pytest
 from ampbench.errors import StoreError
 from ampbench.records.keeping import SearchSpace, Wanted
 from ampbench.store import RunWriter, new_run_id, read_run, writing
-from tests.stored_runs import COMPLETE, RUN, make_case, make_divergence, make_header, make_round
+from tests.stored_runs import COMPLETE, RUN, make_case, make_header, make_round
 
 CASE = make_case()
 
@@ -215,7 +215,7 @@ def test_a_results_folder_that_cannot_be_written_is_refused(tmp_path):
     [
         (make_round(CASE, samples=[[float("nan")]]), "Expected `float`, got `null`"),
         (make_round(CASE, samples=[[]]), "a round without samples"),
-        (make_divergence(CASE, output_reference_norm=float("inf")), "output_reference_norm"),
+        (make_round(CASE, items_per_step=float("inf")), "items_per_step"),
         (make_round(make_case("fp16_pure")), "a case that is not listed"),
         (CASE, "a case listed twice"),
         (make_header(), "a second header"),

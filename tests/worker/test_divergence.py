@@ -1,5 +1,6 @@
 import dataclasses
 import math
+import re
 from collections.abc import Callable
 
 import numpy as np
@@ -302,3 +303,139 @@ def test_sparse_gradients_have_errors(precision: str, case: MakeCase) -> None:
     found = measure_divergence(workload, case(precision, "training"), Cpu(), References())
     assert 0 < found.grad_rel_l2 < 0.05
     assert found.grad_elements == 40 * 16 + 16 * 3 + 3
+
+
+class Made(torch.nn.Module):
+    """A Linear whose output `make` turns into what is returned."""
+
+    def __init__(self, make: Callable[[torch.Tensor], object]):
+        super().__init__()
+        self.lin, self.make = torch.nn.Linear(16, 4), make
+
+    def forward(self, x: torch.Tensor) -> object:
+        return self.make(self.lin(x))
+
+
+def diverged(
+    case: Case, make: Callable[[torch.Tensor], object], references: References | None = None, **fields: object
+) -> Divergence:
+    torch.manual_seed(0)
+    workload = Workload(module=Made(make), inputs=torch.randn(8, 16), **fields)
+    return measure_divergence(workload, case, Cpu(), references or References())
+
+
+def test_nan_in_the_reference_leaves_no_error_and_is_counted_apart_from_that_of_a_precision(case: MakeCase) -> None:
+    half = torch.arange(4) < 2
+    found = diverged(case("bf16_pure"), lambda y: y.masked_fill(half, math.nan))
+    assert found.output_rel_l2 is found.output_max_abs is None
+    assert (found.output_elements, found.output_reference_nonfinite, found.output_reference_nan) == (32, 16, 16)
+    assert (found.output_nonfinite, found.output_fp32_nonfinite) == (0, 0)
+    assert found.output_undefined == "16 of 32 output elements are NaN in fp64 already"
+    assert found.output_undefined in found.notes
+
+
+def test_what_overflows_fp32_itself_is_told_from_what_overflows_a_precision(case: MakeCase) -> None:
+    fp32 = diverged(case("bf16_pure"), lambda y: torch.exp(0 * y + 100))
+    assert (fp32.output_nonfinite, fp32.output_nan, fp32.output_fp32_nonfinite) == (32, 0, 32)
+    fp16 = diverged(case("fp16_pure"), lambda y: y * 1e6)
+    assert fp16.output_nonfinite > fp16.output_fp32_nonfinite == 0
+    assert fp16.output_undefined.endswith("are infinite, and not in fp64")
+
+
+def test_infinities_that_are_meant_leave_the_error_of_the_others(case: MakeCase) -> None:
+    found = diverged(case("bf16_pure"), lambda y: y.masked_fill(torch.arange(4) == 0, -math.inf))
+    assert 0 < found.output_rel_l2 < 1e-2
+    assert (found.output_reference_nonfinite, found.output_reference_nan, found.output_nonfinite) == (8, 0, 0)
+    assert "8 of 32 output elements are infinite, as in fp64: the error is that of the others" in found.notes
+    other = compare([torch.tensor([1.0, math.inf])], [torch.tensor([1.0, -math.inf])])
+    assert (other.unlike, other.rel_l2) == (1, None)
+
+
+@pytest.mark.parametrize(
+    ("make", "said"),
+    [
+        (lambda y: 0 * y, "the reference output is zero"),
+        (lambda y: y[:0], "the output is empty"),
+        (lambda y: 0 * y + math.inf, "all 32 output elements are infinite, in fp64, too"),
+    ],
+)
+def test_only_a_reference_of_zeros_is_called_zero(make: Callable[..., object], said: str, case: MakeCase) -> None:
+    assert diverged(case("bf16_pure"), make).output_undefined == said
+
+
+def test_complex_outputs_are_compared_as_their_parts(case: MakeCase) -> None:
+    def spectrum(y: torch.Tensor) -> torch.Tensor:
+        wide = y.to(torch.promote_types(y.dtype, torch.float32))
+        return torch.view_as_complex(wide.view(8, 2, 2))
+
+    parts, whole = diverged(case("bf16_pure"), lambda y: y), diverged(case("bf16_pure"), spectrum)
+    assert whole.output_rel_l2 == parts.output_rel_l2 > 1e-3
+    assert whole.output_floor_rel_l2 == parts.output_floor_rel_l2
+    assert whole.output_elements == 32
+    both = diverged(case("bf16_pure"), lambda y: {"scale": y.new_ones(()), "spectrum": torch.conj(spectrum(y))})
+    assert both.output_rel_l2 > 1e-3
+
+
+@pytest.mark.parametrize("scale", [1e300, 1e160, 1e-170, 1e-300])
+def test_norms_of_huge_and_tiny_outputs_neither_overflow_nor_vanish(scale: float, case: MakeCase) -> None:
+    usual, scaled = (diverged(case("bf16_pure"), lambda y, s=s: y.double() * s) for s in (1.0, scale))
+    assert scaled.output_rel_l2 == pytest.approx(usual.output_rel_l2, rel=1e-9)
+    assert scaled.output_cosine == pytest.approx(usual.output_cosine, rel=1e-9)
+    assert scaled.output_reference_norm == pytest.approx(usual.output_reference_norm * scale, rel=1e-9)
+    assert scaled.output_max_abs == pytest.approx(usual.output_max_abs * scale, rel=1e-9)
+
+
+def test_a_norm_above_the_range_of_fp64_is_unknown_and_the_error_is_not() -> None:
+    largest = torch.full((4,), 1.7e308, dtype=torch.float64)
+    found = compare([-largest], [largest])
+    assert (found.reference_norm, found.max_abs, found.rel_l2) == (None, None, 2.0)
+
+
+def test_the_norm_of_the_reference_does_not_depend_on_what_is_held_against_it() -> None:
+    reference = torch.tensor([3.0, 4.0, math.inf], dtype=torch.float64)
+    broken = torch.tensor([math.nan, 4.0, 1.0], dtype=torch.float64)
+    assert compare([broken], [reference]).reference_norm == compare([reference], [reference]).reference_norm == 5.0
+
+
+def mixed(y: torch.Tensor) -> torch.Tensor:
+    """What fp64 alone cannot run: a constant in fp32 beside the activations."""
+    return (y if y.dtype == torch.float64 else y.float()) @ torch.ones(4, 4)
+
+
+def test_where_fp64_fails_fp32_is_the_reference_and_the_line_of_the_users_file_is_named(case: MakeCase) -> None:
+    references = References()
+    low = diverged(case("bf16_autocast"), mixed, references)
+    exact = diverged(case("fp32"), mixed)
+    assert 1e-4 < low.output_rel_l2 < 1e-1
+    assert (low.reference_dtype, low.reference_device, low.output_fp32_rel_l2) == ("fp32", "cpu", None)
+    assert re.search(r"same dtype, .* \(test_divergence.py, line \d+\)$", low.reference_error)
+    assert exact.output_rel_l2 is exact.output_max_abs is exact.argmax_agreeing is None
+    assert (exact.output_undefined, exact.output_elements) == ("it is the reference: fp64 failed", 32)
+
+
+def test_where_fp32_fails_too_no_error_is_known_and_the_case_is_none_the_less_measured(case: MakeCase) -> None:
+    def only_half(y: torch.Tensor) -> torch.Tensor:
+        if y.dtype is not torch.bfloat16:
+            raise RuntimeError(f"no kernel for {y.dtype}")
+        return y
+
+    found = diverged(case("bf16_pure"), only_half)
+    assert (found.reference_dtype, found.output_rel_l2, found.output_reference_norm) == ("", None, None)
+    assert "torch.float64" in found.reference_error
+    assert "fp32 failed: RuntimeError: no kernel for torch.float32 (test_divergence.py" in found.reference_error
+    with pytest.raises(RuntimeError, match="no kernel"):
+        diverged(case("fp32"), only_half)
+
+
+def test_outputs_whose_shapes_depend_on_the_data_have_no_error_and_do_not_fail(case: MakeCase) -> None:
+    found = diverged(case("bf16_pure"), lambda y: y[: 3 if y.dtype == torch.float64 else 5])
+    assert found.output_rel_l2 is None
+    assert found.output_undefined == "the outputs' shapes differ from the reference's: [(5, 4)] against [(3, 4)]"
+
+
+def test_gradients_that_only_one_side_has_leave_no_gradient_error(case: MakeCase) -> None:
+    def detached(y: torch.Tensor) -> torch.Tensor:
+        return y if y.dtype == torch.float64 else y.detach()
+
+    found = diverged(case("bf16_pure", "training"), detached, loss=lambda o: o.sum().requires_grad_())
+    assert found.grad_undefined == "a gradient that only one of this step and the reference has: lin.bias, lin.weight"

@@ -85,8 +85,7 @@ def change_cells(findings: Sequence[Finding], limits: Mapping[str, float | None]
             cells.append(Cell(UNDEFINED))
             continue
         ends = interval_text(one)
-        was = "" if one.baseline is None else f"was {value_text(metric, one.baseline)}"
-        more = ", ".join(part for part in (ends, was) if part)
+        more = f"{ends}, was {value_text(metric, one.baseline)}" if ends else f"was {value_text(metric, one.baseline)}"
         bar = "" if edge is None else change_bar(one, edge)
         cells.append(Cell(text, more, bar, "" if text[-1] == "%" else f"{one.change:g}"))
     return cells
