@@ -27,6 +27,7 @@ from ampbench.running.arms import (
     Checkout,
     checked_out,
     folder_in,
+    left_out,
     repository_paths,
     selection_of,
     settings_of,
@@ -66,11 +67,15 @@ class PreparedArm:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PreparedComparison:
-    """Both arms, and the cases to measure: baseline's and candidate's, by the id of the baseline's."""
+    """Both arms, and the cases to measure: baseline's and candidate's, by the id of the baseline's.
+
+    `note` is what a user may not expect of the arms, "" for nothing.
+    """
 
     baseline: PreparedArm
     candidate: PreparedArm
     pairs: Mapping[str, tuple[PlannedCase, PlannedCase]]
+    note: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -111,7 +116,8 @@ def prepare(
             _prepared_arm(option, request, checkouts[option], here, selection, settings)
             for option, request in requests.items()
         ]
-        yield PreparedComparison(baseline=arms[0], candidate=arms[1], pairs=_pairs(*arms))
+        note = left_out(requests.values())
+        yield PreparedComparison(baseline=arms[0], candidate=arms[1], pairs=_pairs(*arms), note=note)
 
 
 def timed_for(prepared: PreparedComparison, seconds: float | None = None) -> PreparedComparison:

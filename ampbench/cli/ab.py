@@ -158,6 +158,8 @@ def command(
     )  # fmt: skip
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # a cancelled job leaves no worktree behind either
     with ab.prepare(selection, settings, *arms) as prepared, block_progress() as watch:
+        if prepared.note:
+            print_note(prepared.note)
         files = ab.measure(
             ab.timed_for(prepared, settings.min_run_seconds if min_run_time else None),
             plan,

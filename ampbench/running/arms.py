@@ -6,7 +6,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -14,7 +14,7 @@ from pathlib import Path
 from ampbench.errors import UnknownNameError, UsageError
 from ampbench.records.cases import WorkloadSource
 from ampbench.records.runs import Selection, Settings
-from ampbench.units import parse_value
+from ampbench.units import counted, parse_value
 
 HERE = "here"
 """An arm that is this interpreter and the files as they are."""
@@ -140,20 +140,13 @@ def source_in(checkout: Checkout | None, source: WorkloadSource) -> WorkloadSour
 def checked_out(option: str, arm: ArmRequest) -> Iterator[Checkout | None]:
     """Yield the arm's commit in a git worktree, which is gone afterwards; None where the arm names no commit.
 
-    Raises `UsageError` outside a repository, for an unknown reference, and for the current commit while files that git
-    tracks are changed: what would be measured is not what is there.
+    Raises `UsageError` outside a repository and for an unknown reference.
     """
     if not arm.ref:
         yield None
         return
     repository = Path(_git(option, "rev-parse", "--show-toplevel"))
     commit = _commit(option, arm.ref)
-    changed = _git(option, "status", "--porcelain", "--untracked-files=no").splitlines()
-    if changed and commit == _commit(option, "HEAD"):
-        raise UsageError(
-            f"{option} git:{arm.ref} does not hold your uncommitted changes ({len(changed)} files): commit them, or "
-            f"say {option} {HERE} for the files as they are"
-        )
     folder = Path(tempfile.mkdtemp(prefix="ampbench-"))
     root = folder / repository.name
     try:
@@ -163,6 +156,18 @@ def checked_out(option: str, arm: ArmRequest) -> Iterator[Checkout | None]:
         with suppress(UsageError):  # where it could not be added there is none to remove
             _git(option, "worktree", "remove", "--force", str(root))
         shutil.rmtree(folder, ignore_errors=True)
+
+
+def left_out(arms: Iterable[ArmRequest]) -> str:
+    """Return a note where every arm is a commit and the files here are changed: no arm has those changes."""
+    refs = list(dict.fromkeys(arm.ref for arm in arms))
+    if "" in refs:
+        return ""
+    changed = len(_git("--candidate", "status", "--porcelain", "--untracked-files=no").splitlines())
+    if not changed:
+        return ""
+    whose = "neither arm has" if len(refs) > 1 else f"git:{refs[0]} does not have"
+    return f"{whose} your uncommitted changes ({counted(changed, 'file')}): {HERE} is the files as they are"
 
 
 def find_python(text: str) -> str | None:

@@ -9,7 +9,7 @@ import pytest
 from ampbench.errors import UsageError
 from ampbench.records.cases import WorkloadSource
 from ampbench.records.runs import Selection, Settings
-from ampbench.running.arms import ArmRequest, checked_out, parse_arm, selection_of, settings_of, source_in
+from ampbench.running.arms import ArmRequest, checked_out, left_out, parse_arm, selection_of, settings_of, source_in
 
 
 def git(folder: Path, *arguments: str) -> str:
@@ -105,22 +105,39 @@ def test_a_file_of_the_repository_is_that_of_the_commit(repository: Path) -> Non
             source_in(checkout, source(repository / "later.py"))
 
 
-def test_the_current_commit_is_refused_while_files_are_changed(repository: Path) -> None:
+def arms(*refs: str) -> list[ArmRequest]:
+    return [parse_arm("", [ref]) for ref in refs]
+
+
+def test_the_current_commit_can_be_compared_with_the_files_as_they_are(repository: Path) -> None:
     (repository / "model.py").write_text("layers = 3\n")
-    with (
-        pytest.raises(UsageError, match="uncommitted changes"),
-        checked_out("--candidate", parse_arm("", ["git:main"])),
-    ):
-        pass
-    with checked_out("--baseline", parse_arm("", ["git:first"])) as checkout:
+    with checked_out("--baseline", parse_arm("", ["git:main"])) as checkout:
         assert checkout is not None
+        assert (checkout.root / "model.py").read_text() == "layers = 2\n"
+        assert (repository / "model.py").read_text() == "layers = 3\n"
+    assert left_out(arms("git:main", "here")) == ""
+
+
+@pytest.mark.parametrize(
+    ("refs", "said"),
+    [
+        (("git:first", "git:main"), "neither arm has your uncommitted changes (1 file): here is the files as they are"),
+        (
+            ("git:main", "git:main"),
+            "git:main does not have your uncommitted changes (1 file): here is the files as they are",
+        ),
+    ],
+)
+def test_changes_that_no_arm_has_are_told(repository: Path, refs: tuple[str, str], said: str) -> None:
+    assert left_out(arms(*refs)) == ""
+    (repository / "model.py").write_text("layers = 3\n")
+    assert left_out(arms(*refs)) == said
 
 
 def test_files_that_git_does_not_know_do_not_make_a_tree_dirty(repository: Path) -> None:
     (repository / "results").mkdir()
     (repository / "results" / "run.jsonl").write_text("")
-    with checked_out("--candidate", parse_arm("", ["git:main"])) as checkout:
-        assert checkout is not None
+    assert left_out(arms("git:first", "git:main")) == ""
 
 
 def test_an_unknown_reference_is_refused_with_the_nearest(repository: Path) -> None:
