@@ -12,6 +12,7 @@ import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from ampbench.errors import UnknownNameError, UsageError
@@ -19,6 +20,14 @@ from ampbench.errors import UnknownNameError, UsageError
 FILE_NAME = "ampbench.toml"
 PATHS = frozenset({"results", "policy"})
 """Options whose value is a path, which counts from the settings file's folder, not from the current one."""
+
+PROGRAMS: Mapping[str, frozenset[str]] = MappingProxyType(
+    {"compare": frozenset({"baseline_python", "candidate_python"}), "ab": frozenset({"baseline", "candidate"})}
+)
+"""By verb, options that name a program to run or its environment: only who types a command decides on these.
+
+A settings file belongs to the folder, which may be somebody else's.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,14 +79,24 @@ def defaults(file: SettingsFile, verbs: Mapping[str, Options]) -> dict[str, dict
         if key in verbs:
             continue
         option = _option(key, [*known, *verbs], file.path)
+        having = [verb for verb, options in verbs.items() if option in options]
+        if all(option in PROGRAMS.get(verb, ()) for verb in having):
+            raise UsageError(_names_a_program(file.path, option))
         for verb, options in verbs.items():
-            if option in options:
+            if option in options and option not in PROGRAMS.get(verb, ()):
                 result[verb][options[option].parameter] = _value(option, value, options[option], file.path)
     for verb, options in verbs.items():
         for key, value in _table(file.table.get(verb, {}), file.path, verb).items():
             option = _option(key, list(options), file.path, verb)
+            if option in PROGRAMS.get(verb, ()):
+                raise UsageError(_names_a_program(file.path, option))
             result[verb][options[option].parameter] = _value(option, value, options[option], file.path)
     return result
+
+
+def _names_a_program(path: Path, option: str) -> str:
+    flag = f"--{option.replace('_', '-')}"
+    return f"{path}: {option} names a program to run, which no settings file may: say {flag} on the command line"
 
 
 def _folders(start: Path) -> list[Path]:

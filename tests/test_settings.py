@@ -1,10 +1,12 @@
 """Settings files: which one is found, what it may hold, how it is refused."""
 
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
 
 from ampbench import settings
+from ampbench.cli.main import _all_options
 from ampbench.errors import UsageError
 from ampbench.settings import Option, SettingsFile
 
@@ -27,11 +29,18 @@ def repository(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def loaded(text: str, folder: Path) -> dict[str, dict[str, object]]:
+WITH_PROGRAMS = {
+    "compare": {name: Option(name, False) for name in ("baseline_python", "candidate_python")},
+    "ab": {"baseline": Option("baseline", True)},
+    "report": {"baseline": Option("baseline", False)},
+}
+
+
+def loaded(text: str, folder: Path, verbs: Mapping[str, Mapping[str, Option]] = VERBS) -> dict[str, dict[str, object]]:
     (folder / "ampbench.toml").write_text(text)
     file = settings.find(folder)
     assert file is not None
-    return settings.defaults(file, VERBS)
+    return settings.defaults(file, verbs)
 
 
 def test_there_may_be_no_settings(repository: Path) -> None:
@@ -128,3 +137,27 @@ def test_a_tool_table_that_is_no_table_is_refused(repository: Path) -> None:
     (repository / "pyproject.toml").write_text("[tool]\nampbench = 5\n")
     with pytest.raises(UsageError, match=r"must be a table"):
         settings.find(repository)
+
+
+@pytest.mark.parametrize(
+    ("text", "option"),
+    [
+        ("[compare]\nbaseline_python = './x'", "baseline_python"),
+        ("candidate-python = './x'", "candidate_python"),
+        ("[ab]\nbaseline = ['./x']", "baseline"),
+    ],
+)
+def test_no_settings_file_names_a_program_to_run(text: str, option: str, repository: Path) -> None:
+    flag = f"--{option.replace('_', '-')}"
+    with pytest.raises(UsageError, match=f"{option} names a program to run, which no settings file may: say {flag}"):
+        loaded(text, repository, WITH_PROGRAMS)
+
+
+def test_a_key_at_the_top_that_names_a_program_to_one_verb_alone_is_set_for_the_others(repository: Path) -> None:
+    found = loaded("baseline = 'v1'", repository, WITH_PROGRAMS)
+    assert {verb: values for verb, values in found.items() if values} == {"report": {"baseline": "v1"}}
+
+
+def test_the_options_that_settings_may_not_give_exist() -> None:
+    options = _all_options()
+    assert all(named <= options[verb].keys() for verb, named in settings.PROGRAMS.items())

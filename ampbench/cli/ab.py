@@ -1,7 +1,6 @@
 """`ampbench ab`: two environments, commits or settings, measured in turns; and the machine against itself."""
 
 import shlex
-import signal
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -156,7 +155,6 @@ def command(
         kinds=kinds, control=not control, blocks=count, max_seconds=settings.max_seconds, to_the_end=control,
         explain=not control, threshold_of=rules.threshold_of,
     )  # fmt: skip
-    signal.signal(signal.SIGTERM, signal.default_int_handler)  # a cancelled job leaves no worktree behind either
     with ab.prepare(selection, settings, *arms) as prepared, block_progress() as watch:
         if prepared.note:
             print_note(prepared.note)

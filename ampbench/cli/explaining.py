@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ampbench.cli.options import run_words
-from ampbench.cli.selecting import make_selection, make_settings
+from ampbench.cli.selecting import make_selection, make_settings, resumed_imports
 from ampbench.errors import CASE_FAILED, INTERRUPTED, StoreError, UsageError
 from ampbench.records.runs import Asked, Selection, Settings, deed_of, verb_of
 from ampbench.units import counted
@@ -135,6 +135,8 @@ def go_on(
         print_note(f"run {header.run} is complete: nothing is left to do")
         tell(begun)
         return _exit_code(begun)
+    if imports := resumed_imports(header):
+        print_note(imports)
     writer, begun = store.RunWriter.reopen(file)
     with writer:
         if begun.cut:

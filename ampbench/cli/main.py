@@ -8,8 +8,10 @@ slow (torch, pandas, scipy, rich) at its top.
 import contextlib
 import errno
 import os
+import signal
 import sys
-from collections.abc import Callable, Mapping, Sequence
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from importlib import import_module
 from pathlib import Path
 from typing import Any, cast
@@ -97,8 +99,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     given, flags = _take_out(sys.argv[1:] if arguments is None else arguments)
     _open_streams()
     try:
-        code = _dispatch(given, version="--version" in flags)
-        sys.stdout.flush()
+        with _ended_by_signals():
+            code = _dispatch(given, version="--version" in flags)
+            sys.stdout.flush()
     except (KeyboardInterrupt, typer.Abort):
         print_note("ampbench: interrupted")
         code = INTERRUPTED
@@ -115,6 +118,23 @@ def main(arguments: Sequence[str] | None = None) -> int:
         except OSError:
             _give_up(stream)
     return code
+
+
+@contextlib.contextmanager
+def _ended_by_signals() -> Iterator[None]:
+    """Let a cancelled job (SIGTERM) and a closed terminal (SIGHUP) end the program as Ctrl-C does, leaving nothing.
+
+    Where one is ignored, as under nohup, it stays so.
+    """
+    ours = threading.current_thread() is threading.main_thread()
+    ending = [one for one in (signal.SIGTERM, signal.SIGHUP) if ours and signal.getsignal(one) is signal.SIG_DFL]
+    for one in ending:
+        signal.signal(one, signal.default_int_handler)
+    try:
+        yield
+    finally:
+        for one in ending:
+            signal.signal(one, signal.SIG_DFL)
 
 
 def _open_streams() -> None:

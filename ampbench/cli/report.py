@@ -113,7 +113,7 @@ def command(
         print_text(text)
         return 0
     path = output or _folder(results / REPORTS) / _name(material)
-    write_files({path: text})
+    write_files({path: text}, links=output is not None)
     for remark in material.remarks:
         print_note(remark)
     print_text(str(path))
@@ -162,7 +162,7 @@ def _write_site(folder: Path, site: "Site") -> int:
     with console.status("reading") if console.is_terminal else nullcontext() as shown:
         for count, (name, text) in enumerate(site.files, 1):
             path = _folder(folder) / name
-            write_files({path: text}, "choose another --site")
+            write_files({path: text}, "choose another --site", links=False)
             if shown is not None:
                 shown.update(f"{counted(count, 'page')} written")
     for problem in site.problems:

@@ -48,7 +48,7 @@ from ampbench.cli.options import (
     run_words,
 )
 from ampbench.cli.printing import print_note
-from ampbench.cli.selecting import make_selection, make_settings
+from ampbench.cli.selecting import make_selection, make_settings, resumed_imports
 from ampbench.errors import CASE_FAILED, INTERRUPTED, StoreError, UsageError
 from ampbench.labels import NOT_MEASURED, OUT_OF_TIME
 from ampbench.records.runs import RESUMED, Settings, deed_of, verb_of
@@ -145,6 +145,8 @@ def command(
                 raise UsageError(f"run {resumed.header.run} is an arm of ampbench ab, which measures both anew")
             if resumed.header.explains:
                 raise UsageError(_resumed_elsewhere(resumed.header))
+            if imports := resumed_imports(resumed.header):
+                print_note(imports)
             selection = resumed.header.selection
             settings = dataclasses.replace(resumed.header.settings, max_seconds=settings.max_seconds)
         prepared = stack.enter_context(session.prepare(selection, settings, resumed))

@@ -5,10 +5,16 @@ from typing import TypeVar
 
 from ampbench.errors import UsageError
 from ampbench.records.cases import ParameterValue
-from ampbench.records.runs import Selection, Settings
+from ampbench.records.runs import Header, Selection, Settings
 from ampbench.units import parse_bytes, parse_seconds, parse_value
 
 Value = TypeVar("Value")
+
+
+def resumed_imports(header: Header) -> str:
+    """Say which code going on with a run imports, since its file names it and not the command line; "" for none."""
+    own = dict.fromkeys(f"{one.module}:{one.function}" for one in header.sources if not one.builtin)
+    return f"going on with run {header.run} imports what it names: {', '.join(own)}" if own else ""
 
 
 def make_selection(

@@ -3,7 +3,9 @@
 import contextlib
 import errno
 import os
+import time
 from collections.abc import Mapping
+from glob import escape
 from pathlib import Path
 
 from ampbench.errors import StoreError
@@ -23,10 +25,18 @@ def check_writable(path: Path) -> None:
     raise StoreError(f"cannot write {path}: {problem}; choose another -o")
 
 
-def write_files(files: Mapping[Path, str | bytes], hint: str = "nothing was written, choose another -o") -> None:
+ABANDONED_SECONDS = 60.0
+"""A file under way that is older than this, of a process that is gone, was left behind: no writing takes as long."""
+
+
+def write_files(
+    files: Mapping[Path, str | bytes], hint: str = "nothing was written, choose another -o", *, links: bool = True
+) -> None:
     """Write all files or none: each under another name first, then renamed.
 
-    Raises `StoreError` where that cannot be done; `hint` ends its message.
+    What writers that were killed left beside a file is removed. A file that is a link is written where it leads, but
+    without `links`, which is for names that nobody typed, refused. Raises `StoreError` where that cannot be done;
+    `hint` ends its message.
     """
     written: list[tuple[Path, Path]] = []
     path = Path()
@@ -38,7 +48,11 @@ def write_files(files: Mapping[Path, str | bytes], hint: str = "nothing was writ
             if path.exists() and not path.is_file():
                 path.write_bytes(data)  # a pipe or a device, which renaming would replace
                 continue
+            if path.is_symlink() and not links:
+                leads = os.readlink(path)  # noqa: PTH115 - as it is written, not resolved
+                raise StoreError(f"cannot write {path}: it is a link to {leads}; remove it, or {hint}")
             target = path.resolve()  # renaming onto a link would replace the link
+            _remove_abandoned(target)
             temporary = target.with_name(f".{target.name}.{os.getpid()}")
             written.append((temporary, target))
             with temporary.open("xb") as file:
@@ -53,3 +67,13 @@ def write_files(files: Mapping[Path, str | bytes], hint: str = "nothing was writ
         for temporary, _ in written:
             with contextlib.suppress(OSError):
                 temporary.unlink(missing_ok=True)
+
+
+def _remove_abandoned(target: Path) -> None:
+    """Remove what writers of `target` that were killed have left beside it."""
+    for beside in target.parent.glob(f".{escape(target.name)}.*"):
+        writer = beside.name.rpartition(".")[2]
+        with contextlib.suppress(OSError):
+            old = time.time() - beside.stat().st_mtime > ABANDONED_SECONDS
+            if writer.isdecimal() and old and not Path("/proc", writer).exists():
+                beside.unlink()

@@ -1,5 +1,6 @@
 """An arm of an A/B comparison: which Python, which commit, which settings; and the servers that measure with them."""
 
+import fcntl
 import os
 import re
 import shutil
@@ -24,6 +25,8 @@ CASE_SETTINGS = ("threads", "precision", "path", "memory_format", "scaler")
 
 _SETTING = re.compile(r"(?P<name>[A-Za-z_][\w.-]*)=(?P<value>.*)", re.DOTALL)
 _GIT_SECONDS = 120.0
+_CHECKOUT, _IN_USE = "ampbench-", "in-use"
+"""How the name of a commit's temporary folder begins, and the file in it that is locked as long as it is used."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -147,8 +150,11 @@ def checked_out(option: str, arm: ArmRequest) -> Iterator[Checkout | None]:
         return
     repository = Path(_git(option, "rev-parse", "--show-toplevel"))
     commit = _commit(option, arm.ref)
-    folder = Path(tempfile.mkdtemp(prefix="ampbench-"))
+    _remove_abandoned(option)
+    folder = Path(tempfile.mkdtemp(prefix=_CHECKOUT))
     root = folder / repository.name
+    in_use = os.open(folder / _IN_USE, os.O_RDWR | os.O_CREAT)
+    fcntl.flock(in_use, fcntl.LOCK_EX)  # until this process ends, however it does
     try:
         _git(option, "-c", "core.hooksPath=/dev/null", "worktree", "add", "--detach", "--quiet", str(root), commit)
         yield Checkout(commit=commit, root=root, repository=repository)
@@ -156,6 +162,20 @@ def checked_out(option: str, arm: ArmRequest) -> Iterator[Checkout | None]:
         with suppress(UsageError):  # where it could not be added there is none to remove
             _git(option, "worktree", "remove", "--force", str(root))
         shutil.rmtree(folder, ignore_errors=True)
+        os.close(in_use)
+
+
+def _remove_abandoned(option: str) -> None:
+    """Remove the worktrees of this repository that sessions which were killed have left behind."""
+    for line in _git(option, "worktree", "list", "--porcelain").splitlines():
+        root = Path(line.removeprefix("worktree "))
+        mark = root.parent / _IN_USE
+        if not (line.startswith("worktree ") and root.parent.name.startswith(_CHECKOUT) and mark.is_file()):
+            continue
+        with mark.open("r+b") as file, suppress(OSError, UsageError):
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)  # fails where its session is still measuring
+            _git(option, "worktree", "remove", "--force", str(root))
+            shutil.rmtree(root.parent, ignore_errors=True)
 
 
 def left_out(arms: Iterable[ArmRequest]) -> str:

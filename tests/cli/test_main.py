@@ -1,5 +1,7 @@
 """The program as a whole: what it says first, how it fails, what it does not import."""
 
+import os
+import signal
 import subprocess
 import sys
 from collections.abc import Callable
@@ -245,3 +247,30 @@ def test_a_current_folder_that_is_gone_is_said(tmp_path: Path, monkeypatch: pyte
         "ampbench: error: the current folder cannot be used (No such file or directory): change to one that is there\n"
     )
     monkeypatch.chdir(tmp_path)
+
+
+@pytest.mark.parametrize("name", ["SIGTERM", "SIGHUP"])
+def test_a_cancelled_job_and_a_closed_terminal_end_a_verb_as_ctrl_c_does(
+    name: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    number = getattr(signal, name)
+    kept = signal.signal(number, signal.SIG_DFL)
+    cleaned = []
+
+    def verb(*_: object, **__: object) -> int:
+        try:
+            os.kill(os.getpid(), number)
+        finally:
+            cleaned.append(name)
+        return 0
+
+    monkeypatch.setattr(program, "_dispatch", verb)
+    try:
+        assert program.main(["run"]) == 130
+        assert signal.getsignal(number) is signal.SIG_DFL
+        signal.signal(number, signal.SIG_IGN)  # as under nohup
+        assert program.main(["run"]) == 0
+    finally:
+        signal.signal(number, kept)
+    assert cleaned == [name] * 2
+    assert capsys.readouterr().err == "ampbench: interrupted\n"

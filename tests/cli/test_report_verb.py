@@ -221,3 +221,32 @@ def test_without_its_extra_it_says_what_to_install(module: str, folder: Path) ->
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr == "ampbench: error: a report needs its extra: pip install 'ampbench[report]'\n"
     assert "reports" not in names(folder)
+
+
+@pytest.mark.parametrize("words", [["--site", "site"], []], ids=["site", "page"])
+def test_a_link_at_a_name_that_nobody_typed_is_refused_and_what_it_leads_to_stays(
+    words: list[str], tmp_path: Path, folder: Path, ampbench: Run
+) -> None:
+    victim = tmp_path / "victim"
+    victim.write_text("precious")
+    where = tmp_path / "site" if words else folder / "reports"
+    where.mkdir()
+    link = where / "3-other.html"
+    link.symlink_to(victim)
+    said = ampbench("report", *words, "3-other")
+    assert said.code == 2
+    assert f"{link.name}: it is a link to {victim}; remove it" in said.err
+    assert victim.read_text() == "precious"
+    assert ampbench("report", "3-other", "-o", str(link)).code == 0  # what was typed is meant
+    assert victim.read_text().startswith("<!doctype html>")
+
+
+def test_what_a_writer_that_was_killed_left_is_removed_by_the_next_and_no_other_file(tmp_path: Path) -> None:
+    page, alive = tmp_path / "page.html", str(os.getppid())
+    gone, young, *others = (tmp_path / f".page.html.{name}" for name in ("999999999", "999999998", "txt", alive))
+    for file in (gone, young, *others):
+        file.touch()
+    for file in (gone, *others):
+        os.utime(file, (0, 0))
+    writing.write_files({page: "text"})
+    assert names(tmp_path) == sorted(file.name for file in (page, young, *others))

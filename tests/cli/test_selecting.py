@@ -1,7 +1,9 @@
 import pytest
 
-from ampbench.cli.selecting import parse_setting, parse_sweep
+from ampbench.cli.selecting import parse_setting, parse_sweep, resumed_imports
 from ampbench.errors import UsageError
+from ampbench.records.cases import WorkloadSource
+from tests.stored_runs import make_header
 
 
 def test_settings_and_sweeps_are_read_as_numbers_where_they_are() -> None:
@@ -12,3 +14,13 @@ def test_settings_and_sweeps_are_read_as_numbers_where_they_are() -> None:
     assert parse_sweep("batch_size=1,2") == ("batch_size", [1, 2])
     with pytest.raises(UsageError):
         parse_setting("--set", "=3")
+
+
+def test_going_on_with_a_run_says_what_its_file_has_imported() -> None:
+    built_in, own = (
+        WorkloadSource(name="n", family="user", module=module, function="make", builtin=builtin)
+        for module, builtin in (("ampbench.workloads.linear", True), ("/home/me/m.py", False))
+    )
+    header = make_header(run="20260131T120000Z-a-b", sources=[built_in, own])
+    assert resumed_imports(header) == "going on with run 20260131T120000Z-a-b imports what it names: /home/me/m.py:make"
+    assert resumed_imports(make_header(sources=[built_in])) == ""

@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -178,3 +179,29 @@ def test_the_worktrees_of_others_are_left_alone(repository: Path, tmp_path: Path
     with checked_out("--baseline", parse_arm("", ["git:first"])):
         pass
     assert str(tmp_path / "other") in git(repository, "worktree", "list")
+
+
+def test_what_a_session_that_was_killed_left_is_removed_by_the_next_and_nothing_that_is_in_use(
+    repository: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    arm = ArmRequest(given=["git:first"], ref="first")
+    script = (
+        "import os, sys, tempfile\n"
+        "from ampbench.running.arms import ArmRequest, checked_out\n"
+        "tempfile.tempdir = sys.argv[1]\n"
+        "with checked_out('--baseline', ArmRequest(given=['git:first'], ref='first')):\n"
+        "    os.kill(os.getpid(), 9)\n"
+    )
+    subprocess.run([sys.executable, "-c", script, str(tmp_path)], check=False)
+    (left,) = tmp_path.glob("ampbench-*")
+    mine = tmp_path / "ampbench-notes"
+    mine.mkdir()
+    with checked_out("--baseline", arm) as one, checked_out("--candidate", arm) as other:
+        assert one is not None
+        assert other is not None
+        assert not left.exists()
+        assert one.root.exists()
+        assert git(repository, "worktree", "list").count("\n") == 2
+    assert git(repository, "worktree", "list").count("\n") == 0
+    assert list(tmp_path.glob("ampbench-*")) == [mine]
