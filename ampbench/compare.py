@@ -78,6 +78,21 @@ def compare_files(
     return _compare(MeasuredRun.read(baseline), MeasuredRun.read(candidate), threshold_of)
 
 
+def compare_times(baseline: MeasuredRun, candidate: MeasuredRun) -> dict[str, Finding]:
+    """Return what `compare` says of the time of each case that is ok on both sides, by the baseline's case id."""
+    headers = (baseline.stored.header, candidate.stored.header)
+    settings = arm_settings(*headers)
+    pairs = [
+        pair
+        for pair in pair_cases(baseline.stored.cases.values(), candidate.stored.cases.values(), settings).pairs
+        if outcome_finding(pair, baseline.outcome(pair.baseline_id), candidate.outcome(pair.candidate_id)) is None
+    ]
+    differences = EnvironmentDifferences(*headers, devices=[one.baseline.device for one in pairs], settings=settings)
+    interleaved = _one_session(baseline.stored, candidate.stored)
+    findings, _ = time_findings(pairs, baseline, candidate, differences, interleaved, default_threshold)
+    return {one.case.case_id: one for one in findings}
+
+
 def of_cases(comparison: Comparison, wanted: Callable[[str], bool]) -> Comparison:
     """Return a comparison of those cases alone whose id is `wanted`, in one of the runs or in both; there may be none.
 

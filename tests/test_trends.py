@@ -4,6 +4,7 @@ import math
 import subprocess
 import sys
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -19,11 +20,13 @@ from ampbench.errors import NothingToRunError, StoreError, UnknownNameError
 from ampbench.metrics import Gate
 from ampbench.records.cases import Case
 from ampbench.records.environments import DeviceDescription, Environment
-from ampbench.records.measurements import Failure, Reading
+from ampbench.records.measurements import Failure, Fitness, Reading
 from ampbench.records.runs import Arm, Entry, Imported
 from ampbench.trends import AXES, Change, Rule, Series, Trend, make_trend, neighbours, read_runs, tracked
+from ampbench.trends.building import OTHER_COMMIT
 from ampbench.trends.history import History
 from ampbench.trends.levels import Level, find_levels
+from ampbench.trends.sentences import notes, shared_shifts, summary
 from ampbench.trends.steps import find_steps
 from tests.convert import asv_results
 from tests.stored_runs import COMPLETE, make_case, make_divergence, make_header, make_memory, make_round, write_run
@@ -123,6 +126,33 @@ def test_settings_of_an_arm_and_versions_of_a_workload_make_series_of_their_own(
     assert [len(one.measured) for one in folder.trend().series] == [1, 1, 1]
 
 
+def test_over_versions_of_torch_the_commit_is_the_newest_that_has_several_of_them(folder: Folder) -> None:
+    """What a commit did is not blamed on the version of torch that it was, for the most part, measured with."""
+    for day in range(7):
+        error = 8.07e-3 if day < 6 else 64.2
+        given = {"commit": f"{day}" * 40, "committed_at": f"2026-01-0{day + 1}T00:00:00Z"}
+        folder.run(whole(error), *timed(FP32, 1e-3), **given)
+        if day in (2, 6):
+            folder.run(whole(error), *timed(FP32, 1e-3), torch="2.14.1", **given)
+    folder.run(whole(64.2), *timed(FP32, 1e-3), commit="7" * 40, committed_at="2026-01-09T00:00:00Z")
+    trend = folder.trend("torch_version", "floor")
+    series = only(trend)
+    assert [(point.x.label, point.value) for point in series.points] == [("2.14.1", 6.42e4), ("2.15.0", 6.42e4)]
+    assert (series.place.commit, list(series.changes)) == ("6" * 40, [])
+    assert trend.left_out == {OTHER_COMMIT: 8}
+    over_commits = [one for one in folder.trend("commit", "floor").series if one.place.torch_version == "2.15.0"]
+    assert [change.x.label for change in over_commits[0].changes] == ["6" * 7]
+
+
+def test_each_case_is_shown_at_a_commit_that_has_several_versions_of_it(folder: Folder) -> None:
+    for version in ("2.14.0", "2.15.0"):
+        folder.run(*timed(FP32, 1e-3), *timed(BF16, 1e-3), cases=(FP32, BF16), torch=version, commit="a" * 40)
+    for version in ("2.13.0", "2.15.0"):
+        folder.run(*timed(BF16, 1e-3), cases=(BF16,), torch=version, commit="b" * 40)
+    found = {one.case.precision: (one.place.commit[0], labels(one)) for one in folder.trend().series}
+    assert found == {"fp32": ("a", ["2.14.0", "2.15.0"]), "bf16_autocast": ("b", ["2.13.0", "2.15.0"])}
+
+
 def test_an_arm_of_a_session_counts_like_any_run(folder: Folder) -> None:
     for name, version in (("baseline", "2.12.0"), ("candidate", "2.13.0")):
         folder.run(torch=version, arm=Arm(session="s", name=name))
@@ -199,11 +229,12 @@ def test_over_dates_each_run_is_a_point(folder: Folder) -> None:
 
 def test_runs_without_an_x_are_counted(folder: Folder) -> None:
     folder.run(commit="a" * 40)
-    folder.run()
     folder.run(torch="")
+    folder.run()
     folder.run(torch="nightly")
     assert folder.trend("commit").left_out == {"no commit": 3}
-    assert folder.trend().left_out == {"no torch version": 1, "an unreadable torch version": 1}
+    left_out = {"no torch version": 1, "an unreadable torch version": 1, OTHER_COMMIT: 1}
+    assert folder.trend().left_out == left_out
 
 
 def test_without_any_x_there_is_nothing_to_show(folder: Folder) -> None:
@@ -222,12 +253,17 @@ def test_a_point_is_the_median_of_its_runs_and_never_pools_their_rounds(folder: 
     assert high > 4.5 * low  # the t interval of three values, not of 48
 
 
-def test_of_two_runs_the_wider_interval_is_the_points(folder: Folder) -> None:
+def test_of_two_runs_each_keeps_its_own_interval_and_the_point_has_none(folder: Folder) -> None:
     folder.run(*timed(FP32, 1e-3, spread=0.001))
-    narrow = only(folder.trend()).points[0]
-    folder.run(*timed(FP32, 1e-3, spread=0.05))
-    wide = only(folder.trend()).points[0]
-    assert ends(wide)[0] < ends(narrow)[0] < ends(narrow)[1] < ends(wide)[1]
+    alone = only(folder.trend()).points[0]
+    assert ends(alone) == ends(alone.each[0])
+    folder.run(*timed(FP32, 2e-3, spread=0.05))
+    both = only(folder.trend()).points[0]
+    assert (both.low, both.high, both.value) == (None, None, pytest.approx(1.5e-3, rel=1e-2))
+    narrow, wide = both.each
+    assert [one.run for one in both.each] == ["run001", "run002"]
+    assert ends(narrow) == ends(alone)
+    assert narrow.high < ends(wide)[0] < wide.value < ends(wide)[1]
 
 
 def test_throughput_has_the_interval_of_the_time_the_other_way_round(folder: Folder) -> None:
@@ -470,6 +506,102 @@ def test_a_slowdown_within_the_noise_of_the_runs_is_none(folder: Folder) -> None
     assert only(folder.trend()).changes == []
 
 
+NETWORKS = tuple(
+    make_case(precision, workload=name) for name in ("mlp", "vit", "resnet18") for precision in ("fp32", "bf16_pure")
+)
+
+
+def measured(folder: Folder, factors: Sequence[float], seed: int, version: str) -> None:
+    """Leave a run of all networks, each so many times slower than 1 ms, with 0.3% of noise and a control."""
+    generator = np.random.default_rng(seed)
+    entries = [
+        make_round(case, 1e-3 * factor * math.exp(generator.normal(0, 0.003)), number, control=control)
+        for case, factor in zip(NETWORKS, factors, strict=True)
+        for control in ((False, True) if case is NETWORKS[0] else (False,))
+        for number in range(4)
+    ]
+    folder.run(*entries, cases=NETWORKS, torch=version)
+
+
+def changed(trend: Trend) -> set[tuple[str, str]]:
+    return {
+        (f"{one.case.workload} {one.case.precision}", change.direction)
+        for one in trend.series
+        for change in one.changes
+    }
+
+
+def test_a_run_that_was_slower_as_a_whole_is_said_once_and_no_case_is_blamed(folder: Folder) -> None:
+    measured(folder, [1.0] * 6, 1, "2.14.0")
+    measured(folder, [1.3] * 6, 2, "2.15.0")
+    trend = folder.trend()
+    assert changed(trend) == set()
+    (shift,) = trend.shifts
+    assert (shift.x.label, shift.last.label, shift.cases, shift.alike) == ("2.15.0", "2.14.0", 6, 6)
+    assert shift.ratio == pytest.approx(1.3, rel=0.01)
+    assert shared_shifts(trend)[0].startswith("at 2.15.0 the whole run took 30% more time than at 2.14.0 (median of 6")
+    assert summary(trend) == "no change in 6 series beyond what the whole run did"
+
+
+def test_a_case_that_did_more_than_the_whole_run_is_named_and_one_that_did_less_is_not(folder: Folder) -> None:
+    measured(folder, [1.0] * 6, 1, "2.14.0")
+    measured(folder, [1.3, 1.3, 1.3, 1.3, 1.8, 1.0], 2, "2.15.0")
+    trend = folder.trend("torch_version", "time", "throughput")
+    # by itself the last is unchanged, and what is said must hold of the runs as `compare` reads them
+    assert changed(trend) == {("resnet18 fp32", "regressed")}
+    assert len(trend.shifts) == 1
+
+
+def test_a_run_whose_times_all_rose_by_factors_blames_no_case(folder: Folder) -> None:
+    measured(folder, [1.0] * 6, 1, "2.14.0")
+    measured(folder, [18.0, 40.0, 125.0, 30.0, 60.0, 22.0], 2, "2.15.0")
+    trend = folder.trend()
+    assert changed(trend) == set()
+    assert "the whole run took x 34.6 the time that it took at 2.14.0" in shared_shifts(trend)[0]
+
+
+def test_where_half_of_the_cases_changed_that_is_no_shift_of_the_whole_run(folder: Folder) -> None:
+    measured(folder, [1.0] * 6, 1, "2.14.0")
+    measured(folder, [1.3, 1.0, 1.3, 1.0, 1.3, 1.0], 2, "2.15.0")
+    trend = folder.trend()
+    assert changed(trend) == {(f"{name} fp32", "regressed") for name in ("mlp", "vit", "resnet18")}
+    assert trend.shifts == []
+
+
+def test_what_compare_calls_uncertain_or_unchanged_is_no_change_of_a_trend(folder: Folder) -> None:
+    for version, seconds, spread in (("2.14.0", 1e-3, 0.2), ("2.15.0", 1.4e-3, 0.2)):
+        folder.run(*timed(FP32, seconds, spread=spread), torch=version)
+    assert list(only(folder.trend()).changes) == []
+
+
+def test_a_run_on_a_disturbed_machine_is_shown_and_not_judged(folder: Folder) -> None:
+    busy = Fitness(other_share=0.6)
+    folder.run(torch="2.13.0")
+    folder.run(*timed(FP32, 2e-3, fitness=busy), torch="2.14.0")
+    folder.run(torch="2.15.0")
+    trend = folder.trend()
+    assert [bool(point.disturbed) for point in only(trend).points] == [False, True, False]
+    assert list(only(trend).changes) == []
+    assert notes(trend) == [
+        "1 value of a time is shown and not judged: other processes used 60% of the CPU in 4 of 4 rounds"
+    ]
+    folder.run(torch="2.14.0")  # beside a run that was not, a disturbed one is left out
+    assert only(folder.trend()).points[1].value == pytest.approx(1e-3)
+    assert only(folder.trend()).points[1].run_ids == ("run004",)
+
+
+def test_the_repositorys_own_runs_change_where_their_comparisons_say_so() -> None:
+    chosen = tracked(["time"])
+    runs = read_runs([str(Path(__file__).parents[1] / "results" / "runs")], Path("none"), chosen).runs
+    over_commits = make_trend(runs, "commit", chosen)
+    assert changed(over_commits) == set()
+    assert [(shift.cases, round(shift.ratio, 2)) for shift in over_commits.shifts] == [(55, 0.95)]
+    found = make_trend(runs, "torch_version", chosen)
+    named = {"roi_head fp32", "roi_head bf16_autocast", "roi_head bf16_pure"}
+    assert changed(found) == {(name, direction) for name in named for direction in ("regressed", "improved")}
+    assert {change.x.label for one in found.series for change in one.changes} == {"2.12.1", "2.14.1"}
+
+
 def test_more_throughput_is_an_improvement(folder: Folder) -> None:
     for version, seconds in (("2.11.0", 1e-3), ("2.12.0", 0.8e-3)):
         folder.run(*timed(FP32, seconds), *timed(FP32, seconds, control=True), torch=version)
@@ -620,15 +752,20 @@ def test_a_step_of_small_losses_begins_where_its_first_level_ends() -> None:
 
 
 def test_noise_of_rounds_and_luck_of_runs_are_two_estimates_however_well_each_is_known() -> None:
-    spread = 1e-3  # two rounds and one control a run: two degrees of freedom each, and 2 spread² each
+    spread = 2e-2  # two rounds and one control a run: two degrees of freedom each, and 2 spread² each
     rounds = np.array([-spread, spread])
     points = [
         neighbours.Evidence(level, [level], rounds=[level + rounds], controls=[math.sqrt(2) * spread])
         for level in (0.0, 1.0)
     ]
-    (step,) = neighbours.find_steps(points, 0.02)
-    low, high = step.interval
-    assert (high - low) / 2 == pytest.approx(2 * spread * stdtrit(4, 0.975))
+    (height,) = neighbours.find_heights(points)
+    assert height.value == 1
+    assert height.half() == pytest.approx(2 * spread * stdtrit(4, 0.975))
+    # what other cases did tells of luck better than a control, and there is some in any case
+    least = math.sqrt(2) * neighbours.LEAST_LUCK
+    freedom = (2 * spread**2 + least**2) ** 2 / ((2 * spread**2) ** 2 / 2)
+    half = math.hypot(math.sqrt(2) * spread, least) * stdtrit(freedom, 0.975)
+    assert height.half((0.0, 54.0)) == pytest.approx(half, rel=1e-4)
 
 
 @given(st.lists(st.sampled_from([1.0, 1.005, 2.0]), min_size=2, max_size=7))

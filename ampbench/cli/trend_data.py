@@ -5,12 +5,12 @@ from dataclasses import asdict
 from typing import Any
 
 from ampbench.cli.data import csv_text, plain
-from ampbench.trends import Change, Lost, Point, Series, Trend
+from ampbench.trends import Change, Lost, Point, Series, Shift, Trend
 
 _CASE = ("workload", "family", "precision", "device", "phase", "path", "batch_size", "input_dtype", "memory_format")
 _POINT = ("value", "low", "high", "runs")
 _CSV_CASE = ("case_id", "workload", "version", "precision", "device", "phase", "path")
-_CSV_PLACE = ("program", "host", "cpu", "device_name", "threads", "torch_version")
+_CSV_PLACE = ("program", "host", "cpu", "device_name", "threads", "torch_version", "commit")
 CSV_FIELDS = (
     *_CSV_CASE, "metric", "unit", *_CSV_PLACE, "settings", "numbers", "x", "x_label", *_POINT, "run_ids", "missing",
     "change", "what",
@@ -27,6 +27,7 @@ def trend_json(trend: Trend) -> str:
         "notes": list(trend.notes),
         "places": [asdict(one) | {"settings": dict(one.settings), "runs": trend.runs[one]} for one in places],
         "x": _xs(trend),
+        "shifts": [_shift(one, places.index(one.place)) for one in trend.shifts],
         "lost": [_lost(one, places.index(one.place)) for one in trend.lost],
     }
     series = ",\n".join(_dumped(_series(one, places.index(one.place))) for one in trend.series)
@@ -72,6 +73,11 @@ def _lost(one: Lost, place: int) -> dict[str, Any]:
     return {**case, "place": place, "x": one.x.value, "reason": one.reason}
 
 
+def _shift(one: Shift, place: int) -> dict[str, Any]:
+    numbers = {"ratio": one.ratio, "cases": one.cases, "alike": one.alike}
+    return {"place": place, "x": one.x.value, "last": one.last.value, **numbers}
+
+
 def _series(one: Series, place: int) -> dict[str, Any]:
     return {
         "case_id": one.case.case_id,
@@ -93,7 +99,9 @@ def _series(one: Series, place: int) -> dict[str, Any]:
 
 def _point(point: Point) -> dict[str, Any]:
     numbers = {name: plain(getattr(point, name)) for name in _POINT}
-    return {"x": point.x.value, **numbers, "run_ids": list(point.run_ids), "missing": point.missing}
+    each = [{name: plain(value) for name, value in asdict(one).items()} for one in point.each]
+    told = {"disturbed": point.disturbed, "missing": point.missing}
+    return {"x": point.x.value, **numbers, "run_ids": list(point.run_ids), "each": each, **told}
 
 
 def _change(change: Change) -> dict[str, Any]:

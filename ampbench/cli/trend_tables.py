@@ -29,6 +29,7 @@ from ampbench.trends.sentences import (
     notes,
     place_name,
     series_names,
+    shared_shifts,
     size,
     span,
     summary,
@@ -93,6 +94,7 @@ def trend_markdown(trend: Trend) -> str:
         titles = ("case", "metric", *_curve_headers(series))
         cells = [(names[one.key], one.metric.name, *_curve_cells(one, series)) for one in series]
         blocks.append(markdown_table(titles, cells, left=("case", "metric")))
+    blocks[2:2] = [escaped(shift) for shift in shared_shifts(trend)]
     said = [*([NOT_IN_TURNS] if has_changed_times(trend) else []), *failures(trend), *notes(trend)]
     blocks += [f"> {escaped(note)}" for note in said]
     return "\n\n".join(blocks) + "\n"
@@ -133,6 +135,8 @@ def _head(trend: Trend, width: int) -> list[Text]:
 def _change_lines(trend: Trend, names: Names, width: int) -> list[Text]:
     """Return the changes: what the runs differ in said once for all changes at one x."""
     lines = wrapped(summary(trend), width, "bold")
+    for shift in shared_shifts(trend):
+        lines += wrapped(shift, width)
     rows = changes_in_order(trend)
     if not rows:
         return lines

@@ -182,7 +182,7 @@ def decide_stored(
     invalid = _invalid(baseline) | _invalid(candidate)
     sides = [_usable(baseline), _usable(candidate)]
     counts: Integers = np.minimum(*(np.sum(~np.isnan(side), axis=1) for side in sides))
-    kept = [np.log(_without_slow(side)) for side in sides]
+    kept = [np.log(without_slow(side)) for side in sides]
     components = [each**2 / 2 for each in control_log_ratios]
     estimates, error, freedom = stats.welch(kept[0], kept[1], components)
     p_worse, p_better = _t_tail(estimates, error, freedom), _t_tail(-estimates, error, freedom)
@@ -259,7 +259,8 @@ def _t_tail(estimates: Floats, error: Floats, freedom: Floats) -> Floats:
     return tail
 
 
-def _without_slow(seconds: Floats) -> Floats:
+def without_slow(seconds: Floats) -> Floats:
+    """Return the rounds of each side, shape (cells, rounds), with NaN for the slow ones where these are few."""
     slow = stats.slow(seconds, SLOW)
     few: Booleans = np.sum(slow, axis=1) <= LARGEST_SHARE_OF_ROUNDS_APART * np.sum(~np.isnan(seconds), axis=1)
     return np.where(slow & few[:, None], np.nan, seconds)

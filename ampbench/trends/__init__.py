@@ -8,7 +8,7 @@ from ampbench.trends.axes import AXES
 from ampbench.trends.building import make_trend, place_of
 from ampbench.trends.metrics import TRACKED, tracked
 from ampbench.trends.reducing import RunValues
-from ampbench.trends.series import Change, Lost, Place, Point, Rule, Series, Trend, X
+from ampbench.trends.series import Change, Lost, Measured, Place, Point, Rule, Series, Shift, Trend, X
 from ampbench.trends.sources import Sources, read_runs
 
 __all__ = [
@@ -16,11 +16,13 @@ __all__ = [
     "TRACKED",
     "Change",
     "Lost",
+    "Measured",
     "Place",
     "Point",
     "Rule",
     "RunValues",
     "Series",
+    "Shift",
     "Sources",
     "Trend",
     "X",

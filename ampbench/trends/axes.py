@@ -14,6 +14,9 @@ from ampbench.records.runs import DIRTY, Header, short_commit
 from ampbench.trends.history import History
 from ampbench.trends.series import X
 
+TORCH = "torch_version"
+"""The axis over which the commit is held fixed; over others the version of torch is."""
+
 
 @dataclass(frozen=True, slots=True)
 class Placed:
@@ -95,7 +98,7 @@ def by_date(headers: Sequence[Header], history: History) -> Placement:  # noqa: 
 
 
 AXES: Mapping[str, Callable[[Sequence[Header], History], Placement]] = MappingProxyType(
-    {"torch_version": by_torch_version, "commit": by_commit, "date": by_date}
+    {TORCH: by_torch_version, "commit": by_commit, "date": by_date}
 )
 """What a trend may run over."""
 

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from ampbench import stats
@@ -11,9 +11,9 @@ from ampbench.records.cases import Case
 from ampbench.records.environments import Environment
 from ampbench.records.runs import Header
 from ampbench.trends import steps
-from ampbench.trends.axes import AXES, Placed, ordered
+from ampbench.trends.axes import AXES, TORCH, Placed, by_commit, ordered
 from ampbench.trends.history import History
-from ampbench.trends.intervals import point_interval
+from ampbench.trends.intervals import measured_by, point_interval
 from ampbench.trends.judging import WITHOUT_ASV, Raw, is_too_long, judged
 from ampbench.trends.metrics import Tracked
 from ampbench.trends.reducing import RunValues
@@ -21,6 +21,7 @@ from ampbench.trends.series import Lost, Place, Point, Series, Trend, X
 from ampbench.trends.wording import Differences
 
 OWN_PROGRAM = "ampbench"
+OTHER_COMMIT = "another commit: over versions of torch the commit is held fixed"
 NOT_THERE = "not measured"
 OTHER_NUMBERS = "measured with other weights, inputs, or by another count"
 
@@ -38,31 +39,67 @@ def make_trend(runs: _Runs, axis: str, metrics: Sequence[Tracked], history: Hist
         raise UnknownNameError("axis", axis, AXES)
     history = history or History()
     placed, left_out = AXES[axis]([run.header for run in runs], history)
+    held = list(zip(runs, placed, strict=True))
+    shown = _fixed_commits(held, history) if axis == TORCH else None
     grids: dict[Place, _Grid] = {}
-    for run, where in zip(runs, placed, strict=True):
+    for run, where in held:
         if where is None:
             continue
+        used = False
         for device in dict.fromkeys(case.device for case in run.cases.values()):
             place = place_of(run.header, device, axis)
-            grids.setdefault(place, _Grid(place)).add(where, run)
+            commit = run.header.commit or ""
+            cases = {(id, case.version) for id, case in run.cases.items() if case.device == device}
+            if shown is not None:
+                cases = {one for one in cases if shown[place, one] == commit}
+                place = replace(place, commit=commit)
+            if cases:
+                grids.setdefault(place, _Grid(place)).add(where, run, cases)
+                used = True
+        if not used:
+            left_out[OTHER_COMMIT] += 1
     differences = Differences(history)
     has_steps = steps.available()
-    found: list[Series] = []
-    lost: list[Lost] = []
-    for grid in grids.values():
-        found += [judged(one, differences, has_steps) for one in grid.raw_series(metrics)]
-        lost += grid.lost()
-    if not found:
+    raws = [raw for grid in grids.values() for raw in grid.raw_series(metrics)]
+    lost = [one for grid in grids.values() for one in grid.lost()]
+    if not raws:
         raise NothingToRunError(f"no series: {_why_none(left_out, lost)}")
+    found, shifts = judged(raws, differences, has_steps)
     notes = [] if has_steps or not any(is_too_long(one) for one in found) else [WITHOUT_ASV]
     return Trend(
         axis=axis,
         series=found,
+        shifts=shifts,
         runs={place: sum(map(len, grid.columns.values())) for place, grid in grids.items()},
         left_out=dict(left_out),
         lost=lost,
         notes=notes,
     )
+
+
+def _fixed_commits(
+    held: Sequence[tuple[RunValues, Placed | None]], history: History
+) -> dict[tuple[Place, "_Version"], str]:
+    """Return which commit each case is shown at over versions of torch, by its place without a commit.
+
+    A version must not be blamed for a commit, so that is one: the newest that has several versions of the case, else
+    the newest that has it.
+    """
+    order, _ = by_commit([run.header for run, _ in held], history)
+    versions: dict[tuple[Place, _Version], dict[str, set[Any]]] = {}
+    ages: dict[str, tuple[Any, ...]] = {}
+    for (run, where), aged in zip(held, order, strict=True):
+        if where is None:
+            continue
+        commit = run.header.commit or ""
+        ages[commit] = aged.key if aged is not None else ()  # without a commit: before all others
+        for case_id, case in run.cases.items():
+            place = place_of(run.header, case.device, TORCH)
+            versions.setdefault((place, (case_id, case.version)), {}).setdefault(commit, set()).add(where.key)
+    return {
+        key: max(commits, key=lambda commit: (len(commits[commit]) > 1, ages[commit]))
+        for key, commits in versions.items()
+    }
 
 
 def _why_none(left_out: Mapping[str, int], lost: Sequence[Lost]) -> str:
@@ -88,10 +125,13 @@ class _Grid:
     place: Place
     columns: dict[tuple[Any, ...], list[RunValues]] = field(default_factory=dict)
     _placed: list[Placed] = field(default_factory=list)
+    _cases: set[_Version] = field(default_factory=set)
 
-    def add(self, where: Placed, run: RunValues) -> None:
+    def add(self, where: Placed, run: RunValues, cases: set[_Version]) -> None:
+        """Add a run for those of its cases that are shown here."""
         self._placed.append(where)
         self.columns.setdefault(where.key, []).append(run)
+        self._cases |= cases
 
     def raw_series(self, metrics: Sequence[Tracked]) -> list[Raw]:
         """Return a series for each case and metric that has a value anywhere, in the order of the runs' plans."""
@@ -102,7 +142,7 @@ class _Grid:
         for number, where in enumerate(axis):
             for run in self.columns[where.key]:
                 for case_id, case in run.cases.items():
-                    if case.device == self.place.device:
+                    if (case_id, case.version) in self._cases:
                         cases.setdefault((case_id, case.version), case)
                 for metric in metrics:
                     name = metric.column.name
@@ -127,7 +167,7 @@ class _Grid:
             for run in self.columns[where.key]:
                 for case_id, reason in run.missing.items():
                     case = run.cases[case_id]
-                    if reason.startswith("failed") and case.device == self.place.device:
+                    if reason.startswith("failed") and (case_id, case.version) in self._cases:
                         failed[case_id, case.version] = Lost(case=case, place=self.place, x=where.x, reason=reason)
         runs = [run for alike in self.columns.values() for run in alike]
         return [one for one in failed.values() if not any(_measured(run, one.case) for run in runs)]
@@ -157,18 +197,21 @@ class _Grid:
 def _point(x: X, runs: _Runs, broken: _Runs, case_id: str, metric: Tracked) -> Point:
     """Return the median of the runs; those in `broken`, whose number is undefined, count as worse than any number."""
     column = metric.column.name
+    if metric.noisy:  # as comparisons leave out what was disturbed, where that leaves anything
+        runs = [run for run in runs if case_id not in run.disturbed] or runs
     ids = tuple(run.header.run for run in (*runs, *broken))
     values = [run.values[column][case_id] for run in runs]
     value = stats.median([*values, *[math.inf] * len(broken)])
     if math.isinf(value):
         missing = broken[-1].undefined[column][case_id]
         return Point(x=x, value=None, runs=len(ids), run_ids=ids, missing=missing)
-    low, high = point_interval(runs, values, case_id, metric)
-    return Point(x=x, value=value, low=low, high=high, runs=len(ids), run_ids=ids)
+    each = measured_by(runs, values, case_id, metric)
+    low, high = point_interval(each, metric)
+    return Point(x=x, value=value, low=low, high=high, runs=len(ids), run_ids=ids, each=each)
 
 
 def place_of(header: Header, device: str, axis: str) -> Place:
-    """Return where and by what a run measured on `device`, for series over `axis`."""
+    """Return where and by what a run measured on `device`, for series over `axis`; a commit held fixed is not in it."""
     environment = header.environment
     return Place(
         program=header.imported.program if header.imported else OWN_PROGRAM,
@@ -177,7 +220,7 @@ def place_of(header: Header, device: str, axis: str) -> Place:
         device=device,
         device_name=_device_name(environment, device),
         threads=environment.threads,
-        torch_version="" if axis == "torch_version" else environment.torch_version,
+        torch_version="" if axis == TORCH else environment.torch_version,
         settings=tuple(sorted(header.arm.settings.items())) if header.arm else (),
     )
 

@@ -1,4 +1,4 @@
-"""The interval of a point of a time: of its runs' values, or of those that its runs have themselves."""
+"""What each run says of a point, with its own interval of a time, and the interval of all of them together."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from ampbench import stats
 from ampbench.trends.metrics import TIME, Tracked
 from ampbench.trends.reducing import RunValues
+from ampbench.trends.series import Measured
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,34 +23,43 @@ class OwnInterval:
     confidence: float
 
 
-def point_interval(
+def measured_by(
     runs: Sequence[RunValues], values: Sequence[float], case_id: str, metric: Tracked
-) -> tuple[float, float] | tuple[None, None]:
-    """Return the interval of a point of a time, in the metric's unit."""
-    if not metric.noisy:
-        return None, None
-    interval = stats.log_t_interval(values) if len(values) >= stats.ROUNDS_FOR_INTERVAL else None
-    if interval is not None:
-        return interval
-    own = [
-        (one.value * one.low / one.centre, one.value * one.high / one.centre)
-        for one in own_intervals(runs, values, case_id, metric)
-    ]
-    return max(own, key=lambda ends: ends[1] / ends[0]) if own else (None, None)
-
-
-def own_intervals(
-    runs: Sequence[RunValues], values: Sequence[float], case_id: str, metric: Tracked
-) -> list[OwnInterval]:
-    """Return the interval of each run that has one, in the direction of the metric."""
+) -> tuple[Measured, ...]:
+    """Return what each run says of a point, in the metric's unit."""
     found = []
     for run, value in zip(runs, values, strict=True):
-        if case_id not in run.intervals:
-            continue
-        low, high = run.intervals[case_id]
-        if metric.column.name == TIME:
-            found.append(OwnInterval(value, low, high, value, run.confidence))
-        elif case_id in run.values.get(TIME, {}):
-            seconds = run.values[TIME][case_id]
-            found.append(OwnInterval(value, 1 / high, 1 / low, 1 / seconds, run.confidence))
-    return found
+        own = own_interval(run, value, case_id, metric) if metric.noisy else None
+        found.append(
+            Measured(
+                run=run.header.run,
+                value=value,
+                low=own.value * own.low / own.centre if own else None,
+                high=own.value * own.high / own.centre if own else None,
+                disturbed=run.disturbed.get(case_id, "") if metric.noisy else "",
+            )
+        )
+    return tuple(found)
+
+
+def point_interval(each: Sequence[Measured], metric: Tracked) -> tuple[float | None, float | None]:
+    """Return the interval of a point of a time: that of its runs' values, or that of its only run."""
+    if not metric.noisy:
+        return None, None
+    if len(each) == 1:
+        return each[0].low, each[0].high
+    values = [one.value for one in each]
+    interval = stats.log_t_interval(values) if len(values) >= stats.ROUNDS_FOR_INTERVAL else None
+    return interval or (None, None)
+
+
+def own_interval(run: RunValues, value: float, case_id: str, metric: Tracked) -> OwnInterval | None:
+    """Return the interval that a run has of its value, in the direction of the metric."""
+    if case_id not in run.intervals:
+        return None
+    low, high = run.intervals[case_id]
+    if metric.column.name == TIME:
+        return OwnInterval(value, low, high, value, run.confidence)
+    if case_id not in run.values.get(TIME, {}):
+        return None
+    return OwnInterval(value, 1 / high, 1 / low, 1 / run.values[TIME][case_id], run.confidence)

@@ -1,17 +1,25 @@
-"""Where a series changes: the rule that looks at it, and what is said of each change."""
+"""Where series change: the rule that looks at each, what all of them did together, and what is said of a change."""
 
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import groupby
+from typing import NamedTuple
 
-from ampbench.trends import neighbours, steps
-from ampbench.trends.intervals import own_intervals
+import numpy as np
+
+from ampbench import stats
+from ampbench.compare import compare_times
+from ampbench.trends import neighbours, shared, steps
+from ampbench.trends.intervals import own_interval
 from ampbench.trends.levels import find_levels
-from ampbench.trends.neighbours import Evidence
+from ampbench.trends.neighbours import FAMILY_ALPHA, Evidence, Height, Variance
 from ampbench.trends.reducing import RunValues
-from ampbench.trends.series import Change, Rule, Series
+from ampbench.trends.series import Change, Place, Rule, Series, Shift
+from ampbench.trends.shared import Gap
 from ampbench.trends.steps import Step
 from ampbench.trends.wording import Differences
+from ampbench.verdicts import Code, Finding, Verdict
 
 WITHOUT_ASV = (
     f"series of {steps.POINTS} points and more have no change points here: they come from asv's step detection, which "
@@ -19,6 +27,9 @@ WITHOUT_ASV = (
 )
 UNKNOWN_NOISE = "not judged: neither rounds nor intervals nor a second run tell how noisy its points are"
 RESTLESS = "not judged: it differs so often that it cannot be free of luck"
+MOST_RUNS = 4
+"""Of each of two neighbouring points so many runs, the newest, are compared, each with each."""
+_CHANGED = (Verdict.REGRESSED, Verdict.IMPROVED)
 
 
 @dataclass(slots=True)
@@ -29,35 +40,36 @@ class Raw:
     runs: Mapping[int, Sequence[RunValues]]
 
 
-def judged(raw: Raw, differences: Differences, has_steps: bool) -> Series:
-    """Return the series with its changes; `has_steps` tells whether asv's step detection is there."""
-    series = raw.series
-    if not series.metric.noisy:
-        return _by_level(raw, differences)
-    held = [place for place, point in enumerate(series.points) if point.value is not None]
-    if len(held) < 2:
-        return series
-    runs = [raw.runs[place] for place in held]
-    threshold = math.log1p(series.metric.gate.threshold)
-    logs = [math.log(series.points[place].value or math.nan) for place in held]
-    if len(held) >= steps.POINTS:
-        if not has_steps:
-            return replace(series, note=WITHOUT_ASV)
-        found = steps.find_steps(logs, threshold)
-        rule = Rule.STEPS
-    else:
-        points = [_evidence(log, series, alike) for log, alike in zip(logs, runs, strict=True)]
-        if sum(point.tells for point in points) < 2:
-            return replace(series, note=UNKNOWN_NOISE)
-        found = neighbours.find_steps(points, threshold)
-        rule = Rule.NEIGHBOURS
-    changes = [_change(series, held, runs, step, differences) for step in found]
-    return replace(series, changes=changes, rule=rule)
+def judged(raws: Sequence[Raw], differences: Differences, has_steps: bool) -> tuple[list[Series], list[Shift]]:
+    """Return the series with their changes, and what the times of each place did together.
+
+    `has_steps` tells whether asv's step detection is there.
+    """
+    found: dict[int, Series] = {}
+    shifts: dict[tuple[Place, str], Shift] = {}
+    noisy: dict[str, list[int]] = {}
+    for number, raw in enumerate(raws):
+        if raw.series.metric.noisy:
+            noisy.setdefault(raw.series.metric.name, []).append(number)
+        else:
+            found[number] = _by_level(raw, differences)
+    comparisons = _Comparisons()
+    for numbers in noisy.values():
+        times = _Times([raws[number] for number in numbers], differences, comparisons, has_steps)
+        found |= zip(numbers, times.judged(), strict=True)
+        for shift in times.shifts:  # a rate does what the time does
+            shifts.setdefault((shift.place, shift.x.value), shift)
+    return [found[number] for number in range(len(raws))], list(shifts.values())
 
 
 def is_too_long(series: Series) -> bool:
     """Return whether a series needs asv's step detection."""
-    return series.metric.noisy and len(series.measured) >= steps.POINTS
+    return series.metric.noisy and len(_held(series)) >= steps.POINTS
+
+
+def _held(series: Series) -> list[int]:
+    """Return the places of the points that are judged: those with a value, of a time those that nothing disturbed."""
+    return [place for place, one in enumerate(series.points) if one.value is not None and not one.disturbed]
 
 
 def _by_level(raw: Raw, differences: Differences) -> Series:
@@ -103,31 +115,248 @@ def _may_vary(run: RunValues, case_id: str, device: str) -> bool:
     return repeatable is False or (repeatable is None and device != "cpu")
 
 
+@dataclass(slots=True)
+class _Judged:
+    """A series of times while it is judged: its workload and case id, and its points that count, by their places."""
+
+    raw: Raw
+    key: tuple[str, str]
+    held: list[int]
+    logs: list[float]
+    heights: list[Height] = field(default_factory=list)
+    rule: Rule = Rule.NONE
+    note: str = ""
+    changes: list[Change] = field(default_factory=list)
+
+    def runs(self, point: int) -> list[RunValues]:
+        """Return the runs of a point that count."""
+        place = self.held[point]
+        counted = set(self.raw.series.points[place].run_ids)
+        return [run for run in self.raw.runs[place] if run.header.run in counted]
+
+    def change(self, step: "_Found", differences: Differences) -> Change:
+        series, points = self.raw.series, self.raw.series.points
+        better = (step.after > step.before) == (series.metric.column.better == "higher")
+        low, high = step.interval
+        return Change(
+            x=points[self.held[step.place]].x,
+            last=points[self.held[step.since]].x,
+            before=math.exp(step.before),
+            after=math.exp(step.after),
+            ratio=math.exp(step.after - step.before),
+            low=math.exp(low),
+            high=math.exp(high),
+            direction="improved" if better else "regressed",
+            what=differences.what(
+                self.runs(step.since)[-1].header, self.runs(step.place)[0].header, series.case.device
+            ),
+        )
+
+
+class _Found(NamedTuple):
+    """A change: its level goes from `since`, the last point before it, to `place`, all in logarithms."""
+
+    since: int
+    place: int
+    before: float
+    after: float
+    interval: tuple[float, float]
+
+
+class _Candidate(NamedTuple):
+    """What might be a change, with its p-value."""
+
+    p: float
+    one: _Judged
+    found: _Found
+
+
+class _Times:
+    """The series of one metric that has luck, judged together."""
+
+    def __init__(
+        self, raws: Sequence[Raw], differences: Differences, comparisons: "_Comparisons", has_steps: bool
+    ) -> None:
+        self.shifts: list[Shift] = []
+        self._differences = differences
+        self._comparisons = comparisons
+        self._has_steps = has_steps
+        self._series = [self._begun(raw) for raw in raws]
+
+    def judged(self) -> list[Series]:
+        """Return the series, in their order, with their changes."""
+        candidates: list[_Candidate] = []
+        tests = 0
+        for _, group in groupby(self._series, key=lambda one: one.raw.series.place):
+            own, count = self._of_place(list(group))
+            candidates += own
+            tests += count
+        # what was not even a candidate has a larger p-value
+        p_values = np.array([*(one.p for one in candidates), *[1.0] * (tests - len(candidates))])
+        certain = stats.holm(p_values)[: len(candidates)]
+        for candidate, p in zip(candidates, certain, strict=True):
+            found = self._decided(candidate) if p <= FAMILY_ALPHA else None
+            if found is not None:
+                candidate.one.changes.append(candidate.one.change(found, self._differences))
+        return [replace(one.raw.series, changes=one.changes, rule=one.rule, note=one.note) for one in self._series]
+
+    def _begun(self, raw: Raw) -> _Judged:
+        series = raw.series
+        held = _held(series)
+        key = (series.case.workload, series.case.case_id)
+        one = _Judged(raw, key, held, [math.log(series.points[place].value or math.nan) for place in held])
+        if len(held) < 2:
+            return one
+        if len(held) >= steps.POINTS:
+            one.rule, one.note = (Rule.STEPS, "") if self._has_steps else (Rule.NONE, WITHOUT_ASV)
+            return one
+        points = [_evidence(log, series, one.runs(point)) for point, log in enumerate(one.logs)]
+        one.heights = neighbours.find_heights(points)
+        one.rule, one.note = (Rule.NEIGHBOURS, "") if one.heights else (Rule.NONE, UNKNOWN_NOISE)
+        return one
+
+    def _of_place(self, own: list[_Judged]) -> tuple[list[_Candidate], int]:
+        """Return what may be changes in the series of one place, and of how many tests they are."""
+        count = len(own[0].raw.series.points)
+        levels: list[dict[tuple[str, str], float]] = [{} for _ in range(count)]
+        for one in own:
+            for place, log in zip(one.held, one.logs, strict=True):
+                levels[place][one.key] = log
+        threshold = math.log1p(own[0].raw.series.metric.gate.threshold)
+        gaps = shared.gaps_of(levels)
+        moved = [
+            gap.median if gap and (abs(gap.median) <= threshold or shared.is_of_the_whole_run(gap, threshold)) else None
+            for gap in gaps
+        ]
+        self._tell(own[0].raw.series, gaps, threshold)
+        level = np.concatenate([[0.0], np.cumsum([one or 0.0 for one in moved])])
+        spreads = _spreads(own, gaps, moved)
+        candidates: list[_Candidate] = []
+        tests = 0
+        for one in own:
+            if one.rule is Rule.STEPS:
+                tests += len(one.held) - 1
+                candidates += _steps(one, level, threshold)
+            elif one.rule is Rule.NEIGHBOURS:
+                tests += len(one.heights)
+                candidates += _neighbours(one, level, spreads, threshold)
+        return candidates, tests
+
+    def _tell(self, series: Series, gaps: Sequence[Gap | None], threshold: float) -> None:
+        """Keep what is to be said of the whole run."""
+        for number, gap in enumerate(gaps, start=1):
+            if gap is not None and shared.is_of_the_whole_run(gap, threshold):
+                self.shifts.append(
+                    Shift(
+                        place=series.place,
+                        x=series.points[number].x,
+                        last=series.points[number - 1].x,
+                        ratio=math.exp(gap.median if series.metric.column.better == "lower" else -gap.median),
+                        cases=gap.cases,
+                        alike=gap.alike,
+                    )
+                )
+
+    def _decided(self, candidate: _Candidate) -> _Found | None:
+        """Return the change as `ampbench compare` decides on it; None where it does not call it one.
+
+        Levels of many points are more than two runs can tell of, and numbers without rounds are nothing that it judges.
+        """
+        one, found = candidate.one, candidate.found
+        if one.rule is Rule.STEPS:
+            return found
+        before, after = (one.runs(point)[-MOST_RUNS:] for point in (found.since, found.place))
+        case_id = one.raw.series.case.case_id
+        findings = [self._comparisons.finding(ours, theirs, case_id) for ours in before for theirs in after]
+        if any(each is not None and each.code is Code.IMPORTED for each in findings):
+            return found
+        better = (found.after > found.before) == (one.raw.series.metric.column.better == "higher")
+        verdicts = {each.verdict for each in findings if each is not None}
+        if verdicts & {*_CHANGED, Verdict.UNCHANGED} != {Verdict.IMPROVED if better else Verdict.REGRESSED}:
+            return None
+        [only, *more] = findings
+        if more or only is None or None in (only.change, only.low, only.high) or one.raw.series.metric.name != "time":
+            return found
+        return found._replace(interval=(math.log1p(only.low or 0.0), math.log1p(only.high or 0.0)))
+
+
+class _Comparisons:
+    """What `ampbench compare` says of the times of two runs, each pair compared once."""
+
+    def __init__(self) -> None:
+        self._found: dict[tuple[str, str], Mapping[str, Finding]] = {}
+
+    def finding(self, before: RunValues, after: RunValues, case_id: str) -> Finding | None:
+        pair = (before.header.run, after.header.run)
+        if pair not in self._found:
+            self._found[pair] = compare_times(before.measured, after.measured)
+        return self._found[pair].get(case_id)
+
+
+def _spreads(
+    own: Iterable[_Judged], gaps: Sequence[Gap | None], moved: Sequence[float | None]
+) -> list[Variance | None]:
+    """Return the variance of what the cases did at each gap beside what all did, without the noise of their rounds."""
+    noises: dict[int, list[float]] = {}
+    for one in own:
+        for height in one.heights:
+            if one.held[height.place] == one.held[height.since] + 1:
+                noises.setdefault(one.held[height.since], []).append(height.noise[0])
+    return [
+        None
+        if gap is None or shift is None
+        else (
+            max(gap.spread**2 - float(np.median(noises.get(number, [0.0]))), 0.0),
+            shared.EFFICIENCY * (gap.cases - 1),
+        )
+        for number, (gap, shift) in enumerate(zip(gaps, moved, strict=True))
+    ]
+
+
+def _steps(one: _Judged, level: stats.Floats, threshold: float) -> list[_Candidate]:
+    """Return the steps of a long series beside what all series did, where its own values moved as well."""
+    logs = np.asarray(one.logs)
+    found = []
+    for step in steps.find_steps((logs - level[one.held]).tolist(), threshold):
+        before, after = (float(np.median(logs[part])) for part in _parts(step))
+        if (after - before) * (step.after - step.before) > 0 and abs(after - before) > threshold:
+            interval = (after - before - step.half, after - before + step.half)
+            found.append(_Candidate(step.p, one, _Found(step.since, step.place, before, after, interval)))
+    return found
+
+
+def _parts(step: Step) -> tuple[slice, slice]:
+    return slice(step.start, step.since + 1), slice(step.place, step.end)
+
+
+def _neighbours(
+    one: _Judged, level: stats.Floats, spreads: Sequence[Variance | None], threshold: float
+) -> list[_Candidate]:
+    """Return the gaps of a short series that are beyond the threshold, beside what all series did and by themselves."""
+    found = []
+    for height in one.heights:
+        since, place = one.held[height.since], one.held[height.place]
+        shift = float(level[place] - level[since])
+        known = spreads[since:place]
+        spread = (
+            None if None in known else (sum(each[0] for each in known if each), min(each[1] for each in known if each))
+        )
+        rest = height.value - shift
+        if rest * height.value > 0 and min(abs(rest), abs(height.value)) > threshold:
+            half = height.half(spread)
+            before, after = one.logs[height.since], one.logs[height.place]
+            interval = (height.value - half, height.value + half)
+            found.append(
+                _Candidate(height.tail(shift, spread), one, _Found(height.since, height.place, before, after, interval))
+            )
+    return found
+
+
 def _evidence(log: float, series: Series, runs: Sequence[RunValues]) -> Evidence:
     case_id, metric = series.case.case_id, series.metric
     values = [run.values[metric.column.name][case_id] for run in runs]
     rounds = [run.logs[case_id] for run in runs if len(run.logs.get(case_id, ())) > 1]
-    own = own_intervals(runs, values, case_id, metric)
-    errors = [] if rounds else [neighbours.interval_error(one.low, one.high, one.confidence) for one in own]
+    own = [own_interval(run, value, case_id, metric) for run, value in zip(runs, values, strict=True)]
+    errors = [] if rounds else [neighbours.interval_error(one.low, one.high, one.confidence) for one in own if one]
     controls = [run.control for run in runs if run.control is not None]
     return Evidence(log, [math.log(value) for value in values], rounds, errors, controls)
-
-
-def _change(
-    series: Series, held: list[int], runs: Sequence[Sequence[RunValues]], step: Step, differences: Differences
-) -> Change:
-    low, high = step.interval
-    more = step.after > step.before
-    better = more == (series.metric.column.better == "higher")
-    before, after = runs[step.since][-1].header, runs[step.place][0].header
-    return Change(
-        x=series.points[held[step.place]].x,
-        last=series.points[held[step.since]].x,
-        before=math.exp(step.before),
-        after=math.exp(step.after),
-        ratio=math.exp(step.after - step.before),
-        low=math.exp(low),
-        high=math.exp(high),
-        direction="improved" if better else "regressed",
-        what=differences.what(before, after, series.case.device),
-    )

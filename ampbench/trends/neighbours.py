@@ -1,10 +1,11 @@
-"""Series too short for step detection: each point against the one before it, by what their runs say of their noise.
+"""Series too short for step detection: each point against the one before it, by what is known of their noise.
 
-A point's noise has two parts: that of its rounds, and the luck that all rounds of a run share. Each is estimated from
-all points of the series together, because four rounds alone know little of their own spread: the first from the rounds
-about their run's mean, the second from each run's control, which is the same code measured again, and from runs at one
-x. Where nothing tells of luck, `RUN_LUCK` is taken. Points were not measured in turns, so whatever changed between them
-on the machine counts as a change.
+The noise of a difference has two parts: that of rounds, and the luck that all rounds of a run share. The first is
+estimated from the rounds of all points of the series about their runs' means, because four rounds alone know little of
+their own spread. The second is what the cases of the run did beside what they did together (`shared.Gap`); where there
+are too few of them, it comes from the runs' controls, which are the same code measured again, and from runs at one x,
+and where nothing tells, `RUN_LUCK` is taken. Points were not measured in turns, so whatever changed between them on the
+machine counts as a change.
 """
 
 import math
@@ -16,13 +17,15 @@ import numpy as np
 from scipy.special import ndtri, stdtr, stdtrit
 
 from ampbench.stats import Floats
-from ampbench.trends.steps import Step
 
-ALPHA = 0.005
-"""A series without a change has one at most this often, however many points it has (Bonferroni over its gaps)."""
-RUN_LUCK = 0.01
-"""The standard deviation of one run's luck where no control and no second run tells: 0.4-1.3% on six of eight cells
-measured with pytest-benchmark, fourteen times the same code."""
+FAMILY_ALPHA = 0.01
+"""All series of a metric together have a change by luck at most this often (Holm over their gaps)."""
+RUN_LUCK = 0.03
+"""The standard deviation of one run's luck where no other cases, no control and no second run tell: docs/performance.md
+measures 2.3% and more over servers on a machine that others use."""
+LEAST_LUCK = 0.01
+"""It is at least this, whatever tells less of it: 0.4-1.3% on six of eight cells measured with pytest-benchmark,
+fourteen times the same code. Few cases may scatter little by luck, and a control shares its run's."""
 _ENOUGH = 1e6
 """Degrees of freedom of what was not estimated from the series."""
 
@@ -52,36 +55,68 @@ def interval_error(low: float, high: float, confidence: float = 0.95) -> float:
     return math.log(high / low) / (2 * float(ndtri((1 + confidence) / 2)))
 
 
-def find_steps(points: Sequence[Evidence], threshold: float) -> list[Step]:
-    """Return the steps between neighbours: certain, and higher than `threshold` (a logarithm).
+@dataclass(frozen=True, slots=True)
+class Height:
+    """How far the point at `place` lies from that at `since`: a difference of logarithms, and what it may be by luck.
 
-    Points of which nothing is known beside their value are passed over: they can be neither side of a step.
+    `noise` is that of rounds or of own intervals. `luck` is that of runs, as all points of the series tell it or, where
+    nothing does, `RUN_LUCK`; `replicates` what the runs at these two points tell, None where there is one at each;
+    `least` what it is in any case.
     """
+
+    since: int
+    place: int
+    value: float
+    noise: "Variance"
+    luck: "Variance"
+    replicates: "Variance | None"
+    least: "Variance"
+
+    def tail(self, shift: float = 0.0, spread: "Variance | None" = None) -> float:
+        """Return the two-sided p-value of the height without `shift`."""
+        (variance, freedom), rest = self._variance(spread), abs(self.value - shift)
+        return 2 * float(stdtr(freedom, -rest / math.sqrt(variance))) if variance else float(rest == 0)
+
+    def half(self, spread: "Variance | None" = None) -> float:
+        """Return half of the width of the 95% interval."""
+        variance, freedom = self._variance(spread)
+        return math.sqrt(variance) * float(stdtrit(freedom, 0.975))
+
+    def _variance(self, spread: "Variance | None") -> "Variance":
+        """Return the variance; `spread` is that of what other cases did beside what all did together."""
+        told = [self.luck if spread is None else spread, self.least]
+        told += [] if self.replicates is None else [self.replicates]
+        return _sum(self.noise, max(told))
+
+
+def find_heights(points: Sequence[Evidence]) -> list[Height]:
+    """Return the difference of each two neighbours; points of which nothing but a value is known are passed over."""
     places = [place for place, point in enumerate(points) if point.tells]
-    if len(places) < 2:
-        return []
     known = [points[place] for place in places]
     within, luck = _within(known), _luck(known)
-    steps = []
-    for number, (before, after) in enumerate(pairwise(known), start=1):
+    heights = []
+    for (since, before), (place, after) in pairwise(zip(places, known, strict=True)):
         runs = 1 / len(before.values) + 1 / len(after.values)
-        variance, freedom = _sum(_noise(within, before, after), (luck[0] * runs, luck[1]))
-        error, height = math.sqrt(variance), after.value - before.value
-        if abs(height) <= threshold:
-            continue
-        if error == 0 or 2 * float(stdtr(freedom, -abs(height) / error)) <= ALPHA / (len(known) - 1):
-            # so wide that the normal quantile of `Step.interval` gives the t interval
-            wide = error * float(stdtrit(freedom, 0.975)) / float(ndtri(0.975))
-            place, since = places[number], places[number - 1]
-            steps.append(Step(place=place, since=since, before=before.value, after=after.value, error=wide))
-    return steps
+        repeated = [_replicates(one) for one in (before, after) if len(one.values) > 1]
+        heights.append(
+            Height(
+                since=since,
+                place=place,
+                value=after.value - before.value,
+                noise=_noise(within, before, after),
+                luck=(luck[0] * runs, luck[1]),
+                replicates=_sum(*repeated) if repeated else None,
+                least=(LEAST_LUCK**2 * runs, _ENOUGH),
+            )
+        )
+    return heights
 
 
-_Variance = tuple[float, float]
+Variance = tuple[float, float]
 """A variance and the degrees of freedom that it is known with."""
 
 
-def _within(points: Sequence[Evidence]) -> _Variance:
+def _within(points: Sequence[Evidence]) -> Variance:
     """Return the variance of one round about its run's mean."""
     rounds = [one for point in points for one in point.rounds]
     freedom = sum(len(one) - 1 for one in rounds)
@@ -89,7 +124,7 @@ def _within(points: Sequence[Evidence]) -> _Variance:
     return (squares / freedom, freedom) if freedom else (0.0, 0.0)
 
 
-def _luck(points: Sequence[Evidence]) -> _Variance:
+def _luck(points: Sequence[Evidence]) -> Variance:
     """Return the variance of a run's luck: of own and control together twice that, of runs at one x once."""
     squares = [each**2 / 2 for point in points for each in point.controls]
     freedom = len(squares)
@@ -100,7 +135,13 @@ def _luck(points: Sequence[Evidence]) -> _Variance:
     return (total / freedom, float(freedom)) if freedom else (RUN_LUCK**2, _ENOUGH)
 
 
-def _noise(within: _Variance, before: Evidence, after: Evidence) -> _Variance:
+def _replicates(point: Evidence) -> Variance:
+    """Return the variance that the runs at a point tell of their median."""
+    values = np.asarray(point.values)
+    return float(np.var(values, ddof=1)) / len(values), len(values) - 1.0
+
+
+def _noise(within: Variance, before: Evidence, after: Evidence) -> Variance:
     """Return the variance that rounds, or the errors of intervals, give the difference of two points."""
     sides = (before, after)
     # one estimate, however many of the two points it is used for
@@ -120,7 +161,7 @@ def _own(point: Evidence) -> float:
     return sum(error**2 for error in point.errors) / len(point.errors) ** 2 if point.errors else 0.0
 
 
-def _sum(*parts: _Variance) -> _Variance:
+def _sum(*parts: Variance) -> Variance:
     """Add variances that were estimated independently; the degrees of freedom are Welch's and Satterthwaite's."""
     total = sum(variance for variance, _ in parts)
     weights = sum(variance**2 / freedom for variance, freedom in parts if freedom)

@@ -8,11 +8,14 @@ from typing import NamedTuple, cast
 import numpy as np
 
 from ampbench import frames, stats
+from ampbench.comparing import fitness
+from ampbench.comparing.deciding import without_slow
+from ampbench.comparing.runs import MeasuredRun, Role, grid
 from ampbench.convert import asv
 from ampbench.metrics import COLUMNS
 from ampbench.records.cases import Case
 from ampbench.records.divergences import Divergence
-from ampbench.records.measurements import Round
+from ampbench.records.measurements import Fitness, Round
 from ampbench.records.runs import Header
 from ampbench.store import StoredRun, TimedRound
 from ampbench.trends.series import UNDEFINED
@@ -27,18 +30,21 @@ class RunValues:
     """One run, reduced. All mappings are by case id, and hold what is known.
 
     `values` are by column before that, finite, in base units, and so are the reasons why errors that were measured are
-    `undefined`. `logs` are the logarithms of the rounds' seconds, without the control's. `intervals` are of seconds, of
-    so much `confidence`. `control` is log(control / own) of the case that was measured twice. `numbers` tells apart
-    cases that computed with other weights or inputs, `repeatable` whether a step, run twice, gave the same bits.
-    `memory_source` says who counted bytes.
+    `undefined`. `logs` are the logarithms of the rounds' seconds, without the control's, the slow ones and those that
+    the machine disturbed; `disturbed` says of cases with too many of these what did. `intervals` are of seconds, of so
+    much `confidence`. `control` is log(control / own) of the case that was measured twice. `numbers` tells apart cases
+    that computed with other weights or inputs, `repeatable` whether a step, run twice, gave the same bits.
+    `memory_source` says who counted bytes. `measured` is the run as comparisons read it.
     """
 
     header: Header
+    measured: MeasuredRun
     cases: Mapping[str, Case]
     values: Mapping[str, Mapping[str, float]]
     undefined: Mapping[str, Mapping[str, str]]
     missing: Mapping[str, str]
     logs: Mapping[str, stats.Floats]
+    disturbed: Mapping[str, str]
     intervals: Mapping[str, tuple[float, float]]
     confidence: float
     control: float | None
@@ -48,10 +54,13 @@ class RunValues:
 
 
 class _Value(NamedTuple):
-    """What tables need of a round: its value stands for its samples."""
+    """What tables and comparisons need of a round: its value stands for its samples."""
 
     case_id: str
+    round: int
     control: bool
+    confirmation: bool
+    fitness: Fitness
     samples: tuple[tuple[float]]
     items_per_step: float
     weights_digest: str
@@ -67,13 +76,26 @@ class Rounds:
     def add(self, one: TimedRound) -> None:
         """Keep the value of a round."""
         value = ((stats.round_value(one.samples, one.cpu_samples),),)
-        self.kept.append(_Value(one.case_id, one.control, value, one.items_per_step, one.weights_digest))
+        self.kept.append(
+            _Value(
+                one.case_id,
+                one.round,
+                one.control,
+                one.confirmation,
+                one.fitness,
+                value,
+                one.items_per_step,
+                one.weights_digest,
+            )
+        )
 
 
 def reduced(stored: StoredRun, rounds: Rounds, columns: list[str], chosen: set[str]) -> RunValues:
     """Return the values of `columns` of the cases in `chosen`, by id; `rounds` are those of the run."""
     # a run's table needs of its rounds what `_Value` holds, which is far quicker made than a `Round`
-    frame = frames.run_frame(replace(stored, rounds=cast("list[Round]", rounds.kept)))
+    stored = replace(stored, rounds=cast("list[Round]", rounds.kept))
+    frame = frames.run_frame(stored)
+    measured_run = MeasuredRun.of(stored)
     case_ids = list(stored.cases)
     wanted = np.fromiter((case_id in chosen for case_id in case_ids), np.bool_, len(case_ids))
     outcomes = dict(zip(case_ids, zip(frame["outcome"], frame["reason"], strict=True), strict=True))
@@ -87,12 +109,14 @@ def reduced(stored: StoredRun, rounds: Rounds, columns: list[str], chosen: set[s
     values = {name: known(name) for name in columns}
     measured = {case_ids[row] for row in np.flatnonzero(ok).tolist()}
     own, controls = _by_case(rounds.kept)
+    logs, disturbed = _undisturbed(measured_run)
     imported = stored.header.imported
     numbers: dict[str, str] = {}
     for case_id, one in stored.divergence.items():
         numbers[case_id] = f"{one.weights_digest}/{one.inputs_digest}"
     return RunValues(
         header=stored.header,
+        measured=measured_run,
         cases={case_id: case for case_id, case in stored.cases.items() if case_id in chosen},
         values=values,
         undefined={
@@ -108,7 +132,8 @@ def reduced(stored: StoredRun, rounds: Rounds, columns: list[str], chosen: set[s
             for case_id, (outcome, reason) in outcomes.items()
             if outcome != "ok" and case_id in chosen
         },
-        logs={case_id: np.log(values) for case_id, values in own.items() if case_id in chosen and min(values) > 0},
+        logs={case_id: one for case_id, one in logs.items() if case_id in chosen},
+        disturbed={case_id: why for case_id, why in disturbed.items() if case_id in chosen},
         intervals={case_id: (low, highs[case_id]) for case_id, low in lows.items() if case_id in highs},
         confidence=_ASV_CONFIDENCE if imported and imported.program == asv.PROGRAM else _CONFIDENCE,
         control=_control(own, controls),
@@ -133,6 +158,29 @@ def _undefined(column: str, one: Divergence) -> str:
     if column == "param_rel_l2" and one.grad_elements is not None:
         return f"{UNDEFINED}: updated parameters are not finite"
     return ""
+
+
+def _undisturbed(run: MeasuredRun) -> tuple[dict[str, stats.Floats], dict[str, str]]:
+    """Return the logarithms of each case's rounds that count, and what disturbed the cases that have too few of them.
+
+    Both as comparisons have it: `fitness.unfit_rounds`, no more than `fitness.UNFIT_SHARE` of a case's, `without_slow`.
+    """
+    rounds, cases = run.rounds, list(run.stored.cases.values())
+    found = fitness.unfit_rounds(rounds, [one.device for one in cases], run.stored.header.environment.cpu_count)
+    columns = (rounds.seconds, found.cause.astype(np.float64), found.value)
+    seconds, causes, values = (grid(rounds, each, Role.OWN, range(len(cases)), None) for each in columns)
+    unfit, there = causes >= 0, ~np.isnan(seconds)
+    usual = without_slow(np.where(unfit | ~(seconds > 0), np.nan, seconds))
+    counts, too_many = there.sum(axis=1), unfit.sum(axis=1) > fitness.UNFIT_SHARE * there.sum(axis=1)
+    disturbed = {}
+    case_ids = list(run.stored.cases)
+    for place in np.flatnonzero(too_many).tolist():
+        bad = unfit[place]
+        said = fitness.said_of(causes[place][bad].astype(np.int64), values[place][bad], int(counts[place]), "rounds")
+        disturbed[case_ids[place]] = said
+    logs = np.log(usual)
+    kept = ~np.isnan(logs)
+    return {id: row[own] for id, row, own in zip(case_ids, logs, kept, strict=True) if own.any()}, disturbed
 
 
 def _by_case(rounds: Iterable[_Value]) -> tuple[dict[str, list[float]], dict[str, list[float]]]:

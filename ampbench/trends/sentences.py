@@ -5,6 +5,7 @@ from collections import Counter
 from collections.abc import Mapping
 
 from ampbench.labels import case_labels
+from ampbench.records.runs import short_commit
 from ampbench.trends import TRACKED, Change, Place, Rule, Series, Trend
 from ampbench.units import UNDEFINED, counted, format_count, format_percent, format_percent_range, format_quantity
 
@@ -14,6 +15,8 @@ FACTOR = 10.0
 """From so many times on, a change is said as a factor: nobody reads five digits of per cent."""
 _LONGEST_PART = 9
 """As much is shown of a digest, and of the longest counter of memory ("allocator") all."""
+
+SHARED = "the machine, or what they share; each case is judged by what is left (ampbench ab decides)"
 
 Names = Mapping[tuple[Place, str, int, str, str], str]
 
@@ -49,7 +52,8 @@ def summary(trend: Trend, labelled: bool = False) -> str:
     if not counts:
         judged = sum(one.rule is not Rule.NONE for one in trend.series)
         if judged:
-            return f"no change in {counted(judged, 'series', 'series')}"
+            rest = " beyond what the whole run did" if trend.shifts else ""
+            return f"no change in {counted(judged, 'series', 'series')}{rest}"
         alone = all(len(one.measured) < 2 for one in trend.series)
         return "too few points to look for changes" if alone else "no series could be judged"
     said = []
@@ -83,6 +87,7 @@ def place_name(place: Place) -> str:
     parts = [place.program, place.host, place.device_name or place.cpu, place.device]
     parts += [counted(place.threads, "thread")] if place.threads else []
     parts += [f"torch {place.torch_version}"] if place.torch_version else []
+    parts += [f"commit {short_commit(place.commit)}"] if place.commit else []
     return " · ".join([part for part in parts if part] + [f"{name}={value}" for name, value in place.settings])
 
 
@@ -176,7 +181,31 @@ def failures(trend: Trend, labelled: bool = False) -> list[str]:
 def notes(trend: Trend) -> list[str]:
     """Return what keeps series from being judged, with their numbers, and what else a reader should know."""
     said = Counter(one.note for one in trend.series if one.note and one.note not in trend.notes)
-    return [*(f"{counted(count, 'series', 'series')} {note}" for note, count in said.items()), *trend.notes]
+    unjudged = [f"{counted(count, 'series', 'series')} {note}" for note, count in said.items()]
+    return [*unjudged, *disturbed_values(trend), *trend.notes]
+
+
+def shared_shifts(trend: Trend) -> list[str]:
+    """Return what all times of a run did together, which is no change of any case."""
+    said = []
+    for one in trend.shifts:
+        if 1 / FACTOR < one.ratio < FACTOR:
+            more = "more" if one.ratio > 1 else "less"
+            took = f"{relative(one.ratio).lstrip('+-')} {more} time than at {one.last.label}"
+        else:
+            took = f"{relative(one.ratio)} the time that it took at {one.last.label}"
+        of = f"median of {one.cases} cases, of which {one.alike} moved that way"
+        said.append(f"at {one.x.label}{where(trend, one.place)} the whole run took {took} ({of}): {SHARED}")
+    return said
+
+
+def disturbed_values(trend: Trend) -> list[str]:
+    """Return how many values of times are shown and not judged, because the machine was disturbed, and by what."""
+    causes = [point.disturbed for one in trend.series for point in one.points if point.disturbed]
+    if not causes:
+        return []
+    values = counted(len(causes), "value of a time is", "values of times are")
+    return [f"{values} shown and not judged: {Counter(causes).most_common(1)[0][0]}"]
 
 
 def has_changed_times(trend: Trend) -> bool:

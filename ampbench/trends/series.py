@@ -19,7 +19,7 @@ class Rule(StrEnum):
     STEPS = "steps"
     """asv's step detection, confirmed: a time, eight points and more."""
     NEIGHBOURS = "neighbours"
-    """Each point against the one before it, by their rounds, runs or intervals: a time, fewer points."""
+    """Each point against the one before it, as `ampbench compare` decides on their runs: a time, fewer points."""
     EXACT = "exact"
     """Luck has no part in the metric: every difference beyond the gate's tolerance."""
     NONE = "none"
@@ -40,8 +40,8 @@ class Place:
     """Where and by what a series was measured: what must be equal for its points to be comparable.
 
     `program` is "ampbench" or the one that an imported run is of. `cpu` and `device_name` are models. `torch_version`
-    is that of the whole series where the axis is another. `settings` are those that the arm of an A/B session was given
-    (NAME=VALUE).
+    is that of the whole series where the axis is another, `commit` that where the axis is the version of torch ("":
+    none is recorded). `settings` are those that the arm of an A/B session was given (NAME=VALUE).
     """
 
     program: str
@@ -51,16 +51,33 @@ class Place:
     device_name: str
     threads: int | None
     torch_version: str = ""
+    commit: str = ""
     settings: tuple[tuple[str, str], ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Measured:
+    """What one `run` says of a point: its `value`, and the interval that it has of it from its own rounds or samples.
+
+    The interval, None where there is none, is of 95% (asv's: of 99%). `disturbed` says what disturbed the machine while
+    it was measured, "" where nothing did.
+    """
+
+    run: str
+    value: float
+    low: float | None = None
+    high: float | None = None
+    disturbed: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Point:
     """The value of a series at one x: the median over `runs` runs, in the unit of the metric.
 
-    `low` and `high` are a 95% interval: of the runs' values where there are three or more, else the widest of those
-    that the runs have themselves (asv's: 99%, of one process' samples); None: there is none. A gap has the `value`
-    None and says why in `missing`; so has a point that was measured (`runs`) and is not finite.
+    Runs that were disturbed are left out of a time where others were not, and else it is not judged. `low` and `high`
+    are the 95% interval of the runs' values where there are three or more, that of the run where there is one; None:
+    there is none. `each` is what the runs say, one by one. A gap has the `value` None and says why in `missing`; so has
+    a point that was measured (`runs`) and is not finite.
     """
 
     x: X
@@ -69,7 +86,13 @@ class Point:
     high: float | None = None
     runs: int = 0
     run_ids: tuple[str, ...] = ()
+    each: tuple[Measured, ...] = ()
     missing: str = ""
+
+    @property
+    def disturbed(self) -> str:
+        """What disturbed all of its runs, so that it is not judged; "" where one of them was not."""
+        return self.each[-1].disturbed if self.each and all(one.disturbed for one in self.each) else ""
 
     @property
     def undefined(self) -> bool:
@@ -146,9 +169,25 @@ class Lost:
     reason: str
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shift:
+    """What all times of a place did together from `last` to `x`: their median `ratio` over `cases` cases.
+
+    `alike` of them moved that way. What is judged of each series is the rest.
+    """
+
+    place: Place
+    x: X
+    last: X
+    ratio: float
+    cases: int
+    alike: int
+
+
 @dataclass(frozen=True, kw_only=True)
 class Trend:
-    """Series over the `axis`, and the cases that have none because they failed (`lost`).
+    """Series over the `axis`, what their times did together (`shifts`), and the cases that have none because they
+    failed (`lost`).
 
     `runs` counts the runs used by place, `left_out` those without an x by the reason.
     """
@@ -156,6 +195,7 @@ class Trend:
     axis: str
     series: Sequence[Series]
     runs: Mapping[Place, int]
+    shifts: Sequence[Shift] = ()
     left_out: Mapping[str, int] = field(default_factory=dict)
     lost: Sequence[Lost] = ()
     notes: Sequence[str] = ()

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 import numpy as np
-from scipy.special import ndtri
+from scipy.special import ndtr, ndtri
 
 from ampbench.stats import Floats
 
@@ -37,28 +37,31 @@ MEDIAN_TO_MEAN = math.sqrt(math.pi / 2)
 statistics", vol. 1, ch. 10: π/2 in the variance, of few values less). Heights are medians and `CERTAINTY`
 was calibrated in standard errors of means, so only the interval that is told has this factor."""
 
-_MAD_TO_SD = 1.482602218505602
+MAD_TO_SD = 1.482602218505602
 """The standard deviation of normal noise over the median of its absolute values: 1 / Φ⁻¹(3/4)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Step:
     """A step at `place`, the first value after it: the levels `before` and `after` (medians), and the standard error of
-    their difference, all in the unit of the series, which is a logarithm. `since` is the last value before
-    it of the level that it is held against.
+    their difference, all in the unit of the series, which is a logarithm. The level that it is held against goes from
+    `start` to `since`, its last value; that after it ends before `end`. `p` is how likely a level so far off is by
+    luck.
     """
 
-    place: int
+    start: int
     since: int
+    place: int
+    end: int
     before: float
     after: float
     error: float
+    p: float
 
     @property
-    def interval(self) -> tuple[float, float]:
-        """The 95% interval of after - before."""
-        half = float(ndtri(0.975)) * self.error
-        return self.after - self.before - half, self.after - self.before + half
+    def half(self) -> float:
+        """Half of the width of the 95% interval of after - before."""
+        return float(ndtri(0.975)) * self.error
 
 
 def available() -> bool:
@@ -87,13 +90,16 @@ def find_steps(logs: Sequence[float], threshold: float) -> list[Step]:
     found, reference = [], levels[0]
     for level in levels[1:]:
         if abs(level.height - reference.height) > threshold:
-            error = MEDIAN_TO_MEAN * math.hypot(reference.error, level.error)
+            error = math.hypot(reference.error, level.error)
             step = Step(
-                place=level.start,
+                start=reference.start,
                 since=reference.end - 1,
+                place=level.start,
+                end=level.end,
                 before=reference.height,
                 after=level.height,
-                error=error,
+                error=MEDIAN_TO_MEAN * error,
+                p=2 * float(ndtr(-abs(level.height - reference.height) / error)),
             )
             found.append(step)
             reference = level
@@ -106,7 +112,7 @@ def noise(values: Floats) -> float:
     It is made of the differences of neighbours, few of which a step is among, by their median (von Neumann et al., "The
     mean square successive difference", 1941, with the median of absolute values in place of the mean square).
     """
-    return max(_MAD_TO_SD * float(np.median(np.abs(np.diff(values)))) / math.sqrt(2), LEAST_NOISE)
+    return max(MAD_TO_SD * float(np.median(np.abs(np.diff(values)))) / math.sqrt(2), LEAST_NOISE)
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from tests.simulation.trends import SERIES, SHORT, asv_steps, changed_neighbours, flagged, found
+from tests.simulation.trends import HISTORIES, SERIES, asv_steps, flagged, follow, found
 
 SPREADS = (0.01, 0.03)
 AFTER = (3, 4, 6, 10)
@@ -28,21 +28,22 @@ def steps_table(count: int = 1000) -> Iterator[str]:
     yield f"| *asv's own penalty, independent* | {' | '.join(cells)} |"
 
 
-def neighbours_table(count: int = 2000) -> Iterator[str]:
-    """Yield the same for short series of four rounds a run, with a control each."""
-    yield "| noise of rounds, CV 1.5% | points | flagged | 5% found | 10% | 20% | 10% at CV 1% |"
-    yield "|---" * 7 + "|"
-    for name in SHORT:
-        for points in (3, 5):
-            cells = [f"{changed_neighbours(name, 0.015, points, count).value:.2%}"]
-            for effect in (0.05, 0.1, 0.2):
-                cells.append(f"{changed_neighbours(name, 0.015, points, count // 2, effect).value:.0%}")
-            cells.append(f"{changed_neighbours(name, 0.01, points, count // 2, 0.1).value:.0%}")
-            yield f"| {name} | {points} | {' | '.join(cells)} |"
+def histories_table(count: int = 100) -> Iterator[str]:
+    """Yield the same for whole histories of twelve cases, four rounds a run: what `ampbench trend` says in the end."""
+    yield "| noise of rounds, CV 1.5% | runs | false alarms, series | histories | 5% found | 10% | 20% | false beside |"
+    yield "|---" * 8 + "|"
+    for name in HISTORIES:
+        for runs in (2, 5, 12):
+            few = count if runs < 12 else count // 3
+            empty = follow(name, runs, few)
+            slowed = [follow(name, runs, few // 3, effect) for effect in (0.05, 0.1, 0.2)]
+            found = [f"{one.found.value:.0%}" for one in slowed]
+            cells = [name, str(runs), str(empty.series), str(empty.histories), *found, str(slowed[-1].series)]
+            yield f"| {' | '.join(cells)} |"
 
 
 if __name__ == "__main__":
-    for table in (steps_table(), neighbours_table()):
+    for table in (steps_table(), histories_table()):
         for line in table:
             print(line, flush=True)
         print()

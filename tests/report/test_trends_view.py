@@ -66,7 +66,7 @@ def test_the_real_history_shows_where_roi_head_changed_and_with_what(history: Ma
     view = made(history)
     page = section_of(view, history)
     said = page.find(id="trends").get_text(" ", strip=True)
-    assert "2 changes in 1 series: 1 regressed (time 1), 1 improved (time 1)" in said
+    assert "6 changes in 3 series: 3 regressed (time 3), 3 improved (time 3)" in said
     assert "190 series of 55 cases over torch version: 2.11.0 → 2.15.0" in said
     assert "measured in turns: what changed on the machine" in said
     causes = [row.get_text(" ", strip=True) for row in page.select("tr.cause")[:2]]
@@ -81,12 +81,12 @@ def test_the_real_history_shows_where_roi_head_changed_and_with_what(history: Ma
 def test_the_history_draws_the_series_that_changed_first_over_the_versions_in_their_order(history: Material) -> None:
     view = made(history)
     chart = next(one for one in view.charts if one.id == "trends-torch_version-time")
-    assert chart.choices[0].label == "roi_head bf16_pure inference"
+    assert chart.choices[0].label == "roi_head fp32 inference"
     assert len(chart.choices) == 55
     rows = rows_of(view, chart)
     assert [row["x"] for row in rows] == ["2.11.0", "2.12.1", "2.13.0", "2.14.1", "2.15.0"]
     assert [row["kind"] for row in rows] == ["value", "regressed", "value", "improved", "value"]
-    assert rows[1]["said"].startswith("1.34 ms (")
+    assert rows[1]["said"].startswith("1.37 ms, 2 runs")
     assert "roi_head bf16_pure inference regressed at 2.12.1, +18%" in chart.alt
 
 

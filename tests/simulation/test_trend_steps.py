@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.simulation.trends import SHORT, asv_steps, changed_neighbours, covered, flagged, found
+from tests.simulation.trends import HISTORIES, asv_steps, covered, flagged, follow, found
 
 pytest.importorskip("asv.step_detect")
 
@@ -30,13 +30,16 @@ def test_the_interval_of_a_step_holds_it_as_often_as_it_says():
     assert 0.93 <= covered("independent, normal", 0.01, 0.05, count=300).value <= 0.98
 
 
-@pytest.mark.parametrize("name", SHORT)
-def test_short_series_without_a_step_are_seldom_flagged(name):
-    assert changed_neighbours(name, 0.015, points=4, count=300).count <= 8
+@pytest.mark.parametrize("name", ["independent, normal", "both", "one run disturbed, without a word"])
+def test_commits_that_change_nothing_are_not_blamed(name):
+    assert follow(name, points=5, count=15).series.count == 0
 
 
-def test_a_step_of_twenty_percent_is_found_in_three_versions():
-    assert changed_neighbours("independent, normal", 0.015, points=3, count=100, effect=0.2).value >= 0.9
+def test_a_step_of_twenty_percent_is_found_in_three_versions_whatever_the_whole_runs_did():
+    for name in ("independent, normal", "luck of whole runs, 5%"):
+        followed = follow(name, points=3, count=15, effect=0.2)
+        assert followed.found.value >= 0.5
+        assert followed.series.count == 0
 
 
 @pytest.mark.slow
@@ -52,7 +55,7 @@ def test_steps_are_found_within_four_points_in_a_thousand_series():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("points", [3, 5])
-@pytest.mark.parametrize("name", [name for name in SHORT if not name.startswith("luck")])
-def test_at_most_one_short_series_in_a_hundred_is_flagged(name, points):
-    assert changed_neighbours(name, 0.015, points=points, count=3000).value <= 0.01
+@pytest.mark.parametrize("points", [2, 5, 12])
+@pytest.mark.parametrize("name", HISTORIES)
+def test_at_most_one_history_in_a_hundred_has_a_change_that_is_none(name, points):
+    assert follow(name, points=points, count=150).histories.count <= 5  # at 1%, more come about in 0.4% of such tests

@@ -2,15 +2,20 @@
 
 import math
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
 from types import MappingProxyType
 
 import numpy as np
 from numpy.random import Generator
 
 from ampbench.stats import Floats
-from ampbench.trends import neighbours, steps
-from ampbench.trends.neighbours import Evidence
+from ampbench.store import StoredRun
+from ampbench.trends import RunValues, make_trend, steps, tracked
+from ampbench.trends.reducing import Rounds as KeptRounds
+from ampbench.trends.reducing import reduced
 from tests.simulation.suite import Share
+from tests.stored_runs import make_case, make_header, make_round
 
 THRESHOLD = math.log1p(0.02)
 POINTS = 100
@@ -106,58 +111,128 @@ def covered(name: str, spread: float, effect: float, count: int) -> Share:
         logs = SERIES[name](generator, POINTS, spread)
         logs[HISTORY:] += math.log1p(effect)
         for step in steps.find_steps(logs.tolist(), THRESHOLD):
-            low, high = step.interval
-            hits += low <= math.log1p(effect) <= high
+            hits += abs(step.after - step.before - math.log1p(effect)) <= step.half
             trials += 1
     return Share(count=hits, trials=trials)
 
 
-def _quiet(generator: Generator, size: int, spread: float, run: int) -> Floats:
-    return generator.normal(0, spread, size)
+Rounds = Callable[[Generator, tuple[int, ...], float], Floats]
+"""The logarithms of rounds, shape (runs, cases, rounds), of about the coefficient of variation given."""
 
 
-def _two_valued(generator: Generator, size: int, spread: float, run: int) -> Floats:
-    slow = np.log(generator.uniform(1.2, 2.5, size)) * (generator.random(size) < 0.25)
-    return generator.normal(0, spread / 3, size) + slow
+def _quiet(generator: Generator, shape: tuple[int, ...], spread: float) -> Floats:
+    return generator.normal(0, spread, shape)
 
 
-def _one_noisy(generator: Generator, size: int, spread: float, run: int) -> Floats:
-    return generator.normal(0, spread * (5 if run == 1 else 1), size)
+def _two_valued(generator: Generator, shape: tuple[int, ...], spread: float) -> Floats:
+    slow = np.log(generator.uniform(1.2, 2.5, shape)) * (generator.random(shape) < 0.25)
+    return generator.normal(0, spread / 3, shape) + slow
 
 
-def _heavy(generator: Generator, size: int, spread: float, run: int) -> Floats:
-    return heavy_tails(generator, size, spread)
+def _one_noisy(generator: Generator, shape: tuple[int, ...], spread: float) -> Floats:
+    noise = generator.normal(0, spread, shape)
+    noise[1] *= 5
+    return noise
 
 
-SHORT: Mapping[str, tuple[Callable[[Generator, int, float, int], Floats], float]] = MappingProxyType(
+def _heavy(generator: Generator, shape: tuple[int, ...], spread: float) -> Floats:
+    return generator.standard_t(3, shape) * spread / math.sqrt(3)
+
+
+@dataclass(frozen=True, slots=True)
+class Luck:
+    """How runs differ beside their rounds: `whole` is the standard deviation of what all cases of a run share, `case`
+    that of what the rounds of one case in a run share; in a `disturbed` run all times are 1.2 to 2.5 times as long,
+    each by a factor of its own.
+    """
+
+    rounds: Rounds = _quiet
+    whole: float = 0.0
+    case: float = 0.0
+    disturbed: bool = False
+
+
+HISTORIES: Mapping[str, Luck] = MappingProxyType(
     {
-        "independent, normal": (_quiet, 0.0),
-        "heavy tails (t3)": (_heavy, 0.0),
-        "one round in four slow": (_two_valued, 0.0),
-        "one run five times as noisy": (_one_noisy, 0.0),
-        "luck of runs, 1%, unseen by controls": (_quiet, 0.01),
+        "independent, normal": Luck(),
+        "heavy tails (t3)": Luck(_heavy),
+        "one round in four slow": Luck(_two_valued),
+        "one run five times as noisy": Luck(_one_noisy),
+        "luck of whole runs, 5%": Luck(whole=0.05),
+        "luck of cases, 1%, unseen by controls": Luck(case=0.01),
+        "both": Luck(whole=0.05, case=0.01),
+        "one run disturbed, without a word": Luck(disturbed=True),
     }
 )
-"""Noise of rounds in a short series, and the standard deviation of what a run and its control share."""
+WORKLOADS = ("mlp", "simple_conv", "resnet18", "transformer_encoder")
+CASES = [
+    make_case(precision, workload=name) for name in WORKLOADS for precision in ("fp32", "bf16_autocast", "bf16_pure")
+]
+PLANTED = 2
+"""So many of the cases have the step: one in four networks, in two of its precisions."""
 
 
-def changed_neighbours(name: str, spread: float, points: int, count: int, effect: float = 0.0) -> Share:
-    """Return the share of series of a few points, a run of four rounds and a control each, with a change found.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Followed:
+    """What `ampbench trend` says of simulated histories: false alarms by series and by history, and steps found."""
 
-    With an `effect`, a step of that size stands in the middle, and only that one counts.
+    series: Share
+    histories: Share
+    found: Share
+
+
+def follow(name: str, points: int, count: int, effect: float = 0.0, spread: float = 0.015) -> Followed:
+    """Return what is said of `count` histories of so many runs of twelve cases, a commit each.
+
+    A run has four rounds of each case and a control. With an `effect`, two cases are slower by it from the run in the
+    middle on; a change of these elsewhere, or in the other direction, is a false alarm as is any of the others.
     """
-    generator = np.random.default_rng([3, list(SHORT).index(name), round(1000 * spread), points, round(1000 * effect)])
-    model, luck = SHORT[name]
+    generator = np.random.default_rng(
+        [3, list(HISTORIES).index(name), points, round(1000 * effect), round(1e4 * spread)]
+    )
+    metrics = tracked(["time"])
     middle = points // 2
-    hits = 0
+    alarms = flagged_histories = hits = 0
     for _ in range(count):
-        series = []
-        for run in range(points):
-            level = generator.normal(0, luck) + (math.log1p(effect) if run >= middle else 0.0)
-            rounds, again = (model(generator, ROUNDS, spread, run) + level for _ in range(2))
-            value = float(np.median(rounds))
-            control = float(np.median(again)) - value
-            series.append(Evidence(value, [value], rounds=[rounds], controls=[control]))
-        places = [step.place for step in neighbours.find_steps(series, THRESHOLD)]
-        hits += middle in places if effect else bool(places)
-    return Share(count=hits, trials=count)
+        trend = make_trend(_history(HISTORIES[name], generator, points, effect, spread), "date", metrics)
+        false = 0
+        for number, one in enumerate(trend.series):
+            xs = [point.x for point in one.points]
+            right = [
+                effect > 0 and number < PLANTED and change.direction == "regressed" and xs.index(change.x) == middle
+                for change in one.changes
+            ]
+            hits += any(right)
+            false += not all(right)
+        alarms += false
+        flagged_histories += bool(false)
+    return Followed(
+        series=Share(count=alarms, trials=count * len(CASES)),
+        histories=Share(count=flagged_histories, trials=count),
+        found=Share(count=hits, trials=count * PLANTED),
+    )
+
+
+def _history(luck: Luck, generator: Generator, points: int, effect: float, spread: float) -> list[RunValues]:
+    logs = luck.rounds(generator, (points, len(CASES) + 1, ROUNDS), spread)
+    own = generator.normal(0, luck.case, (points, len(CASES), 1))  # a control does not see it
+    logs += generator.normal(0, luck.whole, (points, 1, 1)) + own[:, [*range(len(CASES)), 0]]
+    if luck.disturbed:
+        logs[generator.integers(points)] += np.log(generator.uniform(1.2, 2.5, (len(CASES) + 1, 1)))
+    logs[points // 2 :, :PLANTED] += math.log1p(effect)
+    logs[points // 2 :, -1] += math.log1p(effect)  # the control is the first case once more
+    chosen = {case.case_id for case in CASES}
+    runs = []
+    for number in range(points):
+        rounds = [
+            make_round(case, 1e-3 * math.exp(logs[number, place, each]), each, control=place == len(CASES))
+            for place, case in enumerate([*CASES, CASES[0]])
+            for each in range(ROUNDS)
+        ]
+        header = make_header(run=f"r{number}", started_at=f"2026-01-{1 + number:02}T12:00:00Z")
+        stored = StoredRun(path=Path(f"r{number}"), header=header, cases={case.case_id: case for case in CASES})
+        kept = KeptRounds()
+        for one in rounds:
+            kept.add(one)
+        runs.append(reduced(stored, kept, ["seconds_median"], chosen))
+    return runs

@@ -109,7 +109,7 @@ _CONSTANTS: Mapping[str, Any] = {
     "points": steps.POINTS,
     "certainty": steps.CERTAINTY,
     "ordered": format_limit((1 + steps.SEPARATION) / 2),
-    "series_alpha": neighbours.ALPHA,
+    "series_alpha": format_limit(neighbours.FAMILY_ALPHA),
     "time_threshold": format_limit(GATED[TIME].threshold),
     "steps": Rule.STEPS,
     "neighbours": Rule.NEIGHBOURS,
