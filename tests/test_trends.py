@@ -331,16 +331,24 @@ def test_memory_may_not_change_on_one_environment_and_a_little_between_two(folde
     assert (change.direction, change.ratio, change.low) == ("regressed", pytest.approx(1.015), None)
 
 
-def test_one_byte_more_of_the_same_environment_is_a_change(folder: Folder) -> None:
-    for day, peak in enumerate((100_000, 100_000, 100_001, 100_000)):
-        folder.run(make_memory(FP32, peak), *timed(FP32, 1e-3), commit=f"{day}" * 40)
-    series = only(folder.trend("commit", "memory"))
+def test_one_byte_more_of_one_commit_on_one_environment_is_a_change(folder: Folder) -> None:
+    for peak in (100_000, 100_000, 100_001, 100_000):
+        folder.run(make_memory(FP32, peak), *timed(FP32, 1e-3), commit="a" * 40)
+    series = only(folder.trend("date", "memory"))
     assert [(change.x.label, change.direction) for change in series.changes] == [
-        ("2" * 7, "regressed"),
-        ("3" * 7, "improved"),
+        ("2026-01-03 12:00", "regressed"),
+        ("2026-01-04 12:00", "improved"),
     ]
-    assert series.changes[0].what == "commit 1111111 → 2222222"
     assert series.rule is Rule.EXACT
+
+
+def test_a_little_more_memory_of_another_commit_and_compiler_is_tolerated_as_in_comparisons(folder: Folder) -> None:
+    for day, peak in enumerate((100_000, 100_900, 101_500)):
+        where = environment(compiler=f"g++ {day}")
+        folder.run(make_memory(FP32, peak), *timed(FP32, 1e-3), commit=f"{day}" * 40, environment=where)
+    change = only_change(folder.trend("commit", "memory"))
+    assert (change.x.label, change.before) == ("2" * 7, 100_000)
+    assert change.what == "compiler g++ 0 → g++ 2; commit 0000000 → 2222222"
 
 
 def test_bytes_need_not_be_equal_where_any_run_of_the_points_had_another_compiler(folder: Folder) -> None:
@@ -474,8 +482,8 @@ def test_an_accelerators_errors_need_not_repeat(folder: Folder) -> None:
 
 def test_an_exact_metric_that_moves_all_the_time_is_not_judged(folder: Folder) -> None:
     for day in range(10):
-        folder.run(make_memory(FP32, 1000 + day % 2), *timed(FP32, 1e-3), commit=f"{day}" * 40)
-    series = only(folder.trend("commit", "memory"))
+        folder.run(make_memory(FP32, 1000 + day % 2), *timed(FP32, 1e-3), commit="a" * 40)
+    series = only(folder.trend("date", "memory"))
     assert (series.rule, series.changes) == (Rule.NONE, ())
     assert "free of luck" in series.note
 
