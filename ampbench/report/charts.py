@@ -14,7 +14,7 @@ from typing import Any
 import vl_convert
 from markupsafe import Markup, escape
 
-from ampbench.report.text import fitted
+from ampbench.report.text import drawable, fitted
 from ampbench.report.view import Chart, Rows, View
 
 WIDTH = 680
@@ -59,7 +59,7 @@ def drawn(chart: Chart, rows: Rows) -> Markup:
     if chart.choose and chart.choices:
         marks = chart.choices[0].marks
         rows = [row for row in rows if row[chart.choose] == chart.choices[0].value]
-    spec = fitted({**_listing(specification(chart), marks), "width": WIDTH, "data": {"values": list(rows)}})
+    spec = fitted({**_listing(specification(chart), marks), "width": WIDTH, "data": {"values": list(rows)}}, drawable)
     if chart.lines:
         spec["height"] *= len({row[chart.lines] for row in rows} - {None})
     svg = _painted_once(vl_convert.vegalite_to_svg(spec))
@@ -118,7 +118,8 @@ def payload(views: list[View]) -> str:
                 "lines": chart.lines,
                 "choices": choices,
             }
-    return packed(json.dumps(fitted({"charts": charts, "datasets": datasets}), ensure_ascii=False, allow_nan=False))
+    document = fitted({"charts": charts, "datasets": datasets}, drawable)
+    return packed(json.dumps(document, ensure_ascii=False, allow_nan=False))
 
 
 @cache

@@ -132,10 +132,16 @@ def _files(
         if run in entries:
             remarks.append(f"{path.name} is run {run} once more, and was left out")
             continue
-        entries[run] = _entry(material, stored, page_name(run, [one.page for one in entries.values()]), baseline)
+        name = page_name(run, [one.page for one in entries.values()])
+        try:
+            page = make_page(material, home=INDEX)
+        except Exception as error:  # noqa: BLE001 - our own fault, which must not take the other pages with it
+            problems.append(f"no page of {path}: internal error: {type(error).__name__}: {error}")
+            continue
+        entries[run] = _entry(material, stored, name, baseline)
         if not stored.header.explains:
             sound.append(str(path))
-        yield entries[run].page, make_page(material, home=INDEX)
+        yield name, page
     if not entries:
         raise unmatched or StoreError(problems[0])
     yield INDEX, _index(list(entries.values()), sound, damaged, remarks, results, baseline, keyword)

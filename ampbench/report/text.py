@@ -5,6 +5,7 @@ the direction of the text around them, control characters, halves of characters,
 """
 
 import re
+from collections.abc import Callable
 from typing import Any
 
 from markupsafe import Markup, escape
@@ -18,6 +19,7 @@ _UNFIT = re.compile(
     "\ud800-\udfff\ufffe\uffff]"
 )
 
+_TWO_UNITS = re.compile("[\U00010000-\U0010ffff]")
 _JOINT = re.compile(r"[_/\[,](?=\w)")
 
 
@@ -37,12 +39,20 @@ def breakable(text: str) -> Markup:
     return Markup(_JOINT.sub(r"\g<0><wbr>", str(escape(fit(text)))))
 
 
-def fitted(value: Any) -> Any:
-    """Return plain nested data with every text in it, keys among them, made fit; markup is left as it is."""
+def drawable(text: str) -> str:
+    """Return `text` fit for a chart, whose labels are cut between two halves of a character: those have none left.
+
+    Vega counts in units of UTF-16, so every character that takes two of them is written out ("\\U0001f680").
+    """
+    return fit(_TWO_UNITS.sub(lambda found: found[0].encode("unicode_escape").decode(), text))
+
+
+def fitted(value: Any, made: Callable[[str], str] = fit) -> Any:
+    """Return plain nested data with every text in it, keys among them, `made` fit; markup is left as it is."""
     if value is None or isinstance(value, Markup | int | float):
         return value
     if isinstance(value, str):
-        return fit(value)
+        return made(value)
     if isinstance(value, dict):
-        return {fitted(key): fitted(item) for key, item in value.items()}
-    return [fitted(item) for item in value] if isinstance(value, list | tuple) else value
+        return {fitted(key, made): fitted(item, made) for key, item in value.items()}
+    return [fitted(item, made) for item in value] if isinstance(value, list | tuple) else value

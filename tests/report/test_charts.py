@@ -159,3 +159,19 @@ def test_a_mark_that_another_covers_wholly_is_drawn_once():
     through = {**SPEC, "mark": {"type": "point", "opacity": 0.5}}
     drawn = charts.drawn(make_chart(spec=through), [*ROWS, ROWS[0], ROWS[0]])
     assert drawn.count("<path ") == paths[0] + 2
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "experiments_2026_vision_transformer_\U0001f680" + "x" * 30,
+        "\U0001f680" * 60,
+        "\U0001f468\u200d\U0001f469\u200d\U0001f467" * 20,
+    ],
+    ids=["one", "many", "families"],
+)
+def test_a_label_that_is_cut_has_no_half_of_a_character(name: str):
+    svg = charts.drawn(make_chart(), [{"name": name[place:], "speed": 2.0} for place in range(12)])
+    assert not any("\ud800" <= one <= "\udfff" or one > "\uffff" for one in svg.partition(">")[2])
+    seen = unpacked(charts.payload([make_view(make_chart(), rows=[{"name": name, "speed": 2.0}])]))
+    assert r"\U0001f" in seen["datasets"]["rows"]["name"][0]

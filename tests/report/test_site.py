@@ -11,6 +11,7 @@ from ampbench.errors import NothingToRunError, StoreError, UnknownNameError
 from ampbench.records.measurements import Failure, Reading
 from ampbench.records.runs import Footer, Imported
 from ampbench.report import page as report_page
+from ampbench.report import site as report_site
 from ampbench.report import views
 from ampbench.report.site import make_site, page_name
 from ampbench.report.views.trends.view import trends
@@ -110,6 +111,20 @@ def test_a_damaged_file_is_named_and_the_others_have_their_pages(tmp_path: Path)
     listed = [one.get_text() for one in files["index.html"].select("#runs li")]
     assert [one.partition(",")[0] for one in listed] == ["empty.jsonl", "torn.jsonl"]
     assert str(tmp_path) not in files["index.html"].get_text()
+
+
+def test_a_page_that_cannot_be_made_is_named_and_ends_no_site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    paths = [write(tmp_path, name, day) for day, name in enumerate(("one", "two", "three"), 1)]
+
+    def fails_once(material: Any, **options: Any) -> str:
+        if material.shown[0].stored.header.run == "two":
+            raise ValueError("the chart failed")
+        return report_page.make_page(material, **options)
+
+    monkeypatch.setattr(report_site, "make_page", fails_once)
+    site = make_site([], tmp_path)
+    assert {name for name, _ in site.files} == {"three.html", "one.html", "index.html"}
+    assert site.problems == [f"no page of {paths[1]}: internal error: ValueError: the chart failed"]
 
 
 def test_where_every_file_is_damaged_there_is_one_clear_line(tmp_path: Path) -> None:
