@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from ampbench.errors import UsageError
 from ampbench.precisions import BASELINE
-from ampbench.records.divergences import Divergence
+from ampbench.records.divergences import CHANCE, Divergence
 from ampbench.records.measurements import Round
 from ampbench.rows import Group, Row, grouped, number, precision_label, times
 from ampbench.soundness import AGAINST_FP32, no_precisions_fault
@@ -239,6 +239,8 @@ def _decide(
         objection = objections[faster[0]["case_id"]]
         assert objection is not None
         why = f"{_speed(faster[0])}, but {objection.reason}"
+        if objection.column == "chance_rel_l2":
+            return _none("output_rel_l2", why)
         return _Choice(row=baseline, column=objection.column, sentence=f"stay in fp32: {why}", why=why)
 
     equals = [row for row in passing if row is passing[0] or not _is_faster(passing[0], row, rounds)]
@@ -339,6 +341,8 @@ def _objection(
     if nonfinite:
         broken = f"{counted(int(nonfinite), 'output element is', 'output elements are')} not finite"
         return _Objection("output_nonfinite", (divergence and divergence.output_undefined) or broken)
+    if divergence is not None and divergence.chance_rel_l2 is not None:
+        return _Objection("chance_rel_l2", CHANCE.format(divergence.chance_rel_l2))
     errors = {"output_rel_l2": budget.output_rel_l2} | ({"grad_rel_l2": budget.grad_rel_l2} if training else {})
     for column, limit in errors.items():
         value = number(row[column])

@@ -9,6 +9,7 @@ from ampbench.comparing.environments import not_the_commits
 from ampbench.labels import case_labels, few, outcome_said
 from ampbench.precisions import PRECISIONS, SHORT_DTYPES
 from ampbench.records.cases import Case
+from ampbench.records.divergences import CHANCE
 from ampbench.records.environments import DeviceDescription, Environment
 from ampbench.records.runs import Imported
 from ampbench.rows import Group, Row, number, precision_label
@@ -43,7 +44,8 @@ def statements(stored: StoredRun, rows: Sequence[Row]) -> list[Note]:
     control = frames.control_ratio(stored)
     if control is not None and any(row["case_id"] == control.case_id for row in rows):
         said.append(Note(control.sentence))
-    said += [*_changed_in_place(stored, rows), *_ceilings_used(stored, rows), *_above_ceiling(stored, rows)]
+    for told in (_by_chance, _changed_in_place, _ceilings_used, _above_ceiling):
+        said += told(stored, rows)
     causes = frames.unquiet(stored)
     if causes:
         threads = (
@@ -55,6 +57,16 @@ def statements(stored: StoredRun, rows: Sequence[Row]) -> list[Note]:
         )
         said.append(Note(text, warning=True))
     return said
+
+
+def _by_chance(stored: StoredRun, rows: Sequence[Row]) -> list[Note]:
+    """Say of which workloads the errors mean nothing."""
+    apart: dict[str, float] = {}
+    for row in rows:
+        found = stored.divergence.get(row["case_id"])
+        if found is not None and found.chance_rel_l2 is not None:
+            apart[row["workload"]] = max(found.chance_rel_l2, apart.get(row["workload"], 0.0))
+    return [Note(f"{workload}: {CHANCE.format(value)}", warning=True) for workload, value in apart.items()]
 
 
 def _changed_in_place(stored: StoredRun, rows: Sequence[Row]) -> list[Note]:

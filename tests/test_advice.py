@@ -202,6 +202,16 @@ def test_an_undefined_error_is_not_advised_and_the_note_says_why(missing: float 
     assert only(*rows).sentence.endswith("but its error was not measured")
 
 
+def test_errors_of_chance_advise_nothing() -> None:
+    chance = divergence("bf16_pure", chance_rel_l2=1.2)
+    advice = only(row("fp32", 10, output_rel_l2=1.1), row("bf16_pure", 3, output_rel_l2=1.3), divergences=chance)
+    assert advice.precision is None
+    assert advice.sentence == (
+        "no advice: bf16_pure is 3.33x as fast, but its error means nothing: two fp64 steps already lie 1.2e+00 apart, "
+        "as the network draws random numbers, other ones in other dtypes, or keeps state of its own"
+    )
+
+
 def test_a_note_about_something_else_is_not_given_as_the_reason() -> None:
     rows = [row("fp32", 10, phase="training"), row("fp16_pure", 3, phase="training", grad_rel_l2=None)]
     note = "dropout layers were switched off for the divergence pass"

@@ -9,7 +9,7 @@ from ampbench.records.runs import Imported
 from ampbench.records.studies import Ceiling
 from ampbench.rows import Group
 from tests.compared_runs import BF16, FP32, Times, environment, make_run
-from tests.stored_runs import make_ceiling, make_header, make_memory
+from tests.stored_runs import make_ceiling, make_divergence, make_header, make_memory
 
 
 def group(batch_size: int | None, parameters: str = "depth=4,width=512", phase: str = "inference") -> Group:
@@ -63,6 +63,17 @@ def test_what_no_reader_may_miss_is_a_warning_and_the_rest_is_none() -> None:
     native = replace(emulating, arithmetic={"bfloat16": "native", "float16": "native"})
     (note, _) = statements(replace(run, header=environment(make_header(), devices=[native])), rows)
     assert not note.warning
+
+
+def test_errors_of_chance_are_a_warning() -> None:
+    run = make_run(Times((FP32, [1e-3] * 4), (BF16, [1e-3] * 4)))
+    found = {FP32.case_id: make_divergence(FP32, chance_rel_l2=1.22), BF16.case_id: make_divergence(BF16)}
+    (note,) = statements(replace(run, divergence=found), frames.plain_rows(frames.run_frame(run)))
+    assert note.warning
+    assert note.text == (
+        "linear_chain: its error means nothing: two fp64 steps already lie 1.2e+00 apart, as the network draws random "
+        "numbers, other ones in other dtypes, or keeps state of its own"
+    )
 
 
 def test_what_is_changed_in_place_is_a_warning_that_says_what_was_done() -> None:

@@ -31,6 +31,7 @@ ThresholdOf = Callable[[str, Case], float | None]
 
 MEMORY = "peak_memory_bytes"
 FLOOR_RATIO = "output_floor_ratio"
+BY_CHANCE = "the errors are those of chance: the network draws random numbers, or keeps state of its own"
 EQUAL = 1e-12
 """The relative difference up to which two numbers are equal where the threshold is 0: a few roundings of fp64, in
 which errors are computed."""
@@ -105,6 +106,9 @@ def accuracy_findings(
             continue
         if reason := other_reference(before, after):
             findings.append(_incomparable(pair.baseline, metric, Code.OTHER_REFERENCE, reason, values))
+            continue
+        if any(one is not None and one.chance_rel_l2 is not None for one in (before, after)):
+            findings.append(_incomparable(pair.baseline, metric, Code.INVALID, BY_CHANCE, values))
             continue
         lost = _became_undefined(pair.baseline, metric, values, before, after)
         floor = max(_floor(metric, before), _floor(metric, after))

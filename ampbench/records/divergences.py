@@ -2,6 +2,12 @@
 
 from dataclasses import dataclass, field
 
+CHANCE = (
+    "its error means nothing: two fp64 steps already lie {:.1e} apart, as the network draws random numbers, other ones "
+    "in other dtypes, or keeps state of its own"
+)
+"""What is said of a case whose `chance_rel_l2` is that number."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Divergence:
@@ -25,6 +31,8 @@ class Divergence:
     where the reference's are not. `param_rel_l2` speaks of parameters and buffers after one optimizer step.
     `skipped_steps` counts optimizer steps that GradScaler skipped after its scale had settled at `scaler_scale`.
     `repeatable` tells whether the same step, run twice, gave the same bits.
+    `chance_rel_l2` is how far two fp64 steps lie apart by chance alone (random numbers, state that the network keeps to
+    itself), told only where the errors are those of chance: then they say nothing about the precision.
     `output_shapes` are those of the output's floating tensors. `output_sketch` and `grad_sketch` are sketches (see
     `ampbench.sketch`) of the reference's outputs and gradients, whose norms are `output_reference_norm` and
     `grad_reference_norm`: with them, what two commits compute in fp64 can be compared.
@@ -68,6 +76,7 @@ class Divergence:
     scaler_scale: float | None = None
     skipped_steps: int | None = None
     repeatable: bool | None = None
+    chance_rel_l2: float | None = None
     output_shapes: list[list[int]] | None = None
     output_sketch: str | None = None
     grad_reference_norm: float | None = None

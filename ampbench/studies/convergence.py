@@ -24,7 +24,7 @@ from ampbench.worker.distances import compare
 from ampbench.worker.finite import is_finite
 from ampbench.worker.flags import precision_flags
 from ampbench.worker.memory import is_out_of_memory, said_of
-from ampbench.worker.seeded import switch_off_dropout
+from ampbench.worker.seeded import seed_all, switch_off_dropout
 from ampbench.worker.step import Step
 from ampbench.workload import Workload
 
@@ -232,7 +232,7 @@ def _run(plan: _Plan, course: _Course, *, judged: bool) -> None:
     if plan.arm == CONTROL:
         workload = one_rounding_away(workload, plan.seed)
     device.release()
-    torch.manual_seed(plan.seed)
+    seed_all(plan.seed)
     with precision_flags(None if reference else PRECISIONS[plan.precision]):
         other = None if reference or plan.precision == plan.case.precision else plan.precision
         step = Step(workload, plan.case, device, reference=reference, precision=other)

@@ -25,7 +25,7 @@ from ampbench.worker.batches import batches_of
 from ampbench.worker.changes import Change, peaks_with
 from ampbench.worker.devices import Cpu, Device, fp64_device
 from ampbench.worker.distances import compare, floating_in, identical
-from ampbench.worker.divergence import StepNumbers, run_step
+from ampbench.worker.divergence import StepNumbers, reference_step, run_step
 from ampbench.worker.fitness import FitnessWatch
 from ampbench.worker.flags import precision_flags
 from ampbench.worker.memory import is_out_of_memory, memory_source
@@ -202,16 +202,17 @@ def _compared(
 ) -> tuple[StoredInputs, StoredInputs, bool | None, bool]:
     """Return both with their errors, whether they give the same bits, and whether fp32 inputs do twice."""
     where = fp64_device(device)
-    reference = run_step(workload, case, where, keep=where, reference=True, update=False)
+    reference = reference_step(workload, case, where, keep=where, update=False)
+    draws = reference.drew
     notes += [note for note in reference.notes if note not in notes]
-    first, again = (run_step(workload, case, device, keep=device, update=False) for _ in range(2))
+    first, again = (run_step(workload, case, device, keep=device, update=False, equal=draws) for _ in range(2))
     repeatable = identical(_bits(first), _bits(again))
     del again
     full = _with_errors(full, first, reference, where, notes)
     if low.error:
         return full, low, None, repeatable
     stored = dataclasses.replace(case, input_dtype=low.dtype)
-    second = run_step(workload, stored, device, keep=device, update=False)
+    second = run_step(workload, stored, device, keep=device, update=False, equal=draws)
     low = _with_errors(low, second, reference, where, notes)
     return full, low, identical(_bits(first), _bits(second)), repeatable
 

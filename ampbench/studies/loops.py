@@ -17,7 +17,7 @@ from ampbench.records.studies import FORWARD, FORWARD_AND_LOSS, UNCACHED_LOOP, W
 from ampbench.worker.devices import Device
 from ampbench.worker.distances import floating_in, kept_outputs
 from ampbench.worker.flags import precision_flags
-from ampbench.worker.seeded import switch_off_dropout
+from ampbench.worker.seeded import seed_all, switch_off_dropout
 from ampbench.worker.step import SETTLING_STEPS, Step
 from ampbench.worker.turns import Settled
 from ampbench.workload import Workload
@@ -133,7 +133,7 @@ def loop_numbers(
     found = Numbers()
     losses: list[torch.Tensor] = []
     with precision_flags(PRECISIONS[case.precision] if scope else None):
-        torch.manual_seed(0)
+        seed_all(0)
         loop = Loop(workload, case, device, scope, steps)
         switch_off_dropout(loop.step.module, notes)
         loop.step.settle_at(settled)

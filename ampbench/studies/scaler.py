@@ -25,7 +25,7 @@ from ampbench.worker.distances import compare
 from ampbench.worker.finite import is_finite
 from ampbench.worker.flags import precision_flags
 from ampbench.worker.memory import is_out_of_memory
-from ampbench.worker.seeded import dense, seeded_step
+from ampbench.worker.seeded import dense, seed_all, seeded_step
 from ampbench.worker.step import Step
 from ampbench.workload import Workload
 
@@ -196,7 +196,7 @@ def _built(
 def _differentiate(step: Step, turn: int) -> None:
     """Leave the gradients of the step `turn` in the parameters, times the scale if there is one."""
     assert step.optimizer is not None
-    torch.manual_seed(turn)
+    seed_all(turn)
     step.optimizer.zero_grad(set_to_none=True)
     step.take_batch(turn)
     step.loss = step.forward_and_loss()[1]

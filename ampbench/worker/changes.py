@@ -30,6 +30,7 @@ from ampbench.records.casts import (
 )
 from ampbench.worker.devices import Device
 from ampbench.worker.distances import floating_in, identical
+from ampbench.worker.seeded import seed_all
 from ampbench.worker.step import Step
 from ampbench.worker.turns import Settled, settled_peaks, side_by_side, warm_up
 from ampbench.workload import Workload
@@ -159,7 +160,7 @@ def measure_change(
 
 def _results(step: Step) -> list[torch.Tensor]:
     """Return what a step gives from the same random numbers: outputs and, in training, loss and gradients."""
-    torch.manual_seed(0)
+    seed_all(0)
     step.rewind()
     step.restore()
     if step.training:

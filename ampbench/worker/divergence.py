@@ -5,15 +5,16 @@ import dataclasses
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import torch
 
-from ampbench.errors import first_line, own_place
+from ampbench.errors import WorkloadError, first_line, own_place
 from ampbench.labels import few
 from ampbench.precisions import BASELINE, PRECISIONS
 from ampbench.records.cases import Case
-from ampbench.records.divergences import Divergence
+from ampbench.records.divergences import CHANCE, Divergence
 from ampbench.sketch import BLOCK, Floats, Sketch, sketch_of
 from ampbench.worker.data import inputs_digest, named_tensors, weights_digest
 from ampbench.worker.devices import Cpu, Device, fp64_device
@@ -28,12 +29,16 @@ from ampbench.worker.distances import (
 )
 from ampbench.worker.flags import precision_flags
 from ampbench.worker.memory import is_out_of_memory
-from ampbench.worker.seeded import switch_off_dropout
+from ampbench.worker.seeded import EQUAL_DRAWS, EqualDraws, random_states, seed_all, switch_off_dropout
 from ampbench.worker.step import Step
 from ampbench.workload import Workload
 
 REFERENCE_ITSELF = "it is the reference: fp64 failed"
 """Why the error of fp32 is undefined where fp32 is what others are held against."""
+MATTERS = 1e-3
+"""Chance that is a smaller share of an error than this hides none of it."""
+SAME = 1e-2
+"""An error below this share of what chance makes is not chance: both steps saw the same random numbers."""
 NO_REFERENCE = "there is no reference: fp64 failed: {}"
 
 
@@ -41,7 +46,8 @@ NO_REFERENCE = "there is no reference: fp64 failed: {}"
 class StepNumbers:
     """What one step gave, in fp64 on the reference device: outputs in order, and for training the rest.
 
-    Of a step that was not to `update`, outputs and gradients are in the dtypes they came in, and that is all.
+    Of a step that was not to `update`, outputs and gradients are in the dtypes they came in, and that is all. `drew`
+    tells whether it drew random numbers.
     """
 
     outputs: list[torch.Tensor]
@@ -50,6 +56,7 @@ class StepNumbers:
     updated: dict[str, torch.Tensor] = field(default_factory=dict)
     scaler_scale: float | None = None
     skipped_steps: int | None = None
+    drew: bool = False
     notes: list[str] = field(default_factory=list)
 
 
@@ -59,7 +66,8 @@ class Reference:
 
     `dtype` says which ("fp64", "fp32", "" where fp32 fails, too, and there are no `numbers`), `where` the device it
     ran on, `error` why the fp64 step failed. `fp32` is the fp32 step on the device, None where that fails or does not
-    fit into its memory.
+    fit into its memory. `chance` is how far another step in that dtype lies from it that differs in nothing but random
+    numbers and what the network keeps to itself (None: not known).
     """
 
     numbers: StepNumbers | None
@@ -67,6 +75,12 @@ class Reference:
     where: str
     dtype: str = "fp64"
     error: str = ""
+    chance: float | None = None
+
+    @property
+    def draws(self) -> bool:
+        """Whether the step draws random numbers, so that others must be `equal` to it."""
+        return self.numbers is not None and self.numbers.drew
 
 
 class References:
@@ -102,14 +116,27 @@ class References:
     def passed(self, workload: Workload, case: Case, device: Device) -> Reference:
         """Return outputs and gradients of the reference alone, on the CPU: they take no room on the device.
 
-        Raises as `of` does.
+        Raises as `of` does, and `WorkloadError` where chance decides how far the fp32 step lies from it.
         """
         key = (case.group, case.device, case.phase)
         if workload is not self._workload or key != self._passed_key or self._passed is None:
             self._numbers = self._passed = None
             device.release()
-            self._workload, self._passed_key, self._passed = workload, key, passing_reference(workload, case, device)
+            found = passing_reference(workload, case, device)
+            refuse_chance(workload, case, device, found)
+            self._workload, self._passed_key, self._passed = workload, key, found
         return self._passed
+
+
+def refuse_chance(workload: Workload, case: Case, device: Device, held: Reference) -> None:
+    """Raise `WorkloadError` where chance decides how far the fp32 step lies from a `passing_reference`."""
+    if held.dtype != "fp64" or held.numbers is None:
+        return
+    chance = _chance(workload, case, fp64_device(device), held.numbers, Cpu())
+    if chance:
+        fp32 = run_step(workload, case, device, keep=Cpu(), precision=BASELINE, update=False, equal=held.draws)
+        if is_chance(chance, compare(fp32.outputs, held.numbers.outputs, Cpu()).rel_l2):
+            raise WorkloadError(CHANCE.format(chance))
 
 
 def passing_reference(workload: Workload, case: Case, device: Device) -> Reference:
@@ -119,7 +146,7 @@ def passing_reference(workload: Workload, case: Case, device: Device) -> Referen
     """
     where = fp64_device(device)
     try:
-        exact = run_step(workload, case, where, keep=Cpu(), reference=True, update=False)
+        exact = reference_step(workload, case, where, keep=Cpu(), update=False)
     except Exception as error:
         if is_out_of_memory(error):
             raise
@@ -127,7 +154,7 @@ def passing_reference(workload: Workload, case: Case, device: Device) -> Referen
     else:
         return Reference(numbers=exact, fp32=None, where=where.type)
     device.release()
-    numbers = run_step(workload, case, device, keep=Cpu(), precision=BASELINE, update=False)
+    numbers = reference_step(workload, case, device, keep=Cpu(), precision=BASELINE, update=False)
     return Reference(numbers=numbers, fp32=numbers, where=device.type, dtype="fp32", error=said)
 
 
@@ -137,7 +164,7 @@ def _referred(workload: Workload, case: Case, device: Device) -> Reference:
     exact = fp32 = None
     error = ""
     try:
-        exact = run_step(workload, case, where, keep=where, reference=True)
+        exact = reference_step(workload, case, where, keep=where)
     except Exception as raised:
         if is_out_of_memory(raised):
             raise
@@ -145,7 +172,10 @@ def _referred(workload: Workload, case: Case, device: Device) -> Reference:
     if exact is None:
         device.release()  # what the error held of the step
     try:
-        fp32 = run_step(workload, case, device, keep=where, precision=BASELINE)
+        if exact is None:
+            fp32 = reference_step(workload, case, device, keep=where, precision=BASELINE)
+        else:
+            fp32 = run_step(workload, case, device, keep=where, precision=BASELINE, equal=exact.drew)
     except Exception as raised:
         if is_out_of_memory(raised):
             if exact is None:
@@ -153,8 +183,12 @@ def _referred(workload: Workload, case: Case, device: Device) -> Reference:
         elif exact is None:
             error = f"{error}; fp32 failed: {first_line(raised)}{own_place(raised)}"
     if exact is not None:
-        return Reference(numbers=exact, fp32=fp32, where=where.type)
-    return Reference(numbers=fp32, fp32=fp32, where=device.type, dtype="" if fp32 is None else "fp32", error=error)
+        chance = _chance(workload, case, where, exact, where)
+        return Reference(numbers=exact, fp32=fp32, where=where.type, chance=chance)
+    if fp32 is None:
+        return Reference(numbers=None, fp32=None, where=device.type, dtype="", error=error)
+    chance = _chance(workload, case, device, fp32, where, precision=BASELINE)
+    return Reference(numbers=fp32, fp32=fp32, where=device.type, dtype="fp32", error=error, chance=chance)
 
 
 def measure_divergence(workload: Workload, case: Case, device: Device, references: References) -> Divergence:
@@ -166,7 +200,9 @@ def measure_divergence(workload: Workload, case: Case, device: Device, reference
     held = references.of(workload, case, device)
     is_baseline = held.fp32 is not None and case.precision == BASELINE and case.path == "eager"
     keep = fp64_device(device)
-    numbers = held.fp32 if held.fp32 is not None and is_baseline else run_step(workload, case, device, keep=keep)
+    numbers = held.fp32 if is_baseline else None
+    if numbers is None:
+        numbers = run_step(workload, case, device, keep=keep, equal=held.draws)
     found = Divergence(
         case_id=case.case_id,
         reference_device=held.where,
@@ -174,7 +210,7 @@ def measure_divergence(workload: Workload, case: Case, device: Device, reference
         reference_error=held.error,
         weights_digest=weights_digest(workload),
         inputs_digest=inputs_digest(workload),
-        repeatable=None if isinstance(device, Cpu) else is_repeatable(workload, case, device, numbers, keep),
+        repeatable=None if isinstance(device, Cpu) else is_repeatable(workload, case, device, numbers, held, keep),
         notes=list(numbers.notes),
     )
     training = case.phase == "training"
@@ -202,6 +238,9 @@ def measure_divergence(workload: Workload, case: Case, device: Device, reference
         grad_sketch=gradients.text if training else None,
     )
     found = _with_outputs(found, workload, case, numbers, held)
+    seen = case.path == "eager" and held.dtype == "fp64" and held.fp32 is not None
+    if is_chance(held.chance, found.output_fp32_rel_l2 if seen else found.output_rel_l2):
+        found = dataclasses.replace(found, chance_rel_l2=held.chance)
     return _with_gradients(found, numbers, held) if training else found
 
 
@@ -289,13 +328,66 @@ def _with_gradients(found: Divergence, numbers: StepNumbers, held: Reference) ->
     )
 
 
-def is_repeatable(workload: Workload, case: Case, device: Device, numbers: StepNumbers, keep: Device) -> bool | None:
+def _chance(
+    workload: Workload, case: Case, device: Device, found: StepNumbers, keep: Device, precision: str | None = None
+) -> float | None:
+    """Return how far another fp64 forward pass lies from `found`: from another seed, where that one drew numbers.
+
+    In another `precision`, if one is named. 1 where its outputs have other shapes; None where that is undefined or
+    there is no room.
+    """
+    seed_all(int(found.drew))
+    try:
+        with precision_flags(None if precision is None else PRECISIONS[precision]):
+            step = Step(workload, case, device, reference=precision is None, precision=precision)
+            if step.training:
+                switch_off_dropout(step.module, [])
+            with step.mode(), EqualDraws() if found.drew else contextlib.nullcontext():
+                output, _ = step.forward_and_loss()
+            return compare(kept_outputs(output, keep), found.outputs, keep).rel_l2
+    except ValueError:
+        return 1.0
+    except Exception as error:
+        if is_out_of_memory(error):
+            return None
+        raise
+
+
+def is_chance(apart: float | None, error: float | None) -> bool:
+    """Return whether an error, that of fp32 where it is known, is that of two random draws that lie so far `apart`.
+
+    Where both saw the same draws, the error is that of rounding, far below what another draw makes; where chance is far
+    below rounding, it hides nothing.
+    """
+    return apart is not None and error is not None and apart > 0 and MATTERS * error <= apart <= error / SAME
+
+
+def reference_step(
+    workload: Workload,
+    case: Case,
+    device: Device,
+    *,
+    keep: Device,
+    precision: str | None = None,
+    update: bool = True,
+) -> StepNumbers:
+    """Return the fp64 step of `case`, or that in another `precision`; where it drew random numbers, an `equal` one."""
+    run = partial(
+        run_step, workload, case, device, keep=keep, reference=precision is None, precision=precision, update=update
+    )
+    found = run()
+    return run(equal=True) if found.drew else found
+
+
+def is_repeatable(
+    workload: Workload, case: Case, device: Device, numbers: StepNumbers, held: Reference, keep: Device
+) -> bool | None:
     """Return whether the step that gave `numbers` gives the same bits again; None where it does not fit once more.
 
     Kernels that add atomically do not. torch's CPU kernels add in an order that only the number of threads decides.
     """
     try:
-        again = run_step(workload, case, device, keep=keep)
+        again = run_step(workload, case, device, keep=keep, equal=held.draws)
     except Exception as error:
         if is_out_of_memory(error):
             return None
@@ -315,15 +407,16 @@ def run_step(
     precision: str | None = None,
     kept: Sequence[str] = (),
     update: bool = True,
+    equal: bool = False,
 ) -> StepNumbers:
     """Run one step of `case` (as the fp64 reference, or in another precision) and return its numbers on device `keep`.
 
     `kept` are the modules kept in fp32, as in `Step`. Without `update` the optimizer does not run, and outputs and
     gradients are not copied into fp64.
     Dropout is switched off: two precisions draw different masks, whose distance says nothing about precision. What else
-    is random draws from the same seed.
+    is random draws from the same seed and, in eager mode with `equal`, the same numbers in every precision.
     """
-    torch.manual_seed(0)
+    seed_all(0)
     row = None if reference else PRECISIONS[precision or case.precision]
     with precision_flags(row):
         step = Step(workload, case, device, reference=reference, precision=precision, kept=kept)
@@ -331,20 +424,31 @@ def run_step(
         if step.training:
             switch_off_dropout(step.module, notes)
         if not reference and precision is None and step.prepare_path(case.path) is not None:
-            torch.manual_seed(0)
+            seed_all(0)
+        equal = equal and (reference or precision is not None or case.path == "eager")
+        if equal:
+            notes.append(EQUAL_DRAWS)
+        drawing = EqualDraws() if equal else contextlib.nullcontext()
+        before = random_states(device)
         if not step.training:
-            with step.mode():
-                found = StepNumbers(outputs=kept_outputs(step.run(), keep, copy=update), notes=notes)
+            with step.mode(), drawing:
+                output = step.run()
+            found = StepNumbers(outputs=kept_outputs(output, keep, copy=update), notes=notes)
+            found.drew = random_states(device) != before
             step.let_go()
             return found
         step.settle_scaler()
-        output, unscaled = step.unscaled_gradients()
+        seed_all(0)
+        before = random_states(device)
+        with drawing:
+            output, unscaled = step.unscaled_gradients()
         gradients = {name: kept_one(value, keep, copy=update) for name, value in unscaled.items()}
         assert step.loss is not None
         numbers = StepNumbers(
             outputs=kept_outputs(output, keep, copy=update),
             loss=float(step.loss.detach()),
             gradients=gradients,
+            drew=random_states(device) != before,
             notes=notes,
         )
         if not update:

@@ -23,7 +23,7 @@ from ampbench.worker.fitness import FitnessWatch
 from ampbench.worker.flags import precision_flags
 from ampbench.worker.memory import is_out_of_memory, memory_source, said_of
 from ampbench.worker.origins import measure_origin
-from ampbench.worker.seeded import seeded_step, unfused
+from ampbench.worker.seeded import seed_all, seeded_step, unfused
 from ampbench.worker.step import Step
 from ampbench.worker.turns import settled_peaks, side_by_side, warm_up
 from ampbench.workload import Workload
@@ -138,7 +138,7 @@ def _compared(workload: Workload, case: Case, device: Device, kept: Sequence[str
     """Return the trial of a set whose step runs."""
     where, reference = fp64_device(device), held.numbers
     assert reference is not None
-    numbers = run_step(workload, case, device, keep=device, kept=kept, update=False)
+    numbers = run_step(workload, case, device, keep=device, kept=kept, update=False, equal=held.draws)
     outputs = compare(numbers.outputs, reference.outputs, where)
     gradients = None
     if case.phase == "training":
@@ -156,7 +156,7 @@ def _compared(workload: Workload, case: Case, device: Device, kept: Sequence[str
 
 
 def _forward(step: Step) -> Any:
-    torch.manual_seed(0)
+    seed_all(0)
     step.rewind()
     with step.mode():
         return step.forward_and_loss()[0]

@@ -18,7 +18,7 @@ from ampbench.worker.distances import Distance, compare, floating_in, kept_outpu
 from ampbench.worker.finite import Fp32Check, is_finite
 from ampbench.worker.flags import precision_flags
 from ampbench.worker.memory import is_out_of_memory
-from ampbench.worker.seeded import seeded_step, unfused
+from ampbench.worker.seeded import EqualDraws, seeded_step, unfused
 from ampbench.worker.step import Step
 from ampbench.workload import Workload
 
@@ -98,7 +98,13 @@ def _run_fp32(
 
 def _run(step: Step) -> _Forward:
     limit = max(min(SAMPLE, SAMPLES // sum(1 for _ in step.module.modules())), 1)
-    with step.mode(), unfused(), sample_outputs(step.module, limit) as samples, watch_dtypes(step.module) as dtypes:
+    with (
+        step.mode(),
+        unfused(),
+        EqualDraws(),
+        sample_outputs(step.module, limit) as samples,
+        watch_dtypes(step.module) as dtypes,
+    ):
         output, loss = step.forward_and_loss()
     outputs = [tensor.detach() for tensor in floating_in(output)]
     return _Forward(outputs, None if loss is None else loss.detach(), samples, dtypes)

@@ -26,7 +26,7 @@ from ampbench.worker.devices import Device
 from ampbench.worker.finite import Fp32Check, is_finite
 from ampbench.worker.flags import precision_flags
 from ampbench.worker.memory import is_out_of_memory
-from ampbench.worker.seeded import dense, seeded_step, unfused
+from ampbench.worker.seeded import dense, seed_all, seeded_step, unfused
 from ampbench.worker.step import Step
 from ampbench.workload import Workload
 
@@ -181,7 +181,7 @@ def _see_steps(
             step.settle_scaler()
         else:
             whole.notes.append(UNSCALABLE)
-        torch.manual_seed(0)
+        seed_all(0)
         whole.scaler_scale = step.scaler.get_scale()
     seen: dict[str, SeenGradient] = {}
     for turn, masks in enumerate(nonzero):

@@ -4,7 +4,6 @@ import importlib
 import importlib.util
 import inspect
 import math
-import random
 import sys
 import traceback
 from collections.abc import Callable, Mapping
@@ -12,7 +11,6 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-import numpy as np
 import torch
 from torch.utils import _pytree as pytree
 
@@ -21,6 +19,7 @@ from ampbench.records.cases import ParameterValue, WorkloadSource
 from ampbench.records.requests import Description
 from ampbench.worker.batches import batches_of
 from ampbench.worker.data import Generator
+from ampbench.worker.seeded import seed_all
 from ampbench.workload import Workload
 from ampbench.workloads import index
 
@@ -37,9 +36,7 @@ def build_workload(source: WorkloadSource, parameters: Mapping[str, ParameterVal
         made = function(Generator(source.name, version, parameters, seed), **parameters)
         assert isinstance(made, Workload)
         return made
-    torch.manual_seed(seed)
-    np.random.seed(seed % 2**32)
-    random.seed(seed)
+    seed_all(seed)
     try:
         returned = function(**parameters)
     except Exception as error:

@@ -157,6 +157,12 @@ def test_an_error_that_neither_side_has_is_no_finding():
     assert error("grad_rel_l2", {}, {}) is None
 
 
+def test_errors_of_chance_are_incomparable_and_say_why():
+    found = error("output_rel_l2", {}, {"output_rel_l2": 1.3, "chance_rel_l2": 1.2})
+    assert (found.verdict, found.code) == (Verdict.INCOMPARABLE, Code.INVALID)
+    assert found.reason == "the errors are those of chance: the network draws random numbers, or keeps state of its own"
+
+
 @pytest.mark.parametrize("digest", ["weights_digest", "inputs_digest"])
 def test_other_weights_or_inputs_make_accuracy_incomparable_and_are_remarked_upon_elsewhere(digest):
     comparison = compare(make_run(TIMES), make_run(TIMES, **{digest: "other"}))

@@ -217,7 +217,12 @@ ADDED = {
     4: [',"explains":""'],
     6: [',"asked":null', ',"flops":null'],
     5: [],
-    7: [',"changed_in_place":[]', ',"reference_dtype":"fp64","reference_error":""', ',"output_undefined":""'],
+    7: [
+        ',"changed_in_place":[]',
+        ',"chance_rel_l2":null',
+        ',"reference_dtype":"fp64","reference_error":""',
+        ',"output_undefined":""',
+    ],
 }
 """What each schema added to the lines of `ENTRIES`, as it is written."""
 

@@ -1,5 +1,6 @@
 import dataclasses
 import math
+import random
 import re
 from collections.abc import Callable
 
@@ -10,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch.nn.functional import gelu
 
+from ampbench.errors import WorkloadError
 from ampbench.precisions import PRECISIONS
 from ampbench.records.cases import Case
 from ampbench.records.divergences import Divergence
@@ -439,3 +441,100 @@ def test_gradients_that_only_one_side_has_leave_no_gradient_error(case: MakeCase
 
     found = diverged(case("bf16_pure", "training"), detached, loss=lambda o: o.sum().requires_grad_())
     assert found.grad_undefined == "a gradient that only one of this step and the reference has: lin.bias, lin.weight"
+
+
+STATE = {"steps": 0}
+
+
+class Noisy(torch.nn.Linear):
+    """A linear layer with noise, drawn as `how` says."""
+
+    def __init__(self, how: str) -> None:
+        torch.manual_seed(0)
+        super().__init__(16, 16)
+        self.how = how
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y = super().forward(x)
+        noises: dict[str, Callable[[], torch.Tensor]] = {
+            "randn_like": lambda: torch.randn_like(y),
+            "rand": lambda: torch.rand(y.shape, dtype=y.dtype, device=y.device),
+            "normal_": lambda: torch.empty_like(y).normal_(0, 0.5),
+            "normal": lambda: torch.normal(torch.zeros_like(y), 0.5),
+            "bernoulli": lambda: torch.bernoulli(torch.full_like(y, 0.5)),
+            "multinomial": lambda: y * torch.multinomial(torch.ones(4, dtype=y.dtype), 1),
+            "distribution": lambda: torch.distributions.Normal(torch.zeros_like(y), torch.ones_like(y)).rsample(),
+            "dropout": lambda: torch.nn.functional.dropout(y, 0.5),
+            "numpy": lambda: y * np.random.rand(),
+            "python": lambda: y * random.random(),
+            "own generator": lambda: y * torch.from_numpy(np.random.default_rng().random(y.shape)).to(y),
+            "state": lambda: y * STATE["steps"],
+        }
+        STATE["steps"] += 1
+        return y + noises[self.how]()
+
+
+def noisy(how: str) -> Workload:
+    return Workload(module=Noisy(how), inputs=torch.linspace(-1, 1, 64).reshape(4, 16), loss=mean_square)
+
+
+@pytest.mark.parametrize("phase", ["inference", "training"])
+@pytest.mark.parametrize(
+    "how",
+    [
+        "randn_like",
+        "rand",
+        "normal_",
+        "normal",
+        "bernoulli",
+        "multinomial",
+        "distribution",
+        "dropout",
+        "numpy",
+        "python",
+    ],
+)
+def test_all_precisions_see_the_same_random_numbers(how: str, phase: str, case: MakeCase) -> None:
+    references, workload = References(), noisy(how)
+    errors = [
+        measure_divergence(workload, case(precision, phase), Cpu(), references)
+        for precision in ("fp32", "fp16_autocast", "bf16_pure")
+    ]
+    assert errors[0].output_rel_l2 < 1e-6
+    assert all(1e-5 < found.output_rel_l2 < 2e-2 for found in errors[1:])
+    assert all(found.grad_rel_l2 is None or found.grad_rel_l2 < 2e-2 for found in errors)
+    assert [found.chance_rel_l2 for found in errors] == [None] * 3
+    assert references.of(workload, case("fp32", phase), Cpu()).chance > 0.01
+
+
+@pytest.mark.parametrize("how", ["own generator", "state"])
+def test_errors_of_chance_are_told_from_those_of_rounding(how: str, case: MakeCase) -> None:
+    references, workload = References(), noisy(how)
+    for precision in ("fp32", "bf16_pure"):
+        found = measure_divergence(workload, case(precision), Cpu(), references)
+        assert found.chance_rel_l2 == references.of(workload, case(precision), Cpu()).chance > 0.01
+    with pytest.raises(WorkloadError, match=r"its error means nothing: two fp64 steps already lie .* apart"):
+        references.passed(workload, case("bf16_pure"), Cpu())
+
+
+def test_a_network_without_chance_is_told_so(case: MakeCase) -> None:
+    references = References()
+    workload = Workload(module=torch.nn.Linear(16, 16), inputs=torch.randn(4, 16))
+    assert measure_divergence(workload, case("bf16_pure"), Cpu(), references).chance_rel_l2 is None
+    held = references.of(workload, case("bf16_pure"), Cpu())
+    assert held.chance == 0.0
+    assert not held.draws
+
+
+def test_random_numbers_are_those_of_the_reference_where_that_is_fp32(case: MakeCase) -> None:
+    found = diverged(case("bf16_pure"), lambda y: mixed(y) + torch.randn_like(y))
+    assert found.reference_dtype == "fp32"
+    assert found.output_rel_l2 < 2e-2
+    assert found.chance_rel_l2 is None
+
+
+def test_a_network_that_overflows_draws_what_the_others_draw_after_its_scale_has_settled(case: MakeCase) -> None:
+    workload = dataclasses.replace(noisy("dropout"), loss=lambda output: output.float().square().sum() * 1e4)
+    found = measure_divergence(workload, case("fp16_autocast", "training"), Cpu(), References())
+    assert found.scaler_scale < 2**16
+    assert found.output_rel_l2 < 1e-2
