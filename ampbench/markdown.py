@@ -26,7 +26,18 @@ def escaped(text: str) -> str:
     if len(line) > LONGEST:
         line = f"{line[:LONGEST]}… ({len(line):,} characters)"
     line = _MENTION.sub("@&#8203;", _SPECIAL.sub(r"\\\g<0>", line))
-    return "".join(one if one.isprintable() else one.encode("unicode_escape").decode() for one in line)
+    return written_out(line)
+
+
+def written_out(text: str, keep: str = "") -> str:
+    """Return `text` with every character that has no shape spelled as in Python, `\\x1b`, but for those to `keep`.
+
+    These are control characters, which command a terminal, and those that turn the direction of writing.
+    """
+    if text.isprintable():
+        return text
+    shown = (one if one.isprintable() or one in keep else one.encode("unicode_escape").decode() for one in text)
+    return "".join(shown)
 
 
 def markdown_table(headers: Sequence[str], rows: Iterable[Sequence[str]], left: Collection[str] = ()) -> str:

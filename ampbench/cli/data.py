@@ -4,17 +4,34 @@ import csv
 import io
 import json
 import math
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+FORMULA = ("=", "+", "-", "@", "\t", "\r")
+"""How text begins that spreadsheets run."""
+_NUMBER = re.compile(r"[-+]?[\d.,]+(?:e[-+]?\d+)?\s?[%\w]*", re.IGNORECASE)
+"""A number that was formatted already, with its unit."""
+
 
 def csv_text(headers: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
-    """Return rows as CSV with a header line; None and NaN are empty cells."""
+    """Return rows as CSV with a header line; None and NaN are empty cells.
+
+    Text that a spreadsheet would take for a formula has an apostrophe before it
+    (owasp.org/www-community/attacks/CSV_Injection).
+    """
     stream = io.StringIO()
     writer = csv.writer(stream, lineterminator="\n")
-    writer.writerow(headers)
-    writer.writerows([["" if plain(value) is None else plain(value) for value in row] for row in rows])
+    writer.writerow(map(_cell, headers))
+    writer.writerows([[_cell(value) for value in row] for row in rows])
     return stream.getvalue()
+
+
+def _cell(value: Any) -> Any:
+    found = plain(value)
+    if isinstance(found, str) and found.startswith(FORMULA) and not _NUMBER.fullmatch(found):
+        return f"'{found}"
+    return "" if found is None else found
 
 
 def json_text(rows: Iterable[Mapping[str, Any]]) -> str:

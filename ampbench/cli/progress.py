@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from typing import TYPE_CHECKING
 
+from ampbench.cli.printing import make_console, print_note
 from ampbench.labels import few
 from ampbench.records.keeping import SearchSpace, Trial
 from ampbench.records.measurements import Failure
@@ -68,19 +69,18 @@ def progress(servers: list[list[Task]]) -> Iterator[Watch]:
 
 @contextmanager
 def _bar(left: TimeLeft) -> Iterator[Callable[[Progress], None]]:
-    from rich.console import Console
     from rich.progress import BarColumn, TaskProgressColumn, TextColumn
     from rich.progress import Progress as Bar
 
-    left_column, what_column = TextColumn("{task.fields[left]:>12}"), TextColumn("{task.description}")
+    left_column, what_column = TextColumn("{task.fields[left]:>12}"), TextColumn("{task.description}", markup=False)
     columns = (left_column, BarColumn(bar_width=20), TaskProgressColumn(), what_column)
-    with Bar(*columns, console=Console(stderr=True), transient=True) as bar:
+    with Bar(*columns, console=make_console(stderr=True), transient=True) as bar:
         row = bar.add_task("", left="", total=None)
 
         def show(step: Progress) -> None:
             failure = step.reply.failure if step.reply else None
             if failure is not None:
-                bar.console.print(_failed(failure), markup=False, highlight=False)
+                bar.console.print(_failed(failure))
             seconds = left.after(step.done)
             remaining = f"{format_duration(seconds)} left" if seconds else ""
             bar.update(row, completed=step.done, total=step.total, left=remaining, description=_described(step.task))
@@ -95,12 +95,12 @@ def _plain(left: TimeLeft) -> Iterator[Callable[[Progress], None]]:
     def show(step: Progress) -> None:
         failure = step.reply.failure if step.reply else None
         if failure is not None:
-            print(_failed(failure), file=sys.stderr, flush=True)
+            print_note(_failed(failure))
         if time.monotonic() - last[0] >= LINE_SECONDS:
             last[0] = time.monotonic()
             seconds = left.after(step.done)
             remaining = f", about {format_duration(seconds)} left" if seconds else ""
-            print(f"{step.done} of {step.total}{remaining}: {_described(step.task)}", file=sys.stderr, flush=True)
+            print_note(f"{step.done} of {step.total}{remaining}: {_described(step.task)}")
 
     yield show
 
@@ -124,10 +124,9 @@ def piece_progress(
     Once some are done, it says how long the rest will take: as long as those of the same case, else as those so far.
     Of a search for modules to keep it tells each trial, too.
     """
-    from rich.console import Console
     from rich.markup import escape
 
-    console = Console(stderr=True)
+    console = make_console(stderr=True)
     left = PiecesLeft([_key(piece) for piece in pieces])
     trials = TrialsSeen()
     with console.status("") if sys.stderr.isatty() else nullcontext() as status:
@@ -235,17 +234,20 @@ def block_progress() -> "Iterator[Callable[[Stage], None]]":
 
 @contextmanager
 def _stage_bar() -> "Iterator[Callable[[Stage], None]]":
-    from rich.console import Console
     from rich.progress import BarColumn, TextColumn
     from rich.progress import Progress as Bar
 
-    columns = (TextColumn("{task.fields[position]:>16}"), BarColumn(bar_width=20), TextColumn("{task.description}"))
-    with Bar(*columns, console=Console(stderr=True), transient=True) as bar:
+    columns = (
+        TextColumn("{task.fields[position]:>16}"),
+        BarColumn(bar_width=20),
+        TextColumn("{task.description}", markup=False),
+    )
+    with Bar(*columns, console=make_console(stderr=True), transient=True) as bar:
         row = bar.add_task("", position="", total=None)
 
         def show(stage: "Stage") -> None:
             if stage.failure is not None:
-                bar.console.print(_failed(stage.failure), markup=False, highlight=False)
+                bar.console.print(_failed(stage.failure))
             position = f"{stage.blocks} of {stage.planned} blocks" if stage.blocks else "starting"
             bar.update(row, completed=stage.blocks, total=stage.planned, position=position, description=_staged(stage))
 
@@ -258,10 +260,10 @@ def _stage_lines() -> "Iterator[Callable[[Stage], None]]":
 
     def show(stage: "Stage") -> None:
         if stage.failure is not None:
-            print(_failed(stage.failure), file=sys.stderr, flush=True)
+            print_note(_failed(stage.failure))
         if time.monotonic() - last[0] >= LINE_SECONDS:
             last[0] = time.monotonic()
-            print(f"{stage.blocks} of {stage.planned} blocks at most: {_staged(stage)}", file=sys.stderr, flush=True)
+            print_note(f"{stage.blocks} of {stage.planned} blocks at most: {_staged(stage)}")
 
     yield show
 

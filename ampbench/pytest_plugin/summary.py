@@ -10,7 +10,6 @@ from io import StringIO
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from rich.console import Console
 from rich.text import Text
 
 import ampbench
@@ -18,6 +17,7 @@ from ampbench import frames
 from ampbench.cli import tables
 from ampbench.cli.comparison_printing import comparison_lines
 from ampbench.cli.options import DEFAULT_RESULTS
+from ampbench.cli.printing import make_console
 from ampbench.columns import legend
 from ampbench.compare import compare
 from ampbench.comparing.sentences import NOT_IN_TURNS
@@ -145,9 +145,7 @@ def _write(reporter: "pytest.TerminalReporter", title: str, lines: Iterable[Text
     """Write `lines` in the width and colours of pytest's terminal."""
     writer = reporter.config.get_terminal_writer()
     text = StringIO()
-    console = Console(
-        file=text, force_terminal=writer.hasmarkup, width=writer.fullwidth, highlight=False, emoji=False, markup=False
-    )
+    console = make_console(file=text, force_terminal=writer.hasmarkup, width=writer.fullwidth)
     for line in lines:
         console.print(line, soft_wrap=True)
     reporter.write_sep("-", title)

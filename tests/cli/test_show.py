@@ -11,6 +11,7 @@ import pytest
 from rich.cells import cell_len
 
 from ampbench.metrics import COLUMNS
+from ampbench.records.measurements import Failure
 from tests import stored_runs
 
 Run = Callable[..., Any]
@@ -207,3 +208,37 @@ def test_a_damaged_run_is_refused_by_file_and_line(results: Path, ampbench: Run)
     assert said.code == 2
     assert f"{path}, line 2" in said.err
     assert said.err.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["show", "new"],
+        ["show", "new", "--all"],
+        ["list", "runs"],
+        ["compare", "old", "new"],
+        ["gate", "old", "new"],
+        ["trend", "results/runs", "--x", "commit"],
+        ["show", "a\x1b[2Jb"],
+    ],
+    ids=" ".join,
+)
+def test_what_networks_and_other_peoples_runs_say_commands_no_terminal(
+    words: list[str], tmp_path: Path, ampbench: Run
+) -> None:
+    said = "a\x1b[2J\x1b[31mb\x9bc\u202ed\x00"
+    case, broken = (stored_runs.make_case(workload=f"{said}{name}", family="user") for name in ("", "broken"))
+    for run, factor in (("old", 1.0), ("new", 2.0)):
+        stored_runs.write_run(
+            tmp_path / "results",
+            [case, broken],
+            *(stored_runs.make_round(case, factor * 1e-3, number) for number in range(4)),
+            Failure(case_id=broken.case_id, stage="round", cause="exception", message=said, frames=[said]),
+            stored_runs.COMPLETE,
+            run=run,
+            label=said,
+            commit=said,
+        )
+    found = ampbench(*words)
+    assert r"a\x1b[2J" in found.out + found.err
+    assert {one for one in found.out + found.err if not one.isprintable()} <= {"\n"}
