@@ -26,6 +26,7 @@ from ampbench.comparing.traces import (
     with_explanations,
 )
 from ampbench.errors import NothingComparableError
+from ampbench.metrics import DRIFT
 from ampbench.precisions import rank as precision_rank
 from ampbench.records.cases import Case
 from ampbench.records.runs import deed_of
@@ -246,7 +247,7 @@ def rank(finding: Finding) -> tuple[float, float, str, str]:
     rank: float = _RANKS[finding.verdict]
     if finding.code in UNTRUSTED:
         rank = 2
-    if finding.metric == OUTCOME and finding.verdict is Verdict.REGRESSED:
+    if finding.metric in (OUTCOME, DRIFT) and finding.verdict is Verdict.REGRESSED:
         rank = 0
     size = 0.0 if finding.change is None else abs(finding.change) / max(finding.threshold, _LEAST_THRESHOLD)
     if finding.change is None and finding.verdict in (Verdict.REGRESSED, Verdict.IMPROVED):

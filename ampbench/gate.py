@@ -7,10 +7,12 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from ampbench.comparing.sentences import KINDS, case_names, change_text, metric_label
+from ampbench.comparing.drifting import OTHERWISE
+from ampbench.comparing.sentences import KINDS, case_names, change_text, metric_label, something_else
 from ampbench.errors import CASE_FAILED, NothingComparableError
 from ampbench.gating.policy import RULES, Ignore, Policy
 from ampbench.gating.rules import weigh_rules
+from ampbench.metrics import DRIFT
 from ampbench.records.rules import RuleChange
 from ampbench.rules.changes import few_phrases
 from ampbench.units import counted, format_limit, format_percent
@@ -159,10 +161,13 @@ class _Weighed:
         self.ignored: list[Ignored] = []
         for one in gated:
             ignore = policy.ignore_of(one.metric, one.case.case_id)
+            if one.code is Code.OTHER_FUNCTION and policy.ignore_of(DRIFT, one.case.case_id) and one.metric != DRIFT:
+                continue  # the errors go with the function
             if ignore is None or one.verdict in (Verdict.IMPROVED, Verdict.UNCHANGED):
                 counting.append(one)
             elif _is_gated(one) or _was_skipped(one):
                 what = f"regressed {_change(one)}" if one.verdict is Verdict.REGRESSED else f"{one.verdict}"
+                what = one.reason if one.metric == DRIFT else what
                 self.ignored.append(Ignored(case_id=one.case.case_id, metric=one.metric, what=what, ignore=ignore))
         self.regressions = _of(Verdict.REGRESSED, counting)
         self.improved = _of(Verdict.IMPROVED, counting)
@@ -205,10 +210,15 @@ class _Weighed:
         return [f"no gated metric ({', '.join(metrics)}) has a case that can be compared{self.against}{why}"]
 
     def regressed(self) -> list[str]:
-        """Return a sentence for each kind that regressed, and one for the rules that changed."""
+        """Return sentences on what computes something else, on each kind that regressed, and on changed rules."""
         sentences = []
+        if drifted := [one for one in self.regressions if one.metric == DRIFT]:
+            said = [f"{self._names[one.case.case_id]}: {one.reason.removeprefix(OTHERWISE)}" for one in drifted]
+            many = something_else(len(drifted))
+            allow = f"where that is meant, the policy can allow it ({DRIFT} in docs/gate.md)"
+            sentences.append(f"{many}{self.against}: {few_phrases(said)}; {allow}")
         for kind in KINDS:
-            found = [one for one in self.regressions if one.kind == kind]
+            found = [one for one in self.regressions if one.kind == kind and one.metric != DRIFT]
             if found and kind == OUTCOME:
                 cases = [self._names[one.case.case_id] for one in found]
                 what = "1 case that was ok fails" if len(found) == 1 else f"{len(found)} cases that were ok fail"
@@ -282,7 +292,7 @@ class _Weighed:
         return [f"other weights, inputs or workload versions in {count}{self.against}: {named}"]
 
     def _lost(self) -> list[str]:
-        lost = [one for one in self.lost if one.code is not Code.OTHER_WEIGHTS]
+        lost = [one for one in self.lost if one.code not in (Code.OTHER_WEIGHTS, Code.OTHER_FUNCTION)]
         if not lost:
             return []
         named = [f"{self._named(one)} ({one.code})" for one in lost]

@@ -13,7 +13,8 @@ from typing import Literal
 class Gate:
     """How a metric is judged when two runs are compared: the largest relative change that counts as none.
 
-    `threshold` holds on one environment, `elsewhere` between two (another torch sums in another order). `floor` is the
+    `threshold` holds for one commit on one environment, `elsewhere` otherwise (other code and another torch sum in
+    another order). `floor` is the
     largest absolute difference, in the metric's unit, that counts as none.
     """
 
@@ -279,7 +280,26 @@ COLUMNS: Mapping[str, Column] = MappingProxyType(
 METRICS: Mapping[str, Column] = MappingProxyType({name: column for name, column in COLUMNS.items() if column.unit})
 """Those of the columns that are measured quantities."""
 
+DRIFT = "reference_drift"
+COMPARED: Mapping[str, Column] = MappingProxyType(
+    {
+        DRIFT: Column(
+            name=DRIFT,
+            label="fp64 result",
+            unit="error",
+            better="lower",
+            gate=Gate(kind="accuracy", threshold=1e-8, elsewhere=1e-6),
+            summary="How far the candidate's fp64 output, gradients or loss lie from the baseline's, relative to it.",
+        ),
+    }
+)
+"""The metrics that two runs have together and neither has alone.
+
+fp64 rounds at 1e-16, so that another order of summation moves a result by 1e-10 at most, or by 1e-7 where a network
+insists on fp32 in places. 1e-8 is what a sketch resolves.
+"""
+
 GATED: Mapping[str, Gate] = MappingProxyType(
-    {name: column.gate for name, column in COLUMNS.items() if column.gate is not None}
+    {name: column.gate for name, column in {**COLUMNS, **COMPARED}.items() if column.gate is not None}
 )
 """How each metric that comparisons judge is judged."""

@@ -117,6 +117,12 @@ def format_percent(value: float, sign: bool = False) -> str:
     return f"{_hundredths(value, sign, whole=9.95)}%"
 
 
+def format_exact_percent(value: float, sign: bool = False) -> str:
+    """Return the same of a number that luck has no part in: what is not zero is never "0%" but "2e-05%"."""
+    text = format_percent(value, sign)
+    return f"{100 * value:{'+' if sign else ''}.1g}%" if value and text == "0%" else text
+
+
 def format_percent_range(low: float, high: float, sign: bool = False) -> str:
     """Return a range of relative numbers as "6.1 to 8.4%", with `sign` as "-1.2 to +3.4%"."""
     return f"{_hundredths(low, sign, whole=99.5)} to {_hundredths(high, sign, whole=99.5)}%"

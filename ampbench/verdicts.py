@@ -52,6 +52,9 @@ class Code(StrEnum):
     """Incomparable: other weights, inputs or another version of the workload."""
     OTHER_REFERENCE = "other-reference"
     """Incomparable: the errors are against different references, as the fp64 step failed on a side."""
+    OTHER_FUNCTION = "other-function"
+    """Regressed, of the fp64 result: it moved, so that something else is computed; incomparable, of the errors against
+    it: they are of another function."""
     OTHER_COUNTER = "other-counter"
     """Incomparable: the bytes were counted by different means."""
     IMPORTED = "imported"
@@ -73,7 +76,8 @@ class Finding:
 
     `kind` is "time", "memory", "accuracy" or "outcome". `baseline` and `candidate` are the metric's values in base
     units. `change` is relative: candidate / baseline - 1 for time and memory; for accuracy the difference divided by
-    the baseline's error or, where that is larger, by the error of merely rounding the reference to the dtype. `low`
+    the baseline's error or, where that is larger, by the error of merely rounding the reference to the dtype. Of
+    `reference_drift` there are no values: the distance of the two sides' fp64 results is its `change`. `low`
     and `high` are its 95% interval (equal to `change` where a number is exact). `threshold` is the largest change that
     counts as none. `p_worse` and `p_better` are one-sided, for the change being no change (None where exact). `blocks`
     counts the paired blocks, or the rounds of the side that has fewer. `remarks` are sentences about what does not

@@ -41,7 +41,12 @@ def make_run(
         one for case, seconds in zip(cases.values(), times.values(), strict=True) for one in rounds_of(case, seconds)
     ]
     rounds += rounds_of(first, control, control=True) + rounds_of(first, fresh, confirmation=True)
-    fields = {"output_rel_l2": 4e-3, "output_floor_rel_l2": 1e-3, "repeatable": True} | divergence
+    fields = {
+        "output_rel_l2": 4e-3,
+        "output_floor_rel_l2": 1e-3,
+        "output_fp32_rel_l2": 1e-7,
+        "repeatable": True,
+    } | divergence
     return StoredRun(
         path=Path("runs/run.jsonl"),
         header=header or make_header(),

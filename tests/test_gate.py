@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from ampbench.gate import judge
 from ampbench.gating.policy import Ignore, Policy, Rule
-from ampbench.metrics import GATED
+from ampbench.metrics import DRIFT, GATED
 from ampbench.records.cases import Case
 from ampbench.records.rules import RuleChange
 from ampbench.units import format_percent
@@ -95,6 +95,34 @@ def test_it_says_what_regressed_by_how_much_of_which_threshold() -> None:
     assert judge(compared(WORSE), Policy()).sentences == (
         "1 time regression: linear_chain fp32 time +8.0% (threshold 2%)",
     )
+
+
+MOVED = finding(
+    Verdict.REGRESSED,
+    DRIFT,
+    code=Code.OTHER_FUNCTION,
+    reason="computes something else: the fp64 output moved by 23%",
+    change=0.23,
+)
+LOST = finding(Verdict.INCOMPARABLE, ERROR, code=Code.OTHER_FUNCTION, reason="errors of another function")
+
+
+def test_what_computes_something_else_fails_and_is_told_before_any_regression() -> None:
+    result = judge(compared(WORSE, LOST, MOVED), Policy(strict=True))
+    assert result.exit_code == 1
+    assert result.sentences[0] == (
+        "1 case computes something else: linear_chain fp32: the fp64 output moved by 23%; where that is meant, the "
+        "policy can allow it (reference_drift in docs/gate.md)"
+    )
+    assert result.sentences[1].startswith("1 time regression: ")
+    assert len(result.sentences) == 2
+
+
+def test_another_function_that_an_ignore_allows_passes_with_its_errors() -> None:
+    ignore = Ignore(metrics=(DRIFT,), until=UNTIL, reason="the new activation")
+    result = judge(compared(SAME, LOST, MOVED), Policy(strict=True, ignores=(ignore,)))
+    assert (result.exit_code, result.notes) == (0, ())
+    assert [one.what for one in result.ignored] == ["computes something else: the fp64 output moved by 23%"]
 
 
 def test_many_regressions_are_counted_and_the_worst_are_named() -> None:

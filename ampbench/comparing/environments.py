@@ -5,7 +5,7 @@ from types import MappingProxyType
 
 from ampbench.labels import few
 from ampbench.records.environments import DeviceDescription, Environment
-from ampbench.records.runs import Header, short_commit
+from ampbench.records.runs import DIRTY, Header, short_commit
 from ampbench.verdicts import Difference
 
 MISSING = "none"
@@ -76,7 +76,7 @@ class EnvironmentDifferences:
     def __init__(self, baseline: Header, candidate: Header, devices: Iterable[str], settings: Mapping[str, str]):
         self.found: list[Difference] = []
         self._of_device: dict[str, list[Difference]] = {}
-        self._inexact = False
+        self._inexact = not _same_code(baseline, candidate)
         before, after = baseline.environment, candidate.environment
         for name, field in _MACHINE.items():
             self._compare(name, getattr(before, field), getattr(after, field), matters=True)
@@ -106,7 +106,10 @@ class EnvironmentDifferences:
         return [one for one in self.found if one.matters and (one in here or one not in every)]
 
     def same(self, device: str) -> bool:
-        """Return whether numbers of `device` that luck has no part in must be the same to the last bit."""
+        """Return whether numbers of `device` that luck has no part in must be the same to the last bit.
+
+        They must where the same code ran on the same environment.
+        """
         return not (self._inexact or self._of_device.get(device))
 
     def _compare_device(self, type: str, before: Environment, after: Environment) -> None:
@@ -127,6 +130,25 @@ class EnvironmentDifferences:
         self.found.append(Difference(name=name, baseline=_text(before), candidate=_text(after), matters=matters))
         self._inexact = self._inexact or name in _INEXACT
         return True
+
+
+def _same_code(baseline: Header, candidate: Header) -> bool:
+    """Return whether both sides are known to have run the same code.
+
+    Files with uncommitted changes are known to be the same within one session only. Outside a repository there is no
+    commit: then a release of ampbench says what its own workloads are, and nothing says what a user's file was.
+    """
+    ours, theirs = baseline.arm, candidate.arm
+    if ours is not None and theirs is not None and ours.session == theirs.session:
+        refs = [[text for text in arm.given if text.startswith("git:")] for arm in (ours, theirs)]
+        if refs[0] == refs[1]:
+            return True
+    sources = [*baseline.sources, *candidate.sources]
+    if any(source.elsewhere for source in sources) or baseline.commit != candidate.commit:
+        return False
+    if baseline.commit is None:
+        return all(source.builtin for source in sources)
+    return not baseline.commit.endswith(DIRTY)
 
 
 def _name(device: DeviceDescription | None) -> str | None:

@@ -4,14 +4,22 @@ import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 
+from ampbench.comparing.drifting import OTHERWISE, moved_by
 from ampbench.comparing.explaining import NOT_TRACED, SAME, UNEXPLAINED
 from ampbench.labels import case_labels
-from ampbench.metrics import COLUMNS
+from ampbench.metrics import COLUMNS, COMPARED, DRIFT
 from ampbench.records.rules import RuleChange
 from ampbench.records.runs import short_commit
 from ampbench.rules.changes import changed_ops_said, few_phrases, others_said
 from ampbench.rules.choosing import short_name
-from ampbench.units import UNDEFINED, counted, format_percent, format_percent_range, format_quantity
+from ampbench.units import (
+    UNDEFINED,
+    counted,
+    format_exact_percent,
+    format_percent,
+    format_percent_range,
+    format_quantity,
+)
 from ampbench.verdicts import OUTCOME, Comparison, Difference, Finding, PrecisionMean, Side, Verdict
 
 KINDS = (OUTCOME, "time", "memory", "accuracy")
@@ -120,25 +128,35 @@ def summary(findings: Sequence[Finding], names: Mapping[str, str]) -> str:
     Findings are sorted by what matters; `names` are those of the cases, by id.
     """
     counts = {verdict: [one for one in findings if one.verdict is verdict] for verdict in WORST_FIRST}
-    said = []
+    worst = most_important(findings)
+    otherwise = [one for one in counts[Verdict.REGRESSED] if one.metric == DRIFT]
+    counts[Verdict.REGRESSED] = [one for one in counts[Verdict.REGRESSED] if one.metric != DRIFT]
+    said = [something_else(len(otherwise))] if otherwise else []
     for verdict, having in counts.items():
         if having:
             kinds = Counter(one.kind for one in having)
             listed = ", ".join(f"{kind} {kinds[kind]:,}" for kind in KINDS if kinds[kind])
             said.append(f"{len(having):,} {verdict}" + (f" ({listed})" if verdict in CHANGED else ""))
     text = ", ".join(said) or "nothing to compare"
-    worst = most_important(findings)
     if worst is None:
         undecided = counts[Verdict.INCONCLUSIVE] or counts[Verdict.INCOMPARABLE]
         return f"{'no change is certain' if undecided else 'nothing changed'}: {text}"
-    which = "most of all " if len(counts[Verdict.REGRESSED]) + len(counts[Verdict.IMPROVED]) > 1 else ""
+    which = "most of all " if sum(one.verdict in CHANGED for one in findings) > 1 else ""
     return f"{text}: {which}{names[worst.case.case_id]}, {change_said(worst)}"
+
+
+def something_else(cases: int, of: str = "") -> str:
+    """Return "2 cases compute something else"; with `of`, "2 of 4 cases compute something else"."""
+    which = f"{cases:,} {of}" if of else counted(cases, "case")
+    return f"{which} {'computes' if cases == 1 else 'compute'} something else"
 
 
 def change_said(one: Finding) -> str:
     """Return what became of a case whose finding is a change: "time +7.2%", "fails now"."""
-    if one.change is not None:
+    if one.change is not None and one.metric != DRIFT:
         return f"{metric_label(one.metric)} {change_text(one)}"
+    if one.metric == DRIFT:
+        return one.reason.removeprefix(OTHERWISE)
     fails = "fails now" if one.verdict is Verdict.REGRESSED else "is ok now"
     return fails if one.metric == OUTCOME else one.reason
 
@@ -188,7 +206,8 @@ def lonely(comparison: Comparison) -> list[str]:
 
 def metric_label(metric: str) -> str:
     """Return what a metric is called in tables."""
-    return COLUMNS[metric].label if metric in COLUMNS else metric
+    column = COLUMNS.get(metric) or COMPARED.get(metric)
+    return column.label if column else metric
 
 
 def value_text(metric: str, value: float | None) -> str:
@@ -197,12 +216,16 @@ def value_text(metric: str, value: float | None) -> str:
 
 
 def change_text(one: Finding) -> str:
-    """Return a finding's change as "+7.2%", "" where there is none; of a count, the difference."""
+    """Return a finding's change as "+7.2%", "" where there is none; of a count the difference, of fp64 how far."""
+    if one.metric == DRIFT and one.change is not None:
+        return moved_by(one.change).removeprefix("by ").removesuffix(" of its norm")
     if one.change is None or one.baseline is None or one.candidate is None:
         return ""
     if COLUMNS[one.metric].unit == "count":
         return f"{one.candidate - one.baseline:+,.0f}"
-    return "from none" if math.isinf(one.change) else format_percent(one.change, sign=True)
+    if math.isinf(one.change):
+        return "from none"
+    return (format_percent if one.kind == "time" else format_exact_percent)(one.change, sign=True)
 
 
 def interval_text(one: Finding) -> str:

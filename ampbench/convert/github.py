@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from ampbench.convert.selection import Row, Selected, defined
 from ampbench.metrics import GATED, METRICS, Column
 
-_SMALLER = [METRICS[name] for name in GATED if METRICS[name].better == "lower"]
+_SMALLER = [METRICS[name] for name in GATED if name in METRICS and METRICS[name].better == "lower"]
 _BIGGER = [column for column in METRICS.values() if column.better == "higher"]
 
 

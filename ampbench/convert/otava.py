@@ -18,7 +18,7 @@ TIME = "time"
 ATTRIBUTES = ("run", "commit", "version", "host")
 """`commit` and `version` (torch's) are names Otava knows: `--since-commit`, `--since-version`."""
 
-_TRACKED = [METRICS[name] for name in GATED]
+_TRACKED = [METRICS[name] for name in GATED if name in METRICS]
 _Column = tuple[str, str]  # case id, metric
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from ampbench.errors import UnknownNameError, UsageError
 from ampbench.keywords import matches
-from ampbench.metrics import GATED
+from ampbench.metrics import DRIFT, GATED
 from ampbench.records.cases import Case
 from ampbench.records.runs import is_path
 from ampbench.settings import read_toml
@@ -80,7 +80,8 @@ class Policy:
     `only` are the kinds that are gated; outcomes always are. `max_inconclusive` is the largest share (0 to 1) of the
     gated time findings that may stay undecided. `anchor` names a run that the candidate is compared with as well as
     with the baseline ("" for none); then `anchor_thresholds` come before `thresholds`. The last rule that covers a case
-    and says something about a metric comes before both. `path` is the file it was read from ("": none).
+    and says something about a metric comes before both. How far the fp64 result may move is said by its own name alone:
+    a threshold of accuracy speaks of errors. `path` is the file it was read from ("": none).
     """
 
     strict: bool = False
@@ -141,7 +142,7 @@ class Policy:
     def _threshold(self, metric: str, case: Case, *tables: Thresholds) -> float | None:
         """Return what the last rule, else the first of `tables`, says about a metric of a case."""
         for table in (*(rule.thresholds for rule in reversed(self.rules) if rule.covers(case)), *tables):
-            for name in (metric, kind_of(metric)):
+            for name in (metric, *([] if metric == DRIFT else [kind_of(metric)])):
                 if name in table:
                     return table[name]
         return None

@@ -8,6 +8,7 @@ from ampbench.blocks import as_sentence
 from ampbench.compare import rank
 from ampbench.comparing import sentences
 from ampbench.labels import case_labels
+from ampbench.metrics import DRIFT
 from ampbench.notes import skip_note
 from ampbench.records.cases import Case
 from ampbench.records.runs import STUDIES
@@ -170,6 +171,9 @@ def _verdict(ranked: Sequence[Ranked]) -> str:
     for one, _, run, _ in ranked:
         cases[one.verdict].add((run, one.case.case_id))
     failing = {(run, one.case.case_id) for one, _, run, _ in ranked if _fails(one)}
+    otherwise = {
+        (run, one.case.case_id) for one, _, run, _ in ranked if one.metric == DRIFT and one.verdict is Verdict.REGRESSED
+    }
     regressed, improved = cases[Verdict.REGRESSED], cases[Verdict.IMPROVED]
     compared = f"of {counted(len(set().union(*cases.values())), 'case')}"
     changed = _varied(ranked)
@@ -181,8 +185,11 @@ def _verdict(ranked: Sequence[Ranked]) -> str:
     elif regressed == failing:
         said = f"{len(failing):,} {compared} {'fails' if len(failing) == 1 else 'fail'} now"
         changed = []
+    elif regressed == otherwise:
+        said = sentences.something_else(len(otherwise), compared)
     else:
         said = f"{len(regressed):,} {compared} regressed"
+        said += f", {sentences.something_else(len(otherwise), 'of them')}" if otherwise else ""
         said += f", {len(failing):,} of them {'fails' if len(failing) == 1 else 'fail'} now" if failing else ""
     if not changed:
         return said

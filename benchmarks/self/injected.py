@@ -18,6 +18,7 @@ CHANGES = {
     "fp32_fallback": ("seconds_median", "bf16_pure"),
     "doubled_buffer": ("peak_memory_bytes", "bf16_autocast"),
     "half_softmax": ("output_rel_l2", "bf16_autocast"),
+    "relu_for_gelu": ("reference_drift", "bf16_autocast"),
 }
 """The networks: the metric that their change is to be found in, and in which precision."""
 

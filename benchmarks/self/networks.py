@@ -94,3 +94,9 @@ class Head(nn.Module):
 def half_softmax(changed: int = 0) -> tuple[nn.Module, torch.Tensor]:
     """A softmax moved from fp32 to half."""
     return Head(changed), torch.randn(BATCH, WIDTH)
+
+
+def relu_for_gelu(changed: int = 0) -> tuple[nn.Module, torch.Tensor]:
+    """Another activation: in each precision as near to its own fp64 as before."""
+    activation = nn.ReLU() if changed else nn.GELU()
+    return nn.Sequential(nn.Linear(WIDTH, WIDTH), activation, nn.Linear(WIDTH, WIDTH)), torch.randn(BATCH, WIDTH)

@@ -97,7 +97,12 @@ def test_two_commits_are_measured_with_their_own_files_and_gated(ampbench: Run, 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("workload", "metric"), [("doubled_buffer", "peak_memory_bytes"), ("half_softmax", "output_rel_l2")]
+    ("workload", "metric"),
+    [
+        ("doubled_buffer", "peak_memory_bytes"),
+        ("half_softmax", "output_rel_l2"),
+        ("relu_for_gelu", "reference_drift"),
+    ],
 )
 def test_injected_changes_of_memory_and_accuracy_are_found_at_any_size(
     ampbench: Run, workload: str, metric: str

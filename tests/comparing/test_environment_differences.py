@@ -1,5 +1,11 @@
+from dataclasses import replace
+
+import pytest
+
 from ampbench.comparing.environments import EnvironmentDifferences
+from ampbench.records.cases import WorkloadSource
 from ampbench.records.environments import DeviceDescription
+from ampbench.records.runs import DIRTY, Arm
 from tests.compared_runs import arms, environment
 from tests.stored_runs import make_header
 
@@ -37,9 +43,40 @@ def test_the_commit_of_torch_is_named_only_where_its_version_does_not_tell():
 
 
 def test_what_changes_no_number_leaves_numbers_exact():
-    found = differences(environment(make_header(commit="b" * 40), python_version="3.12.1", system="Linux-6.19"))
-    assert {one.name for one in found.found} == {"commit", "python", "system"}
+    found = differences(environment(make_header(), python_version="3.12.1", system="Linux-6.19"))
+    assert {one.name for one in found.found} == {"python", "system"}
     assert found.same("cpu")
+
+
+HERE = WorkloadSource(name="m.py:make", family="user", module="/m.py", function="make", builtin=False)
+ELSEWHERE = replace(HERE, elsewhere=("model (/site-packages/model)",))
+A, B = "a" * 40, "b" * 40
+
+
+def session(*given):
+    return Arm(session="s", name="baseline", given=list(given), settings={})
+
+
+@pytest.mark.parametrize(
+    ("baseline", "candidate", "same"),
+    [
+        ({"commit": A}, {"commit": A}, True),
+        ({"commit": A}, {"commit": B}, False),
+        ({"commit": A}, {"commit": A + DIRTY}, False),
+        ({"commit": A + DIRTY}, {"commit": A + DIRTY}, False),
+        ({"commit": None}, {"commit": A}, False),
+        ({"commit": None}, {"commit": None}, True),
+        ({"commit": None, "sources": [HERE]}, {"commit": None, "sources": [HERE]}, False),
+        ({"commit": A, "sources": [HERE]}, {"commit": A, "sources": [HERE]}, True),
+        ({"commit": A, "sources": [HERE]}, {"commit": A, "sources": [ELSEWHERE]}, False),
+        ({"commit": A + DIRTY, "arm": session("here")}, {"commit": A + DIRTY, "arm": session("depth=5")}, True),
+        ({"commit": B, "arm": session("git:main")}, {"commit": A + DIRTY, "arm": session("here")}, False),
+        ({"commit": A, "arm": session("git:main")}, {"commit": A, "arm": session("here")}, True),
+        ({"commit": A, "arm": session("git:main")}, {"commit": B, "arm": session("git:topic")}, False),
+    ],
+)
+def test_numbers_must_be_equal_where_the_same_code_is_known_to_have_run(baseline, candidate, same):
+    assert differences(make_header(**candidate), make_header(**baseline)).same("cpu") is same
 
 
 def test_environment_variables_are_compared_one_by_one():

@@ -6,9 +6,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ampbench.compare import compare
+from ampbench.comparing.sentences import change_text
 from ampbench.records.measurements import Failure, Skip
 from ampbench.verdicts import OUTCOME, Code, Verdict
-from tests.compared_runs import FP32, Times, arms, environment, make_run, noisy
+from tests.compared_runs import BF16, FP32, Times, arms, environment, make_run, noisy
 from tests.stored_runs import make_header, make_memory
 
 TIMES = Times((FP32, noisy(1e-3)))
@@ -99,6 +100,74 @@ def test_errors_are_exact_on_one_environment_and_have_a_tolerance_between_two(af
 def test_errors_of_a_step_that_is_not_repeatable_have_the_tolerance_of_two_environments():
     found = error("output_rel_l2", {"repeatable": False}, {"output_rel_l2": 4.2e-3})
     assert (found.verdict, found.threshold) == (Verdict.UNCHANGED, 0.1)
+
+
+def commits(*names):
+    return [make_header(run=name, commit=name * 40) for name in names]
+
+
+@pytest.mark.parametrize(
+    ("after", "verdict"),
+    [(1_009_999, Verdict.UNCHANGED), (1_010_001, Verdict.REGRESSED), (980_000, Verdict.IMPROVED)],
+)
+def test_memory_of_two_commits_has_a_tolerance(after, verdict):
+    ours, theirs = commits("a", "b")
+    found = finding("peak_memory_bytes", make_run(TIMES, header=ours), make_run(TIMES, header=theirs, peak_bytes=after))
+    assert found.verdict is verdict
+    assert (found.threshold, "threshold 1%" in found.reason) == (0.01, True)
+
+
+def of_commits(metric, before, after, asked=None, **every):
+    ours, theirs = commits("a", "b")
+    runs = [make_run(TIMES, header=one, **every, **own) for one, own in ((ours, before), (theirs, after))]
+    return finding(metric, *runs, lambda metric, case: asked)
+
+
+@pytest.mark.parametrize(
+    ("elements", "after", "verdict"),
+    [
+        (80, 5.3e-3, Verdict.UNCHANGED),
+        (80, 5.5e-3, Verdict.REGRESSED),
+        (80, 2.9e-3, Verdict.IMPROVED),
+        (1_000_000, 4.3e-3, Verdict.UNCHANGED),
+        (1_000_000, 4.5e-3, Verdict.REGRESSED),
+    ],
+)
+def test_errors_of_two_commits_count_beyond_the_luck_of_another_order_of_summation(elements, after, verdict):
+    shapes = {"output_shapes": [[elements // 8, 8]]}
+    assert of_commits("output_rel_l2", {}, {"output_rel_l2": after}, **shapes).verdict is verdict
+
+
+def test_errors_as_small_as_those_of_fp32_are_those_of_an_order_of_summation():
+    def judged(metric, before, after):
+        return of_commits(metric, {metric: before}, {metric: after, "output_fp32_rel_l2": after}).verdict
+
+    assert judged("output_rel_l2", 2.4e-7, 2.41e-7) is Verdict.UNCHANGED
+    assert judged("grad_rel_l2", 2.4e-7, 4.7e-7) is Verdict.UNCHANGED
+    assert judged("grad_rel_l2", 2.4e-7, 4.9e-7) is Verdict.REGRESSED
+    assert judged("param_rel_l2", 2.2e-8, 1.2e-8) is Verdict.UNCHANGED
+
+
+def test_of_other_precisions_what_fp32_is_wrong_by_in_the_same_run_is_known():
+    both = Times((FP32, noisy(1e-3)), (BF16, noisy(1e-3)))
+    ours, theirs = (make_run(both, header=one, grad_rel_l2=2e-7) for one in commits("a", "b"))
+    for run, error in ((ours, 5e-7), (theirs, 6.9e-7)):
+        run.divergence[BF16.case_id] = replace(run.divergence[BF16.case_id], grad_rel_l2=error)
+    found = [one for one in compare(ours, theirs).findings if one.metric == "grad_rel_l2"]
+    assert [one.verdict for one in found] == [Verdict.UNCHANGED] * 2
+    assert max(one.threshold for one in found) == 1.0
+
+
+def test_a_threshold_of_zero_is_taken_at_its_word():
+    found = of_commits("output_rel_l2", {}, {"output_rel_l2": 4e-3 * (1 + 1e-6)}, asked=0.0)
+    assert found.verdict is Verdict.REGRESSED
+
+
+def test_a_change_that_is_not_zero_is_never_written_as_zero():
+    found = error("output_rel_l2", {}, {"output_rel_l2": 4e-3 * (1 + 2e-7)})
+    assert found.verdict is Verdict.REGRESSED
+    assert found.reason == "2e-05% more output error; the same code should give equal numbers"
+    assert change_text(found) == "+2e-05%"
 
 
 def test_a_parameter_that_an_arm_sets_changes_no_environment():

@@ -8,7 +8,7 @@ import pytest
 from ampbench.errors import UsageError
 from ampbench.gating.policy import KINDS, METRIC_KINDS, Policy, kind_of, parse_percent, read_policy
 from ampbench.keywords import matches
-from ampbench.metrics import GATED
+from ampbench.metrics import DRIFT, GATED
 from ampbench.verdicts import OUTCOME
 from tests.stored_runs import make_case
 
@@ -241,11 +241,20 @@ def test_what_is_no_percentage_is_refused(text: str) -> None:
 def test_every_gated_metric_and_kind_can_have_a_threshold_and_be_ignored(tmp_path: Path) -> None:
     for name in (*METRIC_KINDS, *GATED):
         policy = read(f"[thresholds]\n{name} = 0.5\n{IGNORE}metrics = ['{name}']\n", tmp_path)
-        metrics = [metric for metric in GATED if name in (metric, kind_of(metric))]
+        kinds = {metric: metric if metric == DRIFT else kind_of(metric) for metric in GATED}
+        metrics = [metric for metric in GATED if name in (metric, kinds[metric])]
         assert metrics
         for metric in metrics:
             assert policy.threshold_of(metric, make_case()) == 0.5
             assert policy.ignore_of(metric, "mlp/fp32") is not None
+
+
+def test_a_threshold_of_accuracy_allows_larger_errors_and_no_other_function(tmp_path: Path) -> None:
+    policy = read(
+        "[thresholds]\naccuracy = '10%'\n[[rule]]\ncases = 'fp32'\nthresholds = { accuracy = '50%' }", tmp_path
+    )
+    assert policy.threshold_of("output_rel_l2", make_case()) == 0.5
+    assert policy.threshold_of(DRIFT, make_case()) is None
 
 
 def test_rules_can_be_left_out_and_ignored_by_op_and_device_but_have_no_threshold(tmp_path: Path) -> None:

@@ -5,7 +5,7 @@ from bs4 import BeautifulSoup
 
 from ampbench import columns
 from ampbench.advice import Budget
-from ampbench.metrics import GATED, METRICS
+from ampbench.metrics import COMPARED, GATED, METRICS
 from ampbench.records.runs import Imported
 from ampbench.report.material import Material
 from ampbench.report.views.method import HEADERS, gate_in_words, method
@@ -55,10 +55,11 @@ def test_a_comparison_adds_what_counts_as_a_change():
 
 
 def test_gates_are_said_in_words():
-    said = {name: gate_in_words(gate, METRICS[name].unit) for name, gate in GATED.items()}
-    assert said["peak_memory_bytes"] == "any; between two environments over 1%"
+    said = {name: gate_in_words(gate, {**METRICS, **COMPARED}[name].unit) for name, gate in GATED.items()}
+    assert said["peak_memory_bytes"] == "any; for other code or another environment over 1%"
     assert said["output_nonfinite"] == "any"
-    assert said["grad_flushed_share"] == "over 0.01%; between two environments over 10% and 0.01%"
+    assert said["reference_drift"] == "over 1e-06%; for other code or another environment over 0.0001%"
+    assert said["grad_flushed_share"] == "over 0.01%; for other code or another environment over 10% and 0.01%"
 
 
 def test_the_error_budget_is_that_of_the_page():

@@ -10,8 +10,9 @@ from ampbench import frames, stats
 from ampbench.advice import DISAGREEMENT_ALPHA, FASTER_WITHOUT_INTERVALS, LARGEST_SPEEDUP, WORTH
 from ampbench.columns import COLUMNS
 from ampbench.comparing import deciding, fitness
+from ampbench.comparing.exact import LUCK
 from ampbench.comparing.times import TIME
-from ampbench.metrics import GATED, METRICS, Column, Gate
+from ampbench.metrics import COMPARED, GATED, METRICS, Column, Gate
 from ampbench.records.measurements import OTHER_SHARE, STEAL_SHARE
 from ampbench.report.material import Material
 from ampbench.report.view import View
@@ -37,6 +38,8 @@ def method(material: Material) -> View | None:
         if (column.name in HEADERS or (judged and column.gate))
         and any(number(row[column.name]) is not None for row in rows)
     ]
+    drifted = {one.metric for comparison in comparisons for one in comparison.findings} & COMPARED.keys()
+    used += [COMPARED[name] for name in drifted]
     devices = {row["device"] for row in rows}
     content = {
         "columns": [_explained(column) for column in used],
@@ -79,7 +82,9 @@ def gate_in_words(gate: Gate, unit: str) -> str:
         return f"over {' and '.join(parts)}" if parts else "any"
 
     said = over(gate.threshold) + (", where certain" if gate.kind == "time" else "")
-    return said if gate.threshold == gate.elsewhere else f"{said}; between two environments {over(gate.elsewhere)}"
+    if gate.threshold == gate.elsewhere:
+        return said
+    return f"{said}; for other code or another environment {over(gate.elsewhere)}"
 
 
 _CONSTANTS: Mapping[str, Any] = {
@@ -110,6 +115,7 @@ _CONSTANTS: Mapping[str, Any] = {
     "certainty": steps.CERTAINTY,
     "ordered": format_limit((1 + steps.SEPARATION) / 2),
     "series_alpha": format_limit(neighbours.FAMILY_ALPHA),
+    "luck": LUCK,
     "time_threshold": format_limit(GATED[TIME].threshold),
     "steps": Rule.STEPS,
     "neighbours": Rule.NEIGHBOURS,

@@ -85,7 +85,8 @@ def change_cells(findings: Sequence[Finding], limits: Mapping[str, float | None]
             cells.append(Cell(UNDEFINED))
             continue
         ends = interval_text(one)
-        more = f"{ends}, was {value_text(metric, one.baseline)}" if ends else f"was {value_text(metric, one.baseline)}"
+        was = "" if one.baseline is None else f"was {value_text(metric, one.baseline)}"
+        more = ", ".join(part for part in (ends, was) if part)
         bar = "" if edge is None else change_bar(one, edge)
         cells.append(Cell(text, more, bar, "" if text[-1] == "%" else f"{one.change:g}"))
     return cells
