@@ -11,7 +11,8 @@ from ampbench.precisions import PRECISIONS, SHORT_DTYPES
 from ampbench.records.cases import Case
 from ampbench.records.divergences import CHANCE
 from ampbench.records.environments import DeviceDescription, Environment
-from ampbench.records.runs import Imported
+from ampbench.records.requests import ALLOCATOR_TUNABLES
+from ampbench.records.runs import KEPT, Imported
 from ampbench.rows import Group, Row, number, precision_label
 from ampbench.soundness import gathered, remarks
 from ampbench.store import StoredRun
@@ -20,6 +21,10 @@ from ampbench.studied.ceilings.sentences import disturbance
 from ampbench.units import counted, format_share
 
 HALVES = ("bf16", "fp16")
+FAULT_SECONDS = 1e-6
+"""What a page fault costs at least on the machine of docs/statistics.md."""
+FAULTS_SHARE = 0.02
+"""Page faults that cost a smaller share of a step are not worth a sentence."""
 CEILING_REACHED = 1.05
 """No case can attain more than this share of a ceiling: what remains is the noise of two measurements."""
 
@@ -44,7 +49,7 @@ def statements(stored: StoredRun, rows: Sequence[Row]) -> list[Note]:
     control = frames.control_ratio(stored)
     if control is not None and any(row["case_id"] == control.case_id for row in rows):
         said.append(Note(control.sentence))
-    for told in (_by_chance, _changed_in_place, _ceilings_used, _above_ceiling):
+    for told in (_by_chance, _changed_in_place, _ceilings_used, _above_ceiling, _page_faults):
         said += told(stored, rows)
     causes = frames.unquiet(stored)
     if causes:
@@ -115,6 +120,31 @@ def _ceilings_used(stored: StoredRun, rows: Sequence[Row]) -> list[Note]:
         "measure the ceilings again: ampbench study ceilings"
     )
     return [Note(text, warning=True)]
+
+
+def _page_faults(stored: StoredRun, rows: Sequence[Row]) -> list[Note]:
+    """Say what steps pay in a plain heap for memory that the step before gave back, where it is worth a sentence."""
+    paying: dict[str, float] = {}
+    for row in rows:
+        found, seconds = stored.memory.get(row["case_id"]), number(row["seconds_median"])
+        if found is not None and found.faults and seconds and found.faults * FAULT_SECONDS >= FAULTS_SHARE * seconds:
+            paying[row["case_id"]] = found.faults
+    if not paying:
+        return []
+    labels = case_labels(stored.cases.values())
+    most = sorted(paying, key=lambda case_id: -paying[case_id])
+    told = f"page faults a step: {few(f'{labels[case_id]} {paying[case_id]:,.0f}' for case_id in most)}"
+    why = "for memory that the step before gave back"
+    if stored.header.settings.heap == KEPT:
+        text = (
+            f"{told}, in a plain process, {why}. These times are without: a process that sets "
+            f"GLIBC_TUNABLES={ALLOCATOR_TUNABLES} saves them, too; --heap plain measures with them"
+        )
+    else:
+        text = (
+            f"{told}, {why}: with GLIBC_TUNABLES={ALLOCATOR_TUNABLES} a process saves them; --heap kept measures that"
+        )
+    return [Note(text)]
 
 
 def _flops(stored: StoredRun, case_id: str) -> Mapping[str, int]:

@@ -145,3 +145,24 @@ def test_what_is_not_finite_and_what_is_not_against_fp64_is_the_first_thing_said
     said = "16 of 32 output elements are NaN in fp64 already: the network, not a precision, makes them"
     assert first.text.endswith(f": {said}")
     assert first.text.count(",") == 2  # said once, of both precisions
+
+
+def test_page_faults_that_a_plain_heap_would_cost_are_told_with_what_spares_them() -> None:
+    run = make_run(Times((FP32, [1e-3] * 4), (BF16, [1e-3] * 4)))
+    memory = {FP32.case_id: make_memory(FP32, 1), BF16.case_id: make_memory(BF16, 1)}
+
+    def said(fp32: float | None, bf16: float | None, heap: str = "kept") -> list[str]:
+        counted = {FP32.case_id: fp32, BF16.case_id: bf16}
+        passes = {case_id: replace(one, faults=counted[case_id]) for case_id, one in memory.items()}
+        settings = replace(run.header.settings, heap=heap)
+        found = replace(run, memory=passes, header=replace(run.header, settings=settings))
+        return [note.text for note in statements(found, frames.plain_rows(frames.run_frame(found)))]
+
+    assert said(None, 0.0) == said(19.0, 0.0) == []  # 19 us of 1 ms are less than anything calls a change
+    (kept,) = said(900.0, 0.0)
+    assert kept.startswith("page faults a step: linear_chain fp32 900, in a plain process, for memory that the step")
+    assert kept.endswith("saves them, too; --heap plain measures with them")
+    (plain,) = said(900.0, 21.0, heap="plain")
+    assert plain.startswith("page faults a step: linear_chain fp32 900, linear_chain bf16_autocast 21, for memory")
+    assert "GLIBC_TUNABLES=glibc.malloc.mmap_threshold=33554432:" in plain
+    assert plain.endswith("a process saves them; --heap kept measures that")

@@ -21,7 +21,7 @@ from ampbench.metrics import Gate
 from ampbench.records.cases import Case
 from ampbench.records.environments import DeviceDescription, Environment
 from ampbench.records.measurements import Failure, Fitness, Reading
-from ampbench.records.runs import Arm, Entry, Imported
+from ampbench.records.runs import Arm, Entry, Imported, Settings
 from ampbench.trends import AXES, Change, Rule, Series, Trend, make_trend, neighbours, read_runs, tracked
 from ampbench.trends.building import OTHER_COMMIT
 from ampbench.trends.history import History
@@ -108,6 +108,12 @@ def test_runs_of_another_machine_never_share_a_series(folder: Folder, changes: d
     trend = folder.trend()
     assert [len(one.measured) for one in trend.series] == [1, 1]
     assert len(trend.places) == 2
+
+
+def test_times_in_a_plain_heap_are_a_line_of_their_own(folder: Folder) -> None:
+    folder.run()
+    folder.run(settings=Settings(heap="plain"))
+    assert [place.settings for place in folder.trend().places] == [(), (("heap", "plain"),)]
 
 
 def test_accelerators_are_apart_by_their_names(folder: Folder) -> None:

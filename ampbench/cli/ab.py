@@ -15,6 +15,8 @@ from ampbench.cli.options import (
     Devices,
     Every,
     Format,
+    Heap,
+    HeapKind,
     Json,
     Keyword,
     Label,
@@ -95,6 +97,7 @@ def command(
     timeout: Timeout = TIMEOUT,
     memory_limit: MemoryLimit = "",
     threads: Threads = DEFAULTS.threads,
+    heap: Heap = HeapKind.KEPT,
     seed: Seed = DEFAULTS.seed,
     scaler: Scaler = True,
     results: Results = DEFAULT_RESULTS,
@@ -139,7 +142,9 @@ def command(
         sweep, scaler,
     )  # fmt: skip
     count = blocks or (CONTROL_BLOCKS if control else MOST_BLOCKS)
-    settings = make_settings(count, DEFAULTS.builds, min_run_time, max_time, timeout, memory_limit, threads, seed)
+    settings = make_settings(
+        count, DEFAULTS.builds, min_run_time, max_time, timeout, memory_limit, threads, seed, heap=heap
+    )
 
     from ampbench import ab
     from ampbench.cli.printing import print_note

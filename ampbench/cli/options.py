@@ -10,7 +10,7 @@ import typer
 
 from ampbench.advice import Budget
 from ampbench.errors import UsageError
-from ampbench.records import keeping
+from ampbench.records import keeping, runs
 from ampbench.records.environments import DEVICES
 from ampbench.records.runs import Settings
 from ampbench.units import one_of
@@ -19,6 +19,13 @@ A_RUN = "an id, its beginning or its last part, latest, or a path"
 """How a run is named on a command line."""
 DURATION = "as in 90, 2m or 500ms"
 TIMEOUT = f"{Settings().timeout_seconds:g}"
+
+
+class HeapKind(StrEnum):
+    """What becomes of memory that a step frees on a CPU."""
+
+    KEPT = runs.KEPT
+    PLAIN = runs.PLAIN
 
 
 class OutputFormat(StrEnum):
@@ -113,6 +120,10 @@ MemoryLimit = Annotated[
     typer.Option(metavar="BYTES", help="The most a round may keep resident, as in 8GiB. Default: 85% of what is free."),
 ]
 Threads = Annotated[int, typer.Option(metavar="N", min=0, max=4096, help="torch's threads; 0: as torch chooses.")]
+Heap = Annotated[
+    HeapKind,
+    typer.Option(help="Memory that a step frees on a CPU: kept in the process, or plain, as glibc has it."),
+]
 Seed = Annotated[int, typer.Option(metavar="N", min=0, help="Of weights, inputs and the order of measuring.")]
 Scaler = Annotated[bool, typer.Option("--scaler/--no-scaler", help="GradScaler in fp16_autocast training.")]
 

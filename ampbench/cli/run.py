@@ -15,6 +15,8 @@ from ampbench.cli.options import (
     TIMEOUT,
     Devices,
     Format,
+    Heap,
+    HeapKind,
     Json,
     Keyword,
     Label,
@@ -89,6 +91,7 @@ def command(
     timeout: Timeout = TIMEOUT,
     memory_limit: MemoryLimit = "",
     threads: Threads = DEFAULTS.threads,
+    heap: Heap = HeapKind.KEPT,
     seed: Seed = DEFAULTS.seed,
     scaler: Scaler = True,
     results: Results = DEFAULT_RESULTS,
@@ -123,7 +126,7 @@ def command(
     )  # fmt: skip
     settings = make_settings(
         rounds, DEFAULTS.builds, min_run_time, max_time, timeout, memory_limit, threads, seed,
-        isolation=not no_isolation,
+        isolation=not no_isolation, heap=heap,
     )  # fmt: skip
     from ampbench import store
     from ampbench.comparing.environments import not_the_commits

@@ -5,7 +5,7 @@ from typing import TypeVar
 
 from ampbench.errors import UsageError
 from ampbench.records.cases import ParameterValue
-from ampbench.records.runs import Header, Selection, Settings
+from ampbench.records.runs import KEPT, Header, Selection, Settings
 from ampbench.units import parse_bytes, parse_seconds, parse_value
 
 Value = TypeVar("Value")
@@ -56,6 +56,7 @@ def make_settings(
     threads: int,
     seed: int,
     isolation: bool = True,
+    heap: str = KEPT,
 ) -> Settings:
     """Return the settings that the options of these names give; raises `UsageError` for what cannot be meant."""
     if seed >= 2**63:
@@ -71,6 +72,7 @@ def make_settings(
         seed=seed,
         schedule_seed=seed,
         isolation=isolation,
+        heap=str(heap),
     )
 
 

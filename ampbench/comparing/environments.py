@@ -13,6 +13,9 @@ MISSING = "none"
 THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS")
 """Environment variables that decide the number of torch's threads (torch.set_num_threads' documentation)."""
 
+HEAP = "heap"
+"""What differs where memory that a step frees on a CPU stays in the process in one run alone: times, never bits."""
+
 _MACHINE = MappingProxyType({"host": "host", "CPU": "cpu", "number of CPUs": "cpu_count"})
 _INSTALLATION = MappingProxyType(
     {
@@ -84,6 +87,9 @@ class EnvironmentDifferences:
             self._compare_device(device, before, after)
         on_purpose = bool(settings.keys() & {"threads", *THREAD_VARIABLES})
         self._compare("number of threads", before.threads, after.threads, matters=not on_purpose)
+        if "cpu" in self._of_device:
+            heaps = baseline.settings.heap, candidate.settings.heap
+            self._compare(HEAP, *heaps, matters="heap" not in settings)
         for name, field in _INSTALLATION.items():
             self._compare(name, getattr(before, field), getattr(after, field))
         self._compare("CPU instructions", " ".join(before.cpu_flags), " ".join(after.cpu_flags))
@@ -103,7 +109,8 @@ class EnvironmentDifferences:
         """Return the differences for which times of `device` cannot be compared."""
         here = self._of_device.get(device, [])
         every = [one for known in self._of_device.values() for one in known]
-        return [one for one in self.found if one.matters and (one in here or one not in every)]
+        concern = [one for one in self.found if one.matters and (device == "cpu" or one.name != HEAP)]
+        return [one for one in concern if one in here or one not in every]
 
     def same(self, device: str) -> bool:
         """Return whether numbers of `device` that luck has no part in must be the same to the last bit.

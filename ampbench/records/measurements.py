@@ -78,7 +78,8 @@ class MemoryPass:
     what is known by name after the step (None: this phase has none), `rss_bytes` the process' resident set, which holds
     the interpreter and torch itself too and is never compared with the other numbers. `flops` are the algorithmic FLOPs
     of the step (a multiply-add is two) by the dtype of what is multiplied ("bf16"), counted in the same pass (None: not
-    counted).
+    counted). `faults` are the page faults that a step pays on a CPU in glibc's plain heap, whichever times are measured
+    in.
     """
 
     case_id: str
@@ -91,6 +92,7 @@ class MemoryPass:
     optimizer_bytes: int | None = None
     rss_bytes: int | None = None
     flops: dict[str, int] | None = None
+    faults: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -10,13 +10,15 @@ from ampbench.records.keeping import SearchSpace, Trial, Weighing
 from ampbench.records.measurements import Failure, MemoryPass, Round, Skip
 from ampbench.records.ranges import OriginPass, RangePass
 from ampbench.records.rules import RuleProbe
+from ampbench.records.runs import KEPT
 from ampbench.records.studies import Ceiling, ScalerRun, ScalerSetting, ScopePass, StoragePass, Training
 
 MAX_SAMPLES_PER_ROUND = 200
 """As many raw samples as a round may store."""
 
 ALLOCATOR_TUNABLES = "glibc.malloc.mmap_threshold=33554432:glibc.malloc.trim_threshold=1099511627776"
-"""Keeps freed memory in the process, so that no step pays for getting it back (docs/statistics.md, "Memory placement").
+"""With this as GLIBC_TUNABLES a process has the heap that times are measured in by default (docs/statistics.md, "Memory
+placement"): freed memory stays in it, so that no step pays for getting it back.
 
 glibc raises its mmap threshold as blocks are freed, up to these 32 MiB (mallopt(3)): it is set there from the start.
 The trim threshold keeps the end of the heap from going back to the kernel between two steps."""
@@ -24,11 +26,9 @@ The trim threshold keeps the end of the heap from going back to the kernel betwe
 SERVER_VARIABLES = {
     "PYTHONUNBUFFERED": "1",
     "TORCHINDUCTOR_COMPILE_THREADS": "1",
-    "GLIBC_TUNABLES": ALLOCATOR_TUNABLES,
 }
-"""What a server's environment adds, and its workers keep: a crash loses no output, the compiler starts no process pool,
-and memory stays in place. A step sees them, so nothing may stand here that changes what one costs, but for the last,
-which is meant to (docs/performance.md has each measured)."""
+"""What a server's environment adds, and its workers keep: a crash loses no output, the compiler starts no process pool.
+A step sees them, so nothing may stand here that changes what one costs (docs/performance.md has each measured)."""
 
 FORKING_VARIABLES = {"PYTORCH_NVML_BASED_CUDA_CHECK": "1"}
 """What holds in the server itself, never in a worker: asking whether there is a GPU does not initialise its driver,
@@ -44,6 +44,7 @@ class Request:
 
     `fresh` asks for a newly forked process; otherwise the server's current worker, if one lives, serves it. Limits
     hold for the request: seconds of wall time, resident bytes of the worker.
+    With the `heap` "kept", what is timed keeps in the process what it frees (`Settings`).
     `placement_seed` decides where in memory the builds are put, `max_samples` how many samples they give in all.
     "casts" traces a step of the case as `tracing` says. "rules" probes autocast on `device` to each of `dtypes`
     ("float16"), for the `ops` named or, without any, for all. "ranges" watches `steps` fp32 steps of the case (0: one
@@ -65,6 +66,7 @@ class Request:
     memory_limit_bytes: int | None = None
     threads: int = 0
     seed: int = 0
+    heap: str = KEPT
     placement_seed: int = 0
     builds: int = 3
     min_run_seconds: float = 0.3

@@ -21,8 +21,8 @@ SCHEMA = 7
 `Divergence.repeatable`. 3 added imported runs (`Header.imported`, `Reading`), `Header.committed_at`, and None for what
 an imported environment does not tell. 4 added explanations: `CastPass`, `RuleProbe` and `Header.explains`. 5 added
 `RangePass`, `OriginPass`, and what a search for modules to keep in fp32 sees. 6 added studies and `MemoryPass.flops`.
-7 added what a divergence pass tells of its reference, what a round tells of changes in place and of its CPU time, and
-`WorkloadSource.elsewhere`.
+7 added what a divergence pass tells of its reference, what a round tells of changes in place and of its CPU time,
+`WorkloadSource.elsewhere`, which heap times were measured in and what page faults the plain one costs.
 Files of an earlier schema lack these and are read as they are.
 """
 
@@ -120,9 +120,16 @@ class Selection:
     scaler: bool = True
 
 
+KEPT, PLAIN = HEAPS = ("kept", "plain")
+"""What becomes of memory that a step frees on a CPU: it stays in the process, or glibc does as it would."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
-    """How a run measures: counts, times in seconds, sizes in bytes; `threads` 0 leaves torch's own choice."""
+    """How a run measures: counts, times in seconds, sizes in bytes; `threads` 0 leaves torch's own choice.
+
+    `heap` is one of `HEAPS`: which one times are measured in.
+    """
 
     rounds: int = 4
     builds: int = 3
@@ -134,6 +141,7 @@ class Settings:
     seed: int = 0
     schedule_seed: int = 0
     isolation: bool = True
+    heap: str = KEPT
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

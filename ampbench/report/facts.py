@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 
 from ampbench import notes
 from ampbench.records.environments import DeviceDescription
-from ampbench.records.runs import Header, Selection, short_commit
+from ampbench.records.runs import KEPT, Header, Selection, short_commit
 from ampbench.units import counted, format_bytes, format_seconds
 
 Facts = Mapping[str, str]
@@ -124,6 +124,9 @@ def _measuring(header: Header) -> Facts:
             "time limit of a round": format_seconds(settings.timeout_seconds),
             "memory limit of a round": _NONE if limit is None else format_bytes(limit),
             "time limit of the run": _NONE if settings.max_seconds is None else format_seconds(settings.max_seconds),
+            "memory that a step frees on a CPU": "stays in the process"
+            if settings.heap == KEPT
+            else "as glibc has it (--heap plain)",
             "threads asked for": str(settings.threads) if settings.threads else "torch's own choice",
             "seed of weights and inputs": str(settings.seed),
             "seed of the order": str(settings.schedule_seed),

@@ -14,13 +14,13 @@ from pathlib import Path
 
 from ampbench.errors import UnknownNameError, UsageError
 from ampbench.records.cases import WorkloadSource
-from ampbench.records.runs import Selection, Settings
+from ampbench.records.runs import HEAPS, Selection, Settings
 from ampbench.units import counted, parse_value
 
 HERE = "here"
 """An arm that is this interpreter and the files as they are."""
 
-CASE_SETTINGS = ("threads", "precision", "path", "memory_format", "scaler")
+CASE_SETTINGS = ("threads", "heap", "precision", "path", "memory_format", "scaler")
 """The settings of an arm that are options; a name in upper case is an environment variable, all else a parameter."""
 
 _SETTING = re.compile(r"(?P<name>[A-Za-z_][\w.-]*)=(?P<value>.*)", re.DOTALL)
@@ -111,14 +111,18 @@ def selection_of(arm: ArmRequest, selection: Selection) -> Selection:
             changes[lists[name]] = [value]
         elif name == "scaler":
             changes["scaler"] = _boolean(name, value)
-        elif name != "threads" and not name.isupper():
+        elif name not in ("threads", "heap") and not name.isupper():
             overrides[name] = parse_value(value)
     return replace(selection, overrides=overrides, **changes)  # type: ignore[arg-type]
 
 
 def settings_of(arm: ArmRequest, settings: Settings) -> Settings:
-    """Return `settings` with the arm's number of threads, where it sets one."""
-    threads = arm.settings.get("threads")
+    """Return `settings` with the arm's number of threads and its heap, where it sets them."""
+    threads, heap = arm.settings.get("threads"), arm.settings.get("heap")
+    if heap is not None:
+        if heap not in HEAPS:
+            raise UsageError(f"heap={heap}: give {' or '.join(HEAPS)}")
+        settings = replace(settings, heap=heap)
     if threads is None:
         return settings
     if not threads.isdecimal() or not 1 <= int(threads) <= 4096:

@@ -18,7 +18,7 @@ import msgspec
 
 from ampbench.errors import AmpbenchError, NothingToRunError
 from ampbench.records.measurements import Failure
-from ampbench.records.requests import ALLOCATOR_TUNABLES, SERVER_VARIABLES, Reply, Request
+from ampbench.records.requests import SERVER_VARIABLES, Reply, Request
 
 START_SECONDS = 120.0
 """How long a server may take to import torch: seconds on a warm disk, a minute on a cold network one."""
@@ -155,12 +155,10 @@ def server_environment(
 ) -> dict[str, str]:
     """Return the environment of a server: what is inherited, what every server needs, what this one is given.
 
-    Inherited allocator settings come after ours, and so win. `paths` come first when it imports, then this ampbench,
-    where it is not installed but runs from a checkout.
+    `paths` come first when it imports, then this ampbench, where it is not installed but runs from a checkout.
     """
-    tunables = filter(None, [ALLOCATOR_TUNABLES, inherited.get("GLIBC_TUNABLES")])
     root = Path(__file__).parents[2]
     found = [*paths, *([] if root.name.endswith("-packages") else [root])]
     search = filter(None, [*map(str, found), variables.get("PYTHONPATH", inherited.get("PYTHONPATH"))])
-    environment = {**inherited, **SERVER_VARIABLES, "GLIBC_TUNABLES": ":".join(tunables), **variables}
+    environment = {**inherited, **SERVER_VARIABLES, **variables}
     return environment | {"PYTHONPATH": os.pathsep.join(search)}

@@ -71,6 +71,7 @@ def request_of(task: Task, settings: Settings, server: int) -> Request:
         memory_limit_bytes=settings.memory_limit_bytes,
         threads=settings.threads,
         seed=settings.seed,
+        heap=settings.heap,
         placement_seed=place,
         builds=settings.builds,
         min_run_seconds=settings.min_run_seconds,

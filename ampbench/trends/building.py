@@ -9,7 +9,7 @@ from ampbench import stats
 from ampbench.errors import NothingToRunError, UnknownNameError
 from ampbench.records.cases import Case
 from ampbench.records.environments import Environment
-from ampbench.records.runs import Header
+from ampbench.records.runs import PLAIN, Header
 from ampbench.trends import steps
 from ampbench.trends.axes import AXES, TORCH, Placed, by_commit, ordered
 from ampbench.trends.history import History
@@ -213,6 +213,8 @@ def _point(x: X, runs: _Runs, broken: _Runs, case_id: str, metric: Tracked) -> P
 def place_of(header: Header, device: str, axis: str) -> Place:
     """Return where and by what a run measured on `device`, for series over `axis`; a commit held fixed is not in it."""
     environment = header.environment
+    given = header.arm.settings if header.arm else {}
+    plain = device == "cpu" and header.settings.heap == PLAIN
     return Place(
         program=header.imported.program if header.imported else OWN_PROGRAM,
         host=environment.host,
@@ -221,7 +223,7 @@ def place_of(header: Header, device: str, axis: str) -> Place:
         device_name=_device_name(environment, device),
         threads=environment.threads,
         torch_version="" if axis == TORCH else environment.torch_version,
-        settings=tuple(sorted(header.arm.settings.items())) if header.arm else (),
+        settings=tuple(sorted((given | ({"heap": PLAIN} if plain else {})).items())),
     )
 
 

@@ -6,7 +6,6 @@ the harness' own. torch's switches are the process' own too, so only one cell is
 
 import atexit
 import contextlib
-import ctypes
 import gc
 import importlib
 import random
@@ -30,18 +29,12 @@ from ampbench.worker.data import weights_digest
 from ampbench.worker.devices import Device, open_device
 from ampbench.worker.environment import read_environment
 from ampbench.worker.flags import precision_flags
+from ampbench.worker.heap import keep_freed_memory
 from ampbench.worker.placement import Placement
 from ampbench.worker.rounds import Worker, cannot_run
 from ampbench.worker.sources import build_workload, describe_workload, items_per_step
 from ampbench.worker.step import Step
 from ampbench.worker.turns import warm_up
-
-M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3
-"""The parameters of mallopt(3)."""
-MMAP_THRESHOLD_BYTES = 32 << 20
-"""The largest that glibc accepts on 64-bit machines: half of its HEAP_MAX_SIZE."""
-TRIM_THRESHOLD_BYTES = (1 << 31) - 1
-"""The largest int, which is what mallopt takes."""
 
 
 class CellError(AmpbenchError):
@@ -158,18 +151,9 @@ def measure_round(planned: PlannedCase, settings: Settings) -> Round:
     return found
 
 
-def keep_freed_memory() -> None:
-    """Let glibc keep what is freed, as ampbench's own servers do (docs/statistics.md); nothing with another libc."""
-    libc = ctypes.CDLL(None)
-    if hasattr(libc, "mallopt") and hasattr(libc, "gnu_get_libc_version"):
-        libc.mallopt(M_MMAP_THRESHOLD, MMAP_THRESHOLD_BYTES)
-        libc.mallopt(M_TRIM_THRESHOLD, TRIM_THRESHOLD_BYTES)
-
-
 def _serve(planned: PlannedCase, kind: str, settings: Settings | None = None) -> Reply:
     if planned.skip:
         raise UsageError(f"{planned.case.case_id} cannot run here: {planned.skip}")
-    keep_freed_memory()
     request = request_of(Task(kind, planned), settings or Settings(), server=0)
     # processes that measure one case alone must not all put it at the same place
     reply = _WORKER.serve(replace(request, placement_seed=random.getrandbits(48)))

@@ -18,6 +18,7 @@ from ampbench.records.cases import Case
 from ampbench.records.measurements import MemoryPass
 from ampbench.worker.devices import Cpu, Device
 from ampbench.worker.flops import count_flops
+from ampbench.worker.heap import page_faults
 from ampbench.worker.step import Step
 from ampbench.workload import Workload
 
@@ -29,7 +30,7 @@ def measure_memory(workload: Workload, case: Case, device: Device) -> MemoryPass
 
     On an accelerator the allocator's peak above what was allocated before the case was built; on the CPU what the step
     allocates at its peak by the profiler's allocation record, plus what was alive when it began. FLOPs are counted as
-    the step warms up; on a path other than eager, in an eager step before.
+    the step warms up; on a path other than eager, in an eager step before. Page faults are counted in further steps.
     """
     flops: dict[str, int] | None = None
 
@@ -63,6 +64,7 @@ def measure_memory(workload: Workload, case: Case, device: Device) -> MemoryPass
         optimizer_bytes=_storage_bytes(_optimizer_tensors(step.optimizer)) if step.training else None,
         rss_bytes=rss_bytes(),
         flops=flops,
+        faults=page_faults(partial(_run, step)) if isinstance(device, Cpu) else None,
     )
 
 

@@ -22,7 +22,7 @@ from ampbench.records.divergences import Divergence
 from ampbench.records.measurements import Failure, Round, Skip
 from ampbench.records.requests import Reply, Request
 from ampbench.records.rules import RuleProbe
-from ampbench.records.runs import CEILINGS, CONVERGENCE, INPUT_STORAGE, SCALER, SCOPE, STUDIES
+from ampbench.records.runs import CEILINGS, CONVERGENCE, INPUT_STORAGE, KEPT, SCALER, SCOPE, STUDIES
 from ampbench.rules.choosing import chosen_ops
 from ampbench.worker.data import inputs_digest, weights_digest
 from ampbench.worker.devices import Device, open_device
@@ -30,6 +30,7 @@ from ampbench.worker.divergence import References, measure_divergence
 from ampbench.worker.environment import read_environment
 from ampbench.worker.fitness import FitnessWatch
 from ampbench.worker.flags import precision_flags
+from ampbench.worker.heap import keep_freed_memory
 from ampbench.worker.memory import is_out_of_memory, measure_memory, rss_bytes
 from ampbench.worker.placement import Placement
 from ampbench.worker.sources import build_workload, describe_workload, items_per_step
@@ -40,6 +41,9 @@ from ampbench.workload import Workload
 
 if TYPE_CHECKING:
     from ampbench.studies.convergence import Trajectories
+
+UNTIMED = frozenset({"environment", "describe", "memory", "divergence"})
+"""Kinds of requests in which nothing is timed: they have the plain heap of a user's process."""
 
 FRAMES = 4
 """How many of the last frames of a failed forward are kept."""
@@ -59,6 +63,8 @@ class Worker:
         """Return the reply to `request`; an exception in the workload becomes a failure, in its making a problem."""
         if request.threads:
             torch.set_num_threads(request.threads)
+        if request.heap == KEPT and request.kind not in UNTIMED:
+            keep_freed_memory()
         try:
             return self._serve(request)
         except Exception as error:

@@ -5,7 +5,7 @@ import pytest
 from ampbench.comparing.environments import EnvironmentDifferences
 from ampbench.records.cases import WorkloadSource
 from ampbench.records.environments import DeviceDescription
-from ampbench.records.runs import DIRTY, Arm
+from ampbench.records.runs import DIRTY, Arm, Settings
 from tests.compared_runs import arms, environment
 from tests.stored_runs import make_header
 
@@ -107,3 +107,13 @@ def test_settings_of_arms_are_named_and_threads_among_them_are_no_obstacle():
         ("setting threads", False),
     }
     assert not found.same("cpu")
+
+
+def test_another_heap_keeps_times_on_a_cpu_apart_and_nothing_else():
+    plain = make_header(settings=Settings(heap="plain"))
+    found = differences(plain, devices=("cpu", "cuda"))
+    assert [(one.name, one.baseline, one.candidate) for one in found.obstacles("cpu")] == [("heap", "kept", "plain")]
+    assert not found.obstacles("cuda")
+    assert found.same("cpu")
+    assert not differences(plain, devices=("cuda",)).found
+    assert not differences(plain, settings=("heap",)).obstacles("cpu")

@@ -81,6 +81,14 @@ def test_a_number_of_threads_that_cannot_be_is_refused(value: str) -> None:
         settings_of(parse_arm("--baseline", [f"threads={value}"]), Settings())
 
 
+def test_an_arm_may_have_a_heap_of_its_own() -> None:
+    arm = parse_arm("--baseline", ["heap=plain"])
+    assert settings_of(arm, Settings()).heap == "plain"
+    assert selection_of(arm, Selection()).overrides == {}
+    with pytest.raises(UsageError, match="heap=small: give kept or plain"):
+        settings_of(parse_arm("--baseline", ["heap=small"]), Settings())
+
+
 def test_a_commit_is_checked_out_beside_the_repository_and_gone_afterwards(repository: Path) -> None:
     arm = parse_arm("--baseline", ["git:first"])
     with checked_out("--baseline", arm) as checkout:

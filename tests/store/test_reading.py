@@ -222,6 +222,9 @@ ADDED = {
         ',"chance_rel_l2":null',
         ',"reference_dtype":"fp64","reference_error":""',
         ',"output_undefined":""',
+        ',"cpu_samples":null',
+        ',"heap":"kept"',
+        ',"faults":null',
     ],
 }
 """What each schema added to the lines of `ENTRIES`, as it is written."""

@@ -1,5 +1,3 @@
-import ctypes
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -122,32 +120,6 @@ def test_a_workload_that_cannot_be_built_says_so(tmp_path: Path) -> None:
     path.write_text("def empty():\n    return 3\n")
     with pytest.raises(WorkloadError, match="returned int; expected"):
         plan(workload=f"{path}:empty")
-
-
-@pytest.fixture
-def mallopt(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[tuple[int, int]]]:
-    """A C library that notes what it is asked to keep."""
-    asked: list[tuple[int, int]] = []
-
-    class Library:
-        gnu_get_libc_version = None
-
-        def mallopt(self, parameter: int, value: int) -> int:
-            asked.append((parameter, value))
-            return 1
-
-    monkeypatch.setattr(ctypes, "CDLL", lambda _: Library())
-    return asked
-
-
-def test_glibc_is_told_to_keep_what_is_freed(mallopt: list[tuple[int, int]]) -> None:
-    cells.keep_freed_memory()
-    assert mallopt == [(-3, 1 << 25), (-1, (1 << 31) - 1)]
-
-
-def test_another_libc_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ctypes, "CDLL", lambda _: object())
-    cells.keep_freed_memory()
 
 
 @pytest.mark.parametrize(("there", "read"), [(True, []), (False, ["environment"])])

@@ -213,7 +213,6 @@ if __name__ == "__main__":
 DIFFERS = {
     "variable PYTHONUNBUFFERED": "what a step prints reaches a file, so that a crash loses none of it",
     "variable TORCHINDUCTOR_COMPILE_THREADS": "read where a network is compiled, before any step is timed",
-    "variable GLIBC_TUNABLES": "freed memory stays in the process: measured, documented, and one word to change",
     "variable PYTHONPATH": "read where modules are imported, before any step is timed",
     "cuDNN": "convolutions in fp32 are in fp32 on a GPU, too; TF32, torch's own choice there, is another precision",
     "garbage frozen": "what torch's import left is not walked by collections, which forking would make copies of",
