@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from ampbench.errors import NothingToRunError, UnknownNameError, UsageError, WorkloadError
 from ampbench.keywords import matches
-from ampbench.planning import NO_LOSS, PlannedCase, default_device, find_sources, make_plan
+from ampbench.planning import NO_LOSS, PlannedCase, check_selection, default_device, find_sources, make_plan
 from ampbench.precisions import PRECISIONS
 from ampbench.records.cases import ParameterValue, WorkloadSource
 from ampbench.records.environments import DeviceDescription, Environment
@@ -268,3 +268,25 @@ def test_a_source_keeps_what_it_imported_from_elsewhere(tmp_path: Path) -> None:
 
     planned = make_plan(Selection(workloads=[f"{tmp_path}/m.py:make"]), environment(), describe_elsewhere)
     assert {one.source.elsewhere for one in planned} == {("proj (/site/proj)",)}
+
+
+@pytest.mark.parametrize(
+    ("selection", "said"),
+    [
+        (Selection(workloads=["m" * 10**6]), "the name of a workload has 1,000,000 characters: at most 4,096"),
+        (Selection(overrides={"kind": "k" * 1001}), "--set kind has 1,001 characters: at most 1,000 can be meant"),
+        (Selection(sweeps={"width": ["w" * 2000]}), "--sweep width has 2,000 characters: at most 1,000 can be meant"),
+        (Selection(overrides={"p" * 10**6: 1}), "the name of a parameter has 1,000,000 characters: at most 1,000"),
+    ],
+)
+def test_a_name_or_value_that_nobody_means_is_refused_by_its_length(selection: Selection, said: str) -> None:
+    with pytest.raises(UsageError) as refused:
+        check_selection(selection)
+    assert said in str(refused.value)
+    assert len(str(refused.value)) < 200
+
+
+def test_an_unknown_name_is_said_in_part_where_it_is_long() -> None:
+    with pytest.raises(UnknownNameError, match=r"… \(9,800 more characters\)") as refused:
+        check_selection(Selection(precisions=["f" * 10**4]))
+    assert len(str(refused.value)) < 500

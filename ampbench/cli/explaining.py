@@ -84,6 +84,7 @@ def explain_and_store(
 
     nothing = "interrupted: nothing was seen"
     problem = None
+    store.require_writable(results)
     try:
         with preparing as prepared:
             if prepared.plan:  # ceilings have no cases

@@ -152,6 +152,8 @@ def command(
                 print_note(imports)
             selection = resumed.header.selection
             settings = dataclasses.replace(resumed.header.settings, max_seconds=settings.max_seconds)
+        if not (resume or dry_run):
+            store.require_writable(results)
         prepared = stack.enter_context(session.prepare(selection, settings, resumed))
         session.require_work(prepared)
         if dry_run:
@@ -208,6 +210,12 @@ def _print_end(stored: "StoredRun", ended: str, format: OutputFormat, budget: Bu
             f"{wanted - left} of {counted(wanted, 'case')} measured so far{'' if left else ', not yet in all rounds'}"
         )
         print_note(f"{ended}: {measured}; ampbench run --resume {run_words(stored.path, results)} goes on")
+    killed = sum(not failure.final for failure in stored.failures.values())
+    if ended == "complete" and killed:
+        print_note(
+            f"{counted(killed, 'case')} not measured: the worker was killed twice, by the kernel out of memory or by "
+            f"someone; ampbench run --resume {run_words(stored.path, results)} tries again"
+        )
     if ended == "interrupted":
         return INTERRUPTED
     return CASE_FAILED if any(row["outcome"] == "failed" for row in rows) else 0

@@ -95,12 +95,16 @@ class MemoryPass:
     faults: float | None = None
 
 
+KILLED = "killed"
+"""The cause of a failure that tells nothing of the case: the kernel, out of memory, or a person ended its worker."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Failure:
     """A case that could not be measured: where it broke (`stage`), by what (`cause`), what it said, its last frames.
 
     `stage` is the kind of the request (`records.requests.Request`); `cause` is "exception", "out of memory", "memory
-    limit", "time-out", "crash" or "killed"; "unknown" where another program measured and did not tell.
+    limit", "time-out", "crash" or `KILLED`; "unknown" where another program measured and did not tell.
     """
 
     case_id: str
@@ -108,6 +112,11 @@ class Failure:
     cause: str
     message: str
     frames: list[str] = field(default_factory=list)
+
+    @property
+    def final(self) -> bool:
+        """Whether the case itself failed; what was killed by someone else is tried again when the run is resumed."""
+        return self.cause != KILLED
 
     @property
     def said(self) -> str:

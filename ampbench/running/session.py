@@ -93,8 +93,7 @@ def prepare(selection: Selection, settings: Settings, resumed: StoredRun | None 
             settings = dataclasses.replace(settings, memory_limit_bytes=default_memory_limit())
         plan = make_plan(selection, environment, describer(first.channel, settings))
         done = _done(resumed, plan) if resumed else frozenset()
-        ended = {*resumed.failures, *resumed.skips} if resumed else set()
-        servers = make_schedule(plan, settings, done, ended)
+        servers = make_schedule(plan, settings, done, resumed.given_up if resumed else ())
         yield Scheduled(
             selection=selection,
             settings=settings,

@@ -20,7 +20,7 @@ from ampbench.store.folder import (
 from ampbench.store.locking import sync_folder
 from ampbench.store.migrating import CURRENT, LEFT_ALONE, MIGRATED, Migration, migrate_file, migrate_results
 from ampbench.store.reading import BY_CASE, CUT, StoredRun, TimedRound, gathered, read_header, read_run
-from ampbench.store.writing import RunWriter, encode_run, new_run_id
+from ampbench.store.writing import RunWriter, encode_run, new_run_id, require_writable
 
 __all__ = [
     "BY_CASE",
@@ -48,6 +48,7 @@ __all__ = [
     "not_measured",
     "read_header",
     "read_run",
+    "require_writable",
     "run_files",
     "run_id",
     "sync_folder",

@@ -14,6 +14,7 @@ from typing import Any, Union, get_args, get_origin, get_type_hints
 
 import msgspec
 
+from ampbench.errors import escaped
 from ampbench.metrics import METRICS
 from ampbench.precisions import PRECISIONS
 from ampbench.records.keeping import OBJECTIVES
@@ -122,7 +123,7 @@ def encode(record: Header | Entry) -> bytes:
     try:
         return _ENCODER.encode(line) + b"\n"
     except UnicodeEncodeError:
-        return _ENCODER.encode(_escaped(msgspec.to_builtins(line, enc_hook=_plain))) + b"\n"
+        return _ENCODER.encode(escaped(msgspec.to_builtins(line, enc_hook=_plain))) + b"\n"
 
 
 def decode(line: bytes) -> tuple[str, Any]:
@@ -249,11 +250,3 @@ def _check_study(kind: str, record: Any) -> None:
 def to_record(kind: str, record: Any) -> Any:
     """Return a decoded `record` of `kind` as the dataclass it stands for."""
     return msgspec.convert(record, _TYPES[kind], from_attributes=True)
-
-
-def _escaped(value: Any) -> Any:
-    if isinstance(value, str):
-        return value.encode("utf-8", "backslashreplace").decode()
-    if isinstance(value, dict):
-        return {_escaped(key): _escaped(item) for key, item in value.items()}
-    return [_escaped(item) for item in value] if isinstance(value, list | tuple) else value

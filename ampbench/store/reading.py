@@ -105,6 +105,11 @@ class StoredRun:
         return [case_id for case_id in self.cases if case_id in found]
 
     @property
+    def given_up(self) -> set[str]:
+        """The ids of the cases of which nothing is measured any more, however often the run is resumed."""
+        return {*self.skips, *(case_id for case_id, failure in self.failures.items() if failure.final)}
+
+    @property
     def ended(self) -> str:
         """How the last session ended, as its footer says; "" where there is none (killed, or still running)."""
         return self.footers[-1].ended if self.footers else ""
@@ -150,10 +155,12 @@ def read_run(
                 if traced is not None:
                     lines.check_entry("casts", traced, None, contents.cases)
                     traces.keep(traced, line, number)
+                    contents.outdo(traced)
                     continue
                 kind, record = lines.decode(line)
                 if kind == "round":
                     lines.check_entry(kind, record.case_id, record, contents.cases)
+                    contents.outdo(record.case_id)
                     if on_round:
                         on_round(record)
                     else:
@@ -164,6 +171,7 @@ def read_run(
                 lines.check_entry(kind, case_id, record, contents.cases, contents.rules, contents.spaces)
                 if kind == "casts":
                     traces.keep(case_id, line, number)
+                    contents.outdo(case_id)
                 else:
                     contents.add(kind, record)
         except LineError as error:
@@ -214,7 +222,14 @@ class _Contents:
     def spaces(self) -> dict[str, SearchSpace]:
         return self.latest["space"]
 
+    def outdo(self, case_id: str) -> None:
+        """Drop the failure of a case of which there is more: its worker was killed, and it was tried again."""
+        if case_id in self.latest["failure"] and not self.latest["failure"][case_id].final:
+            del self.latest["failure"][case_id]
+
     def add(self, kind: str, record: Any) -> None:
+        if case_id := getattr(record, "case_id", ""):
+            self.outdo(case_id)
         if kind == "reading":
             self.readings.setdefault(record.metric, {})[record.case_id] = record.value
         elif kind == "rules":

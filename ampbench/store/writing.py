@@ -33,6 +33,22 @@ def new_run_id(host: str, started: datetime | None = None) -> str:
     return f"{time:%Y%m%dT%H%M%SZ}-{name}-{secrets.token_hex(3)}"
 
 
+def require_writable(results: Path | str) -> None:
+    """Raise `StoreError` where no run can be written into the folder `results`: before the work that is to fill it."""
+    folder = Path(results) / "runs"
+    try:
+        nearest = next(above for above in (folder, *folder.parents) if above.exists() or above.is_symlink())
+        if not nearest.is_dir():
+            problem = f"{nearest} is no folder"
+        elif not os.access(nearest, os.W_OK | os.X_OK):
+            problem = f"{nearest} may not be written to"
+        else:
+            return
+    except OSError as error:
+        problem = error.strerror or str(error)
+    raise StoreError(f"cannot write {folder}: {problem}; choose another --results folder")
+
+
 class RunWriter:
     """A run file that is being written; locked against a second writer until closed.
 
@@ -59,6 +75,8 @@ class RunWriter:
             path.parent.mkdir(parents=True, exist_ok=True)
             descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_APPEND, 0o666)
         except FileExistsError:
+            if not path.parent.is_dir():
+                require_writable(results)  # says which
             raise StoreError(f"{path} exists: choose another --results folder, or continue it with --resume") from None
         except OSError as error:
             raise StoreError(f"cannot write {path}: {error.strerror}; choose another --results folder") from error

@@ -114,15 +114,33 @@ def test_a_skip_from_the_worker_ends_the_case_too() -> None:
     assert [entry for entry in written if entry.case_id == bad] == [Skip(case_id=bad, reason="no")]
 
 
-def test_a_server_that_died_is_replaced() -> None:
-    def answer(request: Request) -> Reply:
-        if request.kind == "memory" and request.case == PLAN[0].case:
-            return Reply(failure=Failure(case_id=request.case.case_id, stage="memory", cause="killed", message="gone"))
-        return good(request)
+def killing(times: int) -> Callable[[Request], Reply]:
+    """Return what kills the worker of the first memory pass so many times."""
+    left = [Failure(case_id=PLAN[0].case.case_id, stage="memory", cause="killed", message="gone")] * times
 
-    script = Script(answer)
-    run(script)
+    def answer(request: Request) -> Reply:
+        return Reply(failure=left.pop()) if left and request.kind == "memory" else good(request)
+
+    return answer
+
+
+def test_what_a_killed_worker_leaves_unanswered_is_asked_once_more_of_a_new_one() -> None:
+    script = Script(killing(1))
+    _, written, _ = run(script)
     assert (script.opened, script.closed) == (3, 3)
+    assert [request.fresh for request in script.asked[:2]] == [True, True]
+    assert script.asked[0].case == script.asked[1].case
+    assert not [entry for entry in written if isinstance(entry, Failure)]
+    assert len(written) == 2 * 2 + 2 * 3
+
+
+def test_a_case_whose_worker_is_killed_twice_has_failed() -> None:
+    script = Script(killing(2))
+    _, written, _ = run(script)
+    assert (script.opened, script.closed) == (4, 4)
+    assert [entry for entry in written if entry.case_id == PLAN[0].case.case_id] == [
+        Failure(case_id=PLAN[0].case.case_id, stage="memory", cause="killed", message="gone")
+    ]
 
 
 def test_no_task_begins_after_the_time_given() -> None:

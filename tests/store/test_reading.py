@@ -55,6 +55,21 @@ def test_rounds_can_be_taken_one_by_one_instead_of_kept(path):
     assert stored.rounds == []
 
 
+@pytest.mark.parametrize("cause", ["killed", "crash"])
+@pytest.mark.parametrize("on_round", [None, lambda _: None])
+@pytest.mark.parametrize("after", [make_round(BF16), make_memory(BF16, 1)])
+def test_what_is_measured_after_its_worker_was_killed_outdoes_that_failure_and_no_other(
+    tmp_path, cause, on_round, after
+):
+    failure = replace(FAILURE, cause=cause)
+    stored = read_run(write_run(tmp_path, [FP32, BF16], failure, make_round(FP32), COMPLETE), on_round)
+    assert stored.failures == {BF16.case_id: failure}
+    assert stored.given_up == ({BF16.case_id} if cause == "crash" else set())
+    (tmp_path / "again").mkdir()
+    again = read_run(write_run(tmp_path / "again", [FP32, BF16], failure, COMPLETE, after), on_round)
+    assert again.failures == ({BF16.case_id: failure} if cause == "crash" else {})
+
+
 def test_a_resumed_run_has_a_footer_for_each_session(tmp_path):
     interrupted = Footer(ended="interrupted", finished_at="2026-01-31T12:01:00Z")
     stored = read_run(write_run(tmp_path, [FP32], interrupted, make_round(FP32), COMPLETE))
