@@ -49,7 +49,7 @@ def statements(stored: StoredRun, rows: Sequence[Row]) -> list[Note]:
     control = frames.control_ratio(stored)
     if control is not None and any(row["case_id"] == control.case_id for row in rows):
         said.append(Note(control.sentence))
-    for told in (_by_chance, _changed_in_place, _ceilings_used, _above_ceiling, _page_faults):
+    for told in (_by_chance, _changed_in_place, _preset_unused, _ceilings_used, _above_ceiling, _page_faults):
         said += told(stored, rows)
     causes = frames.unquiet(stored)
     if causes:
@@ -102,6 +102,15 @@ def _unsound(stored: StoredRun, rows: Sequence[Row]) -> list[str]:
         if row["outcome"] == "ok" and (found := stored.divergence.get(row["case_id"])) is not None
         for one in remarks(row["precision"], found)
     )
+
+
+def _preset_unused(stored: StoredRun, rows: Sequence[Row]) -> list[Note]:
+    """Say of which workloads a preset that was asked for sets nothing."""
+    preset = stored.header.selection.preset
+    own = dict.fromkeys(row["workload"] for row in rows if row["family"] == "user")
+    if not preset or not own:
+        return []
+    return [Note(f"--preset {preset} sets the sizes of built-in workloads, and none of {few(own)}: theirs are --set")]
 
 
 def _ceilings_used(stored: StoredRun, rows: Sequence[Row]) -> list[Note]:

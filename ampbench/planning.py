@@ -1,13 +1,15 @@
 """From what a user selected to an ordered list of cases, each runnable or skipped with a reason."""
 
+import ast
 import importlib.metadata
 import itertools
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from ampbench.errors import NothingToRunError, UnknownNameError, UsageError, WorkloadError
+from ampbench.errors import NothingToRunError, UnknownNameError, UsageError, WorkloadError, nearest
 from ampbench.keywords import matches
+from ampbench.labels import few
 from ampbench.precisions import PRECISIONS, SHORT_DTYPES, Precision, find_precision
 from ampbench.records.cases import Case, ParameterValue, WorkloadSource
 from ampbench.records.environments import DEVICES, DeviceDescription, Environment
@@ -175,20 +177,50 @@ def find_sources(name: str) -> list[WorkloadSource]:
     module, colon, function = name.rpartition(":")
     if not colon:
         if name.endswith(".py") or "/" in name:
-            raise WorkloadError(f"{name}: name the function that returns the network, as in {name}:build")
+            functions = _functions_of(Path(name).expanduser()) if name.endswith(".py") else []
+            named = f"; its functions: {few(functions, 8)}" if functions else ""
+            example = f"{name}:{functions[0] if functions else 'build'}"
+            raise WorkloadError(f"{name}: name the function that returns the network, as in {example}{named}")
         raise UnknownNameError("workload", name, [*WORKLOADS, *FAMILIES, *entries, "all"])
     if not module or not function.isidentifier():
         raise WorkloadError(f"{name} is not a workload: expected path/to/file.py:function or package.module:function")
     if module.endswith(".py"):
-        path = Path(module).expanduser().resolve()
-        if not path.is_file():
-            raise WorkloadError(f"there is no file {module}")
+        path = _file(module)
         return [
             WorkloadSource(
                 name=f"{path.name}:{function}", family="user", module=str(path), function=function, builtin=False
             )
         ]
     return [WorkloadSource(name=name, family="user", module=module, function=function, builtin=False)]
+
+
+def _file(name: str) -> Path:
+    """Return the file of this name; `WorkloadError`, with the nearest names of its folder, where there is none."""
+    path = Path(name).expanduser().resolve()
+    if not path.is_file():
+        here = sorted(one.name for one in path.parent.glob("*.py")) if path.parent.is_dir() else []
+        near = [str(Path(name).with_name(one)) for one in nearest(path.name, here)]
+        hint = f": did you mean {' or '.join(near)}?" if near else ""
+        raise WorkloadError(f"there is no file {name}{hint}")
+    return path
+
+
+def _functions_of(path: Path) -> list[str]:
+    """Return the public functions at the top of a Python file that can be called without arguments.
+
+    The file is not run; none where it cannot be parsed.
+    """
+    try:
+        statements = ast.parse(path.read_bytes()).body
+    except (OSError, SyntaxError, ValueError, RecursionError):
+        return []
+    return [
+        one.name
+        for one in statements
+        if isinstance(one, ast.FunctionDef)
+        and not one.name.startswith("_")
+        and len(one.args.defaults) == len([*one.args.posonlyargs, *one.args.args])
+    ]
 
 
 def _distinct(sources: list[WorkloadSource]) -> list[WorkloadSource]:

@@ -5,7 +5,7 @@ from ampbench.advice import Advice
 from ampbench.notes import Note, statements, sweep_remarks, swept_value
 from ampbench.records.environments import DeviceDescription
 from ampbench.records.measurements import Fitness
-from ampbench.records.runs import Imported
+from ampbench.records.runs import Imported, Selection
 from ampbench.records.studies import Ceiling
 from ampbench.rows import Group
 from tests.compared_runs import BF16, FP32, Times, environment, make_run
@@ -74,6 +74,17 @@ def test_errors_of_chance_are_a_warning() -> None:
         "linear_chain: its error means nothing: two fp64 steps already lie 1.2e+00 apart, as the network draws random "
         "numbers, other ones in other dtypes, or keeps state of its own"
     )
+
+
+def test_a_preset_that_sets_nothing_is_said_so() -> None:
+    own = replace(FP32, family="user", workload="net.py:make")
+    header = make_header(selection=Selection(preset="tiny"))
+    for case, said in ((own, 1), (FP32, 0)):
+        run = make_run(Times((case, [1e-3] * 4)), header=environment(header))
+        notes = statements(run, frames.plain_rows(frames.run_frame(run)))
+        assert [note.text for note in notes] == [
+            "--preset tiny sets the sizes of built-in workloads, and none of net.py:make: theirs are --set"
+        ] * said
 
 
 def test_what_is_changed_in_place_is_a_warning_that_says_what_was_done() -> None:

@@ -290,3 +290,21 @@ def test_an_unknown_name_is_said_in_part_where_it_is_long() -> None:
     with pytest.raises(UnknownNameError, match=r"… \(9,800 more characters\)") as refused:
         check_selection(Selection(precisions=["f" * 10**4]))
     assert len(str(refused.value)) < 500
+
+
+def test_a_file_that_is_misspelt_is_refused_with_the_nearest_of_its_folder(tmp_path: Path) -> None:
+    (tmp_path / "gpt.py").touch()
+    with pytest.raises(WorkloadError, match=r"there is no file .*/gtp.py: did you mean .*/gpt.py\?$"):
+        find_sources(f"{tmp_path}/gtp.py:make")
+    with pytest.raises(WorkloadError, match=r"there is no file .*/gtp.py$"):
+        find_sources(f"{tmp_path}/elsewhere/gtp.py:make")
+
+
+def test_a_file_without_a_function_is_refused_with_those_that_it_has(tmp_path: Path) -> None:
+    path = tmp_path / "gpt.py"
+    path.write_text("def loss(output): ...\ndef make(width=8): ...\ndef _own(): ...\ndef tiny(): ...\n")
+    with pytest.raises(WorkloadError, match=r"as in .*/gpt.py:make; its functions: make, tiny$"):
+        find_sources(str(path))
+    path.write_text("def (")
+    with pytest.raises(WorkloadError, match=r"as in .*/gpt.py:build$"):
+        find_sources(str(path))

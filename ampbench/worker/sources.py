@@ -1,5 +1,6 @@
 """From a workload's source to a built workload: imports, seeds, calls, and checks what came back."""
 
+import dataclasses
 import importlib
 import importlib.util
 import inspect
@@ -99,7 +100,8 @@ def _function(source: WorkloadSource) -> Callable[..., Any]:
     try:
         module = _import(source)
     except Exception as error:
-        raise WorkloadError(f"workload {source.name} cannot be imported: {_said(error, source)}") from error
+        hint = _as_module(source) if "attempted relative import" in str(error) else ""
+        raise WorkloadError(f"workload {source.name} cannot be imported: {_said(error, source)}{hint}") from error
     function = getattr(module, source.function, None)
     if function is None:
         known = [
@@ -141,6 +143,19 @@ def _import(source: WorkloadSource) -> ModuleType:
         del sys.modules[name]
         raise
     return module
+
+
+def _as_module(source: WorkloadSource) -> str:
+    """Say by which name a file that imports relatively can be named: as a module of its package."""
+    path = Path(source.module)
+    root = path.parent
+    while (root / "__init__.py").is_file():
+        root = root.parent
+    if root == path.parent and path.is_relative_to(Path.cwd()):
+        root = Path.cwd()
+    name = ".".join(path.relative_to(root).with_suffix("").parts)
+    folder = "" if root == Path.cwd() else f", in {root}"
+    return f"; it is a module of a package: name it {name}:{source.function}{folder}" if "." in name else ""
 
 
 def _defaults(source: WorkloadSource) -> dict[str, ParameterValue]:
@@ -190,14 +205,17 @@ def _checked(name: str, returned: object) -> Workload:
     items = returned.items_per_step
     if items is not None and not (isinstance(items, int | float) and 0 < items < math.inf):
         raise WorkloadError(f"workload {name}: items_per_step is {items!r}; expected a number above 0")
+    returned = _with_pairs_split(name, returned)
     batches = batches_of(returned.inputs)
     if not batches:
         raise WorkloadError(f"workload {name}: the list of batches is empty")
     for batch in batches:
         if not isinstance(batch, torch.Tensor | tuple | dict):
+            hint = ": give its batches, list(loader)" if isinstance(batch, torch.utils.data.DataLoader) else ""
             raise WorkloadError(
-                f"workload {name}: an input is {_kind(batch)}; expected a tensor, a tuple or a dict of inputs"
+                f"workload {name}: an input is {_kind(batch)}{hint}; expected a tensor, a tuple or a dict of inputs"
             )
+        _check_arguments(name, returned.module, batch)
     if isinstance(returned.inputs, list) and returned.targets is not None:
         if not isinstance(returned.targets, list):
             raise WorkloadError(f"workload {name}: inputs are a list of batches, so targets must be a list too")
@@ -214,6 +232,56 @@ def _checked(name: str, returned: object) -> Workload:
                 f"workload {name}: {label} is {tensor.dtype}; return the module in fp32, ampbench casts it"
             )
     return returned
+
+
+def _with_pairs_split(name: str, workload: Workload) -> Workload:
+    """Return `workload` with its batches of (inputs, targets), as a loader gives them, split into the two.
+
+    Pairs are taken for that where the loss needs targets and there are none.
+    """
+    batches = batches_of(workload.inputs)
+    pairs = batches and all(isinstance(batch, tuple | list) and len(batch) == 2 for batch in batches)
+    if not pairs or workload.targets is not None:
+        return workload
+    if _needed(workload.loss) == 2:
+        inputs, targets = ([batch[place] for batch in batches] for place in (0, 1))
+        several = isinstance(workload.inputs, list)
+        given = (inputs, targets) if several else (inputs[0], targets[0])
+        return dataclasses.replace(workload, inputs=given[0], targets=given[1])
+    if any(isinstance(batch, list) for batch in batches):
+        raise WorkloadError(
+            f"workload {name}: its batches are lists of 2, as a loader of inputs and targets gives them; let the loss "
+            "take (output, targets), or give inputs and targets as a list each"
+        )
+    return workload
+
+
+def _needed(function: Callable[..., Any] | None) -> int | None:
+    """Return how many positional arguments a function cannot do without; None where that is not known."""
+    called: Any = function.forward if isinstance(function, torch.nn.Module) else function
+    try:
+        parameters = inspect.signature(called).parameters.values()
+    except (TypeError, ValueError):
+        return None
+    if any(one.kind is one.VAR_POSITIONAL for one in parameters):
+        return None
+    return sum(one.default is one.empty and one.kind is not one.VAR_KEYWORD for one in parameters)
+
+
+def _check_arguments(name: str, module: torch.nn.Module, batch: object) -> None:
+    """Refuse a batch of more inputs than the network's `forward` takes."""
+    try:
+        parameters = inspect.signature(module.forward).parameters.values()
+    except (TypeError, ValueError):
+        return
+    if not isinstance(batch, tuple) or any(one.kind is one.VAR_POSITIONAL for one in parameters):
+        return
+    taken = sum(one.kind in (one.POSITIONAL_ONLY, one.POSITIONAL_OR_KEYWORD) for one in parameters)
+    if len(batch) > taken:
+        raise WorkloadError(
+            f"workload {name}: a batch has {len(batch)} inputs, and {type(module).__name__}.forward takes {taken}; "
+            "where the last are targets, let the loss take (output, targets)"
+        )
 
 
 def _tensors(tree: object) -> list[torch.Tensor]:

@@ -136,6 +136,83 @@ def test_modules_beside_the_users_file_can_be_imported(tmp_path: Path) -> None:
     assert build_workload(source_of(tmp_path, text, "f"), {}, 0).module.in_features == 6
 
 
+PAIRS = """
+import torch
+from torch.utils.data import DataLoader, TensorDataset
+from ampbench import Workload
+
+def batches():
+    data = TensorDataset(torch.randn(6, 4), torch.randint(3, (6,)))
+    return list(DataLoader(data, 2))
+
+def loader():
+    return torch.nn.Linear(4, 3), DataLoader(TensorDataset(torch.randn(6, 4)), 2)
+
+def lists():
+    return torch.nn.Linear(4, 3), batches(), torch.nn.functional.cross_entropy
+
+def tuples():
+    return torch.nn.Linear(4, 3), [tuple(pair) for pair in batches()], torch.nn.CrossEntropyLoss()
+
+def one():
+    return torch.nn.Linear(4, 3), tuple(batches()[0]), lambda output, targets: output.sum()
+
+def two_inputs():
+    return torch.nn.Bilinear(4, 4, 3), (torch.ones(2, 4), torch.ones(2, 4)), lambda output: output.sum()
+
+def unclear():
+    return torch.nn.Linear(4, 3), batches(), lambda output: output.sum()
+
+def too_many():
+    return torch.nn.Linear(4, 3), tuple(batches()[0]), lambda output: output.sum()
+"""
+
+
+@pytest.mark.parametrize(("function", "several"), [("lists", True), ("tuples", True), ("one", False)])
+def test_pairs_are_inputs_and_targets_where_the_loss_takes_both(function: str, several: bool, tmp_path: Path) -> None:
+    built = build_workload(source_of(tmp_path, PAIRS, function), {}, 0)
+    assert isinstance(built.inputs, list) == isinstance(built.targets, list) == several
+    inputs, targets = (built.inputs[0], built.targets[0]) if several else (built.inputs, built.targets)
+    assert (inputs.shape, targets.shape) == ((2, 4), (2,))
+
+
+def test_pairs_stay_two_inputs_where_the_loss_takes_the_output_alone(tmp_path: Path) -> None:
+    built = build_workload(source_of(tmp_path, PAIRS, "two_inputs"), {}, 0)
+    assert len(built.inputs) == 2
+    assert built.targets is None
+
+
+@pytest.mark.parametrize(
+    ("function", "said"),
+    [
+        ("loader", r"an input is DataLoader: give its batches, list\(loader\);"),
+        ("unclear", r"its batches are lists of 2, as a loader .* let the loss take \(output, targets\)"),
+        ("too_many", r"a batch has 2 inputs, and Linear.forward takes 1; where the last are targets, let the loss"),
+    ],
+)
+def test_what_a_loader_gives_and_cannot_be_understood_is_refused_with_what_to_do(
+    function: str, said: str, tmp_path: Path
+) -> None:
+    with pytest.raises(WorkloadError, match=said):
+        build_workload(source_of(tmp_path, PAIRS, function), {}, 0)
+
+
+def test_a_file_of_a_package_with_relative_imports_is_told_its_name_as_a_module(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "pkg" / "sub"
+    folder.mkdir(parents=True)
+    for package in (folder, folder.parent):
+        (package / "__init__.py").touch()
+    source = source_of(folder, "from . import nothing\ndef f(): ...\n", "f")
+    stem = Path(source.module).stem
+    with pytest.raises(WorkloadError, match=rf"of a package: name it pkg.sub.{stem}:f, in {tmp_path}$"):
+        build_workload(source, {}, 0)
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(WorkloadError, match=rf"of a package: name it pkg.sub.{stem}:f$"):
+        build_workload(source, {}, 0)
+
+
 @pytest.mark.parametrize("place", ["", "src"])
 def test_what_a_repository_holds_and_was_imported_from_elsewhere_is_named(
     place: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
