@@ -78,7 +78,6 @@ def comparison_json(comparison: Comparison) -> str:
         "notes": list(comparison.notes),
         "only_baseline": list(comparison.only_baseline),
         "only_candidate": list(comparison.only_candidate),
-        "skipped": dict(comparison.skipped),
         "differences": [asdict(one) for one in comparison.differences],
         "means": [asdict(one) for one in comparison.means],
         "findings": finding_rows(comparison.findings),

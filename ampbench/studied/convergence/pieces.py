@@ -56,7 +56,7 @@ def unfinished(stored: StoredRun) -> list[Piece]:
 
     Raises `UsageError` where it does not say what it was asked for.
     """
-    ended = stored.given_up
+    ended = {*stored.failures, *stored.skips}
     made = {
         (case_id, training.seed, training.arm)
         for case_id, trainings in stored.convergence.items()
