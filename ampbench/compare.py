@@ -14,6 +14,7 @@ from ampbench.comparing.exact import (
     memory_finding,
     other_numbers,
     outcome_finding,
+    skipped_alike,
 )
 from ampbench.comparing.pairing import Paired, arm_settings, pair_cases
 from ampbench.comparing.runs import MeasuredRun
@@ -106,6 +107,7 @@ def of_cases(comparison: Comparison, wanted: Callable[[str], bool]) -> Compariso
         means=precision_means(findings),
         only_baseline=[case_id for case_id in comparison.only_baseline if wanted(case_id)],
         only_candidate=[case_id for case_id in comparison.only_candidate if wanted(case_id)],
+        skipped={case_id: reason for case_id, reason in comparison.skipped.items() if wanted(case_id)},
         other_numbers=[case_id for case_id in comparison.other_numbers if wanted(case_id)],
         explained={case_id: said for case_id, said in comparison.explained.items() if wanted(case_id)},
     )
@@ -167,6 +169,7 @@ def _compare(baseline: MeasuredRun, candidate: MeasuredRun, threshold_of: Thresh
         means=precision_means(findings),
         only_baseline=paired.only_baseline,
         only_candidate=paired.only_candidate,
+        skipped=_skipped_alike(paired, baseline, candidate) if measures else {},
         other_numbers=[p.baseline_id for p in paired.pairs if other_numbers(p, baseline, candidate)],
         notes=_notes(baseline.stored, candidate.stored, interleaved or not measures),
         candidates={p.baseline_id: p.candidate for p in paired.pairs if p.candidate_id != p.baseline_id},
@@ -192,6 +195,8 @@ def _findings(
     measured, exact = [], []
     for pair in paired.pairs:
         before, after = baseline.outcome(pair.baseline_id), candidate.outcome(pair.candidate_id)
+        if skipped_alike(before, after):
+            continue
         outcome = outcome_finding(pair, before, after)
         if outcome is None:
             measured.append(pair)
@@ -208,6 +213,16 @@ def _findings(
             findings.append(memory)
         findings += accuracy_findings(pair, baseline, candidate, same, threshold_of)
     return sorted(findings, key=rank), control
+
+
+def _skipped_alike(paired: Paired, baseline: MeasuredRun, candidate: MeasuredRun) -> dict[str, str]:
+    """Return why cases were skipped on both sides, by the id of the baseline's."""
+    found = {}
+    for pair in paired.pairs:
+        before, after = baseline.outcome(pair.baseline_id), candidate.outcome(pair.candidate_id)
+        if skipped_alike(before, after):
+            found[pair.baseline_id] = before.reason
+    return found
 
 
 def _one_session(baseline: StoredRun, candidate: StoredRun) -> bool:

@@ -15,6 +15,7 @@ import traceback
 from collections.abc import Iterable, Sequence
 from difflib import get_close_matches
 from pathlib import Path
+from typing import Any
 
 CASE_FAILED, INTERNAL_ERROR, INTERRUPTED = 3, 70, 130
 """Exit codes that no error carries: a case failed or a file is damaged, ampbench itself is at fault, Ctrl-C."""
@@ -32,11 +33,15 @@ class UsageError(AmpbenchError):
     exit_code = 2
 
 
+LONGEST_NAME = 200
+"""As many characters as are said of a name that was typed."""
+
+
 class UnknownNameError(UsageError):
     """An unknown name of a `kind` of thing (such as "workload"), with the nearest of the `known` names."""
 
     def __init__(self, kind: str, name: str, known: Iterable[str]):
-        names = list(known)
+        names, name = list(known), bounded(name, LONGEST_NAME)
         if near := nearest(name, names):
             hint = f"did you mean {' or '.join(near)}?"
         elif names:
@@ -72,18 +77,45 @@ class NothingToRunError(AmpbenchError):
     exit_code = 5
 
 
+LONGEST_TEXT = 2000
+"""As many characters as are kept of one text that a user's code wrote: an exception, a frame, a line."""
+
+
+def bounded(text: str, longest: int = LONGEST_TEXT) -> str:
+    """Return `text`; of one that is longer than `longest`, its beginning and how much was left out."""
+    left = len(text) - longest
+    return text if left <= 0 else f"{text[:longest]}… ({left:,} more characters)"
+
+
+def escaped(value: Any) -> Any:
+    """Return `value`, a tree as JSON has it, with backslash escapes for what UTF-8 lacks: bytes nobody could decode."""
+    if isinstance(value, str):
+        return value.encode("utf-8", "backslashreplace").decode()
+    if isinstance(value, dict):
+        return {escaped(key): escaped(item) for key, item in value.items()}
+    return [escaped(item) for item in value] if isinstance(value, list | tuple) else value
+
+
+def text_of(error: BaseException) -> str:
+    """Return what `error` says, whatever its `__str__` does."""
+    try:
+        return str(error)
+    except Exception as raised:  # noqa: BLE001 - a user's exception may raise anything
+        return f"what it says cannot be had, because its __str__ raises {type(raised).__name__}"
+
+
 def first_line(error: BaseException) -> str:
     """Return "RuntimeError: what it says", the first line only; of TorchScript's interpreter the last, which tells."""
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    lines = [line.strip() for line in text_of(error).splitlines() if line.strip()]
     if lines and "TorchScript interpreter" in lines[0]:
         lines = lines[-1:]
-    return f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__
+    return bounded(f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__)
 
 
 def in_one_line(error: BaseException) -> str:
     """Return "RuntimeError: all that it says" in one line; of an `AmpbenchError` the text alone."""
-    text = " ".join(str(error).split()) or "no message"
-    return text if isinstance(error, AmpbenchError) else f"{type(error).__name__}: {text}"
+    text = " ".join(text_of(error).split()) or "no message"
+    return bounded(text if isinstance(error, AmpbenchError) else f"{type(error).__name__}: {text}")
 
 
 def own_frames(error: BaseException) -> list[traceback.FrameSummary]:

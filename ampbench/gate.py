@@ -206,6 +206,7 @@ class _Weighed:
         if not metrics:
             return [f"no rules of autocast were probed in both runs{self.against}"]
         reasons = dict.fromkeys(one.reason for one in self.lost if one.reason)
+        reasons |= dict.fromkeys(f"skipped on both sides: {reason}" for reason in self.comparison.skipped.values())
         why = f": {few_phrases(list(reasons))}" if reasons else ""
         return [f"no gated metric ({', '.join(metrics)}) has a case that can be compared{self.against}{why}"]
 

@@ -19,6 +19,9 @@ from ampbench.workloads.index import FAMILIES, LIMITS, PRESETS, WORKLOADS, Workl
 from ampbench.workloads.index import source as builtin_source
 
 PHASES = ("inference", "training")
+LONGEST_PATH = 4096
+"""As long as a path may be (PATH_MAX), and so the name of a user's workload."""
+LONGEST_VALUE = 1000
 PATHS = ("eager", "compiled", "traced")
 MEMORY_FORMATS = ("contiguous", "channels_last")
 ENTRY_POINTS = "ampbench.workloads"
@@ -117,6 +120,7 @@ def check_selection(selection: Selection) -> list[WorkloadSource]:
                 raise UnknownNameError(kind, name, known)
     for name in selection.precisions:
         find_precision(name)
+    _check_lengths(selection)
     matches(selection.keyword, "")
     sources = [source for name in selection.workloads for source in find_sources(name)]
     if not sources:
@@ -135,6 +139,17 @@ def check_selection(selection: Selection) -> list[WorkloadSource]:
         if source.builtin:
             resolve_parameters(WORKLOADS[source.name], selection.preset or PRESETS[0], overrides_of(source, selection))
     return sources
+
+
+def _check_lengths(selection: Selection) -> None:
+    """Raise `UsageError` for a name or a value that is longer than any that is meant: it would stand in every row."""
+    typed = [("the name of a workload", name, LONGEST_PATH) for name in selection.workloads]
+    typed += [("the name of a parameter", name, LONGEST_VALUE) for name in (*selection.overrides, *selection.sweeps)]
+    typed += [(f"--set {name}", str(value), LONGEST_VALUE) for name, value in selection.overrides.items()]
+    typed += [(f"--sweep {name}", str(each), LONGEST_VALUE) for name, all_ in selection.sweeps.items() for each in all_]
+    for what, text, longest in typed:
+        if len(text) > longest:
+            raise UsageError(f"{what} has {len(text):,} characters: at most {longest:,} can be meant")
 
 
 def default_device(environment: Environment) -> str:

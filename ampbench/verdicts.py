@@ -159,11 +159,12 @@ class Comparison:
 
     `interleaved` tells whether both runs were measured in the same blocks (`ampbench ab`) or one after the other.
     `only_baseline` and `only_candidate` are the ids of cases that the other side does not have, `other_numbers` of
-    those that have other weights, inputs or another version of the workload there. `candidates` are the candidate's
-    cases, by the id of the baseline's, where what was set for an arm makes them others. `rule_changes` are the
-    differences between the probes of autocast's rules that both runs hold, `rule_devices` the device types these were
-    compared on, `rule_devices_missing` those that only the baseline's probes are of, where the candidate has some, or
-    the dtypes of one ("cuda to fp16"). `rules_unobserved` are the ops whose rule the baseline observed and the
+    those that have other weights, inputs or another version of the workload there. `skipped` says of cases that were
+    skipped on both sides for one reason why, by the id of the baseline's; they have no findings. `candidates` are the
+    candidate's cases, by the id of the baseline's, where what was set for an arm makes them others. `rule_changes` are
+    the differences between the probes of autocast's rules that both runs hold, `rule_devices` the device types these
+    were compared on, `rule_devices_missing` those that only the baseline's probes are of, where the candidate has some,
+    or the dtypes of one ("cuda to fp16"). `rules_unobserved` are the ops whose rule the baseline observed and the
     candidate's probe could not.
     `explained` says of cases that both runs traced, by the id of the baseline's, which changed dtypes, casts and rules
     there are, or that there are none.
@@ -178,6 +179,7 @@ class Comparison:
     means: Sequence[PrecisionMean]
     only_baseline: Sequence[str] = ()
     only_candidate: Sequence[str] = ()
+    skipped: Mapping[str, str] = field(default_factory=dict)
     other_numbers: Sequence[str] = ()
     notes: Sequence[str] = ()
     candidates: Mapping[str, Case] = field(default_factory=dict)

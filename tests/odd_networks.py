@@ -3,10 +3,25 @@
 ODD = """
 import os, time, torch
 
+class Mute(Exception):
+    def __str__(self):
+        raise ValueError
+
 class Odd(torch.nn.Module):
-    def __init__(self, kind):
+    def __init__(self, kind, told):
         super().__init__()
         self.kind, self.linear = kind, torch.nn.Linear(4, 4)
+        self.told, self.forked = told, False
+
+    def child(self):
+        "Fork a process in a session of its own and tell its pid"
+        pid = os.fork()
+        if pid == 0:
+            os.setsid()
+        else:
+            with open(self.told, "w") as file:
+                file.write(str(pid))
+        return pid
 
     def forward(self, x):
         if self.kind == "abort":
@@ -18,20 +33,64 @@ class Odd(torch.nn.Module):
         if self.kind == "exit":
             print("my last words", flush=True)
             os._exit(3)
-        if self.kind == "kill":
+        if self.kind == "kill" and not os.path.exists(self.told):
             os.kill(os.getpid(), 9)
         if self.kind == "hog":
             keep = []
             while True:
                 keep.append(bytearray(os.urandom(1 << 20)) * 64)
+        if self.kind == "system exit":
+            raise SystemExit(0)
+        if self.kind == "own interrupt":
+            raise KeyboardInterrupt
+        if self.kind == "ctrl-c":
+            os.kill(os.getpid(), 2)
+            time.sleep(10)
+        if self.kind == "swallows ctrl-c":
+            try:
+                os.kill(os.getpid(), 2)
+                time.sleep(10)
+            except KeyboardInterrupt:
+                raise RuntimeError("interrupted")
+        if self.kind == "undecodable":
+            raise FileNotFoundError("caf\\udce9.pt")
+        if self.kind == "mute":
+            raise Mute
+        if self.kind == "endless message":
+            raise RuntimeError("x" * 10**7)
+        if self.kind == "endless output":
+            while True:
+                print("y" * 99)
+        if self.kind == "closes all":
+            os.closerange(3, 256)
+            time.sleep(1e6)
+        if self.kind in ("abort beside a child", "hog in a child", "leaves a child", "kills its server"):
+            if self.child() == 0:
+                keep = [os.urandom(1 << 20) * 64 for _ in range(14 if self.kind == "hog in a child" else 0)]
+                time.sleep(1e6)
+        if self.kind == "abort beside a child":
+            os.abort()
+        if self.kind == "hog in a child":
+            time.sleep(1e6)
+        if self.kind == "kills its server":
+            os.kill(os.getppid(), 9)
+            time.sleep(1e6)
+        if self.kind == "returns twice" and not self.forked:
+            self.forked = True
+            os.fork()
         if self.kind == "huge":
             torch.empty(1 << 60)
         return self.linear(x)
 
-def net(kind="fine"):
+def net(kind="fine", told=""):
     if kind == "unbuildable":
         os.abort()
-    return Odd(kind), torch.randn(2, 4)
+    if kind == "leaves when built":
+        raise SystemExit("no weights here")
+    if kind == "kills its server when built":
+        os.kill(os.getppid(), 9)
+        time.sleep(1e6)
+    return Odd(kind, told), torch.randn(2, 4)
 
 def unbuildable():
     raise ValueError("no weights here")

@@ -150,7 +150,9 @@ def command(
     from ampbench.cli.printing import print_note
     from ampbench.cli.progress import block_progress
     from ampbench.running.arms import parse_arm
+    from ampbench.store import require_writable
 
+    require_writable(results)
     arms = [
         parse_arm("--baseline", baseline or []),
         parse_arm("--candidate", (baseline if control else candidate) or []),

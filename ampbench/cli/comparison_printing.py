@@ -78,6 +78,7 @@ def comparison_json(comparison: Comparison) -> str:
         "notes": list(comparison.notes),
         "only_baseline": list(comparison.only_baseline),
         "only_candidate": list(comparison.only_candidate),
+        "skipped": dict(comparison.skipped),
         "differences": [asdict(one) for one in comparison.differences],
         "means": [asdict(one) for one in comparison.means],
         "findings": finding_rows(comparison.findings),

@@ -38,13 +38,9 @@ def command(
 
     from ampbench.cli.listings import print_listing
 
-    columns = TABLE_COLUMNS[what]
     if chosen in (OutputFormat.TABLE, OutputFormat.MARKDOWN) and what == "workloads":
         rows = [row | {"summary": _about(row)} for row in rows]
-    elif chosen in (OutputFormat.TABLE, OutputFormat.MARKDOWN) and what == "runs":
-        columns = [name for name in columns if name not in SELDOM or any(row[name] not in SELDOM[name] for row in rows)]
-        rows = [row | {"torch": (row["torch"] or "").partition("+")[0], "outcome": _what(row)} for row in rows]
-    print_listing(rows, columns, chosen, empty=EMPTY.get(what, ""))
+    print_listing(rows, TABLE_COLUMNS[what], chosen, empty=EMPTY.get(what, ""))
     return 0
 
 
@@ -121,19 +117,10 @@ def runs(results: Path) -> Listing:
     return [_run(path) for path in store.list_runs(results)]
 
 
-def _what(row: Mapping[str, Any]) -> str:
-    """Return what a run measured and what came of it; of one that explains, its outcome says both."""
-    names = [] if row["explains"] else row["workloads"] or []
-    workloads = few(names, len(names) if len(names) <= _NAMED else 1)
-    return ": ".join(filter(None, [workloads, row["outcome"].replace(f"{row['path']}, ", "")]))
-
-
 def _run(path: Path) -> dict[str, Any]:
     from ampbench import store
 
-    known = (
-        "run", "label", "date", "started", "torch", "device", "workloads", "explains", "cases", "outcome", "path",
-    )  # fmt: skip
+    known = ("run", "label", "date", "started", "torch", "device", "explains", "cases", "outcome", "path")
     row: dict[str, Any] = dict.fromkeys(known) | {"run": store.run_id(path), "path": str(path)}
     measured: set[str] = set()
     try:
@@ -145,7 +132,6 @@ def _run(path: Path) -> dict[str, Any]:
     counts = {"ok": len(ok), "failed": failed, "skipped": len(stored.cases) - len(ok) - failed}
     explains = stored.header.explains
     said = ": ".join(filter(None, [_explained(stored), outcomes_said(counts)]))
-    said = f"{said}; lines are missing" if stored.lacks else said
     devices = dict.fromkeys([*(case.device for case in stored.cases.values()), *stored.rules])
     return row | {
         "label": stored.header.label,
@@ -153,10 +139,9 @@ def _run(path: Path) -> dict[str, Any]:
         "started": stored.header.started_at,
         "torch": stored.header.environment.torch_version,
         "device": " ".join(devices),
-        "workloads": list(dict.fromkeys(case.workload for case in stored.cases.values())),
         "explains": explains or None,
         "cases": len(stored.cases),
-        "outcome": ": ".join(filter(None, [stored.misnamed, "" if stored.complete else stored.ending, said])),
+        "outcome": said if stored.complete else f"{stored.ending}: {said}",
     }
 
 
@@ -178,13 +163,8 @@ TABLE_COLUMNS: Mapping[str, Sequence[str]] = {
     "workloads": ("workload", "family", "summary"),
     "precisions": ("precision", "summary", "aliases"),
     "devices": ("device", "available", "tf32", "autocast", "arithmetic", "name"),
-    "runs": ("run", "date", "label", "torch", "device", "outcome"),
+    "runs": ("run", "label", "torch", "device", "outcome"),
 }
 """What a table shows of a listing; the machine formats give every column."""
-SELDOM: Mapping[str, Sequence[str | None]] = {"label": ("", None), "device": ("cpu", "", None)}
-"""Columns of runs that a table shows where one of them has something else there."""
-
-_NAMED = 2
-"""As many workloads of a run are named in a table, of more only the first."""
 
 EMPTY = {"runs": "there is no run yet: `ampbench run` makes one"}

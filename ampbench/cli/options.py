@@ -127,7 +127,17 @@ Heap = Annotated[
 Seed = Annotated[int, typer.Option(metavar="N", min=0, help="Of weights, inputs and the order of measuring.")]
 Scaler = Annotated[bool, typer.Option("--scaler/--no-scaler", help="GradScaler in fp16_autocast training.")]
 
-Label = Annotated[str, typer.Option(metavar="TEXT", help="A name for the run in lists and reports.")]
+LONGEST_LABEL = 200
+
+
+def _short(label: str) -> str:
+    """Return a label; `UsageError` for one that would drown what stands beside it."""
+    if len(label) > LONGEST_LABEL:
+        raise UsageError(f"--label has {len(label):,} characters: give {LONGEST_LABEL} at most")
+    return label
+
+
+Label = Annotated[str, typer.Option(metavar="TEXT", callback=_short, help="A name for the run in lists and reports.")]
 Threshold = Annotated[
     str, typer.Option(metavar="PERCENT", help="The largest change of any case's time that counts as none. Default: 2.")
 ]

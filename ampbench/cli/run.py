@@ -136,7 +136,7 @@ def command(
     with ExitStack() as stack:
         writer = resumed = None
         if resume:
-            file = store.find_run(resume, results, print_note)
+            file = store.find_run(resume, results)
             if dry_run:
                 resumed = store.read_run(file)
             else:  # locked before it is planned what it lacks: no one else may be measuring just that
@@ -152,6 +152,8 @@ def command(
                 print_note(imports)
             selection = resumed.header.selection
             settings = dataclasses.replace(resumed.header.settings, max_seconds=settings.max_seconds)
+        if not (resume or dry_run):
+            store.require_writable(results)
         prepared = stack.enter_context(session.prepare(selection, settings, resumed))
         session.require_work(prepared)
         if dry_run:
@@ -208,6 +210,12 @@ def _print_end(stored: "StoredRun", ended: str, format: OutputFormat, budget: Bu
             f"{wanted - left} of {counted(wanted, 'case')} measured so far{'' if left else ', not yet in all rounds'}"
         )
         print_note(f"{ended}: {measured}; ampbench run --resume {run_words(stored.path, results)} goes on")
+    killed = sum(not failure.final for failure in stored.failures.values())
+    if ended == "complete" and killed:
+        print_note(
+            f"{counted(killed, 'case')} not measured: the worker was killed twice, by the kernel out of memory or by "
+            f"someone; ampbench run --resume {run_words(stored.path, results)} tries again"
+        )
     if ended == "interrupted":
         return INTERRUPTED
     return CASE_FAILED if any(row["outcome"] == "failed" for row in rows) else 0
@@ -239,12 +247,12 @@ def _print_plan(prepared: "Scheduled", results: Path, format: OutputFormat) -> N
 
 
 def _runs_of(host: str, results: Path) -> "Iterator[StoredRun]":
-    """Yield the runs stored in a results folder that were measured on `host`, but damaged ones, which are named."""
+    """Yield the runs stored in a results folder that were measured on `host`; a damaged one gives no estimate."""
     from ampbench import store
 
     for path in store.list_runs(results):
         try:
             if store.read_header(path).environment.host == host:
                 yield store.read_run(path)
-        except StoreError as error:
-            print_note(f"left out of the estimate: {error}")
+        except StoreError:
+            continue

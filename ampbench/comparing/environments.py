@@ -1,6 +1,7 @@
 """In what two environments differ, and what that means for times and for exact numbers."""
 
 from collections.abc import Iterable, Mapping
+from pathlib import PurePath
 from types import MappingProxyType
 
 from ampbench.labels import few
@@ -97,6 +98,9 @@ class EnvironmentDifferences:
             self._compare("torch build", before.torch_commit, after.torch_commit)
         self._compare("ampbench", _ampbench(baseline), _ampbench(candidate))
         self._compare("commit", baseline.commit, candidate.commit)
+        for name in dict.fromkeys(source.name for source in baseline.sources):
+            if file := other_file(name, baseline, candidate):
+                self._compare(f"file of {name}", *file)
         for name in sorted(before.variables.keys() | after.variables.keys()):
             if self._compare(name, before.variables.get(name), after.variables.get(name)):
                 self._inexact = True
@@ -137,6 +141,24 @@ class EnvironmentDifferences:
         self.found.append(Difference(name=name, baseline=_text(before), candidate=_text(after), matters=matters))
         self._inexact = self._inexact or name in _INEXACT
         return True
+
+
+def other_file(workload: str, baseline: Header, candidate: Header) -> tuple[str, str] | None:
+    """Return the two files that a workload of one name came from, from where their paths part; None for one file.
+
+    Commits of one session are checked out into folders of their own, and another machine has other folders: nothing
+    follows from these.
+    """
+    if baseline.environment.host != candidate.environment.host or None not in (baseline.arm, candidate.arm):
+        return None
+    paths = [
+        next((one.module for one in header.sources if one.name == workload), "") for header in (baseline, candidate)
+    ]
+    if paths[0] == paths[1] or not all(path.endswith(".py") for path in paths):
+        return None
+    parts = [PurePath(path).parts for path in paths]
+    shared = next((place for place, both in enumerate(zip(*parts, strict=False)) if both[0] != both[1]), 0)
+    return str(PurePath(*parts[0][shared:])), str(PurePath(*parts[1][shared:]))
 
 
 def _same_code(baseline: Header, candidate: Header) -> bool:

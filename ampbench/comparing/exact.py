@@ -5,6 +5,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from ampbench.comparing.drifting import OTHERWISE, drift_finding
+from ampbench.comparing.environments import other_file
 from ampbench.comparing.imported import imported_finding
 from ampbench.comparing.pairing import Pair
 from ampbench.comparing.runs import FAILED, OK, SKIPPED, MeasuredRun, Outcome
@@ -42,6 +43,11 @@ draws: fp32 errors at most 2.5 times apart of 8 outputs, 1.28 of 80, 1.10 of 640
 EQUAL = 1e-12
 """The relative difference up to which two numbers are equal where the threshold is 0: a few roundings of fp64, in
 which errors are computed."""
+
+
+def skipped_alike(before: Outcome, after: Outcome) -> bool:
+    """Return whether a case was skipped on both sides for one reason, which is no verdict on anything."""
+    return before == after and before.name == SKIPPED and not before.pending
 
 
 def outcome_finding(pair: Pair, before: Outcome, after: Outcome) -> Finding | None:
@@ -83,7 +89,11 @@ def memory_finding(
         return _incomparable(pair.baseline, MEMORY, Code.OTHER_COUNTER, reason, values)
     if any(value is not None and value <= 0 for value in values):
         return _incomparable(pair.baseline, MEMORY, Code.INVALID, "a peak of 0 bytes cannot be one", values)
-    return _judge(pair.baseline, MEMORY, values, 0.0, None if same else _Order(), threshold_of)
+    found = _judge(pair.baseline, MEMORY, values, 0.0, None if same else _Order(), threshold_of)
+    other = other_numbers(pair, baseline, candidate)
+    if found is None or not other or found.verdict not in (Verdict.REGRESSED, Verdict.IMPROVED):
+        return found
+    return replace(found, remarks=(f"{other}: the memory may differ for that",))
 
 
 def accuracy_findings(
@@ -145,12 +155,14 @@ def other_numbers(pair: Pair, baseline: MeasuredRun, candidate: MeasuredRun) -> 
     before = baseline.stored.divergence.get(pair.baseline_id)
     after = candidate.stored.divergence.get(pair.candidate_id)
     weights = (baseline.weights(pair.baseline_id), candidate.weights(pair.candidate_id))
+    file = other_file(pair.baseline.workload, baseline.stored.header, candidate.stored.header)
+    whose = f", of another file ({file[0]} → {file[1]})" if file else ""
     if before and after and before.weights_digest != after.weights_digest:
-        return "other weights"
+        return f"other weights{whose}"
     if None not in weights and weights[0] != weights[1]:
-        return "other weights"
+        return f"other weights{whose}"
     if before and after and before.inputs_digest != after.inputs_digest:
-        return "other inputs"
+        return f"other inputs{whose}"
     return ""
 
 

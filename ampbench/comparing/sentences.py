@@ -195,8 +195,11 @@ def warnings(comparison: Comparison) -> list[str]:
 
 
 def lonely(comparison: Comparison) -> list[str]:
-    """Return which cases only one side has."""
-    said = []
+    """Return which cases only one side has, and how many were skipped on both."""
+    said = [
+        f"skipped on both sides: {counted(count, 'case')} ({reason})"
+        for reason, count in Counter(comparison.skipped.values()).items()
+    ]
     for side, ids in (("baseline", comparison.only_baseline), ("candidate", comparison.only_candidate)):
         if ids:
             more = f" and {len(ids) - LISTED} more" if len(ids) > LISTED else ""

@@ -21,7 +21,9 @@ from ampbench.verdicts import Code, ControlVerdict, Finding, Verdict
 
 TIME = "seconds_median"
 SLOW_SHARE_CHANGE = 0.1
-"""A share of slow blocks that differs by so much between the sides is remarked upon: it must not be hidden."""
+"""A share of slow blocks that differs by so much between the sides is remarked upon: it must not be hidden..."""
+SLOW_SHARE_LUCK = 0.1
+"""... but where luck would make them differ so with more than this probability, there is nothing to say."""
 
 _CONTROL_FIRED = "the control fired: the same code, measured twice, seemed to differ, so no time of this session counts"
 
@@ -302,7 +304,8 @@ def _remarks(
         seconds = (baseline.seconds[pair.baseline_id], candidate.seconds[pair.candidate_id])
         rates = [format_rate(item / second) for item, second in zip(items, seconds, strict=True) if item and second > 0]
         remarks.append(f"a step does {items[0]:g} → {items[1]:g} items, at {' → '.join(rates)}")
-    if abs(decision.slow_share_candidate - decision.slow_share_baseline) >= SLOW_SHARE_CHANGE:
+    apart = abs(decision.slow_share_candidate - decision.slow_share_baseline)
+    if apart >= SLOW_SHARE_CHANGE and decision.slow_p <= SLOW_SHARE_LUCK:
         before, after = (f"{share:.0%}" for share in (decision.slow_share_baseline, decision.slow_share_candidate))
         mean = "" if decision.mean_change is None else f", mean {format_percent(decision.mean_change, sign=True)}"
         p90 = decision.p90_change

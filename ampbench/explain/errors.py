@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch.utils import _pytree as pytree
 
-from ampbench.errors import UsageError
+from ampbench.errors import UsageError, bounded, text_of
 from ampbench.explain.dtypes import floating_dtypes
 from ampbench.explain.keep_fp32 import is_kept
 from ampbench.explain.module_runs import ModuleRun, version, watch_runs
@@ -152,7 +152,7 @@ def _compare(run: ModuleRun, row: Precision, seen: Errors) -> None:
         _set_random_states(before.random)
         exact = outputs if held is None else floating_stored(_run_again(run, held, before.buffers, _FP32, device))
     except (RuntimeError, TypeError, ValueError) as error:  # what kernels and a module's own checks raise
-        found.note = f"it does not run in {row.name}: {str(error).partition(chr(10))[0]}"
+        found.note = f"it does not run in {row.name}: {bounded(text_of(error).partition(chr(10))[0])}"
         return
     finally:
         _set_random_states(after)

@@ -23,7 +23,7 @@ from ampbench.records.divergences import Divergence
 from ampbench.records.measurements import MemoryPass, Round
 from ampbench.records.requests import MAX_SAMPLES_PER_ROUND
 from ampbench.records.runs import Selection, Settings
-from ampbench.running.channel import ServerChannel
+from ampbench.running.channel import Renewing, ServerChannel
 from ampbench.running.schedule import Task, request_of
 from ampbench.running.session import default_memory_limit
 from ampbench.worker import cells
@@ -71,7 +71,7 @@ class Measuring:
         self.seen = Seen()
         self._plans: dict[str, dict[tuple[str, str], PlannedCase]] = {}
         self._sources: dict[str, WorkloadSource] = {}
-        self._server: ServerChannel | None = None
+        self._server = Renewing(lambda: ServerChannel(preload=PRELOAD))
 
     def plan(
         self, given: Given, device: str, preset: str, parameters: Mapping[str, ParameterValue]
@@ -144,9 +144,7 @@ class Measuring:
 
     def close(self) -> None:
         """End the server process."""
-        if self._server is not None:
-            self._server.close()
-            self._server = None
+        self._server.close()
 
     def _memory(self, planned: PlannedCase, source: WorkloadSource | None, notes: list[str]) -> MemoryPass | None:
         """Return the peak of one step's memory; None, with a note that says why, where it cannot be had.
@@ -160,16 +158,12 @@ class Measuring:
                 "memory was not measured: on a CPU another process does that, which cannot import a local function"
             )
             return None
-        if self._server is None:
-            self._server = ServerChannel(preload=PRELOAD)
         settings = Settings(threads=torch.get_num_threads(), memory_limit_bytes=default_memory_limit())
         task = Task("memory", dataclasses.replace(planned, source=source))
         reply = self._server.serve(request_of(task, settings, server=0))
         if reply.memory is None:
             why = reply.failure.said if reply.failure else "no result"
             notes.append(f"memory was not measured: {why}")
-            if reply.failure is not None and reply.failure.cause == "killed":
-                self.close()
         return reply.memory
 
 

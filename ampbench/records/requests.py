@@ -42,6 +42,7 @@ class Request:
     "casts", "rules", "ranges", "origin", "space", "trial", "weighing"; to study, as in
     `records.runs.STUDIES`: "convergence", "scaler", "scope", "input-storage", "ceilings".
 
+    `number` tells the requests of a channel apart; a reply carries that of its own.
     `fresh` asks for a newly forked process; otherwise the server's current worker, if one lives, serves it. Limits
     hold for the request: seconds of wall time, resident bytes of the worker.
     With the `heap` "kept", what is timed keeps in the process what it frees (`Settings`).
@@ -58,6 +59,7 @@ class Request:
     """
 
     kind: str
+    number: int = 0
     source: WorkloadSource | None = None
     case: Case | None = None
     parameters: dict[str, ParameterValue] = field(default_factory=dict)
@@ -104,11 +106,12 @@ class Description:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reply:
-    """The answer to a request: exactly one field is set.
+    """The answer to the request of this `number`: exactly one other field is set.
 
     `problem` is what the user gave and cannot be used: a workload that breaks its contract, an op that is not known.
     """
 
+    number: int = 0
     environment: Environment | None = None
     description: Description | None = None
     problem: str | None = None

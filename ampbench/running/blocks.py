@@ -20,8 +20,8 @@ from ampbench.planning import PlannedCase
 from ampbench.records.measurements import Failure, Fitness, Round, Skip
 from ampbench.records.requests import MAX_SAMPLES_PER_ROUND, Request
 from ampbench.records.runs import Entry, Settings
-from ampbench.running.channel import Channel, OpenChannel
-from ampbench.running.driver import entry_of, kept
+from ampbench.running.channel import OpenChannel, Renewing
+from ampbench.running.driver import entry_of
 from ampbench.running.schedule import Task, passes, request_of, with_processes
 
 FEWEST_CONFIRMING = 5
@@ -185,7 +185,7 @@ class BlockSession:
                     return
                 parts[lane.name].append(entry)
         for lane in lanes:
-            self._store(lane, pair, replace(joined(parts[lane.name]), confirmation=again))
+            lane.write(replace(joined(parts[lane.name]), confirmation=again))
         self._timed.add(pair)
 
     def _store(self, lane: Lane, pair: str, entry: Entry) -> None:
@@ -194,7 +194,7 @@ class BlockSession:
         The control's failure is told and not stored: it is the baseline once more, whose own rounds stay what they are.
         """
         if not (lane.control and isinstance(entry, Failure)):
-            entry = kept(lane.write, entry)
+            lane.write(entry)
         if isinstance(entry, Failure | Skip):
             self._open = [each for each in self._open if each != pair]
             self._failed[pair] = lane.name
@@ -220,11 +220,11 @@ class _Servers:
 
     def __init__(self, lanes: Sequence[Lane]):
         self._lanes = lanes
-        self._channels: dict[str, Channel] = {}
+        self._channels: dict[str, Renewing] = {}
 
     def __enter__(self) -> Self:
         with ThreadPoolExecutor(len(self._lanes)) as pool:
-            opening = {lane.name: pool.submit(lane.open_channel) for lane in self._lanes}
+            opening = {lane.name: pool.submit(Renewing(lane.open_channel).open) for lane in self._lanes}
         self._channels = {name: opened.result() for name, opened in opening.items() if not opened.exception()}
         problem = next(filter(None, (opened.exception() for opened in opening.values())), None)
         if problem is not None:
@@ -238,12 +238,8 @@ class _Servers:
                 pool.submit(channel.close)
 
     def serve(self, lane: Lane, request: Request) -> Entry:
-        """Return the entry that the lane's server gives; one whose worker was killed is replaced by a new one."""
-        entry = entry_of(self._channels[lane.name].serve(request), request)
-        if isinstance(entry, Failure) and entry.cause == "killed":
-            self._channels[lane.name].close()
-            self._channels[lane.name] = lane.open_channel()
-        return entry
+        """Return the entry that the lane's server gives."""
+        return entry_of(self._channels[lane.name].serve(request), request)
 
 
 def joined(parts: Sequence[Round]) -> Round:

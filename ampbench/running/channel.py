@@ -3,27 +3,37 @@
 import contextlib
 import importlib
 import os
+import secrets
 import select
 import signal
 import subprocess
 import sys
 import tempfile
+import threading
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
-from types import MappingProxyType
-from typing import IO, Protocol
+from types import FrameType, MappingProxyType
+from typing import IO, Protocol, Self
 
 import msgspec
 
-from ampbench.errors import AmpbenchError, NothingToRunError
-from ampbench.records.measurements import Failure
+from ampbench.errors import NothingToRunError, bounded
+from ampbench.records.measurements import KILLED
 from ampbench.records.requests import SERVER_VARIABLES, Reply, Request
+from ampbench.running.protocol import end_reply, read_reply, reply_line, request_line, was_killed, way_ended
 
 START_SECONDS = 120.0
 """How long a server may take to import torch: seconds on a warm disk, a minute on a cold network one."""
 GRACE_SECONDS = 30.0
 """A server enforces a request's time limit; one that has not answered this long after it is gone itself."""
+ENDING_SECONDS = 1.0
+"""How long a process that ends may take to be gone."""
+ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+"""The signals that end a command as Ctrl-C does."""
+MARK = "AMPBENCH_SERVER"
+"""The environment variable by which all that descends from a server is known, whatever else it has changed."""
 
 
 class Channel(Protocol):
@@ -55,6 +65,9 @@ class ServerChannel:
         folder: Path | None = None,
     ):
         arguments = [argument for module in preload for argument in ("--preload", module)]
+        self._asked = 0
+        self._received = bytearray()
+        self._mark = secrets.token_hex(8)
         self._errors: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115 - lives as long as the process
         try:
             self._process = subprocess.Popen(
@@ -63,7 +76,7 @@ class ServerChannel:
                 stdout=subprocess.PIPE,
                 stderr=self._errors,
                 start_new_session=True,  # Ctrl-C in the terminal is for the driver alone
-                env=server_environment(os.environ, variables, paths),
+                env=server_environment(os.environ, {**variables, MARK: self._mark}, paths),
                 cwd=folder,
             )
         except OSError as error:
@@ -71,31 +84,28 @@ class ServerChannel:
             raise NothingToRunError(f"no worker could start with {python}: {error.strerror}") from None
         try:
             if self._line(START_SECONDS) != b"ready\n":
-                raise NothingToRunError(f"no worker could start with {python}: {self._last_words()}")
+                why = self._last_words() or f"the server {self._fate()}"
+                raise NothingToRunError(f"no worker could start with {python}: {why}")
         except BaseException:
             self.close()
             raise
 
     def serve(self, request: Request) -> Reply:
-        """Return the reply to `request`; if the server dies or hangs, a failure that says so."""
+        """Return the reply to `request`; if the server dies or hangs, one that says so."""
+        self._asked += 1
+        request = replace(request, number=self._asked)
         try:
             assert self._process.stdin is not None
-            self._process.stdin.write(msgspec.json.encode(request) + b"\n")
+            self._process.stdin.write(request_line(request))
             self._process.stdin.flush()
-            line = self._line(request.timeout_seconds + GRACE_SECONDS)
-        except OSError:
-            line = b""
-        if line.endswith(b"\n"):
-            return msgspec.json.decode(line, type=Reply)
-        words = self._last_words()
+            reply = self._reply(request)
+        except (OSError, ValueError, msgspec.MsgspecError):  # its end of the pipe is closed, or ours
+            reply = None
+        if reply is not None:
+            return reply
+        message = f"the server {self._fate()}"
         self.close()
-        if request.case is None:
-            raise AmpbenchError(f"the server process ended: {words}")
-        return Reply(
-            failure=Failure(
-                case_id=request.case.case_id, stage=request.kind, cause="killed", message=f"the server ended: {words}"
-            )
-        )
+        return end_reply(request, KILLED, message)
 
     def close(self) -> None:
         """End the server and its worker; waits for both."""
@@ -104,50 +114,153 @@ class ServerChannel:
                 with contextlib.suppress(OSError):
                     stream.close()
         try:
-            self._process.wait(timeout=1.0)
+            self._process.wait(timeout=ENDING_SECONDS)
         except subprocess.TimeoutExpired:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(self._process.pid, signal.SIGKILL)
             self._process.wait()
+        if self._process.returncode and not self._errors.closed:  # it has not ended what its workers started
+            end_marked(self._mark)
         self._errors.close()
 
+    def _reply(self, request: Request) -> Reply | None:
+        """Return the reply to `request`; None where none comes in time. Those to requests given up are passed over."""
+        while line := self._line(request.timeout_seconds + GRACE_SECONDS):
+            reply = read_reply(line)
+            if reply.number >= request.number:
+                return reply if reply.number == request.number else None
+        return None
+
     def _line(self, seconds: float) -> bytes:
+        """Return what the server writes next, to the end of the line; nothing where that does not come in time."""
         assert self._process.stdout is not None
-        descriptor, deadline, received = self._process.stdout.fileno(), time.monotonic() + seconds, b""
-        while not received.endswith(b"\n"):
+        descriptor, deadline = self._process.stdout.fileno(), time.monotonic() + seconds
+        while b"\n" not in self._received:
             ready, _, _ = select.select([descriptor], [], [], max(0.0, deadline - time.monotonic()))
             chunk = os.read(descriptor, 1 << 16) if ready else b""
             if not chunk:
-                break
-            received += chunk
-        return received
+                return b""
+            self._received += chunk
+        line, newline, self._received = self._received.partition(b"\n")
+        return bytes(line + newline)
+
+    def _fate(self) -> str:
+        """Say what became of a server that does not answer."""
+        try:
+            code = self._process.wait(timeout=ENDING_SECONDS)
+        except subprocess.TimeoutExpired:
+            return "does not answer"
+        words = self._last_words()
+        return f"{way_ended(code)}{words and f': {words}'}"
 
     def _last_words(self) -> str:
+        """Return the last line that the server wrote, nothing where it said nothing."""
+        if self._errors.closed:
+            return ""
         self._errors.seek(0)
         lines = self._errors.read().decode(errors="replace").strip().splitlines()
-        return lines[-1] if lines else "it said nothing"
+        return bounded(lines[-1]) if lines else ""
 
 
 class InProcess:
     """Serves requests in this process: no isolation, no limits, for debuggers.
 
-    The one place where the driver's process imports the torch side, by name, because the user asked for it.
+    The one place where the driver's process imports the torch side, by name, because the user asked for it. Whatever a
+    network raises is its failure, KeyboardInterrupt, too, unless it was Ctrl-C that raised it.
     """
 
     def __init__(self) -> None:
         try:
-            self._worker = importlib.import_module("ampbench.worker.rounds").Worker()
+            rounds = importlib.import_module("ampbench.worker.rounds")
         except ImportError as error:
             raise NothingToRunError(f"no network can run in this process: {error}") from error
+        self._interrupted = False
+        self._worker = rounds.Worker(lambda: self._interrupted)
 
     def serve(self, request: Request) -> Reply:
-        """Return the reply to `request`."""
-        reply = self._worker.serve(request)
-        assert isinstance(reply, Reply)
-        return reply
+        """Return the reply to `request`, as it would come from another process."""
+        pid = os.getpid()
+        with self._noticing_interrupts():
+            reply = self._worker.serve(request)
+        if self._interrupted:  # the network made something else of it
+            raise KeyboardInterrupt
+        if os.getpid() != pid:  # a child that the network forked, and that returned as its parent does
+            os._exit(0)
+        return read_reply(reply_line(reply, request))
 
     def close(self) -> None:
         """Do nothing."""
+
+    @contextlib.contextmanager
+    def _noticing_interrupts(self) -> Iterator[None]:
+        """Note whether Ctrl-C is pressed, or another signal comes that raises KeyboardInterrupt here."""
+
+        def interrupt(number: int, frame: FrameType | None) -> None:
+            self._interrupted = True
+            signal.default_int_handler(number, frame)
+
+        ours = threading.current_thread() is threading.main_thread()
+        raising = [one for one in ENDING if ours and signal.getsignal(one) is signal.default_int_handler]
+        for one in raising:
+            signal.signal(one, interrupt)
+        try:
+            yield
+        finally:
+            for one in raising:
+                signal.signal(one, signal.default_int_handler)
+
+
+class Renewing:
+    """A channel that is opened when it is first asked, and replaced when what served it was killed.
+
+    What was asked of a worker that was killed is asked once more, of a new one: the kernel kills where memory runs
+    out, a person by hand, and neither tells anything of the case. `told` learns of a reply that is not the last word.
+    """
+
+    def __init__(self, open_channel: OpenChannel, told: Callable[[Reply], None] = lambda _: None):
+        self._open = open_channel
+        self._told = told
+        self._channel: Channel | None = None
+
+    def open(self) -> Self:
+        """Open the channel now."""
+        self._channel = self._channel or self._open()
+        return self
+
+    def serve(self, request: Request) -> Reply:
+        """Return the reply to `request`, to the second asking where the first was killed."""
+        reply = self._served(request)
+        if was_killed(reply):
+            self._told(reply)
+            reply = self._served(replace(request, fresh=True))
+        return reply
+
+    def close(self) -> None:
+        """End whatever serves; it is opened again when it is asked again."""
+        if self._channel is not None:
+            self._channel.close()
+        self._channel = None
+
+    def _served(self, request: Request) -> Reply:
+        self.open()
+        assert self._channel is not None
+        reply = self._channel.serve(request)
+        if was_killed(reply):
+            self.close()
+        return reply
+
+
+def end_marked(mark: str) -> None:
+    """Kill every process that has `mark` in its environment: what a server that was killed leaves behind."""
+    wanted, deadline = f"{MARK}={mark}".encode(), time.monotonic() + ENDING_SECONDS
+    found = True
+    while found and time.monotonic() < deadline:  # what they started meanwhile, too
+        found = False
+        for process in Path("/proc").glob("[0-9]*"):
+            with contextlib.suppress(OSError):
+                if wanted in (process / "environ").read_bytes().split(b"\0"):
+                    os.kill(int(process.name), signal.SIGKILL)
+                    found = True
 
 
 def server_environment(

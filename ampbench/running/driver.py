@@ -4,13 +4,11 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from ampbench.records.divergences import Divergence
-from ampbench.records.measurements import Failure, MemoryPass, Round, Skip
+from ampbench.records.measurements import Failure, Skip
 from ampbench.records.requests import Reply, Request
 from ampbench.records.runs import Entry, Settings
-from ampbench.running.channel import Channel, OpenChannel
+from ampbench.running.channel import OpenChannel, Renewing
 from ampbench.running.schedule import Task, request_of
-from ampbench.store import CannotBeError
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,14 +37,15 @@ def drive(
     """Do the tasks of `servers`, each list from a newly opened channel, and return how it ended.
 
     `write` gets every entry as soon as it is known. A case that failed is not asked for again; what remains of it
-    counts as done. A channel that died is opened anew. The end is "complete", or "out of time" once
-    `settings.max_seconds` have passed before a task begins. KeyboardInterrupt passes on, the channel closed.
+    counts as done. What a killed worker leaves unanswered is asked once more, as `Renewing` does. The end is
+    "complete", or "out of time" once `settings.max_seconds` have passed before a task begins. KeyboardInterrupt
+    passes on, the channel closed.
     """
     started = clock()
     total, done = sum(map(len, servers)), 0
     failed: set[str] = set()
     for number, tasks in enumerate(servers, start=first_server):
-        channel: Channel | None = None
+        channel = Renewing(open_channel)
         try:
             for task in tasks:
                 elapsed = clock() - started
@@ -56,37 +55,18 @@ def drive(
                     continue
                 if settings.max_seconds is not None and elapsed > settings.max_seconds:
                     return "out of time"
-                if channel is None:
-                    channel = open_channel()
                 watch(Progress(task, done, total, elapsed))
                 request = request_of(task, settings, number)
                 reply = channel.serve(request)
-                entry = kept(write, entry_of(reply, request))
+                entry = entry_of(reply, request)
+                write(entry)
                 if isinstance(entry, Failure | Skip):
                     failed.add(case_id)
-                if isinstance(entry, Failure) and entry.cause == "killed":
-                    channel.close()
-                    channel = None
                 done += 1
                 watch(Progress(task, done, total, clock() - started, reply))
         finally:
-            if channel is not None:
-                channel.close()
+            channel.close()
     return "complete"
-
-
-def kept(write: Callable[[Entry], None], entry: Entry) -> Entry:
-    """Write `entry`, or that its case failed where a number in it cannot be, and return what was written."""
-    try:
-        write(entry)
-    except CannotBeError as error:
-        stage = {MemoryPass: "memory", Divergence: "divergence", Round: "round"}.get(type(entry))
-        if stage is None:
-            raise
-        message = f"what came out cannot be: {error.why}"
-        entry = Failure(case_id=getattr(entry, "case_id", ""), stage=stage, cause="exception", message=message)
-        write(entry)
-    return entry
 
 
 def entry_of(reply: Reply, request: Request) -> Entry:

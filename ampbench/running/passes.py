@@ -8,7 +8,7 @@ from ampbench.records.cases import Case
 from ampbench.records.measurements import Failure, Skip
 from ampbench.records.requests import Reply, Request
 from ampbench.records.runs import Explanation, Footer, Settings, Study
-from ampbench.running.channel import Channel, OpenChannel
+from ampbench.running.channel import Channel, OpenChannel, Renewing
 from ampbench.running.session import Prepared, now
 from ampbench.store import RunWriter
 
@@ -44,32 +44,6 @@ def ended_by(reply: Reply, case: Case, stage: str) -> Failure | Skip:
     why = reply.problem or f"the worker gave no {stage}"
     message = Failure(case_id=case.case_id, stage=stage, cause="exception", message=why)
     return reply.failure or reply.skip or message
-
-
-class _Renewed:
-    """A channel that is opened when it is first asked, and closed between pieces if what served it was `killed`."""
-
-    def __init__(self, open_channel: OpenChannel):
-        self._open = open_channel
-        self._channel: Channel | None = None
-        self._killed = False
-
-    def serve(self, request: Request) -> Reply:
-        if self._channel is None:
-            self._channel = self._open()
-        reply = self._channel.serve(request)
-        self._killed |= reply.failure is not None and reply.failure.cause == "killed"
-        return reply
-
-    def renew(self) -> None:
-        """Have the next request open another channel, if this one's server was killed."""
-        if self._killed:
-            self.close()
-
-    def close(self) -> None:
-        if self._channel is not None:
-            self._channel.close()
-        self._channel, self._killed = None, False
 
 
 def explain_cases(prepared: Prepared, explain: Explain, writer: RunWriter, watch: Watch) -> str:
@@ -109,18 +83,17 @@ def do_pieces(
     """Have each piece of work done by what stands beside it, every entry to `writer` at once; return how it ended.
 
     `watch` is told of each piece twice, as `Watch` is of a case. A server is opened for the first piece that asks one;
-    one whose worker was killed is replaced. An interruption ends the session with a footer that says so; nothing seen
-    is lost.
+    what a killed worker leaves unanswered is asked once more, as `Renewing` does. An interruption ends the session with
+    a footer that says so; nothing seen is lost.
     """
     ended = "interrupted"
-    channel = _Renewed(open_channel)
+    channel = Renewing(open_channel)
     try:
         for piece, do in pieces:
             watch(piece, None)
             found = do(channel, piece)
             watch(piece, found)
             writer.append(found)
-            channel.renew()
         ended = "complete"
     except KeyboardInterrupt:
         pass

@@ -13,7 +13,7 @@ from ampbench.records.rules import RuleProbe
 from ampbench.records.runs import Settings
 from ampbench.rules.choosing import DTYPES
 from ampbench.running.casts import trace_case
-from ampbench.running.channel import Channel, OpenChannel
+from ampbench.running.channel import Channel, OpenChannel, Renewing
 from ampbench.running.rules import failure_line, probe_device
 from ampbench.units import counted
 from ampbench.verdicts import OUTCOME, Finding, Verdict
@@ -97,10 +97,10 @@ def probe_rules(sides: Sequence[TracedSide], devices: Sequence[str], servers: "S
 
 
 class Servers:
-    """A server for each side, opened when it is first needed; one whose worker was killed is replaced."""
+    """A server for each side, opened when it is first needed."""
 
     def __init__(self) -> None:
-        self._channels: dict[str, Channel] = {}
+        self._channels: dict[str, Renewing] = {}
 
     def __enter__(self) -> Self:
         return self
@@ -111,24 +111,14 @@ class Servers:
 
     def trace(self, side: TracedSide, planned: PlannedCase) -> CastPass | Failure | Skip:
         """Return what a side's worker saw of a case, or why it saw nothing."""
-        found = trace_case(self._channel(side), planned, side.settings, TRACING)
-        self._replace(side, found)
-        return found
+        return trace_case(self._channel(side), planned, side.settings, TRACING)
 
     def probe(self, side: TracedSide, device: str) -> RuleProbe | Failure:
         """Return the rules that a side's torch has on a device type, or how the probe ended."""
-        found = probe_device(self._channel(side), device, DTYPES, timeout_seconds=side.settings.timeout_seconds)
-        self._replace(side, found)
-        return found
+        return probe_device(self._channel(side), device, DTYPES, timeout_seconds=side.settings.timeout_seconds)
 
     def _channel(self, side: TracedSide) -> Channel:
-        if side.name not in self._channels:
-            self._channels[side.name] = side.open_channel()
-        return self._channels[side.name]
-
-    def _replace(self, side: TracedSide, found: object) -> None:
-        if isinstance(found, Failure) and found.cause == "killed":
-            self._channels.pop(side.name).close()
+        return self._channels.setdefault(side.name, Renewing(side.open_channel))
 
 
 def _why(found: Failure | Skip) -> str:

@@ -23,7 +23,6 @@ from ampbench.running.driver import Watch, drive
 from ampbench.running.environment import ask_environment
 from ampbench.running.schedule import Task, TaskKey, make_schedule
 from ampbench.store import RunWriter, StoredRun, new_run_id
-from ampbench.store.plausible import wrong_time
 from ampbench.workloads.index import WORKLOADS
 
 MEMORY_SHARE = 0.85
@@ -94,8 +93,7 @@ def prepare(selection: Selection, settings: Settings, resumed: StoredRun | None 
             settings = dataclasses.replace(settings, memory_limit_bytes=default_memory_limit())
         plan = make_plan(selection, environment, describer(first.channel, settings))
         done = _done(resumed, plan) if resumed else frozenset()
-        ended = {*resumed.failures, *resumed.skips} if resumed else set()
-        servers = make_schedule(plan, settings, done, ended)
+        servers = make_schedule(plan, settings, done, resumed.given_up if resumed else ())
         yield Scheduled(
             selection=selection,
             settings=settings,
@@ -274,7 +272,11 @@ def commit_time(commit: str | None) -> str | None:
         return None
     # a signature that git is set to show would stand before the time
     told = _git("show", "--no-patch", "--no-show-signature", "--format=%cI", commit.removesuffix(DIRTY), "--")
-    return None if told is None or wrong_time(told) else told
+    try:
+        datetime.fromisoformat(told or "")
+    except ValueError:
+        return None
+    return told
 
 
 def _git(*arguments: str) -> str | None:

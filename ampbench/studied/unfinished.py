@@ -7,7 +7,7 @@ from ampbench.store import StoredRun
 
 def unfinished(stored: StoredRun) -> list[str]:
     """Return the ids of the cases of a run about which it says nothing, in the order of the run."""
-    ended = {*stored.explained, *stored.failures, *stored.skips}
+    ended = {*stored.explained, *stored.given_up}
     return [case_id for case_id in stored.cases if case_id not in ended]
 
 

@@ -11,7 +11,7 @@ import torch
 from torch._C._profiler import ProfilerConfig, ProfilerState, _ExperimentalConfig
 from torch.utils import _pytree as pytree
 
-from ampbench.errors import first_line
+from ampbench.errors import first_line, text_of
 from ampbench.keeping.tried import OUT_OF_MEMORY
 from ampbench.precisions import PRECISIONS
 from ampbench.records.cases import Case
@@ -68,9 +68,9 @@ def measure_memory(workload: Workload, case: Case, device: Device) -> MemoryPass
     )
 
 
-def is_out_of_memory(error: Exception) -> bool:
+def is_out_of_memory(error: BaseException) -> bool:
     """Return whether `error` says that memory ran out: torch's own error, Python's, or the CPU allocator's text."""
-    return isinstance(error, torch.OutOfMemoryError | MemoryError) or "DefaultCPUAllocator" in str(error)
+    return isinstance(error, torch.OutOfMemoryError | MemoryError) or "DefaultCPUAllocator" in text_of(error)
 
 
 def said_of(error: Exception) -> str:

@@ -5,7 +5,7 @@ import dataclasses
 import random
 import time
 import traceback
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 import ampbench
-from ampbench.errors import AmpbenchError, UsageError, in_one_line, own_frames, own_place
+from ampbench.errors import AmpbenchError, UsageError, bounded, in_one_line, own_frames, own_place
 from ampbench.precisions import PRECISIONS
 from ampbench.records.cases import Case, WorkloadSource
 from ampbench.records.casts import CastPass
@@ -50,9 +50,13 @@ FRAMES = 4
 
 
 class Worker:
-    """Serves requests one after the other, keeping the last workload built and its references for the next."""
+    """Serves requests one after the other, keeping the last workload built and its references for the next.
 
-    def __init__(self) -> None:
+    `interrupted` tells whether a person has pressed Ctrl-C, which ends a request; in a worker process nobody can.
+    """
+
+    def __init__(self, interrupted: Callable[[], bool] = lambda: False) -> None:
+        self._interrupted = interrupted
         self._built: tuple[str, Workload] | None = None
         self._references = References()
         self._fitting: dict[str, int] = {}
@@ -60,18 +64,25 @@ class Worker:
         self._trajectories: Trajectories | None = None
 
     def serve(self, request: Request) -> Reply:
-        """Return the reply to `request`; an exception in the workload becomes a failure, in its making a problem."""
+        """Return the reply to `request`; whatever is raised in the workload becomes a failure, in its making a problem.
+
+        KeyboardInterrupt passes on where it was a person's.
+        """
         if request.threads:
             torch.set_num_threads(request.threads)
         if request.heap == KEPT and request.kind not in UNTIMED:
             keep_freed_memory()
         try:
             return self._serve(request)
-        except Exception as error:
+        except BaseException as error:
+            if isinstance(error, KeyboardInterrupt) and self._interrupted():
+                raise
             if request.case is not None:
                 return Reply(failure=failure_of(request.case.case_id, request.kind, error))
             if isinstance(error, UsageError):
-                return Reply(problem=str(error))
+                return Reply(problem=in_one_line(error))
+            if request.source is not None:
+                return Reply(problem=f"workload {request.source.name} cannot be built: {in_one_line(error)}")
             raise
 
     def forget(self) -> None:
@@ -301,7 +312,7 @@ def cannot_run(case: Case) -> str:
     return ""
 
 
-def failure_of(case_id: str, stage: str, error: Exception) -> Failure:
+def failure_of(case_id: str, stage: str, error: BaseException) -> Failure:
     """Return what `error`, raised while a case was measured, leaves behind: its cause, text and last frames.
 
     The innermost line of the user's own code is in the text, and among the frames however deep in torch it ended.
@@ -318,5 +329,5 @@ def failure_of(case_id: str, stage: str, error: Exception) -> Failure:
         stage=stage,
         cause="out of memory" if out_of_memory else "exception",
         message=in_one_line(error) + place,
-        frames=[f"{frame.filename}:{frame.lineno} in {frame.name}: {frame.line or ''}" for frame in frames],
+        frames=[bounded(f"{frame.filename}:{frame.lineno} in {frame.name}: {frame.line or ''}") for frame in frames],
     )

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch.utils import _pytree as pytree
 
-from ampbench.errors import WorkloadError
+from ampbench.errors import WorkloadError, bounded, text_of
 from ampbench.records.cases import ParameterValue, WorkloadSource
 from ampbench.records.requests import Description
 from ampbench.worker.batches import batches_of
@@ -295,11 +295,11 @@ def _kind(value: object) -> str:
 
 def _said(error: Exception, source: WorkloadSource) -> str:
     """Return one line for an exception in a user's code: its type and text, and where in the user's file it arose."""
-    text = " ".join(str(error).split())
+    text = " ".join(text_of(error).split())
     frames = traceback.extract_tb(error.__traceback__)
     own = [frame for frame in frames if frame.filename == source.module]
     place = f" ({Path(own[-1].filename).name}, line {own[-1].lineno})" if own else ""
     if isinstance(error, SyntaxError) and error.filename:
         place = f" ({Path(error.filename).name}, line {error.lineno})"
         text = error.msg
-    return f"{type(error).__name__}: {text}{place}"
+    return f"{bounded(f'{type(error).__name__}: {text}')}{place}"

@@ -154,6 +154,7 @@ def test_a_layer_that_runs_in_fp32_in_one_arm_explains_what_it_costs_whenever_it
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("heeding_interrupts")
 def test_a_session_that_is_interrupted_says_what_it_has_and_how_to_see_it(tmp_path: Path) -> None:
     import signal
     import sys

@@ -89,7 +89,7 @@ def test_four_workloads_that_go_wrong_are_four_failed_rows_among_good_ones(odd: 
          *QUICK, "--timeout", "4", "--memory-limit", "1200MiB", "--results", str(results)]
     )  # fmt: skip
     assert code == 3
-    outcomes = {case_id.split("]")[0].split("=")[1]: row for case_id, row in rows_of(results).items()}
+    outcomes = {case_id.split("kind=")[1].split(",")[0]: row for case_id, row in rows_of(results).items()}
     assert {kind: row["outcome"] for kind, row in outcomes.items()} == {
         "good": "ok", "abort": "failed", "sleep": "failed", "hog": "failed", "raise": "failed",
     }  # fmt: skip
@@ -152,6 +152,7 @@ def test_a_killed_run_keeps_what_it_measured_and_resume_measures_only_the_rest(t
     )
 
 
+@pytest.mark.usefixtures("heeding_interrupts")
 def test_ctrl_c_keeps_everything_says_how_to_go_on_and_exits_with_130(tmp_path: Path) -> None:
     results = tmp_path / "results"
     process = start(results)
@@ -163,6 +164,22 @@ def test_ctrl_c_keeps_everything_says_how_to_go_on_and_exits_with_130(tmp_path: 
     assert "Traceback" not in err
     assert "→" in out or "precision" in out
     assert '"ended":"interrupted"' in file.read_text().replace(" ", "")
+
+
+def test_a_case_whose_worker_was_killed_is_measured_when_the_run_is_resumed(
+    odd: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    results, there = tmp_path / "results", tmp_path / "there"
+    selected = ["--set", "kind=kill", "--set", f"told={there}", "--precision", "fp32", "--phase", "inference"]
+    assert main(["run", f"{odd}:net", *selected, *QUICK, "--rounds", "1", "--results", str(results)]) == 3
+    (file,) = (results / "runs").iterdir()
+    said = capsys.readouterr().err
+    assert "1 case not measured: the worker was killed twice" in said
+    assert f"ampbench run --resume {file.stem} --results {results} tries again" in said.replace("\n", " ")
+    there.touch()
+    assert main(["run", "--resume", "latest", "--results", str(results)]) == 0
+    assert "nothing is left to do" not in capsys.readouterr().err
+    assert [row["outcome"] for row in rows_of(results).values()] == ["ok"]
 
 
 def test_a_finished_run_resumed_measures_nothing_more(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -297,13 +314,27 @@ def test_a_users_file_that_is_wrong_is_one_line_before_anything_is_measured(
     assert not results.exists()
 
 
-def test_an_unwritable_results_folder_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize(
+    "arguments", [["run"], ["explain", "casts"], ["study", "scope"], ["ab", "--baseline", "A=1", "--candidate", "here"]]
+)
+def test_an_unwritable_results_folder_is_one_line_before_a_server_is_started(
+    arguments: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("ampbench.running.channel.subprocess.Popen", None)
     blocked = tmp_path / "results"
     blocked.write_text("a file where the folder should be")
-    assert main(["run", "mlp", "--preset", "tiny", *QUICK, "--results", str(blocked)]) == 2
+    assert main([*arguments, "mlp", "--results", str(blocked)]) == 2
     err = capsys.readouterr().err
-    assert "cannot write" in err
+    assert err.startswith(f"ampbench: error: cannot write {blocked / 'runs'}: {blocked} is no folder; choose another")
     assert len(err.strip().splitlines()) == 1
+
+
+@pytest.mark.parametrize("verb", [["run"], ["explain", "rules"], ["ab", "--baseline", "A=1", "--candidate", "here"]])
+def test_a_label_that_would_drown_all_beside_it_is_refused(
+    verb: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main([*verb, "--label", "x" * 201, "--results", str(tmp_path)]) == 2
+    assert capsys.readouterr().err == "ampbench: error: --label has 201 characters: give 200 at most\n"
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")

@@ -48,6 +48,19 @@ def test_what_changes_no_number_leaves_numbers_exact():
     assert found.same("cpu")
 
 
+def sourced(path, **changes):
+    source = WorkloadSource(name="m.py:make", family="user", module=path, function="make", builtin=False)
+    return make_header(sources=[source], **changes)
+
+
+def test_a_workload_of_one_name_from_two_files_is_told_with_the_paths_from_where_they_part():
+    (found,) = differences(sourced("/home/me/b/m.py"), sourced("/home/me/a/m.py")).found
+    assert (found.name, found.baseline, found.candidate) == ("file of m.py:make", "a/m.py", "b/m.py")
+    assert not differences(sourced("/home/me/a/m.py"), sourced("/home/me/a/m.py")).found
+    elsewhere = environment(sourced("/ci/a/m.py"), host="runner")
+    assert "file of m.py:make" not in [one.name for one in differences(elsewhere, sourced("/home/me/a/m.py")).found]
+
+
 HERE = WorkloadSource(name="m.py:make", family="user", module="/m.py", function="make", builtin=False)
 ELSEWHERE = replace(HERE, elsewhere=("model (/site-packages/model)",))
 A, B = "a" * 40, "b" * 40

@@ -6,7 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ampbench.compare import compare
-from ampbench.comparing.sentences import change_text
+from ampbench.comparing.sentences import change_text, lonely
+from ampbench.records.cases import WorkloadSource
 from ampbench.records.measurements import Failure, Skip
 from ampbench.verdicts import OUTCOME, Code, Verdict
 from tests.compared_runs import BF16, FP32, Times, arms, environment, make_run, noisy
@@ -226,6 +227,28 @@ def test_an_error_that_neither_side_has_is_no_finding():
     assert error("grad_rel_l2", {}, {}) is None
 
 
+def test_other_weights_of_another_file_are_told_with_the_files_and_so_is_their_memory():
+    headers = []
+    for folder in ("a", "b"):
+        source = WorkloadSource(
+            name=FP32.workload, family="user", module=f"/home/{folder}/m.py", function="make", builtin=False
+        )
+        headers.append(make_header(run=folder, sources=[source]))
+    baseline = make_run(TIMES, header=headers[0])
+    candidate = make_run(TIMES, header=headers[1], peak_bytes=2_940_000, weights_digest="cc")
+    found = {one.metric: one for one in compare(baseline, candidate).findings}
+    assert found["output_rel_l2"].reason == "other weights, of another file (a/m.py → b/m.py)"
+    assert found["peak_memory_bytes"].remarks == (
+        "other weights, of another file (a/m.py → b/m.py): the memory may differ for that",
+    )
+
+
+def test_cases_skipped_on_both_sides_for_one_reason_are_told_together_and_have_no_verdict():
+    comparison = compare(skipped(make_run(TIMES)), skipped(make_run(TIMES)))
+    assert not comparison.findings
+    assert lonely(comparison) == ["skipped on both sides: 1 case (this CPU has no tf32)"]
+
+
 def test_errors_of_chance_are_incomparable_and_say_why():
     found = error("output_rel_l2", {}, {"output_rel_l2": 1.3, "chance_rel_l2": 1.2})
     assert (found.verdict, found.code) == (Verdict.INCOMPARABLE, Code.INVALID)
@@ -278,7 +301,6 @@ def ok(stored):
         (failed, ok, Verdict.IMPROVED, Code.OUTCOME_CHANGED, "failed and is ok now"),
         (ok, skipped, Verdict.INCOMPARABLE, Code.NOT_MEASURED, "was ok and is skipped: this CPU has no tf32"),
         (skipped, ok, Verdict.INCOMPARABLE, Code.NOT_RUN, "skipped in the baseline: this CPU has no tf32"),
-        (skipped, skipped, Verdict.INCOMPARABLE, Code.NOT_RUN, "skipped on both sides: this CPU has no tf32"),
         (failed, skipped, Verdict.INCOMPARABLE, Code.NOT_RUN, "failed in the baseline: out of memory"),
         (failed, failed, Verdict.INCOMPARABLE, Code.NOT_RUN, "failed on both sides"),
     ],

@@ -27,6 +27,13 @@ def stored(before, after, **changes):
     return compare(make_run(Times((FP32, before))), make_run(Times((FP32, after)), **changes))
 
 
+def test_a_share_of_slow_rounds_that_luck_explains_is_not_remarked_upon():
+    one_of_four = [1e-3, 1.001e-3, 0.999e-3, 1.4e-3]
+    (found,) = times(stored(one_of_four, noisy(1e-3, 4)))
+    assert found.details["slow_share_baseline"] == 0.25
+    assert not found.remarks
+
+
 def test_a_certain_and_confirmed_slowdown_is_a_regression_with_the_change_of_the_fresh_blocks():
     fresh = (noisy(1e-3, 8, seed=3), noisy(1.08e-3, 8, seed=4))
     comparison = interleaved(noisy(1e-3), noisy(1.07e-3, seed=1), fresh, control=noisy(1e-3, seed=2))

@@ -868,3 +868,4 @@ def test_a_torch_without_that_list_of_hooks_is_traced(monkeypatch):
         patch.setattr(modules, "module_hooks", object())
         hooks.unhook()
     assert not module_hooks._global_forward_pre_hooks
+    hooks.unhook()  # this torch has the list, and now lacks the hook

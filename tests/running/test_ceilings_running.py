@@ -118,7 +118,7 @@ def test_a_worker_that_does_not_live_leaves_the_reason_and_the_others_are_measur
     assert (stored.ending, stored.ceilings[0].threads) == ("complete", 2)
     assert [(found.operation, found.dtype) for found in failed(stored)] == [("matmul", "fp32"), ("copy", "fp32")]
     assert unfinished(stored) == []
-    assert channel.closed == 3  # replaced once, at the end, and by the context
+    assert channel.closed == 4  # replaced twice, since it was killed again, at the end, and by the context
 
 
 def test_an_interrupted_session_keeps_what_was_measured_and_goes_on_with_the_rest(tmp_path: Path) -> None:

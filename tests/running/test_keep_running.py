@@ -40,15 +40,15 @@ def kinds(channel: Scripted) -> list[str]:
     return [request.kind for request in channel.asked]
 
 
-def killed(stage: str) -> Callable[[Request], Reply | None]:
-    """Return what kills the worker, once, in a request of the kind `stage`."""
-    left = ["one"]
+def killed(stage: str, times: int = 2) -> Callable[[Request], Reply | None]:
+    """Return what kills the worker, so many times, in a request of the kind `stage`."""
+    left = ["one"] * times
 
     def instead(request: Request) -> Reply | None:
         assert request.case is not None
         if request.kind != stage or not left:
             return None
-        left.clear()
+        left.pop()
         failure = Failure(case_id=request.case.case_id, stage=stage, cause="killed", message="by SIGKILL")
         return Reply(failure=failure)
 
@@ -258,7 +258,7 @@ def test_a_worker_that_is_killed_in_the_weighing_loses_nothing_and_is_replaced(t
     )
     assert second == whole.searches[second.case_id]
     assert (run.failures, run.ended) == ({}, "complete")
-    assert channel.closed == 1 + 2, "the killed one before the second case is begun, as each at the end"
+    assert channel.closed == 2 + 2, "the killed ones before anything else is asked, as each at the end"
 
 
 def test_a_worker_that_dies_of_a_set_that_is_tried_only_to_be_weighed_loses_nothing(tmp_path: Path) -> None:

@@ -60,7 +60,7 @@ def test_a_server_whose_worker_was_killed_is_replaced_and_the_other_side_is_not_
     ours, theirs, told = Script(answer), Script(traced), []
     both = [side("baseline", ours, []), side("candidate", theirs, [])]
     explain_sides(both, [case.case_id for case in CASES], [], told.append)
-    assert (ours.opened, ours.closed, len(theirs.asked)) == (2, 2, 2)
+    assert (ours.opened, ours.closed, len(theirs.asked)) == (3, 3, 2)
     assert told[1:] == [f"could not be traced: {CASES[0].case_id} in the baseline: killed: gone"]
 
 

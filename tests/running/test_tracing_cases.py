@@ -113,7 +113,7 @@ def test_a_case_that_fails_is_an_entry_and_the_next_one_is_traced(tmp_path: Path
     failed, ok = run.cases
     assert (list(run.failures), list(run.casts), run.ended) == ([failed], [ok], "complete")
     # a server that is gone is closed before the next one is opened
-    assert channel.closed == {"exception": 2, "killed": 3}[cause]
+    assert channel.closed == {"exception": 2, "killed": 4}[cause]
 
 
 def test_an_interruption_keeps_what_was_traced(tmp_path: Path) -> None:

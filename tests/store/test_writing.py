@@ -9,7 +9,7 @@ import pytest
 
 from ampbench.errors import StoreError
 from ampbench.records.keeping import SearchSpace, Wanted
-from ampbench.store import RunWriter, new_run_id, read_run, writing
+from ampbench.store import RunWriter, new_run_id, read_run, require_writable, writing
 from tests.stored_runs import COMPLETE, RUN, make_case, make_header, make_round
 
 CASE = make_case()
@@ -202,6 +202,23 @@ def test_a_run_whose_times_could_not_be_read_is_not_begun(tmp_path, changes):
     with pytest.raises(StoreError, match=f"cannot store a Header: damaged: {next(iter(changes))} is no time"):
         RunWriter.create(tmp_path, make_header(**changes))
     assert list((tmp_path / "runs").iterdir()) == []
+
+
+def test_a_file_in_the_place_of_the_folder_of_runs_is_named(tmp_path):
+    (tmp_path / "runs").touch()
+    said = f"cannot write {tmp_path / 'runs'}.*: {tmp_path / 'runs'} is no folder; choose another --results folder"
+    with pytest.raises(StoreError, match=said):
+        require_writable(tmp_path)
+    with pytest.raises(StoreError, match=said):
+        RunWriter.create(tmp_path, make_header())
+
+
+def test_where_a_run_can_be_written_is_known_before_and_nothing_is_made_there(tmp_path, monkeypatch):
+    require_writable(tmp_path / "not" / "there")
+    assert not list(tmp_path.iterdir())
+    monkeypatch.setattr("ampbench.store.writing.os.access", lambda *_: False)
+    with pytest.raises(StoreError, match=f"{tmp_path} may not be written to; choose another"):
+        require_writable(tmp_path / "not" / "there")
 
 
 def test_a_results_folder_that_cannot_be_written_is_refused(tmp_path):

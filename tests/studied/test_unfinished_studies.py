@@ -15,12 +15,14 @@ from tests.studied.planted_scopes import scope_pass
 CASES = [make_case("bf16_autocast", workload=name, phase="training") for name in ("a", "b", "c", "d", "e")]
 
 
-def test_what_was_neither_studied_nor_failed_nor_skipped_is_left(tmp_path: Path) -> None:
+def test_what_was_neither_studied_nor_failed_nor_skipped_is_left_and_what_was_killed(tmp_path: Path) -> None:
     ids = [case.case_id for case in CASES]
-    failure = Failure(case_id=ids[1], stage="scope", cause="killed", message="signal 9")
+    failure = Failure(case_id=ids[1], stage="scope", cause="crash", message="signal 6")
+    killed = Failure(case_id=ids[4], stage="scope", cause="killed", message="signal 9")
     path = write_run(
-        tmp_path, CASES, scope_pass(CASES[3]), failure, Skip(case_id=ids[2], reason="no loss given"), explains=SCOPE
-    )
+        tmp_path, CASES, scope_pass(CASES[3]), failure, killed, Skip(case_id=ids[2], reason="no loss given"),
+        explains=SCOPE,
+    )  # fmt: skip
     assert unfinished(read_run(path)) == [ids[0], ids[4]]
 
 

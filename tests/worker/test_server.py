@@ -5,6 +5,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -24,8 +25,16 @@ def ask(channel: ServerChannel, tmp_path: Path, case: Callable[..., Case]) -> Ca
     path.write_text(ODD)
     source = WorkloadSource(name="odd.py:net", family="user", module=str(path), function="net", builtin=False)
 
-    def ask(kind: str = "fine", what: str = "round", **changes: object) -> Reply:
-        planned = case(workload="odd.py:net", parameters={"kind": kind}, batch_size=None)
+    shared = channel
+
+    def ask(
+        kind: str = "fine",
+        what: str = "round",
+        channel: ServerChannel = shared,
+        told: Path = tmp_path / "none",
+        **changes: object,
+    ) -> Reply:
+        planned = case(workload="odd.py:net", parameters={"kind": kind, "told": str(told)}, batch_size=None)
         values = {"timeout_seconds": 60.0, "min_run_seconds": 0.01, "threads": 1, **changes}
         if what == "describe":
             return channel.serve(Request(kind=what, source=source, parameters={"kind": kind}, **values))
@@ -51,6 +60,11 @@ def test_a_round_comes_back_with_samples_of_every_build(ask: Callable[..., Reply
         ("exit", "crash", "ended with status 3"),
         ("kill", "killed", "ended by signal SIGKILL"),
         ("huge", "out of memory", "RuntimeError"),
+        ("system exit", "exception", "SystemExit: 0"),
+        ("own interrupt", "exception", "KeyboardInterrupt: no message"),
+        ("undecodable", "exception", "FileNotFoundError: caf\\udce9.pt"),
+        ("mute", "exception", "Mute: what it says cannot be had, because its __str__ raises ValueError"),
+        ("closes all", "crash", "closed its connection and went on"),
     ],
 )
 def test_what_goes_wrong_in_forward_is_a_failure_with_its_cause(
@@ -61,6 +75,96 @@ def test_what_goes_wrong_in_forward_is_a_failure_with_its_cause(
     assert failure.message.startswith(message)
     assert failure.stage == "round"
     assert ask().round is not None
+
+
+@pytest.fixture
+def told(tmp_path: Path) -> Path:
+    """Where a network that starts a process says which."""
+    return tmp_path / "child"
+
+
+def test_a_crash_is_seen_while_a_child_of_the_network_lives_and_the_child_is_ended(
+    ask: Callable[..., Reply], told: Path
+) -> None:
+    failure = ask("abort beside a child", told=told).failure
+    assert (failure.cause, failure.message) == ("crash", "ended by signal SIGABRT")
+    assert not alive(int(told.read_text()))
+
+
+def test_a_child_in_a_session_of_its_own_ends_with_its_worker(ask: Callable[..., Reply], told: Path) -> None:
+    assert ask("leaves a child", told=told).round is not None
+    assert alive(int(told.read_text()))
+    assert ask().round is not None
+    assert not alive(int(told.read_text()))
+
+
+def test_what_children_keep_counts_within_the_memory_limit(ask: Callable[..., Reply], told: Path) -> None:
+    failure = ask("hog in a child", told=told, memory_limit_bytes=800 << 20, timeout_seconds=20.0).failure
+    assert failure.cause == "memory limit"
+    assert failure.message.endswith("resident (--memory-limit), together with 1 process that it started")
+    assert not alive(int(told.read_text()))
+
+
+def test_output_without_end_is_cut_and_its_end_is_told(ask: Callable[..., Reply]) -> None:
+    frames = ask("endless output", timeout_seconds=0.5).failure.frames
+    assert frames[0].startswith("… (the end of ")
+    assert frames[0].endswith(" that were printed)")
+    assert frames[2] == "y" * 99
+
+
+def test_a_message_without_end_is_kept_in_part(ask: Callable[..., Reply]) -> None:
+    message = ask("endless message").failure.message
+    assert "xxx… (9,998,014 more characters) (odd.py, line " in message
+    assert len(message) < 2100
+
+
+def test_a_network_that_forks_and_returns_twice_gives_one_reply(ask: Callable[..., Reply]) -> None:
+    assert ask("returns twice", what="divergence").divergence is not None
+    assert ask("returns twice", what="memory", fresh=False).memory is not None
+
+
+def test_a_workload_that_exits_when_built_says_so(ask: Callable[..., Reply]) -> None:
+    said = "workload odd.py:net cannot be built: SystemExit: no weights here"
+    assert ask("leaves when built", "describe").problem == said
+
+
+def test_a_workload_that_kills_the_server_when_built_is_named(ask: Callable[..., Reply]) -> None:
+    said = "workload odd.py:net cannot be built: killed: the server ended by signal SIGKILL"
+    assert ask("kills its server when built", "describe", channel=ServerChannel()).problem == said
+
+
+def test_a_child_does_not_outlive_a_server_that_was_killed(ask: Callable[..., Reply], told: Path) -> None:
+    failure = ask("kills its server", told=told, channel=ServerChannel()).failure
+    assert (failure.cause, failure.message) == ("killed", "the server ended by signal SIGKILL")
+    assert_ends(int(told.read_text()))
+
+
+def test_a_worker_killed_with_an_unread_request_is_a_failure_and_its_server_lives(
+    ask: Callable[..., Reply], channel: ServerChannel
+) -> None:
+    assert ask(fresh=True).round is not None
+    (worker,) = children(channel._process.pid)
+    os.kill(worker, signal.SIGSTOP)
+    killing = threading.Timer(0.2, os.kill, (worker, signal.SIGKILL))
+    killing.start()
+    failure = ask(fresh=False).failure
+    killing.join()
+    assert (failure.cause, failure.message) == ("killed", "ended by signal SIGKILL")
+    assert ask().round is not None
+
+
+def test_a_server_ends_with_its_driver_while_it_imports(tmp_path: Path) -> None:
+    slow = tmp_path / "ampbench_slow_import.py"
+    slow.write_text("import time\nprint('importing', flush=True)\ntime.sleep(60)\n")
+    server = subprocess.Popen(
+        [sys.executable, "-m", "ampbench.worker.server", "--preload", slow.stem],
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+        env={**os.environ, "PYTHONPATH": str(tmp_path)},
+    )  # fmt: skip
+    with server:
+        assert server.stderr.readline() == b"importing\n"
+        server.stdin.close()
+        assert server.wait() == -signal.SIGIO
 
 
 def test_a_workload_that_allocates_without_bound_is_stopped_at_the_limit(ask: Callable[..., Reply]) -> None:
@@ -82,7 +186,7 @@ def test_a_crash_keeps_the_last_words(ask: Callable[..., Reply]) -> None:
 
 def test_a_workload_that_kills_its_process_when_built_is_a_problem_not_a_failure(ask: Callable[..., Reply]) -> None:
     assert "SIGABRT" in ask("unbuildable", "describe").problem
-    assert ask(what="describe").description.parameters == {"kind": "fine"}
+    assert ask(what="describe").description.parameters == {"kind": "fine", "told": ""}
 
 
 def test_passes_can_share_a_process_and_rounds_have_their_own(ask: Callable[..., Reply]) -> None:
@@ -116,20 +220,25 @@ channel.serve(Request(kind="round", source=source, case=case))
 """
     driver = subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE)
     server = int(driver.stdout.readline())
-    children = Path(f"/proc/{server}/task/{server}/children")
-    worker = None
-    while not worker:
-        worker = children.read_text().split()
+    while not (worker := children(server)):
         time.sleep(0.02)
     driver.kill()
     driver.wait()
     driver.stdout.close()
-    for pid in (server, int(worker[0])):
-        for _ in range(500):
-            if not alive(pid):
-                break
-            time.sleep(0.02)
-        assert not alive(pid)
+    for pid in (server, *worker):
+        assert_ends(pid)
+
+
+def assert_ends(pid: int) -> None:
+    for _ in range(500):
+        if not alive(pid):
+            return
+        time.sleep(0.02)
+    raise AssertionError(f"process {pid} lives")
+
+
+def children(pid: int) -> list[int]:
+    return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
 
 
 def alive(pid: int) -> bool:
@@ -213,6 +322,7 @@ if __name__ == "__main__":
 DIFFERS = {
     "variable PYTHONUNBUFFERED": "what a step prints reaches a file, so that a crash loses none of it",
     "variable TORCHINDUCTOR_COMPILE_THREADS": "read where a network is compiled, before any step is timed",
+    "variable AMPBENCH_SERVER": "what a server that was killed leaves behind is known by it",
     "variable PYTHONPATH": "read where modules are imported, before any step is timed",
     "cuDNN": "convolutions in fp32 are in fp32 on a GPU, too; TF32, torch's own choice there, is another precision",
     "garbage frozen": "what torch's import left is not walked by collections, which forking would make copies of",

@@ -151,6 +151,8 @@ def _probed(
     from ampbench.running.session import now
 
     probes: list[RuleProbe] = []
+    if results is not None:
+        store.require_writable(results)
     with ExitStack() as stack:
         channel = ServerChannel()
         stack.callback(channel.close)

@@ -56,7 +56,7 @@ def unfinished(stored: StoredRun) -> list[Piece]:
 
     Raises `UsageError` where it does not say what it was asked for.
     """
-    ended = {*stored.failures, *stored.skips}
+    ended = stored.given_up
     made = {
         (case_id, training.seed, training.arm)
         for case_id, trainings in stored.convergence.items()

@@ -27,7 +27,7 @@ def unfinished(stored: StoredRun) -> list[tuple[str, str]]:
     return [
         (case_id, name)
         for case_id in stored.cases
-        if case_id not in stored.failures and case_id not in stored.skips
+        if case_id not in stored.given_up
         for name in map(setting_name, (None, *asked.settings))
         if (case_id, name) not in done
     ]

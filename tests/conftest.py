@@ -1,0 +1,99 @@
+"""What every test may rely on, and what none may leave behind."""
+
+import gc
+import os
+import signal
+import sys
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import pytest
+
+
+@pytest.fixture
+def heeding_interrupts() -> Iterator[None]:
+    """Ctrl-C interrupts this process and those that it starts, although a shell's background job ignores SIGINT."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.fixture
+def _nothing_left_behind() -> Iterator[None]:
+    """Fail a test that leaves this process in another state than it found it, and say what it leaves.
+
+    Being the first fixture of a test, it looks again when all others are undone.
+    """
+    before = state_of_process()
+    yield
+    left = left_behind(before, state_of_process())
+    assert not left, f"this test leaves behind what others then meet: {'; '.join(left)}"
+
+
+FRESH: Mapping[str, Any] = {
+    "default dtype": "torch.float32",
+    "default device": "cpu",
+    "gradients": True,
+    "inference mode": False,
+    "anomaly mode": False,
+    "deterministic": False,
+    "matrix products": "highest",
+    "autocast": [False, False],
+    "autocast's cache": True,
+    "function modes": 0,
+    "dispatch modes": 0,
+    "saved tensors' hooks": False,
+}
+"""What torch begins with, for the test that is the first to import it."""
+
+
+SET_BY_OTHERS = ("PYTEST_CURRENT_TEST", "TORCHINDUCTOR_CACHE_DIR")
+"""Environment variables that pytest and torch's compiler set as they work."""
+
+
+def state_of_process() -> dict[str, Any]:
+    """Return what tests share of this process; of torch, only where it is imported."""
+    state: dict[str, Any] = {f"variable {name}": value for name, value in os.environ.items()}
+    for name in SET_BY_OTHERS:
+        state.pop(f"variable {name}", None)
+    state |= {f"handler of {number!r}": signal.getsignal(number) for number in signal.valid_signals()}
+    try:
+        state["current folder"] = os.getcwd()  # noqa: PTH109 - Path.cwd does the same, and imports more
+    except OSError:
+        state["current folder"] = "one that was removed"
+    state["garbage collection"] = gc.isenabled()
+    torch = sys.modules.get("torch")
+    modules = sys.modules.get("torch.nn.modules.module")
+    overrides, dispatch = sys.modules.get("torch.overrides"), sys.modules.get("torch.utils._python_dispatch")
+    if torch is None or modules is None or overrides is None or dispatch is None:
+        return state
+    hooks = {name: value for name, value in vars(modules).items() if name.startswith("_global_")}
+    state |= {f"hooks of all modules ({name})": repr(value) for name, value in hooks.items() if value}
+    return state | {
+        "default dtype": str(torch.get_default_dtype()),
+        "default device": str(torch.get_default_device()),
+        "threads": torch.get_num_threads(),
+        "gradients": torch.is_grad_enabled(),
+        "inference mode": torch.is_inference_mode_enabled(),
+        "anomaly mode": torch.is_anomaly_enabled(),
+        "deterministic": torch.are_deterministic_algorithms_enabled(),
+        "matrix products": torch.get_float32_matmul_precision(),
+        "autocast": [torch.is_autocast_enabled(device) for device in ("cpu", "cuda")],
+        "autocast's dtypes": [str(torch.get_autocast_dtype(device)) for device in ("cpu", "cuda")],
+        "autocast's cache": torch.is_autocast_cache_enabled(),
+        "function modes": len(overrides._get_current_function_mode_stack()),
+        "dispatch modes": len(dispatch._get_current_dispatch_mode_stack()),
+        "saved tensors' hooks": torch._C._autograd._top_saved_tensors_default_hooks(False) is not None,
+    }
+
+
+def left_behind(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[str]:
+    """Return what is no longer as it was before a test, or as torch begins with where the test imported it."""
+    imported = "gradients" in after and "gradients" not in before
+    was = {**FRESH, **before} if imported else before
+    passed_over = {"threads", "autocast's dtypes"} if imported else set()
+    return [
+        f"{name}: {was.get(name, 'not there')} became {after.get(name, 'gone')}"
+        for name in sorted(was.keys() | after.keys())
+        if name not in passed_over and was.get(name) != after.get(name)
+    ]
