@@ -62,6 +62,17 @@ def format_loss(value: float | None) -> str:
     return UNDEFINED if value is None or math.isnan(value) else f"{value:.4g}"
 
 
+def apart(*values: float) -> list[str]:
+    """Return numbers as "2.31" with so many digits, three at least, that those that differ look different."""
+    different = len(set(values))
+    texts = [f"{value:.3g}" for value in values]
+    for digits in range(4, 18):
+        if len(set(texts)) == different:
+            break
+        texts = [f"{value:.{digits}g}" for value in values]
+    return texts
+
+
 def format_rate(value: float | None) -> str:
     """Return items per second as "1.20 k/s"."""
     text = _scaled(value, _COUNTS, zero="0")

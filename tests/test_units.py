@@ -170,3 +170,16 @@ def test_ranges_keep_a_decimal_so_that_their_ends_differ():
 @pytest.mark.parametrize(("threshold", "text"), [(0.02, "2%"), (0.025, "2.5%"), (0.1, "10%")])
 def test_thresholds_are_written_as_they_are_typed(threshold, text):
     assert units.format_limit(threshold) == text
+
+
+@pytest.mark.parametrize(
+    ("values", "texts"),
+    [
+        ((1.0, 2.0), ["1", "2"]),
+        ((-0.0043439161, -0.0043439169), ["-0.0043439161", "-0.0043439169"]),
+        ((2.3026, 2.3026), ["2.3", "2.3"]),
+        ((2.3026, 2.3031, 1.0), ["2.3026", "2.3031", "1"]),
+    ],
+)
+def test_numbers_that_differ_look_different(values, texts):
+    assert units.apart(*values) == texts

@@ -5,12 +5,14 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
+from torch.nn.modules.module import register_module_forward_pre_hook
 from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import flop_registry
 
 from ampbench.explain.dtypes import short_dtype
 from ampbench.explain.kinds import op_kind, resolving, take_apart
+from ampbench.records.environments import AUTOCAST_DEVICES
 
 _Arguments = Sequence[Any]
 _aten = torch.ops.aten
@@ -30,19 +32,26 @@ def count_flops(run: Callable[[], Any], *, tf32: bool = False) -> dict[str, int]
     meanwhile.
     """
     counter = _Counter()
+    hook = register_module_forward_pre_hook(lambda *_: counter.look())
     try:
         with counter:
             run()
     except Exception:  # noqa: BLE001 - whatever is not the counter's fault is raised again here
+        hook.remove()
         run()
         return None
+    finally:
+        hook.remove()
     if counter.uncounted:
         return None
     return {"tf32" if tf32 and dtype == "fp32" else dtype: count for dtype, count in counter.flops.items()}
 
 
 class _Counter(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Runs every op and counts its FLOPs in `flops`; `uncounted` names those that cannot be counted."""
+    """Runs every op and counts its FLOPs in `flops`; `uncounted` names those that cannot be counted.
+
+    `lowered` is what autocast casts to, by device, where a module was last called: in a mode's code it is off.
+    """
 
     supports_higher_order_operators = True
 
@@ -50,6 +59,12 @@ class _Counter(TorchDispatchMode):  # type: ignore[no-untyped-call]
         super().__init__()  # type: ignore[no-untyped-call]
         self.flops: Counter[str] = Counter()
         self.uncounted: list[str] = []
+        self.lowered: dict[str, torch.dtype] = {}
+
+    def look(self) -> None:
+        """Remember on which devices autocast is on now, and what it casts to."""
+        enabled, dtype = torch.is_autocast_enabled, torch.get_autocast_dtype
+        self.lowered = {device: dtype(device) for device in AUTOCAST_DEVICES if enabled(device)}
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Run the op, in parts where it has no formula but parts, and count it."""
@@ -70,17 +85,21 @@ class _Counter(TorchDispatchMode):  # type: ignore[no-untyped-call]
             except Exception:  # noqa: BLE001 - a layout that the formula does not know, such as a nested tensor's
                 self.uncounted.append(str(called))
             else:
-                self.flops[_dtype((args, kwargs))] += count
+                self.flops[self._dtype(called, (args, kwargs))] += count
         elif not plain:
             self.uncounted.append(str(called))
         return out
 
+    def _dtype(self, called: Any, tree: Any) -> str:
+        """Return the short dtype of the first floating tensor an op is given, of the first tensor where none is.
 
-def _dtype(tree: Any) -> str:
-    """Return the short dtype of the first floating tensor in `tree`, of the first tensor where none is."""
-    tensors = [leaf for leaf in pytree.tree_leaves(tree) if isinstance(leaf, torch.Tensor)]
-    first = next((tensor for tensor in tensors if tensor.is_floating_point()), tensors[0])
-    return short_dtype(first.dtype)
+        Of `_LOWERED`, it is that which autocast casts the operands of the products inside to.
+        """
+        tensors = [leaf for leaf in pytree.tree_leaves(tree) if isinstance(leaf, torch.Tensor)]
+        first = next((tensor for tensor in tensors if tensor.is_floating_point()), tensors[0])
+        if called in _LOWERED and first.dtype is torch.float32:
+            return short_dtype(self.lowered.get(first.device.type, first.dtype))
+        return short_dtype(first.dtype)
 
 
 def _products(given: torch.Tensor, weights: Sequence[torch.Tensor]) -> int:
@@ -159,3 +178,6 @@ _OURS: Mapping[Any, Callable[[_Arguments, Any], int]] = {
     _aten.convolution_backward: _convolution_backward,
 }
 """Formulas, from positional arguments and result, of what not every supported torch counts, or not right."""
+
+_LOWERED = frozenset({_aten._transformer_encoder_layer_fwd, _aten._native_multi_head_attention})
+"""Kernels that are given fp32 under autocast and multiply in its dtype."""

@@ -128,6 +128,23 @@ def test_an_encoders_fast_path_counts_as_its_plain_one() -> None:
             assert total(run) == plain
 
 
+def test_fused_kernels_count_in_the_dtype_that_autocast_makes_them_multiply_in() -> None:
+    layer = torch.nn.TransformerEncoderLayer(32, 4, 64, batch_first=True).eval()
+    attention = torch.nn.MultiheadAttention(32, 4, batch_first=True).eval()
+    recurrent = torch.nn.LSTM(32, 16, batch_first=True).eval()
+    given = torch.randn(4, 10, 32)
+    for run in (
+        lambda: layer(given),
+        lambda: attention(given, given, given),
+        lambda: recurrent(given),
+        lambda: torch.nn.functional.scaled_dot_product_attention(given, given, given),
+    ):
+        with torch.no_grad():
+            assert set(count_flops(run) or {}) == {"fp32"}
+            with torch.autocast("cpu", dtype=torch.bfloat16):
+                assert set(count_flops(run) or {}) == {"bf16"}
+
+
 def test_nested_tensors_count_as_the_values_they_hold() -> None:
     module = torch.nn.Linear(8, 4)
     nested = torch.nested.nested_tensor([torch.randn(3, 8), torch.randn(5, 8)], layout=torch.jagged)

@@ -18,6 +18,9 @@ MARGINS = {ACCURACY: 0.005, LOSS: 0.01}
 OF_FALL = 0.1
 """Nor do differences of losses count as none that are more than this share of what fp32's own loss falls by."""
 
+ROUNDING = 2.0**-20
+"""A loss that falls by no more than this share of it has not fallen: some units in the last place of fp32."""
+
 HARDLY = 0.01
 """A loss that falls by less than this share of it has hardly fallen."""
 
@@ -57,7 +60,7 @@ class Metric:
 
         Of a loss, relative to fp32's: the smaller of one percent and `OF_FALL` of fp32's own fall, where it falls.
         """
-        if self.fall is not None and self.fall > 0:
+        if self.fall is not None and self.fall > ROUNDING:
             return min(MARGINS[self.name], OF_FALL * self.fall)
         return max(MARGINS[self.name], self.resolution)
 

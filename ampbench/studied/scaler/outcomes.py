@@ -1,7 +1,9 @@
 """What came of a training with each setting of GradScaler, beside the one in fp32 from the same weights."""
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from statistics import median
 
 from ampbench.precisions import BASELINE
@@ -27,6 +29,9 @@ more than this share above fp32's, unless what it lacks is below `NOTHING`. This
 
 NOTHING = 0.01
 """A share of fp32's fall that is nothing to speak of: losses near zero differ by large factors."""
+
+ROUNDING = 2.0**-11
+"""A fall by no more than this share of the loss is none to judge by: half a unit in the last place of fp16."""
 
 LAST = 4
 """The loss at the end is the mean over the last quarter of the steps."""
@@ -89,6 +94,24 @@ def end_loss(run: ScalerRun) -> float | None:
     return mean_loss(run, run.steps - max(run.steps // LAST, 1), run.steps)
 
 
+def fall(run: ScalerRun) -> float | None:
+    """Return by how much the loss falls from the first step to the end; None where one of the two is undefined."""
+    first, end = next(iter(run.losses), None), end_loss(run)
+    return None if first is None or end is None else first - end
+
+
+def scatter(run: ScalerRun) -> float:
+    """Return how far the losses of the second half differ from step to step, as a standard deviation of one of them."""
+    late = [loss for loss in run.losses[len(run.losses) // 2 :] if loss is not None]
+    changes = [(after - before) ** 2 for before, after in pairwise(late)]
+    return math.sqrt(sum(changes) / len(changes) / 2) if changes else 0.0
+
+
+def least_fall(run: ScalerRun) -> float:
+    """Return what the loss must fall by for others to be judged by it: more than rounding and its own scatter."""
+    return max(ROUNDING * max((abs(loss) for loss in run.losses if loss is not None), default=0.0), scatter(run))
+
+
 def mean_loss(run: ScalerRun, start: int, end: int) -> float | None:
     """Return the mean loss of the steps from `start` to before `end`; None where one is missing or not finite."""
     known = [loss for loss in run.losses[start:end] if loss is not None]
@@ -100,8 +123,8 @@ def _outcome(run: ScalerRun, full: ScalerRun | None) -> Outcome:
     errors = [look.rel_l2 for look in run.looks if look.rel_l2 is not None]
     skipped = set(run.skipped)
     loss, best = end_loss(run), end_loss(full) if full else None
-    first = next(iter(full.losses), None) if full else None
-    lag = _share(loss, best, None if first is None or best is None else first - best)
+    fell = fall(full) if full else None
+    lag = _share(loss, best, fell if full and fell is not None and fell > least_fall(full) else None)
     excess = _share(loss, best, None if best is None else abs(best))
     return Outcome(
         run=run,

@@ -17,10 +17,13 @@ from ampbench.studied.scaler.outcomes import (
     RAISED,
     Outcome,
     end_loss,
+    fall,
     in_fp32,
+    least_fall,
     outcomes,
+    scatter,
 )
-from ampbench.units import counted, format_error, format_share
+from ampbench.units import apart, counted, format_error, format_share
 
 FLUSHES = 0.01
 """The share of gradient elements at zero from which they are said to flush."""
@@ -75,8 +78,14 @@ def _fp32_said(runs: Sequence[ScalerRun]) -> list[str]:
         weights = f"weights are not finite after step {len(full.losses):,}"
         what = weights if step is None else f"the loss is not finite from step {step:,} on"
         return [f"in fp32, too, {what}: losses cannot be judged"]
-    if full.losses[0] is None or end >= full.losses[0]:
-        return [f"in fp32 the loss does not fall in {counted(full.steps, 'step')}: only gradients can be judged"]
+    steps, fell = counted(full.steps, "step"), fall(full)
+    if fell is None or fell <= 0:
+        return [f"in fp32 the loss does not fall in {steps}: only gradients can be judged"]
+    if fell <= least_fall(full):
+        began, ends = apart(full.losses[0] or 0.0, end)
+        within = "by what its steps differ anyway" if scatter(full) >= fell else "within what rounding may change"
+        judged = "only gradients can be judged (more --steps, or a larger learning rate, would tell)"
+        return [f"in fp32 the loss falls by {fell:.2g} in {steps}, from {began} to {ends}, {within}: {judged}"]
     return []
 
 
@@ -120,7 +129,8 @@ def _failure_said(one: Outcome) -> str:
         return f"training ends in values that are not finite after {counted(len(run.losses), 'step')}{first}"
     began, loss, best = run.losses[0], one.loss, one.fp32_loss
     if began is not None and loss is not None and best is not None and loss > began > best:
-        return f"the loss rises from {began:.3g} to {loss:.3g}, where in fp32 it falls to {best:.3g}"
+        first, last, fell = apart(began, loss, best)
+        return f"the loss rises from {first} to {last}, where in fp32 it falls to {fell}"
     above = f"ends {format_share(one.excess)} above fp32's and " if one.excess is not None and one.excess < 1 else ""
     return f"the loss {above}lacks {format_share(min(one.lag or 0.0, 1.0))} of what it falls by in fp32"
 

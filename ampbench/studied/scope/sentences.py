@@ -19,7 +19,7 @@ from ampbench.records.studies import (
     ScopePass,
     ScopeRun,
 )
-from ampbench.units import counted, format_bytes, format_error, format_loss, format_share
+from ampbench.units import apart, counted, format_bytes, format_error, format_share
 
 RECOMMENDED = FORWARD_AND_LOSS
 
@@ -158,7 +158,9 @@ def _costs(one: Comparison, best: Comparison | None, *, timed: bool) -> Iterator
         yield stale
         if other is not None and run.losses and other.run.losses:
             steps = counted(len(run.losses), "step")
-            yield f"the loss goes {_way(run.losses)} in {steps}, not {_way(other.run.losses)}"
+            ways = _ways(run.losses, other.run.losses)
+            if ways[0] != ways[1]:
+                yield f"the loss goes {ways[0]} in {steps}, not {ways[1]}"
     if other is not None and sum(run.casts) > sum(other.run.casts) > 0:
         yield f"{casts_said(run.casts)} casts a step, not {casts_said(other.run.casts)}"
     if timed and one.ratio is not None and differs(one.ratio):
@@ -212,7 +214,12 @@ def _kept_said(one: Comparison, best: Comparison | None) -> str:
     return f"{format_bytes(kept)} kept from step to step" if kept > 0 else ""
 
 
-def _way(losses: Sequence[float | None]) -> str:
-    """Return "from 2.31 to 1.95"."""
-    first, last = (format_loss(loss) if loss is not None else "not finite" for loss in (losses[0], losses[-1]))
-    return f"from {first} to {last}"
+def _ways(*trainings: Sequence[float | None]) -> list[str]:
+    """Return "from 2.31 to 1.95" for each, with the digits that tell them apart."""
+    ends = [loss for losses in trainings for loss in (losses[0], losses[-1])]
+    told = iter(apart(*(loss for loss in ends if loss is not None)))
+    texts = iter(["not finite" if loss is None else next(told) for loss in ends])
+    return [
+        f"from {first} to {last}" if first != last else f"nowhere from {first}"
+        for first, last in zip(texts, texts, strict=True)
+    ]

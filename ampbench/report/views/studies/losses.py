@@ -11,7 +11,7 @@ from ampbench.report.view import Chart, Choice, Rows
 from ampbench.report.views.studies.curves import curve_layers, marked, steps_axis, thinned_curve, values_axis
 from ampbench.report.views.studies.trained import looks_of, precisions_of, trainings_of
 from ampbench.studied.convergence.metric import broke_off, trouble
-from ampbench.units import counted
+from ampbench.units import apart, counted
 
 LOSSES = "studies-losses"
 
@@ -73,7 +73,7 @@ def losses_said(one: Trained, rows: Rows) -> str:
     for precision in ordered(row["precision"] for row in rows):
         known = [row["loss"] for row in rows if row["precision"] == precision and row["loss"] is not None]
         if known:
-            said.append(f"{precision} from {known[0]:.3g} to {known[-1]:.3g}")
+            said.append(f"{precision} from {' to '.join(apart(known[0], known[-1]))}")
     ended = [f"{precision} seed {each.seed} {trouble(each, one.found.metric)}" for precision in precisions_of(one.found)
              for each in trainings_of(one.found)[precision] if broke_off(each)]  # fmt: skip
     parts = [f"{one.name}, training loss over {counted(one.found.steps, 'step')}", *said, *ended[:3]]

@@ -23,7 +23,7 @@ from ampbench.report.views.studies.curves import (
     values_axis,
 )
 from ampbench.report.views.studies.drawing import Drawing
-from ampbench.units import format_bytes, format_error
+from ampbench.units import apart, format_bytes, format_error
 
 LOSSES, MEMORY = "studies-scope-losses", "studies-scope-memory"
 FP64 = "fp64"
@@ -55,7 +55,8 @@ def _losses_said(one: Told[ScopePass], rows: Rows) -> str:
     parts = [f"{one.name}, loss of each step"]
     for scope in dict.fromkeys(row["series"] for row in rows):
         ends = [row["loss"] for row in rows if row["series"] == scope]
-        said = ["not finite" if loss is None else f"{loss:.4g}" for loss in (ends[0], ends[-1])]
+        told = iter(apart(*(loss for loss in (ends[0], ends[-1]) if loss is not None)))
+        said = ["not finite" if loss is None else next(told) for loss in (ends[0], ends[-1])]
         parts.append(f"{scope} from {said[0]} to {said[1]}")
     return f"{'; '.join(parts)}."
 
