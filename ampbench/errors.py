@@ -38,11 +38,14 @@ LONGEST_NAME = 200
 
 
 class UnknownNameError(UsageError):
-    """An unknown name of a `kind` of thing (such as "workload"), with the nearest of the `known` names."""
+    """An unknown name of a `kind` of thing (such as "workload"), with the nearest of the `known` names.
 
-    def __init__(self, kind: str, name: str, known: Iterable[str]):
+    `like` is what they should be near to, where that is not the name itself.
+    """
+
+    def __init__(self, kind: str, name: str, known: Iterable[str], like: str = ""):
         names, name = list(known), bounded(name, LONGEST_NAME)
-        if near := nearest(name, names):
+        if near := nearest(like or name, names):
             hint = f"did you mean {' or '.join(near)}?"
         elif names:
             hint = f"known: {', '.join(names)}"
@@ -51,8 +54,14 @@ class UnknownNameError(UsageError):
         super().__init__(f"unknown {kind} {name!r}: {hint}")
 
 
+_MEANT = {"gpu": ("cuda", "xpu"), "nvidia": ("cuda",), "intel": ("xpu",), "rocm": ("cuda",), "hip": ("cuda",)}
+"""What people call things that have other names here."""
+
+
 def nearest(name: str, known: Sequence[str]) -> list[str]:
     """Return those of `known`, three at most, that may be meant by `name`: that begin with it, else the nearest."""
+    if meant := [one for one in _MEANT.get(name.lower(), ()) if one in known]:
+        return meant
     longer = [one for one in known if name and one.startswith(name)]
     return longer[:3] or get_close_matches(name, known, n=3, cutoff=0.5)
 

@@ -3,14 +3,14 @@
 import ast
 import importlib.metadata
 import itertools
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from ampbench.errors import NothingToRunError, UnknownNameError, UsageError, WorkloadError, nearest
 from ampbench.keywords import matches
 from ampbench.labels import few
-from ampbench.precisions import PRECISIONS, SHORT_DTYPES, Precision, find_precision
+from ampbench.precisions import BY_DEVICE, PRECISIONS, SHORT_DTYPES, Precision, find_precision
 from ampbench.records.cases import Case, ParameterValue, WorkloadSource
 from ampbench.records.environments import DEVICES, DeviceDescription, Environment
 from ampbench.records.requests import Description
@@ -64,12 +64,13 @@ def make_plan(
     """
     sources = check_selection(selection)
     devices = selection.devices or [default_device(environment)]
-    precisions = list(dict.fromkeys(map(find_precision, selection.precisions))) or list(PRECISIONS.values())
     paths = selection.paths or ["eager"]
     formats = selection.memory_formats or ["contiguous"]
     plan: dict[str, PlannedCase] = {}
     settable: set[str] = set()
     for device in devices:
+        named = dict.fromkeys(find_precision(name, device) for name in selection.precisions)
+        precisions = list(named) or list(PRECISIONS.values())
         for variant in _variants(sources, selection, environment, device, describe):
             settable |= variant.parameters.keys()
             phases = [phase for phase in PHASES if phase in (selection.phases or variant.phases)]
@@ -150,6 +151,17 @@ def _check_lengths(selection: Selection) -> None:
     for what, text, longest in typed:
         if len(text) > longest:
             raise UsageError(f"{what} has {len(text):,} characters: at most {longest:,} can be meant")
+
+
+def meant(selection: Selection, plan: Iterable[PlannedCase]) -> list[str]:
+    """Return a sentence per device on which a precision of `selection` stands for the device's default dtype."""
+    devices = dict.fromkeys(planned.case.device for planned in plan)
+    return [
+        f"--precision {name} is {find_precision(name, device).name} on {device}"
+        for name in dict.fromkeys(selection.precisions)
+        if name.strip().lower() in BY_DEVICE
+        for device in devices
+    ]
 
 
 def default_device(environment: Environment) -> str:

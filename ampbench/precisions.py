@@ -69,7 +69,7 @@ PRECISIONS: dict[str, Precision] = {
             autocast="float16",
             rounding="float16",
             scaler=True,
-            aliases=("fp16-mixed", "16-mixed", "amp"),
+            aliases=("fp16-mixed", "16-mixed"),
             colour="#D55E00",
             shape="square",
         ),
@@ -88,7 +88,7 @@ PRECISIONS: dict[str, Precision] = {
             summary="weights, inputs and compute in fp16",
             storage="float16",
             rounding="float16",
-            aliases=("fp16-true", "16-true", "half"),
+            aliases=("fp16-true", "16-true"),
             colour="#E69F00",
             on_light="#b57f00",
             shape="diamond",
@@ -108,6 +108,12 @@ PRECISIONS: dict[str, Precision] = {
 """The measured precisions, in the order of every table; `fp64` is the reference and is not measured."""
 
 _RANKS = {name: place for place, name in enumerate(PRECISIONS)}
+BY_DEVICE = {
+    "amp": {"cpu": "bf16_autocast", "cuda": "fp16_autocast", "xpu": "fp16_autocast"},
+    "half": {"cpu": "bf16_pure", "cuda": "fp16_pure", "xpu": "fp16_pure"},
+}
+"""Names that stand for a device's default dtype of autocast (`torch.get_autocast_dtype`), and what they are there."""
+
 REFERENCE_DTYPE = "float64"
 BASELINE = "fp32"
 LOW = [row.name for row in PRECISIONS.values() if row.rounding != "float32"]
@@ -132,14 +138,17 @@ def default_autocast(dtype: str) -> str | None:
     return next((name for name in AUTOCAST if SHORT_DTYPES[PRECISIONS[name].autocast or ""] == dtype), None)
 
 
-def find_precision(name: str) -> Precision:
+def find_precision(name: str, device: str = "") -> Precision:
     """Return the row that `name`, a precision or one of its aliases, stands for.
 
-    Case does not count, nor whether "-" or "_" is typed. Raises `UnknownNameError`, with the nearest names, for
-    anything else: a bare half dtype may mean autocast to it as well as all in it, fp64 is the reference.
+    Case does not count, nor whether "-" or "_" is typed. "amp" and "half" stand for the default dtype of `device`, of a
+    GPU's where none is given. Raises `UnknownNameError`, with the nearest names, for anything else: a bare half dtype
+    may mean autocast to it as well as all in it, fp64 is the reference.
     """
     wanted = name.strip().lower().replace("-", "_")
+    if by_device := BY_DEVICE.get(wanted):
+        return PRECISIONS[by_device.get(device, by_device["cuda"])]
     for row in PRECISIONS.values():
         if wanted in (row.name, *(alias.replace("-", "_") for alias in row.aliases)):
             return row
-    raise UnknownNameError("precision", SHORT_DTYPES.get(wanted, name), PRECISIONS)
+    raise UnknownNameError("precision", name, PRECISIONS, like=SHORT_DTYPES.get(wanted, ""))

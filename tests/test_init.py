@@ -28,7 +28,7 @@ def test_the_public_names_are_these():
 def test_every_public_name_is_there_and_listed():
     for name in ampbench.__all__:
         assert getattr(ampbench, name) is not None
-    assert set(ampbench.__all__) <= set(dir(ampbench))
+    assert dir(ampbench) == sorted(ampbench.__all__)
 
 
 def test_every_error_is_public():

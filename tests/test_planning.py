@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from ampbench.errors import NothingToRunError, UnknownNameError, UsageError, WorkloadError
 from ampbench.keywords import matches
-from ampbench.planning import NO_LOSS, PlannedCase, check_selection, default_device, find_sources, make_plan
+from ampbench.planning import NO_LOSS, PlannedCase, check_selection, default_device, find_sources, make_plan, meant
 from ampbench.precisions import PRECISIONS
 from ampbench.records.cases import ParameterValue, WorkloadSource
 from ampbench.records.environments import DeviceDescription, Environment
@@ -102,9 +102,20 @@ def test_torchvision_that_does_not_import_skips_what_needs_it_and_nothing_else()
         assert ("torchvision" in planned.skip) == (needs == "torchvision")
 
 
+def test_a_precision_that_stands_for_the_devices_default_is_said() -> None:
+    selection = Selection(workloads=["mlp"], precisions=["amp", "fp32"])
+    assert meant(selection, plan(workloads=["mlp"], precisions=["amp"])) == ["--precision amp is bf16_autocast on cpu"]
+
+
+@pytest.mark.parametrize("name", ["gpu", "GPU"])
+def test_a_gpu_is_asked_for_by_its_kind(name: str) -> None:
+    with pytest.raises(UnknownNameError, match="did you mean cuda or xpu"):
+        check_selection(Selection(workloads=["mlp"], devices=[name]))
+
+
 def test_aliases_of_precisions_are_understood() -> None:
     assert {p.case.precision for p in plan(workloads=["mlp"], precisions=["amp", "bf16-true", "FP32"])} == {
-        "fp16_autocast",
+        "bf16_autocast",
         "bf16_pure",
         "fp32",
     }

@@ -1,4 +1,5 @@
 import pytest
+import torch
 
 from ampbench.errors import UnknownNameError
 from ampbench.precisions import BASELINE, PRECISIONS, REFERENCE_DTYPE, SHORT_DTYPES, find_precision, ordered
@@ -19,12 +20,30 @@ def test_every_precision_is_found_by_its_name_and_aliases(name):
         ("bf16-mixed", "bf16_autocast"),
         ("fp16-true", "fp16_pure"),
         ("bf16-true", "bf16_pure"),
-        ("amp", "fp16_autocast"),
-        ("half", "fp16_pure"),
     ],
 )
 def test_the_aliases_that_people_type_are_accepted(alias, name):
     assert find_precision(alias).name == name
+
+
+@pytest.mark.parametrize(
+    ("device", "amp", "half"),
+    [
+        ("cpu", "bf16_autocast", "bf16_pure"),
+        ("cuda", "fp16_autocast", "fp16_pure"),
+        ("xpu", "fp16_autocast", "fp16_pure"),
+        ("", "fp16_autocast", "fp16_pure"),
+    ],
+)
+def test_amp_and_half_stand_for_the_default_dtype_of_the_device(device, amp, half):
+    assert (find_precision("AMP", device).name, find_precision("half", device).name) == (amp, half)
+    if device:
+        assert SHORT_DTYPES[str(torch.get_autocast_dtype(device)).removeprefix("torch.")] == amp[:4]
+
+
+def test_an_error_names_the_precision_as_it_was_typed():
+    with pytest.raises(UnknownNameError, match=r"unknown precision 'float16': did you mean fp16_autocast or fp16_pure"):
+        find_precision("float16")
 
 
 def test_no_name_stands_for_two_precisions():

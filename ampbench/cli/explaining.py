@@ -80,6 +80,7 @@ def explain_and_store(
     """
     from ampbench import store
     from ampbench.cli.printing import print_note
+    from ampbench.planning import meant
     from ampbench.running import session
 
     nothing = "interrupted: nothing was seen"
@@ -89,6 +90,8 @@ def explain_and_store(
         with preparing as prepared:
             if prepared.plan:  # ceilings have no cases
                 session.require_work(prepared)
+            for said in meant(prepared.selection, prepared.plan):
+                print_note(said)
             header = session.new_header(
                 prepared.selection, prepared.settings, prepared.environment, prepared.plan, label,
                 ["ampbench", *sys.argv[1:]],

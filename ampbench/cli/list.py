@@ -37,10 +37,17 @@ def command(
     rows = LISTINGS[what](results)
 
     from ampbench.cli.listings import print_listing
+    from ampbench.cli.printing import print_text
 
     if chosen in (OutputFormat.TABLE, OutputFormat.MARKDOWN) and what == "workloads":
         rows = [row | {"summary": _about(row)} for row in rows]
+    absent = []
+    if chosen is OutputFormat.TABLE and what == "devices":
+        absent = [f"{row['device']}: {row['name']}" for row in rows if not row["available"]]
+        rows = [row | {"name": row["name"] if row["available"] else ""} for row in rows]
     print_listing(rows, TABLE_COLUMNS[what], chosen, empty=EMPTY.get(what, ""))
+    if absent:
+        print_text("\n" + "\n".join(absent))
     return 0
 
 
@@ -72,13 +79,18 @@ def _about(row: Mapping[str, Any]) -> str:
 
 def precisions(results: Path) -> Listing:  # noqa: ARG001
     """Return the precisions, in table order."""
-    from ampbench.precisions import PRECISIONS, SHORT_DTYPES
+    from ampbench.precisions import BY_DEVICE, PRECISIONS, SHORT_DTYPES
 
+    by_device: dict[str, list[str]] = {}
+    for alias, meant in BY_DEVICE.items():
+        for name in dict.fromkeys(meant.values()):
+            on = ", ".join(device for device in meant if meant[device] == name)
+            by_device.setdefault(name, []).append(f"{alias} (on {on})")
     return [
         {
             "precision": row.name,
             "summary": row.summary,
-            "aliases": list(row.aliases),
+            "aliases": [*row.aliases, *by_device.get(row.name, [])],
             "storage": SHORT_DTYPES[row.storage],
             "autocast": SHORT_DTYPES[row.autocast] if row.autocast else None,
             "tf32": row.tf32,

@@ -80,28 +80,47 @@ MaxFlushedShare = Annotated[
 ]
 
 
+def split_names(values: list[str] | None) -> list[str] | None:
+    """Return names one by one where they were typed with commas; a comma in the name of a file that is there stays."""
+    found: list[str] = []
+    for value in values or []:
+        parts = [part.strip() for part in value.split(",") if part.strip()]
+        whole = len(parts) < 2 or Path(value.rpartition(":")[0] or value).exists()
+        found += [value] if whole else parts
+    return found if values is not None else None
+
+
+def many_names(names: str, help: str) -> typer.models.OptionInfo:
+    """Return the option for a list of names, typed one by one or with commas."""
+    return typer.Option(  # type: ignore[no-any-return]
+        names, metavar="NAME", help=f"{help} Repeatable, or with commas.", callback=split_names
+    )
+
+
 def _many(names: str, metavar: str, help: str) -> typer.models.OptionInfo:
     return typer.Option(names, metavar=metavar, help=f"{help} Repeatable.")  # type: ignore[no-any-return]
 
 
 Names = Annotated[
     list[str] | None,
-    typer.Argument(metavar="WORKLOAD", help="Workloads, families, 'all', or path/to/file.py:function."),
+    typer.Argument(
+        metavar="WORKLOAD", help="Workloads, families, 'all', or path/to/file.py:function.", callback=split_names
+    ),
 ]
-Workloads = Annotated[list[str] | None, _many("--workload", "NAME", "A workload, as the argument.")]
-Precisions = Annotated[list[str] | None, _many("--precision", "NAME", "See ampbench list precisions. Default: all.")]
+Workloads = Annotated[list[str] | None, many_names("--workload", "A workload, as the argument.")]
+Precisions = Annotated[list[str] | None, many_names("--precision", "See ampbench list precisions. Default: all.")]
 AutocastPrecisions = Annotated[
     list[str] | None,
-    _many("--precision", "NAME", "See ampbench list precisions. Default: autocast to the device's default dtype."),
+    many_names("--precision", "See ampbench list precisions. Default: autocast to the device's default dtype."),
 ]
 Devices = Annotated[
-    list[str] | None, _many("--device", "NAME", f"{one_of(DEVICES)}. Default: the accelerator, else the CPU.")
+    list[str] | None, many_names("--device", f"{one_of(DEVICES)}. Default: the accelerator, else the CPU.")
 ]
-Phases = Annotated[list[str] | None, _many("--phase", "NAME", "inference or training. Default: both.")]
-InferencePhases = Annotated[list[str] | None, _many("--phase", "NAME", "inference or training. Default: inference.")]
-Paths = Annotated[list[str] | None, _many("--path", "NAME", "eager, compiled or traced. Default: eager.")]
+Phases = Annotated[list[str] | None, many_names("--phase", "inference or training. Default: both.")]
+InferencePhases = Annotated[list[str] | None, many_names("--phase", "inference or training. Default: inference.")]
+Paths = Annotated[list[str] | None, many_names("--path", "eager, compiled or traced. Default: eager.")]
 MemoryFormats = Annotated[
-    list[str] | None, _many("--memory-format", "NAME", "contiguous or channels_last. Default: contiguous.")
+    list[str] | None, many_names("--memory-format", "contiguous or channels_last. Default: contiguous.")
 ]
 Preset = Annotated[
     str, typer.Option(metavar="NAME", help="tiny, small or large. Default: small on a CPU, large elsewhere.")

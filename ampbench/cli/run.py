@@ -130,6 +130,7 @@ def command(
     )  # fmt: skip
     from ampbench import store
     from ampbench.comparing.environments import not_the_commits
+    from ampbench.planning import meant
     from ampbench.running import session
     from ampbench.running.known_ceilings import ceilings_known
 
@@ -156,6 +157,8 @@ def command(
             store.require_writable(results)
         prepared = stack.enter_context(session.prepare(selection, settings, resumed))
         session.require_work(prepared)
+        for said in meant(selection, prepared.plan):
+            print_note(said)
         if dry_run:
             _print_plan(prepared, results, chosen)
             return 0

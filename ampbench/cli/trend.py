@@ -14,6 +14,7 @@ from ampbench.cli.options import (
     OutputFormat,
     Results,
     chosen_format,
+    many_names,
 )
 from ampbench.errors import UnknownNameError
 from ampbench.garbage import no_garbage_collection
@@ -38,11 +39,10 @@ def command(
     x: Annotated[str, typer.Option("--x", metavar="AXIS", help="torch_version, commit or date.")] = AXES[0],
     metric: Annotated[
         list[str] | None,
-        typer.Option(
+        many_names(
             "--metric",
-            metavar="NAME",
-            help="time, throughput, memory, floor, gradients, updates, nonfinite or flushed. "
-            "Default: time, memory, floor and gradients. Repeatable.",
+            "time, throughput, memory, floor, gradients, updates, nonfinite or flushed. "
+            "Default: time, memory, floor and gradients.",
         ),
     ] = None,
     keyword: Keyword = "",

@@ -49,6 +49,10 @@ class Channel(Protocol):
 OpenChannel = Callable[[], Channel]
 
 
+NO_TORCH = "No module named 'torch'"
+INSTALL = "install it there: pip install torch, or ampbench[torch]"
+
+
 class ServerChannel:
     """A server process of its own, started with the interpreter `python`; `preload` are modules it imports first.
 
@@ -85,7 +89,8 @@ class ServerChannel:
         try:
             if self._line(START_SECONDS) != b"ready\n":
                 why = self._last_words() or f"the server {self._fate()}"
-                raise NothingToRunError(f"no worker could start with {python}: {why}")
+                cure = f"; {INSTALL}" if why.endswith(NO_TORCH) else ""
+                raise NothingToRunError(f"no worker could start with {python}: {why}{cure}")
         except BaseException:
             self.close()
             raise

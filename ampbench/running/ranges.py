@@ -64,11 +64,11 @@ def watch_cases(prepared: Prepared, steps: int, writer: RunWriter, watch: Watch)
     Each case is run for `steps` steps in fp32 (0: one for each of its batches), then for one in each low precision
     selected, by default all. What the device cannot run of these is told in the pass's notes.
     """
-    rows = dict.fromkeys(map(find_precision, prepared.selection.precisions or LOW))
+    names = prepared.selection.precisions or LOW
 
     def explain(channel: Channel, planned: PlannedCase) -> RangePass | Failure | Skip:
         case, able, notes = planned.case, [], _phase_notes(planned.case, prepared.selection)
-        for row in rows:
+        for row in dict.fromkeys(find_precision(name, case.device) for name in names):
             lacking = _lacking(case, row, prepared.environment)
             if lacking:
                 notes.append(f"{row.name}: skipped: {lacking}")

@@ -68,7 +68,8 @@ def prepare_scaling(
     """
     require_named(selection, SCALER, "study the loss scaling")
     _require_scaled(selection)
-    selection = dataclasses.replace(selection, phases=["training"], precisions=selection.precisions or SCALED)
+    precisions = [find_precision(name).name for name in selection.precisions] or SCALED
+    selection = dataclasses.replace(selection, phases=["training"], precisions=precisions)
     sources = check_selection(selection)
 
     def plan(environment: Environment, channel: Channel, settings: Settings) -> list[PlannedCase]:

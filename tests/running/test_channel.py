@@ -3,7 +3,10 @@
 import os
 from pathlib import Path
 
-from ampbench.running.channel import server_environment
+import pytest
+
+from ampbench.errors import NothingToRunError
+from ampbench.running.channel import ServerChannel, server_environment
 
 
 def test_what_is_given_wins_over_what_is_inherited_and_that_over_what_every_server_needs() -> None:
@@ -23,3 +26,11 @@ def test_a_commits_folders_come_first_then_this_ampbench_then_the_callers_path()
     parts = found["PYTHONPATH"].split(os.pathsep)
     assert parts[:2] == ["/commit", "/commit/src"]
     assert parts[-1] == "/mine"
+
+
+def test_a_python_without_torch_is_told_how_to_get_it(tmp_path):
+    python = tmp_path / "python"
+    python.write_text("#!/bin/sh\necho \"ModuleNotFoundError: No module named 'torch'\" >&2\nexit 1\n")
+    python.chmod(0o755)
+    with pytest.raises(NothingToRunError, match="No module named 'torch'; install it there: pip install torch"):
+        ServerChannel(str(python))

@@ -29,6 +29,7 @@ from ampbench.cli.options import (
     Threads,
     Workloads,
     chosen_format,
+    many_names,
 )
 from ampbench.errors import UsageError
 from ampbench.records.runs import CASTS, Settings
@@ -49,7 +50,7 @@ def command(
     phase: InferencePhases = None,
     path: Annotated[
         list[str] | None,
-        typer.Option("--path", metavar="NAME", help="compiled or traced: this graph, too, beside eager. Repeatable."),
+        many_names("--path", "compiled or traced: this graph, too, beside eager."),
     ] = None,
     memory_format: MemoryFormats = None,
     keyword: Keyword = "",

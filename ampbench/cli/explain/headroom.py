@@ -25,6 +25,7 @@ from ampbench.cli.options import (
     Threads,
     Workloads,
     chosen_format,
+    many_names,
 )
 from ampbench.records.runs import HEADROOM, Settings
 
@@ -37,16 +38,12 @@ def command(
     workload: Workloads = None,
     precision: Annotated[
         list[str] | None,
-        typer.Option(
-            "--precision", metavar="NAME", help="Try it, too, beside fp32. Default: all low ones. Repeatable."
-        ),
+        many_names("--precision", "Try it, too, beside fp32. Default: all low ones."),
     ] = None,
     device: Devices = None,
     phase: Annotated[
         list[str] | None,
-        typer.Option(
-            "--phase", metavar="NAME", help="inference or training. Default: training, if there is a loss. Repeatable."
-        ),
+        many_names("--phase", "inference or training. Default: training, if there is a loss."),
     ] = None,
     memory_format: MemoryFormats = None,
     keyword: Keyword = "",

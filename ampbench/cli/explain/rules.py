@@ -19,6 +19,7 @@ from ampbench.cli.options import (
     PieceTimeout,
     Results,
     chosen_format,
+    many_names,
 )
 from ampbench.cli.selecting import typed_seconds
 from ampbench.errors import CASE_FAILED, INTERRUPTED, NothingComparableError, NothingToRunError, UsageError
@@ -39,17 +40,15 @@ def command(
     ] = None,
     device: Annotated[
         list[str] | None,
-        typer.Option("--device", metavar="NAME", help=f"{one_of(DEVICES)}, here or not. Default: all. Repeatable."),
+        many_names("--device", f"{one_of(DEVICES)}, here or not. Default: all."),
     ] = None,
     dtype: Annotated[
         list[str] | None,
-        typer.Option("--dtype", metavar="NAME", help="Autocast to fp16 or bf16. Default: both. Repeatable."),
+        many_names("--dtype", "Autocast to fp16 or bf16. Default: both."),
     ] = None,
     op: Annotated[
         list[str] | None,
-        typer.Option(
-            "--op", metavar="NAME", help="Only this op, as softmax or softmax.int; nothing is stored. Repeatable."
-        ),
+        many_names("--op", "Only this op, as softmax or softmax.int; nothing is stored."),
     ] = None,
     every: EveryRow = False,
     against: Annotated[

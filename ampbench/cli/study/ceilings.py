@@ -20,6 +20,7 @@ from ampbench.cli.options import (
     Resume,
     Threads,
     chosen_format,
+    many_names,
     refuse_beside_resume,
 )
 from ampbench.cli.selecting import make_settings, typed_seconds
@@ -35,15 +36,11 @@ def command(
     device: Devices = None,
     operation: Annotated[
         list[str] | None,
-        typer.Option("--operation", metavar="NAME", help="matmul, conv or copy. Default: all. Repeatable."),
+        many_names("--operation", "matmul, conv or copy. Default: all."),
     ] = None,
     dtype: Annotated[
         list[str] | None,
-        typer.Option(
-            "--dtype",
-            metavar="NAME",
-            help="fp32, tf32, bf16, fp16 or fp64. Default: all the device has, but fp64. Repeatable.",
-        ),
+        many_names("--dtype", "fp32, tf32, bf16, fp16 or fp64. Default: all the device has, but fp64."),
     ] = None,
     seconds: Annotated[
         str, typer.Option(metavar="SECONDS", help=f"Timing of each operation in each dtype, {DURATION}.")

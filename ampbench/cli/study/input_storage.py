@@ -29,6 +29,7 @@ from ampbench.cli.options import (
     Threads,
     Workloads,
     chosen_format,
+    many_names,
     refuse_beside_resume,
 )
 from ampbench.cli.selecting import typed_seconds
@@ -47,9 +48,7 @@ def command(
     device: Devices = None,
     phase: Annotated[
         list[str] | None,
-        typer.Option(
-            "--phase", metavar="NAME", help="inference or training. Default: both, if there is a loss. Repeatable."
-        ),
+        many_names("--phase", "inference or training. Default: both, if there is a loss."),
     ] = None,
     memory_format: MemoryFormats = None,
     keyword: Keyword = "",

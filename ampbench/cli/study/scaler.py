@@ -28,6 +28,7 @@ from ampbench.cli.options import (
     Workloads,
     chosen_format,
     is_typed,
+    many_names,
     refuse_beside_resume,
 )
 from ampbench.cli.study.studying import Study, begin, go_on
@@ -63,11 +64,9 @@ def command(
     steps: Annotated[int, typer.Option(metavar="N", min=1, max=1_000_000, help="Steps of each training.")] = STEPS,
     setting: Annotated[
         list[str] | None,
-        typer.Option(
+        many_names(
             "--setting",
-            metavar="NAME",
-            help="Only this one beside fp32: 'no scaling', default, 'low start', 'high start' or 'fast growth'. "
-            "Repeatable.",
+            "Only this one beside fp32: 'no scaling', default, 'low start', 'high start' or 'fast growth'.",
         ),
     ] = None,
     scaler: Annotated[

@@ -1,0 +1,33 @@
+"""Options that several verbs share."""
+
+from pathlib import Path
+
+import pytest
+
+from ampbench.cli.main import build
+from ampbench.cli.options import split_names
+
+
+def test_names_are_typed_one_by_one_or_with_commas() -> None:
+    assert split_names(["fp32,bf16_autocast", "tf32"]) == ["fp32", "bf16_autocast", "tf32"]
+    assert split_names(["fp32, bf16_autocast,"]) == ["fp32", "bf16_autocast"]
+    assert split_names(None) is None
+
+
+def test_a_file_with_a_comma_in_its_name_is_one_workload(tmp_path: Path) -> None:
+    file = tmp_path / "a,b.py"
+    file.touch()
+    assert split_names([f"{file}:make"]) == [f"{file}:make"]
+    assert split_names(["a.py:make,b.py:make"]) == ["a.py:make", "b.py:make"]
+
+
+@pytest.mark.parametrize(
+    ("verb", "subverb"),
+    [("run", None), ("ab", None), ("trend", None), ("explain", "casts"), ("explain", "rules"), ("explain", "headroom"),
+     ("study", "scaler"), ("study", "ceilings"), ("study", "input-storage")],
+)  # fmt: skip
+def test_every_list_of_names_takes_commas(verb: str, subverb: str | None) -> None:
+    command = build(verb, subverb).commands[verb]
+    for parameter in (command.commands[subverb] if subverb else command).params:
+        if getattr(parameter, "multiple", False) and parameter.metavar == "NAME" and "Repeatable" in parameter.help:
+            assert parameter.callback is not None, parameter.name
