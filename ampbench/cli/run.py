@@ -130,7 +130,6 @@ def command(
     )  # fmt: skip
     from ampbench import store
     from ampbench.comparing.environments import not_the_commits
-    from ampbench.planning import meant
     from ampbench.running import session
     from ampbench.running.known_ceilings import ceilings_known
 
@@ -157,8 +156,6 @@ def command(
             store.require_writable(results)
         prepared = stack.enter_context(session.prepare(selection, settings, resumed))
         session.require_work(prepared)
-        for said in meant(selection, prepared.plan):
-            print_note(said)
         if dry_run:
             _print_plan(prepared, results, chosen)
             return 0
@@ -193,8 +190,11 @@ def _resumed_elsewhere(header: "Header") -> str:
 
 def _measured(prepared: "Scheduled", writer: "RunWriter") -> str:
     from ampbench.cli.progress import progress
+    from ampbench.planning import meant
     from ampbench.running import session
 
+    for said in meant(prepared.selection, prepared.plan):
+        print_note(said)
     with progress(prepared.servers) as watch:
         return session.measure(prepared, writer, watch)
 
