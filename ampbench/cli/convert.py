@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ampbench.cli.options import A_RUN, DEFAULT_RESULTS, Keyword, OutputFormat, Results
+from ampbench.cli.options import A_RUN, DEFAULT_RESULTS, Keyword, OutputFormat, Results, many_names
 from ampbench.errors import NothingToRunError, UnknownNameError, UsageError
 from ampbench.units import counted
 
@@ -50,6 +50,13 @@ def command(
     ] = "",
     results: Results = DEFAULT_RESULTS,
     keyword: Keyword = "",
+    metric: Annotated[
+        list[str] | None,
+        many_names("--metric", "Only these, by ampbench trend's names or as columns (github-*, bencher)."),
+    ] = None,
+    short: Annotated[
+        bool, typer.Option("--short", help="Name cases as ampbench show does, not by their ids (github-*, bencher).")
+    ] = False,
     source: Annotated[
         str,
         typer.Option("--from", metavar="PROGRAM", help="For native: asv or pytest-benchmark. Default: as it looks."),
@@ -64,6 +71,7 @@ def command(
     Examples:
       ampbench convert latest --to junit -o ampbench.xml
       ampbench convert latest --baseline main.jsonl --to junit
+      ampbench convert latest --to github-smaller --metric time,memory --short -o smaller.json
       ampbench convert results/runs/*.jsonl --to otava -o series.csv
       ampbench convert results/asv .benchmarks --to native
     """
@@ -79,13 +87,14 @@ def command(
 
     format = _known(to)
     _check(format, runs, output, baseline)
+    columns = _chosen(format, metric, short)
     stored = [store.read_run(path) for path in dict.fromkeys(store.find_run(run, results) for run in runs)]
     notes = [f"{one.path} {store.CUT}" for one in stored if one.cut]
     if baseline and format.of_comparison:
         against = store.read_run(store.find_run(baseline, results))
         texts = {output: format.of_comparison(_compared(against, stored[0], keyword))}
     else:
-        chosen = [select(one, keyword) for one in stored]
+        chosen = [select(one, keyword, columns=columns, short=short) for one in stored]
         notes += _losses(format, chosen)
         texts = _texts(format, chosen, output)
     for note in notes:
@@ -157,6 +166,22 @@ def _check(format: "Format", runs: Sequence[str], output: Path | None, baseline:
         raise UsageError(
             f"--to {format.name} writes a CSV and its {SETTINGS_SUFFIX} beside it: name the CSV, as in -o series.csv"
         )
+
+
+def _chosen(format: "Format", metrics: Sequence[str] | None, short: bool) -> list[str] | None:
+    """Return the columns of the metrics that are asked for, None for all; `UsageError` where that cannot be chosen."""
+    from ampbench.trends.metrics import TRACKED
+
+    told = [column.name for column in format.columns]
+    if (metrics or short) and not told:
+        option = "--metric" if metrics else "--short"
+        raise UsageError(f"--to {format.name} tells what it tells: {option} is for github-smaller, -bigger and bencher")
+    by_name = {name: one.column.name for name, one in TRACKED.items() if one.column.name in told}
+    known = {**by_name, **{name: name for name in told}}
+    for name in metrics or ():
+        if name not in known:
+            raise UnknownNameError(f"metric of {format.name}", name, [*by_name, *told])
+    return [known[name] for name in metrics] if metrics else None
 
 
 def _texts(format: "Format", chosen: Sequence["Selected"], output: Path | None) -> dict[Path | None, str]:

@@ -11,6 +11,7 @@ from types import MappingProxyType
 
 from ampbench.convert import bencher, github, junit, otava, pytest_benchmark
 from ampbench.convert.selection import Selected, select
+from ampbench.metrics import Column
 from ampbench.verdicts import Comparison
 
 __all__ = ["FORMATS", "Format", "Selected", "select"]
@@ -24,7 +25,8 @@ class Format:
     compared, `of_series` runs in the order of time. `settings` writes what belongs beside a series, given the path of
     the series' file; a format with it is written to files only. `remarks` says what a series will not tell.
     `numbers_only` formats have no place for a case that failed or was skipped, `of_rounds` ones none for a case without
-    rounds, which an imported run may have.
+    rounds, which an imported run may have. `columns` are the metrics
+    that can be chosen from; such a format can also call cases by short names.
     """
 
     name: str
@@ -34,6 +36,7 @@ class Format:
     settings: Callable[[Sequence[Selected], Path], str] | None = None
     remarks: Callable[[Sequence[Selected]], list[str]] | None = None
     numbers_only: bool = True
+    columns: Sequence[Column] = ()
     of_rounds: bool = False
 
 
@@ -50,12 +53,14 @@ FORMATS: Mapping[str, Format] = MappingProxyType(
             Format(
                 name="github-smaller",
                 of_run=github.smaller_json,
+                columns=github.SMALLER,
             ),
             Format(
                 name="github-bigger",
                 of_run=github.bigger_json,
+                columns=github.BIGGER,
             ),
-            Format(name="bencher", of_run=bencher.run_json),
+            Format(name="bencher", of_run=bencher.run_json, columns=bencher.MEASURES),
             Format(
                 name="otava",
                 of_series=otava.series_csv,

@@ -10,17 +10,18 @@ import json
 from ampbench.convert.selection import Selected, defined
 from ampbench.metrics import METRICS
 
-_MEASURES = [column for column in METRICS.values() if column.better is not None]
+MEASURES = [column for column in METRICS.values() if column.better is not None]
 
 
 def run_json(selected: Selected) -> str:
     """Return a run's measured cases; the bounds of `seconds_median` are those of its interval (95%; of asv's 99%)."""
     benchmarks: dict[str, dict[str, dict[str, float]]] = {}
     for row in selected.measured:
-        measures = {column.name: {"value": value} for column, value in defined(row, _MEASURES)}
+        measures = {column.name: {"value": value} for column, value in selected.defined(row, MEASURES)}
         bounds = {"lower_value": METRICS["seconds_low"], "upper_value": METRICS["seconds_high"]}
         for name, column in bounds.items():
-            for _, value in defined(row, [column]):
+            for _, value in defined(row, [column] if "seconds_median" in measures else []):
                 measures["seconds_median"][name] = value
-        benchmarks[row["case_id"]] = measures
+        if measures:
+            benchmarks[selected.name(row)] = measures
     return json.dumps(benchmarks, indent=1, allow_nan=False)

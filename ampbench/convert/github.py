@@ -9,29 +9,29 @@ hence only metrics that comparisons judge, and of those that should rise all tha
 import json
 from collections.abc import Sequence
 
-from ampbench.convert.selection import Row, Selected, defined
+from ampbench.convert.selection import Row, Selected
 from ampbench.metrics import GATED, METRICS, Column
 
-_SMALLER = [METRICS[name] for name in GATED if name in METRICS and METRICS[name].better == "lower"]
-_BIGGER = [column for column in METRICS.values() if column.better == "higher"]
+SMALLER = [METRICS[name] for name in GATED if name in METRICS and METRICS[name].better == "lower"]
+BIGGER = [column for column in METRICS.values() if column.better == "higher"]
 
 
 def smaller_json(selected: Selected) -> str:
     """Return the metrics that should fall, for the tool `customSmallerIsBetter`."""
-    return _json(selected, _SMALLER)
+    return _json(selected, SMALLER)
 
 
 def bigger_json(selected: Selected) -> str:
     """Return the metrics that should rise, for the tool `customBiggerIsBetter`."""
-    return _json(selected, _BIGGER)
+    return _json(selected, BIGGER)
 
 
 def _json(selected: Selected, columns: Sequence[Column]) -> str:
     extra = _extra(selected)
     entries = []
     for row in selected.measured:
-        for column, value in defined(row, columns):
-            entry = {"name": f"{row['case_id']} {column.name}", "unit": column.unit, "value": value}
+        for column, value in selected.defined(row, columns):
+            entry = {"name": f"{selected.name(row)} {column.name}", "unit": column.unit, "value": value}
             half = _half_width(row) if column.name == "seconds_median" else None
             if half is not None:
                 entry["range"] = f"± {half:.3g}"  # the action reads a number behind the sign

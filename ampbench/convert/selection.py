@@ -1,12 +1,13 @@
 """A stored run, and those of its cases that are to be converted."""
 
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 from ampbench import frames, keywords
 from ampbench.errors import NothingToRunError
+from ampbench.labels import case_labels
 from ampbench.metrics import Column
 from ampbench.store import StoredRun
 
@@ -16,15 +17,29 @@ Row = Mapping[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Selected:
-    """A run and the rows of the cases chosen from it, in the run's order."""
+    """A run and the rows of the cases chosen from it, in the run's order.
+
+    `columns` are the metrics chosen (None: all that the format tells), `names` what cases are called, by their ids.
+    """
 
     stored: StoredRun
     rows: Sequence[Row]
+    columns: Collection[str] | None = None
+    names: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def measured(self) -> list[Row]:
         """The rows of the cases that are ok, in order."""
         return [row for row in self.rows if row["outcome"] == "ok"]
+
+    def name(self, row: Row) -> str:
+        """Return what a row's case is called: its id, unless it has another name."""
+        return self.names.get(row["case_id"], row["case_id"])
+
+    def defined(self, row: Row, columns: Iterable[Column]) -> Iterator[tuple[Column, float]]:
+        """Yield those of the metrics `columns` that are chosen and finite in `row`, with the value in its base unit."""
+        wanted = [column for column in columns if self.columns is None or column.name in self.columns]
+        return defined(row, wanted)
 
     @property
     def timed(self) -> list[Row]:
@@ -33,8 +48,10 @@ class Selected:
         return [row for row in self.measured if row["case_id"] in owners]
 
 
-def select(stored: StoredRun, keyword: str = "") -> Selected:
-    """Return the cases of a run whose id matches `keyword`.
+def select(
+    stored: StoredRun, keyword: str = "", *, columns: Collection[str] | None = None, short: bool = False
+) -> Selected:
+    """Return the cases of a run whose id matches `keyword`, with the metrics `columns`; `short`: by `show`'s names.
 
     Raises `NothingToRunError` where none does, `UsageError` where the run only explains.
     """
@@ -43,7 +60,10 @@ def select(stored: StoredRun, keyword: str = "") -> Selected:
     if not rows:
         said = f" that matches -k {keyword!r}" if keyword else ""
         raise NothingToRunError(f"run {stored.header.run} has no case{said}")
-    return Selected(stored, rows)
+    names: dict[str, str] = {}
+    if short:
+        names = case_labels(stored.cases[row["case_id"]] for row in rows)
+    return Selected(stored, rows, columns, names)
 
 
 def defined(row: Row, columns: Iterable[Column]) -> Iterator[tuple[Column, float]]:

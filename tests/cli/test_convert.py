@@ -60,6 +60,15 @@ def test_a_keyword_selects_cases(results: Path, ampbench: Run) -> None:
     assert ampbench("convert", "latest", "--to", "junit", "-k", "lstm", "--results", results).code == 5
 
 
+def test_metrics_are_chosen_by_short_names_and_cases_named_as_shown(results: Path, ampbench: Run) -> None:
+    said = ampbench(
+        "convert", "latest", "--to", "github-smaller", "--metric", "time,memory", "--short", "--results", results
+    )
+    names = [entry["name"] for entry in json.loads(said.out)]
+    assert {name.rpartition(" ")[2] for name in names} == {"seconds_median", "peak_memory_bytes"}
+    assert not any("/" in name for name in names)
+
+
 def test_the_help_names_every_format(ampbench: Run) -> None:
     said = " ".join(ampbench("convert", "--help").out.split())
     for name in FORMATS:
@@ -77,6 +86,9 @@ def test_the_help_names_every_format(ampbench: Run) -> None:
         (["latest", "--to", "bencher", "--baseline", "latest"], "cannot tell of a comparison"),
         (["nothing", "--to", "junit"], "unknown run 'nothing'"),
         (["latest"], "--to"),
+        (["latest", "--to", "junit", "--metric", "time"], "--metric is for github-smaller, -bigger and bencher"),
+        (["latest", "--to", "junit", "--short"], "--short is for github-smaller, -bigger and bencher"),
+        (["latest", "--to", "github-smaller", "--metric", "tme"], "unknown metric of github-smaller 'tme'"),
     ],
 )
 def test_what_a_format_cannot_do_is_a_usage_error_in_one_line(

@@ -51,3 +51,13 @@ def test_any_name_comes_back(name: str) -> None:
 
 def test_a_hostile_name_comes_back() -> None:
     assert next(iter(read(named_run(HOSTILE)))).startswith(f"{HOSTILE}[")
+
+
+def test_only_the_metrics_that_are_chosen_are_measures() -> None:
+    stored = mixed_run().stored
+    assert {name for one in read(select(stored, columns=["peak_memory_bytes"])).values() for name in one} == {
+        "peak_memory_bytes"
+    }
+    times = read(select(stored, columns=["seconds_median"], short=True))
+    assert CASE.case_id not in times
+    assert isinstance(next(iter(times.values()))["seconds_median"].lower_value, float)

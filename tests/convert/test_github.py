@@ -77,3 +77,11 @@ def test_how_many_rounds_an_imported_run_had_is_not_said() -> None:
     stored = replace(stored_run([(CASE, [])]), readings={"seconds_median": {CASE.case_id: 1e-3}})
     time = read(github.smaller_json(select(stored)))[f"{CASE.case_id} seconds_median"]
     assert time.extra == "run: 20260131T120000Z-bench-1f9a3c\ntorch: 2.15.0\nhost: bench (AMD EPYC)"
+
+
+def test_only_the_metrics_that_are_chosen_are_told_by_short_names_of_cases() -> None:
+    chosen = select(mixed_run().stored, columns=["seconds_median"], short=True)
+    found = read(github.smaller_json(chosen))
+    assert found
+    assert all(name.endswith(" seconds_median") and "/" not in name for name in found)
+    assert read(github.bigger_json(chosen)) == {}
