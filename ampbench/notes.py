@@ -49,7 +49,15 @@ def statements(stored: StoredRun, rows: Sequence[Row]) -> list[Note]:
     control = frames.control_ratio(stored)
     if control is not None and any(row["case_id"] == control.case_id for row in rows):
         said.append(Note(control.sentence))
-    for told in (_by_chance, _changed_in_place, _preset_unused, _ceilings_used, _above_ceiling, _page_faults):
+    for told in (
+        _by_chance,
+        _changed_in_place,
+        _come_compiled,
+        _preset_unused,
+        _ceilings_used,
+        _above_ceiling,
+        _page_faults,
+    ):
         said += told(stored, rows)
     causes = frames.unquiet(stored)
     if causes:
@@ -102,6 +110,13 @@ def _unsound(stored: StoredRun, rows: Sequence[Row]) -> list[str]:
         if row["outcome"] == "ok" and (found := stored.divergence.get(row["case_id"])) is not None
         for one in remarks(row["precision"], found)
     )
+
+
+def _come_compiled(stored: StoredRun, rows: Sequence[Row]) -> list[Note]:
+    """Say which workloads torch.compile had compiled before they came, whatever their path is called."""
+    compiled = {one.case_id for one in stored.rounds if one.comes_compiled}
+    named = dict.fromkeys(row["workload"] for row in rows if row["case_id"] in compiled)
+    return [Note(f"{name} comes compiled by torch.compile: its path eager is that compiled code") for name in named]
 
 
 def _preset_unused(stored: StoredRun, rows: Sequence[Row]) -> list[Note]:

@@ -76,6 +76,13 @@ def test_errors_of_chance_are_a_warning() -> None:
     )
 
 
+def test_a_network_that_comes_compiled_is_called_so() -> None:
+    run = make_run(Times((FP32, [1e-3] * 4)))
+    run = replace(run, rounds=[replace(one, comes_compiled=True) for one in run.rounds])
+    (note,) = statements(run, frames.plain_rows(frames.run_frame(run)))
+    assert note.text == "linear_chain comes compiled by torch.compile: its path eager is that compiled code"
+
+
 def test_a_preset_that_sets_nothing_is_said_so() -> None:
     own = replace(FP32, family="user", workload="net.py:make")
     header = make_header(selection=Selection(preset="tiny"))

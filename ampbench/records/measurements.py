@@ -45,7 +45,7 @@ class Round:
     or traced). `items_per_step` is what throughput counts. `skipped_steps` counts samples in which GradScaler, settled
     at `scaler_scale`, skipped a step. `seconds` is what the round cost in all. `changed_in_place` names what a step
     changed of its inputs, targets and, in inference, weights and buffers: it was put back before every sample, which
-    is then one step.
+    is then one step. `comes_compiled` tells that the user's code had the network, or a part of it, compiled.
     """
 
     case_id: str
@@ -62,6 +62,7 @@ class Round:
     scaler_scale: float | None = None
     skipped_steps: int | None = None
     changed_in_place: list[str] = field(default_factory=list)
+    comes_compiled: bool = False
     cpu_samples: list[list[float]] | None = None
     rss_peak_bytes: int | None = None
     fitness: Fitness = field(default_factory=Fitness)

@@ -30,6 +30,7 @@ from ampbench.records.casts import (
 )
 from ampbench.worker.devices import Device
 from ampbench.worker.distances import floating_in, identical
+from ampbench.worker.memory import one_batch
 from ampbench.worker.seeded import seed_all
 from ampbench.worker.step import Step
 from ampbench.worker.turns import Settled, settled_peaks, side_by_side, warm_up
@@ -114,7 +115,8 @@ def peaks_with(
     changes: Sequence[Change], workload: Workload, case: Case, device: Device, settled: Settled, notes: list[str]
 ) -> list[int | None]:
     """Return the peak of a step of `case` as it is, then with each change, as `settled_peaks` does."""
-    builds = [partial(Step, workload, case, device), *(partial(one.build, workload, case, device) for one in changes)]
+    alone = one_batch(workload, case)
+    builds = [partial(Step, alone, case, device), *(partial(one.build, alone, case, device) for one in changes)]
     return settled_peaks(builds, [settled] * len(builds), device, notes)
 
 

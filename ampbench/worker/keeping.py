@@ -21,7 +21,7 @@ from ampbench.worker.divergence import Reference, References, run_step
 from ampbench.worker.finite import Fp32Check
 from ampbench.worker.fitness import FitnessWatch
 from ampbench.worker.flags import precision_flags
-from ampbench.worker.memory import is_out_of_memory, memory_source, said_of
+from ampbench.worker.memory import is_out_of_memory, memory_source, one_batch, said_of
 from ampbench.worker.origins import measure_origin
 from ampbench.worker.seeded import seed_all, seeded_step, unfused
 from ampbench.worker.step import Step
@@ -118,7 +118,8 @@ def weigh(
         builds = [partial(Step, workload, case, device, kept=kept) for kept in kept_sets]
         settled = [warm_up(build()) for build in builds]
         device.release()
-        peaks = settled_peaks(builds, settled, device, notes)
+        alone = [partial(Step, one_batch(workload, case), case, device, kept=kept) for kept in kept_sets]
+        peaks = settled_peaks(alone, settled, device, notes)
         watch = FitnessWatch(device)
         samples = side_by_side(builds, lambda step, place: warm_up(step, settled[place]), device, seconds, notes)
         fitness = watch.seen()

@@ -1,5 +1,6 @@
 """The peak of one step's memory, and whose it is; a pass of its own, never timed."""
 
+import dataclasses
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
@@ -12,6 +13,7 @@ from torch._C._profiler import ProfilerConfig, ProfilerState, _ExperimentalConfi
 from torch.utils import _pytree as pytree
 
 from ampbench.errors import first_line, text_of
+from ampbench.explain.modules import is_compiled
 from ampbench.keeping.tried import OUT_OF_MEMORY
 from ampbench.precisions import PRECISIONS
 from ampbench.records.cases import Case
@@ -22,6 +24,8 @@ from ampbench.worker.heap import page_faults
 from ampbench.worker.step import Step
 from ampbench.workload import Workload
 
+COMPILING = 2
+"""Steps that a compiled network runs before its memory is measured: torch may compile once more in the second."""
 _MARK = "ampbench: next call"
 
 
@@ -31,7 +35,9 @@ def measure_memory(workload: Workload, case: Case, device: Device) -> MemoryPass
     On an accelerator the allocator's peak above what was allocated before the case was built; on the CPU what the step
     allocates at its peak by the profiler's allocation record, plus what was alive when it began. FLOPs are counted as
     the step warms up; on a path other than eager, in an eager step before. Page faults are counted in further steps.
+    On the device lies one batch, in inference without its targets; a network that comes compiled is compiled before.
     """
+    workload = one_batch(workload, case)
     flops: dict[str, int] | None = None
 
     def count(step: Step) -> None:
@@ -40,6 +46,13 @@ def measure_memory(workload: Workload, case: Case, device: Device) -> MemoryPass
             nullcontext() if step.training or step.by_inputs else torch.no_grad()
         ):  # in inference mode a counter sees no autocast
             flops = count_flops(step.run, tf32=PRECISIONS[case.precision].tf32)
+
+    def warmed(step: Step) -> None:
+        if case.path == "eager":
+            count(step)
+        if case.path != "eager" or any(map(is_compiled, step.module.modules())):
+            for _ in range(COMPILING):
+                _run(step)
 
     def build() -> Step:
         step = Step(workload, case, device)
@@ -51,7 +64,7 @@ def measure_memory(workload: Workload, case: Case, device: Device) -> MemoryPass
 
     if not isinstance(device, Cpu):
         _take_workspaces(workload, case, device)
-    ((step, peak),) = peaks_of([build], device, count if case.path == "eager" else _run)
+    ((step, peak),) = peaks_of([build], device, warmed)
     gradients = [p.grad for p in step.module.parameters() if p.grad is not None]
     return MemoryPass(
         case_id=case.case_id,
@@ -66,6 +79,14 @@ def measure_memory(workload: Workload, case: Case, device: Device) -> MemoryPass
         flops=flops,
         faults=page_faults(partial(_run, step)) if isinstance(device, Cpu) else None,
     )
+
+
+def one_batch(workload: Workload, case: Case) -> Workload:
+    """Return `workload` with the first batch alone, as a user's loop has it on the device; targets only in training."""
+    several = isinstance(workload.inputs, list)
+    inputs = workload.inputs[0] if several else workload.inputs
+    targets = workload.targets[0] if several and workload.targets is not None else workload.targets
+    return dataclasses.replace(workload, inputs=inputs, targets=targets if case.phase == "training" else None)
 
 
 def is_out_of_memory(error: BaseException) -> bool:

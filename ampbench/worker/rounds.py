@@ -15,6 +15,7 @@ import torch
 
 import ampbench
 from ampbench.errors import AmpbenchError, UsageError, bounded, in_one_line, own_frames, own_place
+from ampbench.explain.modules import is_compiled
 from ampbench.precisions import PRECISIONS
 from ampbench.records.cases import Case, WorkloadSource
 from ampbench.records.casts import CastPass
@@ -283,6 +284,7 @@ def measure_round(workload: Workload, request: Request, device: Device, timed: T
         scaler_scale=timed.settled["scale"] if timed.settled else None,
         skipped_steps=skipped if timed.settled else None,
         changed_in_place=timed.changed or [],
+        comes_compiled=any(map(is_compiled, workload.module.modules())),
         rss_peak_bytes=rss_bytes("VmHWM"),
         fitness=watch.seen(),
         seconds=time.perf_counter() - started,

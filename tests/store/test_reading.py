@@ -233,7 +233,7 @@ ADDED = {
     6: [',"asked":null', ',"flops":null'],
     5: [],
     7: [
-        ',"changed_in_place":[]',
+        ',"changed_in_place":[],"comes_compiled":false',
         ',"chance_rel_l2":null',
         ',"reference_dtype":"fp64","reference_error":""',
         ',"output_undefined":""',

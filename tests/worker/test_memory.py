@@ -33,6 +33,19 @@ def bags():
     return Workload(module=torch.nn.Sequential(*layers), inputs=torch.randint(40, (5, 6)),
                     loss=lambda output: output.float().square().mean())
 
+def batches():
+    pairs = [(torch.randn(8, 100), torch.randint(50, (8,))) for _ in range(9)]
+    return Workload(module=torch.nn.Linear(100, 50), inputs=[one for one, _ in pairs],
+                    targets=[one for _, one in pairs], loss=torch.nn.functional.cross_entropy)
+
+def compiled():
+    module = torch.nn.Sequential(torch.nn.Linear(16, 16), torch.nn.ReLU(), torch.nn.Linear(16, 4))
+    return Workload(module=torch.compile(module, backend="eager"), inputs=torch.randn(6, 16))
+
+def uncompiled():
+    module = torch.nn.Sequential(torch.nn.Linear(16, 16), torch.nn.ReLU(), torch.nn.Linear(16, 4))
+    return Workload(module=module, inputs=torch.randn(6, 16))
+
 def norms():
     layers = [torch.nn.Linear(16, 32), torch.nn.BatchNorm1d(32), torch.nn.ReLU(), torch.nn.Linear(32, 4)]
     return Workload(module=torch.nn.Sequential(*layers), inputs=torch.randn(8, 16), loss=lambda output: output.sum())
@@ -182,6 +195,17 @@ def test_sparse_gradients_are_counted_by_what_they_store(measure: Measure, preci
     indices, values = 30 * 8, 30 * 16 * (2 if precision == "bf16_pure" else 4)
     assert found.gradient_bytes >= indices // 2 + values // 2 + 3 * 16
     assert found.gradient_bytes < found.peak_bytes
+
+
+def test_one_batch_lies_on_the_device_and_in_inference_no_targets(measure: Measure) -> None:
+    inference, training = measure("batches"), measure("batches", phase="training")
+    assert inference.input_bytes == 8 * 100 * 4
+    assert training.input_bytes == 8 * 100 * 4 + 8 * 8
+    assert inference.peak_bytes == measure("linear").peak_bytes
+
+
+def test_a_network_that_comes_compiled_is_not_measured_while_it_compiles(measure: Measure) -> None:
+    assert measure("compiled").peak_bytes == pytest.approx(measure("uncompiled").peak_bytes, rel=0.3)
 
 
 def test_inference_has_neither_gradients_nor_optimizer_state(measure: Measure) -> None:
