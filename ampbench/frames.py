@@ -3,6 +3,7 @@
 The columns are `metrics.COLUMNS`. Text is None and numbers are NaN where undefined.
 """
 
+import math
 import warnings
 from collections.abc import Iterable
 from dataclasses import dataclass, field, fields
@@ -194,6 +195,7 @@ class _RoundTable:
 
     case_ids: list[str] = field(default_factory=list)
     values: list[float] = field(default_factory=list)
+    others: list[float] = field(default_factory=list)
     controls: dict[str, list[float]] = field(default_factory=dict)
     items: dict[str, float] = field(default_factory=dict)
     weights: dict[str, str] = field(default_factory=dict)
@@ -214,6 +216,7 @@ class _RoundTable:
         else:
             self.case_ids.append(case_id)
             self.values.append(value)
+            self.others.append(math.nan if one.fitness.other_share is None else one.fitness.other_share)
         self.items[case_id] = one.items_per_step
         if self.weights.setdefault(case_id, one.weights_digest) != one.weights_digest:
             self.differing.add(case_id)
@@ -258,8 +261,9 @@ def _times(rows: dict[str, int], table: _RoundTable) -> dict[str, Any]:
     seconds = np.array(table.values, dtype=np.float64)[order]
     counts = np.bincount(owners, minlength=len(rows))
     timed = counts > 0
-    median, low, high = (np.full(len(rows), np.nan) for _ in range(3))
+    median, low, high, others = (np.full(len(rows), np.nan) for _ in range(4))
     median[timed] = stats.segment_medians(seconds, counts[timed])
+    others[timed] = stats.segment_medians(np.array(table.others, dtype=np.float64)[order], counts[timed])
     low[timed], high[timed] = stats.log_t_intervals(seconds, counts[timed])
     items = np.array([table.items.get(case_id) for case_id in rows], dtype=np.float64)
     return {
@@ -268,6 +272,7 @@ def _times(rows: dict[str, int], table: _RoundTable) -> dict[str, Any]:
         "seconds_low": low,
         "seconds_high": high,
         "items_per_second": stats.ratio(items, median),
+        "other_share": others,
     }
 
 

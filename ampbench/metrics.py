@@ -271,6 +271,13 @@ COLUMNS: Mapping[str, Column] = MappingProxyType(
                 better="higher",
                 summary="Time of the step's FLOPs at the highest rate measured in each dtype, by seconds_median.",
             ),
+            Column(
+                name="other_share",
+                label="CPU of others",
+                unit="share",
+                better="lower",
+                summary="What other processes used of the CPU while the case was timed: the median over rounds.",
+            ),
             Column(name="torch_version", label="torch", summary="The version of torch measured."),
         )
     }

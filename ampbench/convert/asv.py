@@ -9,8 +9,8 @@ import itertools
 import math
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Container, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from ampbench.convert.asv_files import (
@@ -38,12 +38,13 @@ from ampbench.records.environments import DEVICES
 from ampbench.records.measurements import Failure, Skip
 from ampbench.records.runs import Footer
 from ampbench.store import StoredRun
-from ampbench.workloads.index import WORKLOADS, resolve_parameters
+from ampbench.workloads.index import WORKLOADS, class_name, resolve_parameters
 
 __all__ = ["PROGRAM", "read_results"]
 
 UNTOLD_DEVICE = "cpu"
 """The device of results that tell none."""
+PER_ITEM = "precisions.Speed.track_seconds_per_item"
 VERSION = "1"
 """The version of the suite's benchmarks whose values are understood."""
 
@@ -57,15 +58,50 @@ class _Meaning:
     inverse: bool = False
 
 
-SUITE: Mapping[str, _Meaning] = {
-    "precisions.Speed.time_step": _Meaning("round", "seconds_median"),
-    "precisions.Speed.track_seconds_per_item": _Meaning("round", "items_per_second", inverse=True),
-    "precisions.Memory.track_peak_memory": _Meaning("memory", "peak_memory_bytes"),
-    "precisions.Accuracy.track_output_error": _Meaning("divergence", "output_floor_ratio"),
-    "precisions.Accuracy.track_gradient_error": _Meaning("divergence", "grad_rel_l2"),
+METHODS: Mapping[str, _Meaning] = {
+    "time_step": _Meaning("round", "seconds_median"),
+    "track_other_share": _Meaning("round", "other_share"),
+    "track_peak_memory": _Meaning("memory", "peak_memory_bytes"),
+    "track_output_error": _Meaning("divergence", "output_floor_ratio"),
+    "track_gradient_error": _Meaning("divergence", "grad_rel_l2"),
 }
-"""The benchmarks that have a value per case; their parameters are workload, phase and precision."""
-WANTED = frozenset([*SUITE, TORCH_VERSION, DEVICE])
+"""The methods of the suite's classes, one of each workload (`workloads.index.class_name`); their parameters are phase
+and precision."""
+NOT_READ = ("track_fp64_norm",)
+"""Methods whose values are for asv alone: no column has them."""
+EARLIER: Mapping[str, _Meaning] = {
+    "precisions.Speed.time_step": METHODS["time_step"],
+    PER_ITEM: _Meaning("round", "items_per_second", inverse=True),
+    "precisions.Memory.track_peak_memory": METHODS["track_peak_memory"],
+    "precisions.Accuracy.track_output_error": METHODS["track_output_error"],
+    "precisions.Accuracy.track_gradient_error": METHODS["track_gradient_error"],
+}
+"""The benchmarks of the suite as it was first, a class for each metric; their first parameter is the workload."""
+_CLASSES = {class_name(spec): spec.name for spec in WORKLOADS.values()}
+_ENVIRONMENT = (TORCH_VERSION, DEVICE)
+_NAME = re.compile(r"precisions\.(\w+)\.(\w+)")
+
+
+def _split(name: str) -> tuple[str, str]:
+    """Return the class and the method of a benchmark of the suite as it is, "" for both of any other."""
+    found = _NAME.fullmatch(name)
+    if found is None or name in EARLIER or found[2] not in (*METHODS, *NOT_READ):
+        return "", ""
+    return found[1], found[2]
+
+
+def _meaning(name: str) -> _Meaning | None:
+    return EARLIER.get(name) or METHODS.get(_split(name)[1])
+
+
+class _Wanted(Container[str]):
+    """The names of the suite's benchmarks, whatever its workloads are called."""
+
+    def __contains__(self, name: object) -> bool:
+        return isinstance(name, str) and (name in _ENVIRONMENT or _meaning(name) is not None)
+
+
+WANTED = _Wanted()
 
 SKIPPED = "asv has no number: its suite skipped the case there, or the case was not selected"
 SMALLEST = 1e-300
@@ -108,11 +144,12 @@ class _Values:
 
     def add(self, name: str, result: BenchmarkResult, device: str) -> None:
         """Add the values of the suite's benchmark `name`."""
-        meaning = SUITE[name]
+        meaning = _meaning(name)
+        assert meaning is not None
         values = self.readings.setdefault(meaning.metric, {})
         bounds = [self.readings.setdefault(bound, {}) for bound in ("seconds_low", "seconds_high")]
         for value, low, high, combination in zip(
-            result.values, result.low, result.high, itertools.product(*result.parameters), strict=True
+            result.values, result.low, result.high, itertools.product(*_parameters(name, result)), strict=True
         ):
             case_id, case = _case(combination, device)
             if case.version < self.newest[case.workload]:
@@ -124,7 +161,8 @@ class _Values:
                 continue
             if isinstance(value, bool) or not isinstance(value, (int, float)):
                 raise StoreError(f"{name} of {case_id} is no number: {value!r}")
-            if not math.isfinite(value) or (meaning.stage != "divergence" and value < SMALLEST):
+            positive = meaning.stage != "divergence" and meaning.metric != "other_share"
+            if not math.isfinite(value) or (positive and value < SMALLEST):
                 continue
             values[case_id] = 1 / value if meaning.inverse else float(value)
             if meaning.metric == "seconds_median":
@@ -132,6 +170,17 @@ class _Values:
                 for bound, limit, outer in zip(bounds, (low, high), (min, max), strict=True):
                     if limit is not None and math.isfinite(limit) and limit > 0:
                         bound[case_id] = outer(limit, value)
+
+    def drop_rates(self) -> bool:
+        """Leave out items per second where there is a time, and tell whether there were any.
+
+        Another benchmark measured them, so that beside the time they would say how many items a step has, wrongly.
+        """
+        times, rates = self.readings.get("seconds_median", {}), self.readings.get("items_per_second", {})
+        both = times.keys() & rates.keys()
+        for case_id in both:
+            del rates[case_id]
+        return bool(both)
 
     @property
     def skips(self) -> dict[str, Skip]:
@@ -141,16 +190,17 @@ class _Values:
 
 
 def _run(found: ResultFile, device: str, remarks: Counter[str]) -> StoredRun:
-    ours = {name: one for name, one in found.benchmarks.items() if name in SUITE and _has_our_shape(name, one)}
+    ours = {name: one for name, one in found.benchmarks.items() if _meaning(name) and _has_our_shape(name, one)}
     if not ours:
         raise StoreError(f"holds no benchmark of ampbench's suite: its benchmarks are {listed(found.names)}")
-    environment = {name: found.benchmarks[name] for name in (TORCH_VERSION, DEVICE) if name in found.benchmarks}
+    environment = {name: found.benchmarks[name] for name in _ENVIRONMENT if name in found.benchmarks}
     for name, one in (ours | environment).items():
         if one.version != VERSION:
             raise StoreError(
                 f"{name} has version {one.version!r}, not {VERSION!r}: its numbers mean something else here"
             )
-    others = [name for name in found.names if name not in ours and name not in environment]
+    known = {*ours, *environment}
+    others = [name for name in found.names if name not in known and _split(name)[1] not in NOT_READ]
     if others:
         remarks[f"left out {len(others)} of another suite: {listed(others)}"] += 1
     told = told_device(found)
@@ -160,12 +210,14 @@ def _run(found: ResultFile, device: str, remarks: Counter[str]) -> StoredRun:
         remarks[
             f"no {DEVICE_VARIABLE} is told: taken for {UNTOLD_DEVICE} (`ampbench convert --device` says otherwise)"
         ] += 1
-    values = _Values(_newest_versions(ours.values()))
+    values = _Values(_newest_versions(ours))
     for name, one in ours.items():
         values.add(name, one, told or device or UNTOLD_DEVICE)
     if values.outdated:
         older = listed(f"{workload} (version {version})" for workload, version in values.outdated)
         remarks[f"left out values of workloads that the file has in a newer version, too: {older}"] += 1
+    if values.drop_rates():
+        remarks[f"left out {PER_ITEM} of cases with a time of asv's own: two measurements of one speed"] += 1
     return StoredRun(
         path=found.path,
         header=header_of(found, list(ours.values()), "" if told or device == UNTOLD_DEVICE else device),
@@ -177,14 +229,34 @@ def _run(found: ResultFile, device: str, remarks: Counter[str]) -> StoredRun:
     )
 
 
+def _parameters(name: str, result: BenchmarkResult) -> list[Sequence[str]]:
+    """Return workloads, phases and precisions of a benchmark, as they are written in Python."""
+    owner, _ = _split(name)
+    return [[repr(_label(owner))], *result.parameters] if owner else [*result.parameters]
+
+
+def _label(owner: str) -> str:
+    """Return the workload of a class of the suite: "mlp" of Mlp, "mlp v2" of MlpV2, a user's as it is called."""
+    if owner in _CLASSES:
+        spec = WORKLOADS[_CLASSES[owner]]
+        return spec.name if spec.version == 1 else f"{spec.name} v{spec.version}"
+    numbered = re.fullmatch(r"(.+)V(\d+)", owner)
+    if numbered:
+        known = {class_name(replace(spec, version=1)): name for name, spec in WORKLOADS.items()}
+        if numbered[1] in known:
+            return f"{known[numbered[1]]} v{numbered[2]}"
+    return owner
+
+
 def _has_our_shape(name: str, result: BenchmarkResult) -> bool:
     """Return whether the parameters are workloads, phases and precisions; another suite may have our names.
 
     Raises `StoreError` where a newer suite of ours has phases or precisions that are not known here.
     """
-    if len(result.parameters) != 3:
+    written = _parameters(name, result)
+    if len(written) != 3:
         return False
-    parameters = [[parameter_text(one) for one in values] for values in result.parameters]
+    parameters = [[parameter_text(one) for one in values] for values in written]
     if any(None in texts for texts in parameters):
         return False
     kinds = (("phase", parameters[1], PHASES), ("precision", parameters[2], PRECISIONS))
@@ -194,10 +266,10 @@ def _has_our_shape(name: str, result: BenchmarkResult) -> bool:
     return not unknown
 
 
-def _newest_versions(results: Iterable[BenchmarkResult]) -> dict[str, int]:
-    """Return the newest version of each workload among the parameters of `results`."""
+def _newest_versions(results: Mapping[str, BenchmarkResult]) -> dict[str, int]:
+    """Return the newest version of each workload among the parameters of `results`, which are by benchmark."""
     newest: dict[str, int] = {}
-    for written in itertools.chain.from_iterable(one.parameters[0] for one in results):
+    for written in itertools.chain.from_iterable(_parameters(name, one)[0] for name, one in results.items()):
         workload, version = _workload(parameter_text(written) or "")
         newest[workload] = max(version, newest.get(workload, 0))
     return newest

@@ -15,10 +15,11 @@ from ampbench.convert import asv
 from ampbench.metrics import COLUMNS
 from ampbench.records.cases import Case
 from ampbench.records.divergences import Divergence
-from ampbench.records.measurements import Fitness, Round
+from ampbench.records.measurements import OTHER_SHARE, Fitness, Round
 from ampbench.records.runs import Header
 from ampbench.store import StoredRun, TimedRound
 from ampbench.trends.series import UNDEFINED
+from ampbench.units import format_share
 
 _INTERVAL = ("seconds_low", "seconds_high")
 _CONFIDENCE, _ASV_CONFIDENCE = 0.95, 0.99
@@ -110,6 +111,9 @@ def reduced(stored: StoredRun, rounds: Rounds, columns: list[str], chosen: set[s
     measured = {case_ids[row] for row in np.flatnonzero(ok).tolist()}
     own, controls = _by_case(rounds.kept)
     logs, disturbed = _undisturbed(measured_run)
+    for case_id, share in stored.readings.get("other_share", {}).items():
+        if share > OTHER_SHARE:
+            disturbed[case_id] = f"other processes used {format_share(share)} of the CPU"
     imported = stored.header.imported
     numbers: dict[str, str] = {}
     for case_id, one in stored.divergence.items():

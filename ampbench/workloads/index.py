@@ -341,6 +341,12 @@ def resolve_parameters(
     return {**settled}
 
 
+def class_name(spec: WorkloadSpec) -> str:
+    """Return what the class of a workload is called in the suite for asv: CrossEntropyHead, of a version 2 MlpV2."""
+    words = "".join(word.capitalize() for word in spec.name.split("_"))
+    return words if spec.version == 1 else f"{words}V{spec.version}"
+
+
 def source(spec: WorkloadSpec) -> WorkloadSource:
     """Return where a worker finds `spec`'s function."""
     return WorkloadSource(

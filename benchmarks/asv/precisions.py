@@ -1,13 +1,16 @@
-"""What each precision costs and buys, for asv: the default suite's workloads in every phase and precision.
+"""What each precision costs and buys, for asv: a class for each workload of the default suite, made from `SUITE`.
 
-The device is that of the environment variable AMPBENCH_DEVICE (asv.conf.json, `env_nobuild`), the size the preset for
-that device. Lower is better in every benchmark. `version` is bumped when the meaning of the numbers changes, never for
-the code around them; a workload whose own version is bumped gets another label, and so a new series.
+Its parameters are phase and precision, its methods the metrics, so that `asv run --bench Mlp` is one workload and a
+table has a row per phase and precision. The device is that of the environment variable AMPBENCH_DEVICE (asv.conf.json,
+`env_nobuild`), the size the preset for that device. Lower is better in every benchmark. `version` is bumped when the
+meaning of the numbers changes, never for the code around them; a workload whose own version is bumped gets another
+class, and so a new series.
 """
 
 import math
 import os
 import re
+from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -19,111 +22,142 @@ from ampbench.precisions import PRECISIONS
 from ampbench.records.divergences import Divergence
 from ampbench.records.environments import DEVICES
 from ampbench.records.runs import Selection, Settings
-from ampbench.stats import round_value
+from ampbench.running.environment import may_have_accelerator
 from ampbench.worker import cells
 from ampbench.worker.environment import read_environment
-from ampbench.workloads.index import WORKLOADS
+from ampbench.workloads.index import WORKLOADS, class_name
 
-SUITE = {
-    spec.name if spec.version == 1 else f"{spec.name} v{spec.version}": spec.name
-    for spec in WORKLOADS.values()
-    if spec.suite
-}
-"""The workloads by their labels. For your own, name them as `ampbench run` does: {"model": "model.py:make"}."""
-if wrong := [label for label, name in SUITE.items() if label in WORKLOADS and label != name]:
-    raise ValueError(f"{wrong[0]} is the name of a built-in workload: give yours another label")
+SUITE = {class_name(spec): spec.name for spec in WORKLOADS.values() if spec.suite}
+"""The workloads by their classes. For your own, name them as `ampbench run` does: {"MyModel": "model.py:make"}."""
+if wrong := [name for name, workload in SUITE.items() for spec in WORKLOADS.values()
+             if name == class_name(spec) and workload != spec.name]:  # fmt: skip
+    raise ValueError(f"{wrong[0]} is the class of a built-in workload: give yours another name")
 
 DEVICE = os.environ.get("AMPBENCH_DEVICE", "")
+NAMES = [name for name in PRECISIONS if name != "tf32" or may_have_accelerator()]
+"""The precisions: tf32 is one of accelerators."""
+DIGITS = 4
+"""So many significant digits of an error are kept: no more of them say anything."""
 
 cells.preload(list(SUITE.values()))
 
-
-class Case:
-    """One case: a workload in a phase and a precision. What cannot run here is skipped."""
-
-    version = "1"
-    timeout = 600
-    param_names = ("workload", "phase", "precision")
-    params = (list(SUITE), list(PHASES), list(PRECISIONS))
-
-    def setup(self, workload: str, phase: str, precision: str) -> None:
-        selection = Selection(
-            workloads=[SUITE[workload]], phases=[phase], precisions=[precision], devices=[DEVICE] if DEVICE else []
-        )
-        [self.planned] = cells.plan_cells(selection)
-        if self.planned.skip:
-            raise NotImplementedError(self.planned.skip)
+_opened: dict[str, cells.Cell] = {}
+"""The cell of which this process times steps."""
+_held = ExitStack()
 
 
-class Speed(Case):
-    """How long a step takes: asv's own samples, and ampbench's round (device events on an accelerator)."""
-
-    rounds = 4
-    repeat = (3, 200, 0.08)
-    warmup_time = 0.04
-    min_run_count = 3
-
-    def setup(self, workload: str, phase: str, precision: str) -> None:
-        """Open the case once in a process; asv calls this again before every step that it times."""
-        if not hasattr(self, "cell"):
-            super().setup(workload, phase, precision)
-            self.opened = ExitStack()
-            self.cell = self.opened.enter_context(cells.opened(self.planned))
-        self.cell.restore()
-
-    def time_step(self, *_: str) -> None:
-        self.cell.step()
-
-    def track_seconds_per_item(self, *_: str) -> float:
-        self.opened.close()  # a round has builds of its own, and torch's switches are the process'
-        found = cells.measure_round(self.planned, Settings())
-        return round_value(found.samples, found.cpu_samples) / found.items_per_step
-
-    track_seconds_per_item.unit = "seconds"
+def plan(workload: str, phase: str, precision: str) -> cells.PlannedCase:
+    """Return the case; raise what asv takes for skipped where it cannot run here."""
+    selection = Selection(
+        workloads=[workload], phases=[phase], precisions=[precision], devices=[DEVICE] if DEVICE else []
+    )
+    [planned] = cells.plan_cells(selection)
+    if planned.skip:
+        raise NotImplementedError(planned.skip)
+    return planned
 
 
-class Memory(Case):
-    """What a step needs at its peak: the allocator's count on an accelerator, torch's record on a CPU."""
-
-    def track_peak_memory(self, *_: str) -> int:
-        return cells.measure_memory(self.planned).peak_bytes
-
-    track_peak_memory.unit = "bytes"
+def keep_passes() -> None:
+    """Make asv run the benchmarks that have this as their setup_cache in one folder, where passes are kept."""
 
 
-class Accuracy(Case):
-    """How far a step lies from the same step in fp64; the divergence pass of a case serves both benchmarks."""
+def opener(workload: str) -> Callable[[str, str], None]:
+    """Return what opens the case once in a process; asv calls it again before every sample."""
 
-    def setup_cache(self) -> None:
-        """Make asv run this class in one folder, where passes are kept until it has run."""
+    def setup(phase: str, precision: str) -> None:
+        if "cell" not in _opened:
+            _opened["cell"] = _held.enter_context(cells.opened(plan(workload, phase, precision)))
+        _opened["cell"].restore()
 
-    def setup(self, workload: str, phase: str, precision: str) -> None:
-        super().setup(workload, phase, precision)
-        kept = Path(f"{workload} {phase} {precision}.json")
-        if kept.exists():
-            self.divergence = msgspec.json.decode(kept.read_bytes(), type=Divergence)
-        else:
-            self.divergence = cells.measure_divergence(self.planned)
-            kept.write_bytes(msgspec.json.encode(self.divergence))
+    return setup
 
-    def check_finite(self, count: int, what: str) -> None:
-        """Fail where a number became infinite or NaN: for asv, NaN is a case that was skipped."""
-        if count:
-            raise ArithmeticError(f"{count} {what} elements are not finite where the reference's are")
 
-    def track_output_error(self, *_: str) -> float:
-        self.check_finite(self.divergence.output_nonfinite, "output")
-        error, floor = self.divergence.output_rel_l2, self.divergence.output_floor_rel_l2
-        return error / floor if error is not None and floor else math.nan
+def measured(name: str, workload: str) -> type:
+    """Return the class of a workload: a method for each metric."""
 
-    track_output_error.unit = "x floor"
+    class Suite:
+        version = "1"
+        timeout = 600
+        param_names = ("phase", "precision")
+        params = (list(PHASES), NAMES)
+        rounds = 4
+        repeat = (3, 200, 0.08)
+        warmup_time = 0.04
+        min_run_count = 3
 
-    def track_gradient_error(self, *_: str) -> float:
-        self.check_finite(self.divergence.grad_nonfinite or 0, "gradient")
-        error = self.divergence.grad_rel_l2
-        return math.nan if error is None else error
+        def time_step(self, *_: str) -> None:
+            """Run one step."""
+            _opened["cell"].step()
 
-    track_gradient_error.unit = "relative"
+        time_step.setup = opener(workload)
+
+        def track_peak_memory(self, phase: str, precision: str) -> int:
+            """What a step needs at its peak: the allocator's count on an accelerator, torch's record on a CPU."""
+            return cells.measure_memory(plan(workload, phase, precision)).peak_bytes
+
+        track_peak_memory.unit = "bytes"
+
+        def track_output_error(self, phase: str, precision: str) -> float:
+            """How far the output lies from fp64's, beside what rounding it to the dtype costs."""
+            found = divergence(workload, phase, precision)
+            check_finite(found.output_nonfinite, "output")
+            error, floor = found.output_rel_l2, found.output_floor_rel_l2
+            return rounded(error / floor) if error is not None and floor else math.nan
+
+        track_output_error.unit = "x floor"
+        track_output_error.setup_cache = keep_passes
+
+        def track_gradient_error(self, phase: str, precision: str) -> float:
+            """How far all gradients lie from fp64's, relative to their norm."""
+            found = divergence(workload, phase, precision)
+            check_finite(found.grad_nonfinite or 0, "gradient")
+            return math.nan if found.grad_rel_l2 is None else rounded(found.grad_rel_l2)
+
+        track_gradient_error.unit = "relative"
+        track_gradient_error.setup_cache = keep_passes
+
+        def track_fp64_norm(self, phase: str, precision: str) -> float:
+            """The norm of the fp64 output, which no precision has part in: another one is that of another function."""
+            return float(f"{divergence(workload, phase, precision).output_reference_norm:.9g}")
+
+        track_fp64_norm.unit = "norm"
+        track_fp64_norm.setup_cache = keep_passes
+
+        def track_other_share(self, phase: str, precision: str) -> float:
+            """The share of the CPU that other processes used during a round of ampbench's."""
+            share = cells.measure_round(plan(workload, phase, precision), Settings()).fitness.other_share
+            return math.nan if share is None else rounded(share)
+
+        track_other_share.unit = "share of the CPU"
+
+    Suite.__name__ = Suite.__qualname__ = name
+    return Suite
+
+
+def divergence(workload: str, phase: str, precision: str) -> Divergence:
+    """Return the divergence pass of a case, measured once for the benchmarks that share a folder."""
+    planned = plan(workload, phase, precision)
+    kept = Path(f"{re.sub('[^A-Za-z0-9_.-]', '_', workload)} {phase} {precision}.json")
+    if kept.exists():
+        return msgspec.json.decode(kept.read_bytes(), type=Divergence)
+    found = cells.measure_divergence(planned)
+    kept.write_bytes(msgspec.json.encode(found))
+    return found
+
+
+def check_finite(count: int, what: str) -> None:
+    """Fail where a number became infinite or NaN: for asv, NaN is a case that was skipped."""
+    if count:
+        raise ArithmeticError(f"{count} {what} elements are not finite where the reference's are")
+
+
+def rounded(value: float) -> float:
+    """Return a number with the digits that say something."""
+    return float(f"{value:.{DIGITS}g}")
+
+
+for _name, _workload in SUITE.items():
+    globals()[_name] = measured(_name, _workload)
 
 
 class Environment:

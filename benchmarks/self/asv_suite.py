@@ -12,6 +12,8 @@ from pathlib import Path
 from asv.util import load_json
 
 from ampbench.store import list_runs, read_run
+from ampbench.workloads.index import WORKLOADS as SPECS
+from ampbench.workloads.index import class_name
 
 ROOT = Path(__file__).parents[2]
 WORKLOADS = ("simple_conv", "mlp", "cross_entropy_head")
@@ -24,7 +26,7 @@ def measure() -> dict[str, float]:
     with tempfile.TemporaryDirectory() as folder:
         results = Path(folder)
         started = _asv(results, "precisions.Environment")
-        seconds = _asv(results, f"({'|'.join(WORKLOADS)})") - started
+        seconds = _asv(results, f"({'|'.join(class_name(SPECS[name]) for name in WORKLOADS)})") - started
         [stored] = (json.loads(path.read_text()) for path in (results / "asv/bench").glob("*-existing-*.json"))
         own = _seconds(
             [sys.executable, "-m", "ampbench", "run", *WORKLOADS, "--device", "cpu", "--rounds", str(ROUNDS)],
@@ -34,7 +36,11 @@ def measure() -> dict[str, float]:
         return {
             "asv seconds": seconds,
             "ampbench seconds": own,
-            "asv samples": sum(filter(None, _column(stored, "precisions.Speed.time_step", "stats_repeat"))),
+            "asv samples": sum(
+                count or 0
+                for name in WORKLOADS
+                for count in _column(stored, f"precisions.{class_name(SPECS[name])}.time_step", "stats_repeat")
+            ),
             "ampbench samples": sum(len(build) for each in run.rounds for build in each.samples),
         }
 

@@ -142,7 +142,7 @@ def _store(made: Sandbox, clone: Path) -> None:
     """Put the stored runs into `clone`, and what they are called elsewhere."""
     measured = made.measure(RUN_MADE)
     shutil.copytree(ROOT / "results", clone / "results")
-    shutil.copytree(ROOT / "results/asv/vm", clone / "results/asv/bench")
+    shutil.copytree(ROOT / "results/asv/epyc-2core-demo", clone / "results/asv/bench")
     for run in (BASE, CANDIDATE):
         (clone / f"results/runs/{run}.jsonl").write_text(rename(measured, run))
     for name in (
