@@ -25,6 +25,12 @@ SLOW_SHARE_CHANGE = 0.1
 SLOW_SHARE_LUCK = 0.1
 """... but where luck would make them differ so with more than this probability, there is nothing to say."""
 
+FAR = 1.0
+"""On a machine that is not fit, times measured in turns are judged where they are further apart than this: twice as
+long, or half. What disturbs both arms of a block may stretch a change, as a longer step is held up more often; a change
+within the threshold it does not make twice as long, as round values are CPU times where all samples were held up."""
+_FOUND = frozenset({Code.BEYOND_THRESHOLD, Code.UNCONFIRMED})
+
 _CONTROL_FIRED = "the control fired: the same code, measured twice, seemed to differ, so no time of this session counts"
 
 
@@ -88,6 +94,7 @@ def time_findings(
     theirs = _Side(candidate, [pair.candidate_id for pair in cells])
     if interleaved:
         decisions, unfit, fresh, control = _interleaved(cells, ours, theirs, thresholds)
+        thresholds = np.where(np.isin(np.arange(len(cells)), list(unfit)), np.maximum(thresholds, FAR), thresholds)
     else:
         decisions, unfit, fresh, control = _stored(cells, ours, theirs, thresholds)
     findings = unjudged + [
@@ -111,6 +118,8 @@ def time_findings(
         if verdict is not Verdict.INCOMPARABLE:
             if control.fired:
                 verdict, code, reason = Verdict.INCONCLUSIVE, Code.CONTROL_FIRED, _CONTROL_FIRED
+            elif cell in unfit and interleaved and code in _FOUND:
+                reason += f"; {unfit[cell]}, so only what takes twice as long, or half, is judged"
             elif cell in unfit:
                 verdict, code, reason = Verdict.INCONCLUSIVE, Code.UNFIT_MACHINE, unfit[cell]
                 change = (None, None, None)  # that of the few fit blocks, beside values of all, would mislead
@@ -177,14 +186,21 @@ def _interleaved(
 ) -> tuple[list[Decision], Mapping[int, str], list[int], ControlVerdict]:
     """Return decisions, why cells are unfit, the number of fresh blocks, and the control.
 
-    The control was measured beside one of the arms, the baseline's as a rule, and is compared with that one.
+    The control was measured beside one of the arms, the baseline's as a rule, and is compared with that one. Blocks in
+    which an arm was unfit are left out; of cells that this leaves unfit only those in which one arm alone was, since
+    what disturbs both in turns gives no arm an advantage, and such cells are judged beyond `FAR`.
     """
     owner = theirs if theirs.run.has_controls and not ours.run.has_controls else ours
     own, fresh = (np.union1d(ours.numbers(role), theirs.numbers(role)) for role in (Role.OWN, Role.CONFIRMATION))
     tables = [(side.table(Role.OWN, own), side.table(Role.CONFIRMATION, fresh)) for side in (ours, theirs)]
     control = owner.table(Role.CONTROL, own)
     (before, fresh_before), (after, fresh_after) = tables
-    left_out, fresh_left_out = before.unfit | after.unfit, fresh_before.unfit | fresh_after.unfit
+    unfit = _unfit_cells([(before, after), (fresh_before, fresh_after)], "blocks")
+    busy = np.isin(np.arange(len(cells)), list(unfit))
+    left_out, fresh_left_out = (
+        np.where(busy[:, None], one.unfit ^ other.unfit, one.unfit | other.unfit)
+        for one, other in ((before, after), (fresh_before, fresh_after))
+    )
     blocks = Blocks(
         baseline=before.without(left_out),
         candidate=after.without(left_out),
@@ -192,8 +208,7 @@ def _interleaved(
         confirm_baseline=fresh_before.without(fresh_left_out),
         confirm_candidate=fresh_after.without(fresh_left_out),
     )
-    decisions = decide_interleaved(blocks, thresholds)
-    unfit = _unfit_cells([(before, after), (fresh_before, fresh_after)], "blocks")
+    decisions = decide_interleaved(blocks, np.where(busy, np.maximum(thresholds, FAR), thresholds))
     pairs = ~np.isnan(blocks.confirm_baseline) & ~np.isnan(blocks.confirm_candidate)
     measured = ~np.isnan(blocks.control).all(axis=1)
     if not measured.any():

@@ -1,5 +1,7 @@
 import math
+from dataclasses import replace
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -185,6 +187,46 @@ def test_too_many_unfit_blocks_are_no_evidence_and_the_cause_is_named(fitness, c
     assert (found.verdict, found.code) == (Verdict.INCONCLUSIVE, Code.UNFIT_MACHINE)
     assert found.change is None
     assert found.reason == cause
+
+
+def busy_run(seconds, header, fresh=(), **changes):
+    """Return an arm of which every block was measured while others used most of the CPU."""
+    run = make_run(Times((FP32, seconds)), header=header, fresh=fresh)
+    run.rounds[:] = [replace(one, fitness=Fitness(other_share=0.92)) for one in run.rounds]
+    return run
+
+
+def disturbed(factor, seed, count=32):
+    """Return times of code that takes `factor` ms, of which any may be up to 3 times as long for others' work."""
+    held_up = np.random.default_rng(seed).uniform(1, 3, count)
+    return [float(factor * value * times) for value, times in zip(noisy(1e-3, count, seed=seed), held_up, strict=True)]
+
+
+@pytest.mark.parametrize(("factor", "verdict"), [(15, Verdict.REGRESSED), (1 / 15, Verdict.IMPROVED)])
+def test_in_turns_a_change_far_beyond_what_disturbs_both_arms_is_judged_on_a_busy_machine(factor, verdict):
+    ours, theirs = arms()
+    baseline = busy_run(disturbed(1, 0), ours, fresh=disturbed(1, 1, 10))
+    (found,) = times(compare(baseline, busy_run(disturbed(factor, 2), theirs, fresh=disturbed(factor, 3, 10))))
+    assert (found.verdict, found.code, found.threshold) == (verdict, Code.BEYOND_THRESHOLD, 1.0)
+    assert found.reason.endswith(
+        "; other processes used 92% of the CPU in 42 of 42 blocks, so only what takes twice as long, or half, is judged"
+    )
+    (found,) = times(compare(busy_run(disturbed(1, 0), ours), busy_run(disturbed(factor, 2), theirs)))
+    assert found.code is Code.UNCONFIRMED
+
+
+@pytest.mark.parametrize("factor", [1.0, 1.3])
+def test_a_smaller_change_is_not_judged_on_a_busy_machine(factor):
+    ours, theirs = arms()
+    (found,) = times(compare(busy_run(disturbed(1, 0), ours), busy_run(disturbed(factor, 2), theirs)))
+    assert (found.code, found.change) == (Code.UNFIT_MACHINE, None)
+    assert found.reason == "other processes used 92% of the CPU in 32 of 32 blocks"
+
+
+def test_blocks_in_which_one_arm_alone_was_disturbed_decide_nothing():
+    ours, theirs = arms()
+    (found,) = times(compare(make_run(Times((FP32, noisy(1e-3, 32))), header=ours), busy_run(disturbed(15, 2), theirs)))
+    assert found.code is Code.UNFIT_MACHINE
 
 
 def test_few_unfit_blocks_are_left_out_in_pairs():
