@@ -37,11 +37,13 @@ class Note(NamedTuple):
 
 
 def statements(stored: StoredRun, rows: Sequence[Row]) -> list[Note]:
-    """Return for which devices the rows speak, and what the control says where its case is among them."""
+    """Return for which devices the rows speak, what the file has lost, and what a control of theirs says."""
     environment, imported = stored.header.environment, stored.header.imported
     devices = [environment.device(name) for name in measured_devices(rows)]
     said = [Note(line, warning=True) for line in _unsound(stored, rows)]
     said += [Note(device_statement(one, environment), bool(_emulated(one))) for one in devices if one is not None]
+    if stored.lost:
+        said.append(Note(f"this run {stored.lost}", warning=True))
     if imported is not None:
         said.append(Note(import_statement(imported, bool(stored.readings)), warning=True))
     if other_code := not_the_commits(stored.header):

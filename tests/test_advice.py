@@ -360,7 +360,7 @@ def rounds_of(precision: str, *seconds: float, skipped: int | None = None) -> di
                 weights_digest="a",
                 skipped_steps=skipped,
                 seconds=1.0,
-                finished_at="",
+                finished_at="2026-01-31T12:01:00Z",
             )
             for number, value in enumerate(seconds)
         ]

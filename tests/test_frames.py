@@ -248,9 +248,9 @@ def test_weights_that_differ_between_rounds_fail_the_case_alone(tmp_path):
     [
         ([], "not measured yet"),
         ([COMPLETE], "not measured yet"),
-        ([Footer(ended="out of time", finished_at="")], "not reached within the time given"),
+        ([Footer(ended="out of time", finished_at="2026-01-31T12:01:00Z")], "not reached within the time given"),
         ([Skip(case_id=FP32.case_id, reason="no loss given"), COMPLETE], "no loss given"),
-        ([make_memory(FP32, 1), Footer(ended="interrupted", finished_at="")], "not measured yet"),
+        ([make_memory(FP32, 1), Footer(ended="interrupted", finished_at="2026-01-31T12:01:00Z")], "not measured yet"),
     ],
 )
 def test_a_case_without_rounds_is_skipped_with_the_reason(tmp_path, entries, reason):

@@ -65,14 +65,14 @@ def command(
     chosen = chosen_format(format, json)
     from ampbench import store
     from ampbench.cli.gate import read_flags_policy
+    from ampbench.cli.printing import print_note
     from ampbench.compare import compare_files
 
     policy = read_flags_policy(only=only, threshold=threshold, found=False)
-    paths = store.find_run(baseline, results), store.find_run(candidate, results)
+    paths = store.find_run(baseline, results, print_note), store.find_run(candidate, results, print_note)
     compared = compare_files(paths[0], paths[1], policy.threshold_of)
     comparison, interrupted = narrowed(compared, keyword, policy.only), False
     if baseline_python or candidate_python:
-        from ampbench.cli.printing import print_note
         from ampbench.running.stored_sides import explain_stored
 
         pythons = {"--baseline-python": baseline_python, "--candidate-python": candidate_python}

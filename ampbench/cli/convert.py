@@ -88,10 +88,10 @@ def command(
     format = _known(to)
     _check(format, runs, output, baseline)
     columns = _chosen(format, metric, short)
-    stored = [store.read_run(path) for path in dict.fromkeys(store.find_run(run, results) for run in runs)]
+    stored = [store.read_run(path) for path in dict.fromkeys(store.find_run(run, results, print_note) for run in runs)]
     notes = [f"{one.path} {store.CUT}" for one in stored if one.cut]
     if baseline and format.of_comparison:
-        against = store.read_run(store.find_run(baseline, results))
+        against = store.read_run(store.find_run(baseline, results, print_note))
         texts = {output: format.of_comparison(_compared(against, stored[0], keyword))}
     else:
         chosen = [select(one, keyword, columns=columns, short=short) for one in stored]

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from ampbench.cli.options import run_words
 from ampbench.cli.selecting import make_selection, make_settings, resumed_imports
 from ampbench.errors import CASE_FAILED, INTERRUPTED, StoreError, UsageError
-from ampbench.records.runs import Asked, Selection, Settings, deed_of, verb_of
+from ampbench.records.runs import LATEST, Asked, Selection, Settings, deed_of, verb_of
 from ampbench.units import counted
 
 if TYPE_CHECKING:
@@ -126,7 +126,7 @@ def go_on(
     from ampbench import store
     from ampbench.cli.printing import print_note
 
-    if resume == store.LATEST:
+    if resume == LATEST:
         raise UsageError(f"--resume needs the id of a run of ampbench {verb_of(explains)}: latest is one that measured")
     file = store.find_run(resume, results)
     header = store.read_header(file)

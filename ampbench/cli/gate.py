@@ -75,7 +75,7 @@ def command(
     from ampbench.compare import compare, of_cases
 
     names = [baseline, candidate, *([rules.anchor] if rules.anchor else [])]
-    base, new, *release = [store.read_run(path) for path in [store.find_run(name, results) for name in names]]
+    base, new, *release = [store.read_run(path) for path in [store.find_run(name, results, _refuse) for name in names]]
     wanted = partial(keywords.matches, keyword)
     if keyword and not any(map(wanted, (*base.cases, *new.cases))):
         raise NothingToRunError(f"neither run has a case that matches -k {keyword!r}")
@@ -83,6 +83,11 @@ def command(
     against = [of_cases(compare(run, new, rules.anchor_threshold_of), wanted) for run in release]
     failed = [case_id for case_id in failed_cases(new) if wanted(case_id)]
     return report_gate(compared, rules, against[0] if against else None, failed, chosen, every)
+
+
+def _refuse(doubt: str) -> None:
+    """Raise `UsageError` where it is in doubt which run is the latest: a gate judges none that was not meant."""
+    raise UsageError(f"{doubt}; name the run that is meant")
 
 
 def read_flags_policy(

@@ -39,13 +39,17 @@ def command(
     from ampbench.cli.listings import print_listing
     from ampbench.cli.printing import print_text
 
+    columns = TABLE_COLUMNS[what]
     if chosen in (OutputFormat.TABLE, OutputFormat.MARKDOWN) and what == "workloads":
         rows = [row | {"summary": _about(row)} for row in rows]
+    elif chosen in (OutputFormat.TABLE, OutputFormat.MARKDOWN) and what == "runs":
+        columns = [name for name in columns if name not in SELDOM or any(row[name] not in SELDOM[name] for row in rows)]
+        rows = [row | {"torch": (row["torch"] or "").partition("+")[0], "outcome": _what(row)} for row in rows]
     absent = []
     if chosen is OutputFormat.TABLE and what == "devices":
         absent = [f"{row['device']}: {row['name']}" for row in rows if not row["available"]]
         rows = [row | {"name": row["name"] if row["available"] else ""} for row in rows]
-    print_listing(rows, TABLE_COLUMNS[what], chosen, empty=EMPTY.get(what, ""))
+    print_listing(rows, columns, chosen, empty=EMPTY.get(what, ""))
     if absent:
         print_text("\n" + "\n".join(absent))
     return 0
@@ -129,10 +133,19 @@ def runs(results: Path) -> Listing:
     return [_run(path) for path in store.list_runs(results)]
 
 
+def _what(row: Mapping[str, Any]) -> str:
+    """Return what a run measured and what came of it; of one that explains, its outcome says both."""
+    names = [] if row["explains"] else row["workloads"] or []
+    workloads = few(names, len(names) if len(names) <= _NAMED else 1)
+    return ": ".join(filter(None, [workloads, row["outcome"].replace(f"{row['path']}, ", "")]))
+
+
 def _run(path: Path) -> dict[str, Any]:
     from ampbench import store
 
-    known = ("run", "label", "date", "started", "torch", "device", "explains", "cases", "outcome", "path")
+    known = (
+        "run", "label", "date", "started", "torch", "device", "workloads", "explains", "cases", "outcome", "path",
+    )  # fmt: skip
     row: dict[str, Any] = dict.fromkeys(known) | {"run": store.run_id(path), "path": str(path)}
     measured: set[str] = set()
     try:
@@ -144,6 +157,7 @@ def _run(path: Path) -> dict[str, Any]:
     counts = {"ok": len(ok), "failed": failed, "skipped": len(stored.cases) - len(ok) - failed}
     explains = stored.header.explains
     said = ": ".join(filter(None, [_explained(stored), outcomes_said(counts)]))
+    said = f"{said}; lines are missing" if stored.lacks else said
     devices = dict.fromkeys([*(case.device for case in stored.cases.values()), *stored.rules])
     return row | {
         "label": stored.header.label,
@@ -151,9 +165,10 @@ def _run(path: Path) -> dict[str, Any]:
         "started": stored.header.started_at,
         "torch": stored.header.environment.torch_version,
         "device": " ".join(devices),
+        "workloads": list(dict.fromkeys(case.workload for case in stored.cases.values())),
         "explains": explains or None,
         "cases": len(stored.cases),
-        "outcome": said if stored.complete else f"{stored.ending}: {said}",
+        "outcome": ": ".join(filter(None, [stored.misnamed, "" if stored.complete else stored.ending, said])),
     }
 
 
@@ -175,8 +190,13 @@ TABLE_COLUMNS: Mapping[str, Sequence[str]] = {
     "workloads": ("workload", "family", "summary"),
     "precisions": ("precision", "summary", "aliases"),
     "devices": ("device", "available", "tf32", "autocast", "arithmetic", "name"),
-    "runs": ("run", "label", "torch", "device", "outcome"),
+    "runs": ("run", "date", "label", "torch", "device", "outcome"),
 }
 """What a table shows of a listing; the machine formats give every column."""
+SELDOM: Mapping[str, Sequence[str | None]] = {"label": ("", None), "device": ("cpu", "", None)}
+"""Columns of runs that a table shows where one of them has something else there."""
+
+_NAMED = 2
+"""As many workloads of a run are named in a table, of more only the first."""
 
 EMPTY = {"runs": "there is no run yet: `ampbench run` makes one"}

@@ -95,7 +95,7 @@ def command(
     names = [*(runs or []), *([baseline] if baseline else [])]
     for name in names:
         if not Path(name).expanduser().is_dir():
-            store.find_run(name, results)  # a name that means nothing is refused before anything is begun
+            store.find_run(name, results, print_note)  # a name that means nothing is refused before anything is begun
     if format is ReportFormat.HTML:
         from ampbench.report.charts import library
 

@@ -136,7 +136,7 @@ def command(
     with ExitStack() as stack:
         writer = resumed = None
         if resume:
-            file = store.find_run(resume, results)
+            file = store.find_run(resume, results, print_note)
             if dry_run:
                 resumed = store.read_run(file)
             else:  # locked before it is planned what it lacks: no one else may be measuring just that
@@ -250,12 +250,12 @@ def _print_plan(prepared: "Scheduled", results: Path, format: OutputFormat) -> N
 
 
 def _runs_of(host: str, results: Path) -> "Iterator[StoredRun]":
-    """Yield the runs stored in a results folder that were measured on `host`; a damaged one gives no estimate."""
+    """Yield the runs stored in a results folder that were measured on `host`, but damaged ones, which are named."""
     from ampbench import store
 
     for path in store.list_runs(results):
         try:
             if store.read_header(path).environment.host == host:
                 yield store.read_run(path)
-        except StoreError:
-            continue
+        except StoreError as error:
+            print_note(f"left out of the estimate: {error}")

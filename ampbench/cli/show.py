@@ -24,14 +24,7 @@ from ampbench.cli.options import (
     run_words,
 )
 from ampbench.errors import NothingToRunError, UnknownNameError, UsageError
-from ampbench.records.runs import (
-    CASTS,
-    KINDS,
-    RESUMED,
-    RULES,
-    deed_of,
-    verb_of,
-)
+from ampbench.records.runs import CASTS, KINDS, LATEST, RESUMED, RULES, deed_of, verb_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -40,7 +33,7 @@ if TYPE_CHECKING:
 
 
 def command(
-    run: Annotated[str, typer.Argument(metavar="RUN", help=f"A run: {A_RUN}.")],
+    run: Annotated[str, typer.Argument(metavar="[RUN]", help=f"A run: {A_RUN}. Default: latest.")] = LATEST,
     results: Results = DEFAULT_RESULTS,
     keyword: Keyword = "",
     case: Annotated[str, typer.Option("--case", metavar="ID", help="Everything known of one case.")] = "",
@@ -59,7 +52,7 @@ def command(
 
     \b
     Examples:
-      ampbench show latest
+      ampbench show
       ampbench show 20260131T120000Z -k "resnet and training" --max-error 5e-3
       ampbench show latest --json > rows.json
       ampbench show 1f9a3c --by module --all         a run of ampbench explain casts
@@ -69,7 +62,7 @@ def command(
     from ampbench import keywords, store
     from ampbench.cli.printing import print_note
 
-    stored = store.read_run(store.find_run(run, results))
+    stored = store.read_run(store.find_run(run, results, print_note))
     if case and case not in stored.cases:
         raise UnknownNameError("case", case, stored.cases)
     chosen_cases = [
@@ -85,6 +78,8 @@ def command(
         _explained(stored, chosen_cases, chosen, by, everything=every or bool(case))
     else:
         _measured(stored, chosen_cases, chosen, budget, everything=every or bool(case))
+    if stored.misnamed:
+        print_note(f"{stored.path} {stored.misnamed}")
     if stored.cut:
         resumed = not what or what in RESUMED
         go_on = f": ampbench {verb_of(what)} --resume {run_words(stored.path, results)}" if resumed else ""

@@ -13,6 +13,18 @@ OTHER_SHARE = 0.2
 """Share of this machine's CPU time used by other processes from which a round is unfit: on the smallest machines, with
 two CPUs, four tenths of one of them, so that threads that wait for each other wait for a processor as well."""
 
+KILLED = "killed"
+"""The cause of a failure that tells nothing of the case: the kernel, out of memory, or a person ended its worker."""
+CAUSES = ("exception", "out of memory", "memory limit", "time-out", "crash", KILLED, "unknown")
+"""By what a case can fail; "unknown" where another program measured and did not tell."""
+STAGES = (
+    "memory", "divergence", "round", "casts", "rules", "ranges", "origin", "space", "trial", "weighing",
+    "convergence", "scaler", "scope", "input-storage", "ceilings",
+)  # fmt: skip
+"""Where: the kinds of requests (`records.requests.Request`)."""
+MEMORY_SOURCES = ("allocator", "profiler")
+"""Who counts memory: the accelerator's own count, and the CPU's allocation record."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fitness:
@@ -74,13 +86,12 @@ class Round:
 class MemoryPass:
     """The peak of one step's memory, in bytes, from a separate, untimed pass.
 
-    `source` is "allocator" (the accelerator's own count) or "profiler" (the CPU's allocation record). `peak_bytes`
-    holds parameters, buffers, inputs, gradients, optimizer state and everything else alive at the peak; the parts are
-    what is known by name after the step (None: this phase has none), `rss_bytes` the process' resident set, which holds
-    the interpreter and torch itself too and is never compared with the other numbers. `flops` are the algorithmic FLOPs
-    of the step (a multiply-add is two) by the dtype of what is multiplied ("bf16"), counted in the same pass (None: not
-    counted). `faults` are the page faults that a step pays on a CPU in glibc's plain heap, whichever times are measured
-    in.
+    `source` is one of `MEMORY_SOURCES`. `peak_bytes` holds parameters, buffers, inputs, gradients, optimizer state and
+    everything else alive at the peak; the parts are what is known by name after the step (None: this phase has none),
+    `rss_bytes` the process' resident set, which holds the interpreter and torch itself too and is never compared with
+    the other numbers. `flops` are the algorithmic FLOPs of the step (a multiply-add is two) by the dtype of what is
+    multiplied ("bf16"), counted in the same pass (None: not counted). `faults` are the page faults that a step pays on
+    a CPU in glibc's plain heap, whichever times are measured in.
     """
 
     case_id: str
@@ -96,16 +107,11 @@ class MemoryPass:
     faults: float | None = None
 
 
-KILLED = "killed"
-"""The cause of a failure that tells nothing of the case: the kernel, out of memory, or a person ended its worker."""
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Failure:
-    """A case that could not be measured: where it broke (`stage`), by what (`cause`), what it said, its last frames.
+    """A case that could not be measured: where it broke (`stage`, one of `STAGES`), by what (`cause`, one of `CAUSES`).
 
-    `stage` is the kind of the request (`records.requests.Request`); `cause` is "exception", "out of memory", "memory
-    limit", "time-out", "crash" or `KILLED`; "unknown" where another program measured and did not tell.
+    `message` is what it said, `frames` are its last ones.
     """
 
     case_id: str

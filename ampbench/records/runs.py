@@ -29,6 +29,9 @@ Files of an earlier schema lack these and are read as they are.
 SUFFIX, COMPRESSED = ".jsonl", ".jsonl.gz"
 """How the names of run files end."""
 
+LATEST = "latest"
+"""What the newest run of a folder that measured is called; one that only explains is named by its id."""
+
 CASTS, RULES, HEADROOM, ORIGIN, KEEP_FP32 = "casts", "rules", "headroom", "origin", "keep-fp32"
 """What a run can explain (`Header.explains`): each is a verb of `ampbench explain`."""
 
@@ -188,7 +191,9 @@ class Header:
 
     `commit` is that of the repository measured, `committed_at` its time (ISO 8601). `arm` is set where the run is one
     arm of an interleaved comparison, `imported` where another program measured it. `explains` is what it explains
-    or studies (`CASTS` and the others); "": the run measures. `asked` is set in studies.
+    or studies (`CASTS` and the others); "": the run measures. `asked` is set in studies. `follows` is the id of the run
+    that was the latest by its name when this one was begun, where the clock makes this one look older (None: it does
+    not).
     """
 
     schema: int
@@ -207,11 +212,16 @@ class Header:
     imported: Imported | None = None
     explains: str = ""
     asked: Asked | None = None
+    follows: str | None = None
+
+
+ENDINGS = ("complete", "interrupted", "out of time")
+"""How a session can end."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Footer:
-    """The last line of a session; `ended` is "complete", "interrupted" or "out of time". A resumed run has several."""
+    """The last line of a session; `ended` is one of `ENDINGS`. A resumed run has several."""
 
     ended: str
     finished_at: str

@@ -1,6 +1,6 @@
 """What a report is about: the runs shown, what they are compared with, what became of them over time."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -9,12 +9,12 @@ from ampbench import frames, keywords, notes
 from ampbench.advice import Advice, Budget, advise_run
 from ampbench.compare import compare, of_cases
 from ampbench.comparing.pairing import arm_settings, pair_cases
-from ampbench.errors import NothingComparableError, NothingToRunError, UsageError
+from ampbench.errors import NothingComparableError, NothingToRunError, StoreError, UsageError
 from ampbench.labels import case_labels, told_apart
 from ampbench.notes import Note
 from ampbench.records.cases import Case
 from ampbench.records.runs import deed_of
-from ampbench.report.sources import find_sources, matching
+from ampbench.report.sources import Sources, find_sources, matching
 from ampbench.rows import Group, Row, grouped
 from ampbench.store import CUT, StoredRun, find_run, read_run
 from ampbench.trends import RunValues, Trend, make_trend, place_of, read_runs, tracked
@@ -147,8 +147,11 @@ def gather(
     """
     against = read_run(find_run(baseline, results)) if baseline else None
     found = find_sources(sources, results)
-    runs = {stored.header.run: stored for stored in map(read_run, found.measured)}
-    explanations = {stored.header.run: stored for stored in map(read_run, found.explaining)}
+    remarks = list(found.doubts)
+    runs = _read(found.measured, found, remarks)
+    explanations = _read(found.explaining, found, remarks)
+    if remarks and not runs and not explanations:
+        raise StoreError(remarks[0])
     if against is not None:
         if runs and against.header.explains:
             raise UsageError(f"run {against.header.run} {deed_of(against.header.explains)} and measured nothing")
@@ -156,11 +159,27 @@ def gather(
             runs.pop(against.header.run, None)
             explanations.pop(against.header.run, None)
     material = material_of(list(runs.values()), against, keyword, budget, list(explanations.values()))
+    material = replace(material, remarks=[*remarks, *material.remarks])
     if len(found.measured) < 2:  # of one run and its baseline the comparison says all, with more right
         return material
     named = sources if not found.explaining else [str(path) for path in found.measured]
     trends, said = find_trends([*named, *([str(against.path)] if against else [])], results, keyword)
     return replace(material, trends=trends, remarks=[*material.remarks, *said])
+
+
+def _read(paths: Iterable[Path], sources: Sources, remarks: list[str]) -> dict[str, StoredRun]:
+    """Return the runs in files by id; a damaged one that was only found in a folder is left out, with a remark."""
+    runs: dict[str, StoredRun] = {}
+    for path in paths:
+        try:
+            stored = read_run(path)
+        except StoreError as error:
+            if path not in sources.found:
+                raise
+            remarks.append(f"left out: {error}")
+            continue
+        runs[stored.header.run] = stored
+    return runs
 
 
 def material_of(

@@ -8,16 +8,22 @@ from typing import Any
 
 from ampbench import keywords
 from ampbench.errors import StoreError
-from ampbench.records.runs import Header
-from ampbench.store import BY_CASE, LATEST, StoredRun, find_run, list_runs, measures, read_header, run_files
+from ampbench.records.runs import LATEST, Header
+from ampbench.store import BY_CASE, StoredRun, find_run, list_runs, measures, read_header, run_files
 
 
 @dataclass(frozen=True, slots=True)
 class Sources:
-    """Run files by what they hold, each once: `measured` are shown as tables, `explaining` tell why."""
+    """Run files by what they hold, each once: `measured` are shown as tables, `explaining` tell why.
+
+    `found` are those that stand in a folder that was named: one of them that is damaged is left out. `doubts` say in a
+    sentence each which files may be meant as well.
+    """
 
     measured: list[Path] = field(default_factory=list)
     explaining: list[Path] = field(default_factory=list)
+    found: frozenset[Path] = frozenset()
+    doubts: list[str] = field(default_factory=list)
 
     @property
     def paths(self) -> list[Path]:
@@ -36,13 +42,19 @@ def find_sources(sources: Sequence[str], results: Path) -> Sources:
     if not sources:
         return _latest(results)
     paths: dict[Path, None] = {}
+    listed: set[Path] = set()
+    doubts: list[str] = []
     for source in sources:
         folder = Path(source).expanduser()
-        found = run_files(folder) if folder.is_dir() else [find_run(source, results)]
+        if folder.is_dir():
+            found = [path.resolve() for path in run_files(folder)]
+            listed |= set(found)
+        else:
+            found = [find_run(source, results, doubts.append).resolve()]
         if not found:
             raise StoreError(f"there is no run file in {folder}: measure with `ampbench run`, or give another folder")
-        paths |= dict.fromkeys(path.resolve() for path in found)
-    return _sorted(paths)
+        paths |= dict.fromkeys(found)
+    return replace(_sorted(paths), found=frozenset(listed), doubts=doubts)
 
 
 def explain(measured: Header, explaining: Header) -> bool:
@@ -99,12 +111,11 @@ def _latest(results: Path) -> Sources:
     if not found.measured and not found.explaining:
         find_run(LATEST, results)  # says that there is none
     headers = {path: read_header(path) for path in found.explaining}
-    if found.measured:
-        newest = found.measured[-1]
-        if not _is_sound(newest):
-            return Sources([newest])  # its reader says what is wrong with it
+    if any(map(_is_sound, found.measured)) or not found.explaining:
+        doubts: list[str] = []
+        newest = find_run(LATEST, results, doubts.append)
         header = read_header(newest)
-        return Sources([newest], [path for path, one in headers.items() if explain(header, one)])
+        return Sources([newest], [path for path, one in headers.items() if explain(header, one)], doubts=doubts)
     place = _place(headers[found.explaining[-1]])
     return Sources([], [path for path, one in headers.items() if _place(one) == place])
 

@@ -21,7 +21,7 @@ from ampbench.records.measurements import Failure, Fitness, Round, Skip
 from ampbench.records.requests import MAX_SAMPLES_PER_ROUND, Request
 from ampbench.records.runs import Entry, Settings
 from ampbench.running.channel import OpenChannel, Renewing
-from ampbench.running.driver import entry_of
+from ampbench.running.driver import entry_of, kept
 from ampbench.running.schedule import Task, passes, request_of, with_processes
 
 FEWEST_CONFIRMING = 5
@@ -185,7 +185,7 @@ class BlockSession:
                     return
                 parts[lane.name].append(entry)
         for lane in lanes:
-            lane.write(replace(joined(parts[lane.name]), confirmation=again))
+            self._store(lane, pair, replace(joined(parts[lane.name]), confirmation=again))
         self._timed.add(pair)
 
     def _store(self, lane: Lane, pair: str, entry: Entry) -> None:
@@ -194,7 +194,7 @@ class BlockSession:
         The control's failure is told and not stored: it is the baseline once more, whose own rounds stay what they are.
         """
         if not (lane.control and isinstance(entry, Failure)):
-            lane.write(entry)
+            entry = kept(lane.write, entry)
         if isinstance(entry, Failure | Skip):
             self._open = [each for each in self._open if each != pair]
             self._failed[pair] = lane.name

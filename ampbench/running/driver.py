@@ -4,11 +4,13 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from ampbench.records.measurements import Failure, Skip
+from ampbench.records.divergences import Divergence
+from ampbench.records.measurements import Failure, MemoryPass, Round, Skip
 from ampbench.records.requests import Reply, Request
 from ampbench.records.runs import Entry, Settings
 from ampbench.running.channel import OpenChannel, Renewing
 from ampbench.running.schedule import Task, request_of
+from ampbench.store import CannotBeError
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,8 +60,7 @@ def drive(
                 watch(Progress(task, done, total, elapsed))
                 request = request_of(task, settings, number)
                 reply = channel.serve(request)
-                entry = entry_of(reply, request)
-                write(entry)
+                entry = kept(write, entry_of(reply, request))
                 if isinstance(entry, Failure | Skip):
                     failed.add(case_id)
                 done += 1
@@ -67,6 +68,20 @@ def drive(
         finally:
             channel.close()
     return "complete"
+
+
+def kept(write: Callable[[Entry], None], entry: Entry) -> Entry:
+    """Write `entry`, or that its case failed where a number in it cannot be, and return what was written."""
+    try:
+        write(entry)
+    except CannotBeError as error:
+        stage = {MemoryPass: "memory", Divergence: "divergence", Round: "round"}.get(type(entry))
+        if stage is None:
+            raise
+        message = f"what came out cannot be: {error.why}"
+        entry = Failure(case_id=getattr(entry, "case_id", ""), stage=stage, cause="exception", message=message)
+        write(entry)
+    return entry
 
 
 def entry_of(reply: Reply, request: Request) -> Entry:

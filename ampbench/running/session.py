@@ -23,6 +23,7 @@ from ampbench.running.driver import Watch, drive
 from ampbench.running.environment import ask_environment
 from ampbench.running.schedule import Task, TaskKey, make_schedule
 from ampbench.store import RunWriter, StoredRun, new_run_id
+from ampbench.store.plausible import wrong_time
 from ampbench.workloads.index import WORKLOADS
 
 MEMORY_SHARE = 0.85
@@ -272,11 +273,7 @@ def commit_time(commit: str | None) -> str | None:
         return None
     # a signature that git is set to show would stand before the time
     told = _git("show", "--no-patch", "--no-show-signature", "--format=%cI", commit.removesuffix(DIRTY), "--")
-    try:
-        datetime.fromisoformat(told or "")
-    except ValueError:
-        return None
-    return told
+    return None if told is None or wrong_time(told) else told
 
 
 def _git(*arguments: str) -> str | None:

@@ -5,7 +5,6 @@ raw data only; everything derived is derived by those who read it.
 """
 
 from ampbench.store.folder import (
-    LATEST,
     check_folder,
     check_results,
     check_runs,
@@ -15,20 +14,19 @@ from ampbench.store.folder import (
     measures,
     not_measured,
     run_files,
-    run_id,
 )
 from ampbench.store.locking import sync_folder
 from ampbench.store.migrating import CURRENT, LEFT_ALONE, MIGRATED, Migration, migrate_file, migrate_results
-from ampbench.store.reading import BY_CASE, CUT, StoredRun, TimedRound, gathered, read_header, read_run
-from ampbench.store.writing import RunWriter, encode_run, new_run_id, require_writable
+from ampbench.store.reading import BY_CASE, CUT, StoredRun, TimedRound, gathered, read_header, read_run, run_id
+from ampbench.store.writing import CannotBeError, RunWriter, encode_run, new_run_id, require_writable
 
 __all__ = [
     "BY_CASE",
     "CURRENT",
     "CUT",
-    "LATEST",
     "LEFT_ALONE",
     "MIGRATED",
+    "CannotBeError",
     "Migration",
     "RunWriter",
     "StoredRun",

@@ -1,20 +1,26 @@
 """The results folder: which runs it holds, which one is meant, whether they are sound."""
 
+import os
+import re
+from collections.abc import Callable, Iterable, Sequence
+from datetime import UTC, datetime, timedelta
 from difflib import get_close_matches
 from pathlib import Path
 
 from ampbench.errors import NothingToRunError, StoreError, UnknownNameError, UsageError
-from ampbench.records.runs import COMPRESSED, SUFFIX, Header, deed_of, is_path
-from ampbench.store.reading import read_header, read_run
+from ampbench.records.runs import COMPRESSED, LATEST, SUFFIX, Header, deed_of, is_path
+from ampbench.store.reading import first_line, read_header, read_run, run_id, what_else
 
-LATEST = "latest"
-"""What the newest run of a folder that measured is called; one that only explains is named by its id."""
+CLOCKS_APART = timedelta(minutes=1)
+"""Runs of several machines, or begun at once, may be named in another order than they were begun in."""
+_TIME = re.compile(r"(\d{8}T\d{6})Z-")
+_FOLLOWS = b'"follows":"'
 
 
 def list_runs(results: Path | str) -> list[Path]:
-    """Return the run files of a results folder, the oldest first; none where there is no such folder.
+    """Return the run files of a results folder, the oldest by id first; none where there is no such folder.
 
-    A run that is there twice, plain and compressed, is the plain.
+    A run that is there twice, plain and compressed, is the plain. Raises `StoreError` where the folder cannot be read.
     """
     return _told_apart(_files(Path(results) / "runs"))
 
@@ -25,10 +31,20 @@ def run_files(folder: Path, *, measuring: bool = False) -> list[Path]:
     return [file for file in _told_apart(files) if not measuring or measures(file)]
 
 
-def files_below(folder: Path) -> list[Path]:
-    """Return every run file in a folder and in those below it, folder by folder."""
-    holders = sorted({file.parent for file in folder.rglob(f"*{SUFFIX}*")})
-    return [file for holder in holders for file in _files(holder)]
+def files_below(folder: Path) -> tuple[list[Path], dict[Path, str]]:
+    """Return every run file in a folder and in those below it, and what is wrong with folders that cannot be read."""
+    problems: dict[Path, str] = {}
+    found: list[Path] = []
+
+    def unreadable(error: OSError) -> None:
+        problems[Path(error.filename)] = f"cannot read {error.filename}: {error.strerror}"
+
+    for holder, folders, names in os.walk(folder, onerror=unreadable):
+        folders.sort()
+        found += _sorted(Path(holder) / name for name in [*names, *folders])
+    if what := _no_holder(folder / "runs"):
+        problems[folder / "runs"] = what
+    return found, problems
 
 
 def measured_files(folder: Path) -> list[Path]:
@@ -49,19 +65,33 @@ def not_measured(header: Header) -> str:
     return f"run {header.run} {deed_of(header.explains)} and measured nothing: ampbench show {header.run}"
 
 
-def run_id(file: Path) -> str:
-    """Return the id of the run in `file`, which is the file's name without its suffix."""
-    return file.name.removesuffix(".gz").removesuffix(SUFFIX)
-
-
 def _told_apart(files: list[Path]) -> list[Path]:
     """Return one file of each run."""
     return list({run_id(file): file for file in files}.values())
 
 
 def _files(holder: Path) -> list[Path]:
-    """Return all run files in a folder by id, a compressed one before the plain one of the same id."""
-    found = [*holder.glob(f"*{SUFFIX}"), *holder.glob(f"*{COMPRESSED}")]
+    """Return all run files in a folder by id, a compressed one before the plain one of the same id.
+
+    There are none where there is no such folder; `StoreError` where there is something else, or it cannot be read.
+    """
+    if what := _no_holder(holder):
+        raise StoreError(what)
+    try:
+        return _sorted(holder.iterdir())
+    except (FileNotFoundError, NotADirectoryError):
+        return []
+    except OSError as error:
+        raise StoreError(f"cannot read {holder}: {error.strerror}") from None
+
+
+def _no_holder(holder: Path) -> str:
+    """Return what is wrong where run files would be in `holder` and it is no folder."""
+    return f"cannot read {holder}: it is no folder" if holder.exists() and not holder.is_dir() else ""
+
+
+def _sorted(files: Iterable[Path]) -> list[Path]:
+    found = [file for file in files if file.name.endswith((SUFFIX, COMPRESSED))]
     return sorted(found, key=lambda file: (run_id(file), -len(file.name)))
 
 
@@ -86,23 +116,25 @@ def measures(file: Path) -> bool:
         return True
 
 
-def find_run(name: str, results: Path | str) -> Path:
+def find_run(name: str, results: Path | str, doubt: Callable[[str], object] = lambda _: None) -> Path:
     """Return the file of the run called `name`: an id, its beginning or its last part, `latest`, or a path.
+
+    `latest` is the run that measured and was begun last; `doubt` is told, in a sentence each, of files that cannot be
+    read and may be later, and of clocks that make that hard to tell.
 
     Raises `UnknownNameError` with the nearest ids for anything else, `UsageError` where several runs are meant, and
     what `check_runs` does where there is none.
     """
     if is_path(name):
+        if other := what_else(Path(name)):
+            raise UsageError(f"{name} is {other}, not a run file")
         if not Path(name).is_file():
             raise UsageError(f"there is no run file {name}")
         return Path(name)
     check_runs(results)
     paths = {run_id(path): path for path in list_runs(results)}
     if name == LATEST:
-        measured = next((path for path in reversed(paths.values()) if measures(path)), None)
-        if measured is None:
-            raise NothingToRunError(f"no run in {Path(results) / 'runs'} has measured: do so with `ampbench run`")
-        return measured
+        return _latest(list(paths.values()), doubt)
     if name in paths:
         return paths[name]
     matching = [run for run in paths if name and (run.startswith(name) or run.rpartition("-")[2].startswith(name))]
@@ -115,17 +147,80 @@ def find_run(name: str, results: Path | str) -> Path:
     return paths[matching[0]]
 
 
+def _latest(paths: Sequence[Path], doubt: Callable[[str], object]) -> Path:
+    """Return which of the files `paths`, sorted by id, is of the run that measured and was begun last."""
+    unreadable: list[str] = []
+    newest = header = None
+    for path in reversed(paths):
+        try:
+            header = read_header(path)
+        except StoreError as error:
+            unreadable.append(str(error))
+            continue
+        if not header.explains:
+            newest = path
+            break
+    if newest is None or header is None:
+        if unreadable:
+            raise StoreError(f"no run can be read: {unreadable[0]}")
+        raise NothingToRunError(f"no run in {paths[0].parent} has measured: do so with `ampbench run`")
+    for said in unreadable:
+        doubt(f"latest leaves out what cannot be read: {said}")
+    last = _begun_after(newest, paths)
+    if last != newest:
+        doubt(f"latest is {run_id(last)}: it was begun after {run_id(newest)}, by a clock that had gone back")
+    elif (begun := _moment(run_id(newest))) and begun > datetime.now(UTC) + CLOCKS_APART:
+        doubt(f"latest is {run_id(newest)}, by a clock that was ahead of this one: runs begun since look older")
+    return last
+
+
+def _begun_after(newest: Path, paths: Sequence[Path]) -> Path:
+    """Return the last of the runs that measured and say that they follow `newest`, or one that does; else itself."""
+    followers: dict[str, Path] = {}
+    for path in paths:
+        try:
+            if _FOLLOWS in first_line(path) and not (header := read_header(path)).explains and header.follows:
+                followers[header.follows] = path
+        except StoreError:
+            continue
+    seen, last = {newest}, newest
+    while (follower := followers.get(run_id(last))) and follower not in seen:
+        seen.add(follower)
+        last = follower
+    return last
+
+
+def followed(run: str, results: Path | str) -> str | None:
+    """Return the id of the run that is there and is the latest by its name, where `run`, now begun, looks older."""
+    others = [other for other in map(run_id, list_runs(results)) if other != run and _moment(other)]
+    latest, own = max(others, default=""), _moment(run)
+    there = _moment(latest)
+    return latest if own and there and there > own + CLOCKS_APART else None
+
+
+def _moment(run: str) -> datetime | None:
+    """Return when a run was begun, as its id says; None where that tells no time."""
+    if not (found := _TIME.match(run)):
+        return None
+    try:
+        return datetime.strptime(found[1], "%Y%m%dT%H%M%S").replace(tzinfo=UTC)
+    except ValueError:
+        return None
+
+
 def check_results(results: Path | str) -> list[tuple[Path, str | None]]:
-    """Return every run file in a folder and in those below it with what is wrong with it.
+    """Return every run file in a folder and in those below it with what is wrong with it, and folders not readable.
 
     None: nothing is (a cut is no damage).
     """
-    return [(path, _problem(path)) for path in files_below(Path(results))]
+    files, problems = files_below(Path(results))
+    return [*problems.items(), *((path, _problem(path)) for path in files)]
 
 
 def _problem(path: Path) -> str | None:
     try:
-        read_run(path, on_round=lambda _: None, check_traces=True)
+        stored = read_run(path, on_round=lambda _: None, check_traces=True)
     except StoreError as error:
         return str(error)
-    return None
+    said = stored.misnamed or stored.lost
+    return f"{path} {said}" if said else None

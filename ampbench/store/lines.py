@@ -9,8 +9,7 @@ import operator
 import types
 from collections.abc import Callable, Container, Mapping
 from dataclasses import MISSING, fields, is_dataclass
-from datetime import datetime
-from typing import Any, Union, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
 
 import msgspec
 
@@ -23,18 +22,25 @@ from ampbench.records.rules import CATEGORIES, DEVICE, FAKE, NOT_OBSERVED, RuleP
 from ampbench.records.runs import KINDS as RUN_KINDS
 from ampbench.records.runs import SCHEMA, Entry, Header, Line
 from ampbench.records.studies import ARMS, OPERATIONS, SCOPES, USES
+from ampbench.store import plausible
+
+Rounds = dict[str, int]
+"""Which rounds a file has, by case id: a bit for each number, own, of the control or confirming."""
 
 
 class LineError(ValueError):
     """A line that is not what it should be; the message continues "FILE, line N: "."""
 
 
-def _mirror(annotation: Any) -> Any:
-    """Return `annotation` with every dataclass in it replaced by its strict struct."""
+def _mirror(annotation: Any, numbers: plausible.Range | None = None) -> Any:
+    """Return `annotation` with every dataclass in it replaced by its strict struct, and numbers bounded."""
     if isinstance(annotation, type) and is_dataclass(annotation):
         record: Any = annotation
         return strict_struct(record)
-    origin, arguments = get_origin(annotation), tuple(_mirror(argument) for argument in get_args(annotation))
+    if numbers is not None and annotation in (int, float):
+        lowest, highest = map(annotation, numbers)
+        return Annotated[annotation, msgspec.Meta(ge=lowest, le=highest)]
+    origin, arguments = get_origin(annotation), tuple(_mirror(argument, numbers) for argument in get_args(annotation))
     if origin in (Union, types.UnionType):
         return functools.reduce(operator.or_, arguments)
     return origin[arguments] if origin else annotation
@@ -42,7 +48,7 @@ def _mirror(annotation: Any) -> Any:
 
 @functools.cache
 def strict_struct(record: Any) -> Any:
-    """Return a struct with the fields of the dataclass `record` which refuses unknown ones.
+    """Return a struct with the fields of the dataclass `record` which refuses unknown ones, and implausible values.
 
     msgspec ignores unknown keys when it decodes dataclasses, so a damaged key of an optional field would go unnoticed.
     Structs are also decoded faster, and are not tracked by the garbage collector.
@@ -50,7 +56,9 @@ def strict_struct(record: Any) -> Any:
     hints = get_type_hints(record)
     definitions: list[Any] = []
     for field in fields(record):
-        definition: tuple[Any, ...] = (field.name, _mirror(hints[field.name]))
+        words = plausible.WORDS.get((record.__name__, field.name))
+        kind = Literal[words] if words else _mirror(hints[field.name], plausible.allowed(record, field.name))
+        definition: tuple[Any, ...] = (field.name, kind)
         if field.default is not MISSING:
             definition += (field.default,)
         elif field.default_factory is not MISSING:
@@ -145,7 +153,7 @@ def check_header(data: bytes) -> None:
     """Raise `LineError` unless `data`, a file's first line, is a header of a schema that this version reads."""
     try:
         schema = msgspec.json.decode(data, type=_AnyHeader).header.schema
-    except (msgspec.MsgspecError, UnicodeDecodeError):
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
         if data.startswith(_OLD_PROBE):
             raise LineError(
                 "no header of an ampbench run but a probe of autocast's rules in a format that was never released: "
@@ -169,12 +177,8 @@ def check_said(header: Header) -> None:
     if header.explains and header.explains not in RUN_KINDS:
         raise LineError(f"damaged: explains what there is not: {header.explains!r}")
     for name, text in (("started_at", header.started_at), ("committed_at", header.committed_at)):
-        if text is None:
-            continue
-        try:
-            datetime.fromisoformat(text)
-        except ValueError:
-            raise LineError(f"damaged: {name} is no time: {text!r}") from None
+        if text is not None and (wrong := plausible.wrong_time(text)):
+            raise LineError(f"damaged: {name} {wrong}")
 
 
 def check_entry(
@@ -184,19 +188,23 @@ def check_entry(
     case_ids: Container[str],
     probed: Container[str] = (),
     spaced: Container[str] = (),
+    rounds: Rounds | None = None,
 ) -> None:
     """Raise `LineError` unless `record`, of the case `case_id` if of any, may follow the cases with `case_ids`.
 
-    `probed` are the device types whose rules are there already, `spaced` the ids of the cases with a search space.
+    `probed` are the device types whose rules are there already, `spaced` the ids of the cases with a search space,
+    `rounds` the rounds that are there, to which a round is added.
     """
     if kind not in _OF_NO_CASE and case_id not in case_ids:
         raise LineError(f"a {kind} of a case that is not listed before it: {case_id}")
-    if kind == "round" and not (record.samples and all(record.samples)):
-        raise LineError(f"a round without samples of {case_id}")
-    if kind == "round" and record.cpu_samples and list(map(len, record.cpu_samples)) != list(map(len, record.samples)):
-        raise LineError(f"CPU times that are not those of the samples, in a round of {case_id}")
-    if kind == "reading" and record.metric not in METRICS:
-        raise LineError(f"a reading of an unknown metric, {record.metric}, of {case_id}")
+    if kind == "round":
+        _check_round(record, {} if rounds is None else rounds)
+        return
+    if kind == "reading":
+        if record.metric not in METRICS:
+            raise LineError(f"a reading of an unknown metric, {record.metric}, of {case_id}")
+        if wrong := plausible.wrong_reading(record.metric, record.value):
+            raise LineError(f"damaged: {wrong}, of {case_id}")
     if kind == "case" and case_id in case_ids:
         raise LineError(f"a case listed twice: {case_id}")
     if kind == "rules":
@@ -209,6 +217,36 @@ def check_entry(
         _check_study(kind, record)
     if kind == "header":
         raise LineError("a second header: two files were put together")
+    if kind == "footer" and (wrong := plausible.wrong_time(record.finished_at)):
+        raise LineError(f"damaged: finished_at {wrong}")
+    if record is not None and (wrong := plausible.wrong_parts(record)):
+        raise LineError(f"damaged: {wrong}")
+
+
+def _check_round(record: Any, rounds: Rounds) -> None:
+    case_id = record.case_id
+    if not (record.samples and all(record.samples)):
+        raise LineError(f"a round without samples of {case_id}")
+    if record.cpu_samples and list(map(len, record.cpu_samples)) != list(map(len, record.samples)):
+        raise LineError(f"CPU times that are not those of the samples, in a round of {case_id}")
+    if wrong := plausible.wrong_time(record.finished_at):
+        raise LineError(f"damaged: finished_at {wrong}")
+    add_round(record, rounds)
+
+
+def add_round(record: Any, rounds: Rounds) -> None:
+    """Add a round to those that a file has; `LineError` where it has it."""
+    bit = 1 << (4 * record.round + 2 * record.confirmation + record.control)
+    known = rounds.get(record.case_id, 0)
+    if known & bit:
+        which = f"{'control ' if record.control else ''}round {record.round}"
+        raise LineError(f"a second {which} of {record.case_id}: lines were appended twice")
+    rounds[record.case_id] = known | bit
+
+
+def own_rounds(known: int) -> set[int]:
+    """Return the numbers of a case's own rounds, neither confirmations nor the control's, as `Rounds` has them."""
+    return {number for number in range(known.bit_length() // 4 + 1) if known >> (4 * number) & 1}
 
 
 def _check_probe(probe: RuleProbe, probed: Container[str]) -> None:

@@ -54,8 +54,13 @@ class Migration:
 
 
 def migrate_results(results: Path | str) -> list[Migration]:
-    """Rewrite every older file in a folder and in those below it, and return what became of each file."""
-    return [migrate_file(path) for path in files_below(Path(results))]
+    """Rewrite every older file in a folder and in those below it, and return what became of each file.
+
+    A folder that cannot be read is left alone, too.
+    """
+    files, problems = files_below(Path(results))
+    unreadable = [Migration(path=folder, schema=None, problem=problem) for folder, problem in problems.items()]
+    return [*unreadable, *map(migrate_file, files)]
 
 
 def migrate_file(path: Path) -> Migration:

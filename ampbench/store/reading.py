@@ -1,6 +1,9 @@
 """Reading a run file, compressed or not: whole and checked, or refused by name and line number."""
 
 import gzip
+import io
+import re
+import stat
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
@@ -10,6 +13,7 @@ from typing import Any, BinaryIO, Protocol, cast
 
 from ampbench.errors import StoreError
 from ampbench.garbage import no_garbage_collection
+from ampbench.labels import few
 from ampbench.records.cases import Case
 from ampbench.records.casts import CastPass
 from ampbench.records.divergences import Divergence
@@ -17,7 +21,7 @@ from ampbench.records.keeping import KeepSearch, SearchSpace, Trial
 from ampbench.records.measurements import Failure, Fitness, MemoryPass, Round, Skip
 from ampbench.records.ranges import OriginPass, RangePass
 from ampbench.records.rules import RuleProbe
-from ampbench.records.runs import KINDS, Entry, Footer, Header
+from ampbench.records.runs import COMPRESSED, KINDS, SUFFIX, Entry, Footer, Header
 from ampbench.records.studies import Ceiling, ScalerRun, ScopePass, StoragePass, Training
 from ampbench.store import lines
 from ampbench.store.lines import LineError
@@ -25,7 +29,12 @@ from ampbench.store.traces import TRACE, StoredTraces, traced_case
 
 CUT = "ends in a cut line, which was left out"
 """What is said of a run file that was killed while it was written to."""
-_LONGEST_HEADER = 1 << 26
+_LONGEST_LINE = 1 << 26
+"""The trace of a step of a hundred thousand ops, the longest line that there is, is a third of it."""
+_MOST_UNPACKED = 100
+"""A compressed run file is this many times as large once it is unpacked, at most, small ones apart: probes of rules,
+which repeat themselves most, are 30 times."""
+_ALWAYS_UNPACKED = 1 << 24
 _OF_CASES = [kind for kind in KINDS.values() if kind.of_cases]
 _LATEST = {
     "case": "cases", "memory": "memory", "divergence": "divergence", "failure": "failures", "skip": "skips",
@@ -37,7 +46,20 @@ _SEVERAL = {"trial": "trials", **{kind.line: kind.field for kind in _OF_CASES if
 BY_CASE = (*_LATEST.values(), *_SEVERAL.values())
 """The fields of a `StoredRun` that are by case."""
 _GZIP = b"\x1f\x8b"
+_BUFFER_BYTES = 1 << 18
 _DAMAGED = (EOFError, zlib.error, gzip.BadGzipFile)
+_OTHER_KINDS = {
+    stat.S_IFDIR: "a folder", stat.S_IFIFO: "a named pipe", stat.S_IFSOCK: "a socket", stat.S_IFCHR: "a device",
+    stat.S_IFBLK: "a device",
+}  # fmt: skip
+
+
+_AN_ID = re.compile(r"\d{8}T\d{6}Z-.+-[0-9a-f]{6}")
+
+
+def run_id(file: Path) -> str:
+    """Return the id of the run in `file`, which is the file's name without its suffix."""
+    return file.name.removesuffix(".gz").removesuffix(SUFFIX)
 
 
 class TimedRound(Protocol):
@@ -71,7 +93,8 @@ class StoredRun:
     `input_storage` hold each case's last entry of that kind, `trials`, `convergence` and `scaler` all of a case,
     `readings` the values by metric and case id, `rules` the probe of each device type, `ceilings` what devices attain.
     A trace of `casts` is decoded when it is asked for, which raises `StoreError` for a damaged one. `cut`: the last
-    line had no end, which is what a killed run leaves, and was left out.
+    line had no end, which is what a killed run leaves, and was left out. `lacks` says by case what a run that ended as
+    complete should hold and does not ("round 2", "the memory pass"): lines of its file were lost.
     """
 
     path: Path
@@ -97,6 +120,29 @@ class StoredRun:
     ceilings: list[Ceiling] = field(default_factory=list)
     footers: list[Footer] = field(default_factory=list)
     cut: bool = False
+    lacks: dict[str, list[str]] = field(default_factory=dict)
+
+    @property
+    def misnamed(self) -> str:
+        """What is wrong with the file's name, in words after it; "": nothing.
+
+        A run may be kept under any name, but not under the id of another.
+        """
+        name = run_id(self.path)
+        return (
+            f"is run {self.header.run} under the id of another"
+            if name != self.header.run and _AN_ID.fullmatch(name)
+            else ""
+        )
+
+    @property
+    def lost(self) -> str:
+        """What is missing of what it `lacks`, in words after its name; "": nothing."""
+        if not self.lacks:
+            return ""
+        case_id, missing = next(iter(self.lacks.items()))
+        others = f", and something of {len(self.lacks) - 1} more cases" if len(self.lacks) > 1 else ""
+        return f"says that it is complete, but lines are missing: {few(missing)} of {case_id}{others}"
 
     @property
     def explained(self) -> list[str]:
@@ -140,6 +186,7 @@ def read_run(
     """
     path = Path(path)
     rounds: list[Round] = []
+    known: lines.Rounds = {}
     contents = _Contents()
     traces = StoredTraces(lambda line, number: _trace(path, line, number))
     cut = False
@@ -159,7 +206,7 @@ def read_run(
                     continue
                 kind, record = lines.decode(line)
                 if kind == "round":
-                    lines.check_entry(kind, record.case_id, record, contents.cases)
+                    lines.check_entry(kind, record.case_id, record, contents.cases, rounds=known)
                     contents.outdo(record.case_id)
                     if on_round:
                         on_round(record)
@@ -174,13 +221,37 @@ def read_run(
                     contents.outdo(case_id)
                 else:
                     contents.add(kind, record)
+        except _TooLargeError as error:
+            raise StoreError(f"{path}, line {number + 1}: {error}") from None
         except LineError as error:
             raise StoreError(f"{path}, line {number}: {error}") from None
         except _DAMAGED as error:
             raise StoreError(f"{path}, after line {number}: damaged: {error}") from None
         except OSError as error:
             raise StoreError(f"cannot read {path}: {error.strerror}") from None
-    return replace(contents.stored(path, header), rounds=rounds, casts=traces, cut=cut)
+    stored = replace(contents.stored(path, header), rounds=rounds, casts=traces, cut=cut)
+    return replace(stored, lacks=_lacking(stored, known))
+
+
+def _lacking(stored: StoredRun, known: lines.Rounds) -> dict[str, list[str]]:
+    """Return what a run that measured to its end should have of each case and has not: rounds, or a pass.
+
+    That of `ab` has as many rounds of a case as were needed, and an imported one what its program kept.
+    """
+    header = stored.header
+    if header.explains or header.arm is not None or header.imported is not None or stored.ended != "complete":
+        return {}
+    rounds = set(range(header.settings.rounds))
+    found: dict[str, list[str]] = {}
+    for case_id in stored.cases:
+        if case_id in stored.failures or case_id in stored.skips:
+            continue
+        missing = [f"round {number}" for number in sorted(rounds - lines.own_rounds(known.get(case_id, 0)))]
+        for what, passes in (("memory", stored.memory), ("divergence", stored.divergence)):
+            missing += [] if case_id in passes else [f"the {what} pass"]
+        if missing:
+            found[case_id] = missing
+    return found
 
 
 def gathered(path: Path, header: Header, entries: Iterable[Entry], begun: StoredRun | None = None) -> StoredRun:
@@ -263,10 +334,27 @@ def read_header(path: Path | str) -> Header:
         return _header(file)
 
 
+def first_line(path: Path) -> bytes:
+    """Return the first line of a file, whatever it is; `StoreError` where it cannot be read."""
+    with opened(path) as file:
+        try:
+            return file.readline(_LONGEST_LINE + 1)
+        except (LineError, OSError, *_DAMAGED) as error:
+            raise StoreError(f"{path}, line 1: damaged: {error}") from None
+
+
 @contextmanager
 def opened(path: Path) -> Iterator[BinaryIO]:
-    """Open `path`, a pipe maybe, for reading, decompressed where it is compressed; `StoreError` where that fails."""
+    """Open `path` for reading, decompressed where it is compressed; `StoreError` where that fails.
+
+    It may be a pipe, but not under the name of a run file: those are found in folders, and reading one that nobody
+    writes to would never end. A line longer than any of a run, and a file that unpacks to more than any run does, raise
+    `LineError` as they are read, before they take time and memory.
+    """
     try:
+        other = what_else(path) if path.name.endswith((SUFFIX, COMPRESSED)) else ""
+        if other:
+            raise StoreError(f"cannot read {path}: it is {other}, not a file")
         file = path.open("rb")
     except OSError as error:
         raise StoreError(f"cannot read {path}: {error.strerror}") from None
@@ -275,7 +363,45 @@ def opened(path: Path) -> Iterator[BinaryIO]:
             compressed = is_compressed(file.peek(len(_GZIP)))
         except OSError as error:
             raise StoreError(f"cannot read {path}: {error.strerror}") from None
-        yield cast("BinaryIO", gzip.open(file)) if compressed else file  # noqa: SIM115 - `file` is closed here
+        yield cast("BinaryIO", io.BufferedReader(_Bounded(file, compressed), _BUFFER_BYTES))
+
+
+def what_else(path: Path) -> str:
+    """Return what is at `path` where that is no file ("a named pipe"); "" for a file, and where there is nothing."""
+    try:
+        kind = stat.S_IFMT(path.stat().st_mode)
+    except (FileNotFoundError, NotADirectoryError):
+        return ""
+    return _OTHER_KINDS.get(kind, "")
+
+
+class _TooLargeError(LineError):
+    """A line, or what a file unpacks to, is larger than any of a run."""
+
+
+class _Bounded(io.RawIOBase):
+    """What is in `file`, decompressed where it is `compressed`, as long as it has the size of a run."""
+
+    def __init__(self, file: io.BufferedReader, compressed: bool):
+        self.name = file.name
+        self._packed = file if compressed and file.seekable() else None
+        self._source = gzip.open(file) if compressed else file  # noqa: SIM115 - who opened `file` closes it
+        self._unpacked = self._line = 0
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        data = self._source.read(len(buffer))
+        buffer[: len(data)] = data
+        end = data.rfind(b"\n")
+        self._line = self._line + len(data) if end < 0 else len(data) - end - 1
+        self._unpacked += len(data)
+        if self._line > _LONGEST_LINE:
+            raise _TooLargeError(f"damaged: longer than {_LONGEST_LINE >> 20} MiB, which no line of a run is")
+        if self._packed and self._unpacked > _ALWAYS_UNPACKED + _MOST_UNPACKED * self._packed.tell():
+            raise _TooLargeError(f"damaged: unpacks to over {_MOST_UNPACKED} times its size, which no run does")
+        return len(data)
 
 
 def is_compressed(beginning: bytes) -> bool:
@@ -295,7 +421,7 @@ def _trace(path: Path, line: bytes, number: int) -> CastPass:
 def _header(file: BinaryIO) -> Header:
     """Return the header that `file` begins with, and leave the file behind it."""
     try:
-        data = file.readline(_LONGEST_HEADER)
+        data = file.readline(_LONGEST_LINE + 1)
         if not data:
             raise LineError("no header: the file is empty")
         if not data.endswith(b"\n"):

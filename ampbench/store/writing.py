@@ -14,9 +14,11 @@ from typing import Self
 from ampbench.errors import StoreError
 from ampbench.records.cases import Case
 from ampbench.records.keeping import SearchSpace
+from ampbench.records.measurements import Round
 from ampbench.records.rules import RuleProbe
 from ampbench.records.runs import SCHEMA, STUDIES, SUFFIX, Entry, Header, verb_of
 from ampbench.store import lines
+from ampbench.store.folder import followed
 from ampbench.store.lines import LineError
 from ampbench.store.locking import lock, sync_folder
 from ampbench.store.migrating import rewrite
@@ -24,6 +26,17 @@ from ampbench.store.reading import StoredRun, is_compressed, read_run
 
 _BLOCK_BYTES = 1 << 20
 _BEGIN_ANOTHER = "wait for it or begin a new run"
+
+_Known = tuple[set[str], set[str], dict[str, SearchSpace], lines.Rounds]
+"""What is in a file: the cases, the devices that were probed, the search spaces by case, the rounds."""
+
+
+class CannotBeError(StoreError):
+    """An entry that could not be read again, because it says what cannot be: `why`."""
+
+    def __init__(self, message: str, why: str):
+        super().__init__(message)
+        self.why = why
 
 
 def new_run_id(host: str, started: datetime | None = None) -> str:
@@ -62,17 +75,20 @@ class RunWriter:
         self._case_ids: set[str] = set()
         self._probed: set[str] = set()
         self._spaces: dict[str, SearchSpace] = {}
+        self._rounds: lines.Rounds = {}
         self._explains = ""
 
     @classmethod
     def create(cls, results: Path | str, header: Header, cases: Iterable[Case] = ()) -> Self:
         """Begin `runs/<header.run>.jsonl` in the folder `results` with the header and the cases, in one write.
 
-        Raises `StoreError` where the folder cannot be written (its cause is then the `OSError`) or the file exists.
+        The header says which run it follows where the clock has gone back since that was begun. Raises `StoreError`
+        where the folder cannot be written (its cause is then the `OSError`) or the file exists.
         """
         path = Path(results) / "runs" / f"{header.run}{SUFFIX}"
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
+            header = replace(header, follows=followed(header.run, results))
             descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_APPEND, 0o666)
         except FileExistsError:
             if not path.parent.is_dir():
@@ -118,6 +134,8 @@ class RunWriter:
             writer._size = _size_of_whole_lines(path)
             writer._case_ids, writer._probed = set(stored.cases), set(stored.rules)
             writer._spaces = dict(stored.spaces)
+            for one in stored.rounds:
+                lines.add_round(one, writer._rounds)
             writer._explains = stored.header.explains
             writer._restore()
         except BaseException:
@@ -147,7 +165,7 @@ class RunWriter:
         self.close()
 
     def _append(self, records: Sequence[Header | Entry]) -> None:
-        data, case_ids, probed, spaces = self._checked(records)
+        data, known = self._checked(records)
         try:
             view = memoryview(data)
             while view:
@@ -160,7 +178,7 @@ class RunWriter:
             self._restore()
             raise
         self._size += len(data)
-        self._case_ids, self._probed, self._spaces = case_ids, probed, spaces
+        self._case_ids, self._probed, self._spaces, self._rounds = known
 
     @property
     def _advice(self) -> str:
@@ -178,8 +196,9 @@ class RunWriter:
             )
         return f"what was measured before is kept: mend this, then continue with {resume}"
 
-    def _checked(self, records: Sequence[Header | Entry]) -> tuple[bytes, set[str], set[str], dict[str, SearchSpace]]:
-        """Return the lines of `records`, sure to be readable again; then the cases, the probes and the spaces known."""
+    def _checked(self, records: Sequence[Header | Entry]) -> tuple[bytes, _Known]:
+        """Return the lines of `records`, sure to be readable again; then what is known once they are written."""
+        rounds = dict(self._rounds) if any(isinstance(record, Round) for record in records) else self._rounds
         known = set(self._case_ids) if any(isinstance(record, Case) for record in records) else self._case_ids
         probed, spaces = set(self._probed), dict(self._spaces)
         written: list[bytes] = []
@@ -188,11 +207,13 @@ class RunWriter:
                 data = lines.encode(record)
                 kind, _ = lines.decode(data)
                 if self._size or written:
-                    lines.check_entry(kind, getattr(record, "case_id", ""), record, known, probed, spaces)
+                    lines.check_entry(kind, getattr(record, "case_id", ""), record, known, probed, spaces, rounds)
                 elif isinstance(record, Header):
                     lines.check_said(record)
             except LineError as error:
-                raise StoreError(f"{self.path}: cannot store a {type(record).__name__}: {error}") from None
+                raise CannotBeError(
+                    f"{self.path}: cannot store a {type(record).__name__}: {error}", str(error)
+                ) from None
             written.append(data)
             if isinstance(record, Case):
                 known.add(record.case_id)
@@ -200,7 +221,7 @@ class RunWriter:
                 probed.add(record.device)
             elif isinstance(record, SearchSpace):
                 spaces[record.case_id] = record
-        return b"".join(written), known, probed, spaces
+        return b"".join(written), (known, probed, spaces, rounds)
 
     def _restore(self) -> None:
         """Cut what a failed write left behind; should that fail too, the reader takes it for the cut that it is."""

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from ampbench.convert import asv
 from ampbench.convert.asv_files import BENCHMARKS_FILE, MACHINE_FILE, result_paths
-from ampbench.errors import NothingToRunError
+from ampbench.errors import NothingToRunError, StoreError
 from ampbench.keywords import matches
 from ampbench.store import CUT, StoredRun, check_folder, find_run, not_measured, read_header, read_run, run_files
 from ampbench.trends.metrics import TIME, Tracked
@@ -44,7 +44,10 @@ def read_runs(sources: Sequence[str], results: Path, metrics: Iterable[Tracked],
         check_folder(results)
         _read_folder(results, reader)
     reader.finish()
+    reader.notes += [f"left out: {problem}" for problem in reader.unread]
     if not reader.runs:
+        if reader.unread:
+            raise StoreError(reader.unread[0])
         if reader.explaining:
             raise NothingToRunError(not_measured(read_header(reader.explaining[-1])))
         said = ", ".join(sources) or str(results)
@@ -83,6 +86,7 @@ class _Reader:
         self.notes: list[str] = []
         self.remarks: Counter[str] = Counter()
         self.explaining: list[Path] = []
+        self.unread: list[str] = []
         self._columns = columns
         self._keyword = keyword
         self._seen: set[Path] = set()
@@ -169,14 +173,17 @@ def _read(source: str, results: Path, reader: _Reader) -> None:
     elif path.is_file() and path.suffix == ".json":
         reader.foreign(path)
     else:
-        reader.native(find_run(source, results))
+        reader.native(find_run(source, results, reader.notes.append))
 
 
 def _read_folder(folder: Path, reader: _Reader) -> None:
     files = run_files(folder, measuring=True)
     reader.explaining += [] if files else run_files(folder)
     for path in files:
-        reader.native(path)
+        try:
+            reader.native(path)
+        except StoreError as error:
+            reader.unread.append(str(error))
     theirs = folder / _ASV
     # before its first result asv leaves files that describe the machine and the suite
     if theirs.is_dir() and any(path.name not in (MACHINE_FILE, BENCHMARKS_FILE) for path in theirs.rglob("*.json")):

@@ -28,8 +28,9 @@ class FitnessWatch:
         steal = others = None
         if ticks and self._cpu and ticks.total > self._cpu.total:
             total = ticks.total - self._cpu.total
-            steal = (ticks.steal - self._cpu.steal) / total
-            others = max(0.0, ticks.busy - self._cpu.busy - (_own_ticks() - self._own)) / total
+            # kernels have been seen to count a tick back
+            steal = _share(ticks.steal - self._cpu.steal, total)
+            others = _share(ticks.busy - self._cpu.busy - (_own_ticks() - self._own), total)
         temperature = clock = None
         if self._device.type == "cuda":
             with suppress(Exception):  # both need NVML, which not every installation has
@@ -43,6 +44,10 @@ class FitnessWatch:
             temperature_celsius=temperature,
             accelerator_clock_hz=clock,
         )
+
+
+def _share(ticks: float, total: float) -> float:
+    return min(max(ticks / total, 0.0), 1.0)
 
 
 def _cpu_ticks() -> CpuTimes | None:

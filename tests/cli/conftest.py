@@ -164,7 +164,7 @@ def header(run: str = RUN_ID, label: str = "nightly") -> Header:
         label=label,
         command=["ampbench", "run"],
         selection=Selection(),
-        settings=Settings(),
+        settings=Settings(rounds=3),
         sources=[
             WorkloadSource(
                 name="mlp", family="linear", module="ampbench.workloads.linear", function="mlp", builtin=True

@@ -2,6 +2,7 @@
 
 import gzip
 import json
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -49,9 +50,11 @@ def test_devices_are_asked_of_a_worker(
 
 def test_runs_are_listed_with_what_became_of_their_cases(results: Path, ampbench: Run) -> None:
     out = ampbench("list", "runs", "--results", results).out
-    assert "20260131T120000Z-bench-1f9a3c  nightly  2.15.0  cpu     12 ok, 1 failed, 4 skipped" in out
+    assert "20260131T120000Z-bench-1f9a3c  2026-01-31 12:00  nightly  2.15.0  resnet18 and 3 more: 12 ok, 1" in out
+    assert all(len(line) <= 100 for line in out.splitlines())
     rows = json.loads(ampbench("list", "runs", "--results", results, "--json").out)
     assert rows[0]["outcome"] == "12 ok, 1 failed, 4 skipped"
+    assert rows[0]["workloads"] == ["resnet18", "mlp", "softmax_head", "kl_head"]
 
 
 def test_a_damaged_run_is_listed_as_unreadable(results: Path, ampbench: Run) -> None:
@@ -84,3 +87,24 @@ def test_a_compressed_run_is_listed_by_its_id(ampbench: Run, tmp_path: Path) -> 
     (row,) = json.loads(ampbench("list", "runs", "--json").out)
     assert (row["run"], row["path"]) == (RUN, f"results/runs/{RUN}.jsonl.gz")
     assert ampbench("show", RUN).code == 0
+
+
+def test_a_folder_of_runs_is_listed_with_all_that_is_wrong_in_it(ampbench: Run, tmp_path: Path) -> None:
+    runs = write_run(tmp_path / "results", [make_case()], COMPLETE).parent
+    (runs / "20990101T000000Z-a-bbb111.jsonl").write_bytes(b'{"header":' * 5000 + b"\n")
+    os.mkfifo(runs / "20990102T000000Z-a-bbb111.jsonl")
+    (runs / "20990103T000000Z-a-bbb111.jsonl").write_bytes((runs / f"{RUN}.jsonl").read_bytes())
+    said = ampbench("list", "runs", "--json")
+    rows = json.loads(said.out)
+    assert (said.code, len(rows)) == (0, 4)
+    assert rows[1]["outcome"].endswith("no header of an ampbench run: this is another program's file or a damaged one")
+    assert rows[2]["outcome"].endswith("it is a named pipe, not a file")
+    assert rows[3]["outcome"].startswith(f"is run {RUN} under the id of another: ")
+
+
+def test_runs_that_cannot_be_read_are_not_taken_for_none(ampbench: Run, tmp_path: Path) -> None:
+    (tmp_path / "results").mkdir()
+    (tmp_path / "results" / "runs").write_text("")
+    said = ampbench("list", "runs")
+    assert (said.code, said.out) == (2, "")
+    assert said.err == "ampbench: error: cannot read results/runs: it is no folder\n"

@@ -54,7 +54,7 @@ def test_every_verb_has_help_with_an_example(verb: str, ampbench: Run) -> None:
     ("arguments", "message"),
     [
         (["shwo"], "unknown verb 'shwo': did you mean show?"),
-        (["show"], "missing argument 'RUN'; see ampbench show --help"),
+        (["compare"], "missing argument 'BASE'; see ampbench compare --help"),
         (["show", "latest", "--fromat", "json"], "unknown option --fromat: did you mean --format?"),
         (["show", "latest", "--format", "jsn"], "unknown --format 'jsn': did you mean json?"),
         (["show", "latest", "--format", "xyz"], "unknown --format 'xyz': known: table, json, csv, markdown; see"),

@@ -149,9 +149,18 @@ def test_a_folder_that_cannot_be_made_is_an_error_in_one_line(folder: Path, ampb
 
 def test_a_damaged_run_is_refused_by_name_and_line(folder: Path, ampbench: Run) -> None:
     (folder / "runs" / "4-damaged.jsonl").write_text("{}\n{}\n")
-    said = ampbench("report")
+    said = ampbench("report", "4-damaged")
     assert (said.code, said.out) == (2, "")
     assert "4-damaged.jsonl, line 1: " in said.err
+
+
+@pytest.mark.parametrize("sources", [[], ["results"]])
+def test_a_damaged_run_that_nobody_named_is_left_out_and_named(sources: list[str], folder: Path, ampbench: Run) -> None:
+    (folder / "runs" / "4-damaged.jsonl").write_bytes(b'{"header":' * 5000)
+    said = ampbench("report", *sources)
+    assert said.code == 0
+    assert said.out.endswith(".html\n")
+    assert "4-damaged.jsonl, line 1: no whole header" in said.err
 
 
 def test_a_site_has_an_index_and_a_page_for_each_run(folder: Path, tmp_path: Path, ampbench: Run) -> None:

@@ -242,3 +242,24 @@ def test_what_networks_and_other_peoples_runs_say_commands_no_terminal(
     found = ampbench(*words)
     assert r"a\x1b[2J" in found.out + found.err
     assert {one for one in found.out + found.err if not one.isprintable()} <= {"\n"}
+
+
+def test_without_a_run_it_shows_the_latest_and_says_which_newer_file_cannot_be_read(
+    results: Path, ampbench: Run
+) -> None:
+    assert ampbench("show", "--results", results) == ampbench("show", "latest", "--results", results)
+    damaged = results / "runs" / "20990101T000000Z-a-bbb111.jsonl"
+    damaged.write_bytes(b'{"header":' * 5000 + b"\n")
+    said = ampbench("show", "--results", results)
+    assert said.code == 0
+    assert said.out == ampbench("show", "--results", results).out != ""
+    assert said.err.startswith(f"latest leaves out what cannot be read: {damaged}, line 1: no header")
+
+
+def test_lines_that_a_complete_run_lost_are_told(results: Path, ampbench: Run) -> None:
+    path = next((results / "runs").iterdir())
+    lines = path.read_bytes().splitlines(keepends=True)
+    lost = next(line for line in lines if line.startswith(b'{"memory":'))
+    path.write_bytes(b"".join(line for line in lines if line != lost))
+    said = " ".join(ampbench("show", "--results", results).out.split())
+    assert "this run says that it is complete, but lines are missing: the memory pass of resnet18" in said

@@ -52,6 +52,19 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path / "results"
 
 
+def test_a_damaged_file_is_left_out_and_named_unless_it_is_all_there_is(ampbench: Callable, folder: Path) -> None:
+    damaged = folder / "runs" / "zzz.jsonl"
+    damaged.write_bytes(b'{"header":' * 5000 + b"\n")
+    found = ampbench("trend", "--results", folder)
+    assert found.code == 0
+    assert f"left out: {damaged}, line 1: " in " ".join((found.out + found.err).split())
+    for path in (folder / "runs").glob("r*"):
+        path.unlink()
+    found = ampbench("trend", "--results", folder)
+    assert (found.code, found.out) == (2, "")
+    assert f"{damaged}, line 1: " in found.err
+
+
 def test_changes_come_first_with_what_else_changed_and_the_rest_is_counted(ampbench: Callable, folder: Path) -> None:
     found = ampbench("trend", "--results", folder)
     assert (found.code, found.err) == (0, "")

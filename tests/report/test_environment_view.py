@@ -170,7 +170,7 @@ def test_disturbed_samples_are_counted():
     [
         ([], False, "killed, or still running"),
         ([], True, "killed, or still running; its file ends in a cut line, which was left out"),
-        ([Footer(ended="out of time", finished_at="")], False, "out of time"),
+        ([Footer(ended="out of time", finished_at="2026-01-31T12:01:00Z")], False, "out of time"),
     ],
 )
 def test_a_run_that_is_not_whole_says_so(footers: list[Footer], cut: bool, said: str):

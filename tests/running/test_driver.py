@@ -1,6 +1,8 @@
 """The driver against a scripted channel: no process, no clock."""
 
+import dataclasses
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
@@ -10,7 +12,9 @@ from ampbench.records.requests import Reply, Request
 from ampbench.records.runs import Entry, Settings
 from ampbench.running.driver import Progress, drive
 from ampbench.running.schedule import Task, make_schedule
+from ampbench.store import RunWriter, read_run
 from tests.running.test_schedule import planned
+from tests.stored_runs import make_header
 
 TWO_ROUNDS = Settings(rounds=2)
 PLAN = [planned(name) for name in ("fp32", "bf16_pure")]
@@ -46,7 +50,7 @@ def good(request: Request) -> Reply:
             items_per_step=1.0,
             weights_digest="w",
             seconds=1.0,
-            finished_at="",
+            finished_at="2026-01-31T12:01:00Z",
         )
     )
 
@@ -171,3 +175,23 @@ def test_a_task_is_announced_before_it_is_done() -> None:
     _, _, seen = run(Script())
     assert [progress.reply is None for progress in seen] == [True, False] * 10
     assert isinstance(seen[0].task, Task)
+
+
+def test_a_number_that_cannot_be_ends_its_case_and_no_other(tmp_path: Path) -> None:
+    bad = PLAN[1].case.case_id
+
+    def answer(request: Request) -> Reply:
+        reply = good(request)
+        if reply.round is None or request.case.case_id != bad:
+            return reply
+        return dataclasses.replace(reply, round=dataclasses.replace(reply.round, samples=[[0.0]]))
+
+    with RunWriter.create(tmp_path, make_header(), [planned.case for planned in PLAN]) as writer:
+        servers = make_schedule(PLAN, TWO_ROUNDS)
+        assert drive(servers, TWO_ROUNDS, Script(answer).open, writer.append, lambda _: None) == "complete"
+    stored = read_run(writer.path)
+    assert {case_id: (one.stage, one.cause) for case_id, one in stored.failures.items()} == {
+        bad: ("round", "exception")
+    }
+    assert stored.failures[bad].message.startswith("what came out cannot be: damaged: Expected `float` >= 1e-09")
+    assert {one.case_id for one in stored.rounds} == {planned.case.case_id for planned in PLAN} - {bad}

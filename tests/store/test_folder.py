@@ -1,11 +1,16 @@
+import errno
 import gzip
+import os
 import re
+import shutil
+import socket
 from pathlib import Path
 
 import pytest
 
-from ampbench.errors import NothingToRunError, UnknownNameError, UsageError
+from ampbench.errors import NothingToRunError, StoreError, UnknownNameError, UsageError
 from ampbench.records.casts import CastPass, CastTrace
+from ampbench.records.measurements import Skip
 from ampbench.records.runs import CASTS, RULES
 from ampbench.store import (
     check_results,
@@ -13,19 +18,21 @@ from ampbench.store import (
     list_runs,
     measured_files,
     measures,
+    read_header,
     read_run,
     run_files,
     run_id,
 )
 from tests.stored_runs import COMPLETE, make_case, write_run
 
+SKIP = Skip(case_id=make_case().case_id, reason="no loss given")
 FIRST, SECOND, THIRD = "20260130T090000Z-bench-aaa111", "20260131T120000Z-bench-1f9a3c", "20260131T130000Z-lab-1fbbbb"
 
 
 @pytest.fixture
 def results(tmp_path):
-    for run in (SECOND, THIRD, FIRST):
-        write_run(tmp_path, [make_case()], COMPLETE, run=run)
+    for run in (FIRST, SECOND, THIRD):
+        write_run(tmp_path, [make_case()], SKIP, COMPLETE, run=run)
     return tmp_path
 
 
@@ -90,7 +97,7 @@ def test_a_check_names_each_damaged_file_and_takes_a_cut_for_none(results):
     found = check_results(results)
     assert [path for path, _ in found] == [first, second, third]
     assert [problem is None for _, problem in found] == [True, False, True]
-    assert found[1][1].startswith(f"{second}, line 4: damaged")
+    assert found[1][1].startswith(f"{second}, line 5: damaged")
 
 
 @pytest.fixture
@@ -177,3 +184,123 @@ def test_a_name_with_the_suffix_of_a_file_is_a_path(name, tmp_path, monkeypatch)
         find_run(name, "results")
     (tmp_path / name).touch()
     assert find_run(name, "results") == Path(name)
+
+
+FUTURE = "20990101T000000Z-bench-abc123"
+
+
+def doubts_of(results: Path) -> tuple[Path, list[str]]:
+    said: list[str] = []
+    return find_run("latest", results, said.append), said
+
+
+@pytest.mark.parametrize("content", [b'{"header":' * 5000 + b"\n", b"nonsense\n", b"", b'{"header":{"schema":99}}\n'])
+def test_latest_goes_on_beyond_a_file_that_cannot_be_read_and_names_it(results, content):
+    bad = results / "runs" / f"{FUTURE}.jsonl"
+    bad.write_bytes(content)
+    latest, (said,) = doubts_of(results)
+    assert latest.stem == THIRD
+    assert said.startswith(f"latest leaves out what cannot be read: {bad}, line 1: ")
+
+
+def test_where_no_file_can_be_read_the_newest_says_why(tmp_path):
+    (tmp_path / "runs").mkdir()
+    for run in (FIRST, SECOND):
+        (tmp_path / "runs" / f"{run}.jsonl").write_text("nonsense\n")
+    with pytest.raises(StoreError, match=f"no run can be read: .*{SECOND}.jsonl, line 1: "):
+        find_run("latest", tmp_path)
+
+
+def test_after_the_clock_went_back_latest_is_the_run_begun_last_and_says_so(results):
+    assert doubts_of(results) == (results / "runs" / f"{THIRD}.jsonl", [])
+    behind = [f"20250101T00000{number}Z-bench-abc12{number}" for number in range(3)]
+    for run in behind:
+        write_run(results, [make_case()], SKIP, COMPLETE, run=run)
+        latest, (said,) = doubts_of(results)
+        assert latest.stem == run
+        assert said == f"latest is {run}: it was begun after {THIRD}, by a clock that had gone back"
+    write_run(results, [make_case()], COMPLETE, run="20250101T000009Z-bench-abc129", explains=CASTS)
+    assert doubts_of(results)[0].stem == behind[-1]
+    write_run(results, [make_case()], SKIP, COMPLETE, run="20260201T000000Z-bench-abc12f")
+    assert doubts_of(results) == (results / "runs" / "20260201T000000Z-bench-abc12f.jsonl", [])
+
+
+def test_runs_begun_within_a_minute_of_each_other_follow_none(results):
+    path = write_run(results, [make_case()], run="20260131T125930Z-other-abc123")
+    assert read_header(path).follows is None
+    path = write_run(results, [make_case()], run="20260131T125830Z-other-abc123")
+    assert read_header(path).follows == THIRD
+
+
+def test_a_latest_run_dated_in_the_future_is_doubted(results):
+    write_run(results, [make_case()], SKIP, COMPLETE, run=FUTURE)
+    latest, (said,) = doubts_of(results)
+    assert latest.stem == FUTURE
+    assert said == f"latest is {FUTURE}, by a clock that was ahead of this one: runs begun since look older"
+
+
+def bind(path):
+    with socket.socket(socket.AF_UNIX) as bound:
+        bound.bind(str(path))
+
+
+@pytest.mark.parametrize(
+    ("make", "what"),
+    [
+        (os.mkfifo, "a named pipe"),
+        (Path.mkdir, "a folder"),
+        (lambda path: path.symlink_to("/dev/zero"), "a device"),
+        (bind, "a socket"),
+    ],
+)
+def test_what_is_no_file_is_refused_by_name_and_not_waited_for(results, monkeypatch, make, what):
+    monkeypatch.chdir(results / "runs")
+    odd = Path(f"{FUTURE}.jsonl")
+    make(odd)
+    found = dict(check_results(results))
+    odd = results / "runs" / odd
+    assert [problem for problem in found.values() if problem] == [f"cannot read {odd}: it is {what}, not a file"]
+    assert doubts_of(results)[0].stem == THIRD
+    with pytest.raises(UsageError, match=f"{odd} is {what}, not a run file"):
+        find_run(str(odd), results)
+    with pytest.raises(StoreError, match=f"cannot read {odd}: it is {what}, not a file"):
+        read_run(odd)
+
+
+def test_a_folder_that_cannot_be_read_is_said_and_not_taken_for_an_empty_one(results, monkeypatch):
+    denied = results / "runs"
+
+    def denying(real):
+        def deny(folder):
+            if Path(folder) == denied:
+                raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(folder))
+            return real(folder)
+
+        return deny
+
+    with monkeypatch.context() as patch:
+        for name in ("listdir", "scandir"):  # root, as whom tests may run, is denied nothing
+            patch.setattr(os, name, denying(getattr(os, name)))
+        with pytest.raises(StoreError, match=f"cannot read {denied}: Permission denied"):
+            list_runs(results)
+        assert check_results(results) == [(denied, f"cannot read {denied}: Permission denied")]
+
+
+def test_runs_that_is_a_file_is_said(tmp_path):
+    (tmp_path / "runs").write_text("")
+    said = f"cannot read {tmp_path / 'runs'}: it is no folder"
+    with pytest.raises(StoreError, match=said):
+        find_run("latest", tmp_path)
+    assert check_results(tmp_path) == [(tmp_path / "runs", said)]
+
+
+def test_a_run_may_have_any_name_but_that_of_another(results):
+    path = results / "runs" / f"{THIRD}.jsonl"
+    copied = shutil.copy(path, results / "runs" / "before-the-change.jsonl")
+    assert read_run(Path(copied)).misnamed == ""
+    assert not any(problem for _, problem in check_results(results))
+    path.rename(path.with_name(f"{FUTURE}.jsonl"))
+    found = dict(check_results(results))
+    assert [problem for problem in found.values() if problem] == [
+        f"{path.with_name(f'{FUTURE}.jsonl')} is run {THIRD} under the id of another"
+    ]

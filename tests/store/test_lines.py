@@ -12,7 +12,7 @@ from ampbench.records.keeping import KeepSearch, SearchSpace, Trial, Wanted
 from ampbench.records.measurements import Failure, Reading
 from ampbench.records.ranges import LowRun, Magnitudes, RangePass
 from ampbench.records.runs import SCHEMA, Header
-from ampbench.store import lines
+from ampbench.store import lines, plausible
 from ampbench.store.lines import LineError
 from tests.stored_runs import make_case, make_divergence, make_header, make_round
 
@@ -25,21 +25,30 @@ PRIMITIVES = {
 }
 
 
-def values_of(hint: Any) -> st.SearchStrategy[Any]:
-    """Every value a record's field may have, by its annotation."""
+def values_of(hint: Any, within: plausible.Range | None = None) -> st.SearchStrategy[Any]:
+    """Every value a record's field may have, by its annotation and the range of its numbers."""
+    if within and hint is int:
+        return st.integers(*map(int, within))
+    if within and hint is float:
+        return st.floats(*within, allow_nan=False)
     if hint in PRIMITIVES:
         return PRIMITIVES[hint]
     origin, arguments = get_origin(hint), get_args(hint)
     if origin in (Union, types.UnionType):
-        return st.one_of(*map(values_of, arguments))
+        return st.one_of(*(values_of(argument, within) for argument in arguments))
     if origin is tuple:
-        return st.lists(values_of(arguments[0]), max_size=2).map(tuple)
+        return st.lists(values_of(arguments[0], within), max_size=2).map(tuple)
     if origin is list:
-        return st.lists(values_of(arguments[0]), max_size=2)
+        return st.lists(values_of(arguments[0], within), max_size=2)
     if origin in (dict, Mapping):
-        return st.dictionaries(values_of(arguments[0]), values_of(arguments[1]), max_size=2)
+        return st.dictionaries(*(values_of(argument, within) for argument in arguments), max_size=2)
     hints = get_type_hints(hint)
-    return st.builds(hint, **{field.name: values_of(hints[field.name]) for field in fields(hint)})
+    return st.builds(hint, **{field.name: value_of(hint, field.name, hints[field.name]) for field in fields(hint)})
+
+
+def value_of(record: type, name: str, hint: Any) -> st.SearchStrategy[Any]:
+    words = plausible.WORDS.get((record.__name__, name))
+    return st.sampled_from(words) if words else values_of(hint, plausible.allowed(record, name))
 
 
 @given(st.one_of(*map(values_of, lines.KINDS)))

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from ampbench.errors import StoreError
 from ampbench.records.casts import CastPass, CastTrace, Operation
 from ampbench.records.measurements import Failure, Reading, Skip
-from ampbench.records.runs import SCHEMA, Footer, Imported
-from ampbench.store import read_header, read_run
+from ampbench.records.runs import SCHEMA, Arm, Footer, Imported, Settings
+from ampbench.store import check_results, read_header, read_run, reading
 from tests.stored_runs import COMPLETE, make_case, make_divergence, make_header, make_memory, make_round, write_run
 
 FP32, BF16 = make_case("fp32"), make_case("bf16_autocast")
@@ -240,6 +240,7 @@ ADDED = {
         ',"cpu_samples":null',
         ',"heap":"kept"',
         ',"faults":null',
+        ',"follows":null',
     ],
 }
 """What each schema added to the lines of `ENTRIES`, as it is written."""
@@ -342,3 +343,59 @@ def test_a_reading_that_cannot_be_one_is_refused(line, message, path):
     path.write_text(path.read_text() + text + "\n")
     with pytest.raises(StoreError, match=message):
         read_run(path)
+
+
+@pytest.mark.parametrize("line", [b" ", b'{"footer":{"ended":"complete","finished_at":"2026-01-31T12:05:00Z"}}\n'])
+def test_a_file_that_unpacks_to_more_than_any_run_is_refused_early(tmp_path, line, monkeypatch):
+    monkeypatch.setattr(reading, "_ALWAYS_UNPACKED", 1 << 16)
+    bomb = write_run(tmp_path, [FP32]).with_suffix(".jsonl.gz")
+    with gzip.open(bomb, "wb") as file:
+        file.write(bomb.with_suffix("").read_bytes())
+        for _ in range(4):
+            file.write(line * ((1 << 20) // len(line)))
+    with pytest.raises(StoreError, match=rf"^{bomb}, line \d+: damaged: unpacks to over 100 times its size"):
+        read_run(bomb)
+
+
+def test_a_line_longer_than_any_of_a_run_is_refused_by_its_number(path, monkeypatch):
+    path.write_bytes(path.read_bytes() + b'{"skip":{"reason":"' + b"x" * 5_000_000)
+    monkeypatch.setattr(reading, "_LONGEST_LINE", 4 << 20)
+    with pytest.raises(StoreError, match=f"^{path}, line 10: damaged: longer than 4 MiB, which no line of a run is"):
+        read_run(path)
+
+
+LACKING = {
+    2: ("memory", "the memory pass"), 3: ("divergence", "the divergence pass"), 4: ("round", "round 0"),
+    5: ("round", "round 1"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("place", LACKING)
+def test_a_line_that_a_complete_run_has_lost_is_told(tmp_path, place):
+    measured = [make_memory(FP32, 100), make_divergence(FP32), make_round(FP32), make_round(FP32, number=1)]
+    header = {"settings": Settings(rounds=2)}
+    path = write_run(tmp_path, [FP32, BF16], *measured, FAILURE, COMPLETE, **header)
+    assert read_run(path).lacks == {}
+    content = path.read_bytes().splitlines(keepends=True)
+    assert content[place + 1].startswith(b'{"%s"' % LACKING[place][0].encode())
+    path.write_bytes(b"".join([*content[: place + 1], *content[place + 2 :]]))
+    for on_round in (None, lambda _: None):
+        stored = read_run(path, on_round)
+        assert stored.lacks == {FP32.case_id: [LACKING[place][1]]}
+        assert stored.lost == (
+            f"says that it is complete, but lines are missing: {LACKING[place][1]} of {FP32.case_id}"
+        )
+    assert check_results(tmp_path) == [(path, f"{path} {stored.lost}")]
+    path.write_bytes(path.read_bytes().replace(b'"complete"', b'"interrupted"'))
+    assert read_run(path).lacks == {}
+
+
+def test_runs_that_have_other_rounds_by_right_lack_none(tmp_path):
+    for number, header in enumerate(
+        (
+            {"explains": "casts"},
+            {"arm": Arm(session="s", name="baseline")},
+            {"imported": Imported(program="asv", file="x")},
+        )
+    ):
+        assert read_run(write_run(tmp_path / str(number), [FP32], COMPLETE, **header)).lacks == {}
