@@ -135,7 +135,8 @@ def _divergence(divergence: "Divergence") -> Iterator[tuple[str, str]]:
     if divergence.loss is not None and divergence.reference_loss is not None:
         yield "loss", f"{divergence.loss:.8g}, in fp64 {divergence.reference_loss:.8g}"
     if divergence.grad_worst_parameter is not None:
-        yield "worst", f"{format_error(divergence.grad_worst_rel_l2)} gradient of {divergence.grad_worst_parameter}"
+        worst = f"{divergence.grad_worst_parameter} errs most, by {format_error(divergence.grad_worst_rel_l2)}"
+        yield "gradients", f"that of {worst}"
     if divergence.grad_flushed is not None:
         yield "elements", f"{divergence.grad_flushed} of {divergence.grad_elements} gradient elements became zero"
     if divergence.grad_nonfinite:

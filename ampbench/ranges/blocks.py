@@ -48,11 +48,18 @@ def headroom_section(case: Case, found: RangePass, *, everything: bool = False) 
     return Section(f"{case_title(case)} · {steps}", [*blocks, *_notes(found)])
 
 
+GRADIENTS_ELSEWHERE = (
+    "these are values of the forward pass; of gradients, `ampbench run` finds the parameter that errs most, and "
+    "`ampbench show RUN --all` names it"
+)
+
+
 def origin_section(case: Case, found: OriginPass, *, everything: bool = False) -> Section:
     """Return where the error of a case begins; `everything`: all modules, in the order of running."""
     blocks = [_line(line) for line in origin_said(found)]
     blocks += [block if everything else first_rows(block, SHOWN) for block in errors(found, everything)]
-    return Section(case_title(case), [*blocks, *map(_line, found.notes)])
+    notes = [*found.notes, *([GRADIENTS_ELSEWHERE] if case.phase == "training" else [])]
+    return Section(case_title(case), [*blocks, *map(_line, notes)])
 
 
 def values(found: RangePass, everything: bool = False) -> list[Block]:

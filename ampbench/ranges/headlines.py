@@ -65,7 +65,9 @@ def low_run_said(found: RangePass, low: LowRun) -> str:
     said = [_score_said("overflow", judged.overflow), _score_said("flushing", judged.flush)]
     if not any((judged.overflow.predicted, judged.overflow.seen, judged.flush.predicted, judged.flush.seen)):
         said = ["no overflow or flushing predicted, none seen"]
-    if not outcomes:
+    if low.error:
+        said = [f"until then {said[0]}", *said[1:]]
+    if not any(row.overflow_seen is not None for row in outcomes):
         said = ["no module was compared"]
     parts = [*whole, *said] if low.error else [*said, *whole]
     return f"{low.precision}: {'; '.join([*parts, *_gradients_said(found, low)])}"

@@ -218,6 +218,22 @@ def test_a_step_that_ends_with_an_error_says_so():
     assert said == "fp16_autocast: the step ended with an error: RuntimeError: no kernel; no module was compared"
 
 
+def test_what_was_seen_before_an_error_is_said_to_be_until_then():
+    low = LowRun(precision="fp16_pure", error="RuntimeError: no kernel", modules=[error("a")])
+    said = low_run_said(passed(values("a", 1.0)), low)
+    assert said.startswith("fp16_pure: the step ended with an error: RuntimeError: no kernel; until then no overflow")
+
+
+def test_an_origin_in_training_says_who_names_the_gradient_that_errs_most():
+    training = make_case("fp16_autocast", workload="net", parameters={}, phase="training", batch_size=None)
+    found = OriginPass(case_id=training.case_id, modules=[], output_rel_l2=1e-3)
+    told = [block.title for block in origin_section(training, found).blocks]
+    assert any("`ampbench show RUN --all` names it" in title for title in told)
+    assert (
+        not any("show RUN" in block.title for block in origin_section(CASE, found).blocks) or CASE.phase == "training"
+    )
+
+
 def test_a_step_that_was_refused_is_not_called_finite():
     low = LowRun(precision="fp16_autocast", modules=[error("a")], notes=["modules compiled by torch.compile"])
     assert low_run_said(passed(values("a", 1.0)), low).endswith("the whole step was not seen")
