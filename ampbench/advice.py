@@ -160,6 +160,68 @@ def advise(
 
 def advise_run(stored: "StoredRun", rows: Iterable[Row], budget: Budget) -> dict[Group, Advice]:
     """Return the advice of a whole run, whose `rows` are given, from each case's rounds without the control's."""
+    rounds, trust = _evidence(stored)
+    return advise(rows, stored.divergence, budget, rounds, trust)
+
+
+def across_tables(stored: "StoredRun", rows: Iterable[Row], advice: Mapping[Group, Advice]) -> list[str]:
+    """Return a line for each workload and phase whose fastest way is in another table than the plain one.
+
+    The tables differ in memory format or path; the plain one is contiguous and eager. Of each counts what the `advice`
+    on it takes. The gain over plain fp32, and over what is advised there, must be certain.
+    """
+    tables: dict[tuple[object, ...], dict[Group, list[Row]]] = {}
+    for group, members in grouped(rows).items():
+        key = group.workload, group.parameters, group.batch_size, group.device, group.phase
+        tables.setdefault(key, {})[group] = members
+    several = [members for members in tables.values() if len(members) > 1]
+    if not several:
+        return []
+    rounds, trust = _evidence(stored)
+    return [said for members in several if (said := _fastest_table(members, advice, rounds, trust))]
+
+
+def _fastest_table(
+    members: Mapping[Group, list[Row]],
+    advice: Mapping[Group, Advice],
+    rounds: Mapping[str, Sequence[Round]],
+    trust: Trust,
+) -> str:
+    """Say which of the tables of a workload and phase has the fastest way that is advised; "" where it is the plain."""
+    taken = {
+        group: row
+        for group, group_rows in members.items()
+        for row in group_rows
+        if group in advice and row["case_id"] == advice[group].case_id and number(row["seconds_median"])
+    }
+    plain = next((one for one in taken if (one.memory_format, one.path) == ("contiguous", "eager")), None)
+    if plain is None:
+        return ""
+    baseline = next((row for row in members[plain] if row["precision"] == BASELINE), taken[plain])
+    group = min(taken, key=lambda one: number(taken[one]["seconds_median"]) or math.inf)
+    best = taken[group]
+    gain = (number(baseline["seconds_median"]) or 0.0) / best["seconds_median"]
+    certain = all(_is_faster(best, other, rounds) for other in (baseline, taken[plain]))
+    if group == plain or not certain or not max(WORTH, trust.apart) < gain <= LARGEST_SPEEDUP:
+        return ""
+    traits = [
+        (getattr(group, name), getattr(plain, name))
+        for name in ("memory_format", "path")
+        if getattr(group, name) != getattr(plain, name)
+    ]
+    there, here = (", ".join(side) for side in zip(*traits, strict=True))
+    caveat = _caveat(best, trust)
+    batch = "" if group.batch_size is None else f"batch {group.batch_size}"
+    of = " ".join(filter(None, [group.workload, batch, group.phase]))
+    return (
+        f"of the {len(members)} tables of {of}, {precision_label(best)} in "
+        f"{there} is fastest: {times(gain)} the speed of {precision_label(baseline)} in {here}"
+        f"{f' ({caveat})' if caveat else ''}"
+    )
+
+
+def _evidence(stored: "StoredRun") -> tuple[dict[str, list[Round]], Trust]:
+    """Return the rounds of each case of a run without the control's, and how far its times can be trusted."""
     from ampbench import frames  # pandas: not for `--help`
 
     rounds: dict[str, list[Round]] = {}
@@ -167,8 +229,7 @@ def advise_run(stored: "StoredRun", rows: Iterable[Row], budget: Budget) -> dict
         if not each.control:
             rounds.setdefault(each.case_id, []).append(each)
     control = frames.control_ratio(stored)
-    trust = Trust(apart=control.apart if control else 1.0, cause=frames.unfit_said(stored))
-    return advise(rows, stored.divergence, budget, rounds, trust)
+    return rounds, Trust(apart=control.apart if control else 1.0, cause=frames.unfit_said(stored))
 
 
 def agreement_fails(agreeing: int, decisions: int, minimum: float) -> bool:

@@ -1,15 +1,19 @@
 """Advice from hand-made rows: who wins, who is refused, and what is said of it."""
 
+from pathlib import Path
 from typing import Any
 
 import pytest
 from scipy.stats import binomtest
 
-from ampbench.advice import Advice, Budget, Trust, advise, agreement_fails
+from ampbench import frames
+from ampbench.advice import Advice, Budget, Trust, across_tables, advise, advise_run, agreement_fails
 from ampbench.errors import UsageError
 from ampbench.records.divergences import Divergence
 from ampbench.records.measurements import Round
 from ampbench.rows import grouped, times
+from ampbench.store import StoredRun
+from tests.stored_runs import make_case, make_divergence, make_header, make_round
 
 BUDGET = Budget()
 
@@ -431,3 +435,49 @@ def test_the_reason_of_an_undefined_error_is_the_stored_one() -> None:
     found = divergence("bf16_pure", output_undefined="the output is empty", notes=["dropout layers were switched off"])
     advice = only(row("fp32", 10), row("bf16_pure", 4, output_rel_l2=None), divergences=found)
     assert advice.sentence.endswith("but its error is undefined: the output is empty")
+
+
+def stored_tables(*given: tuple[str, str, str, float]) -> StoredRun:
+    """A run of one network with (precision, memory format, path, milliseconds) each in four rounds."""
+    cases = [
+        (make_case(precision, memory_format=layout, path=path), seconds / 1e3)
+        for precision, layout, path, seconds in given
+    ]
+    rounds = [
+        make_round(case, seconds * (1 + 0.001 * number), number) for case, seconds in cases for number in range(4)
+    ]
+    divergence = {case.case_id: make_divergence(case, output_rel_l2=4e-3) for case, _ in cases}
+    return StoredRun(
+        path=Path("runs/run.jsonl"),
+        header=make_header(),
+        cases={case.case_id: case for case, _ in cases},
+        rounds=rounds,
+        divergence=divergence,
+    )
+
+
+def across(*given: tuple[str, str, str, float]) -> list[str]:
+    stored = stored_tables(*given)
+    rows = frames.plain_rows(frames.run_frame(stored))
+    return across_tables(stored, rows, advise_run(stored, rows, BUDGET))
+
+
+PLAIN = ("fp32", "contiguous", "eager", 3.98), ("bf16_autocast", "contiguous", "eager", 3.2)
+
+
+def test_the_fastest_of_all_tables_of_a_network_is_named_against_plain_fp32() -> None:
+    last = ("fp32", "channels_last", "eager", 2.6), ("bf16_autocast", "channels_last", "eager", 1.88)
+    (said,) = across(*PLAIN, *last)
+    assert said.startswith("of the 2 tables of linear_chain batch 8 inference, bf16_autocast in channels_last is fast")
+    assert said.endswith("fastest: 2.12x the speed of fp32 in contiguous")
+    compiled = ("fp32", "channels_last", "compiled", 2.0), ("bf16_pure", "channels_last", "compiled", 1.0)
+    (said,) = across(*PLAIN, *compiled)
+    assert said.endswith(
+        "bf16_pure in channels_last, compiled is fastest: 3.98x the speed of fp32 in contiguous, eager"
+    )
+
+
+def test_no_other_table_is_named_that_is_not_certainly_faster_than_what_is_advised_anyhow() -> None:
+    assert across(*PLAIN) == []
+    last = ("fp32", "channels_last", "eager", 4.5), ("bf16_autocast", "channels_last", "eager", 3.3)
+    assert across(*PLAIN, *last) == []

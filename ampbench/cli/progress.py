@@ -6,13 +6,16 @@ import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
+from itertools import accumulate
 from typing import TYPE_CHECKING
 
 from ampbench.cli.printing import make_console, print_note
 from ampbench.labels import few
 from ampbench.records.keeping import SearchSpace, Trial
 from ampbench.records.measurements import Failure
+from ampbench.records.runs import Settings
 from ampbench.running.driver import Progress, Watch
+from ampbench.running.estimate import OVERHEAD_SECONDS, SERVER_SECONDS, WARMED
 from ampbench.running.schedule import Task
 from ampbench.studied.ceilings.pieces import Piece
 from ampbench.units import counted, format_duration, format_error
@@ -26,18 +29,38 @@ LINE_SECONDS = 10.0
 """Without a terminal, a line at most this often."""
 
 
-class TimeLeft:
-    """Estimates the time left from what the tasks done so far took, each kind and case by itself."""
+PACE = 0.3
+"""How much the last task tells of the pace from now on; the rest is what those before it told."""
 
-    def __init__(self, servers: list[list[Task]]):
+
+class TimeLeft:
+    """Estimates the time left from what the tasks done so far took, each kind and case by itself, at the present pace.
+
+    The pace is how many times as long tasks take now as the same ones took before, as they do where other work begins
+    on the machine. A case not timed yet is taken to need what `settings` give it.
+    """
+
+    def __init__(self, servers: list[list[Task]], settings: Settings):
         self._left = [task for tasks in servers for task in tasks]
+        starts = list(accumulate(map(len, servers), initial=0))
+        self._starts = set(starts[:-1])
+        self._start_seconds = SERVER_SECONDS
+        self._least = {"round": OVERHEAD_SECONDS + WARMED * settings.min_run_seconds}
+        self._pace = 1.0
         self._took: dict[tuple[str, str], float] = {}
         self._kinds: dict[str, list[float]] = defaultdict(list)
 
     def add(self, task: Task, seconds: float) -> None:
         """Note that `task` took `seconds`."""
-        self._took[task.kind, task.planned.case.case_id] = seconds
-        self._kinds[task.kind].append(seconds)
+        key = task.kind, task.planned.case.case_id
+        if self._took.get(key, 0.0) > 0 and seconds > 0:
+            self._pace = self._pace ** (1 - PACE) * (seconds / self._took[key]) ** PACE
+        self._took[key] = seconds / self._pace
+        self._kinds[task.kind].append(seconds / self._pace)
+
+    def started(self, seconds: float) -> None:
+        """Note that the last server took `seconds` to start."""
+        self._start_seconds = seconds
 
     def after(self, done: int) -> float | None:
         """Return the seconds left once `done` tasks are done; None as long as nothing is known."""
@@ -45,21 +68,31 @@ class TimeLeft:
             return None
         everything = statistics.fmean(seconds for kind in self._kinds.values() for seconds in kind)
         typical = {kind: statistics.fmean(seconds) for kind, seconds in self._kinds.items()}
-        return sum(
-            self._took.get((task.kind, task.planned.case.case_id), typical.get(task.kind, everything))
+        tasks = sum(
+            self._took.get(
+                (task.kind, task.planned.case.case_id),
+                typical.get(task.kind, max(everything, self._least.get(task.kind, 0.0))),
+            )
             for task in self._left[done:]
         )
+        return self._pace * tasks + self._start_seconds * sum(start >= done for start in self._starts)
 
 
 @contextmanager
-def progress(servers: list[list[Task]]) -> Iterator[Watch]:
+def progress(servers: list[list[Task]], settings: Settings) -> Iterator[Watch]:
     """Yield a watcher that shows progress on stderr while the block runs."""
-    left = TimeLeft(servers)
+    left = TimeLeft(servers, settings)
+    starts = set(accumulate(map(len, servers)))
     with _bar(left) if sys.stderr.isatty() else _plain(left) as show:
 
         def watch(step: Progress) -> None:
+            took = step.seconds - watch_state["began"]
             if step.reply is not None:
-                left.add(step.task, step.seconds - watch_state["began"])
+                if step.done - 1 in starts and step.reply.round is not None:  # its server was started for it
+                    own = step.reply.round.seconds + OVERHEAD_SECONDS
+                    left.started(max(took - own, 0.0))
+                    took = min(took, own)
+                left.add(step.task, took)
             watch_state["began"] = step.seconds
             show(step)
 

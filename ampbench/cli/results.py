@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 from rich.text import Text
 
 from ampbench import frames, notes
-from ampbench.advice import Budget, advise_run
+from ampbench.advice import Budget, across_tables, advise_run
 from ampbench.cli import tables
 from ampbench.cli.data import csv_text, json_text
 from ampbench.cli.options import OutputFormat
@@ -48,7 +48,8 @@ def markdown_text(stored: "StoredRun", every: Sequence[Row], rows: Sequence[Row]
     """Return `rows` of a run as Markdown: the tables, the advice on `every` row, the notes."""
     groups, skipped = notes.without_common_skips(grouped(rows))
     advice = advise_run(stored, every, budget)
-    said = [*_remarks(stored, rows, notes.sweep_remarks(advice, stored.header.selection.sweeps)), *skipped]
+    swept = notes.sweep_remarks(advice, stored.header.selection.sweeps)
+    said = [*_remarks(stored, rows, [*across_tables(stored, every, advice), *swept]), *skipped]
     return "\n\n".join([tables.markdown(groups, advice), *map(escaped, said)])
 
 
@@ -62,7 +63,8 @@ def result_lines(
     advice = advise_run(stored, every, budget)
     lines = tables.table_lines(groups, advice, layouts)
     swept = notes.sweep_remarks(advice, stored.header.selection.sweeps)
-    remarks = dict.fromkeys((*_remarks(stored, rows, swept), *skipped), "")
+    across = across_tables(stored, every, advice)
+    remarks = dict.fromkeys((*_remarks(stored, rows, [*across, *swept]), *skipped), "")
     remarks |= dict.fromkeys(_legend(layouts), "dim")
     if lines:
         lines.append(Text())
@@ -72,7 +74,7 @@ def result_lines(
 
 
 def _remarks(stored: "StoredRun", rows: Sequence[Row], swept: Sequence[str]) -> list[str]:
-    """Return what is said below the table, but for skips: of sweeps and of the machine."""
+    """Return what is said below the table, but for skips: of several tables and sweeps (`swept`), of the machine."""
     return [*swept, *(note.text for note in notes.statements(stored, rows))]
 
 

@@ -130,7 +130,7 @@ def command(
     )  # fmt: skip
     from ampbench import store
     from ampbench.comparing.environments import not_the_commits
-    from ampbench.running import session
+    from ampbench.running import fitness, session
     from ampbench.running.known_ceilings import ceilings_known
 
     with ExitStack() as stack:
@@ -175,6 +175,8 @@ def command(
             writer.append(*ceilings_known(results, prepared.environment))
         known = resumed.skips if resumed else {}
         writer.append(*(skip for skip in session.planned_skips(prepared.plan) if skip.case_id not in known))
+        if busy := fitness.busy_now(settings.threads):
+            print_note(busy)
         ended = _measured(prepared, writer)
     return _print_end(store.read_run(writer.path), ended, chosen, budget, results)
 
@@ -195,7 +197,7 @@ def _measured(prepared: "Scheduled", writer: "RunWriter") -> str:
 
     for said in meant(prepared.selection, prepared.plan):
         print_note(said)
-    with progress(prepared.servers) as watch:
+    with progress(prepared.servers, prepared.settings) as watch:
         return session.measure(prepared, writer, watch)
 
 

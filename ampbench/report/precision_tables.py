@@ -4,6 +4,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from ampbench import notes
+from ampbench.advice import across_tables
 from ampbench.columns import format_factor
 from ampbench.precisions import BASELINE
 from ampbench.report.bars import log_scale, log_share
@@ -94,7 +95,7 @@ class AdviceLine:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MachineTables:
-    """What is told of a machine. `one` is where a speed of 1 is drawn, `swept` sums up sweeps by what is advised."""
+    """What is told of a machine. `one` is where a speed of 1 is drawn, `swept` sums tables up by what is advised."""
 
     title: str
     statement: str
@@ -153,7 +154,10 @@ def _machine(machine: Machine, statement: str) -> MachineTables:
         tf32=any(one.tf32 is not None for _, rows in found.values() for one in rows),
         paths=len({group.path for group in advised}) > 1,
         advice=[_advised(table) for table in machine.advised],
-        swept=notes.sweep_remarks(advised, swept, called=lambda name: _CALLED.get(name, name)),
+        swept=[
+            *(said for shown in machine.runs for said in across_tables(shown.stored, shown.rows, shown.advice)),
+            *notes.sweep_remarks(advised, swept, called=lambda name: _CALLED.get(name, name)),
+        ],
     )
 
 

@@ -13,6 +13,9 @@ OVERHEAD_SECONDS = 0.15
 SERVER_SECONDS = 3.0
 """What starting a server costs: importing torch and torchvision."""
 
+WARMED = 1.5
+"""A round takes so many times its timing budget, warm-up included, at most half as long again (`worker.timing`)."""
+
 
 @dataclass(frozen=True, slots=True)
 class Estimate:
@@ -38,7 +41,7 @@ def estimate(servers: list[list[Task]], settings: Settings, stored: Iterable[Sto
         seen |= {case_id: statistics.median(seconds) for case_id, seconds in rounds.items()}
     tasks = [task for tasks in servers for task in tasks]
     ids = {task.planned.case.case_id for task in tasks}
-    unknown = 1.5 * settings.min_run_seconds
+    unknown = WARMED * settings.min_run_seconds
     total = SERVER_SECONDS * len(servers)
     for task in tasks:
         round_seconds = seen.get(task.planned.case.case_id, unknown)

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ampbench.records.cpu_times import CpuTimes, parse_cpu_times
+from ampbench.records.measurements import OTHER_SHARE, STEAL_SHARE
 
 BUSY_SHARE = 0.05
 """The share of all CPU time that others may take before it counts: below, it hides in the 2% of placement luck."""
@@ -64,6 +65,29 @@ def inspect(
         virtual_finding(cpu_info),
     ]
     return sorted((finding for finding in candidates if finding is not None), key=lambda finding: not finding.grave)
+
+
+def busy_now(
+    threads: int, root: Path = Path("/"), seconds: float = 0.3, pause: Callable[[float], None] = time.sleep
+) -> str:
+    """Return a sentence that says that times measured now would be in doubt, and what to do; "" on a quiet machine.
+
+    Busy is what makes a round unfit (`records.measurements`); `threads` are those that torch is asked to take.
+    """
+    ticks = os.sysconf("SC_CLK_TCK")
+    before, processes_before = parse_cpu_times(_read(root / "proc/stat")), _processes(root)
+    pause(seconds)
+    after, processes_after = parse_cpu_times(_read(root / "proc/stat")), _processes(root)
+    found = []
+    if (_share(before, after, "busy") or 0.0) > OTHER_SHARE:
+        found.append(busy_finding(before, after, busiest(processes_before, processes_after, seconds * ticks)))
+    if (_share(before, after, "steal") or 0.0) > STEAL_SHARE:
+        found.append(steal_finding(before, after))
+    if not found:
+        return ""
+    said = "; ".join(finding.what for finding in found if finding is not None)
+    fewer = "" if threads == 1 else ", or leave them room with --threads 1"
+    return f"this machine is busy: {said}. Times will be in doubt: wait until it is quiet{fewer} (ampbench doctor)"
 
 
 def parse_process(stat: str) -> tuple[str, int] | None:

@@ -10,6 +10,7 @@ from ampbench.records.environments import Environment
 from ampbench.records.runs import CEILINGS, Header
 from ampbench.records.studies import COPY, Ceiling
 from ampbench.studied.ceilings.rates import ceiling_rate, top
+from ampbench.studied.ceilings.sentences import disturbance
 
 _SAME = ("host", "cpu", "torch_version", "cuda_version", "xpu_version")
 
@@ -20,12 +21,13 @@ def ceilings_known(results: Path | str, here: Environment) -> list[Ceiling]:
     Whatever else runs on a machine only delays: the highest is the nearest to what it can do. All were measured on the
     same host, CPU or accelerator, with the same torch, and on a CPU with as many threads. Of copies that is one of the
     largest size, as smaller ones may be a cache's. Each names its run, of equals the newest; damaged runs have none.
+    One that other work may have lowered is none: shares of it would be too high.
     """
     found: dict[tuple[str, str, str], tuple[tuple[int, float], Ceiling]] = {}
     for stored in _studies(results, here):
         for one in stored.ceilings:
             attained = top(one)
-            if attained is None or not _holds(one, stored.header, here):
+            if attained is None or disturbance(one) is not None or not _holds(one, stored.header, here):
                 continue
             key = one.device, one.operation, one.dtype
             height = attained.work if one.operation == COPY else 0, ceiling_rate(one) or 0.0

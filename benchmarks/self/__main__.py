@@ -13,6 +13,7 @@ from benchmarks.self import (
     report,
     startup,
     studies,
+    switches,
     timing,
     tracing,
     trend,
@@ -60,6 +61,7 @@ def main() -> None:
     ratio = suite["asv seconds"] / suite["ampbench seconds"]
     print(f"| the asv suite's time / that of ampbench run, 3 workloads | {ratio:.2f} | ≤ 1.2 |")
     verdicts.print_tables()
+    switches.main()
 
 
 if __name__ == "__main__":

@@ -160,3 +160,26 @@ def test_this_machine_can_be_inspected() -> None:
         assert finding.what
         assert finding.why
         assert finding.remedy
+
+
+def machine(root: Path, busy: int, idle: int) -> None:
+    (root / "proc").mkdir(exist_ok=True)
+    (root / "proc/stat").write_text(f"cpu {busy} 0 0 {idle} 0 0 0 0 0 0\n")
+
+
+@pytest.mark.parametrize(("busy", "said"), [(10, ""), (60, "other processes take 60% of the CPU time")])
+def test_a_busy_machine_is_told_before_anything_is_timed(tmp_path: Path, busy: int, said: str) -> None:
+    machine(tmp_path, 0, 0)
+    found = fitness.busy_now(0, tmp_path, 1.0, lambda _: machine(tmp_path, busy, 100 - busy))
+    assert bool(found) == bool(said)
+    assert said in found
+    assert not said or found.endswith("wait until it is quiet, or leave them room with --threads 1 (ampbench doctor)")
+
+
+def test_a_run_on_one_thread_is_not_told_to_take_one(tmp_path: Path) -> None:
+    machine(tmp_path, 0, 0)
+    assert "--threads" not in fitness.busy_now(1, tmp_path, 1.0, lambda _: machine(tmp_path, 90, 10))
+
+
+def test_a_machine_that_tells_nothing_is_not_called_busy(tmp_path: Path) -> None:
+    assert fitness.busy_now(0, tmp_path, 1.0, lambda _: None) == ""

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from ampbench.records.environments import DeviceDescription, Environment
+from ampbench.records.measurements import Fitness
 from ampbench.records.runs import CEILINGS
 from ampbench.records.studies import Attained, Ceiling
 from ampbench.running.known_ceilings import ceilings_known
@@ -45,6 +46,12 @@ def test_the_highest_ceiling_of_each_dtype_is_known_by_its_run(tmp_path: Path) -
 def test_the_highest_of_a_run_that_measured_one_twice_counts(first: float, tmp_path: Path) -> None:
     study(tmp_path, 1, make_ceiling("fp32", first), make_ceiling("fp32", 3e9 - first))
     assert rates(tmp_path) == {"cpu matmul fp32": 2e9}
+
+
+def test_a_ceiling_that_other_work_may_have_lowered_is_none(tmp_path: Path) -> None:
+    busy, quiet = Fitness(other_share=0.6), Fitness(other_share=0.05)
+    study(tmp_path, 1, make_ceiling("fp32", 2e9, fitness=busy), make_ceiling("bf16", 1e9, fitness=quiet))
+    assert rates(tmp_path) == {"cpu matmul bf16": 1e9}
 
 
 def test_of_equal_ceilings_the_newest_is_named(tmp_path: Path) -> None:

@@ -1,0 +1,51 @@
+"""How long a run is said to take still, from what its tasks took so far."""
+
+from dataclasses import replace
+
+import pytest
+
+from ampbench.cli.progress import PACE, TimeLeft
+from ampbench.planning import PlannedCase
+from ampbench.records.cases import WorkloadSource
+from ampbench.records.runs import Settings
+from ampbench.running.estimate import OVERHEAD_SECONDS, SERVER_SECONDS
+from ampbench.running.schedule import Task
+from tests.stored_runs import make_case
+
+SOURCE = WorkloadSource(name="net", family="user", module="net", function="make", builtin=False)
+CASE = PlannedCase(case=make_case(), source=SOURCE)
+
+
+def rounds(servers: int) -> list[list[Task]]:
+    return [[Task("round", CASE, number)] for number in range(servers)]
+
+
+def test_nothing_is_said_before_anything_is_known() -> None:
+    assert TimeLeft(rounds(2), Settings()).after(0) is None
+
+
+def test_servers_that_have_yet_to_start_are_part_of_it() -> None:
+    left = TimeLeft(rounds(3), Settings())
+    left.add(rounds(1)[0][0], 2.0)
+    assert left.after(1) == pytest.approx(2 * 2.0 + 2 * SERVER_SECONDS)
+    left.started(5.0)
+    assert left.after(2) == pytest.approx(2.0 + 5.0)
+    assert left.after(3) == 0.0
+
+
+def test_rounds_take_their_budget_where_only_passes_were_seen() -> None:
+    memory = Task("memory", CASE)
+    left = TimeLeft([[memory, *rounds(1)[0]]], Settings(min_run_seconds=2.0))
+    left.add(memory, 0.1)
+    assert left.after(1) == pytest.approx(3.0 + OVERHEAD_SECONDS)
+
+
+def test_work_that_begins_beside_the_run_slows_what_is_left_too() -> None:
+    other = PlannedCase(case=make_case("bf16_autocast"), source=SOURCE)
+    tasks = [Task("round", CASE, 0), Task("round", other, 0), Task("round", CASE, 1), Task("round", other, 1)]
+    left = TimeLeft([tasks], Settings())
+    left.add(tasks[0], 1.0)
+    left.add(tasks[1], 1.0)
+    assert left.after(2) == pytest.approx(2.0)
+    left.add(replace(tasks[2]), 4.0)
+    assert left.after(3) == pytest.approx(4.0**PACE)  # of the other case nothing is known yet but that all is slower
