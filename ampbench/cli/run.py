@@ -130,7 +130,7 @@ def command(
     )  # fmt: skip
     from ampbench import store
     from ampbench.comparing.environments import not_the_commits
-    from ampbench.running import fitness, session
+    from ampbench.running import session
     from ampbench.running.known_ceilings import ceilings_known
 
     with ExitStack() as stack:
@@ -175,8 +175,6 @@ def command(
             writer.append(*ceilings_known(results, prepared.environment))
         known = resumed.skips if resumed else {}
         writer.append(*(skip for skip in session.planned_skips(prepared.plan) if skip.case_id not in known))
-        if busy := fitness.busy_now(settings.threads):
-            print_note(busy)
         ended = _measured(prepared, writer)
     return _print_end(store.read_run(writer.path), ended, chosen, budget, results)
 
@@ -193,9 +191,10 @@ def _resumed_elsewhere(header: "Header") -> str:
 def _measured(prepared: "Scheduled", writer: "RunWriter") -> str:
     from ampbench.cli.progress import progress
     from ampbench.planning import meant
-    from ampbench.running import session
+    from ampbench.running import fitness, session
 
-    for said in meant(prepared.selection, prepared.plan):
+    busy = fitness.busy_now(prepared.settings.threads)
+    for said in [*meant(prepared.selection, prepared.plan), *filter(None, [busy])]:
         print_note(said)
     with progress(prepared.servers, prepared.settings) as watch:
         return session.measure(prepared, writer, watch)

@@ -4,13 +4,16 @@ from dataclasses import replace
 
 import pytest
 
+from ampbench.cli import progress as module
 from ampbench.cli.progress import PACE, TimeLeft
 from ampbench.planning import PlannedCase
 from ampbench.records.cases import WorkloadSource
+from ampbench.records.requests import Reply
 from ampbench.records.runs import Settings
+from ampbench.running.driver import Progress
 from ampbench.running.estimate import OVERHEAD_SECONDS, SERVER_SECONDS
 from ampbench.running.schedule import Task
-from tests.stored_runs import make_case
+from tests.stored_runs import make_case, make_round
 
 SOURCE = WorkloadSource(name="net", family="user", module="net", function="make", builtin=False)
 CASE = PlannedCase(case=make_case(), source=SOURCE)
@@ -49,3 +52,23 @@ def test_work_that_begins_beside_the_run_slows_what_is_left_too() -> None:
     assert left.after(2) == pytest.approx(2.0)
     left.add(replace(tasks[2]), 4.0)
     assert left.after(3) == pytest.approx(4.0**PACE)  # of the other case nothing is known yet but that all is slower
+
+
+def test_the_start_of_a_server_is_told_apart_from_the_round_it_was_started_for(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    made: list[TimeLeft] = []
+
+    class Kept(TimeLeft):
+        def __init__(self, servers: list[list[Task]], settings: Settings):
+            super().__init__(servers, settings)
+            made.append(self)
+
+    monkeypatch.setattr(module, "TimeLeft", Kept)
+    servers, reply = rounds(3), Reply(round=make_round(CASE.case))  # which took a second
+    with module.progress(servers, Settings()) as watch:
+        for done, (began, ended) in enumerate([(0.0, 1.1), (1.1, 7.2)]):
+            task = servers[done][0]
+            watch(Progress(task, done, 3, began))
+            watch(Progress(task, done + 1, 3, ended, reply))
+    assert made[0].after(2) == pytest.approx(1.1 + 5.0, abs=0.1)
