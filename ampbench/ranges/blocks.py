@@ -50,7 +50,7 @@ def headroom_section(case: Case, found: RangePass, *, everything: bool = False) 
 
 GRADIENTS_ELSEWHERE = (
     "these are values of the forward pass; of gradients, `ampbench run` finds the parameter that errs most, and "
-    "`ampbench show RUN --all` names it"
+    "`ampbench show RUN --case CASE` names it"
 )
 
 

@@ -139,7 +139,7 @@ def test_one_case_is_shown_with_all_that_is_known_of_it(results: Path, ampbench:
         "round 2        21.3 ms      builds 21.3 ms, 21.3 ms, 21.3 ms; 3+3+3 samples of 4 steps, warm-up 12 steps",
         "parameters 7.00 MiB, buffers 4.00 KiB, inputs 64.0 KiB, gradients 3.50 MiB, optimizer 0 B",
         "RSS            512 MiB      of the process, with Python and torch: not comparable",
-        "1.2e-03 gradient of layers.2.weight",
+        "that of layers.2.weight errs most, by 1.2e-03",
         "1204 of 1000000 gradient elements became zero",
         "65536; steps skipped once settled: 0",
         "32 of 32 are those of the reference",

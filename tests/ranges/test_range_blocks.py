@@ -228,7 +228,7 @@ def test_an_origin_in_training_says_who_names_the_gradient_that_errs_most():
     training = make_case("fp16_autocast", workload="net", parameters={}, phase="training", batch_size=None)
     found = OriginPass(case_id=training.case_id, modules=[], output_rel_l2=1e-3)
     told = [block.title for block in origin_section(training, found).blocks]
-    assert any("`ampbench show RUN --all` names it" in title for title in told)
+    assert any("`ampbench show RUN --case CASE` names it" in title for title in told)
     assert (
         not any("show RUN" in block.title for block in origin_section(CASE, found).blocks) or CASE.phase == "training"
     )
