@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import torch
+from torch.overrides import TorchFunctionMode
 
 from ampbench.worker.devices import Device
 
@@ -242,21 +243,78 @@ def worst_gradient(
     return worst
 
 
+class LossTargets(TorchFunctionMode):
+    """Sees what the calls of `cross_entropy` and `nll_loss` within it are given, with integer targets."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._calls: list[tuple[torch.Tensor, int]] = []
+
+    def __torch_function__(
+        self, func: Any, types: Sequence[type], args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
+    ) -> Any:
+        """Call `func`, and note its logits and in which dimension their classes lie."""
+        given = dict(kwargs or {})
+        if func in (torch.nn.functional.cross_entropy, torch.nn.functional.nll_loss):
+            named = dict(zip(("input", "target"), args, strict=False)) | given
+            dimension = class_dimension(named["input"], named["target"])
+            if dimension is not None:
+                self._calls.append((named["input"].detach(), dimension))
+        return func(*args, **given)
+
+    def decisions(self, outputs: list[torch.Tensor]) -> list["Decisions"]:
+        """Return where in `outputs` the logits lie: reshaped, cast or normalised, an output decides as they do."""
+        found = []
+        for logits, dimension in self._calls:
+            classes = logits.argmax(dimension)
+            for place, output in enumerate(outputs):
+                if output.numel() == logits.numel():
+                    decided = output.reshape(logits.shape).argmax(dimension)
+                    if torch.equal(decided, classes.to(decided.device)):
+                        found.append(Decisions(place, logits.shape, dimension))
+                        break
+        return found
+
+    @property
+    def seen(self) -> bool:
+        """Whether there was any such call."""
+        return bool(self._calls)
+
+
+@dataclass(frozen=True, slots=True)
+class Decisions:
+    """A classifier's decisions among its outputs: at which `place`, in which shape, classes in which dimension."""
+
+    place: int
+    shape: torch.Size
+    dimension: int
+
+
 def argmax_agreement(
-    outputs: list[torch.Tensor], references: list[torch.Tensor], targets: Any
+    outputs: list[torch.Tensor], references: list[torch.Tensor], targets: Any, decided: Sequence[Decisions] = ()
 ) -> tuple[int | None, int | None]:
     """Return (decisions that agree, decisions) for a classifier, (None, None) for anything else.
 
     A classifier is recognised by integer targets with the shape of the first output less its class dimension, the one
-    after the batch (as in `cross_entropy`) or the last. A decision is the class with the largest output; where the
-    reference holds NaN there is none, and NaN agrees with nothing.
+    after the batch (as in `cross_entropy`) or the last; else by what its loss was seen to decide (`decided`). A
+    decision is the class with the largest output; where the reference holds NaN there is none, and NaN agrees with
+    nothing.
     """
     dimension = class_dimension(outputs[0], targets) if outputs else None
-    if dimension is None or outputs[0].shape != references[0].shape:
+    if dimension is not None:
+        decided = [Decisions(0, outputs[0].shape, dimension)]
+    if not decided or [one.shape for one in outputs] != [one.shape for one in references]:
         return None, None
-    decided = ~references[0].isnan().any(dimension)
-    agreeing = (outputs[0].argmax(dimension) == references[0].argmax(dimension)) & ~outputs[0].isnan().any(dimension)
-    return int((agreeing & decided).sum()), int(decided.sum())
+    counts = [_agreeing(outputs[one.place], references[one.place], one) for one in decided]
+    return sum(agreeing for agreeing, _ in counts), sum(made for _, made in counts)
+
+
+def _agreeing(output: torch.Tensor, reference: torch.Tensor, made: Decisions) -> tuple[int, int]:
+    """Return how many decisions of an output are the reference's, and how many there are."""
+    own, truth = (one.reshape(made.shape) for one in (output, reference))
+    decided = ~truth.isnan().any(made.dimension)
+    same = own.argmax(made.dimension) == truth.argmax(made.dimension)
+    return int((same & ~own.isnan().any(made.dimension) & decided).sum()), int(decided.sum())
 
 
 def class_dimension(output: torch.Tensor, targets: Any) -> int | None:

@@ -19,7 +19,9 @@ from ampbench.sketch import BLOCK, Floats, Sketch, sketch_of
 from ampbench.worker.data import inputs_digest, named_tensors, weights_digest
 from ampbench.worker.devices import Cpu, Device, fp64_device
 from ampbench.worker.distances import (
+    Decisions,
     Distance,
+    LossTargets,
     argmax_agreement,
     compare,
     identical,
@@ -35,6 +37,7 @@ from ampbench.workload import Workload
 
 REFERENCE_ITSELF = "it is the reference: fp64 failed"
 """Why the error of fp32 is undefined where fp32 is what others are held against."""
+NOT_DECIDED = "decisions are not counted: what the loss gives to cross_entropy is no output of the network, reshaped"
 MATTERS = 1e-3
 """Chance that is a smaller share of an error than this hides none of it."""
 SAME = 1e-2
@@ -47,7 +50,7 @@ class StepNumbers:
     """What one step gave, in fp64 on the reference device: outputs in order, and for training the rest.
 
     Of a step that was not to `update`, outputs and gradients are in the dtypes they came in, and that is all. `drew`
-    tells whether it drew random numbers.
+    tells whether it drew random numbers; `decided` are a reference's decisions, as its loss was seen to make them.
     """
 
     outputs: list[torch.Tensor]
@@ -57,6 +60,7 @@ class StepNumbers:
     scaler_scale: float | None = None
     skipped_steps: int | None = None
     drew: bool = False
+    decided: list[Decisions] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
 
 
@@ -228,6 +232,8 @@ def measure_divergence(workload: Workload, case: Case, device: Device, reference
         why = NO_REFERENCE.format(held.error)
         found.notes.append(why)
         return dataclasses.replace(found, output_undefined=why, grad_undefined=why if training else "")
+    if NOT_DECIDED in held.numbers.notes and NOT_DECIDED not in found.notes:
+        found.notes.append(NOT_DECIDED)
     outputs, gradients = references.sketches(held.numbers)
     found = dataclasses.replace(
         found,
@@ -262,7 +268,7 @@ def _with_outputs(
     if held.fp32 is not None and held.dtype == "fp64":
         with contextlib.suppress(ValueError):
             fp32 = compare(held.fp32.outputs, reference)
-    agreeing, decisions = argmax_agreement(numbers.outputs, reference, batch_targets(workload))
+    agreeing, decisions = argmax_agreement(numbers.outputs, reference, batch_targets(workload), held.numbers.decided)
     return dataclasses.replace(
         found,
         output_reference_norm=outputs.reference_norm,
@@ -353,6 +359,13 @@ def _chance(
         raise
 
 
+def _note_decisions(numbers: StepNumbers, loss: LossTargets) -> None:
+    """Keep which decisions a loss was seen to make; where they are in no output, the notes say so."""
+    numbers.decided = loss.decisions(numbers.outputs)
+    if loss.seen and not numbers.decided:
+        numbers.notes.append(NOT_DECIDED)
+
+
 def is_chance(apart: float | None, error: float | None) -> bool:
     """Return whether an error, that of fp32 where it is known, is that of two random draws that lie so far `apart`.
 
@@ -430,11 +443,18 @@ def run_step(
             notes.append(EQUAL_DRAWS)
         drawing = EqualDraws() if equal else contextlib.nullcontext()
         before = random_states(device)
+        loss = LossTargets()
+        if watched := update and (reference or precision is not None):
+            step.watch_loss(loss)
         if not step.training:
             with step.mode(), drawing:
                 output = step.run()
             found = StepNumbers(outputs=kept_outputs(output, keep, copy=update), notes=notes)
             found.drew = random_states(device) != before
+            if watched:
+                with step.mode(), contextlib.suppress(Exception):  # a loss of training may not take it
+                    step.apply_loss(output)
+                _note_decisions(found, loss)
             step.let_go()
             return found
         step.settle_scaler()
@@ -454,6 +474,7 @@ def run_step(
         if not update:
             step.let_go()
             return numbers
+        _note_decisions(numbers, loss)
         if step.scaler is not None:
             numbers.scaler_scale = step.scaler.get_scale()
         taken = step.apply_gradients()

@@ -204,6 +204,21 @@ class Step:
         batch, targets = pytree.tree_map_only(torch.Tensor, _copied, (batch, targets))
         return self._called(bound(self._forward, batch), targets)
 
+    def watch_loss(self, region: AbstractContextManager[Any]) -> None:
+        """Hold `region` around each call of the loss."""
+        function = self._loss_function
+
+        def within(*given: Any) -> torch.Tensor:
+            with region:
+                return function(*given)  # type: ignore[misc]
+
+        self._loss_function = within if function is not None else None
+
+    def apply_loss(self, output: Any) -> None:
+        """Call the loss, if there is one, on the output of the first batch, whatever the phase."""
+        if self._loss_function is not None:
+            self._loss_function(*((output, self.targets[0]) if self._has_targets else (output,)))
+
     def differentiate(self, loss: torch.Tensor) -> None:
         """Run the backward pass of `loss`, scaled where there is a scaler."""
         scaled: Any = loss if self.scaler is None else self.scaler.scale(loss)

@@ -538,3 +538,44 @@ def test_a_network_that_overflows_draws_what_the_others_draw_after_its_scale_has
     found = measure_divergence(workload, case("fp16_autocast", "training"), Cpu(), References())
     assert found.scaler_scale < 2**16
     assert found.output_rel_l2 < 1e-2
+
+
+TARGETS = torch.arange(8) % 4
+
+
+@pytest.mark.parametrize("phase", ["inference", "training"])
+@pytest.mark.parametrize(
+    "loss",
+    [
+        lambda o: torch.nn.functional.cross_entropy(o.float(), TARGETS),
+        lambda o: torch.nn.CrossEntropyLoss()(o.view(2, 4, 4).transpose(0, 1).transpose(0, 1).reshape(8, 4), TARGETS),
+        lambda o: torch.nn.functional.nll_loss(target=TARGETS, input=o.log_softmax(-1)),
+    ],
+)
+def test_decisions_are_those_that_the_loss_of_a_closure_makes(
+    loss: Callable[..., object], phase: str, case: MakeCase
+) -> None:
+    closure = diverged(case("bf16_pure", phase), lambda y: y, loss=loss)
+    named = diverged(case("bf16_pure", phase), lambda y: y, loss=lambda o, t: o.sum(), targets=TARGETS)
+    assert (closure.argmax_agreeing, closure.argmax_decisions) == (named.argmax_agreeing, named.argmax_decisions)
+    assert closure.argmax_decisions == 8
+
+
+def test_decisions_that_no_output_makes_are_not_counted_and_the_notes_say_so(case: MakeCase) -> None:
+    found = diverged(
+        case("bf16_pure", "training"),
+        lambda y: y,
+        loss=lambda o: torch.nn.functional.cross_entropy(torch.cat([o, -o], 1), TARGETS),
+    )
+    assert found.argmax_decisions is None
+    assert any(note.startswith("decisions are not counted") for note in found.notes)
+    other = diverged(case("fp32", "training"), lambda y: y, loss=mean_square)
+    assert other.argmax_decisions is None
+    assert not any("decisions" in note for note in other.notes)
+
+
+def test_a_loss_that_does_not_take_what_inference_gives_leaves_the_case_as_it_is(case: MakeCase) -> None:
+    def broken(output: torch.Tensor) -> torch.Tensor:
+        raise RuntimeError("only in training")
+
+    assert diverged(case("bf16_pure"), lambda y: y, loss=broken).output_rel_l2 > 0
