@@ -1,7 +1,16 @@
-"""`python -m ampbench` is `ampbench`."""
+"""`python -m ampbench`, and what the command `ampbench` calls."""
 
 import sys
 
-from ampbench.cli.main import main
 
-sys.exit(main())
+def main() -> int:
+    """Run the command line and return its exit code; Ctrl-C while it is still being imported ends it as later."""
+    try:
+        from ampbench.cli.main import main as program
+    except KeyboardInterrupt:
+        return 130
+    return program()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

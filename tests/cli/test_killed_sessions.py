@@ -1,0 +1,269 @@
+"""Two hundred sessions that are killed at random: nothing finished is lost, nothing is left, and all of them go on.
+
+Each chain begins a session, ends it by a random signal at a random moment (sometimes only a worker or server of it),
+goes on, is ended again, and at last goes on undisturbed: it must then have what an undisturbed session has.
+"""
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+import uuid
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+
+from ampbench.cli.writing import ABANDONED_SECONDS
+from ampbench.store import list_runs, read_run
+from tests import stored_runs
+
+pytestmark = pytest.mark.slow
+
+MARK = "AMPBENCH_TEST_CHAIN"
+SIGNALS = (signal.SIGKILL, signal.SIGTERM, signal.SIGHUP, signal.SIGINT)
+KILLS = 5
+"""So many times each chain is killed."""
+GONE_SECONDS = 15.0
+"""So long the processes of a session that was killed may take to end; it is a limit, not an expectation."""
+QUICK = ["--preset", "tiny", "--threads", "1"]
+PRECISIONS = ["--precision", "fp32", "--precision", "bf16_autocast"]
+RUN = ["run", "mlp", *QUICK, *PRECISIONS, "--rounds", "2", "--min-run-time", "0.02"]
+SCOPE = ["study", "scope", "mlp", *QUICK, "--steps", "2", "--seconds", "50ms"]
+KEEP = ["explain", "keep-fp32", "mlp", *QUICK, "--max-error", "3e-3", "--max-trials", "6"]
+CASTS = ["explain", "casts", "mlp", *QUICK]
+AB = ["ab", "mlp", *QUICK, "--phase", "inference", "--precision", "fp32", "--blocks", "1", "--min-run-time", "0.01"]
+
+
+@dataclass
+class Chain:
+    """Sessions in one folder: `folder` holds results/ and what they put into the temporary folder."""
+
+    folder: Path
+    seed: int
+    mark: str = field(default_factory=lambda: uuid.uuid4().hex)
+    killed: int = 0
+
+    def __post_init__(self) -> None:
+        self.random = random.Random(self.seed)
+        self.temporary.mkdir(parents=True, exist_ok=True)
+
+    @property
+    def temporary(self) -> Path:
+        return self.folder / "tmp"
+
+    @property
+    def results(self) -> Path:
+        return self.folder / "results"
+
+    def start(self, words: Sequence[str]) -> "subprocess.Popen[str]":
+        environment = {**os.environ, MARK: self.mark, "TMPDIR": str(self.temporary), "OMP_NUM_THREADS": "1"}
+        return subprocess.Popen(
+            [sys.executable, "-m", "ampbench", *words],
+            cwd=self.folder,
+            env=environment,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            preexec_fn=heed_signals,  # noqa: PLW1509 - nothing else runs in this process
+        )
+
+    def end(self, words: Sequence[str]) -> tuple[int, str]:
+        """Run a session to its end and return its exit code and what it said."""
+        process = self.start(words)
+        said, _ = process.communicate(timeout=600)
+        return process.returncode, said
+
+    def kill(self, words: Sequence[str], seconds: float, *, alone: bool = True) -> None:
+        """Begin a session and end it within `seconds`; not `alone`, perhaps one of its processes only."""
+        process = self.start(words)
+        time.sleep(self.random.uniform(0, seconds))
+        which, number = process.pid, self.random.choice(SIGNALS)
+        others = [pid for pid in self.alive() if pid != process.pid]
+        if not alone and others and self.random.random() < 0.2:
+            which, number = self.random.choice(others), signal.SIGKILL
+        if process.poll() is None:
+            self.killed += 1
+            try:
+                os.kill(which, number)
+            except ProcessLookupError:
+                process.send_signal(number)
+        said, _ = process.communicate(timeout=600)
+        assert "internal error" not in said, said
+        # Python itself may still be starting
+        assert "Traceback" not in said or said.rstrip().endswith("KeyboardInterrupt"), said
+        self.check_gone()
+
+    def alive(self) -> list[int]:
+        """Return the processes that this chain began and that still run."""
+        found = []
+        for entry in Path("/proc").iterdir():
+            if entry.name.isdecimal():
+                try:
+                    environment = (entry / "environ").read_bytes()
+                except OSError:
+                    continue
+                if f"{MARK}={self.mark}".encode() in environment:
+                    found.append(int(entry.name))
+        return found
+
+    def check_gone(self) -> None:
+        deadline = time.monotonic() + GONE_SECONDS
+        while self.alive() and time.monotonic() < deadline:
+            time.sleep(0.1)
+        assert self.alive() == []
+
+    def left(self) -> list[Path]:
+        """Return what lies in the temporary folder, but for the folder that torch's compiler keeps there."""
+        return [path for path in self.temporary.iterdir() if not path.name.startswith("torchinductor_")]
+
+    def files(self) -> list[Path]:
+        return list_runs(self.results) if (self.results / "runs").is_dir() else []
+
+
+def heed_signals() -> None:
+    """Take signals as a program does that a shell starts, however this one was started."""
+    for number in SIGNALS[1:]:
+        signal.signal(number, signal.SIG_DFL)
+
+
+@pytest.fixture
+def chain(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Chain]:
+    found = Chain(tmp_path, request.param)
+    yield found
+    for pid in found.alive():
+        os.kill(pid, signal.SIGKILL)
+
+
+def entries(path: Path) -> list[str]:
+    """Return what a run holds: its entries by kind, case and number, but for what became of sessions."""
+    found = []
+    for line in path.read_text().splitlines():
+        ((kind, record),) = json.loads(line).items()
+        if kind not in ("header", "footer"):
+            names = ("case_id", "workload", "precision", "phase", "round", "control", "scope")
+            found.append(" ".join([kind, *(str(record[name]) for name in names if name in record)]))
+    return sorted(found)
+
+
+def whole_lines(path: Path) -> bytes:
+    """Return what of a file no later session may change: its whole lines but the header, which resuming may rewrite."""
+    data = path.read_bytes()
+    return data[data.find(b"\n") + 1 : data.rfind(b"\n") + 1]
+
+
+def undisturbed(words: Sequence[str], folder: Path) -> tuple[list[str], float]:
+    """Return what a session that nobody disturbs holds, and how long it takes."""
+    alone = Chain(folder, 0)
+    began = time.monotonic()
+    code, said = alone.end([*words, "--results", "results"])
+    took = time.monotonic() - began
+    assert code == 0, said
+    (path,) = alone.files()
+    return entries(path), took
+
+
+@pytest.fixture(scope="module")
+def expected(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[list[str], float]]:
+    found = {}
+    for words in (RUN, SCOPE, KEEP):
+        found[words[1]] = undisturbed(words, tmp_path_factory.mktemp("alone"))
+    return found
+
+
+def resumable(words: Sequence[str]) -> list[str]:
+    return list(words[: 1 if words[0] == "run" else 2])
+
+
+SESSIONS = (
+    [(seed, RUN) for seed in range(20)] + [(seed, SCOPE) for seed in range(6)] + [(seed, KEEP) for seed in range(4)]
+)
+
+
+@pytest.mark.parametrize(
+    ("chain", "words"), SESSIONS, indirect=["chain"], ids=[f"{words[0]}-{words[1]}-{seed}" for seed, words in SESSIONS]
+)
+def test_a_session_that_is_killed_again_and_again_goes_on_to_all_that_it_was_to_have(
+    chain: Chain, words: Sequence[str], expected: dict[str, tuple[list[str], float]]
+) -> None:
+    wanted, seconds = expected[words[1]]
+    kept = b""
+    for _ in range(KILLS):
+        known = chain.files()
+        again = [*resumable(words), "--resume", known[0].stem] if known else list(words)
+        chain.kill([*again, "--results", "results"], seconds, alone=words is not RUN)
+        if chain.files():
+            (path,) = chain.files()
+            assert whole_lines(path).startswith(kept), "what was finished is gone"
+            kept = whole_lines(path)
+            read_run(path)
+    known = chain.files()
+    again = [*resumable(words), "--resume", known[0].stem] if known else list(words)
+    code, said = chain.end([*again, "--results", "results"])
+    (path,) = chain.files()
+    failed = {line for line in entries(path) if line.startswith("failure ")}
+    assert [line for line in entries(path) if line not in failed] == wanted, said
+    assert code == 0, said
+    assert whole_lines(path).startswith(kept)
+    assert chain.left() == []
+
+
+@pytest.mark.parametrize("chain", range(2), indirect=True)
+def test_an_explanation_that_is_killed_leaves_a_sound_file_or_none(chain: Chain) -> None:
+    for _ in range(KILLS):
+        chain.kill([*CASTS, "--results", "results"], 8)
+    for path in chain.files():
+        read_run(path)
+    assert chain.left() == []
+
+
+@pytest.fixture
+def repository(chain: Chain) -> Path:
+    """The chain's folder as a repository with one commit."""
+    (chain.folder / ".gitignore").write_text("results\ntmp\n")
+    identity = ["-c", "user.name=a", "-c", "user.email=a@b", "-c", "commit.gpgsign=false"]
+    for words in (["init", "--quiet"], ["add", "."], ["commit", "--quiet", "-m", "one"]):
+        subprocess.run(["git", *identity, *words], cwd=chain.folder, check=True)
+    return chain.folder
+
+
+@pytest.mark.parametrize("chain", range(4), indirect=True)
+def test_a_comparison_that_is_killed_leaves_sound_files_and_no_worktree_for_longer_than_to_the_next(
+    chain: Chain, repository: Path
+) -> None:
+    words = [*AB, "--baseline", "git:HEAD", "--candidate", "here", "--results", "results"]
+    for _ in range(KILLS):
+        chain.kill(words, 12)
+    for path in chain.files():
+        read_run(path)
+    code, said = chain.end(words)
+    assert code == 0, said
+    listed = subprocess.run(["git", "worktree", "list"], cwd=repository, capture_output=True, text=True, check=True)
+    assert listed.stdout.count("\n") == 1
+    assert [path for path in chain.left() if list(path.iterdir()) not in ([], [path / "in-use"])] == []
+
+
+@pytest.mark.parametrize("chain", range(4), indirect=True)
+def test_a_report_that_is_killed_leaves_no_half_page_and_nothing_for_longer_than_to_the_next(chain: Chain) -> None:
+    case = stored_runs.make_case()
+    stored_runs.write_run(chain.results, [case], stored_runs.make_round(case), stored_runs.COMPLETE)
+    words = ["report", "--results", "results", "-o", "page.html"]
+    page = chain.folder / "page.html"
+    for _ in range(KILLS):
+        chain.kill(words, 4)
+        assert not page.exists() or page.read_text().rstrip().endswith("</html>")
+    for beside in chain.folder.glob(".page.html.*"):
+        os.utime(beside, times=(time.time() - 2 * ABANDONED_SECONDS,) * 2)
+    code, said = chain.end(words)
+    assert code == 0, said
+    assert page.read_text().rstrip().endswith("</html>")
+    assert list(chain.folder.glob(".page.html.*")) == []
+
+
+def test_two_hundred_sessions_are_killed() -> None:
+    chains = len(SESSIONS) + 2 + 4 + 4
+    assert chains * KILLS == 200
