@@ -435,6 +435,15 @@ def test_one_number_and_one_that_is_none_are_enough_for_a_change(folder: Folder)
     assert only_change(folder.trend("torch_version", "floor")).direction == "regressed"
 
 
+def test_smaller_errors_of_another_function_are_no_improvement_and_it_is_said(folder: Folder) -> None:
+    for version, error, norm in (("2.14.0", 2e-3, 5.0), ("2.15.0", 1e-3, 6.0)):
+        found = make_divergence(FP32, output_rel_l2=error, output_floor_rel_l2=1e-3, output_reference_norm=norm)
+        folder.run(found, *timed(FP32, 1e-3), torch=version)
+    change = only_change(folder.trend("torch_version", "floor"))
+    assert change.direction == "regressed"
+    assert change.what == ("computes something else: the fp64 output moved by at least 20%; torch 2.14.0 → 2.15.0")
+
+
 def test_undefined_errors_with_other_inputs_are_no_change(folder: Folder) -> None:
     other = make_divergence(FP32, output_nonfinite=1, inputs_digest="cc")
     for version, found in (("2.14.0", whole(2e-3)), ("2.15.0", other)):

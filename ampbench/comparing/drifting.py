@@ -75,6 +75,15 @@ def drift_between(before: Divergence, after: Divergence) -> Drift:
     return Drift({name: part for name, part in parts.items() if part is not None}, dtype=before.reference_dtype)
 
 
+def other_function(before: Divergence | None, after: Divergence | None) -> str:
+    """Return "computes something else: ..." where other code gave another fp64 result, "" where nothing tells so."""
+    if before is None or after is None or before.reference_dtype != after.reference_dtype:
+        return ""
+    drift = drift_between(before, after)
+    tolerance = _tolerance(drift, before, after)
+    return "" if drift.distance is not None and drift.distance <= tolerance else OTHERWISE + drift.said(tolerance)
+
+
 def drift_finding(
     case: Case,
     before: Divergence,
@@ -89,9 +98,8 @@ def drift_finding(
     """
     drift = drift_between(before, after)
     gate = GATED[DRIFT]
-    rounding = gate.elsewhere if drift.dtype == "fp64" else _FP32_TOLERANCE
-    by_chance = _CHANCES * max(one.chance_rel_l2 or 0.0 for one in (before, after))
-    tolerance = max(gate.threshold if same else rounding, by_chance)
+    by_chance = _by_chance(before, after)
+    tolerance = max(gate.threshold, by_chance) if same else _tolerance(drift, before, after)
     asked = threshold_of(DRIFT, case)
     threshold = tolerance if asked is None else max(asked, gate.threshold, by_chance)
     distance = drift.distance
@@ -121,6 +129,16 @@ def moved_by(distance: float, at_least: bool = False) -> str:
         return "from zero"
     far = format_percent(distance) if distance >= _SMALLEST_PERCENT else f"{format_error(distance)} of its norm"
     return f"by {'at least ' if at_least else ''}{far}"
+
+
+def _tolerance(drift: Drift, before: Divergence, after: Divergence) -> float:
+    """Return how far the result of other code may move by rounding and chance."""
+    rounding = GATED[DRIFT].elsewhere if drift.dtype == "fp64" else _FP32_TOLERANCE
+    return max(rounding, _by_chance(before, after))
+
+
+def _by_chance(before: Divergence, after: Divergence) -> float:
+    return _CHANCES * max(one.chance_rel_l2 or 0.0 for one in (before, after))
 
 
 def _loss_moved(before: float | None, after: float | None) -> Moved | None:

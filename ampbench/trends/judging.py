@@ -10,6 +10,7 @@ import numpy as np
 
 from ampbench import stats
 from ampbench.compare import compare_times
+from ampbench.comparing.drifting import other_function
 from ampbench.trends import neighbours, shared, steps
 from ampbench.trends.intervals import own_interval
 from ampbench.trends.levels import find_levels
@@ -96,6 +97,12 @@ def _by_level(raw: Raw, differences: Differences) -> Series:
     for level in found:
         before, after = values[level.since], values[level.place]
         more = after is None or (before is not None and after > before)
+        what = differences.what(runs[level.since][-1].header, runs[level.place][0].header, device)
+        if inaccurate:
+            sides = (runs[level.since][-1], runs[level.place][0])
+            otherwise = other_function(*(run.measured.stored.divergence.get(case_id) for run in sides))
+            more = more or bool(otherwise)  # another function is no better for errors of its own
+            what = "; ".join(part for part in (otherwise, what) if part)
         change = Change(
             x=series.points[held[level.place]].x,
             last=series.points[held[level.place - 1]].x,
@@ -103,7 +110,7 @@ def _by_level(raw: Raw, differences: Differences) -> Series:
             after=after,
             ratio=after / before if before and after is not None else None,
             direction="regressed" if more else "improved",
-            what=differences.what(runs[level.since][-1].header, runs[level.place][0].header, device),
+            what=what,
         )
         changes.append(change)
     return replace(series, changes=changes, rule=Rule.EXACT)
