@@ -110,7 +110,7 @@ def _unsound(stored: StoredRun, rows: Sequence[Row]) -> list[str]:
         ((labels if one.of_precision else tables)[row["case_id"]], one.text)
         for row in rows
         if row["outcome"] == "ok" and (found := stored.divergence.get(row["case_id"])) is not None
-        for one in remarks(row["precision"], found)
+        for one in remarks(found)
     )
 
 

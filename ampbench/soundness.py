@@ -4,10 +4,11 @@ from collections.abc import Iterable
 from typing import NamedTuple
 
 from ampbench.labels import few
-from ampbench.precisions import BASELINE
 from ampbench.records.divergences import Divergence
 
 THE_NETWORK = "the network, not a precision, makes them"
+FP32_INSTEAD = "errors are against fp32, as the fp64 reference failed: {}"
+"""What is said of a case whose reference is the fp32 step."""
 AGAINST_FP32 = "against fp32: fp64 failed"
 """What stands beside an error whose reference is the fp32 step."""
 
@@ -48,8 +49,8 @@ def no_precisions_fault(found: Divergence) -> tuple[str, str] | None:
     return None
 
 
-def remarks(precision: str, found: Divergence) -> list[Remark]:
-    """Return what is to be said of a case in `precision` beside its numbers, the worst first."""
+def remarks(found: Divergence) -> list[Remark]:
+    """Return what is to be said of a case beside its numbers, the worst first."""
     said: list[Remark] = []
     fault = no_precisions_fault(found)
     if fault is not None:
@@ -66,12 +67,12 @@ def remarks(precision: str, found: Divergence) -> list[Remark]:
         where = f"{_are(infinite, found.output_elements or 0, 'output')} infinite, in {found.reference_dtype}, too"
         said.append(Remark(f"{where}: the error is that of the others"))
     if found.reference_dtype == "fp32":
-        said.append(Remark(f"errors are against fp32, as the fp64 reference failed: {found.reference_error}"))
+        said.append(Remark(FP32_INSTEAD.format(found.reference_error)))
     elif not found.reference_dtype:
         said.append(Remark(f"no error is known, as the fp64 reference failed: {found.reference_error}"))
     counted = found.output_nonfinite or found.output_unlike or found.output_reference_nan or found.reference_error
     if found.output_undefined and not counted:
-        said.append(Remark(f"no error is defined: {found.output_undefined}", precision != BASELINE))
+        said.append(Remark(f"no error is defined: {found.output_undefined}"))
     return said
 
 

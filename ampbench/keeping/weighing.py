@@ -12,6 +12,7 @@ from ampbench.keeping.islands import WHOLE, units_of
 from ampbench.keeping.tried import Budget
 from ampbench.labels import few
 from ampbench.records.keeping import KeepSearch, SearchSpace, Trial, Weighed
+from ampbench.soundness import FP32_INSTEAD
 from ampbench.units import counted, format_bytes, format_error
 
 NAMED = 6
@@ -77,9 +78,19 @@ def said(search: KeepSearch, space: SearchSpace, trials: Sequence[Trial]) -> lis
     """Return what was found, what that errs and what it costs, in sentences without a full stop."""
     sets = {tuple(trial.kept): trial for trial in trials}
     picture = points(search, space, trials)
-    lines = [_found_said(search, space, sets), *_missed_said(search, sets, trials), _proof_said(search)]
+    lines = [
+        *against_said(trials),
+        _found_said(search, space, sets),
+        *_missed_said(search, sets, trials),
+        _proof_said(search),
+    ]
     lines += [*_cost_said(search, picture), *_doubts(search), *search.notes, *space.notes]
     return [line for line in lines if line]
+
+
+def against_said(trials: Sequence[Trial]) -> list[str]:
+    """Say that errors are not against fp64, and why, where that is so."""
+    return list(dict.fromkeys(FP32_INSTEAD.format(one.reference_error) for one in trials if one.reference_error))
 
 
 def so_far(space: SearchSpace, trials: Sequence[Trial]) -> str:

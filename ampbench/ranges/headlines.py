@@ -11,7 +11,15 @@ from ampbench.ranges.formats import FORMATS
 from ampbench.ranges.headroom import FLUSHES, by_running_module, headroom, predict
 from ampbench.ranges.profile import ranked
 from ampbench.ranges.scales import usable_scales
-from ampbench.ranges.seen import Outcome, Score, predicted_and_seen, predicted_gradients, scores, whole_step_seen
+from ampbench.ranges.seen import (
+    Outcome,
+    Score,
+    low_dtype,
+    predicted_and_seen,
+    predicted_gradients,
+    scores,
+    whole_step_seen,
+)
 from ampbench.ranges.wording import ROOT, format_scale, nonfinite_sentence, reach_phrase, scale_range
 from ampbench.records.ranges import (
     ACTIVATION,
@@ -53,9 +61,17 @@ def headroom_said(found: RangePass) -> list[str]:
 def low_run_said(found: RangePass, low: LowRun) -> str:
     """Return what was predicted of a low precision and what was seen of it, in one sentence."""
     if low.error:
-        whole = [f"the step ended with an error: {low.error}"]
+        whole = [f"the step ended with an error, so that it was not seen as a whole: {low.error}"]
+    elif low.overflowed_weights and low.nonfinite_output is not None:
+        whole = [stored_said(low)]
     elif low.first_nonfinite is not None:
         whole = [nonfinite_sentence(low.first_nonfinite)]
+    elif low.nonfinite_output is not None:
+        whole = [
+            f"outputs are not finite from step {low.nonfinite_output + 1:,} on, and no op makes that of finite values"
+        ]
+    elif low.overflowed_weights:
+        whole = [f"{stored_said(low)}, and the outputs are finite all the same"]
     elif whole_step_seen(low):
         whole = ["all values of the whole step are finite"]
     else:
@@ -65,12 +81,21 @@ def low_run_said(found: RangePass, low: LowRun) -> str:
     said = [_score_said("overflow", judged.overflow), _score_said("flushing", judged.flush)]
     if not any((judged.overflow.predicted, judged.overflow.seen, judged.flush.predicted, judged.flush.seen)):
         said = ["no overflow or flushing predicted, none seen"]
-    if low.error:
-        said = [f"until then {said[0]}", *said[1:]]
     if not any(row.overflow_seen is not None for row in outcomes):
         said = ["no module was compared"]
+    elif low.error:
+        said[0] = f"of modules by themselves, on exact inputs: {said[0]}"
     parts = [*whole, *said] if low.error else [*said, *whole]
     return f"{low.precision}: {'; '.join([*parts, *_gradients_said(found, low)])}"
+
+
+def stored_said(low: LowRun) -> str:
+    """Return which weights and buffers overflow as they are stored, and what that does to the outputs."""
+    names, dtype = few(low.overflowed_weights, NAMED), low_dtype(low.precision)
+    said = f"{names} {'overflows' if len(low.overflowed_weights) == 1 else 'overflow'} as stored in {dtype}"
+    if low.nonfinite_output is None:
+        return said
+    return f"{said}, so that outputs are not finite in the forward pass of step {low.nonfinite_output + 1:,}"
 
 
 def unchecked_said(outcomes: Iterable[Outcome]) -> str:
@@ -179,7 +204,8 @@ def _gradients_said(found: RangePass, low: LowRun) -> list[str]:
 
 def forward_overflows(low: LowRun) -> bool:
     """Return whether a step makes a value that is not finite before it has gradients."""
-    return low.first_nonfinite is not None and low.first_nonfinite.phase == "forward"
+    stored = bool(low.overflowed_weights) and low.nonfinite_output is not None
+    return stored or (low.first_nonfinite is not None and low.first_nonfinite.phase == "forward")
 
 
 def _own_said(row: ModuleError) -> str:

@@ -1,12 +1,14 @@
 """What was predicted of a low precision from fp32 values, held against what really came of it."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from ampbench.precisions import SHORT_DTYPES, find_precision
 from ampbench.ranges.formats import find_format
 from ampbench.ranges.headroom import FLUSHES, Prediction, by_running_module, headroom, predict
 from ampbench.records.ranges import GRADIENT, FirstNonfinite, LowRun, Magnitudes, ModuleError, RangePass
+
+STORED = "its weights or buffers overflow as they are stored"
 
 _FUSED = frozenset({"MultiheadAttention", "TransformerEncoderLayer", "TransformerEncoder"})
 """Modules that, in inference, may run as one op in which none of those within them is seen."""
@@ -128,25 +130,43 @@ def predicted_and_seen(found: RangePass, low: LowRun) -> list[Outcome]:
     (or one without values of its own) and a module within it was seen to overflow.
     """
     rows = by_running_module(found.magnitudes)
-    first = _first_forward(low.first_nonfinite)
+    first = None if low.overflowed_weights else _first_forward(low.first_nonfinite)
     known = _predictor(low)
-    outcomes = [_outcome(row, known(rows.get(row.module, [])), row.module == first, low) for row in low.modules]
+    stored = _holders(low, rows)
+    outcomes = [
+        _outcome(row, known(rows.get(row.module, [])), row.module == first or row.module in stored, low)
+        for row in low.modules
+    ]
+    for module in stored:
+        if module not in {row.module for row in low.modules}:
+            outcomes.append(_outcome_of_whole(module, rows.get(module, []), known, STORED))
     values = rows.get(first, []) if first is not None else []
     fused = not values or values[0].kind in _FUSED
     within = fused and any(row.overflowed for row in low.modules if row.module.startswith(f"{first}." if first else ""))
     if first is not None and first not in {row.module for row in low.modules} and not within:
-        prediction = known(values)
-        outcomes.append(
-            Outcome(
-                module=first,
-                kind=values[0].kind if values else "",
-                overflow_predicted=prediction.overflows if prediction else "",
-                overflow_seen=True if prediction else None,
-                flush_predicted=prediction.flushes if prediction else "",
-                note="only the whole step was seen",
-            )
-        )
+        outcomes.append(_outcome_of_whole(first, values, known, "only the whole step was seen"))
     return outcomes
+
+
+def _holders(low: LowRun, rows: Mapping[str, list[Magnitudes]]) -> list[str]:
+    """Return the modules whose own weights or buffers overflow as they are stored, as `rows` group them."""
+    home = {row.name: module for module, values in rows.items() for row in values if row.name}
+    return list(dict.fromkeys(home.get(name, name.rpartition(".")[0]) for name in low.overflowed_weights))
+
+
+def _outcome_of_whole(
+    module: str, values: Sequence[Magnitudes], known: Callable[[list[Magnitudes]], Prediction | None], note: str
+) -> Outcome:
+    """Return the outcome of a module that overflows in the whole step and was not compared by itself."""
+    prediction = known(list(values))
+    return Outcome(
+        module=module,
+        kind=values[0].kind if values else "",
+        overflow_predicted=prediction.overflows if prediction else "",
+        overflow_seen=True if prediction else None,
+        flush_predicted=prediction.flushes if prediction else "",
+        note=note,
+    )
 
 
 def scores(outcomes: Iterable[Outcome]) -> Scores:

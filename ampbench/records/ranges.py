@@ -113,8 +113,10 @@ class LowRun:
     of all steps of the fp32 run. `first_nonfinite` and `gradients` are of whole steps in `precision`, as many, the
     latter in training, all steps together, at the loss scale `scaler_scale` (None: without one) to begin with.
     `lowered` are the modules whose floating outputs are in the low dtype, and `lowered_weights` the parameters and
-    buffers that are used in it: in pure half all, with autocast those that its rules choose. `error` is the first line
-    of what the whole step raised; then it has no gradients.
+    buffers that are used in it: in pure half all, with autocast those that its rules choose. `overflowed_weights` are
+    those that are not finite as they are stored, before any op. `nonfinite_output` is the first step, from 0, whose
+    output or loss is not finite where fp32's are (None: none is). `error` is the first line of what the whole step
+    raised; then it has no gradients.
     """
 
     precision: str
@@ -124,6 +126,8 @@ class LowRun:
     gradients: list[SeenGradient] = field(default_factory=list)
     scaler_scale: float | None = None
     first_nonfinite: FirstNonfinite | None = None
+    overflowed_weights: list[str] = field(default_factory=list)
+    nonfinite_output: int | None = None
     error: str = ""
     notes: list[str] = field(default_factory=list)
 

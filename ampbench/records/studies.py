@@ -180,12 +180,16 @@ class ScopeRun:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScopePass:
-    """A case trained for `steps` steps in each scope. `reference_losses` are those of the fp64 steps."""
+    """A case trained for `steps` steps in each scope. `reference_losses` are those of the steps without autocast.
+
+    These are in `reference_dtype`: "fp64", or "fp32" where fp64 fails ("": both do, and no error is known).
+    """
 
     case_id: str
     steps: int
     scopes: list[ScopeRun] = field(default_factory=list)
     reference_losses: list[float | None] = field(default_factory=list)
+    reference_dtype: str = "fp64"
     memory_source: str | None = None
     fitness: Fitness = field(default_factory=Fitness)
     notes: list[str] = field(default_factory=list)

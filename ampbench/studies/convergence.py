@@ -44,7 +44,7 @@ MOST_SKIPPED = 50
 
 ONE_BATCH = "there is one batch: it is trained on over and over"
 ON_CPU = "the fp64 training ran on the CPU: the device has no fp64"
-UNKNOWN = "distances from the {} training are not known: {}"
+UNKNOWN = "distances from the {} training are not known, as it failed: {}"
 
 Weights = list[torch.Tensor]
 

@@ -11,7 +11,7 @@ import torch
 
 from ampbench.errors import first_line
 from ampbench.explain.dtypes import short_dtype
-from ampbench.precisions import PRECISIONS
+from ampbench.precisions import BASELINE, PRECISIONS
 from ampbench.records.cases import Case
 from ampbench.records.studies import FORWARD, FORWARD_AND_LOSS, UNCACHED_LOOP, WHOLE_LOOP, WITH_BACKWARD
 from ampbench.worker.devices import Device
@@ -22,6 +22,9 @@ from ampbench.worker.step import SETTLING_STEPS, Step
 from ampbench.worker.turns import Settled
 from ampbench.workload import Workload
 
+PLAIN = "fp32"
+"""The scope of a loop in fp32 without autocast, the reference where that in fp64 fails."""
+
 Look = Callable[[int, Any, torch.Tensor], None]
 """Looks at a step, from 0: its output and loss, and the gradients, not scaled, that lie in the parameters."""
 
@@ -29,14 +32,17 @@ Region = Callable[[], AbstractContextManager[Any]]
 
 
 class Loop:
-    """`steps` steps of training a case with autocast entered around `scope`, one of `SCOPES` ("": in fp64, without).
+    """`steps` steps of training a case with autocast entered around `scope`, one of `SCOPES`.
+
+    Without autocast run "" in fp64 and `PLAIN` in fp32.
 
     A step is forward, loss, backward, GradScaler's and the optimizer's step, and at last zero_grad, so that gradients
     are not what is left after it. `run` takes all of them. Raises as `Step` does.
     """
 
     def __init__(self, workload: Workload, case: Case, device: Device, scope: str, steps: int):
-        self.step = Step(workload, case, device, reference=not scope)
+        precision = BASELINE if scope == PLAIN else None
+        self.step = Step(workload, case, device, reference=not scope, precision=precision)
         self.steps = steps
         region = _region(case, device, scope)
         self._around_step: Region = region if scope == WITH_BACKWARD else nullcontext
@@ -132,7 +138,8 @@ def loop_numbers(
     """
     found = Numbers()
     losses: list[torch.Tensor] = []
-    with precision_flags(PRECISIONS[case.precision] if scope else None):
+    flags = {"": None, PLAIN: PRECISIONS[BASELINE]}
+    with precision_flags(flags.get(scope, PRECISIONS[case.precision])):
         seed_all(0)
         loop = Loop(workload, case, device, scope, steps)
         switch_off_dropout(loop.step.module, notes)
@@ -178,7 +185,7 @@ def settled_scaler(workload: Workload, case: Case, device: Device, notes: list[s
 
 def _region(case: Case, device: Device, scope: str) -> Region:
     """Return what enters autocast in `scope`: with its weight cache, unless that is off."""
-    if not scope:
+    if scope in ("", PLAIN):
         return nullcontext
     dtype = getattr(torch, PRECISIONS[case.precision].autocast or "")
     return partial(torch.autocast, device.type, dtype=dtype, cache_enabled=scope != UNCACHED_LOOP)

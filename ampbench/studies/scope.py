@@ -6,6 +6,7 @@ against the same steps in fp64, without autocast.
 
 import dataclasses
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 from functools import partial
 
 import torch
@@ -16,7 +17,8 @@ from ampbench.precisions import PRECISIONS
 from ampbench.records.cases import Case
 from ampbench.records.casts import CastTrace
 from ampbench.records.studies import FEWEST_STEPS, SCOPES, ScopePass, ScopeRun
-from ampbench.studies.loops import Loop, Numbers, loop_numbers, settled_scaler
+from ampbench.soundness import FP32_INSTEAD
+from ampbench.studies.loops import PLAIN, Loop, Numbers, loop_numbers, settled_scaler
 from ampbench.worker.devices import Cpu, Device, fp64_device
 from ampbench.worker.distances import compare
 from ampbench.worker.fitness import FitnessWatch
@@ -39,7 +41,7 @@ def measure_scopes(workload: Workload, case: Case, device: Device, steps: int, s
     notes: list[str] = []
     with precision_flags(PRECISIONS[case.precision]):
         settled = settled_scaler(workload, case, device, notes)
-    runs, reference_losses = _numbers(workload, case, device, steps, settled, notes)
+    runs, reference = _numbers(workload, case, device, steps, settled, notes)
     running = [run.scope for run in runs if not run.error]
     builds = [partial(Loop, workload, case, device, scope, steps) for scope in running]
     with precision_flags(PRECISIONS[case.precision]):
@@ -54,7 +56,8 @@ def measure_scopes(workload: Workload, case: Case, device: Device, steps: int, s
         case_id=case.case_id,
         steps=steps,
         scopes=[_with_costs(run, steps, *measured[run.scope]) if run.scope in measured else run for run in runs],
-        reference_losses=reference_losses,
+        reference_losses=reference.losses,
+        reference_dtype=reference.dtype,
         memory_source=memory_source(device) if any(peaks for peaks, _ in memory) else None,
         fitness=fitness,
         notes=list(dict.fromkeys(notes)),
@@ -83,8 +86,8 @@ def _with_costs(
 
 def _numbers(
     workload: Workload, case: Case, device: Device, steps: int, settled: Settled, notes: list[str]
-) -> tuple[list[ScopeRun], list[float | None]]:
-    """Return a run of each scope with its numbers or its error, and the losses of the fp64 steps.
+) -> tuple[list[ScopeRun], "_Reference"]:
+    """Return a run of each scope with its numbers or its error, and what they are held against, without its tensors.
 
     Raises what the first scope raised where all raise.
     """
@@ -100,25 +103,43 @@ def _numbers(
             first = first or error
             runs.append(ScopeRun(scope=scope, error=said_of(error)))
             continue
-        runs.append(_compared(scope, numbers, reference))
+        runs.append(_compared(scope, numbers, reference.numbers, notes))
         del numbers
     if first is not None and all(run.error for run in runs):
         raise first
-    return runs, reference.losses if reference else []
+    return runs, dataclasses.replace(reference, numbers=None)
 
 
-def _reference(workload: Workload, case: Case, device: Device, steps: int, notes: list[str]) -> Numbers | None:
-    """Return the numbers of the fp64 steps; None, which `notes` explain, where they do not run."""
+@dataclass(frozen=True, slots=True)
+class _Reference:
+    """What scopes are held against: the steps in fp64, or in fp32 where those fail ("": there is none)."""
+
+    dtype: str = ""
+    numbers: Numbers | None = None
+    losses: list[float | None] = field(default_factory=list)
+
+
+def _reference(workload: Workload, case: Case, device: Device, steps: int, notes: list[str]) -> _Reference:
+    """Return the numbers of the fp64 steps or, which `notes` say, of those in fp32, or none."""
     where = fp64_device(device)
-    try:
-        return loop_numbers(workload, case, where, "", steps, where, None, notes)
-    except Exception as error:  # noqa: BLE001 - a network that does not run in fp64 may train well in fp32
-        notes.append(f"errors are unknown, as the steps do not run in fp64: {said_of(error)}")
-    return None
+    failed: list[str] = []
+    for scope, on, dtype in (("", where, "fp64"), (PLAIN, device, PLAIN)):
+        try:
+            numbers = loop_numbers(workload, case, on, scope, steps, where, None, notes)
+        except Exception as error:  # noqa: BLE001 - a network that does not run in fp64 may train well in fp32
+            failed.append(said_of(error))
+            if is_out_of_memory(error):
+                break
+            device.release()  # what the error held of the steps
+            continue
+        notes += [FP32_INSTEAD.format(*failed)] if failed else []
+        return _Reference(dtype, numbers, numbers.losses)
+    notes.append(f"no error is known, as the fp64 reference failed: {'; fp32 failed: '.join(failed)}")
+    return _Reference()
 
 
-def _compared(scope: str, numbers: Numbers, reference: Numbers | None) -> ScopeRun:
-    """Return a run of a scope with its numbers beside those in fp64."""
+def _compared(scope: str, numbers: Numbers, reference: Numbers | None, notes: list[str]) -> ScopeRun:
+    """Return a run of a scope with its numbers beside those of the reference."""
     run = ScopeRun(scope=scope, dtypes=numbers.dtypes, losses=numbers.losses, notes=numbers.notes)
     if reference is None:
         return run
@@ -127,9 +148,14 @@ def _compared(scope: str, numbers: Numbers, reference: Numbers | None) -> ScopeR
     def error(values: dict[str, torch.Tensor], references: dict[str, torch.Tensor]) -> float | None:
         return compare(list(values.values()), [references[name] for name in values]).rel_l2
 
+    try:
+        outputs = compare(numbers.outputs, reference.outputs).rel_l2
+    except ValueError as raised:  # other shapes: a detector found other boxes
+        outputs = None
+        notes.append(f"{raised}: no error of the output is defined")
     return dataclasses.replace(
         run,
-        output_rel_l2=compare(numbers.outputs, reference.outputs).rel_l2,
+        output_rel_l2=outputs,
         loss_abs_error=None if loss is None or expected is None else abs(loss - expected),
         grad_rel_l2=error(numbers.gradients, reference.gradients),
         param_rel_l2=error(numbers.moved, reference.moved),

@@ -21,7 +21,7 @@ from ampbench.records.casts import AUTOGRAD, COMPILED, TRACED, CastPass, CastTra
 from ampbench.records.rules import DEVICE
 from ampbench.worker.changes import measure_change, peaks_with, try_changes
 from ampbench.worker.devices import Device, open_device
-from ampbench.worker.distances import floating_in
+from ampbench.worker.distances import outputs_in
 from ampbench.worker.fitness import FitnessWatch
 from ampbench.worker.memory import memory_source
 from ampbench.worker.placement import Placement
@@ -187,7 +187,7 @@ def _autograd(step: Step) -> GraphTrace:
     output, loss = step.forward_and_loss()
     if loss is not None:
         return autograd_graph(loss, step.module)
-    outputs = [tensor for tensor in floating_in(output) if tensor.requires_grad]
+    outputs = [tensor for tensor in outputs_in(output) if tensor.requires_grad]
     if not outputs:
         raise ValueError("no output of the network needs a gradient")
     graph = autograd_graph(outputs[0], step.module)

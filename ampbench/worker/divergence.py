@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from ampbench.errors import WorkloadError, first_line, own_place
+from ampbench.errors import WorkloadError
 from ampbench.labels import few
 from ampbench.precisions import BASELINE, PRECISIONS
 from ampbench.records.cases import Case
@@ -30,7 +30,7 @@ from ampbench.worker.distances import (
     worst_gradient,
 )
 from ampbench.worker.flags import precision_flags
-from ampbench.worker.memory import is_out_of_memory
+from ampbench.worker.memory import is_out_of_memory, said_of
 from ampbench.worker.seeded import EQUAL_DRAWS, EqualDraws, random_states, seed_all, switch_off_dropout
 from ampbench.worker.step import Step
 from ampbench.workload import Workload
@@ -154,7 +154,7 @@ def passing_reference(workload: Workload, case: Case, device: Device) -> Referen
     except Exception as error:
         if is_out_of_memory(error):
             raise
-        said = first_line(error) + own_place(error)
+        said = said_of(error)
     else:
         return Reference(numbers=exact, fp32=None, where=where.type)
     device.release()
@@ -172,7 +172,7 @@ def _referred(workload: Workload, case: Case, device: Device) -> Reference:
     except Exception as raised:
         if is_out_of_memory(raised):
             raise
-        error = first_line(raised) + own_place(raised)
+        error = said_of(raised)
     if exact is None:
         device.release()  # what the error held of the step
     try:
@@ -185,7 +185,7 @@ def _referred(workload: Workload, case: Case, device: Device) -> Reference:
             if exact is None:
                 raise
         elif exact is None:
-            error = f"{error}; fp32 failed: {first_line(raised)}{own_place(raised)}"
+            error = f"{error}; fp32 failed: {said_of(raised)}"
     if exact is not None:
         chance = _chance(workload, case, where, exact, where)
         return Reference(numbers=exact, fp32=fp32, where=where.type, chance=chance)

@@ -6,15 +6,18 @@ from collections.abc import Iterable
 from typing import Any
 
 import torch
+from torch.utils import _pytree as pytree
 
 from ampbench.errors import UsageError, WorkloadError
 from ampbench.explain.nonfinite import find_nonfinite
+from ampbench.labels import few
 from ampbench.precisions import BASELINE, PRECISIONS
 from ampbench.ranges.wording import nonfinite_sentence
 from ampbench.records.cases import Case
 from ampbench.records.ranges import FirstNonfinite
+from ampbench.worker.data import named_tensors
 from ampbench.worker.devices import Device
-from ampbench.worker.distances import floating_in
+from ampbench.worker.distances import outputs_in, real_parts
 from ampbench.worker.flags import precision_flags
 from ampbench.worker.seeded import seeded_step
 from ampbench.workload import Workload
@@ -46,7 +49,7 @@ class Fp32Check:
 
     def look(self, turn: int, output: Any, loss: torch.Tensor | None, gradients: Iterable[torch.Tensor] = ()) -> bool:
         """Look at what step `turn`, from 0, gave; return whether to go on."""
-        outputs = list(floating_in(output))
+        outputs = list(outputs_in(output))
         if not is_finite([loss, *gradients]) or any(bool(tensor.isnan().any()) for tensor in outputs):
             self._wrong = turn
         elif self._doubtful is None and not is_finite(outputs):
@@ -76,9 +79,19 @@ class Fp32Check:
             return
         else:
             holder = f"; {where} is the first module to hold one" if where else ""
-            place = "no op makes them of finite values, so weights or inputs hold them"
+            place = f"no op makes them of finite values{_held(workload)}"
             place = f"{f'what makes them is not known: {unwatched}' if unwatched else place}{holder}"
         raise WorkloadError(f"values are not finite in fp32 already: {place}; half precision cannot be judged")
+
+
+def _held(workload: Workload) -> str:
+    """Say which weights, buffers and inputs of a workload are not finite, or that none are."""
+    leaves, _ = pytree.tree_flatten_with_path(workload.inputs)
+    inputs = [(f"input{pytree.keystr(path)}", leaf) for path, leaf in leaves if isinstance(leaf, torch.Tensor)]
+    holding = [name for name, tensor in (*named_tensors(workload.module), *inputs) if not is_finite([tensor])]
+    if holding:
+        return f", {few(holding)} {'holds' if len(holding) == 1 else 'hold'} them"
+    return "; neither weights nor inputs hold them, so a constant that the code makes does"
 
 
 def _first_nonfinite(workload: Workload, case: Case, device: Device, turn: int) -> FirstNonfinite | None:
@@ -102,5 +115,5 @@ def _is_finite(values: torch.Tensor) -> bool:
 
 
 def _values(tensor: torch.Tensor) -> torch.Tensor:
-    """Return what a tensor stores, as a dense tensor: the gradient of an embedding may be sparse."""
-    return tensor.detach() if tensor.layout is torch.strided else tensor.detach().coalesce().values()
+    """Return what a tensor stores, as a dense, real tensor: the gradient of an embedding may be sparse."""
+    return real_parts(tensor.detach() if tensor.layout is torch.strided else tensor.detach().coalesce().values())

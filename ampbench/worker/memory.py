@@ -12,7 +12,7 @@ import torch
 from torch._C._profiler import ProfilerConfig, ProfilerState, _ExperimentalConfig
 from torch.utils import _pytree as pytree
 
-from ampbench.errors import first_line, text_of
+from ampbench.errors import AmpbenchError, first_line, own_place, text_of
 from ampbench.explain.modules import is_compiled
 from ampbench.keeping.tried import OUT_OF_MEMORY
 from ampbench.precisions import PRECISIONS
@@ -95,8 +95,10 @@ def is_out_of_memory(error: BaseException) -> bool:
 
 
 def said_of(error: Exception) -> str:
-    """Return what an error of the user's code is told as: `OUT_OF_MEMORY`, or `first_line` of it."""
-    return OUT_OF_MEMORY if is_out_of_memory(error) else first_line(error)
+    """Return what an error of the user's code is told as: `OUT_OF_MEMORY`, or its first line and where it arose."""
+    if is_out_of_memory(error):
+        return OUT_OF_MEMORY
+    return first_line(error) + ("" if isinstance(error, AmpbenchError) else own_place(error))
 
 
 def memory_source(device: Device) -> str:

@@ -14,7 +14,7 @@ from ampbench.ranges.profile import with_totals
 from ampbench.records.cases import Case
 from ampbench.records.ranges import FirstNonfinite, ModuleError, OriginPass
 from ampbench.worker.devices import Device, fp64_device
-from ampbench.worker.distances import Distance, compare, floating_in, kept_outputs
+from ampbench.worker.distances import Distance, compare, kept_outputs, outputs_in
 from ampbench.worker.finite import Fp32Check, is_finite
 from ampbench.worker.flags import precision_flags
 from ampbench.worker.memory import is_out_of_memory
@@ -106,7 +106,7 @@ def _run(step: Step) -> _Forward:
         watch_dtypes(step.module) as dtypes,
     ):
         output, loss = step.forward_and_loss()
-    outputs = [tensor.detach() for tensor in floating_in(output)]
+    outputs = [tensor.detach() for tensor in outputs_in(output)]
     return _Forward(outputs, None if loss is None else loss.detach(), samples, dtypes)
 
 
@@ -117,7 +117,7 @@ def _distance(low: _Forward, exact: _Forward, device: Device, notes: list[str]) 
         return None
     keep = fp64_device(device)
     try:
-        distance = compare(kept_outputs(low.outputs, keep), kept_outputs(exact.outputs, keep))
+        distance = compare(kept_outputs(low.outputs, keep), kept_outputs(exact.outputs, keep), against="fp32")
     except ValueError as error:  # other shapes: a detector found other boxes
         notes.append(str(error))
         return None

@@ -23,6 +23,7 @@ from ampbench.records.casts import BUFFER, WEIGHT
 from ampbench.records.ranges import FirstNonfinite, LowRun, ModuleError, RangePass, SeenGradient
 from ampbench.worker.data import named_tensors
 from ampbench.worker.devices import Device
+from ampbench.worker.distances import outputs_in
 from ampbench.worker.finite import Fp32Check, is_finite
 from ampbench.worker.flags import precision_flags
 from ampbench.worker.memory import is_out_of_memory
@@ -78,7 +79,10 @@ def measure_ranges(workload: Workload, case: Case, device: Device, steps: int, p
         steps=steps,
         magnitudes=magnitudes,
         swallowed=swallowed,
-        low_runs=[_run_low(workload, case, device, PRECISIONS[name], nonzero) for name in precisions],
+        low_runs=[
+            _run_low(workload, case, device, PRECISIONS[name], nonzero, masked=not check.outputs_finite)
+            for name in precisions
+        ],
         notes=notes,
     )
 
@@ -91,14 +95,25 @@ class _Whole:
     lowered_weights: list[str] = field(default_factory=list)
     gradients: list[SeenGradient] = field(default_factory=list)
     scaler_scale: float | None = None
+    overflowed: list[str] = field(default_factory=list)
+    nonfinite_output: int | None = None
     first: FirstNonfinite | None = None
     notes: list[str] = field(default_factory=list)
 
 
 def _run_low(
-    workload: Workload, case: Case, device: Device, row: Precision, nonzero: Sequence[Mapping[str, _Mask]]
+    workload: Workload,
+    case: Case,
+    device: Device,
+    row: Precision,
+    nonzero: Sequence[Mapping[str, _Mask]],
+    *,
+    masked: bool,
 ) -> LowRun:
-    """Return what a low precision makes of as many steps as `nonzero` has, module by module and as a whole."""
+    """Return what a low precision makes of as many steps as `nonzero` has, module by module and as a whole.
+
+    `masked`: outputs are infinite in fp32, as they are meant to be, and only NaN among them is looked for.
+    """
     device.release()
     low = getattr(torch, row.autocast or row.storage)
     whole = _Whole()
@@ -107,7 +122,7 @@ def _run_low(
         try:
             loss = _see_dtypes(workload, case, device, row, whole, len(nonzero))
             device.release()
-            _see_steps(workload, case, device, row, whole, loss, nonzero)
+            _see_steps(workload, case, device, row, whole, loss, nonzero, masked=masked)
         except UsageError as refused:
             whole.notes.append(str(refused))
         except Exception as raised:
@@ -123,6 +138,8 @@ def _run_low(
         gradients=whole.gradients,
         scaler_scale=whole.scaler_scale,
         first_nonfinite=whole.first,
+        overflowed_weights=whole.overflowed,
+        nonfinite_output=whole.nonfinite_output,
         error=error,
         notes=whole.notes,
     )
@@ -149,6 +166,9 @@ def _see_dtypes(
     """Run forward passes on each batch to see what they do in the low dtype; return the first loss, if there is one."""
     step = seeded_step(workload, case, device, whole.notes, precision=row.name)
     low = getattr(torch, row.autocast or row.storage)
+    given = dict(named_tensors(workload.module))
+    stored = ((name, tensor) for name, tensor in named_tensors(step.module) if not is_finite([tensor]))
+    whole.overflowed = [name for name, _ in stored if name in given and is_finite([given[name]])]
     first: torch.Tensor | None = None
     with step.mode(), unfused(), trace_casts(step.module) as ledger, watch_dtypes(step.module) as whole.dtypes:
         for turn in range(min(steps, len(step.batches))):
@@ -169,6 +189,8 @@ def _see_steps(
     whole: _Whole,
     loss: torch.Tensor | None,
     nonzero: Sequence[Mapping[str, _Mask]],
+    *,
+    masked: bool,
 ) -> None:
     """Run whole steps to see where values stop being finite and which gradients flush.
 
@@ -186,7 +208,10 @@ def _see_steps(
     seen: dict[str, SeenGradient] = {}
     for turn, masks in enumerate(nonzero):
         with step.mode(), _finding(step, whole, turn):
-            gradients = _run(step)[1]
+            output, gradients = _run(step)
+        if whole.nonfinite_output is None and _is_strange(output, step.loss, masked=masked):
+            whole.nonfinite_output = turn
+        del output
         for name, gradient in gradients.items():
             if name in masks:
                 _put_gradient(seen, name, dense(gradient), masks[name])
@@ -222,6 +247,13 @@ def _finding(step: Step, whole: _Whole, turn: int) -> Iterator[None]:
 def _run(step: Step) -> tuple[Any, dict[str, torch.Tensor]]:
     """Run a step but for what its optimizer does; return the output and, in training, gradients by name."""
     return step.unscaled_gradients() if step.training else (step.run(), {})
+
+
+def _is_strange(output: Any, loss: torch.Tensor | None, *, masked: bool) -> bool:
+    """Return whether an output or the loss is not finite; where outputs are `masked`, of them only NaN counts."""
+    outputs = list(outputs_in(output))
+    strange = any(bool(tensor.isnan().any()) for tensor in outputs) if masked else not is_finite(outputs)
+    return strange or not is_finite([loss])
 
 
 def _put_gradient(seen: dict[str, SeenGradient], name: str, gradient: torch.Tensor, nonzero: _Mask) -> None:

@@ -196,3 +196,18 @@ def test_dropout_is_off_where_numbers_are_compared_and_said_so(recwarn: Callable
     found = measured(nn.Sequential(nn.Dropout(0.5), nn.Linear(16, 4)), torch.randn(8, 16), phase="training")
     assert found.identical
     assert any("dropout" in note for note in found.notes)
+
+
+def test_where_fp64_fails_errors_are_against_fp32_and_that_is_said() -> None:
+    class Mixed(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.first, self.last = nn.Linear(16, 16), nn.Linear(16, 4)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return self.last(self.first(x).float() @ torch.ones(16, 16))
+
+    found = measured(Mixed(), torch.randn(8, 16))
+    (note,) = [note for note in found.notes if "fp32" in note]
+    assert note.startswith("errors are against fp32, as the fp64 reference failed: ")
+    assert 0 < found.full.output_rel_l2 < 0.1

@@ -132,7 +132,8 @@ def test_what_does_not_fit_ends_a_series_and_keeps_what_did() -> None:
 def test_what_is_not_supported_at_all_is_the_error(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ceilings, "tasks_of", lambda *_: [planned(1, 2, fail=True), planned(3, fail=True)])
     found = measure_ceiling(Cpu(), CONV, "fp16", 0.01)
-    assert (found.error, found.attained, found.notes) == ('RuntimeError: "conv" not implemented for Half', [], [])
+    assert found.error.startswith('RuntimeError: "conv" not implemented for Half')
+    assert found.attained == found.notes == []
 
 
 def test_one_series_that_is_not_supported_is_a_note(monkeypatch: pytest.MonkeyPatch) -> None:

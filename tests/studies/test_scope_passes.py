@@ -25,6 +25,7 @@ from ampbench.records.studies import (
     ScopePass,
     ScopeRun,
 )
+from ampbench.studied.scope.blocks import scope_section
 from ampbench.studies import scope as scopes
 from ampbench.studies.loops import Loop
 from ampbench.studies.scope import measure_scopes, split_by_step
@@ -230,7 +231,8 @@ def test_what_a_scope_raises_is_its_finding_and_the_others_are_measured() -> Non
     workload = dataclasses.replace(mlp(), loss=only_within_autocast)
     found = measure(workload, steps=2)
     forward, *others = found.scopes
-    assert (forward.error, forward.casts, forward.samples) == ("RuntimeError: no loss", [], [])
+    assert forward.error.startswith("RuntimeError: no loss (test_scope_passes.py, line ")
+    assert forward.casts == forward.samples == []
     assert forward.losses == []
     assert all(run.casts and run.samples and not run.error for run in others)
 
@@ -254,7 +256,8 @@ def test_without_room_for_fp64_errors_are_unknown_and_the_rest_is_measured(monke
 
     monkeypatch.setattr(scopes, "loop_numbers", numbers)
     found = measure(mlp(), steps=2)
-    assert found.notes == [f"errors are unknown, as the steps do not run in fp64: {OUT_OF_MEMORY}"]
+    assert found.notes == [f"no error is known, as the fp64 reference failed: {OUT_OF_MEMORY}"]
+    assert found.reference_dtype == ""
     assert found.reference_losses == []
     assert all(run.output_rel_l2 is None and run.param_rel_l2 is None and run.casts for run in found.scopes)
 
@@ -328,3 +331,17 @@ def test_a_trace_is_split_where_steps_begin() -> None:
         weights=[use(1, 0), use(1, None, "norm"), use(3, 0), use(4, 0), use(5, 4, "other"), use(7, 4, "other")],
     )
     assert split_by_step(trace, [0, 3, 6]) == ([1, 2, 0], [12, 24, 0], [0, 1, 1])
+
+
+def test_where_fp64_fails_scopes_are_held_against_fp32_and_that_is_said() -> None:
+    def not_in_fp64(output: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+        if output.dtype is torch.float64:
+            raise RuntimeError("no fp64")
+        return F.cross_entropy(output, targets)
+
+    found = measure(dataclasses.replace(mlp(), loss=not_in_fp64), steps=2)
+    assert found.reference_dtype == "fp32"
+    (note,) = [note for note in found.notes if "fp32" in note]
+    assert note.startswith("errors are against fp32, as the fp64 reference failed: RuntimeError: no fp64 (test_scope")
+    assert all(0 < run.output_rel_l2 < 0.1 for run in found.scopes)
+    assert "Relative errors against fp32" in [block.title for block in scope_section(case(), found).blocks]

@@ -11,6 +11,7 @@ import torch.nn.functional as F
 import ampbench
 from ampbench.errors import UnknownNameError, UsageError, WorkloadError
 from ampbench.keeping.search import search
+from ampbench.keeping.weighing import against_said
 from ampbench.records.cases import Case
 from ampbench.records.keeping import SearchSpace, Trial
 from ampbench.worker import divergence, keeping, turns
@@ -535,3 +536,23 @@ def test_without_room_for_all_sets_side_by_side_they_are_timed_one_after_the_oth
 
 def test_nothing_to_weigh_costs_nothing(classifier: Workload, case: MakeCase) -> None:
     assert weigh(classifier, case("fp16_pure"), Cpu(), [], 10.0).weighed == []
+
+
+def test_where_fp64_fails_trials_are_held_against_fp32_and_that_is_said(case: MakeCase) -> None:
+    class Mixed(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.first, self.last = torch.nn.Linear(8, 8), torch.nn.Linear(8, 4)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return self.last(self.first(x).float() @ torch.ones(8, 8))
+
+    workload = Workload(module=Mixed(), inputs=torch.randn(4, 8))
+    references = References()
+    none = attempt(workload, case("bf16_autocast"), references=references)
+    whole = attempt(workload, case("bf16_autocast"), "", references=references)
+    assert none.output_rel_l2 > whole.output_rel_l2 == 0.0
+    assert none.reference_dtype == whole.reference_dtype == "fp32"
+    (said,) = against_said([none, whole])
+    assert said.startswith("errors are against fp32, as the fp64 reference failed: RuntimeError: ")
+    assert "(test_keeping_passes.py, line " in said

@@ -13,6 +13,7 @@ from torch import nn
 from ampbench.errors import UsageError, WorkloadError
 from ampbench.explain.keep_fp32 import keep_fp32
 from ampbench.precisions import LOW, PRECISIONS
+from ampbench.ranges.headlines import low_run_said
 from ampbench.ranges.seen import predicted_and_seen, predicted_gradients, scores
 from ampbench.records.cases import Case
 from ampbench.records.ranges import ACTIVATION, GRADIENT, UPDATE, LowRun, RangePass, SeenGradient
@@ -208,7 +209,7 @@ def test_an_overflow_in_a_later_step_is_located_there(case: MakeCase) -> None:
 
 
 def test_inputs_that_are_not_finite_are_refused(case: MakeCase) -> None:
-    with pytest.raises(WorkloadError, match="weights or inputs hold them; 0 is the first module to hold one"):
+    with pytest.raises(WorkloadError, match="finite values, input holds them; 0 is the first module to hold one"):
         measure(net(nn.Linear(16, 4), inputs=torch.full((2, 16), math.nan)), case())
 
 
@@ -481,3 +482,62 @@ def test_one_build_lives_at_a_time_even_where_fp32_is_refused(case: MakeCase) ->
     with pytest.raises(WorkloadError):
         measure(net(Function(forward), loss=None), case())
     assert alive == [0, 0]
+
+
+def test_weights_and_inputs_that_hold_nan_are_named_and_a_constant_of_the_code_is_neither(case: MakeCase) -> None:
+    linear = nn.Linear(16, 4)
+    with torch.no_grad():
+        linear.bias[0] = math.nan
+    with pytest.raises(WorkloadError, match=r"of finite values, 0\.bias holds them;"):
+        measure(net(linear), case())
+    with pytest.raises(WorkloadError, match="neither weights nor inputs hold them, so a constant that the code makes"):
+        measure(net(nn.Linear(16, 4), Function(lambda y: y + torch.tensor(math.nan))), case())
+
+
+class Prices(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.lin = nn.Linear(16, 4)
+        self.register_buffer("std", torch.tensor(115_000.0))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return nn.functional.softplus(self.lin(x)) * self.std
+
+
+def test_a_buffer_that_overflows_as_it_is_stored_is_named(case: MakeCase) -> None:
+    found = measure(Workload(module=Prices(), inputs=torch.randn(8, 16)), case(), "fp16_pure", "bf16_pure")
+    low, wide = found.low_runs
+    assert (low.overflowed_weights, low.nonfinite_output, low.first_nonfinite) == (["std"], 0, None)
+    said = low_run_said(found, low)
+    assert said.endswith(
+        "std overflows as stored in fp16, so that outputs are not finite in the forward pass of step 1"
+    )
+    assert "overflow 1 predicted, 1 seen" in said
+    assert (wide.overflowed_weights, wide.nonfinite_output) == ([], None)
+    assert low_run_said(found, wide).endswith("all values of the whole step are finite")
+
+
+def test_a_weight_that_overflows_as_it_is_stored_is_blamed_before_an_op_of_the_backward_pass(case: MakeCase) -> None:
+    torch.manual_seed(0)
+    linear = nn.Linear(16, 4)
+    with torch.no_grad():
+        linear.weight.mul_(1e6)
+    workload = net(nn.Linear(16, 16), linear, Function(lambda y: y * 1e-6))
+    found = measure(workload, case("fp32", "training"), "fp16_pure")
+    assert found.low_runs[0].overflowed_weights == ["1.weight"]
+    assert "1.weight overflows as stored in fp16, so that outputs are not" in low_run_said(found, found.low_runs[0])
+
+
+def test_of_a_step_that_raises_nothing_is_said_to_be_finite(case: MakeCase) -> None:
+    def only_fp32(x: torch.Tensor) -> torch.Tensor:
+        if x.dtype is not torch.float32:
+            raise RuntimeError("fp32 alone")
+        return x
+
+    found = measure(net(Function(only_fp32)), case(), "fp16_pure")
+    said = low_run_said(found, found.low_runs[0])
+    assert (
+        said
+        == "fp16_pure: the step ended with an error, so that it was not seen as a whole: RuntimeError: fp32 alone; "
+        "no module was compared"
+    )

@@ -23,7 +23,7 @@ def scope_section(case: Case, found: ScopePass, *, everything: bool = False) -> 
     running = [row for row in rows if not row.run.error]
     blocks = [Block(as_sentence(line)) for line in scope_said(case, found)]
     if running:
-        blocks += [_costs(running), _dtypes(running), _errors(running)]
+        blocks += [_costs(running), _dtypes(running), _errors(found, running)]
         losses = _losses(found, running)
         blocks.append(losses if everything else first_rows(losses, SHOWN))
     notes = [*found.notes, *(f"{row.run.scope}: {note}" for row in rows for note in row.run.notes)]
@@ -68,18 +68,19 @@ def _dtypes(rows: list[Comparison]) -> Block:
     return Block("What it computes in", headers, cells, note, numbers=["stale"])
 
 
-def _errors(rows: list[Comparison]) -> Block:
-    """Return how far the numbers of each scope lie from fp64."""
+def _errors(found: ScopePass, rows: list[Comparison]) -> Block:
+    """Return how far the numbers of each scope lie from the reference."""
     headers = ["scope", "output", "loss", "gradients", "updates"]
     errors = [(one.run.output_rel_l2, one.loss_rel_error, one.run.grad_rel_l2, one.run.param_rel_l2) for one in rows]
     cells = [[_SHORT[one.run.scope], *map(format_error, each)] for one, each in zip(rows, errors, strict=True)]
     note = "of the values of the first step; updates: what all steps changed in the weights"
-    return Block("Relative errors against fp64", headers, cells, note, numbers=headers[1:])
+    title = f"Relative errors against {found.reference_dtype}" if found.reference_dtype else "Relative errors: unknown"
+    return Block(title, headers, cells, note, numbers=headers[1:])
 
 
 def _losses(found: ScopePass, rows: list[Comparison]) -> Block:
-    """Return the loss of each step in each scope and in fp64."""
-    headers = ["step", "fp64", *(_SHORT[row.run.scope] for row in rows)]
+    """Return the loss of each step in each scope and in the reference."""
+    headers = ["step", found.reference_dtype or "no reference", *(_SHORT[row.run.scope] for row in rows)]
     columns = [found.reference_losses, *(row.run.losses for row in rows)]
     cells = [
         [f"{step + 1}", *(format_loss(losses[step] if step < len(losses) else None) for losses in columns)]

@@ -4,7 +4,7 @@ Times are compared as `ampbench.beside` does.
 """
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from ampbench import stats
 from ampbench.beside import BUSY, Ratio, ratio_of, ratio_said, step_seconds, unfit
@@ -42,7 +42,7 @@ _CHANGED = "what all steps changed in the weights"
 class Comparison:
     """A scope's `run` beside the recommended scope's; None where something is unknown.
 
-    `loss_rel_error` is the error of the first step's loss, relative to fp64's loss. `later_casts` and
+    `loss_rel_error` is the error of the first step's loss, relative to that of the `reference`. `later_casts` and
     `later_cast_bytes` are medians over the steps after the first. `stale_weights` are read as copies
     older than the optimizer's last step, in the last step. `seconds` are those of a step, `ratio` how many times as
     long it takes as in the recommended scope. `peak_bytes` is the highest of all steps, `kept_bytes` what the last step
@@ -50,6 +50,7 @@ class Comparison:
     """
 
     run: ScopeRun
+    reference: str = "fp64"
     loss_rel_error: float | None = None
     first_casts: int | None = None
     later_casts: float | None = None
@@ -67,7 +68,7 @@ def comparisons(found: ScopePass) -> list[Comparison]:
     """Return each scope of a pass beside the recommended one, in their order."""
     best = _recommended(found)
     reference = next(iter(found.reference_losses), None)
-    return [_comparison(run, best, reference) for run in found.scopes]
+    return [replace(_comparison(run, best, reference), reference=found.reference_dtype) for run in found.scopes]
 
 
 def scope_said(case: Case, found: ScopePass) -> list[str]:
@@ -190,9 +191,9 @@ def _worse_numbers(one: Comparison, best: Comparison) -> Iterator[str]:
         if error is None:
             yield f"{what}: no error is defined, not all values are finite"
         elif error > LARGER * least and what == _CHANGED:
-            yield f"{what} {format_share(error)} off fp64, not {format_share(least)}"
+            yield f"{what} {format_share(error)} off {one.reference}, not {format_share(least)}"
         elif error > LARGER * least:
-            yield f"{what}: relative error {format_error(error)} against fp64, not {format_error(least)}"
+            yield f"{what}: relative error {format_error(error)} against {one.reference}, not {format_error(least)}"
 
 
 def _stale_said(one: Comparison) -> str:

@@ -249,7 +249,7 @@ def _chart(name: str, title: str, choices: Sequence[Choice], rows: Rows, axis: d
     y = {
         "field": "error",
         "type": "quantitative",
-        "title": "relative L2 error against fp64 (log scale)",
+        "title": "relative L2 error against the reference (log scale)",
         "scale": {"type": "log", "padding": 16, "nice": False},
         "axis": {"format": ".1e", "tickCount": 5, "minExtent": 50},
     }

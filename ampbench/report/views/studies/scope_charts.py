@@ -26,7 +26,6 @@ from ampbench.report.views.studies.drawing import Drawing
 from ampbench.units import apart, format_bytes, format_error
 
 LOSSES, MEMORY = "studies-scope-losses", "studies-scope-memory"
-FP64 = "fp64"
 _LOOKS: Mapping[str, tuple[str, str]] = {
     **REFERENCES,
     FORWARD: ("--series-1", "square"),
@@ -42,7 +41,8 @@ _UNITS: Mapping[str, int] = {"GiB": 1 << 30, "MiB": 1 << 20, "KiB": 1 << 10, "by
 def _loss_rows(one: Told[ScopePass]) -> list[dict[str, Any]]:
     """Return the loss of each step in fp64 and in each scope, and how far it lies from fp64's, relative to it."""
     rows: list[dict[str, Any]] = []
-    for scope, losses in ((FP64, one.found.reference_losses), *((run.scope, run.losses) for run in one.found.scopes)):
+    exact = one.found.reference_dtype, one.found.reference_losses
+    for scope, losses in (exact, *((run.scope, run.losses) for run in one.found.scopes)):
         for place, loss in enumerate(losses):
             reference = one.found.reference_losses[place] if place < len(one.found.reference_losses) else None
             error = abs(loss - reference) / abs(reference) if loss is not None and reference else None
@@ -64,7 +64,7 @@ def _losses_said(one: Told[ScopePass], rows: Rows) -> str:
 def _loss_chart(choices: Sequence[Choice], rows: Rows) -> Chart:
     looks = series_encoded(list(dict.fromkeys(row["series"] for row in rows)), _LOOKS)
     y = values_axis("loss", "training loss", [row["loss"] for row in rows])
-    told = tooltip(series="autocast around", step="step", loss="loss", error="distance from fp64's")
+    told = tooltip(series="autocast around", step="step", loss="loss", error="distance from the reference's")
     return Chart(
         id=LOSSES,
         title="Loss of each step by scope",
