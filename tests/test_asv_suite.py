@@ -159,6 +159,11 @@ def test_a_number_that_is_not_finite_fails_the_benchmark_because_nan_means_skipp
         suite.track_output_error("training", "fp32")
     with pytest.raises(ArithmeticError, match="2 gradient elements are not finite"):
         suite.track_gradient_error("training", "fp32")
+    said = "3 of 9 output elements are NaN in fp64 already"
+    broken = dataclasses.replace(found, output_reference_nan=3, output_rel_l2=None, output_undefined=said)
+    kept.write_bytes(msgspec.json.encode(broken))
+    with pytest.raises(ArithmeticError, match=said):
+        suite.track_output_error("training", "fp32")
 
 
 def test_the_version_of_a_torch_that_is_no_release_is_that_of_the_release_it_leads_to(

@@ -100,7 +100,7 @@ def measured(name: str, workload: str) -> type:
         def track_output_error(self, phase: str, precision: str) -> float:
             """How far the output lies from fp64's, beside what rounding it to the dtype costs."""
             found = divergence(workload, phase, precision)
-            check_finite(found.output_nonfinite, "output")
+            check_finite(found.output_nonfinite + (found.output_reference_nan or 0), "output", found.output_undefined)
             error, floor = found.output_rel_l2, found.output_floor_rel_l2
             return rounded(error / floor) if error is not None and floor else math.nan
 
@@ -110,7 +110,8 @@ def measured(name: str, workload: str) -> type:
         def track_gradient_error(self, phase: str, precision: str) -> float:
             """How far all gradients lie from fp64's, relative to their norm."""
             found = divergence(workload, phase, precision)
-            check_finite(found.grad_nonfinite or 0, "gradient")
+            broken = (found.grad_nonfinite or 0) + (found.grad_reference_nan or 0)
+            check_finite(broken, "gradient", found.grad_undefined)
             return math.nan if found.grad_rel_l2 is None else rounded(found.grad_rel_l2)
 
         track_gradient_error.unit = "relative"
@@ -118,7 +119,8 @@ def measured(name: str, workload: str) -> type:
 
         def track_fp64_norm(self, phase: str, precision: str) -> float:
             """The norm of the fp64 output, which no precision has part in: another one is that of another function."""
-            return float(f"{divergence(workload, phase, precision).output_reference_norm:.9g}")
+            norm = divergence(workload, phase, precision).output_reference_norm
+            return math.nan if norm is None else float(f"{norm:.9g}")
 
         track_fp64_norm.unit = "norm"
         track_fp64_norm.setup_cache = keep_passes
@@ -145,10 +147,10 @@ def divergence(workload: str, phase: str, precision: str) -> Divergence:
     return found
 
 
-def check_finite(count: int, what: str) -> None:
-    """Fail where a number became infinite or NaN: for asv, NaN is a case that was skipped."""
+def check_finite(count: int, what: str, said: str = "") -> None:
+    """Fail, as is `said`, where a number became infinite or NaN: for asv, NaN is a case that was skipped."""
     if count:
-        raise ArithmeticError(f"{count} {what} elements are not finite where the reference's are")
+        raise ArithmeticError(said or f"{count} {what} elements are not finite where the reference's are")
 
 
 def rounded(value: float) -> float:
