@@ -24,10 +24,9 @@ EARLY = "document.documentElement.classList.add('js')"
 
 def make_page(material: Material, home: str = "") -> str:
     """Return the report as one HTML document; `home` is the address of the index that it belongs to, if it does."""
-    from ampbench.report.views import VIEWS
+    from ampbench.report.views import sections
 
-    views = [view for make in VIEWS if (view := make(material)) is not None]
-    return render(views, title=_title(material), home=home)
+    return render(sections(material), title=_title(material), home=home)
 
 
 def render(views: list[View], title: str, home: str = "") -> str:

@@ -13,11 +13,11 @@ from ampbench.report import page as pages
 from ampbench.report.material import Material
 from ampbench.report.page import make_page, render
 from ampbench.report.view import View
-from ampbench.report.views import VIEWS
+from ampbench.report.views import VIEWS, sections
 from ampbench.report.views.environment import environment
 from tests.compared_runs import BF16, FP32, Times, make_run, noisy
 from tests.report.materials import make_material
-from tests.stored_runs import make_header
+from tests.stored_runs import make_case, make_header
 
 INERT = "text/plain"
 
@@ -169,3 +169,19 @@ def test_templates_escape_and_fit_what_they_are_given():
 def test_views_stand_in_the_order_of_the_list(readme_run: Material, parsed: BeautifulSoup):
     made = [view.id for make in VIEWS if (view := make(readme_run)) is not None]
     assert [tag["id"] for tag in parsed.find_all("section")] == made
+
+
+def test_of_a_comparison_what_changed_comes_first_the_worst_cases_at_the_top():
+    cases = [make_case(workload=name) for name in ("first", "second", "third")]
+    before = make_run(Times(*((case, noisy(1e-3)) for case in cases)), header=make_header(run="before"))
+    slower = [(case, noisy(1.5e-3 if case.workload == "third" else 1e-3)) for case in cases]
+    material = make_material(make_run(Times(*slower), header=make_header(run="after")), baseline=before)
+    assert [view.id for view in sections(material)][:2] == ["result", "cases"]
+    (view,) = [view for view in sections(material) if view.id == "cases"]
+    assert next(line.case.row["workload"] for line in view.content["lines"]) == "third"
+
+
+def test_what_few_look_for_is_folded_and_charts_are_there_in_a_picture_of_the_whole_page(parsed: BeautifulSoup):
+    assert parsed.main.get("class") is None  # a screenshot has empty charts where a browser leaves them out
+    folded = parsed.find(id="studies-claims")
+    assert folded is None or folded.find_parent("details") is not None

@@ -19,7 +19,7 @@ from ampbench.report.material import Material, gather
 from ampbench.report.precision_tables import precision_tables, shares
 from ampbench.report.summaries import geometric_mean, parts, spread, summaries
 from ampbench.report.view import View
-from ampbench.report.views.precisions import ADVICE_SHOWN, DRAWN, precisions
+from ampbench.report.views.precisions import ADVICE_SHOWN, DRAWN, SLOWEST, precisions
 from ampbench.store import StoredRun
 from tests.compared_runs import BF16, FP32, Times, arms, environment, make_run, noisy
 from tests.report.materials import RESULTS, SUITE_RUN, make_material, section_of
@@ -221,6 +221,23 @@ def test_the_chart_draws_every_speed_and_says_what_is_fastest() -> None:
     assert drawn == [("one", "bf16_pure", pytest.approx(0.5)), ("two", "bf16_pure", pytest.approx(2.0))]
     assert "fp32 is fastest in 1 of 2, bf16_pure in 1." in chart.alt
     assert "The largest speed is bf16_pure: 2.00x (two), the smallest bf16_pure: 0.50x (one)." in chart.alt
+
+
+def domain_of(view: View) -> list[float]:
+    found: list[float] = view.charts[0].spec["layer"][0]["encoding"]["x"]["scale"]["domain"]
+    return found
+
+
+def test_what_hardly_differs_does_not_look_far_apart_and_one_speed_is_said_once() -> None:
+    view = viewed(make_material(speeding({"one": 1.01})))
+    assert domain_of(view) == [0.5, 1.5]
+    assert "smallest" not in view.charts[0].alt
+
+
+def test_emulated_precisions_stand_at_the_edge_and_leave_the_axis_to_what_one_compares() -> None:
+    view = viewed(make_material(speeding({"one": 0.03, "two": 0.1, "three": 2.0})))
+    assert domain_of(view) == [SLOWEST, pytest.approx(2.0)]
+    assert "2 points slower than 0.25x stand at the left edge." in view.charts[0].alt
 
 
 def test_what_is_fastest_everywhere_is_said_so() -> None:

@@ -102,6 +102,17 @@ def test_what_is_drawn_as_the_front_is_what_is_listed() -> None:
         assert {row["case"] for row in rows if row[f"{name}_front"]} == set(front)
 
 
+def test_axes_show_half_to_one_and_a_half_times_fp32_and_two_decades_of_error_at_least() -> None:
+    alike = [(of("mlp", "fp32"), 1e-3, 1e-3, 1000), (of("mlp", "bf16_pure"), 1e-3, 1.1e-3, 1001)]
+    view = shown(make_material(make_run(alike)))
+    for chart in view.charts:
+        axes = chart.spec["layer"][0]["encoding"]
+        assert axes["x"]["scale"]["domain"] == [0.5, 1.5]
+        low, high = axes["y"]["scale"]["domain"]
+        assert high / low == pytest.approx(100)
+        assert all(low < error < high for _, _, error, _ in alike)
+
+
 def test_the_text_names_the_fastest_case_and_the_fastest_within_the_error_budget() -> None:
     alt = shown(make_material(make_run(FAST))).charts[0].alt
     assert alt == (

@@ -32,3 +32,9 @@ VIEWS: tuple[Callable[[Material], View | None], ...] = (
     environment,
     method,
 )
+
+
+def sections(material: Material) -> list[View]:
+    """Return the page's sections that have something to say; of a comparison, what became of the cases comes first."""
+    made = [view for make in VIEWS if (view := make(material)) is not None]
+    return sorted(made, key=lambda view: (not view.leads, view.id != "cases")) if material.comparisons else made

@@ -29,7 +29,7 @@ ROWS_OF_THE_PAGE = 8_000
 class Part:
     """One part of the section: `id` is unique and names its block of the template, `content` is what that reads.
 
-    `said` are its findings in sentences. `left_out` counts the rows that are not listed.
+    `said` are its findings in sentences. `left_out` counts the rows that are not listed. What few look for is `folded`.
     """
 
     id: str
@@ -39,6 +39,7 @@ class Part:
     left_out: int = 0
     charts: Sequence[Chart] = ()
     datasets: Mapping[str, Rows] = field(default_factory=dict)
+    folded: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

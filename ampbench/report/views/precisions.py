@@ -14,7 +14,7 @@ from ampbench.report.summaries import row_names, speedups
 from ampbench.report.vega import DASHED, tooltip
 from ampbench.report.view import Chart, Choice, View
 from ampbench.rows import times
-from ampbench.units import UNDEFINED, every
+from ampbench.units import UNDEFINED, counted, every
 from ampbench.verdicts import Comparison
 
 ADVICE_SHOWN = 30
@@ -22,6 +22,11 @@ ADVICE_SHOWN = 30
 DRAWN = 40
 """So many tables of a machine are drawn; more cannot be told apart."""
 
+SLOWEST = 0.25
+"""Below this many times the speed of fp32 points stand at the edge: emulated halves take thirty times as long, and on a
+scale that shows that, nobody can tell 1.2 from 1.5."""
+LEAST_SPAN = (0.5, 1.5)
+"""What axes of ratios show at least, so that what hardly differs does not look far apart."""
 _ROW_PIXELS = 22
 _LABEL_PIXELS = 215
 _LABEL_LENGTH = 30
@@ -100,7 +105,7 @@ def _chart(found: Sequence[Machine], rows: Sequence[Mapping[str, Any]]) -> Chart
     speed = {
         "field": "speed",
         "type": "quantitative",
-        "scale": {"type": "log", "nice": False, "padding": 16},
+        "scale": {"type": "log", "nice": False, "padding": 16, "clamp": True, "domain": _domain(rows)},
         "axis": {"format": "~g", "tickCount": 6},
         "title": "times the speed of fp32",
     }
@@ -133,6 +138,12 @@ def _chart(found: Sequence[Machine], rows: Sequence[Mapping[str, Any]]) -> Chart
     )
 
 
+def _domain(rows: Sequence[Mapping[str, Any]]) -> list[float]:
+    """Return the ends of the axis of speeds."""
+    speeds = [row["speed"] for row in rows]
+    return [max(SLOWEST, min(LEAST_SPAN[0], *speeds)), max(LEAST_SPAN[1], *speeds)]
+
+
 def _told(machine: Machine, place: str, rows: Sequence[Mapping[str, Any]], several: bool) -> str:
     """Return in words what the chart shows of a machine."""
     own = [row for row in rows if row["machine"] == place]
@@ -151,7 +162,9 @@ def _told(machine: Machine, place: str, rows: Sequence[Mapping[str, Any]], sever
     where = f"{machine.title}: " if several else ""
     cut = len(machine.advised) - DRAWN
     more = f" The first {DRAWN} workloads and phases are drawn; the table below has {cut:,} more." if cut > 0 else ""
-    return (
-        f"{where}{said}. The largest speed is {most['said']} ({most['table']}), "
-        f"the smallest {least['said']} ({least['table']}).{more}"
+    ends = f" The largest speed is {most['said']} ({most['table']}), the smallest {least['said']} ({least['table']})."
+    slow = sum(row["speed"] < SLOWEST for row in own)
+    edge = (
+        f" {counted(slow, 'point')} slower than {times(SLOWEST)} {'stands' if slow == 1 else 'stand'} at the left edge."
     )
+    return f"{where}{said}.{ends if most is not least else ''}{edge if slow else ''}{more}"

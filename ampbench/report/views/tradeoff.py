@@ -12,9 +12,12 @@ from ampbench.report.material import Material, ShownCase
 from ampbench.report.text import fit
 from ampbench.report.vega import budget_rule, tooltip
 from ampbench.report.view import Chart, Rows, View
+from ampbench.report.views.precisions import LEAST_SPAN
 from ampbench.rows import number, precision_label, times
 from ampbench.units import UNDEFINED, counted, format_error
 
+LEAST_ERRORS = 10.0
+"""The axis of errors reaches at least so many times below and above their middle: two decades."""
 LISTED = 20
 """So many cases of a front are listed, the fastest or smallest of it."""
 
@@ -177,18 +180,21 @@ def _rows(cases: Iterable[ShownCase], fronts: Mapping[_Plane, Sequence[_Point]])
 def _spec(plane: _Plane, rows: Rows, limit: float) -> dict[str, Any]:
     """Return the chart: the cases, the front as a stepped line and its cases again, marked, and the error budget."""
     scale = {"type": "log", "round": True, "nice": False, "padding": 20}  # whole pixels take fewer bytes
+    ratios = [row[plane.name] for row in rows if row[plane.name] is not None]
+    errors = [row["error"] for row in rows]
+    middle, half = math.sqrt(min(errors) * max(errors)), max(math.sqrt(max(errors) / min(errors)), LEAST_ERRORS)
     axes = {
         "x": {
             "field": plane.name,
             "type": "quantitative",
-            "scale": scale,
+            "scale": scale | {"domain": [min(LEAST_SPAN[0], *ratios), max(LEAST_SPAN[1], *ratios)]},
             "axis": {"format": "~g"},
             "title": plane.axis,
         },
         "y": {
             "field": "error",
             "type": "quantitative",
-            "scale": scale,
+            "scale": scale | {"domain": [middle / half, middle * half]},
             "axis": {"format": ".0e", "tickCount": 5},
             "title": "output error (↓ more exact)",
         },

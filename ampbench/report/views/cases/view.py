@@ -142,9 +142,12 @@ def _lines(
     shown_columns: Sequence[Column],
     limits: Mapping[str, float | None],
 ) -> list[Line]:
-    """Return the rows of one run, group by group."""
+    """Return the rows of one run, group by group; of a comparison, those with the worst verdicts first."""
     lines = []
-    for group, members in grouped(one.row for one in own.values()).items():
+    groups = grouped(one.row for one in own.values())
+    for group, members in sorted(
+        groups.items(), key=lambda each: min(_badness(own[row["case_id"]]) for row in each[1])
+    ):
         scale = time_scale(members)
         advice = shown.advice.get(group)
         first = True
@@ -174,6 +177,11 @@ def _lines(
             )
             first = False
     return lines
+
+
+def _badness(case: ShownCase) -> int:
+    """Return the place of a case's worst verdict among them; without a comparison all have one."""
+    return min((WORST_FIRST.index(one.verdict) for one in case.findings), default=len(WORST_FIRST))
 
 
 def _told_apart(lines: list[Line]) -> list[Line]:

@@ -1,5 +1,7 @@
 """Claims of a document: what holds of a documented example of mixed precision where its workload was measured."""
 
+from dataclasses import replace
+
 from ampbench.blocks import as_sentence
 from ampbench.report.material import Material
 from ampbench.report.studied import Claimed, claimed
@@ -23,7 +25,10 @@ def claims(material: Material) -> Part | None:
     )
     rows = [(one.name, [[as_sentence(said) for said in claims_said(one.claims)]]) for one in found]
     caption = "How many of the document's claims hold"
-    return with_overview(part, Overview(caption=caption, headers=["claims"], rows=rows, first="run", wide={"claims"}))
+    return with_overview(
+        replace(part, folded=True),
+        Overview(caption=caption, headers=["claims"], rows=rows, first="run", wide={"claims"}),
+    )
 
 
 def _detail(one: Claimed) -> Detail:
