@@ -4,6 +4,7 @@ That makes a search resumable: it is deterministic for its seed, and what it tri
 """
 
 import dataclasses
+import shlex
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
@@ -84,7 +85,11 @@ def wanted_by(stored: StoredRun) -> Wanted:
     for space in stored.spaces.values():
         if space.wanted is not None:
             return space.wanted
-    raise UsageError(f"run {stored.header.run} broke off before any search began: begin a new one")
+    again = f": {shlex.join(stored.header.command)}" if stored.header.command else ""
+    raise UsageError(
+        f"run {stored.header.run} broke off before any search began, and holds nothing to go on with: "
+        f"begin a new one{again}"
+    )
 
 
 def _check_same_networks(resumed: StoredRun, left: Sequence[PlannedCase], channel: Channel, settings: Settings) -> None:

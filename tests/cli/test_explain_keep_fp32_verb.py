@@ -344,10 +344,12 @@ def test_progress_of_trials_is_shown_on_a_terminal_only(
 
 
 def test_a_run_that_broke_off_before_its_first_search_cannot_be_gone_on_with(tmp_path: Path, ampbench: Run) -> None:
-    write_run(tmp_path / "results", [CASE], explains=KEEP_FP32)
+    words = ["ampbench", "explain", "keep-fp32", "my model.py:make", "--max-error", "1e-3"]
+    write_run(tmp_path / "results", [CASE], explains=KEEP_FP32, command=words)
     said = search(ampbench, "--resume", RUN)
     assert said.code == UsageError.exit_code
-    assert "broke off before any search began: begin a new one" in said.err
+    assert "broke off before any search began, and holds nothing to go on with: begin a new one: " in said.err
+    assert said.err.endswith("ampbench explain keep-fp32 'my model.py:make' --max-error 1e-3\n")
 
 
 def test_no_one_is_told_to_go_on_with_what_cannot_be_gone_on_with(stored: Path, ampbench: Run) -> None:
