@@ -27,7 +27,7 @@ from ampbench.trends.building import OTHER_COMMIT
 from ampbench.trends.history import History
 from ampbench.trends.levels import Level, find_levels
 from ampbench.trends.sentences import notes, shared_shifts, summary
-from ampbench.trends.steps import find_steps
+from ampbench.trends.steps import LEAST_LUCK, SHORTEST, find_steps
 from tests.convert import asv_results
 from tests.stored_runs import COMPLETE, make_case, make_divergence, make_header, make_memory, make_round, write_run
 
@@ -768,6 +768,13 @@ def test_losses_below_the_threshold_add_up_to_a_step(loss: float) -> None:
     assert found[-1].after - found[0].before == pytest.approx(5 * math.log1p(loss), abs=0.02)
 
 
+def test_no_level_is_shorter_than_three_points() -> None:
+    logs = np.array([-8, -6, -14, -8, -3, -8, -6, 618, 410, -4, -9, -3]) / 1e3
+    assert find_steps(logs.tolist(), math.log1p(0.02)) == []
+    slow = np.repeat([0.0, 0.5, 0.0], [6, SHORTEST, 6]) + np.random.default_rng(0).normal(0, 0.002, 15)
+    assert [step.place for step in find_steps(slow.tolist(), math.log1p(0.02))] == [6, 9]
+
+
 def test_a_step_of_small_losses_begins_where_its_first_level_ends() -> None:
     logs = np.repeat([0.0, 0.015, 0.03], 20) + np.random.default_rng(0).normal(0, 0.002, 60)
     (step,) = find_steps(logs.tolist(), math.log1p(0.02))
@@ -785,7 +792,7 @@ def test_noise_of_rounds_and_luck_of_runs_are_two_estimates_however_well_each_is
     assert height.value == 1
     assert height.half() == pytest.approx(2 * spread * stdtrit(4, 0.975))
     # what other cases did tells of luck better than a control, and there is some in any case
-    least = math.sqrt(2) * neighbours.LEAST_LUCK
+    least = math.sqrt(2) * LEAST_LUCK
     freedom = (2 * spread**2 + least**2) ** 2 / ((2 * spread**2) ** 2 / 2)
     half = math.hypot(math.sqrt(2) * spread, least) * stdtrit(freedom, 0.975)
     assert height.half((0.0, 54.0)) == pytest.approx(half, rel=1e-4)

@@ -17,15 +17,13 @@ import numpy as np
 from scipy.special import ndtri, stdtr, stdtrit
 
 from ampbench.stats import Floats
+from ampbench.trends.steps import LEAST_LUCK
 
 FAMILY_ALPHA = 0.01
 """All series of a metric together have a change by luck at most this often (Holm over their gaps)."""
 RUN_LUCK = 0.03
 """The standard deviation of one run's luck where no other cases, no control and no second run tell: docs/performance.md
 measures 2.3% and more over servers on a machine that others use."""
-LEAST_LUCK = 0.01
-"""It is at least this, whatever tells less of it: 0.4-1.3% on six of eight cells measured with pytest-benchmark,
-fourteen times the same code. Few cases may scatter little by luck, and a control shares its run's."""
 _ENOUGH = 1e6
 """Degrees of freedom of what was not estimated from the series."""
 
