@@ -26,7 +26,7 @@ from ampbench.trends import AXES, Change, Rule, Series, Trend, make_trend, neigh
 from ampbench.trends.building import OTHER_COMMIT
 from ampbench.trends.history import History
 from ampbench.trends.levels import Level, find_levels
-from ampbench.trends.sentences import notes, shared_shifts, summary
+from ampbench.trends.sentences import notes, shared_shifts, size, summary
 from ampbench.trends.steps import LEAST_LUCK, SHORTEST, find_steps
 from tests.convert import asv_results
 from tests.stored_runs import COMPLETE, make_case, make_divergence, make_header, make_memory, make_round, write_run
@@ -442,6 +442,15 @@ def test_smaller_errors_of_another_function_are_no_improvement_and_it_is_said(fo
     change = only_change(folder.trend("torch_version", "floor"))
     assert change.direction == "regressed"
     assert change.what == ("computes something else: the fp64 output moved by at least 20%; torch 2.14.0 → 2.15.0")
+
+
+def test_another_function_is_told_where_its_error_is_the_same(folder: Folder) -> None:
+    for day, norm in enumerate((5.0, 5.0, 6.0)):
+        found = make_divergence(FP32, output_rel_l2=2e-3, output_floor_rel_l2=1e-3, output_reference_norm=norm)
+        folder.run(found, *timed(FP32, 1e-3), commit=f"{day}" * 40)
+    change = only_change(folder.trend("commit", "floor"))
+    assert (change.x.label, change.direction, size(change)) == ("2" * 7, "regressed", "another function")
+    assert change.what.startswith("computes something else: the fp64 output moved by at least")
 
 
 def test_undefined_errors_with_other_inputs_are_no_change(folder: Folder) -> None:

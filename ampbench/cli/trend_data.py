@@ -111,6 +111,7 @@ def _change(change: Change) -> dict[str, Any]:
         "last": change.last.value,
         **numbers,
         "direction": change.direction,
+        "other_function": change.other_function,
         "what": change.what,
     }
 

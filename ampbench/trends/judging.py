@@ -13,7 +13,7 @@ from ampbench.compare import compare_times
 from ampbench.comparing.drifting import other_function
 from ampbench.trends import neighbours, shared, steps
 from ampbench.trends.intervals import own_interval
-from ampbench.trends.levels import find_levels
+from ampbench.trends.levels import Level, find_levels
 from ampbench.trends.neighbours import FAMILY_ALPHA, Evidence, Height, Variance
 from ampbench.trends.reducing import RunValues
 from ampbench.trends.series import Change, Place, Rule, Series, Shift
@@ -28,6 +28,8 @@ WITHOUT_ASV = (
 )
 UNKNOWN_NOISE = "not judged: neither rounds nor intervals nor a second run tell how noisy its points are"
 RESTLESS = "not judged: it differs so often that it cannot be free of luck"
+FUNCTION = "floor"
+"""The metric whose series says where a case computes something else, though its error may be the same."""
 MOST_RUNS = 4
 """Of each of two neighbouring points so many runs, the newest, are compared, each with each."""
 _CHANGED = (Verdict.REGRESSED, Verdict.IMPROVED)
@@ -93,27 +95,42 @@ def _by_level(raw: Raw, differences: Differences) -> Series:
     found = find_levels(values, series.metric.gate, series.metric.scale, same)
     if found is None:
         return replace(series, note=RESTLESS)
+    if series.metric.name == FUNCTION:
+        known = {level.place for level in found}
+        moved = [place for place in range(1, len(held)) if place not in known and _otherwise(runs, place, case_id)]
+        found = sorted([*found, *(Level(place - 1, place) for place in moved)], key=lambda level: level.place)
     changes = []
     for level in found:
         before, after = values[level.since], values[level.place]
         more = after is None or (before is not None and after > before)
         what = differences.what(runs[level.since][-1].header, runs[level.place][0].header, device)
-        if inaccurate:
-            sides = (runs[level.since][-1], runs[level.place][0])
-            otherwise = other_function(*(run.measured.stored.divergence.get(case_id) for run in sides))
-            more = more or bool(otherwise)  # another function is no better for errors of its own
-            what = "; ".join(part for part in (otherwise, what) if part)
+        otherwise = _otherwise(runs, level.place, case_id, level.since) if inaccurate else ""
         change = Change(
             x=series.points[held[level.place]].x,
             last=series.points[held[level.place - 1]].x,
             before=before,
             after=after,
             ratio=after / before if before and after is not None else None,
-            direction="regressed" if more else "improved",
-            what=what,
+            # another function is no better for errors of its own
+            direction="regressed" if more or otherwise else "improved",
+            other_function=bool(otherwise),
+            what="; ".join(part for part in (otherwise, what) if part),
         )
         changes.append(change)
     return replace(series, changes=changes, rule=Rule.EXACT)
+
+
+def _otherwise(runs: Sequence[Sequence[RunValues]], place: int, case_id: str, since: int | None = None) -> str:
+    """Return that a case computes something else than before, "" where it does not; by the runs next to each other."""
+    sides = (runs[place - 1 if since is None else since][-1], runs[place][0])
+    before, after = (run.measured.stored.divergence.get(case_id) for run in sides)
+    if before is None or after is None:
+        return ""
+    # nearly all are equal to the last bit
+    known = ("output_reference_norm", "output_sketch", "grad_sketch", "reference_loss", "output_shapes")
+    if all(getattr(before, name) == getattr(after, name) for name in known):
+        return ""
+    return other_function(before, after)
 
 
 def _may_vary(run: RunValues, case_id: str, device: str) -> bool:

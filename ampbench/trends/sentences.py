@@ -121,6 +121,8 @@ def levels(one: Series, change: Change) -> tuple[str, str]:
 
 def size(change: Change) -> str:
     """Return how large a change is, as "+7.2% (6.1 to 8.4%)"; the interval where luck has part in it."""
+    if change.other_function:
+        return "another function"
     if change.after is None:
         return "not finite"
     if change.before is None:

@@ -106,8 +106,8 @@ class Change:
 
     `before` and `after` are the levels on both sides, in the unit of the metric, None where it is undefined. `ratio` is
     after / before, None where before is 0 or either is undefined; `low` and `high` are its 95% interval, None for a
-    metric without luck. `what` says in one line in what the runs on both sides differ, "" where they are the same in
-    all that is recorded.
+    metric without luck. `other_function`: the errors on both sides are of different functions, whatever their sizes.
+    `what` says in one line in what the runs on both sides differ, "" where they are the same in all that is recorded.
     """
 
     x: X
@@ -118,6 +118,7 @@ class Change:
     low: float | None = None
     high: float | None = None
     direction: Literal["improved", "regressed"]
+    other_function: bool = False
     what: str = ""
 
 
