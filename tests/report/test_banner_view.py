@@ -228,7 +228,7 @@ def test_a_change_of_each_kind_is_named_before_a_second_of_the_same() -> None:
 
 
 def test_the_history_of_runs_is_told_and_linked_to_where_it_is(history: Material) -> None:
-    said = "the newest of 11 runs; their history: 2 changes over torch versions, 5 over commits"
+    said = "the newest of 11 runs; their history: 6 changes over torch versions, no over commits"
     assert facts(history)["History"] == said
     assert not page(history).select("#result a[href='#trends']")
     assert page_of(history).select_one("#result a[href='#trends']").text == said
