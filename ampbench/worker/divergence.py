@@ -350,7 +350,10 @@ def _chance(
                 switch_off_dropout(step.module, [])
             with step.mode(), EqualDraws() if found.drew else contextlib.nullcontext():
                 output, _ = step.forward_and_loss()
-            return compare(kept_outputs(output, keep), found.outputs, keep).rel_l2
+            outputs = kept_outputs(output, keep)
+            step.let_go()
+            del output, _
+            return compare(outputs, found.outputs, keep).rel_l2
     except ValueError:
         return 1.0
     except Exception as error:
