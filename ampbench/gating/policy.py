@@ -93,6 +93,7 @@ class Policy:
     rules: Sequence[Rule] = ()
     ignores: Sequence[Ignore] = ()
     path: str = ""
+    _covering: dict[tuple[str, str], list[Rule]] = field(default_factory=dict, init=False, compare=False, repr=False)
 
     def threshold_of(self, metric: str, case: Case) -> float | None:
         """Return the largest relative change that counts as none; None where the policy leaves it to the metric."""
@@ -139,9 +140,16 @@ class Policy:
             ),
         ]
 
+    def _rules_of(self, case: Case) -> list[Rule]:
+        """Return the rules that cover `case`, found once for all its metrics."""
+        key = case.family, case.case_id
+        if key not in self._covering:
+            self._covering[key] = [rule for rule in self.rules if rule.covers(case)]
+        return self._covering[key]
+
     def _threshold(self, metric: str, case: Case, *tables: Thresholds) -> float | None:
         """Return what the last rule, else the first of `tables`, says about a metric of a case."""
-        for table in (*(rule.thresholds for rule in reversed(self.rules) if rule.covers(case)), *tables):
+        for table in (*(rule.thresholds for rule in reversed(self._rules_of(case))), *tables):
             for name in (metric, *([] if metric == DRIFT else [kind_of(metric)])):
                 if name in table:
                     return table[name]

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from ampbench.errors import UsageError
-from ampbench.gating.policy import KINDS, METRIC_KINDS, Policy, kind_of, parse_percent, read_policy
+from ampbench.gating.policy import KINDS, METRIC_KINDS, Policy, Rule, kind_of, parse_percent, read_policy
 from ampbench.keywords import matches
 from ampbench.metrics import DRIFT, GATED
 from ampbench.verdicts import OUTCOME
@@ -271,3 +271,15 @@ def test_an_expression_that_was_read_can_be_evaluated(tmp_path: Path) -> None:
     policy = read(IGNORE.replace("'mlp'", "'not (mlp or gru) and bf16'"), tmp_path)
     assert matches(policy.ignores[0].cases, "resnet18/bf16_pure")
     assert policy.ignore_of(OUTCOME, "gru/bf16_pure") is None
+
+
+def test_which_rules_cover_a_case_is_found_once_for_all_its_metrics(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    policy, case, asked = read(EVERYTHING, tmp_path), make_case(), []
+    covers = Rule.covers
+    monkeypatch.setattr(Rule, "covers", lambda rule, one: asked.append(rule) or covers(rule, one))
+    found = [policy.threshold_of(metric, case) for metric in GATED for _ in range(2)]
+    assert any(found)
+    assert len(asked) == len(policy.rules)
+    assert policy.with_time_threshold(0.5).threshold_of("seconds_median", case) == 0.5
