@@ -18,6 +18,7 @@ from ampbench.report.sources import Sources, find_sources, matching
 from ampbench.rows import Group, Row, grouped
 from ampbench.store import CUT, StoredRun, find_run, read_run
 from ampbench.trends import RunValues, Trend, make_trend, place_of, read_runs, tracked
+from ampbench.trends.axes import public_version
 from ampbench.trends.metrics import Tracked
 from ampbench.verdicts import Comparison, Finding
 
@@ -80,7 +81,8 @@ class ShownCase:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Material:
-    """All that a page is made of: the runs `shown`, the oldest first, and `trends` over all runs that were named.
+    """All that a page is made of: the runs `shown`, the lowest version of torch first and the oldest of each, and
+    `trends` over all runs that were named.
 
     `explanations` are the runs that measured nothing and tell why, the oldest first, `explained` are their comparisons
     with the baseline, where that explains too. `remarks` say what could not be read, compared or followed.
@@ -192,11 +194,11 @@ def material_of(
     """Return the material for `runs` that measured and `explanations` that did not, without trends.
 
     Of several runs of one machine, a table (the precisions of a workload, with all else equal) is shown as the newest
-    has it; an older run's is shown too where it has a case that no newer one has beside the others. Raises as `gather`
-    does.
+    of those with the highest version of torch has it; another run's is shown too where it has a case that none after it
+    has beside the others. Raises as `gather` does.
     """
     budget = budget or Budget()
-    ordered = _by_age(runs)
+    ordered = sorted(_by_age(runs), key=lambda one: public_version(one.header.environment.torch_version))
     explaining = matching(_by_age(explanations), keyword)
     newer: dict[object, list[set[str]]] = {}
     shown: list[Shown] = []

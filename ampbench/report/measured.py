@@ -67,9 +67,18 @@ def _history(material: Material) -> str:
     for trend in material.trends:
         count = len(changes_in_order(trend))
         noun = "" if said else " change" if count == 1 else " changes"
-        said.append(f"{f'{count:,}' if count else 'no'}{noun} over {trend.axis.replace('_', ' ')}s")
-    which = f"the newest of {runs}" if len(material.shown) == 1 else runs
+        said.append(f"{f'{count:,}' if count else 'none' if said else 'no'}{noun} over {trend.axis.replace('_', ' ')}s")
+    which = runs
+    if len(material.shown) == 1:
+        torch = material.shown[0].stored.header.environment.torch_version
+        highest = f" with the highest version of torch, {torch}," if torch and over_versions(material) else ""
+        which = f"the newest{highest} of {runs}"
     return f"{which}; their history: {', '.join(said)}"
+
+
+def over_versions(material: Material) -> bool:
+    """Return whether the page is of runs of several versions of torch, which its trends go over."""
+    return any(trend.axis == "torch_version" for trend in material.trends)
 
 
 def _measured(cases: Sequence[ShownCase]) -> str:

@@ -16,7 +16,7 @@ from ampbench.report import answers, cautions
 from ampbench.report.explained import contents
 from ampbench.report.machines import machines
 from ampbench.report.material import Material, ShownCase
-from ampbench.report.measured import RunFacts, facts, run_facts
+from ampbench.report.measured import RunFacts, facts, over_versions, run_facts
 from ampbench.report.studied import first_finding
 from ampbench.rows import precision_label
 from ampbench.units import counted
@@ -111,6 +111,9 @@ def result(material: Material) -> Result:
         advised = answers.answers(found, material.budget.output_rel_l2)
     else:
         heading, about = _unmeasured(material)
+    versions = {one.stored.header.environment.torch_version for one in material.shown}
+    if over_versions(material) and len(versions) == 1 and "" not in versions and not about:
+        heading = f"with torch {versions.pop()}: {heading}"  # of a history, it is that of one version
     counts = Counter(one.verdict for one, *_ in ranked)
     names = {one.name for one in material.shown}
     return Result(

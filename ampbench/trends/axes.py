@@ -52,6 +52,14 @@ def by_torch_version(headers: Sequence[Header], history: History) -> Placement: 
     return placed, reasons
 
 
+def public_version(text: str) -> Version:
+    """Return a version of torch to sort by, without its build; what is none comes before all others."""
+    try:
+        return Version(Version(text).public)
+    except InvalidVersion:
+        return Version("0.dev0")
+
+
 def by_commit(headers: Sequence[Header], history: History) -> Placement:
     """Place runs by commit, in the order of the commits' times: as recorded, else git's, else when first measured.
 

@@ -9,9 +9,9 @@ import pytest
 from ampbench.report.charts import payload
 from ampbench.report.material import Material, gather
 from ampbench.report.view import Chart, View
-from ampbench.report.views.trends.chart import labels_of
+from ampbench.report.views.trends.chart import labels_of, sparkline
 from ampbench.report.views.trends.view import trends
-from ampbench.trends import Change, Place, Point, Rule, Series, Trend, X, tracked
+from ampbench.trends import Change, Measured, Place, Point, Rule, Series, Trend, X, tracked
 from tests.report.materials import make_material, section_of
 from tests.stored_runs import COMPLETE, make_case, make_header, make_round, write_run
 
@@ -83,11 +83,45 @@ def test_the_history_draws_the_series_that_changed_first_over_the_versions_in_th
     chart = next(one for one in view.charts if one.id == "trends-torch_version-time")
     assert chart.choices[0].label == "roi_head fp32 inference"
     assert len(chart.choices) == 55
-    rows = rows_of(view, chart)
+    every = rows_of(view, chart)
+    rows = [row for row in every if not row["several"]]
     assert [row["x"] for row in rows] == ["2.11.0", "2.12.1", "2.13.0", "2.14.1", "2.15.0"]
-    assert [row["kind"] for row in rows] == ["value", "regressed", "value", "improved", "value"]
+    median = "median of runs"
+    assert [row["kind"] for row in rows] == [median, "regressed", median, "improved", median]
     assert rows[1]["said"].startswith("1.37 ms, 2 runs")
+    # each run is a mark of its own, with its own interval; their median has none
+    runs = [row for row in every if row["several"]]
+    assert len(runs) == 10
+    assert all(row["low"] < row["value"] < row["high"] for row in runs)
+    assert all(row["low"] == row["at"] == row["high"] for row in rows)
+    assert runs[0]["title"].startswith("2026")
     assert "roi_head bf16_pure inference regressed at 2.12.1, +18%" in chart.alt
+
+
+def test_each_case_is_a_small_picture_with_its_runs_and_changes(history: Material) -> None:
+    page = section_of(made(history), history)
+    pictures = page.select("#trends ul.pictures")[0].find_all("li")
+    assert len(pictures) == 55
+    first = pictures[0]
+    assert first.get_text(" ", strip=True).startswith("roi_head fp32 inference 1.17 ms → 1.39 ms, +18%")
+    assert len(first.svg.find_all("line", class_="run")) == 10
+    assert [len(first.svg.find_all("line", class_=name)) for name in ("regressed", "improved")] == [1, 1]
+    assert len(first.svg.polyline["points"].split()) == 5
+
+
+def test_a_gap_and_a_disturbed_run_are_seen_in_the_picture_and_the_chart() -> None:
+    calm, busy = (Measured(run=name, value=1e-3, disturbed=why) for name, why in (("a", ""), ("b", "too much load")))
+    several = [*points([1e-3, None, 1e-3])]
+    several[0] = Point(x=xs(1)[0], value=1e-3, runs=2, each=(calm, busy))
+    several[2] = Point(x=xs(3)[2], value=1e-3, runs=1, each=(busy,))
+    view = made(material(series([], points=several)))
+    rows = rows_of(view, view.charts[0])
+    kinds = ["median of runs", "one run", "disturbed run", "no value", "disturbed run"]
+    assert [row["kind"] for row in rows] == kinds
+    assert rows[2]["said"] == "1.00 ms; not judged: too much load"
+    picture = sparkline(series([], points=several))
+    assert [len(line.split()) for line in picture["lines"]] == [1, 1]
+    assert len(picture["runs"]) == 3
 
 
 def test_metrics_that_did_not_change_are_folded_away(history: Material) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 
 from ampbench.report.vega import DASHED, label_expression, tooltip
 from ampbench.report.view import Chart, Choice, Rows
-from ampbench.trends import Change, Point, Series, Trend, X
+from ampbench.trends import Change, Measured, Point, Series, Trend, X
 from ampbench.trends.sentences import LONGEST_LIST, Names, changes_in_order, size, where
 from ampbench.units import counted, format_quantity
 
@@ -16,14 +16,17 @@ SMALLEST_RANGE = math.log(1.1)
 LONGEST_REASON = 200
 """So much of a commit's subject or of a reason is shown in a chart, which has many of them."""
 
-_VALUE, _GAP = "value", "no value"
+_VALUE, _GAP, _RUN, _DISTURBED = "median of runs", "no value", "one run", "disturbed run"
 _KINDS = {
-    _VALUE: ("circle", "var(--link)", "var(--link)"),
+    _RUN: ("circle", "var(--link)", "transparent"),
+    _DISTURBED: ("circle", "transparent", "var(--link)"),
+    _VALUE: ("diamond", "var(--link)", "var(--link)"),
     "regressed": ("triangle-up", "var(--regressed)", "var(--regressed)"),
     "improved": ("triangle-down", "var(--improved)", "var(--improved)"),
     _GAP: ("circle", "transparent", "var(--faint)"),
 }
-"""The marks of a point by what it is: shape, fill and outline; a gap is hollow, at the foot of the chart."""
+"""The marks of a point by what it is: shape, fill and outline; a gap is hollow, at the foot of the chart. Of several
+runs at one x each is a mark of its own, beside that of their median, which has the changes."""
 
 
 def make_charts(trend: Trend, names: Names) -> tuple[dict[str, Chart], dict[str, Rows]]:
@@ -78,7 +81,7 @@ def _change(change: Change) -> str:
 
 
 def _rows(key: str, one: Series) -> Rows:
-    """Return a row for each point of a series.
+    """Return a row for each point of a series, and one for each of its runs where there are several.
 
     `at` is where its mark stands, a gap's at the foot of the chart; an interval that does not exist ends there, too.
     """
@@ -95,15 +98,49 @@ def _rows(key: str, one: Series) -> Rows:
                 "title": point.x.title[:LONGEST_REASON],
                 "value": _finite(point.value),
                 "at": at,
-                "low": at if point.low is None else _finite(point.low),
-                "high": at if point.high is None else _finite(point.high),
+                "low": at if point.low is None or len(point.each) > 1 else _finite(point.low),
+                "high": at if point.high is None or len(point.each) > 1 else _finite(point.high),
                 "bottom": _finite(bottom),
                 "top": _finite(top),
-                "kind": change.direction if change else _GAP if point.value is None else _VALUE,
+                "several": False,
+                "kind": _kind(point, change),
                 "said": _said(one, point, change),
             }
         )
+        if len(point.each) < 2:
+            continue
+        for each in point.each:
+            own = _finite(each.value)
+            rows.append(
+                rows[-1]
+                | {
+                    "title": each.run,
+                    "value": own,
+                    "at": own,
+                    "low": own if each.low is None else _finite(each.low),
+                    "high": own if each.high is None else _finite(each.high),
+                    "several": True,
+                    "kind": _DISTURBED if each.disturbed else _RUN,
+                    "said": _said_of_a_run(one, each),
+                }
+            )
     return rows
+
+
+def _kind(point: Point, change: Change | None) -> str:
+    if change is not None:
+        return change.direction
+    if point.value is None:
+        return _GAP
+    return _VALUE if len(point.each) > 1 else _DISTURBED if point.disturbed else _RUN
+
+
+def _said_of_a_run(one: Series, each: Measured) -> str:
+    unit = one.metric.column.unit
+    said = format_quantity(each.value, unit)
+    if each.low is not None and each.high is not None:
+        said += f" ({format_quantity(each.low, unit)} to {format_quantity(each.high, unit)})"
+    return f"{said}; not judged: {each.disturbed}" if each.disturbed else said
 
 
 def _said(one: Series, point: Point, change: Change | None) -> str:
@@ -123,7 +160,8 @@ def _said(one: Series, point: Point, change: Change | None) -> str:
 
 def _range(one: Series) -> tuple[float, float]:
     """Return the ends of a series' chart: its values and intervals, with a margin."""
-    known = [value for point in one.measured for value in (point.value, point.low, point.high) if value is not None]
+    drawn = [each for point in one.measured for each in (point.each if len(point.each) > 1 else (point,))]
+    known = [value for each in drawn for value in (each.value, each.low, each.high) if value is not None]
     low, high = min(known), max(known)
     if low > 0:
         half = max(math.log(high) - math.log(low), SMALLEST_RANGE) * 0.55
@@ -179,15 +217,48 @@ def _spec(trend: Trend, title: str, unit: str, rows: Rows) -> Mapping[str, Any]:
                 "encoding": {"y": y("low"), "y2": {"field": "high"}},
             },
             {
+                "transform": [{"filter": "!datum.several"}],
                 "mark": {"type": "line", "invalid": "break-paths-show-domains", "color": "var(--link)"},
                 "encoding": {"y": y("value")},
             },
             {
-                "mark": {"type": "point", "size": 80, "opacity": 1},
-                "encoding": {"y": y("at"), "shape": by_kind(0), "fill": by_kind(1), "stroke": by_kind(2)},
+                "mark": {"type": "point", "opacity": 1},
+                "encoding": {
+                    "y": y("at"),
+                    "shape": by_kind(0),
+                    "fill": by_kind(1),
+                    "stroke": by_kind(2),
+                    "size": {"condition": {"test": "datum.several", "value": 30}, "value": 80},
+                },
             },
         ],
     }
+
+
+def sparkline(one: Series) -> Mapping[str, Any]:
+    """Return a series as a small picture, 100 wide and 28 high: its lines, its runs, and where it changed."""
+    bottom, top = _range(one)
+    logarithmic = bottom > 0
+    low, high = (math.log(end) if logarithmic else end for end in (bottom, top))
+
+    def y(value: float) -> float:
+        place = math.log(value) if logarithmic else value
+        return round(26 - 24 * (place - low) / (high - low), 1) if high > low else 14.0
+
+    step = 94 / max(len(one.points) - 1, 1)
+    lines: list[list[str]] = [[]]
+    runs, marks = [], []
+    directions = {change.x: change.direction for change in one.changes}
+    for number, point in enumerate(one.points):
+        x = round(3 + step * number, 1)
+        if point.value is None or not math.isfinite(point.value):
+            lines.append([])
+            continue
+        lines[-1].append(f"{x},{y(point.value)}")
+        runs += [(x, y(each.value)) for each in point.each if math.isfinite(each.value)]
+        if point.x in directions:
+            marks.append((x, y(point.value), directions[point.x]))
+    return {"lines": [" ".join(line) for line in lines if line], "runs": runs, "marks": marks}
 
 
 def axis_name(trend: Trend) -> str:

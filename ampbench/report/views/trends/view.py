@@ -8,7 +8,7 @@ from typing import Any
 from ampbench.comparing.sentences import NOT_IN_TURNS
 from ampbench.report.material import Material
 from ampbench.report.view import Chart, Rows, View
-from ampbench.report.views.trends.chart import axis_name, labels_of, make_charts, ordered
+from ampbench.report.views.trends.chart import axis_name, labels_of, make_charts, ordered, sparkline
 from ampbench.trends import TRACKED, Place, Point, Series, Trend
 from ampbench.trends.sentences import (
     LONGEST_LIST,
@@ -22,6 +22,7 @@ from ampbench.trends.sentences import (
     notes,
     place_name,
     series_names,
+    shared_shifts,
     size,
     span,
     summary,
@@ -60,6 +61,7 @@ def trends(material: Material) -> View | None:
                 },
             }
         )
+        told[-1]["pictures"] = _pictures(trend, names)
     return View(
         id="trends",
         title="Trends",
@@ -68,6 +70,28 @@ def trends(material: Material) -> View | None:
         charts=charts,
         datasets=datasets,
     )
+
+
+def _pictures(trend: Trend, names: Names) -> list[dict[str, Any]]:
+    """Return a small picture of each series of times and of metrics that changed, those that changed first."""
+    found: dict[str, list[dict[str, Any]]] = {}
+    places = {one.place for one in trend.series}
+    changed = {one.metric.name for one in trend.series if one.changes}
+    for one in ordered(trend):
+        if not (one.metric.noisy or one.metric.name in changed):
+            continue
+        first, last = _ends(one)
+        cells = _cells(one, (first, last))
+        found.setdefault(one.metric.name, []).append(
+            {
+                **sparkline(one),
+                "case": names[one.key] + (where(trend, one.place) if len(places) > 1 else ""),
+                "said": f"{cells[0]['text']} → {cells[1]['text']}",
+                "total": total(one),
+                "directions": list(dict.fromkeys(change.direction for change in one.changes)),
+            }
+        )
+    return [{"metric": TRACKED[metric].column.label, "rows": rows} for metric, rows in found.items()]
 
 
 def _told(trend: Trend, names: Names) -> dict[str, Any]:
@@ -84,6 +108,7 @@ def _told(trend: Trend, names: Names) -> dict[str, Any]:
         "warn": has_changed_times(trend),
         "changes": _changes(trend, names),
         "count": sum(len(one.changes) for one in trend.series),
+        "shifts": shared_shifts(trend),
         "failures": failures(trend, labelled=True),
         "notes": [*notes(trend), *left_out, *([single] if alone else [])],
         "tables": [_table(trend, place, series, names) for place in dict.fromkeys(one.place for one in series)],
