@@ -18,7 +18,7 @@ def heeding_interrupts() -> Iterator[None]:
     signal.signal(signal.SIGINT, before)
 
 
-@pytest.fixture
+@pytest.fixture(autouse=True)
 def _nothing_left_behind() -> Iterator[None]:
     """Fail a test that leaves this process in another state than it found it, and say what it leaves.
 

@@ -177,10 +177,12 @@ class InProcess:
     def __init__(self) -> None:
         try:
             rounds = importlib.import_module("ampbench.worker.rounds")
+            self._torch = importlib.import_module("torch")
         except ImportError as error:
             raise NothingToRunError(f"no network can run in this process: {error}") from error
         self._interrupted = False
         self._worker = rounds.Worker(lambda: self._interrupted)
+        self._threads = self._torch.get_num_threads()
 
     def serve(self, request: Request) -> Reply:
         """Return the reply to `request`, as it would come from another process."""
@@ -194,7 +196,8 @@ class InProcess:
         return read_reply(reply_line(reply, request))
 
     def close(self) -> None:
-        """Do nothing."""
+        """Give torch in this process the threads back that it had."""
+        self._torch.set_num_threads(self._threads)
 
     @contextlib.contextmanager
     def _noticing_interrupts(self) -> Iterator[None]:
