@@ -72,7 +72,7 @@ def hostile_entries(cases: list[Case], factor: float) -> list[Entry]:
         kind, text = number % 4, list(TEXTS.values())[number // 4 % len(TEXTS)]
         if kind < 2:
             entries += rounds_of(case, noisy(factor * (1e-3 + 1e-4 * number), 4, seed=number))
-            entries += [make_memory(case, 1_000_000 + number, source=text)]
+            entries += [make_memory(case, 1_000_000 + number)]
             entries += [
                 make_divergence(
                     case,
@@ -86,7 +86,9 @@ def hostile_entries(cases: list[Case], factor: float) -> list[Entry]:
         elif kind == 2:
             message = MEGABYTE if number == 2 else text
             entries.append(
-                Failure(case_id=case.case_id, stage=text, cause=text, message=message, frames=[text, everything])
+                Failure(
+                    case_id=case.case_id, stage="round", cause="exception", message=message, frames=[text, everything]
+                )
             )
         else:
             entries.append(Skip(case_id=case.case_id, reason=text))
@@ -188,7 +190,7 @@ def write_hostile_run(results: Path, run: str, factor: float, **header: object) 
         ],
         "environment": environment,
     }
-    finished = Footer(ended=TEXTS["script"], finished_at="2026-01-31T12:05:00Z")
+    finished = Footer(ended="complete", finished_at="2026-01-31T12:05:00Z")
     traces = [hostile_pass(cases[0], factor), hostile_pass(cases[1], None), hostile_pass(cases[4], factor)]
     entries = [*hostile_entries(cases, factor), *traces, hostile_probe()]
     return write_run(results, cases, *entries, finished, **fields | header)
