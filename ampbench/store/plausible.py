@@ -23,7 +23,7 @@ _ROWS: tuple[tuple[Range, str], ...] = (
         (0, 2**62),
         """
         output_elements output_reference_nonfinite output_reference_nan output_nan output_unlike output_fp32_nonfinite
-        grad_reference_nonfinite grad_reference_nan grad_nan
+        grad_reference_nonfinite grad_reference_nan grad_nan nonfinite_output
         argmax_agreeing argmax_decisions casts correct decisions elements flushed grad_elements grad_flushed
         grad_nonfinite inputs_overflowed moved nonfinite nonzero output_nonfinite output_shapes overflowed
         sampled swallowed zeros counts powers together skipped_steps skipped stale_weights warmup_steps calls
