@@ -337,7 +337,7 @@ def _taken(
     error = number(chosen["output_rel_l2"])
     assert error is not None  # an undefined error is an objection
     caveat = _caveat(chosen, trust)
-    errs = f"error {_error_said(chosen, error)} of {budget.output_rel_l2:g} allowed"
+    errs = f"error {error_said(chosen, error)} of {budget.output_rel_l2:g} allowed"
     sentence = f"take {precision_label(chosen)}: {gains}, {errs}{f' ({caveat})' if caveat else ''}"
     column, why = "speedup_vs_fp32" if gained >= WORTH else "memory_ratio_vs_fp32", ""
     for row in (row for row in comparable if row["seconds_median"] < chosen["seconds_median"]):
@@ -380,9 +380,10 @@ def _stay(baseline: Row, comparable: list[Row], rounds: Mapping[str, Sequence[Ro
             caveat = _caveat(best, trust)
             why = f"nothing is faster, {said}{f' ({caveat})' if caveat else ''}"
         elif number(best["seconds_high"]) is None:
-            why = f"no speedup is certain, {said}: {FEW_ROUNDS}"
+            why, caveat = f"no speedup is certain, {said}: {FEW_ROUNDS}", f"not certain: {FEW_ROUNDS}"
         else:
-            why = f"no speedup is certain, {said}; {trust.cause or 'more --rounds may tell'}"
+            cause = trust.cause or "more --rounds may tell"
+            why, caveat = f"no speedup is certain, {said}; {cause}", f"not certain: {cause}"
     return _Choice(row=baseline, column="speedup_vs_fp32", sentence=f"stay in fp32: {why}", why=why, caveat=caveat)
 
 
@@ -410,7 +411,7 @@ def _objection(
         if value is None:
             return _Objection(column, _undefined(column, divergence))
         if value > limit:
-            return _Objection(column, f"its {ERRORS[column]} is {_error_said(row, value)}, more than {limit:g}")
+            return _Objection(column, f"its {ERRORS[column]} is {error_said(row, value)}, more than {limit:g}")
     agreement, flushed = number(row["argmax_agreement"]), number(row["grad_flushed_share"])
     objection = None
     if agreement is not None and _agrees_too_little(agreement, divergence, budget.argmax_agreement):
@@ -428,7 +429,7 @@ def _objection(
     return objection
 
 
-def _error_said(row: Row, value: float) -> str:
+def error_said(row: Row, value: float) -> str:
     """Return an error, with what it is against where that is not fp64."""
     against = f" ({AGAINST_FP32})" if row["reference_dtype"] == BASELINE else ""
     return f"{format_error(value)}{against}"

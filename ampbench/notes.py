@@ -118,7 +118,8 @@ def _come_compiled(stored: StoredRun, rows: Sequence[Row]) -> list[Note]:
     """Say which workloads torch.compile had compiled before they came, whatever their path is called."""
     compiled = {one.case_id for one in stored.rounds if one.comes_compiled}
     named = dict.fromkeys(row["workload"] for row in rows if row["case_id"] in compiled)
-    return [Note(f"{name} comes compiled by torch.compile: its path eager is that compiled code") for name in named]
+    said = "comes compiled by torch.compile: its path eager is that compiled code"
+    return [Note(f"{name} {said}", warning=True) for name in named]
 
 
 def _preset_unused(stored: StoredRun, rows: Sequence[Row]) -> list[Note]:

@@ -5,13 +5,19 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 
+from ampbench.labels import few
 from ampbench.precisions import BASELINE
 from ampbench.report.machines import Machine, Table
 from ampbench.report.summaries import spread
 from ampbench.rows import Row, number, precision_label, times
+from ampbench.soundness import AGAINST_FP32
 from ampbench.units import every, format_error
 
 NO_ADVICE = "no advice"
+UNCERTAIN = "not certain: "
+"""How every caveat of advice begins."""
+REASONS = 3
+"""So many reasons for which there is no advice are told."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,14 +63,18 @@ def answer(found: Sequence[Machine]) -> str:
         return "only fp32 was measured: there is nothing to choose from"
     counts = taken(tables)
     ranked = sorted(counts, key=lambda label: (label == NO_ADVICE, label == BASELINE, -counts[label]))
+    caveats = [table.advice.caveat for table in tables if table.advice]
+    whole = _qualified(caveats) if len(set(caveats)) == 1 else ""
     phrases = []
     for place, label in enumerate(ranked):
         count = f"{counts[label]:,}" if place else f"{counts[label]:,} of {len(tables):,} {_nouns(found)}"
         if len(ranked) == 1:
             count = tables[0].label if len(tables) == 1 else f"{every(len(tables))} {_nouns(found)}"
         verb = label if place or label == NO_ADVICE else f"take {label}"
-        phrases.append(f"{'stay in fp32' if label == BASELINE else verb} for {count}")
-    return ", ".join(phrases)
+        own = [one.advice.caveat for one in tables if one.advice and taken([one])[label]]
+        uncertain = "" if whole else _qualified(own, brief=True)
+        phrases.append(f"{'stay in fp32' if label == BASELINE else verb} for {count}{uncertain}")
+    return ", ".join(phrases) + whole
 
 
 _TRAITS: Mapping[str, Callable[[Table], object]] = MappingProxyType(
@@ -96,13 +106,45 @@ def _nouns(found: Sequence[Machine]) -> str:
     return " and ".join([", ".join(nouns[:-1]), nouns[-1]] if len(nouns) > 1 else nouns)
 
 
+def _qualified(caveats: Sequence[str], brief: bool = False) -> str:
+    """Return in brackets what makes advice uncertain, and of how much of it; "" where nothing does.
+
+    If `brief`, a reason is given only where it is the same for all of it.
+    """
+    counts = Counter(one for one in caveats if one)
+    if not counts:
+        return ""
+    if len(counts) == 1 and counts.total() == len(caveats):
+        return f" ({next(iter(counts))})"
+    uncertain = f"{counts.total():,} of {len(caveats):,}" if counts.total() < len(caveats) else ""
+    if not brief:
+        reasons = "; ".join(reason.removeprefix(UNCERTAIN) for reason in counts)
+        return f" ({' '.join(filter(None, [uncertain, f'{UNCERTAIN}{reasons}']))})"
+    return f" ({' '.join(filter(None, [uncertain, UNCERTAIN.removesuffix(': ')]))})"
+
+
+def _withheld(tables: Sequence[Table]) -> list[str]:
+    """Return for which tables there is no advice and why, by reason, the commonest ones."""
+    reasons: dict[str, list[str]] = {}
+    for table in tables:
+        if table.advice is not None and table.chosen is None:
+            reasons.setdefault(table.advice.sentence, []).append(table.label)
+    ranked = sorted(reasons.items(), key=lambda each: -len(each[1]))
+    said = [f"{few(labels)}: {sentence}" for sentence, labels in ranked[:REASONS]]
+    more = sum(len(labels) for _, labels in ranked[REASONS:])
+    return [*said, *([f"no advice for {more:,} more, with the reasons in the table of advice"] if more else [])]
+
+
 def _gains(tables: Sequence[Table], allowed: float) -> list[str]:
-    """Return what each precision advised brings where it is advised."""
+    """Return what each precision advised brings where it is advised, what makes that uncertain, and what has none."""
     rows: dict[str, list[tuple[Row, str]]] = {}
+    caveats: dict[str, list[str]] = {}
     for table in tables:
         chosen = table.chosen
-        if chosen is not None and chosen["precision"] != BASELINE:
-            rows.setdefault(precision_label(chosen), []).append((chosen, table.label))
+        if chosen is not None and table.advice is not None:
+            caveats.setdefault(precision_label(chosen), []).append(table.advice.caveat)
+            if chosen["precision"] != BASELINE:
+                rows.setdefault(precision_label(chosen), []).append((chosen, table.label))
     said = []
     for label, chosen_rows in rows.items():
         speed, memory, error = (
@@ -116,7 +158,11 @@ def _gains(tables: Sequence[Table], allowed: float) -> list[str]:
         if memory is not None and memory.mean is not None and times(memory.mean) != times(1):
             parts.append(f"{times(memory.mean)} the memory")
         if error is not None:
-            parts.append(f"an output error of at most {format_error(error.most[0])} of {allowed:g} allowed")
+            against = any(row["reference_dtype"] == BASELINE for row, _ in chosen_rows)
+            note = f" ({AGAINST_FP32})" if against else ""
+            parts.append(f"an output error of at most {format_error(error.most[0])}{note} of {allowed:g} allowed")
         if parts:
-            said.append(f"{label}, where it is advised: {', '.join(parts)}")
-    return said
+            said.append(f"{label}, where it is advised: {', '.join(parts)}{_qualified(caveats[label])}")
+    if (stay := _qualified(caveats.get(BASELINE, ()))) and len(tables) > 1:  # of one table the heading says it
+        said.append(f"{BASELINE} is advised{stay}")
+    return [*said, *_withheld(tables)]

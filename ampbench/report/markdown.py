@@ -186,6 +186,7 @@ def _advice(tables: Sequence[MachineTables], quiet: bool) -> Part:
     for machine in tables:
         where = f"{machine.title}, " if len(tables) > 1 else ""
         rows += [f"* {escaped(where + one.table)}: {escaped(one.sentence)}" for one in machine.advice]
+        rows += [f"* {escaped(said)}" for said in machine.swept]
     return Part(rows=rows, title="Advice", what="sentences of advice", quiet=quiet)
 
 

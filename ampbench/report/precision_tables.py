@@ -4,9 +4,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from ampbench import notes
-from ampbench.advice import across_tables
+from ampbench.advice import Advice, across_tables, error_said
 from ampbench.columns import format_factor
 from ampbench.precisions import BASELINE
+from ampbench.report.answers import UNCERTAIN
 from ampbench.report.bars import log_scale, log_share
 from ampbench.report.machines import Machine, Table, advised_machines
 from ampbench.report.material import Material
@@ -20,6 +21,7 @@ _MARGIN = 0.03
 _CALLED = {"batch_size": "batch size"}
 """What parameters are called where they are not typed."""
 _FASTEST = "the fastest within the error budget"
+_SMALLEST = "the least memory within the error budget, at fp32's speed"
 
 Placed = tuple[float, float | None, float | None]
 """Where a mean and the ends of its interval are drawn, as shares of a cell's width."""
@@ -211,10 +213,18 @@ def _advised(table: Table) -> AdviceLine:
         label=precision_label(row) if row is not None else "",
         speed=_value(row, "speedup_vs_fp32", times),
         memory=_value(row, "memory_ratio_vs_fp32", times),
-        error=_value(row, "output_rel_l2", format_error),
+        error=_value(row, "output_rel_l2", lambda value: error_said(row, value)),
         sentence=advice.sentence,
-        why=advice.why or _FASTEST,
+        why=_why(advice),
     )
+
+
+def _why(advice: Advice) -> str:
+    """Return why a precision is advised and what makes that uncertain, or why none is."""
+    if advice.precision is None:
+        return advice.sentence
+    known = advice.why or (_SMALLEST if advice.column == "memory_ratio_vs_fp32" else _FASTEST)
+    return known if advice.caveat.removeprefix(UNCERTAIN) in known else f"{known}; {advice.caveat}"
 
 
 def _value(row: Row | None, column: str, written: Callable[[float], str]) -> str:

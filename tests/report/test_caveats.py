@@ -1,0 +1,127 @@
+"""What qualifies a number in the terminal qualifies it on the page and in Markdown, of whatever kind it is."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from types import MappingProxyType
+from typing import Any
+
+import pytest
+
+from ampbench import frames
+from ampbench.advice import Budget, advise_run
+from ampbench.blocks import as_sentence
+from ampbench.notes import statements
+from ampbench.records.cases import WorkloadSource
+from ampbench.records.environments import DeviceDescription
+from ampbench.records.measurements import Fitness
+from ampbench.records.runs import Imported, Selection
+from ampbench.report.markdown import make_markdown
+from ampbench.report.precision_tables import precision_tables
+from ampbench.report.result import result
+from ampbench.report.views.banner import banner
+from ampbench.store import StoredRun
+from tests.compared_runs import BF16, FP32, Times, environment, make_run
+from tests.report.materials import make_material, section_of
+from tests.stored_runs import make_ceiling, make_divergence, make_header, make_memory
+
+SOURCE = WorkloadSource(
+    name="net", family="user", module="net", function="make", builtin=False, elsewhere=("net (/elsewhere/net)",)
+)
+QUIET = Times((FP32, [2e-3] * 4), (BF16, [1e-3] * 4))
+
+
+def with_rounds(run: StoredRun, **changes: Any) -> StoredRun:
+    return replace(run, rounds=[replace(one, **changes) for one in run.rounds])
+
+
+def with_errors(**changes: Any) -> StoredRun:
+    run = make_run(QUIET)
+    return replace(run, divergence={case.case_id: make_divergence(case, **changes) for case in (FP32, BF16)})
+
+
+def with_memory(**changes: Any) -> StoredRun:
+    passes = {case.case_id: replace(make_memory(case, 1000), **changes) for case in (FP32, BF16)}
+    return replace(make_run(QUIET), memory=passes)
+
+
+def emulating() -> StoredRun:
+    device = DeviceDescription(type="cpu", available=True, name="AMD EPYC", arithmetic={"float16": "emulated"})
+    return make_run(QUIET, header=environment(make_header(), devices=[device]))
+
+
+KINDS: Mapping[str, Callable[[], StoredRun]] = MappingProxyType(
+    {
+        "too few rounds to take": lambda: make_run(Times((FP32, [2e-3] * 2), (BF16, [1e-3] * 2))),
+        "too few rounds to stay": lambda: make_run(Times((FP32, [1e-3] * 2), (BF16, [2e-3] * 2))),
+        "no certain speedup": lambda: make_run(
+            Times((FP32, [1e-3, 2e-3, 1e-3, 2e-3]), (BF16, [2e-3, 1e-3, 1.1e-3, 1e-3]))
+        ),
+        "no certain speedup in few rounds": lambda: make_run(Times((FP32, [1.01e-3] * 2), (BF16, [1e-3] * 2))),
+        "more than hardware gains": lambda: make_run(Times((FP32, [1.0] * 4), (BF16, [1e-3] * 4))),
+        "a control further apart than the gain": lambda: make_run(
+            Times((FP32, [1.2e-3] * 4), (BF16, [1e-3] * 4)), control=[1.2e-3 * 3] * 4
+        ),
+        "a control": lambda: make_run(QUIET, control=[2e-3] * 4),
+        "a busy machine": lambda: with_rounds(make_run(QUIET), fitness=Fitness(other_share=0.76)),
+        "samples apart": lambda: with_rounds(make_run(QUIET), samples=[[1e-3, 2e-3, 2e-3]]),
+        "a random network": lambda: with_errors(chance_rel_l2=1.22),
+        "inputs changed in place": lambda: with_rounds(make_run(QUIET), changed_in_place=["input[0]"]),
+        "compiled before it came": lambda: with_rounds(make_run(QUIET), comes_compiled=True),
+        "errors undefined": lambda: with_errors(output_rel_l2=None, output_undefined="the reference is zero"),
+        "errors against fp32": lambda: with_errors(reference_dtype="fp32"),
+        "NaN in fp64": lambda: with_errors(
+            output_rel_l2=None, output_elements=32, output_reference_nonfinite=16, output_reference_nan=16
+        ),
+        "emulated arithmetic": emulating,
+        "another program's numbers": lambda: make_run(
+            QUIET, header=make_header(imported=Imported(program="asv", file="a.json"))
+        ),
+        "other code than the commit's": lambda: make_run(QUIET, header=make_header(commit="a" * 40, sources=[SOURCE])),
+        "entries lost": lambda: replace(make_run(QUIET), lacks={FP32.case_id: ["round 2"]}),
+        "a preset that sets nothing": lambda: make_run(
+            Times(*((replace(one, family="user"), [1e-3] * 4) for one in (FP32, BF16))),
+            header=make_header(selection=Selection(preset="tiny")),
+        ),
+        "above the ceiling": lambda: replace(
+            with_memory(flops={"fp32": 3_000_000}), ceilings=[make_ceiling("fp32", 1e9)]
+        ),
+        "ceilings of a busy machine": lambda: replace(
+            with_memory(flops={"fp32": 100_000}),
+            ceilings=[replace(make_ceiling("fp32", 1e9), fitness=Fitness(other_share=0.7))],
+        ),
+        "page faults": lambda: with_memory(faults=900.0),
+    }
+)
+
+
+def words(text: str) -> str:
+    """Return text without what Markdown writes out and without line breaks."""
+    return " ".join(text.replace("\\", "").replace("&lt;", "<").replace("&gt;", ">").split())
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_page_and_markdown_say_every_caveat_that_the_terminal_does(kind: str) -> None:
+    run = KINDS[kind]()
+    rows = frames.plain_rows(frames.run_frame(run))
+    advised = list(advise_run(run, rows, Budget()).values())
+    notes = statements(run, rows)
+    assert notes or any(one.caveat or one.precision is None for one in advised), "nothing is qualified"
+
+    material = make_material(run)
+    top, told = words(section_of(banner(material), material).get_text(" ")), words(make_markdown(material))
+    table = [line.why for tables in precision_tables(material) for line in tables.advice]
+    for note in notes:
+        assert words(as_sentence(note.text)) in top
+        assert words(as_sentence(note.text)) in told
+    for one in advised:
+        caveat = one.caveat if one.precision else one.sentence
+        assert any(caveat.removeprefix("not certain: ") in why for why in table)
+        assert words(caveat) in top
+        assert words(caveat) in told
+
+
+@pytest.mark.parametrize("kind", ["too few rounds to take", "too few rounds to stay", "a busy machine"])
+def test_a_heading_that_advises_what_is_not_certain_says_so(kind: str) -> None:
+    material = make_material(KINDS[kind]())
+    assert "(not certain: " in result(material).heading
+    assert "(not certain: " in make_markdown(material).splitlines()[0]
