@@ -220,16 +220,33 @@ def _fastest_table(
     )
 
 
-def _evidence(stored: "StoredRun") -> tuple[dict[str, list[Round]], Trust]:
-    """Return the rounds of each case of a run without the control's, and how far its times can be trusted."""
-    from ampbench import frames  # pandas: not for `--help`
+def speed_intervals(stored: "StoredRun", rows: Iterable[Row]) -> dict[str, tuple[float, float]]:
+    """Return by case id the 95% interval of the speed of `rows`, times that of fp32, as advice judges it."""
+    rounds = _rounds(stored)
+    found = {}
+    for members in grouped(rows).values():
+        baseline = next((row for row in members if row["precision"] == BASELINE), None)
+        for row in members:
+            if baseline is not None and row is not baseline and (interval := _gain(row, baseline, rounds)):
+                found[row["case_id"]] = interval
+    return found
 
+
+def _rounds(stored: "StoredRun") -> dict[str, list[Round]]:
+    """Return the rounds of each case of a run without the control's."""
     rounds: dict[str, list[Round]] = {}
     for each in stored.rounds:
         if not each.control:
             rounds.setdefault(each.case_id, []).append(each)
+    return rounds
+
+
+def _evidence(stored: "StoredRun") -> tuple[dict[str, list[Round]], Trust]:
+    """Return the rounds of each case of a run without the control's, and how far its times can be trusted."""
+    from ampbench import frames  # pandas: not for `--help`
+
     control = frames.control_ratio(stored)
-    return rounds, Trust(apart=control.apart if control else 1.0, cause=frames.unfit_said(stored))
+    return _rounds(stored), Trust(apart=control.apart if control else 1.0, cause=frames.unfit_said(stored))
 
 
 def agreement_fails(agreeing: int, decisions: int, minimum: float) -> bool:

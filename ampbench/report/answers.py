@@ -163,6 +163,7 @@ def _gains(tables: Sequence[Table], allowed: float) -> list[str]:
             parts.append(f"an output error of at most {format_error(error.most[0])}{note} of {allowed:g} allowed")
         if parts:
             said.append(f"{label}, where it is advised: {', '.join(parts)}{_qualified(caveats[label])}")
-    if (stay := _qualified(caveats.get(BASELINE, ()))) and len(tables) > 1:  # of one table the heading says it
-        said.append(f"{BASELINE} is advised{stay}")
+    own = caveats.get(BASELINE, [])
+    if len(set(own)) > 1:  # the heading has a reason that is the same for all
+        said.append(f"{BASELINE} is advised{_qualified(own)}")
     return [*said, *_withheld(tables)]

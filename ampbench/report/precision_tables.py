@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 from ampbench import notes
 from ampbench.advice import Advice, across_tables, error_said
@@ -213,7 +214,7 @@ def _advised(table: Table) -> AdviceLine:
         label=precision_label(row) if row is not None else "",
         speed=_value(row, "speedup_vs_fp32", times),
         memory=_value(row, "memory_ratio_vs_fp32", times),
-        error=_value(row, "output_rel_l2", lambda value: error_said(row, value)),
+        error=_value(row, "output_rel_l2", format_error if row is None else partial(error_said, row)),
         sentence=advice.sentence,
         why=_why(advice),
     )

@@ -1,11 +1,10 @@
 import math
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from ampbench.advice import Budget
 from ampbench.records.cases import Case
@@ -15,13 +14,10 @@ from ampbench.report.charts import drawn
 from ampbench.report.machines import machines
 from ampbench.report.material import Material
 from ampbench.report.view import View
-from ampbench.report.views.tradeoff import LISTED, pareto_front, tradeoff
+from ampbench.report.views.tradeoff import JOINED, tradeoff
 from ampbench.store import StoredRun
 from tests.report.materials import make_material, section_of
 from tests.stored_runs import make_case, make_divergence, make_header, make_memory, make_round
-
-COORDINATES = st.sampled_from([0.0, 0.5, 1.0]) | st.floats(0, 2)
-POINTS = st.lists(st.tuples(COORDINATES, COORDINATES), max_size=30)
 
 Measured = tuple[Case, float, float | None, int]
 """A case with its seconds, output error and peak memory."""
@@ -40,7 +36,7 @@ FAST: list[Measured] = [
 ]
 
 
-def make_run(measured: list[Measured], **changes: Any) -> StoredRun:
+def make_run(measured: Sequence[Measured], **changes: Any) -> StoredRun:
     fields: dict[str, Any] = {
         "path": Path("run.jsonl"),
         "header": make_header(),
@@ -58,52 +54,8 @@ def shown(material: Material) -> View:
     return view
 
 
-def fronts(view: View) -> list[list[str]]:
-    """Return the cases of each chart's front, as the tables list them."""
-    return [[f"{one['case']} {one['precision']}" for one in part["front"]] for part in view.content["parts"]]
-
-
-def dominates(one: tuple[float, float], other: tuple[float, float]) -> bool:
-    return one != other and one[0] <= other[0] and one[1] <= other[1]
-
-
-@given(POINTS)
-def test_a_point_is_on_the_front_exactly_where_no_other_dominates_it(points: list[tuple[float, float]]) -> None:
-    front = set(pareto_front(points))
-    for place, point in enumerate(points):
-        assert (place in front) != any(dominates(other, point) for other in points)
-
-
-@given(POINTS)
-def test_the_front_goes_by_its_first_number_and_falls_in_its_second(points: list[tuple[float, float]]) -> None:
-    front = [points[place] for place in pareto_front(points)]
-    assert front == sorted(front)
-    assert [error for _, error in front] == sorted((error for _, error in front), reverse=True)
-
-
-def test_equal_points_stand_on_the_front_together() -> None:
-    assert pareto_front([(1.0, 2.0), (0.0, 3.0), (1.0, 2.0), (1.0, 2.5)]) == [1, 0, 2]
-
-
-def test_the_front_of_speed_is_listed_from_the_fastest_case_to_the_most_exact() -> None:
-    view = shown(make_material(make_run(FAST)))
-    assert fronts(view)[0] == ["mlp bf16_pure", "mlp bf16_autocast", "mlp fp32"]
-
-
-def test_the_front_of_memory_begins_with_the_least_memory() -> None:
-    view = shown(make_material(make_run(FAST)))
-    assert fronts(view)[1] == ["mlp bf16_pure", "vgg bf16_autocast", "mlp fp32"]
-
-
-def test_what_is_drawn_as_the_front_is_what_is_listed() -> None:
-    view = shown(make_material(make_run(FAST)))
-    rows = view.datasets["tradeoff-0"]
-    for name, front in zip(("speed", "memory"), fronts(view), strict=True):
-        assert {row["case"] for row in rows if row[f"{name}_front"]} == set(front)
-
-
 def test_axes_show_half_to_one_and_a_half_times_fp32_and_two_decades_of_error_at_least() -> None:
-    alike = [(of("mlp", "fp32"), 1e-3, 1e-3, 1000), (of("mlp", "bf16_pure"), 1e-3, 1.1e-3, 1001)]
+    alike: list[Measured] = [(of("mlp", "fp32"), 1e-3, 1e-3, 1000), (of("mlp", "bf16_pure"), 1e-3, 1.1e-3, 1001)]
     view = shown(make_material(make_run(alike)))
     for chart in view.charts:
         axes = chart.spec["layer"][0]["encoding"]
@@ -116,8 +68,8 @@ def test_axes_show_half_to_one_and_a_half_times_fp32_and_two_decades_of_error_at
 def test_the_text_names_the_fastest_case_and_the_fastest_within_the_error_budget() -> None:
     alt = shown(make_material(make_run(FAST))).charts[0].alt
     assert alt == (
-        "5 cases, 3 on the front; the fastest is mlp bf16_pure with 4.00x the speed of fp32 and an error of 5.0e-02, "
-        "beyond the error budget of 0.02; within it mlp bf16_autocast with 2.00x the speed of fp32 and an error of "
+        "3 cases, 2 within the error budget of 0.02; the fastest is mlp bf16_pure with 4.00x the speed of fp32 and an "
+        "error of 5.0e-02, beyond the budget; within it mlp bf16_autocast with 2.00x the speed of fp32 and an error of "
         "4.0e-03."
     )
 
@@ -134,12 +86,58 @@ def test_a_budget_without_a_place_on_a_log_axis_is_not_drawn(limit: float) -> No
     assert "error budget" not in str(drawn(view.charts[0], view.datasets["tradeoff-0"])).partition(">")[2]
 
 
-def test_exact_cases_are_not_drawn_but_counted_and_on_the_front() -> None:
-    exact: Measured = (of("copy", "fp32"), 1e-3, 0.0, 1000)
-    view = shown(make_material(make_run([*FAST, exact])))
-    assert "copy fp32" not in [row["case"] for row in view.datasets["tradeoff-0"]]
-    assert fronts(view)[0] == ["mlp bf16_pure", "mlp bf16_autocast", "copy fp32"]
-    assert view.content["parts"][0]["front"][-1]["error"] == "0"
+def drawn_points(view: View) -> dict[str, list[str]]:
+    """Return the precisions drawn of each table, as they are joined."""
+    found: dict[str, list[str]] = {}
+    for row in sorted(view.datasets["tradeoff-0"], key=lambda row: row["error"]):
+        found.setdefault(row["table"], []).append(row["precision"])
+    return found
+
+
+def test_each_workload_has_its_own_line_of_its_precisions_and_fp32_is_no_point() -> None:
+    view = shown(make_material(make_run(FAST)))
+    assert drawn_points(view) == {"mlp": ["bf16_autocast", "bf16_pure"], "vgg": ["bf16_autocast"]}
+    lines = [layer for layer in view.charts[0].spec["layer"] if layer["mark"]["type"] == "line"]
+    assert [(one["encoding"]["detail"], one["encoding"]["order"]) for one in lines] == [
+        ({"field": "table"}, {"field": "error"})
+    ]
+
+
+def test_lines_that_cannot_be_told_apart_are_left_out() -> None:
+    many: list[Measured] = []
+    for number in range(JOINED + 1):
+        many += [(of(f"net{number}", "fp32"), 1e-3, 1e-7, 10), (of(f"net{number}", "bf16_pure"), 1e-3, 1e-3, 10)]
+    layers = shown(make_material(make_run(many))).charts[0].spec["layer"]
+    assert "line" not in [layer["mark"]["type"] for layer in layers]
+
+
+def test_speeds_have_their_intervals_and_memory_has_none() -> None:
+    rounds = [
+        make_round(case, seconds * (1 + number / 50), number) for case, seconds, _, _ in FAST for number in range(4)
+    ]
+    view = shown(make_material(make_run(FAST, rounds=rounds)))
+    for row in view.datasets["tradeoff-0"]:
+        assert row["speed_low"] <= row["speed"] * 1.001
+        assert row["speed_high"] >= row["speed"] * 0.999
+        assert " to " in row["speed_text"]
+    speed, memory = ([layer["mark"]["type"] for layer in chart.spec["layer"]] for chart in view.charts)
+    assert speed[:3] == ["line", "rule", "point"]
+    assert memory[:2] == ["line", "point"]
+    assert "intervals of the speed" in section_of(view, make_material(make_run(FAST))).get_text()
+
+
+def test_what_is_far_slower_stands_at_the_edge_and_is_counted() -> None:
+    emulated: Measured = (of("mlp", "fp16_pure"), 30e-3, 1e-3, 10)
+    view = shown(make_material(make_run([*FAST, emulated])))
+    x = view.charts[0].spec["layer"][0]["encoding"]["x"]["scale"]
+    assert (x["domain"][0], x["clamp"]) == (0.25, True)
+    assert view.content["parts"][0]["remark"] == "1 case of less than 0.25x the speed: at the left edge."
+
+
+def test_exact_cases_are_not_drawn_but_counted() -> None:
+    exact: list[Measured] = [(of("copy", "fp32"), 1e-3, 0.0, 1000), (of("copy", "bf16_pure"), 1e-3, 0.0, 1000)]
+    view = shown(make_material(make_run([*FAST, *exact])))
+    assert "copy" not in drawn_points(view)
     assert "1 case without any error" in view.content["parts"][0]["remark"]
 
 
@@ -147,10 +145,10 @@ def test_measured_cases_without_a_speed_or_an_error_are_counted() -> None:
     lonely: list[Measured] = [(of("gru", "bf16_pure"), 1e-3, 1e-3, 10), (of("mlp", "fp16_pure"), 1e-3, None, 10)]
     view = shown(make_material(make_run([*FAST, *lonely])))
     assert "2 cases without fp32 to compare with or without an error" in view.content["parts"][0]["remark"]
-    assert view.charts[0].alt.startswith("5 cases")
+    assert view.charts[0].alt.startswith("3 cases")
 
 
-def test_each_device_has_its_own_charts_and_front() -> None:
+def test_each_device_has_its_own_charts() -> None:
     environment = make_header().environment
     gpu = DeviceDescription(type="cuda", available=True, name="H200")
     elsewhere: list[Measured] = [
@@ -163,44 +161,26 @@ def test_each_device_has_its_own_charts_and_front() -> None:
     assert [chart.title for chart in view.charts] == [
         f"{plane} against error on {title}" for title in titles for plane in ("Speed", "Memory")
     ]
-    assert fronts(view)[2] == ["mlp cuda bf16_pure", "mlp cuda fp32"]
 
 
-def test_runs_of_two_torch_versions_have_no_front_together() -> None:
+def test_runs_of_two_torch_versions_have_no_chart_together() -> None:
     environment = make_header().environment
-    other = [(of("gru", case.precision), *numbers) for case, *numbers in FAST[:3]]
+    other: list[Measured] = [
+        (of("gru", case.precision), seconds, error, peak) for case, seconds, error, peak in FAST[:3]
+    ]
     older, newer = (
         make_run(measured, header=make_header(run=version, environment=replace(environment, torch_version=version)))
         for measured, version in ((other, "2.14.0"), (FAST, "2.15.0"))
     )
     view = shown(make_material(older, newer))
     assert [chart.title.rpartition(" · ")[2] for chart in view.charts] == ["torch 2.14.0"] * 2 + ["torch 2.15.0"] * 2
-    assert fronts(view)[0] == ["gru bf16_pure", "gru bf16_autocast", "gru fp32"]
-
-
-def test_a_long_front_is_cut_at_its_exact_end() -> None:
-    many: list[Measured] = []
-    for number in range(LISTED + 5):
-        many += [
-            (of(f"net{number}", "fp32"), 1e-3, 0.5, 100),
-            (of(f"net{number}", "bf16_pure"), 1e-3 / (number + 2), 1e-3 * (number + 1), 50),
-        ]
-    view = shown(make_material(make_run(many)))
-    part = view.content["parts"][0]
-    assert [one["case"] for one in part["front"]][:2] == [f"net{LISTED + 4}", f"net{LISTED + 3}"]
-    assert (len(part["front"]), part["more"]) == (LISTED, 5)
-    assert "5 more not listed" in section_of(view, make_material(make_run(many))).get_text()
 
 
 def test_the_section_is_readable_as_text_and_tables() -> None:
     material = make_material(make_run(FAST))
     section = section_of(shown(material), material)
     assert [one.get_text() for one in section.find_all("h3")] == ["Speed against error", "Memory against error"]
-    first = section.find_all("table")[0]
-    assert "Speed against error" in str(first.caption)
-    rows = [[cell.get_text(" ", strip=True) for cell in row.find_all(["th", "td"])] for row in first.find_all("tr")]
-    assert rows[0] == ["case", "precision", "speed", "memory", "output error"]
-    assert rows[1] == ["mlp bf16_pure", "bf16_pure", "4.00x", "0.50x", "5.0e-02"]
+    assert "never between workloads" in section.get_text()
 
 
 def test_there_is_no_view_without_a_low_precision_beside_fp32() -> None:
@@ -224,7 +204,7 @@ def test_an_imported_run_without_errors_has_no_view() -> None:
 def test_without_memory_there_is_the_chart_of_speed_alone() -> None:
     view = shown(make_material(make_run(FAST, memory={})))
     assert [chart.title for chart in view.charts] == ["Speed against error"]
-    assert view.content["parts"][0]["front"][0]["memory"] == "–"
+    assert view.datasets["tradeoff-0"][0]["memory_text"] == "–"
 
 
 def test_numbers_that_are_not_finite_are_left_out() -> None:
@@ -241,27 +221,21 @@ def test_a_precision_of_a_foreign_run_is_drawn_and_listed() -> None:
     foreign: Measured = (of("mlp", "int8\u202e"), 1e-4, 1e-3, 10)
     material = make_material(make_run([*FAST, foreign]))
     view = shown(material)
-    assert fronts(view)[0][0].startswith("mlp int8")
+    assert any(row["precision"].startswith("int8") for row in view.datasets["tradeoff-0"])
     assert "\u202e" not in str(section_of(view, material))
 
 
 def test_ten_thousand_points_take_few_bytes_each() -> None:
     view = shown(make_material(make_run(FAST)))
-    row = view.datasets["tradeoff-0"][1]
-    dull = {**row, "speed_front": False}
+    dull, (chart, _) = view.datasets["tradeoff-0"][1], view.charts
+    points = replace(chart, spec={"layer": [one for one in chart.spec["layer"] if one["mark"]["type"] == "point"]})
     rows = [{**dull, "speed": 1 + number / 997, "error": 1e-5 * (1 + number % 89)} for number in range(10_000)]
-    assert len(drawn(view.charts[0], rows)) < 150 * len(rows)
+    assert len(drawn(points, rows)) < 150 * len(rows)
 
 
 def test_the_run_of_the_readme_has_both_charts(readme_run: Material) -> None:
     view = shown(readme_run)
     assert [chart.title for chart in view.charts] == ["Speed against error", "Memory against error"]
-    assert len(view.datasets["tradeoff-0"]) == sum(one.row["output_rel_l2"] is not None for one in readme_run.cases)
-
-
-def test_a_front_of_exact_cases_alone_draws_the_others_without_it() -> None:
-    exact: list[Measured] = [(of("copy", "fp32"), 1e-3, 0.0, 1000), (of("copy", "bf16_pure"), 1e-5, 0.0, 10)]
-    view = shown(make_material(make_run([*FAST, *exact])))
-    assert fronts(view) == [["copy bf16_pure"], ["copy bf16_pure"]]
-    assert not any(row["speed_front"] for row in view.datasets["tradeoff-0"])
-    assert drawn(view.charts[0], view.datasets["tradeoff-0"])
+    assert len(view.datasets["tradeoff-0"]) == sum(
+        one.row["output_rel_l2"] is not None and one.row["precision"] != "fp32" for one in readme_run.cases
+    )
