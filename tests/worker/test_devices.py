@@ -110,7 +110,9 @@ class OnFakeDevice(torch.nn.Module):
         return self.linear(x)
 
     def __deepcopy__(self, memo: object) -> "OnFakeDevice":
-        return OnFakeDevice(self.fake)
+        made = OnFakeDevice(self.fake)
+        made.load_state_dict(self.state_dict())
+        return made
 
 
 @pytest.fixture
