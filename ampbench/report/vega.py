@@ -33,6 +33,15 @@ def budget_rule(limit: float, axis: Literal["x", "y"]) -> list[dict[str, Any]]:
     ]
 
 
+def middle_cut(longest: int) -> str:
+    """Return the Vega expression of a label that loses its middle where it has more than `longest` characters.
+
+    The end of a case's name, with batch size and phase, is what tells it from others.
+    """
+    cut = f"slice(datum.label, 0, 10) + '…' + slice(datum.label, {11 - longest})"
+    return f"length(datum.label) > {longest} ? {cut} : datum.label"
+
+
 def label_expression(unit: str, value: str = "datum.value", digits: str = ".4~r") -> str:
     """Return the Vega expression that writes the number `value`, an expression itself, as text in `unit`.
 

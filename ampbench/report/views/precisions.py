@@ -11,7 +11,7 @@ from ampbench.report.machines import Machine, advised_machines
 from ampbench.report.material import Material
 from ampbench.report.precision_tables import precision_tables
 from ampbench.report.summaries import row_names, speedups
-from ampbench.report.vega import DASHED, tooltip
+from ampbench.report.vega import DASHED, middle_cut, tooltip
 from ampbench.report.view import Chart, Choice, View
 from ampbench.rows import times
 from ampbench.units import UNDEFINED, counted, every
@@ -30,11 +30,6 @@ LEAST_SPAN = (0.5, 1.5)
 _ROW_PIXELS = 22
 _LABEL_PIXELS = 215
 _LABEL_LENGTH = 30
-_LABEL = (
-    f"length(datum.label) > {_LABEL_LENGTH} ? slice(datum.label, 0, 10) + '…' + "
-    f"slice(datum.label, {11 - _LABEL_LENGTH}) : datum.label"
-)
-"""A long name loses its middle: the end, with batch size and phase, is what tells rows apart."""
 
 
 def precisions(material: Material) -> View | None:
@@ -111,7 +106,7 @@ def _chart(found: Sequence[Machine], rows: Sequence[Mapping[str, Any]]) -> Chart
     }
     # room for the labels is reserved: where the chart is drawn without a browser, they are wider than was reckoned
     axis = {
-        "labelExpr": _LABEL,
+        "labelExpr": middle_cut(_LABEL_LENGTH),
         "labelLimit": _LABEL_PIXELS,
         "minExtent": 7.4 * longest,
         "grid": True,

@@ -15,6 +15,7 @@ from ampbench.report.explained import reasons
 from ampbench.report.material import Material, Shown, ShownCase
 from ampbench.report.view import View
 from ampbench.report.views.cases.changes import Cell, Said, change_cells, change_limits, verdicts_of
+from ampbench.report.views.cases.forest import forest
 from ampbench.rows import grouped, precision_label
 from ampbench.units import UNDEFINED, counted, format_limit
 from ampbench.verdicts import Code, Verdict
@@ -73,6 +74,7 @@ def cases(material: Material) -> View | None:
         skips += [(prefix + said, [own[case_id] for case_id in ids]) for said, ids in aside]
         hidden = {case_id for _, ids in aside for case_id in ids}
         lines += _lines(shown, run, own, hidden, shown_columns, limits)
+    drawn = forest(material.cases)
     return View(
         id="cases",
         title="Cases",
@@ -91,6 +93,8 @@ def cases(material: Material) -> View | None:
             "timed": any(cell.bar for line in lines for cell in line.cells),
             "skips": skips,
         },
+        charts=[drawn[0]] if drawn else [],
+        datasets={drawn[0].dataset: drawn[1]} if drawn else {},
     )
 
 
@@ -123,9 +127,9 @@ def _set_aside(own: Mapping[str, ShownCase]) -> list[tuple[str, list[str]]]:
 def _heads(material: Material, shown_columns: Sequence[Column], limits: Mapping[str, float | None]) -> list[Head]:
     known = ordered((*PRECISIONS, *(one.row["precision"] for one in material.cases)))
     heads = [Head("case", "case", text=True)]
+    heads += [Head("verdict", "verdict", "|".join(WORST_FIRST), text=True)] if material.comparisons else []
     heads += [Head("run", "run", text=True)] if len(material.shown) > 1 else []
     heads.append(Head("precision", "precision", "|".join(known), text=True))
-    heads += [Head("verdict", "verdict", "|".join(WORST_FIRST), text=True)] if material.comparisons else []
     for metric, edge in limits.items():
         label = metric_label(metric)
         drawn = "" if edge is None else f", drawn to ±{format_limit(edge)}"
