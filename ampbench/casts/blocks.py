@@ -22,7 +22,7 @@ from ampbench.labels import case_title
 from ampbench.records.cases import Case
 from ampbench.records.casts import AUTOCAST, CAST, NOT_NEEDED, REUSED, Cast, CastPass, CheckedSaving
 from ampbench.records.rules import FAKE
-from ampbench.units import UNDEFINED, counted, format_bytes, format_seconds
+from ampbench.units import UNDEFINED, counted, format_bytes, format_seconds, format_share
 
 SHOWN, ORDERED = 8, 40
 """So many rows are shown, the most telling ones, or those of a table in the order of running, unless all are asked
@@ -30,6 +30,8 @@ for."""
 FEW_OPS, FEW_MODULES = 16, 12
 """A step of so few ops is told op by op, a network of so few modules one by one."""
 
+DEAREST = 10
+"""So many ops that take the most time are listed beside the timeline."""
 STORED = "only stored"
 """What stands for the op that uses a copy where none does, as with a gradient that is kept."""
 
@@ -101,6 +103,26 @@ def ops_that_cast(found: CastPass, everything: bool = False) -> list[Block]:
     ]
     block = _of_groups("Casts per op", groups, ("for op", "called as"), named)
     return [_cut(block, everything)] if groups else []
+
+
+def dearest_ops(found: CastPass) -> list[Block]:
+    """Return the ops, casts among them, that take the most time under the trace, all calls of each together."""
+    if not found.trace.timed:
+        return []
+    spent: dict[tuple[str, str], list[float]] = {}
+    for op in found.trace.ops:
+        dtypes = f"{_dtypes(op.inputs)} → {_dtypes(op.outputs)}"
+        spent.setdefault((_op(op.name), dtypes), []).append(op.seconds or 0.0)
+    whole = sum(map(sum, spent.values()))
+    ranked = sorted(spent.items(), key=lambda one: -sum(one[1]))
+    cells = [
+        [name, dtypes, f"{len(times):,}", format_seconds(sum(times)), format_share(sum(times) / whole)]
+        for (name, dtypes), times in ranked[:DEAREST]
+        if whole
+    ]
+    headers = ["op", "dtypes", "calls", "traced", "share"]
+    note = f"{DEAREST} of {len(ranked):,}" if len(ranked) > DEAREST else ""
+    return [Block("Ops that take the most time", headers, cells, note, ["calls", "traced", "share"])] if cells else []
 
 
 def tensors(found: CastPass, everything: bool = False) -> list[Block]:

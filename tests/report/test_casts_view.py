@@ -289,3 +289,18 @@ def test_why_a_case_changed_stands_with_its_verdict():
     change = page.select_one("#result ol.changes li")
     assert [one.get_text() for one in change.select(".why")] == list(said)
     assert said[0] in page.select_one("#explanation dl.meanings").get_text()
+
+
+def test_the_ops_that_take_the_most_time_are_listed_beside_the_timeline():
+    page = rendered(only(make_pass(trace=a_trace(20))))
+    rows = next(rows for caption, rows in tables(page).items() if caption.startswith("Ops that take the most time"))
+    assert [row[2:] for row in rows] == [["18", "18.0 us", "90.0%"], ["2", "2.00 us", "10.0%"]]
+    untimed = tables(rendered(only(make_pass(trace=a_trace(20, timed=False)))))
+    assert not any(caption.startswith("Ops that take the most time") for caption in untimed)
+
+
+def test_time_begins_at_0_without_a_unit():
+    view = explanation(only(make_pass(trace=a_trace(20))))
+    assert view is not None
+    (chart,) = view.charts
+    assert chart.spec["encoding"]["x"]["axis"]["labelExpr"].endswith(": '0'")

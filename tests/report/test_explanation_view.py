@@ -204,3 +204,11 @@ def test_the_readme_run_flushes_gradients_in_pure_half(readme_run: Material):
     page = rendered(readme_run)
     assert "99.6% (4,078,062 of 4,096,000): cross_entropy_head fp16_pure training" in page.get_text()
     assert len(rows_of(page)) == 30  # 25 of gradients, 5 of loss scaling
+
+
+def test_the_numbers_that_a_chart_of_gradients_shows_are_folded(readme_run: Material):
+    page = rendered(readme_run)
+    folded = page.select_one("#chart-explanation-gradients ~ details")
+    assert folded is not None
+    assert not folded.has_attr("open")
+    assert "Training cases against their fp64 reference" in folded.get_text()

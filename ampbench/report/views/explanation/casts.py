@@ -98,6 +98,7 @@ def _detail(one: Traced) -> Detail:
     found = one.found
     notes = [*casts_inside(found.trace), *found.notes]
     told = [*blocks.headline(found, one.case)[1:], *map(Block, notes)]
+    told += blocks.dearest_ops(found)
     for make in (blocks.origins, blocks.weights_used, blocks.saved, blocks.ops_that_cast):
         told += [cut(each) for each in make(found, True)]
     collapsed = len(found.trace.modules) > blocks.FEW_MODULES

@@ -4,6 +4,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
 from ampbench.ranges.wording import ROOT
+from ampbench.report.vega import middle_cut
 from ampbench.report.view import Rows
 
 T = TypeVar("T")
@@ -11,8 +12,8 @@ T = TypeVar("T")
 DRAWN = 300
 """So many modules of a network are drawn at most: of more an eye tells none from its neighbours."""
 
-_CHARACTERS = 20
-"""So many characters of a name stand at the axis, the last ones: a module's own name rather than what it lies in."""
+_CHARACTERS = 24
+"""So many characters of a name stand at the axis: which block it is in and its own name, without what lies between."""
 _WIDTH = 7.4
 """Pixels of a character at most: a browser's font may be wider than the one that was measured with."""
 
@@ -25,10 +26,9 @@ def modules_axis(rows: Rows) -> dict[str, Any]:
     """
     drawn = [row["module"] for row in rows if row["case"] == rows[0]["case"] and row["module"]]
     longest = max(map(len, drawn), default=0)
-    cut = f"'…' + slice(datum.label, {1 - _CHARACTERS})"
     axis = {
         "labelAngle": -90,
-        "labelExpr": f"length(datum.label) > {_CHARACTERS} ? {cut} : datum.label",
+        "labelExpr": middle_cut(_CHARACTERS),
         "labelLimit": 0,
         "labelOverlap": "greedy",
         "labelSeparation": 1,

@@ -23,6 +23,7 @@ EDGED = 150
 TOOLTIP = tooltip(
     op="op", function="called by", module="module", dtypes="in → out", time="duration", cast="what was cast"
 )
+_FROM_ZERO = f"datum.value ? ({label_expression('s')}) : '0'"
 _LANE = {
     "field": "lane",
     "type": "nominal",
@@ -74,7 +75,7 @@ def _chart(name: str, cases: Sequence[Traced], rows: Rows, timed: bool) -> Chart
         "scale": {"domain": domain, "range": [f"var({DTYPES[kind]})" for kind in domain]},
         "legend": {"title": None, "columns": 3, "symbolType": "square"},
     }
-    axis: dict[str, Any] = {"tickCount": 5, "labelExpr": label_expression("s")} if timed else {"tickMinStep": 1}
+    axis: dict[str, Any] = {"tickCount": 5, "labelExpr": _FROM_ZERO} if timed else {"tickMinStep": 1}
     at = {
         "type": "quantitative",
         "title": "time of the ops, one after the other" if timed else "ops, one after the other",
