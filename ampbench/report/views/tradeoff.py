@@ -199,7 +199,10 @@ def _spec(plane: _Plane, rows: Rows, limit: float) -> dict[str, Any]:
         },
     }
     told = tooltip(case="case", precision="precision", speed_text="speed", error_text="error", memory_text="memory")
-    marked = {**axes, **palette.encoded({row["precision"] for row in rows}), "tooltip": told}
+    coded = palette.encoded({row["precision"] for row in rows})
+    for channel in coded.values():
+        channel["legend"] = {"title": None, "columns": 2}  # fits a narrow screen
+    marked = {**axes, **coded, "tooltip": told}
     drawn = {"filter": {"field": plane.name, "valid": True}}
     joined = {**axes, "detail": {"field": "table"}, "order": {"field": "error"}}
     lines = {"mark": _LINE, "transform": [drawn], "encoding": joined}
