@@ -12,6 +12,7 @@ import random
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import cached_property
 from typing import Any
 
 from ampbench.errors import AmpbenchError, UsageError
@@ -34,7 +35,6 @@ from ampbench.worker.placement import Placement
 from ampbench.worker.rounds import Worker, cannot_run
 from ampbench.worker.sources import build_workload, describe_workload, items_per_step
 from ampbench.worker.step import Step
-from ampbench.worker.turns import warm_up
 
 
 class CellError(AmpbenchError):
@@ -82,10 +82,17 @@ class Cell:
         self.case = case
         self.items_per_step = items
         self.weights_digest = weights
-        self.apart = step.training or bool(step.changed())
         self._step = step
         self._device = device
         self._on_cpu = device.type == "cpu"
+
+    @cached_property
+    def apart(self) -> bool:
+        """Whether each step needs what it finds put back before it; asked for the first time, that may take a step."""
+        if self._step.training:
+            return True
+        self._step.run()
+        return bool(self._step.changed())
 
     def step(self) -> None:
         """Run one step and wait for the device."""
@@ -122,7 +129,8 @@ def opened(planned: PlannedCase, seed: int = Settings().seed) -> Iterator[Cell]:
         with precision_flags(PRECISIONS[case.precision]):
             step = Step(workload, case, device)
             step.prepare_path(case.path)
-            warm_up(step)
+            if step.training:
+                step.start_training(None)
             with step.mode():
                 yield Cell(case, step, device, items_per_step(workload), weights_digest(workload))
             del step

@@ -246,7 +246,8 @@ def test_an_interruption_of_a_resumed_search_before_it_does_anything_leaves_it_a
     said = search(ampbench, "--resume", file.stem)
     assert (said.code, said.out) == (130, "")
     how = f"1 piece left; ampbench explain keep-fp32 --resume {file.stem} goes on\n"
-    assert said.err == f"interrupted: nothing was added to what was seen before\n{how}"
+    imports = f"going on with run {file.stem} imports what it names: {tmp_path / 'model.py'}:make\n"
+    assert said.err == f"{imports}interrupted: nothing was added to what was seen before\n{how}"
     assert file.read_bytes() == before
 
 

@@ -13,6 +13,7 @@ import subprocess
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from pathlib import Path
 
 from ampbench.cli.main import GROUPS
@@ -20,9 +21,11 @@ from ampbench.store import list_runs
 from tests.documented.pages import ROOT, Command, fences
 from tests.documented.quickening import quicken
 
-BASE = "20990101T000000Z-here-ba5e00"
-CANDIDATE = "20990102T000000Z-here-cafe00"
-INTERRUPTED = "20990103T000000Z-here-0ff000"
+_TODAY = f"{datetime.now(UTC):%Y%m%d}"
+"""Later than the runs of a clone; a run of the future would be in doubt as the latest."""
+BASE = f"{_TODAY}T000000Z-here-ba5e00"
+CANDIDATE = f"{_TODAY}T000001Z-here-cafe00"
+INTERRUPTED = f"{_TODAY}T000002Z-here-0ff000"
 
 PLACEHOLDERS = {
     "RUN": BASE,
