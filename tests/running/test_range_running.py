@@ -114,8 +114,8 @@ def test_each_workload_and_memory_format_is_watched_in_one_phase(tmp_path: Path)
 
 def test_precisions_that_are_asked_for_are_tried_once_each(tmp_path: Path) -> None:
     channel = seeing()
-    watched(tmp_path, channel, precisions=["half", "bf16_autocast", "fp16_pure"])
-    assert channel.asked[0].precisions == ["fp16_pure", "bf16_autocast"]
+    watched(tmp_path, channel, precisions=["half", "bf16_autocast", "bf16_pure"])
+    assert channel.asked[0].precisions == ["bf16_pure", "bf16_autocast"]
 
 
 def test_a_precision_that_the_device_cannot_run_is_a_note(tmp_path: Path) -> None:
