@@ -72,7 +72,7 @@ def hostile_entries(cases: list[Case], factor: float) -> list[Entry]:
         kind, text = number % 4, list(TEXTS.values())[number // 4 % len(TEXTS)]
         if kind < 2:
             entries += rounds_of(case, noisy(factor * (1e-3 + 1e-4 * number), 4, seed=number))
-            entries += [make_memory(case, 1_000_000 + number, source=text)]
+            entries += [make_memory(case, 1_000_000 + number)]
             entries += [
                 make_divergence(
                     case,
