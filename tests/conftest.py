@@ -47,7 +47,7 @@ FRESH: Mapping[str, Any] = {
 """What torch begins with, for the test that is the first to import it."""
 
 
-SET_BY_OTHERS = ("PYTEST_CURRENT_TEST", "TORCHINDUCTOR_CACHE_DIR")
+SET_BY_OTHERS = ("PYTEST_CURRENT_TEST", "TORCHINDUCTOR_CACHE_DIR", "_TORCHINDUCTOR_PYOBJECT_TENSOR_DATA_PTR")
 """Environment variables that pytest and torch's compiler set as they work."""
 
 

@@ -1,7 +1,9 @@
 """What each switch that ampbench sets does to a step: measured with and without it, in turns, for twelve kinds of step.
 
-`python -m benchmarks.self.switches` prints the table of `docs/performance.md`, in about two minutes on two cores.
+`python -m benchmarks.self.switches` prints the table of `docs/performance.md`, in about four minutes on two cores.
 A step is what a user writes, in plain torch, in a process that sets nothing; beside it runs one with one of `SWITCHES`.
+Where in memory a network lies decides more than most switches do (docs/statistics.md), so each turn builds it anew at
+another place, and what is compared are the fastest of several builds.
 """
 
 import ctypes
@@ -24,13 +26,14 @@ from torch import nn
 from ampbench.markdown import markdown_table
 from ampbench.precisions import PRECISIONS
 from ampbench.records.requests import FORKING_VARIABLES, SERVER_VARIABLES
-from ampbench.stats import log_t_interval
 from ampbench.worker.flags import precision_flags
 from ampbench.worker.heap import keep_freed_memory
 from ampbench.worker.placement import Placement
 
-TURNS, SECONDS = 8, 0.03
-"""How often two processes take turns at a step, and for how long at a time, each worth its fastest sample."""
+TURNS, SECONDS = 15, 0.03
+"""How often two processes take turns at a step, each built anew, and for how long at a time."""
+PARTS = 3
+"""The turns are told in so many parts, each worth its fastest build: how far these are apart is the doubt."""
 
 SWITCHES: Mapping[str, Mapping[str, str]] = MappingProxyType(
     {
@@ -127,7 +130,7 @@ class Process:
         )  # fmt: skip
 
     def ask(self, kind: str) -> float:
-        """Build the step of `kind`, if it is not the last one, and return its seconds: the fastest sample."""
+        """Build the step of `kind` and return its seconds: the fastest sample."""
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         print(kind, file=self._process.stdin, flush=True)
@@ -139,33 +142,36 @@ class Process:
 
 
 def ratios(kind: str, without: Process, with_it: Process) -> list[float]:
-    """Return how many times as long a step takes with a switch, in each turn but the first, which warms up."""
+    """Return how many times as long a step takes with a switch, in each of the `PARTS`; the first turn warms up."""
     sides = [without, with_it]
-    found = []
+    took: dict[Process, list[float]] = {side: [] for side in sides}
     for turn in range(TURNS + 1):
-        took = {}
         for side in sides if turn % 2 else reversed(sides):
-            took[side] = side.ask(kind)
-        found.append(took[with_it] / took[without])
-    return found[1:]
+            took[side].append(side.ask(kind))
+    fastest = {side: [min(took[side][1 + part :: PARTS]) for part in range(PARTS)] for side in sides}
+    return sorted(ours / theirs for ours, theirs in zip(fastest[with_it], fastest[without], strict=True))
 
 
 def table() -> Iterator[tuple[str, dict[str, str]]]:
-    """Yield each switch with what it does to each kind of step: the ratio of times and its 95% interval, in %."""
+    """Yield each switch with what it does to each kind of step, in %: the middle of the parts, and their ends."""
     for switch, variables in SWITCHES.items():
-        without, with_it = Process({}), Process(variables)
+        placed = {"PLACED": "1"}
+        without, with_it = Process({} if switch == "placement" else placed), Process({**variables, **placed})
         try:
             cells = {}
             for kind in KINDS:
-                found = ratios(kind, without, with_it)
-                low, high = log_t_interval(found) or (math.nan, math.nan)
-                middle, half = math.sqrt(low * high), math.sqrt(high / low)
-                certain = "(!) " if low > 1.02 or high < 1 / 1.02 else ""
-                cells[kind] = f"{certain}{100 * (middle - 1):+.1f} ±{100 * (half - 1):.1f}"
+                low, middle, high = ratios(kind, without, with_it)
+                mark = "!" if low > 1.02 or high < 1 / 1.02 else ""
+                cells[kind] = f"{percent(middle)}{mark} ({percent(low)}, {percent(high)})"
             yield switch, cells
         finally:
             without.close()
             with_it.close()
+
+
+def percent(ratio: float) -> str:
+    """Return how much longer a step takes, in per cent."""
+    return f"{100 * (ratio - 1):+.0f}"
 
 
 def main() -> None:
@@ -187,18 +193,18 @@ def _serve(requests: IO[str], switch: str) -> None:
         os.setpgid(0, 0)
         ctypes.CDLL(None).prctl(1, 9)
         Path("/proc/self/oom_score_adj").write_text("1000")
-    placement = Placement(random.Random(0))
-    built, step = "", _nothing
+    placement = Placement(random.Random(os.getpid()))
     with precision_flags(PRECISIONS["fp32"]) if switch == "precision flags" else nullcontext():
         for line in requests:
             kind = line.strip()
-            if kind != built:
-                if switch == "placement":
-                    placement.move()
-                torch.manual_seed(0)
-                built, step = kind, KINDS[kind]()
+            if os.environ.get("PLACED"):
+                placement.move()
+            torch.manual_seed(0)
+            step = KINDS[kind]()
             with _mode(kind, switch):
+                step()
                 print(_fastest(step), flush=True)
+            del step
 
 
 def _mode(kind: str, switch: str) -> AbstractContextManager[object]:
@@ -222,10 +228,6 @@ def _fastest(step: Step) -> float:
             step()
         fastest = min(fastest, (time.thread_time() - start) / count)
     return fastest
-
-
-def _nothing() -> None:
-    """Stand for a step before the first is built."""
 
 
 @contextmanager
