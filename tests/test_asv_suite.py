@@ -25,7 +25,7 @@ from benchmarks.asv import precisions
 ROOT = Path(__file__).parents[1]
 METHODS = {
     "time_step": "seconds",
-    "track_fp64_norm": "norm",
+    "track_fp64_result": "fingerprint",
     "track_gradient_error": "relative",
     "track_other_share": "share of the CPU",
     "track_output_error": "x floor",

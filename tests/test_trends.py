@@ -453,6 +453,28 @@ def test_another_function_is_told_where_its_error_is_the_same(folder: Folder) ->
     assert change.what.startswith("computes something else: the fp64 output moved by at least")
 
 
+def test_the_fp64_result_is_a_metric_of_its_own_held_against_the_first(folder: Folder) -> None:
+    for day, norm in enumerate((5.0, 5.0, 6.0, 6.0, 5.0)):
+        found = make_divergence(FP32, output_rel_l2=2e-3, output_reference_norm=norm)
+        folder.run(found, *timed(FP32, 1e-3), commit=f"{day}" * 40)
+    series = only(folder.trend("commit", "reference"))
+    assert [point.value for point in series.points] == pytest.approx([0.0, 0.0, 0.2, 0.2, 0.0])
+    assert [(change.x.label[0], change.direction, size(change)) for change in series.changes] == [
+        ("2", "regressed", "another function"),
+        ("4", "regressed", "another function"),
+    ]
+
+
+def test_an_output_of_another_shape_has_no_distance_and_is_another_function(folder: Folder) -> None:
+    for day, shape in enumerate(([8, 4], [8, 5])):
+        found = make_divergence(FP32, output_rel_l2=2e-3, output_reference_norm=5.0, output_shapes=[shape])
+        folder.run(found, *timed(FP32, 1e-3), commit=f"{day}" * 40)
+    series = only(folder.trend("commit", "reference"))
+    assert [point.value for point in series.points] == [0.0, None]
+    assert series.points[1].missing == "undefined: the output's shape is 8x5, was 8x4"
+    assert series.changes[0].other_function
+
+
 def test_undefined_errors_with_other_inputs_are_no_change(folder: Folder) -> None:
     other = make_divergence(FP32, output_nonfinite=1, inputs_digest="cc")
     for version, found in (("2.14.0", whole(2e-3)), ("2.15.0", other)):

@@ -83,6 +83,9 @@ _USAGE_ERROR = cast("type[Exception]", typer.BadParameter.__mro__[1])  # in clic
 _LONGEST_NAME = 60
 """As many characters of a file's name are shown where it is too long to be one."""
 _GIVEN_ANYWHERE = ("--debug", "--version")
+_COMPLETES = "_AMPBENCH_COMPLETE"
+"""The variable in which a shell's completion script asks for words; what was typed is in one of the next two."""
+_TYPED = ("_TYPER_COMPLETE_ARGS", "COMP_WORDS")
 
 
 _ENVIRONMENT = frozenset(
@@ -156,7 +159,7 @@ def _open_streams() -> None:
 
 def build(verb: str | None = None, subverb: str | None = None) -> Any:
     """Return the click command of the whole program; only `verb` is imported, the others are known by their help."""
-    app = _typer()
+    app = _typer(completion=True)
     app.callback(
         help="Which precision should this PyTorch model run in, on this machine? Measures, explains, advises.",
         epilog=EXIT_CODES,
@@ -169,9 +172,9 @@ def build(verb: str | None = None, subverb: str | None = None) -> Any:
     return get_command(app)
 
 
-def _typer() -> typer.Typer:
+def _typer(completion: bool = False) -> typer.Typer:
     return typer.Typer(
-        add_completion=False,
+        add_completion=completion,
         pretty_exceptions_enable=False,
         rich_markup_mode=None,  # rich's help takes 0.1 s more
         context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
@@ -198,6 +201,8 @@ def _dispatch(given: list[str], version: bool) -> int:
     if version:
         print(f"ampbench {__version__}")
         return 0
+    if _COMPLETES in os.environ:
+        return _complete()
     if not given:
         print(FIRST_STEPS, end="")
         return 0
@@ -209,6 +214,17 @@ def _dispatch(given: list[str], version: bool) -> int:
     except _USAGE_ERROR as error:
         raise UsageError(said_plainly(error, None if file is None else file.path)) from error
     return result if isinstance(result, int) else 0
+
+
+def _complete() -> int:
+    """Answer a shell that asks how to go on with what was typed: verbs, and the options of the one that is there."""
+    typed = next((os.environ[name] for name in _TYPED if name in os.environ), "").split()[1:]
+    try:
+        verb, subverb = _asked(typed)
+    except UsageError:  # half a word as yet
+        verb, subverb = next(((word, None) for word in typed[:1] if word in GROUPS), (None, None))
+    build(verb, subverb).main([], prog_name="ampbench", standalone_mode=False)
+    return 0
 
 
 def _current_folder() -> Path:

@@ -6,7 +6,9 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from ampbench import stats
+from ampbench.comparing.drifting import drift_between
 from ampbench.errors import NothingToRunError, UnknownNameError
+from ampbench.metrics import DRIFT
 from ampbench.records.cases import Case
 from ampbench.records.environments import Environment
 from ampbench.records.runs import PLAIN, Header
@@ -17,7 +19,7 @@ from ampbench.trends.intervals import measured_by, point_interval
 from ampbench.trends.judging import WITHOUT_ASV, Raw, is_too_long, judged
 from ampbench.trends.metrics import Tracked
 from ampbench.trends.reducing import RunValues
-from ampbench.trends.series import Lost, Place, Point, Series, Trend, X
+from ampbench.trends.series import UNDEFINED, Lost, Place, Point, Series, Trend, X
 from ampbench.trends.wording import Differences
 
 OWN_PROGRAM = "ampbench"
@@ -183,6 +185,8 @@ class _Grid:
     ) -> Raw:
         column, runs = metric.column.name, {}
         points = []
+        if column == DRIFT:
+            held, undefined = _from_first(held, case.case_id)
         for number, where in enumerate(axis):
             known, broken = held.get(number, []), undefined.get(number, [])
             if known or broken:
@@ -192,6 +196,22 @@ class _Grid:
                 missing = _why_missing(self.columns[where.key], case, column)
                 points.append(Point(x=where.x, value=None, missing=missing))
         return Raw(Series(case=case, metric=metric, place=self.place, numbers=numbers, points=points), runs)
+
+
+def _from_first(held: Mapping[int, list[RunValues]], case_id: str) -> tuple[dict[int, list[RunValues]], ...]:
+    """Return the runs with how far the fp64 result of each lies from that of the first, and those with other shapes."""
+    found: tuple[dict[int, list[RunValues]], ...] = ({}, {})
+    first = held[min(held)][0].measured.stored.divergence[case_id]
+    for number, runs in held.items():
+        for run in runs:
+            drift = drift_between(first, run.measured.stored.divergence[case_id])
+            if drift.distance is None:
+                told = {DRIFT: {case_id: f"{UNDEFINED}: {drift.said(0.0)}"}}
+                found[1].setdefault(number, []).append(replace(run, undefined={**run.undefined, **told}))
+            else:
+                values = {**run.values, DRIFT: {case_id: drift.distance}}
+                found[0].setdefault(number, []).append(replace(run, values=values))
+    return found
 
 
 def _point(x: X, runs: _Runs, broken: _Runs, case_id: str, metric: Tracked) -> Point:

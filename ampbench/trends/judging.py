@@ -30,6 +30,8 @@ UNKNOWN_NOISE = "not judged: neither rounds nor intervals nor a second run tell 
 RESTLESS = "not judged: it differs so often that it cannot be free of luck"
 FUNCTION = "floor"
 """The metric whose series says where a case computes something else, though its error may be the same."""
+REFERENCE = "reference"
+"""The metric that is what a case computes: it changes there, and nowhere else."""
 MOST_RUNS = 4
 """Of each of two neighbouring points so many runs, the newest, are compared, each with each."""
 _CHANGED = (Verdict.REGRESSED, Verdict.IMPROVED)
@@ -92,10 +94,11 @@ def _by_level(raw: Raw, differences: Differences) -> Series:
         return all(differences.same(both[0].header, run.header, device) for run in both[1:])
 
     values = [series.points[place].value for place in held]
-    found = find_levels(values, series.metric.gate, series.metric.scale, same)
+    by_itself = series.metric.name == REFERENCE
+    found = [] if by_itself else find_levels(values, series.metric.gate, series.metric.scale, same)
     if found is None:
         return replace(series, note=RESTLESS)
-    if series.metric.name == FUNCTION:
+    if by_itself or series.metric.name == FUNCTION:
         known = {level.place for level in found}
         moved = [place for place in range(1, len(held)) if place not in known and _otherwise(runs, place, case_id)]
         found = sorted([*found, *(Level(place - 1, place) for place in moved)], key=lambda level: level.place)

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 
 from ampbench.errors import UnknownNameError
-from ampbench.metrics import GATED, METRICS, Column, Gate
+from ampbench.metrics import COMPARED, DRIFT, GATED, METRICS, Column, Gate
 
 TIME = "seconds_median"
 
@@ -44,6 +44,8 @@ TRACKED: Mapping[str, Tracked] = MappingProxyType(
                 gate=GATED["grad_flushed_share"],
                 scale=GATED["grad_flushed_share"].floor,
             ),
+            # from the first x that has one: two runs have it together, and neither alone
+            Tracked(name="reference", column=COMPARED[DRIFT], gate=GATED[DRIFT]),
         )
     }
 )

@@ -12,7 +12,7 @@ from ampbench.comparing import fitness
 from ampbench.comparing.deciding import without_slow
 from ampbench.comparing.runs import MeasuredRun, Role, grid
 from ampbench.convert import asv
-from ampbench.metrics import COLUMNS
+from ampbench.metrics import COLUMNS, DRIFT
 from ampbench.records.cases import Case
 from ampbench.records.divergences import Divergence
 from ampbench.records.measurements import OTHER_SHARE, Fitness, Round
@@ -107,8 +107,11 @@ def reduced(stored: StoredRun, rounds: Rounds, columns: list[str], chosen: set[s
         return {case_ids[row]: float(numbers[row]) for row in np.flatnonzero(ok & np.isfinite(numbers)).tolist()}
 
     lows, highs = (known(name) for name in _INTERVAL)
-    values = {name: known(name) for name in columns}
     measured = {case_ids[row] for row in np.flatnonzero(ok).tolist()}
+    values = {name: known(name) for name in columns if name != DRIFT}
+    if DRIFT in columns:  # what is held against another run's is here; how far it lies from that, no run tells alone
+        told = (id for id, one in stored.divergence.items() if one.output_reference_norm is not None)
+        values[DRIFT] = dict.fromkeys(measured.intersection(told), 0.0)
     own, controls = _by_case(rounds.kept)
     logs, disturbed = _undisturbed(measured_run)
     for case_id, share in stored.readings.get("other_share", {}).items():
@@ -149,7 +152,7 @@ def reduced(stored: StoredRun, rounds: Rounds, columns: list[str], chosen: set[s
 
 def _undefined(column: str, one: Divergence) -> str:
     """Return why an error is no number, "" where that is not for want of finite ones."""
-    undefined_by = COLUMNS[column].undefined_by
+    undefined_by = COLUMNS[column].undefined_by if column in COLUMNS else None
     if undefined_by is None:
         return ""
     name, what = undefined_by

@@ -23,6 +23,7 @@ from ampbench.records.divergences import Divergence
 from ampbench.records.environments import DEVICES
 from ampbench.records.runs import Selection, Settings
 from ampbench.running.environment import may_have_accelerator
+from ampbench.sketch import fingerprint
 from ampbench.worker import cells
 from ampbench.worker.environment import read_environment
 from ampbench.workloads.index import WORKLOADS, class_name
@@ -117,13 +118,14 @@ def measured(name: str, workload: str) -> type:
         track_gradient_error.unit = "relative"
         track_gradient_error.setup_cache = keep_passes
 
-        def track_fp64_norm(self, phase: str, precision: str) -> float:
-            """The norm of the fp64 output, which no precision has part in: another one is that of another function."""
-            norm = divergence(workload, phase, precision).output_reference_norm
-            return math.nan if norm is None else float(f"{norm:.9g}")
+        def track_fp64_result(self, phase: str, precision: str) -> float:
+            """The fp64 output as one number, which no precision has part in: another one is that of another function."""
+            found = divergence(workload, phase, precision)
+            value = fingerprint(found.output_reference_norm, found.output_sketch)
+            return math.nan if value is None else float(f"{value:.6g}")
 
-        track_fp64_norm.unit = "norm"
-        track_fp64_norm.setup_cache = keep_passes
+        track_fp64_result.unit = "fingerprint"
+        track_fp64_result.setup_cache = keep_passes
 
         def track_other_share(self, phase: str, precision: str) -> float:
             """The share of the CPU that other processes used during a round of ampbench's."""

@@ -13,7 +13,7 @@ import numpy as np
 from ampbench.convert import asv, native
 from ampbench.planning import PHASES
 from ampbench.precisions import PRECISIONS
-from ampbench.workloads.index import WORKLOADS
+from ampbench.workloads.index import WORKLOADS, class_name
 
 FILES = 1000
 _COLUMNS = ("result", "params", "version", "started_at", "duration", "stats_ci_99_a", "stats_ci_99_b")
@@ -34,19 +34,20 @@ def seconds(files: int = FILES) -> float:
 
 
 def write_results(folder: Path, files: int) -> None:
-    """Write the results of `files` commits on one machine: of each case all five values, as asv writes them."""
+    """Write the results of `files` commits on one machine: of each case all values, as asv writes them."""
     generator = np.random.default_rng(0)
     machine = folder / "bench"
     machine.mkdir(parents=True)
     (machine / "machine.json").write_text(json.dumps({"machine": "bench", "cpu": "", "num_cpu": "2", "version": 1}))
-    suite = [spec.name for spec in WORKLOADS.values() if spec.suite]
-    names = [[repr(name) for name in names] for names in (suite, PHASES, PRECISIONS)]
+    classes = [class_name(spec) for spec in WORKLOADS.values() if spec.suite]
+    benchmarks = [f"precisions.{name}.{method}" for name in classes for method in asv.METHODS]
+    names = [[repr(name) for name in names] for names in (PHASES, PRECISIONS)]
     cases = list(itertools.product(*names))
-    skipped = ["tf32" in precision for _, _, precision in cases]
+    skipped = ["tf32" in precision for _, precision in cases]
     for number in range(files):
         started = 1_700_000_000_000 + 60_000 * number
         results = {}
-        for benchmark in asv.SUITE:
+        for benchmark in benchmarks:
             values = np.where(skipped, np.nan, generator.lognormal(-7, 0.02, len(cases))).tolist()
             limits = [None if math.isnan(value) else value for value in values] if "time_" in benchmark else None
             results[benchmark] = [values, names, "1", started, 60.0, limits, limits]

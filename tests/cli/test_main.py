@@ -36,6 +36,26 @@ def test_help_lists_every_verb(ampbench: Run) -> None:
     assert all(f"\n  {verb} " in said.out for verb in program.VERBS)
 
 
+@pytest.mark.parametrize(
+    ("typed", "expected"),
+    [
+        ("ampbench sh", {"show"}),
+        ("ampbench run --prec", {"--precision"}),
+        ("ampbench explain o", {"origin"}),
+        ("ampbench explain origin --thr", {"--threads"}),
+    ],
+)
+def test_a_shell_is_told_how_to_go_on(
+    typed: str, expected: set[str], ampbench: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("_AMPBENCH_COMPLETE", "complete_fish")
+    monkeypatch.setenv("_TYPER_COMPLETE_ARGS", typed)
+    monkeypatch.setenv("_TYPER_COMPLETE_FISH_ACTION", "get-args")
+    said = ampbench()
+    assert said.code == 0
+    assert {line.split("\t")[0] for line in said.out.splitlines()} == expected
+
+
 def test_help_ends_with_every_exit_code(ampbench: Run) -> None:
     codes = [0, 1, CASE_FAILED, INTERNAL_ERROR, INTERRUPTED, program.BROKEN_PIPE]
     codes += [error.exit_code for error in vars(errors).values() if hasattr(error, "exit_code")]

@@ -58,6 +58,7 @@ def test_a_class_of_a_workload_is_read_as_its_benchmarks_were_before(tmp_path: P
         track_gradient_error=row([NAN, NAN]),
         track_other_share=row([0.0, 0.4]),
         track_fp64_norm=row([15.9, 15.9]),
+        track_fp64_result=row([16.1, 16.1]),
     )
     remarks = Counter[str]()
     (stored,) = asv.read_results(write(tmp_path / "new", results), remarks=remarks)
