@@ -119,7 +119,7 @@ def measured(name: str, workload: str) -> type:
         track_gradient_error.setup_cache = keep_passes
 
         def track_fp64_result(self, phase: str, precision: str) -> float:
-            """The fp64 output as one number, which no precision has part in: another one is that of another function."""
+            """The fp64 output as one number, which no precision has part in: it moves with the function."""
             found = divergence(workload, phase, precision)
             value = fingerprint(found.output_reference_norm, found.output_sketch)
             return math.nan if value is None else float(f"{value:.6g}")

@@ -2,8 +2,8 @@
 
 A scratch repository gets three networks and five commits: the first, an empty one, one in which one of the networks has
 two linear layers more in twenty, another empty one, and one with eight layers more. Each commit is measured by a plain
-`ampbench run`, one after the other, over which `trend` goes; each pair of neighbours by `ab`, for at most so many SECONDS
-(90). A table says what each found of times, beside what was planted. Eight minutes on 2 quiet cores.
+`ampbench run`, one after the other, over which `trend` goes; each pair of neighbours by `ab`, for at most so many
+SECONDS (90). A table says what each found of times, beside what was planted. Eight minutes on 2 quiet cores.
 """
 
 import json
