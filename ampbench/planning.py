@@ -70,11 +70,13 @@ def make_plan(
     settable: set[str] = set()
     for device in devices:
         named = dict.fromkeys(find_precision(name, device) for name in selection.precisions)
-        precisions = list(named) or list(PRECISIONS.values())
+        precisions = list(named) or [row for row in PRECISIONS.values() if device in row.default_on]
         for variant in _variants(sources, selection, environment, device, describe):
             settable |= variant.parameters.keys()
             phases = [phase for phase in PHASES if phase in (selection.phases or variant.phases)]
             for phase, path, memory_format, precision in itertools.product(phases, paths, formats, precisions):
+                if precision.same_ops and phase == "inference" and not named:
+                    continue
                 parameters = dict(variant.parameters)
                 batch_size = parameters.pop("batch_size") if _has_batch_size(parameters) else None
                 case = Case(
@@ -347,6 +349,8 @@ def _why_not(
         return variant.unavailable
     if device is not None and present and (lacking := lack(device, case, precision)):
         return lacking
+    if case.phase == "inference" and precision.same_ops:
+        return f"without an optimizer {precision.name} is {precision.same_ops}"
     if case.phase == "training" and not variant.has_loss:
         return NO_LOSS
     if case.phase == "training" and case.path == "traced":

@@ -19,6 +19,10 @@ class Precision:
     `storage` is the dtype of parameters and of floating inputs, `autocast` the dtype that autocast casts to (None: no
     autocast), `rounding` the dtype whose mere rounding of the reference output is the error floor; `tf32` allows
     TensorFloat-32 in fp32 matrix products and convolutions; `scaler` means that training uses `torch.amp.GradScaler`.
+    `master`: the optimizer moves fp32 copies of the weights, with fp32 state, and the network computes, forward and
+    backward, with these rounded to `storage` after every step. That is a matter of training: its ops are those of
+    another precision, `same_ops`, and so is all of its inference. `default_on` are the types of devices on which it is
+    measured where no precision is named.
     `colour` is from the Okabe-Ito palette, which colour-blind readers can tell apart, `shape` one of Vega's, for those
     who see none; `on_light` and `on_dark` are shades of it where it stands out too little from such a page (WCAG 2.2,
     1.4.11: 3 to 1).
@@ -31,6 +35,9 @@ class Precision:
     rounding: str
     tf32: bool = False
     scaler: bool = False
+    master: bool = False
+    same_ops: str = ""
+    default_on: tuple[str, ...] = ("cpu", "cuda", "xpu")
     aliases: tuple[str, ...] = ()
     colour: str
     on_light: str = ""
@@ -84,6 +91,32 @@ PRECISIONS: dict[str, Precision] = {
             shape="triangle-up",
         ),
         Precision(
+            name="fp16_master",
+            summary="network in fp16, fp32 master weights and optimizer state, GradScaler",
+            storage="float16",
+            rounding="float16",
+            scaler=True,
+            master=True,
+            same_ops="fp16_pure",
+            default_on=("cuda", "xpu"),
+            aliases=("fp16-master-weights",),
+            colour="#CC79A7",
+            on_light="#c0679a",
+            shape="wedge",
+        ),
+        Precision(
+            name="bf16_master",
+            summary="network in bf16, fp32 master weights and optimizer state",
+            storage="bfloat16",
+            rounding="bfloat16",
+            master=True,
+            same_ops="bf16_pure",
+            default_on=("cuda", "xpu"),
+            aliases=("bf16-master-weights",),
+            colour="#009E73",
+            shape="triangle-right",
+        ),
+        Precision(
             name="fp16_pure",
             summary="weights, inputs and compute in fp16",
             storage="float16",
@@ -116,11 +149,11 @@ BY_DEVICE = {
 
 REFERENCE_DTYPE = "float64"
 BASELINE = "fp32"
-LOW = [row.name for row in PRECISIONS.values() if row.rounding != "float32"]
-"""The precisions that round to fp16 or bf16, in the order of every table, as are the next ones."""
+LOW = [row.name for row in PRECISIONS.values() if row.rounding != "float32" and not row.same_ops]
+"""The precisions whose ops round to fp16 or bf16 as no other's do, in the order of every table, as are the next."""
 AUTOCAST = [row.name for row in PRECISIONS.values() if row.autocast]
-SCALED = [row.name for row in PRECISIONS.values() if row.scaler]
-"""Those that GradScaler is for."""
+SCALED = [name for name in AUTOCAST if PRECISIONS[name].scaler]
+"""Those whose loss scaling is studied: with master weights the same gradients are scaled in the same way."""
 
 
 def rank(name: str) -> int:

@@ -47,13 +47,30 @@ def plan(env: Environment | None = None, **selected: object) -> list[PlannedCase
     return make_plan(Selection(**selected), env or environment(), describe)  # type: ignore[arg-type]
 
 
-def test_the_default_suite_covers_every_family_every_precision_and_both_phases() -> None:
+def test_the_default_suite_covers_every_family_the_devices_precisions_and_both_phases() -> None:
     cases = [planned.case for planned in plan()]
     assert {case.family for case in cases} == {*FAMILIES} - {"data"}, "data is for studies; others need `suite` once"
-    assert {case.precision for case in cases} == set(PRECISIONS)
+    assert {case.precision for case in cases} == {row.name for row in PRECISIONS.values() if "cpu" in row.default_on}
     for family in {*FAMILIES} - {"data"}:
         assert {case.phase for case in cases if case.family == family} == {"inference", "training"}
     assert {case.device for case in cases} == {"cpu"}
+
+
+def test_master_weights_are_a_matter_of_training() -> None:
+    found = plan(environment(CUDA), workloads=["mlp"], devices=["cuda"])
+    phases = {planned.case.phase for planned in found if planned.case.precision == "bf16_master"}
+    assert phases == {"training"}
+    named = plan(workloads=["mlp"], precisions=["bf16_master"])
+    assert {planned.case.phase: planned.skip for planned in named} == {
+        "inference": "without an optimizer bf16_master is bf16_pure",
+        "training": "",
+    }
+    assert {planned.case.input_dtype for planned in named} == {"bf16"}
+
+
+def test_no_scaler_takes_it_out_of_fp16_with_master_weights() -> None:
+    cases = [planned.case for planned in plan(workloads=["mlp"], precisions=["fp16_master"], scaler=False)]
+    assert {case.phase: case.scaler for case in cases} == {"inference": True, "training": False}
 
 
 def test_what_the_cpu_cannot_do_is_skipped_with_the_reason() -> None:

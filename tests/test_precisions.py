@@ -2,7 +2,7 @@ import pytest
 import torch
 
 from ampbench.errors import UnknownNameError
-from ampbench.precisions import BASELINE, PRECISIONS, REFERENCE_DTYPE, SHORT_DTYPES, find_precision, ordered
+from ampbench.precisions import BASELINE, LOW, PRECISIONS, REFERENCE_DTYPE, SHORT_DTYPES, find_precision, ordered
 
 
 @pytest.mark.parametrize("name", PRECISIONS)
@@ -42,7 +42,9 @@ def test_amp_and_half_stand_for_the_default_dtype_of_the_device(device, amp, hal
 
 
 def test_an_error_names_the_precision_as_it_was_typed():
-    with pytest.raises(UnknownNameError, match=r"unknown precision 'float16': did you mean fp16_autocast or fp16_pure"):
+    with pytest.raises(
+        UnknownNameError, match=r"unknown precision 'float16': did you mean fp16_autocast or fp16_master or "
+    ):
         find_precision("float16")
 
 
@@ -76,10 +78,19 @@ def test_dtypes_are_torchs_and_colours_are_distinct():
     assert len({row.colour for row in rows}) == len(rows)
 
 
-def test_autocast_keeps_fp32_weights_and_only_fp16_autocast_scales():
+def test_autocast_keeps_fp32_weights_and_fp16_scales_where_the_optimizer_has_fp32_weights():
     assert all(row.storage == "float32" for row in PRECISIONS.values() if row.autocast)
-    assert [row.name for row in PRECISIONS.values() if row.scaler] == ["fp16_autocast"]
+    assert [row.name for row in PRECISIONS.values() if row.scaler] == ["fp16_autocast", "fp16_master"]
     assert not PRECISIONS[BASELINE].tf32
+
+
+def test_master_weights_are_fp32_weights_of_a_network_that_runs_the_ops_of_another_precision():
+    masters = [row for row in PRECISIONS.values() if row.master]
+    assert {row.name: row.same_ops for row in masters} == {"fp16_master": "fp16_pure", "bf16_master": "bf16_pure"}
+    for row in masters:
+        alike = PRECISIONS[row.same_ops]
+        assert (row.storage, row.autocast, row.rounding) == (alike.storage, alike.autocast, alike.rounding)
+        assert row.name not in LOW
 
 
 def test_names_stand_in_the_order_of_the_table_and_unknown_ones_last() -> None:

@@ -25,7 +25,7 @@ from ampbench.worker.environment import read_environment
 pytest_plugins = ["pytester"]
 
 ROOT = Path(__file__).parents[1]
-ON_CPU = [row.name for row in PRECISIONS.values() if not row.tf32]
+ON_CPU = [row.name for row in PRECISIONS.values() if "cpu" in row.default_on and not row.tf32]
 QUICK = (
     "--benchmark-max-time=0.001",
     "--benchmark-min-rounds=2",

@@ -36,7 +36,7 @@ def results(tmp_path):
 
 
 def test_a_precision_that_is_a_row_is_planned_run_printed_and_has_its_colour(tmp_path, monkeypatch, capsys):
-    made = dataclasses.replace(PRECISIONS["bf16_autocast"], name="bf16_made", aliases=("made",), colour="#009E73")
+    made = dataclasses.replace(PRECISIONS["bf16_autocast"], name="bf16_made", aliases=("made",), colour="#7570B3")
     monkeypatch.setitem(PRECISIONS, made.name, made)
     selection = Selection(workloads=["mlp"], preset="tiny", precisions=["made"], phases=["inference"])
     [case] = [planned.case for planned in make_plan(selection, machine(CPU), pytest.fail)]

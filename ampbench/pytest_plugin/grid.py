@@ -106,9 +106,15 @@ def selected_sources(config: pytest.Config) -> list[WorkloadSource]:
     return [source for name in config.getoption("amp_workloads") for source in find_sources(name)]
 
 
-def default_precisions(device: str) -> list[str]:
-    """Return the precisions measured on `device` where none is named: all, tf32 only where the device has it."""
-    return [row.name for row in PRECISIONS.values() if not row.tf32 or _has_tf32(device)]
+def default_precisions(device: str, phase: str) -> list[str]:
+    """Return the precisions measured on `device` where none is named: tf32 only where the device has it."""
+    return [
+        row.name
+        for row in PRECISIONS.values()
+        if device in row.default_on
+        and not (row.same_ops and phase == "inference")
+        and not (row.tf32 and not _has_tf32(device))
+    ]
 
 
 def _wanted(marked: dict[str, Any], config: pytest.Config) -> Wanted:
@@ -173,7 +179,7 @@ def _cells(found: Wanted) -> Iterator[tuple[Any, str, str, str]]:
         for device in found.devices or [_default_device()]:
             for phase in found.phases:
                 if phase in offered:
-                    for precision in found.precisions or default_precisions(device):
+                    for precision in found.precisions or default_precisions(device, phase):
                         yield workload, device, phase, precision
 
 

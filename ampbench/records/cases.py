@@ -30,7 +30,7 @@ class Case:
 
     `parameters` are the workload's resolved parameters without the batch size, which is None where a user's workload
     has no parameter of that name. `input_dtype` ("fp32") is the dtype floating inputs are given in. `scaler` is False
-    where `--no-scaler` took GradScaler out of fp16_autocast training. `version` is the workload's and not part of the
+    where `--no-scaler` took GradScaler out of training. `version` is the workload's and not part of the
     id, so that records of two versions meet, and are seen to differ in it.
     """
 

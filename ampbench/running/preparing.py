@@ -80,6 +80,8 @@ def require_eager(selection: Selection, verb: str) -> None:
 def require_among(selection: Selection, allowed: Sequence[str], why: str) -> None:
     """Raise `UsageError` unless all precisions selected are `allowed`; `why` says of "{name}" what is amiss with it."""
     for row in map(find_precision, selection.precisions):
+        if row.same_ops in allowed:
+            raise UsageError(f"{row.name} runs the ops of {row.same_ops}: give that")
         if row.name not in allowed:
             raise UsageError(f"{why.format(name=row.name)}: give {one_of(allowed)}")
 

@@ -122,10 +122,12 @@ def scale_cases(
 def _require_scaled(selection: Selection) -> None:
     """Raise `UsageError`, saying why it needs no scaler or can have none, for a precision without GradScaler."""
     for row in map(find_precision, selection.precisions):
-        if row.scaler:
+        if row.name in SCALED:
             continue
         needless = "it has fp32's range" if "bfloat16" in (row.storage, row.autocast) else "nothing in it is fp16"
         why = f"needs no loss scaling: {needless}"
         if row.storage == "float16":
             why = "can have none: GradScaler refuses fp16 parameters (Attempting to unscale FP16 gradients)"
+        if row.scaler:
+            why = "scales the same gradients in the same way"
         raise UsageError(f"{row.name} {why}; loss scaling is studied in {' and '.join(SCALED)}")

@@ -244,7 +244,7 @@ def _run(plan: _Plan, course: _Course, *, judged: bool) -> None:
 
 
 def _train(step: Step, steps: int, scorer: Scorer | None, course: _Course) -> None:
-    parameters = list(step.module.parameters())
+    parameters = list(step.stored().values())
     kept_at = {*drift_steps(steps, sum(parameter.numel() for parameter in parameters))}
     scored_at = {*scored_steps(steps)}
     if scorer:

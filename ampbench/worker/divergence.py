@@ -483,8 +483,9 @@ def run_step(
         taken = step.apply_gradients()
         if step.scaler is not None:
             numbers.skipped_steps = int(not taken)
+        stored = step.stored()
         numbers.updated = {
-            name: kept_one(tensor, keep)
+            name: kept_one(stored.get(name, tensor), keep)
             for name, tensor in named_tensors(step.module)
             if tensor.is_floating_point() or tensor.is_complex()
         }

@@ -65,12 +65,13 @@ def measure_memory(workload: Workload, case: Case, device: Device) -> MemoryPass
     if not isinstance(device, Cpu):
         _take_workspaces(workload, case, device)
     ((step, peak),) = peaks_of([build], device, warmed)
-    gradients = [p.grad for p in step.module.parameters() if p.grad is not None]
+    stored = step.stored().values()
+    gradients = [weight.grad for weight in stored if weight.grad is not None]
     return MemoryPass(
         case_id=case.case_id,
         source=memory_source(device),
         peak_bytes=peak,
-        parameter_bytes=_storage_bytes(step.module.parameters()),
+        parameter_bytes=_storage_bytes([*step.module.parameters(), *stored]),
         buffer_bytes=_storage_bytes(step.module.buffers()),
         input_bytes=_input_bytes(step),
         gradient_bytes=_storage_bytes(gradients) if step.training else None,
@@ -145,7 +146,8 @@ def _warm(step: Step, warm_up: Callable[[Step], None]) -> int:
         step.optimizer.zero_grad(set_to_none=True)
     step.loss = None
     state = _optimizer_tensors(step.optimizer)
-    return _storage_bytes([*step.module.parameters(), *step.module.buffers(), *state]) + _input_bytes(step)
+    weights = [*step.module.parameters(), *step.stored().values()]
+    return _storage_bytes([*weights, *step.module.buffers(), *state]) + _input_bytes(step)
 
 
 def _input_bytes(step: Step) -> int:

@@ -1,18 +1,26 @@
 """What a training step changes, remembered and put back: weights, buffers, the optimizer's and GradScaler's state."""
 
 import copy
+from collections.abc import Iterable
 from typing import Any
 
 import torch
 
 
 class SavedState:
-    """The state of a training as it is when this is made."""
+    """The state of a training as it is when this is made; `stored` are the weights that the optimizer moves.
+
+    Those are the network's own parameters, or master weights beside them.
+    """
 
     def __init__(
-        self, module: torch.nn.Module, optimizer: torch.optim.Optimizer | None, scaler: torch.amp.GradScaler | None
+        self,
+        module: torch.nn.Module,
+        optimizer: torch.optim.Optimizer | None,
+        scaler: torch.amp.GradScaler | None,
+        stored: Iterable[torch.Tensor] = (),
     ):
-        live = [*module.parameters(), *module.buffers()]
+        live = list({id(one): one for one in (*module.parameters(), *stored, *module.buffers())}.values())
         self._values: list[tuple[dict[Any, Any], Any, Any]] = []
         for state in optimizer.state.values() if optimizer is not None else ():
             for key, value in state.items():

@@ -43,12 +43,55 @@ def default_optimizer(parameters: Any) -> torch.optim.Optimizer:
     return torch.optim.SGD(parameters, lr=0.01)
 
 
+class Masters:
+    """fp32 copies of the weights that `module` stores in half: they, and their gradients, are what an optimizer moves.
+
+    They begin with the values of `original`, unrounded. Weights that are stored in the original's dtype, or need no
+    gradient, have no copy. `by_name` are the copies by the names of their parameters.
+    """
+
+    def __init__(self, module: torch.nn.Module, original: torch.nn.Module):
+        given = dict(original.named_parameters())
+        halves = {
+            name: weight
+            for name, weight in module.named_parameters()
+            if weight.requires_grad and name in given and weight.dtype != given[name].dtype
+        }
+        self.by_name = {
+            name: torch.nn.Parameter(torch.empty_like(half, dtype=given[name].dtype).copy_(given[name].detach()))
+            for name, half in halves.items()
+        }
+        self._pairs = [(half, self.by_name[name]) for name, half in halves.items()]
+
+    def take_gradients(self) -> None:
+        """Hand the network's gradients to the masters, in their dtype; the network keeps none."""
+        taken, given = [], []
+        for half, master in self._pairs:
+            gradient, half.grad = half.grad, None
+            if gradient is None or gradient.layout is not torch.strided:
+                master.grad = None if gradient is None else gradient.to(master.dtype)
+                continue
+            master.grad = torch.empty_like(master)
+            taken.append(master.grad)
+            given.append(gradient)
+        if taken:
+            torch._foreach_copy_(taken, given)
+
+    @torch.no_grad()
+    def round_into_network(self) -> None:
+        """Give the network the masters' values, rounded to the dtype that it computes in."""
+        if self._pairs:
+            torch._foreach_copy_([half for half, _ in self._pairs], [master for _, master in self._pairs])
+
+
 class Step:
     """A case built once at a fresh place in memory.
 
     `run()` is one step and returns the output. In `inference` it is the network's own call (inside autocast, if the
     precision has it), nothing around it, so that it costs what it costs in a user's loop; in `training` zero_grad,
     forward and loss (inside autocast), backward, GradScaler's and the optimizer's step. Each step takes the next batch.
+    With master weights the optimizer, and GradScaler, have these: gradients go to them after backward, and they go
+    back into the network, rounded, after the optimizer's step.
     Floating inputs are given in the case's `input_dtype`. Weights and buffers are in the dtypes of the workload's where
     the precision stores fp32, and as `stored_dtype` says in half and in the reference. What a step changes in place
     (`changed`) is put back before a batch is given again, but in inference not by `run`. With `reference`, everything
@@ -118,10 +161,11 @@ class Step:
         self._has_targets = workload.targets is not None
         self.autocast = nullcontext if reference else autocast_of(row, device.type, absent=fake)
         self.optimizer: torch.optim.Optimizer | None = None
+        self.masters: Masters | None = None
         self.scaler: torch.amp.GradScaler | None = None
         self.module.train(self.training)
         if self.training and not fake:
-            self.optimizer = (workload.optimizer or default_optimizer)(self.module.parameters())
+            self._make_optimizer(workload, masters=row.master and not reference)
             if row.scaler and case.scaler and not reference:
                 self.scaler = torch.amp.GradScaler(device.type)
         self._use(self.module)
@@ -177,6 +221,14 @@ class Step:
         """Return the first batch as the network is called with it: positional arguments, and those by name."""
         return called_with(self.batches[0])
 
+    def stored(self) -> dict[str, torch.Tensor]:
+        """Return the stored weights that the optimizer moves, by name: master weights where there are any.
+
+        They are the step's own tensors, which change with it; each holds its gradient until the next step.
+        """
+        weights: dict[str, torch.Tensor] = dict(self.module.named_parameters())
+        return weights | self.masters.by_name if self.masters else weights
+
     def store_weights(self, names: Iterable[str], dtype: torch.dtype) -> None:
         """Store the parameters of these names in `dtype`."""
         parameters = dict(self.module.named_parameters())
@@ -220,9 +272,11 @@ class Step:
             self._loss_function(*((output, self.targets[0]) if self._has_targets else (output,)))
 
     def differentiate(self, loss: torch.Tensor) -> None:
-        """Run the backward pass of `loss`, scaled where there is a scaler."""
+        """Run the backward pass of `loss`, scaled where there is a scaler; master weights take the gradients."""
         scaled: Any = loss if self.scaler is None else self.scaler.scale(loss)
         scaled.backward()
+        if self.masters is not None:
+            self.masters.take_gradients()
 
     def settle_scaler(self) -> int:
         """Run GradScaler until a step has finite gradients, without changing weights; return the skipped attempts.
@@ -266,7 +320,7 @@ class Step:
 
     def save(self) -> None:
         """Remember weights, buffers, optimizer and scaler state; `restore` puts them back."""
-        self._saved = SavedState(self.module, self.optimizer, self.scaler)
+        self._saved = SavedState(self.module, self.optimizer, self.scaler, self.stored().values())
 
     def restore(self) -> None:
         """Put back what `save` remembered, in place, so that the next step is the same as the first after it.
@@ -296,18 +350,13 @@ class Step:
         output = self._backward()
         if self.scaler is not None and self.optimizer is not None:
             self.scaler.unscale_(self.optimizer)
-        return output, {name: p.grad for name, p in self.module.named_parameters() if p.grad is not None}
+        return output, {name: weight.grad for name, weight in self.stored().items() if weight.grad is not None}
 
     def apply_gradients(self) -> bool:
         """Take the optimizer's step with the gradients of `unscaled_gradients`; return whether it was taken."""
-        assert self.optimizer is not None
-        if self.scaler is None:
-            self.optimizer.step()
-            return True
-        before = self.scaler.get_scale()
-        self.scaler.step(self.optimizer)
-        self.scaler.update()
-        return self.scaler.get_scale() >= before
+        before = 0.0 if self.scaler is None else self.scaler.get_scale()
+        self._move()
+        return self.scaler is None or self.scaler.get_scale() >= before
 
     def let_go(self) -> None:
         """Drop the network, its data and state: their memory is free at once, and no cycle waits to be collected."""
@@ -326,6 +375,15 @@ class Step:
             return tensor.to(device=self.device.type, dtype=dtype)
 
         module._apply(moved)  # type: ignore[no-untyped-call]
+
+    def _make_optimizer(self, workload: Workload, *, masters: bool) -> None:
+        """Make the workload's optimizer of the network's weights or, where they are stored in half, of `masters`."""
+        copies: dict[str, torch.nn.Parameter] = {}
+        if masters:
+            self.masters = Masters(self.module, workload.module)
+            copies = self.masters.by_name
+        moved = (copies.get(name, own) for name, own in self.module.named_parameters())
+        self.optimizer = (workload.optimizer or default_optimizer)(moved)
 
     def _differing(self) -> list[str]:
         """Return the names of what does not hold the values that it was given; of batches, those that ran are asked."""
@@ -406,12 +464,18 @@ class Step:
 
     def _train(self) -> Any:
         output = self._backward()
+        self._move()
+        return output
+
+    def _move(self) -> None:
+        """Take the optimizer's step, which GradScaler may skip."""
         if self.scaler is None:
             self.optimizer.step()  # type: ignore[union-attr]
         else:
             self.scaler.step(self.optimizer)  # type: ignore[arg-type]
             self.scaler.update()
-        return output
+        if self.masters is not None:
+            self.masters.round_into_network()
 
     def _backward(self) -> Any:
         self.optimizer.zero_grad(set_to_none=True)  # type: ignore[union-attr]

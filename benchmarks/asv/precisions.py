@@ -35,8 +35,10 @@ if wrong := [name for name, workload in SUITE.items() for spec in WORKLOADS.valu
     raise ValueError(f"{wrong[0]} is the class of a built-in workload: give yours another name")
 
 DEVICE = os.environ.get("AMPBENCH_DEVICE", "")
-NAMES = [name for name in PRECISIONS if name != "tf32" or may_have_accelerator()]
-"""The precisions: tf32 is one of accelerators."""
+NAMES = [
+    row.name for row in PRECISIONS.values() if may_have_accelerator() or ("cpu" in row.default_on and not row.tf32)
+]
+"""The precisions: some are measured on accelerators alone where none is named."""
 DIGITS = 4
 """So many significant digits of an error are kept: no more of them say anything."""
 

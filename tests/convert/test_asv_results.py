@@ -96,7 +96,7 @@ def test_the_cases_are_those_that_a_plan_of_the_same_selection_has(tmp_path: Pat
             host="", system="", cpu="", cpu_count=1, python_version="", torch_version="", numpy_version="", threads=1,
             devices=[DeviceDescription(type=device, available=True, tf32=True)],
         )  # fmt: skip
-        selection = Selection(workloads=["resnet18", "mlp"], devices=[device])
+        selection = Selection(workloads=["resnet18", "mlp"], devices=[device], precisions=list(precisions))
         planned = make_plan(selection, environment, pytest.fail)
         assert stored.cases == {one.case.case_id: one.case for one in planned}
 

@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 import torch
 
+from ampbench.precisions import PRECISIONS, SHORT_DTYPES
 from ampbench.records.cases import Case
 from ampbench.running.channel import ServerChannel
 from ampbench.workload import Workload
@@ -13,7 +14,7 @@ from tests import stored_runs
 
 
 def make_case(precision: str = "fp32", phase: str = "inference", path: str = "eager", **changes: Any) -> Case:
-    dtype = {"fp16_pure": "fp16", "bf16_pure": "bf16"}.get(precision, "fp32")
+    dtype = SHORT_DTYPES[PRECISIONS[precision].storage]
     fields = {"workload": "net", "family": "user", "parameters": {}, "phase": phase, "path": path, "input_dtype": dtype}
     return stored_runs.make_case(precision, **fields | changes)
 

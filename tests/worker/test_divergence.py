@@ -211,7 +211,7 @@ def test_every_precision_diverges_by_what_its_dtype_allows(name: str, case: Make
     assert abs(found.loss - found.reference_loss) < high * 10
     assert 0 < found.param_rel_l2 < high
     assert found.argmax_decisions == 8
-    assert (found.scaler_scale is not None) == (name == "fp16_autocast")
+    assert (found.scaler_scale is not None) == PRECISIONS[name].scaler
 
 
 def test_the_fp32_error_is_that_of_fp32_whatever_the_precision(case: MakeCase, classifier: Workload) -> None:

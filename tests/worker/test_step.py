@@ -97,7 +97,8 @@ def test_restoring_makes_the_next_training_step_the_same_again(name: str, case: 
         for _ in range(3):
             step.run()
         state = [value for entry in step.optimizer.state.values() for value in entry.values() if value is not None]
-        return [tensor.detach().clone() for tensor in [*step.module.parameters(), *step.module.buffers(), *state]]
+        live = [*step.stored().values(), *step.module.parameters(), *step.module.buffers(), *state]
+        return [tensor.detach().clone() for tensor in live]
 
     first, second = three_steps(), three_steps()
     initial = list(classifier.module.parameters())
@@ -105,9 +106,9 @@ def test_restoring_makes_the_next_training_step_the_same_again(name: str, case: 
     assert all(torch.equal(a, b) for a, b in zip(first, second, strict=True))
 
 
-def test_only_fp16_autocast_training_scales_its_gradients(case: MakeCase, classifier: Workload) -> None:
+def test_only_training_in_fp16_with_fp32_weights_scales_its_gradients(case: MakeCase, classifier: Workload) -> None:
     with_scaler = {name for name in PRECISIONS if Step(classifier, case(name, "training"), Cpu()).scaler is not None}
-    assert with_scaler == {"fp16_autocast"}
+    assert with_scaler == {"fp16_autocast", "fp16_master"}
     assert Step(classifier, case("fp16_autocast", "inference"), Cpu()).scaler is None
     assert Step(classifier, case("fp16_autocast", "training", scaler=False), Cpu()).scaler is None
 
