@@ -220,18 +220,6 @@ def _fastest_table(
     )
 
 
-def speed_intervals(stored: "StoredRun", rows: Iterable[Row]) -> dict[str, tuple[float, float]]:
-    """Return by case id the 95% interval of the speed of `rows`, times that of fp32, as advice judges it."""
-    rounds = _rounds(stored)
-    found = {}
-    for members in grouped(rows).values():
-        baseline = next((row for row in members if row["precision"] == BASELINE), None)
-        for row in members:
-            if baseline is not None and row is not baseline and (interval := _gain(row, baseline, rounds)):
-                found[row["case_id"]] = interval
-    return found
-
-
 def _rounds(stored: "StoredRun") -> dict[str, list[Round]]:
     """Return the rounds of each case of a run without the control's."""
     rounds: dict[str, list[Round]] = {}

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from ampbench.rows import Row, number, precision_label, times
 from ampbench.units import format_bytes, format_count, format_error, format_seconds, format_share
@@ -68,6 +68,12 @@ def _interval(row: Row) -> str:
     return f"±{half:.0f}%" if half < 99.5 else "±99%+"
 
 
+def _speed_interval(row: Row) -> str:
+    """Return the 95% interval of the speed, over paired rounds, as "1.41–1.68"."""
+    low, high = number(row["speedup_low"]), number(row["speedup_high"])
+    return "" if low is None or high is None else f"{times(low)}–{times(high)}".replace("x", "")
+
+
 def _flop_rate(row: Row) -> str:
     """Return FLOP/s where there is a ceiling to hold them against; without one they say no more than items/s."""
     value = number(row["flops_per_second"])
@@ -81,16 +87,18 @@ def format_factor(value: float) -> str:
     return f"{value:.0f}" if value < 9999.5 else format_error(value)
 
 
+_TIME = Column(
+    "time/step",
+    "time",
+    (_cell("seconds_median", format_seconds), _interval),
+    metrics=("seconds_median",),
+    legend="median over rounds, ± its 95% interval",
+    first=True,
+)
+
 COLUMNS = (
     Column("precision", "precision", (precision_label,)),
-    Column(
-        "time/step",
-        "time",
-        (_cell("seconds_median", format_seconds), _interval),
-        metrics=("seconds_median",),
-        legend="median over rounds, ± its 95% interval",
-        first=True,
-    ),
+    _TIME,
     Column(
         "items/s",
         "items",
@@ -101,9 +109,9 @@ COLUMNS = (
     Column(
         "speed",
         "speed",
-        (_cell("speedup_vs_fp32", times),),
+        (_cell("speedup_vs_fp32", times), _speed_interval),
         metrics=("speedup_vs_fp32",),
-        legend="times that of fp32 (tf32 off)",
+        legend="times that of fp32 (tf32 off), and the 95% interval of it, paired round by round",
     ),
     Column(
         "vs tf32",
@@ -180,6 +188,21 @@ COLUMNS = (
         expendable=2,
     ),
 )
+
+
+def shown(rows: Iterable[Row]) -> list[Column]:
+    """Return the columns that have something to say of `rows`, and the first one always.
+
+    Where speeds have an interval, times have none: two intervals of times that overlap tell nothing of their ratio,
+    because what slows the machine down for a while slows down both.
+    """
+    every = list(rows)
+    paired = any(_speed_interval(row) for row in every)
+    return [
+        replace(column, parts=column.parts[:1], legend="median over rounds") if paired and column is _TIME else column
+        for column in COLUMNS
+        if column is COLUMNS[0] or any(says(column, row) for row in every)
+    ]
 
 
 def legend(columns: Iterable[Column]) -> str:

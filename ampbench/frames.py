@@ -8,7 +8,7 @@ import warnings
 from collections.abc import Iterable
 from dataclasses import dataclass, field, fields
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -194,6 +194,7 @@ class _RoundTable:
     """
 
     case_ids: list[str] = field(default_factory=list)
+    numbers: list[int] = field(default_factory=list)
     values: list[float] = field(default_factory=list)
     others: list[float] = field(default_factory=list)
     controls: dict[str, list[float]] = field(default_factory=dict)
@@ -215,6 +216,7 @@ class _RoundTable:
             self.controls.setdefault(case_id, []).append(value)
         else:
             self.case_ids.append(case_id)
+            self.numbers.append(one.round)
             self.values.append(value)
             self.others.append(math.nan if one.fitness.other_share is None else one.fitness.other_share)
         self.items[case_id] = one.items_per_step
@@ -241,7 +243,7 @@ def _frame(stored: StoredRun, table: _RoundTable) -> pd.DataFrame:
     columns |= _divergences(stored, rows)
     columns |= _outcomes(stored, columns["rounds"], table.differing)
     columns |= _readings(stored, rows, columns)
-    columns |= _against_baselines(cases, parameters, columns)
+    columns |= _against_baselines(cases, parameters, columns, _Rounds.of(table, rows))
     return pd.DataFrame({name: columns[name] for name in COLUMNS}, index=pd.RangeIndex(len(rows)))
 
 
@@ -252,6 +254,21 @@ def _text(values: Iterable[str | None]) -> "pd.Series[Any]":
 
 def _parameters(case: Case) -> str:
     return ",".join(f"{name}={value}" for name, value in sorted(case.parameters.items()))
+
+
+class _Rounds(NamedTuple):
+    """The rounds of all cases as arrays: the rows of their `owners`, ascending, their numbers and values in seconds."""
+
+    owners: stats.Integers
+    numbers: stats.Integers
+    seconds: stats.Floats
+
+    @classmethod
+    def of(cls, table: _RoundTable, rows: dict[str, int]) -> "_Rounds":
+        owners = np.fromiter(map(rows.__getitem__, table.case_ids), np.int64, len(table.case_ids))
+        numbers, seconds = np.array(table.numbers, dtype=np.int64), np.array(table.values, dtype=np.float64)
+        order = np.lexsort((numbers, owners))
+        return cls(owners[order], numbers[order], seconds[order])
 
 
 def _times(rows: dict[str, int], table: _RoundTable) -> dict[str, Any]:
@@ -372,7 +389,9 @@ def _outcomes(stored: StoredRun, rounds: stats.Integers, differing: set[str]) ->
     return {"outcome": _text(outcomes), "reason": _text(reasons)}
 
 
-def _against_baselines(cases: list[Case], parameters: list[str], columns: dict[str, Any]) -> dict[str, stats.Floats]:
+def _against_baselines(
+    cases: list[Case], parameters: list[str], columns: dict[str, Any], rounds: _Rounds
+) -> dict[str, stats.Floats]:
     """Return the ratios to the same case in fp32 and tf32, NaN where that one is missing or not ok."""
     # a time of zero is no time, and how many times it is as fast no number
     seconds = np.where(columns["seconds_median"] > 0, columns["seconds_median"], np.nan)
@@ -396,8 +415,38 @@ def _against_baselines(cases: list[Case], parameters: list[str], columns: dict[s
     fp32, has_fp32 = baselines(BASELINE)
     tf32, has_tf32 = baselines("tf32")
     comparable = has_fp32 & (source[fp32] == source) if cases else has_fp32
+    low, high = _speedup_intervals(rounds, np.where(has_fp32, fp32, -1), columns)
     return {
         "speedup_vs_fp32": np.where(has_fp32, stats.ratio(seconds[fp32], seconds), np.nan),
+        "speedup_low": low,
+        "speedup_high": high,
         "speedup_vs_tf32": np.where(has_tf32, stats.ratio(seconds[tf32], seconds), np.nan),
         "memory_ratio_vs_fp32": np.where(comparable, stats.ratio(memory, memory[fp32]), np.nan),
     }
+
+
+def _speedup_intervals(
+    rounds: _Rounds, baselines: stats.Integers, columns: dict[str, Any]
+) -> tuple[stats.Floats, stats.Floats]:
+    """Return the ends of the 95% interval of each case's speedup over that in the row `baselines` (-1: none).
+
+    The precisions of a table are measured next to each other in every round, so that what slows the machine down for a
+    while slows all of them down: it is the t interval of the logarithms of the ratios, round by round. Without three
+    common rounds, it is what the intervals of both leave open. NaN where there is none, and of a baseline itself.
+    """
+    compared = (baselines >= 0) & (baselines != np.arange(len(baselines)))
+    mine = np.flatnonzero(compared[rounds.owners])
+    span = int(rounds.numbers.max(initial=0)) + 1
+    keys = rounds.owners * span + rounds.numbers
+    wanted = baselines[rounds.owners[mine]] * span + rounds.numbers[mine]
+    theirs = np.minimum(np.searchsorted(keys, wanted), len(keys) - 1)
+    common = (keys[theirs] == wanted) & (rounds.seconds[mine] > 0) & (rounds.seconds[theirs] > 0)
+    mine, theirs = mine[common], theirs[common]
+    counts = np.bincount(rounds.owners[mine], minlength=len(baselines))
+    low, high = (np.full(len(baselines), np.nan) for _ in range(2))
+    paired = counts > 0
+    low[paired], high[paired] = stats.log_t_intervals(rounds.seconds[theirs] / rounds.seconds[mine], counts[paired])
+    ends = {name: np.where(columns[name] > 0, columns[name], np.nan) for name in ("seconds_low", "seconds_high")}
+    open_low = stats.ratio(ends["seconds_low"][baselines], ends["seconds_high"])
+    open_high = stats.ratio(ends["seconds_high"][baselines], ends["seconds_low"])
+    return np.where(np.isnan(low) & compared, open_low, low), np.where(np.isnan(high) & compared, open_high, high)

@@ -93,6 +93,13 @@ COLUMNS: Mapping[str, Column] = MappingProxyType(
                 summary="seconds_median of the same case in fp32 (tf32 off), divided by this one's.",
             ),
             Column(
+                name="speedup_low",
+                label="speed low",
+                unit="ratio",
+                summary="Lower end of the speedup's 95% interval, paired round by round; undefined under three rounds.",
+            ),
+            Column(name="speedup_high", label="speed high", unit="ratio", summary="Upper end of the same interval."),
+            Column(
                 name="speedup_vs_tf32",
                 label="vs tf32",
                 unit="ratio",

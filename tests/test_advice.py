@@ -11,9 +11,10 @@ from ampbench.advice import Advice, Budget, Trust, across_tables, advise, advise
 from ampbench.errors import UsageError
 from ampbench.records.divergences import Divergence
 from ampbench.records.measurements import Round
+from ampbench.records.runs import Entry
 from ampbench.rows import grouped, times
-from ampbench.store import StoredRun
-from tests.stored_runs import make_case, make_divergence, make_header, make_round
+from ampbench.store import StoredRun, read_run
+from tests.stored_runs import make_case, make_divergence, make_header, make_round, write_run
 
 BUDGET = Budget()
 
@@ -481,3 +482,23 @@ def test_no_other_table_is_named_that_is_not_certainly_faster_than_what_is_advis
     assert across(*PLAIN) == []
     last = ("fp32", "channels_last", "eager", 4.5), ("bf16_autocast", "channels_last", "eager", 3.3)
     assert across(*PLAIN, *last) == []
+
+
+def test_the_speedups_interval_that_a_table_shows_is_the_one_that_decides(tmp_path: Path) -> None:
+    cases = [make_case(name) for name in ("fp32", "bf16_autocast", "bf16_pure", "fp16_autocast")]
+    times = {"fp32": (10, 15, 20, 12), "bf16_autocast": (8, 12.2, 15.9, 9.5), "bf16_pure": (7, 16, 11, 9)}
+    times["fp16_autocast"] = (11, 16.4, 22.1, 13.3)
+    entries: list[Entry] = [make_divergence(case, output_rel_l2=1e-3, output_nonfinite=0) for case in cases]
+    entries += [
+        make_round(case, 1e-3 * seconds, number)
+        for case in cases
+        for number, seconds in enumerate(times[case.precision])
+    ]
+    stored = read_run(write_run(tmp_path, cases, *entries))
+    rows = {one["precision"]: one for one in frames.plain_rows(frames.run_frame(stored))}
+    assert rows["bf16_autocast"]["speedup_low"] > 1.2
+    assert rows["bf16_pure"]["speedup_low"] < 1 < rows["bf16_pure"]["speedup_high"]
+    assert rows["fp16_autocast"]["speedup_high"] < 1
+    (advice,) = advise_run(stored, rows.values(), BUDGET).values()
+    assert advice.precision == "bf16_autocast"
+    assert "bf16_pure looks 1.35x as fast, but that is not certain" in advice.sentence

@@ -4,6 +4,7 @@ from dataclasses import replace
 import numpy as np
 import pandas as pd
 import pytest
+import scipy.stats
 
 import ampbench
 from ampbench.errors import StoreError
@@ -129,6 +130,46 @@ def test_a_failed_baseline_is_none(tmp_path):
     failure = Failure(case_id=FP32.case_id, stage="memory", cause="crash", message="signal 11")
     frame = rows_of(tmp_path, [FP32, BF16], make_round(FP32), make_round(BF16), failure)
     assert math.isnan(frame.loc[BF16.case_id, "speedup_vs_fp32"])
+
+
+def drifting_rounds(ratios, start=0):
+    """Rounds of fp32 that take longer and longer, and of bf16 beside them: 1 / each of `ratios` of the time."""
+    took = [10.0 * 1.3**number for number in range(len(ratios))]
+    pairs = enumerate(zip(took, ratios, strict=True), start=start)
+    return [
+        one
+        for number, (seconds, ratio) in pairs
+        for one in (make_round(FP32, seconds, number), make_round(BF16, seconds / ratio, number))
+    ]
+
+
+def test_the_interval_of_a_speedup_is_that_of_the_ratios_round_by_round(tmp_path):
+    ratios = [1.5, 1.6, 1.4, 1.55]
+    control = make_round(BF16, 1.0, 9, control=True)
+    frame = rows_of(tmp_path, [BF16, FP32], *reversed(drifting_rounds(ratios)), control)
+    logs = np.log(ratios)
+    low, high = scipy.stats.t.interval(0.95, 3, loc=logs.mean(), scale=scipy.stats.sem(logs))
+    row = frame.loc[BF16.case_id]
+    assert (row["speedup_low"], row["speedup_high"]) == pytest.approx((math.exp(low), math.exp(high)))
+    assert row["seconds_high"] / row["seconds_low"] > 2 * row["speedup_high"] / row["speedup_low"]
+    assert math.isnan(frame.loc[FP32.case_id, "speedup_low"])
+    assert math.isnan(frame.loc[FP32.case_id, "speedup_high"])
+
+
+def test_without_three_common_rounds_the_interval_of_a_speedup_is_what_both_times_leave_open(tmp_path):
+    ours = [make_round(BF16, seconds, number) for number, seconds in enumerate((1.0, 1.1, 1.2))]
+    theirs = [make_round(FP32, seconds, number + 2) for number, seconds in enumerate((2.0, 2.1, 2.2))]
+    frame = rows_of(tmp_path, [FP32, BF16], *ours, *theirs)
+    row, baseline = frame.loc[BF16.case_id], frame.loc[FP32.case_id]
+    assert row["speedup_low"] == pytest.approx(baseline["seconds_low"] / row["seconds_high"])
+    assert row["speedup_high"] == pytest.approx(baseline["seconds_high"] / row["seconds_low"])
+
+
+def test_two_rounds_give_a_speedup_no_interval(tmp_path):
+    row = rows_of(tmp_path, [FP32, BF16], *drifting_rounds([2.0, 2.1])).loc[BF16.case_id]
+    assert row["speedup_vs_fp32"] == pytest.approx(2.05, abs=0.1)
+    assert math.isnan(row["speedup_low"])
+    assert math.isnan(row["speedup_high"])
 
 
 def test_memory_is_compared_only_with_memory_counted_the_same_way(tmp_path):

@@ -26,7 +26,10 @@ if TYPE_CHECKING:
     from ampbench.store import StoredRun
 
 LABEL_WIDTH = 15
-DERIVED = ("seconds_median", "seconds_low", "seconds_high", "items_per_second", "speedup_vs_fp32", "speedup_vs_tf32")
+DERIVED = (
+    "seconds_median", "seconds_low", "seconds_high", "items_per_second", "speedup_vs_fp32", "speedup_low",
+    "speedup_high", "speedup_vs_tf32",
+)  # fmt: skip
 WORK = ("flops_per_step", "flops_per_second", "ceiling_share")
 MEMORY = ("peak_memory_bytes", "memory_ratio_vs_fp32")
 ERRORS = tuple(name for name in METRICS if name not in (*DERIVED, *WORK, *MEMORY))

@@ -12,7 +12,7 @@ from rich.text import Text
 
 from ampbench.advice import Advice
 from ampbench.cli.printing import filled
-from ampbench.columns import COLUMNS, Column, says
+from ampbench.columns import COLUMNS, Column, says, shown
 from ampbench.labels import outcome_said
 from ampbench.markdown import escaped, markdown_table
 from ampbench.rows import Group, Row, described, precision_label
@@ -55,10 +55,11 @@ def lay_out(rows: Sequence[Row], phase: str, width: int) -> Layout:
     `rows` are those of all phases: what they share is equally wide in all.
     """
     measured = [row for row in rows if row["outcome"] == "ok"]
-    columns = [column for column in COLUMNS if any(says(column, row) for row in measured if row["phase"] == phase)]
+    every = shown(measured)
+    columns = [column for column in every if any(says(column, row) for row in measured if row["phase"] == phase)]
     widths = {
         column.header: tuple(max((cell_len(part(row)) for row in measured), default=0) for part in column.parts)
-        for column in COLUMNS[1:]
+        for column in every[1:]
     }
     widths[COLUMNS[0].header] = (max((cell_len(precision_label(row)) for row in rows), default=0),)
     hidden: list[Column] = []
@@ -108,7 +109,7 @@ def markdown(groups: Mapping[Group, Sequence[Row]], advice: Mapping[Group, Advic
     blocks = []
     for group, rows in groups.items():
         measured = [row for row in rows if row["outcome"] == "ok"]
-        columns = [column for column in COLUMNS if column is COLUMNS[0] or any(says(column, row) for row in measured)]
+        columns = shown(measured)
         headers = [column.header for column in columns]
         cells = [[" ".join(part(row) for part in column.parts).strip() for column in columns] for row in measured]
         missing = [row for row in rows if row["outcome"] != "ok"]

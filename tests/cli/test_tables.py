@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 from rich.cells import cell_len
 
-from ampbench import notes
+from ampbench import columns, notes
 from ampbench.advice import Budget, advise
 from ampbench.cli import tables
 from ampbench.cli.data import json_text
@@ -99,6 +99,36 @@ def test_an_interval_that_says_nothing_is_not_spelled_out() -> None:
     row = gpu_row("fp32", 1.0) | {"seconds_low": 1e-6, "seconds_high": 10.0}
     lines = tables.table_lines(grouped([row]), {}, {"training": tables.lay_out([row], "training", 100)})
     assert "234 ms ±99%+" in lines[2].plain
+
+
+def with_intervals(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The rows, but fp32's, with the paired interval of their speed."""
+    speeds = [(row, row["speedup_vs_fp32"]) for row in rows]
+    return [
+        row | {"speedup_low": 0.93 * speed, "speedup_high": 1.07 * speed} if row["precision"] != "fp32" else row
+        for row, speed in speeds
+    ]
+
+
+@pytest.mark.parametrize(("width", "without"), [(100, ["items/s", "×floor"]), (110, ["items/s"]), (120, []), (200, [])])
+def test_a_speed_stands_beside_its_paired_interval_and_times_have_none_then(width: int, without: list[str]) -> None:
+    rows = with_intervals(ROWS)
+    layout = tables.lay_out(rows, "training", width)
+    lines = [line.plain for line in tables.table_lines(grouped(rows), {}, {"training": layout})]
+    assert max(map(cell_len, lines)) <= width
+    assert "5.12x 4.76–5.48 " in " ".join(lines[4].split())
+    assert "±" not in "".join(lines)
+    assert [column.header for column in layout.hidden] == without
+    assert "±" not in columns.legend(layout.columns)
+    assert "paired round by round" in columns.legend(layout.columns)
+    assert "5.12x 4.76–5.48 |" in tables.markdown(grouped(rows), {})
+
+
+def test_times_keep_their_interval_where_no_speed_has_one() -> None:
+    layout = tables.lay_out(ROWS, "training", 200)
+    lines = [line.plain for line in tables.table_lines(grouped(ROWS), {}, {"training": layout})]
+    assert all("±0.4%" in line for line in lines[2:])
+    assert "± its 95% interval" in columns.legend(layout.columns)
 
 
 def test_a_row_without_scaler_says_so_wherever_its_precision_is_named() -> None:

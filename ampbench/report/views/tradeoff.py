@@ -5,7 +5,6 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ampbench.advice import speed_intervals
 from ampbench.precisions import BASELINE
 from ampbench.report import palette
 from ampbench.report.machines import Machine, Table, machines
@@ -152,16 +151,11 @@ def _worth_drawing(points: Iterable[_Point]) -> bool:
 def _rows(tables: Iterable[_Members]) -> Rows:
     """Return what is drawn of a machine: cases with an error above 0, and beside each number the text of it."""
     rows: list[dict[str, Any]] = []
-    known: dict[int, dict[str, tuple[float, float]]] = {}
     for table, cases in tables:
-        shown = table.shown
-        if id(shown) not in known:
-            known[id(shown)] = speed_intervals(shown.stored, shown.whole.values())
-        gains = known[id(shown)]
         for one in cases:
             error = _positive(one.row["output_rel_l2"])
             if error is not None:
-                low, high = gains.get(one.row["case_id"]) or (None, None)
+                low, high = number(one.row["speedup_low"]), number(one.row["speedup_high"])
                 row: dict[str, Any] = {"table": fit(table.label), "precision": fit(one.row["precision"])}
                 row["case"], row["error"], row["error_text"] = one.name, error, format_error(error)
                 row |= {plane.name: _positive(one.row[plane.column]) for plane in _PLANES}

@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from ampbench import columns, notes
-from ampbench.columns import Column, says
+from ampbench.columns import Column
 from ampbench.comparing.sentences import CHANGE_LEGEND, WORST_FIRST, metric_label
 from ampbench.comparing.times import TIME
 from ampbench.labels import common_traits
@@ -62,7 +62,7 @@ def cases(material: Material) -> View | None:
     lines: list[Line] = []
     skips: list[tuple[str, list[ShownCase]]] = []
     measured = [one.row for one in material.cases if one.row["outcome"] == "ok"]
-    shown_columns = [one for one in columns.COLUMNS[1:] if any(says(one, row) for row in measured)]
+    shown_columns = columns.shown(measured)[1:]
     limits = change_limits(material.cases)
     by_run: dict[int, dict[str, ShownCase]] = {}
     for one in material.cases:
