@@ -52,9 +52,9 @@ class Ranges:
 
     @property
     def swallowed(self) -> list[Swallowed]:
-        """Per parameter and low dtype, the updates that would be lost to rounding."""
+        """Per parameter and low dtype, the updates that would be lost to rounding were it stored in that."""
         return [
-            Swallowed(parameter=name, dtype=short_dtype(dtype), moved=moved, swallowed=lost)
+            Swallowed(parameter=name, dtype=short_dtype(dtype), moved=moved, swallowed=lost, on_grid=True)
             for name, (moved, each) in self._moved.items()
             for dtype, lost in zip(LOW_DTYPES, each, strict=True)
         ]
@@ -82,7 +82,7 @@ class Ranges:
             together.update(count_together(module, tensor))
 
     def compare_step(self, name: str, before: torch.Tensor, after: torch.Tensor) -> None:
-        """Count what a step changed a parameter by, and what of it no low dtype would show; both are `flat`."""
+        """Count what a step changed a parameter by, and what of it each low dtype would not show; both are `flat`."""
         shown = [0] * len(LOW_DTYPES)
         counts = count_chunks(_differences(before, after, shown))
         self.add(name.rpartition(".")[0], UPDATE, name, counts)
@@ -102,8 +102,8 @@ def watch_ranges(model: torch.nn.Module, optimizer: torch.optim.Optimizer | None
       before anything can overwrite them in place, inputs before the module can;
     * the gradients of these outputs, and of parameters, at each backward pass;
     * parameters and floating buffers, once, as the block begins; shared ones once, below their first name;
-    * with `optimizer`, what each of its steps adds to a parameter of `model`, and the share of it that rounding to
-      nearest would swallow were the parameter in fp16 or bf16.
+    * with `optimizer`, what each of its steps adds to a parameter of `model`, and how much of it rounding to nearest
+      would swallow were the parameter stored in fp16 or bf16: added to the rounded parameter, it leaves that as it is.
 
     Results are those of the unwatched program, bit by bit, and only statistics are kept; from the optimizer's first
     step on, a copy of the parameters, too. Values of other dtypes are ignored. Where the user's hooks change what a
@@ -221,11 +221,17 @@ class _Watcher:
 
 
 def _differences(before: torch.Tensor, after: torch.Tensor, shown: list[int]) -> Iterator[torch.Tensor]:
-    """Yield `before` - `after` in parts; add to `shown` how many elements differ in each of `LOW_DTYPES`."""
+    """Yield what a step added in parts; put to `shown` how many elements it changes that are stored in `LOW_DTYPES`.
+
+    A stored weight lies on the grid of its dtype, where half a unit decides; the fp32 weights that it was rounded from
+    lie anywhere between two of its numbers, so that some of them cross over however little is added.
+    """
     for one, other in zip(in_chunks(before), in_chunks(after), strict=True):
+        added = other - one
         for place, dtype in enumerate(LOW_DTYPES):
-            shown[place] += _differing(one.to(dtype), other.to(dtype))
-        yield one - other
+            stored = one.to(dtype)
+            shown[place] += _differing(stored, (stored + added).to(dtype))
+        yield added
 
 
 def _aligned(size: int) -> int:

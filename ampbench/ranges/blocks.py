@@ -16,7 +16,7 @@ from ampbench.ranges.headlines import (
     telling,
     unchecked_said,
 )
-from ampbench.ranges.headroom import FLUSHES, Headroom, Prediction, by_running_module, headroom, predict
+from ampbench.ranges.headroom import FLUSHES, MARGIN, Headroom, Prediction, by_running_module, headroom, predict
 from ampbench.ranges.profile import layer_profile, ranked
 from ampbench.ranges.scales import usable_scales
 from ampbench.ranges.seen import predicted_and_seen, predicted_gradients
@@ -88,7 +88,8 @@ def values(found: RangePass, everything: bool = False) -> list[Block]:
     ]
     headers = ["module", "kind", "values", "largest", "of fp16", "flushed", "subnormal"]
     headers += [*(["of bf16"] if second else []), "fp16 would"]
-    note = "of each module; flushed, subnormal: the shares of its outputs in fp16"
+    note = "of each module; flushed, subnormal: the shares of its outputs in fp16; nearly: within a factor "
+    note += f"{MARGIN} of it"
     return [Block("Largest values", headers, cells, note, numbers=headers[3:-1])] if cells else []
 
 
@@ -109,7 +110,8 @@ def updates(found: RangePass, everything: bool = False) -> list[Block]:
     """Return the parameters whose updates would be lost to rounding where they are stored in a low dtype."""
     parameters: dict[str, dict[str, Swallowed]] = {}
     for row in found.swallowed:
-        parameters.setdefault(row.parameter, {})[row.dtype] = row
+        if row.on_grid:
+            parameters.setdefault(row.parameter, {})[row.dtype] = row
     known = [(name, rows, {dtype: _lost(rows.get(dtype)) for dtype in FORMATS}) for name, rows in parameters.items()]
     if not everything:
         known = [each for each in known if any(each[2].values())]
@@ -119,26 +121,27 @@ def updates(found: RangePass, everything: bool = False) -> list[Block]:
         for name, rows, lost in known
     ]
     headers = ["parameter", "moved", *(f"in {dtype}" for dtype in FORMATS)]
-    note = "the share of its values that a step moved in fp32 and would not where they are stored in the dtype"
+    note = "the share of the values that steps moved in fp32 and would not move where they are stored in the dtype"
     return [Block("Updates that would be lost", headers, cells, note, numbers=headers[1:])] if cells else []
 
 
 def failed_predictions(found: RangePass, everything: bool = False) -> list[Block]:  # noqa: ARG001
     """Return what was predicted and not seen, or seen and not predicted."""
     cells = [
-        [low.precision, row.module or ROOT, row.kind, what, said or "no", "yes" if happened else "no",
-         *map(format_share, shares), format_error(row.own_rel_l2)]
+        [low.precision, row.module or ROOT, row.kind, what, said or ("near" if near else "no"),
+         "yes" if happened else "no", *map(format_share, shares), format_error(row.own_rel_l2)]
         for low in found.low_runs
         for row in predicted_and_seen(found, low)
-        for what, said, happened, shares in (
-            ("overflow", row.overflow_predicted, row.overflow_seen, row.overflow_shares),
-            ("flushing", row.flush_predicted, row.flush_seen, row.flush_shares),
+        for what, said, near, happened, shares in (
+            ("overflow", row.overflow_predicted, row.overflow_near, row.overflow_seen, row.overflow_shares),
+            ("flushing", row.flush_predicted, row.flush_near, row.flush_seen, row.flush_shares),
         )
         if happened is not None and bool(said) != happened
     ]  # fmt: skip
     headers = ["precision", "module", "kind", "what", "was predicted", "was seen", "predicted", "seen", "own"]
-    note = "was predicted: which of its values said so; predicted: the share of these, else of its outputs; "
-    note += f"seen: the share of its outputs, which is flushing from {FLUSHES:.0%}; own: its error on exact inputs"
+    note = f"was predicted: which of its values said so (near: within a factor {MARGIN}); predicted: the share of "
+    note += f"these, else of its outputs; seen: the share of its outputs, which is flushing from {FLUSHES:.0%}; "
+    note += "own: its error on exact inputs"
     return [Block("Where predictions failed", headers, cells, note, numbers=headers[-3:])] if cells else []
 
 
@@ -180,15 +183,29 @@ def _outputs(rows: Sequence[Magnitudes]) -> Headroom:
     return next((headroom(row, "fp16") for row in rows if row.what == ACTIVATION), Headroom())
 
 
-def _harmless(prediction: Prediction) -> tuple[bool, bool]:
-    return not prediction.overflows, not prediction.flushes
+def _harmless(prediction: Prediction) -> tuple[bool, ...]:
+    return (
+        not prediction.overflows, not prediction.flushes, not prediction.near_overflow, not prediction.near_flush,
+    )  # fmt: skip
 
 
 def _would(predictions: dict[str, Prediction]) -> str:
-    """Return "overflow, flush": what is predicted in fp16, and what in bf16, too."""
+    """Return "overflow, nearly flush": what is predicted in fp16, or near, and what in bf16, too."""
     first, second = predictions["fp16"], predictions["bf16"]
-    events = (("overflow", first.overflows, second.overflows), ("flush", first.flushes, second.flushes))
-    return ", ".join(f"{name}{' (bf16, too)' if also else ''}" for name, here, also in events if here or also)
+    events = (
+        _event("overflow", first.overflows, first.near_overflow, second.overflows, second.near_overflow),
+        _event("flush", first.flushes, first.near_flush, second.flushes, second.near_flush),
+    )
+    return ", ".join(filter(None, events))
+
+
+def _event(what: str, here: str, near_here: str, there: str, near_there: str) -> str:
+    """Return "nearly overflow (bf16, too)": what is said of fp16, and of bf16 in brackets."""
+    first, second = (what if sure else f"nearly {what}" if near else "" for sure, near in
+                     ((here, near_here), (there, near_there)))  # fmt: skip
+    if not second:
+        return first
+    return f"{first} (bf16, too)" if first == second else f"{first} (bf16 {second})" if first else f"bf16 {second}"
 
 
 def _events(row: ModuleError) -> list[str]:

@@ -4,11 +4,11 @@ They are without their full stops, and begin in lower case or with the name of a
 """
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from ampbench.labels import few
 from ampbench.ranges.formats import FORMATS
-from ampbench.ranges.headroom import FLUSHES, by_running_module, headroom, predict
+from ampbench.ranges.headroom import FLUSHES, MARGIN, Prediction, by_running_module, headroom, predict
 from ampbench.ranges.profile import ranked
 from ampbench.ranges.scales import usable_scales
 from ampbench.ranges.seen import (
@@ -37,6 +37,9 @@ from ampbench.units import counted, format_error, format_share
 NAMED = 3
 """So many modules, the worst, are named in a sentence."""
 
+
+OFF_GRID = "an older ampbench did not count the updates that weights would lose which are stored in it"
+"""What is said of updates that were compared in fp32 weights, off the grid (`Swallowed`)."""
 
 _NEAR = 0.001
 """The share of a format's largest number below which no value is called near it."""
@@ -155,7 +158,20 @@ def _dtype_said(found: RangePass, modules: dict[str, list[Magnitudes]], dtype: s
         said = [f"none of {total} would overflow"] if flushing else [f"none of {total} would overflow or flush"]
         said[0] += f" (nearest {where})" if near else ""
         said += [flushed] if flushing else []
-    return [*said, *_scales_said(found.magnitudes, dtype), *_updates_said(found, dtype)]
+    return [*said, *_near_said(predictions), *_scales_said(found.magnitudes, dtype), *_updates_said(found, dtype)]
+
+
+def _near_said(predictions: Mapping[str, Prediction]) -> list[str]:
+    """Say which modules neither overflow nor flush but are within `MARGIN` of it."""
+    said = []
+    for what, near in (
+        ("overflow", [name or ROOT for name, row in predictions.items() if row.near_overflow]),
+        ("flushing", [name or ROOT for name, row in predictions.items() if row.near_flush]),
+    ):
+        if near:
+            comes = "comes" if len(near) == 1 else "come"
+            said.append(f"{len(near):,} {comes} within a factor {MARGIN} of {what} ({few(near, NAMED)})")
+    return said
 
 
 def _scales_said(values: Iterable[Magnitudes], dtype: str) -> list[str]:
@@ -174,6 +190,8 @@ def _scales_said(values: Iterable[Magnitudes], dtype: str) -> list[str]:
 
 def _updates_said(found: RangePass, dtype: str) -> list[str]:
     rows = [row for row in found.swallowed if row.dtype == dtype]
+    if not all(row.on_grid for row in rows):
+        return [OFF_GRID]
     moved, lost = sum(row.moved for row in rows), sum(row.swallowed for row in rows)
     return [f"weights stored in {dtype} would lose {format_share(lost / moved)} of their updates"] if lost else []
 
@@ -183,7 +201,8 @@ def _score_said(what: str, score: Score) -> str:
         return f"no {what} predicted, none seen"
     said = f"{what} {score.predicted:,} predicted, {score.seen:,} seen"
     if score.false or score.missed:
-        said += f" ({score.right:,} right, {score.false:,} false, {score.missed:,} missed)"
+        near = f", {score.near:,} of them near it" if score.near else ""
+        said += f" ({score.right:,} right, {score.false:,} false, {score.missed:,} missed{near})"
     return said
 
 

@@ -17,6 +17,10 @@ FLUSHES = 0.01
 """The share of a module's values at zero from which it is said to flush: below it, the values around zero that every
 distribution has are lost beside the others, as they would be to rounding."""
 
+MARGIN = 8
+"""Values within this factor of overflow, or of zero, are called near it. A module's largest value differs from batch to
+batch and from seed to seed by less (docs/headroom.md), and grows in training."""
+
 _TAMES_INFINITY = frozenset(
     {"ReLU", "ReLU6", "Hardtanh", "Sigmoid", "Hardsigmoid", "Tanh", "MaxPool1d", "MaxPool2d", "MaxPool3d"}
 )
@@ -47,7 +51,9 @@ class Headroom:
 class Prediction:
     """Whether a module would overflow or flush in a format, and which of its values say so ("" where it does not).
 
-    The shares are of these values, or of its outputs where it does not (None: of these nothing is known).
+    Where it does not, `near_overflow` and `near_flush` are the values that would say so if they were `MARGIN` times as
+    large, or as small (""): none would. The shares are of these values, or of its outputs where it does not (None: of
+    these nothing is known).
     """
 
     module: str
@@ -55,6 +61,8 @@ class Prediction:
     flushes: str = ""
     overflow_share: float | None = None
     flush_share: float | None = None
+    near_overflow: str = ""
+    near_flush: str = ""
 
 
 def headroom(values: Magnitudes, dtype: str, scale: float = 1.0) -> Headroom:
@@ -116,9 +124,6 @@ def predict(
     form = find_format(dtype)
     module = values[0].module if values else ""
     kind = values[0].kind if values else ""
-    overflows = flushes = ""
-    overflow_share: float | None = None
-    flush_share: float | None = None
 
     def lowered(row: Magnitudes) -> bool:
         if row.what == WEIGHT:
@@ -126,27 +131,20 @@ def predict(
         return computes_low and row.what in (ACTIVATION, INPUT)
 
     used = [row for row in values if lowered(row)]
-    for row in used:
-        if row.largest is None:
-            continue
-        spared = (row.what == INPUT and kind in _TAMES_INFINITY) or row.name.endswith("running_var")
-        if row.largest >= form.overflow and not spared and not overflows:
-            overflows, overflow_share = row.what, _share_over(row, form)
-        if row.what == ACTIVATION:
-            flush_share = _share(row, form)
-            overflow_share = overflow_share if overflows else _share_over(row, form)
-            flushes = ACTIVATION if flush_share >= FLUSHES else ""
-    if not flushes and any(part in kind for part in _NORMALISES):
-        mean_low = lowered_weights is None and any(part in kind for part in _STORES_MEAN)
-        shares = [_normalised_to_zero(row, values, form, mean_low) for row in used if row.what == INPUT]
-        if max(shares, default=0.0) >= FLUSHES:
-            flushes, flush_share = INPUT, max(shares)
+    outputs = next((row for row in used if row.what == ACTIVATION and row.largest is not None), None)
+    over = _overflowing(used, kind, form)
+    nearly = _overflowing(used, kind, form, MARGIN) if over is None else None
+    mean_low = lowered_weights is None and any(part in kind for part in _STORES_MEAN)
+    zeros, flush_share = _flushing(used, values, kind, form, mean_low=mean_low)
+    shown = over or outputs
     return Prediction(
         module=module,
-        overflows=overflows,
-        flushes=flushes,
-        overflow_share=overflow_share,
+        overflows=over.what if over else "",
+        flushes=zeros,
+        overflow_share=_share_over(shown, form) if shown else None,
         flush_share=flush_share,
+        near_overflow=nearly.what if nearly else "",
+        near_flush="" if zeros else _flushing(used, values, kind, form, mean_low=mean_low, scale=1 / MARGIN)[0],
     )
 
 
@@ -175,16 +173,52 @@ def by_running_module(values: Iterable[Magnitudes]) -> dict[str, list[Magnitudes
     return ran
 
 
-def _share(values: Magnitudes, form: Format) -> float:
+def _overflowing(used: Sequence[Magnitudes], kind: str, form: Format, scale: float = 1.0) -> Magnitudes | None:
+    """Return the first of a module's values, each times `scale`, that the format cannot hold and that count."""
+    for row in used:
+        spared = (row.what == INPUT and kind in _TAMES_INFINITY) or row.name.endswith("running_var")
+        if row.largest is not None and row.largest * scale >= form.overflow and not spared:
+            return row
+    return None
+
+
+def _flushing(
+    used: Sequence[Magnitudes],
+    values: Sequence[Magnitudes],
+    kind: str,
+    form: Format,
+    *,
+    mean_low: bool,
+    scale: float = 1.0,
+) -> tuple[str, float | None]:
+    """Return which of a module's values, each times `scale`, make it flush ("": none) and their share, or its outputs'.
+
+    Whole channels and rows are counted only as far as they flush at a scale of 1: at others they are left out.
+    """
+    outputs = next((row for row in used if row.what == ACTIVATION and row.largest is not None), None)
+    share = _share(outputs, form, scale) if outputs else None
+    if share is not None and share >= FLUSHES:
+        return ACTIVATION, share
+    if any(part in kind for part in _NORMALISES):
+        inputs = [row for row in used if row.what == INPUT and (scale == 1.0 or row.together is None)]
+        normalised = max((_normalised_to_zero(row, values, form, mean_low, scale) for row in inputs), default=0.0)
+        if normalised >= FLUSHES:
+            return INPUT, normalised
+    return "", share
+
+
+def _share(values: Magnitudes, form: Format, scale: float = 1.0) -> float:
     finite = values.elements - values.nonfinite
-    return flushed_count(values, form) / finite if finite else 0.0
+    return flushed_count(values, form, scale) / finite if finite else 0.0
 
 
 def _share_over(values: Magnitudes, form: Format) -> float:
     return headroom(values, form.name).overflow or 0.0
 
 
-def _normalised_to_zero(inputs: Magnitudes, values: Sequence[Magnitudes], form: Format, mean_low: bool) -> float:
+def _normalised_to_zero(
+    inputs: Magnitudes, values: Sequence[Magnitudes], form: Format, mean_low: bool, scale: float
+) -> float:
     """Return the share of a normalisation's outputs that become zero since its inputs do.
 
     `mean_low`: the mean of what it is given is rounded as these are, and becomes zero beside values that are all small.
@@ -192,7 +226,7 @@ def _normalised_to_zero(inputs: Magnitudes, values: Sequence[Magnitudes], form: 
     finite = inputs.elements - inputs.nonfinite
     if not finite:
         return 0.0
-    share = _share(inputs, form)
+    share = _share(inputs, form, scale)
     added = ["bias"]
     if inputs.together is None:
         added.append("running_mean")

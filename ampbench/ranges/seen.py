@@ -18,9 +18,10 @@ _FUSED = frozenset({"MultiheadAttention", "TransformerEncoderLayer", "Transforme
 class Outcome:
     """What a module was predicted to do in a low precision, and what it did.
 
-    The predictions are as in `Prediction`: "" or which values say so. What was seen is None where it was not to be
-    seen, and `note` says why; such a prediction is neither right nor false. The pairs are shares: of the values that
-    `Prediction` speaks of, and of the outputs as seen (None: not known). `own_rel_l2` is as in `ModuleError`.
+    The predictions are as in `Prediction`: "" or which values say so, and which are near it. What was seen is None
+    where it was not to be seen, and `note` says why; such a prediction is neither right nor false. The pairs are
+    shares: of the values that `Prediction` speaks of, and of the outputs as seen (None: not known). `own_rel_l2` is as
+    in `ModuleError`.
     """
 
     module: str
@@ -29,6 +30,8 @@ class Outcome:
     overflow_seen: bool | None = None
     flush_predicted: str = ""
     flush_seen: bool | None = None
+    overflow_near: str = ""
+    flush_near: str = ""
     overflow_shares: tuple[float | None, float | None] = (None, None)
     flush_shares: tuple[float | None, float | None] = (None, None)
     own_rel_l2: float | None = None
@@ -37,11 +40,15 @@ class Outcome:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Score:
-    """How often something was predicted and seen (`right`), predicted alone (`false`), seen alone (`missed`)."""
+    """How often something was predicted and seen (`right`), predicted alone (`false`), seen alone (`missed`).
+
+    Of those missed, `near` were told to be near it.
+    """
 
     right: int = 0
     false: int = 0
     missed: int = 0
+    near: int = 0
 
     @property
     def predicted(self) -> int:
@@ -165,6 +172,8 @@ def _outcome_of_whole(
         overflow_predicted=prediction.overflows if prediction else "",
         overflow_seen=True if prediction else None,
         flush_predicted=prediction.flushes if prediction else "",
+        overflow_near=prediction.near_overflow if prediction else "",
+        flush_near=prediction.near_flush if prediction else "",
         note=note,
     )
 
@@ -174,8 +183,8 @@ def scores(outcomes: Iterable[Outcome]) -> Scores:
     every = list(outcomes)
     looked_at = sum(row.overflow_seen is not None and row.flush_seen is not None for row in every)
     return Scores(
-        overflow=_score((row.overflow_predicted, row.overflow_seen) for row in every),
-        flush=_score((row.flush_predicted, row.flush_seen) for row in every),
+        overflow=_score((row.overflow_predicted, row.overflow_seen, row.overflow_near) for row in every),
+        flush=_score((row.flush_predicted, row.flush_seen, row.flush_near) for row in every),
         checked=looked_at,
     )
 
@@ -235,6 +244,8 @@ def _outcome(row: ModuleError, prediction: Prediction | None, first: bool, low: 
         overflow_seen=True if first and prediction is not None else overflow,
         flush_predicted=prediction.flushes if prediction else "",
         flush_seen=flush,
+        overflow_near=prediction.near_overflow if prediction else "",
+        flush_near=prediction.near_flush if prediction else "",
         overflow_shares=(
             prediction.overflow_share if prediction else None,
             row.overflowed / row.elements if row.elements else None,
@@ -272,9 +283,15 @@ def _is_pure(low: LowRun) -> bool:
     return find_precision(low.precision).autocast is None
 
 
-def _score(pairs: Iterable[tuple[str, bool | None]]) -> Score:
-    known = [(bool(predicted), seen) for predicted, seen in pairs if seen is not None]
-    return Score(right=known.count((True, True)), false=known.count((True, False)), missed=known.count((False, True)))
+def _score(told: Iterable[tuple[str, bool | None, str]]) -> Score:
+    known = [(bool(predicted), seen, bool(near)) for predicted, seen, near in told if seen is not None]
+    pairs = [each[:2] for each in known]
+    return Score(
+        right=pairs.count((True, True)),
+        false=pairs.count((True, False)),
+        missed=pairs.count((False, True)),
+        near=known.count((False, True, True)),
+    )
 
 
 def _together(rows: Iterable[GradientOutcome], share: Callable[[GradientOutcome], float | None]) -> float | None:

@@ -24,9 +24,11 @@ def headroom_frame(found: RangePass) -> pd.DataFrame:
 
     Columns: module, kind, what, name, elements, zeros, nonfinite, largest; then for each dtype, "fp16" and "bf16":
     `fp16_reach` (the largest value over the format's), `fp16_overflow`, `fp16_flushed`, `fp16_subnormal` (shares of
-    the finite values) and, of updates, `fp16_swallowed` (the share that changes nothing). NaN where undefined.
+    the finite values) and, of updates, `fp16_swallowed` (the share that changes nothing where the parameter is stored
+    in the dtype). NaN where undefined.
     """
-    lost = {(row.parameter, row.dtype): row.swallowed / row.moved for row in found.swallowed if row.moved}
+    kept = [row for row in found.swallowed if row.moved and row.on_grid]
+    lost = {(row.parameter, row.dtype): row.swallowed / row.moved for row in kept}
     rows: list[list[Any]] = []
     for values in found.magnitudes:
         row: list[Any] = [values.module, values.kind, values.what, values.name, values.elements, values.zeros]
@@ -43,16 +45,17 @@ def headroom_frame(found: RangePass) -> pd.DataFrame:
 def seen_frame(found: RangePass) -> pd.DataFrame:
     """Return a row per low precision and module: what was predicted of it, what was seen.
 
-    Columns: precision, then those of `Outcome`. `overflow_seen` and `flush_seen` are True, False or None.
+    Columns: precision, then those of `Outcome` without the shares. `overflow_seen` and `flush_seen` are True,
+    False or None.
     """
     rows = [
         [low.precision, one.module, one.kind, one.overflow_predicted, one.overflow_seen, one.flush_predicted,
-         one.flush_seen, one.own_rel_l2, one.note]
+         one.flush_seen, one.overflow_near, one.flush_near, one.own_rel_l2, one.note]
         for low in found.low_runs
         for one in predicted_and_seen(found, low)
     ]  # fmt: skip
     columns = ["precision", "module", "kind", "overflow_predicted", "overflow_seen", "flush_predicted", "flush_seen"]
-    frame = pd.DataFrame(rows, columns=[*columns, "own_rel_l2", "note"], dtype=object)
+    frame = pd.DataFrame(rows, columns=[*columns, "overflow_near", "flush_near", "own_rel_l2", "note"], dtype=object)
     return frame.astype({"own_rel_l2": float})
 
 

@@ -41,12 +41,18 @@ class Magnitudes:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Swallowed:
-    """Of `moved` elements of a parameter that one fp32 step changed, how many do not change where it is in `dtype`."""
+    """Of `moved` elements of a parameter that fp32 steps changed, how many would not change stored in `dtype`.
+
+    With `on_grid`, what a step added in fp32 was added to the parameter rounded to `dtype`, as it would be stored, and
+    rounded again. Older runs, without it, rounded the fp32 parameter before and after the step: that says how often the
+    half copy of an fp32 master weight changes, and nothing of what is lost where none is kept.
+    """
 
     parameter: str
     dtype: str
     moved: int
     swallowed: int
+    on_grid: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -186,9 +186,45 @@ def test_updates_that_rounding_would_swallow_are_counted():
         model(torch.tensor([[-1e-4, -2e-3]])).sum().backward()
         optimizer.step()
     # 1 + 1e-4 stays 1 in fp16, whose next number is 1 + 2**-10; in bf16 1 + 2e-3 does, too.
+    assert all(row.on_grid for row in seen.swallowed)
     found = {row.dtype: (row.moved, row.swallowed) for row in seen.swallowed}
     assert found == {"fp16": (2, 1), "bf16": (2, 2)}
     assert (torch.tensor(1 + 1e-4).half() == 1).item()
+
+
+def test_a_weight_between_two_numbers_of_a_dtype_counts_as_the_one_that_would_be_stored():
+    model = torch.nn.Linear(1, 1, bias=False)
+    with torch.no_grad():
+        model.weight.fill_(1 + 2**-8 - 2**-20)  # just below where bf16 rounds up
+    optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
+    with watch_ranges(model, optimizer) as seen:
+        model(torch.tensor([[-(2.0**-18)]])).sum().backward()
+        optimizer.step()
+    assert model.weight.bfloat16().item() == 1 + 2**-7  # the fp32 weight crosses over
+    stored = torch.nn.Parameter(torch.tensor([1 + 2**-8 - 2**-20]).bfloat16())
+    stored.grad = torch.tensor([-(2.0**-18)]).bfloat16()
+    torch.optim.SGD([stored], lr=1.0).step()
+    assert stored.item() == 1  # what is stored does not
+    assert {row.dtype: row.swallowed for row in seen.swallowed}["bf16"] == 1
+
+
+@pytest.mark.parametrize(("dtype", "lr"), [(torch.bfloat16, 5e-4), (torch.float16, 6e-5)])
+def test_as_many_updates_are_counted_as_a_step_of_stored_weights_loses(dtype, lr):
+    torch.manual_seed(0)
+    model, gradient = torch.nn.Linear(50, 40, bias=False), torch.randn(40, 50).to(dtype).float()
+    stored = torch.nn.Parameter(model.weight.detach().to(dtype))
+    before = stored.detach().clone()
+    optimizer = torch.optim.SGD(model.parameters(), lr=lr)
+    with watch_ranges(model, optimizer) as seen:
+        model.weight.grad = gradient
+        optimizer.step()
+    stored.grad = gradient.to(dtype)
+    torch.optim.SGD([stored], lr=lr).step()
+    short = {torch.bfloat16: "bf16", torch.float16: "fp16"}[dtype]
+    (row,) = (row for row in seen.swallowed if row.dtype == short)
+    lost = int((stored == before).sum())
+    assert 0.1 * row.moved < lost < 0.9 * row.moved
+    assert abs(row.swallowed - lost) <= 2  # the fp32 step rounds by itself
 
 
 def test_a_sign_that_a_zero_changes_is_no_update():
@@ -245,8 +281,9 @@ def test_updates_of_parameters_of_any_size_dtype_and_layout_are_counted_at_each_
                 counts, swallowed = expected[name]
                 counts.add(count_magnitudes(before[name] - parameter))
                 moved = differing(before[name], parameter)
-                swallowed["fp16"] += moved - differing(before[name].half(), parameter.half())
-                swallowed["bf16"] += moved - differing(before[name].bfloat16(), parameter.bfloat16())
+                for short, dtype in (("fp16", torch.float16), ("bf16", torch.bfloat16)):
+                    stored = before[name].to(dtype)
+                    swallowed[short] += moved - differing(stored, (stored + (parameter - before[name])).to(dtype))
     for (_, name), row in rows(seen, "update").items():
         counts = expected[name][0]
         found = {row.lowest + place: n for place, n in enumerate(row.counts) if n}

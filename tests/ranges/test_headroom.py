@@ -176,6 +176,45 @@ def test_what_a_module_is_predicted_to_do_in_fp16(rows, overflows, flushes):
     assert predict(rows, "bf16").flushes == ""
 
 
+@pytest.mark.parametrize(
+    ("rows", "near_overflow", "near_flush"),
+    [
+        ([magnitudes([8190.0])], ACTIVATION, ""),
+        ([magnitudes([8189.9])], "", ""),
+        ([magnitudes([65520.0])], "", ""),  # it does overflow
+        ([magnitudes([1e4], INPUT), magnitudes([1.0])], INPUT, ""),
+        ([magnitudes([1e4], INPUT, "ReLU6"), magnitudes([6.0], kind="ReLU6")], "", ""),
+        ([magnitudes([1e4], WEIGHT, name="layer.running_var"), magnitudes([1.0])], "", ""),
+        ([magnitudes([1.9 * 2.0**-23] * 2 + [1.0] * 98)], "", ACTIVATION),
+        ([magnitudes([1.9 * 2.0**-23] + [1.0] * 199)], "", ""),
+        ([magnitudes([2.0**-21])], "", ""),
+        ([magnitudes([2.0**-26])], "", ""),  # it does flush
+        ([magnitudes([1.9 * 2.0**-23], INPUT, "BatchNorm2d"), magnitudes([1.0], kind="BatchNorm2d")], "", INPUT),
+    ],
+)
+def test_what_is_within_a_factor_of_eight_is_near(rows, near_overflow, near_flush):
+    found = predict(rows, "fp16")
+    assert (found.near_overflow, found.near_flush) == (near_overflow, near_flush)
+    far = predict(rows, "bf16")
+    assert (far.near_overflow, far.near_flush) == ("", "")
+
+
+@given(
+    st.lists(st.floats(width=32, allow_nan=False, allow_infinity=False), min_size=1, max_size=40),
+    st.sampled_from(sorted(DTYPES)),
+)
+@settings(max_examples=200, deadline=None)
+def test_near_is_what_eight_times_the_values_or_an_eighth_of_them_would_do(values, dtype):
+    near = predict([magnitudes(values)], dtype)
+    exact = torch.tensor(values, dtype=torch.float32).double()
+    over, under = (8 * exact).to(DTYPES[dtype]), (exact / 8).to(DTYPES[dtype])
+    assert bool(near.overflows or near.near_overflow) == bool(over.isinf().any())
+    border = 8 * FORMATS[dtype].flush
+    if not bool(((exact.abs() / border - 1).abs() < 2.0**-9).any()):
+        flushed = float(((under == 0) & (exact != 0)).double().mean())
+        assert bool(near.flushes or near.near_flush) == (flushed >= FLUSHES)
+
+
 def test_a_share_below_the_threshold_is_no_flushing():
     assert 1 / 200 < FLUSHES <= 2 / 100
 

@@ -60,6 +60,9 @@ def test_predictions_are_right_false_or_missed():
     assert judged.flush == Score(missed=1)  # 1 of 100 outputs is just enough
     assert (judged.flush.precision, judged.flush.recall) == (None, 0.0)
     assert judged.checked == 4
+    far = passed(values("missed", 1.0), values("near", 6e4), values("calm", 1.0))
+    judged = scores(predicted_and_seen(far, low_run(error("missed", overflowed=1), error("near", overflowed=1))))
+    assert judged.overflow == Score(missed=2, near=1)
 
 
 def test_a_module_flushes_from_one_per_cent_of_its_outputs_on():

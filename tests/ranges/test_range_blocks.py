@@ -12,7 +12,7 @@ from ampbench.ranges.blocks import (
     headroom_section,
     origin_section,
 )
-from ampbench.ranges.headlines import headroom_said, low_run_said, origin_said
+from ampbench.ranges.headlines import OFF_GRID, headroom_said, low_run_said, origin_said
 from ampbench.records.ranges import (
     GRADIENT,
     INPUT,
@@ -74,11 +74,51 @@ def test_an_update_too_small_for_its_weight_is_told():
         values("", 1.0, what=WEIGHT, name="w"),
         values("", 1.0, what=INPUT),
         values("", 1e-4, what=UPDATE, name="w"),
-        swallowed=[Swallowed(parameter="w", dtype=dtype, moved=1, swallowed=1) for dtype in ("fp16", "bf16")],
+        swallowed=[
+            Swallowed(parameter="w", dtype=dtype, moved=1, swallowed=1, on_grid=True) for dtype in ("fp16", "bf16")
+        ],
     )
     assert headroom_said(found)[0].endswith("; weights stored in fp16 would lose 100% of their updates")
     (row,) = table(headroom_section(CASE, found), "Updates that would be lost")
     assert row == {"parameter": "w", "moved": "1", "in fp16": "100%", "in bf16": "100%"}
+
+
+def test_of_an_older_run_that_compared_updates_off_the_grid_no_loss_is_told():
+    found = passed(values("", 1.0), swallowed=[Swallowed(parameter="w", dtype="bf16", moved=4, swallowed=1)])
+    assert headroom_said(found)[1].endswith(f"; {OFF_GRID}")
+    assert "Updates that would be lost" not in titles(headroom_section(CASE, found))
+
+
+def test_values_within_a_factor_of_eight_are_near_and_told_beside_yes_and_no():
+    found = passed(
+        values("large", 8190.0), values("less", 8189.0), values("over", 65520.0),
+        values("small", 7.9 * 2.0**-25), values("more", 2.0**-21), values("gone", 2.0**-26),
+    )  # fmt: skip
+    said = headroom_said(found)[0]
+    assert "1 of 6 modules would overflow (worst over" in said
+    assert "; 1 would flush (gone); 1 comes within a factor 8 of overflow (large); 1 comes within a factor 8" in said
+    assert said.endswith("of flushing (small)")
+    rows = {row["module"]: row["fp16 would"] for row in table(headroom_section(CASE, found), "Largest values")}
+    assert rows == {
+        "over": "overflow", "gone": "flush", "large": "nearly overflow", "small": "nearly flush",
+        "less": "", "more": "",
+    }  # fmt: skip
+    assert list(rows)[:4] == ["over", "gone", "large", "small"]
+
+
+def test_what_bf16_does_is_in_brackets_where_it_differs():
+    found = passed(values("a", 1e38), values("b", 3.4e38 * 1.1), values("c", 1e30))
+    rows = {row["module"]: row["fp16 would"] for row in table(headroom_section(CASE, found), "Largest values")}
+    assert rows == {"a": "overflow (bf16 nearly overflow)", "b": "overflow (bf16, too)", "c": "overflow"}
+
+
+def test_a_prediction_that_failed_within_the_margin_says_so():
+    low = LowRun(precision="fp16_pure", modules=[error("a", overflowed=1), error("b", overflowed=1)])
+    section = headroom_section(CASE, passed(values("a", 6e4), values("b", 1.0), low=low))
+    assert [(row["module"], row["was predicted"]) for row in table(section, "Where predictions failed")] == [
+        ("a", "near"), ("b", "no"),
+    ]  # fmt: skip
+    assert "overflow 0 predicted, 2 seen (0 right, 0 false, 2 missed, 1 of them near it)" in " ".join(lines(section))
 
 
 def test_the_worst_is_the_largest_and_flushing_modules_are_named():
@@ -100,7 +140,8 @@ def test_the_worst_is_the_largest_and_flushing_modules_are_named():
 
 def test_a_value_near_the_end_is_named_though_it_fits():
     assert headroom_said(passed(values("a", 32752.0)))[0] == (
-        "fp16: none of 1 module would overflow or flush (nearest a: largest activation is 50.0% of what fp16 holds)"
+        "fp16: none of 1 module would overflow or flush (nearest a: largest activation is 50.0% of what fp16 holds); "
+        "1 comes within a factor 8 of overflow (a)"
     )
     assert headroom_said(passed(values("a", 1.0)))[0] == "fp16: none of 1 module would overflow or flush"
 
@@ -335,7 +376,7 @@ def test_sections_fit_a_terminal_of_a_hundred_columns(capsys, monkeypatch):
     found = passed(
         values(name, 1e5, kind="NonDynamicallyQuantizableLinear"),
         values(name, 1e-3, 1e-9, what=GRADIENT, name=f"{name}.weight"),
-        swallowed=[Swallowed(parameter=f"{name}.weight", dtype="fp16", moved=12_345_678, swallowed=1)],
+        swallowed=[Swallowed(parameter=f"{name}.weight", dtype="fp16", moved=12_345_678, swallowed=1, on_grid=True)],
         low=LowRun(
             precision="fp16_autocast",
             modules=[error(name, 0.5, flushed=50, kind="NonDynamicallyQuantizableLinear")],

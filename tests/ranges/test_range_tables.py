@@ -32,9 +32,9 @@ def test_only_updates_have_a_share_that_is_swallowed():
         values("", 1e-4, what=UPDATE, name="w"),
         values("", 0.0, what=UPDATE, name="still"),
         swallowed=[
-            Swallowed(parameter="w", dtype="fp16", moved=4, swallowed=4),
-            Swallowed(parameter="w", dtype="bf16", moved=4, swallowed=1),
-            Swallowed(parameter="still", dtype="fp16", moved=0, swallowed=0),
+            Swallowed(parameter="w", dtype="fp16", moved=4, swallowed=4, on_grid=True),
+            Swallowed(parameter="w", dtype="bf16", moved=4, swallowed=1, on_grid=True),
+            Swallowed(parameter="still", dtype="fp16", moved=0, swallowed=0, on_grid=True),
         ],
     )
     frame = headroom_frame(found)
