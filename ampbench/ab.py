@@ -255,7 +255,7 @@ def _prepared_arm(
     try:
         channel = open_channel()
     except NothingToRunError as error:
-        raise UsageError(f"{option}: {error}; install ampbench and torch there, or give another Python") from error
+        raise UsageError(f"{option}: {error}; give a Python that has this ampbench and torch") from error
     try:
         environment = ask_environment(channel, settings.threads)
         describe = session.describer(channel, settings)

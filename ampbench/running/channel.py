@@ -22,7 +22,16 @@ import msgspec
 from ampbench.errors import NothingToRunError, bounded
 from ampbench.records.measurements import KILLED
 from ampbench.records.requests import SERVER_VARIABLES, Reply, Request
-from ampbench.running.protocol import end_reply, read_reply, reply_line, request_line, was_killed, way_ended
+from ampbench.running.protocol import (
+    READY,
+    end_reply,
+    read_reply,
+    ready_line,
+    reply_line,
+    request_line,
+    was_killed,
+    way_ended,
+)
 
 START_SECONDS = 120.0
 """How long a server may take to import torch: seconds on a warm disk, a minute on a cold network one."""
@@ -49,6 +58,10 @@ class Channel(Protocol):
 OpenChannel = Callable[[], Channel]
 
 
+OTHER_VERSION = (
+    "the worker that {} starts is of another version of ampbench, which this one cannot drive: measure there with "
+    "`ampbench run`, and put the two runs side by side with `ampbench compare`"
+)
 NO_TORCH = "No module named 'torch'"
 INSTALL = "install it there: pip install torch, or ampbench[torch]"
 
@@ -87,7 +100,10 @@ class ServerChannel:
             self._errors.close()
             raise NothingToRunError(f"no worker could start with {python}: {error.strerror}") from None
         try:
-            if self._line(START_SECONDS) != b"ready\n":
+            first = self._line(START_SECONDS)
+            if first != ready_line():
+                if first.startswith(READY.encode()):
+                    raise NothingToRunError(OTHER_VERSION.format(python))
                 why = self._last_words() or f"the server {self._fate()}"
                 cure = f"; {INSTALL}" if why.endswith(NO_TORCH) else ""
                 raise NothingToRunError(f"no worker could start with {python}: {why}{cure}")

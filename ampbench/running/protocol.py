@@ -5,11 +5,12 @@ hold becomes a failure that says what of it. A reply carries the number of its r
 the answer to another one.
 """
 
+import hashlib
 import re
 import signal
-from collections.abc import Sequence
-from dataclasses import replace
-from typing import Any
+from collections.abc import Iterator, Sequence
+from dataclasses import is_dataclass, replace
+from typing import Any, get_args, get_type_hints
 
 import msgspec
 
@@ -18,7 +19,31 @@ from ampbench.records.measurements import KILLED, Failure
 from ampbench.records.requests import Reply, Request
 from ampbench.records.runs import CEILINGS, RULES
 
+READY = "ready"
+"""The first word of every server that is ready, of whatever version."""
 _NOT_FINITE = re.compile(r"got `null` - at `\$\.(?P<field>.+)`")
+
+
+def ready_line() -> bytes:
+    """Return what a server says first: the digest of all names in requests and replies.
+
+    A server of another version of ampbench, which would pass over what it does not know, says another one.
+    """
+    kinds: list[type] = [Request, Reply]
+    names = []
+    for kind in kinds:
+        for name, hint in get_type_hints(kind).items():
+            names.append(f"{kind.__name__}.{name}")
+            kinds += (each for each in _records_in(hint) if each not in kinds)
+    digest = hashlib.blake2b(" ".join(sorted(names)).encode(), digest_size=8).hexdigest()
+    return f"{READY} {digest}\n".encode()
+
+
+def _records_in(hint: Any) -> Iterator[type]:
+    if isinstance(hint, type) and is_dataclass(hint):
+        yield hint
+    for argument in get_args(hint):
+        yield from _records_in(argument)
 
 
 def request_line(request: Request) -> bytes:

@@ -104,7 +104,7 @@ def _side(
         try:
             first = stack.enter_context(opened_first(open_server, header.settings.threads))
         except NothingToRunError as error:
-            raise UsageError(f"{option}: {error}; install ampbench and torch there, or give another Python") from error
+            raise UsageError(f"{option}: {error}; give a Python that has this ampbench and torch") from error
         ours, theirs = header.environment.torch_version, first.environment.torch_version
         if ours != theirs and python:
             raise UsageError(f"{option}: the {name} was measured with torch {ours}, that Python has torch {theirs}")

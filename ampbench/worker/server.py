@@ -27,7 +27,15 @@ import msgspec
 
 from ampbench.records.measurements import KILLED
 from ampbench.records.requests import FORKING_VARIABLES, Reply, Request
-from ampbench.running.protocol import end_reply, read_reply, read_request, reply_line, request_line, way_ended
+from ampbench.running.protocol import (
+    end_reply,
+    read_reply,
+    read_request,
+    ready_line,
+    reply_line,
+    request_line,
+    way_ended,
+)
 from ampbench.units import counted, format_bytes
 
 POLL_SECONDS = 0.05
@@ -294,7 +302,7 @@ def main() -> None:
                 importlib.import_module(name)
     gc.collect()
     gc.freeze()
-    replies.write(b"ready\n")
+    replies.write(ready_line())
     replies.flush()
     server = Server(requests_descriptor, replies.fileno(), given)
     with os.fdopen(requests_descriptor, "rb") as requests:

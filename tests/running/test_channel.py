@@ -34,3 +34,13 @@ def test_a_python_without_torch_is_told_how_to_get_it(tmp_path):
     python.chmod(0o755)
     with pytest.raises(NothingToRunError, match="No module named 'torch'; install it there: pip install torch"):
         ServerChannel(str(python))
+
+
+@pytest.mark.parametrize("first", ["ready", "ready 0011223344556677"])
+def test_a_worker_of_another_version_is_refused_in_one_line_at_once(tmp_path: Path, first: str) -> None:
+    python = tmp_path / "python"
+    python.write_text(f"#!/bin/sh\necho {first}\nsleep 60\n")
+    python.chmod(0o755)
+    said = "of another version of ampbench, which this one cannot drive: measure there with `ampbench run`"
+    with pytest.raises(NothingToRunError, match=said):
+        ServerChannel(str(python))

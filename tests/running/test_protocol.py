@@ -3,16 +3,17 @@
 import os
 import signal
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
 
-from ampbench.records.cases import WorkloadSource
+from ampbench.records.cases import Case, WorkloadSource
 from ampbench.records.measurements import Failure
 from ampbench.records.requests import Reply, Request
+from ampbench.running import protocol
 from ampbench.running.channel import InProcess
-from ampbench.running.protocol import read_reply, read_request, reply_line, request_line
+from ampbench.running.protocol import read_reply, read_request, ready_line, reply_line, request_line
 from tests.odd_networks import ODD
 from tests.stored_runs import make_case, make_round
 
@@ -110,3 +111,17 @@ def test_a_network_that_forks_in_this_process_and_returns_twice_gives_one_reply(
     assert ask("returns twice").round is not None
     assert os.getpid() == pid
     os.wait()
+
+
+def test_what_a_server_says_first_names_every_field_that_travels(monkeypatch: pytest.MonkeyPatch) -> None:
+    line = ready_line()
+    assert line.startswith(b"ready ")
+    assert line.endswith(b"\n")
+    assert ready_line() == line
+
+    @dataclass
+    class Other:
+        added: Case
+
+    monkeypatch.setattr(protocol, "Reply", Other)
+    assert ready_line() != line
