@@ -264,7 +264,7 @@ def test_unknown_settings_name_the_option(servers: Servers) -> None:
 
 def test_a_python_without_torch_is_the_users_mistake(servers: Servers) -> None:
     arms = parse_arm("--baseline", []), parse_arm("--candidate", ["BROKEN=1"])
-    said = r"--candidate: no worker .* install ampbench and torch"
+    said = r"--candidate: no worker .* give a Python that has this ampbench and torch"
     with pytest.raises(UsageError, match=said), ab.prepare(MLP, SETTINGS, *arms):
         pass
 
