@@ -14,7 +14,7 @@ from ampbench.records.measurements import Failure, Skip
 from ampbench.records.runs import Selection, Settings
 from ampbench.running.channel import Channel, OpenChannel
 from ampbench.running.passes import Watch, ended_by, explain_cases, request_for
-from ampbench.running.preparing import plan_default_autocast, prepared_session, require_named
+from ampbench.running.preparing import plan_default_autocast, prepared_session, require_named, require_own_ops
 from ampbench.running.session import Prepared
 from ampbench.store import RunWriter
 
@@ -40,12 +40,13 @@ def prepare_casts(
     Cases are eager, whatever paths are selected: these are the graphs to read beside the eager step. Without
     precisions, each device gets the autocast precision of its default dtype; without phases, inference is traced.
     `half_inputs` gives floating inputs in the dtype that autocast casts to. A device that is absent skips no case: its
-    workers trace on fake tensors. Raises `UsageError` where no workload is named or a precision that casts nothing is
-    to have inputs in half, and what `make_plan` raises.
+    workers trace on fake tensors. Raises `UsageError` where no workload is named, for a precision that runs the ops of
+    another and one that casts nothing where inputs are to be in half, and what `make_plan` raises.
     """
     require_named(selection, "casts", "explain the casts")
     selection = dataclasses.replace(selection, phases=selection.phases or ["inference"])
     sources = check_selection(selection)
+    require_own_ops(selection)
     if half_inputs:
         _check_halvable(selection)
 

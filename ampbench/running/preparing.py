@@ -81,9 +81,16 @@ def require_among(selection: Selection, allowed: Sequence[str], why: str) -> Non
     """Raise `UsageError` unless all precisions selected are `allowed`; `why` says of "{name}" what is amiss with it."""
     for row in map(find_precision, selection.precisions):
         if row.same_ops in allowed:
-            raise UsageError(f"{row.name} runs the ops of {row.same_ops}: give that")
+            require_own_ops(selection)
         if row.name not in allowed:
             raise UsageError(f"{why.format(name=row.name)}: give {one_of(allowed)}")
+
+
+def require_own_ops(selection: Selection) -> None:
+    """Raise `UsageError` for a precision whose ops are those of another, which is the one to ask about."""
+    for row in map(find_precision, selection.precisions):
+        if row.same_ops:
+            raise UsageError(f"{row.name} runs the ops of {row.same_ops}, with another optimizer step: give that")
 
 
 def plan_default_autocast(

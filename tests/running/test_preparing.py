@@ -7,7 +7,9 @@ import pytest
 
 from ampbench.errors import UsageError
 from ampbench.planning import PlannedCase
-from ampbench.running.preparing import resumed_plan
+from ampbench.precisions import LOW, PRECISIONS, Precision
+from ampbench.records.runs import Selection
+from ampbench.running.preparing import require_among, require_own_ops, resumed_plan
 from ampbench.store import StoredRun
 from ampbench.workloads.index import WORKLOADS, source
 from tests.stored_runs import make_case, make_header
@@ -29,3 +31,15 @@ def test_a_run_of_another_machine_or_of_other_cases_is_not_gone_on_with() -> Non
         resumed_plan(BEGUN, dataclasses.replace(here, host="elsewhere"), FOUND[:1], ())
     with pytest.raises(UsageError, match="its selection now gives other cases than it began with"):
         resumed_plan(BEGUN, here, FOUND[:1], ())
+
+
+@pytest.mark.parametrize("row", [row for row in PRECISIONS.values() if row.same_ops])
+def test_who_asks_about_ops_is_sent_to_the_precision_whose_ops_they_are(row: Precision) -> None:
+    selection = Selection(workloads=["mlp"], precisions=["fp32", row.name])
+    said = f"{row.name} runs the ops of {row.same_ops}, with another optimizer step: give that"
+    with pytest.raises(UsageError, match=f"^{said}$"):
+        require_own_ops(selection)
+    with pytest.raises(UsageError, match=f"^{said}$"):
+        require_among(selection, ["fp32", *LOW], "{name} is none")
+    with pytest.raises(UsageError, match=f"^{row.name} has no autocast: give bf16_autocast$"):
+        require_among(Selection(precisions=[row.name]), ["bf16_autocast"], "{name} has no autocast")
