@@ -10,6 +10,50 @@ CHANCE = (
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class OutputError:
+    """The error of one output tensor of a step; None: undefined, as `undefined` or `sample_undefined` says.
+
+    `name` is the way to it in what the network returns ("scores", "[1]"), "" of a tensor alone. `rel_l2` is the
+    Euclidean norm of its error, relative to its norm in the reference; `centred`: it holds logits, and each row, less
+    its mean over classes, is compared, as softmax does not see a shift. `floor_rel_l2` is the same of merely rounding
+    the reference to the precision's dtype. Samples lie in its first dimension, and the error of each is relative to
+    itself: `sample_p99_rel_l2` is the 99% quantile (linear between order statistics) and `sample_worst_rel_l2` the
+    largest of the `sample_count` that are defined.
+    """
+
+    name: str
+    elements: int
+    centred: bool = False
+    rel_l2: float | None = None
+    floor_rel_l2: float | None = None
+    undefined: str = ""
+    sample_count: int | None = None
+    sample_p99_rel_l2: float | None = None
+    sample_worst_rel_l2: float | None = None
+    sample_undefined: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Predictions:
+    """How far the probabilities of a classifier lie from the reference's: those of `rows` of logits in `outputs`.
+
+    Probabilities are the softmax of logits, or the output itself where its rows are probabilities or their logarithms
+    in the reference. `kl_mean` and `kl_p99` are mean and 99% quantile over rows of the Kullback-Leibler divergence of
+    the precision's probabilities from the reference's, in nats (None: undefined, as `kl_undefined` says).
+    `median_margin` is the median over rows of the distance between the two largest probabilities in the reference,
+    `flipped_margin` the largest of those rows whose decision is another (None: no row's is).
+    """
+
+    outputs: list[str]
+    rows: int
+    kl_mean: float | None = None
+    kl_p99: float | None = None
+    kl_undefined: str = ""
+    median_margin: float | None = None
+    flipped_margin: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Divergence:
     """The divergence of one step of a case; None: undefined or not measured in this phase (`notes` says why).
 
@@ -33,9 +77,10 @@ class Divergence:
     `repeatable` tells whether the same step, run twice, gave the same bits.
     `chance_rel_l2` is how far two fp64 steps lie apart by chance alone (random numbers, state that the network keeps to
     itself), told only where the errors are those of chance: then they say nothing about the precision.
-    `output_shapes` are those of the output's floating tensors. `output_sketch` and `grad_sketch` are sketches (see
-    `ampbench.sketch`) of the reference's outputs and gradients, whose norms are `output_reference_norm` and
-    `grad_reference_norm`: with them, what two commits compute in fp64 can be compared.
+    `outputs` are the errors of the output's tensors one by one, `predictions` those of a classifier's probabilities
+    (None: not measured, or no classifier). `output_shapes` are those of the output's floating tensors. `output_sketch`
+    and `grad_sketch` are sketches (see `ampbench.sketch`) of the reference's outputs and gradients, whose norms are
+    `output_reference_norm` and `grad_reference_norm`: with them, what two commits compute in fp64 can be compared.
     """
 
     case_id: str
@@ -58,6 +103,8 @@ class Divergence:
     output_undefined: str = ""
     output_floor_rel_l2: float | None = None
     output_fp32_rel_l2: float | None = None
+    outputs: list[OutputError] | None = None
+    predictions: Predictions | None = None
     argmax_agreeing: int | None = None
     argmax_decisions: int | None = None
     loss: float | None = None
@@ -82,3 +129,11 @@ class Divergence:
     grad_reference_norm: float | None = None
     grad_sketch: str | None = None
     notes: list[str] = field(default_factory=list)
+
+    @property
+    def worst_output(self) -> OutputError | None:
+        """The output tensor that errs most, the one that is judged; None where nothing is known of them one by one."""
+        if self.output_rel_l2 is None:
+            return None
+        defined = [one for one in self.outputs or () if one.rel_l2 is not None]
+        return max(defined, key=lambda one: one.rel_l2 or 0.0, default=None)

@@ -26,6 +26,7 @@ _ROWS: tuple[tuple[Range, str], ...] = (
         grad_reference_nonfinite grad_reference_nan grad_nan nonfinite_output
         argmax_agreeing argmax_decisions casts correct decisions elements flushed grad_elements grad_flushed
         grad_nonfinite inputs_overflowed moved nonfinite nonzero output_nonfinite output_shapes overflowed
+        rows sample_count
         sampled swallowed zeros counts powers together skipped_steps skipped stale_weights warmup_steps calls
         units trials number index forward model_ops cast operation tensor made_by producer step steps ended_at
         seeds max_trials growth_interval involuntary_switches batch_size cpu_count count threads schema work
@@ -44,7 +45,7 @@ _ROWS: tuple[tuple[Range, str], ...] = (
     # of ops, of rounds, of limits, up to thirty years; an op may take less than the clock resolves
     ((0, 1e9), "seconds compile_seconds min_run_seconds max_seconds timeout_seconds"),
     # shares of CPU time, and a cosine, which rounding takes a little over
-    ((0, 1 + 1e-9), "steal_share other_share"),
+    ((0, 1 + 1e-9), "steal_share other_share median_margin flipped_margin"),
     ((-1 - 1e-6, 1 + 1e-6), "output_cosine"),
     # errors, whose squares are finite
     (
@@ -52,6 +53,7 @@ _ROWS: tuple[tuple[Range, str], ...] = (
         """
         output_rel_l2 output_floor_rel_l2 output_fp32_rel_l2 grad_rel_l2 grad_worst_rel_l2 param_rel_l2
         own_rel_l2 chance_rel_l2 total_rel_l2 rel_l2 from_fp32 from_fp64 max_error max_gradient_error
+        floor_rel_l2 sample_p99_rel_l2 sample_worst_rel_l2 kl_mean kl_p99
         """,
     ),
     # magnitudes of values in up to fp64, of which sums and differences are finite

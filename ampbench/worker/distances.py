@@ -87,18 +87,33 @@ def compare(
     reference, makes the distance undefined and is counted; so do a reference of zeros and one without elements.
     Raises `ValueError` for other shapes.
     """
+    return compare_each(values, references, on, what=what, against=against)[0]
+
+
+def compare_each(
+    values: Sequence[torch.Tensor],
+    references: Sequence[torch.Tensor],
+    on: Device | None = None,
+    *,
+    what: str = "output",
+    against: str = "fp64",
+) -> tuple[Distance, list[Distance]]:
+    """Return what `compare` does, and the distance of each tensor from its reference."""
     if [value.shape for value in values] != [reference.shape for reference in references]:
         raise ValueError(
             f"the {what}s' shapes differ from the reference's: {[tuple(v.shape) for v in values]} "
             f"against {[tuple(r.shape) for r in references]}"
         )
-    pairs = _Pairs(what, against)
+    every, each = _Pairs(what, against), []
     for value, reference in zip(values, references, strict=True):
         value, reference = real_parts(value), real_parts(reference)  # noqa: PLW2901
         if on is not None:
-            value, reference = (each.to(on.type, torch.float64) for each in (value, reference))  # noqa: PLW2901
-        pairs.add(value, reference)
-    return pairs.distance
+            value, reference = (one.to(on.type, torch.float64) for one in (value, reference))  # noqa: PLW2901
+        pair = _Pairs(what, against)
+        pair.add(value, reference)
+        every.take(pair)
+        each.append(pair.distance)
+    return every.distance, each
 
 
 @dataclass(slots=True)
@@ -131,20 +146,29 @@ class _Pairs:
             self.reference_nonfinite += int((~comparable).sum())
             self.reference_nan += int(reference.isnan().sum())
             self.unlike += int((reference.isinf() & (value != reference)).sum())
-        whole, exponent = _scaled(torch.where(comparable, reference, 0.0))
+        whole, exponent = scaled(torch.where(comparable, reference, 0.0))
         self.reference.add(whole.square(), 2 * exponent)
-        x, x_exponent = _scaled(torch.where(finite, value, 0.0))
-        r, r_exponent = _scaled(torch.where(finite, reference, 0.0))
+        x, x_exponent = scaled(torch.where(finite, value, 0.0))
+        r, r_exponent = scaled(torch.where(finite, reference, 0.0))
         self.value.add(x.square(), 2 * x_exponent)
         self.product.add(x * r, x_exponent + r_exponent)
         shift = max(x_exponent, r_exponent)
         x = x if x_exponent == shift else x * 2.0 ** max(x_exponent - shift, -1000)
         r = r if r_exponent == shift else r * 2.0 ** max(r_exponent - shift, -1000)
-        furthest, exponent = _scaled(x - r)
+        furthest, exponent = scaled(x - r)
         self.error.add(furthest.square(), 2 * (exponent + shift))
         if self.largest is not None and furthest.numel():
             apart = _times_power(float(furthest.abs().max()), exponent + shift)
             self.largest = None if apart is None else max(self.largest, apart)
+
+    def take(self, other: "_Pairs") -> None:
+        """Add what was added to another."""
+        for name in ("error", "reference", "value", "product"):
+            getattr(self, name).parts.extend(getattr(other, name).parts)
+        for name in ("elements", "nonfinite", "nan", "reference_nonfinite", "reference_nan", "unlike"):
+            setattr(self, name, getattr(self, name) + getattr(other, name))
+        known = [one for one in (self.largest, other.largest) if one is not None]
+        self.largest = max(known) if len(known) == 2 else None
 
     @property
     def undefined(self) -> str:
@@ -196,7 +220,7 @@ class _Pairs:
         )
 
 
-def _scaled(tensor: torch.Tensor) -> tuple[torch.Tensor, int]:
+def scaled(tensor: torch.Tensor) -> tuple[torch.Tensor, int]:
     """Return a tensor divided by a power of two where its squares would leave the range of fp64, and that power."""
     largest = float(tensor.abs().max()) if tensor.numel() else 0.0
     if largest == 0.0 or 1e-120 < largest < 1e120:
@@ -291,18 +315,13 @@ class Decisions:
 
 
 def argmax_agreement(
-    outputs: list[torch.Tensor], references: list[torch.Tensor], targets: Any, decided: Sequence[Decisions] = ()
+    outputs: Sequence[torch.Tensor], references: Sequence[torch.Tensor], decided: Sequence[Decisions]
 ) -> tuple[int | None, int | None]:
-    """Return (decisions that agree, decisions) for a classifier, (None, None) for anything else.
+    """Return (decisions that agree, decisions) for a classifier, (None, None) where nothing is `decided`.
 
-    A classifier is recognised by integer targets with the shape of the first output less its class dimension, the one
-    after the batch (as in `cross_entropy`) or the last; else by what its loss was seen to decide (`decided`). A
-    decision is the class with the largest output; where the reference holds NaN there is none, and NaN agrees with
+    A decision is the class with the largest output; where the reference holds NaN there is none, and NaN agrees with
     nothing.
     """
-    dimension = class_dimension(outputs[0], targets) if outputs else None
-    if dimension is not None:
-        decided = [Decisions(0, outputs[0].shape, dimension)]
     if not decided or [one.shape for one in outputs] != [one.shape for one in references]:
         return None, None
     counts = [_agreeing(outputs[one.place], references[one.place], one) for one in decided]
@@ -318,8 +337,15 @@ def _agreeing(output: torch.Tensor, reference: torch.Tensor, made: Decisions) ->
 
 
 def class_dimension(output: torch.Tensor, targets: Any) -> int | None:
-    """Return the dimension of a classifier's `output` that its classes lie in (see `argmax_agreement`), else None."""
+    """Return the dimension of a classifier's `output` that its classes lie in, None where it is none.
+
+    A classifier is recognised by integer targets with the shape of the output less its class dimension, the one after
+    the batch (as in `cross_entropy`) or the last. Targets that are 1 or -1 name no classes but pairs that are alike or
+    not (as in `cosine_embedding_loss`).
+    """
     if not isinstance(targets, torch.Tensor) or targets.is_floating_point() or output.ndim != targets.ndim + 1:
+        return None
+    if bool((targets == -1).any()) and bool((targets.abs() == 1).all()):
         return None
     for dimension in (1, output.ndim - 1):
         if dimension < output.ndim and output.shape[:dimension] + output.shape[dimension + 1 :] == targets.shape:
@@ -329,12 +355,21 @@ def class_dimension(output: torch.Tensor, targets: Any) -> int | None:
 
 def floating_in(value: Any) -> Iterator[torch.Tensor]:
     """Yield the floating tensors in `value`: a tensor, or any nesting of tuples, lists, mappings and dataclasses."""
-    return (tensor for tensor in _tensors_in(value) if tensor.is_floating_point())
+    return (tensor for _, tensor in _tensors_in(value) if tensor.is_floating_point())
 
 
 def outputs_in(value: Any) -> Iterator[torch.Tensor]:
     """Yield the floating tensors in what a network returned, as `floating_in`; complex ones as `real_parts`."""
-    return (real_parts(tensor) for tensor in _tensors_in(value) if tensor.is_floating_point() or tensor.is_complex())
+    return (real_parts(tensor) for _, tensor in named_outputs(value))
+
+
+def named_outputs(value: Any) -> Iterator[tuple[str, torch.Tensor]]:
+    """Yield the floating and complex tensors in what a network returned by their names.
+
+    A name is the way there: keys of mappings and fields of dataclasses and named tuples ("scores"), places in tuples
+    and lists ("[1]"), one after the other ("heads[1].boxes"). A tensor alone is "".
+    """
+    return ((name, one) for name, one in _tensors_in(value) if one.is_floating_point() or one.is_complex())
 
 
 def real_parts(tensor: torch.Tensor) -> torch.Tensor:
@@ -362,18 +397,20 @@ def kept_one(tensor: torch.Tensor, keep: Device, *, copy: bool = True) -> torch.
     return there.double().clone() if copy else there
 
 
-def _tensors_in(value: Any) -> Iterator[torch.Tensor]:
+def _tensors_in(value: Any, name: str = "") -> Iterator[tuple[str, torch.Tensor]]:
+    below = f"{name}." if name else ""
     if isinstance(value, torch.Tensor):
-        yield value
+        yield name, value
     elif isinstance(value, Mapping):
-        for item in value.values():
-            yield from _tensors_in(item)
+        for key, item in value.items():
+            yield from _tensors_in(item, f"{below}{key}")
     elif isinstance(value, tuple | list):
-        for item in value:
-            yield from _tensors_in(item)
+        fields = getattr(value, "_fields", ())
+        for place, item in enumerate(value):
+            yield from _tensors_in(item, f"{below}{fields[place]}" if fields else f"{name}[{place}]")
     elif dataclasses.is_dataclass(value) and not isinstance(value, type):
         for entry in dataclasses.fields(value):
-            yield from _tensors_in(getattr(value, entry.name))
+            yield from _tensors_in(getattr(value, entry.name), f"{below}{entry.name}")
 
 
 def _bits(tensor: torch.Tensor) -> torch.Tensor:

@@ -24,13 +24,16 @@ from ampbench.worker.distances import (
     LossTargets,
     argmax_agreement,
     compare,
+    compare_each,
     identical,
     kept_one,
     kept_outputs,
+    named_outputs,
     worst_gradient,
 )
 from ampbench.worker.flags import precision_flags
 from ampbench.worker.memory import is_out_of_memory, said_of
+from ampbench.worker.outputs import Compared, batch_length, compared_outputs, decisions_of
 from ampbench.worker.seeded import EQUAL_DRAWS, EqualDraws, random_states, seed_all, switch_off_dropout
 from ampbench.worker.step import Step
 from ampbench.workload import Workload
@@ -47,13 +50,14 @@ NO_REFERENCE = "there is no reference: fp64 failed: {}"
 
 @dataclass(slots=True)
 class StepNumbers:
-    """What one step gave, in fp64 on the reference device: outputs in order, and for training the rest.
+    """What one step gave, in fp64 on the reference device: outputs with their names, and for training the rest.
 
     Of a step that was not to `update`, outputs and gradients are in the dtypes they came in, and that is all. `drew`
     tells whether it drew random numbers; `decided` are a reference's decisions, as its loss was seen to make them.
     """
 
     outputs: list[torch.Tensor]
+    names: list[str] = field(default_factory=list)
     loss: float | None = None
     gradients: dict[str, torch.Tensor] = field(default_factory=dict)
     updated: dict[str, torch.Tensor] = field(default_factory=dict)
@@ -71,7 +75,7 @@ class Reference:
     `dtype` says which ("fp64", "fp32", "" where fp32 fails, too, and there are no `numbers`), `where` the device it
     ran on, `error` why the fp64 step failed. `fp32` is the fp32 step on the device, None where that fails or does not
     fit into its memory. `chance` is how far another step in that dtype lies from it that differs in nothing but random
-    numbers and what the network keeps to itself (None: not known).
+    numbers and what the network keeps to itself (None: not known), `chances` the same of each output.
     """
 
     numbers: StepNumbers | None
@@ -80,6 +84,7 @@ class Reference:
     dtype: str = "fp64"
     error: str = ""
     chance: float | None = None
+    chances: Sequence[float | None] = ()
 
     @property
     def draws(self) -> bool:
@@ -97,6 +102,7 @@ class References:
         self._passed_key: tuple[str, ...] = ()
         self._passed: Reference | None = None
         self._sketched: tuple[StepNumbers, Sketch, Sketch] | None = None
+        self._compared: tuple[StepNumbers, Compared, list[Distance]] | None = None
 
     def of(self, workload: Workload, case: Case, device: Device) -> Reference:
         """Return what the group of `case` is held against.
@@ -117,6 +123,24 @@ class References:
             self._sketched = (reference, _sketch(outputs), _sketch(reference.gradients))
         return self._sketched[1:]
 
+    def compared(self, workload: Workload, case: Case, held: Reference) -> tuple[Compared, list[Distance]]:
+        """Return the outputs of a group's reference, and how far fp32 lies from all and each ([]: not known)."""
+        reference = held.numbers
+        assert reference is not None
+        if self._compared is None or self._compared[0] is not reference:
+            decided = decisions_of(
+                workload, reference.names, reference.outputs, batch_targets(workload), reference.decided
+            )
+            samples = batch_length(workload, case)
+            compared = Compared(reference.names, reference.outputs, decided, samples, held.dtype)
+            fp32: list[Distance] = []
+            if held.fp32 is not None and held.dtype == "fp64":
+                with contextlib.suppress(ValueError):
+                    every, each = compared.distances(held.fp32.outputs)
+                    fp32 = [every, *each]
+            self._compared = reference, compared, fp32
+        return self._compared[1:]
+
     def passed(self, workload: Workload, case: Case, device: Device) -> Reference:
         """Return outputs and gradients of the reference alone, on the CPU: they take no room on the device.
 
@@ -136,7 +160,7 @@ def refuse_chance(workload: Workload, case: Case, device: Device, held: Referenc
     """Raise `WorkloadError` where chance decides how far the fp32 step lies from a `passing_reference`."""
     if held.dtype != "fp64" or held.numbers is None:
         return
-    chance = _chance(workload, case, fp64_device(device), held.numbers, Cpu())
+    chance = _chance(workload, case, fp64_device(device), held.numbers, Cpu())[0]
     if chance:
         fp32 = run_step(workload, case, device, keep=Cpu(), precision=BASELINE, update=False, equal=held.draws)
         if is_chance(chance, compare(fp32.outputs, held.numbers.outputs, Cpu()).rel_l2):
@@ -187,12 +211,12 @@ def _referred(workload: Workload, case: Case, device: Device) -> Reference:
         elif exact is None:
             error = f"{error}; fp32 failed: {said_of(raised)}"
     if exact is not None:
-        chance = _chance(workload, case, where, exact, where)
-        return Reference(numbers=exact, fp32=fp32, where=where.type, chance=chance)
+        chance, chances = _chance(workload, case, where, exact, where)
+        return Reference(numbers=exact, fp32=fp32, where=where.type, chance=chance, chances=chances)
     if fp32 is None:
         return Reference(numbers=None, fp32=None, where=device.type, dtype="", error=error)
-    chance = _chance(workload, case, device, fp32, where, precision=BASELINE)
-    return Reference(numbers=fp32, fp32=fp32, where=device.type, dtype="fp32", error=error, chance=chance)
+    chance, chances = _chance(workload, case, device, fp32, where, precision=BASELINE)
+    return Reference(fp32, fp32, device.type, dtype="fp32", error=error, chance=chance, chances=chances)
 
 
 def measure_divergence(workload: Workload, case: Case, device: Device, references: References) -> Divergence:
@@ -243,7 +267,8 @@ def measure_divergence(workload: Workload, case: Case, device: Device, reference
         grad_reference_norm=_finite(gradients.norm) if training else None,
         grad_sketch=gradients.text if training else None,
     )
-    found = _with_outputs(found, workload, case, numbers, held)
+    compared, fp32 = references.compared(workload, case, held)
+    found = _with_outputs(found, case, numbers, held, compared, fp32)
     seen = case.path == "eager" and held.dtype == "fp64" and held.fp32 is not None
     if is_chance(held.chance, found.output_fp32_rel_l2 if seen else found.output_rel_l2):
         found = dataclasses.replace(found, chance_rel_l2=held.chance)
@@ -251,24 +276,29 @@ def measure_divergence(workload: Workload, case: Case, device: Device, reference
 
 
 def _with_outputs(
-    found: Divergence, workload: Workload, case: Case, numbers: StepNumbers, held: Reference
+    found: Divergence,
+    case: Case,
+    numbers: StepNumbers,
+    held: Reference,
+    compared: Compared,
+    fp32: Sequence[Distance],
 ) -> Divergence:
-    """Return a divergence with what its outputs say."""
-    assert held.numbers is not None
-    reference = held.numbers.outputs
+    """Return a divergence with what its outputs say; `fp32` is the distance of fp32 from all of them and each."""
+    itself = held.numbers is numbers
     try:
-        outputs = compare(numbers.outputs, reference, against=held.dtype)
+        outputs, each = compared.distances(numbers.outputs)
     except ValueError as error:  # other shapes: a detector found other boxes
         found.notes.append(f"{error}: no error is defined")
         return dataclasses.replace(found, output_undefined=str(error))
     outputs = _told_of_itself(outputs, numbers, held)
     found.notes.extend(outputs.notes)
+    found.notes.extend(compared.notes)
     rounding = getattr(torch, PRECISIONS[case.precision].rounding)
-    fp32 = None
-    if held.fp32 is not None and held.dtype == "fp64":
-        with contextlib.suppress(ValueError):
-            fp32 = compare(held.fp32.outputs, reference)
-    agreeing, decisions = argmax_agreement(numbers.outputs, reference, batch_targets(workload), held.numbers.decided)
+    agreeing, decisions = argmax_agreement(numbers.outputs, compared.references, compared.decided)
+    by_chance = [
+        chance if is_chance(chance, (seen if case.path == "eager" else own).rel_l2) else None
+        for chance, own, seen in zip(held.chances, each, fp32[1:] or each, strict=False)
+    ]
     return dataclasses.replace(
         found,
         output_reference_norm=outputs.reference_norm,
@@ -281,12 +311,14 @@ def _with_outputs(
         output_nonfinite=outputs.nonfinite,
         output_nan=outputs.nan,
         output_unlike=outputs.unlike,
-        output_fp32_nonfinite=None if fp32 is None else fp32.nonfinite,
+        output_fp32_nonfinite=fp32[0].nonfinite if fp32 else None,
         output_undefined=outputs.undefined,
-        output_floor_rel_l2=compare([tensor.to(rounding).double() for tensor in reference], reference).rel_l2,
-        output_fp32_rel_l2=None if fp32 is None else fp32.rel_l2,
-        argmax_agreeing=None if held.numbers is numbers else agreeing,
-        argmax_decisions=None if held.numbers is numbers else decisions,
+        output_floor_rel_l2=compared.floors(rounding)[0].rel_l2,
+        output_fp32_rel_l2=fp32[0].rel_l2 if fp32 else None,
+        outputs=None if itself else compared.errors(numbers.outputs, each, rounding, by_chance),
+        predictions=None if itself else compared.predictions(numbers.outputs),
+        argmax_agreeing=None if itself else agreeing,
+        argmax_decisions=None if itself else decisions,
     )
 
 
@@ -336,11 +368,11 @@ def _with_gradients(found: Divergence, numbers: StepNumbers, held: Reference) ->
 
 def _chance(
     workload: Workload, case: Case, device: Device, found: StepNumbers, keep: Device, precision: str | None = None
-) -> float | None:
+) -> tuple[float | None, list[float | None]]:
     """Return how far another fp64 forward pass lies from `found`: from another seed, where that one drew numbers.
 
-    In another `precision`, if one is named. 1 where its outputs have other shapes; None where that is undefined or
-    there is no room.
+    In another `precision`, if one is named. That is the distance of all outputs, and of each: 1 where its outputs have
+    other shapes; None where that is undefined or there is no room.
     """
     seed_all(int(found.drew))
     try:
@@ -350,15 +382,16 @@ def _chance(
                 switch_off_dropout(step.module, [])
             with step.mode(), EqualDraws() if found.drew else contextlib.nullcontext():
                 output, _ = step.forward_and_loss()
-            outputs = kept_outputs(output, keep)
+            outputs = kept_outputs(compared_outputs(workload, output), keep)
             step.let_go()
             del output, _
-            return compare(outputs, found.outputs, keep).rel_l2
+            every, each = compare_each(outputs, found.outputs, keep)
+            return every.rel_l2, [one.rel_l2 for one in each]
     except ValueError:
-        return 1.0
+        return 1.0, []
     except Exception as error:
         if is_out_of_memory(error):
-            return None
+            return None, []
         raise
 
 
@@ -452,7 +485,8 @@ def run_step(
         if not step.training:
             with step.mode(), drawing:
                 output = step.run()
-            found = StepNumbers(outputs=kept_outputs(output, keep, copy=update), notes=notes)
+            taken = compared_outputs(workload, output)
+            found = StepNumbers(kept_outputs(taken, keep, copy=update), names=_names(taken), notes=notes)
             found.drew = random_states(device) != before
             if watched:
                 with step.mode(), contextlib.suppress(Exception):  # a loss of training may not take it
@@ -467,8 +501,10 @@ def run_step(
             output, unscaled = step.unscaled_gradients()
         gradients = {name: kept_one(value, keep, copy=update) for name, value in unscaled.items()}
         assert step.loss is not None
+        taken = compared_outputs(workload, output)
         numbers = StepNumbers(
-            outputs=kept_outputs(output, keep, copy=update),
+            outputs=kept_outputs(taken, keep, copy=update),
+            names=_names(taken),
             loss=float(step.loss.detach()),
             gradients=gradients,
             drew=random_states(device) != before,
@@ -480,9 +516,9 @@ def run_step(
         _note_decisions(numbers, loss)
         if step.scaler is not None:
             numbers.scaler_scale = step.scaler.get_scale()
-        taken = step.apply_gradients()
+        applied = step.apply_gradients()
         if step.scaler is not None:
-            numbers.skipped_steps = int(not taken)
+            numbers.skipped_steps = int(not applied)
         stored = step.stored()
         numbers.updated = {
             name: kept_one(stored.get(name, tensor), keep)
@@ -495,6 +531,10 @@ def run_step(
 def batch_targets(workload: Workload) -> Any:
     """Return the targets of the first batch, the one the divergence pass runs."""
     return workload.targets[0] if isinstance(workload.inputs, list) and workload.targets else workload.targets
+
+
+def _names(output: Any) -> list[str]:
+    return [name for name, _ in named_outputs(output)]
 
 
 def _sketch(tensors: Mapping[str, torch.Tensor]) -> Sketch:

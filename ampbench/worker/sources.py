@@ -7,7 +7,7 @@ import inspect
 import math
 import sys
 import traceback
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -200,11 +200,20 @@ def _checked(name: str, returned: object) -> Workload:
         raise WorkloadError(
             f"workload {name}: the optimizer is {_kind(returned.optimizer)}; expected a function or None"
         )
-    if isinstance(returned.version, bool) or not isinstance(returned.version, int):
+    if not _is_whole(returned.version):
         raise WorkloadError(f"workload {name}: the version is {returned.version!r}; expected a whole number")
     items = returned.items_per_step
     if items is not None and not (isinstance(items, int | float) and 0 < items < math.inf):
         raise WorkloadError(f"workload {name}: items_per_step is {items!r}; expected a number above 0")
+    if (wanted := returned.outputs) is not None and not (callable(wanted) or _names(wanted)):
+        raise WorkloadError(
+            f"workload {name}: outputs is {_kind(wanted)}; expected a function of the network's output, or names in it"
+        )
+    dimensions = returned.classes_dim
+    if dimensions is not None and not all(map(_is_whole, _values(dimensions))):
+        raise WorkloadError(
+            f"workload {name}: classes_dim is {dimensions!r}; expected a whole number, or one by output's name"
+        )
     returned = _with_pairs_split(name, returned)
     batches = batches_of(returned.inputs)
     if not batches:
@@ -232,6 +241,22 @@ def _checked(name: str, returned: object) -> Workload:
                 f"workload {name}: {label} is {tensor.dtype}; return the module in fp32, ampbench casts it"
             )
     return returned
+
+
+def _names(value: object) -> bool:
+    """Return whether a value is a name or a list of names."""
+    return isinstance(value, str) or (isinstance(value, list | tuple) and all(isinstance(one, str) for one in value))
+
+
+def _values(value: object) -> Iterable[object]:
+    """Return what a dict by names holds, [None] where it has other keys; of anything else, that alone."""
+    if not isinstance(value, Mapping):
+        return [value]
+    return value.values() if all(isinstance(key, str) for key in value) else [None]
+
+
+def _is_whole(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)
 
 
 def _with_pairs_split(name: str, workload: Workload) -> Workload:

@@ -240,6 +240,7 @@ ADDED = {
         ',"cpu_samples":null',
         ',"heap":"kept"',
         ',"faults":null',
+        ',"outputs":null,"predictions":null',
         ',"follows":null',
     ],
 }

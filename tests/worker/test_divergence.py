@@ -18,7 +18,15 @@ from ampbench.records.divergences import Divergence
 from ampbench.sketch import moved
 from ampbench.worker.data import Generator
 from ampbench.worker.devices import Cpu
-from ampbench.worker.distances import argmax_agreement, compare, floating_in, worst_gradient
+from ampbench.worker.distances import (
+    Decisions,
+    argmax_agreement,
+    class_dimension,
+    compare,
+    floating_in,
+    named_outputs,
+    worst_gradient,
+)
 from ampbench.worker.divergence import References, measure_divergence
 from ampbench.workload import Workload
 from ampbench.workloads.linear import linear_stack
@@ -84,27 +92,35 @@ def test_floating_tensors_are_found_in_any_nesting() -> None:
         torch.ones(1), {"a": (torch.ones(2), [torch.ones(3)]), "ids": torch.arange(4), "text": "no", "none": None}
     )
     assert [len(tensor) for tensor in floating_in(tree)] == [1, 2, 3]
+    assert [name for name, _ in named_outputs(tree)] == ["logits", "extra.a[0]", "extra.a[1][0]"]
 
 
 @pytest.mark.parametrize(("shape", "targets"), [((4, 3), (4,)), ((2, 3, 5), (2, 5)), ((2, 5, 3), (2, 5))])
 def test_a_classifier_is_recognised_by_its_targets(shape: tuple[int, ...], targets: tuple[int, ...]) -> None:
     torch.manual_seed(0)
     output = torch.randn(shape)
-    agreeing, decisions = argmax_agreement([output], [output], torch.zeros(targets, dtype=torch.int64))
+    dimension = class_dimension(output, torch.zeros(targets, dtype=torch.int64))
+    agreeing, decisions = argmax_agreement([output], [output], [Decisions(0, output.shape, dimension)])
     assert agreeing == decisions == math.prod(targets)
 
 
 def test_what_is_no_classifier_has_no_agreement() -> None:
     output = torch.randn(4, 3)
-    assert argmax_agreement([output], [output], torch.randn(4)) == (None, None)
-    assert argmax_agreement([output], [output], None) == (None, None)
-    assert argmax_agreement([output], [output], torch.zeros(7, dtype=torch.int64)) == (None, None)
+    assert class_dimension(output, torch.randn(4)) is None
+    assert class_dimension(output, None) is None
+    assert class_dimension(output, torch.zeros(7, dtype=torch.int64)) is None
+    assert argmax_agreement([output], [output], []) == (None, None)
+
+
+def test_targets_that_call_pairs_alike_or_not_name_no_classes() -> None:
+    assert class_dimension(torch.randn(4, 3), torch.tensor([1, -1, -1, 1])) is None
+    assert class_dimension(torch.randn(4, 3), torch.tensor([1, -100, 0, 1])) == 1
 
 
 def test_flipped_decisions_are_counted() -> None:
     reference = torch.tensor([[1.0, 0.0], [0.0, 1.0], [1.0, 0.0]])
     output = torch.tensor([[1.0, 0.0], [1.0, 0.5], [1.0, 0.0]])
-    assert argmax_agreement([output], [reference], torch.zeros(3, dtype=torch.int64)) == (2, 3)
+    assert argmax_agreement([output], [reference], [Decisions(0, output.shape, 1)]) == (2, 3)
 
 
 def numpy_bf16(values: np.ndarray) -> np.ndarray:

@@ -87,6 +87,13 @@ def test_items_default_to_the_length_of_the_first_input(tmp_path: Path) -> None:
         (WHOLE.format("version='1.2'"), "f", r"the version is '1.2'; expected a whole number"),
         (WHOLE.format("items_per_step=float('nan')"), "f", r"items_per_step is nan; expected a number above 0"),
         (WHOLE.format("optimizer=3"), "f", r"the optimizer is int; expected a function or None"),
+        (
+            WHOLE.format("outputs=[1]"),
+            "f",
+            r"outputs is list of 1; expected a function of the network's output, or names",
+        ),
+        (WHOLE.format("classes_dim=1.0"), "f", r"classes_dim is 1.0; expected a whole number, or one by output's name"),
+        (WHOLE.format("classes_dim={0: 1}"), "f", r"classes_dim is \{0: 1\}; expected a whole number"),
         (WHOLE.format("targets=torch.ones(2)"), "f", r"targets must be a list too"),
         (WHOLE.format("targets=[1, 2]"), "f", r"1 batches of inputs but 2 of targets"),
         ("import torch\ndef f(width): return torch.nn.ReLU(), torch.ones(2)\n", "f", r"'width' needs a default"),
