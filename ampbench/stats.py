@@ -180,13 +180,16 @@ class SignedRanks:
     """What signed ranks say of each row of differences; arrays of shape (cells,), bounds of (levels, cells).
 
     `counts` are the differences that are not NaN. `p_above` is the exact one-sided p-value for a location above 0,
-    `p_below` for one below. `estimates` are Hodges and Lehmann's, NaN without a difference. `lows` and `highs` are
+    `p_below` for one below; `p_above_margin` for one above the margin, `p_below_margin` for one below its negative.
+    `estimates` are Hodges and Lehmann's, NaN without a difference. `lows` and `highs` are
     one-sided confidence bounds, infinite where there are too few differences for their level.
     """
 
     counts: Integers
     p_above: Floats
     p_below: Floats
+    p_above_margin: Floats
+    p_below_margin: Floats
     estimates: Floats
     lows: Floats
     highs: Floats
@@ -196,10 +199,11 @@ _CHUNK = 2_000_000
 """So many Walsh averages are held at a time: 16 MB."""
 
 
-def signed_ranks(differences: Floats, alphas: Sequence[float] = ()) -> SignedRanks:
+def signed_ranks(differences: Floats, alphas: Sequence[float] = (), margins: ArrayLike = 0.0) -> SignedRanks:
     """Return Wilcoxon's signed-rank test and the estimate and bounds that belong to it, for every row.
 
-    `differences` have the shape (cells, blocks), NaN where missing; `alphas` are the error levels of the bounds. All is
+    `differences` have the shape (cells, blocks), NaN where missing; `alphas` are the error levels of the bounds, and
+    `margins` (of each cell, or one for all, in the differences' unit) what a location is held against beside 0. All is
     made from the Walsh averages (d_i + d_j)/2, i <= j: as many of them are above 0 as the sum of the positive ranks
     says (Tukey, 1949); their median is the estimate, and the k-th smallest is a lower bound at the level P(W <= k - 1)
     (Hodges and Lehmann, "Estimates of location based on rank tests", 1963; Hollander and Wolfe, "Nonparametric
@@ -210,7 +214,8 @@ def signed_ranks(differences: Floats, alphas: Sequence[float] = ()) -> SignedRan
     """
     cells, blocks = differences.shape
     counts: Integers = np.sum(~np.isnan(differences), axis=1)
-    above, below = np.zeros(cells, np.int64), np.zeros(cells, np.int64)
+    against = [np.zeros(cells), np.broadcast_to(np.asarray(margins, np.float64), (cells,))]
+    above, below = np.zeros((2, cells), np.int64), np.zeros((2, cells), np.int64)
     estimates = np.full(cells, np.nan)
     lows, highs = np.full((len(alphas), cells), -np.inf), np.full((len(alphas), cells), np.inf)
     first, second = np.triu_indices(blocks)
@@ -218,7 +223,9 @@ def signed_ranks(differences: Floats, alphas: Sequence[float] = ()) -> SignedRan
     for start in range(0, cells if blocks else 0, step):
         part = slice(start, start + step)
         walsh = np.sort((differences[part, first] + differences[part, second]) / 2, axis=1)  # NaN last
-        above[part], below[part] = np.sum(walsh > 0, axis=1), np.sum(walsh < 0, axis=1)
+        for place, margin in enumerate(against):
+            above[place, part] = np.sum(walsh > margin[part, None], axis=1)
+            below[place, part] = np.sum(walsh < -margin[part, None], axis=1)
         estimates[part] = row_quantiles(walsh, 0.5)
         for count in np.unique(counts[part]):
             rows = np.flatnonzero(counts[part] == count)
@@ -228,12 +235,21 @@ def signed_ranks(differences: Floats, alphas: Sequence[float] = ()) -> SignedRan
                 if place and count:
                     lows[level, start + rows] = walsh[rows, place - 1]
                     highs[level, start + rows] = walsh[rows, count * (count + 1) // 2 - place]
-    p_above, p_below = np.ones(cells), np.ones(cells)
+    p_above, p_below = np.ones((2, cells)), np.ones((2, cells))
     for count in np.unique(counts):
         rows = np.flatnonzero(counts == count)
         survival = signed_rank_survival(int(count))
-        p_above[rows], p_below[rows] = survival[above[rows]], survival[below[rows]]
-    return SignedRanks(counts=counts, p_above=p_above, p_below=p_below, estimates=estimates, lows=lows, highs=highs)
+        p_above[:, rows], p_below[:, rows] = survival[above[:, rows]], survival[below[:, rows]]
+    return SignedRanks(
+        counts=counts,
+        p_above=p_above[0],
+        p_below=p_below[0],
+        p_above_margin=p_above[1],
+        p_below_margin=p_below[1],
+        estimates=estimates,
+        lows=lows,
+        highs=highs,
+    )
 
 
 def outlying(differences: Floats, beyond: float) -> Booleans:
@@ -311,25 +327,33 @@ def wilson_interval(successes: int, trials: int, confidence: float = 0.95) -> tu
 
 
 def detectable_effect(error: Floats, freedom: Floats, alpha: float, power: float, margin: Floats) -> Floats:
-    """Return the smallest effect that is found with the given power: certain at one-sided `alpha`, beyond `margin`.
+    """Return the smallest effect that is found with the given power: one-sided `alpha`, of being beyond `margin`.
 
-    An estimate with standard error s is certain if it exceeds t(1 - alpha) s and exceeds that with probability `power`
-    if the effect is t(power) s larger (Cohen, "Statistical power analysis", 1988). Shape (cells,), unit of `error`.
+    An estimate with standard error s is certainly beyond the margin if it exceeds it by t(1 - alpha) s, and does so
+    with probability `power` if the effect is t(power) s larger (Cohen, "Statistical power analysis", 1988). Shape
+    (cells,), unit of `error`.
     """
-    surely = stdtrit(freedom, power) * error
-    return np.maximum(stdtrit(freedom, 1 - alpha) * error, margin) + surely
+    return margin + (stdtrit(freedom, 1 - alpha) + stdtrit(freedom, power)) * error
 
 
 def count_to_decide(
-    estimates: Floats, variance: Floats, constant: float, margin: Floats, alphas: tuple[float, float], power: float
+    estimates: Floats,
+    variance: Floats,
+    constant: float,
+    margin: Floats,
+    alphas: tuple[float, float],
+    power: float,
+    against: ArrayLike = 0.0,
 ) -> Floats:
     """Return how many values would decide, were the present estimates the truth: shape (cells,), infinite for never.
 
-    The estimate's variance is taken to be `variance`/n + `constant`. `alphas` are the one-sided levels of a change
-    (which must also exceed `margin`) and of the two bounds that prove a location within it. Normal quantiles.
+    The estimate's variance is taken to be `variance`/n + `constant`. `alphas` are the one-sided levels of a change,
+    which is tested `against` a size of 0 or more and must also exceed `margin`, and of the two bounds that prove a
+    location within it. Normal quantiles.
     """
     sizes, surely = np.abs(estimates), ndtri(power)
-    change = np.minimum(sizes / (surely - ndtri(alphas[0])), np.maximum(sizes - margin, 0) / surely)
+    tested = np.maximum(sizes - np.asarray(against), 0) / (surely - ndtri(alphas[0]))
+    change = np.minimum(tested, np.maximum(sizes - margin, 0) / surely)
     same = np.maximum(margin - sizes, 0) / (ndtri((1 + power) / 2) - ndtri(alphas[1]))
     room = np.maximum(change, same) ** 2 - constant
     return np.where(room > 0, ratio(variance, np.where(room > 0, room, 1.0)), np.inf)

@@ -82,8 +82,9 @@ class Finding:
     counts as none. `p_worse` and `p_better` are one-sided, for the change being no change (None where exact). `blocks`
     counts the paired blocks, or the rounds of the side that has fewer. `remarks` are sentences about what does not
     decide but must not be hidden: a changed share of slow blocks, a note on versions. `details` are further numbers by
-    name: `slow_share_baseline`, `slow_share_candidate`, `mean_change`, `p90_change`, `standard_error` (of the
-    logarithm of candidate / baseline), `detectable_change`, `blocks_needed`.
+    name: `slow_share_baseline`, `slow_share_candidate`, `mean_change`, `p90_change`, `p_beyond` (one-sided, for a
+    change no larger than the threshold, which is what decides), `standard_error` (of the logarithm of candidate /
+    baseline), `detectable_change`, `blocks_needed`.
     """
 
     case: Case

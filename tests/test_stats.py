@@ -305,9 +305,9 @@ def test_no_false_alarm_in_three_hundred_is_a_bound_of_one_and_a_quarter_percent
 
 
 def test_a_detectable_effect_is_certain_and_beyond_the_margin_with_the_power_asked_for():
-    # without degrees of freedom to speak of: (1.645 + 1.645) errors, or the margin and 1.645 errors
+    # without degrees of freedom to speak of: the margin and (1.645 + 1.645) errors
     found = stats.detectable_effect(np.array([0.01, 0.001]), np.array([1e9, 1e9]), 0.05, 0.95, np.array([0.01, 0.02]))
-    assert found.tolist() == pytest.approx([0.032897, 0.021645], abs=1e-6)
+    assert found.tolist() == pytest.approx([0.042897, 0.023290], abs=1e-6)
 
 
 def test_the_count_to_decide_by_hand():
@@ -315,6 +315,35 @@ def test_the_count_to_decide_by_hand():
     found = stats.count_to_decide(np.array([0.05, 0.0, 0.02, -0.05]), variance, 0.0, margin, (0.001, 0.05), 0.95)
     # (3.0902 + 1.6449) * 0.02 / 0.05 squared; (1.6449 + 1.9600) * 0.02 / 0.02 squared; never, at the very margin
     assert found.tolist() == pytest.approx([3.5874, 12.9947, math.inf, 3.5874], rel=1e-3)
+
+
+def test_a_change_that_is_held_against_the_margin_takes_more():
+    margin, variance = np.full(3, 0.02), np.full(3, 0.02**2)
+    found = stats.count_to_decide(
+        np.array([0.05, 0.0, 0.015]), variance, 0.0, margin, (0.001, 0.05), 0.95, against=margin
+    )
+    # (3.0902 + 1.6449) * 0.02 / 0.03 squared; as before; (1.6449 + 1.9600) * 0.02 / 0.005 squared
+    assert found.tolist() == pytest.approx([9.9650, 12.9947, 207.915], rel=1e-3)
+
+
+@settings(deadline=None)
+@given(st.lists(st.floats(-1, 1), min_size=1, max_size=12), st.floats(0, 0.5))
+def test_ranks_against_a_margin_are_those_of_what_lies_beyond_it(values, margin):
+    differences = np.array([values])
+    found = stats.signed_ranks(differences, margins=margin)
+    # a Walsh average beyond the margin is one above 0 of the differences less the margin, but for the last bit
+    pairs = [(one + other) / 2 for place, one in enumerate(values) for other in values[place:]]
+    survival = stats.signed_rank_survival(len(values))
+    assert found.p_above_margin[0] == survival[sum(pair > margin for pair in pairs)]
+    assert found.p_below_margin[0] == survival[sum(pair < -margin for pair in pairs)]
+    assert found.p_above_margin[0] >= found.p_above[0]
+
+
+def test_ranks_against_a_margin_are_scipys_of_the_shifted_differences():
+    differences = np.random.default_rng(3).normal(0.03, 0.02, (5, 14))
+    found = stats.signed_ranks(differences, margins=np.full(5, 0.02))
+    expected = [scipy.stats.wilcoxon(row - 0.02, alternative="greater", method="exact").pvalue for row in differences]
+    assert found.p_above_margin.tolist() == pytest.approx(expected)
 
 
 def test_a_variance_that_no_count_takes_away_can_make_it_never():

@@ -80,8 +80,9 @@ class Decision:
     """The verdict on one cell's time and what it rests on.
 
     `change` is candidate / baseline - 1, with its 95% interval; of the fresh blocks alone where there was a change to
-    confirm; None where there are too few blocks for it. `p_worse` and `p_better` are one-sided, of all but the fresh
-    blocks, not adjusted for looks or cells. `blocks` counts the pairs, or the rounds of the side that has fewer. The
+    confirm; None where there are too few blocks for it. `p_worse` and `p_better` are one-sided, for no change at all,
+    `p_beyond` is for one of the threshold's size in the direction of the estimate; of all but the fresh blocks, not
+    adjusted for looks or cells. `blocks` counts the pairs, or the rounds of the side that has fewer. The
     slow shares, compared by Fisher's exact test (`slow_p`), and the changes of the mean and of the 90th percentile are
     of all blocks, outliers too. `detectable_change` is the slowdown that so many blocks find, `blocks_needed` the
     blocks that would decide if estimate and spread stayed as they are, both with a probability of 95%; None where the
@@ -95,6 +96,7 @@ class Decision:
     high: float | None
     p_worse: float | None
     p_better: float | None
+    p_beyond: float | None
     blocks: int
     slow_share_baseline: float
     slow_share_candidate: float
@@ -111,26 +113,25 @@ def decide_interleaved(blocks: Blocks, thresholds: Floats, looks: int = 4, confi
 
     `thresholds`, shape (cells,), are the largest relative changes that count as none; the smallest step of the clock
     belongs into them. `looks` is how often these blocks are judged in all. A cell has changed if its exact one-sided p
-    is at most 0.001/`looks`, it is among those that Holm's procedure keeps at 0.01/`looks` over all cells given, and
-    its Hodges-Lehmann estimate lies beyond the threshold; then, with `confirm`, fresh blocks alone must show the same
-    at 0.05 and beyond the threshold. It is unchanged if both one-sided bounds at 0.05/`looks` lie within the threshold.
+    for a change no larger than the threshold is at most 0.001/`looks`, and it is among those that Holm's procedure
+    keeps at 0.01/`looks` over all cells given; then, with `confirm`, fresh blocks alone must show a change beyond the
+    threshold at 0.05. So of cells whose true change is within the threshold, at most one in a thousand is called
+    changed, whatever its size; a threshold of 0 tests for any change. It is unchanged if both one-sided bounds at
+    0.05/`looks` lie within the threshold.
 
     Give all cells of a gate at every look, with NaN where measuring has stopped, so that Holm's family is the gate. A
     cell that is to be confirmed gets all its fresh blocks before it is judged again. A time that is zero, negative or
     infinite makes its cell incomparable. Swapping baseline and candidate mirrors every verdict.
     """
     invalid = _invalid(blocks.baseline) | _invalid(blocks.candidate)
-    main = _Paired(blocks.baseline, blocks.candidate, looks)
-    fresh = _Paired(blocks.confirm_baseline, blocks.confirm_candidate, 1)
     margin = np.log1p(thresholds)
-    worse = _certain(main.p_worse, looks) & (main.estimates > margin)
-    better = _certain(main.p_better, looks) & (main.estimates < -margin)
+    main = _Paired(blocks.baseline, blocks.candidate, margin, looks)
+    fresh = _Paired(blocks.confirm_baseline, blocks.confirm_candidate, margin, 1)
+    worse, better = (_certain(p_values, looks) for p_values in main.beyond)
     changed = worse | better
     if confirm:
         confirmable = changed & (0.5**fresh.counts <= CONFIRMATION_ALPHA)
-        shown_worse = (fresh.p_worse <= CONFIRMATION_ALPHA) & (fresh.estimates > margin)
-        shown_better = (fresh.p_better <= CONFIRMATION_ALPHA) & (fresh.estimates < -margin)
-        confirmed = confirmable & np.where(worse, shown_worse, shown_better)
+        confirmed = confirmable & (np.where(worse, *fresh.beyond) <= CONFIRMATION_ALPHA)
     else:
         confirmable, confirmed = np.zeros(len(changed), np.bool_), changed
     few = 0.5**main.counts > EQUIVALENCE_ALPHA / looks
@@ -147,8 +148,9 @@ def decide_interleaved(blocks: Blocks, thresholds: Floats, looks: int = 4, confi
     able = 0.5**main.counts <= ALPHA / looks
     freedom = np.where(able, np.maximum(main.kept - 1, 1), np.nan)
     needed = stats.count_to_decide(
-        main.estimates, main.variances / EFFICIENCY, 0.0, margin, (ALPHA / looks, EQUIVALENCE_ALPHA / looks), POWER
-    )
+        main.estimates, main.variances / EFFICIENCY, 0.0, margin, (ALPHA / looks, EQUIVALENCE_ALPHA / looks), POWER,
+        against=margin,
+    )  # fmt: skip
     least = np.where(np.abs(main.estimates) > margin, math.log2(looks / ALPHA), math.log2(looks / EQUIVALENCE_ALPHA))
     return _decisions(
         codes=[Code(code) for code in codes.tolist()],
@@ -158,6 +160,7 @@ def decide_interleaved(blocks: Blocks, thresholds: Floats, looks: int = 4, confi
         highs=np.where(confirmable, fresh.interval[1], main.interval[1]),
         p_worse=main.p_worse,
         p_better=main.p_better,
+        p_beyond=np.where(main.estimates > 0, *main.beyond),
         counts=main.counts,
         evidence=evidence,
         error=error,
@@ -175,8 +178,8 @@ def decide_stored(
     `thresholds` as for `decide_interleaved`. Each of `control_log_ratios` is log(control / own) of a run: the two
     differ by a run's luck twice over, so that r²/2 estimates its variance with one degree of freedom and is added to
     that of the difference. Rounds over 1.25 times their side's median are set apart if they are at most a quarter.
-    Changed: one-sided p at most 0.001, and at most 0.01 after Holm over all cells given, and the estimate beyond the
-    threshold. Unchanged: as for `decide_interleaved`, judged once. Under three rounds on a side: too few. Swapping
+    Changed: one-sided p for a change no larger than the threshold at most 0.001, and at most 0.01 after Holm over all
+    cells given. Unchanged: as for `decide_interleaved`, judged once. Under three rounds on a side: too few. Swapping
     baseline and candidate mirrors every verdict.
     """
     invalid = _invalid(baseline) | _invalid(candidate)
@@ -187,8 +190,8 @@ def decide_stored(
     estimates, error, freedom = stats.welch(kept[0], kept[1], components)
     p_worse, p_better = _t_tail(estimates, error, freedom), _t_tail(-estimates, error, freedom)
     margin = np.log1p(thresholds)
-    worse = _certain(p_worse, 1) & (estimates > margin)
-    better = _certain(p_better, 1) & (estimates < -margin)
+    beyond = _t_tail(estimates - margin, error, freedom), _t_tail(-estimates - margin, error, freedom)
+    worse, better = (_certain(p_values, 1) for p_values in beyond)
     half = stdtrit(freedom, 1 - EQUIVALENCE_ALPHA) * error
     few = counts < MINIMUM_ROUNDS
     evidence = _Evidence(*sides)
@@ -199,7 +202,9 @@ def decide_stored(
         Code.UNDECIDED,
     )
     variance = stats.row_variances(kept[0])[2] + stats.row_variances(kept[1])[2]
-    needed = stats.count_to_decide(estimates, variance, sum(components), margin, (ALPHA, EQUIVALENCE_ALPHA), POWER)
+    needed = stats.count_to_decide(
+        estimates, variance, sum(components), margin, (ALPHA, EQUIVALENCE_ALPHA), POWER, against=margin
+    )
     wide = stdtrit(freedom, 0.975) * error
     return _decisions(
         codes=[Code(code) for code in codes.tolist()],
@@ -209,6 +214,7 @@ def decide_stored(
         highs=estimates + wide,
         p_worse=p_worse,
         p_better=p_better,
+        p_beyond=np.where(estimates > 0, *beyond),
         counts=counts,
         evidence=evidence,
         error=error,
@@ -270,10 +276,11 @@ class _Paired:
     """Pairs of blocks reduced to what the rules ask of them; arrays of shape (cells,), pairs of bounds (2, cells).
 
     `baseline` and `candidate` are the blocks that both have, `counts` their number, `kept` that without outliers.
-    `bounds` are one-sided at 0.05/`looks`, `interval` is the 95% one.
+    `beyond` are the p-values for a slowdown and for a gain no larger than the `margin`, a logarithm. `bounds` are
+    one-sided at 0.05/`looks`, `interval` is the 95% one.
     """
 
-    def __init__(self, baseline: Floats, candidate: Floats, looks: int):
+    def __init__(self, baseline: Floats, candidate: Floats, margin: Floats, looks: int):
         whole = ~np.isnan(_usable(baseline)) & ~np.isnan(_usable(candidate))
         self.baseline, self.candidate = np.where(whole, baseline, np.nan), np.where(whole, candidate, np.nan)
         self.counts: Integers = np.sum(whole, axis=1)
@@ -285,8 +292,9 @@ class _Paired:
             bdtrc(np.maximum(excess - 1, 0), np.maximum(self.counts, 1), SLOW_SHARE) <= LOPSIDED_ALPHA
         )
         differences = np.where(apart, np.nan, differences)
-        found = stats.signed_ranks(differences, (EQUIVALENCE_ALPHA / looks, 0.025))
+        found = stats.signed_ranks(differences, (EQUIVALENCE_ALPHA / looks, 0.025), margin)
         self.p_worse, self.p_better, self.estimates = found.p_above, found.p_below, found.estimates
+        self.beyond = (found.p_above_margin, found.p_below_margin)
         self.bounds = (found.lows[0], found.highs[0])
         self.interval = (found.lows[1], found.highs[1])
         self.kept, _, self.variances = stats.row_variances(differences)
@@ -320,6 +328,7 @@ def _decisions(
     highs: Floats,
     p_worse: Floats,
     p_better: Floats,
+    p_beyond: Floats,
     counts: Integers,
     evidence: _Evidence,
     error: Floats,
@@ -331,7 +340,7 @@ def _decisions(
     needed = np.where(needed <= MOST_BLOCKS, np.ceil(needed), np.nan)
     columns = zip(
         codes, worse.tolist(), _optional(np.expm1(estimates)), _optional(np.expm1(lows)), _optional(np.expm1(highs)),
-        _optional(p_worse), _optional(p_better), counts.tolist(), evidence.slow_baseline.tolist(),
+        _optional(p_worse), _optional(p_better), _optional(p_beyond), counts.tolist(), evidence.slow_baseline.tolist(),
         evidence.slow_candidate.tolist(), evidence.slow_p.tolist(), _optional(evidence.mean_change),
         _optional(evidence.p90_change), _optional(error), _optional(np.where(wanting, np.expm1(detectable), np.nan)),
         _optional(np.where(wanting, needed, np.nan)), strict=True,
@@ -345,6 +354,7 @@ def _decisions(
         high,
         worse_p,
         better_p,
+        beyond_p,
         count,
         slow,
         other_slow,
@@ -366,6 +376,7 @@ def _decisions(
                 high=high if whole else None,
                 p_worse=worse_p,
                 p_better=better_p,
+                p_beyond=beyond_p,
                 blocks=count,
                 slow_share_baseline=slow,
                 slow_share_candidate=other_slow,

@@ -336,6 +336,7 @@ def _details(decision: Decision) -> dict[str, float]:
         "slow_share_candidate": decision.slow_share_candidate,
         "mean_change": decision.mean_change,
         "p90_change": decision.p90_change,
+        "p_beyond": decision.p_beyond,
         "standard_error": decision.standard_error,
         "detectable_change": decision.detectable_change,
         "blocks_needed": decision.blocks_needed,

@@ -1,6 +1,6 @@
 """Changes in words."""
 
-from ampbench.comparing.deciding import Decision
+from ampbench.comparing.deciding import ALPHA, LOOKS, Decision
 from ampbench.units import format_limit, format_percent, format_percent_range
 from ampbench.verdicts import Code
 
@@ -31,28 +31,38 @@ def decision_in_words(decision: Decision, threshold: float, what: str, fresh: in
     match decision.code:
         case Code.BEYOND_THRESHOLD:
             confirmed = f", confirmed by {fresh} fresh ones" if fresh else ""
-            return f"{change}, {bound}, {counted}{confirmed}"
+            return f"{change}, certainly over {format_limit(threshold)}, {counted}{confirmed}"
         case Code.WITHIN_THRESHOLD:
             return f"{change}, within {format_limit(threshold)}, {counted}"
         case Code.UNCONFIRMED:
             return f"{change}, {bound}, {counted}; fresh ones are still to confirm it"
         case Code.NOT_CONFIRMED:
             return f"a change was seen in {counted}, and {fresh} fresh ones did not confirm it: {change}, {bound}"
-    return _undecided(decision, what)
+    return _undecided(decision, threshold, what)
 
 
-def _undecided(decision: Decision, what: str) -> str:
+def _undecided(decision: Decision, threshold: float, what: str) -> str:
     parts = [change_in_words(decision.change or 0.0)]
     if decision.low is not None and decision.high is not None:
         high = f"over {format_percent(LARGEST_WORTH_SAYING, sign=True)}"
         if decision.high <= LARGEST_WORTH_SAYING:
             high = format_percent(decision.high, sign=True)
         parts = [f"between {format_percent(decision.low, sign=True)} and {high}"]
+    if differs := _certainly_differs(decision):
+        parts[0] = f"certainly {differs}, {parts[0]}, but not certainly by more than {format_limit(threshold)}"
     if decision.detectable_change is not None and decision.detectable_change <= LARGEST_WORTH_SAYING:
         parts.append(f"a change of {format_percent(decision.detectable_change)} would have been seen")
     more = f"about {decision.blocks_needed} {what} would decide" if decision.blocks_needed else f"more {what} would not"
     parts.append(more if decision.blocks_needed else f"{more} decide it soon")
     return "; ".join(parts)
+
+
+def _certainly_differs(decision: Decision) -> str:
+    """Return "slower" or "faster" where it is certain that there is a change, of whatever size; else ""."""
+    for p_value, word in ((decision.p_worse, "slower"), (decision.p_better, "faster")):
+        if p_value is not None and p_value <= ALPHA / len(LOOKS):
+            return word
+    return ""
 
 
 def _interval(decision: Decision) -> str:

@@ -46,7 +46,7 @@ def test_a_certain_and_confirmed_slowdown_is_a_regression_with_the_change_of_the
     assert found.blocks == 16
     assert found.reason.startswith("8.")
     assert "slower (95%:" in found.reason
-    assert found.reason.endswith("threshold 2%, 16 blocks, confirmed by 8 fresh ones")
+    assert found.reason.endswith("certainly over 2%, 16 blocks, confirmed by 8 fresh ones")
     assert comparison.interleaved
 
 

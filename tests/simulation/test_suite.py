@@ -32,6 +32,19 @@ def test_a_slowdown_of_five_percent_is_found(name):
 
 
 @pytest.mark.parametrize("name", STEADY)
+@pytest.mark.parametrize("effect", [0.01, 0.02])
+def test_a_change_that_is_no_larger_than_the_threshold_is_not_called_one(name, effect):
+    assert share_of_cells(run_gates(name, gates=12, effect=effect).changed).count == 0
+
+
+@pytest.mark.parametrize("name", STEADY)
+def test_a_change_just_beyond_the_threshold_is_never_taken_for_none_or_for_a_gain(name):
+    outcome = run_gates(name, gates=12, effect=0.03)
+    assert outcome.share(Verdict.UNCHANGED).count == 0
+    assert outcome.share(Verdict.IMPROVED).count == 0
+
+
+@pytest.mark.parametrize("name", STEADY)
 def test_the_same_code_is_proven_unchanged(name):
     assert run_gates(name, gates=25).share(Verdict.UNCHANGED).value >= 0.8
 
@@ -88,6 +101,13 @@ def test_false_alarms_stay_within_the_goals_in_thousands_of_gates(name):
     assert above(share_of_cells(outcome.changed)) <= 0.001
     assert above(share_of_gates(outcome.changed)) <= 0.01
     assert share_of_cells(outcome.control_fired).interval[0] <= 0.01
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", NOISES)
+def test_changes_of_the_thresholds_size_are_called_ones_as_rarely_as_none(name):
+    outcome = run_gates(name, gates=500, effect=0.02)
+    assert share_of_cells(outcome.changed).interval[0] <= 0.001
 
 
 @pytest.mark.slow
