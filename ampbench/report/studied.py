@@ -56,7 +56,7 @@ class Claimed:
 
 
 def trainings(material: Material) -> list[Trained]:
-    """Return the workloads that were trained, those first in which a precision does not converge as fp32 does.
+    """Return the workloads that were trained, those first in which a precision does not train as fp32 does.
 
     Of one that a newer run of its machine trained again, only that.
     """
@@ -79,7 +79,9 @@ def trainings(material: Material) -> list[Trained]:
 
 
 def _badness(one: Trained) -> int:
-    return min((_WORST_FIRST.index(row.verdict) for row in one.found.judged if row.verdict), default=len(_WORST_FIRST))
+    """Return the place of the worst verdict on a score or a training loss."""
+    verdicts = [verdict for row in one.found.judged for verdict in (row.verdict, row.loss_verdict) if verdict]
+    return min(map(_WORST_FIRST.index, verdicts), default=len(_WORST_FIRST))
 
 
 def scaler_runs(material: Material) -> list[Told[list[ScalerRun]]]:

@@ -86,10 +86,10 @@ def test_a_page_of_all_studies_has_their_parts_in_order_and_says_what_it_is_abou
 
 def test_the_first_thing_said_is_what_the_first_study_found(whole_page: BeautifulSoup):
     heading = whole_page.h1.get_text()
-    assert heading.startswith("digits: bf16_autocast converges as fp32 does, within")
-    assert "; fp16_pure does not converge as fp32 does: " in heading
+    assert heading.startswith("digits: bf16_autocast trains as fp32 does, within")
+    assert "; fp16_pure does not train as fp32 does: " in heading
     text = make_markdown(only(*every_study()))
-    assert text.startswith("## digits: bf16_autocast converges as fp32 does")
+    assert text.startswith("## digits: bf16_autocast trains as fp32 does")
     assert "\n\nThis page is about the convergence of 3 cases, " in text
     alone = page_of(only(convergence_run(training(), cases=(FP32,)), storage_run(stored(lossy=True))))
     assert alone.h1.get_text().startswith("digits bf16_autocast: information is lost: ")
@@ -101,7 +101,7 @@ def test_of_several_workloads_the_one_that_fails_is_what_is_said_first():
     bad = convergence_run(*trained())
     good = convergence_run(*fine, cases=other, run="older", started_at="2026-01-01T00:00:00Z")
     assert page_of(only(good, bad)).h1.get_text().startswith("digits: ")
-    assert page_of(only(good)).h1.get_text().startswith("other: bf16_autocast converges as fp32 does")
+    assert page_of(only(good)).h1.get_text().startswith("other: bf16_autocast trains as fp32 does")
 
 
 def test_where_fp32_does_not_learn_that_is_what_is_said_first():
@@ -109,7 +109,7 @@ def test_where_fp32_does_not_learn_that_is_what_is_said_first():
     found = [training(case, seed, scores=scores) for case in (FP32, BF16) for seed in range(2)]
     heading = page_of(only(convergence_run(*found, cases=(FP32, BF16)))).h1.get_text()
     assert heading.startswith("digits: fp32 itself does not learn: ")
-    assert "converge" not in heading
+    assert "train as fp32" not in heading
 
 
 def test_cases_that_failed_or_were_skipped_are_not_among_what_a_page_is_about():
@@ -173,7 +173,7 @@ def test_the_summary_tells_of_every_study():
     text = make_markdown(only(*every_study()))
     for title in ("Convergence", "Loss scaling", "Scope of autocast", "Inputs stored in half", "Ceilings"):
         assert f"### {title}" in text
-    assert "converges as fp32 does" in text
+    assert "trains as fp32 does" in text
     assert "stale" in text
     assert contents(only(*every_study()))[-1] == "the ceilings of cpu"
 

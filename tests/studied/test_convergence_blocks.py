@@ -29,9 +29,15 @@ def test_a_section_says_what_was_trained_and_first_what_to_do():
     assert found.title == "digits[channels=8]/b32 · cpu · 300 steps · 3 seeds"
     assert (
         found.blocks[0].title
-        == "fp16_autocast and bf16_autocast converge as fp32 does, within half a point of accuracy."
+        == "fp16_autocast and bf16_autocast train as fp32 does, within half a point of accuracy and 5% of the training "
+        "loss."
     )
-    assert [block.title for block in found.blocks if block.rows] == ["At the end", "Training loss", "Weights"]
+    assert [block.title for block in found.blocks if block.rows] == [
+        "At the end",
+        "At the end, training loss",
+        "Training loss",
+        "Weights",
+    ]
 
 
 def test_each_precision_has_its_numbers_and_its_verdict():
@@ -43,6 +49,22 @@ def test_each_precision_has_its_numbers_and_its_verdict():
     assert (rows["fp32"]["against fp32"], rows["fp32"]["verdict"]) == (UNDEFINED, "")
     assert rows["control"]["against fp32"] == "+0.00"
     assert (rows["fp16_pure"]["accuracy"], rows["fp16_autocast"]["skipped steps"]) == (UNDEFINED, "3")
+
+
+def test_the_training_loss_at_the_end_is_told_beside_fp32s():
+    stored = study(WHOLE)
+    for one in stored.convergence[case_of("bf16_pure").case_id]:
+        one.losses[225:] = [2.5 * loss for loss in one.losses[225:]]
+    (one,) = learned(stored)
+    rows = table(learned_section(one), "At the end, training loss")
+    late = sum(2.3 / (1 + step / 20) for step in range(225, 300)) / 75
+    assert rows["bf16_pure"] == {
+        "precision": "bf16_pure", "loss": f"{2.5 * late:.4g}", "times fp32's": "2.50",
+        "90% interval": "2.50 to 2.50", "verdict": "worse",
+    }  # fmt: skip
+    assert (rows["fp32"]["times fp32's"], rows["fp32"]["verdict"]) == (UNDEFINED, "")
+    assert (rows["bf16_autocast"]["times fp32's"], rows["bf16_autocast"]["verdict"]) == ("1.00", "no worse")
+    assert rows["fp16_pure"]["loss"] == UNDEFINED
 
 
 def test_losses_are_means_over_parts_of_the_training():
@@ -119,7 +141,9 @@ def test_verdicts_are_plain_rows():
         "precision": "fp16_pure", "case_id": "", "seeds": 3, "mean": None, "sd": None, "difference": None, "low": None,
         "high": None, "verdict": "regressed", "reason": "loss not finite from step 15 in 3 of 3 seeds",
         "seeds_needed": None, "weights_from_fp32": None, "weights_from_fp64": None, "skipped_steps": None,
-        "seconds": pytest.approx(12.3),
+        "seconds": pytest.approx(12.3), "training_loss": None, "training_loss_ratio": None, "training_loss_low": None,
+        "training_loss_high": None, "training_loss_verdict": "regressed",
+        "training_loss_reason": "loss not finite from step 15 in 3 of 3 seeds", "trains_as_fp32": False,
     }  # fmt: skip
     assert all(isinstance(each, Training) for row in one.rows for each in row.trainings)
     assert one.steps == STEPS

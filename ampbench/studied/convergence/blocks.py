@@ -3,6 +3,7 @@
 Numbers without a value are "–".
 """
 
+import math
 import statistics
 from collections.abc import Sequence
 
@@ -21,15 +22,18 @@ from ampbench.studied.convergence.metric import (
 )
 from ampbench.studied.convergence.sentences import learned_said, trained_title
 from ampbench.units import UNDEFINED, format_error, format_loss, format_seconds, format_whole
+from ampbench.verdicts import Verdict
 
 LOOKS = 4
 """Distances between weights are shown at so many steps."""
+
+_NO_WORSE = {Verdict.UNCHANGED: "no worse", Verdict.REGRESSED: "worse", Verdict.IMPROVED: "lower"}
 
 
 def learned_section(one: Learned, *, everything: bool = False) -> Section:
     """Return what each precision's training comes to; `everything`: each seed's row too."""
     blocks = [Block(as_sentence(said)) for said in learned_said(one)]
-    blocks += [*verdicts(one), *losses(one), *weights(one), *(each_seed(one) if everything else [])]
+    blocks += [*verdicts(one), *late_losses(one), *losses(one), *weights(one), *(each_seed(one) if everything else [])]
     notes = dict.fromkeys(note for row in one.rows for training in row.trainings for note in training.notes)
     return Section(trained_title(one), [*blocks, *(Block(as_sentence(note)) for note in notes)])
 
@@ -59,6 +63,24 @@ def verdicts(one: Learned) -> list[Block]:
         note += "; control: fp32 from weights one rounding away"
     numbers = [header for header in headers[1:] if header != "verdict"]
     return [Block("At the end", headers, cells, note, numbers=numbers)]
+
+
+def late_losses(one: Learned) -> list[Block]:
+    """Return what each precision's training loss ends at, against fp32's, and whether it is no worse."""
+    cells = [
+        [
+            row.name,
+            format_loss(row.loss),
+            format_ratio(row.loss_ratio),
+            UNDEFINED if row.loss_low is None else f"{format_ratio(row.loss_low)} to {format_ratio(row.loss_high)}",
+            _NO_WORSE.get(row.loss_verdict, row.loss_verdict.value) if row.loss_verdict is not None else "",
+        ]
+        for row in one.rows
+    ]
+    headers = ["precision", "loss", "times fp32's", "90% interval", "verdict"]
+    most = "" if one.loss_margin is None else f"; up to {math.exp(one.loss_margin):.3g} times is no worse"
+    note = f"last quarter of the steps; times fp32's: of the same seed, geometric mean over seeds{most}"
+    return [Block("At the end, training loss", headers, cells, note, numbers=headers[1:-1])]
 
 
 def losses(one: Learned) -> list[Block]:
@@ -106,6 +128,11 @@ def each_seed(one: Learned) -> list[Block]:
     ]
     headers = ["precision", "seed", metric.name, "skipped steps", "scale", "time", "ended"]
     return [Block("Each seed", headers, cells, numbers=headers[1:-1])]
+
+
+def format_ratio(value: float | None) -> str:
+    """Return a ratio of losses as "1.04"."""
+    return UNDEFINED if value is None else f"{value:.3g}" if value < 0.1 else f"{value:.2f}"
 
 
 def _sd(row: Learning, metric: Metric) -> str:

@@ -7,21 +7,31 @@ from dataclasses import dataclass, field, replace
 
 from ampbench.precisions import BASELINE, rank
 from ampbench.records.cases import Case
-from ampbench.records.studies import Training
+from ampbench.records.studies import CONTROL, Training
 from ampbench.store import StoredRun
 from ampbench.studied.convergence.judging import Judged, judge
-from ampbench.studied.convergence.metric import LOSS, Metric, final_drift, first_score, metric_of
+from ampbench.studied.convergence.metric import (
+    LOSS,
+    Metric,
+    final_drift,
+    first_score,
+    late_loss,
+    late_margin,
+    metric_of,
+    ratio_said,
+)
 from ampbench.studied.convergence.verdicts import (
+    CONTROL_FIRED,
     NAMES,
     Arm,
     Withheld,
     control_remarks,
     ended_of,
     fires,
-    loss_remarks,
     only_one,
     reason_of,
     seed_remarks,
+    seeds_said,
     withheld,
 )
 from ampbench.verdicts import Verdict
@@ -29,6 +39,7 @@ from ampbench.verdicts import Verdict
 NONE_TRAINED = "only fp32 was trained: there is no precision to judge"
 NONE_YET = "no precision was trained yet"
 NO_SCALE = "fp32 ends at a loss of 0, which no difference is relative to"
+NO_LOGARITHM = "training losses of 0 or less, or that fp32's own do not fall from, have no ratio to judge by"
 
 _CONTROL_ALPHA = 0.01
 """The control and fp64 are each said to differ from fp32 at this level, so that few studies lose their verdicts."""
@@ -45,6 +56,10 @@ class Learning:
     says why it is what it is. `seeds_needed` would decide, roughly. `from_fp32` and `from_fp64` are the medians of the
     weights' relative distances at the end.
     `skipped_steps` are those of all seeds, `seconds` the mean of a training.
+
+    `loss` is the mean training loss of the last quarter, `loss_ratio` the geometric mean over seeds of what it is
+    times fp32's, `loss_low` and `loss_high` its 90% interval. `loss_verdict` says whether it is no worse than fp32's:
+    unchanged or improved where that is shown, regressed where the opposite is; `loss_reason` says why.
     """
 
     name: str
@@ -63,6 +78,23 @@ class Learning:
     from_fp64: float | None = None
     skipped_steps: int | None = None
     seconds: float | None = None
+    loss: float | None = None
+    loss_ratio: float | None = None
+    loss_low: float | None = None
+    loss_high: float | None = None
+    loss_verdict: Verdict | None = None
+    loss_reason: str = ""
+
+    @property
+    def trains(self) -> bool | None:
+        """Whether it trains as fp32 does: score and training loss are both shown to be no worse.
+
+        False where either is shown to be worse, None where neither is known.
+        """
+        found = self.verdict, self.loss_verdict
+        if Verdict.REGRESSED in found:
+            return False
+        return True if all(one in (Verdict.UNCHANGED, Verdict.IMPROVED) for one in found) else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,7 +104,8 @@ class Learned:
     `workload` is the group of its cases. `rows` are fp32 with its arms, then the precisions in the order of every
     table; `before` is fp32's metric before the first step. `rounding` is what rounding alone does to the metric, in the
     unit of `Learning.difference`: the root mean square of the differences of control and fp64 from fp32, but of one
-    that seems to differ. `learns` says whether fp32 ends better than it began (None: unknown). `unjudged` says why no
+    that seems to differ. `learns` says whether fp32 ends better than it began (None: unknown). `loss_margin` is the
+    largest difference of log training losses that counts as none (None: they cannot be judged). `unjudged` says why no
     precision is judged, "" where any is. `remarks` are sentences about what must not be hidden.
 
     `seeds` are those that anything was trained from, `asked` is how many there were to be, and `left` says whether a
@@ -90,6 +123,7 @@ class Learned:
     before: float | None = None
     rounding: float | None = None
     learns: bool | None = None
+    loss_margin: float | None = None
     unjudged: str = ""
     remarks: list[str] = field(default_factory=list)
 
@@ -167,7 +201,7 @@ def _learned(
     differences = _differences(arms, own, metric)
     learns = None if before is None or after is None else (after - before) * metric.sign > 0
     null = {name: differences.pop(name, []) for name in NAMES.values()}
-    controls = {name: _one(values, _others(null, name), metric) for name, values in null.items() if values}
+    controls = _controls(null, metric.margin, metric.resolution)
     rounding = _others({name: values for name, values in null.items() if not fires(controls.get(name))})
     others = {name: arm for name, arm in arms.items() if name not in (BASELINE, *null)}
     held = {name: withheld(arm.by_seed, own, metric, learns, controls) for name, arm in others.items()}
@@ -179,8 +213,9 @@ def _learned(
         _row(name, arm, metric, verdicts.get(name), held.get(name), told=not only_one(arm.by_seed, whole))
         for name, arm in arms.items()
     ]
+    margin = late_margin(list(whole.values()))
+    rows = _with_losses(rows, arms, whole, margin, held)
     steps = max(each.steps for arm in arms.values() for each in arm.by_seed.values())
-    unchanged = [row.name for row in rows if row.verdict is Verdict.UNCHANGED]
     seeds = sorted({seed for arm in arms.values() for seed in arm.by_seed})
     low = [name for name in planned if name not in (BASELINE, *NAMES.values())]
     return Learned(
@@ -195,12 +230,9 @@ def _learned(
         before=before,
         rounding=_root_mean_square(rounding),
         learns=learns,
+        loss_margin=margin,
         unjudged="" if others else NONE_YET if low else NONE_TRAINED,
-        remarks=[
-            *control_remarks(controls, metric),
-            *seed_remarks(planned, asked, metric),
-            *loss_remarks(arms, unchanged, steps),
-        ],
+        remarks=[*control_remarks(controls, metric), *seed_remarks(planned, asked, metric)],
     )
 
 
@@ -228,10 +260,13 @@ def _differences(arms: Mapping[str, Arm], own: Mapping[int, Training], metric: M
     return found
 
 
-def _one(values: Sequence[float], rounding: Sequence[float], metric: Metric) -> Judged:
-    """Return whether an arm of fp32 itself seems to differ from it."""
-    found = judge({"": values}, rounding, metric.margin, resolution=metric.resolution, alpha=_CONTROL_ALPHA)
-    return found[""]
+def _controls(null: Mapping[str, Sequence[float]], margin: float, resolution: float = 0.0) -> dict[str, Judged]:
+    """Return whether the arms of fp32 themselves seem to differ from it, each beside what the others show."""
+    return {
+        name: judge({name: values}, _others(null, name), margin, resolution=resolution, alpha=_CONTROL_ALPHA)[name]
+        for name, values in null.items()
+        if values
+    }
 
 
 def _others(null: Mapping[str, Sequence[float]], but: str = "") -> list[float]:
@@ -275,6 +310,68 @@ def _row(
         skipped_steps=sum(skipped) if skipped else None,
         seconds=_mean([each.seconds for each in trainings]),
     )
+
+
+def _with_losses(
+    rows: Sequence[Learning],
+    arms: Mapping[str, Arm],
+    whole: Mapping[int, Training],
+    margin: float | None,
+    held: Mapping[str, Withheld | None],
+) -> list[Learning]:
+    """Return the rows with what their training losses in the last quarter come to, against fp32's of the same seed.
+
+    Differences are of logarithms, positive where the loss is lower; `margin` is the largest that counts as none.
+    """
+    own = {seed: loss for seed, each in whole.items() if (loss := late_loss(each)) is not None and loss > 0}
+    differences: dict[str, list[float]] = {}
+    for name, arm in arms.items():
+        pairs = [(late_loss(each), own.get(seed)) for seed, each in arm.by_seed.items()]
+        known = [math.log(fp32 / loss) for loss, fp32 in pairs if fp32 is not None and loss is not None and loss > 0]
+        differences[name] = known if len(known) == len([fp32 for _, fp32 in pairs if fp32 is not None]) else []
+    differences.pop(BASELINE, None)
+    null = {name: differences.pop(name, []) for name in NAMES.values()}
+    controls = _controls(null, margin or 0.0)
+    rounding = _others({name: values for name, values in null.items() if not fires(controls.get(name))})
+    judged = judge({name: values for name, values in differences.items() if values}, rounding, margin or 0.0)
+    fired = fires(controls.get(NAMES[CONTROL]))
+    found = []
+    for row in rows:
+        of = judged.get(row.name) or controls.get(row.name)
+        told = of is not None and not only_one(arms[row.name].by_seed, whole) and math.isfinite(of.low)
+        one = replace(
+            row,
+            loss=_mean([late_loss(each) for each in row.trainings]),
+            loss_ratio=math.exp(-of.difference) if of is not None else None,
+            loss_low=math.exp(-of.high) if of is not None and told else None,
+            loss_high=math.exp(-of.low) if of is not None and told else None,
+        )
+        if row.verdict is not None:
+            verdict, reason = _loss_verdict(one, judged.get(row.name), margin, held.get(row.name), fired=fired)
+            one = replace(one, loss_verdict=verdict, loss_reason=reason)
+        found.append(one)
+    return found
+
+
+def _loss_verdict(
+    row: Learning, judged: Judged | None, margin: float | None, held_back: Withheld | None, *, fired: bool
+) -> tuple[Verdict, str]:
+    """Return whether a training loss is no worse than fp32's, and why: `held_back` is what keeps that from being known.
+
+    No worse: the one-sided bound at 5% lies within the margin (non-inferiority). Worse, or lower, as `judge` says.
+    """
+    if held_back is not None:
+        return held_back.verdict, held_back.reason
+    if judged is None or margin is None or row.loss_ratio is None:
+        return Verdict.INCONCLUSIVE, NO_LOGARITHM
+    if fired:
+        return Verdict.INCONCLUSIVE, CONTROL_FIRED
+    reason = ratio_said(row.loss_ratio, row.loss_low, row.loss_high)
+    if judged.verdict in (Verdict.REGRESSED, Verdict.IMPROVED):
+        return judged.verdict, reason
+    if judged.low >= -margin:
+        return Verdict.UNCHANGED, reason
+    return Verdict.INCONCLUSIVE, seeds_said(reason, judged.seeds_needed, f"{math.expm1(margin):.2g} of the loss")
 
 
 def _mean(values: Iterable[float | None]) -> float | None:

@@ -18,6 +18,9 @@ MARGINS = {ACCURACY: 0.005, LOSS: 0.01}
 OF_FALL = 0.1
 """Nor do differences of losses count as none that are more than this share of what fp32's own loss falls by."""
 
+LATE_MARGIN = math.log(1.05)
+"""The largest difference of log training losses in the last quarter that counts as none: 5% of the loss."""
+
 ROUNDING = 2.0**-20
 """A loss that falls by no more than this share of it has not fallen: some units in the last place of fp32."""
 
@@ -143,6 +146,12 @@ def change_said(value: float, metric: Metric) -> str:
     return f"its {metric.name} is {abs(_rounded(value)):.2f}{unit} {'lower' if value < 0 else 'higher'}"
 
 
+def ratio_said(ratio: float, low: float | None, high: float | None) -> str:
+    """Return "its training loss ends 2.41 times fp32's (90% interval 2.22 to 2.6)"."""
+    between = "" if low is None or high is None else f" (90% interval {low:.3g} to {high:.3g})"
+    return f"its training loss ends {ratio:.3g} times fp32's{between}"
+
+
 def interval_said(low: float | None, high: float | None, metric: Metric) -> str:
     """Return "(90% interval -1.50 to -0.90)"; "" where there is none."""
     if low is None or high is None:
@@ -169,6 +178,25 @@ def mean_loss(training: Training, low: int, high: int) -> float | None:
     whole = last <= len(training.losses) or len(training.losses) * training.every >= training.steps
     values = [loss for loss in known if loss is not None]
     return statistics.fmean(values) if values and len(values) == len(known) and whole else None
+
+
+def late_loss(training: Training) -> float | None:
+    """Return the mean training loss of the last quarter of the steps; None where one has none, or it ended early."""
+    if broke_off(training):
+        return None
+    return mean_loss(training, math.floor(LAST * training.steps), training.steps)
+
+
+def late_margin(own: Sequence[Training]) -> float | None:
+    """Return the largest difference of log training losses that counts as none, given the trainings in fp32.
+
+    That is `LATE_MARGIN` or, where it is less, `OF_FALL` of what fp32's own log loss falls by, from the first stored
+    loss to the last quarter. None where fp32's loss does not fall, or no logarithm is known.
+    """
+    ends = [(each.losses[0] if each.losses else None, late_loss(each)) for each in own]
+    falls = [math.log(first / last) for first, last in ends if first and last and first > 0 and last > 0]
+    fall = statistics.fmean(falls) if falls else 0.0
+    return min(LATE_MARGIN, OF_FALL * fall) if fall > ROUNDING else None
 
 
 def windows_of(steps: int) -> list[tuple[int, int]]:

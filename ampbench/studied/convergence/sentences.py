@@ -1,9 +1,10 @@
-"""What the trainings of a workload come to in a few sentences: first which precisions converge as fp32 does.
+"""What the trainings of a workload come to in a few sentences: first which precisions train as fp32 does.
 
 They are without their full stops, and begin in lower case or with a name.
 """
 
-from collections.abc import Iterable
+import math
+from collections.abc import Callable, Iterable
 
 from ampbench.studied.convergence.learning import Learned, Learning
 from ampbench.studied.convergence.metric import (
@@ -21,7 +22,7 @@ from ampbench.verdicts import Verdict
 
 _LONGER = "train for longer, or at another learning rate, to conclude"
 _SAID = {
-    Verdict.REGRESSED: "does not converge as fp32 does",
+    Verdict.REGRESSED: "does not train as fp32 does",
     Verdict.IMPROVED: "ends better than fp32",
     Verdict.INCONCLUSIVE: "is inconclusive",
     Verdict.INCOMPARABLE: "cannot be compared",
@@ -47,7 +48,7 @@ def learned_said(one: Learned) -> list[str]:
 
 
 def verdict_said(one: Learned) -> str:
-    """Return what to conclude in a line: which precisions converge as fp32 does and which do not.
+    """Return what to conclude in a line: which precisions train as fp32 does and which do not.
 
     Where something keeps that from being known, what that is; "" where no precision was judged.
     """
@@ -58,17 +59,31 @@ def verdict_said(one: Learned) -> str:
 
 
 def _verdicts_said(one: Learned) -> list[str]:
-    """Return which precisions converge as fp32 does, which regressed, and which have other verdicts."""
-    said = []
-    same = [row.name for row in one.judged if row.verdict is Verdict.UNCHANGED]
-    if same:
-        converge = "converges" if len(same) == 1 else "converge"
-        said.append(f"{_listed(same)} {converge} as fp32 does, within {margin_said(one.metric)}")
+    """Return which precisions train as fp32 does, which score as it does, which regressed, and which are open."""
+    said, score = [], margin_said(one.metric)
+    same = [row for row in one.judged if row.verdict is Verdict.UNCHANGED]
+    if trained := [row.name for row in same if row.trains]:
+        loss = f"{100 * math.expm1(one.loss_margin or 0.0):.2g}% of the training loss"
+        said.append(f"{_listed(trained)} {_plural('trains', len(trained))} as fp32 does, within {score} and {loss}")
+    for row in same:
+        if row.loss_verdict is Verdict.REGRESSED:
+            worse = f"but does not train as it does: {row.loss_reason}"
+            said.append(f"{row.name} scores as fp32 does, within {score}, {worse}")
+    for rows in _alike((row for row in same if row.trains is None), lambda row: row.loss_reason):
+        scores = f"{_listed([row.name for row in rows])} {_plural('scores', len(rows))} as fp32 does, within {score}"
+        trains = f"whether {'it trains' if len(rows) == 1 else 'they train'} as fp32 does is open"
+        said.append(f"{scores}; {trains}: {rows[0].loss_reason}")
     for verdict, what in _SAID.items():
-        for rows in _alike(row for row in one.judged if row.verdict is verdict):
+        for rows in _alike((row for row in one.judged if row.verdict is verdict), _why):
             if rows[0].reason not in (NOT_LEARNING, NO_END):
-                said.append(f"{_listed([row.name for row in rows])} {_plural(what, len(rows))}: {rows[0].reason}")
+                said.append(f"{_listed([row.name for row in rows])} {_plural(what, len(rows))}: {_why(rows[0])}")
     return said
+
+
+def _why(row: Learning) -> str:
+    """Return the reason of a verdict on a score, with that of the loss where only the loss is shown to be worse."""
+    loss = row.loss_reason if row.loss_verdict is Verdict.REGRESSED and row.verdict is not Verdict.REGRESSED else ""
+    return "; ".join(filter(None, [row.reason, loss]))
 
 
 def _reached(one: Learned) -> str:
@@ -98,11 +113,11 @@ def _spreads(one: Learned) -> str:
     return "; ".join(parts)
 
 
-def _alike(rows: Iterable[Learning]) -> list[list[Learning]]:
+def _alike(rows: Iterable[Learning], reason: Callable[[Learning], str]) -> list[list[Learning]]:
     """Return rows in lists of those with the same reason."""
     found: dict[str, list[Learning]] = {}
     for row in rows:
-        found.setdefault(row.reason, []).append(row)
+        found.setdefault(reason(row), []).append(row)
     return list(found.values())
 
 
@@ -113,7 +128,7 @@ def _listed(names: list[str]) -> str:
 
 def _plural(what: str, count: int) -> str:
     """Return what is said of one precision as it is said of `count`."""
-    several = {"does not converge": "do not converge", "ends ": "end ", "is ": "are "}
+    several = {"does not train": "do not train", "trains": "train", "scores": "score", "ends ": "end ", "is ": "are "}
     for single, plural in several.items() if count > 1 else ():
         what = what.replace(single, plural)
     return what

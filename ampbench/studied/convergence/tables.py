@@ -63,6 +63,13 @@ def verdict_rows(one: Learned) -> list[dict[str, Any]]:
             "weights_from_fp64": row.from_fp64,
             "skipped_steps": row.skipped_steps,
             "seconds": row.seconds,
+            "training_loss": row.loss,
+            "training_loss_ratio": row.loss_ratio,
+            "training_loss_low": row.loss_low,
+            "training_loss_high": row.loss_high,
+            "training_loss_verdict": row.loss_verdict.value if row.loss_verdict is not None else None,
+            "training_loss_reason": row.loss_reason or None,
+            "trains_as_fp32": row.trains,
         }
         for row in one.rows
     ]

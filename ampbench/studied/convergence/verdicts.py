@@ -1,6 +1,6 @@
 """Verdicts on trainings that their numbers do not decide, and what must be said beside those that they do."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from ampbench.labels import few
@@ -11,11 +11,9 @@ from ampbench.studied.convergence.metric import (
     Metric,
     change_said,
     interval_said,
-    mean_loss,
     size_said,
     trouble,
     troubles_said,
-    windows_of,
 )
 from ampbench.units import counted
 from ampbench.verdicts import Verdict
@@ -34,9 +32,6 @@ SAME_START = (
 )
 CONTROL_FIRED = "fp32 from weights one rounding away differs as much: what is seen here is no precision's doing"
 
-
-LOSS_RATIO = 1.5
-"""Training losses that differ by this factor in every seed are remarked on where the score does not tell."""
 
 MANY_SEEDS = 50
 """More seeds than this are not worth recommending."""
@@ -97,9 +92,13 @@ def reason_of(judged: Judged, metric: Metric, low: float | None, high: float | N
     said = f"{change_said(judged.difference * metric.sign, metric)} than in fp32 {between}".strip()
     if judged.verdict is not Verdict.INCONCLUSIVE:
         return said
-    needed = judged.seeds_needed
+    return seeds_said(said, judged.seeds_needed, size_said(metric.margin, metric))
+
+
+def seeds_said(said: str, needed: int | None, margin: str) -> str:
+    """Return what is `said` of a difference that is not decided, and how many seeds would decide (None: no number)."""
     if needed is None:
-        return f"{said}, too near the margin of {size_said(metric.margin, metric)} for any number of seeds"
+        return f"{said}, too near the margin of {margin} for any number of seeds"
     more = f"about {counted(needed, 'seed')}" if needed <= MANY_SEEDS else f"more than {MANY_SEEDS} seeds"
     return f"{said}; {more} would decide"
 
@@ -151,26 +150,4 @@ def seed_remarks(arms: Mapping[str, Arm], asked: int, metric: Metric) -> list[st
         own = arms[BASELINE].by_seed.values()
         if len(own) > 1 and len({each.weights_digest for each in own}) == 1:
             remarks.append("the weights are the same from every seed")
-    return remarks
-
-
-def loss_remarks(arms: Mapping[str, Arm], unchanged: Sequence[str], steps: int) -> list[str]:
-    """Return which of the precisions whose score is unchanged end with another training loss than fp32 in every seed.
-
-    That is, in the last part of the training, `LOSS_RATIO` times fp32's at least, or at most one by that.
-    """
-    last, remarks = windows_of(steps)[-1], []
-    for name in unchanged:
-        pairs = [
-            (arms[name].by_seed[seed], own)
-            for seed, own in arms[BASELINE].by_seed.items()
-            if seed in arms[name].by_seed
-        ]
-        losses = [(mean_loss(mine, *last), mean_loss(own, *last)) for mine, own in pairs]
-        known = [(mine, own) for mine, own in losses if mine is not None and own is not None and mine > 0 and own > 0]
-        ratios = [mine / own for mine, own in known]
-        if ratios and len(ratios) == len(pairs) and (min(ratios) >= LOSS_RATIO or max(ratios) <= 1 / LOSS_RATIO):
-            ratio = sum(mine for mine, _ in known) / sum(own for _, own in known)
-            ends = f"{name}'s training loss ends {ratio:.2g} times fp32's"
-            remarks.append(f"{ends}, at the same score: a longer training may part them")
     return remarks
