@@ -16,13 +16,15 @@ class Workload:
     of inputs, or a list of such batches. `targets` is likewise None, any nesting of tensors, or a list as long as that
     of the batches. `loss(output)` or, with targets, `loss(output, targets)` returns a scalar tensor; without one,
     training is skipped. `optimizer` makes an optimizer from parameters (None: plain SGD, lr 0.01). `items_per_step` is
-    what throughput counts (None: the length of the first input tensor). `held_out` is a pair of inputs and targets,
-    each as of one batch, that is not trained on: studies of convergence judge by it (None: by the batches). `outputs`
-    says what of the network's output is compared (None: every floating tensor): a function of the output that returns
-    those tensors, or their names, as the error's table has them ("scores", "[1]"). `classes_dim` is the dimension of
-    the classes of a classifier, of its first output that is compared or, in a dict, by output (None: found by integer
-    targets, or by what the loss gives to cross_entropy). `version` is bumped when the mathematics changes: records of
-    different versions are not compared in accuracy.
+    what throughput counts (None: the length of the first input tensor). `schedule(optimizer, steps)` makes what is
+    stepped after each of so many steps, as `torch.optim.lr_scheduler` does: trainings of a study of convergence follow
+    it (None: the learning rate stays). `held_out` is a pair of inputs and targets, each as of one batch, that is not
+    trained on: studies of convergence judge by it (None: by the batches). `outputs` says what of the network's output
+    is compared (None: every floating tensor): a function of the output that returns those tensors, or their names, as
+    the error's table has them ("scores", "[1]"). `classes_dim` is the dimension of the classes of a classifier, of its
+    first output that is compared or, in a dict, by output (None: found by integer targets, or by what the loss gives to
+    cross_entropy). `version` is bumped when the mathematics changes: records of different versions are not compared in
+    accuracy.
     """
 
     module: "torch.nn.Module"
@@ -31,6 +33,7 @@ class Workload:
     loss: Callable[..., "torch.Tensor"] | None = None
     optimizer: Callable[[Iterable["torch.nn.Parameter"]], "torch.optim.Optimizer"] | None = None
     items_per_step: float | None = None
+    schedule: "Callable[[torch.optim.Optimizer, int], Any] | None" = None
     held_out: tuple[Any, Any] | None = None
     outputs: Callable[[Any], Any] | str | Sequence[str] | None = None
     classes_dim: int | Mapping[str, int] | None = None

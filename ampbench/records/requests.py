@@ -52,10 +52,11 @@ class Request:
     for each of its batches) and then a step in each of `precisions`, "origin" the errors of its modules. "space" asks
     which modules could be kept in fp32, "trial" what a step with those of `kept[0]` errs, "weighing" what a step with
     each set of `kept` costs, measured for about `seconds`. "convergence" trains the case with `seed` for `steps` steps,
-    as its own or as another `arm` (see `Training`); a worker that is not fresh knows the fp32 and fp64 trainings before
-    it. "scaler" trains it with the scaler `setting` (None: in fp32), "scope" in every scope of autocast, for `steps`
-    steps; "input-storage" feeds it inputs stored in half; the last two measure for about `seconds`. "ceilings" measures
-    what `device` attains with `operation` in `dtypes[0]` for about `seconds`.
+    as its own or as another `arm` (see `Training`), its learning rate by a `schedule` ("": the workload's own); a
+    worker that is not fresh knows the fp32 and fp64 trainings before it. "scaler" trains it with the scaler `setting`
+    (None: in fp32), "scope" in every scope of autocast, for `steps` steps; "input-storage" feeds it inputs stored in
+    half; the last two measure for about `seconds`. "ceilings" measures what `device` attains with `operation` in
+    `dtypes[0]` for about `seconds`.
     """
 
     kind: str
@@ -85,6 +86,7 @@ class Request:
     kept: list[list[str]] = field(default_factory=list)
     seconds: float = 0.0
     arm: str = ""
+    schedule: str = ""
     setting: ScalerSetting | None = None
     operation: str = ""
 

@@ -151,12 +151,14 @@ class Settings:
 class Asked:
     """What a study was asked for beyond selection and settings; 0 and empty where it does not apply.
 
-    `steps` of each training, from each of `seeds` seeds or with each of the scaler's `settings`; `seconds` for each
-    measurement; the `operations` and `dtypes` of which ceilings are measured.
+    `steps` of each training, from each of `seeds` seeds or with each of the scaler's `settings`; the `schedule` of the
+    learning rate ("": the workload's own); `seconds` for each measurement; the `operations` and `dtypes` of which
+    ceilings are measured.
     """
 
     steps: int = 0
     seeds: int = 0
+    schedule: str = ""
     seconds: float = 0.0
     operations: list[str] = field(default_factory=list)
     dtypes: list[str] = field(default_factory=list)

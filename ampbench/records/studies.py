@@ -8,6 +8,11 @@ from ampbench.records.ranges import FirstNonfinite, Magnitudes
 CONTROL, REFERENCE = ARMS = "control", "reference"
 """Trainings of the fp32 case beside its own (""): from weights one rounding away, and in fp64."""
 
+CONSTANT, LINEAR, COSINE = SCHEDULES = ("constant", "linear", "cosine")
+"""How the learning rate of a training goes on: as it is, or down to next to nothing at the last step."""
+OWN = "own"
+"""The schedule that the workload itself brings."""
+
 FORWARD, FORWARD_AND_LOSS, WITH_BACKWARD, WHOLE_LOOP, UNCACHED_LOOP = SCOPES = (
     "forward",
     "forward and loss",
@@ -52,12 +57,18 @@ class Score:
 class Drift:
     """How far all parameters lie after `step` steps from those trained in fp32 and in fp64: relative L2 distances.
 
-    None where it is undefined, or where that is the training itself.
+    `way` is the way that fp64 went, the norm of what its parameters have moved by since the first step. Of the way that
+    the training went itself, from its own first parameters as they are stored, `way_rel_l2` is the L2 distance from
+    fp64's, relative to that norm, and `way_kept` the share of fp64's way that it went: their inner product over the
+    square of the norm. None where it is undefined, or where that is the training itself.
     """
 
     step: int
     from_fp32: float | None = None
     from_fp64: float | None = None
+    way: float | None = None
+    way_rel_l2: float | None = None
+    way_kept: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,7 +80,8 @@ class Training:
     `held_out` says whether `scores` are on data that was not trained on (else on the training batches).
     `ended_at` is the step from 0 after which it was given up because loss or weights were not finite, `error` the first
     line of what a step raised. `skipped_steps` are those that GradScaler skipped, `scaler_scale` its scale at the end.
-    `seconds` is what the training took in all, scores and distances included.
+    `schedule` is that of the learning rate, one of `SCHEDULES` or `OWN`, `last_rate` the rate of the last step relative
+    to the first step's (None: not known). `seconds` is what the training took in all, scores and distances included.
     """
 
     case_id: str
@@ -85,6 +97,8 @@ class Training:
     error: str = ""
     scaler_scale: float | None = None
     skipped_steps: int | None = None
+    schedule: str = CONSTANT
+    last_rate: float | None = None
     weights_digest: str
     inputs_digest: str
     seconds: float

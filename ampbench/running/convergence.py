@@ -110,7 +110,8 @@ class _Trainer:
 
     def _trained(self, channel: Channel, planned: PlannedCase, piece: Piece) -> Training | Failure | Skip:
         settings = dataclasses.replace(self._settings, seed=piece.seed)
-        request = request_for(planned, settings, CONVERGENCE, steps=self._asked.steps, arm=piece.arm, fresh=False)
+        asked = {"steps": self._asked.steps, "schedule": self._asked.schedule, "arm": piece.arm}
+        request = request_for(planned, settings, CONVERGENCE, fresh=False, **asked)
         reply = channel.serve(request)
         if reply.convergence is None:
             self._known.clear()

@@ -52,7 +52,7 @@ _ROWS: tuple[tuple[Range, str], ...] = (
         (0, 1e150),
         """
         output_rel_l2 output_floor_rel_l2 output_fp32_rel_l2 grad_rel_l2 grad_worst_rel_l2 param_rel_l2
-        own_rel_l2 chance_rel_l2 total_rel_l2 rel_l2 from_fp32 from_fp64 max_error max_gradient_error
+        own_rel_l2 way_rel_l2 chance_rel_l2 total_rel_l2 rel_l2 from_fp32 from_fp64 max_error max_gradient_error
         floor_rel_l2 sample_p99_rel_l2 sample_worst_rel_l2 kl_mean kl_p99
         """,
     ),
@@ -60,10 +60,11 @@ _ROWS: tuple[tuple[Range, str], ...] = (
     (
         (0, 1e300),
         """
-        output_reference_norm grad_reference_norm output_max_abs loss_abs_error largest inputs_largest
+        output_reference_norm grad_reference_norm way last_rate output_max_abs loss_abs_error largest inputs_largest
         scaler_scale scale scales init_scale growth_factor backoff_factor items_per_step
         """,
     ),
+    ((-1e150, 1e150), "way_kept"),
     ((-1e300, 1e300), "loss reference_loss losses reference_losses value"),
     ((0, 1e15), "faults load frequency_hz accelerator_clock_hz"),
     ((-273.15, 1e4), "temperature_celsius"),

@@ -8,6 +8,7 @@ import copy
 import dataclasses
 import math
 import time
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -15,7 +16,7 @@ import torch
 
 from ampbench.precisions import BASELINE, PRECISIONS
 from ampbench.records.cases import Case
-from ampbench.records.studies import CONTROL, REFERENCE, Drift, Score, Training
+from ampbench.records.studies import CONSTANT, CONTROL, COSINE, LINEAR, OWN, REFERENCE, Drift, Score, Training
 from ampbench.studies.scores import Scorer
 from ampbench.worker.batches import batches_of
 from ampbench.worker.data import Generator, inputs_digest, weights_digest
@@ -44,13 +45,14 @@ MOST_SKIPPED = 50
 
 ONE_BATCH = "there is one batch: it is trained on over and over"
 ON_CPU = "the fp64 training ran on the CPU: the device has no fp64"
+NO_RATE = "the optimizer has no learning rate that the {} schedule could change"
 UNKNOWN = "distances from the {} training are not known, as it failed: {}"
 
 Weights = list[torch.Tensor]
 
 
 class Trajectories:
-    """The weights of the fp32 and the fp64 training of the workload, seed and number of steps last asked for.
+    """The weights of the fp32 and the fp64 training of the workload, seed, steps and schedule last asked for.
 
     They lie on the CPU, each as it is stored. Trainings that are not known are made when they are asked for.
     """
@@ -60,9 +62,9 @@ class Trajectories:
         self._key: tuple[object, ...] = ()
         self._kept: dict[str, dict[int, Weights] | str] = {}
 
-    def begin(self, workload: Workload, case: Case, seed: int, steps: int) -> None:
-        """Forget what is not of this workload, device, seed and number of steps."""
-        key = (case.group, case.device, seed, steps)
+    def begin(self, workload: Workload, case: Case, seed: int, steps: int, schedule: str = "") -> None:
+        """Forget what is not of this workload, device, seed, number of steps and schedule."""
+        key = (case.group, case.device, seed, steps, schedule)
         if workload is not self._workload or key != self._key:
             self._workload, self._key, self._kept = workload, key, {}
 
@@ -87,20 +89,27 @@ class Trajectories:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Plan:
-    """What a training is: of which case, in which precision, as which arm, from which seed, for how many steps."""
+    """What a training is: of which case, in which precision, as which arm, from which seed, how many steps long.
+
+    `schedule` is that of the learning rate, "" the workload's own.
+    """
 
     workload: Workload
     case: Case
     device: Device
     seed: int
     steps: int
+    schedule: str = ""
     arm: str = ""
     precision: str = BASELINE
 
 
 @dataclass(slots=True)
 class _Course:
-    """What became of a training so far: `weights` are those after the steps where they are kept."""
+    """What became of a training so far: `weights` are those after the steps where they are kept, 0 the first.
+
+    `rates` are the learning rates of the first and of the last step.
+    """
 
     losses: list[float] = field(default_factory=list)
     scores: list[Score] = field(default_factory=list)
@@ -109,21 +118,42 @@ class _Course:
     skipped: int | None = None
     scale: float | None = None
     held_out: bool = False
+    rates: list[float] = field(default_factory=list)
     error: str = ""
     notes: list[str] = field(default_factory=list)
 
 
 def train(
-    workload: Workload, case: Case, device: Device, trajectories: Trajectories, *, seed: int, arm: str, steps: int
+    workload: Workload,
+    case: Case,
+    device: Device,
+    trajectories: Trajectories,
+    *,
+    seed: int,
+    arm: str,
+    steps: int,
+    schedule: str = "",
 ) -> Training:
     """Train `case` for `steps` steps, all batches in turn: as its own or, of the fp32 case, as another `arm`.
+
+    The learning rate follows `schedule`, one of `SCHEDULES`; "": the workload's own, if it has one.
 
     The control begins one rounding away from the workload's weights, the reference is in fp64, on the CPU where the
     device has none. A training that is not finite is ended early, and what a step raises is recorded. Of the fp32 case
     itself and its control that is raised, as is, of all but the reference, that memory ran out.
     """
-    trajectories.begin(workload, case, seed, steps)
-    plan = _Plan(workload=workload, case=case, device=device, seed=seed, steps=steps, arm=arm, precision=case.precision)
+    trajectories.begin(workload, case, seed, steps, schedule)
+    schedule = schedule or (OWN if workload.schedule is not None else CONSTANT)
+    plan = _Plan(
+        workload=workload,
+        case=case,
+        device=device,
+        seed=seed,
+        steps=steps,
+        schedule=schedule,
+        arm=arm,
+        precision=case.precision,
+    )
     others = _compared_with(plan, trajectories)
     started = time.perf_counter()
     course = _followed(plan)
@@ -174,6 +204,8 @@ def _recorded(plan: _Plan, course: _Course, others: Mapping[str, dict[int, Weigh
         held_out=course.held_out,
         scores=course.scores,
         drift=[] if plan.arm == REFERENCE else _drift(course.weights, others["fp32"], others["fp64"]),
+        schedule=plan.schedule,
+        last_rate=course.rates[-1] / course.rates[0] if course.rates and course.rates[0] > 0 else None,
         ended_at=course.ended_at,
         error=course.error,
         scaler_scale=course.scale,
@@ -239,12 +271,14 @@ def _run(plan: _Plan, course: _Course, *, judged: bool) -> None:
         switch_off_dropout(step.module, course.notes)
         scorer = Scorer(workload, step, plan.steps) if judged else None
         course.held_out = scorer is not None and scorer.held_out
-        _train(step, plan.steps, scorer, course)
+        _train(step, plan, scorer, course)
         step.let_go()
 
 
-def _train(step: Step, steps: int, scorer: Scorer | None, course: _Course) -> None:
-    parameters = list(step.stored().values())
+def _train(step: Step, plan: _Plan, scorer: Scorer | None, course: _Course) -> None:
+    steps, parameters = plan.steps, list(step.stored().values())
+    course.weights[0] = [parameter.detach().to("cpu", copy=True) for parameter in parameters]
+    move_on = _scheduled(step, plan, course)
     kept_at = {*drift_steps(steps, sum(parameter.numel() for parameter in parameters))}
     scored_at = {*scored_steps(steps)}
     if scorer:
@@ -253,6 +287,7 @@ def _train(step: Step, steps: int, scorer: Scorer | None, course: _Course) -> No
     in_a_row = 0
     for number in range(steps):
         before = course.scale = step.scaler.get_scale() if step.scaler else None
+        move_on(number)
         step.run()
         assert step.loss is not None
         course.losses.append(float(step.loss.detach()))
@@ -275,12 +310,80 @@ def _train(step: Step, steps: int, scorer: Scorer | None, course: _Course) -> No
             return
 
 
+def rate_share(schedule: str, step: int, steps: int) -> float:
+    """Return what a schedule makes of the learning rate at a step from 0, as a share of the first step's.
+
+    The last of `steps` steps has 1 / steps of it under `LINEAR`, about (pi / 2 / steps)**2 under `COSINE`.
+    """
+    done = step / steps
+    return {LINEAR: 1 - done, COSINE: (1 + math.cos(math.pi * done)) / 2}.get(schedule, 1.0)
+
+
+def _scheduled(step: Step, plan: _Plan, course: _Course) -> Callable[[int], None]:
+    """Return what brings the learning rate to where it belongs before a step of that number, and notes it."""
+    assert step.optimizer is not None
+    groups = [group for group in step.optimizer.param_groups if isinstance(group.get("lr"), float | int | torch.Tensor)]
+    if not groups and plan.schedule in (LINEAR, COSINE):
+        course.notes.append(NO_RATE.format(plan.schedule))
+    first = [float(group["lr"]) for group in groups]
+    own = plan.workload.schedule if plan.schedule == OWN else None
+    scheduler = own(step.optimizer, plan.steps) if own is not None else None
+
+    def move_on(number: int) -> None:
+        if scheduler is not None and number:
+            with warnings.catch_warnings():
+                # where GradScaler skips the first steps, torch takes the order of the calls to be wrong
+                warnings.filterwarnings("ignore", message=r"Detected call of `lr_scheduler\.step\(\)`")
+                scheduler.step()
+        for group, rate in zip(groups, first, strict=True) if scheduler is None else ():
+            set_to = rate * rate_share(plan.schedule, number, plan.steps)
+            if isinstance(group["lr"], torch.Tensor):
+                group["lr"].fill_(set_to)
+            else:
+                group["lr"] = set_to
+        if groups:
+            course.rates[1:] = [float(groups[0]["lr"])]
+            course.rates[:1] = course.rates[:1] if number else [float(groups[0]["lr"])]
+
+    return move_on
+
+
 def _drift(weights: dict[int, Weights], fp32: dict[int, Weights] | str, fp64: dict[int, Weights] | str) -> list[Drift]:
     """Return the distances at each step that weights are kept of; None where the other training has none."""
     return [
-        Drift(step=step, from_fp32=_distance(own, fp32, step), from_fp64=_distance(own, fp64, step))
+        Drift(
+            step=step,
+            from_fp32=_distance(own, fp32, step),
+            from_fp64=_distance(own, fp64, step),
+            **_way(weights, fp64, step),
+        )
         for step, own in weights.items()
+        if step
     ]
+
+
+def _way(weights: dict[int, Weights], others: dict[int, Weights] | str, step: int) -> dict[str, float]:
+    """Return `way`, `way_rel_l2` and `way_kept` of `Drift`; nothing where they are undefined."""
+    if isinstance(others, str) or step not in others or 0 not in others:
+        return {}
+    trained, first, other, start = weights[step], weights[0], others[step], others[0]
+    if not (is_finite(trained) and is_finite(other)):
+        return {}
+    squares, apart, inner = [], [], []
+    for one, begun, reference, began in zip(trained, first, other, start, strict=True):
+        went, meant = one.double() - begun.double(), reference.double() - began.double()
+        squares.append(float(meant.square().sum()))
+        apart.append(float((went - meant).square().sum()))
+        inner.append(float((went * meant).sum()))
+    square = math.fsum(squares)
+    if not square > 0:
+        return {}
+    way = math.sqrt(square)
+    return {
+        "way": way,
+        "way_rel_l2": math.sqrt(math.fsum(apart)) / way,
+        "way_kept": math.fsum(inner) / square,
+    }
 
 
 def _distance(own: Sequence[torch.Tensor], others: dict[int, Weights] | str, step: int) -> float | None:

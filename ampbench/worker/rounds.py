@@ -164,7 +164,14 @@ class Worker:
 
             self._trajectories = self._trajectories or convergence.Trajectories()
             found = convergence.train(
-                workload, case, device, self._trajectories, seed=request.seed, arm=request.arm, steps=request.steps
+                workload,
+                case,
+                device,
+                self._trajectories,
+                seed=request.seed,
+                arm=request.arm,
+                steps=request.steps,
+                schedule=request.schedule,
             )
             return Reply(convergence=found)
         if request.kind == SCALER:

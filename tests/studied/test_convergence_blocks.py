@@ -144,6 +144,7 @@ def test_verdicts_are_plain_rows():
         "seconds": pytest.approx(12.3), "training_loss": None, "training_loss_ratio": None, "training_loss_low": None,
         "training_loss_high": None, "training_loss_verdict": "regressed",
         "training_loss_reason": "loss not finite from step 15 in 3 of 3 seeds", "trains_as_fp32": False,
+        "way_rel_l2": None, "way_kept": None, "way_slope": None,
     }  # fmt: skip
     assert all(isinstance(each, Training) for row in one.rows for each in row.trainings)
     assert one.steps == STEPS

@@ -1,6 +1,9 @@
 """Whole trainings: the same batches and weights in every precision, the same bits twice, and early ends."""
 
+import copy
 import dataclasses
+import math
+import warnings
 from typing import Any
 
 import pytest
@@ -10,7 +13,16 @@ from torch import nn
 from ampbench.precisions import LOW
 from ampbench.records.studies import Training
 from ampbench.studies import convergence
-from ampbench.studies.convergence import MOST_SKIPPED, Trajectories, drift_steps, one_rounding_away, scored_steps, train
+from ampbench.studies.convergence import (
+    MOST_SKIPPED,
+    NO_RATE,
+    Trajectories,
+    drift_steps,
+    one_rounding_away,
+    rate_share,
+    scored_steps,
+    train,
+)
 from ampbench.worker.devices import open_device
 from ampbench.workload import Workload
 from tests.worker.conftest import make_case
@@ -42,9 +54,10 @@ def trained(
     steps: int = STEPS,
     seed: int = 0,
     known: Trajectories | None = None,
+    schedule: str = "",
 ) -> Training:
-    case = make_case(precision, "training")
-    return train(workload, case, open_device("cpu"), known or Trajectories(), seed=seed, arm=arm, steps=steps)
+    case, known = make_case(precision, "training"), known or Trajectories()
+    return train(workload, case, open_device("cpu"), known, seed=seed, arm=arm, steps=steps, schedule=schedule)
 
 
 def alone(workload: Workload, precision: str = "fp32", steps: int = STEPS) -> Training:
@@ -328,3 +341,107 @@ def test_weights_are_kept_at_fewer_steps_of_large_networks() -> None:
     assert drift_steps(1, 10) == [1]
     assert scored_steps(300)[0] == 0
     assert len(scored_steps(300)) == 8
+
+
+def by_hand(workload: Workload, dtype: torch.dtype, rates: list[float]) -> tuple[list[float], list[list[torch.Tensor]]]:
+    """Return the losses and the weights before and after each step of a plain loop of SGD at these learning rates."""
+    module = copy.deepcopy(workload.module).to(dtype)
+    weights, losses = [[p.detach().double().clone() for p in module.parameters()]], []
+    for number, rate in enumerate(rates):
+        place = number % len(workload.inputs)
+        loss = nn.functional.cross_entropy(module(workload.inputs[place].to(dtype)), workload.targets[place])
+        losses.append(loss.item())
+        gradients = torch.autograd.grad(loss, list(module.parameters()))
+        with torch.no_grad():
+            for parameter, gradient in zip(module.parameters(), gradients, strict=True):
+                parameter.sub_(rate * gradient)
+        weights.append([p.detach().double().clone() for p in module.parameters()])
+    return losses, weights
+
+
+def plain(lr: float = 0.1, **changes: Any) -> Workload:
+    torch.manual_seed(3)
+    return network(nn.Linear(8, 3), optimizer=lambda parameters: torch.optim.SGD(parameters, lr=lr), **changes)
+
+
+@pytest.mark.parametrize("schedule", ["linear", "cosine"])
+def test_a_schedule_takes_the_learning_rate_down_to_where_updates_vanish(schedule: str) -> None:
+    shares = {
+        "linear": [1 - step / STEPS for step in range(STEPS)],
+        "cosine": [0.5 + 0.5 * math.cos(math.pi * step / STEPS) for step in range(STEPS)],
+    }[schedule]
+    assert [rate_share(schedule, step, STEPS) for step in range(STEPS)] == pytest.approx(shares)
+    found = trained(plain(), schedule=schedule)
+    losses, _ = by_hand(plain(), torch.float32, [0.1 * share for share in shares])
+    assert found.losses == pytest.approx(losses, rel=1e-5)
+    assert (found.schedule, found.last_rate) == (schedule, pytest.approx(shares[-1]))
+
+
+def test_a_workload_may_bring_its_own_schedule_and_an_option_replaces_it() -> None:
+    def halving(optimizer: torch.optim.Optimizer, steps: int) -> torch.optim.lr_scheduler.LRScheduler:
+        return torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: 0.5 ** (4 * step / steps))
+
+    found = trained(plain(schedule=halving))
+    losses, _ = by_hand(plain(), torch.float32, [0.1 * 0.5 ** (4 * step / STEPS) for step in range(STEPS)])
+    assert found.losses == pytest.approx(losses, rel=1e-5)
+    assert (found.schedule, found.last_rate) == ("own", pytest.approx(0.5 ** (4 * (STEPS - 1) / STEPS)))
+    constant = trained(plain(schedule=halving), schedule="constant")
+    assert timeless(constant) == timeless(trained(plain()))
+    assert (constant.schedule, constant.last_rate) == ("constant", 1.0)
+
+
+def test_the_schedule_goes_on_where_gradscaler_skips_steps_and_nothing_is_warned_of() -> None:
+    def halving(optimizer: torch.optim.Optimizer, steps: int) -> torch.optim.lr_scheduler.LRScheduler:
+        return torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: 0.5 ** (4 * step / steps))
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        found = trained(plain(schedule=halving, loss=lambda *given: 1e3 * nn.functional.cross_entropy(*given)),
+                        "fp16_autocast")  # fmt: skip
+    assert found.skipped_steps
+    assert found.last_rate == pytest.approx(0.5 ** (4 * (STEPS - 1) / STEPS))
+
+
+def test_trainings_of_another_schedule_are_not_compared_with() -> None:
+    known = Trajectories()
+    trained(plain(), known=known)
+    found = trained(plain(), "bf16_autocast", known=known, schedule="cosine")
+    assert timeless(found) == timeless(trained(plain(), "bf16_autocast", schedule="cosine"))
+
+
+def test_an_optimizer_without_a_learning_rate_is_remarked_on() -> None:
+    class Fixed(torch.optim.Optimizer):
+        def __init__(self, parameters: Any) -> None:
+            super().__init__(parameters, {})
+
+        @torch.no_grad()
+        def step(self, closure: Any = None) -> None:
+            for parameter in self.param_groups[0]["params"]:
+                parameter.sub_(0.1 * parameter.grad)
+
+    found = trained(network(nn.Linear(8, 3), optimizer=Fixed), schedule="cosine")
+    assert NO_RATE.format("cosine") in found.notes
+    assert found.last_rate is None
+
+
+def test_the_way_is_what_weights_moved_by_beside_what_fp64_moved_them_by() -> None:
+    workload = plain()
+    found = trained(workload, "bf16_pure").drift[-1]
+    _, exact = by_hand(workload, torch.float64, [0.1] * STEPS)
+    _, low = by_hand(workload, torch.bfloat16, [0.1] * STEPS)
+    meant = torch.cat([(end - start).flatten() for start, end in zip(exact[0], exact[-1], strict=True)])
+    went = torch.cat([(end - start).flatten() for start, end in zip(low[0], low[-1], strict=True)])
+    assert found.way == pytest.approx(float(meant.norm()), rel=1e-9)
+    assert found.way_rel_l2 == pytest.approx(float((went - meant).norm() / meant.norm()), rel=1e-6)
+    assert found.way_kept == pytest.approx(float(went @ meant / meant.norm() ** 2), rel=1e-6)
+
+
+def test_updates_that_are_all_lost_leave_the_whole_way_to_go() -> None:
+    for drift in trained(plain(lr=1e-7), "bf16_pure").drift:
+        assert (drift.way_rel_l2, drift.way_kept) == (pytest.approx(1.0), pytest.approx(0.0, abs=1e-6))
+    assert trained(plain(lr=1e-7), "bf16_autocast").drift[-1].way_rel_l2 < 0.1
+
+
+def test_a_network_that_fp64_does_not_move_has_no_way() -> None:
+    drift = trained(plain(lr=0.0), "bf16_pure").drift[-1]
+    assert (drift.way, drift.way_rel_l2, drift.way_kept) == (None, None, None)

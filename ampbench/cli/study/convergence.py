@@ -31,7 +31,9 @@ from ampbench.cli.options import (
     refuse_beside_resume,
 )
 from ampbench.cli.study.studying import Study, begin, go_on
+from ampbench.errors import UnknownNameError
 from ampbench.records.runs import CONVERGENCE, Asked, Settings
+from ampbench.records.studies import SCHEDULES
 
 DEFAULTS = Settings()
 STEPS, SEEDS = 300, 3
@@ -59,6 +61,15 @@ def command(
             help="Train from so many seeds: --seed and those after it. A verdict needs 2; 3 or more find more.",
         ),
     ] = SEEDS,
+    schedule: Annotated[
+        str,
+        typer.Option(
+            metavar="NAME",
+            show_default="the workload's own, or constant",
+            help="How the learning rate goes on: constant, linear or cosine. The last two end next to 0, where updates "
+            "vanish.",
+        ),
+    ] = "",
     every: EveryRow = False,
     timeout: PieceTimeout = TIMEOUT,
     threads: Threads = DEFAULTS.threads,
@@ -79,6 +90,7 @@ def command(
     Examples:
       ampbench study convergence digits
       ampbench study convergence model.py:make --steps 1000 --seeds 5
+      ampbench study convergence digits --schedule cosine     to where updates vanish
       ampbench study convergence digits --precision fp16_autocast --no-scaler
       ampbench study convergence --resume 1f9a3c        an interrupted study, by its id
     """
@@ -86,7 +98,9 @@ def command(
     if resume:
         refuse_beside_resume(context, WITH_RESUME)
         return go_on(_study(), resume, results, chosen, everything=every)
-    asked = Asked(steps=steps, seeds=seeds)
+    if schedule and schedule not in SCHEDULES:
+        raise UnknownNameError("schedule", schedule, SCHEDULES)
+    asked = Asked(steps=steps, seeds=seeds, schedule=schedule)
     selection, settings = asked_for(
         names, workload, precision, device, None, None, memory_format, keyword, preset, set_, scaler,
         timeout, threads, seed,

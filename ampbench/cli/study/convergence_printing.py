@@ -57,6 +57,8 @@ def _study(one: Learned) -> dict[str, Any]:
         "workload": one.workload,
         "device": one.device,
         "steps": one.steps,
+        "schedule": one.schedule,
+        "last_rate": one.last_rate,
         "seeds": one.seeds,
         "seeds_asked": one.asked,
         "metric": asdict(one.metric),

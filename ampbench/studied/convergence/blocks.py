@@ -21,6 +21,7 @@ from ampbench.studied.convergence.metric import (
     windows_of,
 )
 from ampbench.studied.convergence.sentences import learned_said, trained_title
+from ampbench.studied.convergence.way import way_error
 from ampbench.units import UNDEFINED, format_error, format_loss, format_seconds, format_whole
 from ampbench.verdicts import Verdict
 
@@ -33,7 +34,14 @@ _NO_WORSE = {Verdict.UNCHANGED: "no worse", Verdict.REGRESSED: "worse", Verdict.
 def learned_section(one: Learned, *, everything: bool = False) -> Section:
     """Return what each precision's training comes to; `everything`: each seed's row too."""
     blocks = [Block(as_sentence(said)) for said in learned_said(one)]
-    blocks += [*verdicts(one), *late_losses(one), *losses(one), *weights(one), *(each_seed(one) if everything else [])]
+    blocks += [
+        *verdicts(one),
+        *late_losses(one),
+        *losses(one),
+        *weights(one),
+        *ways(one),
+        *(each_seed(one) if everything else []),
+    ]
     notes = dict.fromkeys(note for row in one.rows for training in row.trainings for note in training.notes)
     return Section(trained_title(one), [*blocks, *(Block(as_sentence(note)) for note in notes)])
 
@@ -94,13 +102,9 @@ def losses(one: Learned) -> list[Block]:
 
 def weights(one: Learned) -> list[Block]:
     """Return how far the weights of each precision lie from those of fp32 as the training goes on, and of fp64."""
-    trainings = [training for row in one.rows for training in row.trainings]
-    whole = [training for training in trainings if not broke_off(training)] or trainings
-    steps = sorted({drift.step for training in whole for drift in training.drift})
-    if not steps:
+    looks = _looks([training for row in one.rows for training in row.trainings])
+    if not looks:
         return []
-    last = len(steps) - 1
-    looks = list(dict.fromkeys(steps[round(last * place / max(LOOKS - 1, 1))] for place in range(LOOKS)))
     cells = [
         [row.name, *(format_error(distance(row.trainings, step)) for step in looks), format_error(row.from_fp64)]
         for row in one.rows
@@ -108,6 +112,30 @@ def weights(one: Learned) -> list[Block]:
     headers = ["precision", *(f"step {step:,}" for step in looks), "from fp64"]
     note = "relative L2 distance from fp32's of the same seed, medians over seeds; from fp64: after the last step"
     return [Block("Weights", headers, cells, note, numbers=headers[1:])]
+
+
+def ways(one: Learned) -> list[Block]:
+    """Return how far each precision goes astray of the way that fp64 goes, and how that grows with the steps."""
+    rows = [(row, row.way) for row in one.rows if row.way is not None]
+    if not rows:
+        return []
+    steps = _looks(rows[0][0].trainings)
+    cells = [
+        [
+            row.name,
+            *(format_error(way_error(row.trainings, step)) for step in steps),
+            f"{100 * way.kept:.1f}%",
+            UNDEFINED if way.slope is None else f"k^{way.slope:.2f}",
+            way.grows,
+        ]
+        for row, way in rows
+    ]
+    headers = ["precision", *(f"step {step:,}" for step in steps), "of the way", "grows as", "that is"]
+    note = (
+        "distance of what the weights moved by from what fp64's moved by, relative to that, medians over seeds; of the "
+        "way: the share of fp64's that was gone; bias adds up with the steps k, noise with their root"
+    )
+    return [Block("Way", headers, cells, note, numbers=headers[1:-1])]
 
 
 def each_seed(one: Learned) -> list[Block]:
@@ -128,6 +156,16 @@ def each_seed(one: Learned) -> list[Block]:
     ]
     headers = ["precision", "seed", metric.name, "skipped steps", "scale", "time", "ended"]
     return [Block("Each seed", headers, cells, numbers=headers[1:-1])]
+
+
+def _looks(trainings: Sequence[Training]) -> list[int]:
+    """Return the steps at which distances are shown: a few of those at which they are known, the last among them."""
+    whole = [training for training in trainings if not broke_off(training)] or trainings
+    steps = sorted({drift.step for training in whole for drift in training.drift})
+    last = len(steps) - 1
+    return (
+        list(dict.fromkeys(steps[round(last * place / max(LOOKS - 1, 1))] for place in range(LOOKS))) if steps else []
+    )
 
 
 def format_ratio(value: float | None) -> str:

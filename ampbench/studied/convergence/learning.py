@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 
 from ampbench.precisions import BASELINE, rank
 from ampbench.records.cases import Case
-from ampbench.records.studies import CONTROL, Training
+from ampbench.records.studies import CONSTANT, CONTROL, Training
 from ampbench.store import StoredRun
 from ampbench.studied.convergence.judging import Judged, judge
 from ampbench.studied.convergence.metric import (
@@ -34,6 +34,7 @@ from ampbench.studied.convergence.verdicts import (
     seeds_said,
     withheld,
 )
+from ampbench.studied.convergence.way import Way, way_of
 from ampbench.verdicts import Verdict
 
 NONE_TRAINED = "only fp32 was trained: there is no precision to judge"
@@ -59,7 +60,8 @@ class Learning:
 
     `loss` is the mean training loss of the last quarter, `loss_ratio` the geometric mean over seeds of what it is
     times fp32's, `loss_low` and `loss_high` its 90% interval. `loss_verdict` says whether it is no worse than fp32's:
-    unchanged or improved where that is shown, regressed where the opposite is; `loss_reason` says why.
+    unchanged or improved where that is shown, regressed where the opposite is; `loss_reason` says why. `way` is how
+    far it went astray of the way that fp64 went.
     """
 
     name: str
@@ -84,6 +86,7 @@ class Learning:
     loss_high: float | None = None
     loss_verdict: Verdict | None = None
     loss_reason: str = ""
+    way: Way | None = None
 
     @property
     def trains(self) -> bool | None:
@@ -101,7 +104,8 @@ class Learning:
 class Learned:
     """What the trainings of one workload on one device come to.
 
-    `workload` is the group of its cases. `rows` are fp32 with its arms, then the precisions in the order of every
+    `workload` is the group of its cases, `schedule` that of the learning rate, `last_rate` what that left of the first
+    step's in fp32's last (None: not known). `rows` are fp32 with its arms, then the precisions in the order of every
     table; `before` is fp32's metric before the first step. `rounding` is what rounding alone does to the metric, in the
     unit of `Learning.difference`: the root mean square of the differences of control and fp64 from fp32, but of one
     that seems to differ. `learns` says whether fp32 ends better than it began (None: unknown). `loss_margin` is the
@@ -116,6 +120,8 @@ class Learned:
     device: str
     metric: Metric
     steps: int
+    schedule: str = CONSTANT
+    last_rate: float | None = None
     seeds: list[int]
     asked: int
     left: bool = False
@@ -217,12 +223,15 @@ def _learned(
     rows = _with_losses(rows, arms, whole, margin, held)
     steps = max(each.steps for arm in arms.values() for each in arm.by_seed.values())
     seeds = sorted({seed for arm in arms.values() for seed in arm.by_seed})
+    trained = list(own.values()) or [each for arm in arms.values() for each in arm.by_seed.values()]
     low = [name for name in planned if name not in (BASELINE, *NAMES.values())]
     return Learned(
         workload=workload,
         device=device,
         metric=metric,
         steps=steps,
+        schedule=trained[0].schedule,
+        last_rate=trained[0].last_rate,
         seeds=seeds,
         asked=max(asked, len(seeds)),
         left=any(len(arm.by_seed) < asked and arm.case_id not in ended for arm in planned.values()),
@@ -309,6 +318,7 @@ def _row(
         from_fp64=_median([drift.from_fp64 for drift in drifts]),
         skipped_steps=sum(skipped) if skipped else None,
         seconds=_mean([each.seconds for each in trainings]),
+        way=way_of(trainings),
     )
 
 

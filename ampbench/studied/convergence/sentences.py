@@ -6,6 +6,7 @@ They are without their full stops, and begin in lower case or with a name.
 import math
 from collections.abc import Callable, Iterable
 
+from ampbench.records.studies import CONSTANT, COSINE, LINEAR, OWN
 from ampbench.studied.convergence.learning import Learned, Learning
 from ampbench.studied.convergence.metric import (
     ACCURACY,
@@ -17,10 +18,17 @@ from ampbench.studied.convergence.metric import (
     troubles_said,
 )
 from ampbench.studied.convergence.verdicts import NO_END, NOT_LEARNING
-from ampbench.units import counted
+from ampbench.studied.convergence.way import BIAS, NOISE, PARTS
+from ampbench.units import counted, format_error
 from ampbench.verdicts import Verdict
 
 _LONGER = "train for longer, or at another learning rate, to conclude"
+_SCHEDULES = {LINEAR: "linear schedule", COSINE: "cosine schedule", OWN: "its own schedule"}
+_GROWS = {
+    NOISE: "the distance grows as k^{:.2g} with the steps k: noise, which averages out",
+    BIAS: "the distance grows as k^{:.2g} with the steps k: bias, which adds up",
+    PARTS: "the distance grows as k^{:.2g} with the steps k: faster than a bias",
+}
 _SAID = {
     Verdict.REGRESSED: "does not train as fp32 does",
     Verdict.IMPROVED: "ends better than fp32",
@@ -44,7 +52,7 @@ def learned_said(one: Learned) -> list[str]:
     said += [one.unjudged] if one.unjudged else []
     if one.learns is not False and ended:
         said.append("; ".join(filter(None, [f"fp32 reaches {_reached(one)}", _spreads(one)])))
-    return [*said, *one.remarks]
+    return [*said, *_ways_said(one), *one.remarks]
 
 
 def verdict_said(one: Learned) -> str:
@@ -77,6 +85,18 @@ def _verdicts_said(one: Learned) -> list[str]:
         for rows in _alike((row for row in one.judged if row.verdict is verdict), _why):
             if rows[0].reason not in (NOT_LEARNING, NO_END):
                 said.append(f"{_listed([row.name for row in rows])} {_plural(what, len(rows))}: {_why(rows[0])}")
+    return said
+
+
+def _ways_said(one: Learned) -> list[str]:
+    """Return of the precisions that do not train as fp32 does how far they went astray, and how that grows."""
+    said = []
+    for row in one.judged:
+        if row.trains is False and row.way is not None:
+            grows = _GROWS.get(row.way.grows, "")
+            gone = f"{row.name} went {100 * row.way.kept:.1f}% of the way that fp64 went"
+            aside = f"ended {format_error(row.way.error)} of it aside"
+            said.append("; ".join(filter(None, [f"{gone} and {aside}", grows.format(row.way.slope)])))
     return said
 
 
@@ -139,4 +159,6 @@ def trained_title(one: Learned) -> str:
     seeds = counted(one.asked, "seed")
     if len(one.seeds) < one.asked:
         seeds = f"{len(one.seeds):,} of {seeds}{' so far' if one.left else ''}"
-    return " · ".join([one.workload, one.device, counted(one.steps, "step"), seeds])
+    rate = "" if one.last_rate is None else f" to {one.last_rate:.2g} of the learning rate"
+    schedule = "" if one.schedule == CONSTANT else f"{_SCHEDULES.get(one.schedule, one.schedule)}{rate}"
+    return " · ".join(filter(None, [one.workload, one.device, counted(one.steps, "step"), schedule, seeds]))

@@ -20,7 +20,7 @@ _DRAWINGS = (
     Drawing(name=SCORES, rows=score_rows, said=scores_said, chart=score_chart, marked="precision"),
     Drawing(name=DRIFT, rows=drift_rows, said=drift_said, chart=drift_chart, marked="precision"),
 )
-_FOLDED = ("Training loss", "Weights", "Each seed")
+_FOLDED = ("Training loss", "Weights", "Way", "Each seed")
 _TRAINS = {True: "yes", False: "no", None: "open"}
 
 
