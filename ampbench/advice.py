@@ -164,6 +164,15 @@ def advise_run(stored: "StoredRun", rows: Iterable[Row], budget: Budget) -> dict
     return advise(rows, stored.divergence, budget, rounds, trust)
 
 
+def objections(stored: "StoredRun", rows: Iterable[Row], budget: Budget) -> dict[str, str]:
+    """Return by case id what keeps each measured row out of the budget, "" where nothing does; whatever its time."""
+    rounds, found = _rounds(stored), dict[str, str]()
+    for members in grouped(rows).values():
+        for case_id, objection in _objections(members, stored.divergence, budget, rounds).items():
+            found[case_id] = objection.reason if objection is not None else ""
+    return found
+
+
 def across_tables(stored: "StoredRun", rows: Iterable[Row], advice: Mapping[Group, Advice]) -> list[str]:
     """Return a line for each workload and phase whose fastest way is in another table than the plain one.
 
@@ -268,13 +277,7 @@ def _decide(
     baseline = next((row for row in rows if row["precision"] == BASELINE), None)
     others = [row for row in rows if row["outcome"] == "ok" and row["precision"] != BASELINE]
     others.sort(key=lambda row: number(row["seconds_median"]) or math.inf)
-    unavoidable = 0.0 if baseline is None else number(baseline["grad_flushed_share"]) or 0.0
-    objections = {
-        row["case_id"]: _objection(
-            row, divergences.get(row["case_id"]), budget, unavoidable, rounds.get(row["case_id"], ())
-        )
-        for row in others
-    }
+    objections = _objections(rows, divergences, budget, rounds)
     passing = [row for row in others if objections[row["case_id"]] is None]
 
     if baseline is None or baseline["outcome"] == "skipped":
@@ -316,6 +319,24 @@ def _decide(
         why = f"{_speed(chosen)}, and the run's own control, one case measured twice, is {trust.apart - 1:.0%} apart"
         return _none("speedup_vs_fp32", "; ".join(filter(None, [why, trust.cause])), on_speed=True)
     return _taken(chosen, passing[0], comparable, faster, objections, budget, trust)
+
+
+def _objections(
+    rows: Sequence[Row],
+    divergences: Mapping[str, Divergence],
+    budget: Budget,
+    rounds: Mapping[str, Sequence[Round]],
+) -> dict[str, _Objection | None]:
+    """Return by case id the first thing that keeps a measured row of a group, but fp32's, out of the budget."""
+    baseline = next((row for row in rows if row["precision"] == BASELINE), None)
+    unavoidable = 0.0 if baseline is None else number(baseline["grad_flushed_share"]) or 0.0
+    return {
+        row["case_id"]: _objection(
+            row, divergences.get(row["case_id"]), budget, unavoidable, rounds.get(row["case_id"], ())
+        )
+        for row in rows
+        if row["outcome"] == "ok" and row["precision"] != BASELINE
+    }
 
 
 def _none(column: str, why: str, *, on_speed: bool = False) -> _Choice:

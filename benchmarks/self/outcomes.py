@@ -1,0 +1,590 @@
+"""Whether advice comes true: whole trainings in every precision, beside what one step said of each before.
+
+`python -m benchmarks.self.outcomes FILE [--only-trainings]` trains four small networks by three recipes each from three seeds, asks
+`ampbench.advice` for its objections after one step, and prints the tables of `docs/advice.md`. Each training is a line
+of FILE as soon as it ends: what FILE holds is not trained again, so that an interrupted run goes on where it was.
+"""
+
+import dataclasses
+import math
+import os
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from dataclasses import dataclass, field
+from multiprocessing import get_context
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+import msgspec
+import torch
+from torch import nn, optim
+
+from ampbench import advice, frames
+from ampbench.markdown import markdown_table
+from ampbench.planning import lack
+from ampbench.precisions import BASELINE, PRECISIONS, SHORT_DTYPES
+from ampbench.ranges.headroom import headroom
+from ampbench.records.cases import Case, WorkloadSource
+from ampbench.records.divergences import Divergence
+from ampbench.records.measurements import Round
+from ampbench.records.runs import CONVERGENCE, SCHEMA, Asked, Header, Selection, Settings
+from ampbench.records.studies import CONSTANT, CONTROL, COSINE, REFERENCE, Training
+from ampbench.store import StoredRun
+from ampbench.studied.convergence.learning import learned
+from ampbench.studies.convergence import Trajectories, rate_share, train
+from ampbench.units import format_error, format_share
+from ampbench.worker.data import Generator
+from ampbench.worker.devices import open_device
+from ampbench.worker.divergence import References, measure_divergence
+from ampbench.worker.environment import read_environment
+from ampbench.worker.flags import precision_flags
+from ampbench.worker.ranges import measure_ranges
+from ampbench.worker.seeded import seed_all
+from ampbench.worker.sources import build_workload
+from ampbench.worker.step import Step
+from ampbench.workload import Workload
+from ampbench.workloads.data import characters, digits
+from ampbench.workloads.index import WORKLOADS
+from ampbench.workloads.weights import HE, fill
+
+SEEDS = (0, 1, 2)
+BATCH = 50
+EARLY, LATE = PLACES = "early", "late"
+"""Where the one step is taken: from the first weights, or from those of fp32 after `LATE_SHARE` of the training."""
+LATE_SHARE = 7 / 8
+"""The middle of the last quarter, which trainings are judged by."""
+
+Make = Callable[[int], Workload]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Network:
+    """A small network, `make` by seed, with its optimizer, `steps` until fp32 settles, and its usual learning rate."""
+
+    make: Make
+    optimizer: Callable[[Any, float], optim.Optimizer]
+    said: str
+    rate: float
+    steps: int
+    batch_size: int = BATCH
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Recipe:
+    """What a training does with the usual learning rate: a `share` of it, by a `schedule`, for `longer` many steps."""
+
+    share: float = 1.0
+    schedule: str = CONSTANT
+    longer: int = 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Setting:
+    """A network trained by a recipe."""
+
+    network: str
+    recipe: str
+
+    @property
+    def rate(self) -> float:
+        """The learning rate of the first step."""
+        return NETWORKS[self.network].rate * RECIPES[self.recipe].share
+
+    @property
+    def steps(self) -> int:
+        """How many steps a training takes."""
+        return NETWORKS[self.network].steps * RECIPES[self.recipe].longer
+
+    @property
+    def name(self) -> str:
+        """What the setting is called in a table."""
+        return f"{self.network}, {self.recipe}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Line:
+    """A line of the file: one training of a setting, or the divergence of one step of it, measured by `commit`."""
+
+    setting: Setting
+    commit: str
+    precision: str
+    training: Training | None = None
+    place: str = ""
+    divergence: Divergence | None = None
+
+
+def _cnn(seed: int) -> Workload:
+    return digits(Generator("outcomes_cnn", 1, {}, seed), width=8, batch_size=BATCH)
+
+
+def _filled(seed: int, name: str, module: nn.Module, last: str) -> Workload:
+    """Return digits with another network, whose weights the seed draws."""
+    fill(Generator(f"outcomes_{name}", 1, {}, seed), module, gains={last: 0.25, "*": HE}, centred=False)
+    return dataclasses.replace(_cnn(seed), module=module)
+
+
+def _mlp(seed: int) -> Workload:
+    with torch.device("meta"):
+        module = nn.Sequential(
+            nn.Flatten(), nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 10)
+        )
+    return _filled(seed, "mlp", module, "5")
+
+
+def _normalised(seed: int) -> Workload:
+    with torch.device("meta"):
+        module = nn.Sequential(
+            nn.Conv2d(1, 8, 3, padding=1, bias=False), nn.BatchNorm2d(8), nn.ReLU(), nn.MaxPool2d(2),
+            nn.Conv2d(8, 16, 3, padding=1, bias=False), nn.BatchNorm2d(16), nn.ReLU(), nn.MaxPool2d(2),
+            nn.Flatten(), nn.Linear(64, 10),
+        )  # fmt: skip
+    return _filled(seed, "normalised", module, "9")
+
+
+def _decoder(seed: int) -> Workload:
+    generator = Generator("outcomes_decoder", 1, {}, seed)
+    return characters(generator, depth=1, width=32, heads=2, sequence_length=32, batch_size=8)
+
+
+NETWORKS: Mapping[str, Network] = MappingProxyType(
+    {
+        "MLP": Network(
+            make=_mlp,
+            optimizer=lambda parameters, rate: optim.AdamW(parameters, lr=rate, weight_decay=0.01),
+            said="three linear layers on digits, AdamW at 1e-3, decay 0.01",
+            rate=1e-3,
+            steps=600,
+        ),
+        "CNN": Network(
+            make=_cnn,
+            optimizer=lambda parameters, rate: optim.SGD(parameters, lr=rate, momentum=0.9),
+            said="two convolutions on digits, SGD at 0.03, momentum 0.9",
+            rate=0.03,
+            steps=400,
+        ),
+        "batch norm": Network(
+            make=_normalised,
+            optimizer=lambda parameters, rate: optim.SGD(parameters, lr=rate, momentum=0.9, weight_decay=5e-4),
+            said="two convolutions with batch norm on digits, SGD at 0.05, momentum 0.9, decay 5e-4",
+            rate=0.05,
+            steps=300,
+        ),
+        "decoder": Network(
+            make=_decoder,
+            optimizer=lambda parameters, rate: optim.AdamW(parameters, lr=rate, weight_decay=0.1),
+            said="one causal transformer layer on characters, AdamW at 3e-3, decay 0.1",
+            rate=3e-3,
+            steps=400,
+            batch_size=8,
+        ),
+    }
+)
+RECIPES: Mapping[str, Recipe] = MappingProxyType(
+    {
+        "usual rate": Recipe(),
+        "a tenth": Recipe(share=0.1, longer=2),
+        "cosine to 0": Recipe(schedule=COSINE),
+    }
+)
+SETTINGS = [Setting(network=network, recipe=recipe) for network in NETWORKS for recipe in RECIPES]
+SYNTHETIC = ("mlp", "simple_conv", "resnet18", "decoder_lm")
+"""Built-in networks with synthetic weights that stand beside the trained ones."""
+
+
+def main() -> None:
+    """Train and measure what the file named lacks, and print the tables."""
+    path = Path(sys.argv[1] if len(sys.argv) > 1 else "outcomes.jsonl")
+    commit = _commit()
+    lines = list(_read(path))
+    trained = {_key(line) for line in lines if line.training is not None}
+    stepped = {_key(line) for line in lines if line.divergence is not None and line.commit == commit}
+    work = [one for one in _trainings() if one not in trained]
+    if "--only-trainings" not in sys.argv:
+        work += [one for one in _steps() if one not in stepped]
+    context = get_context("spawn")
+    with path.open("a") as file, ProcessPoolExecutor(os.cpu_count(), context, initializer=_alone) as pool:
+        waiting = [pool.submit(_do, *one, commit) for one in work]
+        for number, future in enumerate(as_completed(waiting), start=1):
+            for line in future.result():
+                file.write(msgspec.json.encode(line).decode() + "\n")
+                lines.append(line)
+            file.flush()
+            print(f"{number:,} of {len(work):,}", file=sys.stderr)
+    known = [line for line in lines if line.training is not None or line.commit == commit]
+    for table in tables(known):
+        print(f"{table}\n")
+
+
+Key = tuple[str, str, str, int, str, str]
+"""Network, recipe, precision, seed, arm and, of a step, its place."""
+
+
+def _key(line: Line) -> Key:
+    training = line.training
+    seed, arm = (training.seed, training.arm) if training is not None else (SEEDS[0], "")
+    return line.setting.network, line.setting.recipe, line.precision, seed, arm, line.place
+
+
+def _trainings() -> Iterator[Key]:
+    """Yield what is trained, seed by seed, so that a run cut short has whole seeds."""
+    for seed in SEEDS:
+        for one in SETTINGS:
+            for precision in available(one):
+                for arm in ("", CONTROL, REFERENCE) if precision == BASELINE else ("",):
+                    yield one.network, one.recipe, precision, seed, arm, ""
+
+
+def _steps() -> Iterator[Key]:
+    """Yield the steps that advice is asked of: every precision of a setting and place together share a reference."""
+    for one in SETTINGS:
+        for place in PLACES:
+            for precision in available(one):
+                yield one.network, one.recipe, precision, SEEDS[0], "", place
+
+
+def available(setting: Setting) -> list[str]:
+    """Return the precisions that this machine's CPU has."""
+    described = next(device for device in read_environment().devices if device.type == "cpu")
+    return [name for name, row in PRECISIONS.items() if not lack(described, case_of(setting, name), row)]
+
+
+def case_of(setting: Setting, precision: str) -> Case:
+    """Return the case of a setting in a precision."""
+    storage = PRECISIONS[precision].storage
+    return Case(
+        workload=setting.name.replace(", ", "/").replace(" ", "_"),
+        family="outcomes",
+        parameters={},
+        precision=precision,
+        device="cpu",
+        phase="training",
+        path="eager",
+        batch_size=NETWORKS[setting.network].batch_size,
+        input_dtype=SHORT_DTYPES[storage],
+        memory_format="contiguous",
+    )
+
+
+def workload_of(setting: Setting, seed: int) -> Workload:
+    """Return the network of a setting with its batches, before training."""
+    network = NETWORKS[setting.network]
+    return dataclasses.replace(
+        network.make(seed), optimizer=lambda parameters: network.optimizer(parameters, setting.rate)
+    )
+
+
+def late_workload(setting: Setting, seed: int) -> Workload:
+    """Return a setting's network as fp32 has it after `LATE_SHARE` of the steps, with state, rate and next batch."""
+    workload, device, recipe = workload_of(setting, seed), open_device("cpu"), RECIPES[setting.recipe]
+    done = round(LATE_SHARE * setting.steps)
+    seed_all(seed)
+    with precision_flags(PRECISIONS[BASELINE]):
+        step = Step(workload, case_of(setting, BASELINE), device)
+        assert step.optimizer is not None
+        for number in range(done + 1):
+            for group in step.optimizer.param_groups:
+                group["lr"] = setting.rate * rate_share(recipe.schedule, number, setting.steps)
+            if number < done:
+                step.run()
+    workload.module.load_state_dict(step.module.state_dict())
+    turn = done % len(workload.inputs)
+    rate, network = step.optimizer.param_groups[0]["lr"], NETWORKS[setting.network]
+    return dataclasses.replace(
+        workload,
+        inputs=[*workload.inputs[turn:], *workload.inputs[:turn]],
+        targets=[*workload.targets[turn:], *workload.targets[:turn]],
+        optimizer=lambda parameters: network.optimizer(parameters, rate),
+        optimizer_state=step.optimizer.state_dict(),
+    )
+
+
+def _alone() -> None:
+    torch.set_num_threads(1)
+
+
+def _do(network: str, recipe: str, precision: str, seed: int, arm: str, place: str, commit: str) -> list[Line]:
+    """Return the training, or the step, of this key."""
+    setting = Setting(network=network, recipe=recipe)
+    line = Line(setting=setting, commit=commit, precision=precision, place=place)
+    if place:
+        workload = workload_of(setting, seed) if place == EARLY else late_workload(setting, seed)
+        case, device = case_of(setting, precision), open_device("cpu")
+        with precision_flags(PRECISIONS[precision]):
+            return [dataclasses.replace(line, divergence=measure_divergence(workload, case, device, References()))]
+    schedule, known = RECIPES[recipe].schedule, Trajectories()
+    workload, case = workload_of(setting, seed), case_of(setting, precision)
+    known.begin(workload, case, seed, setting.steps, schedule)
+    for other in (BASELINE, REFERENCE):
+        known.keep(other, {})  # weights are compared with nothing: only losses and scores count here
+    found = train(workload, case, open_device("cpu"), known, seed=seed, arm=arm, steps=setting.steps, schedule=schedule)
+    return [dataclasses.replace(line, training=found)]
+
+
+def _read(path: Path) -> Iterator[Line]:
+    """Yield the lines of a file; one without an end, which a killed run leaves, is trained again."""
+    text = path.read_text() if path.exists() else ""
+    if text and not text.endswith("\n"):
+        text = text[: text.rfind("\n") + 1]
+        path.write_text(text)
+    decoder = msgspec.json.Decoder(Line)
+    for line in text.splitlines():
+        yield decoder.decode(line)
+
+
+def _commit() -> str:
+    found = subprocess.run(["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=False)
+    return found.stdout.strip() or os.environ.get("OUTCOMES_COMMIT", "")
+
+
+RIGHT_SAFE, RIGHT_UNSAFE, MISSED, FALSE, OPEN = CELLS = (
+    "right: safe",
+    "right: unsafe",
+    "missed",
+    "false alarm",
+    "open",
+)
+"""What became of advice: within budget and trains as fp32 does; neither; within budget and does not; objected to in
+vain; and whether it trains as fp32 does is open."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcome:
+    """What became of a precision in a setting, and what one step said of it by place ("": no objection)."""
+
+    setting: Setting
+    precision: str
+    trains: bool | None
+    score: str
+    ratio: float | None
+    objections: Mapping[str, str] = field(default_factory=dict)
+
+    def cell(self, *places: str) -> str:
+        """Return which of `CELLS` it is where a step at each of these places counts."""
+        if self.trains is None:
+            return OPEN
+        objected = any(self.objections.get(place) for place in places)
+        if objected:
+            return FALSE if self.trains else RIGHT_UNSAFE
+        return RIGHT_SAFE if self.trains else MISSED
+
+
+def outcomes(lines: Iterable[Line]) -> list[Outcome]:
+    """Return what became of every precision in every setting that was trained."""
+    lines = list(lines)
+    studies = {one.workload: one for one in learned(_trained_run(lines))}
+    objected = {place: objections([line for line in lines if line.place == place]) for place in PLACES}
+    found = []
+    for setting in SETTINGS:
+        study = studies.get(case_of(setting, BASELINE).group)
+        for row in study.judged if study is not None else ():
+            case_id = row.case_id
+            found.append(
+                Outcome(
+                    setting=setting,
+                    precision=row.name,
+                    trains=row.trains,
+                    score=row.verdict.value if row.verdict is not None else "",
+                    ratio=row.loss_ratio,
+                    objections={place: said.get(case_id, "") for place, said in objected.items()},
+                )
+            )
+    return found
+
+
+def _trained_run(lines: Iterable[Line]) -> StoredRun:
+    """Return the trainings of a file as a run that studied convergence."""
+    stored = StoredRun(path=Path("outcomes"), header=_header(explains=CONVERGENCE, asked=Asked(seeds=len(SEEDS))))
+    for line in lines:
+        if line.training is not None:
+            case = case_of(line.setting, line.precision)
+            stored.cases[case.case_id] = case
+            stored.convergence.setdefault(case.case_id, []).append(line.training)
+    return stored
+
+
+def objections(lines: Iterable[Line]) -> dict[str, str]:
+    """Return by case id what `ampbench.advice` objects to after one step, "" where nothing, whatever the time."""
+    stored = _stepped_run(lines)
+    rows = frames.plain_rows(frames.run_frame(stored))
+    return {case_id: why or "" for case_id, why in advice.objections(stored, rows, advice.Budget()).items()}
+
+
+def _stepped_run(lines: Iterable[Line]) -> StoredRun:
+    """Return single steps as a run that measured; all of them took a second."""
+    stored = StoredRun(path=Path("outcomes"), header=_header())
+    for line in lines:
+        if line.divergence is not None:
+            case = case_of(line.setting, line.precision)
+            stored.cases[case.case_id] = case
+            stored.divergence[case.case_id] = line.divergence
+            stored.rounds.append(
+                Round(
+                    case_id=case.case_id,
+                    round=0,
+                    server=0,
+                    samples=[[1.0]],
+                    steps_per_sample=[1],
+                    warmup_steps=[0],
+                    items_per_step=1.0,
+                    weights_digest=line.divergence.weights_digest,
+                    seconds=1.0,
+                    finished_at="",
+                )
+            )
+    return stored
+
+
+def _header(**fields: Any) -> Header:
+    return Header(
+        schema=SCHEMA,
+        run="outcomes",
+        ampbench_version="",
+        started_at="",
+        selection=Selection(),
+        settings=Settings(),
+        environment=read_environment(),
+        **fields,
+    )
+
+
+def tables(lines: Iterable[Line]) -> Iterator[str]:
+    """Yield the tables of `docs/advice.md`: counts, every training, trained beside synthetic networks."""
+    lines = list(lines)
+    found = outcomes(lines)
+    yield f"{len(SETTINGS)} trainings, {len(found)} pairs of training and precision; commits: {_commits(lines)}."
+    yield counts_table(found)
+    yield precisions_table(found)
+    yield settings_table(found)
+    yield reasons_table(found)
+    yield trained_table(lines)
+
+
+def _commits(lines: Iterable[Line]) -> str:
+    return ", ".join(sorted({line.commit for line in lines}))
+
+
+ASKED = MappingProxyType({"at the beginning": (EARLY,), "late": (LATE,), "at both": PLACES})
+"""Where the step is that advice is asked of."""
+
+
+def counts_table(found: list[Outcome]) -> str:
+    """Return how often the advice of a step comes true, by where the step is."""
+    rows = []
+    for said, places in ASKED.items():
+        counts = Counter(one.cell(*places) for one in found)
+        safe, unsafe = counts[RIGHT_SAFE] + counts[FALSE], counts[RIGHT_UNSAFE] + counts[MISSED]
+        shares = [f"{counts[cell]} of {whole}" for cell, whole in ((RIGHT_SAFE, safe), (RIGHT_UNSAFE, unsafe))]
+        rows.append([said, *shares, *(str(counts[cell]) for cell in (MISSED, FALSE, OPEN))])
+    return markdown_table(["asked", "safe, and said to be", "unsafe, and said to be", *CELLS[2:]], rows)
+
+
+def precisions_table(found: list[Outcome]) -> str:
+    """Return the same for each precision, asked at both places."""
+    rows = []
+    for name in dict.fromkeys(one.precision for one in found):
+        counts = Counter(one.cell(*PLACES) for one in found if one.precision == name)
+        early = Counter(one.cell(EARLY) for one in found if one.precision == name)
+        rows.append([name, *(str(counts[cell]) for cell in CELLS), str(early[MISSED])])
+    return markdown_table(["precision", *CELLS, "missed at the beginning"], rows)
+
+
+def settings_table(found: list[Outcome]) -> str:
+    """Return what became of each precision in each training: training loss over fp32's, outcome, what was said."""
+    names = list(dict.fromkeys(one.precision for one in found))
+    rows = []
+    for setting in SETTINGS:
+        own = {one.precision: one for one in found if one.setting == setting}
+        if own:
+            rows.append([setting.name, *(_told(own[name]) if name in own else "–" for name in names)])
+    return markdown_table(["training", *names], rows)
+
+
+def _told(one: Outcome) -> str:
+    ratio = "–" if one.ratio is None else f"{one.ratio:.3g}x"
+    trains = {True: "trains", False: "does not", None: "open"}[one.trains]
+    said = [place for place in PLACES if one.objections.get(place)]
+    return f"{ratio} {trains}, {'refused ' + ' and '.join(said) if said else 'within budget'}"
+
+
+def reasons_table(found: list[Outcome]) -> str:
+    """Return the objections to each precision that was refused, with where and how they came out."""
+    rows = [
+        [one.setting.name, one.precision, place, one.objections[place], one.cell(place)]
+        for one in found
+        for place in PLACES
+        if one.objections.get(place)
+    ]
+    return markdown_table(["training", "precision", "asked", "objection", "outcome"], rows)
+
+
+MEASURES = ("output_floor_ratio", "grad_rel_l2", "argmax_agreement", "update_kept")
+
+
+def trained_table(lines: Iterable[Line]) -> str:
+    """Return trained networks beside synthetic ones, in bf16 autocast: errors, and how much of fp16 they reach."""
+    lines, rows = list(lines), []
+    for setting in SETTINGS:
+        if setting.recipe != "usual rate":
+            continue
+        for place in PLACES:
+            own = [line for line in lines if line.place == place and line.setting == setting]
+            if own:
+                workload = workload_of(setting, 0) if place == EARLY else late_workload(setting, 0)
+                when = "first weights" if place == EARLY else "trained"
+                rows.append([f"{setting.network}, {when}", *_measured(own), *_reach(workload, own[0].setting)])
+    for name in SYNTHETIC:
+        rows.append([f"{name} (built in, small)", *_synthetic(name)])
+    headers = ["network", "times the floor", "gradient error", "agreement", "update kept, bf16_pure", "reach of fp16"]
+    return markdown_table(headers, rows)
+
+
+def _measured(lines: Iterable[Line]) -> list[str]:
+    rows = frames.plain_rows(frames.run_frame(_stepped_run(lines)))
+    return _errors({row["precision"]: row for row in rows})
+
+
+def _errors(rows: Mapping[str, Mapping[str, Any]]) -> list[str]:
+    low, pure = rows.get("bf16_autocast", {}), rows.get("bf16_pure", {})
+    floor, agreement, kept = low.get("output_floor_ratio"), low.get("argmax_agreement"), pure.get("update_kept")
+    return [
+        "–" if floor is None else f"{floor:.2f}",
+        format_error(low.get("grad_rel_l2")),
+        "–" if agreement is None else format_share(agreement),
+        "–" if kept is None else f"{kept:.3f}",
+    ]
+
+
+def _reach(workload: Workload, setting: Setting | None, case: Case | None = None) -> list[str]:
+    """Return the largest magnitude of activations and their gradients in one fp32 step over what fp16 holds."""
+    case = case or case_of(setting or SETTINGS[0], BASELINE)
+    seen = measure_ranges(workload, case, open_device("cpu"), 1, [])
+    reaches = [headroom(one, "fp16").reach for one in seen.magnitudes]
+    largest = max((reach for reach in reaches if reach is not None), default=math.nan)
+    return ["–" if math.isnan(largest) else format_share(min(largest, 1.0))]
+
+
+def _synthetic(name: str) -> list[str]:
+    """Return the cells of a built-in network's training step at the small preset."""
+    spec = WORKLOADS[name]
+    module = f"ampbench.workloads.{spec.family}"
+    source = WorkloadSource(name=name, family=spec.family, module=module, function=name, builtin=True)
+    parameters = dict(spec.preset("small"))
+    workload, references, device = build_workload(source, parameters, 0), References(), open_device("cpu")
+    setting = SETTINGS[0]
+    lines = []
+    for precision in (BASELINE, "bf16_autocast", "bf16_pure"):
+        case = dataclasses.replace(case_of(setting, precision), batch_size=parameters.get("batch_size"))
+        with precision_flags(PRECISIONS[precision]):
+            divergence = measure_divergence(workload, case, device, references)
+        divergence = dataclasses.replace(divergence, case_id=case_of(setting, precision).case_id)
+        lines.append(Line(setting=setting, commit="", precision=precision, place=EARLY, divergence=divergence))
+    case = dataclasses.replace(case_of(setting, BASELINE), batch_size=parameters.get("batch_size"))
+    return [*_measured(lines), *_reach(workload, None, case)]
+
+
+if __name__ == "__main__":
+    main()
