@@ -1,8 +1,8 @@
 """Whether advice comes true: whole trainings in every precision, beside what one step said of each before.
 
-`python -m benchmarks.self.outcomes FILE [--only-trainings]` trains four small networks by three recipes each from three seeds, asks
-`ampbench.advice` for its objections after one step, and prints the tables of `docs/advice.md`. Each training is a line
-of FILE as soon as it ends: what FILE holds is not trained again, so that an interrupted run goes on where it was.
+`python -m benchmarks.self.outcomes FILE [--only-trainings]` trains four small networks by three recipes each from three
+seeds, asks `ampbench.advice` for its objections after one step, and prints the tables of `docs/advice.md`. Each
+training is a line of FILE as soon as it ends: what FILE holds is not trained again, so that an interrupted run goes on.
 """
 
 import dataclasses
@@ -234,7 +234,7 @@ def _trainings() -> Iterator[Key]:
     for seed in SEEDS:
         for one in SETTINGS:
             for precision in available(one):
-                for arm in ("", CONTROL, REFERENCE) if precision == BASELINE else ("",):
+                for arm in ("", CONTROL) if precision == BASELINE else ("",):
                     yield one.network, one.recipe, precision, seed, arm, ""
 
 
