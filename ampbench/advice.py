@@ -6,7 +6,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from ampbench.errors import UsageError
-from ampbench.precisions import BASELINE
+from ampbench.precisions import BASELINE, PRECISIONS
+from ampbench.ranges.arithmetic import remark_line
 from ampbench.records.divergences import CHANCE, Divergence
 from ampbench.records.measurements import Round
 from ampbench.rows import Group, Row, grouped, number, precision_label, times
@@ -81,8 +82,9 @@ class Advice:
     """The precision to take (None: no advice is possible), a sentence that says why, the column that decided.
 
     `why` is what the sentence says beside the precision and its numbers, "" where these say all, `caveat` what makes
-    it uncertain ("": nothing). `case_id` is that of the very case: a precision may have several, with other inputs or
-    without a scaler.
+    it uncertain ("": nothing). `remark` is what arithmetic knows of training in it, or in the one that is passed over
+    for an objection, without a measurement ("": nothing). `case_id` is that of the very case: a precision may have
+    several, with other inputs or without a scaler.
     """
 
     group: Group
@@ -91,6 +93,7 @@ class Advice:
     sentence: str
     why: str = ""
     caveat: str = ""
+    remark: str = ""
     case_id: str | None = None
 
 
@@ -112,13 +115,17 @@ QUIET = Trust()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Choice:
-    """What is decided for a group: the row to take (None: no advice), the deciding column, and what is said."""
+    """What is decided for a group: the row to take (None: no advice), the deciding column, and what is said.
+
+    `passed` is the faster row that an objection keeps from being taken (None: there is none).
+    """
 
     row: Row | None
     column: str
     sentence: str
     why: str = ""
     caveat: str = ""
+    passed: Row | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,6 +160,7 @@ def advise(
                 sentence=found.sentence,
                 why=found.why,
                 caveat=found.caveat,
+                remark=_arithmetic(found, divergences),
                 case_id=found.row["case_id"] if found.row else None,
             )
     return advice
@@ -310,7 +318,9 @@ def _decide(
         why = f"{_speed(faster[0])}, but {objection.reason}"
         if objection.column == "chance_rel_l2":
             return _none("output_rel_l2", why)
-        return _Choice(row=baseline, column=objection.column, sentence=f"stay in fp32: {why}", why=why)
+        return _Choice(
+            row=baseline, column=objection.column, sentence=f"stay in fp32: {why}", why=why, passed=faster[0]
+        )
 
     equals = [row for row in passing if row is passing[0] or not _is_faster(passing[0], row, rounds)]
     chosen = min(equals, key=lambda row: number(row["output_rel_l2"]) or 0.0)
@@ -366,10 +376,11 @@ def _taken(
     errs = f"error {error_said(chosen, error)} of {budget.output_rel_l2:g} allowed"
     sentence = f"take {precision_label(chosen)}: {gains}, {errs}{f' ({caveat})' if caveat else ''}"
     column, why = "speedup_vs_fp32" if gained >= WORTH else "memory_ratio_vs_fp32", ""
+    passed: Row | None = None
     for row in (row for row in comparable if row["seconds_median"] < chosen["seconds_median"]):
         objection = objections[row["case_id"]]
         if row in faster and objection is not None:
-            column, why = objection.column, f"{_speed(row)}, but {objection.reason}"
+            column, why, passed = objection.column, f"{_speed(row)}, but {objection.reason}", row
             break
         looks = row not in faster and objection is None and row["speedup_vs_fp32"] >= WORTH * max(gained, 1.0)
         if looks:
@@ -380,7 +391,16 @@ def _taken(
         why = f"{precision_label(fastest)} is as fast within the intervals, with more error"
         column = "output_rel_l2"
     sentence += f"; {why}" if why else ""
-    return _Choice(row=chosen, column=column, sentence=sentence, why=why, caveat=caveat)
+    return _Choice(row=chosen, column=column, sentence=sentence, why=why, caveat=caveat, passed=passed)
+
+
+def _arithmetic(choice: _Choice, divergences: Mapping[str, Divergence]) -> str:
+    """Return what arithmetic knows of training in the precision that is taken, else in the one that is passed over."""
+    for row in (choice.row, choice.passed):
+        found = divergences.get(row["case_id"]) if row is not None else None
+        if row is not None and found is not None and (said := remark_line(found.recipe, PRECISIONS[row["precision"]])):
+            return said
+    return ""
 
 
 def _caveat(row: Row, trust: Trust) -> str:

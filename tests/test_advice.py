@@ -9,8 +9,11 @@ from scipy.stats import binomtest
 from ampbench import frames
 from ampbench.advice import Advice, Budget, Trust, across_tables, advise, advise_run, agreement_fails
 from ampbench.errors import UsageError
+from ampbench.precisions import PRECISIONS
+from ampbench.ranges.arithmetic import remark_line
 from ampbench.records.divergences import Divergence
 from ampbench.records.measurements import Round
+from ampbench.records.recipes import OptimizerGroup, Recipe
 from ampbench.records.runs import Entry
 from ampbench.rows import grouped, times
 from ampbench.store import StoredRun, read_run
@@ -73,6 +76,39 @@ def test_the_fastest_precision_within_the_budget_is_taken() -> None:
     assert (advice.precision, advice.column) == ("bf16_pure", "speedup_vs_fp32")
     assert advice.sentence == "take bf16_pure: 3.33x the speed of fp32, error 5.0e-03 of 0.02 allowed"
     assert advice.why == ""
+
+
+ADAMW = Recipe(
+    optimizer="torch.optim.AdamW",
+    groups=[OptimizerGroup(elements=8, lr=1e-4, weight_decay=0.01, decoupled=True, beta1=0.9, beta2=0.999, eps=1e-8)],
+)
+
+
+def trained(*precisions: str) -> dict[str, Divergence]:
+    return {key: one for name in precisions for key, one in divergence(name, "training", recipe=ADAMW).items()}
+
+
+def test_what_arithmetic_knows_of_the_precision_that_is_taken_stands_beside_the_advice() -> None:
+    rows = [row("fp32", 10, phase="training"), row("bf16_pure", 3, phase="training")]
+    advice = only(*rows, divergences=trained("fp32", "bf16_pure"))
+    assert advice.precision == "bf16_pure"
+    assert advice.remark == remark_line(ADAMW, PRECISIONS["bf16_pure"])
+    assert advice.remark.startswith("bf16_pure with AdamW: weight decay does nothing")
+    assert only(*rows).remark == ""
+
+
+@pytest.mark.parametrize("other", [None, 4.0])
+def test_arithmetic_speaks_of_what_is_passed_over_where_it_is_silent_of_what_is_taken(other: float | None) -> None:
+    rows = [row("fp32", 10, phase="training"), row("fp16_pure", 3, phase="training", grad_rel_l2=0.5)]
+    rows += [row("bf16_autocast", other, phase="training")] if other else []
+    advice = only(*rows, divergences=trained("fp32", "fp16_pure", "bf16_autocast"))
+    assert advice.precision == ("bf16_autocast" if other else "fp32")
+    assert advice.remark.startswith("fp16_pure with AdamW: weights become infinite or NaN")
+
+
+def test_of_a_precision_that_is_not_faster_arithmetic_says_nothing() -> None:
+    rows = [row("fp32", 10, phase="training"), row("fp16_pure", 30, phase="training")]
+    assert only(*rows, divergences=trained("fp32", "fp16_pure")).remark == ""
 
 
 def test_a_speedup_without_intervals_is_not_called_certain() -> None:

@@ -7,6 +7,7 @@ from rich.text import Text
 
 from ampbench.labels import few
 from ampbench.metrics import METRICS
+from ampbench.ranges.arithmetic import recipe_said
 from ampbench.rows import Row, number
 from ampbench.stats import all_inflated, round_value
 from ampbench.studied.ceilings.rates import best
@@ -146,6 +147,8 @@ def _divergence(divergence: "Divergence") -> Iterator[tuple[str, str]]:
         yield "nonfinite", f"{divergence.grad_nonfinite} gradient elements are not finite"
     if divergence.scaler_scale is not None:
         yield "loss scale", f"{divergence.scaler_scale:g}; steps skipped once settled: {divergence.skipped_steps}"
+    if divergence.recipe is not None:
+        yield "optimizer", recipe_said(divergence.recipe)
     norm = divergence.output_reference_norm
     size = "" if norm is None else f", norm {norm:.4g}"
     yield "reference", f"{divergence.reference_dtype or 'none'} on {divergence.reference_device}{size}"

@@ -96,6 +96,7 @@ def table_lines(
         lines.extend(_row_line(row, layout, "bold" if row["precision"] == chosen else "") for row in rows)
         if group in advice:
             lines += wrapped(f"→ {advice[group].sentence}", layout.page)
+            lines += wrapped(advice[group].remark, layout.page) if advice[group].remark else []
     return lines
 
 
@@ -119,6 +120,7 @@ def markdown(groups: Mapping[Group, Sequence[Row]], advice: Mapping[Group, Advic
         block += [escaped(f"{precision_label(row)} {outcome_said(row['outcome'], row['reason'])}") for row in missing]
         if group in advice:
             block.append(f"→ {escaped(advice[group].sentence)}")
+            block += [escaped(advice[group].remark)] if advice[group].remark else []
         blocks.append("\n\n".join(block))
     return "\n\n".join(blocks)
 

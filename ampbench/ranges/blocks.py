@@ -9,6 +9,7 @@ from ampbench.blocks import Block, Section, as_sentence, first_rows
 from ampbench.labels import case_title
 from ampbench.ranges.formats import FORMATS
 from ampbench.ranges.headlines import (
+    arithmetic_said,
     forward_overflows,
     headroom_said,
     low_run_said,
@@ -41,7 +42,11 @@ HANDED = "given inf"
 def headroom_section(case: Case, found: RangePass, *, everything: bool = False) -> Section:
     """Return what an fp32 run says of half precision, and what that then did; `everything`: all rows of its tables."""
     steps = counted(found.steps, "step")
-    lines = [*headroom_said(found), *(low_run_said(found, low) for low in found.low_runs)]
+    lines = [
+        *headroom_said(found),
+        *(low_run_said(found, low) for low in found.low_runs),
+        *arithmetic_said(found),
+    ]
     blocks = [_line(line) for line in lines]
     for make in (values, gradients, updates, failed_predictions, seen_gradients):
         blocks += [block if everything else first_rows(block, SHOWN) for block in make(found, everything)]

@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 
 from ampbench.labels import few
+from ampbench.ranges.arithmetic import habits_of, recipe_said, remarks_of
 from ampbench.ranges.formats import FORMATS
 from ampbench.ranges.headroom import FLUSHES, MARGIN, Prediction, by_running_module, headroom, predict
 from ampbench.ranges.profile import ranked
@@ -58,6 +59,20 @@ def headroom_said(found: RangePass) -> list[str]:
     if strange:
         within = few(list(dict.fromkeys(strange)), NAMED)
         said.append(f"fp32: some values within {within} are not finite, as those of masks, and are left out")
+    return said
+
+
+def arithmetic_said(found: RangePass) -> list[str]:
+    """Return what trains the case, and what arithmetic knows of that in weights and state stored in fp16, in bf16.
+
+    Nothing where that was not recorded: in inference, and by older versions.
+    """
+    if found.recipe is None:
+        return []
+    said = [f"trained by {recipe_said(found.recipe)}"]
+    for dtype in FORMATS:
+        remarks = "; ".join(map(str, [*remarks_of(found.recipe, dtype), *habits_of(dtype)]))
+        said.append(f"stored in {dtype}, by arithmetic alone: {remarks}")
     return said
 
 

@@ -2,6 +2,8 @@
 
 from dataclasses import dataclass, field
 
+from ampbench.records.recipes import Recipe
+
 CHANCE = (
     "its error means nothing: two fp64 steps already lie {:.1e} apart, as the network draws random numbers, other ones "
     "in other dtypes, or keeps state of its own"
@@ -77,6 +79,7 @@ class Divergence:
     `repeatable` tells whether the same step, run twice, gave the same bits.
     `chance_rel_l2` is how far two fp64 steps lie apart by chance alone (random numbers, state that the network keeps to
     itself), told only where the errors are those of chance: then they say nothing about the precision.
+    `recipe` is what trains the case (None: in inference, and in older runs).
     `outputs` are the errors of the output's tensors one by one, `predictions` those of a classifier's probabilities
     (None: not measured, or no classifier). `output_shapes` are those of the output's floating tensors. `output_sketch`
     and `grad_sketch` are sketches (see `ampbench.sketch`) of the reference's outputs and gradients, whose norms are
@@ -124,6 +127,7 @@ class Divergence:
     skipped_steps: int | None = None
     repeatable: bool | None = None
     chance_rel_l2: float | None = None
+    recipe: Recipe | None = None
     output_shapes: list[list[int]] | None = None
     output_sketch: str | None = None
     grad_reference_norm: float | None = None

@@ -6,6 +6,8 @@ together. Dtypes are short names ("fp16").
 
 from dataclasses import dataclass, field
 
+from ampbench.records.recipes import Recipe
+
 INPUT, ACTIVATION, GRADIENT, WEIGHT, UPDATE = "input", "activation", "gradient", "weight", "update"
 """Whose magnitudes: a module's floating inputs; its floating outputs; the gradients of these and of its parameters; its
 own parameters and floating buffers; what one optimizer step adds to these."""
@@ -142,7 +144,8 @@ class LowRun:
 class RangePass:
     """How large the values of `steps` fp32 steps of a case are, and what low precisions then made of as many.
 
-    `case_id` is that of the fp32 case. `notes` say what was left out and why.
+    `case_id` is that of the fp32 case, `recipe` what trains it (None: in inference, and in older runs). `notes` say
+    what was left out and why.
     """
 
     case_id: str
@@ -150,6 +153,7 @@ class RangePass:
     magnitudes: list[Magnitudes] = field(default_factory=list)
     swallowed: list[Swallowed] = field(default_factory=list)
     low_runs: list[LowRun] = field(default_factory=list)
+    recipe: Recipe | None = None
     notes: list[str] = field(default_factory=list)
 
 

@@ -221,11 +221,12 @@ def _advised(table: Table) -> AdviceLine:
 
 
 def _why(advice: Advice) -> str:
-    """Return why a precision is advised and what makes that uncertain, or why none is."""
+    """Return why a precision is advised, what makes that uncertain and what arithmetic adds, or why none is."""
     if advice.precision is None:
-        return advice.sentence
+        return "; ".join(filter(None, [advice.sentence, advice.remark]))
     known = advice.why or (_SMALLEST if advice.column == "memory_ratio_vs_fp32" else _FASTEST)
-    return known if advice.caveat.removeprefix(UNCERTAIN) in known else f"{known}; {advice.caveat}"
+    caveat = "" if advice.caveat.removeprefix(UNCERTAIN) in known else advice.caveat
+    return "; ".join(filter(None, [known, caveat, advice.remark]))
 
 
 def _value(row: Row | None, column: str, written: Callable[[float], str]) -> str:

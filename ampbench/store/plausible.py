@@ -46,6 +46,8 @@ _ROWS: tuple[tuple[Range, str], ...] = (
     ((0, 1e9), "seconds compile_seconds min_run_seconds max_seconds timeout_seconds"),
     # shares of CPU time, and a cosine, which rounding takes a little over
     ((0, 1 + 1e-9), "steal_share other_share median_margin flipped_margin"),
+    # what running means keep of themselves, or take in
+    ((0, 1), "beta1 beta2 running_momenta"),
     ((-1 - 1e-6, 1 + 1e-6), "output_cosine"),
     # errors, whose squares are finite
     (
@@ -62,6 +64,7 @@ _ROWS: tuple[tuple[Range, str], ...] = (
         """
         output_reference_norm grad_reference_norm way last_rate output_max_abs loss_abs_error largest inputs_largest
         scaler_scale scale scales init_scale growth_factor backoff_factor items_per_step
+        lr weight_decay eps momentum
         """,
     ),
     ((-1e150, 1e150), "way_kept"),

@@ -15,6 +15,7 @@ from ampbench.labels import few
 from ampbench.precisions import BASELINE, PRECISIONS
 from ampbench.records.cases import Case
 from ampbench.records.divergences import CHANCE, Divergence
+from ampbench.records.recipes import Recipe
 from ampbench.sketch import BLOCK, Floats, Sketch, sketch_of
 from ampbench.worker.data import inputs_digest, named_tensors, weights_digest
 from ampbench.worker.devices import Cpu, Device, fp64_device
@@ -34,6 +35,7 @@ from ampbench.worker.distances import (
 from ampbench.worker.flags import precision_flags
 from ampbench.worker.memory import is_out_of_memory, said_of
 from ampbench.worker.outputs import Compared, batch_length, compared_outputs, decisions_of
+from ampbench.worker.recipes import recipe_of
 from ampbench.worker.seeded import EQUAL_DRAWS, EqualDraws, random_states, seed_all, switch_off_dropout
 from ampbench.worker.step import Step
 from ampbench.workload import Workload
@@ -53,7 +55,8 @@ class StepNumbers:
     """What one step gave, in fp64 on the reference device: outputs with their names, and for training the rest.
 
     Of a step that was not to `update`, outputs and gradients are in the dtypes they came in, and that is all. `drew`
-    tells whether it drew random numbers; `decided` are a reference's decisions, as its loss was seen to make them.
+    tells whether it drew random numbers; `decided` are a reference's decisions, as its loss was seen to make them;
+    `recipe` is what trains it.
     """
 
     outputs: list[torch.Tensor]
@@ -65,6 +68,7 @@ class StepNumbers:
     skipped_steps: int | None = None
     drew: bool = False
     decided: list[Decisions] = field(default_factory=list)
+    recipe: Recipe | None = None
     notes: list[str] = field(default_factory=list)
 
 
@@ -251,6 +255,7 @@ def measure_divergence(workload: Workload, case: Case, device: Device, reference
             grad_elements=sum(value.numel() for value in numbers.gradients.values()),
             scaler_scale=numbers.scaler_scale,
             skipped_steps=numbers.skipped_steps,
+            recipe=numbers.recipe,
         )
     if held.numbers is None:
         why = NO_REFERENCE.format(held.error)
@@ -514,6 +519,8 @@ def run_step(
             step.let_go()
             return numbers
         _note_decisions(numbers, loss)
+        assert step.optimizer is not None
+        numbers.recipe = recipe_of(step.optimizer, step.module)
         if step.scaler is not None:
             numbers.scaler_scale = step.scaler.get_scale()
         applied = step.apply_gradients()

@@ -27,6 +27,7 @@ from ampbench.worker.distances import outputs_in
 from ampbench.worker.finite import Fp32Check, is_finite
 from ampbench.worker.flags import precision_flags
 from ampbench.worker.memory import is_out_of_memory
+from ampbench.worker.recipes import recipe_of
 from ampbench.worker.seeded import dense, seed_all, seeded_step, unfused
 from ampbench.worker.step import Step
 from ampbench.workload import Workload
@@ -58,6 +59,7 @@ def measure_ranges(workload: Workload, case: Case, device: Device, steps: int, p
     with precision_flags(PRECISIONS[BASELINE]):
         step = seeded_step(workload, case, device, notes, precision=BASELINE)
         steps = steps or len(step.batches)
+        recipe = recipe_of(step.optimizer, step.module) if step.optimizer is not None else None
         with step.mode(), unfused(), watch_ranges(step.module, step.optimizer) as seen:
             for turn in range(steps):
                 output, gradients = _run(step)
@@ -79,6 +81,7 @@ def measure_ranges(workload: Workload, case: Case, device: Device, steps: int, p
         steps=steps,
         magnitudes=magnitudes,
         swallowed=swallowed,
+        recipe=recipe,
         low_runs=[
             _run_low(workload, case, device, PRECISIONS[name], nonzero, masked=not check.outputs_finite)
             for name in precisions

@@ -12,7 +12,7 @@ from ampbench.ranges.blocks import (
     headroom_section,
     origin_section,
 )
-from ampbench.ranges.headlines import OFF_GRID, headroom_said, low_run_said, origin_said
+from ampbench.ranges.headlines import OFF_GRID, arithmetic_said, headroom_said, low_run_said, origin_said
 from ampbench.records.ranges import (
     GRADIENT,
     INPUT,
@@ -24,6 +24,7 @@ from ampbench.records.ranges import (
     SeenGradient,
     Swallowed,
 )
+from ampbench.records.recipes import OptimizerGroup, Recipe
 from tests.ranges.range_records import error, passed, values
 from tests.stored_runs import make_case
 
@@ -136,6 +137,28 @@ def test_the_worst_is_the_largest_and_flushing_modules_are_named():
     assert [row["fp16 would"] for row in rows][1:3] == ["overflow", "flush"]
     in_order = table(headroom_section(CASE, found, everything=True), "Largest values")
     assert [row["module"] for row in in_order] == list("abcdef")
+
+
+def test_what_arithmetic_knows_of_the_optimizer_is_told_for_both_dtypes():
+    group = OptimizerGroup(elements=8, lr=1e-4, weight_decay=0.01, decoupled=True, beta1=0.9, beta2=0.999, eps=1e-8)
+    recipe = Recipe(optimizer="torch.optim.AdamW", groups=[group])
+    found = passed(values("a", 1.0), recipe=recipe)
+    assert lines(headroom_section(CASE, found))[2:] == [
+        "Trained by torch.optim.AdamW, lr 0.0001, weight decay 0.01 (decoupled), betas 0.9 and 0.999, eps 1e-08.",
+        (
+            "Stored in fp16, by arithmetic alone: weights become infinite or NaN where gradients were never over "
+            "0.0055: their squares and eps are 0 (1e-08, not above 2^-25); weight decay does nothing (lr x weight "
+            "decay is 1e-06, under 2^-12); an average of weights at decay 0.999 stands still up to 24.4% away (2^-12 "
+            "/ 0.001); gradients summed over equal micro-batches stop growing after about 2,048 (2^11)."
+        ),
+        (
+            "Stored in bf16, by arithmetic alone: weight decay does nothing (lr x weight decay is 1e-06, under 2^-9); "
+            "the running mean of squared gradients cannot decay and only grows (1 - betas[1] is 0.001, under 2^-9); "
+            "an average of weights at decay 0.999 stands still up to 195% away (2^-9 / 0.001); gradients summed over "
+            "equal micro-batches stop growing after about 256 (2^8)."
+        ),
+    ]
+    assert arithmetic_said(passed(values("a", 1.0))) == []
 
 
 def test_a_value_near_the_end_is_named_though_it_fits():

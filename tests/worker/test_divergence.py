@@ -28,6 +28,7 @@ from ampbench.worker.distances import (
     worst_gradient,
 )
 from ampbench.worker.divergence import References, measure_divergence
+from ampbench.worker.recipes import recipe_of
 from ampbench.workload import Workload
 from ampbench.workloads.linear import linear_stack
 
@@ -205,6 +206,15 @@ def test_the_sketches_of_what_fp64_gave_tell_another_function(
 ) -> None:
     distances = both_moved(sketched(gelu, case), sketched(act, case))
     assert min(distances) > least
+
+
+def test_what_trains_a_case_is_recorded_in_training_alone(case: MakeCase, classifier: Workload) -> None:
+    trained = measure_divergence(classifier, case("bf16_pure", "training"), Cpu(), References())
+    assert trained.recipe is not None
+    assert classifier.optimizer is not None
+    optimizer = classifier.optimizer(classifier.module.parameters())
+    assert trained.recipe == recipe_of(optimizer, classifier.module)
+    assert measure_divergence(classifier, case("bf16_pure"), Cpu(), References()).recipe is None
 
 
 def test_the_sketches_of_one_function_written_in_two_ways_or_in_another_precision_agree(case: MakeCase) -> None:

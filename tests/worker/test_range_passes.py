@@ -57,6 +57,8 @@ def test_a_training_pass_has_all_kinds_of_values_and_leaves_the_workload_alone(
     assert found.case_id == case("fp32", "training").case_id
     assert {row.what for row in found.magnitudes} == {"input", "activation", "gradient", "weight", "update"}
     assert {row.dtype for row in found.swallowed} == {"fp16", "bf16"}
+    assert found.recipe is not None
+    assert found.recipe.optimizer.startswith("torch.optim.")
     assert [low.precision for low in found.low_runs] == LOW
     for low in found.low_runs:
         assert [row.module for row in low.modules] == ["0", "1", "2", "3"]
