@@ -15,7 +15,9 @@ class Workload:
     `module` is fp32 on CPU with the weights to measure. `inputs` is a tensor, a tuple (positional) or a dict (keyword)
     of inputs, or a list of such batches. `targets` is likewise None, any nesting of tensors, or a list as long as that
     of the batches. `loss(output)` or, with targets, `loss(output, targets)` returns a scalar tensor; without one,
-    training is skipped. `optimizer` makes an optimizer from parameters (None: plain SGD, lr 0.01). `items_per_step` is
+    training is skipped. `optimizer` makes an optimizer from parameters (None: plain SGD, lr 0.01). `optimizer_state` is
+    its state in a training that led to the weights, as its `state_dict()` gives it: what an optimizer step changes is
+    then measured from there, and else from where some fp32 steps lead; nothing else asks for it. `items_per_step` is
     what throughput counts (None: the length of the first input tensor). `schedule(optimizer, steps)` makes what is
     stepped after each of so many steps, as `torch.optim.lr_scheduler` does: trainings of a study of convergence follow
     it (None: the learning rate stays). `held_out` is a pair of inputs and targets, each as of one batch, that is not
@@ -32,6 +34,7 @@ class Workload:
     targets: Any = None
     loss: Callable[..., "torch.Tensor"] | None = None
     optimizer: Callable[[Iterable["torch.nn.Parameter"]], "torch.optim.Optimizer"] | None = None
+    optimizer_state: Mapping[str, Any] | None = None
     items_per_step: float | None = None
     schedule: "Callable[[torch.optim.Optimizer, int], Any] | None" = None
     held_out: tuple[Any, Any] | None = None

@@ -10,6 +10,55 @@ CHANCE = (
 )
 """What is said of a case whose `chance_rel_l2` is that number."""
 
+CARRIES = 0.01
+"""The least share of |Δ*|² with which a tensor is judged by itself."""
+LOWEST_BIN, BINS = -13, 26
+"""The first bin of `Update.sizes`, and how many there are: up to 2**12 times half a unit in the last place."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Update:
+    """What one optimizer step changes of the stored weights, ΔL, beside what it should change, Δ*, in fp64.
+
+    Both begin where `steps` fp32 steps led (0: the workload's own weights with `Workload.optimizer_state`), with
+    weights, state and gradients rounded to what the precision stores, most weights in the dtype `storage` ("bf16").
+    `rates` are the learning rates. `undefined` says why the numbers are None.
+
+    `rel_l2` is |ΔL - Δ*| / |Δ*|, `kept` κ = <ΔL, Δ*> / |Δ*|², `noise` |ΔL - κΔ*| / |Δ*|; `swallowed` of the `moving`
+    elements (Δ* is not zero) do not move, and carry the share `swallowed_energy` of |Δ*|². `worst_parameter` keeps
+    least, `worst_kept`, of those that carry `CARRIES` of |Δ*|². `nonfinite` elements of the parameters are not finite
+    after the step. Where the optimizer draws random numbers, `kept` is a mean of several steps and `kept_error` its
+    standard error. With `counted_state`, a key of the optimizer's state, ΔL is what weight and that state hold together
+    (Kahan summation).
+
+    In half, `gradient_rel_l2`, `state_rel_l2` and `storage_rel_l2` are the errors by the precision's gradients, its
+    rounded state, its rounded weights alone, all else in fp64. `sizes[b]` counts elements with |Δ*| of
+    2**(b + `LOWEST_BIN`) to twice that, times half a unit in the last place of the stored weight, `energies[b]` is
+    their share of |Δ*|²; the first and the last bin have all beyond, too.
+    """
+
+    steps: int
+    undefined: str = ""
+    storage: str = ""
+    rates: list[float] = field(default_factory=list)
+    rel_l2: float | None = None
+    kept: float | None = None
+    kept_error: float | None = None
+    noise: float | None = None
+    moving: int | None = None
+    swallowed: int | None = None
+    swallowed_energy: float | None = None
+    worst_parameter: str | None = None
+    worst_kept: float | None = None
+    worst_rel_l2: float | None = None
+    nonfinite: int | None = None
+    counted_state: str = ""
+    gradient_rel_l2: float | None = None
+    state_rel_l2: float | None = None
+    storage_rel_l2: float | None = None
+    sizes: list[int] | None = None
+    energies: list[float] | None = None
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OutputError:
@@ -74,7 +123,12 @@ class Divergence:
     `output_fp32_rel_l2` the error of fp32 (tf32 off) on the same device. `output_cosine` is the cosine similarity.
     `argmax_agreeing` of `argmax_decisions` decisions of a classifier are those of the reference. `loss` and
     `reference_loss` are the losses themselves. `grad_flushed` of `grad_elements` gradient elements are exactly zero
-    where the reference's are not. `param_rel_l2` speaks of parameters and buffers after one optimizer step.
+    where the reference's are not. `grad_tensor_rel_l2` is the largest error of the gradient of a single parameter,
+    `grad_tensor_parameter`, that has at least a hundredth of the norm. Over batches, `grad_bias` is what the errors of
+    the gradients have in common, `grad_noise` how far the fp64 gradients of two batches lie apart, by the square root
+    of two; both relative to the norm of these (None: there is one batch). `param_rel_l2` speaks of parameters and
+    buffers after one optimizer step, relative to them; `param_nonfinite` of these are not finite after it or, if that
+    are more, after that of `update`, which tells what such a step changes.
     `skipped_steps` counts optimizer steps that GradScaler skipped after its scale had settled at `scaler_scale`.
     `repeatable` tells whether the same step, run twice, gave the same bits.
     `chance_rel_l2` is how far two fp64 steps lie apart by chance alone (random numbers, state that the network keeps to
@@ -122,7 +176,13 @@ class Divergence:
     grad_reference_nonfinite: int | None = None
     grad_reference_nan: int | None = None
     grad_undefined: str = ""
+    grad_tensor_parameter: str | None = None
+    grad_tensor_rel_l2: float | None = None
+    grad_bias: float | None = None
+    grad_noise: float | None = None
     param_rel_l2: float | None = None
+    param_nonfinite: int | None = None
+    update: Update | None = None
     scaler_scale: float | None = None
     skipped_steps: int | None = None
     repeatable: bool | None = None

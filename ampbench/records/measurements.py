@@ -55,9 +55,11 @@ class Round:
     server share their luck). `control` marks the second of two measurements of one cell, `confirmation` a round
     measured to confirm a change seen before. `compile_seconds` is the time of the first, compiling call (path compiled
     or traced). `items_per_step` is what throughput counts. `skipped_steps` counts samples in which GradScaler, settled
-    at `scaler_scale`, skipped a step. `seconds` is what the round cost in all. `changed_in_place` names what a step
-    changed of its inputs, targets and, in inference, weights and buffers: it was put back before every sample, which
-    is then one step. `comes_compiled` tells that the user's code had the network, or a part of it, compiled.
+    at `scaler_scale`, skipped a step. `param_nonfinite` counts elements of the parameters that are not finite after
+    the last sample of a build, in the build that has most (None: in inference). `seconds` is what the round cost in
+    all. `changed_in_place` names what a step changed of its inputs, targets and, in inference, weights and buffers: it
+    was put back before every sample, which is then one step. `comes_compiled` tells that
+    the user's code had the network, or a part of it, compiled.
     """
 
     case_id: str
@@ -73,6 +75,7 @@ class Round:
     weights_digest: str
     scaler_scale: float | None = None
     skipped_steps: int | None = None
+    param_nonfinite: int | None = None
     changed_in_place: list[str] = field(default_factory=list)
     comes_compiled: bool = False
     cpu_samples: list[list[float]] | None = None

@@ -28,6 +28,7 @@ _ROWS: tuple[tuple[Range, str], ...] = (
         grad_nonfinite inputs_overflowed moved nonfinite nonzero output_nonfinite output_shapes overflowed
         rows sample_count
         sampled swallowed zeros counts powers together skipped_steps skipped stale_weights warmup_steps calls
+        sizes moving param_nonfinite
         units trials number index forward model_ops cast operation tensor made_by producer step steps ended_at
         seeds max_trials growth_interval involuntary_switches batch_size cpu_count count threads schema work
         flops buffer_bytes bytes_read bytes_written cast_bytes gradient_bytes input_bytes memory_bytes
@@ -45,7 +46,7 @@ _ROWS: tuple[tuple[Range, str], ...] = (
     # of ops, of rounds, of limits, up to thirty years; an op may take less than the clock resolves
     ((0, 1e9), "seconds compile_seconds min_run_seconds max_seconds timeout_seconds"),
     # shares of CPU time, and a cosine, which rounding takes a little over
-    ((0, 1 + 1e-9), "steal_share other_share median_margin flipped_margin"),
+    ((0, 1 + 1e-9), "steal_share other_share median_margin flipped_margin swallowed_energy energies"),
     # what running means keep of themselves, or take in
     ((0, 1), "beta1 beta2 running_momenta"),
     ((-1 - 1e-6, 1 + 1e-6), "output_cosine"),
@@ -54,6 +55,8 @@ _ROWS: tuple[tuple[Range, str], ...] = (
         (0, 1e150),
         """
         output_rel_l2 output_floor_rel_l2 output_fp32_rel_l2 grad_rel_l2 grad_worst_rel_l2 param_rel_l2
+        grad_tensor_rel_l2 grad_bias grad_noise noise kept_error worst_rel_l2
+        gradient_rel_l2 state_rel_l2 storage_rel_l2
         own_rel_l2 way_rel_l2 chance_rel_l2 total_rel_l2 rel_l2 from_fp32 from_fp64 max_error max_gradient_error
         floor_rel_l2 sample_p99_rel_l2 sample_worst_rel_l2 kl_mean kl_p99
         """,
@@ -67,8 +70,8 @@ _ROWS: tuple[tuple[Range, str], ...] = (
         lr weight_decay eps momentum
         """,
     ),
-    ((-1e150, 1e150), "way_kept"),
-    ((-1e300, 1e300), "loss reference_loss losses reference_losses value"),
+    ((-1e150, 1e150), "kept worst_kept way_kept"),
+    ((-1e300, 1e300), "rates loss reference_loss losses reference_losses value"),
     ((0, 1e15), "faults load frequency_hz accelerator_clock_hz"),
     ((-273.15, 1e4), "temperature_celsius"),
     # exponents of fp64
@@ -119,6 +122,7 @@ _PARTS: Mapping[str, tuple[tuple[str, str], ...]] = {
     "Score": (("correct", "decisions"),),
     "GradientLook": (("nonzero", "elements"), ("flushed", "nonzero"), ("nonfinite", "elements")),
     "Swallowed": (("swallowed", "moved"),),
+    "Update": (("swallowed", "moving"),),
     "SeenGradient": (("flushed", "elements"), ("nonfinite", "elements")),
 }
 """Fields of a record that are part of another one, which is no smaller."""

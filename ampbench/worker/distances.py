@@ -246,21 +246,21 @@ def identical(first: list[torch.Tensor], second: list[torch.Tensor]) -> bool:
 
 
 def worst_gradient(
-    values: Mapping[str, torch.Tensor], references: Mapping[str, torch.Tensor]
+    distances: Mapping[str, Distance], share: float = NEGLIGIBLE_GRADIENT
 ) -> tuple[str, float | None] | None:
     """Return (name, relative error) of the parameter whose gradient lies relatively farthest from the reference's.
 
-    A gradient that is not finite is the worst of all, with an undefined error (None). Parameters with a negligible
-    reference gradient are passed over (see NEGLIGIBLE_GRADIENT); None where nothing is left.
+    `distances` are those of each gradient by itself. One that is not finite is the worst of all, with an undefined
+    error (None). Parameters whose reference gradient has less than this `share` of the norm of all are passed over (see
+    NEGLIGIBLE_GRADIENT); None where nothing is left.
     """
-    distances = {name: compare([value], [references[name]]) for name, value in values.items()}
     total = math.hypot(*(one.reference_norm or 0.0 for one in distances.values()))
     worst: tuple[str, float] | None = None
     for name, distance in distances.items():
         if distance.nonfinite or distance.reference_nan or distance.unlike:
             return name, None
         norm = distance.reference_norm
-        if distance.rel_l2 is None or norm is None or norm < NEGLIGIBLE_GRADIENT * total:
+        if distance.rel_l2 is None or norm is None or norm < share * total:
             continue
         if worst is None or distance.rel_l2 > worst[1]:
             worst = name, distance.rel_l2

@@ -14,7 +14,7 @@ from ampbench.errors import WorkloadError
 from ampbench.labels import few
 from ampbench.precisions import BASELINE, PRECISIONS
 from ampbench.records.cases import Case
-from ampbench.records.divergences import CHANCE, Divergence
+from ampbench.records.divergences import CHANCE, Divergence, Update
 from ampbench.records.recipes import Recipe
 from ampbench.sketch import BLOCK, Floats, Sketch, sketch_of
 from ampbench.worker.data import inputs_digest, named_tensors, weights_digest
@@ -38,6 +38,15 @@ from ampbench.worker.outputs import Compared, batch_length, compared_outputs, de
 from ampbench.worker.recipes import recipe_of
 from ampbench.worker.seeded import EQUAL_DRAWS, EqualDraws, random_states, seed_all, switch_off_dropout
 from ampbench.worker.step import Step
+from ampbench.worker.updates import (
+    Gradients,
+    Intended,
+    batch_bias,
+    intended_update,
+    measure_update,
+    second_gradients,
+    take_snapshot,
+)
 from ampbench.workload import Workload
 
 REFERENCE_ITSELF = "it is the reference: fp64 failed"
@@ -48,15 +57,20 @@ MATTERS = 1e-3
 SAME = 1e-2
 """An error below this share of what chance makes is not chance: both steps saw the same random numbers."""
 NO_REFERENCE = "there is no reference: fp64 failed: {}"
+PART = 1e-2
+"""The least share of the norm with which the gradient of one parameter is judged by itself."""
+
+Updated = tuple[Update, tuple[float | None, float | None]]
+"""What an optimizer's step changes; bias and noise of gradients over batches."""
 
 
 @dataclass(slots=True)
 class StepNumbers:
     """What one step gave, in fp64 on the reference device: outputs with their names, and for training the rest.
 
-    Of a step that was not to `update`, outputs and gradients are in the dtypes they came in, and that is all. `drew`
-    tells whether it drew random numbers; `decided` are a reference's decisions, as its loss was seen to make them;
-    `recipe` is what trains it.
+    Of a step that was not to `update`, outputs and gradients are in the dtypes they came in, and that is all. `native`
+    are its gradients as they came, where they were asked for. `drew` tells whether it drew random numbers; `decided`
+    are a reference's decisions, as its loss was seen to make them; `recipe` is what trains it.
     """
 
     outputs: list[torch.Tensor]
@@ -64,6 +78,7 @@ class StepNumbers:
     loss: float | None = None
     gradients: dict[str, torch.Tensor] = field(default_factory=dict)
     updated: dict[str, torch.Tensor] = field(default_factory=dict)
+    native: Gradients | None = None
     scaler_scale: float | None = None
     skipped_steps: int | None = None
     drew: bool = False
@@ -79,7 +94,9 @@ class Reference:
     `dtype` says which ("fp64", "fp32", "" where fp32 fails, too, and there are no `numbers`), `where` the device it
     ran on, `error` why the fp64 step failed. `fp32` is the fp32 step on the device, None where that fails or does not
     fit into its memory. `chance` is how far another step in that dtype lies from it that differs in nothing but random
-    numbers and what the network keeps to itself (None: not known), `chances` the same of each output.
+    numbers and what the network keeps to itself (None: not known), `chances` the same of each output. In
+    training, `intended` is what a step should change of the weights, and `fp32_update` what `_update_of` says of the
+    fp32 step.
     """
 
     numbers: StepNumbers | None
@@ -89,6 +106,8 @@ class Reference:
     error: str = ""
     chance: float | None = None
     chances: Sequence[float | None] = ()
+    intended: Intended | None = None
+    fp32_update: Updated | None = None
 
     @property
     def draws(self) -> bool:
@@ -193,21 +212,25 @@ def passing_reference(workload: Workload, case: Case, device: Device) -> Referen
 def _referred(workload: Workload, case: Case, device: Device) -> Reference:
     """Run the fp64 and the fp32 step of the group of `case`."""
     where = fp64_device(device)
-    exact = fp32 = None
+    exact = fp32 = intended = None
     error = ""
+    training = case.phase == "training"
     try:
-        exact = reference_step(workload, case, where, keep=where)
+        exact = reference_step(workload, case, where, keep=where, native=training)
     except Exception as raised:
         if is_out_of_memory(raised):
             raise
         error = said_of(raised)
     if exact is None:
         device.release()  # what the error held of the step
+    elif exact.native is not None:
+        intended = intended_update(workload, take_snapshot(workload, case, device), exact.native, where)
+        exact.native = None
     try:
         if exact is None:
             fp32 = reference_step(workload, case, device, keep=where, precision=BASELINE)
         else:
-            fp32 = run_step(workload, case, device, keep=where, precision=BASELINE, equal=exact.drew)
+            fp32 = run_step(workload, case, device, keep=where, precision=BASELINE, equal=exact.drew, native=training)
     except Exception as raised:
         if is_out_of_memory(raised):
             if exact is None:
@@ -216,7 +239,19 @@ def _referred(workload: Workload, case: Case, device: Device) -> Reference:
             error = f"{error}; fp32 failed: {said_of(raised)}"
     if exact is not None:
         chance, chances = _chance(workload, case, where, exact, where)
-        return Reference(numbers=exact, fp32=fp32, where=where.type, chance=chance, chances=chances)
+        fp32_update = None
+        if fp32 is not None and fp32.native is not None and intended is not None:
+            fp32_update = _update_of(workload, intended, fp32.native, device)
+            fp32.native = None
+        return Reference(
+            numbers=exact,
+            fp32=fp32,
+            where=where.type,
+            chance=chance,
+            chances=chances,
+            intended=intended,
+            fp32_update=fp32_update,
+        )
     if fp32 is None:
         return Reference(numbers=None, fp32=None, where=device.type, dtype="", error=error)
     chance, chances = _chance(workload, case, device, fp32, where, precision=BASELINE)
@@ -234,7 +269,7 @@ def measure_divergence(workload: Workload, case: Case, device: Device, reference
     keep = fp64_device(device)
     numbers = held.fp32 if is_baseline else None
     if numbers is None:
-        numbers = run_step(workload, case, device, keep=keep, equal=held.draws)
+        numbers = run_step(workload, case, device, keep=keep, equal=held.draws, native=held.intended is not None)
     found = Divergence(
         case_id=case.case_id,
         reference_device=held.where,
@@ -277,7 +312,15 @@ def measure_divergence(workload: Workload, case: Case, device: Device, reference
     seen = case.path == "eager" and held.dtype == "fp64" and held.fp32 is not None
     if is_chance(held.chance, found.output_fp32_rel_l2 if seen else found.output_rel_l2):
         found = dataclasses.replace(found, chance_rel_l2=held.chance)
-    return _with_gradients(found, numbers, held) if training else found
+    if not training:
+        return found
+    found = _with_gradients(found, numbers, held)
+    if held.intended is not None:
+        measured = held.fp32_update if is_baseline else None
+        if measured is None and numbers.native is not None:
+            measured = _update_of(workload, held.intended, numbers.native, device)
+        found = _with_update(found, measured) if measured is not None else found
+    return found
 
 
 def _with_outputs(
@@ -350,7 +393,10 @@ def _with_gradients(found: Divergence, numbers: StepNumbers, held: Reference) ->
     gradients = compare(list(numbers.gradients.values()), expected, what="gradient", against=held.dtype)
     gradients = _told_of_itself(gradients, numbers, held)
     found.notes.extend(note for note in gradients.notes if note not in found.notes)
-    worst = None if itself else worst_gradient(numbers.gradients, reference.gradients)
+    worst = part = None
+    if not itself:
+        each = {name: compare([value], [reference.gradients[name]]) for name, value in numbers.gradients.items()}
+        worst, part = worst_gradient(each), worst_gradient(each, PART)
     updated = compare(list(numbers.updated.values()), [reference.updated[name] for name in numbers.updated])
     return dataclasses.replace(
         found,
@@ -367,8 +413,24 @@ def _with_gradients(found: Divergence, numbers: StepNumbers, held: Reference) ->
         grad_reference_nonfinite=gradients.reference_nonfinite,
         grad_reference_nan=gradients.reference_nan,
         grad_undefined=gradients.undefined,
+        grad_tensor_parameter=None if part is None else part[0],
+        grad_tensor_rel_l2=None if part is None else part[1],
         param_rel_l2=None if itself else updated.rel_l2,
+        param_nonfinite=updated.nonfinite,
     )
+
+
+def _update_of(workload: Workload, intended: Intended, gradients: Gradients, device: Device) -> Updated:
+    """Return what an optimizer's step changes with these gradients, and bias and noise of these over batches."""
+    keep = fp64_device(device)
+    return measure_update(workload, intended, gradients, device, keep), batch_bias(intended, gradients, keep)
+
+
+def _with_update(found: Divergence, measured: Updated) -> Divergence:
+    """Return the divergence of a training step with what `_update_of` returned."""
+    update, (bias, noise) = measured
+    nonfinite = max(found.param_nonfinite or 0, update.nonfinite or 0)
+    return dataclasses.replace(found, update=update, grad_bias=bias, grad_noise=noise, param_nonfinite=nonfinite)
 
 
 def _chance(
@@ -424,10 +486,19 @@ def reference_step(
     keep: Device,
     precision: str | None = None,
     update: bool = True,
+    native: bool = False,
 ) -> StepNumbers:
     """Return the fp64 step of `case`, or that in another `precision`; where it drew random numbers, an `equal` one."""
     run = partial(
-        run_step, workload, case, device, keep=keep, reference=precision is None, precision=precision, update=update
+        run_step,
+        workload,
+        case,
+        device,
+        keep=keep,
+        reference=precision is None,
+        precision=precision,
+        update=update,
+        native=native,
     )
     found = run()
     return run(equal=True) if found.drew else found
@@ -462,11 +533,12 @@ def run_step(
     kept: Sequence[str] = (),
     update: bool = True,
     equal: bool = False,
+    native: bool = False,
 ) -> StepNumbers:
     """Run one step of `case` (as the fp64 reference, or in another precision) and return its numbers on device `keep`.
 
     `kept` are the modules kept in fp32, as in `Step`. Without `update` the optimizer does not run, and outputs and
-    gradients are not copied into fp64.
+    gradients are not copied into fp64. With `native` gradients are kept as they came, too.
     Dropout is switched off: two precisions draw different masks, whose distance says nothing about precision. What else
     is random draws from the same seed and, in eager mode with `equal`, the same numbers in every precision.
     """
@@ -521,18 +593,30 @@ def run_step(
         _note_decisions(numbers, loss)
         assert step.optimizer is not None
         numbers.recipe = recipe_of(step.optimizer, step.module)
-        if step.scaler is not None:
-            numbers.scaler_scale = step.scaler.get_scale()
-        applied = step.apply_gradients()
-        if step.scaler is not None:
-            numbers.skipped_steps = int(not applied)
+        scale = step.scaler.get_scale() if step.scaler is not None else None
+        taken = step.apply_gradients()
+        if scale is not None:
+            numbers.scaler_scale, numbers.skipped_steps = scale, int(not taken)
         stored = step.stored()
         numbers.updated = {
             name: kept_one(stored.get(name, tensor), keep)
             for name, tensor in named_tensors(step.module)
             if tensor.is_floating_point() or tensor.is_complex()
         }
+        if native:
+            numbers.native = _native(step, workload, unscaled, equal=equal, skipped=not taken)
         return numbers
+
+
+def _native(
+    step: Step, workload: Workload, first: Mapping[str, torch.Tensor], *, equal: bool, skipped: bool
+) -> Gradients:
+    """Return a step's gradients as they came, and those of the second batch, if there is one."""
+    seed_all(0)
+    with EqualDraws() if equal else contextlib.nullcontext():
+        second = second_gradients(step, workload)
+    stored = {name: weight.dtype for name, weight in step.stored().items()}
+    return Gradients(first=first, second=second, stored=stored, skipped=skipped)
 
 
 def batch_targets(workload: Workload) -> Any:

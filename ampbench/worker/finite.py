@@ -31,6 +31,11 @@ def is_finite(tensors: Iterable[torch.Tensor | None]) -> bool:
     return all(_is_finite(_values(tensor)) for tensor in tensors if tensor is not None)
 
 
+def count_nonfinite(tensors: Iterable[torch.Tensor]) -> int:
+    """Return how many elements of `tensors` are not finite; where they all are, they are read once."""
+    return sum(int((~_values(one).isfinite()).sum()) for one in tensors if not is_finite([one]))
+
+
 class Fp32Check:
     """Looks at each fp32 step of a case, and refuses a case whose values are not finite in fp32 already.
 

@@ -29,6 +29,7 @@ from ampbench.worker.data import inputs_digest, weights_digest
 from ampbench.worker.devices import Device, open_device
 from ampbench.worker.divergence import References, measure_divergence
 from ampbench.worker.environment import read_environment
+from ampbench.worker.finite import count_nonfinite
 from ampbench.worker.fitness import FitnessWatch
 from ampbench.worker.flags import precision_flags
 from ampbench.worker.heap import keep_freed_memory
@@ -249,7 +250,7 @@ def measure_round(workload: Workload, request: Request, device: Device, timed: T
     placement = Placement(random.Random(request.placement_seed))
     timings = []
     compile_seconds: float | None = None
-    skipped = 0
+    skipped = nonfinite = 0
     watch = FitnessWatch(device)
     for _ in range(request.builds):
         placement.move()
@@ -271,6 +272,7 @@ def measure_round(workload: Workload, request: Request, device: Device, timed: T
             )
         timings.append(timing)
         if step.training:
+            nonfinite = max(nonfinite, count_nonfinite(step.module.parameters()))
             step.restore()  # counts a step that the last sample skipped
         skipped += step.skipped_steps
         del step
@@ -290,6 +292,7 @@ def measure_round(workload: Workload, request: Request, device: Device, timed: T
         weights_digest=timed.digest,
         scaler_scale=timed.settled["scale"] if timed.settled else None,
         skipped_steps=skipped if timed.settled else None,
+        param_nonfinite=nonfinite if case.phase == "training" else None,
         changed_in_place=timed.changed or [],
         comes_compiled=any(map(is_compiled, workload.module.modules())),
         rss_peak_bytes=rss_bytes("VmHWM"),

@@ -1,5 +1,6 @@
 """From a workload's source to a built workload: imports, seeds, calls, and checks what came back."""
 
+import copy
 import dataclasses
 import importlib
 import importlib.util
@@ -15,12 +16,13 @@ from typing import Any
 import torch
 from torch.utils import _pytree as pytree
 
-from ampbench.errors import WorkloadError, bounded, text_of
+from ampbench.errors import WorkloadError, bounded, first_line, text_of
 from ampbench.records.cases import ParameterValue, WorkloadSource
 from ampbench.records.requests import Description
 from ampbench.worker.batches import batches_of
 from ampbench.worker.data import Generator
 from ampbench.worker.seeded import seed_all
+from ampbench.worker.step import default_optimizer
 from ampbench.workload import Workload
 from ampbench.workloads import index
 
@@ -200,6 +202,7 @@ def _checked(name: str, returned: object) -> Workload:
         raise WorkloadError(
             f"workload {name}: the optimizer is {_kind(returned.optimizer)}; expected a function or None"
         )
+    _check_state(name, returned)
     if not _is_whole(returned.version):
         raise WorkloadError(f"workload {name}: the version is {returned.version!r}; expected a whole number")
     items = returned.items_per_step
@@ -257,6 +260,24 @@ def _values(value: object) -> Iterable[object]:
 
 def _is_whole(value: object) -> bool:
     return isinstance(value, int) and not isinstance(value, bool)
+
+
+def _check_state(name: str, workload: Workload) -> None:
+    """Refuse an optimizer's state that the workload's optimizer does not take."""
+    state = workload.optimizer_state
+    if state is None:
+        return
+    if not isinstance(state, Mapping) or not {"state", "param_groups"} <= state.keys():
+        raise WorkloadError(
+            f"workload {name}: optimizer_state is {_kind(state)}; expected what the optimizer's state_dict() returns"
+        )
+    optimizer = (workload.optimizer or default_optimizer)(workload.module.parameters())
+    try:
+        optimizer.load_state_dict(copy.deepcopy(dict(state)))
+    except (ValueError, KeyError, TypeError) as error:
+        raise WorkloadError(
+            f"workload {name}: its optimizer does not take the optimizer_state: {first_line(error)}"
+        ) from None
 
 
 def _with_pairs_split(name: str, workload: Workload) -> Workload:

@@ -77,10 +77,12 @@ def test_outputs_of_another_shape_are_refused() -> None:
 def test_the_worst_gradient_is_named_and_negligible_ones_are_passed_over() -> None:
     reference = {"a": torch.tensor([1.0, 1.0]), "b": torch.tensor([10.0]), "bias": torch.tensor([1e-12])}
     values = {"a": torch.tensor([1.0, 1.2]), "b": torch.tensor([11.0]), "bias": torch.tensor([1e-3])}
-    name, error = worst_gradient(values, reference)
+    distances = {name: compare([value], [reference[name]]) for name, value in values.items()}
+    name, error = worst_gradient(distances)
     assert name == "a"
     assert error == pytest.approx(0.2 / math.sqrt(2))
-    assert worst_gradient({"a": torch.tensor([1.0, math.inf])}, reference) == ("a", None)
+    assert worst_gradient(distances, 0.5) == ("b", pytest.approx(0.1))
+    assert worst_gradient({"a": compare([torch.tensor([1.0, math.inf])], [reference["a"]])}) == ("a", None)
 
 
 def test_floating_tensors_are_found_in_any_nesting() -> None:
