@@ -591,7 +591,6 @@ def run_step(
             step.let_go()
             return numbers
         _note_decisions(numbers, loss)
-        assert step.optimizer is not None
         numbers.recipe = recipe_of(step.optimizer, step.module)
         scale = step.scaler.get_scale() if step.scaler is not None else None
         taken = step.apply_gradients()

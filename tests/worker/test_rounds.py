@@ -12,6 +12,7 @@ from ampbench.records.cases import Case, WorkloadSource
 from ampbench.records.requests import Request
 from ampbench.records.rules import RuleProbe
 from ampbench.worker import rounds
+from ampbench.worker.devices import Cpu
 from ampbench.worker.divergence import measure_divergence
 from ampbench.workload import Workload
 from ampbench.workloads.index import WORKLOADS
@@ -172,3 +173,18 @@ def test_training_that_cannot_be_compiled_is_the_cases_failure(case: MakeCase, m
         failure = rounds.Worker().serve(ask(kind, linear_case(case, phase="training", path="compiled"))).failure
         assert failure.stage == kind
         assert re.fullmatch(r"RuntimeError: backend fell over \(test_rounds.py, line \d+\)", failure.message)
+
+
+@pytest.mark.parametrize(("rate", "nonfinite"), [(1e-4, 0), (1e30, 20)])
+def test_parameters_that_the_timed_steps_leave_not_finite_are_counted(
+    rate: float, nonfinite: int, case: Callable[..., Case]
+) -> None:
+    workload = Workload(
+        module=torch.nn.Linear(4, 4),
+        inputs=torch.ones(2, 4),
+        loss=lambda output: output.square().square().sum(),
+        optimizer=lambda parameters: torch.optim.SGD(parameters, lr=rate),
+    )
+    asked = Request(kind="round", case=case("fp32", "training"), min_run_seconds=0.02, builds=1, max_samples=5)
+    found = rounds.measure_round(workload, asked, Cpu(), rounds.Timed())
+    assert found.param_nonfinite == nonfinite
