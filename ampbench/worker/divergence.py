@@ -578,6 +578,7 @@ def run_step(
             output, unscaled = step.unscaled_gradients()
         gradients = {name: kept_one(value, keep, copy=update) for name, value in unscaled.items()}
         assert step.loss is not None
+        assert step.optimizer is not None
         taken = compared_outputs(workload, output)
         numbers = StepNumbers(
             outputs=kept_outputs(taken, keep, copy=update),
@@ -586,16 +587,16 @@ def run_step(
             gradients=gradients,
             drew=random_states(device) != before,
             notes=notes,
+            recipe=recipe_of(step.optimizer, step.module),
         )
         if not update:
             step.let_go()
             return numbers
         _note_decisions(numbers, loss)
-        numbers.recipe = recipe_of(step.optimizer, step.module)
         scale = step.scaler.get_scale() if step.scaler is not None else None
-        taken = step.apply_gradients()
+        applied = step.apply_gradients()
         if scale is not None:
-            numbers.scaler_scale, numbers.skipped_steps = scale, int(not taken)
+            numbers.scaler_scale, numbers.skipped_steps = scale, int(not applied)
         stored = step.stored()
         numbers.updated = {
             name: kept_one(stored.get(name, tensor), keep)
@@ -603,7 +604,7 @@ def run_step(
             if tensor.is_floating_point() or tensor.is_complex()
         }
         if native:
-            numbers.native = _native(step, workload, unscaled, equal=equal, skipped=not taken)
+            numbers.native = _native(step, workload, unscaled, equal=equal, skipped=not applied)
         return numbers
 
 
