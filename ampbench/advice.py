@@ -16,6 +16,7 @@ from ampbench.units import counted, format_error, format_share
 
 if TYPE_CHECKING:
     from ampbench.store import StoredRun
+    from ampbench.studied.convergence.evidence import Trained
 
 
 FASTER_WITHOUT_INTERVALS = 1.05
@@ -142,17 +143,19 @@ def advise(
     budget: Budget,
     rounds: Mapping[str, Sequence[Round]] | None = None,
     trust: Trust = QUIET,
+    trained: "Mapping[str, Trained] | None" = None,
 ) -> dict[Group, Advice]:
     """Return one piece of advice for every group in which anything was measured.
 
     `divergences` by case id tell what the frame does not: the number of decisions behind an agreement, skipped steps,
     why an error is undefined. Without a case's divergence its agreement is judged as it stands. `rounds` by case id,
-    without the control's, let speeds be compared round by round.
+    without the control's, let speeds be compared round by round. What whole trainings showed of a case, `trained` by
+    case id, counts instead of what one step says of it.
     """
     advice = {}
     for group, members in grouped(rows).items():
         if any(row["outcome"] == "ok" for row in members):
-            found = _decide(members, divergences, budget, rounds or {}, trust)
+            found = _decide(members, divergences, budget, rounds or {}, trust, trained or {})
             advice[group] = Advice(
                 group=group,
                 precision=found.row["precision"] if found.row else None,
@@ -166,10 +169,17 @@ def advise(
     return advice
 
 
-def advise_run(stored: "StoredRun", rows: Iterable[Row], budget: Budget) -> dict[Group, Advice]:
-    """Return the advice of a whole run, whose `rows` are given, from each case's rounds without the control's."""
+def advise_run(
+    stored: "StoredRun", rows: Iterable[Row], budget: Budget, studies: "Iterable[StoredRun]" = ()
+) -> dict[Group, Advice]:
+    """Return the advice of a whole run, whose `rows` are given, from each case's rounds without the control's.
+
+    What `studies` of convergence found of its cases counts for more than one step (`trained_cases`).
+    """
+    from ampbench.studied.convergence.evidence import trained_cases  # NumPy and SciPy: not for `--help`
+
     rounds, trust = _evidence(stored)
-    return advise(rows, stored.divergence, budget, rounds, trust)
+    return advise(rows, stored.divergence, budget, rounds, trust, trained_cases(stored, studies))
 
 
 def objections(stored: "StoredRun", rows: Iterable[Row], budget: Budget) -> dict[str, str]:
@@ -275,6 +285,7 @@ def _decide(
     budget: Budget,
     rounds: Mapping[str, Sequence[Round]],
     trust: Trust,
+    trained: "Mapping[str, Trained]",
 ) -> _Choice:
     """Return what to take of the rows of one group."""
     for row in rows:
@@ -285,7 +296,8 @@ def _decide(
     baseline = next((row for row in rows if row["precision"] == BASELINE), None)
     others = [row for row in rows if row["outcome"] == "ok" and row["precision"] != BASELINE]
     others.sort(key=lambda row: number(row["seconds_median"]) or math.inf)
-    objections = _objections(rows, divergences, budget, rounds)
+    one_step = _objections(rows, divergences, budget, rounds)
+    objections = {case_id: _overridden(one, trained.get(case_id)) for case_id, one in one_step.items()}
     passing = [row for row in others if objections[row["case_id"]] is None]
 
     if baseline is None or baseline["outcome"] == "skipped":
@@ -309,7 +321,8 @@ def _decide(
         savers = [row for row in comparable if row in passing and _saves(row, baseline, rounds)]
         if savers:
             chosen = min(savers, key=lambda row: number(row["memory_ratio_vs_fp32"]) or math.inf)
-            return _taken(chosen, chosen, comparable, faster, objections, budget, trust)
+            within = _within(chosen, budget, trained.get(chosen["case_id"]), one_step[chosen["case_id"]])
+            return _taken(chosen, chosen, comparable, faster, objections, within, trust)
         return _stay(baseline, comparable, rounds, trust)
     passing = [row for row in faster if objections[row["case_id"]] is None]
     if not passing:
@@ -328,7 +341,8 @@ def _decide(
     if gained <= trust.apart:
         why = f"{_speed(chosen)}, and the run's own control, one case measured twice, is {trust.apart - 1:.0%} apart"
         return _none("speedup_vs_fp32", "; ".join(filter(None, [why, trust.cause])), on_speed=True)
-    return _taken(chosen, passing[0], comparable, faster, objections, budget, trust)
+    within = _within(chosen, budget, trained.get(chosen["case_id"]), one_step[chosen["case_id"]])
+    return _taken(chosen, passing[0], comparable, faster, objections, within, trust)
 
 
 def _objections(
@@ -349,6 +363,25 @@ def _objections(
     }
 
 
+def _overridden(objection: _Objection | None, trained: "Trained | None") -> _Objection | None:
+    """Return what keeps a row from being advised where whole trainings may have told: they count for more."""
+    if trained is None:
+        return objection
+    if trained.trains:
+        return None
+    return _Objection("outcome", f"it does not train as fp32 does: {trained.reason} ({trained.study})")
+
+
+def _within(row: Row, budget: Budget, trained: "Trained | None", objection: _Objection | None) -> str:
+    """Return what the errors of an advised row are within, or that a training overrides what one step objects to."""
+    if trained is not None:
+        whatever = "" if objection is None else f", though after one step {objection.reason}"
+        return f"trains as fp32 does{whatever} ({trained.study})"
+    error = number(row["output_rel_l2"])
+    assert error is not None  # an undefined error is an objection
+    return f"error {error_said(row, error)} of {budget.output_rel_l2:g} allowed"
+
+
 def _none(column: str, why: str, *, on_speed: bool = False) -> _Choice:
     """Return that there is no advice, and why."""
     return _Choice(row=None, column=column, sentence=f"no advice{' on speed' if on_speed else ''}: {why}", why=why)
@@ -360,21 +393,21 @@ def _taken(
     comparable: list[Row],
     faster: list[Row],
     objections: Mapping[str, _Objection | None],
-    budget: Budget,
+    within: str,
     trust: Trust,
 ) -> _Choice:
-    """Return that `chosen` is advised, with what it gains and what it passes over, and why."""
+    """Return that `chosen` is advised, with what it gains and what it passes over, and why.
+
+    `within` says what its errors are within.
+    """
     gained, memory = chosen["speedup_vs_fp32"], number(chosen["memory_ratio_vs_fp32"])
     saved = f"{times(memory)} the memory" if memory is not None and memory <= MEMORY_WORTH_SAYING else ""
     if gained >= WORTH:
         gains = f"{times(gained)} the speed{f' and {saved}' if saved else ''} of fp32"
     else:
         gains = f"{saved} of fp32 at its speed"
-    error = number(chosen["output_rel_l2"])
-    assert error is not None  # an undefined error is an objection
     caveat = _caveat(chosen, trust)
-    errs = f"error {error_said(chosen, error)} of {budget.output_rel_l2:g} allowed"
-    sentence = f"take {precision_label(chosen)}: {gains}, {errs}{f' ({caveat})' if caveat else ''}"
+    sentence = f"take {precision_label(chosen)}: {gains}, {within}{f' ({caveat})' if caveat else ''}"
     column, why = "speedup_vs_fp32" if gained >= WORTH else "memory_ratio_vs_fp32", ""
     passed: Row | None = None
     for row in (row for row in comparable if row["seconds_median"] < chosen["seconds_median"]):

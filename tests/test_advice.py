@@ -7,7 +7,7 @@ import pytest
 from scipy.stats import binomtest
 
 from ampbench import frames
-from ampbench.advice import Advice, Budget, Trust, across_tables, advise, advise_run, agreement_fails
+from ampbench.advice import Advice, Budget, Trust, across_tables, advise, advise_run, agreement_fails, objections
 from ampbench.errors import UsageError
 from ampbench.precisions import PRECISIONS
 from ampbench.ranges.arithmetic import remark_line
@@ -17,6 +17,7 @@ from ampbench.records.recipes import OptimizerGroup, Recipe
 from ampbench.records.runs import Entry
 from ampbench.rows import grouped, times
 from ampbench.store import StoredRun, read_run
+from ampbench.studied.convergence.evidence import Trained
 from tests.stored_runs import make_case, make_divergence, make_header, make_round, write_run
 
 BUDGET = Budget()
@@ -69,6 +70,54 @@ def divergence(precision: str, phase: str = "inference", **values: Any) -> dict[
 def only(*rows: dict[str, Any], divergences: dict[str, Divergence] | None = None, budget: Budget = BUDGET) -> Advice:
     (advice,) = advise(rows, divergences or {}, budget).values()
     return advice
+
+
+TRAINS = Trained(trains=True, study="study 1f9a3c, 300 steps from 3 seeds")
+DOES_NOT = Trained(trains=False, study=TRAINS.study, reason="its training loss ends 2.31 times fp32's")
+
+
+def after_training(trained: Trained, **columns: Any) -> Advice:
+    """Return the advice on bf16_pure, the fastest, beside bf16_autocast, where a study says so much of it."""
+    rows = [row(name, time, phase="training") for name, time in (("fp32", 10), ("bf16_autocast", 6))]
+    pure = row("bf16_pure", 4, phase="training", **columns)
+    (advice,) = advise([*rows, pure], {}, BUDGET, trained={pure["case_id"]: trained}).values()
+    return advice
+
+
+def test_a_precision_that_trained_as_fp32_is_advised_whatever_one_step_says() -> None:
+    assert after_training(TRAINS).sentence == (
+        "take bf16_pure: 2.50x the speed of fp32, trains as fp32 does (study 1f9a3c, 300 steps from 3 seeds)"
+    )
+    assert after_training(TRAINS, grad_rel_l2=0.3).sentence == (
+        "take bf16_pure: 2.50x the speed of fp32, trains as fp32 does, though after one step its gradient error is "
+        "3.0e-01, more than 0.1 (study 1f9a3c, 300 steps from 3 seeds)"
+    )
+    assert after_training(TRAINS, output_rel_l2=None).precision == "bf16_pure"
+
+
+def test_a_precision_that_did_not_train_as_fp32_is_passed_over_whatever_one_step_says() -> None:
+    assert after_training(DOES_NOT).sentence == (
+        "take bf16_autocast: 1.67x the speed of fp32, error 5.0e-03 of 0.02 allowed; bf16_pure is 2.50x as fast, but "
+        "it does not train as fp32 does: its training loss ends 2.31 times fp32's (study 1f9a3c, 300 steps from 3 "
+        "seeds)"
+    )
+    fp32, pure = row("fp32", 10, phase="training"), row("bf16_pure", 4, phase="training")
+    (advice,) = advise([fp32, pure], {}, BUDGET, trained={pure["case_id"]: DOES_NOT}).values()
+    assert advice.precision == "fp32"
+    assert advice.sentence.startswith("stay in fp32: bf16_pure is 2.50x as fast, but it does not train as fp32 does: ")
+
+
+def test_objections_are_told_of_every_precision_whatever_its_time(tmp_path: Path) -> None:
+    cases = [make_case(name, phase="training") for name in ("fp32", "bf16_autocast", "bf16_pure")]
+    found = [make_divergence(case, output_rel_l2=1e-3, grad_rel_l2=error)
+             for case, error in zip(cases, (1e-6, 1e-2, 0.3), strict=True)]  # fmt: skip
+    rounds = [make_round(case, seconds) for case, seconds in zip(cases, (1e-3, 5e-3, 9e-3), strict=True)]
+    stored = read_run(write_run(tmp_path, cases, *rounds, *found))
+    rows = frames.plain_rows(frames.run_frame(stored))
+    assert objections(stored, rows, BUDGET) == {
+        cases[1].case_id: "",
+        cases[2].case_id: "its gradient error is 3.0e-01, more than 0.1",
+    }
 
 
 def test_the_fastest_precision_within_the_budget_is_taken() -> None:

@@ -14,7 +14,9 @@ from ampbench.cli.printing import make_console, print_lines, print_text
 from ampbench.columns import legend
 from ampbench.markdown import escaped
 from ampbench.metrics import COLUMNS
+from ampbench.records.runs import CONVERGENCE
 from ampbench.rows import Row, grouped
+from ampbench.store import runs_beside
 
 if TYPE_CHECKING:
     from ampbench.store import StoredRun
@@ -47,7 +49,7 @@ def print_result(
 def markdown_text(stored: "StoredRun", every: Sequence[Row], rows: Sequence[Row], budget: Budget) -> str:
     """Return `rows` of a run as Markdown: the tables, the advice on `every` row, the notes."""
     groups, skipped = notes.without_common_skips(grouped(rows))
-    advice = advise_run(stored, every, budget)
+    advice = advise_run(stored, every, budget, runs_beside(stored, CONVERGENCE))
     swept = notes.sweep_remarks(advice, stored.header.selection.sweeps)
     said = [*_remarks(stored, rows, [*across_tables(stored, every, advice), *swept]), *skipped]
     return "\n\n".join([tables.markdown(groups, advice), *map(escaped, said)])
@@ -60,7 +62,7 @@ def result_lines(
     groups, skipped = notes.without_common_skips(grouped(rows))
     shown = [row for members in groups.values() for row in members]
     layouts = {phase: tables.lay_out(shown, phase, width) for phase in {group.phase for group in groups}}
-    advice = advise_run(stored, every, budget)
+    advice = advise_run(stored, every, budget, runs_beside(stored, CONVERGENCE))
     lines = tables.table_lines(groups, advice, layouts)
     swept = notes.sweep_remarks(advice, stored.header.selection.sweeps)
     across = across_tables(stored, every, advice)

@@ -221,7 +221,7 @@ def material_of(
                 stored=stored,
                 rows=rows,
                 whole={row["case_id"]: row for row in whole},
-                advice=advise_run(stored, whole, budget),
+                advice=advise_run(stored, whole, budget, explanations),
                 notes=notes.statements(stored, rows),
                 comparison=comparison,
                 partners=partners,

@@ -14,6 +14,7 @@ from ampbench.store.folder import (
     measures,
     not_measured,
     run_files,
+    runs_beside,
 )
 from ampbench.store.locking import sync_folder
 from ampbench.store.migrating import CURRENT, LEFT_ALONE, MIGRATED, Migration, migrate_file, migrate_results
@@ -49,5 +50,6 @@ __all__ = [
     "require_writable",
     "run_files",
     "run_id",
+    "runs_beside",
     "sync_folder",
 ]

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from ampbench.errors import NothingToRunError, StoreError, UnknownNameError, UsageError
 from ampbench.records.runs import COMPRESSED, LATEST, SUFFIX, Header, deed_of, is_path
-from ampbench.store.reading import first_line, read_header, read_run, run_id, what_else
+from ampbench.store.reading import StoredRun, first_line, read_header, read_run, run_id, what_else
 
 CLOCKS_APART = timedelta(minutes=1)
 """Runs of several machines, or begun at once, may be named in another order than they were begun in."""
@@ -93,6 +93,23 @@ def _no_holder(holder: Path) -> str:
 def _sorted(files: Iterable[Path]) -> list[Path]:
     found = [file for file in files if file.name.endswith((SUFFIX, COMPRESSED))]
     return sorted(found, key=lambda file: (run_id(file), -len(file.name)))
+
+
+def runs_beside(stored: StoredRun, explains: str) -> list[StoredRun]:
+    """Return the runs of what `explains` names that lie in the folder of a run; what cannot be read is left out.
+
+    They are those of its host and torch version, the oldest by id first.
+    """
+    own, found = stored.header.environment, []
+    for file in _told_apart(_files(stored.path.parent)):
+        try:
+            header = read_header(file)
+            there = header.environment
+            if header.explains == explains and (there.host, there.torch_version) == (own.host, own.torch_version):
+                found.append(read_run(file))
+        except StoreError:
+            continue
+    return found
 
 
 def check_folder(results: Path | str) -> None:

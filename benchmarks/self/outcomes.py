@@ -6,6 +6,7 @@ training is a line of FILE as soon as it ends: what FILE holds is not trained ag
 """
 
 import dataclasses
+import itertools
 import math
 import os
 import subprocess
@@ -230,10 +231,11 @@ def _key(line: Line) -> Key:
 
 
 def _trainings() -> Iterator[Key]:
-    """Yield what is trained, seed by seed, so that a run cut short has whole seeds."""
-    for seed in SEEDS:
-        for one in SETTINGS:
-            for precision in available(one):
+    """Yield what is trained, seed by seed, so that a run cut short has whole seeds; what a CPU is slow at last."""
+    names = available(SETTINGS[0])
+    for slow in (False, True):
+        for seed, one in itertools.product(SEEDS, SETTINGS):
+            for precision in (name for name in names if (PRECISIONS[name].rounding == "float16") is slow):
                 for arm in ("", CONTROL) if precision == BASELINE else ("",):
                     yield one.network, one.recipe, precision, seed, arm, ""
 

@@ -12,7 +12,7 @@ import pytest
 from ampbench.records.measurements import Failure, Skip
 from ampbench.records.runs import CONVERGENCE, Asked
 from tests.cli.conftest import Outcome
-from tests.stored_runs import COMPLETE, write_run
+from tests.stored_runs import COMPLETE, make_divergence, make_round, write_run
 from tests.studied.planted_trainings import STEPS, WHOLE, case_of, study
 
 SKIPPED, FAILED = case_of("tf32"), case_of("fp32", workload="characters")
@@ -98,3 +98,19 @@ def test_a_keyword_shows_a_precision_beside_fp32(path: Path, ampbench: Callable[
     assert "fp16_autocast" not in shown
     rows = list(csv.DictReader(io.StringIO(ampbench("show", path, "-k", "bf16_pure", "--format", "csv").out)))
     assert {row["precision"] for row in rows} == {"bf16_pure"}
+
+
+def test_a_run_in_the_same_folder_takes_the_word_of_a_study(path: Path, ampbench: Callable[..., Outcome]):
+    cases = [case_of(name) for name in ("fp32", "bf16_autocast", "bf16_pure")]
+    entries = [
+        entry
+        for case, seconds in zip(cases, (3e-3, 2e-3, 1e-3), strict=True)
+        for entry in (
+            *(make_round(case, seconds, number, weights_digest="weights0") for number in range(3)),
+            make_divergence(case, weights_digest="weights0", output_rel_l2=1e-3, grad_rel_l2=1e-2),
+        )
+    ]
+    run = write_run(path.parents[1], cases, *entries, COMPLETE, run="20260131T130000Z-bench-2b9a3c")
+    shown = " ".join(ampbench("show", run).out.split())
+    assert "→ take bf16_autocast: 1.50x the speed of fp32, trains as fp32 does (study 1f9a3c, 300 steps from 3" in shown
+    assert "bf16_pure is 3.00x as fast, but it does not train as fp32 does: its accuracy is 1.50 points lower" in shown
