@@ -41,7 +41,7 @@ from ampbench.store import RunWriter
 from ampbench.verdicts import Code
 from ampbench.workloads.index import WORKLOADS
 
-OPEN = frozenset({Code.UNDECIDED, Code.TOO_FEW_BLOCKS, Code.UNFIT_MACHINE})
+OPEN = frozenset({Code.UNDECIDED, Code.TAIL_UNDECIDED, Code.TOO_FEW_BLOCKS, Code.UNFIT_MACHINE})
 """With these a case is measured on."""
 START_SECONDS = 3.0
 """What starting the servers of a block and ending them costs (benchmarks/self): each imports torch."""
@@ -214,7 +214,8 @@ def _look(baseline: Path, candidate: Path, plan: Plan) -> Look:
     findings = compare_files(baseline, candidate, plan.threshold_of).findings
     times = [finding for finding in findings if finding.kind == "time"]
     fired = {finding.case.case_id for finding in times if finding.code is Code.UNCONFIRMED}
-    decided = {finding.case.case_id for finding in times if finding.code not in OPEN} - fired
+    going_on = {finding.case.case_id for finding in times if finding.code in OPEN}
+    decided = {finding.case.case_id for finding in times} - going_on - fired
     return Look(decided=set() if plan.to_the_end else decided, fired=fired)
 
 

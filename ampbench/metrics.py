@@ -295,6 +295,7 @@ METRICS: Mapping[str, Column] = MappingProxyType({name: column for name, column 
 """Those of the columns that are measured quantities."""
 
 DRIFT = "reference_drift"
+MEAN = "seconds_mean"
 COMPARED: Mapping[str, Column] = MappingProxyType(
     {
         DRIFT: Column(
@@ -305,9 +306,17 @@ COMPARED: Mapping[str, Column] = MappingProxyType(
             gate=Gate(kind="accuracy", threshold=1e-8, elsewhere=1e-6),
             summary="How far the candidate's fp64 output, gradients or loss lie from the baseline's, relative to it.",
         ),
+        MEAN: Column(
+            name=MEAN,
+            label="mean time",
+            unit="s",
+            better="lower",
+            gate=Gate(kind="time", threshold=0.05, elsewhere=0.05, floor=50e-9),
+            summary="Mean seconds per step over all samples of all rounds, the slow ones too: what throughput goes by.",
+        ),
     }
 )
-"""The metrics that two runs have together and neither has alone.
+"""The metrics that comparisons alone have.
 
 fp64 rounds at 1e-16, so that another order of summation moves a result by 1e-10 at most, or by 1e-7 where a network
 insists on fp32 in places. 1e-8 is what a sketch resolves.

@@ -5,6 +5,7 @@ its luck and are never pooled. Arrays of many unequal segments ("ragged" arrays)
 one segment after the other, and the segments' lengths; arrays of cells x blocks have a NaN where a block is missing.
 """
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -59,6 +60,29 @@ def round_value(samples: Sequence[Sequence[float]], cpu_samples: Sequence[Sequen
             return fastest
     undisturbed = [wall for wall, cpu in _pairs(samples, cpu_samples) if not is_inflated(wall, cpu)]
     return min(undisturbed) if undisturbed else min(min(build) for build in cpu_samples)
+
+
+def round_mean(
+    samples: Sequence[Sequence[float]],
+    steps_per_sample: Sequence[int],
+    cpu_samples: Sequence[Sequence[float]] | None = None,
+) -> float:
+    """Return the mean seconds per step over all samples of a round: what throughput goes by, the slow steps included.
+
+    `samples[build]` and `cpu_samples[build]` as for `round_value`, each the mean over `steps_per_sample[build]` steps;
+    builds count alike where these are not of as many builds. A sample that others held up counts with its CPU time:
+    what a machine's other work adds belongs to no arm, while a step that computes for longer shows in its own CPU time.
+    """
+    seconds = steps = 0.0
+    counts = steps_per_sample if len(steps_per_sample) == len(samples) else [1] * len(samples)
+    for place, (build, count) in enumerate(zip(samples, counts, strict=True)):
+        own = build
+        if cpu_samples is not None:
+            pairs = zip(build, cpu_samples[place], strict=True)
+            own = [cpu if wall > INFLATED * cpu else wall for wall, cpu in pairs]
+        seconds += sum(own) * count
+        steps += len(build) * count
+    return seconds / steps
 
 
 def all_inflated(samples: Sequence[Sequence[float]], cpu_samples: Sequence[Sequence[float]] | None) -> bool:
@@ -250,6 +274,94 @@ def signed_ranks(differences: Floats, alphas: Sequence[float] = (), margins: Arr
         lows=lows,
         highs=highs,
     )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MeanRatios:
+    """What blocks say of the ratio of two means, second / first; arrays of shape (cells,), bounds of (levels, cells).
+
+    `estimates` are the ratios of the sums over blocks, NaN without a block. `p_above` is the one-sided p-value for a
+    ratio above the margin given, `p_below` for one below its inverse. `lows` and `highs` are one-sided confidence
+    bounds, 0 and infinite where there are too few blocks for their level.
+    """
+
+    estimates: Floats
+    p_above: Floats
+    p_below: Floats
+    lows: Floats
+    highs: Floats
+
+
+_SUBSETS, _MORE_SUBSETS = 2**12 - 1, 2**16 - 1
+"""So many subsets of the blocks are drawn, and so many more where their p-value is so small that Holm may ask for a
+smaller one than they have."""
+_SMALL = 4 / 2**12
+_ROWS, _FEW_ROWS = 256, 16
+"""So many cells are held at a time, with so many subsets: 8 MB for each array of sums."""
+
+
+@lru_cache(maxsize=8)
+def _subsets(count: int, subsets: int) -> Floats:
+    """Return subsets of `count` blocks, as columns of 0 and 1: all but the empty one, or so many drawn at random."""
+    if 2**count <= subsets + 1:
+        members = (np.arange(1, 2**count)[:, None] >> np.arange(count)) & 1
+    else:
+        members = np.random.default_rng([count, subsets]).integers(0, 2, (subsets, count), dtype=np.int8)
+        members = members[members.any(axis=1)]
+    chosen: Floats = members.astype(np.float64).T
+    chosen.setflags(write=False)
+    return chosen
+
+
+def mean_ratios(first: Floats, second: Floats, alphas: Sequence[float] = (), margins: ArrayLike = 1.0) -> MeanRatios:
+    """Return the ratio of each row's means over blocks, tested and bounded by the ratios of subsets of the blocks.
+
+    `first` and `second` are positive, of the shape (cells, blocks), NaN where a block is missing on either side;
+    `margins`, 1 or more, are the ratios held against, `alphas` the error levels of the bounds. Every block counts, the
+    slow ones too. With ratios of the sums over each subset, as many of them lie below the truth as above, in 2**n
+    equally likely ways for n blocks: the "typical values" of Hartigan ("Using subsample values as typical values",
+    1969), who shows the same of subsets drawn at random. It is the test that swaps the arms of each block at random,
+    exact where second less the margin times first is symmetric in each block, which is what a swap of arms that differ
+    by the margin gives; no normal distribution is asked for. A bootstrap has no such warrant for few blocks. What no
+    block has shown it cannot bound: of 16 blocks, one kind in six may have stayed unseen.
+    """
+    cells = len(first)
+    whole = ~(np.isnan(first) | np.isnan(second))
+    counts: Integers = np.sum(whole, axis=1)
+    against = np.broadcast_to(np.asarray(margins, np.float64), (cells,))
+    estimates, p_above, p_below = np.full(cells, np.nan), np.ones(cells), np.ones(cells)
+    lows, highs = np.zeros((len(alphas), cells)), np.full((len(alphas), cells), np.inf)
+    for count in np.unique(counts[counts > 0]):
+        rows_of = np.flatnonzero(counts == count)
+        for start in range(0, len(rows_of), _ROWS):
+            rows = rows_of[start : start + _ROWS]
+            sides = first[rows][whole[rows]].reshape(-1, count), second[rows][whole[rows]].reshape(-1, count)
+            estimates[rows] = sides[1].sum(axis=1) / sides[0].sum(axis=1)
+            sums = [side @ _subsets(int(count), _SUBSETS) for side in sides]
+            p_above[rows], p_below[rows] = _subset_p_values(sums[0], sums[1], against[rows])
+            ratios = np.sort(sums[1] / sums[0], axis=1)
+            for level, alpha in enumerate(alphas):
+                place = math.floor(alpha * (ratios.shape[1] + 1))
+                if place:
+                    lows[level, rows] = ratios[:, place - 1]
+                    highs[level, rows] = ratios[:, -place]
+            small = np.flatnonzero(np.minimum(p_above[rows], p_below[rows]) <= _SMALL)
+            for part in np.split(small, range(_FEW_ROWS, len(small), _FEW_ROWS)) if 2**count > _SUBSETS + 1 else ():
+                more = [side[part] @ _subsets(int(count), _MORE_SUBSETS) for side in sides]
+                found = _subset_p_values(more[0], more[1], against[rows[part]])
+                p_above[rows[part]], p_below[rows[part]] = found
+    return MeanRatios(estimates=estimates, p_above=p_above, p_below=p_below, lows=lows, highs=highs)
+
+
+def _subset_p_values(first: Floats, second: Floats, margins: Floats) -> tuple[Floats, Floats]:
+    """Return the shares of subsets whose ratio is no larger than the margin, and no smaller than its inverse.
+
+    The whole, which an empty subset stands for, is one of them.
+    """
+    every = first.shape[1] + 1
+    above = np.sum(second <= margins[:, None] * first, axis=1)
+    below = np.sum(margins[:, None] * second >= first, axis=1)
+    return (above + 1) / every, (below + 1) / every
 
 
 def outlying(differences: Floats, beyond: float) -> Booleans:

@@ -27,9 +27,11 @@ class Code(StrEnum):
     BEYOND_THRESHOLD = "beyond-threshold"
     """Regressed or improved: certain, larger than the threshold and, where it was asked for, confirmed."""
     WITHIN_THRESHOLD = "within-threshold"
-    """Unchanged: shown to lie within the threshold."""
+    """Unchanged: shown to lie within the threshold; of a time, the mean over all samples within its own, too."""
     UNDECIDED = "undecided"
     """Inconclusive: the data neither show a change beyond the threshold nor rule one out."""
+    TAIL_UNDECIDED = "tail-undecided"
+    """Inconclusive: the typical time is shown to lie within the threshold, the mean over all samples not within its."""
     UNCONFIRMED = "unconfirmed"
     """Inconclusive: a change was seen, and fresh blocks are still to confirm it."""
     NOT_CONFIRMED = "not-confirmed"
@@ -82,9 +84,10 @@ class Finding:
     counts as none. `p_worse` and `p_better` are one-sided, for the change being no change (None where exact). `blocks`
     counts the paired blocks, or the rounds of the side that has fewer. `remarks` are sentences about what does not
     decide but must not be hidden: a changed share of slow blocks, a note on versions. `details` are further numbers by
-    name: `slow_share_baseline`, `slow_share_candidate`, `mean_change`, `p90_change`, `p_beyond` (one-sided, for a
-    change no larger than the threshold, which is what decides), `standard_error` (of the logarithm of candidate /
-    baseline), `detectable_change`, `blocks_needed`.
+    name: `slow_share_baseline`, `slow_share_candidate`, `mean_change` (of the mean over all samples) with its 95%
+    interval `mean_low` to `mean_high` and its `mean_threshold`, `p90_change`, `p_beyond` (one-sided, for a change no
+    larger than the threshold, which is what decides), `standard_error` (of the logarithm of candidate / baseline),
+    `detectable_change`, `blocks_needed`.
     """
 
     case: Case

@@ -349,3 +349,70 @@ def test_ranks_against_a_margin_are_scipys_of_the_shifted_differences():
 def test_a_variance_that_no_count_takes_away_can_make_it_never():
     found = stats.count_to_decide(np.array([0.05]), np.array([1e-4]), 0.01, np.array([0.02]), (0.001, 0.05), 0.95)
     assert found[0] == math.inf
+
+
+def swaps(first, second, margin):
+    """The exact one-sided p-value of swapping the arms of each block, by all its ways."""
+    differences = second - margin * first
+    ways = np.array(np.meshgrid(*[[-1, 1]] * len(differences))).reshape(len(differences), -1)
+    return float(np.mean(ways.T @ differences >= differences.sum() - 1e-12))
+
+
+@pytest.mark.parametrize("margin", [1.0, 1.05, 1.2])
+def test_ratios_of_subsets_are_the_test_that_swaps_arms_in_all_ways(margin):
+    generator = np.random.default_rng(11)
+    first, second = generator.lognormal(0, 0.3, (4, 9)), 1.1 * generator.lognormal(0, 0.3, (4, 9))
+    second[1, 3] = first[2, 0] = NAN
+    found = stats.mean_ratios(first, second, (0.05,), margin)
+    for row in range(4):
+        whole = ~(np.isnan(first[row]) | np.isnan(second[row]))
+        one, other = first[row, whole], second[row, whole]
+        assert found.estimates[row] == pytest.approx(other.mean() / one.mean())
+        assert found.p_above[row] == pytest.approx(swaps(one, other, margin))
+        assert found.p_below[row] == pytest.approx(swaps(other, one, margin))
+
+
+def test_bounds_of_a_ratio_of_means_are_the_margins_that_the_test_just_allows():
+    generator = np.random.default_rng(12)
+    first, second = generator.lognormal(0, 0.1, (1, 10)), generator.lognormal(0, 0.1, (1, 10))
+    found = stats.mean_ratios(first, second, (0.05,))
+    low, high = found.lows[0, 0], found.highs[0, 0]
+    assert swaps(first[0], second[0], 0.9999 * low) <= 0.05 < swaps(first[0], second[0], 1.0001 * low)
+    assert swaps(second[0], first[0], 0.9999 / high) <= 0.05 < swaps(second[0], first[0], 1.0001 / high)
+
+
+def test_subsets_drawn_at_random_say_nearly_what_all_of_them_would():
+    generator = np.random.default_rng(13)
+    first, second = generator.lognormal(0, 0.05, (1, 16)), 1.05 * generator.lognormal(0, 0.05, (1, 16))
+    exact = swaps(first[0], second[0], 1.02)
+    assert 0.001 < exact < 0.2
+    assert stats.mean_ratios(first, second, (), 1.02).p_above[0] == pytest.approx(exact, abs=0.004)
+
+
+def test_a_ratio_that_is_far_beyond_has_a_p_value_small_enough_for_many_cells():
+    found = stats.mean_ratios(np.ones((1, 32)), np.full((1, 32), 1.5), (), 1.05)
+    assert found.p_above[0] < 2e-5
+    assert found.p_below[0] == 1.0
+
+
+def test_ratios_of_means_hold_their_level_with_tails_of_any_weight():
+    generator = np.random.default_rng(14)
+    noise = generator.normal(0, 0.02, (2, 2000, 16)) + np.log(3) * (generator.random((2, 2000, 16)) < 0.1)
+    found = stats.mean_ratios(np.exp(noise[0]), np.exp(noise[1]), (0.05,))
+    assert np.mean(found.p_above <= 0.05) <= 0.06
+    assert np.mean((found.lows[0] <= 1) & (found.highs[0] >= 1)) >= 0.88
+
+
+def test_too_few_blocks_bound_no_ratio_and_none_has_no_estimate():
+    found = stats.mean_ratios(np.ones((1, 4)), np.ones((1, 4)), (0.05,))
+    assert (found.lows[0, 0], found.highs[0, 0]) == (0.0, math.inf)
+    found = stats.mean_ratios(np.full((1, 4), NAN), np.ones((1, 4)), (0.05,))
+    assert math.isnan(found.estimates[0])
+    assert (found.p_above[0], found.p_below[0]) == (1.0, 1.0)
+
+
+def test_the_mean_of_a_round_counts_every_step_and_the_cpu_time_of_samples_held_up():
+    assert stats.round_mean([[1.0, 3.0], [2.0]], [10, 30]) == pytest.approx((40 + 60) / (20 + 30))
+    assert stats.round_mean([[1.0, 3.0]], [5], [[1.0, 2.97]]) == 2.0
+    assert stats.round_mean([[1.0, 3.0]], [5], [[1.0, 1.5]]) == pytest.approx(1.25)
+    assert stats.round_mean([[1.0], [2.0]], [7]) == 1.5

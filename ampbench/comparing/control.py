@@ -10,6 +10,7 @@ import numpy as np
 
 from ampbench import stats
 from ampbench.comparing.deciding import ALPHA, FAMILY_ALPHA, LOOKS, POWER
+from ampbench.metrics import MEAN
 from ampbench.records.measurements import Round
 from ampbench.verdicts import Code, Comparison, Finding, Verdict
 
@@ -58,9 +59,10 @@ class SelfComparison:
 
 def judge_self(comparison: Comparison, rounds: Sequence[Round]) -> SelfComparison:
     """Return what `comparison`, of an arm with itself, says; `rounds` are those of one side."""
-    times = [finding for finding in comparison.findings if finding.kind == "time"]
-    alarms = [one for one in times if one.verdict in (Verdict.REGRESSED, Verdict.IMPROVED)]
-    level = min(ALPHA, FAMILY_ALPHA / max(len(times), 1)) / len(LOOKS)
+    every = [finding for finding in comparison.findings if finding.kind == "time"]
+    times = [finding for finding in every if finding.metric != MEAN]
+    alarms = [one for one in every if one.verdict in (Verdict.REGRESSED, Verdict.IMPROVED)]
+    level = min(ALPHA, FAMILY_ALPHA / max(2 * len(times), 1)) / len(LOOKS)  # its typical time and its mean
     able = [one for one in times if one.code is not Code.UNFIT_MACHINE and 0.5**one.blocks <= level]
     spreads = {
         one.case.case_id: one.details["standard_error"] * math.sqrt(one.blocks)
@@ -73,7 +75,7 @@ def judge_self(comparison: Comparison, rounds: Sequence[Round]) -> SelfCompariso
         cases=len(times),
         blocks=max((one.blocks for one in times), default=0),
         alarms=alarms,
-        suspected=[one for one in times if one.code in (Code.NOT_CONFIRMED, Code.UNCONFIRMED)],
+        suspected=[one for one in every if one.code in (Code.NOT_CONFIRMED, Code.UNCONFIRMED)],
         unfit=[one for one in times if one.code is Code.UNFIT_MACHINE],
         unchanged=[one for one in times if one.verdict is Verdict.UNCHANGED],
         able=len(able),

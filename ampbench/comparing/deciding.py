@@ -12,6 +12,10 @@ Stored. Runs measured one after the other have no such symmetry: Welch's test on
 controls say of a run's own luck. It holds its error rate for independent rounds only: a machine that has drifted
 between two runs looks like a change, because drift moves a run's control as much as the run itself.
 
+A block's value is its fastest sample, so that verdicts on it speak of the typical step. The mean over all samples is
+judged beside it: by the ratio of its sums over all blocks, none set apart, which the ratios over subsets of the blocks
+test and bound (`stats.mean_ratios`), exact under the same swaps.
+
 docs/statistics.md has the rules and tests/simulation measures what they reach.
 """
 
@@ -76,6 +80,17 @@ class Blocks:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Means:
+    """The means over all samples of the same `blocks`, and the `thresholds`, shape (cells,), of their ratio.
+
+    In `Blocks` of runs measured one after the other only `baseline` and `candidate` are used, each with its own rounds.
+    """
+
+    blocks: Blocks
+    thresholds: Floats
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Decision:
     """The verdict on one cell's time and what it rests on.
 
@@ -83,10 +98,12 @@ class Decision:
     confirm; None where there are too few blocks for it. `p_worse` and `p_better` are one-sided, for no change at all,
     `p_beyond` is for one of the threshold's size in the direction of the estimate; of all but the fresh blocks, not
     adjusted for looks or cells. `blocks` counts the pairs, or the rounds of the side that has fewer. The
-    slow shares, compared by Fisher's exact test (`slow_p`), and the changes of the mean and of the 90th percentile are
-    of all blocks, outliers too. `detectable_change` is the slowdown that so many blocks find, `blocks_needed` the
-    blocks that would decide if estimate and spread stayed as they are, both with a probability of 95%; None where the
-    verdict is not for want of blocks, or where no number would do.
+    slow shares, compared by Fisher's exact test (`slow_p`), and the change of the 90th percentile are of all blocks,
+    outliers too. `mean_change` is that of the mean over all samples, with its 95% interval and what is decided of it
+    (`mean_code`; None: it was not judged, and `mean_change` is that of the blocks' values). `detectable_change` is the
+    slowdown that so many blocks find, `blocks_needed` the blocks that would decide if estimate and spread stayed as
+    they are, both with a probability of 95%; None where the verdict is not for want of blocks, or where no number would
+    do.
     """
 
     verdict: Verdict
@@ -102,13 +119,18 @@ class Decision:
     slow_share_candidate: float
     slow_p: float
     mean_change: float | None
+    mean_low: float | None
+    mean_high: float | None
+    mean_code: Code | None
     p90_change: float | None
     standard_error: float | None
     detectable_change: float | None
     blocks_needed: int | None
 
 
-def decide_interleaved(blocks: Blocks, thresholds: Floats, looks: int = 4, confirm: bool = True) -> list[Decision]:
+def decide_interleaved(
+    blocks: Blocks, thresholds: Floats, looks: int = 4, confirm: bool = True, means: Means | None = None
+) -> list[Decision]:
     """Return a decision per cell of interleaved blocks.
 
     `thresholds`, shape (cells,), are the largest relative changes that count as none; the smallest step of the clock
@@ -119,6 +141,9 @@ def decide_interleaved(blocks: Blocks, thresholds: Floats, looks: int = 4, confi
     changed, whatever its size; a threshold of 0 tests for any change. It is unchanged if both one-sided bounds at
     0.05/`looks` lie within the threshold.
 
+    With `means`, those are judged by the same levels against their own thresholds, as further members of Holm's family,
+    and a cell is unchanged only if its mean is as well (or is itself what certainly changed): else its tail is open.
+
     Give all cells of a gate at every look, with NaN where measuring has stopped, so that Holm's family is the gate. A
     cell that is to be confirmed gets all its fresh blocks before it is judged again. A time that is zero, negative or
     infinite makes its cell incomparable. Swapping baseline and candidate mirrors every verdict.
@@ -127,7 +152,11 @@ def decide_interleaved(blocks: Blocks, thresholds: Floats, looks: int = 4, confi
     margin = np.log1p(thresholds)
     main = _Paired(blocks.baseline, blocks.candidate, margin, looks)
     fresh = _Paired(blocks.confirm_baseline, blocks.confirm_candidate, margin, 1)
-    worse, better = (_certain(p_values, looks) for p_values in main.beyond)
+    mean = _Mean(means, looks)
+    worse, better = (_certain(np.concatenate(pair), looks) for pair in zip(main.beyond, mean.beyond, strict=True))
+    cells = len(thresholds)
+    mean_codes = None if means is None else mean.codes(worse[cells:], better[cells:], confirm)
+    worse, better = worse[:cells], better[:cells]
     changed = worse | better
     if confirm:
         confirmable = changed & (0.5**fresh.counts <= CONFIRMATION_ALPHA)
@@ -139,9 +168,9 @@ def decide_interleaved(blocks: Blocks, thresholds: Floats, looks: int = 4, confi
     unchanged = (main.bounds[0] > -margin) & (main.bounds[1] < margin)
     unchanged &= (evidence.slow_p > SLOW_ALPHA) & ~main.lopsided
     codes = np.select(
-        [invalid, few, confirmed, changed & confirmable, changed, unchanged],
+        [invalid, few, confirmed, changed & confirmable, changed, unchanged & _open(mean_codes), unchanged],
         [Code.INVALID, Code.TOO_FEW_BLOCKS, Code.BEYOND_THRESHOLD, Code.NOT_CONFIRMED, Code.UNCONFIRMED,
-         Code.WITHIN_THRESHOLD],
+         Code.TAIL_UNDECIDED, Code.WITHIN_THRESHOLD],
         Code.UNDECIDED,
     )  # fmt: skip
     error = np.sqrt(main.variances / EFFICIENCY / np.maximum(main.kept, 1))
@@ -163,6 +192,7 @@ def decide_interleaved(blocks: Blocks, thresholds: Floats, looks: int = 4, confi
         p_beyond=np.where(main.estimates > 0, *main.beyond),
         counts=main.counts,
         evidence=evidence,
+        means=None if mean_codes is None else (mean_codes, mean.told),
         error=error,
         detectable=stats.detectable_effect(error, freedom, ALPHA / looks, POWER, margin),
         needed=np.maximum(needed, least) * stats.ratio(main.counts, main.kept),
@@ -170,7 +200,12 @@ def decide_interleaved(blocks: Blocks, thresholds: Floats, looks: int = 4, confi
 
 
 def decide_stored(
-    baseline: Floats, candidate: Floats, thresholds: Floats, control_log_ratios: Sequence[float]
+    baseline: Floats,
+    candidate: Floats,
+    thresholds: Floats,
+    control_log_ratios: Sequence[float],
+    means: Means | None = None,
+    mean_control_log_ratios: Sequence[float] = (),
 ) -> list[Decision]:
     """Return a decision per cell of two runs that were measured one after the other, in seconds.
 
@@ -191,14 +226,18 @@ def decide_stored(
     p_worse, p_better = _t_tail(estimates, error, freedom), _t_tail(-estimates, error, freedom)
     margin = np.log1p(thresholds)
     beyond = _t_tail(estimates - margin, error, freedom), _t_tail(-estimates - margin, error, freedom)
-    worse, better = (_certain(p_values, 1) for p_values in beyond)
+    mean = _StoredMean(means, mean_control_log_ratios)
+    worse, better = (_certain(np.concatenate(pair), 1) for pair in zip(beyond, mean.beyond, strict=True))
+    cells = len(thresholds)
+    mean_codes = None if means is None else mean.codes(worse[cells:], better[cells:])
+    worse, better = worse[:cells], better[:cells]
     half = stdtrit(freedom, 1 - EQUIVALENCE_ALPHA) * error
     few = counts < MINIMUM_ROUNDS
     evidence = _Evidence(*sides)
     unchanged = (estimates - half > -margin) & (estimates + half < margin) & (evidence.slow_p > SLOW_ALPHA)
     codes = np.select(
-        [invalid, few, worse | better, unchanged],
-        [Code.INVALID, Code.TOO_FEW_BLOCKS, Code.BEYOND_THRESHOLD, Code.WITHIN_THRESHOLD],
+        [invalid, few, worse | better, unchanged & _open(mean_codes), unchanged],
+        [Code.INVALID, Code.TOO_FEW_BLOCKS, Code.BEYOND_THRESHOLD, Code.TAIL_UNDECIDED, Code.WITHIN_THRESHOLD],
         Code.UNDECIDED,
     )
     variance = stats.row_variances(kept[0])[2] + stats.row_variances(kept[1])[2]
@@ -217,18 +256,20 @@ def decide_stored(
         p_beyond=np.where(estimates > 0, *beyond),
         counts=counts,
         evidence=evidence,
+        means=None if mean_codes is None else (mean_codes, mean.told),
         error=error,
         detectable=stats.detectable_effect(error, freedom, ALPHA, POWER, margin),
         needed=np.maximum(needed, MINIMUM_ROUNDS),
     )
 
 
-def judge_control(blocks: Blocks, thresholds: Floats) -> tuple[bool, list[Decision]]:
+def judge_control(blocks: Blocks, thresholds: Floats, means: Means | None = None) -> tuple[bool, list[Decision]]:
     """Return whether the same code, measured twice, seems to differ, and a decision per cell of control / baseline.
 
-    It fires if in some cell the exact two-sided p, after Holm over all cells, is at most 0.01 divided by the number of
-    looks: whatever the number of cells, it does so by chance in at most one comparison of a hundred. A difference that
-    is certain, but proven to lie within the threshold, makes no verdict and does not count.
+    It fires if in some cell the exact two-sided p of the blocks' values or of their `means`, after Holm over all of
+    these, is at most 0.01 divided by the number of looks: whatever the number of cells, it does so by chance in at most
+    one comparison of a hundred. A difference that is certain, but proven to lie within the threshold, makes no verdict
+    and does not count.
     """
     none = np.empty((len(thresholds), 0))
     pair = Blocks(
@@ -236,10 +277,14 @@ def judge_control(blocks: Blocks, thresholds: Floats) -> tuple[bool, list[Decisi
     )
     decisions = decide_interleaved(pair, thresholds, looks=1, confirm=False)
     two_sided = [2 * min(p for p in (each.p_worse, each.p_better, 0.5) if p is not None) for each in decisions]
+    within = [each.verdict is Verdict.UNCHANGED for each in decisions]
+    if means is not None:
+        same = stats.mean_ratios(means.blocks.baseline, means.blocks.control, (EQUIVALENCE_ALPHA,))
+        two_sided += (2 * np.minimum(np.minimum(same.p_above, same.p_below), 0.5)).tolist()
+        margin = 1 + means.thresholds
+        within += ((same.lows[0] > 1 / margin) & (same.highs[0] < margin)).tolist()
     certain = stats.holm(np.array(two_sided)) <= CONTROL_ALPHA / len(LOOKS)
-    return any(
-        certain[cell] and each.verdict is not Verdict.UNCHANGED for cell, each in enumerate(decisions)
-    ), decisions
+    return bool(np.any(certain & ~np.array(within, np.bool_))), decisions
 
 
 def _invalid(seconds: Floats) -> Booleans:
@@ -300,6 +345,81 @@ class _Paired:
         self.kept, _, self.variances = stats.row_variances(differences)
 
 
+class _Mean:
+    """What interleaved blocks say of the ratio of means over all samples; arrays of shape (cells,).
+
+    `beyond` are the p-values for a slowdown and for a gain no larger than the threshold, `told` the change and the ends
+    of its 95% interval, of the fresh blocks where there was a change to confirm.
+    """
+
+    def __init__(self, means: Means | None, looks: int):
+        if means is None:
+            self.beyond = (np.empty(0), np.empty(0))
+            return
+        blocks, margin = means.blocks, 1 + means.thresholds
+        alphas = (EQUIVALENCE_ALPHA / looks, 0.025)
+        self._main = stats.mean_ratios(_usable(blocks.baseline), _usable(blocks.candidate), alphas, margin)
+        fresh = _usable(blocks.confirm_baseline), _usable(blocks.confirm_candidate)
+        self._fresh = stats.mean_ratios(*fresh, alphas, margin)
+        self._fresh_counts = np.sum(~np.isnan(fresh[0]) & ~np.isnan(fresh[1]), axis=1)
+        self._within = (self._main.lows[0] > 1 / margin) & (self._main.highs[0] < margin)
+        self.beyond = (self._main.p_above, self._main.p_below)
+        self.told = _told(self._main)
+
+    def codes(self, worse: Booleans, better: Booleans, confirm: bool) -> list[Code]:
+        """Return what is decided of each cell's mean, given which are certainly beyond their thresholds."""
+        changed = worse | better
+        confirmable = changed & (0.5**self._fresh_counts <= CONFIRMATION_ALPHA) & confirm
+        shown = np.where(worse, self._fresh.p_above, self._fresh.p_below) <= CONFIRMATION_ALPHA
+        change, low, high = (
+            np.where(confirmable, new, old) for new, old in zip(_told(self._fresh), self.told, strict=True)
+        )
+        self.told = change, low, high
+        codes = np.select(
+            [changed & (shown & confirmable | (not confirm)), confirmable, changed, self._within],
+            [Code.BEYOND_THRESHOLD, Code.NOT_CONFIRMED, Code.UNCONFIRMED, Code.WITHIN_THRESHOLD],
+            Code.UNDECIDED,
+        )
+        return [Code(code) for code in codes.tolist()]
+
+
+class _StoredMean:
+    """The same of rounds measured one after the other, by Welch's test on logarithms, none set apart."""
+
+    def __init__(self, means: Means | None, control_log_ratios: Sequence[float]):
+        if means is None:
+            self.beyond = (np.empty(0), np.empty(0))
+            return
+        sides = [np.log(_usable(side)) for side in (means.blocks.baseline, means.blocks.candidate)]
+        margin = np.log1p(means.thresholds)
+        ratios, error, freedom = stats.welch(sides[0], sides[1], [each**2 / 2 for each in control_log_ratios])
+        self.beyond = (_t_tail(ratios - margin, error, freedom), _t_tail(-ratios - margin, error, freedom))
+        half, wide = (stdtrit(freedom, level) * error for level in (1 - EQUIVALENCE_ALPHA, 0.975))
+        self._within = (ratios - half > -margin) & (ratios + half < margin)
+        self.told = (np.expm1(ratios), np.expm1(ratios - wide), np.expm1(ratios + wide))
+
+    def codes(self, worse: Booleans, better: Booleans) -> list[Code]:
+        """Return what is decided of each cell's mean, given which are certainly beyond their thresholds."""
+        codes = np.select(
+            [worse | better, self._within], [Code.BEYOND_THRESHOLD, Code.WITHIN_THRESHOLD], Code.UNDECIDED
+        )
+        return [Code(code) for code in codes.tolist()]
+
+
+def _told(found: stats.MeanRatios) -> tuple[Floats, Floats, Floats]:
+    """Return the change of a ratio of means and the ends of its 95% interval, NaN where there is none."""
+    known = (found.lows[1] > 0) & np.isfinite(found.highs[1])
+    return found.estimates - 1, np.where(known, found.lows[1] - 1, np.nan), np.where(known, found.highs[1] - 1, np.nan)
+
+
+def _open(mean_codes: list[Code] | None) -> Booleans | bool:
+    """Return of which cells the mean is neither within its threshold nor certainly beyond; of none, if not judged."""
+    if mean_codes is None:
+        return False
+    settled = (Code.WITHIN_THRESHOLD, Code.BEYOND_THRESHOLD)
+    return np.array([code not in settled for code in mean_codes], np.bool_)
+
+
 class _Evidence:
     """What is reported beside a verdict, of all blocks, outliers too; arrays of shape (cells,)."""
 
@@ -331,18 +451,26 @@ def _decisions(
     p_beyond: Floats,
     counts: Integers,
     evidence: _Evidence,
+    means: tuple[list[Code], tuple[Floats, Floats, Floats]] | None,
     error: Floats,
     detectable: Floats,
     needed: Floats,
 ) -> list[Decision]:
-    """Return the decisions; `estimates`, their interval and `detectable` are logarithms of candidate / baseline."""
+    """Return the decisions; `estimates`, their interval and `detectable` are logarithms of candidate / baseline.
+
+    `means` are what is decided of the means over all samples, their change and its interval.
+    """
+    none = np.full(len(codes), np.nan)
+    mean_codes: Sequence[Code | None] = [None] * len(codes) if means is None else means[0]
+    mean_change, mean_low, mean_high = (evidence.mean_change, none, none) if means is None else means[1]
     wanting = [code in (Code.UNDECIDED, Code.TOO_FEW_BLOCKS) for code in codes]
     needed = np.where(needed <= MOST_BLOCKS, np.ceil(needed), np.nan)
     columns = zip(
         codes, worse.tolist(), _optional(np.expm1(estimates)), _optional(np.expm1(lows)), _optional(np.expm1(highs)),
         _optional(p_worse), _optional(p_better), _optional(p_beyond), counts.tolist(), evidence.slow_baseline.tolist(),
-        evidence.slow_candidate.tolist(), evidence.slow_p.tolist(), _optional(evidence.mean_change),
-        _optional(evidence.p90_change), _optional(error), _optional(np.where(wanting, np.expm1(detectable), np.nan)),
+        evidence.slow_candidate.tolist(), evidence.slow_p.tolist(), _optional(mean_change),
+        _optional(mean_low), _optional(mean_high), mean_codes, _optional(evidence.p90_change), _optional(error),
+        _optional(np.where(wanting, np.expm1(detectable), np.nan)),
         _optional(np.where(wanting, needed, np.nan)), strict=True,
     )  # fmt: skip
     decisions = []
@@ -360,6 +488,9 @@ def _decisions(
         other_slow,
         slow_p,
         mean,
+        mean_from,
+        mean_to,
+        mean_code,
         p90,
         standard_error,
         least,
@@ -382,6 +513,9 @@ def _decisions(
                 slow_share_candidate=other_slow,
                 slow_p=slow_p,
                 mean_change=mean,
+                mean_low=mean_from,
+                mean_high=mean_to,
+                mean_code=mean_code,
                 p90_change=p90,
                 standard_error=standard_error,
                 detectable_change=least,

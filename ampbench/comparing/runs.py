@@ -40,6 +40,7 @@ class _Columns:
     blocks: list[int] = field(default_factory=list)
     roles: list[int] = field(default_factory=list)
     seconds: list[float] = field(default_factory=list)
+    means: list[float] = field(default_factory=list)
     fitness: list[tuple[float | None, ...]] = field(default_factory=list)
     items: dict[str, float] = field(default_factory=dict)
     weights: dict[str, str] = field(default_factory=dict)
@@ -51,6 +52,7 @@ class _Columns:
         self.blocks.append(one.round)
         self.roles.append(Role.CONTROL if one.control else Role.CONFIRMATION if one.confirmation else Role.OWN)
         self.seconds.append(stats.round_value(one.samples, one.cpu_samples))
+        self.means.append(stats.round_mean(one.samples, one.steps_per_sample, one.cpu_samples))
         self.fitness.append(
             (
                 fitness.steal_share,
@@ -69,7 +71,8 @@ class _Columns:
 class Rounds:
     """The rounds of a run as arrays of equal length, in the order of the file.
 
-    `owners` are places in the run's list of cases, `blocks` the rounds' numbers, `roles` those of `Role`; `steal`,
+    `owners` are places in the run's list of cases, `blocks` the rounds' numbers, `roles` those of `Role`; `seconds` are
+    what the rounds are worth, `means` the means over all their samples; `steal`,
     `other`, `load`, `frequency` and `clock` are the fields of `Fitness`, NaN where the machine did not tell.
     """
 
@@ -77,6 +80,7 @@ class Rounds:
     blocks: stats.Integers
     roles: stats.Integers
     seconds: stats.Floats
+    means: stats.Floats
     steal: stats.Floats
     other: stats.Floats
     load: stats.Floats
@@ -116,6 +120,7 @@ class MeasuredRun:
             np.array(columns.blocks, dtype=np.int64),
             np.array(columns.roles, dtype=np.int64),
             np.array(columns.seconds, dtype=np.float64),
+            np.array(columns.means, dtype=np.float64),
             *fitness,
         )
 

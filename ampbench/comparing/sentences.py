@@ -215,7 +215,7 @@ def metric_label(metric: str) -> str:
 
 def value_text(metric: str, value: float | None) -> str:
     """Return a value of a metric as short text; "–" where there is none."""
-    return UNDEFINED if value is None else format_quantity(value, COLUMNS[metric].unit)
+    return UNDEFINED if value is None else format_quantity(value, (COLUMNS.get(metric) or COMPARED[metric]).unit)
 
 
 def change_text(one: Finding) -> str:
@@ -224,7 +224,7 @@ def change_text(one: Finding) -> str:
         return moved_by(one.change).removeprefix("by ").removesuffix(" of its norm")
     if one.change is None or one.baseline is None or one.candidate is None:
         return ""
-    if COLUMNS[one.metric].unit == "count":
+    if one.metric in COLUMNS and COLUMNS[one.metric].unit == "count":
         return f"{one.candidate - one.baseline:+,.0f}"
     if math.isinf(one.change):
         return "from none"

@@ -8,14 +8,14 @@ import numpy as np
 
 from ampbench import stats
 from ampbench.comparing import fitness
-from ampbench.comparing.deciding import Blocks, Decision, decide_interleaved, decide_stored, judge_control
+from ampbench.comparing.deciding import Blocks, Decision, Means, decide_interleaved, decide_stored, judge_control
 from ampbench.comparing.environments import EnvironmentDifferences
 from ampbench.comparing.exact import ThresholdOf, other_numbers
 from ampbench.comparing.imported import imported_finding
 from ampbench.comparing.pairing import Pair
 from ampbench.comparing.runs import MeasuredRun, Role, grid
-from ampbench.comparing.wording import change_in_words, decision_in_words
-from ampbench.metrics import GATED
+from ampbench.comparing.wording import change_in_words, decision_in_words, mean_in_words
+from ampbench.metrics import GATED, MEAN
 from ampbench.units import counted, format_percent, format_rate
 from ampbench.verdicts import Code, ControlVerdict, Finding, Verdict
 
@@ -30,6 +30,7 @@ FAR = 1.0
 long, or half. What disturbs both arms of a block may stretch a change, as a longer step is held up more often; a change
 within the threshold it does not make twice as long, as round values are CPU times where all samples were held up."""
 _FOUND = frozenset({Code.BEYOND_THRESHOLD, Code.UNCONFIRMED})
+_TAILS = frozenset({Code.BEYOND_THRESHOLD, Code.UNCONFIRMED, Code.NOT_CONFIRMED})
 
 _CONTROL_FIRED = "the control fired: the same code, measured twice, seemed to differ, so no time of this session counts"
 
@@ -38,10 +39,12 @@ _CONTROL_FIRED = "the control fired: the same code, measured twice, seemed to di
 class _Sided:
     """One side's blocks of one role, shape (cells, blocks), NaN where missing.
 
-    `causes` and `values` say which are unfit and why, as in `fitness.Unfit`.
+    `seconds` are their values, `means` the means over all their samples. `causes` and `values` say which are unfit and
+    why, as in `fitness.Unfit`.
     """
 
     seconds: stats.Floats
+    means: stats.Floats
     causes: stats.Floats
     values: stats.Floats
 
@@ -51,6 +54,9 @@ class _Sided:
 
     def without(self, unfit: stats.Booleans) -> stats.Floats:
         return np.where(unfit, np.nan, self.seconds)
+
+    def means_without(self, unfit: stats.Booleans) -> stats.Floats:
+        return np.where(unfit, np.nan, self.means)
 
 
 class _Side:
@@ -62,13 +68,19 @@ class _Side:
         devices = [case.device for case in run.stored.cases.values()]
         self._unfit = fitness.unfit_rounds(run.rounds, devices, run.stored.header.environment.cpu_count)
 
+    def mean(self, case_id: str) -> float:
+        """Return the mean over the rounds of a case, but the control's, of the means over their samples."""
+        rounds = self.run.rounds
+        own = (rounds.owners == self.run.places[case_id]) & (rounds.roles != Role.CONTROL)
+        return float(np.mean(rounds.means[own]))
+
     def numbers(self, role: Role) -> stats.Integers:
         rounds = self.run.rounds
         return np.unique(rounds.blocks[rounds.roles == role])
 
     def table(self, role: Role, blocks: stats.Integers | None) -> _Sided:
         rounds = self.run.rounds
-        columns = (rounds.seconds, self._unfit.cause.astype(np.float64), self._unfit.value)
+        columns = (rounds.seconds, rounds.means, self._unfit.cause.astype(np.float64), self._unfit.value)
         return _Sided(*(grid(rounds, column, role, self._places, blocks) for column in columns))
 
 
@@ -90,13 +102,14 @@ def time_findings(
     obstacles = {device: differences.obstacles(device) for device in {pair.baseline.device for pair in pairs}}
     cells = [pair for pair in pairs if not obstacles[pair.baseline.device]]
     thresholds = np.array([_threshold(pair, baseline, threshold_of) for pair in cells])
+    allowed = np.array([_mean_threshold(pair, baseline, threshold_of) for pair in cells])
     ours = _Side(baseline, [pair.baseline_id for pair in cells])
     theirs = _Side(candidate, [pair.candidate_id for pair in cells])
     if interleaved:
-        decisions, unfit, fresh, control = _interleaved(cells, ours, theirs, thresholds)
+        decisions, unfit, fresh, control = _interleaved(cells, ours, theirs, thresholds, allowed)
         thresholds = np.where(np.isin(np.arange(len(cells)), list(unfit)), np.maximum(thresholds, FAR), thresholds)
     else:
-        decisions, unfit, fresh, control = _stored(cells, ours, theirs, thresholds)
+        decisions, unfit, fresh, control = _stored(cells, ours, theirs, thresholds, allowed)
     findings = unjudged + [
         Finding(
             case=pair.baseline,
@@ -114,7 +127,7 @@ def time_findings(
     what = "blocks" if interleaved else "rounds"
     for cell, (pair, decision) in enumerate(zip(cells, decisions, strict=True)):
         verdict, code, change = decision.verdict, decision.code, (decision.change, decision.low, decision.high)
-        reason = decision_in_words(decision, float(thresholds[cell]), what, fresh[cell])
+        reason = decision_in_words(decision, float(thresholds[cell]), what, fresh[cell], float(allowed[cell]))
         if verdict is not Verdict.INCOMPARABLE:
             if control.fired:
                 verdict, code, reason = Verdict.INCONCLUSIVE, Code.CONTROL_FIRED, _CONTROL_FIRED
@@ -141,10 +154,40 @@ def time_findings(
                 p_better=decision.p_better,
                 blocks=decision.blocks,
                 remarks=_remarks(pair, decision, baseline, candidate, what),
-                details=_details(decision),
+                details=_details(decision, float(allowed[cell])),
             )
         )
+        if verdict is not Verdict.INCOMPARABLE and not control.fired and cell not in unfit:
+            findings += _mean_findings(pair, decision, float(allowed[cell]), (ours, theirs), what, fresh[cell])
     return findings, control
+
+
+def _mean_findings(
+    pair: Pair, decision: Decision, threshold: float, sides: tuple[_Side, _Side], what: str, fresh: int
+) -> list[Finding]:
+    """Return the finding on the mean over all samples where it moved and the typical time did not: the tail's."""
+    code = decision.mean_code
+    if code not in _TAILS or decision.code not in (Code.UNDECIDED, Code.TAIL_UNDECIDED, Code.WITHIN_THRESHOLD):
+        return []
+    beyond = Verdict.REGRESSED if (decision.mean_change or 0.0) > 0 else Verdict.IMPROVED
+    values = [sides[0].mean(pair.baseline_id), sides[1].mean(pair.candidate_id)]
+    return [
+        Finding(
+            case=pair.baseline,
+            metric=MEAN,
+            kind="time",
+            verdict=beyond if code is Code.BEYOND_THRESHOLD else Verdict.INCONCLUSIVE,
+            code=code,
+            reason=mean_in_words(decision, threshold, what, fresh),
+            baseline=values[0],
+            candidate=values[1],
+            change=decision.mean_change,
+            low=decision.mean_low,
+            high=decision.mean_high,
+            threshold=threshold,
+            blocks=decision.blocks,
+        )
+    ]
 
 
 def _raw(pair: Pair, baseline: MeasuredRun, candidate: MeasuredRun) -> tuple[float | None, float | None]:
@@ -181,8 +224,14 @@ def _threshold(pair: Pair, baseline: MeasuredRun, threshold_of: ThresholdOf) -> 
     return max(gate.threshold if chosen is None else chosen, smallest)
 
 
+def _mean_threshold(pair: Pair, baseline: MeasuredRun, threshold_of: ThresholdOf) -> float:
+    """Return the same of the mean over all samples: what is said of it by name, else no less than what time may do."""
+    chosen = threshold_of(MEAN, pair.baseline)
+    return max(GATED[MEAN].threshold, _threshold(pair, baseline, threshold_of)) if chosen is None else chosen
+
+
 def _interleaved(
-    cells: Sequence[Pair], ours: _Side, theirs: _Side, thresholds: stats.Floats
+    cells: Sequence[Pair], ours: _Side, theirs: _Side, thresholds: stats.Floats, allowed: stats.Floats
 ) -> tuple[list[Decision], Mapping[int, str], list[int], ControlVerdict]:
     """Return decisions, why cells are unfit, the number of fresh blocks, and the control.
 
@@ -208,36 +257,64 @@ def _interleaved(
         confirm_baseline=fresh_before.without(fresh_left_out),
         confirm_candidate=fresh_after.without(fresh_left_out),
     )
-    decisions = decide_interleaved(blocks, np.where(busy, np.maximum(thresholds, FAR), thresholds))
+    own_left_out = left_out | busy[:, None]  # the mean of a disturbed block tells nothing, however far it is
+    means = Blocks(
+        baseline=before.means_without(own_left_out),
+        candidate=after.means_without(own_left_out),
+        control=control.means_without(control.unfit | (before if owner is ours else after).unfit),
+        confirm_baseline=fresh_before.means_without(fresh_left_out),
+        confirm_candidate=fresh_after.means_without(fresh_left_out),
+    )
+    decisions = decide_interleaved(
+        blocks, np.where(busy, np.maximum(thresholds, FAR), thresholds), means=Means(blocks=means, thresholds=allowed)
+    )
     pairs = ~np.isnan(blocks.confirm_baseline) & ~np.isnan(blocks.confirm_candidate)
     measured = ~np.isnan(blocks.control).all(axis=1)
     if not measured.any():
         sentence = "no control: nothing says whether the same code, measured twice, would have seemed to differ"
         verdict = ControlVerdict(cells=0, fired=False, sentence=sentence)
     else:
-        own_arm = (before if owner is ours else after).seconds
-        beside = Blocks(
-            baseline=own_arm[measured],
-            candidate=own_arm[measured],
-            control=blocks.control[measured],
-            confirm_baseline=own_arm[measured, :0],
-            confirm_candidate=own_arm[measured, :0],
+        arm = before if owner is ours else after
+        beside, mean_beside = (
+            Blocks(
+                baseline=own[measured],
+                candidate=own[measured],
+                control=again[measured],
+                confirm_baseline=own[measured, :0],
+                confirm_candidate=own[measured, :0],
+            )
+            for own, again in ((arm.seconds, blocks.control), (arm.means, means.control))
         )
-        fired, judged = judge_control(beside, thresholds[measured])
+        fired, judged = judge_control(
+            beside, thresholds[measured], Means(blocks=mean_beside, thresholds=allowed[measured])
+        )
         names = [cells[cell].baseline_id for cell in np.flatnonzero(measured).tolist()]
         verdict = ControlVerdict(cells=len(names), fired=fired, sentence=_control_sentence(names, fired, judged))
     return decisions, unfit, pairs.sum(axis=1).tolist(), verdict
 
 
 def _stored(
-    cells: Sequence[Pair], ours: _Side, theirs: _Side, thresholds: stats.Floats
+    cells: Sequence[Pair], ours: _Side, theirs: _Side, thresholds: stats.Floats, allowed: stats.Floats
 ) -> tuple[list[Decision], Mapping[int, str], list[int], ControlVerdict]:
     """Return the same of runs that were measured one after the other, which have no fresh blocks."""
     before, after = ours.table(Role.OWN, None), theirs.table(Role.OWN, None)
-    found = {name: _control_ratio(side.run) for name, side in (("baseline", ours), ("candidate", theirs))}
-    controls = {name: ratio for name, ratio in found.items() if ratio is not None}
+    found = {name: _control_ratios(side.run) for name, side in (("baseline", ours), ("candidate", theirs))}
+    controls = {name: ratios[0] for name, ratios in found.items() if ratios is not None}
+    none = np.empty((len(cells), 0))
+    means = Blocks(
+        baseline=before.means_without(before.unfit),
+        candidate=after.means_without(after.unfit),
+        control=none,
+        confirm_baseline=none,
+        confirm_candidate=none,
+    )
     decisions = decide_stored(
-        before.without(before.unfit), after.without(after.unfit), thresholds, list(controls.values())
+        before.without(before.unfit),
+        after.without(after.unfit),
+        thresholds,
+        list(controls.values()),
+        Means(blocks=means, thresholds=allowed),
+        [ratios[1] for ratios in found.values() if ratios is not None],
     )
     unfit = _unfit_cells([(after,)], "rounds of the candidate") | _unfit_cells([(before,)], "rounds of the baseline")
     return decisions, unfit, [0] * len(cells), _stored_control(controls)
@@ -255,16 +332,19 @@ def _stored_control(ratios: Mapping[str, float]) -> ControlVerdict:
     return ControlVerdict(cells=len(ratios), fired=False, sentence=sentence)
 
 
-def _control_ratio(run: MeasuredRun) -> float | None:
-    """Return log(control / own) of the cell that a run measured twice, None where there is none."""
+def _control_ratios(run: MeasuredRun) -> tuple[float, float] | None:
+    """Return log(control / own) of the cell that a run measured twice: of its medians, and of the means over samples.
+
+    None where there is none.
+    """
     rounds = run.rounds
     controls = np.unique(rounds.owners[rounds.roles == Role.CONTROL])
     for owner in controls.tolist():
-        own, again = (
-            rounds.seconds[(rounds.owners == owner) & (rounds.roles == role)] for role in (Role.OWN, Role.CONTROL)
-        )
-        if own.size and min(own.min(), again.min()) > 0:
-            return math.log(float(np.median(again)) / float(np.median(own)))
+        own, again = ((rounds.owners == owner) & (rounds.roles == role) for role in (Role.OWN, Role.CONTROL))
+        seconds, means = rounds.seconds, rounds.means
+        if own.any() and min(seconds[own].min(), seconds[again].min()) > 0:
+            typical = float(np.median(seconds[again])) / float(np.median(seconds[own]))
+            return math.log(typical), float(np.mean(np.log(means[again])) - np.mean(np.log(means[own])))
     return None
 
 
@@ -330,11 +410,14 @@ def _remarks(
     return tuple(remarks)
 
 
-def _details(decision: Decision) -> dict[str, float]:
+def _details(decision: Decision, mean_threshold: float) -> dict[str, float]:
     named = {
         "slow_share_baseline": decision.slow_share_baseline,
         "slow_share_candidate": decision.slow_share_candidate,
         "mean_change": decision.mean_change,
+        "mean_low": decision.mean_low,
+        "mean_high": decision.mean_high,
+        "mean_threshold": None if decision.mean_code is None else mean_threshold,
         "p90_change": decision.p90_change,
         "p_beyond": decision.p_beyond,
         "standard_error": decision.standard_error,

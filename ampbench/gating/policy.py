@@ -9,7 +9,7 @@ from typing import Any
 
 from ampbench.errors import UnknownNameError, UsageError
 from ampbench.keywords import matches
-from ampbench.metrics import DRIFT, GATED
+from ampbench.metrics import DRIFT, GATED, MEAN
 from ampbench.records.cases import Case
 from ampbench.records.runs import is_path
 from ampbench.settings import read_toml
@@ -81,7 +81,8 @@ class Policy:
     gated time findings that may stay undecided. `anchor` names a run that the candidate is compared with as well as
     with the baseline ("" for none); then `anchor_thresholds` come before `thresholds`. The last rule that covers a case
     and says something about a metric comes before both. How far the fp64 result may move is said by its own name alone:
-    a threshold of accuracy speaks of errors. `path` is the file it was read from ("": none).
+    a threshold of accuracy speaks of errors; so is what the mean of all samples may change by, which is no less than
+    the time's where it is not said. `path` is the file it was read from ("": none).
     """
 
     strict: bool = False
@@ -150,7 +151,7 @@ class Policy:
     def _threshold(self, metric: str, case: Case, *tables: Thresholds) -> float | None:
         """Return what the last rule, else the first of `tables`, says about a metric of a case."""
         for table in (*(rule.thresholds for rule in reversed(self._rules_of(case))), *tables):
-            for name in (metric, *([] if metric == DRIFT else [kind_of(metric)])):
+            for name in (metric, *([] if metric in (DRIFT, MEAN) else [kind_of(metric)])):
                 if name in table:
                     return table[name]
         return None

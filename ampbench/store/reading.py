@@ -78,6 +78,8 @@ class TimedRound(Protocol):
     @property
     def samples(self) -> list[list[float]]: ...  # noqa: D102
     @property
+    def steps_per_sample(self) -> list[int]: ...  # noqa: D102
+    @property
     def cpu_samples(self) -> list[list[float]] | None: ...  # noqa: D102
     @property
     def items_per_step(self) -> float: ...  # noqa: D102

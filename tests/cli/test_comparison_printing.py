@@ -53,7 +53,7 @@ def test_the_terminal_shows_what_is_compared_what_changed_and_ends_with_it_in_on
     (row,) = [line for line in text.splitlines() if line.startswith("regressed")]
     assert row.split()[1:4] == ["linear_chain", "fp32", "time"]
     assert "certainly over 2%, 16 blocks, confirmed by 8 fresh ones" in text
-    assert "unchanged: time 1, memory 2, accuracy 4 (--all lists them)" in text
+    assert "unchanged: typical time 1, memory 2, accuracy 4 (--all lists them)" in text
     last = " ".join(text.split("\n\n")[-1].split())
     assert last.startswith("1 regressed (time 1), 7 unchanged: linear_chain fp32, time +8.")
 

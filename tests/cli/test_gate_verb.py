@@ -133,7 +133,7 @@ def test_flags_win_over_the_file(flags: list[str], code: int, measured: Run, amp
 
 
 def test_a_loss_against_the_anchor_alone_fails_and_is_said_so(measured: Run, ampbench: Run, tmp_path: Path) -> None:
-    measured("old", 0.9)
+    measured("old", 0.8)
     (tmp_path / "ampbench-gate.toml").write_text("anchor = '2025'\n")
     said = ampbench("gate", measured("base"), measured("new", 1.01), "--threshold", "4")
     assert said.code == 1

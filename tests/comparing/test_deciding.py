@@ -10,6 +10,7 @@ from ampbench.comparing.deciding import (
     CONFIRMATION_BLOCKS,
     LOOKS,
     Blocks,
+    Means,
     decide_interleaved,
     decide_stored,
     judge_control,
@@ -373,3 +374,75 @@ def test_a_few_slow_blocks_of_one_arm_do_not_hide_that_nothing_changed():
     baseline, candidate = quiet(), quiet(seed=1)
     candidate[0, :5] *= 2
     assert decide(baseline, candidate).verdict is Verdict.UNCHANGED
+
+
+def with_means(baseline, candidate, means, mean_fresh=None, fresh=None, threshold=0.05, **options):
+    beside = Means(blocks=make_blocks(*means, fresh=mean_fresh), thresholds=np.full(len(baseline), threshold))
+    return decide(baseline, candidate, fresh=fresh, means=beside, **options)
+
+
+def test_unchanged_takes_a_mean_within_its_threshold():
+    same = quiet(), quiet(seed=1)
+    assert with_means(*same, (quiet(seed=2), quiet(seed=3))).code is Code.WITHIN_THRESHOLD
+    loose = with_means(*same, (quiet(seed=2, spread=0.3), quiet(seed=3, spread=0.3)))
+    assert (loose.verdict, loose.code, loose.mean_code) == (
+        Verdict.INCONCLUSIVE, Code.TAIL_UNDECIDED, Code.UNDECIDED,
+    )  # fmt: skip
+    assert loose.mean_low < loose.mean_change < loose.mean_high
+
+
+def test_slow_blocks_of_one_arm_alone_leave_the_tail_open():
+    baseline, candidate = quiet(), quiet(seed=1)
+    candidate[0, :4] *= 2
+    assert decide(baseline, candidate).verdict is Verdict.UNCHANGED
+    assert with_means(baseline, candidate, (baseline, candidate)).code is Code.TAIL_UNDECIDED
+
+
+def test_a_mean_that_moved_alone_is_found_confirmed_and_reported_from_the_fresh_blocks():
+    typical, fresh = (quiet(), quiet(seed=1)), (quiet(1, 10, 4), quiet(1, 10, 5))
+    waiting = with_means(*typical, slowed(1.2, 32, 6))
+    assert (waiting.code, waiting.mean_code) == (Code.TAIL_UNDECIDED, Code.UNCONFIRMED)
+    found = with_means(*typical, slowed(1.2, 32, 6), slowed(1.1, 10, 8), fresh)
+    assert (found.verdict, found.mean_code) == (Verdict.UNCHANGED, Code.BEYOND_THRESHOLD)
+    assert found.mean_change == pytest.approx(0.1, abs=0.02)
+    refuted = with_means(*typical, slowed(1.2, 32, 6), slowed(1.0, 10, 8), fresh)
+    assert (refuted.code, refuted.mean_code) == (Code.TAIL_UNDECIDED, Code.NOT_CONFIRMED)
+
+
+@pytest.mark.parametrize("factor", [0.97, 1.03])
+def test_a_certain_change_of_the_mean_within_its_threshold_is_none(factor):
+    found = with_means(quiet(), quiet(seed=1), slowed(factor, 32, 6))
+    assert (found.verdict, found.mean_code) == (Verdict.UNCHANGED, Code.WITHIN_THRESHOLD)
+
+
+@settings(deadline=None)
+@given(TIMES, TIMES, SCALES)
+def test_swapping_the_arms_mirrors_what_is_said_of_means(first, second, scale):
+    sides = np.array([first]), scale * np.array([second])
+    one, other = with_means(*sides, sides), with_means(*sides[::-1], sides[::-1])
+    assert (one.code, one.mean_code) == (other.code, other.mean_code)
+    if one.mean_change is not None:
+        assert 1 + other.mean_change == pytest.approx(1 / (1 + one.mean_change))
+
+
+def test_a_control_whose_mean_alone_differs_fires():
+    means = make_blocks(quiet(8), quiet(8), control=1.3 * quiet(8, seed=2))
+    blocks = make_blocks(quiet(8), quiet(8), control=quiet(8, seed=2))
+    thresholds = np.full(8, 0.05)
+    assert not judge_control(blocks, np.full(8, 0.02))[0]
+    assert judge_control(blocks, np.full(8, 0.02), Means(blocks=means, thresholds=thresholds))[0]
+    quiet_means = make_blocks(quiet(8), quiet(8), control=quiet(8, seed=2))
+    assert not judge_control(blocks, np.full(8, 0.02), Means(blocks=quiet_means, thresholds=thresholds))[0]
+
+
+def test_stored_rounds_are_unchanged_only_with_their_means_and_a_mean_can_regress_alone():
+    typical = quiet(blocks=10, spread=0.005), quiet(blocks=10, seed=1, spread=0.005)
+
+    def decided(factor, spread):
+        sides = quiet(1, 10, 2, spread), factor * quiet(1, 10, 3, spread)
+        means = Means(blocks=make_blocks(*sides), thresholds=np.array([0.05]))
+        return decide_stored(*typical, np.array([0.02]), [0.001], means, [0.001])[0]
+
+    assert decided(1.0, 0.005).code is Code.WITHIN_THRESHOLD
+    assert decided(1.0, 0.3).code is Code.TAIL_UNDECIDED
+    assert (decided(1.3, 0.005).verdict, decided(1.3, 0.005).mean_code) == (Verdict.UNCHANGED, Code.BEYOND_THRESHOLD)

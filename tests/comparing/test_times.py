@@ -59,9 +59,86 @@ def test_an_unconfirmed_slowdown_is_inconclusive():
 def test_identical_code_is_shown_to_be_unchanged():
     comparison = interleaved(noisy(1e-3), noisy(1e-3, seed=1), control=noisy(1e-3, seed=2))
     assert times(comparison)[0].verdict is Verdict.UNCHANGED
-    assert "within 2%, 16 blocks" in times(comparison)[0].reason
+    assert "within 2%, the mean of all samples within 5%, 16 blocks" in times(comparison)[0].reason
     assert (comparison.control.cells, comparison.control.fired) == (1, False)
     assert "none seemed to differ" in comparison.control.sentence
+
+
+def sampled(header, seed, slow_steps=0.0, fresh=10):
+    """An arm of 32 blocks, and fresh ones, of 200 samples of a millisecond each; a share takes three times as long."""
+    generator = np.random.default_rng(seed)
+
+    def block(number, **changes):
+        took = generator.lognormal(math.log(1e-3), 0.002) * (1 + generator.exponential(0.01, 200))
+        took = np.where(generator.random(200) < slow_steps, 3 * took, took)
+        return make_round(FP32, number=number, samples=[took.tolist()], steps_per_sample=[1], **changes)
+
+    run = make_run(Times((FP32, [])), header=header)
+    rounds = [block(number) for number in range(32)] + [block(number, confirmation=True) for number in range(fresh)]
+    return replace(run, rounds=rounds)
+
+
+def test_a_tail_that_grew_is_a_finding_of_its_own_beside_an_unchanged_typical_time():
+    ours, theirs = arms()
+    typical, mean = sorted(
+        times(compare(sampled(ours, 1), sampled(theirs, 2, slow_steps=0.06))), key=lambda one: one.metric, reverse=True
+    )
+    assert (typical.metric, typical.verdict, typical.code) == (
+        "seconds_median", Verdict.UNCHANGED, Code.WITHIN_THRESHOLD,
+    )  # fmt: skip
+    assert (mean.metric, mean.kind, mean.verdict) == ("seconds_mean", "time", Verdict.REGRESSED)
+    assert mean.change == pytest.approx(2 * 0.06, abs=0.03)
+    assert 0.05 < mean.low < mean.change < mean.high
+    assert (mean.baseline, mean.threshold) == (pytest.approx(1.01e-3, rel=0.01), 0.05)
+    assert mean.candidate == pytest.approx(1.12e-3, rel=0.03)
+    assert "certainly over 5%, 32 blocks, confirmed by 10 fresh ones" in mean.reason
+
+
+def test_a_tail_that_went_away_is_an_improvement_of_the_mean():
+    ours, theirs = arms()
+    found = times(compare(sampled(ours, 1, slow_steps=0.06), sampled(theirs, 2)))
+    assert {one.metric: one.verdict for one in found} == {
+        "seconds_median": Verdict.UNCHANGED, "seconds_mean": Verdict.IMPROVED,
+    }  # fmt: skip
+
+
+def test_a_tail_that_grew_waits_for_fresh_blocks():
+    ours, theirs = arms()
+    found = times(compare(sampled(ours, 1, fresh=0), sampled(theirs, 2, slow_steps=0.06, fresh=0)))
+    assert {one.metric: one.code for one in found} == {
+        "seconds_median": Code.TAIL_UNDECIDED, "seconds_mean": Code.UNCONFIRMED,
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("policy", "threshold", "verdict"),
+    [
+        ({}, 0.05, Verdict.REGRESSED),
+        ({"seconds_median": 0.2}, 0.2, None),
+        ({"seconds_median": 0.2, "seconds_mean": 0.03}, 0.03, Verdict.REGRESSED),
+        ({"seconds_mean": 0.3}, 0.3, None),
+    ],
+)
+def test_a_mean_may_change_by_what_is_said_of_it_or_as_much_as_the_time_may(policy, threshold, verdict):
+    ours, theirs = arms()
+    both = sampled(ours, 1), sampled(theirs, 2, slow_steps=0.06)
+    found = {one.metric: one for one in times(compare(*both, lambda metric, case: policy.get(metric)))}
+    assert found["seconds_median"].details["mean_threshold"] == threshold
+    assert (found["seconds_mean"].verdict if "seconds_mean" in found else None) == verdict
+
+
+def test_a_slowdown_of_every_step_is_told_once():
+    fresh = (noisy(1e-3, 10, seed=3), noisy(1.2e-3, 10, seed=4))
+    (found,) = times(interleaved(noisy(1e-3), noisy(1.2e-3, seed=1), fresh))
+    assert (found.metric, found.verdict) == ("seconds_median", Verdict.REGRESSED)
+    assert found.details["mean_change"] == pytest.approx(0.2, abs=0.01)
+
+
+def test_rounds_whose_builds_have_no_count_of_steps_have_a_mean():
+    run = make_run(Times((FP32, noisy(1e-3, 10, 0.001))))
+    rounds = [replace(one, samples=[*one.samples, *one.samples]) for one in run.rounds]
+    found = times(compare(replace(run, rounds=rounds), make_run(Times((FP32, noisy(1e-3, 10, 0.001, 1))))))
+    assert [one.verdict for one in found] == [Verdict.UNCHANGED]
 
 
 def test_too_noisy_blocks_say_what_would_have_been_seen_and_what_would_decide():

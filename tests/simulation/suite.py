@@ -10,18 +10,20 @@ from ampbench.comparing.deciding import (
     LOOKS,
     Blocks,
     Decision,
+    Means,
     decide_interleaved,
     decide_stored,
     judge_control,
 )
 from ampbench.stats import Booleans, Floats, wilson_interval
 from ampbench.verdicts import Code, Verdict
-from tests.simulation.noise import CANDIDATE, NOISES, interleaved, one_after_the_other
+from tests.simulation.noise import CANDIDATE, NOISES, interleaved, one_after_the_other, sample_means
 from tests.simulation.peers import asv_regressed, pytest_benchmark_regressed
 
 CELLS = 8
-THRESHOLD = 0.02
+THRESHOLD, MEAN_THRESHOLD = 0.02, 0.05
 CONTROL = 2
+OPEN = (Code.UNDECIDED, Code.TAIL_UNDECIDED, Code.TOO_FEW_BLOCKS)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,9 +48,15 @@ class Share:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
-    """What became of simulated gates: arrays of shape (gates, cells), `control_fired` (gates,)."""
+    """What became of simulated gates: arrays of shape (gates, cells), `control_fired` (gates,).
+
+    `verdicts` are those on the typical time, `mean_changed` says whose mean alone changed, `tail_open` whose typical
+    time is proven unchanged while its mean is not bounded.
+    """
 
     verdicts: np.ndarray
+    mean_changed: Booleans
+    tail_open: Booleans
     blocks: np.ndarray
     control_fired: Booleans
     asv: Booleans
@@ -60,25 +68,36 @@ class Outcome:
 
     @property
     def changed(self) -> Booleans:
-        return np.isin(self.verdicts, [Verdict.REGRESSED, Verdict.IMPROVED])
+        return np.isin(self.verdicts, [Verdict.REGRESSED, Verdict.IMPROVED]) | self.mean_changed
 
 
-def run_gates(name: str, gates: int, effect: float = 0.0, seed: int = 0) -> Outcome:
-    """Put simulated gates of eight cells through looks at 8, 16, 24 and 32 blocks, and confirmations."""
+def run_gates(
+    name: str, gates: int, effect: float = 0.0, seed: int = 0, slow_steps: float = 0.0, judge_means: bool = True
+) -> Outcome:
+    """Put simulated gates of eight cells through looks at 8, 16, 24 and 32 blocks, and confirmations.
+
+    A share of `slow_steps` of the candidate's takes three times as long.
+    """
     generator = np.random.default_rng([seed, list(NOISES).index(name), round(effect * 1000)])
     total = LOOKS[-1] + CONFIRMATION_BLOCKS
     seconds = interleaved(NOISES[name], generator, (gates, CELLS, total), effect)
     flat = seconds.reshape(gates * CELLS, total, 3)
-    decisions, blocks = _sequentially(flat)
+    means = sample_means(generator, flat, slow_steps) if judge_means else None
+    decisions, blocks = _sequentially(flat, means)
     first = flat[:, : LOOKS[-1]]
-    control = [
-        judge_control(_blocks(first[gate * CELLS : (gate + 1) * CELLS]), np.full(CELLS, THRESHOLD))[0]
-        for gate in range(gates)
-    ]
+    control = []
+    for gate in range(gates):
+        part = slice(gate * CELLS, (gate + 1) * CELLS)
+        beside = None if means is None else _means(means[part, : LOOKS[-1]])
+        control.append(judge_control(_blocks(first[part]), np.full(CELLS, THRESHOLD), beside)[0])
     verdicts = np.array([each.verdict for each in decisions], dtype=object)
     shape = (gates, CELLS)
     return Outcome(
         verdicts=verdicts.reshape(shape),
+        mean_changed=np.array(
+            [each.mean_code is Code.BEYOND_THRESHOLD and _is_tails(each) for each in decisions]
+        ).reshape(shape),
+        tail_open=np.array([each.code is Code.TAIL_UNDECIDED for each in decisions]).reshape(shape),
         blocks=blocks.reshape(shape),
         control_fired=np.array(control),
         asv=asv_regressed(first[..., 0], first[..., CANDIDATE]).reshape(shape),
@@ -92,50 +111,91 @@ def run_stored(name: str, gates: int, rounds: int, effect: float = 0.0, seed: in
     One cell of each run is measured twice, as its control.
     """
     generator = np.random.default_rng([seed, list(NOISES).index(name), round(effect * 1000), rounds])
-    baseline, candidate = one_after_the_other(NOISES[name], generator, (gates, CELLS, rounds), effect)
+    sides = one_after_the_other(NOISES[name], generator, (gates, CELLS, rounds), effect)
     verdicts = []
-    for first, second in zip(baseline, candidate, strict=True):
+    for first, second in zip(*sides, strict=True):
         ratios = [float(np.log(np.median(run[0, :, 1]) / np.median(run[0, :, 0]))) for run in (first, second)]
-        found = decide_stored(first[..., 0], second[..., 0], np.full(CELLS, THRESHOLD), ratios)
-        verdicts.append([each.verdict for each in found])
+        means = [sample_means(generator, run) for run in (first, second)]
+        luck = [float(np.mean(np.log(run[0, :, 1] / run[0, :, 0]))) for run in means]
+        none = np.empty((CELLS, 0))
+        beside = Blocks(
+            baseline=means[0][..., 0], candidate=means[1][..., 0], control=none, confirm_baseline=none,
+            confirm_candidate=none,
+        )  # fmt: skip
+        found = decide_stored(
+            first[..., 0], second[..., 0], np.full(CELLS, THRESHOLD), ratios,
+            Means(blocks=beside, thresholds=np.full(CELLS, MEAN_THRESHOLD)), luck,
+        )  # fmt: skip
+        verdicts.append(
+            [
+                Verdict.REGRESSED if _is_tails(each) and each.mean_code is Code.BEYOND_THRESHOLD else each.verdict
+                for each in found
+            ]
+        )
     return np.array(verdicts, dtype=object)
 
 
-def _sequentially(seconds: Floats) -> tuple[list[Decision], np.ndarray]:
+def _is_tails(decision: Decision) -> bool:
+    """Return whether what became of the mean is told by itself, as `comparing.times` does."""
+    return decision.code in (Code.UNDECIDED, Code.TAIL_UNDECIDED, Code.WITHIN_THRESHOLD)
+
+
+def _sequentially(seconds: Floats, means: Floats | None) -> tuple[list[Decision], np.ndarray]:
     """Judge cells x blocks x arms until all are decided; return the last decisions and the blocks each cell took."""
     cells = len(seconds)
     measured, confirmed = np.full(cells, LOOKS[0]), np.zeros(cells, np.bool_)
     decisions: list[Decision] = []
     for number, look in enumerate(LOOKS):
         if number:
-            going = np.array([each.code in (Code.UNDECIDED, Code.TOO_FEW_BLOCKS) for each in decisions])
+            going = np.array([each.code in OPEN for each in decisions])
             measured[going] = look
-        decisions = _judge(seconds, measured, confirmed)
-        unconfirmed = np.array([each.code is Code.UNCONFIRMED for each in decisions])
+        decisions = _judge(seconds, means, measured, confirmed)
+        unconfirmed = np.array([_is_unconfirmed(each) for each in decisions])
         if np.any(unconfirmed):
             confirmed |= unconfirmed
-            decisions = _judge(seconds, measured, confirmed)
+            decisions = _judge(seconds, means, measured, confirmed)
     return decisions, measured + CONFIRMATION_BLOCKS * confirmed
 
 
-def _judge(seconds: Floats, measured: np.ndarray, confirmed: Booleans) -> list[Decision]:
+def _is_unconfirmed(decision: Decision) -> bool:
+    return decision.code is Code.UNCONFIRMED or (_is_tails(decision) and decision.mean_code is Code.UNCONFIRMED)
+
+
+def _judge(seconds: Floats, means: Floats | None, measured: np.ndarray, confirmed: Booleans) -> list[Decision]:
     """Judge all cells at once, and then again, each gate by itself, the gates with a cell that might have changed.
 
     Only for those does it matter over how many cells Holm's procedure goes.
     """
-    visible = np.where(np.arange(LOOKS[-1])[:, None] < measured[:, None, None], seconds[:, : LOOKS[-1]], np.nan)
-    fresh = np.where(confirmed[:, None, None], seconds[:, LOOKS[-1] :], np.nan)
     thresholds = np.full(len(seconds), THRESHOLD)
-    decisions = decide_interleaved(_blocks(visible, fresh), thresholds, looks=len(LOOKS))
-    suspects = {
-        cell // CELLS
-        for cell, each in enumerate(decisions)
-        if min(each.p_worse or 0.0, each.p_better or 0.0) <= ALPHA / len(LOOKS)
-    }
+
+    def seen(values: Floats) -> tuple[Floats, Floats]:
+        visible = np.arange(LOOKS[-1])[:, None] < measured[:, None, None]
+        fresh = np.where(confirmed[:, None, None], values[:, LOOKS[-1] :], np.nan)
+        return np.where(visible, values[:, : LOOKS[-1]], np.nan), fresh
+
+    def judged(part: slice) -> list[Decision]:
+        beside = None if means is None else _means(*(values[part] for values in mean_seen))
+        found = _blocks(*(values[part] for values in typical))
+        return decide_interleaved(found, thresholds[part], looks=len(LOOKS), means=beside)
+
+    typical = seen(seconds)
+    mean_seen = typical if means is None else seen(means)
+    decisions = judged(slice(None))
+    suspects = {cell // CELLS for cell, each in enumerate(decisions) if _might_have_changed(each)}
     for gate in suspects:
         part = slice(gate * CELLS, (gate + 1) * CELLS)
-        decisions[part] = decide_interleaved(_blocks(visible[part], fresh[part]), thresholds[part], looks=len(LOOKS))
+        decisions[part] = judged(part)
     return decisions
+
+
+def _might_have_changed(decision: Decision) -> bool:
+    certain = (decision.p_beyond or 0.0) <= ALPHA / len(LOOKS)
+    low, high = decision.mean_low or 0.0, decision.mean_high or 0.0
+    return certain or low > MEAN_THRESHOLD or high < 1 / (1 + MEAN_THRESHOLD) - 1
+
+
+def _means(seconds: Floats, fresh: Floats | None = None) -> Means:
+    return Means(blocks=_blocks(seconds, fresh), thresholds=np.full(len(seconds), MEAN_THRESHOLD))
 
 
 def _blocks(seconds: Floats, fresh: Floats | None = None) -> Blocks:

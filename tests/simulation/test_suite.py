@@ -51,8 +51,28 @@ def test_the_same_code_is_proven_unchanged(name):
 
 @pytest.mark.parametrize("name", SLOW)
 @pytest.mark.parametrize(("effect", "verdict"), [(0.0, Verdict.UNCHANGED), (0.1, Verdict.REGRESSED)])
-def test_slow_blocks_change_no_verdict(name, effect, verdict):
-    assert run_gates(name, gates=25, effect=effect).share(verdict).value >= 0.93  # 0.95, and room for 200 cells
+def test_slow_blocks_change_no_verdict_on_the_typical_time(name, effect, verdict):
+    outcome = run_gates(name, gates=25, effect=effect, judge_means=False)
+    assert outcome.share(verdict).value >= 0.93  # 0.95, and room for 200 cells
+
+
+@pytest.mark.parametrize("name", SLOW)
+def test_where_blocks_are_slow_now_and_then_the_mean_is_open_and_nothing_is_called_unchanged(name):
+    outcome = run_gates(name, gates=12)
+    assert outcome.share(Verdict.UNCHANGED).value <= 0.2
+    assert outcome.tail_open.mean() >= 0.7
+    assert not outcome.changed.any()
+
+
+def test_steps_that_are_slow_now_and_then_are_seen_by_the_mean_and_by_nothing_else():
+    fastest, mean = (run_gates("iid", gates=12, slow_steps=0.05, judge_means=judge) for judge in (False, True))
+    assert fastest.share(Verdict.UNCHANGED).value >= 0.95
+    assert mean.mean_changed.mean() >= 0.9
+    assert not np.isin(mean.verdicts, [Verdict.REGRESSED, Verdict.IMPROVED]).any()
+
+
+def test_a_tail_that_makes_the_mean_no_longer_than_its_threshold_allows_is_no_alarm():
+    assert not run_gates("iid", gates=25, slow_steps=0.025).changed.any()
 
 
 @pytest.mark.parametrize("rounds", [4, 10])

@@ -12,7 +12,7 @@ from ampbench.columns import COLUMNS
 from ampbench.comparing import deciding, fitness
 from ampbench.comparing.exact import LUCK
 from ampbench.comparing.times import TIME
-from ampbench.metrics import COMPARED, GATED, METRICS, Column, Gate
+from ampbench.metrics import COMPARED, GATED, MEAN, METRICS, Column, Gate
 from ampbench.records.measurements import OTHER_SHARE, STEAL_SHARE
 from ampbench.report.material import Material
 from ampbench.report.view import View
@@ -117,6 +117,7 @@ _CONSTANTS: Mapping[str, Any] = {
     "series_alpha": format_limit(neighbours.FAMILY_ALPHA),
     "luck": LUCK,
     "time_threshold": format_limit(GATED[TIME].threshold),
+    "mean_threshold": format_limit(GATED[MEAN].threshold),
     "steps": Rule.STEPS,
     "neighbours": Rule.NEIGHBOURS,
     "exact": Rule.EXACT,
