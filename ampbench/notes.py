@@ -25,6 +25,8 @@ FAULT_SECONDS = 1e-6
 """What a page fault costs at least on the machine of docs/statistics.md."""
 FAULTS_SHARE = 0.02
 """Page faults that cost a smaller share of a step are not worth a sentence."""
+FPMATH_VARIABLES = ("NVIDIA_TF32_OVERRIDE", "ONEDNN_DEFAULT_FPMATH_MODE", "DNNL_DEFAULT_FPMATH_MODE")
+"""Environment variables that decide, whatever torch's switches say, how fp32 products are rounded."""
 CEILING_REACHED = 1.05
 """No case can attain more than this share of a ceiling: what remains is the noise of two measurements."""
 
@@ -55,6 +57,8 @@ def statements(stored: StoredRun, rows: Sequence[Row]) -> list[Note]:
         _by_chance,
         _changed_in_place,
         _come_compiled,
+        _fp32_products,
+        _users_switches,
         _preset_unused,
         _ceilings_used,
         _above_ceiling,
@@ -120,6 +124,68 @@ def _come_compiled(stored: StoredRun, rows: Sequence[Row]) -> list[Note]:
     named = dict.fromkeys(row["workload"] for row in rows if row["case_id"] in compiled)
     said = "comes compiled by torch.compile: its path eager is that compiled code"
     return [Note(f"{name} {said}", warning=True) for name in named]
+
+
+def _fp32_products(stored: StoredRun, rows: Sequence[Row]) -> list[Note]:
+    """Say which cases round fp32 products and should not, and which find no kernel that does."""
+    labels = case_labels(stored.cases.values())
+    said: list[tuple[str, str]] = []
+    different: list[tuple[str, str]] = []
+    for row in rows:
+        case_id, precision = row["case_id"], PRECISIONS.get(row["precision"])
+        if precision is None or row["outcome"] != "ok" or (found := rounded_products(stored, case_id)) is None:
+            continue
+        if precision.fp32_products == "ieee" and found:
+            said.append((labels[case_id], f"fp32 is not fp32 here: {rounding_said(found)}{_by_variable(stored)}"))
+        elif precision.fp32_products in ("tf32", "bf16") and not found:
+            no = f"no fp32 product was rounded to {precision.fp32_products}: this is fp32{_by_variable(stored)}"
+            different.append((labels[case_id], no))
+        elif precision.fp32_products == "shipped" and found:
+            different.append((labels[case_id], rounding_said(found)))
+    return [*(Note(line, warning=True) for line in gathered(said)), *map(Note, gathered(different))]
+
+
+def rounded_products(stored: StoredRun, case_id: str) -> dict[str, str] | None:
+    """Return how fp32 products of a case were rounded, in any of its processes; None where none of them tells."""
+    told = [one.fp32_products for one in stored.rounds if one.case_id == case_id]
+    divergence = stored.divergence.get(case_id)
+    told += [divergence.fp32_products] if divergence is not None else []
+    known = [one for one in told if one is not None]
+    return {kind: dtype for one in known for kind, dtype in one.items()} if known else None
+
+
+def rounding_said(found: Mapping[str, str]) -> str:
+    """Say how fp32 products are rounded: "matrix products are rounded to tf32"."""
+    kinds = {"matmul": "matrix products", "conv": "convolutions"}
+    by_dtype: dict[str, list[str]] = {}
+    for kind, dtype in found.items():
+        by_dtype.setdefault(dtype, []).append(kinds.get(kind, kind))
+    return ", ".join(f"factors of {' and '.join(names)} are rounded to {dtype}" for dtype, names in by_dtype.items())
+
+
+def _by_variable(stored: StoredRun) -> str:
+    variables = stored.header.environment.variables
+    set_ = [f"{name}={variables[name]}" for name in FPMATH_VARIABLES if name in variables]
+    return f" ({', '.join(set_)})" if set_ else ""
+
+
+def _users_switches(stored: StoredRun, rows: Sequence[Row]) -> list[Note]:
+    """Say once which switches of torch a user's code sets, and what became of them."""
+    own = dict.fromkeys(row["workload"] for row in rows if row["family"] == "user")
+    kept = stored.header.settings.keep_flags
+    done = (
+        "kept, but for those that define a precision; `default` has all"
+        if kept
+        else "measured with these as torch ships them; --keep-flags leaves them as they are set"
+    )
+    by_switches: dict[tuple[str, ...], list[str]] = {}
+    for source in stored.header.sources:
+        if source.name in own and source.switches:
+            by_switches.setdefault(source.switches, []).append(source.name)
+    return [
+        Note(f"{few(names)} sets {', '.join(switches)}: {done}", warning=not kept)
+        for switches, names in by_switches.items()
+    ]
 
 
 def _preset_unused(stored: StoredRun, rows: Sequence[Row]) -> list[Note]:

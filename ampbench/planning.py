@@ -10,7 +10,7 @@ from pathlib import Path
 from ampbench.errors import NothingToRunError, UnknownNameError, UsageError, WorkloadError, nearest
 from ampbench.keywords import matches
 from ampbench.labels import few
-from ampbench.precisions import BY_DEVICE, PRECISIONS, SHORT_DTYPES, Precision, find_precision
+from ampbench.precisions import BASELINE, BY_DEVICE, DEFAULT, PRECISIONS, SHORT_DTYPES, Precision, find_precision
 from ampbench.records.cases import Case, ParameterValue, WorkloadSource
 from ampbench.records.environments import DEVICES, DeviceDescription, Environment
 from ampbench.records.requests import Description
@@ -55,11 +55,17 @@ class _Variant:
 
 
 def make_plan(
-    selection: Selection, environment: Environment, describe: Describe, *, absent_devices: bool = False
+    selection: Selection,
+    environment: Environment,
+    describe: Describe,
+    *,
+    absent_devices: bool = False,
+    keep_flags: bool = False,
 ) -> list[PlannedCase]:
     """Return the cases of `selection` on the machine of `environment`, in table order, without duplicates.
 
-    With `absent_devices`, that its device is absent skips no case, as for those who trace it on fake tensors.
+    With `absent_devices`, that its device is absent skips no case, as for those who trace it on fake tensors. With
+    `keep_flags`, the precision `default` is a case of its own on every device: fp32 under the user's own switches.
     Raises `UsageError` for a name or value that cannot be meant, and `NothingToRunError` where nothing is selected.
     """
     sources = check_selection(selection)
@@ -69,8 +75,8 @@ def make_plan(
     plan: dict[str, PlannedCase] = {}
     settable: set[str] = set()
     for device in devices:
-        named = dict.fromkeys(find_precision(name, device) for name in selection.precisions)
-        precisions = list(named) or [row for row in PRECISIONS.values() if device in row.default_on]
+        named = bool(selection.precisions)
+        precisions = _precisions(selection, device, environment.device(device), keep_flags)
         for variant in _variants(sources, selection, environment, device, describe):
             settable |= variant.parameters.keys()
             phases = [phase for phase in PHASES if phase in (selection.phases or variant.phases)]
@@ -104,6 +110,24 @@ def make_plan(
         where = "" if selection.workloads else " in the default suite; 'ampbench run all' selects every workload"
         raise NothingToRunError(f"nothing is selected: no case matches -k {selection.keyword!r}{where}")
     return list(plan.values())
+
+
+def _precisions(
+    selection: Selection, device: str, described: DeviceDescription | None, keep_flags: bool
+) -> list[Precision]:
+    """Return the precisions named or, where none is, those that are measured on `device`.
+
+    Without tf32, what torch ships is fp32 on CUDA, too; with the user's own switches it is not known to be.
+    """
+    own = PRECISIONS[DEFAULT]
+    if not selection.precisions:
+        asked = [row for row in PRECISIONS.values() if device in row.default_on or (keep_flags and row is own)]
+    else:
+        named = [(find_precision(name), find_precision(name, device)) for name in selection.precisions]
+        asked = [own if keep_flags and anywhere is own else here for anywhere, here in named]
+    if described is not None and described.available and not described.tf32 and not keep_flags:
+        asked = [PRECISIONS[BASELINE] if row is own else row for row in asked]
+    return list(dict.fromkeys(asked))
 
 
 def check_selection(selection: Selection) -> list[WorkloadSource]:
@@ -156,13 +180,16 @@ def _check_lengths(selection: Selection) -> None:
 
 
 def meant(selection: Selection, plan: Iterable[PlannedCase]) -> list[str]:
-    """Return a sentence per device on which a precision of `selection` stands for the device's default dtype."""
-    devices = dict.fromkeys(planned.case.device for planned in plan)
+    """Return a sentence per device on which a precision of `selection` stands for another."""
+    found: dict[str, set[str]] = {}
+    for planned in plan:
+        found.setdefault(planned.case.device, set()).add(planned.case.precision)
     return [
         f"--precision {name} is {find_precision(name, device).name} on {device}"
         for name in dict.fromkeys(selection.precisions)
         if name.strip().lower() in BY_DEVICE
-        for device in devices
+        for device, planned_there in found.items()
+        if find_precision(name).name != DEFAULT or DEFAULT not in planned_there
     ]
 
 
@@ -270,7 +297,7 @@ def _variants(
             else:
                 _check_batch_size(source, settings)
                 found = describe(source, settings)
-                at = replace(source, elsewhere=found.elsewhere)
+                at = replace(source, elsewhere=found.elsewhere, switches=found.switches)
                 yield _Variant(at, found.parameters, PHASES, found.channels_last, found.has_loss, "", found.version)
 
 
@@ -364,6 +391,8 @@ def lack(device: DeviceDescription, case: Case, precision: Precision) -> str:
     """Return what `case` needs and `device` does not have, or nothing."""
     if precision.tf32 and not device.tf32:
         return f"{case.device} has no tf32"
+    if precision.fp32_products == "bf16" and case.device == "cuda":
+        return "torch rounds no fp32 product to bf16 on cuda"
     dtype = SHORT_DTYPES[precision.autocast or precision.storage]
     if device.arithmetic.get(dtype) == "unavailable":
         return f"{case.device} does not support {dtype}"

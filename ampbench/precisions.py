@@ -17,8 +17,9 @@ class Precision:
     """One way of running a network.
 
     `storage` is the dtype of parameters and of floating inputs, `autocast` the dtype that autocast casts to (None: no
-    autocast), `rounding` the dtype whose mere rounding of the reference output is the error floor; `tf32` allows
-    TensorFloat-32 in fp32 matrix products and convolutions; `scaler` means that training uses `torch.amp.GradScaler`.
+    autocast), `rounding` the dtype whose mere rounding of the reference output is the error floor; `scaler` means that
+    training uses `torch.amp.GradScaler`. `fp32_products` says how the factors of fp32 matrix products and convolutions
+    may be rounded: "ieee" not at all, to "tf32" (TensorFloat-32) or "bf16", or as torch does it as it is "shipped".
     `master`: the optimizer moves fp32 copies of the weights, with fp32 state, and the network computes, forward and
     backward, with these rounded to `storage` after every step. That is a matter of training: its ops are those of
     another precision, `same_ops`, and so is all of its inference. `default_on` are the types of devices on which it is
@@ -33,7 +34,7 @@ class Precision:
     storage: str
     autocast: str | None = None
     rounding: str
-    tf32: bool = False
+    fp32_products: str = "ieee"
     scaler: bool = False
     master: bool = False
     same_ops: str = ""
@@ -43,6 +44,11 @@ class Precision:
     on_light: str = ""
     on_dark: str = ""
     shape: str
+
+    @property
+    def tf32(self) -> bool:
+        """Whether fp32 products may be rounded to tf32 wherever they can."""
+        return self.fp32_products == "tf32"
 
 
 PRECISIONS: dict[str, Precision] = {
@@ -59,15 +65,38 @@ PRECISIONS: dict[str, Precision] = {
             shape="circle",
         ),
         Precision(
+            name="default",
+            summary="fp32 as torch ships it: tf32 convolutions on CUDA",
+            storage="float32",
+            rounding="float32",
+            fp32_products="shipped",
+            default_on=("cuda",),
+            colour="#8C5A2B",
+            on_dark="#c08a52",
+            shape="M0,-1L0.29,-0.4L0.95,-0.31L0.47,0.15L0.59,0.81L0,0.5L-0.59,0.81L-0.47,0.15L-0.95,-0.31L-0.29,-0.4Z",
+        ),
+        Precision(
             name="tf32",
             summary="fp32 storage, TensorFloat-32 matrix products",
             storage="float32",
             rounding="float32",
-            tf32=True,
+            fp32_products="tf32",
             aliases=("tensorfloat32",),
             colour="#999999",
             on_light="#858585",
             shape="cross",
+        ),
+        Precision(
+            name="fp32_bf16_products",
+            summary="fp32 storage, products in bf16 where a kernel does it",
+            storage="float32",
+            rounding="float32",
+            fp32_products="bf16",
+            default_on=(),
+            aliases=("bf16-products",),
+            colour="#F0E442",
+            on_light="#8a8300",
+            shape="M-1,-1L1,-1L-1,1L1,1Z",
         ),
         Precision(
             name="fp16_autocast",
@@ -92,7 +121,7 @@ PRECISIONS: dict[str, Precision] = {
         ),
         Precision(
             name="fp16_master",
-            summary="network in fp16, fp32 master weights and optimizer state, GradScaler",
+            summary="network in fp16, fp32 master weights, GradScaler",
             storage="float16",
             rounding="float16",
             scaler=True,
@@ -106,7 +135,7 @@ PRECISIONS: dict[str, Precision] = {
         ),
         Precision(
             name="bf16_master",
-            summary="network in bf16, fp32 master weights and optimizer state",
+            summary="network in bf16, fp32 master weights",
             storage="bfloat16",
             rounding="bfloat16",
             master=True,
@@ -144,11 +173,15 @@ _RANKS = {name: place for place, name in enumerate(PRECISIONS)}
 BY_DEVICE = {
     "amp": {"cpu": "bf16_autocast", "cuda": "fp16_autocast", "xpu": "fp16_autocast"},
     "half": {"cpu": "bf16_pure", "cuda": "fp16_pure", "xpu": "fp16_pure"},
+    "default": {"cpu": "fp32", "cuda": "default", "xpu": "fp32"},
 }
-"""Names that stand for a device's default dtype of autocast (`torch.get_autocast_dtype`), and what they are there."""
+"""Names that stand for another precision by the device, and what they are there: that of its default dtype of autocast
+(`torch.get_autocast_dtype`), and as torch ships: it rounds fp32 products on CUDA alone (Context.h of torch 2.15)."""
 
 REFERENCE_DTYPE = "float64"
 BASELINE = "fp32"
+DEFAULT = "default"
+"""What a user runs who changes nothing."""
 LOW = [row.name for row in PRECISIONS.values() if row.rounding != "float32" and not row.same_ops]
 """The precisions whose ops round to fp16 or bf16 as no other's do, in the order of every table, as are the next."""
 AUTOCAST = [row.name for row in PRECISIONS.values() if row.autocast]
@@ -175,8 +208,9 @@ def find_precision(name: str, device: str = "") -> Precision:
     """Return the row that `name`, a precision or one of its aliases, stands for.
 
     Case does not count, nor whether "-" or "_" is typed. "amp" and "half" stand for the default dtype of `device`, of a
-    GPU's where none is given. Raises `UnknownNameError`, with the nearest names, for anything else: a bare half dtype
-    may mean autocast to it as well as all in it, fp64 is the reference.
+    GPU's where none is given, and "default" for fp32 where torch ships that. Raises `UnknownNameError`, with the
+    nearest names, for anything else: a bare half dtype may mean autocast to it as well as all in it, fp64 is the
+    reference.
     """
     wanted = name.strip().lower().replace("-", "_")
     if by_device := BY_DEVICE.get(wanted):

@@ -3,11 +3,13 @@ from dataclasses import replace
 from ampbench import frames
 from ampbench.advice import Advice
 from ampbench.notes import Note, statements, sweep_remarks, swept_value
+from ampbench.records.cases import WorkloadSource
 from ampbench.records.environments import DeviceDescription
 from ampbench.records.measurements import Fitness
 from ampbench.records.runs import Imported, Selection
 from ampbench.records.studies import Ceiling
-from ampbench.rows import Group
+from ampbench.rows import Group, Row
+from ampbench.store import StoredRun
 from tests.compared_runs import BF16, FP32, Times, environment, make_run
 from tests.stored_runs import make_ceiling, make_divergence, make_header, make_memory
 
@@ -26,6 +28,10 @@ def group(batch_size: int | None, parameters: str = "depth=4,width=512", phase: 
 
 def advised(*chosen: tuple[Group, str | None]) -> dict[Group, Advice]:
     return {one: Advice(group=one, precision=name, column="speedup_vs_fp32", sentence="") for one, name in chosen}
+
+
+def rows(run: StoredRun) -> list[Row]:
+    return frames.plain_rows(frames.run_frame(run))
 
 
 def test_a_sweep_is_summed_up_by_what_is_advised_at_each_value() -> None:
@@ -184,3 +190,54 @@ def test_page_faults_that_a_plain_heap_would_cost_are_told_with_what_spares_them
     assert plain.startswith("page faults a step: linear_chain fp32 900, linear_chain bf16_autocast 21, for memory")
     assert "GLIBC_TUNABLES=glibc.malloc.mmap_threshold=33554432:" in plain
     assert plain.endswith("a process saves them; --heap kept measures that")
+
+
+def test_fp32_that_is_not_fp32_is_a_warning_with_what_made_it_so() -> None:
+    run = make_run(Times((FP32, [1e-3] * 3), (BF16, [1e-3] * 3)))
+    told = [replace(one, fp32_products={"matmul": "bf16", "conv": "bf16"}) for one in run.rounds]
+    shell = replace(run.header.environment, variables={"ONEDNN_DEFAULT_FPMATH_MODE": "BF16"})
+    run = replace(run, rounds=told, header=replace(run.header, environment=shell))
+    said = (
+        "fp32 is not fp32 here: factors of matrix products and convolutions are rounded to bf16 "
+        "(ONEDNN_DEFAULT_FPMATH_MODE=BF16)"
+    )
+    (note,) = [one for one in statements(run, rows(run)) if "not fp32" in one.text]
+    assert note.text.endswith(said)
+    assert note.warning
+
+
+def test_a_precision_whose_products_are_those_of_fp32_here_says_so_of_its_divergence_alone() -> None:
+    case = replace(FP32, precision="fp32_bf16_products")
+    run = make_run(Times((FP32, [1e-3]), (case, [1e-3])))
+    found = {one.case_id: make_divergence(one, fp32_products={}) for one in (FP32, case)}
+    run = replace(run, divergence=found)
+    (note,) = [one for one in statements(run, rows(run)) if "no fp32 product" in one.text]
+    assert note.text.endswith("fp32_bf16_products: no fp32 product was rounded to bf16: this is fp32")
+    assert not note.warning
+    older = replace(run, divergence={key: replace(one, fp32_products=None) for key, one in found.items()})
+    assert not [one for one in statements(older, rows(older)) if "no fp32 product" in one.text]
+
+
+def test_what_torch_ships_tells_what_it_rounds() -> None:
+    case = replace(FP32, precision="default")
+    run = make_run(Times((case, [1e-3])))
+    run = replace(run, rounds=[replace(one, fp32_products={"conv": "tf32"}) for one in run.rounds])
+    assert [one.text for one in statements(run, rows(run)) if "tf32" in one.text] == [
+        f"{FP32.workload} default: factors of convolutions are rounded to tf32"
+    ]
+
+
+def test_switches_of_a_users_file_are_told_once_with_what_became_of_them() -> None:
+    case = replace(FP32, family="user", workload="model.py:make")
+    source = WorkloadSource(
+        name=case.workload, family="user", module="/model.py", function="make", builtin=False,
+        switches=("torch.backends.cudnn.benchmark = True",),
+    )  # fmt: skip
+    run = make_run(Times((case, [1e-3])))
+    for keep, end in ((False, "--keep-flags leaves them as they are set"), (True, "`default` has all")):
+        header = replace(run.header, sources=[source], settings=replace(run.header.settings, keep_flags=keep))
+        told = replace(run, header=header)
+        (note,) = [one for one in statements(told, rows(told)) if "cudnn" in one.text]
+        assert note.text.startswith("model.py:make sets torch.backends.cudnn.benchmark = True: ")
+        assert note.text.endswith(end)
+        assert note.warning is not keep

@@ -89,7 +89,7 @@ def precisions(results: Path) -> Listing:  # noqa: ARG001
     for alias, meant in BY_DEVICE.items():
         for name in dict.fromkeys(meant.values()):
             on = ", ".join(device for device in meant if meant[device] == name)
-            by_device.setdefault(name, []).append(f"{alias} (on {on})")
+            by_device.setdefault(name, []).extend([f"{alias} (on {on})"] if alias != name else [])
     return [
         {
             "precision": row.name,
@@ -98,6 +98,8 @@ def precisions(results: Path) -> Listing:  # noqa: ARG001
             "storage": SHORT_DTYPES[row.storage],
             "autocast": SHORT_DTYPES[row.autocast] if row.autocast else None,
             "tf32": row.tf32,
+            "fp32_products": row.fp32_products,
+            "master": row.master,
             "scaler": row.scaler,
         }
         for row in PRECISIONS.values()

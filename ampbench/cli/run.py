@@ -69,6 +69,13 @@ WITH_RESUME = frozenset({"resume", "results", "max_time", "dry_run", "format", "
 """What a command line may say beside --resume; all else is the run's own."""
 
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Show the plan and how long it takes; measure nothing.")]
+KeepFlags = Annotated[
+    bool,
+    typer.Option(
+        "--keep-flags",
+        help="Leave torch's switches as your code sets them, but for those that define a precision; `default` has all.",
+    ),
+]
 NoIsolation = Annotated[bool, typer.Option("--no-isolation", help="Measure in this process, for debuggers.")]
 
 
@@ -92,6 +99,7 @@ def command(
     memory_limit: MemoryLimit = "",
     threads: Threads = DEFAULTS.threads,
     heap: Heap = HeapKind.KEPT,
+    keep_flags: KeepFlags = False,
     seed: Seed = DEFAULTS.seed,
     scaler: Scaler = True,
     results: Results = DEFAULT_RESULTS,
@@ -126,7 +134,7 @@ def command(
     )  # fmt: skip
     settings = make_settings(
         rounds, DEFAULTS.builds, min_run_time, max_time, timeout, memory_limit, threads, seed,
-        isolation=not no_isolation, heap=heap,
+        isolation=not no_isolation, heap=heap, keep_flags=keep_flags,
     )  # fmt: skip
     from ampbench import store
     from ampbench.comparing.environments import not_the_commits

@@ -57,6 +57,7 @@ def make_settings(
     seed: int,
     isolation: bool = True,
     heap: str = KEPT,
+    keep_flags: bool = False,
 ) -> Settings:
     """Return the settings that the options of these names give; raises `UsageError` for what cannot be meant."""
     if seed >= 2**63:
@@ -73,6 +74,7 @@ def make_settings(
         schedule_seed=seed,
         isolation=isolation,
         heap=str(heap),
+        keep_flags=keep_flags,
     )
 
 

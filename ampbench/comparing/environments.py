@@ -14,6 +14,9 @@ MISSING = "none"
 THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS")
 """Environment variables that decide the number of torch's threads (torch.set_num_threads' documentation)."""
 
+SWITCHES = "switches of torch"
+"""What differs where a run was measured under the user's own (--keep-flags)."""
+
 HEAP = "heap"
 """What differs where memory that a step frees on a CPU stays in the process in one run alone: times, never bits."""
 
@@ -88,6 +91,8 @@ class EnvironmentDifferences:
             self._compare_device(device, before, after)
         on_purpose = bool(settings.keys() & {"threads", *THREAD_VARIABLES})
         self._compare("number of threads", before.threads, after.threads, matters=not on_purpose)
+        if self._compare(SWITCHES, _kept_switches(baseline), _kept_switches(candidate), matters=True):
+            self._inexact = True
         if "cpu" in self._of_device:
             heaps = baseline.settings.heap, candidate.settings.heap
             self._compare(HEAP, *heaps, matters="heap" not in settings)
@@ -159,6 +164,14 @@ def other_file(workload: str, baseline: Header, candidate: Header) -> tuple[str,
     parts = [PurePath(path).parts for path in paths]
     shared = next((place for place, both in enumerate(zip(*parts, strict=False)) if both[0] != both[1]), 0)
     return str(PurePath(*parts[0][shared:])), str(PurePath(*parts[1][shared:]))
+
+
+def _kept_switches(header: Header) -> str:
+    """Return under which switches of the user's own a run was measured."""
+    if not header.settings.keep_flags:
+        return "as torch ships them"
+    own = dict.fromkeys(one for source in header.sources for one in source.switches)
+    return f"the user's own ({', '.join(own) or 'none is set'})"
 
 
 def _same_code(baseline: Header, candidate: Header) -> bool:

@@ -14,6 +14,7 @@ class WorkloadSource:
     `module` is a dotted module name or an absolute path ending in .py, `function` the name in it; `builtin` workloads
     get their weights and inputs from ampbench's own generator. `elsewhere` are packages that the current folder's
     repository holds and that were imported from other places, as "package (path)": their code is not the commit's.
+    `switches` are those of torch that the user's code sets as it is imported and called, as it would write them.
     """
 
     name: str
@@ -22,6 +23,7 @@ class WorkloadSource:
     function: str
     builtin: bool
     elsewhere: tuple[str, ...] = ()
+    switches: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -138,6 +138,7 @@ class Divergence:
     (None: not measured, or no classifier). `output_shapes` are those of the output's floating tensors. `output_sketch`
     and `grad_sketch` are sketches (see `ampbench.sketch`) of the reference's outputs and gradients, whose norms are
     `output_reference_norm` and `grad_reference_norm`: with them, what two commits compute in fp64 can be compared.
+    `fp32_products` is as in `Round`.
     """
 
     case_id: str
@@ -188,6 +189,7 @@ class Divergence:
     repeatable: bool | None = None
     chance_rel_l2: float | None = None
     recipe: Recipe | None = None
+    fp32_products: dict[str, str] | None = None
     output_shapes: list[list[int]] | None = None
     output_sketch: str | None = None
     grad_reference_norm: float | None = None

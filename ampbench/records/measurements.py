@@ -60,6 +60,8 @@ class Round:
     all. `changed_in_place` names what a step changed of its inputs, targets and, in inference, weights and buffers: it
     was put back before every sample, which is then one step. `comes_compiled` tells that
     the user's code had the network, or a part of it, compiled.
+    `fp32_products` says to which dtype ("tf32", "bf16", "fp16") factors of products ("matmul", "conv") of fp32 numbers
+    were rounded in the process, under the case's switches; {}: none was (None: weights are stored in half).
     """
 
     case_id: str
@@ -78,6 +80,7 @@ class Round:
     param_nonfinite: int | None = None
     changed_in_place: list[str] = field(default_factory=list)
     comes_compiled: bool = False
+    fp32_products: dict[str, str] | None = None
     cpu_samples: list[list[float]] | None = None
     rss_peak_bytes: int | None = None
     fitness: Fitness = field(default_factory=Fitness)

@@ -45,7 +45,8 @@ class Request:
     `number` tells the requests of a channel apart; a reply carries that of its own.
     `fresh` asks for a newly forked process; otherwise the server's current worker, if one lives, serves it. Limits
     hold for the request: seconds of wall time, resident bytes of the worker.
-    With the `heap` "kept", what is timed keeps in the process what it frees (`Settings`).
+    With the `heap` "kept", what is timed keeps in the process what it frees, with `keep_flags` torch's switches are the
+    user's own (both as in `Settings`).
     `placement_seed` decides where in memory the builds are put, `max_samples` how many samples they give in all.
     "casts" traces a step of the case as `tracing` says. "rules" probes autocast on `device` to each of `dtypes`
     ("float16"), for the `ops` named or, without any, for all. "ranges" watches `steps` fp32 steps of the case (0: one
@@ -70,6 +71,7 @@ class Request:
     threads: int = 0
     seed: int = 0
     heap: str = KEPT
+    keep_flags: bool = False
     placement_seed: int = 0
     builds: int = 3
     min_run_seconds: float = 0.3
@@ -95,7 +97,7 @@ class Request:
 class Description:
     """What a workload is once built: its settable parameters with their defaults, and what it gives.
 
-    `elsewhere` is that of its `WorkloadSource`.
+    `elsewhere` and `switches` are those of its `WorkloadSource`.
     """
 
     parameters: dict[str, ParameterValue]
@@ -104,6 +106,7 @@ class Description:
     version: int
     channels_last: bool
     elsewhere: tuple[str, ...] = ()
+    switches: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -21,8 +21,9 @@ SCHEMA = 7
 `Divergence.repeatable`. 3 added imported runs (`Header.imported`, `Reading`), `Header.committed_at`, and None for what
 an imported environment does not tell. 4 added explanations: `CastPass`, `RuleProbe` and `Header.explains`. 5 added
 `RangePass`, `OriginPass`, and what a search for modules to keep in fp32 sees. 6 added studies and `MemoryPass.flops`.
-7 added what a divergence pass tells of its reference, what a round tells of changes in place and of its CPU time,
-`WorkloadSource.elsewhere`, which heap times were measured in and what page faults the plain one costs.
+7 added what a divergence pass tells of its reference, what a round tells of changes in place, of its CPU time and of
+how fp32 products are rounded, `Settings.keep_flags`, `WorkloadSource.switches` and `elsewhere`, which heap
+times were measured in and what page faults the plain one costs.
 Files of an earlier schema lack these and are read as they are.
 """
 
@@ -131,7 +132,8 @@ KEPT, PLAIN = HEAPS = ("kept", "plain")
 class Settings:
     """How a run measures: counts, times in seconds, sizes in bytes; `threads` 0 leaves torch's own choice.
 
-    `heap` is one of `HEAPS`: which one times are measured in.
+    `heap` is one of `HEAPS`: which one times are measured in. With `keep_flags` torch's switches stay as the user's own
+    code sets them, but for those that define a precision; the precision `default` has all of them.
     """
 
     rounds: int = 4
@@ -145,6 +147,7 @@ class Settings:
     schedule_seed: int = 0
     isolation: bool = True
     heap: str = KEPT
+    keep_flags: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -72,6 +72,7 @@ def request_of(task: Task, settings: Settings, server: int) -> Request:
         threads=settings.threads,
         seed=settings.seed,
         heap=settings.heap,
+        keep_flags=settings.keep_flags,
         placement_seed=place,
         builds=settings.builds,
         min_run_seconds=settings.min_run_seconds,

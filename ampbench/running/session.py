@@ -92,7 +92,8 @@ def prepare(selection: Selection, settings: Settings, resumed: StoredRun | None 
             check_same(resumed.header.environment, environment, resumed.header.run)
         if settings.memory_limit_bytes is None and settings.isolation:
             settings = dataclasses.replace(settings, memory_limit_bytes=default_memory_limit())
-        plan = make_plan(selection, environment, describer(first.channel, settings))
+        describe = describer(first.channel, settings)
+        plan = make_plan(selection, environment, describe, keep_flags=settings.keep_flags)
         done = _done(resumed, plan) if resumed else frozenset()
         servers = make_schedule(plan, settings, done, resumed.given_up if resumed else ())
         yield Scheduled(

@@ -17,6 +17,7 @@ from ampbench.records.cases import Case
 from ampbench.records.divergences import CHANCE, Divergence, Update
 from ampbench.records.recipes import Recipe
 from ampbench.sketch import BLOCK, Floats, Sketch, sketch_of
+from ampbench.worker.canary import rounded_products
 from ampbench.worker.data import inputs_digest, named_tensors, weights_digest
 from ampbench.worker.devices import Cpu, Device, fp64_device
 from ampbench.worker.distances import (
@@ -278,6 +279,7 @@ def measure_divergence(workload: Workload, case: Case, device: Device, reference
         weights_digest=weights_digest(workload),
         inputs_digest=inputs_digest(workload),
         repeatable=None if isinstance(device, Cpu) else is_repeatable(workload, case, device, numbers, held, keep),
+        fp32_products=fp32_products(case, device),
         notes=list(numbers.notes),
     )
     training = case.phase == "training"
@@ -321,6 +323,15 @@ def measure_divergence(workload: Workload, case: Case, device: Device, reference
             measured = _update_of(workload, held.intended, numbers.native, device)
         found = _with_update(found, measured) if measured is not None else found
     return found
+
+
+def fp32_products(case: Case, device: Device) -> dict[str, str] | None:
+    """Return how fp32 products are rounded in a case's precision here; None where weights are stored in half."""
+    row = PRECISIONS[case.precision]
+    if row.storage != "float32":
+        return None
+    with precision_flags(row):
+        return rounded_products(device)
 
 
 def _with_outputs(

@@ -27,11 +27,11 @@ from ampbench.records.runs import CEILINGS, CONVERGENCE, INPUT_STORAGE, KEPT, SC
 from ampbench.rules.choosing import chosen_ops
 from ampbench.worker.data import inputs_digest, weights_digest
 from ampbench.worker.devices import Device, open_device
-from ampbench.worker.divergence import References, measure_divergence
+from ampbench.worker.divergence import References, fp32_products, measure_divergence
 from ampbench.worker.environment import read_environment
 from ampbench.worker.finite import count_nonfinite
 from ampbench.worker.fitness import FitnessWatch
-from ampbench.worker.flags import precision_flags
+from ampbench.worker.flags import keep_users_switches, precision_flags
 from ampbench.worker.heap import keep_freed_memory
 from ampbench.worker.memory import is_out_of_memory, measure_memory, rss_bytes
 from ampbench.worker.placement import Placement
@@ -74,6 +74,7 @@ class Worker:
             torch.set_num_threads(request.threads)
         if request.heap == KEPT and request.kind not in UNTIMED:
             keep_freed_memory()
+        keep_users_switches(request.keep_flags)
         try:
             return self._serve(request)
         except BaseException as error:
@@ -278,6 +279,7 @@ def measure_round(workload: Workload, request: Request, device: Device, timed: T
         del step
         device.release()
     timed.digest = timed.digest or weights_digest(workload)
+    fitness, rss_peak = watch.seen(), rss_bytes("VmHWM")
     return Round(
         case_id=case.case_id,
         round=request.round,
@@ -295,8 +297,9 @@ def measure_round(workload: Workload, request: Request, device: Device, timed: T
         param_nonfinite=nonfinite if case.phase == "training" else None,
         changed_in_place=timed.changed or [],
         comes_compiled=any(map(is_compiled, workload.module.modules())),
-        rss_peak_bytes=rss_bytes("VmHWM"),
-        fitness=watch.seen(),
+        fp32_products=fp32_products(case, device),
+        rss_peak_bytes=rss_peak,
+        fitness=fitness,
         seconds=time.perf_counter() - started,
         finished_at=datetime.now(UTC).isoformat(timespec="milliseconds"),
     )

@@ -21,6 +21,7 @@ from ampbench.records.cases import ParameterValue, WorkloadSource
 from ampbench.records.requests import Description
 from ampbench.worker.batches import batches_of
 from ampbench.worker.data import Generator
+from ampbench.worker.flags import users_switches, written
 from ampbench.worker.seeded import seed_all
 from ampbench.worker.step import default_optimizer
 from ampbench.workload import Workload
@@ -49,6 +50,7 @@ def build_workload(source: WorkloadSource, parameters: Mapping[str, ParameterVal
 
 def describe_workload(source: WorkloadSource, parameters: Mapping[str, ParameterValue], seed: int) -> Description:
     """Return what a user's workload is, after building it once; raises `WorkloadError` as `build_workload` does."""
+    before = users_switches()
     defaults = _defaults(source)
     for name, value in parameters.items():
         if name not in defaults:
@@ -66,6 +68,7 @@ def describe_workload(source: WorkloadSource, parameters: Mapping[str, Parameter
         version=workload.version,
         channels_last=any(leaf.ndim == 4 and leaf.is_floating_point() for leaf in _tensors(workload.inputs)),
         elsewhere=imported_elsewhere(Path.cwd()),
+        switches=tuple(written(name, value) for name, value in users_switches().items() if before.get(name) != value),
     )
 
 

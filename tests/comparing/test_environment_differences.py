@@ -130,3 +130,18 @@ def test_another_heap_keeps_times_on_a_cpu_apart_and_nothing_else():
     assert found.same("cpu")
     assert not differences(plain, devices=("cuda",)).found
     assert not differences(plain, settings=("heap",)).obstacles("cpu")
+
+
+def test_times_under_the_users_own_switches_are_not_those_under_torchs():
+    source = WorkloadSource(
+        name="net.py:f", family="user", module="/net.py", function="f", builtin=False,
+        switches=("torch.backends.cudnn.benchmark = True",),
+    )  # fmt: skip
+    kept = make_header(settings=Settings(keep_flags=True), sources=[source])
+    found = differences(kept)
+    (obstacle,) = [one for one in found.obstacles("cpu") if one.name == "switches of torch"]
+    assert (obstacle.baseline, obstacle.candidate) == (
+        "as torch ships them",
+        "the user's own (torch.backends.cudnn.benchmark = True)",
+    )
+    assert not found.same("cpu")

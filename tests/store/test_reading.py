@@ -239,6 +239,8 @@ ADDED = {
         ',"output_undefined":""',
         ',"cpu_samples":null',
         ',"heap":"kept"',
+        ',"keep_flags":false',
+        ',"fp32_products":null',
         ',"faults":null',
         ',"param_nonfinite":null',
         ',"grad_tensor_parameter":null,"grad_tensor_rel_l2":null,"grad_bias":null,"grad_noise":null',

@@ -3,10 +3,12 @@ from pathlib import Path
 from types import ModuleType
 
 import pytest
+import torch
 
 from ampbench.errors import WorkloadError
 from ampbench.records.cases import ParameterValue, WorkloadSource
 from ampbench.worker.data import digest, named_tensors
+from ampbench.worker.flags import Products
 from ampbench.worker.sources import build_workload, describe_workload, imported_elsewhere, items_per_step
 
 GOOD = """
@@ -238,3 +240,27 @@ def test_what_a_repository_holds_and_was_imported_from_elsewhere_is_named(
     assert imported_elsewhere(repository) == ()
     (repository / ".git").rmdir()
     assert imported_elsewhere(repository) == ()
+
+
+SWITCHING = """
+import torch
+torch.backends.cudnn.benchmark = True
+def f():
+    torch.backends.cuda.matmul.fp32_precision = "tf32"
+    return torch.nn.ReLU(), torch.ones(2)
+"""
+
+
+def test_switches_that_a_users_file_sets_as_it_is_imported_and_called_are_recorded_and_left(tmp_path: Path) -> None:
+    before, cudnn = Products.now(), torch.backends.cudnn
+    try:
+        described = describe_workload(source_of(tmp_path, SWITCHING, "f"), {}, 0)
+        assert cudnn.benchmark
+        assert torch.backends.cuda.matmul.fp32_precision == "tf32"
+    finally:
+        cudnn.benchmark = False
+        before.set()
+    assert described.switches == (
+        'torch.backends.cuda.matmul.fp32_precision = "tf32"',
+        "torch.backends.cudnn.benchmark = True",
+    )

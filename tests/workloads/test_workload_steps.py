@@ -10,7 +10,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from ampbench.precisions import PRECISIONS
 
-MEASURED = [row.name for row in PRECISIONS.values() if not (row.tf32 or row.same_ops)]
+MEASURED = [row.name for row in PRECISIONS.values() if row.fp32_products == "ieee" and not row.same_ops]
 EACH = [pytest.param(name, marks=pytest.mark.slow) if name in HEAVY else name for name in HERE]
 
 
