@@ -10,7 +10,7 @@ from ampbench.precisions import BASELINE, PRECISIONS
 from ampbench.ranges.arithmetic import remark_line
 from ampbench.records.divergences import CHANCE, Divergence
 from ampbench.records.measurements import Round
-from ampbench.rows import Group, Row, grouped, number, precision_label, times
+from ampbench.rows import Group, Row, grouped, judged_error, number, precision_label, times
 from ampbench.soundness import AGAINST_FP32, no_precisions_fault
 from ampbench.units import counted, format_error, format_share
 
@@ -38,6 +38,15 @@ DISAGREEMENT_ALPHA = 0.05
 ERRORS = {"output_rel_l2": "error", "grad_rel_l2": "gradient error"}
 """What the errors that a budget bounds are called in a sentence."""
 
+HIDDEN = {
+    "sample_p99_rel_l2": "the errors of its samples reach {} at their 99% quantile",
+    "sample_worst_rel_l2": "its worst sample errs by {}",
+    "kl_mean": "its probabilities lie {} nats from fp64's",
+    "kl_p99": "its probabilities lie {} nats from fp64's at the 99% quantile",
+    "loss_rel_error": "its loss is off by {}",
+}
+"""What else a budget bounds where it is defined, and what is said of it."""
+
 MEMORY_WORTH_SAYING = 0.95
 """The largest ratio of peak memory that is mentioned as a saving."""
 
@@ -49,8 +58,15 @@ class Budget:
     No non-finite output and, in training, no step skipped once GradScaler's scale has settled are not negotiable.
     The other defaults and their sources:
 
-    * `output_rel_l2` 2e-2: `torch.testing.assert_close` accepts 1.6e-2 (relative) for bf16. The error of merely
-      rounding a reference output to bf16 is 1.6e-3 on real networks, healthy autocast is three to ten times that.
+    * `output_rel_l2` 2e-2, of the output that errs most: `torch.testing.assert_close` accepts 1.6e-2 (relative) for
+      bf16. The error of merely rounding a reference output to bf16 is 1.6e-3 on real networks, healthy autocast is
+      three to ten times that.
+    * `sample_p99_rel_l2` 5e-2 and `sample_worst_rel_l2` 2e-1: conventions, 2.5 and ten times what is allowed of all
+      samples together, of which 0.25% may lie at ten times that before all of it is used up.
+    * `kl_mean` 1e-2 nats: by Pinsker's inequality the probability of nothing then differs by more than 7% on average.
+      LLaMA 3 8B lies 5.5e-3 from itself in six-bit and 1.1e-2 in five-bit weights (llama.cpp, examples/perplexity).
+      `kl_p99` 1e-1: a convention, ten times that (22% by Pinsker).
+    * `loss_rel_error` 5e-2: a convention.
     * `argmax_agreement` 0.99: MLPerf Inference asks for 99% of the fp32 accuracy (Reddi et al., 2020); at 99%
       agreement the accuracy cannot have moved by more than one point. Judged beyond chance, see `agreement_fails`.
     * `grad_rel_l2` 1e-1: at the critical batch size the noise of a minibatch gradient is as large as the gradient
@@ -66,16 +82,31 @@ class Budget:
     argmax_agreement: float = 0.99
     grad_rel_l2: float = 1e-1
     grad_flushed_share: float = 1e-2
+    sample_p99_rel_l2: float = 5e-2
+    sample_worst_rel_l2: float = 2e-1
+    kl_mean: float = 1e-2
+    kl_p99: float = 1e-1
+    loss_rel_error: float = 5e-2
 
     def __post_init__(self) -> None:
         shares = {"--min-argmax-agreement": self.argmax_agreement, "--max-flushed-share": self.grad_flushed_share}
-        errors = {"--max-error": self.output_rel_l2, "--max-gradient-error": self.grad_rel_l2}
+        errors = {
+            "--max-error": self.output_rel_l2,
+            "--max-gradient-error": self.grad_rel_l2,
+            "--max-sample-error": self.sample_p99_rel_l2,
+            "--max-worst-sample-error": self.sample_worst_rel_l2,
+            "--max-loss-error": self.loss_rel_error,
+        }
+        divergences = {"--max-kl": self.kl_mean, "--max-kl-p99": self.kl_p99}
         for flag, value in shares.items():
             if not 0 <= value <= 1:
                 raise UsageError(f"{flag} is a share between 0 and 1, not {value:g}")
         for flag, value in errors.items():
             if not value >= 0:
                 raise UsageError(f"{flag} is a relative error of 0 or more, not {value:g}")
+        for flag, value in divergences.items():
+            if not value >= 0:
+                raise UsageError(f"{flag} is a divergence of 0 nats or more, not {value:g}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -336,7 +367,7 @@ def _decide(
         )
 
     equals = [row for row in passing if row is passing[0] or not _is_faster(passing[0], row, rounds)]
-    chosen = min(equals, key=lambda row: number(row["output_rel_l2"]) or 0.0)
+    chosen = min(equals, key=lambda row: judged_error(row) or 0.0)
     gained = chosen["speedup_vs_fp32"]
     if gained <= trust.apart:
         why = f"{_speed(chosen)}, and the run's own control, one case measured twice, is {trust.apart - 1:.0%} apart"
@@ -377,9 +408,9 @@ def _within(row: Row, budget: Budget, trained: "Trained | None", objection: _Obj
     if trained is not None:
         whatever = "" if objection is None else f", though after one step {objection.reason}"
         return f"trains as fp32 does{whatever} ({trained.study})"
-    error = number(row["output_rel_l2"])
+    error = judged_error(row)
     assert error is not None  # an undefined error is an objection
-    return f"error {error_said(row, error)} of {budget.output_rel_l2:g} allowed"
+    return f"error {error_said(row, error)}{_in_output(row)} of {budget.output_rel_l2:g} allowed"
 
 
 def _none(column: str, why: str, *, on_speed: bool = False) -> _Choice:
@@ -431,7 +462,8 @@ def _arithmetic(choice: _Choice, divergences: Mapping[str, Divergence]) -> str:
     """Return what arithmetic knows of training in the precision that is taken, else in the one that is passed over."""
     for row in (choice.row, choice.passed):
         found = divergences.get(row["case_id"]) if row is not None else None
-        if row is not None and found is not None and (said := remark_line(found.recipe, PRECISIONS[row["precision"]])):
+        precision = PRECISIONS.get(row["precision"]) if row is not None else None  # a foreign run may have others
+        if precision is not None and found is not None and (said := remark_line(found.recipe, precision)):
             return said
     return ""
 
@@ -486,11 +518,16 @@ def _objection(
         return _Objection("chance_rel_l2", CHANCE.format(divergence.chance_rel_l2))
     errors = {"output_rel_l2": budget.output_rel_l2} | ({"grad_rel_l2": budget.grad_rel_l2} if training else {})
     for column, limit in errors.items():
-        value = number(row[column])
+        value = judged_error(row) if column == "output_rel_l2" else number(row[column])
         if value is None:
             return _Objection(column, _undefined(column, divergence))
         if value > limit:
-            return _Objection(column, f"its {ERRORS[column]} is {error_said(row, value)}, more than {limit:g}")
+            where = _in_output(row) if column == "output_rel_l2" else ""
+            return _Objection(column, f"its {ERRORS[column]}{where} is {error_said(row, value)}, more than {limit:g}")
+    for column, said in HIDDEN.items():
+        value, limit = number(row.get(column)), getattr(budget, column)
+        if value is not None and value > limit:
+            return _Objection(column, f"{said.format(format_error(value))}, more than {limit:g}")
     agreement, flushed = number(row["argmax_agreement"]), number(row["grad_flushed_share"])
     objection = None
     if agreement is not None and _agrees_too_little(agreement, divergence, budget.argmax_agreement):
@@ -506,6 +543,12 @@ def _objection(
     elif training and (skipped := _skipped_steps(divergence, rounds)):
         objection = _Objection("skipped_steps", f"GradScaler skipped {skipped} steps")
     return objection
+
+
+def _in_output(row: Row) -> str:
+    """Return " in scores" where that is the one of several outputs that errs most, else ""."""
+    name = row.get("output_worst_name")
+    return f" in {name}" if name else ""
 
 
 def error_said(row: Row, value: float) -> str:

@@ -4,8 +4,12 @@ import math
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 
-from ampbench.rows import Row, number, precision_label, times
+from ampbench.advice import Budget
+from ampbench.rows import Row, judged_error, judged_floor_ratio, number, precision_label, times
 from ampbench.units import format_bytes, format_count, format_error, format_seconds, format_share
+
+LONGEST_NAME = 16
+"""So many letters of an output's name are shown in its column; the end tells most."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,11 +42,11 @@ def _cell(column: str, write: Callable[[float], str]) -> Callable[[Row], str]:
 def _error(column: str, broken: str) -> Callable[[Row], str]:
     """Return a function from a row to the text of an error; where it has none, "nan" or "inf" if these are why.
 
-    What is itself the reference is "ref".
+    Of outputs it is the error that is judged. What is itself the reference is "ref".
     """
 
     def text(row: Row) -> str:
-        value = number(row[column])
+        value = judged_error(row) if column == "output_rel_l2" else number(row[column])
         if value is not None:
             return format_error(value)
         if row[broken]:
@@ -72,6 +76,25 @@ def _speed_interval(row: Row) -> str:
     """Return the 95% interval of the speed, over paired rounds, as "1.41–1.68"."""
     low, high = number(row["speedup_low"]), number(row["speedup_high"])
     return "" if low is None or high is None else f"{times(low)}–{times(high)}".replace("x", "")
+
+
+def _worst_output(row: Row) -> str:
+    """Return the name of the output that errs most, in few letters."""
+    name = str(row.get("output_worst_name") or "")
+    return name if len(name) <= LONGEST_NAME else f"…{name[1 - LONGEST_NAME :]}"
+
+
+def _floor_factor(row: Row) -> str:
+    """Return how many times the rounding floor the error that is judged is."""
+    value = judged_floor_ratio(row)
+    return "" if value is None else format_factor(value)
+
+
+def _bound(row: Row) -> str:
+    """Return the least agreement that the decisions leave possible, where they are too few to prove more."""
+    seen, bound = number(row["argmax_agreement"]), number(row.get("argmax_bound"))
+    asked = Budget.argmax_agreement
+    return f"≥{math.floor(100 * bound)}%" if seen is not None and bound is not None and bound < asked <= seen else ""
 
 
 def _flop_rate(row: Row) -> str:
@@ -155,19 +178,26 @@ COLUMNS = (
         first=True,
     ),
     Column(
+        "in",
+        "output",
+        (_worst_output,),
+        metrics=("output_worst_rel_l2",),
+        legend="the output that errs most, whose error it is",
+    ),
+    Column(
         "×floor",
         "floor",
-        (_cell("output_floor_ratio", format_factor),),
-        metrics=("output_floor_ratio",),
+        (_floor_factor,),
+        metrics=("output_floor_ratio", "output_worst_floor_ratio"),
         legend="error, times that of rounding the fp64 output to the dtype",
         expendable=5,
     ),
     Column(
         "argmax",
         "argmax",
-        (_cell("argmax_agreement", format_share),),
-        metrics=("argmax_agreement",),
-        legend="decisions that are fp64's",
+        (_cell("argmax_agreement", format_share), _bound),
+        metrics=("argmax_agreement", "argmax_bound"),
+        legend="decisions that are fp64's, ≥ the least that so few leave possible",
         expendable=1,
     ),
     Column(

@@ -334,12 +334,24 @@ def _divergences(stored: StoredRun, rows: dict[str, int]) -> dict[str, Any]:
         return np.array([getattr(one, name) for one in found], dtype=np.float64)
 
     output = numbers("output_rel_l2")
+    worst = [one.worst_output for one in found]
+    judged = _floats(one.rel_l2 if one else None for one in worst)
+    agreeing, decisions = numbers("argmax_agreeing"), numbers("argmax_decisions")
+    loss, expected = numbers("loss"), numbers("reference_loss")
     columns = {one.name: numbers(one.name) for one in fields(Divergence) if one.name in METRICS} | {
         "output_sqnr_db": stats.sqnr_decibels(output),
         "output_floor_ratio": stats.ratio(output, numbers("output_floor_rel_l2")),
         "output_fp32_ratio": stats.ratio(output, numbers("output_fp32_rel_l2")),
-        "argmax_agreement": stats.ratio(numbers("argmax_agreeing"), numbers("argmax_decisions")),
-        "loss_abs_error": np.abs(numbers("loss") - numbers("reference_loss")),
+        "output_worst_rel_l2": judged,
+        "output_worst_floor_ratio": stats.ratio(judged, _floats(one.floor_rel_l2 if one else None for one in worst)),
+        "sample_p99_rel_l2": _floats(_largest(one, "sample_p99_rel_l2") for one in found),
+        "sample_worst_rel_l2": _floats(_largest(one, "sample_worst_rel_l2") for one in found),
+        "kl_mean": _floats(one.predictions.kl_mean if one.predictions else None for one in found),
+        "kl_p99": _floats(one.predictions.kl_p99 if one.predictions else None for one in found),
+        "argmax_agreement": stats.ratio(agreeing, decisions),
+        "argmax_bound": stats.share_bound(agreeing, decisions),
+        "loss_abs_error": np.abs(loss - expected),
+        "loss_rel_error": stats.ratio(np.abs(loss - expected), np.abs(expected)),
         "grad_flushed_share": stats.ratio(numbers("grad_flushed"), numbers("grad_elements")),
     }
     spread: dict[str, Any] = {}
@@ -347,12 +359,26 @@ def _divergences(stored: StoredRun, rows: dict[str, int]) -> dict[str, Any]:
         spread[name] = np.full(len(rows), np.nan)
         spread[name][places] = values
     texts: dict[str, dict[str, str | None]] = {
+        "output_worst_name": {
+            one.case_id: output.name if output is not None and len(one.outputs or ()) > 1 else None
+            for one, output in zip(found, worst, strict=True)
+        },
         "grad_worst_parameter": {one.case_id: one.grad_worst_parameter for one in found},
         "output_not_finite": {one.case_id: not_finite(one) or None for one in found},
         "grad_not_finite": {one.case_id: not_finite(one, "grad") or None for one in found},
         "reference_dtype": {one.case_id: one.reference_dtype or None for one in found},
     }
     return spread | {name: _text(map(known.get, rows)) for name, known in texts.items()}
+
+
+def _floats(values: Iterable[float | None]) -> stats.Floats:
+    return np.array(list(values), dtype=np.float64)
+
+
+def _largest(found: Divergence, name: str) -> float | None:
+    """Return the largest value of a field among the outputs of a divergence; None where there is none."""
+    known = [value for one in found.outputs or () if (value := getattr(one, name)) is not None]
+    return max(known, default=None)
 
 
 def _readings(stored: StoredRun, rows: dict[str, int], columns: dict[str, Any]) -> dict[str, Any]:

@@ -65,6 +65,18 @@ def number(value: Any) -> float | None:
     return None if math.isnan(result) else result
 
 
+def judged_error(row: Row) -> float | None:
+    """Return the error that a row is judged by: of its worst output; in a run of before these were told, of all."""
+    worst = number(row.get("output_worst_rel_l2"))
+    return number(row["output_rel_l2"]) if worst is None else worst
+
+
+def judged_floor_ratio(row: Row) -> float | None:
+    """Return how many times what merely rounding makes that error is."""
+    worst = number(row.get("output_worst_floor_ratio"))
+    return number(row["output_floor_ratio"]) if worst is None else worst
+
+
 def times(ratio: float) -> str:
     """Return a ratio with two decimals ("3.10x"), so that ratios align; of less than a hundredth "<0.01x"."""
     if 0 < ratio < 0.01:

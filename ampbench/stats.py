@@ -430,6 +430,21 @@ def fisher_p(slow_first: Integers, first: Integers, slow_second: Integers, secon
     return np.array(found, dtype=np.float64)[where.reshape(-1)]
 
 
+def share_bound(successes: ArrayLike, trials: ArrayLike, confidence: float = 0.95) -> Floats:
+    """Return the one-sided lower bound of shares seen as `successes` of `trials`; NaN where nothing was tried.
+
+    It is exact: the largest share at which so many successes or more have a chance of 1 - `confidence` at most. 32 of
+    32 leave 91% possible. Source: Clopper and Pearson, "The use of confidence or fiducial limits illustrated in the
+    case of the binomial", Biometrika 1934.
+    """
+    from scipy.special import betaincinv
+
+    seen, of = np.asarray(successes, dtype=np.float64), np.asarray(trials, dtype=np.float64)
+    with np.errstate(invalid="ignore"):
+        bound = betaincinv(seen, of - seen + 1, 1 - confidence)
+    return np.where(of > 0, np.where(seen > 0, bound, 0.0), np.nan)
+
+
 def wilson_interval(successes: int, trials: int, confidence: float = 0.95) -> tuple[float, float]:
     """Return Wilson's interval of a share seen as `successes` of `trials` (Wilson, 1927; from SciPy)."""
     from scipy.stats import binomtest  # takes most of a second to import

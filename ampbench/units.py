@@ -106,6 +106,11 @@ def format_error(value: float | None) -> str:
     return f"{value:.1e}" if value != 0 else "0"
 
 
+def format_nats(value: float | None) -> str:
+    """Return a divergence as "5.4e-03 nats"."""
+    return UNDEFINED if value is None or math.isnan(value) else f"{format_error(value)} nats"
+
+
 def format_share(value: float | None) -> str:
     """Return a share as "12.3%"; what is not quite all or none is ">99.9%" or "<0.01%", never 100% or 0%.
 
@@ -180,6 +185,7 @@ FORMATS: Mapping[str, Callable[[float | None], str]] = MappingProxyType(
         "ratio": format_ratio,
         "error": format_error,
         "share": format_share,
+        "nats": format_nats,
         "dB": format_decibels,
         "cosine": format_cosine,
     }

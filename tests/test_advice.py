@@ -282,6 +282,46 @@ def test_when_every_faster_precision_is_over_the_budget_fp32_stays() -> None:
     ).precision == ("bf16_pure")
 
 
+def test_the_output_that_errs_most_is_judged_and_named() -> None:
+    scores = {"output_rel_l2": 3.9e-4, "output_worst_rel_l2": 0.64, "output_worst_name": "scores"}
+    advice = only(row("fp32", 10), row("bf16_autocast", 4, **scores))
+    assert (advice.precision, advice.column) == ("fp32", "output_rel_l2")
+    assert advice.sentence == (
+        "stay in fp32: bf16_autocast is 2.50x as fast, but its error in scores is 6.4e-01, more than 0.02"
+    )
+    little = scores | {"output_worst_rel_l2": 3e-3}
+    taken = only(row("fp32", 10), row("bf16_autocast", 4, **little)).sentence
+    assert taken == "take bf16_autocast: 2.50x the speed of fp32, error 3.0e-03 in scores of 0.02 allowed"
+
+
+@pytest.mark.parametrize(
+    ("column", "value", "phase", "said"),
+    [
+        (
+            "sample_p99_rel_l2",
+            0.06,
+            "inference",
+            "the errors of its samples reach 6.0e-02 at their 99% quantile, more than 0.05",
+        ),
+        ("sample_worst_rel_l2", 0.45, "inference", "its worst sample errs by 4.5e-01, more than 0.2"),
+        ("kl_mean", 0.03, "inference", "its probabilities lie 3.0e-02 nats from fp64's, more than 0.01"),
+        (
+            "kl_p99",
+            0.3,
+            "inference",
+            "its probabilities lie 3.0e-01 nats from fp64's at the 99% quantile, more than 0.1",
+        ),
+        ("loss_rel_error", 0.1, "training", "its loss is off by 1.0e-01, more than 0.05"),
+    ],
+)
+def test_what_one_norm_hides_is_judged_where_it_is_known(column: str, value: float, phase: str, said: str) -> None:
+    rows = [row("fp32", 10, phase=phase), row("bf16_pure", 3, phase=phase, **{column: value})]
+    advice = only(*rows)
+    assert (advice.precision, advice.column) == ("fp32", column)
+    assert advice.sentence.endswith(f"but {said}")
+    assert only(*rows, budget=Budget(**{column: value})).precision == "bf16_pure"
+
+
 @pytest.mark.parametrize("missing", [None, float("nan")])
 def test_an_undefined_error_is_not_advised_and_the_note_says_why(missing: float | None) -> None:
     rows = [row("fp32", 10, output_rel_l2=missing), row("bf16_pure", 3, output_rel_l2=missing)]
@@ -424,6 +464,11 @@ def test_groups_keep_their_order_and_rows_that_of_the_precisions() -> None:
         ({"grad_rel_l2": -0.1}, "--max-gradient-error"),
         ({"argmax_agreement": 99.0}, "--min-argmax-agreement"),
         ({"grad_flushed_share": 1.5}, "--max-flushed-share"),
+        ({"sample_p99_rel_l2": -0.1}, "--max-sample-error"),
+        ({"sample_worst_rel_l2": float("nan")}, "--max-worst-sample-error"),
+        ({"kl_mean": -1.0}, "--max-kl "),
+        ({"kl_p99": -1.0}, "--max-kl-p99"),
+        ({"loss_rel_error": -1.0}, "--max-loss-error"),
     ],
 )
 def test_an_impossible_limit_is_refused_by_its_flag(limits: dict[str, float], flag: str) -> None:

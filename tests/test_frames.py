@@ -10,6 +10,7 @@ import ampbench
 from ampbench.errors import StoreError
 from ampbench.frames import control_ratio, disturbed_share, plain_rows, run_frame, unfit_said, unquiet
 from ampbench.metrics import COLUMNS, METRICS
+from ampbench.records.divergences import OutputError, Predictions
 from ampbench.records.measurements import Failure, Fitness, Reading, Skip
 from ampbench.records.runs import Footer
 from ampbench.store import read_run
@@ -217,6 +218,47 @@ def test_work_is_a_whole_number_in_plain_rows(tmp_path):
     one, other = plain_rows(ampbench.load(path))
     assert (one["flops_per_step"], type(one["flops_per_step"])) == (10**9, int)
     assert other["flops_per_step"] is None
+
+
+def test_what_one_norm_hides_is_derived_from_outputs_and_predictions(tmp_path):
+    outputs = [
+        OutputError(
+            name="boxes", elements=8, rel_l2=1e-4, floor_rel_l2=1e-3, sample_p99_rel_l2=2e-4, sample_worst_rel_l2=0.3
+        ),
+        OutputError(name="scores", elements=8, rel_l2=0.6, floor_rel_l2=0.2, centred=True, sample_p99_rel_l2=0.1),
+        OutputError(name="noise", elements=8, undefined="chance alone makes it 1.0e+00"),
+    ]
+    divergence = make_divergence(
+        BF16,
+        output_rel_l2=2e-4,
+        outputs=outputs,
+        predictions=Predictions(outputs=["scores"], rows=8, kl_mean=0.02, kl_p99=0.3),
+        argmax_agreeing=32,
+        argmax_decisions=32,
+        loss=2.5,
+        reference_loss=-2.0,
+    )
+    row = rows_of(tmp_path, [BF16], divergence).iloc[0]
+    expected = {
+        "output_worst_rel_l2": 0.6,
+        "output_worst_floor_ratio": 3.0,
+        "sample_p99_rel_l2": 0.1,
+        "sample_worst_rel_l2": 0.3,
+        "kl_mean": 0.02,
+        "kl_p99": 0.3,
+        "argmax_bound": scipy.stats.beta.ppf(0.05, 32, 1),
+        "loss_rel_error": 2.25,
+    }
+    assert row[list(expected)].to_dict() == pytest.approx(expected)
+    assert row["output_worst_name"] == "scores"
+
+
+def test_a_lone_output_has_no_name_and_an_undefined_pool_no_worst(tmp_path):
+    lone = [OutputError(name="", elements=8, rel_l2=0.1)]
+    row = rows_of(tmp_path, [BF16], make_divergence(BF16, output_rel_l2=0.1, outputs=lone)).iloc[0]
+    assert (row["output_worst_rel_l2"], row["output_worst_name"]) == (0.1, None)
+    nothing = rows_of(tmp_path / "nan", [BF16], make_divergence(BF16, output_nonfinite=1, outputs=lone)).iloc[0]
+    assert math.isnan(nothing["output_worst_rel_l2"])
 
 
 def test_divergence_is_derived_from_the_raw_numbers(tmp_path):

@@ -416,3 +416,13 @@ def test_the_mean_of_a_round_counts_every_step_and_the_cpu_time_of_samples_held_
     assert stats.round_mean([[1.0, 3.0]], [5], [[1.0, 2.97]]) == 2.0
     assert stats.round_mean([[1.0, 3.0]], [5], [[1.0, 1.5]]) == pytest.approx(1.25)
     assert stats.round_mean([[1.0], [2.0]], [7]) == 1.5
+
+
+@pytest.mark.parametrize(("successes", "trials"), [(32, 32), (31, 32), (1, 1), (0, 5), (298, 300), (9103, 9216)])
+def test_the_bound_of_a_share_is_that_of_clopper_and_pearson(successes: int, trials: int) -> None:
+    exact = scipy.stats.binomtest(successes, trials, alternative="greater").proportion_ci(0.95, "exact")
+    assert float(stats.share_bound(successes, trials)) == pytest.approx(exact.low)
+
+
+def test_the_bound_of_nothing_is_undefined() -> None:
+    assert np.isnan(stats.share_bound([0, np.nan], [0, np.nan])).all()

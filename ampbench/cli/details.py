@@ -12,6 +12,7 @@ from ampbench.rows import Row, number
 from ampbench.stats import all_inflated, round_value
 from ampbench.studied.ceilings.rates import best
 from ampbench.units import (
+    counted,
     format_bytes,
     format_count,
     format_error,
@@ -133,7 +134,32 @@ def _memory(memory: "MemoryPass") -> Iterator[tuple[str, str]]:
         )
 
 
+def _outputs(divergence: "Divergence") -> Iterator[tuple[str, str]]:
+    """Yield what each output errs, and what a classifier's probabilities do."""
+    for one in divergence.outputs or ():
+        parts = [f"error {format_error(one.rel_l2)}" if one.rel_l2 is not None else f"no error: {one.undefined}"]
+        if one.centred:
+            parts.append("logits without their common shift")
+        if one.rel_l2 is not None and one.floor_rel_l2:
+            parts.append(f"rounding alone {format_error(one.floor_rel_l2)}")
+        if one.sample_count:
+            p99, worst = format_error(one.sample_p99_rel_l2), format_error(one.sample_worst_rel_l2)
+            parts.append(f"{counted(one.sample_count, 'sample')}: 99% quantile {p99}, worst {worst}")
+        elif one.sample_undefined != one.undefined:
+            parts.append(f"no error by sample: {one.sample_undefined}")
+        yield f"output {one.name}".rstrip(), "; ".join(parts)
+    if (found := divergence.predictions) is not None:
+        kl = f"KL {format_error(found.kl_mean)} nats, 99% quantile {format_error(found.kl_p99)}"
+        parts = [f"no KL: {found.kl_undefined}" if found.kl_undefined else kl]
+        if found.median_margin is not None:
+            parts.append(f"margin {format_share(found.median_margin)} (median)")
+        if found.flipped_margin is not None:
+            parts.append(f"up to {format_share(found.flipped_margin)} where decisions flipped")
+        yield "probabilities", "; ".join(parts)
+
+
 def _divergence(divergence: "Divergence") -> Iterator[tuple[str, str]]:
+    yield from _outputs(divergence)
     if divergence.argmax_decisions:
         yield "decisions", f"{divergence.argmax_agreeing} of {divergence.argmax_decisions} are those of the reference"
     if divergence.loss is not None and divergence.reference_loss is not None:

@@ -79,6 +79,34 @@ MaxFlushedShare = Annotated[
     ),
 ]
 
+MaxSampleError = Annotated[
+    float,
+    typer.Option(
+        metavar="ERROR",
+        help="Largest error that 99 of 100 samples of a batch may have (relative L2 of each). A convention.",
+    ),
+]
+MaxWorstSampleError = Annotated[
+    float, typer.Option(metavar="ERROR", help="Largest error that any sample may have. A convention.")
+]
+MaxKl = Annotated[
+    float,
+    typer.Option(
+        metavar="NATS",
+        help="How far a classifier's probabilities may lie from fp64's (KL, mean over rows). At 0.01 no probability "
+        "differs by more than 7% on average (Pinsker); a language model in six-bit weights lies at 0.005.",
+    ),
+]
+MaxKlP99 = Annotated[
+    float, typer.Option("--max-kl-p99", metavar="NATS", help="The same for 99 of 100 rows. A convention.")
+]
+MaxLossError = Annotated[
+    float,
+    typer.Option(
+        metavar="ERROR", help="Largest error of the loss, relative to it, to allow in training. A convention."
+    ),
+]
+
 
 def split_names(values: list[str] | None) -> list[str] | None:
     """Return names one by one where they were typed with commas; a comma in the name of a file that is there stays."""
@@ -206,14 +234,27 @@ def chosen_format(format: OutputFormat, json: bool) -> OutputFormat:
 
 
 def chosen_budget(
-    max_error: float, min_argmax_agreement: float, max_gradient_error: float, max_flushed_share: float
+    max_error: float,
+    min_argmax_agreement: float,
+    max_gradient_error: float,
+    max_flushed_share: float,
+    max_sample_error: float,
+    max_worst_sample_error: float,
+    max_kl: float,
+    max_kl_p99: float,
+    max_loss_error: float,
 ) -> Budget:
-    """Return the error budget that the four flags give; raises `UsageError` for a limit that cannot be one."""
+    """Return the error budget that the flags give; raises `UsageError` for a limit that cannot be one."""
     return Budget(
         output_rel_l2=max_error,
         argmax_agreement=min_argmax_agreement,
         grad_rel_l2=max_gradient_error,
         grad_flushed_share=max_flushed_share,
+        sample_p99_rel_l2=max_sample_error,
+        sample_worst_rel_l2=max_worst_sample_error,
+        kl_mean=max_kl,
+        kl_p99=max_kl_p99,
+        loss_rel_error=max_loss_error,
     )
 
 

@@ -23,7 +23,12 @@ from ampbench.cli.options import (
     MaxError,
     MaxFlushedShare,
     MaxGradientError,
+    MaxKl,
+    MaxKlP99,
+    MaxLossError,
+    MaxSampleError,
     MaxTime,
+    MaxWorstSampleError,
     MemoryFormats,
     MemoryLimit,
     MinArgmaxAgreement,
@@ -64,7 +69,10 @@ if TYPE_CHECKING:
     from ampbench.store import RunWriter, StoredRun
 
 DEFAULTS = Settings()
-BUDGET = ("max_error", "min_argmax_agreement", "max_gradient_error", "max_flushed_share")
+BUDGET = (
+    "max_error", "min_argmax_agreement", "max_gradient_error", "max_flushed_share", "max_sample_error",
+    "max_worst_sample_error", "max_kl", "max_kl_p99", "max_loss_error",
+)  # fmt: skip
 WITH_RESUME = frozenset({"resume", "results", "max_time", "dry_run", "format", "json", *BUDGET})
 """What a command line may say beside --resume; all else is the run's own."""
 
@@ -113,6 +121,11 @@ def command(
     min_argmax_agreement: MinArgmaxAgreement = Budget.argmax_agreement,
     max_gradient_error: MaxGradientError = Budget.grad_rel_l2,
     max_flushed_share: MaxFlushedShare = Budget.grad_flushed_share,
+    max_sample_error: MaxSampleError = Budget.sample_p99_rel_l2,
+    max_worst_sample_error: MaxWorstSampleError = Budget.sample_worst_rel_l2,
+    max_kl: MaxKl = Budget.kl_mean,
+    max_kl_p99: MaxKlP99 = Budget.kl_p99,
+    max_loss_error: MaxLossError = Budget.loss_rel_error,
 ) -> int:
     """Measure speed, memory and divergence in every precision; end with the table and the advice.
 
@@ -125,7 +138,10 @@ def command(
       ampbench run model.py:make --sweep batch_size=1,4,16
     """
     chosen = chosen_format(format, json)
-    budget = chosen_budget(max_error, min_argmax_agreement, max_gradient_error, max_flushed_share)
+    budget = chosen_budget(
+        max_error, min_argmax_agreement, max_gradient_error, max_flushed_share, max_sample_error,
+        max_worst_sample_error, max_kl, max_kl_p99, max_loss_error,
+    )  # fmt: skip
     if resume:
         refuse_beside_resume(context, WITH_RESUME)
     selection = make_selection(

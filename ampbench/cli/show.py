@@ -16,6 +16,11 @@ from ampbench.cli.options import (
     MaxError,
     MaxFlushedShare,
     MaxGradientError,
+    MaxKl,
+    MaxKlP99,
+    MaxLossError,
+    MaxSampleError,
+    MaxWorstSampleError,
     MinArgmaxAgreement,
     OutputFormat,
     Results,
@@ -47,6 +52,11 @@ def command(
     min_argmax_agreement: MinArgmaxAgreement = Budget.argmax_agreement,
     max_gradient_error: MaxGradientError = Budget.grad_rel_l2,
     max_flushed_share: MaxFlushedShare = Budget.grad_flushed_share,
+    max_sample_error: MaxSampleError = Budget.sample_p99_rel_l2,
+    max_worst_sample_error: MaxWorstSampleError = Budget.sample_worst_rel_l2,
+    max_kl: MaxKl = Budget.kl_mean,
+    max_kl_p99: MaxKlP99 = Budget.kl_p99,
+    max_loss_error: MaxLossError = Budget.loss_rel_error,
 ) -> int:
     """Show a stored run: the table, the advice, what was skipped and why; what it explains, if it does.
 
@@ -58,7 +68,10 @@ def command(
       ampbench show 1f9a3c --by module --all         a run of ampbench explain casts
     """
     chosen = chosen_format(format, json)
-    budget = chosen_budget(max_error, min_argmax_agreement, max_gradient_error, max_flushed_share)
+    budget = chosen_budget(
+        max_error, min_argmax_agreement, max_gradient_error, max_flushed_share, max_sample_error,
+        max_worst_sample_error, max_kl, max_kl_p99, max_loss_error,
+    )  # fmt: skip
     from ampbench import keywords, store
     from ampbench.cli.printing import print_note
 

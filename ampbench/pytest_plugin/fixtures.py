@@ -211,13 +211,15 @@ def _measuring(config: pytest.Config) -> "Measuring":
 def _check_error(divergence: "Divergence", limit: float) -> None:
     """Fail the test where the output's error is above `limit`, or undefined."""
     __tracebackhide__ = True
-    error = divergence.output_rel_l2
+    worst = divergence.worst_output
+    error = divergence.output_rel_l2 if worst is None else worst.rel_l2
     if error is None:
         why = "; ".join(dict.fromkeys(filter(None, [divergence.output_undefined, *divergence.notes])))
         said = f"output error is undefined{f' ({why})' if why else ''}, the limit is {limit:g}"
     elif error > limit:
         against = f" against fp32 (fp64 failed: {divergence.reference_error})" if divergence.reference_error else ""
-        said = f"output error {error:.3g}{against} is above the limit {limit:g}"
+        where = f" of {worst.name}" if worst is not None and worst.name else ""
+        said = f"output error{where} {error:.3g}{against} is above the limit {limit:g}"
     else:
         return
     pytest.fail(f"{said}: {divergence.case_id}", pytrace=False)

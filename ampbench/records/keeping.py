@@ -66,8 +66,9 @@ class SearchSpace:
 class Trial:
     """One step of a case with the modules `kept` in fp32, against the reference; all as in `Divergence`.
 
-    An error is None where it is undefined because a value is not finite (`nonfinite` counts those of outputs and
-    gradients), or because the step raised `error`, its first line. `number` counts a case's trials from 0.
+    `output_rel_l2` is that of the output that errs most. An error is None where it is undefined because a value is not
+    finite (`nonfinite` counts those of outputs and gradients), or because the step raised `error`, its first line.
+    `number` counts a case's trials from 0.
     """
 
     case_id: str

@@ -9,7 +9,7 @@ from ampbench.labels import few
 from ampbench.precisions import BASELINE
 from ampbench.report.machines import Machine, Table
 from ampbench.report.summaries import spread
-from ampbench.rows import Row, number, precision_label, times
+from ampbench.rows import Row, judged_error, number, precision_label, times
 from ampbench.soundness import AGAINST_FP32
 from ampbench.units import every, format_error
 
@@ -147,10 +147,11 @@ def _gains(tables: Sequence[Table], allowed: float) -> list[str]:
                 rows.setdefault(precision_label(chosen), []).append((chosen, table.label))
     said = []
     for label, chosen_rows in rows.items():
-        speed, memory, error = (
+        speed, memory = (
             spread((number(row[column]), name) for row, name in chosen_rows)
-            for column in ("speedup_vs_fp32", "memory_ratio_vs_fp32", "output_rel_l2")
+            for column in ("speedup_vs_fp32", "memory_ratio_vs_fp32")
         )
+        error = spread((judged_error(row), name) for row, name in chosen_rows)
         parts = []
         if speed is not None and speed.mean is not None:
             ends = f" in geometric mean ({times(speed.least[0])} to {times(speed.most[0])})" if speed.count > 1 else ""

@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 
 from ampbench import notes
 from ampbench.advice import Advice, across_tables, error_said
@@ -13,7 +12,7 @@ from ampbench.report.bars import log_scale, log_share
 from ampbench.report.machines import Machine, Table, advised_machines
 from ampbench.report.material import Material
 from ampbench.report.summaries import Spread, Summary, hidden_advice, parts, summaries, unmeasured
-from ampbench.rows import Row, described, number, precision_label, times
+from ampbench.rows import Row, described, judged_error, number, precision_label, times
 from ampbench.units import UNDEFINED, counted, format_error
 
 _MARGIN = 0.03
@@ -214,7 +213,7 @@ def _advised(table: Table) -> AdviceLine:
         label=precision_label(row) if row is not None else "",
         speed=_value(row, "speedup_vs_fp32", times),
         memory=_value(row, "memory_ratio_vs_fp32", times),
-        error=_value(row, "output_rel_l2", format_error if row is None else partial(error_said, row)),
+        error=UNDEFINED if row is None or (error := judged_error(row)) is None else error_said(row, error),
         sentence=advice.sentence,
         why=_why(advice),
     )

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from ampbench import stats
 from ampbench.precisions import BASELINE, rank
 from ampbench.report.machines import Machine, Table, table_labels
-from ampbench.rows import Row, number, precision_label
+from ampbench.rows import Row, judged_error, judged_floor_ratio, number, precision_label
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,8 +85,8 @@ def summaries(tables: Sequence[Table]) -> list[Summary]:
             speed=of("speedup_vs_fp32"),
             tf32=of("speedup_vs_tf32"),
             memory=of("memory_ratio_vs_fp32"),
-            error=of("output_rel_l2"),
-            floor=of("output_floor_ratio"),
+            error=spread((judged_error(row), name) for row, name in rows),
+            floor=spread((judged_floor_ratio(row), name) for row, name in rows),
         )
 
     return [summary(*key) for key in sorted(found, key=lambda key: (rank(key[0]), *key))]

@@ -16,7 +16,7 @@ from ampbench.precisions import BASELINE, PRECISIONS
 from ampbench.records.cases import Case
 from ampbench.records.keeping import SearchSpace, Trial, Unit, Weighed, Weighing
 from ampbench.worker.devices import Device, fp64_device
-from ampbench.worker.distances import compare
+from ampbench.worker.distances import compare, compare_each
 from ampbench.worker.divergence import Reference, References, run_step
 from ampbench.worker.finite import Fp32Check
 from ampbench.worker.fitness import FitnessWatch
@@ -140,7 +140,8 @@ def _compared(workload: Workload, case: Case, device: Device, kept: Sequence[str
     where, reference = fp64_device(device), held.numbers
     assert reference is not None
     numbers = run_step(workload, case, device, keep=device, kept=kept, update=False, equal=held.draws)
-    outputs = compare(numbers.outputs, reference.outputs, where)
+    outputs, each = compare_each(numbers.outputs, reference.outputs, where)
+    errors = [one.rel_l2 for one in each if one.rel_l2 is not None]
     gradients = None
     if case.phase == "training":
         expected = [reference.gradients[name] for name in numbers.gradients]
@@ -148,7 +149,7 @@ def _compared(workload: Workload, case: Case, device: Device, kept: Sequence[str
     return Trial(
         case_id=case.case_id,
         kept=list(kept),
-        output_rel_l2=outputs.rel_l2,
+        output_rel_l2=None if outputs.rel_l2 is None else max(errors, default=outputs.rel_l2),
         grad_rel_l2=gradients.rel_l2 if gradients else None,
         nonfinite=sum(one.nonfinite + one.unlike for one in (outputs, gradients) if one is not None),
         reference_dtype=held.dtype,

@@ -73,6 +73,29 @@ def test_the_share_of_the_ceiling_stays_before_items_and_floors(width: int, with
     assert [column.header for column in layout.hidden] == without
 
 
+def test_the_error_is_that_of_the_worst_output_with_its_name_beside_it() -> None:
+    worst = {"output_worst_rel_l2": 0.64, "output_worst_floor_ratio": 321.0, "output_worst_name": "heads[0].scores"}
+    rows = [one | worst for one in ROWS]
+    layout = tables.lay_out(rows, "training", 120)
+    lines = tables.table_lines(grouped(rows), advise(rows, {}, Budget()), {"training": layout})
+    assert max(cell_len(line.plain) for line in lines) <= 120
+    assert "6.4e-01 heads[0].scores" in lines[2].plain
+    assert [column.header for column in layout.columns if column.header in ("error", "in")] == ["error", "in"]
+    (named,) = [column for column in columns.COLUMNS if column.header == "in"]
+    assert named.parts[0]({"output_worst_name": "decoder.layers[11].hidden"}) == "…yers[11].hidden"
+
+
+@pytest.mark.parametrize(
+    ("agreement", "bound", "cell"),
+    [(1.0, 0.9106, "≥91%"), (1.0, 0.99002, ""), (0.98, 0.97, ""), (1.0, None, ""), (None, None, "")],
+)
+def test_the_bound_of_an_agreement_is_told_where_the_decisions_are_too_few(
+    agreement: float | None, bound: float | None, cell: str
+) -> None:
+    (argmax,) = [column for column in columns.COLUMNS if column.header == "argmax"]
+    assert argmax.parts[1]({"argmax_agreement": agreement, "argmax_bound": bound}) == cell
+
+
 def test_flops_per_second_are_no_column_where_no_ceiling_is_known() -> None:
     rows = [row | {"flops_per_second": 4.2e14} for row in ROWS]
     shown = {column.header for column in tables.lay_out(rows, "training", 200).columns}

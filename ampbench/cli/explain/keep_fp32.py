@@ -37,7 +37,6 @@ from ampbench.cli.options import (
     Threads,
     WhatCounts,
     Workloads,
-    chosen_budget,
     chosen_format,
     is_typed,
     refuse_beside_resume,
@@ -116,7 +115,7 @@ def command(
 
 def _wanted(max_error: float, max_gradient_error: float, objective: Objective, seed: int, max_trials: int) -> Wanted:
     """Return what the options ask to search; `UsageError` for a limit that cannot be one."""
-    chosen_budget(max_error, Budget.argmax_agreement, max_gradient_error, Budget.grad_flushed_share)
+    Budget(output_rel_l2=max_error, grad_rel_l2=max_gradient_error)  # refuses what is no limit
     for flag, limit in (("--max-error", max_error), ("--max-gradient-error", max_gradient_error)):
         if math.isinf(limit):
             raise UsageError(f"{flag} is a finite relative error: whatever a step errs is below {limit:g}")

@@ -13,7 +13,7 @@ from ampbench.report.text import fit
 from ampbench.report.vega import budget_rule, tooltip
 from ampbench.report.view import Chart, Rows, View
 from ampbench.report.views.precisions import LEAST_SPAN, SLOWEST
-from ampbench.rows import number, times
+from ampbench.rows import judged_error, number, times
 from ampbench.units import UNDEFINED, counted, format_error
 
 LEAST_ERRORS = 10.0
@@ -130,7 +130,7 @@ def _by_machine(material: Material) -> list[tuple[Machine, list[_Members]]]:
 
 def _points(cases: Iterable[ShownCase], plane: _Plane) -> list[_Point]:
     """Return the cases that have a place in the plane, the exact ones too."""
-    found = ((one, _positive(one.row[plane.column]), number(one.row["output_rel_l2"])) for one in cases)
+    found = ((one, _positive(one.row[plane.column]), judged_error(one.row)) for one in cases)
     return [
         _Point(one, ratio, error)
         for one, ratio, error in found
@@ -153,7 +153,7 @@ def _rows(tables: Iterable[_Members]) -> Rows:
     rows: list[dict[str, Any]] = []
     for table, cases in tables:
         for one in cases:
-            error = _positive(one.row["output_rel_l2"])
+            error = _positive(judged_error(one.row))
             if error is not None:
                 low, high = number(one.row["speedup_low"]), number(one.row["speedup_high"])
                 row: dict[str, Any] = {"table": fit(table.label), "precision": fit(one.row["precision"])}
