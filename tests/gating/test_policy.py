@@ -8,7 +8,7 @@ import pytest
 from ampbench.errors import UsageError
 from ampbench.gating.policy import KINDS, METRIC_KINDS, Policy, Rule, kind_of, parse_percent, read_policy
 from ampbench.keywords import matches
-from ampbench.metrics import DRIFT, GATED
+from ampbench.metrics import DRIFT, GATED, MEAN
 from ampbench.verdicts import OUTCOME
 from tests.stored_runs import make_case
 
@@ -163,7 +163,7 @@ def test_an_anchor_that_is_a_path_counts_from_the_policys_folder(tmp_path: Path)
         ("[thresholds]\ntme = 0.1", "thresholds: unknown key 'tme': did you mean time?"),
         (
             "[anchor_thresholds]\nseconds = 0.1",
-            "anchor_thresholds: unknown key 'seconds': did you mean seconds_median?",
+            "anchor_thresholds: unknown key 'seconds': did you mean seconds_median or seconds_mean?",
         ),
         ("[[rule]]\nfamly = 'conv'", "rule 1: unknown key 'famly': did you mean family?"),
         (
@@ -241,12 +241,23 @@ def test_what_is_no_percentage_is_refused(text: str) -> None:
 def test_every_gated_metric_and_kind_can_have_a_threshold_and_be_ignored(tmp_path: Path) -> None:
     for name in (*METRIC_KINDS, *GATED):
         policy = read(f"[thresholds]\n{name} = 0.5\n{IGNORE}metrics = ['{name}']\n", tmp_path)
-        kinds = {metric: metric if metric == DRIFT else kind_of(metric) for metric in GATED}
+        kinds = {metric: metric if metric in (DRIFT, MEAN) else kind_of(metric) for metric in GATED}
         metrics = [metric for metric in GATED if name in (metric, kinds[metric])]
         assert metrics
         for metric in metrics:
             assert policy.threshold_of(metric, make_case()) == 0.5
             assert policy.ignore_of(metric, "mlp/fp32") is not None
+
+
+def test_a_threshold_of_time_is_not_the_means_whose_own_is_said_by_name_and_an_ignore_of_time_covers_both(
+    tmp_path: Path,
+) -> None:
+    policy = read(f"[thresholds]\ntime = '1%'\n{IGNORE}metrics = ['time']\n", tmp_path)
+    assert policy.threshold_of(MEAN, make_case()) is None  # and so the larger of its default and the time's
+    assert policy.ignore_of(MEAN, "mlp/fp32") is not None
+    assert read("[thresholds]\nseconds_mean = '10%'", tmp_path).threshold_of(MEAN, make_case()) == 0.1
+    flag = read("[thresholds]\nseconds_mean = '10%'", tmp_path).with_time_threshold(0.2)
+    assert flag.threshold_of(MEAN, make_case()) is None
 
 
 def test_a_threshold_of_accuracy_allows_larger_errors_and_no_other_function(tmp_path: Path) -> None:

@@ -87,7 +87,7 @@ def contention(generator: Generator, shape: Shape) -> Floats:
 Planted = Callable[[Generator, Floats], None]
 """Changes the arms' logarithms in place, shape (gates, cells, blocks, arms): baseline, candidate, control."""
 
-BASELINE, CANDIDATE = 0, 1
+BASELINE, CANDIDATE, CONTROL = 0, 1, 2
 
 
 def _nothing(generator: Generator, arms: Floats) -> None:
@@ -101,7 +101,7 @@ def _one_outlier(generator: Generator, arms: Floats) -> None:
 
 
 def _slow_blocks(*chosen: int) -> Planted:
-    """Make 15% of the chosen arms' blocks 2x slow."""
+    """Make 15% of the chosen arms' blocks 2x slow; the control is the baseline once more, and slow where that is."""
 
     def plant(generator: Generator, arms: Floats) -> None:
         for arm in chosen:
@@ -144,8 +144,8 @@ NOISES: Mapping[str, Noise] = MappingProxyType(
         "contention": Noise(model=contention),
         "one outlier": Noise(model=iid, plant=_one_outlier),
         "15% of candidate 2x slow": Noise(model=iid, plant=_slow_blocks(CANDIDATE)),
-        "15% of baseline 2x slow": Noise(model=iid, plant=_slow_blocks(BASELINE)),
-        "15% of both 2x slow": Noise(model=iid, plant=_slow_blocks(BASELINE, CANDIDATE)),
+        "15% of baseline 2x slow": Noise(model=iid, plant=_slow_blocks(BASELINE, CONTROL)),
+        "15% of both 2x slow": Noise(model=iid, plant=_slow_blocks(BASELINE, CANDIDATE, CONTROL)),
     }
 )
 

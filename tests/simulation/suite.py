@@ -17,12 +17,11 @@ from ampbench.comparing.deciding import (
 )
 from ampbench.stats import Booleans, Floats, wilson_interval
 from ampbench.verdicts import Code, Verdict
-from tests.simulation.noise import CANDIDATE, NOISES, interleaved, one_after_the_other, sample_means
+from tests.simulation.noise import CANDIDATE, CONTROL, NOISES, interleaved, one_after_the_other, sample_means
 from tests.simulation.peers import asv_regressed, pytest_benchmark_regressed
 
 CELLS = 8
 THRESHOLD, MEAN_THRESHOLD = 0.02, 0.05
-CONTROL = 2
 OPEN = (Code.UNDECIDED, Code.TAIL_UNDECIDED, Code.TOO_FEW_BLOCKS)
 
 
