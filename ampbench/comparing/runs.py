@@ -1,5 +1,6 @@
 """A stored run as comparisons need it: its rounds as columns, and what became of each case."""
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum
@@ -52,7 +53,10 @@ class _Columns:
         self.blocks.append(one.round)
         self.roles.append(Role.CONTROL if one.control else Role.CONFIRMATION if one.confirmation else Role.OWN)
         self.seconds.append(stats.round_value(one.samples, one.cpu_samples))
-        self.means.append(stats.round_mean(one.samples, one.steps_per_sample, one.cpu_samples))
+        mean = math.nan  # of a round of which only its value was kept
+        if one.steps_per_sample:
+            mean = stats.round_mean(one.samples, one.steps_per_sample, one.cpu_samples)
+        self.means.append(mean)
         self.fitness.append(
             (
                 fitness.steal_share,
@@ -72,7 +76,7 @@ class Rounds:
     """The rounds of a run as arrays of equal length, in the order of the file.
 
     `owners` are places in the run's list of cases, `blocks` the rounds' numbers, `roles` those of `Role`; `seconds` are
-    what the rounds are worth, `means` the means over all their samples; `steal`,
+    what the rounds are worth, `means` the means over all their samples, NaN where these were not kept; `steal`,
     `other`, `load`, `frequency` and `clock` are the fields of `Fitness`, NaN where the machine did not tell.
     """
 
@@ -140,6 +144,11 @@ class MeasuredRun:
     def places(self) -> dict[str, int]:
         """The place of each case in the run's list of cases, which is what `Rounds.owners` holds."""
         return {case_id: place for place, case_id in enumerate(self.stored.cases)}
+
+    @property
+    def has_means(self) -> bool:
+        """Whether the samples behind the rounds' values were read."""
+        return not all(map(math.isnan, self._columns.means))
 
     @property
     def has_controls(self) -> bool:

@@ -266,7 +266,7 @@ def _interleaved(
         confirm_candidate=fresh_after.means_without(fresh_left_out),
     )
     decisions = decide_interleaved(
-        blocks, np.where(busy, np.maximum(thresholds, FAR), thresholds), means=Means(blocks=means, thresholds=allowed)
+        blocks, np.where(busy, np.maximum(thresholds, FAR), thresholds), means=_known(means, allowed, ours, theirs)
     )
     pairs = ~np.isnan(blocks.confirm_baseline) & ~np.isnan(blocks.confirm_candidate)
     measured = ~np.isnan(blocks.control).all(axis=1)
@@ -286,7 +286,7 @@ def _interleaved(
             for own, again in ((arm.seconds, blocks.control), (arm.means, means.control))
         )
         fired, judged = judge_control(
-            beside, thresholds[measured], Means(blocks=mean_beside, thresholds=allowed[measured])
+            beside, thresholds[measured], _known(mean_beside, allowed[measured], ours, theirs)
         )
         names = [cells[cell].baseline_id for cell in np.flatnonzero(measured).tolist()]
         verdict = ControlVerdict(cells=len(names), fired=fired, sentence=_control_sentence(names, fired, judged))
@@ -313,11 +313,16 @@ def _stored(
         after.without(after.unfit),
         thresholds,
         list(controls.values()),
-        Means(blocks=means, thresholds=allowed),
+        _known(means, allowed, ours, theirs),
         [ratios[1] for ratios in found.values() if ratios is not None],
     )
     unfit = _unfit_cells([(after,)], "rounds of the candidate") | _unfit_cells([(before,)], "rounds of the baseline")
     return decisions, unfit, [0] * len(cells), _stored_control(controls)
+
+
+def _known(blocks: Blocks, thresholds: stats.Floats, *sides: _Side) -> Means | None:
+    """Return the means to judge, None where the samples of a side were not read."""
+    return Means(blocks=blocks, thresholds=thresholds) if all(side.run.has_means for side in sides) else None
 
 
 def _stored_control(ratios: Mapping[str, float]) -> ControlVerdict:

@@ -63,7 +63,7 @@ class _Value(NamedTuple):
     confirmation: bool
     fitness: Fitness
     samples: tuple[tuple[float]]
-    steps_per_sample: tuple[int]
+    steps_per_sample: tuple[int, ...]
     items_per_step: float
     weights_digest: str
     cpu_samples: None = None
@@ -86,7 +86,7 @@ class Rounds:
                 one.confirmation,
                 one.fitness,
                 value,
-                (1,),
+                (),  # of the mean over its samples nothing is kept
                 one.items_per_step,
                 one.weights_digest,
             )
