@@ -11,6 +11,8 @@ from tests.simulation.suite import CELLS, Share, run_gates, run_stored, share_of
 
 QUIET = [name for name, noise in NOISES.items() if noise.quiet]
 SLOW = [name for name in QUIET if "slow" in name]
+OUTLIER = "one outlier"
+"""One block of the candidate takes three times as long: the mean of 32 blocks 6%."""
 STEADY = [name for name in QUIET if name not in SLOW]
 
 
@@ -38,13 +40,13 @@ def test_a_change_that_is_no_larger_than_the_threshold_is_not_called_one(name, e
 
 
 @pytest.mark.parametrize("name", STEADY)
-def test_a_change_just_beyond_the_threshold_is_never_taken_for_none_or_for_a_gain(name):
+def test_a_change_just_beyond_the_threshold_is_taken_for_none_as_rarely_as_the_level_says_and_never_for_a_gain(name):
     outcome = run_gates(name, gates=12, effect=0.03)
-    assert outcome.share(Verdict.UNCHANGED).count == 0
+    assert outcome.share(Verdict.UNCHANGED).value <= 0.05
     assert outcome.share(Verdict.IMPROVED).count == 0
 
 
-@pytest.mark.parametrize("name", STEADY)
+@pytest.mark.parametrize("name", [name for name in STEADY if name != OUTLIER])
 def test_the_same_code_is_proven_unchanged(name):
     assert run_gates(name, gates=25).share(Verdict.UNCHANGED).value >= 0.8
 
@@ -56,7 +58,7 @@ def test_slow_blocks_change_no_verdict_on_the_typical_time(name, effect, verdict
     assert outcome.share(verdict).value >= 0.93  # 0.95, and room for 200 cells
 
 
-@pytest.mark.parametrize("name", SLOW)
+@pytest.mark.parametrize("name", [*SLOW, OUTLIER])
 def test_where_blocks_are_slow_now_and_then_the_mean_is_open_and_nothing_is_called_unchanged(name):
     outcome = run_gates(name, gates=12)
     assert outcome.share(Verdict.UNCHANGED).value <= 0.2
