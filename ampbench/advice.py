@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from ampbench.errors import UsageError
-from ampbench.precisions import BASELINE, PRECISIONS
+from ampbench.precisions import BASELINE, DEFAULT, PRECISIONS
 from ampbench.ranges.arithmetic import remark_line
 from ampbench.records.divergences import CHANCE, Divergence
 from ampbench.records.measurements import Round
@@ -28,6 +28,9 @@ FEW_ROUNDS = "no interval under three --rounds"
 
 WORTH = 1.02
 """A smaller gain in time is none: the 2% that every comparison calls unchanged."""
+
+OVER_FP32 = "speedup_over_fp32"
+"""The speedup of a row over fp32, where advice is against `default`."""
 
 LARGEST_SPEEDUP = 64.0
 """More than any hardware gains by computing in half precision: twice the 30 times that datasheets promise at most."""
@@ -181,12 +184,13 @@ def advise(
     `divergences` by case id tell what the frame does not: the number of decisions behind an agreement, skipped steps,
     why an error is undefined. Without a case's divergence its agreement is judged as it stands. `rounds` by case id,
     without the control's, let speeds be compared round by round. What whole trainings showed of a case, `trained` by
-    case id, counts instead of what one step says of it.
+    case id, counts instead of what one step says of it. Speed and memory are judged against what a user runs today:
+    `default` where that was measured, else fp32.
     """
     advice = {}
     for group, members in grouped(rows).items():
         if any(row["outcome"] == "ok" for row in members):
-            found = _decide(members, divergences, budget, rounds or {}, trust, trained or {})
+            found = _decide(_against_todays(members), divergences, budget, rounds or {}, trust, trained or {})
             advice[group] = Advice(
                 group=group,
                 precision=found.row["precision"] if found.row else None,
@@ -255,7 +259,7 @@ def _fastest_table(
     plain = next((one for one in taken if (one.memory_format, one.path) == ("contiguous", "eager")), None)
     if plain is None:
         return ""
-    baseline = next((row for row in members[plain] if row["precision"] == BASELINE), taken[plain])
+    baseline = next((row for row in members[plain] if row["precision"] == _todays(members[plain])), taken[plain])
     group = min(taken, key=lambda one: number(taken[one]["seconds_median"]) or math.inf)
     best = taken[group]
     gain = (number(baseline["seconds_median"]) or 0.0) / best["seconds_median"]
@@ -324,8 +328,8 @@ def _decide(
         fault = no_precisions_fault(found) if found is not None else None
         if fault is not None:
             return _none(*fault)
-    baseline = next((row for row in rows if row["precision"] == BASELINE), None)
-    others = [row for row in rows if row["outcome"] == "ok" and row["precision"] != BASELINE]
+    baseline = next((row for row in rows if row["precision"] == _todays(rows)), None)
+    others = [row for row in rows if row["outcome"] == "ok" and row["precision"] not in (BASELINE, DEFAULT)]
     others.sort(key=lambda row: number(row["seconds_median"]) or math.inf)
     one_step = _objections(rows, divergences, budget, rounds)
     objections = {case_id: _overridden(one, trained.get(case_id)) for case_id, one in one_step.items()}
@@ -340,12 +344,14 @@ def _decide(
         return _Choice(row=passing[0], column="outcome", sentence=f"take {precision_label(passing[0])}: {why}", why=why)
 
     comparable = [row for row in others if number(row["speedup_vs_fp32"]) is not None]
-    if not comparable and all(row["outcome"] == "skipped" for row in rows if row["precision"] != BASELINE):
+    rest = [row for row in rows if row["precision"] not in (BASELINE, DEFAULT)]
+    if not comparable and all(row["outcome"] == "skipped" for row in rest):
         return _none("outcome", "no other precision was measured")
     faster = [row for row in comparable if _is_faster(row, baseline, rounds)]
     if faster and faster[0]["speedup_vs_fp32"] > LARGEST_SPEEDUP:
         gained = faster[0]["speedup_vs_fp32"]
-        why = f"{precision_label(faster[0])} took 1/{gained:.0f} of fp32's time, which no hardware does"
+        than = baseline["precision"]
+        why = f"{precision_label(faster[0])} took 1/{gained:.0f} of {than}'s time, which no hardware does"
         return _none("speedup_vs_fp32", "; ".join(filter(None, [why, trust.cause])), on_speed=True)
     faster = [row for row in faster if row["speedup_vs_fp32"] >= WORTH]
     if not faster:
@@ -362,9 +368,8 @@ def _decide(
         why = f"{_speed(faster[0])}, but {objection.reason}"
         if objection.column == "chance_rel_l2":
             return _none("output_rel_l2", why)
-        return _Choice(
-            row=baseline, column=objection.column, sentence=f"stay in fp32: {why}", why=why, passed=faster[0]
-        )
+        sentence = f"stay in {baseline['precision']}: {why}"
+        return _Choice(row=baseline, column=objection.column, sentence=sentence, why=why, passed=faster[0])
 
     equals = [row for row in passing if row is passing[0] or not _is_faster(passing[0], row, rounds)]
     chosen = min(equals, key=lambda row: judged_error(row) or 0.0)
@@ -374,6 +379,42 @@ def _decide(
         return _none("speedup_vs_fp32", "; ".join(filter(None, [why, trust.cause])), on_speed=True)
     within = _within(chosen, budget, trained.get(chosen["case_id"]), one_step[chosen["case_id"]])
     return _taken(chosen, passing[0], comparable, faster, objections, within, trust)
+
+
+def _todays(rows: Iterable[Row]) -> str:
+    """Return the precision of a group that a user runs who changes nothing: `default` where it was measured."""
+    measured = {row["precision"] for row in rows if row["outcome"] == "ok"}
+    return DEFAULT if DEFAULT in measured else BASELINE
+
+
+def _against_todays(rows: list[Row]) -> list[Row]:
+    """Return the rows of a group with speed and memory as times those of `default`, where that was measured.
+
+    Then `OVER_FP32` is the speed as times that of fp32. Where it was not measured, what torch ships is fp32 there, or
+    is not known, and the rows are as they are.
+    """
+    today = next((row for row in rows if row["precision"] == DEFAULT and row["outcome"] == "ok"), None)
+    if today is None:
+        return rows
+    seconds, memory = number(today["seconds_median"]), number(today.get("peak_memory_bytes"))
+
+    def ratio(numerator: float | None, denominator: float | None) -> float | None:
+        return numerator / denominator if numerator and denominator else None
+
+    return [
+        {
+            **row,
+            OVER_FP32: row["speedup_vs_fp32"],
+            "speedup_vs_fp32": ratio(seconds, number(row["seconds_median"])),
+            "memory_ratio_vs_fp32": ratio(number(row.get("peak_memory_bytes")), memory),
+        }
+        for row in rows
+    ]
+
+
+def _than(row: Row) -> str:
+    """Return what the speed of a row is told as times of."""
+    return DEFAULT if OVER_FP32 in row else BASELINE
 
 
 def _objections(
@@ -434,9 +475,11 @@ def _taken(
     gained, memory = chosen["speedup_vs_fp32"], number(chosen["memory_ratio_vs_fp32"])
     saved = f"{times(memory)} the memory" if memory is not None and memory <= MEMORY_WORTH_SAYING else ""
     if gained >= WORTH:
-        gains = f"{times(gained)} the speed{f' and {saved}' if saved else ''} of fp32"
+        gains = f"{times(gained)} the speed{f' and {saved}' if saved else ''} of {_than(chosen)}"
     else:
-        gains = f"{saved} of fp32 at its speed"
+        gains = f"{saved} of {_than(chosen)} at its speed"
+    if (true := number(chosen.get(OVER_FP32))) is not None:
+        gains += f" ({times(true)} the speed of fp32 with tf32 off)"
     caveat = _caveat(chosen, trust)
     sentence = f"take {precision_label(chosen)}: {gains}, {within}{f' ({caveat})' if caveat else ''}"
     column, why = "speedup_vs_fp32" if gained >= WORTH else "memory_ratio_vs_fp32", ""
@@ -495,7 +538,8 @@ def _stay(baseline: Row, comparable: list[Row], rounds: Mapping[str, Sequence[Ro
         else:
             cause = trust.cause or "more --rounds may tell"
             why, caveat = f"no speedup is certain, {said}; {cause}", f"not certain: {cause}"
-    return _Choice(row=baseline, column="speedup_vs_fp32", sentence=f"stay in fp32: {why}", why=why, caveat=caveat)
+    sentence = f"stay in {baseline['precision']}: {why}"
+    return _Choice(row=baseline, column="speedup_vs_fp32", sentence=sentence, why=why, caveat=caveat)
 
 
 def _objection(

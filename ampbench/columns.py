@@ -145,6 +145,14 @@ COLUMNS = (
         expendable=1,
     ),
     Column(
+        "vs default",
+        "default",
+        (_cell("speedup_vs_default", times),),
+        metrics=("speedup_vs_default",),
+        legend="speed, times that of what torch ships",
+        expendable=2,
+    ),
+    Column(
         "FLOP/s",
         "flops",
         (_flop_rate,),

@@ -19,7 +19,7 @@ from ampbench.comparing.runs import MeasuredRun
 from ampbench.errors import UsageError
 from ampbench.labels import NOT_MEASURED, OUT_OF_TIME, case_labels
 from ampbench.metrics import COLUMNS, METRICS
-from ampbench.precisions import BASELINE
+from ampbench.precisions import BASELINE, DEFAULT
 from ampbench.records.cases import Case
 from ampbench.records.divergences import Divergence
 from ampbench.soundness import not_finite
@@ -440,6 +440,7 @@ def _against_baselines(
 
     fp32, has_fp32 = baselines(BASELINE)
     tf32, has_tf32 = baselines("tf32")
+    todays, has_todays = baselines(DEFAULT)
     comparable = has_fp32 & (source[fp32] == source) if cases else has_fp32
     low, high = _speedup_intervals(rounds, np.where(has_fp32, fp32, -1), columns)
     return {
@@ -447,6 +448,7 @@ def _against_baselines(
         "speedup_low": low,
         "speedup_high": high,
         "speedup_vs_tf32": np.where(has_tf32, stats.ratio(seconds[tf32], seconds), np.nan),
+        "speedup_vs_default": np.where(has_todays, stats.ratio(seconds[todays], seconds), np.nan),
         "memory_ratio_vs_fp32": np.where(comparable, stats.ratio(memory, memory[fp32]), np.nan),
     }
 

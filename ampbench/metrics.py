@@ -107,6 +107,13 @@ COLUMNS: Mapping[str, Column] = MappingProxyType(
                 summary="seconds_median of the same case in tf32, divided by this one's.",
             ),
             Column(
+                name="speedup_vs_default",
+                label="vs default",
+                unit="ratio",
+                better="higher",
+                summary="seconds_median of the same case in fp32 as torch ships it (`default`), divided by this one's.",
+            ),
+            Column(
                 name="peak_memory_bytes",
                 label="peak memory",
                 unit="B",

@@ -632,3 +632,31 @@ def test_the_speedups_interval_that_a_table_shows_is_the_one_that_decides(tmp_pa
     (advice,) = advise_run(stored, rows.values(), BUDGET).values()
     assert advice.precision == "bf16_autocast"
     assert "bf16_pure looks 1.35x as fast, but that is not certain" in advice.sentence
+
+
+def test_advice_is_against_what_torch_ships_with_the_speed_over_true_fp32_beside_it() -> None:
+    rows = [
+        row("fp32", 10.0, peak_memory_bytes=1000),
+        row("default", 8.0, peak_memory_bytes=1000),
+        row("bf16_autocast", 4.0, peak_memory_bytes=500, memory_ratio_vs_fp32=0.5),
+    ]
+    (advice,) = advise(rows, {}, BUDGET).values()
+    assert advice.precision == "bf16_autocast"
+    assert advice.sentence.startswith(
+        "take bf16_autocast: 2.00x the speed and 0.50x the memory of default (2.50x the speed of fp32 with tf32 off), "
+    )
+
+
+def test_what_is_faster_than_true_fp32_alone_is_not_advised() -> None:
+    rows = [row("fp32", 10.0), row("default", 5.0), row("bf16_autocast", 7.0)]
+    (advice,) = advise(rows, {}, BUDGET).values()
+    assert advice.precision == "default"
+    assert advice.sentence == "stay in default: nothing is faster, at best bf16_autocast with 0.71x"
+
+
+def test_where_what_torch_ships_failed_or_is_alone_advice_says_so_as_of_fp32() -> None:
+    failed = row("default", 5.0, outcome="failed", seconds_median=None, speedup_vs_fp32=None)
+    (advice,) = advise([row("fp32", 10.0), failed, row("bf16_autocast", 5.0)], {}, BUDGET).values()
+    assert advice.sentence.startswith("take bf16_autocast: 2.00x the speed of fp32, ")
+    (alone,) = advise([row("default", 8.0, speedup_vs_fp32=None), row("bf16_pure", 4.0)], {}, BUDGET).values()
+    assert alone.sentence.startswith("take bf16_pure: 2.00x the speed of default ")

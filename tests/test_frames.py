@@ -486,3 +486,11 @@ def test_a_case_that_failed_keeps_its_readings(tmp_path):
     failure = Failure(case_id=FP32.case_id, stage="round", cause="unknown", message="no value")
     (row,) = plain_rows(rows_of(tmp_path, [FP32], reading(FP32, "peak_memory_bytes", 64.0), failure))
     assert (row["outcome"], row["reason"], row["peak_memory_bytes"]) == ("failed", "unknown: no value", 64)
+
+
+def test_a_speedup_is_against_what_torch_ships_too_where_that_was_measured(tmp_path):
+    shipped = make_case("default")
+    entries = [make_round(case, seconds) for case, seconds in ((FP32, 4.0), (shipped, 2.0), (BF16, 1.0))]
+    frame = rows_of(tmp_path / "a", [FP32, shipped, BF16], *entries)
+    assert frame["speedup_vs_default"].tolist() == [0.5, 1.0, 2.0]
+    assert rows_of(tmp_path / "b", [FP32], entries[0])["speedup_vs_default"].isna().all()

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 LABEL_WIDTH = 15
 DERIVED = (
     "seconds_median", "seconds_low", "seconds_high", "items_per_second", "speedup_vs_fp32", "speedup_low",
-    "speedup_high", "speedup_vs_tf32",
+    "speedup_high", "speedup_vs_tf32", "speedup_vs_default",
 )  # fmt: skip
 WORK = ("flops_per_step", "flops_per_second", "ceiling_share")
 MEMORY = ("peak_memory_bytes", "memory_ratio_vs_fp32")

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 
 from ampbench.labels import few
-from ampbench.precisions import BASELINE
+from ampbench.precisions import BASELINE, DEFAULT
 from ampbench.report.machines import Machine, Table
 from ampbench.report.summaries import spread
 from ampbench.rows import Row, judged_error, number, precision_label, times
@@ -62,7 +62,8 @@ def answer(found: Sequence[Machine]) -> str:
     if not any(row["outcome"] == "ok" and row["precision"] != BASELINE for table in tables for row in table.whole):
         return "only fp32 was measured: there is nothing to choose from"
     counts = taken(tables)
-    ranked = sorted(counts, key=lambda label: (label == NO_ADVICE, label == BASELINE, -counts[label]))
+    todays = (BASELINE, DEFAULT)
+    ranked = sorted(counts, key=lambda label: (label == NO_ADVICE, label in todays, -counts[label]))
     caveats = [table.advice.caveat for table in tables if table.advice]
     whole = _qualified(caveats) if len(set(caveats)) == 1 else ""
     phrases = []
@@ -73,7 +74,7 @@ def answer(found: Sequence[Machine]) -> str:
         verb = label if place or label == NO_ADVICE else f"take {label}"
         own = [one.advice.caveat for one in tables if one.advice and taken([one])[label]]
         uncertain = "" if whole else _qualified(own, brief=True)
-        phrases.append(f"{'stay in fp32' if label == BASELINE else verb} for {count}{uncertain}")
+        phrases.append(f"{f'stay in {label}' if label in todays else verb} for {count}{uncertain}")
     return ", ".join(phrases) + whole
 
 
