@@ -46,7 +46,7 @@ class UnknownNameError(UsageError):
     def __init__(self, kind: str, name: str, known: Iterable[str], like: str = ""):
         names, name = list(known), bounded(name, LONGEST_NAME)
         if near := nearest(like or name, names):
-            hint = f"did you mean {' or '.join(near)}?"
+            hint = did_you_mean(near)
         elif names:
             hint = f"known: {', '.join(names)}"
         else:
@@ -64,6 +64,12 @@ def nearest(name: str, known: Sequence[str]) -> list[str]:
         return meant
     longer = [one for one in known if name and one.startswith(name)]
     return longer[:3] or get_close_matches(name, known, n=3, cutoff=0.5)
+
+
+def did_you_mean(near: Sequence[str]) -> str:
+    """Return "did you mean a, b or c?"."""
+    several = f"{', '.join(near[:-1])} or " if near[1:] else ""
+    return f"did you mean {several}{near[-1]}?"
 
 
 class WorkloadError(UsageError):

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from ampbench.errors import NothingToRunError, UnknownNameError, UsageError, WorkloadError, nearest
+from ampbench.errors import NothingToRunError, UnknownNameError, UsageError, WorkloadError, did_you_mean, nearest
 from ampbench.keywords import matches
 from ampbench.labels import few
 from ampbench.precisions import BASELINE, BY_DEVICE, DEFAULT, PRECISIONS, SHORT_DTYPES, Precision, find_precision
@@ -241,7 +241,7 @@ def _file(name: str) -> Path:
     if not path.is_file():
         here = sorted(one.name for one in path.parent.glob("*.py")) if path.parent.is_dir() else []
         near = [str(Path(name).with_name(one)) for one in nearest(path.name, here)]
-        hint = f": did you mean {' or '.join(near)}?" if near else ""
+        hint = f": {did_you_mean(near)}" if near else ""
         raise WorkloadError(f"there is no file {name}{hint}")
     return path
 

@@ -43,7 +43,7 @@ def test_amp_and_half_stand_for_the_default_dtype_of_the_device(device, amp, hal
 
 def test_an_error_names_the_precision_as_it_was_typed():
     with pytest.raises(
-        UnknownNameError, match=r"unknown precision 'float16': did you mean fp16_autocast or fp16_master or "
+        UnknownNameError, match=r"unknown precision 'float16': did you mean fp16_autocast, fp16_master or "
     ):
         find_precision("float16")
 
@@ -60,7 +60,7 @@ def test_a_dash_and_an_underscore_are_one(spelled):
 
 @pytest.mark.parametrize("dtype", ["bf16", "bfloat16", "fp16", "float16"])
 def test_a_bare_half_dtype_may_mean_autocast_or_all_in_it(dtype):
-    with pytest.raises(UnknownNameError, match=r"did you mean (..16)_autocast or (.* or )?\1_pure\?$"):
+    with pytest.raises(UnknownNameError, match=r"did you mean (..16)_autocast, \1_master or \1_pure\?$"):
         find_precision(dtype)
 
 

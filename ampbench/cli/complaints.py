@@ -4,7 +4,7 @@ import re
 from pathlib import Path
 from typing import Any
 
-from ampbench.errors import UnknownNameError, nearest
+from ampbench.errors import UnknownNameError, did_you_mean, nearest
 
 PLAIN_WORDS = (
     (r"Input should be a valid integer\b.*|'[^']*' is not a valid int.*", "give a whole number"),
@@ -34,8 +34,9 @@ def _said(error: Any) -> str:
     option = getattr(error, "option_name", "")
     if option and hasattr(error, "possibilities"):
         known = [name for each in error.ctx.command.params for name in each.opts] if error.ctx else []
-        near = nearest(option, [name for name in known if name.startswith("--")])
-        return f"unknown option {option}" + (f": did you mean {' or '.join(near)}?" if near else "")
+        words = [name.removeprefix("--") for name in known if name.startswith("--")]  # dashes make no two options alike
+        near = [f"--{name}" for name in nearest(option.lstrip("-"), words)]
+        return f"unknown option {option}" + (f": {did_you_mean(near)}" if near else "")
     message = " ".join(error.format_message().replace("Value error, ", "").split()).rstrip(".")
     if choice := re.search(r"'(--[\w-]+)'.*: '(.*)' is not one of (.*)", message):
         return str(UnknownNameError(choice[1], choice[2], re.findall(r"'([^']*)'", choice[3])))
