@@ -401,13 +401,13 @@ def _with_gradients(found: Divergence, numbers: StepNumbers, held: Reference) ->
         found.notes.append(f"gradients: {why}")
         return dataclasses.replace(found, grad_undefined=why)
     expected = [reference.gradients[name] for name in numbers.gradients]
-    gradients = compare(list(numbers.gradients.values()), expected, what="gradient", against=held.dtype)
+    gradients, each = compare_each(list(numbers.gradients.values()), expected, what="gradient", against=held.dtype)
     gradients = _told_of_itself(gradients, numbers, held)
     found.notes.extend(note for note in gradients.notes if note not in found.notes)
     worst = part = None
     if not itself:
-        each = {name: compare([value], [reference.gradients[name]]) for name, value in numbers.gradients.items()}
-        worst, part = worst_gradient(each), worst_gradient(each, PART)
+        by_name = dict(zip(numbers.gradients, each, strict=True))
+        worst, part = worst_gradient(by_name), worst_gradient(by_name, PART)
     updated = compare(list(numbers.updated.values()), [reference.updated[name] for name in numbers.updated])
     return dataclasses.replace(
         found,

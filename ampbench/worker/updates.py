@@ -91,12 +91,14 @@ class Gradients:
 class Intended:
     """What the step changes in fp64, `moves` by parameter, from a snapshot with `gradients`; on the CPU.
 
-    `bins` caches for each storage dtype what `headroom` returns.
+    `sizes` are |Δ*|² and the number of elements that move, by parameter. `bins` caches for each storage dtype what
+    `_headroom` returns.
     """
 
     snapshot: Snapshot
     gradients: Gradients = field(default_factory=lambda: Gradients(first={}, stored={}))
     moves: Tensors = field(default_factory=dict)
+    sizes: Mapping[str, tuple[float, int]] = field(default_factory=dict)
     undefined: str = ""
     bins: dict[torch.dtype, tuple[list[int], list[float]]] = field(default_factory=dict)
 
@@ -208,7 +210,11 @@ def intended_update(workload: Workload, snapshot: Snapshot, gradients: Gradients
         return Intended(snapshot, undefined="parameters are not finite after the step in fp64")
     if not any(bool(move.any()) for move in moves.values()):
         return Intended(snapshot, undefined="the step changes no parameter in fp64")
-    return Intended(snapshot, kept, moves)
+    sizes = {
+        name: (float(torch.linalg.vector_norm(move)) ** 2, int(torch.count_nonzero(move)))
+        for name, move in moves.items()
+    }
+    return Intended(snapshot, kept, moves, sizes)
 
 
 def measure_update(
@@ -248,12 +254,12 @@ def _measured(workload: Workload, intended: Intended, gradients: Gradients, devi
             nonfinite=nonfinite,
             undefined=f"{nonfinite:,} {said} not finite after the step",
         )
-    found.append(_parts(_moved(taken, weights, keep), intended.moves, keep))
+    found.append(_parts(_moved(taken, weights, keep), intended, keep))
     counted = ""
     if random_states(device) != before:
         for _ in range(DRAWS - 1):
             again = _take_step(workload, weights, gradients.first, snapshot, native=native)
-            found.append(_parts(_moved(again, weights, keep), intended.moves, keep))
+            found.append(_parts(_moved(again, weights, keep), intended, keep))
     elif native and _rel_l2(found[0]) > RECOVERED:
         counted, parts = _with_state(workload, weights, gradients, intended, keep)
         found = [parts] if parts else found
@@ -441,22 +447,32 @@ class _Parts:
     swallowed_energy: float
 
 
-def _parts(moved: Iterable[tuple[str, torch.Tensor]], intended: Tensors, keep: Device) -> dict[str, _Parts]:
+def _parts(moved: Iterable[tuple[str, torch.Tensor]], intended: Intended, keep: Device) -> dict[str, _Parts]:
     """Return the sums over each parameter of what moved, beside what was intended."""
     found = {}
     for name, own in moved:
-        true = intended[name].to(keep.type)
-        square = true.square()
-        still = (own == 0) & (true != 0)
+        true = intended.moves[name].to(keep.type).flatten()
+        energy, moving = intended.sizes[name]
+        own = own.flatten()  # noqa: PLW2901
+        along = float(torch.dot(own, true))
+        still = true * (own == 0)
         found[name] = _Parts(
-            energy=float(square.sum()),
-            along=float((own * true).sum()),
-            apart=float((own - true).square().sum()),
-            moving=int(torch.count_nonzero(true)),
+            energy=energy,
+            along=along,
+            apart=float(torch.linalg.vector_norm(own.sub_(true))) ** 2,
+            moving=moving,
             swallowed=int(torch.count_nonzero(still)),
-            swallowed_energy=float(square[still].sum()),
+            swallowed_energy=float(torch.dot(still, still)),
         )
     return found
+
+
+def _apart(moved: Iterable[tuple[str, torch.Tensor]], intended: Intended, keep: Device) -> float:
+    """Return the relative error of what moved."""
+    apart = math.fsum(
+        float(torch.linalg.vector_norm(own.sub_(intended.moves[name].to(keep.type)))) ** 2 for name, own in moved
+    )
+    return math.sqrt(apart / math.fsum(energy for energy, _ in intended.sizes.values()))
 
 
 def _total(parts: Mapping[str, _Parts], name: str) -> float:
@@ -502,8 +518,12 @@ def _with_state(
     the weights in more digits. It is known by what it does: with it the update is right within `RECOVERED`.
     """
     taken = _take_step(workload, weights, gradients.first, intended.snapshot, native=True, watch=True)
-    moving = [name for name, move in intended.moves.items() if bool(move.any())]
+    moving = [name for name, (_, count) in intended.sizes.items() if count]
     keys = set.intersection(*(set(taken.before.get(name, {})) for name in moving))
+    # most keys are ruled out by the smallest of the tensors that matter
+    total = math.fsum(energy for energy, _ in intended.sizes.values())
+    carrying = [name for name in moving if intended.sizes[name][0] >= CARRIES * total] or moving
+    probe = min(carrying, key=lambda name: weights[name].numel())
     best: tuple[float, str, dict[str, _Parts]] = (RECOVERED, "", {})
     for key in sorted(keys):
         for of_weight, of_state in ((1, 1), (1, -1), (0, 1)):
@@ -514,7 +534,10 @@ def _with_state(
                     own += signs[1] * difference(taken.state[name][key], taken.before[name][key], keep)
                 return own
 
-            parts = _parts(((name, together(name)) for name in weights), intended.moves, keep)
+            own, true = together(probe), intended.moves[probe].to(keep.type)
+            if float(torch.linalg.vector_norm(own.sub_(true))) > math.sqrt(intended.sizes[probe][0]) / 2:
+                continue
+            parts = _parts(((name, together(name)) for name in weights), intended, keep)
             if (error := _rel_l2(parts)) <= best[0]:
                 best = error, key, parts
     return best[1:]
@@ -535,12 +558,14 @@ def _headroom(
             continue
         true = intended.moves[name].to(keep.type).flatten()
         weight = _in_fp64(intended.snapshot.weights[name].to(storage), keep).flatten()
-        moving = true != 0
-        exponent = torch.frexp(weight[moving])[1]
-        exponent = torch.where(weight[moving] == 0, least, exponent).clamp(min=least)
-        bins = (torch.frexp(true[moving])[1] - exponent + bits - LOWEST_BIN).clamp(0, BINS - 1)
+        if intended.sizes[name][1] < len(true):
+            weight, true = weight[true != 0], true[true != 0]
+        exponent = torch.frexp(weight)[1]
+        if not bool(weight.all()):
+            exponent = torch.where(weight == 0, least, exponent)
+        bins = (torch.frexp(true)[1] - exponent.clamp_(min=least)).add_(bits - LOWEST_BIN).clamp_(0, BINS - 1)
         sizes += torch.bincount(bins, minlength=BINS).cpu()
-        energies += torch.bincount(bins, weights=true[moving].square(), minlength=BINS).cpu()
+        energies += torch.bincount(bins, weights=true.square(), minlength=BINS).cpu()
     shares = (energies / energies.sum()).tolist()
     return [int(size) for size in sizes.tolist()], [float(f"{share:.4g}") for share in shares]
 
@@ -565,13 +590,11 @@ def _blamed(
     }
     low = {name: weight.to(gradients.stored[name]).to(weight.dtype) for name, weight in double.items()}
     by_gradient = _take_step(workload, double, gradients.first, snapshot)
-    errors = [_rel_l2(_parts(_moved(by_gradient, double, keep), intended.moves, keep))]
-    errors.append(0.0)
+    errors = [_apart(_moved(by_gradient, double, keep), intended, keep), 0.0]
     if any(snapshot.state.values()):
         by_state = _take_step(workload, double, exact.first, snapshot, state=rounded)
-        errors[1] = _rel_l2(_parts(_moved(by_state, double, keep), intended.moves, keep))
+        errors[1] = _apart(_moved(by_state, double, keep), intended, keep)
     by_storage = _take_step(workload, low, exact.first, snapshot)
     stored = {name: weight.to(gradients.stored[name]) for name, weight in by_storage.weights.items()}
-    moved = ((name, difference(stored[name], weight, keep)) for name, weight in low.items())
-    errors.append(_rel_l2(_parts(moved, intended.moves, keep)))
+    errors.append(_apart(((name, difference(stored[name], one, keep)) for name, one in low.items()), intended, keep))
     return errors[0], errors[1], errors[2]
