@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 
 from ampbench.advice import Budget
 from ampbench.rows import Row, judged_error, judged_floor_ratio, number, precision_label, times
-from ampbench.units import format_bytes, format_count, format_error, format_seconds, format_share
+from ampbench.units import format_bytes, format_count, format_error, format_kept, format_seconds, format_share
 
 LONGEST_NAME = 16
 """So many letters of an output's name are shown in its column; the end tells most."""
@@ -101,6 +101,14 @@ def _flop_rate(row: Row) -> str:
     """Return FLOP/s where there is a ceiling to hold them against; without one they say no more than items/s."""
     value = number(row["flops_per_second"])
     return "" if value is None or number(row["ceiling_share"]) is None else format_count(value)
+
+
+def _kept(row: Row) -> str:
+    """Return what a step keeps of its update; "nan" where it leaves parameters that are not finite."""
+    value = number(row["update_kept"])
+    if value is None:
+        return "nan" if number(row["param_nonfinite"]) else ""
+    return format_kept(value)
 
 
 def format_factor(value: float) -> str:
@@ -224,6 +232,14 @@ COLUMNS = (
         metrics=("grad_flushed_share",),
         legend="gradients that became zero",
         expendable=2,
+    ),
+    Column(
+        "kept",
+        "kept",
+        (_kept,),
+        metrics=("update_kept",),
+        legend="of fp64's update, what arrives in the stored weights",
+        first=True,
     ),
 )
 

@@ -333,6 +333,9 @@ def _divergences(stored: StoredRun, rows: dict[str, int]) -> dict[str, Any]:
     def numbers(name: str) -> stats.Floats:
         return np.array([getattr(one, name) for one in found], dtype=np.float64)
 
+    def updates(name: str) -> stats.Floats:
+        return np.array([getattr(one.update, name, None) for one in found], dtype=np.float64)
+
     output = numbers("output_rel_l2")
     worst = [one.worst_output for one in found]
     judged = _floats(one.rel_l2 if one else None for one in worst)
@@ -353,6 +356,11 @@ def _divergences(stored: StoredRun, rows: dict[str, int]) -> dict[str, Any]:
         "loss_abs_error": np.abs(loss - expected),
         "loss_rel_error": stats.ratio(np.abs(loss - expected), np.abs(expected)),
         "grad_flushed_share": stats.ratio(numbers("grad_flushed"), numbers("grad_elements")),
+        "grad_bias_ratio": stats.ratio(numbers("grad_bias"), numbers("grad_noise")),
+        "update_swallowed_share": stats.ratio(updates("swallowed"), updates("moving")),
+    }
+    columns |= {
+        f"update_{name}": updates(name) for name in ("rel_l2", "kept", "noise", "swallowed_energy", "worst_kept")
     }
     spread: dict[str, Any] = {}
     for name, values in columns.items():
@@ -364,6 +372,8 @@ def _divergences(stored: StoredRun, rows: dict[str, int]) -> dict[str, Any]:
             for one, output in zip(found, worst, strict=True)
         },
         "grad_worst_parameter": {one.case_id: one.grad_worst_parameter for one in found},
+        "grad_tensor_parameter": {one.case_id: one.grad_tensor_parameter for one in found},
+        "update_worst_parameter": {one.case_id: one.update.worst_parameter for one in found if one.update},
         "output_not_finite": {one.case_id: not_finite(one) or None for one in found},
         "grad_not_finite": {one.case_id: not_finite(one, "grad") or None for one in found},
         "reference_dtype": {one.case_id: one.reference_dtype or None for one in found},

@@ -128,6 +128,16 @@ def format_share(value: float | None) -> str:
     return f"{_digits(rounded)}%" if rounded < 100 else ">99.9%"
 
 
+def format_kept(value: float | None) -> str:
+    """Return what arrives of something as "98.4%", "100%" within rounding of all; it may be less than nothing."""
+    if value is None or math.isnan(value):
+        return UNDEFINED
+    rounded = _rounded(value * 100)
+    if rounded != 0 and abs(rounded) < 0.01:
+        return "<0.01%"
+    return f"{_digits(rounded)}%" if abs(rounded) < 99.95 else f"{round(rounded):,}%"
+
+
 def format_percent(value: float, sign: bool = False) -> str:
     """Return a relative number as "7.2%", "12%" or "0.04%", with `sign` as "+7.2%" and "-7.2%"."""
     return f"{_hundredths(value, sign, whole=9.95)}%"
@@ -186,6 +196,7 @@ FORMATS: Mapping[str, Callable[[float | None], str]] = MappingProxyType(
         "error": format_error,
         "share": format_share,
         "nats": format_nats,
+        "kept": format_kept,
         "dB": format_decibels,
         "cosine": format_cosine,
     }

@@ -10,7 +10,7 @@ import ampbench
 from ampbench.errors import StoreError
 from ampbench.frames import control_ratio, disturbed_share, plain_rows, run_frame, unfit_said, unquiet
 from ampbench.metrics import COLUMNS, METRICS
-from ampbench.records.divergences import OutputError, Predictions
+from ampbench.records.divergences import OutputError, Predictions, Update
 from ampbench.records.measurements import Failure, Fitness, Reading, Skip
 from ampbench.records.runs import Footer
 from ampbench.store import read_run
@@ -494,3 +494,22 @@ def test_a_speedup_is_against_what_torch_ships_too_where_that_was_measured(tmp_p
     frame = rows_of(tmp_path / "a", [FP32, shipped, BF16], *entries)
     assert frame["speedup_vs_default"].tolist() == [0.5, 1.0, 2.0]
     assert rows_of(tmp_path / "b", [FP32], entries[0])["speedup_vs_default"].isna().all()
+
+
+def test_what_a_step_changes_is_told_in_columns_and_undefined_where_it_was_not_measured(tmp_path):
+    update = Update(
+        steps=20, rel_l2=0.5, kept=0.75, noise=0.4, moving=200, swallowed=50, swallowed_energy=0.2,
+        worst_parameter="fc.weight", worst_kept=-0.25,
+    )  # fmt: skip
+    told = {"update": update, "grad_bias": 0.02, "grad_noise": 0.5, "param_nonfinite": 0}
+    case, other = (make_case(precision, phase="training") for precision in ("bf16_pure", "fp32"))
+    rows = rows_of(tmp_path, [case, other], make_divergence(case, **told), make_divergence(other))
+    row, without = rows.loc[case.case_id], rows.loc[other.case_id]
+    assert {name: row[f"update_{name}"] for name in ("rel_l2", "kept", "noise", "swallowed_share", "worst_kept")} == {
+        "rel_l2": 0.5, "kept": 0.75, "noise": 0.4, "swallowed_share": 0.25, "worst_kept": -0.25,
+    }  # fmt: skip
+    assert (row["update_swallowed_energy"], row["update_worst_parameter"]) == (0.2, "fc.weight")
+    assert row["grad_bias_ratio"] == pytest.approx(0.04)
+    assert row["param_nonfinite"] == 0
+    assert math.isnan(without["update_kept"])
+    assert without["update_worst_parameter"] is None

@@ -41,7 +41,7 @@ def command(
         list[str] | None,
         many_names(
             "--metric",
-            "time, throughput, memory, floor, gradients, updates, nonfinite, flushed or reference. "
+            "time, throughput, memory, floor, gradients, parameters, updates, nonfinite, flushed or reference. "
             "Default: time, memory, floor and gradients.",
         ),
     ] = None,

@@ -18,17 +18,22 @@ from ampbench.units import format_exact_percent, format_limit, format_quantity
 from ampbench.verdicts import OUTCOME, Code, Finding, Verdict
 
 _COUNTED = {
-    "output_nonfinite": "",
-    "output_reference_nonfinite": " in the reference",
-    "output_fp32_nonfinite": " in fp32",
+    "output_nonfinite": ("output", ""),
+    "output_reference_nonfinite": ("output", " in the reference"),
+    "output_fp32_nonfinite": ("output", " in fp32"),
+    "param_nonfinite": ("parameter", ""),
 }
-"""The metrics that count elements which are not finite, and where these are."""
+"""The metrics that count elements which are not finite, of what, and where these are."""
 
 _RARE = {
     "output_reference_nonfinite": "non-finite output elements in the reference",
     "output_fp32_nonfinite": "non-finite output elements in fp32",
+    "param_nonfinite": "non-finite parameter elements",
 }
 """Those of them of which nothing is said where there are none on either side."""
+
+_OF_UPDATE = {"update_rel_l2": "rel_l2", "update_kept": "kept"}
+"""The metrics that a divergence has in its `update`, and under which names."""
 
 ThresholdOf = Callable[[str, Case], float | None]
 """The largest relative change of a metric of a case that counts as none; None: that of `metrics.GATED`."""
@@ -122,7 +127,7 @@ def accuracy_findings(
         if imported := imported_finding(pair, metric, values, baseline, candidate):
             findings.append(imported)
             continue
-        if values == (None, None) or (metric in _RARE and not any(values)):
+        if values == (None, None) or (metric in _RARE and not any(values)) or _from_before(metric, before, after):
             continue
         if other:
             findings.append(_incomparable(pair.baseline, metric, Code.OTHER_WEIGHTS, other, values))
@@ -197,7 +202,7 @@ def _order(metric: str, pair: Pair, baseline: MeasuredRun, candidate: MeasuredRu
     after = candidate.stored.divergence.get(pair.candidate_id)
     counts = [_elements(metric, one) for one in (before, after)]
     fewest = min((count for count in counts if count), default=0)
-    if metric in (*_COUNTED, "grad_flushed_share"):
+    if metric in (*_COUNTED, "grad_flushed_share", "update_kept"):
         return _Order()
     most = [
         _fp32_error(metric, run, case_id)
@@ -258,7 +263,8 @@ def _judge(
     verdict, code = Verdict.UNCHANGED, Code.WITHIN_THRESHOLD
     beyond = abs(difference) > max(threshold, EQUAL) * least
     if beyond and abs(difference) > gate.floor:
-        verdict, code = (Verdict.REGRESSED if change > 0 else Verdict.IMPROVED), Code.BEYOND_THRESHOLD
+        worse = (change > 0) == (COLUMNS[metric].better != "higher")
+        verdict, code = (Verdict.REGRESSED if worse else Verdict.IMPROVED), Code.BEYOND_THRESHOLD
     return Finding(
         case=case,
         metric=metric,
@@ -281,7 +287,8 @@ def _reason(metric: str, before: float, after: float, change: float, threshold: 
     allowed = f"threshold {format_limit(threshold)}" if threshold else "the same code should give equal numbers"
     if metric in _COUNTED:
         count, more = round(abs(after - before)), "more" if after > before else "fewer"
-        return f"{count:,} {more} non-finite output {'element' if count == 1 else 'elements'}{_COUNTED[metric]}"
+        what, where = _COUNTED[metric]
+        return f"{count:,} {more} non-finite {what} {'element' if count == 1 else 'elements'}{where}"
     noun, more = COLUMNS[metric].noun or COLUMNS[metric].label, "more" if change > 0 else "less"
     if math.isinf(change):
         return f"{noun} where there was none; {allowed}"
@@ -327,8 +334,16 @@ def _became_undefined(
     )
 
 
+def _from_before(metric: str, before: Divergence | None, after: Divergence | None) -> bool:
+    """Return whether a side was measured before the passes told of updates, so that nothing is lost or won."""
+    told = metric in _OF_UPDATE or metric == "param_nonfinite"
+    return told and any(one is None or one.update is None for one in (before, after))
+
+
 def _undefined(metric: str, divergence: Divergence) -> str:
     """Return why a divergence has no number for an error, "" where it does not tell."""
+    if metric in _OF_UPDATE:
+        return divergence.update.undefined if divergence.update else ""
     undefined_by = COLUMNS[metric].undefined_by
     of_gradients = undefined_by is not None and undefined_by[0].startswith("grad")
     return divergence.grad_undefined if of_gradients else divergence.output_undefined
@@ -361,7 +376,8 @@ def _error(divergence: Divergence | None, metric: str) -> float | None:
     if metric == "grad_flushed_share":
         flushed, elements = divergence.grad_flushed, divergence.grad_elements
         return flushed / elements if flushed is not None and elements else None
-    value = getattr(divergence, metric)
+    of_update = _OF_UPDATE.get(metric)
+    value = getattr(divergence.update, of_update, None) if of_update else getattr(divergence, metric)
     return None if value is None or math.isnan(value) else float(value)
 
 

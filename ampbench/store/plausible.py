@@ -102,6 +102,7 @@ _OF_UNITS: Mapping[str, Range] = {
     "cosine": RANGES["output_cosine"],
     "dB": (-1e4, 1e4),
     "share": RANGES["steal_share"],
+    "kept": RANGES["kept"],
 }
 """What readings may be, by the unit of their metric."""
 _OVER_ONE = frozenset({"ceiling_share"})

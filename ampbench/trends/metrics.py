@@ -36,7 +36,8 @@ TRACKED: Mapping[str, Tracked] = MappingProxyType(
             # the table's ×floor: the error of rounding alone is 1 here, and all programs tell this one
             Tracked(name="floor", column=METRICS["output_floor_ratio"], gate=GATED["output_rel_l2"], scale=1.0),
             Tracked(name="gradients", column=METRICS["grad_rel_l2"], gate=GATED["grad_rel_l2"]),
-            Tracked(name="updates", column=METRICS["param_rel_l2"], gate=GATED["param_rel_l2"]),
+            Tracked(name="parameters", column=METRICS["param_rel_l2"], gate=GATED["param_rel_l2"]),
+            Tracked(name="updates", column=METRICS["update_rel_l2"], gate=GATED["update_rel_l2"]),
             Tracked(name="nonfinite", column=METRICS["output_nonfinite"], gate=GATED["output_nonfinite"], scale=1.0),
             Tracked(
                 name="flushed",

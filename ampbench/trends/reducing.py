@@ -154,6 +154,8 @@ def reduced(stored: StoredRun, rounds: Rounds, columns: list[str], chosen: set[s
 
 def _undefined(column: str, one: Divergence) -> str:
     """Return why an error is no number, "" where that is not for want of finite ones."""
+    if column == "update_rel_l2" and one.update is not None and one.update.nonfinite:
+        return f"{UNDEFINED}: {one.update.undefined}"
     undefined_by = COLUMNS[column].undefined_by if column in COLUMNS else None
     if undefined_by is None:
         return ""

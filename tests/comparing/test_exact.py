@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 from ampbench.compare import compare
 from ampbench.comparing.sentences import change_text, lonely
 from ampbench.records.cases import WorkloadSource
+from ampbench.records.divergences import Update
 from ampbench.records.measurements import Failure, Skip
 from ampbench.verdicts import OUTCOME, Code, Verdict
 from tests.compared_runs import BF16, FP32, Times, arms, environment, make_run, noisy
@@ -387,3 +388,45 @@ def test_errors_against_different_references_are_incomparable_and_no_regression(
 def test_a_number_that_is_missing_says_why():
     found = error("output_rel_l2", {}, {"output_rel_l2": None, "output_undefined": "the output is empty"})
     assert found.reason == "the candidate has no number: the output is empty"
+
+
+def kept(value, **told):
+    return {"update": Update(steps=20, kept=value, rel_l2=0.5, **told), "grad_elements": 1_000_000}
+
+
+@pytest.mark.parametrize(
+    ("after", "header", "verdict"),
+    [
+        (0.5, None, Verdict.REGRESSED),
+        (0.5, ELSEWHERE, Verdict.REGRESSED),
+        (0.95, None, Verdict.UNCHANGED),
+        (0.97, None, Verdict.IMPROVED),
+        (0.955, ELSEWHERE, Verdict.UNCHANGED),
+        (-0.2, None, Verdict.REGRESSED),
+    ],
+)
+def test_what_a_step_keeps_of_its_update_gets_worse_as_it_gets_less(after, header, verdict):
+    found = error("update_kept", kept(0.95), kept(after), header)
+    assert found.verdict is verdict
+    assert error("update_kept", kept(after), kept(0.95), header).verdict is MIRRORED[verdict]
+
+
+MIRRORED = {
+    Verdict.REGRESSED: Verdict.IMPROVED,
+    Verdict.IMPROVED: Verdict.REGRESSED,
+    Verdict.UNCHANGED: Verdict.UNCHANGED,
+}
+
+
+def test_of_a_run_that_was_measured_before_updates_were_nothing_is_said_of_them():
+    found = compare(make_run(TIMES, grad_elements=10), make_run(TIMES, **kept(0.5), param_nonfinite=3)).findings
+    assert not {one.metric for one in found} & {"update_kept", "update_rel_l2", "param_nonfinite"}
+
+
+def test_parameters_that_are_no_longer_finite_are_a_regression_and_the_update_has_no_number():
+    lost = Update(steps=20, undefined="3 parameter elements are not finite after the step", nonfinite=3)
+    ours, theirs = make_run(TIMES, **kept(1.0), param_nonfinite=0), make_run(TIMES, update=lost, param_nonfinite=3)
+    found = {one.metric: one for one in compare(ours, theirs).findings}
+    assert found["param_nonfinite"].verdict is Verdict.REGRESSED
+    assert found["param_nonfinite"].reason == "3 more non-finite parameter elements"
+    assert lost.undefined in found["update_kept"].reason
