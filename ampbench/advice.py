@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from ampbench.errors import UsageError
@@ -13,6 +13,13 @@ from ampbench.records.measurements import Round
 from ampbench.rows import Group, Row, grouped, judged_error, number, precision_label, times
 from ampbench.soundness import AGAINST_FP32, no_precisions_fault
 from ampbench.units import counted, format_error, format_share
+from ampbench.updates import (
+    MASTER_BYTES,
+    OF_A_TENSOR,
+    bias_objection,
+    parameters_objection,
+    update_objection,
+)
 
 if TYPE_CHECKING:
     from ampbench.store import StoredRun
@@ -58,7 +65,9 @@ MEMORY_WORTH_SAYING = 0.95
 class Budget:
     """How much error a precision may bring; the name of each limit is the column that it bounds.
 
-    No non-finite output and, in training, no step skipped once GradScaler's scale has settled are not negotiable.
+    No non-finite output and, in training, no non-finite parameter, no step skipped once GradScaler's scale has settled
+    and no loss of updates (`updates.update_objection`) are not negotiable. Of single parameters with 1% of the
+    gradients' norm, `updates.OF_A_TENSOR` times the error of all is allowed.
     The other defaults and their sources:
 
     * `output_rel_l2` 2e-2, of the output that errs most: `torch.testing.assert_close` accepts 1.6e-2 (relative) for
@@ -165,10 +174,11 @@ class _Choice:
 
 @dataclass(frozen=True, slots=True)
 class _Objection:
-    """What keeps a precision from being advised: the column, and what is wrong with its value."""
+    """What keeps a precision from being advised: the column, what is wrong with its value, what to do instead."""
 
     column: str
     reason: str
+    instead: str = ""
 
 
 def advise(
@@ -365,7 +375,7 @@ def _decide(
     if not passing:
         objection = objections[faster[0]["case_id"]]
         assert objection is not None
-        why = f"{_speed(faster[0])}, but {objection.reason}"
+        why = "; ".join(filter(None, [f"{_speed(faster[0])}, but {objection.reason}", objection.instead]))
         if objection.column == "chance_rel_l2":
             return _none("output_rel_l2", why)
         sentence = f"stay in {baseline['precision']}: {why}"
@@ -426,13 +436,41 @@ def _objections(
     """Return by case id the first thing that keeps a measured row of a group, but fp32's, out of the budget."""
     baseline = next((row for row in rows if row["precision"] == BASELINE), None)
     unavoidable = 0.0 if baseline is None else number(baseline["grad_flushed_share"]) or 0.0
-    return {
+    explodes = baseline is not None and _nonfinite_parameters(
+        divergences.get(baseline["case_id"]), rounds.get(baseline["case_id"], ())
+    )
+    found = {
         row["case_id"]: _objection(
-            row, divergences.get(row["case_id"]), budget, unavoidable, rounds.get(row["case_id"], ())
+            row, divergences.get(row["case_id"]), budget, unavoidable, rounds.get(row["case_id"], ()), bool(explodes)
         )
         for row in rows
         if row["outcome"] == "ok" and row["precision"] != BASELINE
     }
+    passing = [row for row in rows if row["case_id"] in found and found[row["case_id"]] is None]
+    for row in rows:
+        one = found.get(row["case_id"])
+        if one is not None and one.column in ("update_kept", "param_nonfinite"):
+            found[row["case_id"]] = replace(one, instead=_instead(row, passing, divergences.get(row["case_id"])))
+    return found
+
+
+def _instead(row: Row, passing: Sequence[Row], divergence: Divergence | None) -> str:
+    """Say what keeps the updates that a row with weights in half loses, and its price; "" where that is not its way."""
+    own = PRECISIONS.get(row["precision"])
+    if own is None or own.storage == "float32" or own.master:
+        return ""
+    for other in passing:
+        there = PRECISIONS.get(other["precision"])
+        if there is None or not there.master or there.storage != own.storage:
+            continue
+        bytes_each = [number(one.get("peak_memory_bytes")) for one in (other, row)]
+        elements = divergence.grad_elements if divergence is not None else None
+        price = ""
+        if elements and bytes_each[0] and bytes_each[1]:
+            more = round((bytes_each[0] - bytes_each[1]) / elements)
+            price = f", {counted(more, 'byte', 'bytes')} a parameter more than {row['precision']}" if more > 0 else ""
+        return f"{there.name} keeps the updates: {times(other['speedup_vs_fp32'])} the speed of fp32{price}"
+    return f"fp32 master weights keep them, at {MASTER_BYTES} bytes a parameter"
 
 
 def _overridden(objection: _Objection | None, trained: "Trained | None") -> _Objection | None:
@@ -548,10 +586,11 @@ def _objection(
     budget: Budget,
     unavoidable: float,
     rounds: Sequence[Round],
+    explodes: bool,
 ) -> _Objection | None:
     """Return the first thing that keeps a measured row out of the budget, None where nothing does.
 
-    `unavoidable` is the share of gradients that fp32 flushes, too.
+    `unavoidable` is the share of gradients that fp32 flushes, too; `explodes`: its parameters are not finite, either.
     """
     training = row["phase"] == "training"
     nonfinite = number(row["output_nonfinite"])
@@ -560,6 +599,9 @@ def _objection(
         return _Objection("output_nonfinite", (divergence and divergence.output_undefined) or broken)
     if divergence is not None and divergence.chance_rel_l2 is not None:
         return _Objection("chance_rel_l2", CHANCE.format(divergence.chance_rel_l2))
+    timed = max((each.param_nonfinite or 0 for each in rounds), default=0)
+    if training and not explodes and (said := parameters_objection(divergence, timed)):
+        return _Objection("param_nonfinite", said)
     errors = {"output_rel_l2": budget.output_rel_l2} | ({"grad_rel_l2": budget.grad_rel_l2} if training else {})
     for column, limit in errors.items():
         value = judged_error(row) if column == "output_rel_l2" else number(row[column])
@@ -568,6 +610,8 @@ def _objection(
         if value > limit:
             where = _in_output(row) if column == "output_rel_l2" else ""
             return _Objection(column, f"its {ERRORS[column]}{where} is {error_said(row, value)}, more than {limit:g}")
+    if training and divergence is not None and (found := _of_updates(divergence, budget)):
+        return found
     for column, said in HIDDEN.items():
         value, limit = number(row.get(column)), getattr(budget, column)
         if value is not None and value > limit:
@@ -593,6 +637,25 @@ def _in_output(row: Row) -> str:
     """Return " in scores" where that is the one of several outputs that errs most, else ""."""
     name = row.get("output_worst_name")
     return f" in {name}" if name else ""
+
+
+def _of_updates(found: Divergence, budget: Budget) -> _Objection | None:
+    """Return what keeps a training out of the budget though its errors as a whole are within it."""
+    if said := update_objection(found.update):
+        return _Objection("update_kept", said)
+    most, error = OF_A_TENSOR * budget.grad_rel_l2, found.grad_tensor_rel_l2
+    if error is not None and error > most:
+        said = f"the gradient of {found.grad_tensor_parameter} errs by {format_error(error)}, more than {most:g}"
+        return _Objection("grad_tensor_rel_l2", said)
+    if said := bias_objection(found):
+        return _Objection("grad_bias_ratio", said)
+    return None
+
+
+def _nonfinite_parameters(divergence: Divergence | None, rounds: Sequence[Round]) -> int:
+    """Return how many elements of parameters are not finite, after one step or after the timed ones, at most."""
+    passed = divergence.param_nonfinite if divergence is not None else 0
+    return max([passed or 0, *(each.param_nonfinite or 0 for each in rounds)])
 
 
 def error_said(row: Row, value: float) -> str:

@@ -494,14 +494,14 @@ def test_what_is_no_number_is_worse_than_any_in_the_median_of_a_point(folder: Fo
     assert [(point.value, point.runs) for point in series.points] == [(2.0, 1), (None, 4)]
 
 
-def test_gradients_and_updates_that_are_not_finite_are_undefined(folder: Folder) -> None:
+def test_gradients_and_parameters_that_are_not_finite_are_undefined(folder: Folder) -> None:
     case = make_case(phase="training")
     told = {"grad_elements": 10, "grad_nonfinite": 0, "grad_rel_l2": 1e-3, "param_rel_l2": 1e-3}
     changes = ({}, {"param_rel_l2": None}, {"param_rel_l2": None, "grad_rel_l2": None, "grad_nonfinite": 3})
     for version, change in zip(("2.13.0", "2.14.0", "2.15.0"), changes, strict=True):
         found = make_divergence(case, **told | change)
         folder.run(found, *timed(case, 1e-3), cases=(case,), torch=version)
-    gradients, updates = folder.trend("torch_version", "gradients", "updates").series
+    gradients, updates = folder.trend("torch_version", "gradients", "parameters").series
     assert [point.missing for point in gradients.points] == ["", "", "undefined: 3 gradient elements are not finite"]
     assert [point.missing for point in updates.points] == [
         "",

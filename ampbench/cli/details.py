@@ -17,13 +17,15 @@ from ampbench.units import (
     format_count,
     format_error,
     format_flop_rate,
+    format_kept,
     format_quantity,
     format_seconds,
     format_share,
 )
+from ampbench.updates import blamed, rates_said
 
 if TYPE_CHECKING:
-    from ampbench.records.divergences import Divergence
+    from ampbench.records.divergences import Divergence, Update
     from ampbench.records.measurements import Failure, MemoryPass, Round
     from ampbench.store import StoredRun
 
@@ -171,6 +173,8 @@ def _divergence(divergence: "Divergence") -> Iterator[tuple[str, str]]:
         yield "elements", f"{divergence.grad_flushed} of {divergence.grad_elements} gradient elements became zero"
     if divergence.grad_nonfinite:
         yield "nonfinite", f"{divergence.grad_nonfinite} gradient elements are not finite"
+    if divergence.update is not None:
+        yield from _update(divergence.update)
     if divergence.scaler_scale is not None:
         yield "loss scale", f"{divergence.scaler_scale:g}; steps skipped once settled: {divergence.skipped_steps}"
     if divergence.recipe is not None:
@@ -183,6 +187,24 @@ def _divergence(divergence: "Divergence") -> Iterator[tuple[str, str]]:
     yield "digests", f"weights {divergence.weights_digest[:16]}, inputs {divergence.inputs_digest[:16]}"
     for note in divergence.notes:
         yield "note", note
+
+
+def _update(update: "Update") -> Iterator[tuple[str, str]]:
+    """Yield from where an update was measured, what does not move at which learning rate, and whose fault that is."""
+    began = f"after {update.steps} fp32 steps" if update.steps else "from the optimizer_state that was given"
+    stored = f", stored in {update.storage}" if update.storage else ""
+    yield "update", f"undefined: {update.undefined}" if update.undefined else f"{began}{stored}"
+    if update.swallowed is not None and update.moving:
+        said = f"{format_share(update.swallowed / update.moving)} of {update.moving:,} weights do not move"
+        yield "  swallowed", "; ".join(filter(None, [said, rates_said(update)]))
+    if update.worst_parameter is not None:
+        yield "  worst", f"{update.worst_parameter} keeps {format_kept(update.worst_kept)}"
+    if whose := blamed(update):
+        yield "  error from", whose
+    if update.counted_state:
+        yield "  with", f"what the optimizer keeps of a weight in its state {update.counted_state!r}"
+    if update.kept_error is not None:
+        yield "  luck", f"the optimizer draws random numbers: kept ± {format_kept(update.kept_error)} (standard error)"
 
 
 def _failure(failure: "Failure") -> Iterator[tuple[str, str]]:
