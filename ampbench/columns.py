@@ -72,7 +72,7 @@ def _interval(row: Row) -> str:
     return f"±{half:.0f}%" if half < 99.5 else "±99%+"
 
 
-def _speed_interval(row: Row) -> str:
+def speed_interval(row: Row) -> str:
     """Return the 95% interval of the speed, over paired rounds, as "1.41–1.68"."""
     low, high = number(row["speedup_low"]), number(row["speedup_high"])
     return "" if low is None or high is None else f"{times(low)}–{times(high)}".replace("x", "")
@@ -140,7 +140,7 @@ COLUMNS = (
     Column(
         "speed",
         "speed",
-        (_cell("speedup_vs_fp32", times), _speed_interval),
+        (_cell("speedup_vs_fp32", times), speed_interval),
         metrics=("speedup_vs_fp32",),
         legend="times that of fp32 (tf32 off), and the 95% interval of it, paired round by round",
     ),
@@ -251,7 +251,7 @@ def shown(rows: Iterable[Row]) -> list[Column]:
     because what slows the machine down for a while slows down both.
     """
     every = list(rows)
-    paired = any(_speed_interval(row) for row in every)
+    paired = any(speed_interval(row) for row in every)
     return [
         replace(column, parts=column.parts[:1], legend="median over rounds") if paired and column is _TIME else column
         for column in COLUMNS

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from ampbench import notes
 from ampbench.advice import Advice, across_tables, error_said
-from ampbench.columns import format_factor
+from ampbench.columns import format_factor, speed_interval
 from ampbench.precisions import BASELINE
 from ampbench.report.answers import UNCERTAIN
 from ampbench.report.bars import log_scale, log_share
@@ -79,7 +79,10 @@ class Part:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AdviceLine:
-    """Which precision to take for a table, what it brings there, and why: in a sentence, and beside the numbers."""
+    """Which precision to take for a table, what it brings there, and why: in a sentence, and beside the numbers.
+
+    `between` is the 95% interval of the speed, "" where there is none.
+    """
 
     table: str
     workload: str
@@ -89,6 +92,7 @@ class AdviceLine:
     precision: str
     label: str
     speed: str
+    between: str
     memory: str
     error: str
     sentence: str
@@ -212,6 +216,7 @@ def _advised(table: Table) -> AdviceLine:
         precision=advice.precision or "",
         label=precision_label(row) if row is not None else "",
         speed=_value(row, "speedup_vs_fp32", times),
+        between="" if row is None else speed_interval(row),
         memory=_value(row, "memory_ratio_vs_fp32", times),
         error=UNDEFINED if row is None or (error := judged_error(row)) is None else error_said(row, error),
         sentence=advice.sentence,

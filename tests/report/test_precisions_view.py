@@ -134,6 +134,10 @@ def test_every_precision_measured_has_a_row_in_the_order_of_the_precisions(readm
     assert "inference, 6 cases of each precision; tf32: skipped" in page(readme_run).text
 
 
+def test_advice_stands_beside_the_interval_that_it_went_by(readme_run: Material) -> None:
+    assert "1.54x 1.31–1.82 0.52x" in " ".join(page(readme_run).get_text(" ").split())
+
+
 def test_a_row_says_mean_interval_ends_and_for_how_many_tables_it_is_advised() -> None:
     material = make_material(speeding({"one": 1.0, "two": 2.0, "four": 4.0}))
     row = next(row for row in cells(material, "precisions") if row[0] == "bf16_pure")
