@@ -86,7 +86,7 @@ def _cells(point: Point, training: bool) -> list[str]:
         f"{point.units:,}",
         format_error(point.output_rel_l2),
         *([format_error(point.grad_rel_l2)] if training else []),
-        "met" if point.meets else "missed",
+        "met" if point.meets else "missed elsewhere" if point.refuted else "missed",
         format_seconds(point.seconds),
         _against_none(point),
         format_bytes(point.peak_bytes),

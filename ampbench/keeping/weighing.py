@@ -25,7 +25,8 @@ class Point:
 
     `units` is how many of the space that keeps. Errors are relative L2, `seconds` those of a step, `against_low` its
     ratio to the step with no module kept. `found`: this is the set that was found; `meets`: it meets the budget;
-    `on_front`: no other set is as good in error, time and memory and certainly better in one of them.
+    `on_front`: no other set is as good in error, time and memory and certainly better in one of them. `refuted`: it met
+    the budget on the first batch and missed it on another.
     """
 
     kept: list[str]
@@ -38,6 +39,7 @@ class Point:
     found: bool = False
     meets: bool = False
     on_front: bool = False
+    refuted: bool = False
 
 
 def points(search: KeepSearch, space: SearchSpace, trials: Iterable[Trial]) -> list[Point]:
@@ -56,17 +58,21 @@ def points(search: KeepSearch, space: SearchSpace, trials: Iterable[Trial]) -> l
 
 
 def meets(search: KeepSearch, trial: Trial) -> bool:
-    """Return whether a trial meets the budget of a search: all errors are defined and none is too large."""
-    return max(_budget(search).shares(trial)) <= 1.0
+    """Return whether a trial meets the budget of a search: all errors are defined and none is too large.
+
+    A set that was refuted on another batch does not, whatever it errs on the first.
+    """
+    return max(_budget(search).shares(trial)) <= 1.0 and not _is_refuted(search, trial.kept)
 
 
 def closest(search: KeepSearch, trials: Iterable[Trial]) -> Trial | None:
     """Return the trial that comes nearest to the budget, of equal ones the first; None where none has its errors."""
     budget = _budget(search)
     bounds_gradients = search.max_gradient_error is not None
+    worst = {tuple(trial.kept): trial for trial in search.refuted}
     defined = [
         trial
-        for trial in trials
+        for trial in (worst.get(tuple(one.kept), one) for one in trials)
         if not trial.error
         and trial.output_rel_l2 is not None
         and (trial.grad_rel_l2 is not None or not bounds_gradients)
@@ -82,6 +88,7 @@ def said(search: KeepSearch, space: SearchSpace, trials: Sequence[Trial]) -> lis
         *against_said(trials),
         _found_said(search, space, sets),
         *_missed_said(search, sets, trials),
+        *_confirmed_said(search),
         _proof_said(search),
     ]
     lines += [*_cost_said(search, picture), *_doubts(search), *search.notes, *space.notes]
@@ -129,7 +136,12 @@ def _point(
         peak_bytes=one.peak_bytes,
         found=search.found is not None and list(one.kept) == list(search.found),
         meets=trial is not None and meets(search, trial),
+        refuted=_is_refuted(search, one.kept),
     )
+
+
+def _is_refuted(search: KeepSearch, kept: Sequence[str]) -> bool:
+    return any(list(trial.kept) == list(kept) for trial in search.refuted)
 
 
 def _is_timed(one: Weighed) -> bool:
@@ -198,6 +210,19 @@ def _errors_said(search: KeepSearch, low: Trial | None, found: Trial | None) -> 
         before = f"from {_before(low, getattr(low, name))} to" if low is not None else "is"
         parts.append(f"the {what} error {before} {after} (budget {format_error(limit)})")
     return " and ".join(parts)
+
+
+def _confirmed_said(search: KeepSearch) -> Iterable[str]:
+    """Say what the found set errs at worst on batches that the search did not see, and which sets failed on these."""
+    shares = _budget(search).shares
+    if search.confirmed:
+        worst = max(search.confirmed, key=lambda trial: max(shares(trial)))
+        batches = counted(len(search.confirmed), "other batch", "other batches")
+        yield f"confirmed on {batches}: at worst {_errors_said(search, None, worst)}"
+    if search.refuted:
+        first = min(search.refuted, key=lambda trial: max(shares(trial)))
+        which = f"; nearest {kept_said(first.kept, 2)}, where {_errors_said(search, None, first)}"
+        yield f"{counted(len(search.refuted), 'other set')} met it on the first batch and not on another{which}"
 
 
 def _before(low: Trial, error: float | None) -> str:

@@ -16,6 +16,7 @@ from ampbench.ranges.headlines import (
     origin_said,
     telling,
     unchecked_said,
+    validated_said,
 )
 from ampbench.ranges.headroom import FLUSHES, MARGIN, Headroom, Prediction, by_running_module, headroom, predict
 from ampbench.ranges.profile import layer_profile, ranked
@@ -45,6 +46,7 @@ def headroom_section(case: Case, found: RangePass, *, everything: bool = False) 
     lines = [
         *headroom_said(found),
         *(low_run_said(found, low) for low in found.low_runs),
+        *validated_said(found),
         *arithmetic_said(found),
     ]
     blocks = [_line(line) for line in lines]

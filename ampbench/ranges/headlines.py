@@ -15,6 +15,7 @@ from ampbench.ranges.scales import usable_scales
 from ampbench.ranges.seen import (
     Outcome,
     Score,
+    Scores,
     low_dtype,
     predicted_and_seen,
     predicted_gradients,
@@ -105,6 +106,31 @@ def low_run_said(found: RangePass, low: LowRun) -> str:
         said[0] = f"of modules by themselves, on exact inputs: {said[0]}"
     parts = [*whole, *said] if low.error else [*said, *whole]
     return f"{low.precision}: {'; '.join([*parts, *_gradients_said(found, low)])}"
+
+
+def validated_said(found: RangePass) -> list[str]:
+    """Return how the predictions did on values that they were not made from, a sentence for each kind of these."""
+    said = []
+    for one in found.validations:
+        if one.note:
+            said.append(f"predictions were not held against {one.on}: {one.note}")
+            continue
+        judged = {low.precision: scores(predicted_and_seen(found, low)) for low in one.low_runs}
+        wrong = {name: told for name, both in judged.items() if (told := _wrong_said(both))}
+        right = [name for name, both in judged.items() if both.checked and name not in wrong]
+        parts = [f"{name}: {told}" for name, told in wrong.items()]
+        if right:
+            checked = counted(max(judged[name].checked for name in right), "module")
+            parts.insert(0, f"right for all of {checked} in {few(right, len(right))}")
+        if parts:
+            said.append(f"predictions on {one.on}: {'; '.join(parts)}")
+    return said
+
+
+def _wrong_said(judged: Scores) -> str:
+    """Return of which events predictions were false or missed some, and how often; "" where all came true."""
+    events = (("overflow", judged.overflow), ("flushing", judged.flush))
+    return ", ".join(_score_said(what, score) for what, score in events if score.false or score.missed)
 
 
 def stored_said(low: LowRun) -> str:

@@ -68,7 +68,8 @@ class Trial:
 
     `output_rel_l2` is that of the output that errs most. An error is None where it is undefined because a value is not
     finite (`nonfinite` counts those of outputs and gradients), or because the step raised `error`, its first line.
-    `number` counts a case's trials from 0.
+    `number` counts a case's trials from 0. `batch` is 0 for the workload's first batch, from 1 on for batches that the
+    search does not see.
     """
 
     case_id: str
@@ -80,6 +81,7 @@ class Trial:
     reference_dtype: str = "fp64"
     reference_error: str = ""
     error: str = ""
+    batch: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -114,8 +116,9 @@ class KeepSearch:
     `found` names modules as `keep_fp32` takes them; [""] is the whole network, [] none. `units` are how many units of
     the space that keeps. `smallest`: no smaller set meets the budget, given that keeping more never errs more; else
     none smaller was found. `trials` is how many sets were tried, those of an interrupted session and those that were
-    only weighed included. `objective` is one of `OBJECTIVES`. `weighing` goes from no module kept to all (None: not
-    measured).
+    only weighed included. `objective` is one of `OBJECTIVES`. `confirmed` are trials of what was found on fresh
+    batches, `refuted` the worst on these of each set that met the budget on the first batch and missed it there.
+    `weighing` goes from no module kept to all (None: not measured).
     """
 
     case_id: str
@@ -127,5 +130,7 @@ class KeepSearch:
     units: int = 0
     smallest: bool = False
     trials: int = 0
+    confirmed: list[Trial] = field(default_factory=list)
+    refuted: list[Trial] = field(default_factory=list)
     weighing: Weighing | None = None
     notes: list[str] = field(default_factory=list)

@@ -140,12 +140,30 @@ class LowRun:
     notes: list[str] = field(default_factory=list)
 
 
+ANOTHER_BATCH, ANOTHER_SEED = "another batch", "another seed"
+"""What predictions are held against that they were not made from: the same weights on other inputs; other weights, too,
+where these come from the seed."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Validation:
+    """What modules do on exact inputs of another batch, or of another seed (`on`), in each low precision.
+
+    `low_runs` are without whole steps: of these, what is lowered is that of the pass's own. `note` says why there are
+    none ("": there are).
+    """
+
+    on: str
+    low_runs: list[LowRun] = field(default_factory=list)
+    note: str = ""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RangePass:
     """How large the values of `steps` fp32 steps of a case are, and what low precisions then made of as many.
 
     `case_id` is that of the fp32 case, `recipe` what trains it (None: in inference, and in older runs). `notes` say
-    what was left out and why.
+    what was left out and why. `validations` are other values that its predictions are held against.
     """
 
     case_id: str
@@ -154,6 +172,7 @@ class RangePass:
     swallowed: list[Swallowed] = field(default_factory=list)
     low_runs: list[LowRun] = field(default_factory=list)
     recipe: Recipe | None = None
+    validations: list[Validation] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
 
 

@@ -51,8 +51,9 @@ class Request:
     "casts" traces a step of the case as `tracing` says. "rules" probes autocast on `device` to each of `dtypes`
     ("float16"), for the `ops` named or, without any, for all. "ranges" watches `steps` fp32 steps of the case (0: one
     for each of its batches) and then a step in each of `precisions`, "origin" the errors of its modules. "space" asks
-    which modules could be kept in fp32, "trial" what a step with those of `kept[0]` errs, "weighing" what a step with
-    each set of `kept` costs, measured for about `seconds`. "convergence" trains the case with `seed` for `steps` steps,
+    which modules could be kept in fp32, "trial" what a step with those of `kept[0]` errs on the `batch` of this number
+    (0: the first; from 1 on fresh ones, skipped where there is none), "weighing" what a step with each set of `kept`
+    costs, measured for about `seconds`. "convergence" trains the case with `seed` for `steps` steps,
     as its own or as another `arm` (see `Training`), its learning rate by a `schedule` ("": the workload's own); a
     worker that is not fresh knows the fp32 and fp64 trainings before it. "scaler" trains it with the scaler `setting`
     (None: in fp32), "scope" in every scope of autocast, for `steps` steps; "input-storage" feeds it inputs stored in
@@ -86,6 +87,7 @@ class Request:
     steps: int = 0
     precisions: list[str] = field(default_factory=list)
     kept: list[list[str]] = field(default_factory=list)
+    batch: int = 0
     seconds: float = 0.0
     arm: str = ""
     schedule: str = ""

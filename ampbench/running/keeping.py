@@ -5,13 +5,15 @@ That makes a search resumable: it is deterministic for its seed, and what it tri
 
 import dataclasses
 import shlex
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence, Set
 from contextlib import contextmanager
+from functools import partial
 
 from ampbench.errors import UsageError
 from ampbench.keeping.between import sets_between
 from ampbench.keeping.islands import units_of
 from ampbench.keeping.search import Found, search
+from ampbench.keeping.tried import Budget, TrialsSpentError
 from ampbench.keeping.weighing import meets
 from ampbench.planning import PlannedCase, check_selection
 from ampbench.precisions import LOW
@@ -36,6 +38,8 @@ from ampbench.studied.unfinished import unfinished
 
 FOR_WEIGHING = 2
 """So many trials, of enough, are left for sets that are tried only to be weighed."""
+FRESH = 3
+"""On so many batches that the search has not seen, what it found is tried before it is told."""
 
 Store = Callable[[SearchSpace | Trial], None]
 """Stores what a search saw before it goes on."""
@@ -189,23 +193,17 @@ class _Search:
         self._wanted, self._store = wanted, store
         self._trials = list(trials)
         self._known = {tuple(trial.kept): trial for trial in trials}
+        self._fresh: dict[tuple[str, ...], list[Trial]] = {}
+        self._refuted: dict[tuple[str, ...], Trial] = {}
+        self._no_fresh = ""
         self._has_worker = False
 
     def ended(self, space: SearchSpace | None) -> KeepSearch:
         case, wanted = self._planned.case, self._wanted
         space = space or self._asked_space()
         max_gradient_error = wanted.max_gradient_error if case.phase == "training" else None
-        spared = min(FOR_WEIGHING, wanted.max_trials // 4)
-        found = search(
-            space,
-            self._tried,
-            max_error=wanted.max_error,
-            max_gradient_error=max_gradient_error,
-            objective=wanted.objective,
-            seed=wanted.seed,
-            max_trials=wanted.max_trials - spared,
-        )
-        weighing, notes = self._weighed(space, found)
+        budget = Budget(max_error=wanted.max_error, max_gradient_error=max_gradient_error)
+        found, asked = self._confirmed_search(space, budget)
         ended = KeepSearch(
             case_id=case.case_id,
             max_error=wanted.max_error,
@@ -215,20 +213,82 @@ class _Search:
             found=found.kept,
             units=len(found.units or ()),
             smallest=found.smallest,
+        )
+        ended = self._bettered(ended, space, budget)
+        weighing, notes = self._weighed(space, ended, asked)
+        ended = self._bettered(ended, space, budget)
+        if ended.found is not None and self._no_fresh:
+            notes.append(
+                f"not confirmed on {'more batches' if self._fresh_of(ended) else 'another batch'}: {self._no_fresh}"
+            )
+        return dataclasses.replace(
+            ended,
             trials=len(self._trials),
+            confirmed=self._fresh_of(ended),
+            refuted=list(self._refuted.values()),
             weighing=weighing,
             notes=notes,
         )
-        return self._bettered(ended, space)
 
-    def _bettered(self, ended: KeepSearch, space: SearchSpace) -> KeepSearch:
+    def _confirmed_search(self, space: SearchSpace, budget: Budget) -> tuple[Found, set[tuple[str, ...]]]:
+        """Return the smallest set that meets the budget on fresh batches, too, and which sets its search asked about.
+
+        A set that misses it there counts as one that failed, and the search is gone through again with what is known.
+        """
+        wanted = self._wanted
+        spared = min(FOR_WEIGHING, wanted.max_trials // 4)
+        while True:
+            asked: set[tuple[str, ...]] = set()
+            found = search(
+                space,
+                partial(self._answered, asked=asked, most=wanted.max_trials - spared),
+                max_error=budget.max_error,
+                max_gradient_error=budget.max_gradient_error,
+                objective=wanted.objective,
+                seed=wanted.seed,
+                max_trials=wanted.max_trials - spared,
+            )
+            if found.kept is None or self._holds(found.kept, budget):
+                return found, asked
+
+    def _answered(self, kept: Sequence[str], asked: set[tuple[str, ...]], most: int) -> Trial:
+        """Return the trial of a set, or that on the batch that refuted it. Raises TrialsSpentError after `most`."""
+        key = tuple(kept)
+        if key not in self._known and len(self._trials) >= most:
+            raise TrialsSpentError
+        asked.add(key)
+        return self._refuted.get(key) or self._tried(kept)
+
+    def _holds(self, kept: Sequence[str], budget: Budget) -> bool:
+        """Return whether a set meets the budget on fresh batches; those that do not are `_refuted` from then on."""
+        key = tuple(kept)
+        if key not in self._fresh:
+            self._fresh[key] = list(self._on_fresh_batches(kept))
+            worst = max(self._fresh[key], key=lambda trial: max(budget.shares(trial)), default=None)
+            if worst is not None and max(budget.shares(worst)) > 1.0:
+                self._refuted[key] = worst
+        return key not in self._refuted
+
+    def _on_fresh_batches(self, kept: Sequence[str]) -> Iterator[Trial]:
+        """Yield the trials of a set on batches that the search does not see, as far as there are any."""
+        for batch in range(1, FRESH + 1):
+            reply = self._ask("trial", kept=[list(kept)], batch=batch)
+            if reply.trial is None:
+                self._no_fresh = _reason(ended_by(reply, self._planned.case, "trial"))
+                return
+            yield reply.trial
+
+    def _fresh_of(self, ended: KeepSearch) -> list[Trial]:
+        return [] if ended.found is None else self._fresh.get(tuple(ended.found), [])
+
+    def _bettered(self, ended: KeepSearch, space: SearchSpace, budget: Budget) -> KeepSearch:
         """Return a search with the smallest set that met the budget, which may have been tried to be weighed only."""
         least = ended.units if ended.found is not None else len(space.units) + 1
-        for trial in self._trials:
+        meeting = [trial for trial in self._trials if meets(ended, trial)]
+        for trial in sorted(meeting, key=lambda trial: len(units_of(space, trial.kept))):
             units = len(units_of(space, trial.kept))
-            if units < least and meets(ended, trial):
-                least = units
-                ended = dataclasses.replace(ended, found=list(trial.kept), units=units, smallest=False)
+            if units < least and self._holds(trial.kept, budget):
+                return dataclasses.replace(ended, found=list(trial.kept), units=units, smallest=False)
         return ended
 
     def _asked_space(self) -> SearchSpace:
@@ -252,17 +312,20 @@ class _Search:
             self._known[key] = trial
         return self._known[key]
 
-    def _weighed(self, space: SearchSpace, found: Found) -> tuple[Weighing | None, list[str]]:
+    def _weighed(
+        self, space: SearchSpace, ended: KeepSearch, asked: Set[tuple[str, ...]]
+    ) -> tuple[Weighing | None, list[str]]:
         """Return what sets cost, and notes: that nobody could measure it is no reason to lose what was found."""
-        searched = self._trials[: found.trials]  # not what an interrupted session tried only to weigh it
+        searched = [trial for trial in self._trials if tuple(trial.kept) in asked]  # not what was tried to be weighed
+        units = None if ended.found is None else units_of(space, ended.found)
         try:
-            able = [kept for kept in sets_between(space, found.units, searched) if self._can_be_weighed(kept)]
+            able = [kept for kept in sets_between(space, units, searched) if self._can_be_weighed(kept)]
             self._has_worker = False  # the reference that trials keep must not weigh on what is measured
             reply = self._ask("weighing", kept=able, seconds=self._wanted.seconds)
             if reply.weighing is None:
                 raise _Ended(ended_by(reply, self._planned.case, "weighing"))
-        except _Ended as ended:
-            return None, [f"what sets cost was not measured: {_reason(ended.how)}"]
+        except _Ended as failed:
+            return None, [f"what sets cost was not measured: {_reason(failed.how)}"]
         return reply.weighing, []
 
     def _can_be_weighed(self, kept: Sequence[str]) -> bool:
@@ -271,11 +334,11 @@ class _Search:
             return False
         return not self._tried(kept).error
 
-    def _ask(self, kind: str, *, kept: Sequence[Sequence[str]] = (), seconds: float = 0.0) -> Reply:
+    def _ask(self, kind: str, *, kept: Sequence[Sequence[str]] = (), seconds: float = 0.0, batch: int = 0) -> Reply:
         """Return the reply of the case's own worker, which keeps the reference from one trial to the next."""
         request = request_for(
             self._planned, self._settings, kind,
-            kept=[list(one) for one in kept], seconds=seconds, fresh=not self._has_worker,
+            kept=[list(one) for one in kept], seconds=seconds, batch=batch, fresh=not self._has_worker,
         )  # fmt: skip
         self._has_worker = True
         return self._channel.serve(request)

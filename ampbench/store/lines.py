@@ -263,7 +263,7 @@ def _check_ranges(found: RangePass) -> None:
     for values in found.magnitudes:
         if values.what not in _VALUES:
             raise LineError(f"values of a kind that there is not, {values.what!r}, of {found.case_id}")
-    for low in found.low_runs:
+    for low in [*found.low_runs, *(low for one in found.validations for low in one.low_runs)]:
         if low.precision not in PRECISIONS:
             raise LineError(f"an unknown precision, {low.precision!r}, beside {found.case_id}")
 

@@ -30,7 +30,7 @@ _ROWS: tuple[tuple[Range, str], ...] = (
         sampled swallowed zeros counts powers together skipped_steps skipped stale_weights warmup_steps calls
         sizes moving param_nonfinite
         units trials number index forward model_ops cast operation tensor made_by producer step steps ended_at
-        seeds max_trials growth_interval involuntary_switches batch_size cpu_count count threads schema work
+        seeds max_trials batch growth_interval involuntary_switches batch_size cpu_count count threads schema work
         flops buffer_bytes bytes_read bytes_written cast_bytes gradient_bytes input_bytes memory_bytes
         memory_limit_bytes optimizer_bytes output_bytes parameter_bytes peak_bytes peak_bytes_after
         peak_bytes_before rss_bytes rss_peak_bytes stored_bytes weight_bytes

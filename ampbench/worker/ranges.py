@@ -1,7 +1,7 @@
 """A range pass: how large the values of a case are in fp32, and what low precisions then make of the same batches."""
 
 import dataclasses
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -20,12 +20,22 @@ from ampbench.precisions import BASELINE, PRECISIONS, SHORT_DTYPES, Precision
 from ampbench.ranges.wording import ROOT
 from ampbench.records.cases import Case
 from ampbench.records.casts import BUFFER, WEIGHT
-from ampbench.records.ranges import FirstNonfinite, LowRun, ModuleError, RangePass, SeenGradient
-from ampbench.worker.data import named_tensors
+from ampbench.records.ranges import (
+    ANOTHER_BATCH,
+    ANOTHER_SEED,
+    FirstNonfinite,
+    LowRun,
+    ModuleError,
+    RangePass,
+    SeenGradient,
+    Validation,
+)
+from ampbench.worker.data import inputs_digest, named_tensors, weights_digest
 from ampbench.worker.devices import Device
 from ampbench.worker.distances import outputs_in
 from ampbench.worker.finite import Fp32Check, is_finite
 from ampbench.worker.flags import precision_flags
+from ampbench.worker.fresh import SAME_INPUTS, Rebuilt, fresh_batch
 from ampbench.worker.memory import is_out_of_memory
 from ampbench.worker.recipes import recipe_of
 from ampbench.worker.seeded import dense, seed_all, seeded_step, unfused
@@ -41,7 +51,14 @@ _Mask = npt.NDArray[np.uint8]
 """Of which elements of a gradient something is true: a bit for each."""
 
 
-def measure_ranges(workload: Workload, case: Case, device: Device, steps: int, precisions: Sequence[str]) -> RangePass:
+def measure_ranges(
+    workload: Workload,
+    case: Case,
+    device: Device,
+    steps: int,
+    precisions: Sequence[str],
+    rebuilt: Rebuilt | None = None,
+) -> RangePass:
     """Return the magnitudes of `steps` fp32 steps of `case` (0: one for each batch), and a run in each low precision.
 
     All begin with the workload's own weights and take the same batches as often; in training each goes its own way
@@ -50,7 +67,8 @@ def measure_ranges(workload: Workload, case: Case, device: Device, steps: int, p
     exists at a time, and of the fp32 gradients only where they are zero is kept. Raises `WorkloadError` where fp32
     gives outputs, a loss or gradients that are not finite, with the op that begins it, `UsageError` for a precision
     that is not low, and what the network raises in fp32; what it raises in a low precision, unless memory ran out, is
-    recorded.
+    recorded. With `rebuilt`, which gives the workload of another seed, each module is tried in the low precisions on
+    another batch and with that seed, too.
     """
     case = dataclasses.replace(case, path="eager")
     notes: list[str] = []
@@ -76,16 +94,18 @@ def measure_ranges(workload: Workload, case: Case, device: Device, steps: int, p
     check.refuse(workload, case, device, notes, holder)
     if holder is not None and check.outputs_finite:
         notes.append(TAMED.format(holder or ROOT))
+    ran = [
+        _run_low(workload, case, device, PRECISIONS[name], nonzero, masked=not check.outputs_finite)
+        for name in precisions
+    ]
     return RangePass(
         case_id=case.case_id,
         steps=steps,
         magnitudes=magnitudes,
         swallowed=swallowed,
         recipe=recipe,
-        low_runs=[
-            _run_low(workload, case, device, PRECISIONS[name], nonzero, masked=not check.outputs_finite)
-            for name in precisions
-        ],
+        low_runs=[low for low, _ in ran],
+        validations=[] if rebuilt is None else _validations(workload, case, device, ran, rebuilt),
         notes=notes,
     )
 
@@ -112,8 +132,10 @@ def _run_low(
     nonzero: Sequence[Mapping[str, _Mask]],
     *,
     masked: bool,
-) -> LowRun:
+) -> tuple[LowRun, Given]:
     """Return what a low precision makes of as many steps as `nonzero` has, module by module and as a whole.
+
+    Beside it are the dtypes that modules were given.
 
     `masked`: outputs are infinite in fp32, as they are meant to be, and only NaN among them is looked for.
     """
@@ -133,7 +155,7 @@ def _run_low(
                 raise
             error = first_line(raised)
     device.release()
-    return LowRun(
+    low_run = LowRun(
         precision=row.name,
         modules=_own_errors(workload, case, device, row, whole.dtypes.given, len(nonzero)),
         lowered=[path for path, dtypes in whole.dtypes.returned.items() if dtypes == {low}],
@@ -145,6 +167,47 @@ def _run_low(
         nonfinite_output=whole.nonfinite_output,
         error=error,
         notes=whole.notes,
+    )
+    return low_run, whole.dtypes.given
+
+
+def _validations(
+    workload: Workload, case: Case, device: Device, ran: Sequence[tuple[LowRun, Given]], rebuilt: Rebuilt
+) -> list[Validation]:
+    """Return what modules do on a batch that nothing was predicted from, and as another seed makes the workload."""
+
+    def reseeded() -> Workload | None:
+        other = rebuilt(1)
+        same = weights_digest(other) == weights_digest(workload) and inputs_digest(other) == inputs_digest(workload)
+        return None if same else other
+
+    makers: dict[str, tuple[Callable[[], Workload | None], str]] = {
+        ANOTHER_BATCH: (lambda: fresh_batch(workload, 1, rebuilt), SAME_INPUTS),
+        ANOTHER_SEED: (reseeded, "it changes neither weights nor inputs"),
+    }
+    found = []
+    for on, (make, same) in makers.items():
+        try:
+            other = make()
+            runs = [] if other is None else [_validated(other, case, device, low, given) for low, given in ran]
+        except Exception as raised:
+            if is_out_of_memory(raised):
+                raise
+            found.append(Validation(on=on, note=first_line(raised)))
+        else:
+            found.append(Validation(on=on, low_runs=runs, note=same if other is None else ""))
+        device.release()
+    return found
+
+
+def _validated(workload: Workload, case: Case, device: Device, low: LowRun, given: Given) -> LowRun:
+    """Return what modules do in a low precision on the first batch of another workload of the same modules."""
+    return LowRun(
+        precision=low.precision,
+        modules=_own_errors(workload, case, device, PRECISIONS[low.precision], given, 1),
+        lowered=low.lowered,
+        lowered_weights=low.lowered_weights,
+        error=low.error,
     )
 
 

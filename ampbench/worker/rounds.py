@@ -17,7 +17,7 @@ import ampbench
 from ampbench.errors import AmpbenchError, UsageError, bounded, in_one_line, own_frames, own_place
 from ampbench.explain.modules import is_compiled
 from ampbench.precisions import PRECISIONS
-from ampbench.records.cases import Case, WorkloadSource
+from ampbench.records.cases import Case, ParameterValue, WorkloadSource
 from ampbench.records.casts import CastPass
 from ampbench.records.divergences import Divergence
 from ampbench.records.measurements import Failure, Round, Skip
@@ -32,6 +32,7 @@ from ampbench.worker.environment import read_environment
 from ampbench.worker.finite import count_nonfinite
 from ampbench.worker.fitness import FitnessWatch
 from ampbench.worker.flags import keep_users_switches, precision_flags
+from ampbench.worker.fresh import SAME_INPUTS, Rebuilt, fresh_batch
 from ampbench.worker.heap import keep_freed_memory
 from ampbench.worker.memory import is_out_of_memory, measure_memory, rss_bytes
 from ampbench.worker.placement import Placement
@@ -145,7 +146,9 @@ class Worker:
 
         workload = self._workload(source, case, request.seed, case.batch_size)
         if request.kind == "ranges":
-            return Reply(ranges=ranges.measure_ranges(workload, case, device, request.steps, request.precisions))
+            rebuilt = self._rebuilding(source, case, request.seed)
+            found = ranges.measure_ranges(workload, case, device, request.steps, request.precisions, rebuilt)
+            return Reply(ranges=found)
         if request.kind == "origin":
             return Reply(origin=origins.measure_origin(workload, case, device))
         if request.kind == "space":
@@ -154,7 +157,13 @@ class Worker:
             return Reply(space=dataclasses.replace(space, weights_digest=weights, inputs_digest=inputs))
         if request.kind == "trial":
             (kept,) = request.kept
-            return Reply(trial=keeping.try_kept(workload, case, device, kept, self._references))
+            if not request.batch:
+                return Reply(trial=keeping.try_kept(workload, case, device, kept, self._references))
+            fresh = fresh_batch(workload, request.batch, self._rebuilding(source, case, request.seed))
+            if fresh is None:
+                return Reply(skip=Skip(case_id=case.case_id, reason=SAME_INPUTS))
+            trial = keeping.try_kept(fresh, case, device, kept, self._references)
+            return Reply(trial=dataclasses.replace(trial, batch=request.batch))
         return Reply(weighing=keeping.weigh(workload, case, device, request.kept, request.seconds))
 
     def _study(self, request: Request, source: WorkloadSource, case: Case, device: Device) -> Reply:
@@ -210,15 +219,22 @@ class Worker:
             self._references = References()
             device.release()
 
+    def _rebuilding(self, source: WorkloadSource, case: Case, seed: int) -> Rebuilt:
+        """Return what builds the workload of `case` with a seed that is so much larger."""
+        return lambda more: build_workload(source, _parameters(case, case.batch_size), seed + more)
+
     def _workload(self, source: WorkloadSource, case: Case, seed: int, batch_size: int | None) -> Workload:
-        parameters = dict(case.parameters)
-        if batch_size is not None:
-            parameters["batch_size"] = batch_size
+        parameters = _parameters(case, batch_size)
         key = f"{source} {sorted(parameters.items())} {seed}"
         if self._built is None or self._built[0] != key:
             self._built = None
             self._built = key, build_workload(source, parameters, seed)
         return self._built[1]
+
+
+def _parameters(case: Case, batch_size: int | None) -> dict[str, ParameterValue]:
+    """Return what the workload of `case` is built with, on batches of another size (None: it has no such parameter)."""
+    return dict(case.parameters) | ({} if batch_size is None else {"batch_size": batch_size})
 
 
 def probe_autocast(device: str, dtypes: list[str], ops: list[str]) -> RuleProbe:

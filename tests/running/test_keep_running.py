@@ -140,12 +140,98 @@ def test_the_smallest_set_is_found_and_the_sets_around_it_are_weighed(tmp_path: 
     assert all(point.output_rel_l2 or not point.meets for point in points(search, SPACE, run.trials[case_id]))
 
 
+def on_batch(batch: int, *kept: str, error: float) -> Callable[[Request], Reply | None]:
+    """Return what lets a set err so much on a fresh batch."""
+
+    def instead(request: Request) -> Reply | None:
+        if request.kind != "trial" or request.batch != batch or request.kept != [list(kept)]:
+            return None
+        assert request.case is not None
+        trial = Trial(case_id=request.case.case_id, kept=list(kept), output_rel_l2=error, batch=batch)
+        return Reply(trial=trial)
+
+    return instead
+
+
+def test_what_is_found_is_tried_on_three_batches_that_the_search_did_not_see(tmp_path: Path) -> None:
+    channel = network(on_batch(2, "layer.2", "layer.5", error=9e-3))
+    run = searched(tmp_path, channel)
+    search = only(run)
+    assert search.found == ["layer.2", "layer.5"]
+    fresh = [request for request in channel.asked if request.kind == "trial" and request.batch]
+    assert [(request.batch, request.kept) for request in fresh] == [
+        (batch, [["layer.2", "layer.5"]]) for batch in (1, 2, 3)
+    ]
+    assert len(search.confirmed) == 3
+    assert search.trials == len(run.trials[search.case_id])  # these are none of the trials
+    assert "confirmed on 3 other batches: at worst the output error is 9.0e-03 (budget 1.0e-02)" in said(
+        search, SPACE, run.trials[search.case_id]
+    )
+
+
+def test_a_set_that_misses_the_budget_on_another_batch_gives_way_to_the_next(tmp_path: Path) -> None:
+    channel = network(on_batch(3, "layer.2", "layer.5", error=1.1e-2))
+    run = searched(tmp_path, channel)
+    search = only(run)
+    assert search.found is not None
+    assert search.units == 3
+    assert units_of(SPACE, search.found) > PLANTED
+    assert [(trial.kept, trial.batch, trial.output_rel_l2) for trial in search.refuted] == [
+        (["layer.2", "layer.5"], 3, 1.1e-2)
+    ]
+    assert [trial.kept for trial in search.confirmed] == [search.found] * 3
+    told = said(search, SPACE, run.trials[search.case_id])
+    assert any(line.startswith("1 other set met it on the first batch and not on another; nearest") for line in told)
+    for point in points(search, SPACE, run.trials[search.case_id]):
+        assert point.refuted == (point.kept == ["layer.2", "layer.5"])
+        assert not (point.meets and point.refuted)
+
+
+def test_where_every_set_fails_on_another_batch_none_is_found(tmp_path: Path) -> None:
+    def instead(request: Request) -> Reply | None:
+        if request.kind != "trial" or not request.batch:
+            return None
+        assert request.case is not None
+        return Reply(trial=Trial(case_id=request.case.case_id, kept=request.kept[0], output_rel_l2=0.5, batch=1))
+
+    run = searched(tmp_path, network(instead), dataclasses.replace(WANTED, max_trials=12))
+    search = only(run)
+    assert search.found is None
+    assert search.confirmed == []
+    assert search.refuted
+    assert len(run.trials[search.case_id]) <= 12
+    assert any(
+        "the closest is" in line and "5.0e-01" in line for line in said(search, SPACE, run.trials[search.case_id])
+    )
+
+
+def test_without_another_batch_what_is_found_is_told_not_to_be_confirmed(tmp_path: Path) -> None:
+    def instead(request: Request) -> Reply | None:
+        assert request.case is not None
+        skip = Skip(case_id=request.case.case_id, reason="there is one batch")
+        return Reply(skip=skip) if request.kind == "trial" and request.batch else None
+
+    search = only(searched(tmp_path, network(instead)))
+    assert search.found == ["layer.2", "layer.5"]
+    assert (search.confirmed, search.refuted) == ([], [])
+    assert search.notes == ["not confirmed on another batch: there is one batch"]
+
+
+def test_a_resumed_search_refutes_the_same_sets(tmp_path: Path) -> None:
+    fails = on_batch(1, "layer.2", "layer.5", error=1.1e-2)
+    whole = only(searched(tmp_path / "whole", network(fails)))
+    broken = interrupt_at("trial", 8)
+    run = searched(tmp_path / "broken", network(lambda request: broken(request) or fails(request)))
+    assert only(resumed(run, network(fails))).found == whole.found
+
+
 def test_the_space_and_each_trial_are_stored_before_the_next_is_asked_for(tmp_path: Path) -> None:
     stored: list[tuple[str, int]] = []
 
     def look(request: Request) -> Reply | None:
         run = read_run(next((tmp_path / "runs").glob("*.jsonl")))
-        stored.append((request.kind, len(run.spaces) + sum(map(len, run.trials.values()))))
+        if not request.batch:
+            stored.append((request.kind, len(run.spaces) + sum(map(len, run.trials.values()))))
         return None
 
     searched(tmp_path, network(look))
@@ -181,7 +267,7 @@ def test_no_more_sets_are_tried_than_asked_for_not_even_to_be_weighed(most: int,
     channel = network()
     run = searched(tmp_path, channel, dataclasses.replace(WANTED, max_trials=most))
     search = only(run)
-    assert kinds(channel).count("trial") == search.trials <= most
+    assert sum(request.kind == "trial" and not request.batch for request in channel.asked) == search.trials <= most
     assert search.weighing is not None
     known = {tuple(trial.kept) for trial in run.trials[search.case_id]}
     assert {tuple(one.kept) for one in search.weighing.weighed} <= known
@@ -266,7 +352,7 @@ def test_a_worker_that_dies_of_a_set_that_is_tried_only_to_be_weighed_loses_noth
     enough = only(searched(tmp_path / "whole", network())).trials
 
     def dying(request: Request) -> Reply | None:
-        trials["count"] += request.kind == "trial"
+        trials["count"] += request.kind == "trial" and not request.batch
         if trials["count"] < enough or request.case is None:
             return None
         return Reply(failure=Failure(case_id=request.case.case_id, stage="trial", cause="crash", message="SIGSEGV"))
@@ -299,7 +385,9 @@ def test_an_interrupted_search_goes_on_where_it_was_and_ends_as_if_it_had_not_be
     ended = resumed(broken, again)
     assert only(ended) == only(whole)
     assert ended.trials == whole.trials
-    assert len(again.asked) == 2 + sum(map(len, whole.trials.values())) - sum(map(len, broken.trials.values()))
+    asked = [request for request in again.asked if not request.batch]
+    assert len(asked) == 2 + sum(map(len, whole.trials.values())) - sum(map(len, broken.trials.values()))
+    assert len(again.asked) == len(asked) + 3  # what is found is confirmed again
     assert all(request.fresh for request in again.asked[:2])
     assert [footer.ended for footer in ended.footers] == ["interrupted", "complete"]
 

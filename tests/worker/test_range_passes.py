@@ -13,13 +13,23 @@ from torch import nn
 from ampbench.errors import UsageError, WorkloadError
 from ampbench.explain.keep_fp32 import keep_fp32
 from ampbench.precisions import LOW, PRECISIONS
-from ampbench.ranges.headlines import low_run_said
+from ampbench.ranges.headlines import low_run_said, validated_said
 from ampbench.ranges.seen import predicted_and_seen, predicted_gradients, scores
 from ampbench.records.cases import Case
-from ampbench.records.ranges import ACTIVATION, GRADIENT, UPDATE, LowRun, RangePass, SeenGradient
+from ampbench.records.ranges import (
+    ACTIVATION,
+    ANOTHER_BATCH,
+    ANOTHER_SEED,
+    GRADIENT,
+    UPDATE,
+    LowRun,
+    RangePass,
+    SeenGradient,
+)
 from ampbench.worker import finite, ranges
 from ampbench.worker.devices import Cpu
 from ampbench.worker.finite import MEANT, UNKNOWN
+from ampbench.worker.fresh import SAME_INPUTS
 from ampbench.worker.ranges import measure_ranges
 from ampbench.worker.seeded import NO_DROPOUT
 from ampbench.workload import Workload
@@ -65,6 +75,59 @@ def test_a_training_pass_has_all_kinds_of_values_and_leaves_the_workload_alone(
         assert {row.parameter for row in low.gradients} == {name for name, _ in classifier.module.named_parameters()}
         assert (low.error, low.first_nonfinite, low.notes) == ("", None, [])
     assert all(torch.equal(before[name], tensor) for name, tensor in classifier.module.state_dict().items())
+
+
+def seeded(seed: int, *, of_weights: bool = True) -> Workload:
+    """A layer whose outputs overflow fp16 for inputs of even seeds."""
+    torch.manual_seed(seed if of_weights else 0)
+    layer = nn.Linear(16, 4)
+    return Workload(module=nn.Sequential(layer), inputs=torch.full((4, 16), 1e6 if seed % 2 == 0 else 1.0))
+
+
+def test_predictions_are_held_against_another_batch_and_another_seed(case: MakeCase) -> None:
+    found = measure_ranges(seeded(0), case(), Cpu(), 0, ["fp16_pure", "bf16_autocast"], seeded)
+    assert msgspec.json.decode(msgspec.json.encode(found), type=RangePass) == found
+    assert [(one.on, one.note) for one in found.validations] == [(ANOTHER_BATCH, ""), (ANOTHER_SEED, "")]
+    for one in found.validations:
+        pure, mixed = (scores(predicted_and_seen(found, low)) for low in one.low_runs)
+        assert pure.overflow.false == 1  # the inputs of seed 1 are small
+        assert (mixed.overflow.false, mixed.overflow.missed, mixed.checked) == (0, 0, 1)
+    assert scores(predicted_and_seen(found, found.low_runs[0])).overflow.right == 1
+    assert validated_said(found)[0] == (
+        "predictions on another batch: right for all of 1 module in bf16_autocast; "
+        "fp16_pure: overflow 1 predicted, 0 seen (0 right, 1 false, 0 missed)"
+    )
+
+
+def test_another_batch_is_on_the_same_weights_and_another_seed_on_others(case: MakeCase) -> None:
+    def rebuilt(seed: int) -> Workload:
+        other = seeded(2)
+        other.module[0].weight.data.mul_(1e9)
+        return dataclasses.replace(other, inputs=torch.ones(4, 16))
+
+    small = dataclasses.replace(seeded(1), inputs=torch.zeros(4, 16))
+    batch, seed = measure_ranges(small, case(), Cpu(), 0, ["fp16_pure"], rebuilt).validations
+    assert batch.low_runs[0].modules[0].overflowed == 0
+    assert seed.low_runs[0].modules[0].overflowed == 16
+
+
+def test_where_a_seed_changes_nothing_predictions_are_not_held_against_it(case: MakeCase) -> None:
+    found = measure_ranges(seeded(0), case(), Cpu(), 0, ["fp16_pure"], lambda _: seeded(0))
+    assert [one.note for one in found.validations] == [SAME_INPUTS, "it changes neither weights nor inputs"]
+    assert validated_said(found)[1] == (
+        "predictions were not held against another seed: it changes neither weights nor inputs"
+    )
+    several = dataclasses.replace(seeded(0), inputs=[torch.ones(4, 16), torch.full((4, 16), 1e6)])
+    batch, _ = measure_ranges(several, case(), Cpu(), 1, ["fp16_pure"], lambda _: several).validations
+    assert batch.low_runs[0].modules[0].overflowed == 16  # the second batch of its own
+
+
+def test_what_another_seed_raises_is_a_note(case: MakeCase) -> None:
+    def rebuilt(_: int) -> Workload:
+        raise ValueError("no data\nfor it")
+
+    found = measure_ranges(seeded(0), case(), Cpu(), 0, ["fp16_pure"], rebuilt)
+    assert [one.note for one in found.validations] == ["ValueError: no data"] * 2
 
 
 def test_an_inference_pass_has_neither_gradients_nor_a_scale(case: MakeCase, classifier: Workload) -> None:

@@ -32,7 +32,11 @@ def print_stored(
 
 def _headroom_document(case: "Case", found: "RangePass") -> dict[str, Any]:  # noqa: ARG001 - as all documents
     return {
-        "sentences": [*headlines.headroom_said(found), *headlines.arithmetic_said(found)],
+        "sentences": [
+            *headlines.headroom_said(found),
+            *headlines.validated_said(found),
+            *headlines.arithmetic_said(found),
+        ],
         "tables": {
             "values": frame_rows(tables.headroom_frame(found)),
             "seen": frame_rows(tables.seen_frame(found)),
