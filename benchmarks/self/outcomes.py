@@ -1,10 +1,13 @@
 """Whether advice comes true: whole trainings in every precision, beside what one step said of each before.
 
-`python -m benchmarks.self.outcomes FILE [--only-trainings]` trains four small networks by three recipes each from three
-seeds, asks `ampbench.advice` for its objections after one step, and prints the tables of `docs/advice.md`. Each
-training is a line of FILE as soon as it ends: what FILE holds is not trained again, so that an interrupted run goes on.
+`python -m benchmarks.self.outcomes FILE` trains four small networks by three recipes each from three seeds, asks
+`ampbench.advice` for its objections after one step, and prints the tables of `docs/advice.md`. Each training is a line
+of FILE as soon as it ends: what FILE holds is not trained again, so that an interrupted run goes on where it was. Steps
+are taken anew where the commit is another. `--only trainings` and `--only steps` do one of the two, `--workers N` says
+how many processes do it at a time.
 """
 
+import argparse
 import dataclasses
 import itertools
 import math
@@ -198,16 +201,18 @@ SYNTHETIC = ("mlp", "simple_conv", "resnet18", "decoder_lm")
 
 def main() -> None:
     """Train and measure what the file named lacks, and print the tables."""
-    path = Path(sys.argv[1] if len(sys.argv) > 1 else "outcomes.jsonl")
-    commit = _commit()
+    options = argparse.ArgumentParser(description="Whether advice comes true.")
+    options.add_argument("file", type=Path)
+    options.add_argument("--only", choices=("trainings", "steps"))
+    options.add_argument("--workers", type=int, default=os.cpu_count())
+    given = options.parse_args()
+    path, commit = given.file, _commit()
     lines = list(_read(path))
-    trained = {_key(line) for line in lines if line.training is not None}
-    stepped = {_key(line) for line in lines if line.divergence is not None and line.commit == commit}
-    work = [one for one in _trainings() if one not in trained]
-    if "--only-trainings" not in sys.argv:
-        work += [one for one in _steps() if one not in stepped]
+    done = {_key(line) for line in lines if line.training is not None or line.commit == commit}
+    work = [] if given.only == "steps" else [one for one in _trainings() if one not in done]
+    work += [] if given.only == "trainings" else [one for one in _steps() if one not in done]
     context = get_context("spawn")
-    with path.open("a") as file, ProcessPoolExecutor(os.cpu_count(), context, initializer=_alone) as pool:
+    with path.open("a") as file, ProcessPoolExecutor(given.workers, context, initializer=_alone) as pool:
         waiting = [pool.submit(_do, *one, commit) for one in work]
         for number, future in enumerate(as_completed(waiting), start=1):
             for line in future.result():
@@ -221,13 +226,14 @@ def main() -> None:
 
 
 Key = tuple[str, str, str, int, str, str]
-"""Network, recipe, precision, seed, arm and, of a step, its place."""
+"""Network, recipe, precision ("": all, one after the other), seed, arm and, of a step, its place."""
 
 
 def _key(line: Line) -> Key:
     training = line.training
-    seed, arm = (training.seed, training.arm) if training is not None else (SEEDS[0], "")
-    return line.setting.network, line.setting.recipe, line.precision, seed, arm, line.place
+    if training is None:
+        return line.setting.network, line.setting.recipe, "", SEEDS[0], "", line.place
+    return line.setting.network, line.setting.recipe, line.precision, training.seed, training.arm, ""
 
 
 def _trainings() -> Iterator[Key]:
@@ -241,11 +247,9 @@ def _trainings() -> Iterator[Key]:
 
 
 def _steps() -> Iterator[Key]:
-    """Yield the steps that advice is asked of: every precision of a setting and place together share a reference."""
-    for one in SETTINGS:
-        for place in PLACES:
-            for precision in available(one):
-                yield one.network, one.recipe, precision, SEEDS[0], "", place
+    """Yield the steps that advice is asked of; the precisions of a setting and place share a reference."""
+    for one, place in itertools.product(SETTINGS, PLACES):
+        yield one.network, one.recipe, "", SEEDS[0], "", place
 
 
 def available(setting: Setting) -> list[str]:
@@ -309,14 +313,16 @@ def _alone() -> None:
 
 
 def _do(network: str, recipe: str, precision: str, seed: int, arm: str, place: str, commit: str) -> list[Line]:
-    """Return the training, or the step, of this key."""
+    """Return the training of this key, or the steps in all precisions."""
     setting = Setting(network=network, recipe=recipe)
     line = Line(setting=setting, commit=commit, precision=precision, place=place)
     if place:
         workload = workload_of(setting, seed) if place == EARLY else late_workload(setting, seed)
-        case, device = case_of(setting, precision), open_device("cpu")
-        with precision_flags(PRECISIONS[precision]):
-            return [dataclasses.replace(line, divergence=measure_divergence(workload, case, device, References()))]
+        references, device, found = References(), open_device("cpu"), []
+        for name in available(setting):
+            divergence = measure_divergence(workload, case_of(setting, name), device, references)
+            found.append(dataclasses.replace(line, precision=name, divergence=divergence))
+        return found
     schedule, known = RECIPES[recipe].schedule, Trajectories()
     workload, case = workload_of(setting, seed), case_of(setting, precision)
     known.begin(workload, case, seed, setting.steps, schedule)
@@ -580,8 +586,7 @@ def _synthetic(name: str) -> list[str]:
     lines = []
     for precision in (BASELINE, "bf16_autocast", "bf16_pure"):
         case = dataclasses.replace(case_of(setting, precision), batch_size=parameters.get("batch_size"))
-        with precision_flags(PRECISIONS[precision]):
-            divergence = measure_divergence(workload, case, device, references)
+        divergence = measure_divergence(workload, case, device, references)
         divergence = dataclasses.replace(divergence, case_id=case_of(setting, precision).case_id)
         lines.append(Line(setting=setting, commit="", precision=precision, place=EARLY, divergence=divergence))
     case = dataclasses.replace(case_of(setting, BASELINE), batch_size=parameters.get("batch_size"))
