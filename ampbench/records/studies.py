@@ -171,7 +171,8 @@ class ScopeRun:
     `alive_bytes`, allocated after the step and not before the first; empty where unavailable. `samples[b]` are seconds
     per step of build `b`, taken in turns with the other scopes. `dtypes` are those of "output", "loss" and
     "gradients" ("bf16"; several joined by ", "). Errors are against the same steps in fp64: output, loss and gradients
-    of the first step, `param_rel_l2` of what all steps changed, relative to that change; None: undefined.
+    of the first step, `update_rel_l2` of what all steps changed, relative to that change; None: undefined. Runs of
+    before have it as `param_rel_l2`; `update_error` is either.
     `losses` are those of each step. `error` is the first line of what it raised.
     """
 
@@ -186,10 +187,16 @@ class ScopeRun:
     output_rel_l2: float | None = None
     loss_abs_error: float | None = None
     grad_rel_l2: float | None = None
+    update_rel_l2: float | None = None
     param_rel_l2: float | None = None
     losses: list[float | None] = field(default_factory=list)
     error: str = ""
     notes: list[str] = field(default_factory=list)
+
+    @property
+    def update_error(self) -> float | None:
+        """The error of what all steps changed, under whichever name the run has it."""
+        return self.param_rel_l2 if self.update_rel_l2 is None else self.update_rel_l2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -54,7 +54,7 @@ _ROWS: tuple[tuple[Range, str], ...] = (
     (
         (0, 1e150),
         """
-        output_rel_l2 output_floor_rel_l2 output_fp32_rel_l2 grad_rel_l2 grad_worst_rel_l2 param_rel_l2
+        output_rel_l2 output_floor_rel_l2 output_fp32_rel_l2 grad_rel_l2 grad_worst_rel_l2 param_rel_l2 update_rel_l2
         grad_tensor_rel_l2 grad_bias grad_noise noise kept_error worst_rel_l2
         gradient_rel_l2 state_rel_l2 storage_rel_l2
         own_rel_l2 way_rel_l2 chance_rel_l2 total_rel_l2 rel_l2 from_fp32 from_fp64 max_error max_gradient_error

@@ -158,7 +158,7 @@ def _compared(scope: str, numbers: Numbers, reference: Numbers | None, notes: li
         output_rel_l2=outputs,
         loss_abs_error=None if loss is None or expected is None else abs(loss - expected),
         grad_rel_l2=error(numbers.gradients, reference.gradients),
-        param_rel_l2=error(numbers.moved, reference.moved),
+        update_rel_l2=error(numbers.moved, reference.moved),
     )
 
 

@@ -31,5 +31,5 @@ def test_the_whole_loop_shows_its_costs_and_the_recommended_scope_none(tmp_path:
         assert best.alive_bytes[-1] <= best.alive_bytes[0]
         assert whole.stale_weights[-1] > 0
         assert whole.alive_bytes[-1] > best.alive_bytes[-1]
-        assert whole.param_rel_l2 > 2 * best.param_rel_l2
+        assert whole.update_rel_l2 > 2 * best.update_rel_l2
         assert (best.dtypes["loss"], runs[FORWARD].dtypes["loss"] != "fp32") == ("fp32", True)

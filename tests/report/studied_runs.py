@@ -148,7 +148,7 @@ def scoped(case: Case = BF16, steps: int = 8, **changes: Any) -> ScopePass:
                 output_rel_l2=2e-3,
                 loss_abs_error=1e-3 * (1 if place else 9),
                 grad_rel_l2=3e-3,
-                param_rel_l2=0.01,
+                update_rel_l2=0.01,
                 losses=[
                     loss * (1 + (0.3 * step / steps if stale else 1e-4 * (step + place + 1)))
                     for step, loss in enumerate(losses)

@@ -115,9 +115,9 @@ def test_around_the_whole_loop_weights_are_stale_and_elsewhere_they_are_not(make
         assert run is whole or run.stale_weights == [0] * STEPS
         assert run is whole or len(set(run.casts)) == 1
         assert len(run.losses) == STEPS
-    assert best.param_rel_l2 is not None
-    assert whole.param_rel_l2 is not None
-    assert whole.param_rel_l2 > 2 * best.param_rel_l2
+    assert best.update_rel_l2 is not None
+    assert whole.update_rel_l2 is not None
+    assert whole.update_rel_l2 > 2 * best.update_rel_l2
     fallen, fell = (run.losses[0] - run.losses[-1] for run in (whole, best))  # type: ignore[operator]
     assert fallen < 0.5 * fell
     assert found.reference_losses[0] == pytest.approx(best.losses[0], rel=1e-2)
@@ -259,7 +259,7 @@ def test_without_room_for_fp64_errors_are_unknown_and_the_rest_is_measured(monke
     assert found.notes == [f"no error is known, as the fp64 reference failed: {OUT_OF_MEMORY}"]
     assert found.reference_dtype == ""
     assert found.reference_losses == []
-    assert all(run.output_rel_l2 is None and run.param_rel_l2 is None and run.casts for run in found.scopes)
+    assert all(run.output_rel_l2 is None and run.update_rel_l2 is None and run.casts for run in found.scopes)
 
 
 def test_without_room_for_all_scopes_memory_is_not_measured(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -288,8 +288,8 @@ def test_gradscaler_has_settled_before_the_first_step() -> None:
     best = runs[FORWARD_AND_LOSS]
     assert best.notes == []
     assert best.dtypes["output"] == "fp16"
-    assert best.param_rel_l2 is not None
-    assert best.param_rel_l2 < 0.1  # a step that was skipped changes nothing
+    assert best.update_rel_l2 is not None
+    assert best.update_rel_l2 < 0.1  # a step that was skipped changes nothing
     assert runs[WHOLE_LOOP].stale_weights[-1] == 4
 
 

@@ -71,7 +71,7 @@ def _dtypes(rows: list[Comparison]) -> Block:
 def _errors(found: ScopePass, rows: list[Comparison]) -> Block:
     """Return how far the numbers of each scope lie from the reference."""
     headers = ["scope", "output", "loss", "gradients", "updates"]
-    errors = [(one.run.output_rel_l2, one.loss_rel_error, one.run.grad_rel_l2, one.run.param_rel_l2) for one in rows]
+    errors = [(one.run.output_rel_l2, one.loss_rel_error, one.run.grad_rel_l2, one.run.update_error) for one in rows]
     cells = [[_SHORT[one.run.scope], *map(format_error, each)] for one, each in zip(rows, errors, strict=True)]
     note = "of the values of the first step; updates: what all steps changed in the weights"
     title = f"Relative errors against {found.reference_dtype}" if found.reference_dtype else "Relative errors: unknown"

@@ -8,14 +8,22 @@ from ampbench.records.studies import ScopePass
 from ampbench.studied.scope.sentences import comparisons
 
 _PEAK = "peak_memory_bytes"
-_RUN_FIELDS = ("output_rel_l2", "loss_abs_error", "grad_rel_l2", "param_rel_l2")
+_RUN_FIELDS = ("output_rel_l2", "loss_abs_error", "grad_rel_l2")
 _OWN_FIELDS = (
     "first_casts", "later_casts", "first_cast_bytes", "later_cast_bytes", "stale_weights", "seconds", "kept_bytes",
     "growth_bytes", "loss_rel_error",
 )  # fmt: skip
 _TYPED = ("output", "loss", "gradients")
 _ENDS = {"": "value", "_low": "low", "_high": "high"}
-_NUMBERS = [*_OWN_FIELDS, _PEAK, *(f"ratio{end}" for end in _ENDS), *_RUN_FIELDS, "first_loss", "last_loss"]
+_NUMBERS = [
+    *_OWN_FIELDS,
+    _PEAK,
+    *(f"ratio{end}" for end in _ENDS),
+    *_RUN_FIELDS,
+    "update_rel_l2",
+    "first_loss",
+    "last_loss",
+]
 COLUMNS = ["scope", "reason", *_NUMBERS, *(f"{what}_dtype" for what in _TYPED)]
 
 
@@ -32,7 +40,7 @@ def scope_frame(found: ScopePass) -> pd.DataFrame:
         row |= {name: getattr(one, name) for name in _OWN_FIELDS} | {_PEAK: one.peak_bytes}
         row |= {f"ratio{end}": ratio and getattr(ratio, name) for end, name in _ENDS.items()}
         row |= {f"{what}_dtype": run.dtypes.get(what) for what in _TYPED}
-        row |= {name: getattr(run, name) for name in _RUN_FIELDS}
+        row |= {name: getattr(run, name) for name in _RUN_FIELDS} | {"update_rel_l2": run.update_error}
         row |= {
             "first_loss": run.losses[0] if run.losses else None,
             "last_loss": run.losses[-1] if run.losses else None,
