@@ -174,11 +174,15 @@ class _Choice:
 
 @dataclass(frozen=True, slots=True)
 class _Objection:
-    """What keeps a precision from being advised: the column, what is wrong with its value, what to do instead."""
+    """What keeps a precision from being advised: the column, what is wrong with its value, what to do instead.
+
+    `remedy` is the precision of the table that does so, "" where none was measured.
+    """
 
     column: str
     reason: str
     instead: str = ""
+    remedy: str = ""
 
 
 def advise(
@@ -450,15 +454,19 @@ def _objections(
     for row in rows:
         one = found.get(row["case_id"])
         if one is not None and one.column in ("update_kept", "param_nonfinite"):
-            found[row["case_id"]] = replace(one, instead=_instead(row, passing, divergences.get(row["case_id"])))
+            remedy, instead = _instead(row, passing, divergences.get(row["case_id"]))
+            found[row["case_id"]] = replace(one, instead=instead, remedy=remedy)
     return found
 
 
-def _instead(row: Row, passing: Sequence[Row], divergence: Divergence | None) -> str:
-    """Say what keeps the updates that a row with weights in half loses, and its price; "" where that is not its way."""
+def _instead(row: Row, passing: Sequence[Row], divergence: Divergence | None) -> tuple[str, str]:
+    """Return which precision keeps the updates that a row with weights in half loses, and a sentence with its price.
+
+    The precision is "" where none of the table does, the sentence where weights are not stored in half.
+    """
     own = PRECISIONS.get(row["precision"])
     if own is None or own.storage == "float32" or own.master:
-        return ""
+        return "", ""
     for other in passing:
         there = PRECISIONS.get(other["precision"])
         if there is None or not there.master or there.storage != own.storage:
@@ -469,8 +477,8 @@ def _instead(row: Row, passing: Sequence[Row], divergence: Divergence | None) ->
         if elements and bytes_each[0] and bytes_each[1]:
             more = round((bytes_each[0] - bytes_each[1]) / elements)
             price = f", {counted(more, 'byte', 'bytes')} a parameter more than {row['precision']}" if more > 0 else ""
-        return f"{there.name} keeps the updates: {times(other['speedup_vs_fp32'])} the speed of fp32{price}"
-    return f"fp32 master weights keep them, at {MASTER_BYTES} bytes a parameter"
+        return there.name, f"{there.name} keeps the updates: {times(other['speedup_vs_fp32'])} the speed of fp32{price}"
+    return "", f"fp32 master weights keep them, at {MASTER_BYTES} bytes a parameter"
 
 
 def _overridden(objection: _Objection | None, trained: "Trained | None") -> _Objection | None:
@@ -526,6 +534,8 @@ def _taken(
         objection = objections[row["case_id"]]
         if row in faster and objection is not None:
             column, why, passed = objection.column, f"{_speed(row)}, but {objection.reason}", row
+            if objection.remedy not in ("", chosen["precision"]):
+                why += f"; {objection.instead}"
             break
         looks = row not in faster and objection is None and row["speedup_vs_fp32"] >= WORTH * max(gained, 1.0)
         if looks:

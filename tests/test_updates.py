@@ -195,3 +195,13 @@ def test_the_median_change_of_a_bin_is_within_it() -> None:
     update = Update(**WELL | {"sizes": sizes.tolist()})
     for factor in (0.3, 1.0, 4.0):
         assert swallowed_at(update, factor) == pytest.approx((ratios * factor < 1).mean(), abs=0.01)
+
+
+def test_a_faster_precision_that_is_passed_over_names_what_keeps_its_updates() -> None:
+    names = {"fp32": 10, "bf16_autocast": 7, "bf16_pure": 5, "bf16_master": 9}
+    rows = [row(name, time, phase="training", peak_memory_bytes=1e4) for name, time in names.items()]
+    lost = {"update": LOST, "grad_elements": 1000}
+    found = {rows[2]["case_id"]: make_divergence(make_case("bf16_pure", phase="training"), **lost)}
+    (advice,) = advise(rows, found, Budget()).values()
+    assert advice.sentence.startswith("take bf16_autocast: 1.43x")
+    assert advice.sentence.endswith("do not; bf16_master keeps the updates: 1.11x the speed of fp32")

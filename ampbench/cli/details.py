@@ -58,7 +58,7 @@ def detail_lines(stored: "StoredRun", rows: Sequence[Row]) -> list[Text]:
             pairs += _divergence(stored.divergence[case_id])
         if case_id in stored.failures:
             pairs += _failure(stored.failures[case_id])
-        lines += [Text.assemble((f"  {label:<{LABEL_WIDTH}}", "dim"), text) for label, text in pairs]
+        lines += [Text.assemble((f"  {f'{label} ':<{LABEL_WIDTH}}", "dim"), text) for label, text in pairs]
     return lines
 
 

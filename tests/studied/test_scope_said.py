@@ -6,7 +6,15 @@ from typing import Any
 import pytest
 
 from ampbench.records.measurements import Fitness
-from ampbench.records.studies import FORWARD, FORWARD_AND_LOSS, UNCACHED_LOOP, WHOLE_LOOP, WITH_BACKWARD, ScopePass
+from ampbench.records.studies import (
+    FORWARD,
+    FORWARD_AND_LOSS,
+    UNCACHED_LOOP,
+    WHOLE_LOOP,
+    WITH_BACKWARD,
+    ScopePass,
+    ScopeRun,
+)
 from ampbench.studied.scope.blocks import scope_section
 from ampbench.studied.scope.sentences import casts_said, comparisons, scope_said
 from ampbench.studied.scope.tables import loss_frame, scope_frame
@@ -183,3 +191,9 @@ def test_growth_is_the_median_so_that_one_step_is_not_taken_for_all() -> None:
     found = scope_pass(uncached=run(UNCACHED_LOOP, alive_bytes=[0, 100, 100, 100]))
     (uncached,) = (one for one in comparisons(found) if one.run.scope == UNCACHED_LOOP)
     assert (uncached.growth_bytes, uncached.kept_bytes) == (0, 100)
+
+
+def test_the_error_of_what_all_steps_changed_is_read_under_its_name_of_before_too() -> None:
+    before, after = (ScopeRun(scope="forward", **{name: 0.5}) for name in ("param_rel_l2", "update_rel_l2"))
+    assert before.update_error == after.update_error == 0.5
+    assert ScopeRun(scope="forward").update_error is None
