@@ -10,7 +10,7 @@ from ampbench.precisions import BASELINE, DEFAULT, PRECISIONS
 from ampbench.ranges.arithmetic import remark_line
 from ampbench.records.divergences import CHANCE, Divergence
 from ampbench.records.measurements import Round
-from ampbench.rows import Group, Row, grouped, judged_error, number, precision_label, times
+from ampbench.rows import Group, Row, grouped, judged_error, least_agreement, number, precision_label, times
 from ampbench.soundness import AGAINST_FP32, no_precisions_fault
 from ampbench.units import counted, format_error, format_share
 from ampbench.updates import (
@@ -497,7 +497,8 @@ def _within(row: Row, budget: Budget, trained: "Trained | None", objection: _Obj
         return f"trains as fp32 does{whatever} ({trained.study})"
     error = judged_error(row)
     assert error is not None  # an undefined error is an objection
-    return f"error {error_said(row, error)}{_in_output(row)} of {budget.output_rel_l2:g} allowed"
+    least = f", argmax {proven}" if (proven := least_agreement(row, budget.argmax_agreement)) else ""
+    return f"error {error_said(row, error)}{_in_output(row)} of {budget.output_rel_l2:g} allowed{least}"
 
 
 def _none(column: str, why: str, *, on_speed: bool = False) -> _Choice:
@@ -690,9 +691,9 @@ def _undefined(column: str, divergence: Divergence | None) -> str:
 
 def _agrees_too_little(agreement: float, divergence: Divergence | None, minimum: float) -> bool:
     """Judge the agreement beyond chance where the number of decisions is known, else as it stands."""
-    if divergence is None or divergence.argmax_decisions is None or divergence.argmax_agreeing is None:
+    if divergence is None or divergence.decided is None:
         return agreement < minimum
-    return agreement_fails(divergence.argmax_agreeing, divergence.argmax_decisions, minimum)
+    return agreement_fails(*divergence.decided, minimum)
 
 
 def _skipped_steps(divergence: Divergence | None, rounds: Sequence[Round]) -> int:

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 
 from ampbench.advice import Budget
-from ampbench.rows import Row, judged_error, judged_floor_ratio, number, precision_label, times
+from ampbench.rows import Row, judged_error, judged_floor_ratio, least_agreement, number, precision_label, times
 from ampbench.units import format_bytes, format_count, format_error, format_kept, format_seconds, format_share
 
 LONGEST_NAME = 16
@@ -90,11 +90,10 @@ def _floor_factor(row: Row) -> str:
     return "" if value is None else format_factor(value)
 
 
-def _bound(row: Row) -> str:
-    """Return the least agreement that the decisions leave possible, where they are too few to prove more."""
-    seen, bound = number(row["argmax_agreement"]), number(row.get("argmax_bound"))
-    asked = Budget.argmax_agreement
-    return f"≥{math.floor(100 * bound)}%" if seen is not None and bound is not None and bound < asked <= seen else ""
+def _agreement(row: Row) -> str:
+    """Return the share of decisions that agree or, where they are too few to prove what is asked for, what they do."""
+    seen = number(row["argmax_agreement"])
+    return "" if seen is None else least_agreement(row, Budget.argmax_agreement) or format_share(seen)
 
 
 def _flop_rate(row: Row) -> str:
@@ -211,9 +210,9 @@ COLUMNS = (
     Column(
         "argmax",
         "argmax",
-        (_cell("argmax_agreement", format_share), _bound),
+        (_agreement,),
         metrics=("argmax_agreement", "argmax_bound"),
-        legend="decisions that are fp64's, ≥ the least that so few leave possible",
+        legend="decisions that are fp64's, ≥ where so few prove no more",
         expendable=1,
     ),
     Column(

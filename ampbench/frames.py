@@ -339,7 +339,7 @@ def _divergences(stored: StoredRun, rows: dict[str, int]) -> dict[str, Any]:
     output = numbers("output_rel_l2")
     worst = [one.worst_output for one in found]
     judged = _floats(one.rel_l2 if one else None for one in worst)
-    agreeing, decisions = numbers("argmax_agreeing"), numbers("argmax_decisions")
+    agreeing, decisions = (_floats(one.decided[part] if one.decided else None for one in found) for part in (0, 1))
     loss, expected = numbers("loss"), numbers("reference_loss")
     columns = {one.name: numbers(one.name) for one in fields(Divergence) if one.name in METRICS} | {
         "output_sqnr_db": stats.sqnr_decibels(output),

@@ -77,6 +77,13 @@ def judged_floor_ratio(row: Row) -> float | None:
     return number(row["output_floor_ratio"]) if worst is None else worst
 
 
+def least_agreement(row: Row, asked: float) -> str:
+    """Return as "≥91%" what the decisions of a row prove where they agree, too few for what is `asked`; else ""."""
+    seen, proven = number(row["argmax_agreement"]), number(row.get("argmax_bound"))
+    few = seen is not None and proven is not None and proven < asked <= seen
+    return f"≥{math.floor(100 * proven)}%" if few and proven is not None else ""
+
+
 def times(ratio: float) -> str:
     """Return a ratio with two decimals ("3.10x"), so that ratios align; of less than a hundredth "<0.01x"."""
     if 0 < ratio < 0.01:

@@ -294,6 +294,14 @@ def test_the_output_that_errs_most_is_judged_and_named() -> None:
     assert taken == "take bf16_autocast: 2.50x the speed of fp32, error 3.0e-03 in scores of 0.02 allowed"
 
 
+def test_decisions_too_few_to_prove_the_agreement_are_said_beside_the_error() -> None:
+    columns = {"argmax_agreement": 1.0, "argmax_bound": 0.05 ** (1 / 32)}
+    taken = only(row("fp32", 10), row("bf16_pure", 4, **columns)).sentence
+    assert taken == "take bf16_pure: 2.50x the speed of fp32, error 5.0e-03 of 0.02 allowed, argmax ≥91%"
+    proven = columns | {"argmax_bound": 0.05 ** (1 / 299)}
+    assert only(row("fp32", 10), row("bf16_pure", 4, **proven)).sentence.endswith("of 0.02 allowed")
+
+
 @pytest.mark.parametrize(
     ("column", "value", "phase", "said"),
     [

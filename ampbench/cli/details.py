@@ -30,6 +30,15 @@ if TYPE_CHECKING:
     from ampbench.store import StoredRun
 
 LABEL_WIDTH = 15
+ENDED = {
+    "proven": "until 99% were proven to agree",
+    "refuted": "until fewer than 99% were proven to agree",
+    "time": "until their time was up",
+    "decisions": "and so many do not decide",
+    "batches": "and there are no more",
+    "failed": "and the next one failed",
+}
+"""Why further batches ended."""
 DERIVED = (
     "seconds_median", "seconds_low", "seconds_high", "items_per_second", "speedup_vs_fp32", "speedup_low",
     "speedup_high", "speedup_vs_tf32", "speedup_vs_default",
@@ -162,8 +171,12 @@ def _outputs(divergence: "Divergence") -> Iterator[tuple[str, str]]:
 
 def _divergence(divergence: "Divergence") -> Iterator[tuple[str, str]]:
     yield from _outputs(divergence)
-    if divergence.argmax_decisions:
-        yield "decisions", f"{divergence.argmax_agreeing} of {divergence.argmax_decisions} are those of the reference"
+    if divergence.decided is not None and divergence.decided[1]:
+        agreeing, decisions = divergence.decided
+        parts = [f"{agreeing:,} of {decisions:,} are those of the reference"]
+        if (further := divergence.further) is not None:
+            parts.append(f"{counted(further.batches, 'further batch', 'further batches')}, {ENDED[further.ended]}")
+        yield "decisions", "; ".join(parts)
     if divergence.loss is not None and divergence.reference_loss is not None:
         yield "loss", f"{divergence.loss:.8g}, in fp64 {divergence.reference_loss:.8g}"
     if divergence.grad_worst_parameter is not None:

@@ -104,6 +104,25 @@ class Predictions:
     flipped_margin: float | None = None
 
 
+ASKED_AGREEMENT = 0.99
+"""The agreement that further batches are to prove: what advice asks for unless told otherwise."""
+ENDS = ("proven", "refuted", "time", "decisions", "batches", "failed")
+"""Why further batches ended: the agreement is decided, time was up, no more were to be, there are none, one failed."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FurtherDecisions:
+    """What a classifier decides of further batches, in forward passes: `agreeing` of `decisions` are the reference's.
+
+    `ended` is one of `ENDS`. How many there are is in part a matter of time.
+    """
+
+    batches: int
+    agreeing: int
+    decisions: int
+    ended: str
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Divergence:
     """The divergence of one step of a case; None: undefined or not measured in this phase (`notes` says why).
@@ -135,7 +154,8 @@ class Divergence:
     itself), told only where the errors are those of chance: then they say nothing about the precision.
     `recipe` is what trains the case (None: in inference, and in older runs).
     `outputs` are the errors of the output's tensors one by one, `predictions` those of a classifier's probabilities
-    (None: not measured, or no classifier). `output_shapes` are those of the output's floating tensors. `output_sketch`
+    (None: not measured, or no classifier). `further` are the decisions of further batches (None: its own decided, or
+    nothing was to be decided). `output_shapes` are those of the output's floating tensors. `output_sketch`
     and `grad_sketch` are sketches (see `ampbench.sketch`) of the reference's outputs and gradients, whose norms are
     `output_reference_norm` and `grad_reference_norm`: with them, what two commits compute in fp64 can be compared.
     `fp32_products` is as in `Round`.
@@ -163,6 +183,7 @@ class Divergence:
     output_fp32_rel_l2: float | None = None
     outputs: list[OutputError] | None = None
     predictions: Predictions | None = None
+    further: FurtherDecisions | None = None
     argmax_agreeing: int | None = None
     argmax_decisions: int | None = None
     loss: float | None = None
@@ -195,6 +216,14 @@ class Divergence:
     grad_reference_norm: float | None = None
     grad_sketch: str | None = None
     notes: list[str] = field(default_factory=list)
+
+    @property
+    def decided(self) -> tuple[int, int] | None:
+        """How many of how many decisions are the reference's, further batches included; None: no classifier."""
+        if self.argmax_agreeing is None or self.argmax_decisions is None:
+            return None
+        more = (self.further.agreeing, self.further.decisions) if self.further else (0, 0)
+        return self.argmax_agreeing + more[0], self.argmax_decisions + more[1]
 
     @property
     def worst_output(self) -> OutputError | None:

@@ -12,6 +12,7 @@ from typing import Any, get_args, get_type_hints
 
 from ampbench.metrics import METRICS
 from ampbench.planning import PATHS, PHASES
+from ampbench.records.divergences import ENDS
 from ampbench.records.measurements import CAUSES, MEMORY_SOURCES, STAGES
 from ampbench.records.runs import ENDINGS
 
@@ -26,7 +27,7 @@ _ROWS: tuple[tuple[Range, str], ...] = (
         grad_reference_nonfinite grad_reference_nan grad_nan nonfinite_output
         argmax_agreeing argmax_decisions casts correct decisions elements flushed grad_elements grad_flushed
         grad_nonfinite inputs_overflowed moved nonfinite nonzero output_nonfinite output_shapes overflowed
-        rows sample_count
+        agreeing batches rows sample_count
         sampled swallowed zeros counts powers together skipped_steps skipped stale_weights warmup_steps calls
         sizes moving param_nonfinite
         units trials number index forward model_ops cast operation tensor made_by producer step steps ended_at
@@ -91,6 +92,7 @@ WORDS: Mapping[tuple[str, str], tuple[str, ...]] = {
     ("Failure", "cause"): CAUSES,
     ("Failure", "stage"): STAGES,
     ("MemoryPass", "source"): MEMORY_SOURCES,
+    ("FurtherDecisions", "ended"): ENDS,
     ("Case", "phase"): PHASES,
     ("Case", "path"): PATHS,
 }
@@ -120,6 +122,7 @@ _PARTS: Mapping[str, tuple[tuple[str, str], ...]] = {
     "MemoryPass": tuple(
         (f"{name}_bytes", "peak_bytes") for name in ("parameter", "buffer", "input", "gradient", "optimizer")
     ),
+    "FurtherDecisions": (("agreeing", "decisions"),),
     "Score": (("correct", "decisions"),),
     "GradientLook": (("nonzero", "elements"), ("flushed", "nonzero"), ("nonfinite", "elements")),
     "Swallowed": (("swallowed", "moved"),),

@@ -42,6 +42,23 @@ def placed(tree: Any, storage: torch.dtype, where: Mapping[str, Any], *, channel
     return pytree.tree_map(place, tree)
 
 
+def in_batches(data: tuple[Any, Any], samples: int) -> list[tuple[Any, Any]]:
+    """Return inputs and targets, whose tensors all lie sample by sample, in batches of so many; [] for others.
+
+    What is left over is no batch.
+    """
+    lengths = {len(tensor) if tensor.ndim else 0 for tensor in tensors_of(data)}
+    if len(lengths) != 1:
+        return []
+    (length,) = lengths
+
+    def part(start: int) -> tuple[Any, Any]:
+        inputs, targets = pytree.tree_map_only(torch.Tensor, lambda tensor: tensor[start : start + samples], data)
+        return inputs, targets
+
+    return [part(at) for at in range(0, length - samples + 1, samples)]
+
+
 def tensors_of(tree: Any) -> list[torch.Tensor]:
     """Return the tensors in `tree`, in order."""
     return [leaf for leaf in pytree.tree_leaves(tree) if isinstance(leaf, torch.Tensor)]

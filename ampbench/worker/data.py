@@ -76,6 +76,13 @@ class Generator:
             yield philox.random_raw(min(CHUNK_WORDS, count - start))
 
 
+class InputsOnly(Generator):
+    """Draws inputs and targets, and leaves weights as they are."""
+
+    def fill(self, module: torch.nn.Module, initial: Callable[[str, torch.Tensor], torch.Tensor | float]) -> None:
+        """Do nothing."""
+
+
 def named_tensors(module: torch.nn.Module) -> Iterator[tuple[str, torch.Tensor]]:
     """Yield every parameter and buffer of `module` once, by its first name."""
     yield from module.named_parameters()

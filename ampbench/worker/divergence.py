@@ -6,6 +6,7 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from time import perf_counter
 from typing import Any
 
 import torch
@@ -17,6 +18,7 @@ from ampbench.records.cases import Case
 from ampbench.records.divergences import CHANCE, Divergence, Update
 from ampbench.records.recipes import Recipe
 from ampbench.sketch import BLOCK, Floats, Sketch, sketch_of
+from ampbench.worker.agreement import Agreement, Fresh, state
 from ampbench.worker.canary import rounded_products
 from ampbench.worker.data import inputs_digest, named_tensors, weights_digest
 from ampbench.worker.devices import Cpu, Device, fp64_device
@@ -127,6 +129,7 @@ class References:
         self._passed: Reference | None = None
         self._sketched: tuple[StepNumbers, Sketch, Sketch] | None = None
         self._compared: tuple[StepNumbers, Compared, list[Distance]] | None = None
+        self._agreement: tuple[Compared, Agreement] | None = None
 
     def of(self, workload: Workload, case: Case, device: Device) -> Reference:
         """Return what the group of `case` is held against.
@@ -164,6 +167,15 @@ class References:
                     fp32 = [every, *each]
             self._compared = reference, compared, fp32
         return self._compared[1:]
+
+    def agreement(
+        self, workload: Workload, device: Device, held: Reference, compared: Compared, fresh: Fresh | None
+    ) -> Agreement:
+        """Return the decisions of a group's reference on further batches."""
+        if self._agreement is None or self._agreement[0] is not compared:
+            where = fp64_device(device) if held.dtype == "fp64" else device
+            self._agreement = compared, Agreement(workload, compared, where, held.dtype, held.draws, fresh)
+        return self._agreement[1]
 
     def passed(self, workload: Workload, case: Case, device: Device) -> Reference:
         """Return outputs and gradients of the reference alone, on the CPU: they take no room on the device.
@@ -259,12 +271,16 @@ def _referred(workload: Workload, case: Case, device: Device) -> Reference:
     return Reference(fp32, fp32, device.type, dtype="fp32", error=error, chance=chance, chances=chances)
 
 
-def measure_divergence(workload: Workload, case: Case, device: Device, references: References) -> Divergence:
+def measure_divergence(
+    workload: Workload, case: Case, device: Device, references: References, fresh: Fresh | None = None
+) -> Divergence:
     """Return how far one step of `case` lies from the same step in fp64.
 
+    Where a classifier's decisions are too few, further batches follow, those of `fresh` where the workload has none.
     Where the fp64 step fails, that of fp32 on the device is the reference, and the record says so; where fp32 fails,
     too, no error is defined. Raises what the step of `case` itself raises.
     """
+    started = perf_counter()
     held = references.of(workload, case, device)
     is_baseline = held.fp32 is not None and case.precision == BASELINE and case.path == "eager"
     keep = fp64_device(device)
@@ -311,6 +327,11 @@ def measure_divergence(workload: Workload, case: Case, device: Device, reference
     )
     compared, fp32 = references.compared(workload, case, held)
     found = _with_outputs(found, case, numbers, held, compared, fp32)
+    if found.decided is not None and found.decided[1] and case.path == "eager" and not state(*found.decided):
+        further = references.agreement(workload, device, held, compared, fresh)
+        taken = perf_counter() - started
+        agreeing, decisions = found.decided
+        found = dataclasses.replace(found, further=further.measure(case, device, agreeing, decisions, taken))
     seen = case.path == "eager" and held.dtype == "fp64" and held.fp32 is not None
     if is_chance(held.chance, found.output_fp32_rel_l2 if seen else found.output_rel_l2):
         found = dataclasses.replace(found, chance_rel_l2=held.chance)

@@ -8,6 +8,7 @@ import traceback
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -36,7 +37,7 @@ from ampbench.worker.fresh import SAME_INPUTS, Rebuilt, fresh_batch
 from ampbench.worker.heap import keep_freed_memory
 from ampbench.worker.memory import is_out_of_memory, measure_memory, rss_bytes
 from ampbench.worker.placement import Placement
-from ampbench.worker.sources import build_workload, describe_workload, items_per_step
+from ampbench.worker.sources import build_workload, describe_workload, further_inputs, items_per_step
 from ampbench.worker.step import Step
 from ampbench.worker.timing import Timing, time_build
 from ampbench.worker.turns import warm_up
@@ -206,7 +207,8 @@ class Worker:
         while True:
             workload = self._workload(source, case, seed, size)
             with contextlib.suppress(torch.OutOfMemoryError):
-                found = measure_divergence(workload, case, device, self._references)
+                fresh = partial(further_inputs, source, _parameters(case, size), seed)
+                found = measure_divergence(workload, case, device, self._references, fresh)
                 if size is None or size == case.batch_size:
                     return found
                 note = f"compared on a batch of {size}: in fp64, {case.batch_size} do not fit into the memory"

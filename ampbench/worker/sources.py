@@ -19,13 +19,16 @@ from torch.utils import _pytree as pytree
 from ampbench.errors import WorkloadError, bounded, first_line, text_of
 from ampbench.records.cases import ParameterValue, WorkloadSource
 from ampbench.records.requests import Description
-from ampbench.worker.batches import batches_of
-from ampbench.worker.data import Generator
+from ampbench.worker.batches import batches_of, in_batches
+from ampbench.worker.data import Generator, InputsOnly
 from ampbench.worker.flags import users_switches, written
 from ampbench.worker.seeded import seed_all
 from ampbench.worker.step import default_optimizer
 from ampbench.workload import Workload
 from ampbench.workloads import index
+
+FURTHER_BYTES = 64 * 1024 * 1024
+"""The most that inputs and targets of further batches may take."""
 
 
 def build_workload(source: WorkloadSource, parameters: Mapping[str, ParameterValue], seed: int) -> Workload:
@@ -46,6 +49,27 @@ def build_workload(source: WorkloadSource, parameters: Mapping[str, ParameterVal
     except Exception as error:
         raise WorkloadError(f"workload {source.name} cannot be built: {_said(error, source)}") from error
     return _checked(source.name, returned)
+
+
+def further_inputs(
+    source: WorkloadSource, parameters: Mapping[str, ParameterValue], seed: int, count: int
+) -> list[tuple[Any, Any]]:
+    """Return up to `count` further batches, inputs and targets, of a built-in workload: the rest of a larger batch.
+
+    Its weights are not made. [] for a user's workload, for one without a batch size, and where a batch is one of
+    several already; fewer where they would take over `FURTHER_BYTES`.
+    """
+    size = parameters.get("batch_size")
+    if not source.builtin or not isinstance(size, int):
+        return []
+    version, function = index.WORKLOADS[source.name].version, _function(source)
+    alone = function(InputsOnly(source.name, version, parameters, seed), **parameters)
+    if isinstance(alone.inputs, list):
+        return []
+    held = sum(tensor.nbytes for tensor in _tensors([alone.inputs, alone.targets]))
+    whole = dict(parameters) | {"batch_size": size * (1 + min(count, FURTHER_BYTES // max(held, 1)))}
+    made = function(InputsOnly(source.name, version, whole, seed), **whole)
+    return in_batches((made.inputs, made.targets), size)[1:]
 
 
 def describe_workload(source: WorkloadSource, parameters: Mapping[str, ParameterValue], seed: int) -> Description:

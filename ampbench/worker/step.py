@@ -251,6 +251,11 @@ class Step:
         """Return copies of a batch and its targets, none of the step's own, on the device in the dtypes of those."""
         return self._placed(inputs, self._given), self._placed(targets, self._storage)
 
+    def forward(self, batch: Any) -> Any:
+        """Run the forward pass alone, inside autocast, on a batch that is `placed`; what it is given it may change."""
+        with self.autocast():
+            return bound(self._forward, batch)()
+
     def judge(self, batch: Any, targets: Any) -> tuple[Any, torch.Tensor | None]:
         """Run the forward pass and, in training, the loss on a copy of a batch, as its turns do."""
         batch, targets = pytree.tree_map_only(torch.Tensor, _copied, (batch, targets))

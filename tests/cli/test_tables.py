@@ -87,13 +87,13 @@ def test_the_error_is_that_of_the_worst_output_with_its_name_beside_it() -> None
 
 @pytest.mark.parametrize(
     ("agreement", "bound", "cell"),
-    [(1.0, 0.9106, "≥91%"), (1.0, 0.99002, ""), (0.98, 0.97, ""), (1.0, None, ""), (None, None, "")],
+    [(1.0, 0.9106, "≥91%"), (1.0, 0.99002, "100%"), (0.98, 0.97, "98.0%"), (1.0, None, "100%"), (None, None, "")],
 )
-def test_the_bound_of_an_agreement_is_told_where_the_decisions_are_too_few(
+def test_what_is_proven_of_an_agreement_stands_in_its_place_where_decisions_are_too_few(
     agreement: float | None, bound: float | None, cell: str
 ) -> None:
     (argmax,) = [column for column in columns.COLUMNS if column.header == "argmax"]
-    assert argmax.parts[1]({"argmax_agreement": agreement, "argmax_bound": bound}) == cell
+    assert argmax.parts[0]({"argmax_agreement": agreement, "argmax_bound": bound}) == cell
 
 
 def test_flops_per_second_are_no_column_where_no_ceiling_is_known() -> None:

@@ -245,7 +245,7 @@ ADDED = {
         ',"param_nonfinite":null',
         ',"grad_tensor_parameter":null,"grad_tensor_rel_l2":null,"grad_bias":null,"grad_noise":null',
         ',"update":null',
-        ',"outputs":null,"predictions":null',
+        ',"outputs":null,"predictions":null,"further":null',
         ',"follows":null',
     ],
 }
