@@ -45,6 +45,9 @@ LARGEST_SPEEDUP = 64.0
 DISAGREEMENT_ALPHA = 0.05
 """One-sided level at which disagreeing decisions must be incompatible with the agreement asked for."""
 
+UPDATES_UNKNOWN = "its updates not measured"
+"""What is said of a training in half of which it is not known, as in runs of before, whether updates arrive."""
+
 ERRORS = {"output_rel_l2": "error", "grad_rel_l2": "gradient error"}
 """What the errors that a budget bounds are called in a sentence."""
 
@@ -372,7 +375,13 @@ def _decide(
         savers = [row for row in comparable if row in passing and _saves(row, baseline, rounds)]
         if savers:
             chosen = min(savers, key=lambda row: number(row["memory_ratio_vs_fp32"]) or math.inf)
-            within = _within(chosen, budget, trained.get(chosen["case_id"]), one_step[chosen["case_id"]])
+            within = _within(
+                chosen,
+                budget,
+                trained.get(chosen["case_id"]),
+                one_step[chosen["case_id"]],
+                divergences.get(chosen["case_id"]),
+            )
             return _taken(chosen, chosen, comparable, faster, objections, within, trust)
         return _stay(baseline, comparable, rounds, trust)
     passing = [row for row in faster if objections[row["case_id"]] is None]
@@ -391,7 +400,9 @@ def _decide(
     if gained <= trust.apart:
         why = f"{_speed(chosen)}, and the run's own control, one case measured twice, is {trust.apart - 1:.0%} apart"
         return _none("speedup_vs_fp32", "; ".join(filter(None, [why, trust.cause])), on_speed=True)
-    within = _within(chosen, budget, trained.get(chosen["case_id"]), one_step[chosen["case_id"]])
+    within = _within(
+        chosen, budget, trained.get(chosen["case_id"]), one_step[chosen["case_id"]], divergences.get(chosen["case_id"])
+    )
     return _taken(chosen, passing[0], comparable, faster, objections, within, trust)
 
 
@@ -490,15 +501,24 @@ def _overridden(objection: _Objection | None, trained: "Trained | None") -> _Obj
     return _Objection("outcome", f"it does not train as fp32 does: {trained.reason} ({trained.study})")
 
 
-def _within(row: Row, budget: Budget, trained: "Trained | None", objection: _Objection | None) -> str:
-    """Return what the errors of an advised row are within, or that a training overrides what one step objects to."""
+def _within(
+    row: Row, budget: Budget, trained: "Trained | None", objection: _Objection | None, found: Divergence | None
+) -> str:
+    """Return what the errors of an advised row are within, or that a training overrides what one step objects to.
+
+    Of weights that are stored in half it says where nobody knows whether updates arrive in them.
+    """
     if trained is not None:
         whatever = "" if objection is None else f", though after one step {objection.reason}"
         return f"trains as fp32 does{whatever} ({trained.study})"
     error = judged_error(row)
     assert error is not None  # an undefined error is an objection
     least = f", argmax {proven}" if (proven := least_agreement(row, budget.argmax_agreement)) else ""
-    return f"error {error_said(row, error)}{_in_output(row)} of {budget.output_rel_l2:g} allowed{least}"
+    own = PRECISIONS.get(row["precision"])
+    halved = own is not None and own.storage != "float32" and not own.master and row["phase"] == "training"
+    unknown = halved and found is not None and (found.update is None or found.update.kept is None)
+    known = f"error {error_said(row, error)}{_in_output(row)} of {budget.output_rel_l2:g} allowed{least}"
+    return f"{known}, {UPDATES_UNKNOWN}" if unknown else known
 
 
 def _none(column: str, why: str, *, on_speed: bool = False) -> _Choice:
