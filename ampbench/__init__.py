@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from ampbench.explain.keep_fp32 import keep_fp32, release_fp32
     from ampbench.explain.ledger import trace_casts
     from ampbench.frames import load
+    from ampbench.precisions import Precision
     from ampbench.workload import Workload
 
 __version__ = "0.1.0"
@@ -30,6 +31,7 @@ __all__ = [
     "AmpbenchError",
     "NothingComparableError",
     "NothingToRunError",
+    "Precision",
     "StoreError",
     "UnknownNameError",
     "UsageError",
@@ -45,6 +47,7 @@ __all__ = [
 _LAZY = {
     "keep_fp32": "ampbench.explain.keep_fp32",
     "load": "ampbench.frames",
+    "Precision": "ampbench.precisions",
     "release_fp32": "ampbench.explain.keep_fp32",
     "trace_casts": "ampbench.explain.ledger",
     "Workload": "ampbench.workload",

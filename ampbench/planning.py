@@ -4,14 +4,15 @@ import ast
 import importlib.metadata
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 
+from ampbench import precisions
 from ampbench.errors import NothingToRunError, UnknownNameError, UsageError, WorkloadError, did_you_mean, nearest
 from ampbench.keywords import matches
 from ampbench.labels import few
 from ampbench.precisions import BASELINE, BY_DEVICE, DEFAULT, PRECISIONS, SHORT_DTYPES, Precision, find_precision
-from ampbench.records.cases import Case, ParameterValue, WorkloadSource
+from ampbench.records.cases import Case, OwnPrecision, ParameterValue, WorkloadSource
 from ampbench.records.environments import DEVICES, DeviceDescription, Environment
 from ampbench.records.requests import Description
 from ampbench.records.runs import Selection
@@ -25,6 +26,8 @@ LONGEST_VALUE = 1000
 PATHS = ("eager", "compiled", "traced")
 MEMORY_FORMATS = ("contiguous", "channels_last")
 ENTRY_POINTS = "ampbench.workloads"
+ENTRY_FAMILY = "precision"
+"""The family of a source that is no workload but the entry point of a precision."""
 NO_TRACED_TRAINING = "path traced is measured in inference only: a frozen trace has no gradients to train with"
 NO_LOSS = "no loss given: a workload that trains returns (module, inputs, loss)"
 
@@ -72,15 +75,16 @@ def make_plan(
     devices = selection.devices or [default_device(environment)]
     paths = selection.paths or ["eager"]
     formats = selection.memory_formats or ["contiguous"]
+    _meet_own(selection, sources, describe)
     plan: dict[str, PlannedCase] = {}
     settable: set[str] = set()
     for device in devices:
         named = bool(selection.precisions)
-        precisions = _precisions(selection, device, environment.device(device), keep_flags)
+        asked = _precisions(selection, device, environment.device(device), keep_flags)
         for variant in _variants(sources, selection, environment, device, describe):
             settable |= variant.parameters.keys()
             phases = [phase for phase in PHASES if phase in (selection.phases or variant.phases)]
-            for phase, path, memory_format, precision in itertools.product(phases, paths, formats, precisions):
+            for phase, path, memory_format, precision in itertools.product(phases, paths, formats, asked):
                 if precision.same_ops and phase == "inference" and not named:
                     continue
                 parameters = dict(variant.parameters)
@@ -145,11 +149,13 @@ def check_selection(selection: Selection) -> list[WorkloadSource]:
         for name in names:
             if name not in known:
                 raise UnknownNameError(kind, name, known)
-    for name in selection.precisions:
-        find_precision(name)
     _check_lengths(selection)
     matches(selection.keyword, "")
     sources = [source for name in selection.workloads for source in find_sources(name)]
+    if all(source.builtin for source in sources):  # a user's file may hold precisions of its own
+        for name in selection.precisions:
+            if own_source(name) is None:
+                find_precision(name)
     if not sources:
         sources = [builtin_source(spec) for spec in WORKLOADS.values() if spec.suite]
     sources = _distinct(sources)
@@ -166,6 +172,33 @@ def check_selection(selection: Selection) -> list[WorkloadSource]:
         if source.builtin:
             resolve_parameters(WORKLOADS[source.name], selection.preset or PRESETS[0], overrides_of(source, selection))
     return sources
+
+
+def own_source(name: str) -> WorkloadSource | None:
+    """Return where the entry point of a user's own precision is, None where there is none of this name."""
+    if name in PRECISIONS:
+        return None
+    entries = {entry.name: entry for entry in importlib.metadata.entry_points(group=precisions.ENTRY_POINTS)}
+    if name not in entries:
+        return None
+    module, _, attribute = entries[name].value.partition(":")
+    return WorkloadSource(name=name, family=ENTRY_FAMILY, module=module, function=attribute, builtin=False)
+
+
+def _meet_own(selection: Selection, sources: list[WorkloadSource], describe: Describe) -> None:
+    """Make known the precisions of users' files and of the entry points that `selection` names.
+
+    Raises `UsageError` where two are called the same.
+    """
+    offering = [(source, overrides_of(source, selection)) for source in sources if not source.builtin]
+    offering += [(entry, {}) for name in selection.precisions if (entry := own_source(name)) is not None]
+    met: dict[str, OwnPrecision] = {}
+    for source, settings in offering:
+        for own in describe(source, settings).precisions:
+            if met.setdefault(own.name, own) != own:
+                raise UsageError(f"two precisions are called {own.name}: rename one")
+            known = {each.name: getattr(own, each.name) for each in fields(own)}
+            precisions.meet(Precision(**known))
 
 
 def _check_lengths(selection: Selection) -> None:

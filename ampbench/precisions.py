@@ -3,13 +3,20 @@
 Dtypes are spelled as attributes of `torch` ("float32"), so that this table needs no torch.
 """
 
-from collections.abc import Iterable
-from dataclasses import dataclass
+import re
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from typing import Any
 
-from ampbench.errors import UnknownNameError
+from ampbench.errors import UnknownNameError, UsageError
 
 SHORT_DTYPES = {"float64": "fp64", "float32": "fp32", "float16": "fp16", "bfloat16": "bf16"}
 """The short name of a dtype, as used in case ids and in the column `input_dtype`."""
+FP32_PRODUCTS = ("ieee", "tf32", "bf16", "shipped")
+ENTRY_POINTS = "ampbench.precisions"
+"""The entry points that installed packages offer precisions by."""
+NAMED = "up to 40 of a-z, 0-9 and _, a letter first"
+_NAME = re.compile(r"[a-z][a-z0-9_]{0,39}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,24 +33,44 @@ class Precision:
     measured where no precision is named.
     `colour` is from the Okabe-Ito palette, which colour-blind readers can tell apart, `shape` one of Vega's, for those
     who see none; `on_light` and `on_dark` are shades of it where it stands out too little from such a page (WCAG 2.2,
-    1.4.11: 3 to 1).
+    1.4.11: 3 to 1). A user's own has neither: charts give it one.
+    `prepare(module, optimizer)` changes a network that lies on its device in `storage` before it runs, and what makes
+    the optimizer that trains it, as `Workload.optimizer` does (None in inference). It returns the module, or both. The
+    reference is never prepared.
+
+    Raises `UsageError` for what no precision can be.
     """
 
     name: str
-    summary: str
-    storage: str
+    summary: str = ""
+    storage: str = "float32"
     autocast: str | None = None
-    rounding: str
+    rounding: str = ""
     fp32_products: str = "ieee"
     scaler: bool = False
     master: bool = False
     same_ops: str = ""
     default_on: tuple[str, ...] = ("cpu", "cuda", "xpu")
     aliases: tuple[str, ...] = ()
-    colour: str
+    colour: str = ""
     on_light: str = ""
     on_dark: str = ""
-    shape: str
+    shape: str = ""
+    prepare: Callable[[Any, Any], Any] | None = field(default=None, compare=False, repr=False)
+
+    def __post_init__(self) -> None:
+        if not _NAME.fullmatch(self.name):
+            raise UsageError(f"a precision cannot be called {self.name!r}: give {NAMED}")
+        if not self.rounding:
+            object.__setattr__(self, "rounding", self.autocast or self.storage)
+        for what, dtype in (("storage", self.storage), ("autocast", self.autocast), ("rounding", self.rounding)):
+            if dtype is not None and dtype not in SHORT_DTYPES:
+                raise UsageError(f"precision {self.name}: {what} is {dtype!r}; give one of {', '.join(SHORT_DTYPES)}")
+        if self.fp32_products not in FP32_PRODUCTS:
+            known = ", ".join(FP32_PRODUCTS)
+            raise UsageError(f"precision {self.name}: fp32_products is {self.fp32_products!r}; give one of {known}")
+        if self.prepare is not None and not callable(self.prepare):
+            raise UsageError(f"precision {self.name}: prepare is no function")
 
     @property
     def tf32(self) -> bool:
@@ -169,6 +196,8 @@ PRECISIONS: dict[str, Precision] = {
 }
 """The measured precisions, in the order of every table; `fp64` is the reference and is not measured."""
 
+BUILT_IN = frozenset(PRECISIONS)
+"""The names of ampbench's own; a user's are added by `meet`."""
 _RANKS = {name: place for place, name in enumerate(PRECISIONS)}
 BY_DEVICE = {
     "amp": {"cpu": "bf16_autocast", "cuda": "fp16_autocast", "xpu": "fp16_autocast"},
@@ -187,6 +216,16 @@ LOW = [row.name for row in PRECISIONS.values() if row.rounding != "float32" and 
 AUTOCAST = [row.name for row in PRECISIONS.values() if row.autocast]
 SCALED = [name for name in AUTOCAST if PRECISIONS[name].scaler]
 """Those whose loss scaling is studied: with master weights the same gradients are scaled in the same way."""
+
+
+def meet(row: Precision) -> None:
+    """Add a user's own precision, so that this process knows it by its name; raises `UsageError` for one of another."""
+    taken = {alias: known.name for known in PRECISIONS.values() for alias in (known.name, *known.aliases)}
+    for name in (row.name, *row.aliases):
+        owner = taken.get(name) or (name if name in BY_DEVICE else "")
+        if owner and (owner in BUILT_IN or owner in BY_DEVICE):
+            raise UsageError(f"precision {name} is ampbench's own ({owner}): give yours another name")
+    PRECISIONS[row.name] = row
 
 
 def rank(name: str) -> int:

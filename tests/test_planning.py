@@ -9,9 +9,18 @@ from hypothesis import strategies as st
 
 from ampbench.errors import NothingToRunError, UnknownNameError, UsageError, WorkloadError
 from ampbench.keywords import matches
-from ampbench.planning import NO_LOSS, PlannedCase, check_selection, default_device, find_sources, make_plan, meant
+from ampbench.planning import (
+    NO_LOSS,
+    Describe,
+    PlannedCase,
+    check_selection,
+    default_device,
+    find_sources,
+    make_plan,
+    meant,
+)
 from ampbench.precisions import PRECISIONS
-from ampbench.records.cases import ParameterValue, WorkloadSource
+from ampbench.records.cases import OwnPrecision, ParameterValue, WorkloadSource
 from ampbench.records.environments import DeviceDescription, Environment
 from ampbench.records.requests import Description
 from ampbench.records.runs import Selection
@@ -375,3 +384,44 @@ def test_products_rounded_to_bf16_are_not_cudas() -> None:
     found = plan(environment(CUDA), workloads=["mlp"], devices=["cuda"], precisions=["fp32_bf16_products"])
     assert {one.skip for one in found} == {"torch rounds no fp32 product to bf16 on cuda"}
     assert not any(one.skip for one in plan(workloads=["mlp"], precisions=["fp32_bf16_products"]))
+
+
+@pytest.fixture
+def own_precisions(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A user's file that holds a precision, which is forgotten once the test has ended."""
+    monkeypatch.setattr("ampbench.precisions.PRECISIONS", known := dict(PRECISIONS))
+    monkeypatch.setattr("ampbench.planning.PRECISIONS", known)
+
+
+def offering(*found: OwnPrecision) -> Describe:
+    def described(source: WorkloadSource, parameters: Mapping[str, ParameterValue]) -> Description:
+        return replace(describe(source, parameters), precisions=found)
+
+    return described
+
+
+@pytest.mark.usefixtures("own_precisions")
+def test_a_precision_of_a_users_file_is_planned_by_its_name_and_where_none_is_named() -> None:
+    mine = OwnPrecision(name="bf16_mine", storage="bfloat16", rounding="bfloat16", default_on=("cpu",))
+    selection = Selection(workloads=["net:make"], phases=["inference"])
+    for named in (["bf16_mine"], []):
+        found = make_plan(replace(selection, precisions=named), environment(), offering(mine))
+        last = found[-1].case
+        assert (last.precision, last.input_dtype) == ("bf16_mine", "bf16")
+        assert len(found) == 1 or not named
+    with pytest.raises(UnknownNameError, match="unknown precision 'bf16_min': did you mean bf16_mine"):
+        make_plan(replace(selection, precisions=["bf16_min"]), environment(), offering(mine))
+
+
+def test_an_unknown_precision_of_built_in_workloads_is_refused_before_anything_is_built() -> None:
+    with pytest.raises(UnknownNameError, match="unknown precision 'bf16_mine'"):
+        check_selection(Selection(workloads=["mlp"], precisions=["bf16_mine"]))
+
+
+@pytest.mark.usefixtures("own_precisions")
+def test_two_precisions_of_one_name_are_refused() -> None:
+    def described(source: WorkloadSource, parameters: Mapping[str, ParameterValue]) -> Description:
+        return replace(describe(source, parameters), precisions=(OwnPrecision(name="mine", summary=source.name),))
+
+    with pytest.raises(UsageError, match="two precisions are called mine: rename one"):
+        make_plan(Selection(workloads=["net:make", "net:other"]), environment(), described)

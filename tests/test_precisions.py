@@ -1,7 +1,9 @@
 import pytest
 import torch
 
-from ampbench.errors import UnknownNameError
+import ampbench
+from ampbench import precisions as precisions_module
+from ampbench.errors import UnknownNameError, UsageError
 from ampbench.precisions import BASELINE, LOW, PRECISIONS, REFERENCE_DTYPE, SHORT_DTYPES, find_precision, ordered
 
 
@@ -95,3 +97,49 @@ def test_master_weights_are_fp32_weights_of_a_network_that_runs_the_ops_of_anoth
 
 def test_names_stand_in_the_order_of_the_table_and_unknown_ones_last() -> None:
     assert ordered(["zeta", "bf16_pure", "int8", "fp32", "fp32"]) == ["fp32", "bf16_pure", "int8", "zeta"]
+
+
+@pytest.fixture
+def known(monkeypatch):
+    """The precisions, which are as they were once a test has ended."""
+    monkeypatch.setattr("ampbench.precisions.PRECISIONS", dict(PRECISIONS))
+    return precisions_module
+
+
+def test_a_precision_of_ones_own_rounds_to_what_it_computes_in_unless_told():
+    assert ampbench.Precision(name="mine").rounding == "float32"
+    assert ampbench.Precision(name="mine", storage="bfloat16").rounding == "bfloat16"
+    assert ampbench.Precision(name="mine", autocast="float16").rounding == "float16"
+    assert ampbench.Precision(name="mine", storage="bfloat16", rounding="float32").rounding == "float32"
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"name": "Mine"}, r"cannot be called 'Mine': give up to 40 of a-z, 0-9 and _, a letter first"),
+        ({"name": "a/b"}, "cannot be called 'a/b'"),
+        ({"name": "a" * 41}, "cannot be called"),
+        ({"name": "mine", "storage": "int8"}, "storage is 'int8'; give one of float64, float32, float16, bfloat16"),
+        ({"name": "mine", "fp32_products": "fast"}, "fp32_products is 'fast'; give one of ieee, tf32, bf16, shipped"),
+        ({"name": "mine", "prepare": 3}, "prepare is no function"),
+    ],
+)
+def test_what_no_precision_can_be_is_said_in_a_line(given, said):
+    with pytest.raises(UsageError, match=said):
+        ampbench.Precision(**given)
+
+
+def test_a_precision_of_ones_own_is_found_by_its_name_and_comes_last(known):
+    known.meet(ampbench.Precision(name="int8_weights", aliases=("w8",)))
+    assert known.find_precision("INT8-weights").name == known.find_precision("w8").name == "int8_weights"
+    assert ordered(["int8_weights", "bf16_pure"]) == ["bf16_pure", "int8_weights"]
+    with pytest.raises(UnknownNameError, match="did you mean int8_weights"):
+        known.find_precision("int8_weight")
+    known.meet(ampbench.Precision(name="int8_weights", summary="anew"))
+    assert known.find_precision("int8_weights").summary == "anew"
+
+
+@pytest.mark.parametrize("name", ["bf16_pure", "amp", "float32", "default"])
+def test_a_name_of_ampbenchs_own_is_not_given_twice(name, known):
+    with pytest.raises(UsageError, match=f"precision {name} is ampbench's own"):
+        known.meet(ampbench.Precision(name=name))

@@ -27,6 +27,22 @@ class WorkloadSource:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class OwnPrecision:
+    """A user's own precision, as `ampbench.Precision` without what is code in it."""
+
+    name: str
+    summary: str = ""
+    storage: str = "float32"
+    autocast: str | None = None
+    rounding: str = "float32"
+    fp32_products: str = "ieee"
+    scaler: bool = False
+    master: bool = False
+    default_on: tuple[str, ...] = ()
+    aliases: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Case:
     """What is measured, whole; its `case_id` is the join key of every comparison.
 

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, field
 
-from ampbench.records.cases import Case, ParameterValue, WorkloadSource
+from ampbench.records.cases import Case, OwnPrecision, ParameterValue, WorkloadSource
 from ampbench.records.casts import CastPass, Tracing
 from ampbench.records.divergences import Divergence
 from ampbench.records.environments import Environment
@@ -99,7 +99,8 @@ class Request:
 class Description:
     """What a workload is once built: its settable parameters with their defaults, and what it gives.
 
-    `elsewhere` and `switches` are those of its `WorkloadSource`.
+    `elsewhere` and `switches` are those of its `WorkloadSource`; `precisions` are the user's own in its file. Of an
+    entry point of `precisions.ENTRY_POINTS`, asked for as a source of the family "precision", they are all.
     """
 
     parameters: dict[str, ParameterValue]
@@ -109,6 +110,7 @@ class Description:
     channels_last: bool
     elsewhere: tuple[str, ...] = ()
     switches: tuple[str, ...] = ()
+    precisions: tuple[OwnPrecision, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
 
-from ampbench.records.cases import Case, ParameterValue, WorkloadSource
+from ampbench.records.cases import Case, OwnPrecision, ParameterValue, WorkloadSource
 from ampbench.records.casts import CastPass
 from ampbench.records.divergences import Divergence
 from ampbench.records.environments import Environment
@@ -22,8 +22,8 @@ SCHEMA = 7
 an imported environment does not tell. 4 added explanations: `CastPass`, `RuleProbe` and `Header.explains`. 5 added
 `RangePass`, `OriginPass`, and what a search for modules to keep in fp32 sees. 6 added studies and `MemoryPass.flops`.
 7 added what a divergence pass tells of its reference, what a round tells of changes in place, of its CPU time and of
-how fp32 products are rounded, `Settings.keep_flags`, `WorkloadSource.switches` and `elsewhere`, which heap
-times were measured in and what page faults the plain one costs.
+how fp32 products are rounded, `Header.precisions`, `Settings.keep_flags`, `WorkloadSource.switches` and `elsewhere`,
+which heap times were measured in and what page faults the plain one costs.
 Files of an earlier schema lack these and are read as they are.
 """
 
@@ -198,7 +198,7 @@ class Header:
     arm of an interleaved comparison, `imported` where another program measured it. `explains` is what it explains
     or studies (`CASTS` and the others); "": the run measures. `asked` is set in studies. `follows` is the id of the run
     that was the latest by its name when this one was begun, where the clock makes this one look older (None: it does
-    not).
+    not). `precisions` are the user's own that its cases are in.
     """
 
     schema: int
@@ -218,6 +218,7 @@ class Header:
     explains: str = ""
     asked: Asked | None = None
     follows: str | None = None
+    precisions: list[OwnPrecision] = field(default_factory=list)
 
 
 ENDINGS = ("complete", "interrupted", "out of time")

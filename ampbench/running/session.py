@@ -13,7 +13,8 @@ from ampbench import __version__
 from ampbench.errors import NothingToRunError, UsageError, WorkloadError
 from ampbench.labels import few
 from ampbench.planning import PHASES, PlannedCase, check_selection, make_plan
-from ampbench.records.cases import ParameterValue, WorkloadSource
+from ampbench.precisions import BUILT_IN, PRECISIONS
+from ampbench.records.cases import OwnPrecision, ParameterValue, WorkloadSource
 from ampbench.records.environments import Environment
 from ampbench.records.measurements import Skip
 from ampbench.records.requests import Description, Request
@@ -158,7 +159,16 @@ def new_header(
         sources=list(dict.fromkeys(planned.source for planned in plan)),
         environment=environment,
         arm=arm,
+        precisions=_own_precisions(plan),
     )
+
+
+def _own_precisions(plan: list[PlannedCase]) -> list[OwnPrecision]:
+    """Return the users' own precisions that cases of `plan` are in."""
+    names = dict.fromkeys(planned.case.precision for planned in plan)
+    rows = [PRECISIONS[name] for name in names if name not in BUILT_IN and name in PRECISIONS]
+    plain = [one.name for one in dataclasses.fields(OwnPrecision)]
+    return [OwnPrecision(**{name: getattr(row, name) for name in plain}) for row in rows]
 
 
 def planned_skips(plan: list[PlannedCase]) -> list[Skip]:

@@ -3,7 +3,7 @@
 import contextlib
 import dataclasses
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from time import perf_counter
@@ -72,8 +72,9 @@ class StepNumbers:
     """What one step gave, in fp64 on the reference device: outputs with their names, and for training the rest.
 
     Of a step that was not to `update`, outputs and gradients are in the dtypes they came in, and that is all. `native`
-    are its gradients as they came, where they were asked for. `drew` tells whether it drew random numbers; `decided`
-    are a reference's decisions, as its loss was seen to make them; `recipe` is what trains it.
+    are its gradients as they came, where they were asked for, `make_optimizer` what made its optimizer. `drew` tells
+    whether it drew random numbers; `decided` are a reference's decisions, as its loss was seen to make them; `recipe`
+    is what trains it.
     """
 
     outputs: list[torch.Tensor]
@@ -82,6 +83,7 @@ class StepNumbers:
     gradients: dict[str, torch.Tensor] = field(default_factory=dict)
     updated: dict[str, torch.Tensor] = field(default_factory=dict)
     native: Gradients | None = None
+    make_optimizer: Callable[[Any], Any] | None = None
     scaler_scale: float | None = None
     skipped_steps: int | None = None
     drew: bool = False
@@ -341,7 +343,8 @@ def measure_divergence(
     if held.intended is not None:
         measured = held.fp32_update if is_baseline else None
         if measured is None and numbers.native is not None:
-            measured = _update_of(workload, held.intended, numbers.native, device)
+            own = dataclasses.replace(workload, optimizer=numbers.make_optimizer or workload.optimizer)
+            measured = _update_of(own, held.intended, numbers.native, device)
         found = _with_update(found, measured) if measured is not None else found
     return found
 
@@ -636,7 +639,10 @@ def run_step(
             if tensor.is_floating_point() or tensor.is_complex()
         }
         if native:
-            numbers.native = _native(step, workload, unscaled, equal=equal, skipped=not applied)
+            numbers.make_optimizer, numbers.native = (
+                step.make_optimizer,
+                _native(step, workload, unscaled, equal=equal, skipped=not applied),
+            )
         return numbers
 
 

@@ -37,7 +37,7 @@ from ampbench.worker.fresh import SAME_INPUTS, Rebuilt, fresh_batch
 from ampbench.worker.heap import keep_freed_memory
 from ampbench.worker.memory import is_out_of_memory, measure_memory, rss_bytes
 from ampbench.worker.placement import Placement
-from ampbench.worker.sources import build_workload, describe_workload, further_inputs, items_per_step
+from ampbench.worker.sources import build_workload, describe_workload, find_own, further_inputs, items_per_step
 from ampbench.worker.step import Step
 from ampbench.worker.timing import Timing, time_build
 from ampbench.worker.turns import warm_up
@@ -112,6 +112,7 @@ class Worker:
         assert case is not None
         if request.kind == "casts":
             return Reply(casts=self._casts(request.source, case, request))
+        find_own(request.source, case.precision)
         device = open_device(case.device)
         reason = cannot_run(case)
         if reason:

@@ -16,8 +16,10 @@ from typing import Any
 import torch
 from torch.utils import _pytree as pytree
 
-from ampbench.errors import WorkloadError, bounded, first_line, text_of
-from ampbench.records.cases import ParameterValue, WorkloadSource
+from ampbench.errors import AmpbenchError, WorkloadError, bounded, first_line, text_of
+from ampbench.planning import ENTRY_FAMILY, own_source
+from ampbench.precisions import BUILT_IN, PRECISIONS, Precision, meet
+from ampbench.records.cases import OwnPrecision, ParameterValue, WorkloadSource
 from ampbench.records.requests import Description
 from ampbench.worker.batches import batches_of, in_batches
 from ampbench.worker.data import Generator, InputsOnly
@@ -75,6 +77,11 @@ def further_inputs(
 def describe_workload(source: WorkloadSource, parameters: Mapping[str, ParameterValue], seed: int) -> Description:
     """Return what a user's workload is, after building it once; raises `WorkloadError` as `build_workload` does."""
     before = users_switches()
+    precisions = meet_precisions(source)
+    if source.family == ENTRY_FAMILY:
+        return Description(
+            parameters={}, has_loss=False, items_per_step=0.0, version=0, channels_last=False, precisions=precisions
+        )
     defaults = _defaults(source)
     for name, value in parameters.items():
         if name not in defaults:
@@ -92,8 +99,43 @@ def describe_workload(source: WorkloadSource, parameters: Mapping[str, Parameter
         version=workload.version,
         channels_last=any(leaf.ndim == 4 and leaf.is_floating_point() for leaf in _tensors(workload.inputs)),
         elsewhere=imported_elsewhere(Path.cwd()),
+        precisions=precisions,
         switches=tuple(written(name, value) for name, value in users_switches().items() if before.get(name) != value),
     )
+
+
+def find_own(source: WorkloadSource, precision: str) -> None:
+    """Make a user's own precision known by its name: of the file of `source`, else by an entry point."""
+    if precision not in PRECISIONS:
+        meet_precisions(source)
+    if precision not in PRECISIONS and (entry := own_source(precision)) is not None:
+        meet_precisions(entry)
+
+
+def meet_precisions(source: WorkloadSource) -> tuple[OwnPrecision, ...]:
+    """Make known the user's own precisions that the file of `source` holds at its top, and return them.
+
+    Of a source of the family "precision", an entry point, it is the one that it names. Raises `WorkloadError` where
+    that is no `ampbench.Precision`, and `UsageError` for a name that ampbench has itself.
+    """
+    if source.builtin:
+        return ()
+    try:
+        module = _import(source)
+    except AmpbenchError:
+        raise
+    except Exception as error:
+        raise WorkloadError(f"{source.family} {source.name} cannot be imported: {_said(error, source)}") from error
+    named = source.family == ENTRY_FAMILY
+    values = [getattr(module, source.function, None)] if named else vars(module).values()
+    found = [value for value in values if isinstance(value, Precision)]
+    if named and not found:
+        raise WorkloadError(f"precision {source.name}: {source.module}:{source.function} is no ampbench.Precision")
+    own = [one for one in dict.fromkeys(found) if not (one.name in BUILT_IN and one is PRECISIONS[one.name])]
+    for one in own:
+        meet(one)
+    plain = [each.name for each in dataclasses.fields(OwnPrecision)]
+    return tuple(OwnPrecision(**{name: getattr(one, name) for name in plain}) for one in own)
 
 
 def imported_elsewhere(folder: Path) -> tuple[str, ...]:

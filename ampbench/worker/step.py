@@ -12,8 +12,9 @@ import torch
 from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import _disable_current_modes
 
+from ampbench.errors import UsageError
 from ampbench.explain.devices import autocast_of
-from ampbench.precisions import PRECISIONS, REFERENCE_DTYPE, SHORT_DTYPES
+from ampbench.precisions import PRECISIONS, REFERENCE_DTYPE, SHORT_DTYPES, Precision
 from ampbench.records.cases import Case
 from ampbench.worker.batches import (
     batches_of,
@@ -35,6 +36,7 @@ from ampbench.workload import Workload
 SETTLING_STEPS = 40
 """GradScaler starts at 2**16 and halves at every overflow: 40 steps bring it below the smallest fp16 number."""
 
+MakeOptimizer = Callable[[Iterable[torch.nn.Parameter]], torch.optim.Optimizer]
 _LONG_DTYPES = {short: getattr(torch, name) for name, short in SHORT_DTYPES.items()}
 
 
@@ -104,6 +106,7 @@ class Step:
     `UnknownNameError` for a name of no module, and `UsageError` where a kept module shares a parameter with one that
     moves it to half.
     `by_inputs` tells that an input requires a gradient, so that the forward pass needs autograd in inference, too.
+    A user's own precision prepares the network and `make_optimizer`, which makes the optimizer, unless `reference`.
     `fake` is for a workload of fake tensors (see `absent`), which lie on the device already, the weights in their
     dtype: the network is not copied, and without optimizer and scaler only `forward_and_loss` can run.
     """
@@ -143,6 +146,7 @@ class Step:
                 refuse_moved(self.module, kept, storage)
             if self._channels_last:
                 self.module = self.module.to(memory_format=torch.channels_last)
+        self._prepare(workload, None if reference or fake else row)
         self._original, originals = workload.module, batches_of(workload.inputs)
         targets = (workload.targets if isinstance(workload.inputs, list) else [workload.targets]) or []
         self._originals = list(zip(originals, targets or [None] * len(originals), strict=True))
@@ -165,9 +169,7 @@ class Step:
         self.scaler: torch.amp.GradScaler | None = None
         self.module.train(self.training)
         if self.training and not fake:
-            self._make_optimizer(workload, masters=row.master and not reference)
-            if row.scaler and case.scaler and not reference:
-                self.scaler = torch.amp.GradScaler(device.type)
+            self._make_optimizer(workload, None if reference else row, scaled=case.scaler)
         self._use(self.module)
         self._saved: SavedState | None = None
         self.skipped_steps = 0
@@ -381,14 +383,32 @@ class Step:
 
         module._apply(moved)  # type: ignore[no-untyped-call]
 
-    def _make_optimizer(self, workload: Workload, *, masters: bool) -> None:
-        """Make the workload's optimizer of the network's weights or, where they are stored in half, of `masters`."""
+    def _prepare(self, workload: Workload, row: Precision | None) -> None:
+        """Have a user's own precision prepare the network and its optimizer.
+
+        Raises `UsageError` where it returns something else, and what it raises itself.
+        """
+        self.make_optimizer: MakeOptimizer = workload.optimizer or default_optimizer
+        self._prepared = row is not None and row.prepare is not None
+        if row is None or row.prepare is None:
+            return
+        returned = row.prepare(self.module, self.make_optimizer if self.training else None)
+        module, made = returned if isinstance(returned, tuple) and len(returned) == 2 else (returned, None)
+        if not isinstance(module, torch.nn.Module) or not (made is None or callable(made)):
+            said = f"precision {row.name}: prepare returned {type(returned).__name__}"
+            raise UsageError(f"{said}; expected the module, or (module, optimizer)")
+        self.module, self.make_optimizer = module, made or self.make_optimizer
+
+    def _make_optimizer(self, workload: Workload, row: Precision | None, *, scaled: bool) -> None:
+        """Make the optimizer, of the network's weights or of masters, and GradScaler (row None: the reference)."""
         copies: dict[str, torch.nn.Parameter] = {}
-        if masters:
+        if row is not None and row.scaler and scaled:
+            self.scaler = torch.amp.GradScaler(self.device.type)
+        if row is not None and row.master:
             self.masters = Masters(self.module, workload.module)
             copies = self.masters.by_name
         moved = (copies.get(name, own) for name, own in self.module.named_parameters())
-        self.optimizer = (workload.optimizer or default_optimizer)(moved)
+        self.optimizer = self.make_optimizer(moved)
 
     def _differing(self) -> list[str]:
         """Return the names of what does not hold the values that it was given; of batches, those that ran are asked."""
@@ -406,7 +426,12 @@ class Step:
         return list(dict.fromkeys(found))
 
     def _weights(self) -> Iterator[tuple[str, torch.Tensor, torch.Tensor]]:
-        """Yield the parameters and buffers that the network was given, as they are and as they were."""
+        """Yield the parameters and buffers that the network was given, as they are and as they were.
+
+        Of one that a precision has prepared, nothing: it may hold others by the same names.
+        """
+        if self._prepared:
+            return
         for kind, own, given in (
             ("weight", self.module.named_parameters(), self._original.named_parameters()),
             ("buffer", self.module.named_buffers(), self._original.named_buffers()),

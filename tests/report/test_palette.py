@@ -8,6 +8,7 @@ import pytest
 from ampbench.precisions import PRECISIONS
 from ampbench.report import palette
 
+OWN = [f"own-{place}" for place in range(1, len(palette.OWN) + 1)]
 CSS = (Path(palette.__file__).parent / "assets" / "report.css").read_text(encoding="utf-8")
 
 
@@ -20,7 +21,7 @@ def variables(scheme: str) -> dict[str, str]:
 
 
 def precisions(scheme: str) -> dict[str, str]:
-    return dict(re.findall(r"--(\w+): (#\w{6});", palette.colour_variables(dark=scheme == "dark")))
+    return dict(re.findall(r"--([\w-]+): (#\w{6});", palette.colour_variables(dark=scheme == "dark")))
 
 
 def luminance(colour: str) -> float:
@@ -40,13 +41,14 @@ def test_contrast_is_that_of_the_standard():
 
 
 def test_every_precision_has_a_colour_in_both_schemes_and_a_shape_of_its_own():
-    assert set(precisions("light")) == set(precisions("dark")) == set(PRECISIONS)
-    assert len({row.shape for row in PRECISIONS.values()}) == len(PRECISIONS)
+    assert set(precisions("light")) == set(precisions("dark")) == {*PRECISIONS, *OWN}
+    shapes = [*(row.shape for row in PRECISIONS.values()), *(shape for _, _, shape in palette.OWN)]
+    assert len({*shapes}) == len(shapes)
     for scheme in ("light", "dark"):
-        assert len(set(precisions(scheme).values())) == len(PRECISIONS)
+        assert len(set(precisions(scheme).values())) == len(shapes)
 
 
-@pytest.mark.parametrize(("scheme", "name"), [(scheme, name) for scheme in ("light", "dark") for name in PRECISIONS])
+@pytest.mark.parametrize(("scheme", "name"), [(one, name) for one in ("light", "dark") for name in (*PRECISIONS, *OWN)])
 def test_marks_of_a_precision_stand_out_from_what_they_are_on(scheme: str, name: str):
     colours = variables(scheme)
     assert contrast(colours[name], colours["card"]) >= 3
@@ -80,11 +82,16 @@ def test_only_precisions_that_exist_are_encoded_in_the_order_of_every_table():
     assert encoding["shape"]["scale"] == {"domain": ["fp32", "bf16_pure"], "range": ["circle", "triangle-down"]}
 
 
-def test_a_precision_that_is_not_known_is_grey_and_comes_last():
+def test_a_precision_of_a_users_own_takes_a_colour_that_is_left_and_comes_last():
     encoding = palette.encoded(["int8", "fp32", "a);}"])
     assert encoding["color"]["scale"]["domain"] == ["fp32", "a);}", "int8"]
-    assert encoding["color"]["scale"]["range"] == ["var(--fp32)", "var(--faint)", "var(--faint)"]
-    assert encoding["shape"]["scale"]["range"] == ["circle", "triangle-left", "triangle-left"]
+    assert encoding["color"]["scale"]["range"] == ["var(--fp32)", "var(--own-1)", "var(--own-2)"]
+    assert encoding["shape"]["scale"]["range"] == ["circle", palette.OWN[0][2], palette.OWN[1][2]]
+
+
+def test_more_of_them_than_there_are_colours_are_grey():
+    encoding = palette.encoded([f"own{number}" for number in range(5)])
+    assert encoding["color"]["scale"]["range"][-2:] == ["var(--faint)"] * 2
 
 
 def test_what_is_marked_with_a_precision_has_its_colour():

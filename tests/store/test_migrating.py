@@ -35,7 +35,14 @@ from tests.stored_runs import COMPLETE, RUN, make_case, make_memory, make_round,
 
 FP32, BF16 = make_case("fp32"), make_case("bf16_autocast")
 TRACE = CastPass(case_id=FP32.case_id, how="device", trace=CastTrace(ops=[Operation(index=0, name="aten.mul")]))
-ADDED = {2: ["arm"], 3: ["committed_at", "imported"], 4: ["explains"], 5: [], 6: ["asked"], 7: ["follows"]}
+ADDED = {
+    2: ["arm"],
+    3: ["committed_at", "imported"],
+    4: ["explains"],
+    5: [],
+    6: ["asked"],
+    7: ["follows", "precisions"],
+}
 """The header's fields that each schema added."""
 ON_FILES = settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
 

@@ -247,6 +247,7 @@ ADDED = {
         ',"update":null',
         ',"outputs":null,"predictions":null,"further":null',
         ',"follows":null',
+        ',"precisions":[]',
     ],
 }
 """What each schema added to the lines of `ENTRIES`, as it is written."""
