@@ -4,7 +4,7 @@ Interleaved. d = log(candidate) - log(baseline) of one block. Both arms come fro
 so that without a change each d is as likely to have either sign *whatever the noise looks like*: drift, autocorrelation
 and two-valued noise included. The signed-rank test is exact under that alone, and so it is after outliers are set apart
 by the size of d alone (`stats.outlying`). A t test is not: with two-valued noise its variance can be 0. The price: n
-blocks cannot be surer than 1 in 2**n, so that the look at 8 blocks can only prove `unchanged`, and more than 160 cells
+blocks cannot be surer than 1 in 2**n, so that the look at 8 blocks can only prove `unchanged`, and more than 80 cells
 need more than 16 blocks. The interval and the proof of `unchanged` take d to be symmetric about its location, which is
 what independent, equally noisy arms give.
 
