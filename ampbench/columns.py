@@ -74,7 +74,16 @@ def _interval(row: Row) -> str:
 
 def speed_interval(row: Row) -> str:
     """Return the 95% interval of the speed, over paired rounds, as "1.41–1.68"."""
-    low, high = number(row["speedup_low"]), number(row["speedup_high"])
+    return _between(row, "speedup_low", "speedup_high")
+
+
+def _default_interval(row: Row) -> str:
+    """Return the same of the speed as times that of `default`."""
+    return _between(row, "speedup_default_low", "speedup_default_high")
+
+
+def _between(row: Row, lowest: str, highest: str) -> str:
+    low, high = number(row.get(lowest)), number(row.get(highest))
     return "" if low is None or high is None else f"{times(low)}–{times(high)}".replace("x", "")
 
 
@@ -126,6 +135,14 @@ _TIME = Column(
     first=True,
 )
 
+_SPEED = Column(
+    "speed",
+    "speed",
+    (_cell("speedup_vs_fp32", times), speed_interval),
+    metrics=("speedup_vs_fp32",),
+    legend="times that of fp32 (tf32 off), and the 95% interval of it, paired round by round",
+)
+
 COLUMNS = (
     Column("precision", "precision", (precision_label,)),
     _TIME,
@@ -136,13 +153,7 @@ COLUMNS = (
         metrics=("items_per_second",),
         expendable=6,
     ),
-    Column(
-        "speed",
-        "speed",
-        (_cell("speedup_vs_fp32", times), speed_interval),
-        metrics=("speedup_vs_fp32",),
-        legend="times that of fp32 (tf32 off), and the 95% interval of it, paired round by round",
-    ),
+    _SPEED,
     Column(
         "vs tf32",
         "tf32",
@@ -154,10 +165,10 @@ COLUMNS = (
     Column(
         "vs default",
         "default",
-        (_cell("speedup_vs_default", times),),
+        (_cell("speedup_vs_default", times), _default_interval),
         metrics=("speedup_vs_default",),
-        legend="speed, times that of what torch ships",
-        expendable=2,
+        legend="speed, times that of what torch ships, and the 95% interval that advice goes by there",
+        expendable=1,
     ),
     Column(
         "FLOP/s",
@@ -247,14 +258,19 @@ def shown(rows: Iterable[Row]) -> list[Column]:
     """Return the columns that have something to say of `rows`, and the first one always.
 
     Where speeds have an interval, times have none: two intervals of times that overlap tell nothing of their ratio,
-    because what slows the machine down for a while slows down both.
+    because what slows the machine down for a while slows down both. Where `default` was measured, advice goes by the
+    speed over that, and so its interval is the one that is shown.
     """
     every = list(rows)
-    paired = any(speed_interval(row) for row in every)
+    told = [column for column in COLUMNS if column is COLUMNS[0] or any(says(column, row) for row in every)]
+    plain = {}
+    if any(speed_interval(row) for row in every):
+        plain[_TIME.header] = "median over rounds"
+    if any(_default_interval(row) for row in every):
+        plain[_SPEED.header] = "times that of fp32 (tf32 off)"
     return [
-        replace(column, parts=column.parts[:1], legend="median over rounds") if paired and column is _TIME else column
-        for column in COLUMNS
-        if column is COLUMNS[0] or any(says(column, row) for row in every)
+        replace(column, parts=column.parts[:1], legend=plain[column.header]) if column.header in plain else column
+        for column in told
     ]
 
 

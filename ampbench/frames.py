@@ -453,12 +453,15 @@ def _against_baselines(
     todays, has_todays = baselines(DEFAULT)
     comparable = has_fp32 & (source[fp32] == source) if cases else has_fp32
     low, high = _speedup_intervals(rounds, np.where(has_fp32, fp32, -1), columns)
+    default_low, default_high = _speedup_intervals(rounds, np.where(has_todays, todays, -1), columns)
     return {
         "speedup_vs_fp32": np.where(has_fp32, stats.ratio(seconds[fp32], seconds), np.nan),
         "speedup_low": low,
         "speedup_high": high,
         "speedup_vs_tf32": np.where(has_tf32, stats.ratio(seconds[tf32], seconds), np.nan),
         "speedup_vs_default": np.where(has_todays, stats.ratio(seconds[todays], seconds), np.nan),
+        "speedup_default_low": default_low,
+        "speedup_default_high": default_high,
         "memory_ratio_vs_fp32": np.where(comparable, stats.ratio(memory, memory[fp32]), np.nan),
     }
 

@@ -114,6 +114,18 @@ COLUMNS: Mapping[str, Column] = MappingProxyType(
                 summary="seconds_median of the same case in fp32 as torch ships it (`default`), divided by this one's.",
             ),
             Column(
+                name="speedup_default_low",
+                label="vs default low",
+                unit="ratio",
+                summary="Lower end of the 95% interval of speedup_vs_default, made as speedup_low.",
+            ),
+            Column(
+                name="speedup_default_high",
+                label="vs default high",
+                unit="ratio",
+                summary="Upper end of the same interval.",
+            ),
+            Column(
                 name="peak_memory_bytes",
                 label="peak memory",
                 unit="B",

@@ -157,6 +157,16 @@ def test_the_interval_of_a_speedup_is_that_of_the_ratios_round_by_round(tmp_path
     assert math.isnan(frame.loc[FP32.case_id, "speedup_high"])
 
 
+def test_the_speed_over_what_torch_ships_has_its_own_paired_interval(tmp_path):
+    todays = make_case("default")
+    beside = [make_round(todays, one.samples[0][0] / 2, one.round) for one in drifting_rounds([1.0] * 4)[::2]]
+    frame = rows_of(tmp_path, [FP32, todays, BF16], *drifting_rounds([1.5, 1.6, 1.4, 1.55]), *beside)
+    row = frame.loc[BF16.case_id]
+    assert row["speedup_default_low"] == pytest.approx(row["speedup_low"] / 2)
+    assert row["speedup_default_high"] == pytest.approx(row["speedup_high"] / 2)
+    assert math.isnan(frame.loc[todays.case_id, "speedup_default_low"])
+
+
 def test_without_three_common_rounds_the_interval_of_a_speedup_is_what_both_times_leave_open(tmp_path):
     ours = [make_round(BF16, seconds, number) for number, seconds in enumerate((1.0, 1.1, 1.2))]
     theirs = [make_round(FP32, seconds, number + 2) for number, seconds in enumerate((2.0, 2.1, 2.2))]

@@ -41,7 +41,7 @@ ENDED = {
 """Why further batches ended."""
 DERIVED = (
     "seconds_median", "seconds_low", "seconds_high", "items_per_second", "speedup_vs_fp32", "speedup_low",
-    "speedup_high", "speedup_vs_tf32", "speedup_vs_default",
+    "speedup_high", "speedup_vs_tf32", "speedup_vs_default", "speedup_default_low", "speedup_default_high",
 )  # fmt: skip
 WORK = ("flops_per_step", "flops_per_second", "ceiling_share")
 MEMORY = ("peak_memory_bytes", "memory_ratio_vs_fp32")

@@ -147,6 +147,17 @@ def test_a_speed_stands_beside_its_paired_interval_and_times_have_none_then(widt
     assert "5.12x 4.76–5.48 |" in tables.markdown(grouped(rows), {})
 
 
+def test_where_default_was_measured_its_interval_is_shown_because_advice_goes_by_it() -> None:
+    rows = [
+        row | {"speedup_vs_default": 2.0, "speedup_default_low": 1.9, "speedup_default_high": 2.1}
+        for row in with_intervals(ROWS)
+    ]
+    layout = tables.lay_out(rows, "training", 200)
+    lines = [" ".join(line.plain.split()) for line in tables.table_lines(grouped(rows), {}, {"training": layout})]
+    assert any("5.12x 2.33x 2.00x 1.90–2.10" in line for line in lines)
+    assert "4.76" not in "".join(lines)
+
+
 def test_times_keep_their_interval_where_no_speed_has_one() -> None:
     layout = tables.lay_out(ROWS, "training", 200)
     lines = [line.plain for line in tables.table_lines(grouped(ROWS), {}, {"training": layout})]
