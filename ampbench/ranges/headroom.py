@@ -18,8 +18,8 @@ FLUSHES = 0.01
 distribution has are lost beside the others, as they would be to rounding."""
 
 MARGIN = 8
-"""Values within this factor of overflow, or of zero, are called near it. A module's largest value differs from batch to
-batch and from seed to seed by less (docs/headroom.md), and grows in training."""
+"""Values within this factor of overflow, or of zero, are called near it: a convention. Another batch, or some training,
+moves the largest and the smallest values of a module."""
 
 _TAMES_INFINITY = frozenset(
     {"ReLU", "ReLU6", "Hardtanh", "Sigmoid", "Hardsigmoid", "Tanh", "MaxPool1d", "MaxPool2d", "MaxPool3d"}

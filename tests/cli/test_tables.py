@@ -6,7 +6,7 @@ import pytest
 from rich.cells import cell_len
 
 from ampbench import columns, notes
-from ampbench.advice import Budget, advise
+from ampbench.advice import Advice, Budget, advise
 from ampbench.cli import tables
 from ampbench.cli.data import json_text
 from ampbench.metrics import COLUMNS
@@ -60,6 +60,17 @@ def test_a_training_run_of_a_classifier_with_tf32_fits(width: int) -> None:
     assert max(cell_len(line.plain) for line in lines) <= width
     assert "vs tf32" in lines[1].plain
     assert [column.header for column in layout.hidden] == (["items/s"] if width == 100 else [])
+
+
+def test_what_arithmetic_knows_stands_below_the_advice_and_fits() -> None:
+    layout = tables.lay_out(ROWS, "training", 100)
+    (group,) = grouped(ROWS)
+    advice = {group: Advice(group=group, precision="bf16_pure", column="", sentence="take it", remark="it grows " * 30)}
+    lines = [line.plain for line in tables.table_lines(grouped(ROWS), advice, {"training": layout})]
+    below = lines[lines.index("→ take it") + 1 :]
+    assert " ".join(below).split() == ["it", "grows"] * 30
+    assert max(map(cell_len, lines)) <= 100
+    assert "it grows" in tables.markdown(grouped(ROWS), advice).splitlines()[-1]
 
 
 @pytest.mark.parametrize(("width", "without"), [(100, ["FLOP/s", "items/s", "×floor"]), (120, []), (200, [])])

@@ -4,7 +4,7 @@ import dataclasses
 
 from ampbench.keeping.blocks import kept, section, weighed
 from ampbench.keeping.tables import COLUMNS, kept_rows, point_rows
-from ampbench.keeping.weighing import points
+from ampbench.keeping.weighing import closest, points, said
 from tests.keeping.searches import CASE, SPACE, TRIALS, found
 
 
@@ -61,6 +61,22 @@ def test_sets_stand_in_their_order_with_the_found_one_marked() -> None:
     assert block.rows[1] == [
         "norm ←", "1", "1.9e-03", "met", "1.08 ms", "1.04x 1.04–1.04", "1.00 MiB", "yes",
     ]  # fmt: skip
+
+
+def test_a_set_that_missed_the_budget_on_another_batch_says_so() -> None:
+    refuted = dataclasses.replace(TRIALS[2], output_rel_l2=2.1e-3, batch=2)
+    confirmed = [dataclasses.replace(TRIALS[3], output_rel_l2=error, batch=1) for error in (1.2e-3, 1.9e-3, 1e-3)]
+    search = found("body", "norm", units=3, refuted=[refuted], confirmed=confirmed)
+    (block,) = weighed(search, SPACE, TRIALS)
+    assert [row[3] for row in block.rows] == ["missed", "missed elsewhere", "met", "met"]
+    told = said(search, SPACE, TRIALS)
+    assert "confirmed on 3 other batches: at worst the output error is 1.9e-03 (budget 2.0e-03)" in told
+    assert (
+        "1 other set met it on the first batch and not on another; nearest norm, where the output error is 2.1e-03 "
+        "(budget 2.0e-03)"
+    ) in told
+    assert closest(dataclasses.replace(search, found=None), TRIALS[:3]) == TRIALS[1]
+    assert closest(dataclasses.replace(search, found=None), TRIALS[2:3]) == refuted
 
 
 def test_gradients_have_a_column_in_training_only() -> None:
