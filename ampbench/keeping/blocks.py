@@ -49,13 +49,16 @@ def weighed(search: KeepSearch, space: SearchSpace, trials: Sequence[Trial]) -> 
     if not picture:
         return []
     training = any(point.grad_rel_l2 is not None for point in picture)
-    headers = ["kept", "modules", "error", *(["gradients"] if training else []), "budget", "step"]
+    updates = search.min_update_kept is not None
+    headers = ["kept", "modules", "error", *(["gradients"] if training else []), *(["arrives"] if updates else [])]
+    headers += ["budget", "step"]
     headers += ["time ratio", "peak", "front"]
     note = (
         "time ratio: to none kept, of builds that stood side by side; front: no other set is as good in error, time "
         "and memory, and better in one"
     )
-    cells = [_cells(point, training) for point in picture]
+    note += "; arrives: the share of the intended update" if updates else ""
+    cells = [_cells(point, training, updates) for point in picture]
     return [Block("Error, time and memory", headers, cells, note, numbers=headers[1:])]
 
 
@@ -80,12 +83,13 @@ def _own(error: ModuleError | None) -> str:
     )
 
 
-def _cells(point: Point, training: bool) -> list[str]:
+def _cells(point: Point, training: bool, updates: bool) -> list[str]:
     return [
         f"{kept_said(point.kept, NAMED)}{' ←' if point.found else ''}",
         f"{point.units:,}",
         format_error(point.output_rel_l2),
         *([format_error(point.grad_rel_l2)] if training else []),
+        *([format_share(point.update_kept)] if updates else []),
         "met" if point.meets else "missed elsewhere" if point.refuted else "missed",
         format_seconds(point.seconds),
         _against_none(point),

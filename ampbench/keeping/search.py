@@ -58,6 +58,7 @@ def search(
     *,
     max_error: float,
     max_gradient_error: float | None = None,
+    min_update_kept: float | None = None,
     objective: str = "speed",
     seed: int = 0,
     max_trials: int = MAX_TRIALS,
@@ -69,10 +70,9 @@ def search(
     between units that are alike in all. The same answers of `attempt` lead to the same trials in the same order. Its
     exceptions pass through.
     """
-    budget = Budget(max_error=max_error, max_gradient_error=max_gradient_error)
+    budget = Budget(max_error=max_error, max_gradient_error=max_gradient_error, min_update_kept=min_update_kept)
     tried = Tried(space, attempt, budget, max_trials)
-    limits = [max_error] if max_gradient_error is None else [max_error, max_gradient_error]
-    run = _Search(space, tried, limits, _costs(space, objective, seed))
+    run = _Search(space, tried, budget.limits, _costs(space, objective, seed))
     smallest = False
     with suppress(TrialsSpentError):
         smallest = run.go()

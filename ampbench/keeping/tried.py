@@ -23,17 +23,32 @@ class TrialsSpentError(Exception):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Budget:
-    """The largest errors allowed; without `max_gradient_error`, gradients do not count."""
+    """The largest errors allowed, and the least share of an update that must arrive; None: it does not count."""
 
     max_error: float
     max_gradient_error: float | None = None
+    min_update_kept: float | None = None
+
+    @property
+    def limits(self) -> list[float]:
+        """What errors may be, in the order of `shares`."""
+        limits = [self.max_error, self.max_gradient_error]
+        limits.append(None if self.min_update_kept is None else 1.0 - self.min_update_kept)
+        return [limit for limit in limits if limit is not None]
 
     def shares(self, trial: Trial) -> tuple[float, ...]:
-        """Return the squares of a trial's errors over what is allowed: up to 1 each is met, inf is undefined."""
+        """Return the squares of a trial's errors over what is allowed: up to 1 each is met, inf is undefined.
+
+        Of an update, it is what is lost over what may be, not squared: losses of its elements add up as they are, as
+        the squares of independent errors do. Where nobody can know what is lost, that is no bound.
+        """
         errors = [(trial.output_rel_l2, self.max_error)]
         if self.max_gradient_error is not None:
             errors.append((trial.grad_rel_l2, self.max_gradient_error))
-        return tuple(math.inf if trial.error else _share(error, limit) for error, limit in errors)
+        shares = [math.inf if trial.error else _share(error, limit) for error, limit in errors]
+        if self.min_update_kept is not None:
+            shares.append(math.inf if trial.error else _lost(trial, 1.0 - self.min_update_kept))
+        return tuple(shares)
 
 
 class Tried:
@@ -110,6 +125,14 @@ class Tried:
     def doubtful(self, low: Units) -> bool:
         """Return whether `low` may meet the budget though sets that keep more fail: all that do fail by little."""
         return all(max(self.shares[less]) <= DOUBTFUL for less in self._failing if less <= low)
+
+
+def _lost(trial: Trial, limit: float) -> float:
+    """Return the share of an update that is lost over what may be."""
+    if trial.update_kept is None:
+        return math.inf if trial.update_nonfinite else 0.0
+    lost = max(1.0 - trial.update_kept, 0.0)
+    return lost / limit if limit > 0.0 else 0.0 if lost == 0.0 else math.inf
 
 
 def _share(error: float | None, limit: float) -> float:

@@ -13,7 +13,7 @@ from ampbench.keeping.tried import Budget
 from ampbench.labels import few
 from ampbench.records.keeping import KeepSearch, SearchSpace, Trial, Weighed
 from ampbench.soundness import FP32_INSTEAD
-from ampbench.units import counted, format_bytes, format_error
+from ampbench.units import counted, format_bytes, format_error, format_share
 
 NAMED = 6
 """So many modules are named in a sentence."""
@@ -33,6 +33,7 @@ class Point:
     units: int
     output_rel_l2: float | None
     grad_rel_l2: float | None
+    update_kept: float | None = None
     seconds: float | None
     against_low: Ratio | None
     peak_bytes: int | None
@@ -84,8 +85,10 @@ def said(search: KeepSearch, space: SearchSpace, trials: Sequence[Trial]) -> lis
     """Return what was found, what that errs and what it costs, in sentences without a full stop."""
     sets = {tuple(trial.kept): trial for trial in trials}
     picture = points(search, space, trials)
+    unknown = [trial.update_undefined for trial in trials if trial.update_undefined and not trial.update_nonfinite]
     lines = [
         *against_said(trials),
+        *(f"what arrives of an update is not bounded: {why}" for why in dict.fromkeys(unknown)),
         _found_said(search, space, sets),
         *_missed_said(search, sets, trials),
         *_confirmed_said(search),
@@ -105,7 +108,12 @@ def so_far(space: SearchSpace, trials: Sequence[Trial]) -> str:
     made = f"{counted(len(trials), 'trial')} made"
     if space.wanted is None:
         return made
-    budget = Budget(max_error=space.wanted.max_error, max_gradient_error=space.wanted.max_gradient_error)
+    bounded = any(trial.update_kept is not None or trial.update_nonfinite for trial in trials)
+    budget = Budget(
+        max_error=space.wanted.max_error,
+        max_gradient_error=space.wanted.max_gradient_error,
+        min_update_kept=space.wanted.min_update_kept if bounded else None,
+    )
     meeting = [trial.kept for trial in trials if max(budget.shares(trial)) <= 1.0]
     if not meeting:
         return f"{made}, of which none meets the budget"
@@ -131,6 +139,7 @@ def _point(
         units=len(units_of(space, one.kept)),
         output_rel_l2=trial.output_rel_l2 if trial else None,
         grad_rel_l2=trial.grad_rel_l2 if trial else None,
+        update_kept=trial.update_kept if trial else None,
         seconds=step_seconds(one.samples),
         against_low=ratio_of(one.samples, low.samples) if timed and low is not None else None,
         peak_bytes=one.peak_bytes,
@@ -175,7 +184,11 @@ def _or_worst(price: float | None) -> float:
 
 
 def _budget(search: KeepSearch) -> Budget:
-    return Budget(max_error=search.max_error, max_gradient_error=search.max_gradient_error)
+    return Budget(
+        max_error=search.max_error,
+        max_gradient_error=search.max_gradient_error,
+        min_update_kept=search.min_update_kept,
+    )
 
 
 def _found_said(search: KeepSearch, space: SearchSpace, sets: Mapping[tuple[str, ...], Trial]) -> str:
@@ -209,7 +222,19 @@ def _errors_said(search: KeepSearch, low: Trial | None, found: Trial | None) -> 
         after = format_error(getattr(found, name)) if found else "unknown"
         before = f"from {_before(low, getattr(low, name))} to" if low is not None else "is"
         parts.append(f"the {what} error {before} {after} (budget {format_error(limit)})")
-    return " and ".join(parts)
+    if search.min_update_kept is not None and found is not None:
+        before = f"from {_arriving(low)} to" if low is not None else "is"
+        least = format_share(search.min_update_kept)
+        parts.append(f"the share of the update that arrives {before} {_arriving(found)} (at least {least})")
+    return few(parts, len(parts)) if len(parts) > 2 else " and ".join(parts)
+
+
+def _arriving(trial: Trial) -> str:
+    """Return the share of an update that arrives, or why there is none."""
+    if trial.update_kept is not None:
+        return format_share(max(trial.update_kept, 0.0))
+    count = trial.update_nonfinite
+    return f"undefined ({counted(count, 'parameter element')} not finite)" if count else "unknown"
 
 
 def _confirmed_said(search: KeepSearch) -> Iterable[str]:

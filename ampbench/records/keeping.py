@@ -30,7 +30,8 @@ class Unit:
 class Wanted:
     """What a search is to find: the budget, `objective` and `seed` as in `KeepSearch`, and how much it may do.
 
-    `max_gradient_error` bounds what trains. No more than `max_trials` sets are tried, those that are only weighed
+    `max_gradient_error` bounds what trains, and `min_update_kept` (None: nothing) what trains with weights stored in
+    half. No more than `max_trials` sets are tried, those that are only weighed
     included; what sets cost is measured for about `seconds`.
     """
 
@@ -40,6 +41,7 @@ class Wanted:
     seed: int = 0
     max_trials: int = MAX_TRIALS
     seconds: float = 20.0
+    min_update_kept: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,7 +71,8 @@ class Trial:
     `output_rel_l2` is that of the output that errs most. An error is None where it is undefined because a value is not
     finite (`nonfinite` counts those of outputs and gradients), or because the step raised `error`, its first line.
     `number` counts a case's trials from 0. `batch` is 0 for the workload's first batch, from 1 on for batches that the
-    search does not see.
+    search does not see. `update_kept` is that of `Update`, measured where it is bounded; `update_nonfinite` elements of
+    the parameters are not finite after such a step, and `update_undefined` says why nothing is known of it.
     """
 
     case_id: str
@@ -82,6 +85,9 @@ class Trial:
     reference_error: str = ""
     error: str = ""
     batch: int = 0
+    update_kept: float | None = None
+    update_nonfinite: int = 0
+    update_undefined: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -112,7 +118,8 @@ class Weighing:
 class KeepSearch:
     """How a search ended: which modules to keep, `found` (None: no set meets the budget), and what sets cost.
 
-    The budget are `max_error` on outputs and, in training, `max_gradient_error` on gradients, relative L2 errors.
+    The budget are `max_error` on outputs and, in training, `max_gradient_error` on gradients, relative L2 errors, and
+    `min_update_kept`, the least share of the intended update that arrives (None: not bounded).
     `found` names modules as `keep_fp32` takes them; [""] is the whole network, [] none. `units` are how many units of
     the space that keeps. `smallest`: no smaller set meets the budget, given that keeping more never errs more; else
     none smaller was found. `trials` is how many sets were tried, those of an interrupted session and those that were
@@ -124,6 +131,7 @@ class KeepSearch:
     case_id: str
     max_error: float
     max_gradient_error: float | None = None
+    min_update_kept: float | None = None
     objective: str
     seed: int
     found: list[str] | None

@@ -52,7 +52,8 @@ class Request:
     ("float16"), for the `ops` named or, without any, for all. "ranges" watches `steps` fp32 steps of the case (0: one
     for each of its batches) and then a step in each of `precisions`, "origin" the errors of its modules. "space" asks
     which modules could be kept in fp32, "trial" what a step with those of `kept[0]` errs on the `batch` of this number
-    (0: the first; from 1 on fresh ones, skipped where there is none), "weighing" what a step with each set of `kept`
+    (0: the first; from 1 on fresh ones, skipped where there is none) and, with `updates`, what arrives of an
+    optimizer's step, "weighing" what a step with each set of `kept`
     costs, measured for about `seconds`. "convergence" trains the case with `seed` for `steps` steps,
     as its own or as another `arm` (see `Training`), its learning rate by a `schedule` ("": the workload's own); a
     worker that is not fresh knows the fp32 and fp64 trainings before it. "scaler" trains it with the scaler `setting`
@@ -88,6 +89,7 @@ class Request:
     precisions: list[str] = field(default_factory=list)
     kept: list[list[str]] = field(default_factory=list)
     batch: int = 0
+    updates: bool = False
     seconds: float = 0.0
     arm: str = ""
     schedule: str = ""

@@ -16,7 +16,7 @@ from ampbench.keeping.search import Found, search
 from ampbench.keeping.tried import Budget, TrialsSpentError
 from ampbench.keeping.weighing import meets
 from ampbench.planning import PlannedCase, check_selection
-from ampbench.precisions import LOW
+from ampbench.precisions import LOW, PRECISIONS
 from ampbench.records.environments import Environment
 from ampbench.records.keeping import KeepSearch, SearchSpace, Trial, Wanted, Weighing
 from ampbench.records.measurements import Failure, Skip
@@ -200,14 +200,18 @@ class _Search:
 
     def ended(self, space: SearchSpace | None) -> KeepSearch:
         case, wanted = self._planned.case, self._wanted
+        min_update_kept = wanted.min_update_kept if self._bounds_updates() else None
         space = space or self._asked_space()
         max_gradient_error = wanted.max_gradient_error if case.phase == "training" else None
-        budget = Budget(max_error=wanted.max_error, max_gradient_error=max_gradient_error)
+        budget = Budget(
+            max_error=wanted.max_error, max_gradient_error=max_gradient_error, min_update_kept=min_update_kept
+        )
         found, asked = self._confirmed_search(space, budget)
         ended = KeepSearch(
             case_id=case.case_id,
             max_error=wanted.max_error,
             max_gradient_error=max_gradient_error,
+            min_update_kept=min_update_kept,
             objective=wanted.objective,
             seed=wanted.seed,
             found=found.kept,
@@ -230,6 +234,12 @@ class _Search:
             notes=notes,
         )
 
+    def _bounds_updates(self) -> bool:
+        """Return whether the search bounds what arrives of an update: where weights are trained as stored in half."""
+        row = PRECISIONS[self._planned.case.precision]
+        stored_low = row.storage != "float32" and row.autocast is None and not row.master
+        return stored_low and self._planned.case.phase == "training" and self._wanted.min_update_kept is not None
+
     def _confirmed_search(self, space: SearchSpace, budget: Budget) -> tuple[Found, set[tuple[str, ...]]]:
         """Return the smallest set that meets the budget on fresh batches, too, and which sets its search asked about.
 
@@ -244,6 +254,7 @@ class _Search:
                 partial(self._answered, asked=asked, most=wanted.max_trials - spared),
                 max_error=budget.max_error,
                 max_gradient_error=budget.max_gradient_error,
+                min_update_kept=budget.min_update_kept,
                 objective=wanted.objective,
                 seed=wanted.seed,
                 max_trials=wanted.max_trials - spared,
@@ -338,7 +349,8 @@ class _Search:
         """Return the reply of the case's own worker, which keeps the reference from one trial to the next."""
         request = request_for(
             self._planned, self._settings, kind,
-            kept=[list(one) for one in kept], seconds=seconds, batch=batch, fresh=not self._has_worker,
+            kept=[list(one) for one in kept], seconds=seconds, batch=batch, updates=self._bounds_updates(),
+            fresh=not self._has_worker,
         )  # fmt: skip
         self._has_worker = True
         return self._channel.serve(request)

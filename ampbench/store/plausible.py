@@ -31,8 +31,8 @@ _ROWS: tuple[tuple[Range, str], ...] = (
         sampled swallowed zeros counts powers together skipped_steps skipped stale_weights warmup_steps calls
         sizes moving param_nonfinite
         units trials number index forward model_ops cast operation tensor made_by producer step steps ended_at
-        seeds max_trials batch growth_interval involuntary_switches batch_size cpu_count count threads schema work
-        flops buffer_bytes bytes_read bytes_written cast_bytes gradient_bytes input_bytes memory_bytes
+        seeds max_trials batch update_nonfinite growth_interval involuntary_switches batch_size cpu_count count threads
+        schema work flops buffer_bytes bytes_read bytes_written cast_bytes gradient_bytes input_bytes memory_bytes
         memory_limit_bytes optimizer_bytes output_bytes parameter_bytes peak_bytes peak_bytes_after
         peak_bytes_before rss_bytes rss_peak_bytes stored_bytes weight_bytes
         """,
@@ -48,8 +48,9 @@ _ROWS: tuple[tuple[Range, str], ...] = (
     ((0, 1e9), "seconds compile_seconds min_run_seconds max_seconds timeout_seconds"),
     # shares of CPU time, and a cosine, which rounding takes a little over
     ((0, 1 + 1e-9), "steal_share other_share median_margin flipped_margin swallowed_energy energies"),
-    # what running means keep of themselves, or take in
-    ((0, 1), "beta1 beta2 running_momenta"),
+    # what running means keep of themselves, or take in; what must arrive of an update
+    ((0, 1), "beta1 beta2 running_momenta min_update_kept"),
+    ((-1e150, 1e150), "update_kept"),
     ((-1 - 1e-6, 1 + 1e-6), "output_cosine"),
     # errors, whose squares are finite
     (

@@ -179,16 +179,16 @@ class References:
             self._agreement = compared, Agreement(workload, compared, where, held.dtype, held.draws, fresh)
         return self._agreement[1]
 
-    def passed(self, workload: Workload, case: Case, device: Device) -> Reference:
+    def passed(self, workload: Workload, case: Case, device: Device, *, updates: bool = False) -> Reference:
         """Return outputs and gradients of the reference alone, on the CPU: they take no room on the device.
 
         Raises as `of` does, and `WorkloadError` where chance decides how far the fp32 step lies from it.
         """
-        key = (case.group, case.device, case.phase)
+        key = (case.group, case.device, case.phase, str(updates))
         if workload is not self._workload or key != self._passed_key or self._passed is None:
             self._numbers = self._passed = None
             device.release()
-            found = passing_reference(workload, case, device)
+            found = passing_reference(workload, case, device, updates=updates)
             refuse_chance(workload, case, device, found)
             self._workload, self._passed_key, self._passed = workload, key, found
         return self._passed
@@ -205,20 +205,25 @@ def refuse_chance(workload: Workload, case: Case, device: Device, held: Referenc
             raise WorkloadError(CHANCE.format(chance))
 
 
-def passing_reference(workload: Workload, case: Case, device: Device) -> Reference:
+def passing_reference(workload: Workload, case: Case, device: Device, *, updates: bool = False) -> Reference:
     """Return outputs and gradients of the fp64 step, on the CPU; where it fails, of the fp32 step on the device.
 
+    With `updates`, what an optimizer's step should change, too, where the fp64 step runs.
     Raises `torch.OutOfMemoryError` where the step does not fit into the memory, and what the fp32 step raises.
     """
     where = fp64_device(device)
     try:
-        exact = reference_step(workload, case, where, keep=Cpu(), update=False)
+        exact = reference_step(workload, case, where, keep=Cpu(), update=False, native=updates)
     except Exception as error:
         if is_out_of_memory(error):
             raise
         said = said_of(error)
     else:
-        return Reference(numbers=exact, fp32=None, where=where.type)
+        intended = None
+        if exact.native is not None:
+            intended = intended_update(workload, take_snapshot(workload, case, device), exact.native, where)
+            exact.native = None
+        return Reference(numbers=exact, fp32=None, where=where.type, intended=intended)
     device.release()
     numbers = reference_step(workload, case, device, keep=Cpu(), precision=BASELINE, update=False)
     return Reference(numbers=numbers, fp32=numbers, where=device.type, dtype="fp32", error=said)
@@ -625,8 +630,7 @@ def run_step(
             recipe=recipe_of(step.optimizer, step.module),
         )
         if not update:
-            step.let_go()
-            return numbers
+            return _without_update(numbers, step, unscaled if native else None)
         _note_decisions(numbers, loss)
         scale = step.scaler.get_scale() if step.scaler is not None else None
         applied = step.apply_gradients()
@@ -644,6 +648,15 @@ def run_step(
                 _native(step, workload, unscaled, equal=equal, skipped=not applied),
             )
         return numbers
+
+
+def _without_update(numbers: StepNumbers, step: Step, gradients: Mapping[str, torch.Tensor] | None) -> StepNumbers:
+    """Return the numbers of a step that takes no update, with its `gradients` as they came if given; drop the step."""
+    if gradients is not None:
+        stored = {name: weight.dtype for name, weight in step.stored().items()}
+        numbers.native = Gradients(first=gradients, stored=stored)
+    step.let_go()
+    return numbers
 
 
 def _native(

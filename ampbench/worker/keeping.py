@@ -26,6 +26,7 @@ from ampbench.worker.origins import measure_origin
 from ampbench.worker.seeded import seed_all, seeded_step, unfused
 from ampbench.worker.step import Step
 from ampbench.worker.turns import settled_peaks, side_by_side, warm_up
+from ampbench.worker.updates import measure_update
 from ampbench.workload import Workload
 
 NO_REFERENCE = "the fp64 step that trials are compared with does not fit into the memory: search with a smaller batch"
@@ -79,15 +80,24 @@ def search_space(workload: Workload, case: Case, device: Device) -> SearchSpace:
     )
 
 
-def try_kept(workload: Workload, case: Case, device: Device, kept: Sequence[str], references: References) -> Trial:
+def try_kept(
+    workload: Workload,
+    case: Case,
+    device: Device,
+    kept: Sequence[str],
+    references: References,
+    *,
+    updates: bool = False,
+) -> Trial:
     """Return how far a step of `case` with the modules `kept` in fp32 lies from the same step in fp64.
 
+    With `updates`, also what arrives of an optimizer's step, as `measure_update` says.
     What the network raises because of what is kept becomes the trial's error, as does `OUT_OF_MEMORY`. On the device
     lies no more than one step at a time. Raises `torch.OutOfMemoryError` where the fp64 reference does not fit, and
     `UnknownNameError` for a name of no module.
     """
     try:
-        reference = references.passed(workload, case, device)
+        reference = references.passed(workload, case, device, updates=updates)
     except Exception as error:
         if is_out_of_memory(error):
             raise torch.OutOfMemoryError(NO_REFERENCE) from error
@@ -139,16 +149,25 @@ def _compared(workload: Workload, case: Case, device: Device, kept: Sequence[str
     """Return the trial of a set whose step runs."""
     where, reference = fp64_device(device), held.numbers
     assert reference is not None
-    numbers = run_step(workload, case, device, keep=device, kept=kept, update=False, equal=held.draws)
+    numbers = run_step(
+        workload, case, device, keep=device, kept=kept, update=False, equal=held.draws,
+        native=held.intended is not None,
+    )  # fmt: skip
     outputs, each = compare_each(numbers.outputs, reference.outputs, where)
     errors = [one.rel_l2 for one in each if one.rel_l2 is not None]
     gradients = None
     if case.phase == "training":
         expected = [reference.gradients[name] for name in numbers.gradients]
         gradients = compare(list(numbers.gradients.values()), expected, where)
+    update = None
+    if held.intended is not None and numbers.native is not None:
+        update = measure_update(workload, held.intended, numbers.native, device, where)
     return Trial(
         case_id=case.case_id,
         kept=list(kept),
+        update_kept=update.kept if update else None,
+        update_nonfinite=(update.nonfinite or 0) if update else 0,
+        update_undefined=update.undefined if update else "",
         output_rel_l2=None if outputs.rel_l2 is None else max(errors, default=outputs.rel_l2),
         grad_rel_l2=gradients.rel_l2 if gradients else None,
         nonfinite=sum(one.nonfinite + one.unlike for one in (outputs, gradients) if one is not None),

@@ -160,11 +160,12 @@ class Worker:
         if request.kind == "trial":
             (kept,) = request.kept
             if not request.batch:
-                return Reply(trial=keeping.try_kept(workload, case, device, kept, self._references))
+                trial = keeping.try_kept(workload, case, device, kept, self._references, updates=request.updates)
+                return Reply(trial=trial)
             fresh = fresh_batch(workload, request.batch, self._rebuilding(source, case, request.seed))
             if fresh is None:
                 return Reply(skip=Skip(case_id=case.case_id, reason=SAME_INPUTS))
-            trial = keeping.try_kept(fresh, case, device, kept, self._references)
+            trial = keeping.try_kept(fresh, case, device, kept, self._references, updates=request.updates)
             return Reply(trial=dataclasses.replace(trial, batch=request.batch))
         return Reply(weighing=keeping.weigh(workload, case, device, request.kept, request.seconds))
 

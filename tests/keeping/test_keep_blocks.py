@@ -4,7 +4,7 @@ import dataclasses
 
 from ampbench.keeping.blocks import kept, section, weighed
 from ampbench.keeping.tables import COLUMNS, kept_rows, point_rows
-from ampbench.keeping.weighing import closest, points, said
+from ampbench.keeping.weighing import closest, meets, points, said
 from tests.keeping.searches import CASE, SPACE, TRIALS, found
 
 
@@ -77,6 +77,25 @@ def test_a_set_that_missed_the_budget_on_another_batch_says_so() -> None:
     ) in told
     assert closest(dataclasses.replace(search, found=None), TRIALS[:3]) == TRIALS[1]
     assert closest(dataclasses.replace(search, found=None), TRIALS[2:3]) == refuted
+
+
+def test_what_arrives_of_an_update_is_told_where_it_is_bounded() -> None:
+    kept_shares = [0.18, 1.0, 0.99, 1.0]
+    trials = [dataclasses.replace(one, update_kept=share) for one, share in zip(TRIALS, kept_shares, strict=True)]
+    search = found("norm", min_update_kept=0.98)
+    (block,) = weighed(search, SPACE, trials)
+    assert block.headers[2:5] == ["error", "arrives", "budget"]
+    assert [row[3] for row in block.rows] == ["18.0%", "99.0%", "100%", "100%"]
+    assert said(search, SPACE, trials)[0].endswith(
+        "and the share of the update that arrives from 18.0% to 99.0% (at least 98.0%)"
+    )
+    unknown = [dataclasses.replace(one, update_undefined="no fp32 steps") for one in TRIALS]
+    assert "what arrives of an update is not bounded: no fp32 steps" in said(search, SPACE, unknown)
+    assert meets(search, unknown[2])
+    lost = dataclasses.replace(TRIALS[2], update_nonfinite=3, update_undefined="3 parameter elements are not finite")
+    assert not meets(search, lost)
+    assert not meets(search, dataclasses.replace(TRIALS[2], update_kept=0.97))
+    assert meets(search, dataclasses.replace(TRIALS[2], update_kept=1.4))
 
 
 def test_gradients_have_a_column_in_training_only() -> None:

@@ -225,6 +225,30 @@ def test_a_resumed_search_refutes_the_same_sets(tmp_path: Path) -> None:
     assert only(resumed(run, network(fails))).found == whole.found
 
 
+@pytest.mark.parametrize(
+    ("precision", "phase", "bounded"),
+    [("bf16_pure", "training", True), ("bf16_pure", "inference", False), ("bf16_autocast", "training", False)],
+)
+def test_updates_bound_what_trains_in_weights_stored_in_half(
+    precision: str, phase: str, bounded: bool, tmp_path: Path
+) -> None:
+    def instead(request: Request) -> Reply | None:
+        if request.kind != "trial":
+            return None
+        reply = answer(request)
+        assert reply.trial is not None
+        kept = units_of(SPACE, request.kept[0])
+        arrives = 0.5 + len(kept & {2, 5, 7}) / 6 if request.updates else None
+        return Reply(trial=dataclasses.replace(reply.trial, update_kept=arrives))
+
+    channel = network(instead)
+    wanted = dataclasses.replace(WANTED, min_update_kept=0.98)
+    search = only(searched(tmp_path, channel, wanted, precisions=[precision], phases=[phase]))
+    assert search.min_update_kept == (0.98 if bounded else None)
+    assert {request.updates for request in channel.asked if request.kind == "trial"} == {bounded}
+    assert search.found == (["layer.2", "layer.5", "layer.7"] if bounded else ["layer.2", "layer.5"])
+
+
 def test_the_space_and_each_trial_are_stored_before_the_next_is_asked_for(tmp_path: Path) -> None:
     stored: list[tuple[str, int]] = []
 

@@ -556,3 +556,47 @@ def test_where_fp64_fails_trials_are_held_against_fp32_and_that_is_said(case: Ma
     (said,) = against_said([none, whole])
     assert said.startswith("errors are against fp32, as the fp64 reference failed: RuntimeError: ")
     assert "(test_keeping_passes.py, line " in said
+
+
+def test_what_arrives_of_an_update_is_that_of_the_divergence_pass_and_grows_with_what_is_kept(case: MakeCase) -> None:
+    torch.manual_seed(0)
+    module = torch.nn.Sequential(torch.nn.Linear(16, 32), torch.nn.ReLU(), torch.nn.Linear(32, 4))
+    workload = Workload(
+        module=module,
+        inputs=torch.randn(8, 16),
+        targets=torch.randint(4, (8,)),
+        loss=F.cross_entropy,
+        optimizer=lambda parameters: torch.optim.SGD(parameters, lr=1e-3),
+    )
+    planned = case("bf16_pure", "training")
+    references = References()
+    none, some, whole = (
+        try_kept(workload, planned, Quick(), kept, references, updates=True) for kept in ([], ["0"], [""])
+    )
+    update = measure_divergence(workload, planned, Quick(), References()).update
+    assert update is not None
+    assert none.update_kept == pytest.approx(update.kept)
+    assert none.update_kept is not None
+    assert some.update_kept is not None
+    assert none.update_kept < 0.9
+    assert none.update_kept < some.update_kept < 1
+    assert whole.update_kept == pytest.approx(1, abs=1e-3)
+    assert (none.update_nonfinite, none.update_undefined) == (0, "")
+    assert try_kept(workload, planned, Quick(), [], references).update_kept is None
+
+
+def test_parameters_that_are_not_finite_after_a_step_are_counted_in_a_trial(case: MakeCase) -> None:
+    torch.manual_seed(0)
+    workload = Workload(
+        module=torch.nn.Sequential(torch.nn.Linear(16, 4)),
+        inputs=torch.randn(8, 16) * 1e-3,
+        targets=torch.randint(4, (8,)),
+        loss=F.cross_entropy,
+        optimizer=torch.optim.AdamW,
+    )
+    planned = case("fp16_pure", "training")
+    low, whole = (try_kept(workload, planned, Quick(), kept, References(), updates=True) for kept in ([], [""]))
+    assert low.update_kept is None
+    assert low.update_nonfinite > 0
+    assert whole.update_nonfinite == 0
+    assert whole.update_kept == pytest.approx(1, abs=0.05)

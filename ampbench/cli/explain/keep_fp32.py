@@ -2,7 +2,7 @@
 
 import math
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -44,6 +44,7 @@ from ampbench.cli.options import (
 from ampbench.errors import UsageError
 from ampbench.records.keeping import MAX_TRIALS, Wanted
 from ampbench.records.runs import KEEP_FP32, Settings
+from ampbench.updates import LEAST_KEPT
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -69,6 +70,12 @@ def command(
     scaler: Scaler = True,
     max_error: MaxError = Budget.output_rel_l2,
     max_gradient_error: MaxGradientError = Budget.grad_rel_l2,
+    min_update_kept: Annotated[
+        float,
+        typer.Option(
+            metavar="S", min=0.0, max=1.0, help="Least share of an update that arrives, in training in pure half."
+        ),
+    ] = LEAST_KEPT,
     objective: WhatCounts = Objective.SPEED,
     max_trials: MaxTrials = MAX_TRIALS,
     every: EveryRow = False,
@@ -98,7 +105,7 @@ def command(
     if resume:
         refuse_beside_resume(context, WITH_RESUME)
         return _go_on(resume, results, _telling(chosen, everything=every))
-    wanted = _wanted(max_error, max_gradient_error, objective, seed, max_trials)
+    wanted = _wanted(max_error, max_gradient_error, min_update_kept, objective, seed, max_trials)
     if is_typed(context, "max_gradient_error") and "training" not in (phase or []):
         raise UsageError("--max-gradient-error bounds the gradients of training: add --phase training, or leave it out")
     selection, settings = asked_for(
@@ -113,7 +120,14 @@ def command(
     )  # fmt: skip
 
 
-def _wanted(max_error: float, max_gradient_error: float, objective: Objective, seed: int, max_trials: int) -> Wanted:
+def _wanted(
+    max_error: float,
+    max_gradient_error: float,
+    min_update_kept: float,
+    objective: Objective,
+    seed: int,
+    max_trials: int,
+) -> Wanted:
     """Return what the options ask to search; `UsageError` for a limit that cannot be one."""
     Budget(output_rel_l2=max_error, grad_rel_l2=max_gradient_error)  # refuses what is no limit
     for flag, limit in (("--max-error", max_error), ("--max-gradient-error", max_gradient_error)):
@@ -122,6 +136,7 @@ def _wanted(max_error: float, max_gradient_error: float, objective: Objective, s
     return Wanted(
         max_error=max_error,
         max_gradient_error=max_gradient_error,
+        min_update_kept=min_update_kept,
         objective=objective.value,
         seed=seed,
         max_trials=max_trials,
