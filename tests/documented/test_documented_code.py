@@ -13,6 +13,7 @@ import pytest
 import torch
 
 import ampbench
+from ampbench import planning, precisions
 from ampbench.cli.main import main
 from ampbench.gating.policy import read_policy
 from ampbench.settings import read_toml
@@ -132,7 +133,9 @@ def test_a_test_that_a_page_shows_passes(fence: Fence, shell: Callable[[str, Pat
 def test_toml_is_read_by_what_it_is_for(fence: Fence, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "pyproject.toml").write_text(fence.text)
-    if "tool" in read_toml(tmp_path / "pyproject.toml"):
+    if project := read_toml(tmp_path / "pyproject.toml").get("project"):
+        assert project["entry-points"].keys() <= {planning.ENTRY_POINTS, precisions.ENTRY_POINTS}
+    elif "tool" in read_toml(tmp_path / "pyproject.toml"):
         assert main(["run", "--help"]) == 0  # refuses what a settings file may not say
     else:
         assert read_policy(tmp_path / "pyproject.toml", today=datetime.date(2026, 1, 31))
