@@ -7,7 +7,7 @@ of a built-in workload the rest of a larger batch.
 import math
 from collections.abc import Callable, Generator, Sequence
 from contextlib import closing, nullcontext
-from time import perf_counter
+from time import perf_counter, process_time
 from typing import Any
 
 import torch
@@ -30,6 +30,8 @@ MOST_DECISIONS = 2000
 MOST_BATCHES = 400
 SHARE = 0.15
 """Further batches of a case, and of its reference, may each take this share of the time that its step has taken."""
+FORWARD_SHARE = 0.1
+"""A forward pass takes about this share of a case's pass, which builds the network, runs the step and compares."""
 LEAST_SECONDS = 0.1
 """They may take as long as this whatever that is."""
 
@@ -57,12 +59,16 @@ class Agreement:
     def measure(self, case: Case, device: Device, agreeing: int, decisions: int, seconds: float) -> FurtherDecisions:
         """Return what further batches of `case` decide, where `agreeing` of its `decisions` so far are the reference's.
 
-        They end as soon as the agreement is proven or refuted, or after the time that a step of `seconds` gives them.
+        They end as soon as the agreement is proven or refuted, or after the time that a step of `seconds` (by `spent`)
+        gives them; where a third of what is needed has no room in it, they do not begin.
         """
         room = max(LEAST_SECONDS, SHARE * seconds)
-        deadline = perf_counter() + room
+        deadline = spent(device) + room
         batches, same, made = 0, 0, 0
         ended = state(agreeing, decisions)
+        lacking = (needed(agreeing, decisions) - decisions) / max(decisions, 1)
+        if not ended and lacking * FORWARD_SHARE * seconds > 3 * room:
+            ended = "time"
         try:
             while not ended:
                 if decisions + made >= MOST_DECISIONS or batches >= MOST_BATCHES:
@@ -81,7 +87,7 @@ class Agreement:
                         same += sum(int(((one == other) & (other >= 0)).sum()) for one, other in pairs)
                         made += sum(int((other >= 0).sum()) for _, other in pairs)
                         ended = state(agreeing + same, decisions + made)
-                        ended = ended or ("time" if perf_counter() > deadline else "")
+                        ended = ended or ("time" if spent(device) > deadline else "")
                         if ended:
                             break
                 if not ended and batches < len(truth):
@@ -96,11 +102,11 @@ class Agreement:
         if len(given) < count and not self._given and self._fresh is not None:
             given = self._fresh(count)
         if len(self._truth) < len(given):
-            deadline = perf_counter() + room
+            deadline = spent(self._where) + room
             with closing(self._classes(case, self._where, given[len(self._truth) :], reference=True)) as steps:
                 for found in steps:
                     self._truth.append(found)
-                    if perf_counter() > deadline:
+                    if spent(self._where) > deadline:
                         break
                 else:  # what follows has outputs of other shapes
                     given = given[: len(self._truth)]
@@ -128,6 +134,11 @@ class Agreement:
                     break
                 yield [_decided(outputs[made.place], made) for made in self._compared.decided]
             step.let_go()
+
+
+def spent(device: Device) -> float:
+    """Return a time in seconds: on a CPU that which each thread of this process has computed, whatever others do."""
+    return process_time() / torch.get_num_threads() if device.type == "cpu" else perf_counter()
 
 
 def own_batches(workload: Workload, samples: int | None) -> list[Batch]:

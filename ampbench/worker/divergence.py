@@ -6,7 +6,6 @@ import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from time import perf_counter
 from typing import Any
 
 import torch
@@ -18,7 +17,7 @@ from ampbench.records.cases import Case
 from ampbench.records.divergences import CHANCE, Divergence, Update
 from ampbench.records.recipes import Recipe
 from ampbench.sketch import BLOCK, Floats, Sketch, sketch_of
-from ampbench.worker.agreement import Agreement, Fresh, state
+from ampbench.worker.agreement import Agreement, Fresh, spent, state
 from ampbench.worker.canary import rounded_products
 from ampbench.worker.data import inputs_digest, named_tensors, weights_digest
 from ampbench.worker.devices import Cpu, Device, fp64_device
@@ -287,7 +286,7 @@ def measure_divergence(
     Where the fp64 step fails, that of fp32 on the device is the reference, and the record says so; where fp32 fails,
     too, no error is defined. Raises what the step of `case` itself raises.
     """
-    started = perf_counter()
+    started = spent(device)
     held = references.of(workload, case, device)
     is_baseline = held.fp32 is not None and case.precision == BASELINE and case.path == "eager"
     keep = fp64_device(device)
@@ -336,7 +335,7 @@ def measure_divergence(
     found = _with_outputs(found, case, numbers, held, compared, fp32)
     if found.decided is not None and found.decided[1] and case.path == "eager" and not state(*found.decided):
         further = references.agreement(workload, device, held, compared, fresh)
-        taken = perf_counter() - started
+        taken = spent(device) - started
         agreeing, decisions = found.decided
         found = dataclasses.replace(found, further=further.measure(case, device, agreeing, decisions, taken))
     seen = case.path == "eager" and held.dtype == "fp64" and held.fp32 is not None

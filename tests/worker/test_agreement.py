@@ -179,6 +179,9 @@ def test_after_its_time_no_further_batch_begins_and_that_is_said(
     monkeypatch.setattr(agreement, "SHARE", 0.0)
     workload = Workload(module=network(), inputs=list(torch.randn(400, 16).split(8)), classes_dim=1)
     found = divergence(workload, case("fp32"))
+    assert (found.further.ended, found.further.batches) == ("time", 0)  # they do not even begin
+    monkeypatch.setattr(agreement, "FORWARD_SHARE", 0.0)
+    found = divergence(workload, case("fp32"))
     assert (found.further.ended, found.further.batches) == ("time", 1)
 
 
