@@ -164,7 +164,7 @@ def test_an_option_that_cannot_be_meant_ends_the_session_with_the_nearest_names(
 MARKERS = [
     ("precision=['fp32']", "unknown argument of pytest.mark.amp 'precision': did you mean precisions?"),
     ("'mlp'", "pytest.mark.amp takes keyword arguments: workloads, precisions, phases, devices, preset, max_error"),
-    ("precisions=['bf61']", "unknown precision 'bf61': known: fp32, tf32, fp16_autocast"),
+    ("precisions=['bf61']", "unknown precision 'bf61': known: fp32, default, tf32"),
     ("workloads=['mpl']", "unknown workload 'mpl': did you mean mlp?"),
     ("workloads=[3]", "workloads of pytest.mark.amp are names or functions, not 3"),
     ("max_error=True", "the largest error (--amp-max-error) is a number of 0 or more, not True"),

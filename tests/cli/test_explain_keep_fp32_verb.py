@@ -192,7 +192,13 @@ def test_a_search_is_stored_and_told(worker: types.SimpleNamespace, tmp_path: Pa
     run = read_run(file)
     (space,) = run.spaces.values()
     assert space.wanted == Wanted(
-        max_error=1e-3, max_gradient_error=0.1, objective="memory", seed=0, max_trials=9, seconds=20.0
+        max_error=1e-3,
+        max_gradient_error=0.1,
+        objective="memory",
+        seed=0,
+        max_trials=9,
+        seconds=20.0,
+        min_update_kept=0.98,
     )
     assert run.header.explains == KEEP_FP32
     assert said.err == f"run {run.header.run}: {file.relative_to(tmp_path)}\n"
@@ -214,8 +220,8 @@ def test_an_interrupted_search_says_how_to_go_on_and_does(
     again = ampbench(*how.split()[1:])
     assert again.code == 0
     assert "1 of 3 modules kept in fp32 (b)" in again.out
-    asked = [(request.kind, str(request.kept)) for request in worker.asked]
-    assert asked.count(("space", "[]")) == 2, "the second time to see that the network is the same"
+    asked = [(request.kind, str(request.kept), request.batch) for request in worker.asked]
+    assert asked.count(("space", "[]", 0)) == 2, "the second time to see that the network is the same"
     assert len(set(asked)) == len(asked) - 1, "nothing else is asked twice"
     done = search(ampbench, "--resume", name)
     assert (done.code, done.out) == (0, again.out)

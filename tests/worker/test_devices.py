@@ -12,7 +12,7 @@ from ampbench.precisions import PRECISIONS
 from ampbench.records.cases import Case
 from ampbench.records.environments import DEVICES
 from ampbench.records.requests import Request
-from ampbench.worker import environment
+from ampbench.worker import divergence, environment
 from ampbench.worker.devices import Accelerator, Cpu, open_device
 from ampbench.worker.environment import cpu_arithmetic
 from ampbench.worker.memory import measure_memory
@@ -126,6 +126,7 @@ def on_fake(fake: FakeAccelerator, monkeypatch: pytest.MonkeyPatch) -> Workload:
         return place(tensor, *arguments, **options)
 
     monkeypatch.setattr(torch.Tensor, "to", stay)
+    monkeypatch.setattr(divergence, "rounded_products", lambda device: {})  # the canary's products are real ones
     return Workload(module=OnFakeDevice(fake), inputs=torch.ones(2, 4))
 
 
