@@ -12,7 +12,7 @@ from ampbench.ranges.wording import ROOT
 from ampbench.records.cases import Case
 from ampbench.records.keeping import KeepSearch, SearchSpace, Trial
 from ampbench.records.ranges import ModuleError
-from ampbench.units import UNDEFINED, format_bytes, format_error, format_seconds, format_share
+from ampbench.units import UNDEFINED, format_bytes, format_error, format_kept, format_seconds, format_share
 
 SHOWN = 12
 """So many of the kept modules are shown unless all are asked for."""
@@ -89,7 +89,7 @@ def _cells(point: Point, training: bool, updates: bool) -> list[str]:
         f"{point.units:,}",
         format_error(point.output_rel_l2),
         *([format_error(point.grad_rel_l2)] if training else []),
-        *([format_share(point.update_kept)] if updates else []),
+        *([format_kept(point.update_kept)] if updates else []),
         "met" if point.meets else "missed elsewhere" if point.refuted else "missed",
         format_seconds(point.seconds),
         _against_none(point),

@@ -13,7 +13,7 @@ from ampbench.keeping.tried import Budget
 from ampbench.labels import few
 from ampbench.records.keeping import KeepSearch, SearchSpace, Trial, Weighed
 from ampbench.soundness import FP32_INSTEAD
-from ampbench.units import counted, format_bytes, format_error, format_share
+from ampbench.units import counted, format_bytes, format_error, format_kept, format_share
 
 NAMED = 6
 """So many modules are named in a sentence."""
@@ -232,7 +232,7 @@ def _errors_said(search: KeepSearch, low: Trial | None, found: Trial | None) -> 
 def _arriving(trial: Trial) -> str:
     """Return the share of an update that arrives, or why there is none."""
     if trial.update_kept is not None:
-        return format_share(max(trial.update_kept, 0.0))
+        return format_kept(trial.update_kept)
     count = trial.update_nonfinite
     return f"undefined ({counted(count, 'parameter element')} not finite)" if count else "unknown"
 
