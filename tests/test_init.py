@@ -12,6 +12,7 @@ def test_the_public_names_are_these():
         "AmpbenchError",
         "NothingComparableError",
         "NothingToRunError",
+        "Precision",
         "StoreError",
         "UnknownNameError",
         "UsageError",
