@@ -1,7 +1,7 @@
 """What an optimizer's step changes of the stored weights, beside what it should: what follows from it, in sentences."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from ampbench.records.divergences import LOWEST_BIN, Divergence, Update
 from ampbench.units import counted, format_kept, format_share
@@ -13,6 +13,10 @@ LEAST_KEPT_OF_A_TENSOR = 0.9
 """The same of one tensor that carries 1% of the update's square or more."""
 MOST_SWALLOWED = 0.02
 """The most of an update's square that may be in weights that never move, whatever else rounds up: the same 2%."""
+ROOM = 32
+"""So many times smaller updates must still move the weights that carry them: those of the trainings in docs/advice.md
+were up to thirty times smaller when these settled than when they began. Chosen after that was seen; a convention, too.
+"""
 MOST_BIAS = 0.1
 """The most that errors of gradients may have in common over batches, of the noise of a batch: a convention."""
 LEAST_BIAS = 0.02
@@ -48,6 +52,10 @@ def update_objection(update: Update | None) -> str:
         return f"{update.worst_parameter} keeps {format_kept(update.worst_kept)} of its update"
     if (update.swallowed_energy or 0.0) > MOST_SWALLOWED:
         return f"{_still(update)}, with {format_share(update.swallowed_energy)} of its updates"
+    later = _below(update.energies, 1 / ROOM)
+    if update.steps and not update.counted_state and later is not None and later > MOST_SWALLOWED:
+        lost = f"of 1/{ROOM} of them {format_share(later)} is lost"
+        return f"its updates have no room to become smaller, as training settles: {lost}"
     return ""
 
 
@@ -67,14 +75,19 @@ def swallowed_at(update: Update, factor: float) -> float | None:
     An update is taken to be proportional to the rate, and half a unit in the last place to decide. Within a bin of
     `Update.sizes` changes are spread evenly over the logarithm.
     """
-    if not update.sizes or not sum(update.sizes):
+    return _below(update.sizes, factor)
+
+
+def _below(bins: Sequence[float] | None, factor: float) -> float | None:
+    """Return which share of what `bins` hold would be below half a unit in the last place, times `factor`."""
+    if not bins or not sum(bins):
         return None
     edge = -math.log2(factor) - LOWEST_BIN
-    whole = max(0, min(len(update.sizes), math.floor(edge)))
-    lost = float(sum(update.sizes[:whole]))
-    if edge > 0 and whole < len(update.sizes):
-        lost += (edge - whole) * update.sizes[whole]
-    return lost / sum(update.sizes)
+    whole = max(0, min(len(bins), math.floor(edge)))
+    lost = float(sum(bins[:whole]))
+    if edge > 0 and whole < len(bins):
+        lost += (edge - whole) * bins[whole]
+    return lost / sum(bins)
 
 
 def blame(update: Update) -> Mapping[str, float]:

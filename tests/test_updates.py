@@ -10,7 +10,7 @@ import torch
 from ampbench.advice import Advice, Budget, advise
 from ampbench.precisions import PRECISIONS, SHORT_DTYPES
 from ampbench.records.cases import Case
-from ampbench.records.divergences import BINS, Divergence, Update
+from ampbench.records.divergences import BINS, LOWEST_BIN, Divergence, Update
 from ampbench.updates import bias_objection, blame, blamed, rates_said, swallowed_at, update_objection
 from ampbench.worker.devices import Cpu
 from ampbench.worker.divergence import References, measure_divergence
@@ -49,6 +49,26 @@ WELL: dict[str, Any] = {
 )
 def test_what_a_step_loses_of_its_update_is_an_objection(changes: dict[str, Any], said: str) -> None:
     assert update_objection(Update(**WELL | changes)) == said
+
+
+@pytest.mark.parametrize(
+    ("below", "changes", "lost"),
+    [
+        (0.03, {}, "3.00%"),
+        (0.02, {}, ""),
+        (0.03, {"steps": 0}, ""),
+        (0.03, {"counted_state": "compensation"}, ""),
+        (0.03, {"kept_error": 0.001}, ""),
+    ],
+)
+def test_an_update_that_may_not_become_smaller_is_an_objection_to_a_training_that_begins(
+    below: float, changes: dict[str, Any], lost: str
+) -> None:
+    energies = [0.0] * BINS
+    energies[5 - LOWEST_BIN], energies[4 - LOWEST_BIN] = 1 - below, below  # 32 and 16 times half a unit and more
+    said = update_objection(Update(**WELL | {"energies": energies} | changes))
+    why = "its updates have no room to become smaller, as training settles: of 1/32 of them {} is lost"
+    assert said == (why.format(lost) if lost else "")
 
 
 def trained(*faults: dict[str, Any], rounds: dict[str, Any] | None = None, **columns: Any) -> Advice:
