@@ -199,7 +199,7 @@ COLUMNS = (
         "error",
         "error",
         (_error("output_rel_l2", "output_not_finite"),),
-        metrics=("output_rel_l2",),
+        metrics=("output_rel_l2", "output_worst_rel_l2"),
         legend="relative L2 of the output against fp64",
         first=True,
     ),
@@ -207,7 +207,7 @@ COLUMNS = (
         "in",
         "output",
         (_worst_output,),
-        metrics=("output_worst_rel_l2",),
+        metrics=("output_worst_name",),
         legend="the output that errs most, whose error it is",
     ),
     Column(

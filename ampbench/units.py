@@ -59,7 +59,7 @@ def format_whole(value: int | None) -> str:
 
 def format_loss(value: float | None) -> str:
     """Return a loss as "2.303"; one that is not finite is stored as None."""
-    return UNDEFINED if value is None or math.isnan(value) else f"{value:.4g}"
+    return UNDEFINED if value is None or math.isnan(value) else f"{value:#.4g}".rstrip(".")
 
 
 def apart(*values: float) -> list[str]:

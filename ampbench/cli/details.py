@@ -1,6 +1,7 @@
 """Everything a run file knows of a case: rounds with their builds, memory by part, divergence, failures."""
 
 from collections.abc import Iterable, Iterator, Sequence
+from textwrap import wrap
 from typing import TYPE_CHECKING
 
 from rich.text import Text
@@ -29,7 +30,10 @@ if TYPE_CHECKING:
     from ampbench.records.measurements import Failure, MemoryPass, Round
     from ampbench.store import StoredRun
 
-LABEL_WIDTH = 15
+LABEL_WIDTH = 17
+"""That of the longest name of a metric, and two blanks; names of outputs may be longer."""
+NARROWEST = 40
+"""So much room a text gets at least, however narrow the terminal is."""
 ENDED = {
     "proven": "until 99% were proven to agree",
     "refuted": "until fewer than 99% were proven to agree",
@@ -48,8 +52,8 @@ MEMORY = ("peak_memory_bytes", "memory_ratio_vs_fp32")
 ERRORS = tuple(name for name in METRICS if name not in (*DERIVED, *WORK, *MEMORY))
 
 
-def detail_lines(stored: "StoredRun", rows: Sequence[Row]) -> list[Text]:
-    """Return the lines that tell all about the cases of `rows`."""
+def detail_lines(stored: "StoredRun", rows: Sequence[Row], width: int | None = None) -> list[Text]:
+    """Return the lines that tell all about the cases of `rows`, what is wider than `width` folded under itself."""
     lines: list[Text] = []
     for row in rows:
         case_id = row["case_id"]
@@ -67,8 +71,20 @@ def detail_lines(stored: "StoredRun", rows: Sequence[Row]) -> list[Text]:
             pairs += _divergence(stored.divergence[case_id])
         if case_id in stored.failures:
             pairs += _failure(stored.failures[case_id])
-        lines += [Text.assemble((f"  {f'{label} ':<{LABEL_WIDTH}}", "dim"), text) for label, text in pairs]
+        for label, text in pairs:
+            lines += _told(f"  {f'{label} ':<{LABEL_WIDTH}}", text, width)
     return lines
+
+
+def _told(label: str, text: str, width: int | None) -> list[Text]:
+    """Return what is said beside a label, in as many lines as it takes; words are never broken."""
+    lines = [text]
+    if width is not None:
+        room = max(width - len(label), NARROWEST)
+        folded = (wrap(line, room, break_long_words=False, break_on_hyphens=False) for line in text.split("\n"))
+        lines = [part for parts in folded for part in parts or [""]]
+    first, *more = lines
+    return [Text.assemble((label, "dim"), first), *(Text(" " * len(label) + line) for line in more)]
 
 
 def _metrics(row: Row, columns: Iterable[str]) -> Iterator[tuple[str, str]]:

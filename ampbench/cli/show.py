@@ -137,6 +137,7 @@ def _measured(
         from ampbench.cli.sections import print_sections
         from ampbench.studied.claims import claims_blocks, documented_claims
 
-        print_lines(make_console(), detail_lines(stored, rows))
+        console = make_console()
+        print_lines(console, detail_lines(stored, rows, console.width if console.is_terminal else None))
         if claims := claims_blocks(documented_claims(stored, rows)):
             print_sections([Section("", claims)], format)

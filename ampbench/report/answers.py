@@ -17,6 +17,8 @@ NO_ADVICE = "no advice"
 UNCERTAIN = "not certain: "
 """How every caveat of advice begins."""
 REASONS = 3
+TODAYS = (BASELINE, DEFAULT)
+"""What one stays in."""
 """So many reasons for which there is no advice are told."""
 
 
@@ -62,8 +64,7 @@ def answer(found: Sequence[Machine]) -> str:
     if not any(row["outcome"] == "ok" and row["precision"] != BASELINE for table in tables for row in table.whole):
         return "only fp32 was measured: there is nothing to choose from"
     counts = taken(tables)
-    todays = (BASELINE, DEFAULT)
-    ranked = sorted(counts, key=lambda label: (label == NO_ADVICE, label in todays, -counts[label]))
+    ranked = sorted(counts, key=lambda label: (label == NO_ADVICE, label in TODAYS, -counts[label]))
     caveats = [table.advice.caveat for table in tables if table.advice]
     whole = _qualified(caveats) if len(set(caveats)) == 1 else ""
     phrases = []
@@ -74,7 +75,7 @@ def answer(found: Sequence[Machine]) -> str:
         verb = label if place or label == NO_ADVICE else f"take {label}"
         own = [one.advice.caveat for one in tables if one.advice and taken([one])[label]]
         uncertain = "" if whole else _qualified(own, brief=True)
-        phrases.append(f"{f'stay in {label}' if label in todays else verb} for {count}{uncertain}")
+        phrases.append(f"{f'stay in {label}' if label in TODAYS else verb} for {count}{uncertain}")
     return ", ".join(phrases) + whole
 
 
@@ -144,7 +145,7 @@ def _gains(tables: Sequence[Table], allowed: float) -> list[str]:
         chosen = table.chosen
         if chosen is not None and table.advice is not None:
             caveats.setdefault(precision_label(chosen), []).append(table.advice.caveat)
-            if chosen["precision"] != BASELINE:
+            if chosen["precision"] not in TODAYS:
                 rows.setdefault(precision_label(chosen), []).append((chosen, table.label))
     said = []
     for label, chosen_rows in rows.items():
@@ -165,7 +166,8 @@ def _gains(tables: Sequence[Table], allowed: float) -> list[str]:
             parts.append(f"an output error of at most {format_error(error.most[0])}{note} of {allowed:g} allowed")
         if parts:
             said.append(f"{label}, where it is advised: {', '.join(parts)}{_qualified(caveats[label])}")
-    own = caveats.get(BASELINE, [])
-    if len(set(own)) > 1:  # the heading has a reason that is the same for all
-        said.append(f"{BASELINE} is advised{_qualified(own)}")
+    for name in TODAYS:
+        own = caveats.get(name, [])
+        if len(set(own)) > 1:  # the heading has a reason that is the same for all
+            said.append(f"{name} is advised for {len(own):,}{_qualified(own)}")
     return [*said, *_withheld(tables)]

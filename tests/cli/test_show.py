@@ -10,8 +10,11 @@ from typing import Any
 import pytest
 from rich.cells import cell_len
 
+from ampbench.cli.details import LABEL_WIDTH, detail_lines
+from ampbench.cli.results import run_rows
 from ampbench.metrics import COLUMNS
 from ampbench.records.measurements import Failure
+from ampbench.store import find_run, read_run
 from tests import stored_runs
 
 Run = Callable[..., Any]
@@ -136,9 +139,9 @@ def test_one_case_is_shown_with_all_that_is_known_of_it(results: Path, ampbench:
     out = ampbench("show", "latest", "--results", results, "--case", case_id).out
     for expected in (
         case_id,
-        "round 2        21.3 ms      builds 21.3 ms, 21.3 ms, 21.3 ms; 3+3+3 samples of 4 steps, warm-up 12 steps",
+        "round 2          21.3 ms      builds 21.3 ms, 21.3 ms, 21.3 ms; 3+3+3 samples of 4 steps, warm-up 12 steps",
         "parameters 7.00 MiB, buffers 4.00 KiB, inputs 64.0 KiB, gradients 3.50 MiB, optimizer 0 B",
-        "RSS            512 MiB      of the process, with Python and torch: not comparable",
+        "RSS              512 MiB      of the process, with Python and torch: not comparable",
         "that of layers.2.weight errs most, by 1.2e-03",
         "1204 of 1000000 gradient elements became zero",
         "65536; steps skipped once settled: 0",
@@ -146,6 +149,18 @@ def test_one_case_is_shown_with_all_that_is_known_of_it(results: Path, ampbench:
     ):
         assert expected in out
     assert out.count("/cpu/") == 1
+
+
+def test_details_fold_under_themselves_on_a_narrow_terminal(results: Path) -> None:
+    stored = read_run(find_run("latest", results))
+    rows = run_rows(stored)
+    whole, folded = ([line.plain for line in detail_lines(stored, rows, width)] for width in (None, 80))
+    assert max(map(cell_len, whole)) > 100
+    assert max(map(cell_len, folded)) <= 80
+    assert " ".join(" ".join(folded).split()) == " ".join(" ".join(whole).split())
+    under = [line for line in folded if line.startswith(" " * (LABEL_WIDTH + 2))]
+    assert under
+    assert all(line[LABEL_WIDTH + 2] != " " for line in under)
 
 
 def test_details_show_the_control_and_failures(results: Path, ampbench: Run) -> None:
@@ -160,11 +175,11 @@ def test_details_tell_of_the_work_and_of_the_ceilings_it_is_held_against(tmp_pat
     ceilings = [stored_runs.make_ceiling("bf16", 150e9, run="studied"), stored_runs.make_ceiling("fp32", 50e9)]
     stored_runs.write_run(tmp_path / "with", [case], memory, stored_runs.make_round(case, 0.1), *ceilings)
     out = ampbench("show", "latest", "--results", tmp_path / "with", "--all").out
-    assert "FLOPs/step     4.00 G       FLOPs of one step" in out
-    assert "FLOP/s         40.0 GFLOP/s flops_per_step divided" in out
-    assert "of ceiling     40.0%        Time of the step's FLOPs" in out
-    assert "of it        3.00 G in bf16, at most 150 GFLOP/s; 1.00 G in fp32, at most 50.0 GFLOP/s" in out
-    assert "ceilings     of studied" in out
+    assert "FLOPs/step       4.00 G       FLOPs of one step" in out
+    assert "FLOP/s           40.0 GFLOP/s flops_per_step divided" in out
+    assert "of ceiling       40.0%        Time of the step's FLOPs" in out
+    assert "of it          3.00 G in bf16, at most 150 GFLOP/s; 1.00 G in fp32, at most 50.0 GFLOP/s" in out
+    assert "ceilings       of studied" in out
     stored_runs.write_run(tmp_path / "without", [case], memory, stored_runs.make_round(case, 0.1), ceilings[0])
     out = ampbench("show", "latest", "--results", tmp_path / "without", "--all").out
     assert "1.00 G in fp32, no ceiling" in out

@@ -103,6 +103,17 @@ def test_the_columns_are_those_of_the_terminal_in_which_any_case_says_something(
     assert shown[2:] == [one.header for one in COLUMNS[1:] if one.header not in silent]
 
 
+def test_what_stands_beside_a_number_is_below_it_so_that_numbers_align():
+    parsed = section(make_material(run_of((FP32, noisy(1e-3)), (BF16, noisy(5e-4)))))
+    speed, memory = (cell(parsed, BF16, head) for head in ("speed", "memory"))
+    assert speed.small is not None
+    assert re.fullmatch(r"\d\.\d\dx", speed.contents[0])
+    assert re.fullmatch(r"\d\.\d\d–\d\.\d\d", speed.small.get_text())
+    assert memory.small is not None
+    assert memory.contents[0] == "977 KiB"
+    assert cell(parsed, FP32, "speed").get_text() == "1.00x"
+
+
 def test_what_is_undefined_is_a_dash():
     parsed = section(make_material(run_of((FP32, noisy(1e-3)), (BF16, noisy(5e-4)))))
     assert "argmax" not in heads(parsed)

@@ -74,8 +74,8 @@ def test_the_worst_gradient_comes_first_with_its_parameter_what_was_flushed_and_
         "2.0e-02",
         "25.0% (250 of 1,000)",
         "0",
-        "2.5",
-        "2.25",
+        "2.500",
+        "2.250",
     ]
     assert second[1:3] == ["fp32", "1.0e-07"]
     assert "The largest gradient error is 2.0e-02: linear_chain bf16_pure, most of all in fc.weight." in page.get_text()

@@ -5,7 +5,8 @@ from bs4 import BeautifulSoup
 
 from ampbench import columns
 from ampbench.advice import Budget
-from ampbench.metrics import COMPARED, GATED, METRICS
+from ampbench.metrics import COLUMNS, COMPARED, GATED, METRICS
+from ampbench.records.cases import OwnPrecision
 from ampbench.records.runs import Imported
 from ampbench.report.material import Material
 from ampbench.report.views.method import HEADERS, gate_in_words, method
@@ -30,7 +31,7 @@ def named(page: BeautifulSoup) -> list[str]:
 
 def test_every_header_of_the_table_of_cases_is_explained_by_a_metric():
     assert {one.header for one in columns.COLUMNS[1:]} == set(HEADERS.values())
-    assert HEADERS.keys() <= METRICS.keys()
+    assert HEADERS.keys() <= COLUMNS.keys()
 
 
 def test_only_numbers_that_the_runs_have_are_explained():
@@ -70,6 +71,32 @@ def test_the_error_budget_is_that_of_the_page():
     assert "gradient error of at most" not in text_of(make_material(make_run(TIMES)))
 
 
+def test_every_precision_of_the_page_is_explained_and_no_other():
+    cases = make_case("bf16_master", phase="training"), make_case("steady", phase="training")
+    header = make_header(precisions=[OwnPrecision(name="steady", summary="bf16 weights, stochastic rounding")])
+    page = rendered(make_material(make_run(Times(*((case, noisy(1e-3)) for case in cases)), header=header)))
+    heading = next(one for one in page.select("#method h3") if one.get_text() == "What the precisions are")
+    listed = heading.find_next("dl")
+    said = {name.get_text(): name.find_next("dd").get_text() for name in listed.select("dt")}
+    assert said == {
+        "bf16_master": "network in bf16, fp32 master weights",
+        "steady": "bf16 weights, stochastic rounding",
+    }
+
+
+def test_what_must_arrive_of_an_update_is_told_of_training_alone():
+    trained = text_of(make_material(make_run(Times((make_case("fp32", phase="training"), noisy(1e-3))))))
+    assert "at least 98% of the update" in trained
+    assert "updates have become 32 times smaller" in trained
+    assert "of the update" not in text_of(make_material(make_run(TIMES)))
+
+
+def test_advice_by_default_is_spoken_of_only_where_default_was_measured():
+    both = Times((FP32, noisy(1e-3)), (make_case("default"), noisy(5e-4)), (BF16, noisy(4e-4)))
+    assert "(than default where that was measured)" in text_of(make_material(make_run(both)))
+    assert "default" not in text_of(make_material(make_run(TIMES)))
+
+
 def test_stored_runs_and_interleaved_ones_are_told_apart():
     stored = text_of(make_material(make_run(TIMES), baseline=make_run(TIMES, header=make_header(run="base"))))
     first, second = arms()
@@ -85,6 +112,7 @@ def test_without_a_baseline_nothing_is_said_of_verdicts_and_without_trends_nothi
     headings = [one.get_text() for one in rendered(readme_run).select("#method h3")]
     assert headings == [
         "What each number means",
+        "What the precisions are",
         "How it was measured",
         "How the advice is reached",
         "What this page does not say",
@@ -96,6 +124,12 @@ def test_trends_bring_the_rules_that_looked_at_them(history: Material):
     assert "times of fewer points" in page
     assert "t test on logarithms, at " in page
     assert "Step detection" not in page  # five versions
+
+
+def test_a_number_that_no_table_of_the_page_has_is_not_explained():
+    run = make_run(TIMES)
+    worked = {key: replace(one, flops={"fp32": 10**9}) for key, one in run.memory.items()}
+    assert "flops_per_second" not in named(rendered(make_material(replace(run, memory=worked))))
 
 
 def test_accelerators_are_spoken_of_only_where_one_was_measured():

@@ -6,13 +6,13 @@ The prose is in the template; its numbers come from the code that decides.
 from collections.abc import Mapping
 from typing import Any
 
-from ampbench import frames, stats
+from ampbench import columns, frames, stats, updates
 from ampbench.advice import DISAGREEMENT_ALPHA, FASTER_WITHOUT_INTERVALS, LARGEST_SPEEDUP, WORTH
-from ampbench.columns import COLUMNS
 from ampbench.comparing import deciding, fitness
 from ampbench.comparing.exact import LUCK
 from ampbench.comparing.times import TIME
-from ampbench.metrics import COMPARED, GATED, MEAN, METRICS, Column, Gate
+from ampbench.metrics import COLUMNS, COMPARED, GATED, MEAN, Column, Gate
+from ampbench.precisions import DEFAULT, PRECISIONS, ordered
 from ampbench.records.measurements import OTHER_SHARE, STEAL_SHARE
 from ampbench.report.material import Material
 from ampbench.report.view import View
@@ -21,7 +21,7 @@ from ampbench.trends import neighbours, steps
 from ampbench.trends.series import Rule
 from ampbench.units import format_limit, format_quantity
 
-HEADERS: Mapping[str, str] = {metric: column.header for column in COLUMNS for metric in column.metrics}
+HEADERS: Mapping[str, str] = {metric: column.header for column in columns.COLUMNS for metric in column.metrics}
 """What heads the metrics in the table of cases (`columns.COLUMNS`); what comparisons judge has the metric's label."""
 
 
@@ -32,11 +32,12 @@ def method(material: Material) -> View | None:
     rows = [case.row for case in material.cases]
     comparisons = material.comparisons
     judged = bool(comparisons or material.trends)
+    heads = columns.shown(row for row in rows if row["outcome"] == "ok")
+    told = {metric for head in heads for metric in head.metrics}
     used = [
         column
-        for column in METRICS.values()
-        if (column.name in HEADERS or (judged and column.gate))
-        and any(number(row[column.name]) is not None for row in rows)
+        for column in COLUMNS.values()
+        if (column.name in told or (judged and column.gate)) and any(_known(row[column.name]) for row in rows)
     ]
     drifted = {one.metric for comparison in comparisons for one in comparison.findings} & COMPARED.keys()
     used += [COMPARED[name] for name in drifted]
@@ -51,6 +52,8 @@ def method(material: Material) -> View | None:
         "agreement": format_limit(material.budget.argmax_agreement),
         "flushed": format_limit(material.budget.grad_flushed_share),
         "advised": any(one.advice for one in material.shown),
+        "precisions": _meant(material),
+        "default": any(row["precision"] == DEFAULT for row in rows),
         "interleaved": any(one.interleaved for one in comparisons),
         "stored": any(not one.interleaved for one in comparisons),
         "imported": any(one.stored.header.imported for one in material.shown),
@@ -58,6 +61,19 @@ def method(material: Material) -> View | None:
         "constants": _CONSTANTS,
     }
     return View(id="method", title="Method", template="method.html", content=content)
+
+
+def _meant(material: Material) -> dict[str, str]:
+    """Return what the precisions on the page are, as `ampbench list precisions` says it; a user's own by its run."""
+    own = {one.name: one.summary for shown in material.shown for one in shown.stored.header.precisions}
+    known = {name: row.summary for name, row in PRECISIONS.items()} | own
+    names = ordered(case.row["precision"] for case in material.cases)
+    return {name: known[name] for name in names if known.get(name)}
+
+
+def _known(value: object) -> bool:
+    """Return whether a row has a number or a name."""
+    return bool(value) if isinstance(value, str) else number(value) is not None
 
 
 def _explained(column: Column) -> Mapping[str, str]:
@@ -96,6 +112,12 @@ _CONSTANTS: Mapping[str, Any] = {
     "worth": WORTH,
     "largest": f"{LARGEST_SPEEDUP:g}",
     "disagreement_alpha": format_limit(DISAGREEMENT_ALPHA),
+    "kept": format_limit(updates.LEAST_KEPT),
+    "tensor_kept": format_limit(updates.LEAST_KEPT_OF_A_TENSOR),
+    "swallowed": format_limit(updates.MOST_SWALLOWED),
+    "room": updates.ROOM,
+    "tensor": updates.OF_A_TENSOR,
+    "bias": format_limit(updates.MOST_BIAS),
     "looks": deciding.LOOKS,
     "fresh": deciding.CONFIRMATION_BLOCKS,
     "alpha": deciding.ALPHA,

@@ -195,5 +195,10 @@ def _told_apart(lines: list[Line]) -> list[Line]:
 
 
 def _cell(column: Column, case: ShownCase, scale: Scale | None) -> Cell:
-    text = " ".join(part(case.row) for part in column.parts).strip()
-    return Cell(text or UNDEFINED, bar=time_bar(case.row, scale) if TIME in column.metrics else "")
+    """Return a cell: what stands beside its number below that, so that numbers align; a time has its bar there."""
+    if TIME in column.metrics:
+        return Cell(
+            " ".join(part(case.row) for part in column.parts).strip() or UNDEFINED, bar=time_bar(case.row, scale)
+        )
+    first, *beside = (part(case.row) for part in column.parts)
+    return Cell(first or UNDEFINED, " ".join(filter(None, beside)))
