@@ -12,18 +12,16 @@ from ampbench.errors import NothingToRunError, UnknownNameError, UsageError, Wor
 from ampbench.keywords import matches
 from ampbench.labels import few
 from ampbench.precisions import BASELINE, BY_DEVICE, DEFAULT, PRECISIONS, SHORT_DTYPES, Precision, find_precision
-from ampbench.records.cases import Case, OwnPrecision, ParameterValue, WorkloadSource
+from ampbench.records.cases import PATHS, PHASES, Case, OwnPrecision, ParameterValue, WorkloadSource
 from ampbench.records.environments import DEVICES, DeviceDescription, Environment
 from ampbench.records.requests import Description
 from ampbench.records.runs import Selection
 from ampbench.workloads.index import FAMILIES, LIMITS, PRESETS, WORKLOADS, WorkloadSpec, resolve_parameters
 from ampbench.workloads.index import source as builtin_source
 
-PHASES = ("inference", "training")
 LONGEST_PATH = 4096
 """As long as a path may be (PATH_MAX), and so the name of a user's workload."""
 LONGEST_VALUE = 1000
-PATHS = ("eager", "compiled", "traced")
 MEMORY_FORMATS = ("contiguous", "channels_last")
 ENTRY_POINTS = "ampbench.workloads"
 ENTRY_FAMILY = "precision"

@@ -31,9 +31,9 @@ from ampbench.convert.asv_headers import (
 )
 from ampbench.convert.remarks import listed
 from ampbench.errors import StoreError, UnknownNameError
-from ampbench.planning import PHASES, default_preset
+from ampbench.planning import default_preset
 from ampbench.precisions import PRECISIONS, SHORT_DTYPES
-from ampbench.records.cases import Case
+from ampbench.records.cases import PHASES, Case
 from ampbench.records.environments import DEVICES
 from ampbench.records.measurements import Failure, Skip
 from ampbench.records.runs import Footer

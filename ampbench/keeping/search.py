@@ -22,8 +22,9 @@ from ampbench.keeping.hitting import smallest_hitting
 from ampbench.keeping.islands import container_units, islands
 from ampbench.keeping.proposals import closest_to_meet, likely_to_meet
 from ampbench.keeping.surrogate import Model, expected, fit
-from ampbench.keeping.tried import DOUBTFUL, OUT_OF_MEMORY, Budget, TrialsSpentError, Tried, Units
+from ampbench.keeping.tried import DOUBTFUL, Budget, TrialsSpentError, Tried, Units
 from ampbench.records.keeping import MAX_TRIALS, SearchSpace, Trial, Unit
+from ampbench.records.measurements import OUT_OF_MEMORY
 
 _FAR = 9.0
 """A set that was expected to meet the budget and takes more than this, squared, was misjudged."""

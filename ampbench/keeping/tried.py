@@ -6,12 +6,9 @@ from dataclasses import dataclass
 
 from ampbench.keeping.islands import islands
 from ampbench.records.keeping import SearchSpace, Trial
+from ampbench.records.measurements import OUT_OF_MEMORY
 
 Units = frozenset[int]
-
-OUT_OF_MEMORY = "out of memory"
-"""The error of a trial that found no room. Keeping less takes less, as a rule, so it says nothing of smaller sets."""
-
 
 DOUBTFUL = 9.0
 """A set that takes no more than this of the budget, squared, failed by so little that luck in rounding may decide."""

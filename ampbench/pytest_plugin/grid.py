@@ -14,9 +14,9 @@ from typing import Any
 import pytest
 
 from ampbench.errors import AmpbenchError, UnknownNameError, UsageError
-from ampbench.planning import PHASES, default_device, find_sources
+from ampbench.planning import default_device, find_sources
 from ampbench.precisions import PRECISIONS, find_precision
-from ampbench.records.cases import WorkloadSource
+from ampbench.records.cases import PHASES, WorkloadSource
 from ampbench.records.environments import DEVICES, DeviceDescription
 from ampbench.workloads.index import PRESETS, WORKLOADS
 

@@ -3,6 +3,9 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+PHASES = ("inference", "training")
+PATHS = ("eager", "compiled", "traced")
+
 ParameterValue = bool | int | float | str
 """What a workload's parameter may be: what can be typed on a command line and stored without loss."""
 

@@ -15,7 +15,10 @@ two CPUs, four tenths of one of them, so that threads that wait for each other w
 
 KILLED = "killed"
 """The cause of a failure that tells nothing of the case: the kernel, out of memory, or a person ended its worker."""
-CAUSES = ("exception", "out of memory", "memory limit", "time-out", "crash", KILLED, "unknown")
+OUT_OF_MEMORY = "out of memory"
+"""The cause of a failure, and of a trial of a search, that found no room. Keeping less takes less, as a rule, so such a
+trial says nothing of smaller sets."""
+CAUSES = ("exception", OUT_OF_MEMORY, "memory limit", "time-out", "crash", KILLED, "unknown")
 """By what a case can fail; "unknown" where another program measured and did not tell."""
 STAGES = (
     "memory", "divergence", "round", "casts", "rules", "ranges", "origin", "space", "trial", "weighing",

@@ -4,8 +4,9 @@ import dataclasses
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from ampbench.planning import NO_LOSS, PHASES, PlannedCase, check_selection
+from ampbench.planning import NO_LOSS, PlannedCase, check_selection
 from ampbench.precisions import AUTOCAST
+from ampbench.records.cases import PHASES
 from ampbench.records.environments import Environment
 from ampbench.records.measurements import Failure, Skip
 from ampbench.records.runs import INPUT_STORAGE, Asked, Selection, Settings

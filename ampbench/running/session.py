@@ -12,9 +12,9 @@ from typing import Any
 from ampbench import __version__
 from ampbench.errors import NothingToRunError, UsageError, WorkloadError
 from ampbench.labels import few
-from ampbench.planning import PHASES, PlannedCase, check_selection, make_plan
+from ampbench.planning import PlannedCase, check_selection, make_plan
 from ampbench.precisions import BUILT_IN, PRECISIONS
-from ampbench.records.cases import OwnPrecision, ParameterValue, WorkloadSource
+from ampbench.records.cases import PHASES, OwnPrecision, ParameterValue, WorkloadSource
 from ampbench.records.environments import Environment
 from ampbench.records.measurements import Skip
 from ampbench.records.requests import Description, Request

@@ -11,7 +11,7 @@ from datetime import datetime
 from typing import Any, get_args, get_type_hints
 
 from ampbench.metrics import METRICS
-from ampbench.planning import PATHS, PHASES
+from ampbench.records.cases import PATHS, PHASES
 from ampbench.records.divergences import ENDS
 from ampbench.records.measurements import CAUSES, MEMORY_SOURCES, STAGES
 from ampbench.records.runs import ENDINGS

@@ -1,8 +1,8 @@
 """The changes of a trend as Markdown."""
 
 from ampbench.markdown import markdown_table
+from ampbench.trends import Trend
 from ampbench.trends.sentences import Names, changes_in_order, levels, place_name, size
-from ampbench.trends.series import Trend
 
 
 def changes_table(trend: Trend, names: Names) -> str:

@@ -14,10 +14,9 @@ from torch.utils import _pytree as pytree
 
 from ampbench.errors import AmpbenchError, first_line, own_place, text_of
 from ampbench.explain.modules import is_compiled
-from ampbench.keeping.tried import OUT_OF_MEMORY
 from ampbench.precisions import PRECISIONS
 from ampbench.records.cases import Case
-from ampbench.records.measurements import MemoryPass
+from ampbench.records.measurements import OUT_OF_MEMORY, MemoryPass
 from ampbench.worker.devices import Cpu, Device
 from ampbench.worker.flops import count_flops
 from ampbench.worker.heap import page_faults

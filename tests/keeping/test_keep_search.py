@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from ampbench.keeping.islands import islands, units_of
 from ampbench.keeping.search import _Search, search
-from ampbench.keeping.tried import OUT_OF_MEMORY
 from ampbench.records.keeping import SearchSpace, Trial
+from ampbench.records.measurements import OUT_OF_MEMORY
 from tests.keeping.planted_spaces import Network, blocks_of, breaks, smallest_by_exhaustion, space_of
 
 BUDGET = 1e-2

@@ -11,10 +11,10 @@ import torch.nn.functional as F
 from torch import nn
 
 from ampbench.errors import UsageError
-from ampbench.keeping.tried import OUT_OF_MEMORY
 from ampbench.precisions import PRECISIONS
 from ampbench.records.cases import Case
 from ampbench.records.casts import Cast, CastTrace, Operation, WeightUse
+from ampbench.records.measurements import OUT_OF_MEMORY
 from ampbench.records.studies import (
     FORWARD,
     FORWARD_AND_LOSS,
