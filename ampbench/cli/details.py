@@ -238,8 +238,8 @@ def _update(update: "Update") -> Iterator[tuple[str, str]]:
 
 def _failure(failure: "Failure") -> Iterator[tuple[str, str]]:
     yield "failed", f"in the {failure.stage}, {failure.said}"
-    for frame in failure.frames:
-        yield "", frame.rstrip()
+    for line in failure.frames:
+        yield "", line.rstrip()
 
 
 def _listed(counts: Sequence[int]) -> str:

@@ -95,7 +95,7 @@ def _painted_once(svg: str) -> str:
     return "".join(reversed(kept))
 
 
-def payload(views: list[View]) -> str:
+def chart_payload(views: list[View]) -> str:
     """Return what a browser needs to draw all charts of `views` again, packed: specifications, and data by column.
 
     Raises `ValueError` where two charts, or two datasets, have one name, and where rows of a dataset differ in theirs.
@@ -123,7 +123,7 @@ def payload(views: list[View]) -> str:
 
 
 @cache
-def library() -> Future[str]:
+def chart_library() -> Future[str]:
     """Begin to put together the JavaScript that draws in a browser: Vega, Vega-Lite and Vega-Embed, as they drew here.
 
     vl-convert takes a second for it and holds the interpreter meanwhile: it runs in a process of its own, once, while

@@ -32,10 +32,10 @@ def make_page(material: Material, home: str = "") -> str:
 def render(views: list[View], title: str, home: str = "") -> str:
     """Return a whole document: the views one after the other, their drawn charts, scripts and styles."""
     datasets = {name: rows for view in views for name, rows in view.datasets.items()}
-    bundling = charts.library() if any(view.charts for view in views) else None
+    bundling = charts.chart_library() if any(view.charts for view in views) else None
     figures = {chart.id: charts.drawn(chart, datasets[chart.dataset]) for view in views for chart in view.charts}
     script = "\n".join(_asset(name) for name in _SCRIPTS)
-    payload = charts.payload(views) if figures else ""
+    payload = charts.chart_payload(views) if figures else ""
     library = bundling.result() if bundling else ""
     return _templates().get_template("page.html").render(
         title=title,

@@ -144,40 +144,43 @@ class Worker:
 
     def _explain(self, request: Request, source: WorkloadSource, case: Case, device: Device) -> Reply:
         """Return what a pass on the device says of why a precision errs, and of what to keep in fp32."""
-        from ampbench.worker import keeping, origins, ranges  # no other request needs these
+        # no other request needs these
+        from ampbench.worker.keeping import search_space, try_kept, weigh
+        from ampbench.worker.origins import measure_origin
+        from ampbench.worker.ranges import measure_ranges
 
         workload = self._workload(source, case, request.seed, case.batch_size)
         if request.kind == "ranges":
             rebuilt = self._rebuilding(source, case, request.seed)
-            found = ranges.measure_ranges(workload, case, device, request.steps, request.precisions, rebuilt)
+            found = measure_ranges(workload, case, device, request.steps, request.precisions, rebuilt)
             return Reply(ranges=found)
         if request.kind == "origin":
-            return Reply(origin=origins.measure_origin(workload, case, device))
+            return Reply(origin=measure_origin(workload, case, device))
         if request.kind == "space":
-            space = keeping.search_space(workload, case, device)
+            space = search_space(workload, case, device)
             weights, inputs = weights_digest(workload), inputs_digest(workload)
             return Reply(space=dataclasses.replace(space, weights_digest=weights, inputs_digest=inputs))
         if request.kind == "trial":
             (kept,) = request.kept
             if not request.batch:
-                trial = keeping.try_kept(workload, case, device, kept, self._references, updates=request.updates)
+                trial = try_kept(workload, case, device, kept, self._references, updates=request.updates)
                 return Reply(trial=trial)
             fresh = fresh_batch(workload, request.batch, self._rebuilding(source, case, request.seed))
             if fresh is None:
                 return Reply(skip=Skip(case_id=case.case_id, reason=SAME_INPUTS))
-            trial = keeping.try_kept(fresh, case, device, kept, self._references, updates=request.updates)
+            trial = try_kept(fresh, case, device, kept, self._references, updates=request.updates)
             return Reply(trial=dataclasses.replace(trial, batch=request.batch))
-        return Reply(weighing=keeping.weigh(workload, case, device, request.kept, request.seconds))
+        return Reply(weighing=weigh(workload, case, device, request.kept, request.seconds))
 
     def _study(self, request: Request, source: WorkloadSource, case: Case, device: Device) -> Reply:
         """Return what a study of training, or of how inputs are stored, saw of a case."""
         # each study is imported by the request that needs it, and by no other
         workload = self._workload(source, case, request.seed, case.batch_size)
         if request.kind == CONVERGENCE:
-            from ampbench.studies import convergence
+            from ampbench.studies.convergence import Trajectories, train
 
-            self._trajectories = self._trajectories or convergence.Trajectories()
-            found = convergence.train(
+            self._trajectories = self._trajectories or Trajectories()
+            found = train(
                 workload,
                 case,
                 device,

@@ -103,7 +103,7 @@ def test_only_the_first_of_the_choices_is_drawn():
 def test_a_browser_gets_the_specification_and_the_data_by_column():
     choices = (Choice(value="b", label="only b", alt="b takes 2 s"),)
     view = make_view(make_chart(choose="name", choices=choices), rows=ROWS, other=[])
-    found = unpacked(charts.payload([view]))
+    found = unpacked(charts.chart_payload([view]))
     assert found["datasets"] == {"rows": {"name": ["b", "c"], "speed": [2.0, 1.5]}, "other": {}}
     chart = found["charts"]["a"]
     assert (chart["dataset"], chart["choose"], chart["choices"]) == (
@@ -117,38 +117,38 @@ def test_a_browser_gets_the_specification_and_the_data_by_column():
 
 def test_every_text_for_a_browser_is_made_fit():
     rows = [{"name": "a\u202eb\x00\ud800" + "x" * 10_000, "speed": 1.0}]
-    name = unpacked(charts.payload([make_view(make_chart(), rows=rows)]))["datasets"]["rows"]["name"][0]
+    name = unpacked(charts.chart_payload([make_view(make_chart(), rows=rows)]))["datasets"]["rows"]["name"][0]
     assert name.startswith("a\\u202eb\\x00\\ud800")
     assert len(name) == LONGEST
 
 
 def test_the_same_views_are_packed_the_same():
     view = make_view(make_chart(), rows=ROWS)
-    assert charts.payload([view]) == charts.payload([view])
+    assert charts.chart_payload([view]) == charts.chart_payload([view])
     assert gzip.decompress(base64.b64decode(charts.packed("naïve 日本"))).decode() == "naïve 日本"
 
 
 def test_two_charts_or_datasets_of_one_name_are_refused():
     view = make_view(make_chart(), rows=ROWS)
     with pytest.raises(ValueError, match="two datasets are called rows"):
-        charts.payload([view, make_view(rows=ROWS)])
+        charts.chart_payload([view, make_view(rows=ROWS)])
     with pytest.raises(ValueError, match="two charts are called a"):
-        charts.payload([view, make_view(make_chart(dataset="others"), others=ROWS)])
+        charts.chart_payload([view, make_view(make_chart(dataset="others"), others=ROWS)])
 
 
 def test_a_number_that_is_not_finite_is_refused_rather_than_sent():
     with pytest.raises(ValueError, match="not JSON compliant"):
-        charts.payload([make_view(make_chart(), rows=[{"name": "b", "speed": float("nan")}])])
+        charts.chart_payload([make_view(make_chart(), rows=[{"name": "b", "speed": float("nan")}])])
 
 
 def test_rows_of_other_names_than_the_first_are_refused():
     with pytest.raises(ValueError, match="rows of a dataset differ in their names: odd"):
-        charts.payload([make_view(make_chart(), rows=[*ROWS, {**ROWS[0], "odd": 1}])])
+        charts.chart_payload([make_view(make_chart(), rows=[*ROWS, {**ROWS[0], "odd": 1}])])
 
 
 def test_a_browser_gets_as_many_digits_as_a_screen_can_show():
     rows = [{"name": "b", "speed": 1.23456789e-7, "count": 123_456_789, "ok": True}]
-    found = unpacked(charts.payload([make_view(make_chart(), rows=rows)]))["datasets"]["rows"]
+    found = unpacked(charts.chart_payload([make_view(make_chart(), rows=rows)]))["datasets"]["rows"]
     assert found == {"name": ["b"], "speed": [1.2346e-7], "count": [123_456_789], "ok": [True]}
 
 
@@ -173,5 +173,5 @@ def test_a_mark_that_another_covers_wholly_is_drawn_once():
 def test_a_label_that_is_cut_has_no_half_of_a_character(name: str):
     svg = charts.drawn(make_chart(), [{"name": name[place:], "speed": 2.0} for place in range(12)])
     assert not any("\ud800" <= one <= "\udfff" or one > "\uffff" for one in svg.partition(">")[2])
-    seen = unpacked(charts.payload([make_view(make_chart(), rows=[{"name": name, "speed": 2.0}])]))
+    seen = unpacked(charts.chart_payload([make_view(make_chart(), rows=[{"name": name, "speed": 2.0}])]))
     assert r"\U0001f" in seen["datasets"]["rows"]["name"][0]

@@ -7,7 +7,7 @@ import pytest
 from bs4 import BeautifulSoup
 
 from ampbench.records.measurements import Failure, Fitness
-from ampbench.report.charts import payload
+from ampbench.report.charts import chart_payload
 from ampbench.report.material import Material
 from ampbench.report.view import View
 from ampbench.report.views.distributions.chart import SAMPLES_OF_A_CASE, STEPS
@@ -111,7 +111,7 @@ def test_the_data_grow_with_the_cases_and_not_with_their_samples():
         run = make_run(Times(*((case, [1e-3]) for case in cases)))
         build = [noisy(1e-3, samples, 0.02, seed) for seed in range(10)]
         rounds = [make_round(case, number=number, samples=[build[number]]) for case in cases for number in range(10)]
-        return len(payload([shown(make_material(replace(run, rounds=rounds)))]))
+        return len(chart_payload([shown(make_material(replace(run, rounds=rounds)))]))
 
     assert size(200) < 1.2 * size(30) < 1.2 * 300 * 700
 

@@ -8,7 +8,7 @@ import pytest
 
 from ampbench.records.measurements import Failure
 from ampbench.records.ranges import GRADIENT, WEIGHT, Magnitudes
-from ampbench.report.charts import payload
+from ampbench.report.charts import chart_payload
 from ampbench.report.material import Material, material_of
 from ampbench.report.page import make_page
 from ampbench.report.views.explanation.headroom import headroom
@@ -195,7 +195,7 @@ def test_the_page_carries_no_histograms_and_stays_small():
         )
     ]
     view = explanation(only(*found))
-    assert len(payload([view])) < 25_000
+    assert len(chart_payload([view])) < 25_000
     assert "counts" not in json.dumps(list(view.datasets.values()))
 
 

@@ -8,7 +8,7 @@ from bs4 import BeautifulSoup
 
 from ampbench.records.measurements import Failure, Skip
 from ampbench.records.studies import Score
-from ampbench.report.charts import payload
+from ampbench.report.charts import chart_payload
 from ampbench.report.explained import contents
 from ampbench.report.markdown import make_markdown
 from ampbench.report.material import Material, material_of
@@ -204,7 +204,7 @@ def test_the_page_carries_no_raw_trainings():
     ]
     view = studies(only(convergence_run(*long, cases=(FP32,))))
     assert len(view.datasets["studies-losses"]) == POINTS
-    assert len(payload([view])) < 25_000
+    assert len(chart_payload([view])) < 25_000
     assert "weights_digest" not in json.dumps(list(view.datasets.values()))
 
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from ampbench.report.charts import payload
+from ampbench.report.charts import chart_payload
 from ampbench.report.material import Material, gather
 from ampbench.report.view import Chart, View
 from ampbench.report.views.trends.chart import labels_of, sparkline
@@ -267,4 +267,4 @@ def test_five_hundred_series_of_thirty_points_stay_small() -> None:
     given = material(*(series(values(number), workload=f"net{number}") for number in range(500)))
     view = made(given)
     assert len(view.datasets[view.charts[0].dataset]) == 15000
-    assert len(payload([view])) < 400_000
+    assert len(chart_payload([view])) < 400_000

@@ -79,7 +79,7 @@ def _document(case: "Case", found: "CastPass", by: By | None) -> dict[str, Any]:
     }
 
 
-def _totals(whole: "summary.Totals") -> dict[str, Any]:
+def _totals(whole: summary.Totals) -> dict[str, Any]:
     found = {field.name: getattr(whole, field.name) for field in fields(whole)}
     return found | {"bytes_moved": whole.bytes_moved}
 

@@ -184,10 +184,10 @@ def _alt(
     if found is not None and found["kept"] not in ("none", "all"):
         named.append((f"with {found['units']} kept, the set found,", found))
     named.append(("with all kept", by_kept.get("all")))
-    for said, row in named:
+    for which, row in named:
         if row is not None:
             cost = f"{row['ratio']:.2f} times the time" if field == "ratio" else row["memory"]
-            parts.append(f"{said} {row['error_text']} at {cost}")
+            parts.append(f"{which} {row['error_text']} at {cost}")
     parts += [f"{_who(row)}: not drawn, {_lack(row, field)}" for row in rows if row not in drawn]
     return f"{'; '.join(parts)}."
 
