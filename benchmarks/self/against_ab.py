@@ -3,7 +3,7 @@
 A scratch repository gets three networks and five commits: the first, an empty one, one in which one of the networks has
 two linear layers more in twenty, another empty one, and one with eight layers more. Each commit is measured by a plain
 `ampbench run`, one after the other, over which `trend` goes; each pair of neighbours by `ab`, for at most so many
-SECONDS (90). A table says what each found of times, beside what was planted. Eight minutes on 2 quiet cores.
+SECONDS (270). A table says what each found of times, beside what was planted. Twenty minutes on 2 quiet cores.
 """
 
 import json
@@ -41,7 +41,7 @@ Said = dict[tuple[str, str, str], str]
 """What is said of a network in a precision at a commit: "regressed +9.8%"; nothing where nothing is certain."""
 
 
-def main(seconds: float = 90) -> None:
+def main(seconds: float = 270) -> None:
     """Print what was planted, and what both say."""
     with tempfile.TemporaryDirectory() as folder:
         repository, results = Path(folder, "repository"), Path(folder, "results")
