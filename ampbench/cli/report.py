@@ -110,9 +110,9 @@ def command(
         if not Path(name).expanduser().is_dir():
             store.find_run(name, results, print_note)  # a name that means nothing is refused before anything is begun
     if format is ReportFormat.HTML:
-        from ampbench.report.charts import library
+        from ampbench.report.charts import chart_library
 
-        library()  # takes a second in a process of its own, while runs are read
+        chart_library()  # takes a second in a process of its own, while runs are read
     if site is not None:
         from ampbench.report.site import make_site
 
