@@ -13,7 +13,7 @@ import subprocess
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 from ampbench.cli.main import GROUPS
@@ -21,11 +21,12 @@ from ampbench.store import list_runs
 from tests.documented.pages import ROOT, Command, fences
 from tests.documented.quickening import quicken
 
-_TODAY = f"{datetime.now(UTC):%Y%m%d}"
+_NOW = datetime.now(UTC)
 """Later than the runs of a clone; a run of the future would be in doubt as the latest."""
-BASE = f"{_TODAY}T000000Z-here-ba5e00"
-CANDIDATE = f"{_TODAY}T000001Z-here-cafe00"
-INTERRUPTED = f"{_TODAY}T000002Z-here-0ff000"
+BASE, CANDIDATE, INTERRUPTED = (
+    f"{_NOW - timedelta(seconds=ago):%Y%m%dT%H%M%SZ}-here-{digits}"
+    for ago, digits in ((3, "ba5e00"), (2, "cafe00"), (1, "0ff000"))
+)
 
 PLACEHOLDERS = {
     "RUN": BASE,
