@@ -158,7 +158,7 @@ PRECISIONS: dict[str, Precision] = {
             aliases=("fp16-master-weights",),
             colour="#CC79A7",
             on_light="#c0679a",
-            shape="wedge",
+            shape="M-0.9,-0.9L0.9,-0.9L0.9,-0.2L0.35,-0.2L0.35,0.9L-0.35,0.9L-0.35,-0.2L-0.9,-0.2Z",
         ),
         Precision(
             name="bf16_master",

@@ -44,6 +44,7 @@ def test_every_precision_has_a_colour_in_both_schemes_and_a_shape_of_its_own():
     assert set(precisions("light")) == set(precisions("dark")) == {*PRECISIONS, *OWN}
     shapes = [*(row.shape for row in PRECISIONS.values()), *(shape for _, _, shape in palette.OWN)]
     assert len({*shapes}) == len(shapes)
+    assert "wedge" not in shapes  # so thin that nobody sees it beside the others
     for scheme in ("light", "dark"):
         assert len(set(precisions(scheme).values())) == len(shapes)
 
