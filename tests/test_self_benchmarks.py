@@ -1,8 +1,9 @@
 """What measures ampbench itself goes on working; its figures are for docs/performance.md and are not judged here."""
 
 import pytest
+import torch
 
-from benchmarks.self import compare, importing, load, trend
+from benchmarks.self import compare, importing, load, trainings, trend
 
 
 @pytest.mark.slow
@@ -11,3 +12,29 @@ def test_the_stores_benchmarks_run() -> None:
     assert load.measure(cases=20)["file bytes"] > 0
     assert compare.seconds(cases=20, rounds=4) > 0
     assert trend.seconds(runs=3, cases=20) > 0
+
+
+def test_the_held_out_trainings_share_no_network_and_no_seed_with_the_proof() -> None:
+    first, second = ({one.network for one in proof.settings} for proof in (trainings.PROOF, trainings.HELD_OUT))
+    assert first.isdisjoint(second)
+    assert first | second == trainings.NETWORKS.keys()
+    makers = [{trainings.NETWORKS[name].make for name in names} for names in (first, second)]
+    assert makers[0].isdisjoint(makers[1])
+    assert {*trainings.PROOF.seeds}.isdisjoint(trainings.HELD_OUT.seeds)
+
+
+def test_a_held_out_training_is_scored_by_examples_that_it_does_not_train_on() -> None:
+    seed = trainings.HELD_OUT.seeds[0]
+    workload = trainings.NETWORKS["regression"].make(seed)
+    trained = {tuple(row) for batch in workload.inputs for row in batch.tolist()}
+    held = [tuple(row) for row in workload.held_out[0].tolist()]
+    assert len(held) == 1200
+    assert len(trained) == 4800
+    assert trained.isdisjoint(held)
+
+
+def test_another_seed_draws_other_weights_and_another_order_of_the_same_examples() -> None:
+    one, other = (trainings.NETWORKS["wide"].make(seed) for seed in trainings.HELD_OUT.seeds[:2])
+    assert not torch.equal(one.module[0].weight, other.module[0].weight)
+    assert not torch.equal(one.inputs[0], other.inputs[0])
+    assert torch.equal(one.held_out[0], other.held_out[0])

@@ -1,7 +1,8 @@
 """Whether advice comes true: whole trainings in every precision, beside what one step said of each before.
 
 `python -m benchmarks.self.outcomes FILE` trains four small networks by three recipes each from three seeds, asks
-`ampbench.advice` for its objections after one step, and prints the tables of `docs/advice.md`. Each training is a line
+`ampbench.advice` for its objections after one step, and prints the tables of `docs/advice.md`; with `--held-out`,
+fourteen other trainings, by which nothing was chosen (`benchmarks.self.trainings`). Each training is a line
 of FILE as soon as it ends: what FILE holds is not trained again, so that an interrupted run goes on where it was. Steps
 are taken anew where the commit is another. `--only trainings` and `--only steps` do one of the two, `--workers N` says
 how many processes do it at a time.
@@ -15,7 +16,7 @@ import os
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import dataclass, field
 from multiprocessing import get_context
@@ -25,7 +26,6 @@ from typing import Any
 
 import msgspec
 import torch
-from torch import nn, optim
 
 from ampbench import advice, frames
 from ampbench.markdown import markdown_table
@@ -36,12 +36,11 @@ from ampbench.records.cases import Case, WorkloadSource
 from ampbench.records.divergences import Divergence
 from ampbench.records.measurements import Round
 from ampbench.records.runs import CONVERGENCE, SCHEMA, Asked, Header, Selection, Settings
-from ampbench.records.studies import CONSTANT, CONTROL, COSINE, REFERENCE, Training
+from ampbench.records.studies import CONTROL, REFERENCE, Training
 from ampbench.store import StoredRun
 from ampbench.studied.convergence.learning import learned
 from ampbench.studies.convergence import Trajectories, rate_share, train
 from ampbench.units import format_error, format_share
-from ampbench.worker.data import Generator
 from ampbench.worker.devices import open_device
 from ampbench.worker.divergence import References, measure_divergence
 from ampbench.worker.environment import read_environment
@@ -51,62 +50,13 @@ from ampbench.worker.seeded import seed_all
 from ampbench.worker.sources import build_workload
 from ampbench.worker.step import Step
 from ampbench.workload import Workload
-from ampbench.workloads.data import characters, digits
 from ampbench.workloads.index import WORKLOADS
-from ampbench.workloads.weights import HE, fill
+from benchmarks.self.trainings import HELD_OUT, NETWORKS, PROOF, RECIPES, Proof, Setting
 
-SEEDS = (0, 1, 2)
-BATCH = 50
 EARLY, LATE = PLACES = "early", "late"
 """Where the one step is taken: from the first weights, or from those of fp32 after `LATE_SHARE` of the training."""
 LATE_SHARE = 7 / 8
 """The middle of the last quarter, which trainings are judged by."""
-
-Make = Callable[[int], Workload]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Network:
-    """A small network, `make` by seed, with its optimizer, `steps` until fp32 settles, and its usual learning rate."""
-
-    make: Make
-    optimizer: Callable[[Any, float], optim.Optimizer]
-    said: str
-    rate: float
-    steps: int
-    batch_size: int = BATCH
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Recipe:
-    """What a training does with the usual learning rate: a `share` of it, by a `schedule`, for `longer` many steps."""
-
-    share: float = 1.0
-    schedule: str = CONSTANT
-    longer: int = 1
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Setting:
-    """A network trained by a recipe."""
-
-    network: str
-    recipe: str
-
-    @property
-    def rate(self) -> float:
-        """The learning rate of the first step."""
-        return NETWORKS[self.network].rate * RECIPES[self.recipe].share
-
-    @property
-    def steps(self) -> int:
-        """How many steps a training takes."""
-        return NETWORKS[self.network].steps * RECIPES[self.recipe].longer
-
-    @property
-    def name(self) -> str:
-        """What the setting is called in a table."""
-        return f"{self.network}, {self.recipe}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -121,80 +71,6 @@ class Line:
     divergence: Divergence | None = None
 
 
-def _cnn(seed: int) -> Workload:
-    return digits(Generator("outcomes_cnn", 1, {}, seed), width=8, batch_size=BATCH)
-
-
-def _filled(seed: int, name: str, module: nn.Module, last: str) -> Workload:
-    """Return digits with another network, whose weights the seed draws."""
-    fill(Generator(f"outcomes_{name}", 1, {}, seed), module, gains={last: 0.25, "*": HE}, centred=False)
-    return dataclasses.replace(_cnn(seed), module=module)
-
-
-def _mlp(seed: int) -> Workload:
-    with torch.device("meta"):
-        module = nn.Sequential(
-            nn.Flatten(), nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 10)
-        )
-    return _filled(seed, "mlp", module, "5")
-
-
-def _normalised(seed: int) -> Workload:
-    with torch.device("meta"):
-        module = nn.Sequential(
-            nn.Conv2d(1, 8, 3, padding=1, bias=False), nn.BatchNorm2d(8), nn.ReLU(), nn.MaxPool2d(2),
-            nn.Conv2d(8, 16, 3, padding=1, bias=False), nn.BatchNorm2d(16), nn.ReLU(), nn.MaxPool2d(2),
-            nn.Flatten(), nn.Linear(64, 10),
-        )  # fmt: skip
-    return _filled(seed, "normalised", module, "9")
-
-
-def _decoder(seed: int) -> Workload:
-    generator = Generator("outcomes_decoder", 1, {}, seed)
-    return characters(generator, depth=1, width=32, heads=2, sequence_length=32, batch_size=8)
-
-
-NETWORKS: Mapping[str, Network] = MappingProxyType(
-    {
-        "MLP": Network(
-            make=_mlp,
-            optimizer=lambda parameters, rate: optim.AdamW(parameters, lr=rate, weight_decay=0.01),
-            said="three linear layers on digits, AdamW at 1e-3, decay 0.01",
-            rate=1e-3,
-            steps=600,
-        ),
-        "CNN": Network(
-            make=_cnn,
-            optimizer=lambda parameters, rate: optim.SGD(parameters, lr=rate, momentum=0.9),
-            said="two convolutions on digits, SGD at 0.03, momentum 0.9",
-            rate=0.03,
-            steps=400,
-        ),
-        "batch norm": Network(
-            make=_normalised,
-            optimizer=lambda parameters, rate: optim.SGD(parameters, lr=rate, momentum=0.9, weight_decay=5e-4),
-            said="two convolutions with batch norm on digits, SGD at 0.05, momentum 0.9, decay 5e-4",
-            rate=0.05,
-            steps=300,
-        ),
-        "decoder": Network(
-            make=_decoder,
-            optimizer=lambda parameters, rate: optim.AdamW(parameters, lr=rate, weight_decay=0.1),
-            said="one causal transformer layer on characters, AdamW at 3e-3, decay 0.1",
-            rate=3e-3,
-            steps=400,
-            batch_size=8,
-        ),
-    }
-)
-RECIPES: Mapping[str, Recipe] = MappingProxyType(
-    {
-        "usual rate": Recipe(),
-        "a tenth": Recipe(share=0.1, longer=2),
-        "cosine to 0": Recipe(schedule=COSINE),
-    }
-)
-SETTINGS = [Setting(network=network, recipe=recipe) for network in NETWORKS for recipe in RECIPES]
 SYNTHETIC = ("mlp", "simple_conv", "resnet18", "decoder_lm")
 """Built-in networks with synthetic weights that stand beside the trained ones."""
 
@@ -205,12 +81,13 @@ def main() -> None:
     options.add_argument("file", type=Path)
     options.add_argument("--only", choices=("trainings", "steps"))
     options.add_argument("--workers", type=int, default=os.cpu_count())
+    options.add_argument("--held-out", action="store_true")
     given = options.parse_args()
-    path, commit = given.file, _commit()
+    path, commit, proof = given.file, _commit(), HELD_OUT if given.held_out else PROOF
     lines = list(_read(path))
-    done = {_key(line) for line in lines if line.training is not None or line.commit == commit}
-    work = [] if given.only == "steps" else [one for one in _trainings() if one not in done]
-    work += [] if given.only == "trainings" else [one for one in _steps() if one not in done]
+    done = {_key(line, proof) for line in lines if line.training is not None or line.commit == commit}
+    work = [] if given.only == "steps" else [one for one in _trainings(proof) if one not in done]
+    work += [] if given.only == "trainings" else [one for one in _steps(proof) if one not in done]
     context = get_context("spawn")
     with path.open("a") as file, ProcessPoolExecutor(given.workers, context, initializer=_alone) as pool:
         waiting = [pool.submit(_do, *one, commit) for one in work]
@@ -221,7 +98,7 @@ def main() -> None:
             file.flush()
             print(f"{number:,} of {len(work):,}", file=sys.stderr)
     known = [line for line in lines if line.training is not None or line.commit == commit]
-    for table in tables(known):
+    for table in tables(known, proof):
         print(f"{table}\n")
 
 
@@ -229,27 +106,31 @@ Key = tuple[str, str, str, int, str, str]
 """Network, recipe, precision ("": all, one after the other), seed, arm and, of a step, its place."""
 
 
-def _key(line: Line) -> Key:
+def _key(line: Line, proof: Proof) -> Key:
     training = line.training
     if training is None:
-        return line.setting.network, line.setting.recipe, "", SEEDS[0], "", line.place
+        return line.setting.network, line.setting.recipe, "", proof.seeds[0], "", line.place
     return line.setting.network, line.setting.recipe, line.precision, training.seed, training.arm, ""
 
 
-def _trainings() -> Iterator[Key]:
-    """Yield what is trained, seed by seed, so that a run cut short has whole seeds; what a CPU is slow at last."""
-    names = available(SETTINGS[0])
+def _trainings(proof: Proof) -> Iterator[Key]:
+    """Yield what is trained, seed by seed, so that a run cut short has whole seeds.
+
+    What a CPU is slow at comes last, setting by setting.
+    """
+    names = available(proof.settings[0])
+    pairs = list(itertools.product(proof.seeds, proof.settings))
     for slow in (False, True):
-        for seed, one in itertools.product(SEEDS, SETTINGS):
+        for seed, one in sorted(pairs, key=lambda pair: proof.settings.index(pair[1])) if slow else pairs:
             for precision in (name for name in names if (PRECISIONS[name].rounding == "float16") is slow):
                 for arm in ("", CONTROL) if precision == BASELINE else ("",):
                     yield one.network, one.recipe, precision, seed, arm, ""
 
 
-def _steps() -> Iterator[Key]:
+def _steps(proof: Proof) -> Iterator[Key]:
     """Yield the steps that advice is asked of; the precisions of a setting and place share a reference."""
-    for one, place in itertools.product(SETTINGS, PLACES):
-        yield one.network, one.recipe, "", SEEDS[0], "", place
+    for one, place in itertools.product(proof.settings, PLACES):
+        yield one.network, one.recipe, "", proof.seeds[0], "", place
 
 
 def available(setting: Setting) -> list[str]:
@@ -380,13 +261,13 @@ class Outcome:
         return RIGHT_SAFE if self.trains else MISSED
 
 
-def outcomes(lines: Iterable[Line]) -> list[Outcome]:
+def outcomes(lines: Iterable[Line], proof: Proof = PROOF) -> list[Outcome]:
     """Return what became of every precision in every setting that was trained."""
     lines = list(lines)
-    studies = {one.workload: one for one in learned(_trained_run(lines))}
+    studies = {one.workload: one for one in learned(_trained_run(lines, len(proof.seeds)))}
     objected = {place: objections([line for line in lines if line.place == place]) for place in PLACES}
     found = []
-    for setting in SETTINGS:
+    for setting in proof.settings:
         study = studies.get(case_of(setting, BASELINE).group)
         for row in study.judged if study is not None else ():
             case_id = row.case_id
@@ -403,9 +284,9 @@ def outcomes(lines: Iterable[Line]) -> list[Outcome]:
     return found
 
 
-def _trained_run(lines: Iterable[Line]) -> StoredRun:
+def _trained_run(lines: Iterable[Line], seeds: int) -> StoredRun:
     """Return the trainings of a file as a run that studied convergence."""
-    stored = StoredRun(path=Path("outcomes"), header=_header(explains=CONVERGENCE, asked=Asked(seeds=len(SEEDS))))
+    stored = StoredRun(path=Path("outcomes"), header=_header(explains=CONVERGENCE, asked=Asked(seeds=seeds)))
     for line in lines:
         if line.training is not None:
             case = case_of(line.setting, line.precision)
@@ -459,16 +340,17 @@ def _header(**fields: Any) -> Header:
     )
 
 
-def tables(lines: Iterable[Line]) -> Iterator[str]:
+def tables(lines: Iterable[Line], proof: Proof = PROOF) -> Iterator[str]:
     """Yield the tables of `docs/advice.md`: counts, every training, trained beside synthetic networks."""
     lines = list(lines)
-    found = outcomes(lines)
-    yield f"{len(SETTINGS)} trainings, {len(found)} pairs of training and precision; commits: {_commits(lines)}."
+    found = outcomes(lines, proof)
+    yield f"{len(proof.settings)} trainings, {len(found)} pairs of training and precision; commits: {_commits(lines)}."
     yield counts_table(found)
     yield precisions_table(found)
     yield settings_table(found)
     yield reasons_table(found)
-    yield trained_table(lines)
+    if proof is PROOF:
+        yield trained_table(lines)
 
 
 def _commits(lines: Iterable[Line]) -> str:
@@ -504,10 +386,9 @@ def settings_table(found: list[Outcome]) -> str:
     """Return what became of each precision in each training: training loss over fp32's, outcome, what was said."""
     names = list(dict.fromkeys(one.precision for one in found))
     rows = []
-    for setting in SETTINGS:
+    for setting in dict.fromkeys(one.setting for one in found):
         own = {one.precision: one for one in found if one.setting == setting}
-        if own:
-            rows.append([setting.name, *(_told(own[name]) if name in own else "–" for name in names)])
+        rows.append([setting.name, *(_told(own[name]) if name in own else "–" for name in names)])
     return markdown_table(["training", *names], rows)
 
 
@@ -535,7 +416,7 @@ MEASURES = ("output_floor_ratio", "grad_rel_l2", "argmax_agreement", "update_kep
 def trained_table(lines: Iterable[Line]) -> str:
     """Return trained networks beside synthetic ones, in bf16 autocast: errors, and how much of fp16 they reach."""
     lines, rows = list(lines), []
-    for setting in SETTINGS:
+    for setting in PROOF.settings:
         if setting.recipe != "usual rate":
             continue
         for place in PLACES:
@@ -568,7 +449,7 @@ def _errors(rows: Mapping[str, Mapping[str, Any]]) -> list[str]:
 
 def _reach(workload: Workload, setting: Setting | None, case: Case | None = None) -> list[str]:
     """Return the largest magnitude of activations and their gradients in one fp32 step over what fp16 holds."""
-    case = case or case_of(setting or SETTINGS[0], BASELINE)
+    case = case or case_of(setting or PROOF.settings[0], BASELINE)
     seen = measure_ranges(workload, case, open_device("cpu"), 1, [])
     reaches = [headroom(one, "fp16").reach for one in seen.magnitudes]
     largest = max((reach for reach in reaches if reach is not None), default=math.nan)
@@ -582,7 +463,7 @@ def _synthetic(name: str) -> list[str]:
     source = WorkloadSource(name=name, family=spec.family, module=module, function=name, builtin=True)
     parameters = dict(spec.preset("small"))
     workload, references, device = build_workload(source, parameters, 0), References(), open_device("cpu")
-    setting = SETTINGS[0]
+    setting = PROOF.settings[0]
     lines = []
     for precision in (BASELINE, "bf16_autocast", "bf16_pure"):
         case = dataclasses.replace(case_of(setting, precision), batch_size=parameters.get("batch_size"))
