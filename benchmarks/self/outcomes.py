@@ -30,7 +30,7 @@ import torch
 from ampbench import advice, frames
 from ampbench.markdown import markdown_table
 from ampbench.planning import lack
-from ampbench.precisions import BASELINE, PRECISIONS, SHORT_DTYPES
+from ampbench.precisions import BASELINE, DEFAULT, PRECISIONS, SHORT_DTYPES
 from ampbench.ranges.headroom import headroom
 from ampbench.records.cases import Case, WorkloadSource
 from ampbench.records.divergences import Divergence
@@ -134,9 +134,10 @@ def _steps(proof: Proof) -> Iterator[Key]:
 
 
 def available(setting: Setting) -> list[str]:
-    """Return the precisions that this machine's CPU has."""
+    """Return the precisions that this machine's CPU has; what torch ships is fp32 there."""
     described = next(device for device in read_environment().devices if device.type == "cpu")
-    return [name for name, row in PRECISIONS.items() if not lack(described, case_of(setting, name), row)]
+    rows = [(name, row) for name, row in PRECISIONS.items() if name != DEFAULT]
+    return [name for name, row in rows if not lack(described, case_of(setting, name), row)]
 
 
 def case_of(setting: Setting, precision: str) -> Case:
