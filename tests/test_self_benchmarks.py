@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from benchmarks.self import compare, importing, load, trainings, trend
+from benchmarks.self import compare, importing, load, outcomes, trainings, trend
 
 
 @pytest.mark.slow
@@ -25,16 +25,21 @@ def test_the_held_out_trainings_share_no_network_and_no_seed_with_the_proof() ->
 
 def test_a_held_out_training_is_scored_by_examples_that_it_does_not_train_on() -> None:
     seed = trainings.HELD_OUT.seeds[0]
-    workload = trainings.NETWORKS["regression"].make(seed)
-    trained = {tuple(row) for batch in workload.inputs for row in batch.tolist()}
-    held = [tuple(row) for row in workload.held_out[0].tolist()]
-    assert len(held) == 1200
-    assert len(trained) == 4800
+    workload = trainings.NETWORKS["stripes"].make(seed)
+    trained = {image.numpy().tobytes() for batch in workload.inputs for image in batch}
+    held = {image.numpy().tobytes() for image in workload.held_out[0]}
+    assert len(trained) == 3200
+    assert len(held) == 800
     assert trained.isdisjoint(held)
 
 
 def test_another_seed_draws_other_weights_and_another_order_of_the_same_examples() -> None:
-    one, other = (trainings.NETWORKS["wide"].make(seed) for seed in trainings.HELD_OUT.seeds[:2])
+    one, other = (trainings.NETWORKS["stripes"].make(seed) for seed in trainings.HELD_OUT.seeds[:2])
     assert not torch.equal(one.module[0].weight, other.module[0].weight)
     assert not torch.equal(one.inputs[0], other.inputs[0])
     assert torch.equal(one.held_out[0], other.held_out[0])
+
+
+def test_what_torch_ships_is_fp32_on_a_cpu_and_no_precision_of_its_own_in_the_proof() -> None:
+    assert {"fp32", "bf16_pure", "bf16_master"} <= {*outcomes.available(trainings.PROOF.settings[0])}
+    assert "default" not in outcomes.available(trainings.PROOF.settings[0])
