@@ -61,7 +61,7 @@ def result_lines(
     """Return what a terminal of `width` columns shows of a run: the table of `rows`, the advice on `every`, notes."""
     groups, skipped = notes.without_common_skips(grouped(rows))
     shown = [row for members in groups.values() for row in members]
-    layouts = {phase: tables.lay_out(shown, phase, width) for phase in {group.phase for group in groups}}
+    layouts = {phase: tables.lay_out(shown, phase, width) for phase in dict.fromkeys(group.phase for group in groups)}
     advice = advise_run(stored, every, budget, runs_beside(stored, CONVERGENCE))
     lines = tables.table_lines(groups, advice, layouts)
     swept = notes.sweep_remarks(advice, stored.header.selection.sweeps)
