@@ -109,7 +109,9 @@ class Seen:
         """Yield the table for a terminal of `width` columns, and what its headers mean."""
         rows = frames.plain_rows(frames.run_frame(self._run))
         groups = grouped(rows)
-        layouts = {phase: tables.lay_out(rows, phase, width) for phase in dict.fromkeys(group.phase for group in groups)}
+        layouts = {
+            phase: tables.lay_out(rows, phase, width) for phase in dict.fromkeys(group.phase for group in groups)
+        }
         yield from tables.table_lines(groups, {}, layouts)
         shown = dict.fromkeys(column for layout in layouts.values() for column in layout.columns)
         meanings = legend(column for column in shown if column.header != TIME)

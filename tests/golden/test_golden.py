@@ -39,7 +39,9 @@ HISTORY = [
 ]  # fmt: skip
 """Runs of five versions of torch, of the default suite."""
 MEASURED = ("plain",)
-EXPLAINING = ("casts", "headroom")
+EXPLAINING = (
+    "casts", "headroom", "origin", "keep-fp32", "rules", "convergence", "scaler", "scope", "input-storage", "ceilings",
+)  # fmt: skip
 FOLDERS: dict[str, list[Path]] = {
     **{name: [RUNS / f"{name}.jsonl"] for name in (*MEASURED, *EXPLAINING)},
     "pair": [RUNS / "plain.jsonl", RUNS / "later.jsonl"],
@@ -84,6 +86,7 @@ def _outputs() -> dict[str, Output]:
         found[f"{name}.md"] = Output("show RUN --format markdown", run)
         found[f"{name}.csv"] = Output("show RUN --format csv", run)
         found[f"{name}.json"] = Output("show RUN --format json", run)
+    found["explained/rules.json"] = Output("explain rules RUN --op softmax --json", "rules")
     for run in (*MEASURED, *EXPLAINING, "whole"):
         asked = "" if run == "whole" else " RUN"
         found[f"report/{run}.html"] = Output(f"report{asked} -o {PAGE}", run)
