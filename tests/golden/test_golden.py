@@ -141,6 +141,8 @@ def _words(output: Output) -> list[str]:
     if output.folder in files:
         files["RUN"] = files[output.folder]
     verb, *words = output.arguments.split() or [""]
+    if verb in SUBVERBS:
+        files = {word: file for word, file in files.items() if word == "RUN"}  # the others are the verb's own verbs
     return [word for word in (verb, *(_run_id(files[word]) if word in files else word for word in words)) if word]
 
 
