@@ -264,7 +264,7 @@ def _prepared_arm(
         def describe_here(source: WorkloadSource, parameters: Mapping[str, ParameterValue]) -> Description:
             return describe(source_in(checkout, source), parameters)
 
-        plan = make_plan(own, environment, describe_here)
+        plan = make_plan(own, environment, describe_here, keep_flags=settings.keep_flags)
     finally:
         channel.close()
     return PreparedArm(

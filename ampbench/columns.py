@@ -18,6 +18,8 @@ class Column:
 
     `metrics` are the names of what it shows, `key` is what a page's address calls it. `legend` explains the header.
     `first` columns begin a cluster. On a narrow terminal columns with the highest `expendable` go first; 0 stays.
+    A `rare` one is left out of a table of whose rows it says nothing, though other tables of the run have it: there it
+    would be a gap as wide as a name.
     """
 
     header: str
@@ -27,6 +29,7 @@ class Column:
     legend: str = ""
     first: bool = False
     expendable: int = 0
+    rare: bool = False
 
 
 def _cell(column: str, write: Callable[[float], str]) -> Callable[[Row], str]:
@@ -209,6 +212,7 @@ COLUMNS = (
         (_worst_output,),
         metrics=("output_worst_name",),
         legend="the output that errs most, whose error it is",
+        rare=True,
     ),
     Column(
         "×floor",

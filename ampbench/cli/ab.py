@@ -18,6 +18,7 @@ from ampbench.cli.options import (
     Heap,
     HeapKind,
     Json,
+    KeepFlags,
     Keyword,
     Label,
     MaxTime,
@@ -98,6 +99,7 @@ def command(
     memory_limit: MemoryLimit = "",
     threads: Threads = DEFAULTS.threads,
     heap: Heap = HeapKind.KEPT,
+    keep_flags: KeepFlags = False,
     seed: Seed = DEFAULTS.seed,
     scaler: Scaler = True,
     results: Results = DEFAULT_RESULTS,
@@ -119,8 +121,8 @@ def command(
     rules is said with them; --max-time does not count that.
 
     An arm is a Python executable (another torch, with ampbench installed beside it), git:REF (that commit of the
-    repository here), settings NAME=VALUE (upper case: an environment variable; threads, precision, path,
-    memory_format, scaler; a workload's parameter), or here, the files and the Python as they are.
+    repository here), settings NAME=VALUE (upper case: an environment variable; threads, heap, keep_flags, precision,
+    path, memory_format, scaler; a workload's parameter), or here, the files and the Python as they are.
 
     \b
     Examples:
@@ -143,8 +145,9 @@ def command(
     )  # fmt: skip
     count = blocks or (CONTROL_BLOCKS if control else MOST_BLOCKS)
     settings = make_settings(
-        count, DEFAULTS.builds, min_run_time, max_time, timeout, memory_limit, threads, seed, heap=heap
-    )
+        count, DEFAULTS.builds, min_run_time, max_time, timeout, memory_limit, threads, seed, heap=heap,
+        keep_flags=keep_flags,
+    )  # fmt: skip
 
     from ampbench import ab
     from ampbench.cli.printing import print_note

@@ -171,6 +171,13 @@ Heap = Annotated[
     HeapKind,
     typer.Option(help="Memory that a step frees on a CPU: kept in the process, or plain, as glibc has it."),
 ]
+KeepFlags = Annotated[
+    bool,
+    typer.Option(
+        "--keep-flags",
+        help="Leave torch's switches as your code sets them, but for those that define a precision; `default` has all.",
+    ),
+]
 Seed = Annotated[int, typer.Option(metavar="N", min=0, help="Of weights, inputs and the order of measuring.")]
 Scaler = Annotated[bool, typer.Option("--scaler/--no-scaler", help="GradScaler in fp16_autocast training.")]
 

@@ -18,6 +18,7 @@ from ampbench.cli.options import (
     Heap,
     HeapKind,
     Json,
+    KeepFlags,
     Keyword,
     Label,
     MaxError,
@@ -77,13 +78,6 @@ WITH_RESUME = frozenset({"resume", "results", "max_time", "dry_run", "format", "
 """What a command line may say beside --resume; all else is the run's own."""
 
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Show the plan and how long it takes; measure nothing.")]
-KeepFlags = Annotated[
-    bool,
-    typer.Option(
-        "--keep-flags",
-        help="Leave torch's switches as your code sets them, but for those that define a precision; `default` has all.",
-    ),
-]
 NoIsolation = Annotated[bool, typer.Option("--no-isolation", help="Measure in this process, for debuggers.")]
 
 

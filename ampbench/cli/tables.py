@@ -1,11 +1,11 @@
 """Results as text: pure functions from rows and advice to terminal lines, Markdown, CSV and JSON.
 
 The terminal table is composed line by line rather than by rich.Table: a failed row's reason runs across the columns,
-and the columns of all groups of a run stand under each other.
+and the columns of all groups of a run stand under each other, up to one that is `rare`.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from rich.cells import cell_len
 from rich.text import Text
@@ -42,6 +42,11 @@ class Layout:
     def gap(self, column: Column) -> int:
         """Return the blanks before a column, none before the first."""
         return 0 if column is COLUMNS[0] else self.gaps[0 if column.first else 1]
+
+    def of_table(self, rows: Sequence[Row]) -> "Layout":
+        """Return the layout of one table, without the rare columns that say nothing of its rows."""
+        told = [column for column in self.columns if not column.rare or any(says(column, row) for row in rows)]
+        return replace(self, columns=tuple(told))
 
     @property
     def total(self) -> int:
@@ -84,7 +89,7 @@ def table_lines(
     """
     lines: list[Text] = []
     for group, rows in groups.items():
-        layout = layouts[group.phase]
+        layout = layouts[group.phase].of_table([row for row in rows if row["outcome"] == "ok"])
         if lines:
             lines.append(Text())
         title = wrapped(f"{group.workload} · {described(group)}", layout.page, "dim")

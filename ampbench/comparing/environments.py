@@ -77,7 +77,8 @@ class EnvironmentDifferences:
     """The differences of two runs' environments; `devices` are the device types that are compared.
 
     `settings` are those that the arms were given (`pairing.arm_settings`): a number of threads that is
-    among them was changed on purpose and does not keep times from being compared.
+    among them was changed on purpose and does not keep times from being compared. Nor do switches of torch within one
+    session, whose arms or whose files set them so.
     """
 
     def __init__(self, baseline: Header, candidate: Header, devices: Iterable[str], settings: Mapping[str, str]):
@@ -91,7 +92,8 @@ class EnvironmentDifferences:
             self._compare_device(device, before, after)
         on_purpose = bool(settings.keys() & {"threads", *THREAD_VARIABLES})
         self._compare("number of threads", before.threads, after.threads, matters=not on_purpose)
-        if self._compare(SWITCHES, _kept_switches(baseline), _kept_switches(candidate), matters=True):
+        switches = _kept_switches(baseline), _kept_switches(candidate)
+        if self._compare(SWITCHES, *switches, matters=not _one_session(baseline, candidate)):
             self._inexact = True
         if "cpu" in self._of_device:
             heaps = baseline.settings.heap, candidate.settings.heap
@@ -174,6 +176,12 @@ def _kept_switches(header: Header) -> str:
     return f"the user's own ({', '.join(own) or 'none is set'})"
 
 
+def _one_session(baseline: Header, candidate: Header) -> bool:
+    """Return whether both sides are arms of one A/B session."""
+    ours, theirs = baseline.arm, candidate.arm
+    return ours is not None and theirs is not None and ours.session == theirs.session
+
+
 def _same_code(baseline: Header, candidate: Header) -> bool:
     """Return whether both sides are known to have run the same code.
 
@@ -181,7 +189,7 @@ def _same_code(baseline: Header, candidate: Header) -> bool:
     commit: then a release of ampbench says what its own workloads are, and nothing says what a user's file was.
     """
     ours, theirs = baseline.arm, candidate.arm
-    if ours is not None and theirs is not None and ours.session == theirs.session:
+    if ours is not None and theirs is not None and _one_session(baseline, candidate):
         refs = [[text for text in arm.given if text.startswith("git:")] for arm in (ours, theirs)]
         if refs[0] == refs[1]:
             return True

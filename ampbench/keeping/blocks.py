@@ -54,8 +54,8 @@ def weighed(search: KeepSearch, space: SearchSpace, trials: Sequence[Trial]) -> 
     headers += ["budget", "step"]
     headers += ["time ratio", "peak", "front"]
     note = (
-        "time ratio: to none kept, of builds that stood side by side; front: no other set is as good in error, time "
-        "and memory, and better in one"
+        "time ratio: to none kept, of builds that stood side by side; front: no other set is as good in "
+        f"{'error, update, time' if updates else 'error, time'} and memory, and better in one"
     )
     note += "; arrives: the share of the intended update" if updates else ""
     cells = [_cells(point, training, updates) for point in picture]
@@ -89,13 +89,18 @@ def _cells(point: Point, training: bool, updates: bool) -> list[str]:
         f"{point.units:,}",
         format_error(point.output_rel_l2),
         *([format_error(point.grad_rel_l2)] if training else []),
-        *([format_kept(point.update_kept)] if updates else []),
+        *([_arriving(point)] if updates else []),
         "met" if point.meets else "missed elsewhere" if point.refuted else "missed",
         format_seconds(point.seconds),
         _against_none(point),
         format_bytes(point.peak_bytes),
         "yes" if point.on_front else "",
     ]
+
+
+def _arriving(point: Point) -> str:
+    """Return the share of an update that arrives, "nan" where it leaves parameters that are not finite."""
+    return "nan" if point.update_kept is None and point.update_nonfinite else format_kept(point.update_kept)
 
 
 def _against_none(point: Point) -> str:

@@ -10,10 +10,13 @@ from ampbench.records.keeping import SearchSpace
 from ampbench.records.ranges import ModuleError
 
 COLUMNS = (
-    "kept", "modules", "found", "output_rel_l2", "grad_rel_l2", "meets_budget", "seconds", "ratio", "ratio_low",
-    "ratio_high", "peak_memory_bytes", "on_front",
+    "kept", "modules", "found", "output_rel_l2", "grad_rel_l2", "update_kept", "update_nonfinite", "meets_budget",
+    "seconds", "ratio", "ratio_low", "ratio_high", "peak_memory_bytes", "on_front",
 )  # fmt: skip
-"""The columns of `point_rows`: the islands kept, space between them; how many modules that keeps; what it comes to."""
+"""The columns of `point_rows`: the islands kept, space between them; how many modules that keeps; what it comes to.
+
+`update_kept` and `update_nonfinite` are as in `Trial`, undefined where the search bounds nothing of updates.
+"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,6 +43,8 @@ def point_rows(points: Iterable[Point]) -> list[list[Any]]:
             point.found,
             point.output_rel_l2,
             point.grad_rel_l2,
+            point.update_kept,
+            point.update_nonfinite,
             point.meets,
             point.seconds,
             *(_ends(point)),

@@ -23,10 +23,11 @@ NAMED = 6
 class Point:
     """What keeping the modules `kept` in fp32 comes to; None where something is undefined or was not measured.
 
-    `units` is how many of the space that keeps. Errors are relative L2, `seconds` those of a step, `against_low` its
-    ratio to the step with no module kept. `found`: this is the set that was found; `meets`: it meets the budget;
-    `on_front`: no other set is as good in error, time and memory and certainly better in one of them. `refuted`: it met
-    the budget on the first batch and missed it on another.
+    `units` is how many of the space that keeps. Errors are relative L2, `update_kept` and `update_nonfinite` as in
+    `Trial` (None: not bounded), `seconds` those of a step, `against_low` its ratio to the step with no module kept.
+    `found`: this is the set that was found; `meets`: it meets the budget; `on_front`: no other set is as good in error,
+    update, time and memory and certainly better in one of them. `refuted`: it met the budget on the first batch and
+    missed it on another.
     """
 
     kept: list[str]
@@ -34,6 +35,7 @@ class Point:
     output_rel_l2: float | None
     grad_rel_l2: float | None
     update_kept: float | None = None
+    update_nonfinite: int | None = None
     seconds: float | None
     against_low: Ratio | None
     peak_bytes: int | None
@@ -140,6 +142,7 @@ def _point(
         output_rel_l2=trial.output_rel_l2 if trial else None,
         grad_rel_l2=trial.grad_rel_l2 if trial else None,
         update_kept=trial.update_kept if trial else None,
+        update_nonfinite=trial.update_nonfinite if trial and search.min_update_kept is not None else None,
         seconds=step_seconds(one.samples),
         against_low=ratio_of(one.samples, low.samples) if timed and low is not None else None,
         peak_bytes=one.peak_bytes,
@@ -175,11 +178,12 @@ def _dominates(one: Point, other: Point, weighed: Weighed, beside: Weighed) -> b
 
 def _prices(point: Point) -> tuple[float | None, ...]:
     """Return what is the better for being small, but for the time."""
-    return point.output_rel_l2, point.grad_rel_l2, point.peak_bytes
+    lost = None if point.update_kept is None else max(1.0 - point.update_kept, 0.0)
+    return point.output_rel_l2, point.grad_rel_l2, lost, point.peak_bytes
 
 
 def _or_worst(price: float | None) -> float:
-    """Return a price, the worst there is for an undefined error; memory is known of all sets or of none."""
+    """Return a price, the worst there is for what is undefined; memory is known of all sets or of none."""
     return math.inf if price is None else price
 
 

@@ -20,8 +20,10 @@ from ampbench.units import counted, parse_value
 HERE = "here"
 """An arm that is this interpreter and the files as they are."""
 
-CASE_SETTINGS = ("threads", "heap", "precision", "path", "memory_format", "scaler")
+CASE_SETTINGS = ("threads", "heap", "keep_flags", "precision", "path", "memory_format", "scaler")
 """The settings of an arm that are options; a name in upper case is an environment variable, all else a parameter."""
+OF_SETTINGS = CASE_SETTINGS[:3]
+"""Those that `Settings` hold; the others select cases."""
 
 _SETTING = re.compile(r"(?P<name>[A-Za-z_][\w.-]*)=(?P<value>.*)", re.DOTALL)
 _GIT_SECONDS = 120.0
@@ -111,14 +113,16 @@ def selection_of(arm: ArmRequest, selection: Selection) -> Selection:
             changes[lists[name]] = [value]
         elif name == "scaler":
             changes["scaler"] = _boolean(name, value)
-        elif name not in ("threads", "heap") and not name.isupper():
+        elif name not in OF_SETTINGS and not name.isupper():
             overrides[name] = parse_value(value)
     return replace(selection, overrides=overrides, **changes)  # type: ignore[arg-type]
 
 
 def settings_of(arm: ArmRequest, settings: Settings) -> Settings:
-    """Return `settings` with the arm's number of threads and its heap, where it sets them."""
-    threads, heap = arm.settings.get("threads"), arm.settings.get("heap")
+    """Return `settings` with the arm's number of threads, its heap and whose switches of torch, where it sets them."""
+    threads, heap, keep_flags = (arm.settings.get(name) for name in OF_SETTINGS)
+    if keep_flags is not None:
+        settings = replace(settings, keep_flags=_boolean("keep_flags", keep_flags))
     if heap is not None:
         if heap not in HEAPS:
             raise UsageError(f"heap={heap}: give {' or '.join(HEAPS)}")

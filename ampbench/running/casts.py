@@ -6,7 +6,7 @@ from contextlib import contextmanager
 
 from ampbench.errors import UsageError
 from ampbench.planning import PlannedCase, check_selection
-from ampbench.precisions import PRECISIONS, SHORT_DTYPES, find_precision
+from ampbench.precisions import PRECISIONS, SHORT_DTYPES
 from ampbench.records.cases import Case
 from ampbench.records.casts import AUTOGRAD, CastPass, Tracing
 from ampbench.records.environments import Environment
@@ -14,7 +14,13 @@ from ampbench.records.measurements import Failure, Skip
 from ampbench.records.runs import Selection, Settings
 from ampbench.running.channel import Channel, OpenChannel
 from ampbench.running.passes import Watch, ended_by, explain_cases, request_for
-from ampbench.running.preparing import plan_default_autocast, prepared_session, require_named, require_own_ops
+from ampbench.running.preparing import (
+    built_in_rows,
+    plan_default_autocast,
+    prepared_session,
+    require_named,
+    require_own_ops,
+)
 from ampbench.running.session import Prepared
 from ampbench.store import RunWriter
 
@@ -81,7 +87,7 @@ def graphs_of(planned: PlannedCase, selection: Selection) -> list[str]:
 
 def _check_halvable(selection: Selection) -> None:
     """Raise `UsageError` for a precision without autocast, which has no dtype to store inputs in."""
-    for row in map(find_precision, selection.precisions):
+    for row in built_in_rows(selection):
         if not row.autocast:
             raise UsageError(
                 f"--half-inputs stores inputs in the dtype that autocast casts to, and {row.name} runs without "

@@ -57,7 +57,7 @@ def prepare_convergence(
             return found
         return resumed_plan(resumed, environment, found, {piece.case.case_id for piece in unfinished(resumed)})
 
-    with prepared_session(selection, settings, sources, plan, open_channel) as session:
+    with prepared_session(selection, settings, sources, plan, open_channel, own_precisions=True) as session:
         yield session
 
 

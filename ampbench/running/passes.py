@@ -35,6 +35,7 @@ def request_for(planned: PlannedCase, settings: Settings, kind: str, **fields: A
         memory_limit_bytes=settings.memory_limit_bytes,
         threads=settings.threads,
         seed=settings.seed,
+        keep_flags=settings.keep_flags,
         **fields,
     )
 

@@ -2,11 +2,11 @@
 
 import dataclasses
 from collections.abc import Callable, Collection, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
-from ampbench.errors import NothingToRunError, UsageError
+from ampbench.errors import NothingToRunError, UnknownNameError, UsageError
 from ampbench.planning import PlannedCase, make_plan
-from ampbench.precisions import AUTOCAST, default_autocast, find_precision
+from ampbench.precisions import AUTOCAST, BUILT_IN, Precision, default_autocast, find_precision
 from ampbench.records.cases import WorkloadSource
 from ampbench.records.environments import Environment
 from ampbench.records.runs import Selection, Settings, verb_of
@@ -34,17 +34,25 @@ def prepared_session(
     sources: Sequence[WorkloadSource],
     plan: Plan,
     open_channel: OpenChannel | None = None,
+    *,
+    own_precisions: bool = False,
 ) -> Iterator[Prepared]:
-    """Open a first server, have `plan` plan with it, and yield the session; the server ends with the context."""
+    """Open a first server, have `plan` plan with it, and yield the session; the server ends with the context.
+
+    Raises `UsageError` for a precision selected that is a user's own, unless it is one for `own_precisions`.
+    """
     open_new: OpenChannel = open_channel or (lambda: ServerChannel(preload=preload_modules(selection, list(sources))))
     with opened_first(open_new, settings.threads) as first:
         if settings.memory_limit_bytes is None:
             settings = dataclasses.replace(settings, memory_limit_bytes=default_memory_limit())
+        planned = plan(first.environment, first.channel, settings)
+        if not own_precisions:
+            _refuse_own(selection)
         yield Prepared(
             selection=selection,
             settings=settings,
             environment=first.environment,
-            plan=plan(first.environment, first.channel, settings),
+            plan=planned,
             open_channel=first.open_channel,
         )
 
@@ -78,8 +86,11 @@ def require_eager(selection: Selection, verb: str) -> None:
 
 
 def require_among(selection: Selection, allowed: Sequence[str], why: str) -> None:
-    """Raise `UsageError` unless all precisions selected are `allowed`; `why` says of "{name}" what is amiss with it."""
-    for row in map(find_precision, selection.precisions):
+    """Raise `UsageError` unless all precisions selected are `allowed`; `why` says of "{name}" what is amiss with it.
+
+    Those that may be a user's own are passed over, here as in what follows: `prepared_session` knows them.
+    """
+    for row in built_in_rows(selection):
         if row.same_ops in allowed:
             require_own_ops(selection)
         if row.name not in allowed:
@@ -88,9 +99,31 @@ def require_among(selection: Selection, allowed: Sequence[str], why: str) -> Non
 
 def require_own_ops(selection: Selection) -> None:
     """Raise `UsageError` for a precision whose ops are those of another, which is the one to ask about."""
-    for row in map(find_precision, selection.precisions):
+    for row in built_in_rows(selection):
         if row.same_ops:
             raise UsageError(f"{row.name} runs the ops of {row.same_ops}, with another optimizer step: give that")
+
+
+def built_in_rows(selection: Selection) -> list[Precision]:
+    """Return the rows of those precisions selected that are ampbench's own.
+
+    Which names are a user's own is not known before his file is read, once `check_selection` let them pass.
+    """
+    found = []
+    for name in selection.precisions:
+        with suppress(UnknownNameError):
+            found.append(find_precision(name))
+    return [row for row in found if row.name in BUILT_IN]
+
+
+def _refuse_own(selection: Selection) -> None:
+    """Raise `UsageError` for a precision that is a user's own, or nobody's, now that all of them are known."""
+    for row in map(find_precision, selection.precisions):
+        if row.name not in BUILT_IN:
+            raise UsageError(
+                f"{row.name} is a precision of your own, which ampbench run and ampbench study convergence measure: "
+                "this asks about ampbench's own alone"
+            )
 
 
 def plan_default_autocast(

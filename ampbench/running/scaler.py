@@ -6,14 +6,14 @@ from contextlib import contextmanager
 
 from ampbench.errors import UnknownNameError, UsageError
 from ampbench.planning import PlannedCase, check_selection, make_plan
-from ampbench.precisions import SCALED, find_precision
+from ampbench.precisions import SCALED
 from ampbench.records.environments import Environment
 from ampbench.records.measurements import Failure, Skip
 from ampbench.records.runs import SCALER, Asked, Selection, Settings
 from ampbench.records.studies import ScalerRun, ScalerSetting
 from ampbench.running.channel import Channel, OpenChannel
 from ampbench.running.passes import Explain, Watch, ended_by, explain_pieces, request_for
-from ampbench.running.preparing import prepared_session, require_named, resumed_plan
+from ampbench.running.preparing import built_in_rows, prepared_session, require_named, resumed_plan
 from ampbench.running.session import Prepared, check_same_network, describer
 from ampbench.store import RunWriter, StoredRun
 from ampbench.studied.scaler.pieces import setting_name, trained, unfinished
@@ -68,7 +68,8 @@ def prepare_scaling(
     """
     require_named(selection, SCALER, "study the loss scaling")
     _require_scaled(selection)
-    precisions = [find_precision(name).name for name in selection.precisions] or SCALED
+    # "amp" is fp16 here, wherever it is trained: no other autocast is scaled
+    precisions = [SCALED[0] if name.strip().lower() == "amp" else name for name in selection.precisions] or SCALED
     selection = dataclasses.replace(selection, phases=["training"], precisions=precisions)
     sources = check_selection(selection)
 
@@ -121,7 +122,7 @@ def scale_cases(
 
 def _require_scaled(selection: Selection) -> None:
     """Raise `UsageError`, saying why it needs no scaler or can have none, for a precision without GradScaler."""
-    for row in map(find_precision, selection.precisions):
+    for row in built_in_rows(selection):
         if row.name in SCALED:
             continue
         needless = "it has fp32's range" if "bfloat16" in (row.storage, row.autocast) else "nothing in it is fp16"

@@ -50,8 +50,8 @@ class Claim:
 def documented_claims(stored: StoredRun, rows: Sequence[Row]) -> list[Claim]:
     """Return the document's claims with what `rows` of a run, as `frames.run_frame` has them, say of each.
 
-    There are none where the workload was measured in no low precision. A speedup is held where the intervals of both
-    times leave no doubt of it, not held where they do; without intervals it is inconclusive.
+    There are none where the workload was measured in no low precision. A speedup is held where its 95% interval, over
+    paired rounds, leaves no doubt of it, not held where it does; without an interval it is inconclusive.
     """
     groups: dict[tuple[str, str], list[Row]] = {}
     for row in rows:
@@ -154,21 +154,23 @@ def _refused(row: Row | None) -> tuple[str, str]:
 
 
 def _faster(row: Row | None, baseline: Row | None) -> tuple[str, str]:
-    """Return whether a case is faster than fp32 beyond the intervals of both."""
+    """Return whether a case is certainly faster than fp32, by the interval of its speed round by round.
+
+    What slows the machine down for a while slows both: that the intervals of their times overlap decides nothing.
+    """
     for one, name in ((row, "it"), (baseline, BASELINE)):
         if one is None or one["outcome"] != "ok":
             return NOT_MEASURED, f"{name} was not measured"
     assert row is not None
     assert baseline is not None
     speedup = format_ratio(_number(row["speedup_vs_fp32"]))
-    ends = [_number(one[name]) for one in (row, baseline) for name in ("seconds_low", "seconds_high")]
-    low, high, baseline_low, baseline_high = ends
-    if low is None or high is None or baseline_low is None or baseline_high is None:
+    low, high = _number(row["speedup_low"]), _number(row["speedup_high"])
+    if low is None or high is None:
         return INCONCLUSIVE, f"{speedup} the speed of fp32, but {_TOO_FEW}"
-    if high < baseline_low:
+    if low > 1:
         return HELD, f"{speedup} the speed of fp32"
-    certain = "" if low > baseline_high else ", within the intervals"
-    return NOT_HELD, f"{speedup} the speed of fp32{certain}"
+    doubt = "" if high < 1 else f" (95%: {format_ratio(low)} to {format_ratio(high)})"
+    return NOT_HELD, f"{speedup} the speed of fp32{doubt}"
 
 
 def _number(value: Any) -> float | None:

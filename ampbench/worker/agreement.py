@@ -1,14 +1,12 @@
 """More decisions of a classifier, by forward passes alone, until its agreement with the reference is proven or refuted.
 
-"100% of 32" leaves 91% possible. Batches come from the workload: those of its list after the first, its held-out data,
-of a built-in workload the rest of a larger batch.
+"100% of 32" leaves 91% possible. The batches are the workload's fresh ones, without those of another seed.
 """
 
 import math
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Generator, Sequence
 from contextlib import closing, nullcontext
 from time import perf_counter, process_time
-from typing import Any
 
 import torch
 
@@ -16,10 +14,10 @@ from ampbench.precisions import BASELINE, PRECISIONS
 from ampbench.records.cases import Case
 from ampbench.records.divergences import ASKED_AGREEMENT, FurtherDecisions
 from ampbench.stats import share_bound
-from ampbench.worker.batches import batches_of, in_batches
 from ampbench.worker.devices import Cpu, Device
 from ampbench.worker.distances import Decisions, kept_outputs
 from ampbench.worker.flags import precision_flags
+from ampbench.worker.fresh import Batch, FreshBatches, Larger
 from ampbench.worker.outputs import Compared, compared_outputs
 from ampbench.worker.seeded import EqualDraws, seed_all, switch_off_dropout
 from ampbench.worker.step import Step
@@ -35,9 +33,6 @@ FORWARD_SHARE = 0.1
 LEAST_SECONDS = 0.1
 """They may take as long as this whatever that is."""
 
-Batch = tuple[Any, Any]
-Fresh = Callable[[int], Sequence[Batch]]
-"""Gives so many further batches of inputs and targets, the same ones first each time; fewer where there are no more."""
 Classes = list[torch.Tensor]
 """What an output decides, place by place, on the CPU; -1 where it is NaN."""
 
@@ -49,11 +44,11 @@ class Agreement:
     """
 
     def __init__(
-        self, workload: Workload, compared: Compared, where: Device, dtype: str, draws: bool, fresh: Fresh | None
+        self, workload: Workload, compared: Compared, where: Device, dtype: str, draws: bool, larger: Larger | None
     ):
         self._workload, self._compared, self._where, self._draws = workload, compared, where, draws
         self._reference = dtype == "fp64"
-        self._given, self._fresh = own_batches(workload, compared.samples), fresh
+        self._fresh = FreshBatches(workload, compared.samples, larger=larger)
         self._truth: list[Classes] = []
 
     def measure(self, case: Case, device: Device, agreeing: int, decisions: int, seconds: float) -> FurtherDecisions:
@@ -98,9 +93,7 @@ class Agreement:
 
     def _known(self, case: Case, count: int, room: float) -> tuple[list[Classes], Sequence[Batch]]:
         """Return the reference's decisions on the first `count` batches, or on fewer, and the batches there are."""
-        given: Sequence[Batch] = self._given[:count]
-        if len(given) < count and not self._given and self._fresh is not None:
-            given = self._fresh(count)
+        given = self._fresh.first(count)
         if len(self._truth) < len(given):
             deadline = spent(self._where) + room
             with closing(self._classes(case, self._where, given[len(self._truth) :], reference=True)) as steps:
@@ -139,20 +132,6 @@ class Agreement:
 def spent(device: Device) -> float:
     """Return a time in seconds: on a CPU that which each thread of this process has computed, whatever others do."""
     return process_time() / torch.get_num_threads() if device.type == "cpu" else perf_counter()
-
-
-def own_batches(workload: Workload, samples: int | None) -> list[Batch]:
-    """Return the further batches that a workload has: of its list all but the first, and held-out data of their length.
-
-    What is left of held-out data is no batch.
-    """
-    batches = batches_of(workload.inputs)
-    several = isinstance(workload.inputs, list)
-    targets = workload.targets if several and workload.targets else [workload.targets] * len(batches)
-    found = list(zip(batches[1:], targets[1:], strict=True))
-    if workload.held_out is not None and samples:
-        found += in_batches(workload.held_out, samples)
-    return found
 
 
 def state(agreeing: int, decisions: int) -> str:

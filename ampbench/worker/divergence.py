@@ -17,7 +17,7 @@ from ampbench.records.cases import Case
 from ampbench.records.divergences import CHANCE, Divergence, Update
 from ampbench.records.recipes import Recipe
 from ampbench.sketch import BLOCK, Floats, Sketch, sketch_of
-from ampbench.worker.agreement import Agreement, Fresh, spent, state
+from ampbench.worker.agreement import Agreement, spent, state
 from ampbench.worker.canary import rounded_products
 from ampbench.worker.data import inputs_digest, named_tensors, weights_digest
 from ampbench.worker.devices import Cpu, Device, fp64_device
@@ -35,6 +35,7 @@ from ampbench.worker.distances import (
     worst_gradient,
 )
 from ampbench.worker.flags import precision_flags
+from ampbench.worker.fresh import Larger
 from ampbench.worker.memory import is_out_of_memory, said_of
 from ampbench.worker.outputs import Compared, batch_length, compared_outputs, decisions_of
 from ampbench.worker.recipes import recipe_of
@@ -170,12 +171,12 @@ class References:
         return self._compared[1:]
 
     def agreement(
-        self, workload: Workload, device: Device, held: Reference, compared: Compared, fresh: Fresh | None
+        self, workload: Workload, device: Device, held: Reference, compared: Compared, larger: Larger | None
     ) -> Agreement:
         """Return the decisions of a group's reference on further batches."""
         if self._agreement is None or self._agreement[0] is not compared:
             where = fp64_device(device) if held.dtype == "fp64" else device
-            self._agreement = compared, Agreement(workload, compared, where, held.dtype, held.draws, fresh)
+            self._agreement = compared, Agreement(workload, compared, where, held.dtype, held.draws, larger)
         return self._agreement[1]
 
     def passed(self, workload: Workload, case: Case, device: Device, *, updates: bool = False) -> Reference:
@@ -278,11 +279,11 @@ def _referred(workload: Workload, case: Case, device: Device) -> Reference:
 
 
 def measure_divergence(
-    workload: Workload, case: Case, device: Device, references: References, fresh: Fresh | None = None
+    workload: Workload, case: Case, device: Device, references: References, larger: Larger | None = None
 ) -> Divergence:
     """Return how far one step of `case` lies from the same step in fp64.
 
-    Where a classifier's decisions are too few, further batches follow, those of `fresh` where the workload has none.
+    Where a classifier's decisions are too few, further batches follow, the workload's own and those of `larger`.
     Where the fp64 step fails, that of fp32 on the device is the reference, and the record says so; where fp32 fails,
     too, no error is defined. Raises what the step of `case` itself raises.
     """
@@ -334,7 +335,7 @@ def measure_divergence(
     compared, fp32 = references.compared(workload, case, held)
     found = _with_outputs(found, case, numbers, held, compared, fp32)
     if found.decided is not None and found.decided[1] and case.path == "eager" and not state(*found.decided):
-        further = references.agreement(workload, device, held, compared, fresh)
+        further = references.agreement(workload, device, held, compared, larger)
         taken = spent(device) - started
         agreeing, decisions = found.decided
         found = dataclasses.replace(found, further=further.measure(case, device, agreeing, decisions, taken))

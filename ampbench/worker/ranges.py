@@ -35,8 +35,9 @@ from ampbench.worker.devices import Device
 from ampbench.worker.distances import outputs_in
 from ampbench.worker.finite import Fp32Check, is_finite
 from ampbench.worker.flags import precision_flags
-from ampbench.worker.fresh import SAME_INPUTS, Rebuilt, fresh_batch
+from ampbench.worker.fresh import SAME_INPUTS, FreshBatches, Rebuilt
 from ampbench.worker.memory import is_out_of_memory
+from ampbench.worker.outputs import batch_length
 from ampbench.worker.recipes import recipe_of
 from ampbench.worker.seeded import dense, seed_all, seeded_step, unfused
 from ampbench.worker.step import Step
@@ -181,8 +182,9 @@ def _validations(
         same = weights_digest(other) == weights_digest(workload) and inputs_digest(other) == inputs_digest(workload)
         return None if same else other
 
+    fresh = FreshBatches(workload, batch_length(workload, case), rebuilt=rebuilt)
     makers: dict[str, tuple[Callable[[], Workload | None], str]] = {
-        ANOTHER_BATCH: (lambda: fresh_batch(workload, 1, rebuilt), SAME_INPUTS),
+        ANOTHER_BATCH: (lambda: fresh.workload(1), SAME_INPUTS),
         ANOTHER_SEED: (reseeded, "it changes neither weights nor inputs"),
     }
     found = []

@@ -33,9 +33,10 @@ from ampbench.worker.environment import read_environment
 from ampbench.worker.finite import count_nonfinite
 from ampbench.worker.fitness import FitnessWatch
 from ampbench.worker.flags import keep_users_switches, precision_flags
-from ampbench.worker.fresh import SAME_INPUTS, Rebuilt, fresh_batch
+from ampbench.worker.fresh import SAME_INPUTS, FreshBatches, Rebuilt
 from ampbench.worker.heap import keep_freed_memory
 from ampbench.worker.memory import is_out_of_memory, measure_memory, rss_bytes
+from ampbench.worker.outputs import batch_length
 from ampbench.worker.placement import Placement
 from ampbench.worker.sources import build_workload, describe_workload, find_own, further_inputs, items_per_step
 from ampbench.worker.step import Step
@@ -165,7 +166,8 @@ class Worker:
             if not request.batch:
                 trial = try_kept(workload, case, device, kept, self._references, updates=request.updates)
                 return Reply(trial=trial)
-            fresh = fresh_batch(workload, request.batch, self._rebuilding(source, case, request.seed))
+            rebuilt = self._rebuilding(source, case, request.seed)
+            fresh = FreshBatches(workload, batch_length(workload, case), rebuilt=rebuilt).workload(request.batch)
             if fresh is None:
                 return Reply(skip=Skip(case_id=case.case_id, reason=SAME_INPUTS))
             trial = try_kept(fresh, case, device, kept, self._references, updates=request.updates)
@@ -212,8 +214,8 @@ class Worker:
         while True:
             workload = self._workload(source, case, seed, size)
             with contextlib.suppress(torch.OutOfMemoryError):
-                fresh = partial(further_inputs, source, _parameters(case, size), seed)
-                found = measure_divergence(workload, case, device, self._references, fresh)
+                larger = partial(further_inputs, source, _parameters(case, size), seed)
+                found = measure_divergence(workload, case, device, self._references, larger)
                 if size is None or size == case.batch_size:
                     return found
                 note = f"compared on a batch of {size}: in fp64, {case.batch_size} do not fit into the memory"

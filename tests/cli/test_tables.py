@@ -96,6 +96,20 @@ def test_the_error_is_that_of_the_worst_output_with_its_name_beside_it() -> None
     assert named.parts[0]({"output_worst_name": "decoder.layers[11].hidden"}) == "…yers[11].hidden"
 
 
+def test_a_table_without_a_worst_output_has_no_column_for_its_name_though_another_has() -> None:
+    worst = {"output_worst_rel_l2": 0.64, "output_worst_floor_ratio": 321.0, "output_worst_name": "scores"}
+    named = [one | worst | {"workload": "detector"} for one in ROWS]
+    rows = [*ROWS, *named]
+    layout = tables.lay_out(rows, "training", 120)
+    lines = [line.plain for line in tables.table_lines(grouped(rows), {}, {"training": layout})]
+    plain, other = (next(at for at, line in enumerate(lines) if line.startswith(name)) for name in ("resnet", "detec"))
+    assert "in" not in lines[plain + 1].split()
+    assert "in" in lines[other + 1].split()
+    assert lines[plain + 1].index(" error") == lines[other + 1].index(" error")
+    assert "scores" not in "".join(lines[plain:other])
+    assert max(map(cell_len, lines[plain:other])) < max(map(cell_len, lines[other:]))
+
+
 @pytest.mark.parametrize(
     ("agreement", "bound", "cell"),
     [(1.0, 0.9106, "≥91%"), (1.0, 0.99002, "100%"), (0.98, 0.97, "98.0%"), (1.0, None, "100%"), (None, None, "")],

@@ -145,3 +145,15 @@ def test_times_under_the_users_own_switches_are_not_those_under_torchs():
         "the user's own (torch.backends.cudnn.benchmark = True)",
     )
     assert not found.same("cpu")
+
+
+def test_switches_that_the_arms_of_one_session_differ_in_are_told_and_their_times_compared():
+    ours, theirs = (make_header(arm=session("here"), settings=Settings(keep_flags=kept)) for kept in (False, True))
+    found = differences(theirs, ours)
+    assert [(one.name, one.baseline, one.candidate) for one in found.found] == [
+        ("switches of torch", "as torch ships them", "the user's own (none is set)")
+    ]
+    assert not found.obstacles("cpu")
+    assert not found.same("cpu")
+    other = replace(theirs, arm=replace(session("here"), session="another"))
+    assert [one.name for one in differences(other, ours).obstacles("cpu")] == ["switches of torch"]

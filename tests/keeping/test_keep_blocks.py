@@ -113,4 +113,20 @@ def test_rows_are_plain_values_under_their_columns() -> None:
     rows = point_rows(points(found("norm"), SPACE, TRIALS))
     assert {len(row) for row in rows} == {len(COLUMNS)}
     assert [row[0] for row in rows] == ["", "norm", "body norm", "(all)"]
-    assert rows[3][:6] == ["(all)", 4, False, 4e-7, None, True]
+    (_, *_, whole) = [dict(zip(COLUMNS, row, strict=True)) for row in rows]
+    assert (whole["kept"], whole["modules"], whole["found"]) == ("(all)", 4, False)
+    assert (whole["output_rel_l2"], whole["grad_rel_l2"], whole["meets_budget"]) == (4e-7, None, True)
+    assert (whole["update_kept"], whole["update_nonfinite"]) == (None, None)
+
+
+def test_rows_have_what_arrives_of_an_update_and_what_is_not_finite_after_it_where_that_is_bounded() -> None:
+    seen = [{"update_nonfinite": 3}, {"update_kept": 1.0}, {"update_kept": 0.99}, {"update_kept": 1.0}]
+    trials = [dataclasses.replace(one, **fields) for one, fields in zip(TRIALS, seen, strict=True)]
+    search = found("norm", min_update_kept=0.98)
+    rows = [dict(zip(COLUMNS, row, strict=True)) for row in point_rows(points(search, SPACE, trials))]
+    assert [(row["update_kept"], row["update_nonfinite"]) for row in rows] == [
+        (None, 3), (0.99, 0), (1.0, 0), (1.0, 0)
+    ]  # fmt: skip
+    (block,) = weighed(search, SPACE, trials)
+    assert [row[3] for row in block.rows] == ["nan", "99.0%", "100%", "100%"]
+    assert "in error, update, time and memory" in block.note

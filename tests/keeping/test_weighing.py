@@ -64,6 +64,15 @@ def test_without_builds_enough_for_an_interval_no_set_beats_another() -> None:
     assert (made[1].against_low.low, made[1].against_low.high) == (None, None)
 
 
+def test_a_set_of_which_more_of_the_update_arrives_is_beaten_by_none_of_which_less_does() -> None:
+    even = weighing(weighed([], 1e-3), weighed(["norm"], 1.5e-3))
+    trials = [trial(0, error=1e-3, update_kept=0.98), trial(1, "norm", error=1e-3, update_kept=0.99)]
+    search = found("norm", weighing=even, min_update_kept=0.98)
+    assert [point.on_front for point in points(search, SPACE, trials)] == [True, True]
+    beyond = [trial(0, error=1e-3, update_kept=1.0), trial(1, "norm", error=1e-3, update_kept=1.2)]
+    assert [point.on_front for point in points(search, SPACE, beyond)] == [True, False]
+
+
 def test_a_set_of_which_nothing_was_measured_has_no_numbers() -> None:
     (point,) = points(found("norm", weighing=weighing(Weighed(kept=["norm"]))), SPACE, [])
     assert (point.seconds, point.against_low, point.peak_bytes, point.output_rel_l2) == (None, None, None, None)

@@ -3,7 +3,9 @@
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
+from scipy.stats import t as student_t
 
 from ampbench.frames import plain_rows, run_frame
 from ampbench.records.cases import Case
@@ -120,16 +122,32 @@ def test_outputs_that_are_not_finite_are_no_inference(tmp_path: Path) -> None:
     assert (found.verdict, found.measured) == (NOT_HELD, "1.00 ms a step, but 3 outputs not finite")
 
 
-def test_a_speedup_within_the_intervals_or_without_any_is_none(
-    all_cases: list[Case], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_speedup_that_its_interval_leaves_open_or_without_any_is_none(all_cases: list[Case], tmp_path: Path) -> None:
     what = "speedup in imperative inference in bf16"
     two = next(one for one in claims_of(tmp_path / "two", all_cases, rounds=2) if one.what == what)
     assert two.verdict == INCONCLUSIVE
     assert two.measured == "4.00x the speed of fp32, but fewer than 3 rounds have no interval"
-    monkeypatch.setitem(SECONDS, "bf16_autocast", 3.99e-3)
-    near = next(one for one in claims_of(tmp_path / "near", all_cases) if one.what == what)
-    assert (near.verdict, near.measured) == (NOT_HELD, "1.00x the speed of fp32, within the intervals")
+    case, luck = conv("bf16_autocast"), (0.9, 1.1, 0.95, 1.04)
+    rounds = [make_round(case, 4e-3 * (1 + at / 100) * factor, at) for at, factor in enumerate(luck)]
+    near = next(one for one in claims_of(tmp_path / "near", all_cases, *rounds) if one.what == what)
+    assert near.verdict == NOT_HELD
+    logs = -np.log(luck)
+    half = student_t.ppf(0.975, 3) * logs.std(ddof=1) / 2  # over the root of four rounds
+    low, high = np.exp(logs.mean() - half), np.exp(logs.mean() + half)
+    assert low < 1 < high
+    assert near.measured.endswith(f"x the speed of fp32 (95%: {low:.3g}x to {high:.2f}x)")
+
+
+def test_a_speedup_in_every_round_holds_though_the_times_of_both_drift_over_each_other(
+    all_cases: list[Case], tmp_path: Path
+) -> None:
+    case = conv("bf16_autocast")
+    rounds = [make_round(case, 3.96e-3 * (1 + at / 100), at) for at in range(4)]
+    slowest, fastest_of_fp32 = rounds[-1].seconds, SECONDS["fp32"]
+    assert slowest is not None
+    assert slowest > fastest_of_fp32
+    found = claims_of(tmp_path, all_cases, *rounds)
+    assert told(found)["speedup in imperative inference in bf16"] == HELD
 
 
 @pytest.mark.parametrize(

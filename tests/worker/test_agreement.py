@@ -11,7 +11,7 @@ from ampbench.advice import Budget, agreement_fails
 from ampbench.records.cases import Case
 from ampbench.records.divergences import ASKED_AGREEMENT, Divergence
 from ampbench.worker import agreement
-from ampbench.worker.agreement import needed, own_batches, state
+from ampbench.worker.agreement import needed, state
 from ampbench.worker.batches import in_batches
 from ampbench.worker.devices import Cpu
 from ampbench.worker.divergence import References, measure_divergence
@@ -112,7 +112,6 @@ def test_a_lone_batch_proves_what_it_can_and_says_that_there_are_no_more(case: M
 def test_held_out_data_are_further_batches_of_the_same_length(case: MakeCase) -> None:
     held_out = torch.randn(20, 16), torch.zeros(20, dtype=torch.int64)
     workload = Workload(module=network(), inputs=torch.randn(8, 16), classes_dim=1, held_out=held_out)
-    assert [len(inputs) for inputs, _ in own_batches(workload, 8)] == [8, 8]
     found = divergence(workload, case("fp32"))
     assert (found.further.ended, found.decided) == ("batches", (24, 24))
 
