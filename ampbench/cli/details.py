@@ -105,7 +105,7 @@ def _rounds(rounds: "Iterable[Round]") -> Iterator[tuple[str, str]]:
         samples = "+".join(str(len(samples)) for samples in each.samples)
         parts = [
             f"{value:<12} builds {', '.join(builds)}",
-            f"{samples} samples of {_listed(each.steps_per_sample)} steps, warm-up {_listed(each.warmup_steps)} steps",
+            f"{samples} samples of {_steps(each.steps_per_sample)}, warm-up {_steps(each.warmup_steps)}",
             f"server {each.server}",
         ]
         if each.compile_seconds is not None:
@@ -240,6 +240,11 @@ def _failure(failure: "Failure") -> Iterator[tuple[str, str]]:
     yield "failed", f"in the {failure.stage}, {failure.said}"
     for line in failure.frames:
         yield "", line.rstrip()
+
+
+def _steps(counts: Sequence[int]) -> str:
+    """Return counts of steps per build as "1 step", "4 steps" or "7/8/8 steps"."""
+    return f"{_listed(counts)} step{'' if set(counts) == {1} else 's'}"
 
 
 def _listed(counts: Sequence[int]) -> str:
