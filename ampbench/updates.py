@@ -15,7 +15,8 @@ MOST_SWALLOWED = 0.02
 """The most of an update's square that may be in weights that never move, whatever else rounds up: the same 2%."""
 ROOM = 32
 """So many times smaller updates must still move the weights that carry them: those of the trainings in docs/advice.md
-were up to thirty times smaller when these settled than when they began. Chosen after that was seen; a convention, too.
+were up to thirty times smaller when these settled than when they began. Chosen after that was seen, then asked of other
+trainings ("Held out" there); a convention, too.
 """
 MOST_BIAS = 0.1
 """The most that errors of gradients may have in common over batches, of the noise of a batch: a convention."""
