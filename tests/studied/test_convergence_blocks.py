@@ -70,20 +70,20 @@ def test_the_training_loss_at_the_end_is_told_beside_fp32s():
 def test_losses_are_means_over_parts_of_the_training():
     rows = table(section(), "Training loss")
     mean = sum(2.3 / (1 + step / 20) for step in range(50)) / 50
-    assert rows["fp32"]["1–50"] == f"{mean:.4g}"
+    assert rows["fp32"]["1–50"] == f"{mean:#.4g}"
     assert set(list(rows["fp16_pure"].values())[1:]) == {UNDEFINED}
 
 
 @pytest.mark.parametrize(
     ("steps", "every", "seen", "expected"),
     [
-        (1, 1, [2.0], ["2"]),
-        (3, 1, [3.0, 2.0, 1.0], ["3", "2", "1"]),
-        (600, 100, [6.0, 5.0, 4.0, 3.0, 2.0, 1.0], ["6", "5", "4", "3", "2", "1"]),
-        (600, 400, [6.0, 1.0], ["6", "6", "6", "6", "1", "1"]),
-        (600, 150, [4.0, 3.0, 2.0, 1.0], ["4", "3.5", "3", "2", "1.5", "1"]),
-        (600, 100, [6.0, None], ["6", *[UNDEFINED] * 5]),
-        (600, 100, [6.0, 5.0], ["6", "5", *[UNDEFINED] * 4]),
+        (1, 1, [2.0], ["2.000"]),
+        (3, 1, [3.0, 2.0, 1.0], ["3.000", "2.000", "1.000"]),
+        (600, 100, [6.0, 5.0, 4.0, 3.0, 2.0, 1.0], ["6.000", "5.000", "4.000", "3.000", "2.000", "1.000"]),
+        (600, 400, [6.0, 1.0], ["6.000", "6.000", "6.000", "6.000", "1.000", "1.000"]),
+        (600, 150, [4.0, 3.0, 2.0, 1.0], ["4.000", "3.500", "3.000", "2.000", "1.500", "1.000"]),
+        (600, 100, [6.0, None], ["6.000", *[UNDEFINED] * 5]),
+        (600, 100, [6.0, 5.0], ["6.000", "5.000", *[UNDEFINED] * 4]),
     ],
 )
 def test_losses_fit_trainings_of_any_length(steps: int, every: int, seen: list[float | None], expected: list[str]):

@@ -221,7 +221,7 @@ def test_the_tables_have_a_row_for_each_setting() -> None:
     assert settings[1] == ["no scaling", "–", "–", "62.0%", "1.0e-03", "+50.0%", "3.00x", BEHIND]
     assert settings[2] == ["default", "2^16", "0", "0%", "1.0e-03", "0%", "0%", FOLLOWS]
     assert [row[0] for row in rows(section, "Training loss")] == ["fp32", "no scaling", "default"]
-    assert rows(section, "Training loss")[0][-1] == "0.2"
+    assert rows(section, "Training loss")[0][-1] == "0.2000"
     assert rows(section, "Gradients that were not finite") == [["a", "2", "default 2"]]
     bands = rows(section, "Gradients in the range of fp16")[0]
     assert bands == ["fp32", "10.0%", "10.0%", "24.0%", "56.0%", "0%", "0%"]

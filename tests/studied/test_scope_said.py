@@ -155,7 +155,7 @@ def test_a_section_has_costs_numbers_losses_and_notes() -> None:
     assert dtypes.rows[3][1:] == ["bf16", "fp32", "fp32", "6"]
     assert errors.rows[3][1:] == ["4.0e-03", "5.0e-06", "5.0e-03", "9.0e-01"]
     assert losses.note == "–: not finite, or not reached"
-    assert losses.rows[3] == ["4", "–", "1.25", "1.25", "1.25", "2", "1.25"]
+    assert losses.rows[3] == ["4", "–", "1.250", "1.250", "1.250", "2.000", "1.250"]
 
 
 def test_losses_of_many_steps_are_cut_unless_all_are_asked_for() -> None:
@@ -166,7 +166,7 @@ def test_losses_of_many_steps_are_cut_unless_all_are_asked_for() -> None:
     )
     assert (len(short.rows), len(whole.rows)) == (8, 20)
     assert "--all" in short.note
-    assert whole.rows[-1][1:] == ["1", *["–"] * 5]
+    assert whole.rows[-1][1:] == ["1.000", *["–"] * 5]
 
 
 def test_a_pass_without_numbers_has_no_tables() -> None:
