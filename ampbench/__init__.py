@@ -19,10 +19,10 @@ from ampbench.errors import (
 )
 
 if TYPE_CHECKING:
+    from ampbench.base.precisions import Precision
     from ampbench.explain.keep_fp32 import keep_fp32, release_fp32
     from ampbench.explain.ledger import trace_casts
-    from ampbench.frames import load
-    from ampbench.precisions import Precision
+    from ampbench.judge.frame import load
     from ampbench.workload import Workload
 
 __version__ = "0.1.0"
@@ -46,8 +46,8 @@ __all__ = [
 
 _LAZY = {
     "keep_fp32": "ampbench.explain.keep_fp32",
-    "load": "ampbench.frames",
-    "Precision": "ampbench.precisions",
+    "load": "ampbench.judge.frame",
+    "Precision": "ampbench.base.precisions",
     "release_fp32": "ampbench.explain.keep_fp32",
     "trace_casts": "ampbench.explain.ledger",
     "Workload": "ampbench.workload",

@@ -136,7 +136,7 @@ def in_one_line(error: BaseException) -> str:
 def own_frames(error: BaseException) -> list[traceback.FrameSummary]:
     """Return the frames of a traceback that are a user's own, or a built-in workload's: no library's and not ours."""
     ours = Path(__file__).parent
-    libraries = [sysconfig.get_path("stdlib"), *(str(ours / part) for part in ("worker", "explain", "studies"))]
+    libraries = [sysconfig.get_path("stdlib"), *(str(ours / part) for part in ("measure", "explain", "instruments"))]
     if torch := sys.modules.get("torch"):
         libraries.append(str(Path(str(torch.__file__)).parent))
     inside = (*libraries, "<frozen", "<string>", "<eval")

@@ -6,12 +6,10 @@ from pathlib import Path
 
 from packaging.version import Version
 
-from ampbench.blocks import Section
-from ampbench.cli.sections import markdown
+from ampbench.cli.printing import markdown
 from ampbench.explain.rules.documented import document
-from ampbench.markdown import escaped, folded, markdown_table
-from ampbench.records.rules import FAKE
-from ampbench.rules.blocks import (
+from ampbench.instruments.rules.findings import KINDS, compare_rules, worded
+from ampbench.instruments.rules.show import (
     MEANINGS,
     SOURCES,
     TRAPS,
@@ -22,9 +20,9 @@ from ampbench.rules.blocks import (
     not_observed,
     title,
 )
-from ampbench.rules.blocks import rules as rules_of
-from ampbench.rules.changes import compare_rules, worded
-from ampbench.rules.judging import KINDS
+from ampbench.instruments.rules.show import rules as rules_of
+from ampbench.present.document import Section, escaped, folded, markdown_table
+from ampbench.records.rules import FAKE
 from ampbench.store import StoredRun, read_run
 
 ROOT = Path(__file__).parents[1]

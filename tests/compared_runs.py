@@ -7,9 +7,9 @@ from typing import Any
 
 import numpy as np
 
-from ampbench.records.cases import Case
-from ampbench.records.measurements import Round
-from ampbench.records.runs import Arm, Header
+from ampbench.records.case import Case
+from ampbench.records.measured import Round
+from ampbench.records.run import Arm, Header
 from ampbench.store import StoredRun
 from tests.stored_runs import COMPLETE, make_case, make_divergence, make_header, make_memory, make_round
 

@@ -1,6 +1,6 @@
 """A range pass and an origin pass of three modules, of which the second overflows in fp16."""
 
-from ampbench.records.cases import Case
+from ampbench.records.case import Case
 from ampbench.records.ranges import (
     ACTIVATION,
     GRADIENT,

@@ -2,8 +2,8 @@
 
 from collections.abc import Callable
 
-from ampbench.records.environments import DeviceDescription, Environment
-from ampbench.records.requests import Reply, Request
+from ampbench.records.case import DeviceDescription, Environment
+from ampbench.records.wire import Reply, Request
 
 CPU = DeviceDescription(type="cpu", available=True, arithmetic={"bf16": "native"}, autocast_dtype="bf16")
 NO_GPU = DeviceDescription(type="cuda", available=False, reason="no driver", autocast_dtype="fp16", float64=False)

@@ -3,11 +3,9 @@
 from pathlib import Path
 from typing import Any
 
-from ampbench.records.cases import Case
-from ampbench.records.divergences import Divergence
-from ampbench.records.environments import Environment
-from ampbench.records.measurements import MemoryPass, Round
-from ampbench.records.runs import SCHEMA, Entry, Footer, Header, Selection, Settings
+from ampbench.records.case import Case, Environment
+from ampbench.records.measured import Divergence, MemoryPass, Round
+from ampbench.records.run import SCHEMA, Entry, Footer, Header, Selection, Settings
 from ampbench.records.studies import Attained, Ceiling
 from ampbench.store import RunWriter
 

@@ -16,9 +16,9 @@ import pytest
 import torch
 from asv.util import load_json
 
+from ampbench.base.precisions import PRECISIONS
 from ampbench.convert import asv
-from ampbench.precisions import PRECISIONS
-from ampbench.records.environments import DEVICES
+from ampbench.records.case import DEVICES
 from ampbench.workloads.index import WORKLOADS
 from benchmarks.asv import precisions
 
@@ -184,7 +184,7 @@ def test_the_suite_measures_the_default_suites_workloads_in_every_precision() ->
 
 def test_tf32_is_a_row_where_a_device_may_have_it() -> None:
     code = (
-        "import ampbench.running.environment as e; e.may_have_accelerator = lambda: True; "
+        "import ampbench.drive.servers as e; e.may_have_accelerator = lambda: True; "
         "from benchmarks.asv import precisions; print('tf32' in precisions.NAMES)"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=ROOT)

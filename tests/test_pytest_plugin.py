@@ -12,15 +12,13 @@ import pytest
 import torch
 
 import ampbench.pytest_plugin.measuring
-from ampbench.metrics import METRICS
-from ampbench.precisions import PRECISIONS
-from ampbench.pytest_plugin import given
+from ampbench.base.metrics import METRICS
+from ampbench.base.precisions import PRECISIONS
+from ampbench.measure.environment import read_environment
+from ampbench.pytest_plugin import measuring
 from ampbench.pytest_plugin.grid import device_is_there
-from ampbench.records.cases import Case
-from ampbench.records.divergences import Divergence
-from ampbench.records.environments import DEVICES, Environment
-from ampbench.records.measurements import MemoryPass
-from ampbench.worker.environment import read_environment
+from ampbench.records.case import DEVICES, Case, Environment
+from ampbench.records.measured import Divergence, MemoryPass
 
 pytest_plugins = ["pytester"]
 
@@ -578,13 +576,13 @@ def test_saved_benchmarks_are_compared_on_the_same_machine_and_grouped_by_precis
 
 def test_a_function_in_a_package_is_found_by_its_module_and_one_of_a_class_only_here() -> None:
     item: Any = SimpleNamespace(path=Path("test_mine.py"), nodeid="test_mine.py::test_it")
-    with given.found(json.dumps, item) as package:
+    with measuring.found(json.dumps, item) as package:
         assert package.label == "json:dumps"
-    with given.found(json.decoder.scanner.py_make_scanner, item) as packaged:
+    with measuring.found(json.decoder.scanner.py_make_scanner, item) as packaged:
         assert packaged.name == packaged.label == "json.scanner:py_make_scanner"
         assert packaged.source is not None
         assert (packaged.source.module, packaged.source.function) == ("json.scanner", "py_make_scanner")
-    with given.found(json.JSONEncoder().encode, item) as method:
+    with measuring.found(json.JSONEncoder().encode, item) as method:
         assert method.source is None
         assert method.label == "test_mine.py::test_it:encode"
 
@@ -639,7 +637,7 @@ def test_a_suite_that_does_not_use_the_fixture_imports_nothing_and_warns_of_noth
         import sys
 
         def test_plain():
-            heavy = {"torch", "numpy", "pandas", "msgspec", "rich", "ampbench.planning", "ampbench.records"}
+            heavy = {"torch", "numpy", "pandas", "msgspec", "rich", "ampbench.drive.planning", "ampbench.records"}
             assert not heavy & set(sys.modules)
             assert "ampbench.pytest_plugin" in sys.modules
         """

@@ -8,21 +8,22 @@ import torch
 from jinja2 import ChoiceLoader, DictLoader
 
 import ampbench
-from ampbench import convert, frames
+from ampbench import convert
+from ampbench.base.metrics import COLUMNS, METRICS, Column
+from ampbench.base.precisions import AUTOCAST, PRECISIONS, SHORT_DTYPES, default_autocast
 from ampbench.cli.main import main
 from ampbench.convert import Format
-from ampbench.explain.devices import autocast_to
-from ampbench.explain.rules.claims import DEFAULT_DTYPES
-from ampbench.metrics import COLUMNS, METRICS, Column
-from ampbench.planning import make_plan
-from ampbench.precisions import AUTOCAST, PRECISIONS, SHORT_DTYPES, default_autocast
-from ampbench.records.environments import AUTOCAST_DEVICES, DEVICES
-from ampbench.records.runs import Selection
-from ampbench.report import page, palette, views
+from ampbench.drive.planning import make_plan
+from ampbench.explain.dtypes import autocast_to
+from ampbench.explain.rules.documented import DEFAULT_DTYPES
+from ampbench.judge import frame
+from ampbench.measure.machine import Cpu
+from ampbench.measure.step import Step
+from ampbench.records.case import AUTOCAST_DEVICES, DEVICES
+from ampbench.records.run import Selection
+from ampbench.report import drawing, page, views
+from ampbench.report.drawing import View
 from ampbench.report.material import gather
-from ampbench.report.view import View
-from ampbench.worker.devices import Cpu
-from ampbench.worker.step import Step
 from ampbench.workload import Workload
 from tests.scripted_channel import CPU, machine
 from tests.stored_runs import make_case, make_divergence, make_round, write_run
@@ -45,7 +46,7 @@ def test_a_precision_that_is_a_row_is_planned_run_printed_and_has_its_colour(tmp
     write_run(tmp_path / "results", [case], make_round(case))
     assert main(["show", "latest", "--results", str(tmp_path / "results")]) == 0
     assert "bf16_made" in capsys.readouterr().out
-    assert '[data-precision="bf16_made"]' in palette.colour_rules()
+    assert '[data-precision="bf16_made"]' in drawing.colour_rules()
 
 
 def test_of_precisions_with_one_autocast_dtype_the_first_is_the_default():
@@ -56,8 +57,8 @@ def test_of_precisions_with_one_autocast_dtype_the_first_is_the_default():
 
 def test_a_stored_number_that_becomes_a_column_is_loaded(results, monkeypatch):
     made = Column(name="grad_worst_rel_l2", label="worst", unit="error", better="lower", summary="Made.")
-    monkeypatch.setattr(frames, "COLUMNS", {**COLUMNS, made.name: made})
-    monkeypatch.setattr(frames, "METRICS", {**METRICS, made.name: made})
+    monkeypatch.setattr(frame, "COLUMNS", {**COLUMNS, made.name: made})
+    monkeypatch.setattr(frame, "METRICS", {**METRICS, made.name: made})
     assert ampbench.load(results)["grad_worst_rel_l2"].tolist() == [0.25]
 
 

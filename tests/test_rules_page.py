@@ -2,8 +2,8 @@
 
 import pytest
 
-from ampbench.records.runs import RULES
-from ampbench.rules.blocks import where_observed
+from ampbench.instruments.rules.show import where_observed
+from ampbench.records.run import RULES
 from benchmarks.rules import PAGE, PROBES, page, read_probes, version
 
 

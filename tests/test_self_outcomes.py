@@ -7,7 +7,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from ampbench.precisions import BASELINE
+from ampbench.base.precisions import BASELINE
 from ampbench.records.studies import CONTROL, Score, Training
 from benchmarks.self import outcomes
 from benchmarks.self.outcomes import EARLY, LATE, PLACES, Line, Outcome

@@ -1,12 +1,19 @@
-"""`ampbench ab`: two environments, commits or settings, measured in turns; and the machine against itself."""
+"""What `ampbench ab --control` prints: the false alarms of this machine and the changes it can see.
 
+`ampbench ab`: two environments, commits or settings, measured in turns; and the machine against itself.
+"""
+
+import dataclasses
 import shlex
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from rich.text import Text
 
+from ampbench.base.units import counted, format_percent, format_seconds
+from ampbench.cli import tables
 from ampbench.cli.gate import Anchor, MaxInconclusive, PolicyFile, Strict
 from ampbench.cli.options import (
     DEFAULT_RESULTS,
@@ -42,14 +49,90 @@ from ampbench.cli.options import (
     Workloads,
     chosen_format,
 )
+from ampbench.cli.printing import csv_text, json_document, make_console, plain, print_lines, print_text
 from ampbench.cli.selecting import make_selection, make_settings
 from ampbench.errors import CASE_FAILED, INTERRUPTED, AmpbenchError, UsageError
-from ampbench.records.runs import Settings
+from ampbench.judge.compare import SelfComparison, judge_self
+from ampbench.present.document import markdown_table
+from ampbench.records.labels import case_labels
+from ampbench.records.run import Settings
 
 if TYPE_CHECKING:
-    from ampbench.gating.policy import Policy
+    from ampbench.judge.policy import Policy
+    from ampbench.records.verdicts import Comparison
     from ampbench.store import StoredRun
-    from ampbench.verdicts import Comparison
+
+
+SHOWN = 8
+"""So many of the cases that spread most are listed."""
+HEADERS = ("blocks", "time", "median case", "worst case")
+
+
+def print_control(comparison: "Comparison", baseline: "StoredRun", format: OutputFormat) -> None:
+    """Print what `comparison`, of an arm with itself, says of the machine it was measured on."""
+    found = judge_self(comparison, baseline.rounds)
+    rows = [
+        (str(one.blocks), format_seconds(one.seconds), format_percent(one.median), format_percent(one.worst))
+        for one in found.detectable
+    ]
+    if format is OutputFormat.JSON:
+        print_text(json_document(document(found)))
+    elif format is OutputFormat.CSV:
+        print_text(csv_text(["case_id", "spread"], found.spreads.items()))
+    elif format is OutputFormat.MARKDOWN:
+        print_text("\n\n".join([*sentences(found), markdown_table(HEADERS, rows)]))
+    else:
+        console = make_console()
+        lines = [line for said in sentences(found) for line in tables.wrapped(said, console.width)]
+        widths = [max(len(cell) for cell in column) for column in zip(HEADERS, *rows, strict=True)]
+        for cells in [HEADERS, *rows] if rows else []:
+            text = "  ".join(cell.rjust(width) for cell, width in zip(cells, widths, strict=True))
+            lines.append(Text(f"  {text}", style="dim" if cells is HEADERS else ""))
+        if found.spreads:
+            lines += [Text(), Text("spread of a block's ratio (standard deviation), the widest:")]
+            names = case_labels(finding.case for finding in comparison.findings)
+            widest = sorted(found.spreads, key=lambda case_id: -found.spreads[case_id])[:SHOWN]
+            lines += [Text(f"  {format_percent(found.spreads[case_id]):>7}  {names[case_id]}") for case_id in widest]
+        print_lines(console, lines)
+
+
+def sentences(found: SelfComparison) -> list[str]:
+    """Return what an arm compared with itself said, in sentences."""
+    said = [f"one arm against itself: {counted(found.cases, 'case')}, {found.blocks} blocks"]
+    rate = f" (95%: at most {format_percent(found.highest_rate)} of the {found.able} that could raise one, Wilson)"
+    if not found.able:
+        rate = ": with so few blocks, and so many cases judged together, there could be none"
+    said.append(f"false alarms: {len(found.alarms)} of {counted(found.cases, 'case')}{rate}")
+    said += [f"  {one.case.case_id}: {one.reason}" for one in found.alarms]
+    if found.suspected:
+        said.append(f"suspected and not confirmed by fresh blocks: {len(found.suspected)}")
+    said.append(f"proven unchanged: {len(found.unchanged)} of {counted(found.cases, 'case')}")
+    if found.unfit:
+        said.append(f"no verdict, the machine was unfit: {len(found.unfit)}, such as: {found.unfit[0].reason}")
+    if found.detectable:
+        said.append("a slowdown is found 19 times in 20 if it is at least")
+    return said
+
+
+def document(found: SelfComparison) -> dict[str, Any]:
+    """Return the same as data for JSON."""
+
+    def ids(findings: Any) -> list[str]:
+        return [one.case.case_id for one in findings]
+
+    return {
+        "cases": found.cases,
+        "blocks": found.blocks,
+        "false_alarms": ids(found.alarms),
+        "suspected": ids(found.suspected),
+        "unfit": ids(found.unfit),
+        "unchanged": ids(found.unchanged),
+        "able": found.able,
+        "highest_rate": plain(found.highest_rate),
+        "spreads": found.spreads,
+        "detectable": [dataclasses.asdict(one) for one in found.detectable],
+    }
+
 
 MOST_BLOCKS, CONTROL_BLOCKS = 32, 16
 DEFAULTS = Settings()
@@ -149,10 +232,10 @@ def command(
         keep_flags=keep_flags,
     )  # fmt: skip
 
-    from ampbench import ab
+    from ampbench.ab import session
+    from ampbench.ab.arms import parse_arm
     from ampbench.cli.printing import print_note
     from ampbench.cli.progress import block_progress
-    from ampbench.running.arms import parse_arm
     from ampbench.store import require_writable
 
     require_writable(results)
@@ -161,15 +244,15 @@ def command(
         parse_arm("--candidate", (baseline if control else candidate) or []),
     ]
     kinds = ("time",) if control else rules.only
-    plan = ab.Plan(
+    plan = session.Plan(
         kinds=kinds, control=not control, blocks=count, max_seconds=settings.max_seconds, to_the_end=control,
         explain=not control, threshold_of=rules.threshold_of,
     )  # fmt: skip
-    with ab.prepare(selection, settings, *arms) as prepared, block_progress() as watch:
+    with session.prepare(selection, settings, *arms) as prepared, block_progress() as watch:
         if prepared.note:
             print_note(prepared.note)
-        files = ab.measure(
-            ab.timed_for(prepared, settings.min_run_seconds if min_run_time else None),
+        files = session.measure(
+            session.timed_for(prepared, settings.min_run_seconds if min_run_time else None),
             plan,
             results,
             label,
@@ -205,10 +288,9 @@ def _reported(
 ) -> int:
     """Print what the session found and return the exit code."""
     from ampbench.cli.compare import narrowed, print_comparison
-    from ampbench.cli.control_printing import print_control
     from ampbench.cli.gate import failed_cases, report_gate
     from ampbench.cli.printing import print_note
-    from ampbench.compare import compare
+    from ampbench.judge.compare import compare
     from ampbench.store import read_run
 
     baseline, candidate, ended = read_run(files[0]), read_run(files[1]), files[2]
@@ -236,7 +318,7 @@ def _against_anchor(policy: "Policy", candidate: "StoredRun", results: Path) -> 
     """Return the comparison of the candidate with the policy's anchor, None where it names none."""
     if not policy.anchor:
         return None
-    from ampbench.compare import compare
+    from ampbench.judge.compare import compare
     from ampbench.store import find_run, read_run
 
     return compare(read_run(find_run(policy.anchor, results)), candidate, policy.anchor_threshold_of)

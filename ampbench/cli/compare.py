@@ -23,7 +23,7 @@ from ampbench.cli.options import (
 from ampbench.errors import INTERRUPTED, NothingToRunError
 
 if TYPE_CHECKING:
-    from ampbench.verdicts import Comparison
+    from ampbench.records.verdicts import Comparison
 
 
 SIDE = "with this Python, whose torch is that of"
@@ -66,14 +66,14 @@ def command(
     from ampbench import store
     from ampbench.cli.gate import read_flags_policy
     from ampbench.cli.printing import print_note
-    from ampbench.compare import compare_files
+    from ampbench.judge.compare import compare_files
 
     policy = read_flags_policy(only=only, threshold=threshold, found=False)
     paths = store.find_run(baseline, results, print_note), store.find_run(candidate, results, print_note)
     compared = compare_files(paths[0], paths[1], policy.threshold_of)
     comparison, interrupted = narrowed(compared, keyword, policy.only), False
     if baseline_python or candidate_python:
-        from ampbench.running.stored_sides import explain_stored
+        from ampbench.ab.retracing import explain_stored
 
         pythons = {"--baseline-python": baseline_python, "--candidate-python": candidate_python}
         comparison, interrupted = explain_stored(comparison, pythons, policy.only, print_note)
@@ -87,9 +87,9 @@ def narrowed(comparison: "Comparison", keyword: str, kinds: Collection[str]) -> 
     What explains cases, and changed rules, are findings of no kind and stay. Raises `NothingToRunError` where no case
     matches, or none of both runs has a number and nothing is explained.
     """
-    from ampbench.compare import of_cases, precision_means
-    from ampbench.keywords import matches
-    from ampbench.verdicts import OUTCOME
+    from ampbench.base.names import matches
+    from ampbench.judge.compare import of_cases, precision_means
+    from ampbench.records.verdicts import OUTCOME
 
     chosen = of_cases(comparison, partial(matches, keyword))
     explains = bool(comparison.explained or comparison.rule_devices)
@@ -103,9 +103,9 @@ def narrowed(comparison: "Comparison", keyword: str, kinds: Collection[str]) -> 
 
 def print_comparison(comparison: "Comparison", format: OutputFormat, show_all: bool = False) -> None:
     """Print a comparison on stdout in `format`."""
-    from ampbench.cli import comparison_printing as findings
+    from ampbench.cli import comparison as findings
     from ampbench.cli.printing import make_console, print_lines, print_text
-    from ampbench.comparing.markdown import comparison_markdown
+    from ampbench.judge.said import comparison_markdown
 
     if format is OutputFormat.JSON:
         print_text(findings.comparison_json(comparison))

@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from ampbench.base.units import counted
 from ampbench.cli.options import A_RUN, DEFAULT_RESULTS, Keyword, OutputFormat, Results, many_names
 from ampbench.errors import NothingToRunError, UnknownNameError, UsageError
-from ampbench.units import counted
 
 if TYPE_CHECKING:
     from ampbench.convert import Format, Selected
+    from ampbench.records.verdicts import Comparison
     from ampbench.store import StoredRun
-    from ampbench.verdicts import Comparison
 
 SETTINGS_SUFFIX = ".yaml"
 NATIVE = "native"
@@ -81,8 +81,7 @@ def command(
     if source or device:
         raise UsageError(f"--from and --device are for --to {NATIVE}, which reads other programs' results")
     from ampbench import store
-    from ampbench.cli.printing import print_note, print_text
-    from ampbench.cli.writing import write_files
+    from ampbench.cli.printing import print_note, print_text, write_files
     from ampbench.convert import select
 
     format = _known(to)
@@ -111,7 +110,7 @@ def command(
 def _check_import(program: str, device: str, output: Path | None, baseline: str, keyword: str) -> None:
     """Raise `UsageError` for what an import cannot do, before anything is read."""
     from ampbench.convert.native import PROGRAMS
-    from ampbench.records.environments import DEVICES
+    from ampbench.records.case import DEVICES
 
     if program and program not in PROGRAMS:
         raise UnknownNameError("--from program", program, PROGRAMS)
@@ -125,8 +124,8 @@ def _check_import(program: str, device: str, output: Path | None, baseline: str,
 def _import(sources: Sequence[str], program: str, device: str, results: Path) -> int:
     """Read and check each source as a whole, then write its runs; say what was written and what was left out."""
     from ampbench.cli.printing import print_note
+    from ampbench.convert.formats import listed
     from ampbench.convert.native import read_source, recognise, write_runs
-    from ampbench.convert.remarks import listed
 
     for source in dict.fromkeys(sources):
         path, remarks = Path(source).expanduser(), Counter[str]()
@@ -170,7 +169,7 @@ def _check(format: "Format", runs: Sequence[str], output: Path | None, baseline:
 
 def _chosen(format: "Format", metrics: Sequence[str] | None, short: bool) -> list[str] | None:
     """Return the columns of the metrics that are asked for, None for all; `UsageError` where that cannot be chosen."""
-    from ampbench.trends.metrics import TRACKED
+    from ampbench.trend.series import TRACKED
 
     told = [column.name for column in format.columns]
     if (metrics or short) and not told:
@@ -216,7 +215,7 @@ def _losses(format: "Format", chosen: Sequence["Selected"]) -> list[str]:
 def _compared(baseline: "StoredRun", candidate: "StoredRun", keyword: str) -> "Comparison":
     """Return the comparison of two runs, of the cases that match `keyword`."""
     from ampbench.cli.compare import narrowed
-    from ampbench.compare import compare
-    from ampbench.gating.policy import KINDS
+    from ampbench.judge.compare import compare
+    from ampbench.judge.policy import KINDS
 
     return narrowed(compare(baseline, candidate), keyword, KINDS)

@@ -13,13 +13,13 @@ import typer
 from ampbench import __version__
 from ampbench.cli.options import Format, Json, OutputFormat, chosen_format
 from ampbench.errors import CASE_FAILED, AmpbenchError, UsageError
-from ampbench.records.runs import SCHEMA
+from ampbench.records.run import SCHEMA
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-    from ampbench.records.environments import DeviceDescription, Environment
-    from ampbench.running.fitness import Finding
+    from ampbench.drive.fitness import Finding
+    from ampbench.records.case import DeviceDescription, Environment
     from ampbench.store import Migration
 
 ADVICE = "restore what is damaged from a copy, move elsewhere what is no run of this ampbench, then migrate again"
@@ -53,7 +53,7 @@ def command(
         raise UsageError(f"doctor prints --format table or json, not {chosen}")
     if migrate and results is None:
         raise UsageError("--migrate needs --results DIR, the folder whose files to rewrite")
-    from ampbench.running.fitness import inspect
+    from ampbench.drive.fitness import inspect
     from ampbench.store import check_folder
 
     if results is not None:
@@ -65,8 +65,7 @@ def command(
     stored = None if results is None else _check(results, migrations)
 
     if chosen is OutputFormat.JSON:
-        from ampbench.cli.data import json_document
-        from ampbench.cli.printing import print_text
+        from ampbench.cli.printing import json_document, print_text
 
         print_text(json_document(_document(environment, problem, findings, stored, migrations)))
     else:
@@ -83,7 +82,7 @@ def command(
 
 def _probe() -> "tuple[Environment | None, str]":
     """Return the environment of a worker, or why there is none."""
-    from ampbench.running.environment import probe
+    from ampbench.drive.servers import probe
 
     try:
         return probe(), ""
@@ -178,8 +177,8 @@ def _stored_section(
 
 def _what_migrated(migrations: "list[Migration]") -> str:
     """Return how many files became what: "2 files migrated from schema 4, 3 from schema 5, 14 current"."""
+    from ampbench.base.units import counted
     from ampbench.store import CURRENT, LEFT_ALONE, MIGRATED
-    from ampbench.units import counted
 
     said: list[str] = []
     for schema, count in sorted(Counter(one.schema or 0 for one in migrations if one.outcome == MIGRATED).items()):
@@ -192,7 +191,7 @@ def _what_migrated(migrations: "list[Migration]") -> str:
 
 def _installation(environment: "Environment") -> dict[str, str]:
     """Return name and text of everything worth knowing of the installation."""
-    from ampbench.units import format_bytes
+    from ampbench.base.units import format_bytes
 
     commit = f" ({environment.torch_commit[:10]})" if environment.torch_commit else ""
     builds = {"CUDA": environment.cuda_version, "cuDNN": environment.cudnn_version, "XPU": environment.xpu_version}
@@ -226,8 +225,8 @@ def _pairs(pairs: Mapping[str, str]) -> "RenderableType":
 
 
 def _device_table(environment: "Environment") -> "RenderableType":
-    from ampbench.cli.listings import listing_table
-    from ampbench.units import format_bytes
+    from ampbench.base.units import format_bytes
+    from ampbench.cli.printing import listing_table
 
     rows = []
     for device in environment.devices:
@@ -239,7 +238,7 @@ def _device_table(environment: "Environment") -> "RenderableType":
 
 def _capability(device: "DeviceDescription", dtype: str) -> str:
     """Return how the device multiplies matrices of a dtype."""
-    from ampbench.notes import arithmetic
+    from ampbench.judge.notes import arithmetic
 
     if not device.available:
         return "–"
@@ -251,7 +250,7 @@ def _capability(device: "DeviceDescription", dtype: str) -> str:
 
 
 def _device_remarks(environment: "Environment") -> list[str]:
-    from ampbench.notes import arithmetic
+    from ampbench.judge.notes import arithmetic
 
     remarks = []
     for device in environment.devices:

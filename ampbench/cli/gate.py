@@ -25,10 +25,10 @@ from ampbench.cli.selecting import typed
 from ampbench.errors import NothingToRunError, UsageError
 
 if TYPE_CHECKING:
-    from ampbench.gate import GateResult
-    from ampbench.gating.policy import Policy
+    from ampbench.judge.gate import GateResult
+    from ampbench.judge.policy import Policy
+    from ampbench.records.verdicts import Comparison, Finding
     from ampbench.store import StoredRun
-    from ampbench.verdicts import Comparison, Finding
 
 PolicyFile = Annotated[
     str,
@@ -71,8 +71,9 @@ def command(
     """
     chosen = chosen_format(format, json)
     rules = read_flags_policy(policy, only, anchor, threshold, max_inconclusive, strict)
-    from ampbench import keywords, store
-    from ampbench.compare import compare, of_cases
+    from ampbench import store
+    from ampbench.base import names as keywords
+    from ampbench.judge.compare import compare, of_cases
 
     names = [baseline, candidate, *([rules.anchor] if rules.anchor else [])]
     base, new, *release = [store.read_run(path) for path in [store.find_run(name, results, _refuse) for name in names]]
@@ -105,7 +106,7 @@ def read_flags_policy(
     """
     from dataclasses import replace
 
-    from ampbench.gating.policy import FILE_NAME, Policy, check_kinds, parse_percent, read_policy
+    from ampbench.judge.policy import FILE_NAME, Policy, check_kinds, parse_percent, read_policy
 
     path = Path(file or FILE_NAME)
     policy = read_policy(path) if file or (found and path.is_file()) else Policy()
@@ -126,7 +127,7 @@ def read_flags_policy(
 
 def failed_cases(stored: "StoredRun") -> list[str]:
     """Return the ids of the cases that failed in a run."""
-    from ampbench.comparing.runs import FAILED, MeasuredRun
+    from ampbench.judge.rounds import FAILED, MeasuredRun
 
     run = MeasuredRun.of(stored)
     return [case_id for case_id in stored.cases if run.outcome(case_id).name == FAILED]
@@ -151,12 +152,11 @@ def report_gate(
     from rich.text import Text
 
     from ampbench.cli import tables
-    from ampbench.cli.comparison_printing import comparison_json
-    from ampbench.cli.data import json_document
-    from ampbench.cli.printing import make_console, print_lines, print_note, print_text
-    from ampbench.comparing.markdown import comparison_markdown
-    from ampbench.gate import judge
-    from ampbench.markdown import escaped
+    from ampbench.cli.comparison import comparison_json
+    from ampbench.cli.printing import json_document, make_console, print_lines, print_note, print_text
+    from ampbench.judge.gate import judge
+    from ampbench.judge.said import comparison_markdown
+    from ampbench.present.document import escaped
 
     result = judge(comparison, policy, anchor, failed)
     lines = gate_lines(result, policy)
@@ -185,8 +185,8 @@ def report_gate(
 
 def gate_lines(result: "GateResult", policy: "Policy") -> list[str]:
     """Return what the gate says in lines: what it left out, what must be seen, why it failed, and last the verdict."""
-    from ampbench.rules.changes import changed_ops_said
-    from ampbench.units import counted, format_percent
+    from ampbench.base.units import counted, format_percent
+    from ampbench.instruments.rules.findings import changed_ops_said
 
     left_out: dict[str, list[str]] = {}
     for one in result.ignored:

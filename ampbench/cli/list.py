@@ -8,8 +8,8 @@ import typer
 
 from ampbench.cli.options import DEFAULT_RESULTS, Format, Json, OutputFormat, Results, chosen_format
 from ampbench.errors import StoreError, UnknownNameError
-from ampbench.labels import few, outcomes_said
-from ampbench.records.runs import deed_of
+from ampbench.records.labels import few, outcomes_said
+from ampbench.records.run import deed_of
 
 if TYPE_CHECKING:
     from ampbench.store import StoredRun
@@ -36,8 +36,7 @@ def command(
         raise UnknownNameError("thing to list", what, LISTINGS)
     rows = LISTINGS[what](results)
 
-    from ampbench.cli.listings import print_listing
-    from ampbench.cli.printing import print_text
+    from ampbench.cli.printing import print_listing, print_text
 
     columns = TABLE_COLUMNS[what]
     if chosen in (OutputFormat.TABLE, OutputFormat.MARKDOWN) and what == "workloads":
@@ -83,7 +82,7 @@ def _about(row: Mapping[str, Any]) -> str:
 
 def precisions(results: Path) -> Listing:  # noqa: ARG001
     """Return the precisions, in table order."""
-    from ampbench.precisions import BY_DEVICE, PRECISIONS, SHORT_DTYPES
+    from ampbench.base.precisions import BY_DEVICE, PRECISIONS, SHORT_DTYPES
 
     by_device: dict[str, list[str]] = {}
     for alias, meant in BY_DEVICE.items():
@@ -108,8 +107,8 @@ def precisions(results: Path) -> Listing:  # noqa: ARG001
 
 def devices(results: Path) -> Listing:  # noqa: ARG001
     """Return the device types torch knows here; asks a worker, as only torch can tell."""
-    from ampbench.notes import arithmetic
-    from ampbench.running.environment import probe
+    from ampbench.drive.servers import probe
+    from ampbench.judge.notes import arithmetic
 
     return [
         {

@@ -8,12 +8,12 @@ from typing import Annotated
 
 import typer
 
-from ampbench.advice import Budget
+from ampbench.base.units import one_of
 from ampbench.errors import UsageError
-from ampbench.records import keeping, runs
-from ampbench.records.environments import DEVICES
-from ampbench.records.runs import Settings
-from ampbench.units import one_of
+from ampbench.judge.advice import Budget
+from ampbench.records import keeping, run
+from ampbench.records.case import DEVICES
+from ampbench.records.run import Settings
 
 A_RUN = "an id, its beginning or its last part, latest, or a path"
 """How a run is named on a command line."""
@@ -24,8 +24,8 @@ TIMEOUT = f"{Settings().timeout_seconds:g}"
 class HeapKind(StrEnum):
     """What becomes of memory that a step frees on a CPU."""
 
-    KEPT = runs.KEPT
-    PLAIN = runs.PLAIN
+    KEPT = run.KEPT
+    PLAIN = run.PLAIN
 
 
 class OutputFormat(StrEnum):

@@ -9,21 +9,19 @@ from contextlib import contextmanager, nullcontext
 from itertools import accumulate
 from typing import TYPE_CHECKING
 
+from ampbench.base.units import counted, format_duration, format_error
 from ampbench.cli.printing import make_console, print_note
-from ampbench.labels import few
+from ampbench.drive.rounds import OVERHEAD_SECONDS, SERVER_SECONDS, WARMED, Progress, Task, Watch
+from ampbench.instruments.ceilings.instrument import Piece
 from ampbench.records.keeping import SearchSpace, Trial
-from ampbench.records.measurements import Failure
-from ampbench.records.runs import Settings
-from ampbench.running.driver import Progress, Watch
-from ampbench.running.estimate import OVERHEAD_SECONDS, SERVER_SECONDS, WARMED
-from ampbench.running.schedule import Task
-from ampbench.studied.ceilings.pieces import Piece
-from ampbench.units import counted, format_duration, format_error
+from ampbench.records.labels import few
+from ampbench.records.measured import Failure
+from ampbench.records.run import Settings
 
 if TYPE_CHECKING:
-    from ampbench.planning import PlannedCase
-    from ampbench.running.blocks import Stage
-    from ampbench.running.passes import Seen
+    from ampbench.ab.blocks import Stage
+    from ampbench.drive.pieces import Seen
+    from ampbench.drive.planning import PlannedCase
 
 LINE_SECONDS = 10.0
 """Without a terminal, a line at most this often."""
@@ -245,7 +243,7 @@ class TrialsSeen:
         return ", ".join(parts)
 
     def _kept(self, trial: Trial) -> str:
-        from ampbench.keeping.islands import units_of
+        from ampbench.instruments.keep_fp32.trials import units_of
 
         if self._space is None:  # a resumed search had it before
             return few(trial.kept) or "nothing"

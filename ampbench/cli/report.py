@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ampbench.advice import Budget
 from ampbench.cli.options import (
     A_RUN,
     DEFAULT_RESULTS,
@@ -26,6 +25,7 @@ from ampbench.cli.options import (
     chosen_budget,
 )
 from ampbench.errors import CASE_FAILED, StoreError, UsageError
+from ampbench.judge.advice import Budget
 
 if TYPE_CHECKING:
     from ampbench.report.material import Material
@@ -99,9 +99,8 @@ def command(
         raise UsageError("--site and --format markdown contradict each other: a site is made of HTML pages")
     _check_installed()
     from ampbench import store
-    from ampbench.cli.printing import print_note, print_text
-    from ampbench.cli.writing import write_files
-    from ampbench.garbage import no_garbage_collection
+    from ampbench.cli.printing import print_note, print_text, write_files
+    from ampbench.store.lines import no_garbage_collection
 
     if not runs:
         store.check_runs(results)
@@ -110,7 +109,7 @@ def command(
         if not Path(name).expanduser().is_dir():
             store.find_run(name, results, print_note)  # a name that means nothing is refused before anything is begun
     if format is ReportFormat.HTML:
-        from ampbench.report.charts import chart_library
+        from ampbench.report.page import chart_library
 
         chart_library()  # takes a second in a process of its own, while runs are read
     if site is not None:
@@ -166,9 +165,8 @@ def _write_site(folder: Path, site: "Site") -> int:
 
     Pages of earlier sites stay, those of the same runs are replaced.
     """
-    from ampbench.cli.printing import make_console, print_note, print_text
-    from ampbench.cli.writing import write_files
-    from ampbench.units import counted
+    from ampbench.base.units import counted
+    from ampbench.cli.printing import make_console, print_note, print_text, write_files
 
     console = make_console(stderr=True)
     path = folder

@@ -1,30 +1,273 @@
-"""A run as `run` and `show` print it: table, advice and notes, or data for machines."""
+"""The result table of a run, its details, and its forms.
 
-from collections.abc import Mapping, Sequence
+Everything a run file knows of a case: rounds with their builds, memory by part, divergence, failures.
+
+A run as `run` and `show` print it: table, advice and notes, or data for machines.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from textwrap import wrap
 from typing import TYPE_CHECKING
 
 from rich.text import Text
 
-from ampbench import frames, notes
-from ampbench.advice import Budget, across_tables, advise_run
+from ampbench.base.metrics import COLUMNS, METRICS
+from ampbench.base.stats import all_inflated, round_value
+from ampbench.base.units import (
+    counted,
+    format_bytes,
+    format_count,
+    format_error,
+    format_flop_rate,
+    format_kept,
+    format_quantity,
+    format_seconds,
+    format_share,
+)
 from ampbench.cli import tables
-from ampbench.cli.data import csv_text, json_text
 from ampbench.cli.options import OutputFormat
-from ampbench.cli.printing import make_console, print_lines, print_text
-from ampbench.columns import legend
-from ampbench.markdown import escaped
-from ampbench.metrics import COLUMNS
-from ampbench.records.runs import CONVERGENCE
-from ampbench.rows import Row, grouped
+from ampbench.cli.printing import csv_text, json_text, make_console, print_lines, print_text
+from ampbench.instruments.ceilings.findings import best
+from ampbench.instruments.ranges.findings import recipe_said
+from ampbench.judge import frame, notes
+from ampbench.judge.advice import Budget, across_tables, advise_run, blamed, rates_said
+from ampbench.judge.columns import legend
+from ampbench.judge.rows import Row, grouped, number
+from ampbench.present.document import escaped
+from ampbench.records.labels import few
+from ampbench.records.run import CONVERGENCE
 from ampbench.store import runs_beside
 
 if TYPE_CHECKING:
+    from ampbench.records.measured import Divergence, Failure, MemoryPass, Round, Update
     from ampbench.store import StoredRun
+
+
+LABEL_WIDTH = 17
+"""That of the longest name of a metric, and two blanks; names of outputs may be longer."""
+NARROWEST = 40
+"""So much room a text gets at least, however narrow the terminal is."""
+ENDED = {
+    "proven": "until 99% were proven to agree",
+    "refuted": "until fewer than 99% were proven to agree",
+    "time": "until their time was up",
+    "decisions": "and so many do not decide",
+    "batches": "and there are no more",
+    "failed": "and the next one failed",
+}
+"""Why further batches ended."""
+DERIVED = (
+    "seconds_median", "seconds_low", "seconds_high", "items_per_second", "speedup_vs_fp32", "speedup_low",
+    "speedup_high", "speedup_vs_tf32", "speedup_vs_default", "speedup_default_low", "speedup_default_high",
+)  # fmt: skip
+WORK = ("flops_per_step", "flops_per_second", "ceiling_share")
+MEMORY = ("peak_memory_bytes", "memory_ratio_vs_fp32")
+ERRORS = tuple(name for name in METRICS if name not in (*DERIVED, *WORK, *MEMORY))
+
+
+def detail_lines(stored: "StoredRun", rows: Sequence[Row], width: int | None = None) -> list[Text]:
+    """Return the lines that tell all about the cases of `rows`, what is wider than `width` folded under itself."""
+    lines: list[Text] = []
+    for row in rows:
+        case_id = row["case_id"]
+        lines += [Text(), Text(case_id, style="bold")] if lines else [Text(case_id, style="bold")]
+        pairs = [("outcome", row["outcome"] if row["outcome"] == "ok" else f"{row['outcome']}: {row['reason']}")]
+        pairs += _metrics(row, DERIVED)
+        pairs += _rounds(each for each in stored.rounds if each.case_id == case_id)
+        pairs += _work(stored, row)
+        if case_id in stored.memory:
+            pairs += _memory(stored.memory[case_id])
+        else:
+            pairs += _metrics(row, ("peak_memory_bytes",))
+        pairs += _metrics(row, ERRORS)
+        if case_id in stored.divergence:
+            pairs += _divergence(stored.divergence[case_id])
+        if case_id in stored.failures:
+            pairs += _failure(stored.failures[case_id])
+        for label, text in pairs:
+            lines += _told(f"  {f'{label} ':<{LABEL_WIDTH}}", text, width)
+    return lines
+
+
+def _told(label: str, text: str, width: int | None) -> list[Text]:
+    """Return what is said beside a label, in as many lines as it takes; words are never broken."""
+    lines = [text]
+    if width is not None:
+        room = max(width - len(label), NARROWEST)
+        folded = (wrap(line, room, break_long_words=False, break_on_hyphens=False) for line in text.split("\n"))
+        lines = [part for parts in folded for part in parts or [""]]
+    first, *more = lines
+    return [Text.assemble((label, "dim"), first), *(Text(" " * len(label) + line) for line in more)]
+
+
+def _metrics(row: Row, columns: Iterable[str]) -> Iterator[tuple[str, str]]:
+    """Yield those of the columns that are defined, on one line each, with what they mean."""
+    for column in columns:
+        value = number(row[column])
+        if value is not None:
+            metric = METRICS[column]
+            yield metric.label, f"{format_quantity(value, metric.unit):<12} {metric.summary}"
+
+
+def _rounds(rounds: "Iterable[Round]") -> Iterator[tuple[str, str]]:
+    for each in rounds:
+        name = f"{'control' if each.control else 'round'} {each.round}"
+        cpu = [None if each.cpu_samples is None else [build] for build in each.cpu_samples or each.samples]
+        builds = [format_seconds(round_value([samples], own)) for samples, own in zip(each.samples, cpu, strict=True)]
+        value = format_seconds(round_value(each.samples, each.cpu_samples))
+        samples = "+".join(str(len(samples)) for samples in each.samples)
+        parts = [
+            f"{value:<12} builds {', '.join(builds)}",
+            f"{samples} samples of {_steps(each.steps_per_sample)}, warm-up {_steps(each.warmup_steps)}",
+            f"server {each.server}",
+        ]
+        if each.compile_seconds is not None:
+            parts.append(f"compiled in {format_seconds(each.compile_seconds)}")
+        if all_inflated(each.samples, each.cpu_samples):
+            parts.append("CPU time: no sample ran at one go")
+        if each.fitness.other_share:
+            parts.append(f"other processes {format_share(each.fitness.other_share)}")
+        if each.fitness.steal_share:
+            parts.append(f"steal {format_share(each.fitness.steal_share)}")
+        if each.scaler_scale is not None:
+            parts.append(f"loss scale {each.scaler_scale:g}")
+        yield name, "; ".join(parts)
+
+
+def _work(stored: "StoredRun", row: Row) -> Iterator[tuple[str, str]]:
+    """Yield what there is to compute, how fast that goes, and the ceilings it is held against."""
+    yield from _metrics(row, WORK)
+    memory = stored.memory.get(row["case_id"])
+    if memory is None or not memory.flops:
+        return
+    most = {dtype: best(stored.ceilings, row["device"], dtype) for dtype in memory.flops}
+    ceilings = {dtype: f"at most {format_flop_rate(rate)}" if rate else "no ceiling" for dtype, rate in most.items()}
+    parts = (f"{format_count(flops)} in {dtype}, {ceilings[dtype]}" for dtype, flops in memory.flops.items())
+    yield "  of it", "; ".join(parts)
+    if None in most.values():
+        yield "  ceilings", "for the share of what this device attains, ampbench study ceilings, then measure anew"
+    elif runs := [one.run for one in stored.ceilings if one.run and one.device == row["device"] and one.dtype in most]:
+        yield "  ceilings", f"of {few(runs)}"
+
+
+def _memory(memory: "MemoryPass") -> Iterator[tuple[str, str]]:
+    parts = {
+        "parameters": memory.parameter_bytes,
+        "buffers": memory.buffer_bytes,
+        "inputs": memory.input_bytes,
+        "gradients": memory.gradient_bytes,
+        "optimizer": memory.optimizer_bytes,
+    }
+    known = {name: size for name, size in parts.items() if size is not None}
+    yield "peak memory", f"{format_bytes(memory.peak_bytes):<12} counted by the {memory.source}"
+    if memory.faults:
+        yield "page faults", f"{memory.faults:<12,.0f} a step in a plain heap"
+    yield "  of it", ", ".join(f"{name} {format_bytes(size)}" for name, size in known.items())
+    yield (
+        "  rest",
+        f"{format_bytes(max(memory.peak_bytes - sum(known.values()), 0)):<12} activations and temporaries",
+    )
+    if memory.rss_bytes is not None:
+        yield (
+            "RSS",
+            f"{format_bytes(memory.rss_bytes):<12} of the process, with Python and torch: not comparable",
+        )
+
+
+def _outputs(divergence: "Divergence") -> Iterator[tuple[str, str]]:
+    """Yield what each output errs, and what a classifier's probabilities do."""
+    for one in divergence.outputs or ():
+        parts = [f"error {format_error(one.rel_l2)}" if one.rel_l2 is not None else f"no error: {one.undefined}"]
+        if one.centred:
+            parts.append("logits without their common shift")
+        if one.rel_l2 is not None and one.floor_rel_l2:
+            parts.append(f"rounding alone {format_error(one.floor_rel_l2)}")
+        if one.sample_count:
+            p99, worst = format_error(one.sample_p99_rel_l2), format_error(one.sample_worst_rel_l2)
+            parts.append(f"{counted(one.sample_count, 'sample')}: 99% quantile {p99}, worst {worst}")
+        elif one.sample_undefined != one.undefined:
+            parts.append(f"no error by sample: {one.sample_undefined}")
+        yield f"output {one.name}".rstrip(), "; ".join(parts)
+    if (found := divergence.predictions) is not None:
+        kl = f"KL {format_error(found.kl_mean)} nats, 99% quantile {format_error(found.kl_p99)}"
+        parts = [f"no KL: {found.kl_undefined}" if found.kl_undefined else kl]
+        if found.median_margin is not None:
+            parts.append(f"margin {format_share(found.median_margin)} (median)")
+        if found.flipped_margin is not None:
+            parts.append(f"up to {format_share(found.flipped_margin)} where decisions flipped")
+        yield "probabilities", "; ".join(parts)
+
+
+def _divergence(divergence: "Divergence") -> Iterator[tuple[str, str]]:
+    yield from _outputs(divergence)
+    if divergence.decided is not None and divergence.decided[1]:
+        agreeing, decisions = divergence.decided
+        parts = [f"{agreeing:,} of {decisions:,} are those of the reference"]
+        if (further := divergence.further) is not None:
+            parts.append(f"{counted(further.batches, 'further batch', 'further batches')}, {ENDED[further.ended]}")
+        yield "decisions", "; ".join(parts)
+    if divergence.loss is not None and divergence.reference_loss is not None:
+        yield "loss", f"{divergence.loss:.8g}, in fp64 {divergence.reference_loss:.8g}"
+    if divergence.grad_worst_parameter is not None:
+        worst = f"{divergence.grad_worst_parameter} errs most, by {format_error(divergence.grad_worst_rel_l2)}"
+        yield "gradients", f"that of {worst}"
+    if divergence.grad_flushed is not None:
+        yield "elements", f"{divergence.grad_flushed} of {divergence.grad_elements} gradient elements became zero"
+    if divergence.grad_nonfinite:
+        yield "nonfinite", f"{divergence.grad_nonfinite} gradient elements are not finite"
+    if divergence.update is not None:
+        yield from _update(divergence.update)
+    if divergence.scaler_scale is not None:
+        yield "loss scale", f"{divergence.scaler_scale:g}; steps skipped once settled: {divergence.skipped_steps}"
+    if divergence.recipe is not None:
+        yield "optimizer", recipe_said(divergence.recipe)
+    norm = divergence.output_reference_norm
+    size = "" if norm is None else f", norm {norm:.4g}"
+    yield "reference", f"{divergence.reference_dtype or 'none'} on {divergence.reference_device}{size}"
+    if divergence.reference_error:
+        yield "", f"fp64 failed: {divergence.reference_error}"
+    yield "digests", f"weights {divergence.weights_digest[:16]}, inputs {divergence.inputs_digest[:16]}"
+    for note in divergence.notes:
+        yield "note", note
+
+
+def _update(update: "Update") -> Iterator[tuple[str, str]]:
+    """Yield from where an update was measured, what does not move at which learning rate, and whose fault that is."""
+    began = f"after {update.steps} fp32 steps" if update.steps else "from the optimizer_state that was given"
+    stored = f", stored in {update.storage}" if update.storage else ""
+    yield "update", f"undefined: {update.undefined}" if update.undefined else f"{began}{stored}"
+    if update.swallowed is not None and update.moving:
+        said = f"{format_share(update.swallowed / update.moving)} of {update.moving:,} weights do not move"
+        yield "  swallowed", "; ".join(filter(None, [said, rates_said(update)]))
+    if update.worst_parameter is not None:
+        yield "  worst", f"{update.worst_parameter} keeps {format_kept(update.worst_kept)}"
+    if whose := blamed(update):
+        yield "  error from", whose
+    if update.counted_state:
+        yield "  with", f"what the optimizer keeps of a weight in its state {update.counted_state!r}"
+    if update.kept_error is not None:
+        yield "  luck", f"the optimizer draws random numbers: kept ± {format_kept(update.kept_error)} (standard error)"
+
+
+def _failure(failure: "Failure") -> Iterator[tuple[str, str]]:
+    yield "failed", f"in the {failure.stage}, {failure.said}"
+    for line in failure.frames:
+        yield "", line.rstrip()
+
+
+def _steps(counts: Sequence[int]) -> str:
+    """Return counts of steps per build as "1 step", "4 steps" or "7/8/8 steps"."""
+    return f"{_listed(counts)} step{'' if set(counts) == {1} else 's'}"
+
+
+def _listed(counts: Sequence[int]) -> str:
+    """Return counts per build, as one number where they agree."""
+    return str(counts[0]) if len(set(counts)) == 1 else "/".join(str(count) for count in counts)
 
 
 def run_rows(stored: "StoredRun") -> list[Row]:
     """Return one row per case of a run, as `ampbench.load` gives them, in the order of the tables."""
-    groups = grouped(frames.plain_rows(frames.run_frame(stored)))
+    groups = grouped(frame.plain_rows(frame.run_frame(stored)))
     return [row for rows in groups.values() for row in rows]
 
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ampbench.advice import Budget
+from ampbench.base.units import counted, format_duration
 from ampbench.cli.options import (
     DEFAULT_RESULTS,
     TIMEOUT,
@@ -58,15 +58,15 @@ from ampbench.cli.options import (
 from ampbench.cli.printing import print_note
 from ampbench.cli.selecting import make_selection, make_settings, resumed_imports
 from ampbench.errors import CASE_FAILED, INTERRUPTED, StoreError, UsageError
-from ampbench.labels import NOT_MEASURED, OUT_OF_TIME
-from ampbench.records.runs import RESUMED, Settings, deed_of, verb_of
-from ampbench.units import counted, format_duration
+from ampbench.judge.advice import Budget
+from ampbench.records.labels import NOT_MEASURED, OUT_OF_TIME
+from ampbench.records.run import RESUMED, Settings, deed_of, verb_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from ampbench.records.runs import Header
-    from ampbench.running.session import Scheduled
+    from ampbench.drive.session import Scheduled
+    from ampbench.records.run import Header
     from ampbench.store import RunWriter, StoredRun
 
 DEFAULTS = Settings()
@@ -147,9 +147,9 @@ def command(
         isolation=not no_isolation, heap=heap, keep_flags=keep_flags,
     )  # fmt: skip
     from ampbench import store
-    from ampbench.comparing.environments import not_the_commits
-    from ampbench.running import session
-    from ampbench.running.known_ceilings import ceilings_known
+    from ampbench.drive import session
+    from ampbench.instruments.ceilings.instrument import ceilings_known
+    from ampbench.judge.pairing import not_the_commits
 
     with ExitStack() as stack:
         writer = resumed = None
@@ -208,8 +208,8 @@ def _resumed_elsewhere(header: "Header") -> str:
 
 def _measured(prepared: "Scheduled", writer: "RunWriter") -> str:
     from ampbench.cli.progress import progress
-    from ampbench.planning import meant
-    from ampbench.running import fitness, session
+    from ampbench.drive import fitness, session
+    from ampbench.drive.planning import meant
 
     busy = fitness.busy_now(prepared.settings.threads)
     for said in [*meant(prepared.selection, prepared.plan), *filter(None, [busy])]:
@@ -245,9 +245,9 @@ def _print_end(stored: "StoredRun", ended: str, format: OutputFormat, budget: Bu
 
 def _print_plan(prepared: "Scheduled", results: Path, format: OutputFormat) -> None:
     """Print the planned cases, what is skipped and why, and the estimated time."""
-    from ampbench.cli.listings import print_listing
-    from ampbench.notes import skip_note
-    from ampbench.running.estimate import estimate
+    from ampbench.cli.printing import print_listing
+    from ampbench.drive.rounds import estimate
+    from ampbench.judge.notes import skip_note
 
     if format in (OutputFormat.TABLE, OutputFormat.MARKDOWN):
         rows = [{"case": planned.case.case_id} for planned in prepared.plan if not planned.skip]

@@ -3,10 +3,10 @@
 from collections.abc import Callable
 from typing import TypeVar
 
+from ampbench.base.units import parse_bytes, parse_seconds, parse_value
 from ampbench.errors import UsageError
-from ampbench.records.cases import ParameterValue
-from ampbench.records.runs import KEPT, Header, Selection, Settings
-from ampbench.units import parse_bytes, parse_seconds, parse_value
+from ampbench.records.case import ParameterValue
+from ampbench.records.run import KEPT, Header, Selection, Settings
 
 Value = TypeVar("Value")
 

@@ -5,8 +5,6 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ampbench.advice import Budget
-from ampbench.casts.views import By
 from ampbench.cli.options import (
     A_RUN,
     DEFAULT_RESULTS,
@@ -29,7 +27,9 @@ from ampbench.cli.options import (
     run_words,
 )
 from ampbench.errors import NothingToRunError, UnknownNameError, UsageError
-from ampbench.records.runs import CASTS, KINDS, LATEST, RESUMED, RULES, deed_of, verb_of
+from ampbench.judge.advice import Budget
+from ampbench.records.casts import By
+from ampbench.records.run import CASTS, KINDS, LATEST, RESUMED, RULES, deed_of, verb_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -72,14 +72,15 @@ def command(
         max_error, min_argmax_agreement, max_gradient_error, max_flushed_share, max_sample_error,
         max_worst_sample_error, max_kl, max_kl_p99, max_loss_error,
     )  # fmt: skip
-    from ampbench import keywords, store
+    from ampbench import store
+    from ampbench.base import names
     from ampbench.cli.printing import print_note
 
     stored = store.read_run(store.find_run(run, results, print_note))
     if case and case not in stored.cases:
         raise UnknownNameError("case", case, stored.cases)
     chosen_cases = [
-        case_id for case_id in stored.cases if keywords.matches(keyword, case_id) and (not case or case_id == case)
+        case_id for case_id in stored.cases if names.matches(keyword, case_id) and (not case or case_id == case)
     ]
     what = stored.header.explains
     if not chosen_cases and (not what or KINDS[what].of_cases):
@@ -132,10 +133,10 @@ def _measured(
     elif format is not OutputFormat.TABLE:
         raise UsageError("--case and --all are for reading: --format json gives every column of the cases selected")
     else:
-        from ampbench.blocks import Section
-        from ampbench.cli.details import detail_lines
-        from ampbench.cli.sections import print_sections
-        from ampbench.studied.claims import claims_blocks, documented_claims
+        from ampbench.cli.printing import print_sections
+        from ampbench.cli.results import detail_lines
+        from ampbench.instruments.claims import claims_blocks, documented_claims
+        from ampbench.present.document import Section
 
         console = make_console()
         print_lines(console, detail_lines(stored, rows, console.width if console.is_terminal else None))

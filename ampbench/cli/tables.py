@@ -10,12 +10,12 @@ from dataclasses import dataclass, replace
 from rich.cells import cell_len
 from rich.text import Text
 
-from ampbench.advice import Advice
 from ampbench.cli.printing import filled
-from ampbench.columns import COLUMNS, Column, says, shown
-from ampbench.labels import outcome_said
-from ampbench.markdown import escaped, markdown_table
-from ampbench.rows import Group, Row, described, precision_label
+from ampbench.judge.advice import Advice
+from ampbench.judge.columns import COLUMNS, Column, says, shown
+from ampbench.judge.rows import Group, Row, described, precision_label
+from ampbench.present.document import escaped, markdown_table
+from ampbench.records.labels import outcome_said
 
 GAPS = ((2, 2), (2, 1), (1, 1))
 """The blanks before a column that begins a cluster and before one that continues it, from roomy to tight."""

@@ -4,6 +4,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from ampbench.base.units import counted
 from ampbench.cli.options import (
     A_RUN,
     DEFAULT_RESULTS,
@@ -17,14 +18,13 @@ from ampbench.cli.options import (
     many_names,
 )
 from ampbench.errors import UnknownNameError
-from ampbench.garbage import no_garbage_collection
-from ampbench.units import counted
+from ampbench.store.lines import no_garbage_collection
 
 if TYPE_CHECKING:
-    from ampbench.trends import Trend
+    from ampbench.trend import Trend
 
 AXES = ("torch_version", "commit", "date")
-"""What --x takes; `ampbench.trends.AXES` has the same names, and is slow to import."""
+"""What --x takes; `ampbench.trend.AXES` has the same names, and is slow to import."""
 
 
 def command(
@@ -63,7 +63,7 @@ def command(
     if x not in AXES:
         raise UnknownNameError("--x axis", x, AXES)
     from ampbench.cli.printing import print_note
-    from ampbench.trends import make_trend, read_runs, tracked
+    from ampbench.trend import make_trend, read_runs, tracked
 
     metrics = tracked(metric or ())
     with no_garbage_collection():
@@ -79,16 +79,16 @@ def command(
 
 def print_trend(trend: "Trend", format: OutputFormat, show_all: bool = False) -> None:
     """Print a trend on stdout in `format`."""
-    from ampbench.cli import trend_data, trend_tables
+    from ampbench.cli import trend_printing
     from ampbench.cli.printing import make_console, print_lines, print_text
 
     if format is OutputFormat.JSON:
-        print_text(trend_data.trend_json(trend))
+        print_text(trend_printing.trend_json(trend))
     elif format is OutputFormat.CSV:
-        print_text(trend_data.trend_csv(trend))
+        print_text(trend_printing.trend_csv(trend))
     elif format is OutputFormat.MARKDOWN:
-        print_text(trend_tables.trend_markdown(trend))
+        print_text(trend_printing.trend_markdown(trend))
     else:
         console = make_console()
         only_ascii = not console.encoding.lower().startswith("utf")
-        print_lines(console, trend_tables.trend_lines(trend, console.width, show_all, only_ascii))
+        print_lines(console, trend_printing.trend_lines(trend, console.width, show_all, only_ascii))

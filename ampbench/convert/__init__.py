@@ -9,10 +9,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
 
-from ampbench.convert import bencher, github, junit, otava, pytest_benchmark
-from ampbench.convert.selection import Selected, select
-from ampbench.metrics import Column
-from ampbench.verdicts import Comparison
+from ampbench.base.metrics import Column
+from ampbench.convert import formats, pytest_benchmark
+from ampbench.convert.formats import Selected, select
+from ampbench.records.verdicts import Comparison
 
 __all__ = ["FORMATS", "Format", "Selected", "select"]
 
@@ -46,26 +46,26 @@ FORMATS: Mapping[str, Format] = MappingProxyType(
         for one in (
             Format(
                 name="junit",
-                of_run=junit.run_xml,
-                of_comparison=junit.comparison_xml,
+                of_run=formats.run_xml,
+                of_comparison=formats.comparison_xml,
                 numbers_only=False,
             ),
             Format(
                 name="github-smaller",
-                of_run=github.smaller_json,
-                columns=github.SMALLER,
+                of_run=formats.smaller_json,
+                columns=formats.SMALLER,
             ),
             Format(
                 name="github-bigger",
-                of_run=github.bigger_json,
-                columns=github.BIGGER,
+                of_run=formats.bigger_json,
+                columns=formats.BIGGER,
             ),
-            Format(name="bencher", of_run=bencher.run_json, columns=bencher.MEASURES),
+            Format(name="bencher", of_run=formats.run_json, columns=formats.MEASURES),
             Format(
                 name="otava",
-                of_series=otava.series_csv,
-                settings=otava.settings_yaml,
-                remarks=otava.remarks,
+                of_series=formats.series_csv,
+                settings=formats.settings_yaml,
+                remarks=formats.remarks,
             ),
             Format(
                 name="pytest-benchmark",

@@ -12,8 +12,8 @@ from pathlib import Path
 from ampbench.convert import asv, pytest_benchmark
 from ampbench.convert.asv_files import BENCHMARKS_FILE, MACHINE_FILE
 from ampbench.errors import StoreError, UsageError
-from ampbench.records.measurements import Reading
-from ampbench.records.runs import Entry
+from ampbench.records.measured import Reading
+from ampbench.records.run import Entry
 from ampbench.store import RunWriter, StoredRun, list_runs, read_header, run_id, sync_folder
 
 PROGRAMS = (asv.PROGRAM, pytest_benchmark.PROGRAM)

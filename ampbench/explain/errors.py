@@ -11,12 +11,11 @@ from typing import Any
 import torch
 from torch.utils import _pytree as pytree
 
+from ampbench.base.precisions import BASELINE, Precision, find_precision
 from ampbench.errors import UsageError, bounded, text_of
 from ampbench.explain.dtypes import floating_dtypes
 from ampbench.explain.keep_fp32 import is_kept
-from ampbench.explain.module_runs import ModuleRun, version, watch_runs
-from ampbench.explain.modules import floating_stored, tensors_in
-from ampbench.precisions import BASELINE, Precision, find_precision
+from ampbench.explain.modules import ModuleRun, floating_stored, tensors_in, version, watch_runs
 from ampbench.records.ranges import ModuleError
 
 Given = Mapping[str, Sequence[tuple[torch.dtype, ...]]]
@@ -88,7 +87,7 @@ def watch_errors(
 ) -> Iterator[Errors]:
     """Run each module again in the precision `shadow`, on the inputs of the fp32 run in the block, and compare.
 
-    `shadow` is a row of `ampbench.precisions` or its name: with autocast, the module runs on the fp32 inputs and
+    `shadow` is a row of `ampbench.base.precisions` or its name: with autocast, the module runs on the fp32 inputs and
     weights below autocast, else its weights, buffers and floating inputs are rounded to the storage dtype. What
     autocast has no rule for runs in the dtype that it is handed: with `given`, the dtypes that `watch_dtypes` saw in a
     run below autocast, inputs are rounded to these, so that such modules are compared as they would run. To round

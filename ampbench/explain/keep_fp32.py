@@ -13,7 +13,7 @@ import torch
 from torch.utils import _pytree as pytree
 
 from ampbench.errors import UnknownNameError, UsageError
-from ampbench.records.environments import AUTOCAST_DEVICES
+from ampbench.records.case import AUTOCAST_DEVICES
 
 HALVES = (torch.float16, torch.bfloat16)
 _FORWARD, _APPLY, _OWN, _AROUND = "forward", "_apply", "_before_keep_fp32", "_around_keep_fp32"

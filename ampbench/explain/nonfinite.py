@@ -12,12 +12,9 @@ import torch
 from torch.nn.modules.module import register_module_forward_pre_hook
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
-from ampbench.explain.calls import INSIDE, CallMode
-from ampbench.explain.kinds import Kind, op_kind
-from ampbench.explain.ledger import autocast_devices
-from ampbench.explain.places import leaves_ahead
-from ampbench.explain.recorder import Recorder
-from ampbench.explain.values import tensors_of
+from ampbench.explain.calls import INSIDE, CallMode, leaves_ahead, tensors_of
+from ampbench.explain.dtypes import Kind, op_kind
+from ampbench.explain.ledger import Recorder, autocast_devices
 from ampbench.records.ranges import FirstNonfinite
 
 FRAMES = 5

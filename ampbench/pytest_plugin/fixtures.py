@@ -14,11 +14,10 @@ from ampbench.errors import AmpbenchError, UsageError, WorkloadError
 from ampbench.pytest_plugin import MEASURING
 
 if TYPE_CHECKING:
-    from ampbench.planning import PlannedCase
-    from ampbench.pytest_plugin.given import Given
+    from ampbench.drive.planning import PlannedCase
     from ampbench.pytest_plugin.grid import Wanted
-    from ampbench.pytest_plugin.measuring import Benchmark, Measuring
-    from ampbench.records.divergences import Divergence
+    from ampbench.pytest_plugin.measuring import Benchmark, Given, Measuring
+    from ampbench.records.measured import Divergence
 
 
 class AmpBenchmark:
@@ -62,15 +61,15 @@ class AmpBenchmark:
         if self._marked is not None and given is not None:
             raise UsageError("this test's workloads are those of its marker: call amp_benchmark() without one")
         if self._marked is None and given is None:
-            from ampbench.pytest_plugin.given import CONTRACT
+            from ampbench.pytest_plugin.measuring import CONTRACT
 
             raise WorkloadError(f"amp_benchmark() was given nothing to measure: {CONTRACT}")
         return given if self._marked is None else self._marked
 
     def _measure(self, workload: Any, parameters: dict[str, Any]) -> None:
         __tracebackhide__ = True
-        from ampbench.pytest_plugin.given import CONTRACT, found
         from ampbench.pytest_plugin.grid import device_is_there, selected_sources, wanted
+        from ampbench.pytest_plugin.measuring import CONTRACT, found
 
         config, node = self._request.config, self._request.node
         for name, value in parameters.items():
@@ -96,8 +95,8 @@ class AmpBenchmark:
 
     def _run(self, measuring: "Measuring", planned: "PlannedCase", given: "Given", asked: "Wanted") -> None:
         __tracebackhide__ = True
+        from ampbench.measure.cells import measure_divergence
         from ampbench.pytest_plugin.measuring import run_once
-        from ampbench.worker.cells import measure_divergence
 
         benchmark = self._benchmark
         if benchmark.params is not None and "amp_workload" in benchmark.params:

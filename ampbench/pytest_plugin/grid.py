@@ -13,11 +13,10 @@ from typing import Any
 
 import pytest
 
+from ampbench.base.precisions import PRECISIONS, find_precision
+from ampbench.drive.planning import default_device, find_sources
 from ampbench.errors import AmpbenchError, UnknownNameError, UsageError
-from ampbench.planning import default_device, find_sources
-from ampbench.precisions import PRECISIONS, find_precision
-from ampbench.records.cases import PHASES, WorkloadSource
-from ampbench.records.environments import DEVICES, DeviceDescription
+from ampbench.records.case import DEVICES, PHASES, DeviceDescription, WorkloadSource
 from ampbench.workloads.index import PRESETS, WORKLOADS
 
 ARGUMENTS = ("workloads", "precisions", "phases", "devices", "preset", "max_error")
@@ -185,11 +184,11 @@ def _cells(found: Wanted) -> Iterator[tuple[Any, str, str, str]]:
 
 def _default_device() -> str:
     """Return the accelerator of this machine, else the CPU; without importing torch where there is no driver's node."""
-    from ampbench.running.environment import may_have_accelerator
+    from ampbench.drive.servers import may_have_accelerator
 
     if find_spec("torch") is None or not may_have_accelerator():
         return "cpu"
-    from ampbench.worker.environment import read_environment
+    from ampbench.measure.environment import read_environment
 
     return default_device(read_environment())
 
@@ -206,7 +205,7 @@ def _has_tf32(device: str) -> bool:
 
 
 def _described(device: str) -> DeviceDescription | None:
-    from ampbench.worker.environment import read_environment
+    from ampbench.measure.environment import read_environment
 
     return read_environment().device(device)
 

@@ -1,36 +1,137 @@
-"""What a session measures: cells planned, timed by pytest-benchmark's fixture, and their memory and divergence.
+"""What a test gave to `amp_benchmark`, made into a workload that this process, and if possible a server, can build.
+
+PYTEST_DONT_REWRITE
+
+What a session measures: cells planned, timed by pytest-benchmark's fixture, and their memory and divergence.
 
 PYTEST_DONT_REWRITE
 """
 
 import dataclasses
+import itertools
 import math
-from collections.abc import Mapping
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
 from datetime import UTC, datetime
+from pathlib import Path
+from types import ModuleType
 from typing import Any, Protocol
 
+import pytest
 import torch
 
+from ampbench.base.metrics import METRICS
 from ampbench.convert import pytest_benchmark as pytest_json
-from ampbench.convert.selection import defined
-from ampbench.errors import AmpbenchError, UsageError
-from ampbench.metrics import METRICS
-from ampbench.planning import PlannedCase, find_sources
-from ampbench.pytest_plugin.given import Given
+from ampbench.convert.formats import defined
+from ampbench.drive.planning import PlannedCase, find_sources
+from ampbench.drive.rounds import Task, request_of
+from ampbench.drive.servers import Renewing, ServerChannel
+from ampbench.drive.session import default_memory_limit
+from ampbench.errors import AmpbenchError, UsageError, WorkloadError
+from ampbench.measure import cells
+from ampbench.measure.environment import read_environment
+from ampbench.measure.machine import open_device
+from ampbench.measure.timing import plan_samples, time_build
+from ampbench.measure.worker import failure_of
 from ampbench.pytest_plugin.summary import Seen
-from ampbench.records.cases import ParameterValue, WorkloadSource
-from ampbench.records.divergences import Divergence
-from ampbench.records.measurements import MemoryPass, Round
-from ampbench.records.requests import MAX_SAMPLES_PER_ROUND
-from ampbench.records.runs import Selection, Settings
-from ampbench.running.channel import Renewing, ServerChannel
-from ampbench.running.schedule import Task, request_of
-from ampbench.running.session import default_memory_limit
-from ampbench.worker import cells
-from ampbench.worker.devices import open_device
-from ampbench.worker.environment import read_environment
-from ampbench.worker.rounds import failure_of
-from ampbench.worker.timing import plan_samples, time_build
+from ampbench.records.case import ParameterValue, WorkloadSource
+from ampbench.records.measured import Divergence, MemoryPass, Round
+from ampbench.records.run import Selection, Settings
+from ampbench.records.wire import MAX_SAMPLES_PER_ROUND
+
+CONTRACT = (
+    "amp_benchmark measures a function with defaults for all its parameters that returns (module, inputs), (module, "
+    "inputs, loss) or ampbench.Workload, or a workload by its name, as 'ampbench run' takes it"
+)
+_SERIAL = itertools.count(1)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Given:
+    """A workload to measure.
+
+    `name` finds it in this process, `label` is what cases, and so tables and files, call it: what `ampbench run` would.
+    `source` is where another process finds it, None where only this one has it (a closure, a lambda, a method).
+    """
+
+    name: str
+    label: str
+    source: WorkloadSource | None
+
+
+@contextmanager
+def found(workload: Any, item: pytest.Item) -> Iterator[Given]:
+    """Find `workload`, what the test `item` gave; a function that only this test has can be found until the end.
+
+    Raises `WorkloadError` for what is no workload, `UnknownNameError` for an unknown name.
+    """
+    if isinstance(workload, str):
+        sources = find_sources(workload)
+        if len(sources) != 1:
+            raise WorkloadError(
+                f"{workload} is {len(sources)} workloads: name one, or mark the test with "
+                f"pytest.mark.amp(workloads=[{workload!r}]) and call amp_benchmark() without a workload"
+            )
+        yield Given(name=workload, label=sources[0].name, source=sources[0])
+        return
+    torch = sys.modules.get("torch")
+    if torch is not None and isinstance(workload, torch.nn.Module):
+        raise WorkloadError(f"{type(workload).__name__} is a network without inputs: {CONTRACT}")
+    if not callable(workload):
+        raise WorkloadError(f"{_shown(workload)} is no workload: {CONTRACT}")
+    known = _importable(workload)
+    if known is not None:
+        yield known
+        return
+    # no name leads to it: it becomes the one function of a module that lives as long as the test
+    function = getattr(workload, "__name__", type(workload).__name__).strip("<>")
+    module = ModuleType(f"ampbench_given_{next(_SERIAL)}")
+    setattr(module, function, workload)
+    sys.modules[module.__name__] = module
+    try:
+        yield Given(name=f"{module.__name__}:{function}", label=f"{_test(item)}:{function}", source=None)
+    finally:
+        del sys.modules[module.__name__]
+
+
+def _importable(function: Any) -> Given | None:
+    """Return a function of a module by its name; None for a closure, a lambda, a method, or one that was replaced.
+
+    A package and a module in one are imported by their names, any other by its file, as a test's file is.
+    """
+    module = sys.modules.get(getattr(function, "__module__", None) or "")
+    name = getattr(function, "__qualname__", "")
+    if module is None or not name.isidentifier() or getattr(module, name, None) is not function:
+        return None
+    if "." in module.__name__ or hasattr(module, "__path__"):
+        dotted = f"{module.__name__}:{name}"
+        return Given(name=dotted, label=dotted, source=find_sources(dotted)[0])
+    path = Path(getattr(module, "__file__", None) or "")
+    if path.suffix != ".py" or module.__name__ == "__main__":
+        return None
+    source = find_sources(f"{path}:{name}")[0]
+    return Given(name=f"{module.__name__}:{name}", label=source.name, source=source)
+
+
+def _test(item: pytest.Item) -> str:
+    """Return the test's id without the cell it measures: `a/test_mine.py::TestNets::test_net[big]`.
+
+    The ids of the other parameters stay, whatever their values are: they tell the networks of one test apart.
+    """
+    parameters = getattr(getattr(item, "callspec", None), "params", {})
+    names = ("amp_device", "amp_phase", "amp_precision")
+    cell = "-".join(str(parameters[name]) for name in names if name in parameters)
+    if item.nodeid.endswith(f"-{cell}]"):
+        return f"{item.nodeid.removesuffix(f'-{cell}]')}]"
+    return item.nodeid.removesuffix(f"[{cell}]")
+
+
+def _shown(value: Any) -> str:
+    text = " ".join(repr(value).split())
+    return f"{text if len(text) <= 60 else text[:57] + '...'} ({type(value).__name__})"
+
 
 WARM_UP_SECONDS = 0.1
 """The budget of warm-up: a step that takes longer is warmed up by one."""

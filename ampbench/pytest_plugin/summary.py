@@ -13,26 +13,25 @@ from typing import TYPE_CHECKING
 from rich.text import Text
 
 import ampbench
-from ampbench import frames
 from ampbench.cli import tables
-from ampbench.cli.comparison_printing import comparison_lines
+from ampbench.cli.comparison import comparison_lines
 from ampbench.cli.options import DEFAULT_RESULTS
 from ampbench.cli.printing import make_console
-from ampbench.columns import legend
-from ampbench.compare import compare
-from ampbench.comparing.sentences import NOT_IN_TURNS
-from ampbench.comparing.times import TIME as TIME_METRIC
-from ampbench.convert.pytest_reading import read_run_json
+from ampbench.convert.pytest_benchmark import read_run_json
+from ampbench.drive.session import current_commit
 from ampbench.errors import AmpbenchError
-from ampbench.records.cases import Case
-from ampbench.records.divergences import Divergence
-from ampbench.records.measurements import Failure, MemoryPass, Round
-from ampbench.records.runs import SCHEMA, Footer, Header, Selection, Settings
-from ampbench.rows import Row, grouped
-from ampbench.running.session import current_commit
+from ampbench.judge import frame
+from ampbench.judge.columns import legend
+from ampbench.judge.compare import compare
+from ampbench.judge.rows import Row, grouped
+from ampbench.judge.said import NOT_IN_TURNS
+from ampbench.judge.times import TIME as TIME_METRIC
+from ampbench.measure.environment import read_environment
+from ampbench.records.case import Case
+from ampbench.records.measured import Divergence, Failure, MemoryPass, Round
+from ampbench.records.run import SCHEMA, Footer, Header, Selection, Settings
+from ampbench.records.verdicts import Comparison, ControlVerdict, Verdict
 from ampbench.store import StoredRun, find_run, read_run
-from ampbench.verdicts import Comparison, ControlVerdict, Verdict
-from ampbench.worker.environment import read_environment
 
 if TYPE_CHECKING:
     import pytest
@@ -79,7 +78,7 @@ class Seen:
         self._run.rounds.append(timed)
         self._run.memory.update(run.memory)
         self._run.divergence.update(run.divergence)
-        return frames.plain_rows(frames.run_frame(run))[0]
+        return frame.plain_rows(frame.run_frame(run))[0]
 
     def add_failure(self, case: Case, failure: Failure) -> None:
         """Add a cell that broke."""
@@ -107,7 +106,7 @@ class Seen:
 
     def lines(self, width: int) -> Iterator[Text]:
         """Yield the table for a terminal of `width` columns, and what its headers mean."""
-        rows = frames.plain_rows(frames.run_frame(self._run))
+        rows = frame.plain_rows(frame.run_frame(self._run))
         groups = grouped(rows)
         layouts = {
             phase: tables.lay_out(rows, phase, width) for phase in dict.fromkeys(group.phase for group in groups)

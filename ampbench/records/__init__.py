@@ -1,1 +1,1 @@
-"""What is planned, measured and stored: frozen, slotted dataclasses by kind, from the standard library alone."""
+"""What is planned, measured and stored, as frozen dataclasses, and what they are called."""

@@ -1,14 +1,35 @@
-"""What a traced program did, op by op, and which of it were casts: raw, without totals or advice.
+"""What one step's casts are stored as, and how ops are grouped.
+
+What a traced program did, op by op, and which of it were casts: raw, without totals or advice.
 
 The exception are the seconds of ops, which are medians over the steps that were traced: `CastPass` says of how many.
 Dtypes are short names ("fp32", "bf16"; others as torch spells them, "int64"). A module path is the name
 `named_modules` gives below the traced model, so "" is the model itself, or no module. Phases are "forward", "backward"
 and "optimizer".
+
+Families of ops by their names, whatever a graph calls them, and which dtypes each gives. Pure functions, no torch.
+
+Names are those of eager mode ("aten.addmm"), TorchScript ("aten::linear"), inductor ("prims.convert_element_type") and
+autograd ("UnsafeViewBackward0").
+
+For which op a cast was made. Pure functions on records, without torch.
+
+Casts that a trace cannot count: inside kernels, and in parts that hardware has not. Functions on records, no torch.
+
+Fake tensors have no fused kernels: what hardware runs whole, they take apart into ops that cast where it does not.
+
+The tables that a cast pass is seen in, by name.
 """
 
+import re
+from collections import Counter
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import NamedTuple
 
-from ampbench.records.measurements import Fitness
+from ampbench.base.units import counted
+from ampbench.records.measured import Fitness
 
 INPUT, WEIGHT, BUFFER, ACTIVATION, GRADIENT, STATE = "input", "weight", "buffer", "activation", "gradient", "state"
 """What can be cast: what came from outside or from no tensor; parameters; buffers; what ops or autograd make; what an
@@ -230,3 +251,153 @@ class Tracing:
     check: bool = False
     seconds: float = 4.0
     graphs: list[str] = field(default_factory=list)
+
+
+FLOATING = ("fp16", "bf16", "fp32", "fp64")
+"""The dtypes that autocast and mixed precision are about."""
+
+VIEWS = frozenset({"t", "view", "permute", "transpose", "expand", "slice", "select", "squeeze", "unsqueeze", "detach"})
+VIEWS |= {"alias", "reshape", "flatten", "unsafe_view", "reshape_alias", "split", "split_with_sizes", "chunk", "unbind"}
+VIEWS |= {"as_strided", "view_as", "expand_as", "lift_fresh"}
+"""Ops that only say where to read."""
+
+CASTS = frozenset({"to", "to_copy", "convert_element_type", "type_as", "autocast_to_reduced_precision"})
+CASTS |= {"autocast_to_full_precision"}
+"""Ops that copy into another dtype or, where the dtype is right already, do nothing."""
+
+_MOVES = frozenset({"copy", "clone"})
+
+_FAMILIES = {
+    "matmul": ("addmm", "mm", "bmm", "baddbmm", "linear", "matmul", "addbmm", "mv", "addmv"),
+    "convolution": ("convolution", "mkldnn_convolution", "cudnn_convolution", "conv1d", "conv2d", "conv3d"),
+    "batch_norm": ("batch_norm", "batch_norm_legit", "batch_norm_legit_functional", "batch_norm_legit_no_training"),
+    "dropout": ("dropout", "native_dropout", "bernoulli"),
+}
+"""Names that graphs have for one op; others differ by no more than "native_", a leading or a trailing "_"."""
+
+_PRODUCTS = ("matmul", "convolution", "convolution_backward")
+_FAMILY = {name: family for family, names in _FAMILIES.items() for name in names}
+_NODE = re.compile(r"(\w+?)Backward\d*$")
+
+
+def plain_name(name: str) -> str:
+    """Return an op's name without its namespace and what tells its variants apart: "unsafe_view" of all the above."""
+    node = _NODE.fullmatch(name)
+    if node is not None:
+        return re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", node[1]).lower()
+    return name.rpartition("::")[2].rpartition(".")[2].strip("_").removeprefix("native_")
+
+
+def is_view(name: str) -> bool:
+    """Return whether an op of any graph only says where to read."""
+    return plain_name(name) in VIEWS
+
+
+def op_results(ops: Iterable[Operation]) -> dict[tuple[str, str], dict[str, list[str]]]:
+    """Return the floating dtypes of ops' results, by phase and module and by kind of op, in the order of running.
+
+    Of the backward pass only products: what else there is differs from graph to graph.
+    """
+    found: dict[tuple[str, str], dict[str, list[str]]] = {}
+    for operation in ops:
+        name = plain_name(operation.name)
+        family = _FAMILY.get(name, name)
+        floating = [dtype for dtype in operation.outputs if dtype in FLOATING]
+        if operation.recomputed or not floating or name in VIEWS | CASTS | _MOVES:
+            continue
+        if not any(dtype in FLOATING for dtype in operation.inputs):
+            continue  # made from nothing: zeros to start from, random masks
+        if operation.phase == "forward" or (operation.phase == "backward" and family in _PRODUCTS):
+            families = found.setdefault((operation.phase, operation.module), {})
+            families[family] = [*families.pop(family, []), floating[0]]  # the last to run comes last
+    return found
+
+
+def cast_users(trace: CastTrace) -> list[Operation | None]:
+    """Return, cast by cast of `trace`, the op that it was made for; None: it is for no op, a copy that is stored.
+
+    That is the op that used the copy. A gradient's cast belongs to the op whose operand's cast it undoes; one that
+    undoes none, to the op that made the gradient: the next reader may be GradScaler, which reads all of them.
+    """
+    ops, casts = trace.ops, {cast.index: cast for cast in trace.casts}
+    found: list[Operation | None] = []
+    for cast in trace.casts:
+        user = cast.operation
+        if cast.phase == "backward":
+            forward = ops[cast.index].forward
+            undone = casts.get(forward) if forward is not None else None
+            user = undone.operation if undone is not None else cast.producer
+        found.append(ops[user] if user is not None else None)
+    return found
+
+
+class Whole(NamedTuple):
+    """What runs a function in one kernel, on which devices, in words; `lowers`: autocast casts all it is given."""
+
+    devices: Collection[str]
+    said: str
+    lowers: bool = False
+
+
+_RECURRENT = Whole(
+    ("cuda",), "cuDNN's `_cudnn_rnn`, for which autocast casts input, states and weights once", lowers=True
+)
+WHOLE: Mapping[str, Whole] = {
+    "scaled_dot_product_attention": Whole(
+        ("cuda", "xpu"), "flash or memory-efficient attention, which casts nothing inside, where it takes these shapes"
+    ),
+    **dict.fromkeys(("lstm", "gru", "rnn_tanh", "rnn_relu"), _RECURRENT),
+}
+"""Functions of torch that are composite, by their names: what a device has for them, and what that casts."""
+
+
+def stood_for(trace: CastTrace, device: str) -> list[str]:
+    """Return a sentence per function of `WHOLE` in a trace on fake tensors of `device`: told as one op, or in parts."""
+    whole = Counter(op.name.rpartition(".")[2] for op in trace.ops)
+    parts = {(op.function or "").rpartition(".")[2] for op in trace.ops}
+    found = []
+    for name, kernel in WHOLE.items():
+        if device in kernel.devices and whole[name]:
+            found.append(
+                f"told as the one op that {device} has for it: {name} ({counted(whole[name], 'call')}), {kernel.said}"
+            )
+        elif device not in kernel.devices and name in parts:
+            found.append(f"fake tensors take {name} apart: {device} may run it whole, with fewer casts")
+    return found
+
+
+def casts_inside(trace: CastTrace) -> list[str]:
+    """Return a sentence per op that gives another floating dtype than all it was given, without a cast that is seen.
+
+    "_transformer_encoder_layer_fwd: fp32 in, bf16 out, cast inside 2 ops and in no count". An op that makes a tensor of
+    its own ("zeros_like") or shows the same bytes as another dtype casts nothing.
+    """
+    casts = {cast.index for cast in trace.casts}
+    found: Counter[tuple[str, tuple[str, ...], tuple[str, ...]]] = Counter()
+    for operation in trace.ops:
+        given, made = _floating(operation.inputs), _floating(operation.outputs)
+        if operation.index in casts or not given or not made or set(given) & set(made):
+            continue
+        name = operation.name.partition(".")[2] or operation.name
+        if not (is_view(operation.name) or name.endswith("_like") or name.startswith(("new_", "_efficientzerotensor"))):
+            found[name, given, made] += 1
+    return [
+        f"{name}: {' and '.join(given)} in, {' and '.join(made)} out, "
+        f"cast inside {counted(count, 'op')} and in no count"
+        for (name, given, made), count in found.items()
+    ]
+
+
+def _floating(dtypes: tuple[str, ...]) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(dtype for dtype in dtypes if dtype in FLOATING))
+
+
+class By(StrEnum):
+    """What a row of the table is; the summary has the most telling rows of several."""
+
+    SUMMARY = "summary"
+    OP = "op"
+    MODULE = "module"
+    TENSOR = "tensor"
+    CAST = "cast"
+    WEIGHT = "weight"

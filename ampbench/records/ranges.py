@@ -1,12 +1,18 @@
-"""How large the values of a network are, module by module, and how far each module errs: raw, without what follows.
+"""What ranges, origins and first values that are not finite are stored as.
+
+How large the values of a network are, module by module, and how far each module errs: raw, without what follows.
 
 A module path is the name `named_modules` gives below the network; a module that runs several times has its values put
 together. Dtypes are short names ("fp16").
+
+Errors of modules along the network, ranked and told apart: what a module adds and what it is handed.
 """
 
-from dataclasses import dataclass, field
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
-from ampbench.records.recipes import Recipe
+from ampbench.records.measured import Recipe
 
 INPUT, ACTIVATION, GRADIENT, WEIGHT, UPDATE = "input", "activation", "gradient", "weight", "update"
 """Whose magnitudes: a module's floating inputs; its floating outputs; the gradients of these and of its parameters; its
@@ -188,3 +194,66 @@ class OriginPass:
     output_rel_l2: float | None = None
     first_nonfinite: FirstNonfinite | None = None
     notes: list[str] = field(default_factory=list)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProfileRow:
+    """One module in the order of running (`place`, from 0): relative L2 errors of its outputs, None where undefined.
+
+    `own` is made on exact inputs, `total` is that of the whole low-precision run, `inherited` the part of `total` that
+    came with the inputs.
+    """
+
+    place: int
+    module: str
+    kind: str
+    own: float | None
+    total: float | None
+    inherited: float | None
+
+
+def with_totals(errors: Iterable[ModuleError], totals: Mapping[str, tuple[float | None, int]]) -> list[ModuleError]:
+    """Return `errors` with the total error, and the number of elements it was measured on, of each module."""
+    return [
+        replace(row, total_rel_l2=totals[row.module][0], sampled=totals[row.module][1]) if row.module in totals else row
+        for row in errors
+    ]
+
+
+def layer_profile(errors: Sequence[ModuleError]) -> list[ProfileRow]:
+    """Return a row per module in the order of running.
+
+    Roundings of different modules are independent, so that errors add in squares: inherited is the square root of
+    total² - own², and 0 where own is the larger.
+    """
+    return [
+        ProfileRow(
+            place=place,
+            module=row.module,
+            kind=row.kind,
+            own=row.own_rel_l2,
+            total=row.total_rel_l2,
+            inherited=_inherited(row.own_rel_l2, row.total_rel_l2),
+        )
+        for place, row in enumerate(errors)
+    ]
+
+
+def ranked(errors: Iterable[ModuleError]) -> list[ModuleError]:
+    """Return the modules that were compared, those to keep in fp32 first.
+
+    First those that overflow although their inputs can be held, then those whose inputs cannot, each by the share of
+    their outputs; then by their own error, which nears 1 where outputs flush. Equal ones stay in the order of running.
+    """
+    return sorted(
+        (row for row in errors if row.elements),
+        key=lambda row: (
+            not row.overflowed or row.inputs_overflowed > 0,
+            -row.overflowed / row.elements,
+            -(row.own_rel_l2 or 0.0),
+        ),
+    )
+
+
+def _inherited(own: float | None, total: float | None) -> float | None:
+    return None if own is None or total is None else math.sqrt(max(total**2 - own**2, 0.0))

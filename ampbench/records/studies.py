@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, field
 
-from ampbench.records.measurements import Fitness
+from ampbench.records.measured import Fitness
 from ampbench.records.ranges import FirstNonfinite, Magnitudes
 
 CONTROL, REFERENCE = ARMS = "control", "reference"

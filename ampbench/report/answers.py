@@ -1,17 +1,293 @@
-"""Which precision to take on which machine, in words, and what that brings."""
+"""What to take, and of which machine that is true.
 
+The runs shown by machine: its tables with their advice.
+
+What each precision brought and cost over a machine's tables, in numbers.
+
+Which precision to take on which machine, in words, and what that brings.
+"""
+
+import math
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import lru_cache
 from types import MappingProxyType
 
-from ampbench.labels import few
-from ampbench.precisions import BASELINE, DEFAULT
-from ampbench.report.machines import Machine, Table
-from ampbench.report.summaries import spread
-from ampbench.rows import Row, judged_error, number, precision_label, times
-from ampbench.soundness import AGAINST_FP32
-from ampbench.units import every, format_error
+from ampbench.base import stats
+from ampbench.base.precisions import BASELINE, DEFAULT, rank
+from ampbench.base.units import counted, every, format_error
+from ampbench.judge import notes
+from ampbench.judge.advice import Advice
+from ampbench.judge.rows import Group, Row, grouped, judged_error, judged_floor_ratio, number, precision_label, times
+from ampbench.records.case import Case
+from ampbench.records.labels import AGAINST_FP32, case_labels, few, told_apart
+from ampbench.report.material import Material, Shown
+from ampbench.trend import Place, place_of
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Table:
+    """What was measured in several precisions to be compared: the `rows` of a group, and the advice for it.
+
+    `label` tells it from the other tables of its machine. `shown` is the run that measured it, and `whole` all rows
+    that this has of the group.
+    """
+
+    group: Group
+    label: str
+    rows: Sequence[Row]
+    whole: Sequence[Row]
+    shown: Shown
+
+    @property
+    def advice(self) -> Advice | None:
+        """The advice for it, which is of the whole run: the row advised may not be among those shown."""
+        return self.shown.advice.get(self.group)
+
+    @property
+    def chosen(self) -> Row | None:
+        """The row that is advised, of all rows of the run; None without advice."""
+        wanted = self.advice.case_id if self.advice else None
+        return None if wanted is None else self.shown.whole[wanted]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Machine:
+    """A device of a machine with one torch: what numbers on the page can be put together.
+
+    `name` is that of the device in a sentence ("this CPU (AMD EPYC)"), `title` tells it from other machines,
+    `statement` says how it computes.
+    """
+
+    name: str
+    title: str
+    statement: str
+    runs: Sequence[Shown]
+    tables: Sequence[Table]
+
+    @property
+    def advised(self) -> list[Table]:
+        """The tables for which there is advice: those in which anything was measured."""
+        return [table for table in self.tables if table.advice is not None]
+
+
+@lru_cache(maxsize=1)
+def machines(material: Material) -> list[Machine]:
+    """Return the machines of the runs shown, in order of appearance."""
+    runs: dict[Place, list[Shown]] = {}
+    for shown in material.shown:
+        for device in dict.fromkeys(row["device"] for row in shown.rows):
+            runs.setdefault(place_of(shown.stored.header, device, "commit"), []).append(shown)
+    return [_machine(place, members) for place, members in runs.items()]
+
+
+def advised_machines(material: Material) -> list[Machine]:
+    """Return the machines on which anything was measured."""
+    return [machine for machine in machines(material) if machine.advised]
+
+
+def table_labels(rows: Sequence[Row], cases: Sequence[Mapping[str, Case]]) -> list[str]:
+    """Return the short names of the tables that `rows` are of: those of their cases but for the precision."""
+    neutral = [
+        replace(members[row["case_id"]], precision="", input_dtype="", scaler=True)
+        for row, members in zip(rows, cases, strict=True)
+    ]
+    labels = case_labels(neutral)
+    return [" ".join(labels[case.case_id].split()) for case in neutral]
+
+
+def _machine(place: Place, runs: Sequence[Shown]) -> Machine:
+    found = [
+        (shown, group, members, whole[group])
+        for shown in runs
+        for whole in [grouped(shown.whole.values())]
+        for group, members in grouped(row for row in shown.rows if row["device"] == place.device).items()
+    ]
+    labels = table_labels([members[0] for _, _, members, _ in found], [one.stored.cases for one, _, _, _ in found])
+    names = told_apart(labels, (shown.name for shown, _, _, _ in found))
+    environment = runs[-1].stored.header.environment
+    described = environment.device(place.device)
+    model = place.device_name or (place.cpu if place.device == "cpu" else "")
+    kind = "this CPU" if place.device == "cpu" else f"this {place.device.upper()} device"
+    told = (
+        model or place.device,
+        place.device if model else "",
+        f"host {place.host}" if place.host else "",
+        counted(place.threads, "thread") if place.threads else "",
+        f"torch {place.torch_version}" if place.torch_version else "",
+        " ".join(f"{name}={value}" for name, value in place.settings),
+        f"imported from {place.program}" if runs[-1].stored.header.imported else "",
+    )
+    return Machine(
+        name=f"{kind} ({model})" if model else kind,
+        title=" · ".join(part for part in told if part),
+        statement=notes.device_statement(described, environment) if described is not None else "",
+        runs=runs,
+        tables=[
+            Table(
+                group=group,
+                label=name,
+                rows=members,
+                whole=whole,
+                shown=shown,
+            )
+            for (shown, group, members, whole), name in zip(found, names, strict=True)
+        ],
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Spread:
+    """Positive numbers summed up on logarithms: their geometric mean and its 95% t interval, None under three.
+
+    `least` and `most` are the ends of all that are defined, with the labels they came with. `count` numbers make the
+    mean; `zeros` and `infinite` cannot and are left out of it.
+    """
+
+    count: int
+    mean: float | None
+    low: float | None
+    high: float | None
+    least: tuple[float, str]
+    most: tuple[float, str]
+    zeros: int = 0
+    infinite: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Summary:
+    """What a precision brought over the tables of a phase and path on a machine; None where nothing is defined.
+
+    `speed`, `tf32` and `memory` are ratios to the same case in another precision, over the tables in which both are ok.
+    `tables` is how many there are, in `measured` of them the precision is ok, and in `advised` it is to be taken.
+    """
+
+    precision: str
+    label: str
+    tables: int
+    measured: int
+    advised: int
+    speed: Spread | None
+    tf32: Spread | None
+    memory: Spread | None
+    error: Spread | None
+    floor: Spread | None
+
+
+def parts(machine: Machine) -> dict[str, list[Table]]:
+    """Return a machine's tables by phase and, where there are several, path: "training", "training · compiled"."""
+    paths = {table.group.path for table in machine.tables}
+    found: dict[str, list[Table]] = {}
+    for table in machine.tables:
+        part = f"{table.group.phase} · {table.group.path}" if len(paths) > 1 else table.group.phase
+        found.setdefault(part, []).append(table)
+    return found
+
+
+def summaries(tables: Sequence[Table]) -> list[Summary]:
+    """Return what each precision that is ok in any of `tables` brought, in the order of the table of precisions."""
+    labels = table_labels([table.rows[0] for table in tables], [table.shown.stored.cases for table in tables])
+    named = row_names(tables)
+    found: dict[tuple[str, str], list[tuple[Row, str]]] = {}
+    for table, label in zip(tables, labels, strict=True):
+        for row in table.rows:
+            if row["outcome"] == "ok":
+                found.setdefault((row["precision"], named(row)), []).append((row, label))
+    chosen = [named(table.chosen) for table in tables if table.chosen is not None]
+
+    def summary(precision: str, label: str) -> Summary:
+        rows = found[precision, label]
+
+        def of(column: str) -> Spread | None:
+            return spread((number(row[column]), name) for row, name in rows)
+
+        return Summary(
+            precision=precision,
+            label=label,
+            tables=len(tables),
+            measured=len(rows),
+            advised=chosen.count(label),
+            speed=of("speedup_vs_fp32"),
+            tf32=of("speedup_vs_tf32"),
+            memory=of("memory_ratio_vs_fp32"),
+            error=spread((judged_error(row), name) for row, name in rows),
+            floor=spread((judged_floor_ratio(row), name) for row, name in rows),
+        )
+
+    return [summary(*key) for key in sorted(found, key=lambda key: (rank(key[0]), *key))]
+
+
+def unmeasured(tables: Sequence[Table]) -> dict[str, str]:
+    """Return the precisions that were wanted in some of `tables` and are ok in none: "skipped", "failed" or both."""
+    named = row_names(tables)
+    known = {named(row) for table in tables for row in table.rows if row["outcome"] == "ok"}
+    became: dict[str, dict[str, None]] = {}
+    missing = [[row for row in table.rows if named(row) not in known] for table in tables]
+    for row in (row for rows in missing for row in rows):
+        became.setdefault(named(row), {})[row["outcome"]] = None
+    return {name: " or ".join(became[name]) for name in _tables_by_precision(missing)}
+
+
+def hidden_advice(tables: Sequence[Table]) -> dict[str, int]:
+    """Return in how many of `tables` each precision is advised that was measured there, and is not shown."""
+    return _tables_by_precision([one] for table in tables if (one := table.chosen) and one not in table.rows)
+
+
+def row_names(tables: Iterable[Table]) -> Callable[[Row], str]:
+    """Return what calls the rows of `tables` by precision, with the dtype of the inputs where a table has several."""
+    several: set[str] = set()
+    for table in tables:
+        inputs: dict[str, set[str]] = {}
+        for row in table.whole:
+            inputs.setdefault(precision_label(row), set()).add(row["input_dtype"])
+        several |= {label for label, dtypes in inputs.items() if len(dtypes) > 1}
+
+    def name(row: Row) -> str:
+        label = precision_label(row)
+        return f"{label} in-{row['input_dtype']}" if label in several else label
+
+    return name
+
+
+def _tables_by_precision(tables: Iterable[Iterable[Row]]) -> dict[str, int]:
+    """Return in how many of `tables` there is a row of each precision, in the order of the precisions."""
+    counts = Counter(found for rows in tables for found in {(row["precision"], precision_label(row)) for row in rows})
+    return {label: counts[precision, label] for precision, label in sorted(counts, key=lambda one: (rank(one[0]), one))}
+
+
+def spread(values: Iterable[tuple[float | None, str]]) -> Spread | None:
+    """Return the spread of labelled numbers of 0 or more, None where none is defined."""
+    defined = [(value, label) for value, label in values if value is not None and not math.isnan(value)]
+    if not defined:
+        return None
+    usable = [value for value, _ in defined if 0 < value < math.inf]
+    interval = stats.log_t_interval(usable) if usable else None
+    return Spread(
+        count=len(usable),
+        mean=geometric_mean(usable),
+        low=interval[0] if interval else None,
+        high=interval[1] if interval else None,
+        least=min(defined),
+        most=max(defined),
+        zeros=sum(value == 0 for value, _ in defined),
+        infinite=sum(value == math.inf for value, _ in defined),
+    )
+
+
+def geometric_mean(values: Sequence[float]) -> float | None:
+    """Return the geometric mean of positive, finite numbers, None without any."""
+    return math.exp(math.fsum(map(math.log, values)) / len(values)) if values else None
+
+
+def speedups(machine: Machine) -> Iterator[tuple[Table, Row, float]]:
+    """Yield every row with a positive speedup against fp32, but for those in fp32 itself."""
+    for table in machine.tables:
+        for row in table.rows:
+            speed = number(row["speedup_vs_fp32"])
+            if row["outcome"] == "ok" and row["precision"] != BASELINE and speed and math.isfinite(speed):
+                yield table, row, speed
+
 
 NO_ADVICE = "no advice"
 UNCERTAIN = "not certain: "

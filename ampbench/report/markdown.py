@@ -5,39 +5,41 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from ampbench import __version__
-from ampbench.comparing.markdown import NOT_JUDGED, by_weight, conditions, findings_table, means_table
-from ampbench.comparing.sentences import NOT_IN_TURNS, case_names
-from ampbench.markdown import escaped, folded, markdown_table
-from ampbench.ranges.headlines import headroom_said, origin_said
-from ampbench.records.runs import (
-    CASTS,
-    CEILINGS,
-    CONVERGENCE,
-    HEADROOM,
-    INPUT_STORAGE,
-    KEEP_FP32,
-    ORIGIN,
-    SCALER,
-    SCOPE,
+from ampbench.instruments.ceilings.findings import ceilings_said
+from ampbench.instruments.claims import claims_said
+from ampbench.instruments.convergence.show import learned_said
+from ampbench.instruments.input_storage.findings import storage_said
+from ampbench.instruments.ranges.findings import headroom_said, origin_said
+from ampbench.instruments.scaler.findings import scaler_said
+from ampbench.instruments.scope.findings import scope_said
+from ampbench.judge.said import NOT_IN_TURNS, NOT_JUDGED, by_weight, case_names, conditions, findings_table, means_table
+from ampbench.present.document import escaped, folded, markdown_table
+from ampbench.records.run import CASTS, CEILINGS, CONVERGENCE, HEADROOM, INPUT_STORAGE, KEEP_FP32, ORIGIN, SCALER, SCOPE
+from ampbench.records.verdicts import Comparison
+from ampbench.report.explained import (
+    changed,
+    claimed,
+    device_ceilings,
+    headrooms,
+    origins,
+    probes,
+    scaler_runs,
+    scopes,
+    searches,
+    stored_inputs,
+    traced,
+    trainings,
+    untold,
+    with_rules,
 )
-from ampbench.report.explained import changed, headrooms, origins, probes, searches, traced, untold, with_rules
 from ampbench.report.material import Material
 from ampbench.report.precision_tables import MachineTables, precision_tables
 from ampbench.report.result import Result, result
-from ampbench.report.studied import claimed, device_ceilings, scaler_runs, scopes, stored_inputs, trainings
 from ampbench.report.views.explanation.casts import casts_said
-from ampbench.report.views.explanation.keeping import found_said
+from ampbench.report.views.explanation.keep_fp32 import found_said
 from ampbench.report.views.explanation.rules import changes_said, probe_said
-from ampbench.studied.ceilings.sentences import ceilings_said
-from ampbench.studied.claims import claims_said
-from ampbench.studied.convergence.sentences import learned_said
-from ampbench.studied.input_storage.sentences import storage_said
-from ampbench.studied.scaler.sentences import scaler_said
-from ampbench.studied.scope.sentences import scope_said
-from ampbench.trends import Trend
-from ampbench.trends.markdown import changes_table
-from ampbench.trends.sentences import failures, has_changed_times, series_names, summary
-from ampbench.verdicts import Comparison
+from ampbench.trend import Trend
+from ampbench.trend.said import changes_table, failures, has_changed_times, series_names, summary
 
 LONGEST = 65_536
 """So many characters does a comment on GitHub hold."""

@@ -1,19 +1,184 @@
-"""What was measured, where, when and with what: the facts about the runs shown, as text."""
+"""What a run's header tells of its machine, devices, installation and settings: by name and group, and in a line.
 
+What was measured, where, when and with what: the facts about the runs shown, as text.
+"""
+
+import shlex
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime
 
-from ampbench.labels import outcomes_said
-from ampbench.notes import measured_devices
-from ampbench.precisions import ordered
+from ampbench.base.precisions import ordered
+from ampbench.base.units import counted, format_bytes, format_seconds
+from ampbench.judge import notes
+from ampbench.judge.notes import measured_devices
+from ampbench.judge.rows import Row
+from ampbench.records.case import DeviceDescription
+from ampbench.records.labels import outcomes_said
+from ampbench.records.run import KEPT, Header, Selection, short_commit
 from ampbench.report.explained import contents
-from ampbench.report.facts import installation, moment, where
 from ampbench.report.material import Material, Shown, ShownCase
-from ampbench.rows import Row
 from ampbench.store import StoredRun
-from ampbench.trends.sentences import changes_in_order
-from ampbench.units import counted
+from ampbench.trend.said import changes_in_order
+
+Facts = Mapping[str, str]
+"""Texts by name; "" where nobody told."""
+
+_NONE = "none"
+_VERSIONS = {"torch": "torch", "torchvision": "torchvision", "CUDA": "CUDA", "XPU runtime": "XPU", "python": "Python"}
+"""The parts of an installation that a line tells, and what they are called there."""
+
+
+def facts_of(header: Header) -> dict[str, Facts]:
+    """Return the facts by the title of their group, each named as comparisons name it."""
+    return {
+        "Machine": _machine(header),
+        "Devices": {name: text for one in header.environment.devices for name, text in _device(one).items()},
+        "Installation": _installation(header),
+        "Environment variables": dict(sorted(header.environment.variables.items())),
+        "Settings": _measuring(header),
+    }
+
+
+def where(header: Header, devices: Iterable[str]) -> str:
+    """Return in a line on which machine, and on which of its `devices`, a run was measured."""
+    environment = header.environment
+    described = [one for name in devices if name != "cpu" and (one := environment.device(name)) is not None]
+    return joined(
+        environment.host,
+        environment.cpu,
+        counted(environment.cpu_count, "logical CPU") if environment.cpu_count else "",
+        *(f"{one.type}: {one.name}" for one in described if one.name),
+        counted(environment.threads, "thread") if environment.threads else "",
+    )
+
+
+def installation(header: Header) -> str:
+    """Return in a line with which versions a run was measured, which program did, and of which commit."""
+    known = _installation(header)
+    versions = [f"{called} {known[name]}" for name, called in _VERSIONS.items() if known[name]]
+    program = f"imported from {header.imported.program}" if header.imported else f"ampbench {known['ampbench']}"
+    commit = f"commit {short_commit(header.commit)}" if header.commit else ""
+    return joined(*versions, program, commit)
+
+
+def moment(text: str) -> str:
+    """Return an ISO 8601 time as "2026-11-21 05:19 UTC"; what is no time as it is."""
+    try:
+        found = datetime.fromisoformat(text)
+    except ValueError:
+        return text
+    found = found if found.tzinfo else found.replace(tzinfo=UTC)
+    return found.astimezone(UTC).strftime("%Y-%m-%d %H:%M UTC")
+
+
+def joined(*parts: str) -> str:
+    """Return those of `parts` that say anything, in a line."""
+    return " · ".join(part for part in parts if part)
+
+
+def _machine(header: Header) -> Facts:
+    environment = header.environment
+    return {
+        "host": environment.host,
+        "system": environment.system,
+        "CPU": environment.cpu,
+        "number of CPUs": _text(environment.cpu_count),
+        "CPU instructions": " ".join(environment.cpu_flags),
+        "memory": _size(environment.memory_bytes),
+    }
+
+
+def _device(one: DeviceDescription) -> Facts:
+    if not one.available:
+        return {f"{one.type} device": f"not available: {one.reason}" if one.reason else "not available"}
+    kinds = [f"{dtype} {kind}" for dtype, kind in notes.arithmetic(one).items()]
+    lacking = [*([] if one.tf32 else ["no tf32"]), *([] if one.float64 else ["no fp64"])]
+    told = {
+        "device": f"{one.name}, {one.count} of them" if one.count > 1 else one.name,
+        "arithmetic": ", ".join([*kinds, *lacking]),
+        "autocast dtype": f"{one.autocast_dtype} by default" if one.autocast_dtype else "",
+        "memory": _size(one.memory_bytes),
+        "driver": one.driver or "",
+    }
+    return {f"{one.type} {name}": text for name, text in (told | one.details).items()}
+
+
+def _installation(header: Header) -> Facts:
+    environment = header.environment
+    versions = {
+        "torch": environment.torch_version,
+        "torch build": environment.torch_commit,
+        "torchvision": environment.torchvision_version or "",
+        "CUDA": environment.cuda_version or "",
+        "cuDNN": environment.cudnn_version or "",
+        "XPU runtime": environment.xpu_version or "",
+        "numpy": environment.numpy_version,
+        "python": environment.python_version,
+        "compiler": environment.compiler or ("" if header.imported else _NONE),
+        "ampbench": environment.ampbench_version or header.ampbench_version,
+    }
+    return versions | {name: f"not usable: {why}" for name, why in environment.unavailable.items()}
+
+
+def _measuring(header: Header) -> Facts:
+    """Return threads, settings, selection and command; another program's run has no settings of ampbench's."""
+    told = {"number of threads": _text(header.environment.threads)}
+    if header.imported is not None:
+        told["imported from"] = f"{header.imported.program}: {header.imported.file}"
+    else:
+        settings = header.settings
+        limit = settings.memory_limit_bytes
+        told |= {
+            "rounds a case": str(settings.rounds),
+            "builds a round": str(settings.builds),
+            "timed in a round for at least": format_seconds(settings.min_run_seconds),
+            "time limit of a round": format_seconds(settings.timeout_seconds),
+            "memory limit of a round": _NONE if limit is None else format_bytes(limit),
+            "time limit of the run": _NONE if settings.max_seconds is None else format_seconds(settings.max_seconds),
+            "memory that a step frees on a CPU": "stays in the process"
+            if settings.heap == KEPT
+            else "as glibc has it (--heap plain)",
+            "threads asked for": str(settings.threads) if settings.threads else "torch's own choice",
+            "seed of weights and inputs": str(settings.seed),
+            "seed of the order": str(settings.schedule_seed),
+            "isolation": "each measurement in a process of its own"
+            if settings.isolation
+            else "none: all in one process",
+            "selection": _selection(header.selection),
+            "command": shlex.join(header.command),
+        }
+    given = header.arm.settings if header.arm else {}
+    return told | {"commit": header.commit or ""} | {f"setting {name}": value for name, value in given.items()}
+
+
+def _selection(selection: Selection) -> str:
+    """Return what was selected, as it was typed."""
+    lists = {
+        "workloads": selection.workloads,
+        "precisions": selection.precisions,
+        "devices": selection.devices,
+        "phases": selection.phases,
+        "paths": selection.paths,
+        "memory formats": selection.memory_formats,
+    }
+    said = [f"{name} {' '.join(values)}" for name, values in lists.items() if values]
+    said += [f"-k {selection.keyword}"] if selection.keyword else []
+    said += [f"preset {selection.preset}"] if selection.preset else []
+    said += [f"{name}={value}" for name, value in selection.overrides.items()]
+    said += [f"sweep {name}={','.join(map(str, values))}" for name, values in selection.sweeps.items()]
+    said += [] if selection.scaler else ["without GradScaler"]
+    return ", ".join(said) or "all that fits the devices"
+
+
+def _size(value: int | None) -> str:
+    return "" if value is None else format_bytes(value)
+
+
+def _text(value: int | None) -> str:
+    return "" if value is None else str(value)
+
 
 LISTED = 5
 """So many values of one fact are told, and so many runs without being asked for."""

@@ -1,26 +1,82 @@
-"""What a report says first: the verdict or the advice, the worst changes and failures, and what is behind them."""
+"""What is to be said of the runs beside their numbers: what no reader may miss, and the rest.
+
+What a report says first: the verdict or the advice, the worst changes and failures, and what is behind them.
+"""
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from ampbench.blocks import as_sentence
-from ampbench.compare import rank
-from ampbench.comparing import sentences
-from ampbench.labels import case_labels
-from ampbench.metrics import DRIFT
-from ampbench.notes import skip_note
-from ampbench.records.cases import Case
-from ampbench.records.runs import STUDIES
-from ampbench.report import answers, cautions
-from ampbench.report.explained import contents
-from ampbench.report.machines import machines
+from ampbench.base.metrics import DRIFT
+from ampbench.base.units import counted
+from ampbench.judge import frame, notes
+from ampbench.judge import said as sentences
+from ampbench.judge.compare import rank
+from ampbench.judge.notes import skip_note
+from ampbench.judge.rows import precision_label
+from ampbench.present.document import as_sentence
+from ampbench.records.case import Case
+from ampbench.records.labels import case_labels
+from ampbench.records.run import STUDIES
+from ampbench.records.verdicts import OUTCOME, Comparison, Finding, Verdict
+from ampbench.report import answers
+from ampbench.report.answers import Machine, machines
+from ampbench.report.explained import contents, first_finding
 from ampbench.report.material import Material, ShownCase
 from ampbench.report.measured import RunFacts, facts, over_versions, run_facts
-from ampbench.report.studied import first_finding
-from ampbench.rows import precision_label
-from ampbench.units import counted
-from ampbench.verdicts import OUTCOME, Comparison, Finding, Verdict
+
+NAMED = 3
+"""So many runs of which the same is to be said are named."""
+
+
+def warnings(material: Material) -> list[str]:
+    """Return what no reader may miss, each once and, where there are several runs, with those that it is said of."""
+    several = len(material.shown) > 1
+    warned: list[str] = []
+    for shown in material.shown:
+        which = f"{shown.name}: " if several else ""
+        if shown.comparison is not None:
+            warned += [f"{which}{one}" for one in sentences.warnings(shown.comparison)]
+        elif not shown.stored.complete:
+            warned.append(f"run {shown.stored.header.run} is not complete: {shown.stored.ending}")
+    sides = [(shown.name if several else "candidate", shown.notes) for shown in material.shown]
+    if material.baseline is not None:
+        sides.insert(0, ("baseline", _of_baseline(material)))
+    said: dict[str, list[str]] = {}
+    for side, found in sides:
+        for note in found:
+            if note.warning:
+                said.setdefault(note.text, []).append(side)
+    warned += [text if len(of) == len(sides) else f"{_listed(of)}: {text}" for text, of in said.items()]
+    return list(dict.fromkeys([*warned, *material.remarks]))
+
+
+def remarks(material: Material, found: Sequence[Machine]) -> list[str]:
+    """Return what else is to be said: of one run all of it; where there are more, for which device they speak.
+
+    `found` are the machines of the runs.
+    """
+    if len(material.shown) == 1 and not material.comparisons:
+        return [note.text for note in material.shown[0].notes if not note.warning]
+    statements = [machine.statement for machine in found if machine.statement]
+    known = {note.text for shown in material.shown for note in shown.notes if note.warning}
+    return [one for one in statements if one not in known] if len(statements) == 1 else []
+
+
+def _of_baseline(material: Material) -> list[notes.Note]:
+    """Return the notes of the baseline, as far as its cases are compared."""
+    baseline = material.baseline
+    assert baseline is not None
+    compared = {one for shown in material.shown for one in shown.partners.values()}
+    rows = [row for row in frame.plain_rows(frame.run_frame(baseline)) if row["case_id"] in compared]
+    return notes.statements(baseline, rows)
+
+
+def _listed(names: Iterable[str]) -> str:
+    known = list(names)
+    more = f" and {len(known) - NAMED:,} more" if len(known) > NAMED else ""
+    return f"{', '.join(known[:NAMED])}{more}"
+
 
 Ranked = tuple[Finding, str, str, Sequence[str]]
 """A finding, the name of its case, its run ("" where there is but one comparison), and what accounts for it."""
@@ -123,10 +179,10 @@ def result(material: Material) -> Result:
         counts=[(verdict.value, counts[verdict]) for verdict in sentences.WORST_FIRST if counts[verdict]],
         changes=[_change(*one) for one in _varied(ranked)[:WORST]],
         sides=[_sides(one) for one in comparisons],
-        warnings=[as_sentence(one, names) for one in cautions.warnings(material)],
+        warnings=[as_sentence(one, names) for one in warnings(material)],
         failures=_failures(material.cases),
         skips=[as_sentence(one) for one in _skips(material.cases)],
-        said=[as_sentence(one, names) for one in cautions.remarks(material, found)],
+        said=[as_sentence(one, names) for one in remarks(material, found)],
         facts=facts(material),
         runs=[run_facts(one) for one in material.shown] if len(material.shown) > 1 else [],
     )
@@ -207,10 +263,10 @@ def _unmeasured(material: Material) -> tuple[str, str]:
         return f"nothing was measured: {said}", ""
     if explained := contents(material):
         if found := first_finding(material):
-            return found, f"This page is about {_listed(explained)}."
+            return found, f"This page is about {_result_listed(explained)}."
         if any(one.header.explains in STUDIES for one in material.explanations):
-            return f"this page is about {_listed(explained)}", ""
-        return f"nothing was measured; this page explains {_listed(explained)}", ""
+            return f"this page is about {_result_listed(explained)}", ""
+        return f"nothing was measured; this page explains {_result_listed(explained)}", ""
     ended = Counter[str]()
     for run in material.explanations:
         ended.update(failed=len(run.failures), skipped=len(run.skips))
@@ -222,7 +278,7 @@ def _without_result(outcomes: Counter[str]) -> str:
     return ", ".join(f"{counted(outcomes[name], 'case')} {name}" for name in ("failed", "skipped") if outcomes[name])
 
 
-def _listed(parts: Sequence[str]) -> str:
+def _result_listed(parts: Sequence[str]) -> str:
     """Return "a", "a and b", "a, b and c"."""
     return " and ".join(part for part in (", ".join(parts[:-1]), parts[-1]) if part)
 

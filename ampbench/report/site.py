@@ -7,22 +7,21 @@ from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from ampbench.advice import Budget
-from ampbench.comparing import sentences
+from ampbench.base.units import UNDEFINED, counted
 from ampbench.errors import NothingComparableError, NothingToRunError, StoreError
-from ampbench.labels import outcomes_said
-from ampbench.notes import measured_devices
-from ampbench.records.runs import short_commit
+from ampbench.judge import said as sentences
+from ampbench.judge.advice import Budget
+from ampbench.judge.notes import measured_devices
+from ampbench.records.labels import outcomes_said
+from ampbench.records.run import short_commit
 from ampbench.report import answers
+from ampbench.report.answers import advised_machines
+from ampbench.report.drawing import View
 from ampbench.report.explained import contents
-from ampbench.report.machines import advised_machines
-from ampbench.report.material import Material, find_trends, material_of
+from ampbench.report.material import Material, Sources, assigned, find_sources, find_trends, material_of
 from ampbench.report.page import make_page, render
-from ampbench.report.sources import Sources, assigned, find_sources
-from ampbench.report.view import View
-from ampbench.report.views.trends.view import trends
+from ampbench.report.views.trends import trends
 from ampbench.store import StoredRun, find_run, read_run
-from ampbench.units import UNDEFINED, counted
 
 INDEX = "index.html"
 _PAGE = ".html"

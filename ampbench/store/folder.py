@@ -1,5 +1,13 @@
-"""The results folder: which runs it holds, which one is meant, whether they are sound."""
+"""The folder of runs: their names, who writes there, and which run is meant.
 
+One writer of a run file at a time, and names of files that last.
+
+The results folder: which runs it holds, which one is meant, whether they are sound.
+"""
+
+import contextlib
+import errno
+import fcntl
 import os
 import re
 from collections.abc import Callable, Iterable, Sequence
@@ -8,8 +16,43 @@ from difflib import get_close_matches
 from pathlib import Path
 
 from ampbench.errors import NothingToRunError, StoreError, UnknownNameError, UsageError
-from ampbench.records.runs import COMPRESSED, LATEST, SUFFIX, Header, deed_of, is_path
+from ampbench.records.run import COMPRESSED, LATEST, SUFFIX, Header, deed_of, is_path
 from ampbench.store.reading import StoredRun, first_line, read_header, read_run, run_id, what_else
+
+_NO_LOCKS = (errno.ENOLCK, errno.ENOTSUP, errno.ENOSYS)
+
+
+def lock(path: Path, descriptor: int, advice: str) -> None:
+    """Lock the run file at `path`, open as `descriptor`, against other writers until that is closed.
+
+    Raises `StoreError` where another writes it, with the `advice` what to do then, and where the file was replaced
+    since it was opened.
+    """
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        raise StoreError(f"{path} is being written by another ampbench: {advice}") from None
+    except OSError as error:
+        # some network file systems have no locks; measuring must be possible there, too
+        if error.errno not in _NO_LOCKS:
+            raise StoreError(f"cannot lock {path}: {error.strerror}") from None
+    try:
+        replaced = not os.path.samestat(os.fstat(descriptor), path.stat())
+    except OSError:
+        replaced = True
+    if replaced:
+        raise StoreError(f"{path} was replaced while it was opened: try again")
+
+
+def sync_folder(folder: Path) -> None:
+    """Make a new file's name as lasting as its contents, where the file system can (some network ones cannot)."""
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        with contextlib.suppress(OSError):
+            os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
 
 CLOCKS_APART = timedelta(minutes=1)
 """Runs of several machines, or begun at once, may be named in another order than they were begun in."""

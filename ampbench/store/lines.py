@@ -1,28 +1,290 @@
-"""One line of a run file: a record as JSON, and JSON as a record, strictly.
+"""The lines of a run file: how they are read, what must stand in them, and which numbers are possible.
+
+Python's cyclic garbage collector, kept out where much is made that holds no cycles.
+
+What the numbers, words and times of a run file may be, as tables: what lies outside is damage, no measurement.
+
+Ranges and words are checked as a line is decoded, what must hold between the fields of a record by `wrong_parts`, both
+when a file is read and when it is written. A field of no row may have any finite number, or any text.
+
+The traces of a run file: long lines, decoded and checked when first asked for.
+
+One line of a run file: a record as JSON, and JSON as a record, strictly.
 
 What is written is `{"round": {...}}`: one key, the kind of line, as in `records.runs.Line`. What is read must have all
 required fields, no field that is not known, and the right types; a `LineError` says what is wrong.
 """
 
 import functools
+import gc
 import operator
+import re
 import types
-from collections.abc import Callable, Container, Mapping
+from collections.abc import Callable, Container, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import MISSING, fields, is_dataclass
+from datetime import datetime
 from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
 
 import msgspec
 
+from ampbench.base.metrics import METRICS
+from ampbench.base.precisions import PRECISIONS
 from ampbench.errors import escaped
-from ampbench.metrics import METRICS
-from ampbench.precisions import PRECISIONS
+from ampbench.records.case import PATHS, PHASES
+from ampbench.records.casts import CastPass
 from ampbench.records.keeping import OBJECTIVES
+from ampbench.records.measured import CAUSES, ENDS, MEMORY_SOURCES, STAGES
 from ampbench.records.ranges import ACTIVATION, GRADIENT, INPUT, UPDATE, WEIGHT, RangePass
 from ampbench.records.rules import CATEGORIES, DEVICE, FAKE, NOT_OBSERVED, RuleProbe
-from ampbench.records.runs import KINDS as RUN_KINDS
-from ampbench.records.runs import SCHEMA, Entry, Header, Line
+from ampbench.records.run import ENDINGS, SCHEMA, Entry, Header, Line
+from ampbench.records.run import KINDS as RUN_KINDS
 from ampbench.records.studies import ARMS, OPERATIONS, SCOPES, USES
-from ampbench.store import plausible
+
+
+@contextmanager
+def no_garbage_collection() -> Iterator[None]:
+    """Keep the collector out: looking for cycles among a hundred thousand records costs a third of reading them."""
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            gc.enable()
+
+
+Range = tuple[float, float]
+
+_ROWS: tuple[tuple[Range, str], ...] = (
+    # counts and bytes; JSON's integers are exact up to 64 bits
+    (
+        (0, 2**62),
+        """
+        output_elements output_reference_nonfinite output_reference_nan output_nan output_unlike output_fp32_nonfinite
+        grad_reference_nonfinite grad_reference_nan grad_nan nonfinite_output
+        argmax_agreeing argmax_decisions casts correct decisions elements flushed grad_elements grad_flushed
+        grad_nonfinite inputs_overflowed moved nonfinite nonzero output_nonfinite output_shapes overflowed
+        agreeing batches rows sample_count
+        sampled swallowed zeros counts powers together skipped_steps skipped stale_weights warmup_steps calls
+        sizes moving param_nonfinite
+        units trials number index forward model_ops cast operation tensor made_by producer step steps ended_at
+        seeds max_trials batch update_nonfinite growth_interval involuntary_switches batch_size cpu_count count threads
+        schema work flops buffer_bytes bytes_read bytes_written cast_bytes gradient_bytes input_bytes memory_bytes
+        memory_limit_bytes optimizer_bytes output_bytes parameter_bytes peak_bytes peak_bytes_after
+        peak_bytes_before rss_bytes rss_peak_bytes stored_bytes weight_bytes
+        """,
+    ),
+    ((1, 2**62), "steps_per_sample every traced_steps"),
+    # servers and rounds are told apart one by one, and a run of the most rounds has hundreds
+    ((0, 100_000), "round rounds builds server"),
+    # a step: calling a Python function that does nothing takes 30 ns, and a time limit of eleven days is set by nobody
+    ((1e-9, 1e6), "samples step_samples copy_samples before after"),
+    # CPU time of a thread, which the clock may not resolve
+    ((0, 1e6), "cpu_samples"),
+    # of ops, of rounds, of limits, up to thirty years; an op may take less than the clock resolves
+    ((0, 1e9), "seconds compile_seconds min_run_seconds max_seconds timeout_seconds"),
+    # shares of CPU time, and a cosine, which rounding takes a little over
+    ((0, 1 + 1e-9), "steal_share other_share median_margin flipped_margin swallowed_energy energies"),
+    # what running means keep of themselves, or take in; what must arrive of an update
+    ((0, 1), "beta1 beta2 running_momenta min_update_kept"),
+    ((-1e150, 1e150), "update_kept"),
+    ((-1 - 1e-6, 1 + 1e-6), "output_cosine"),
+    # errors, whose squares are finite
+    (
+        (0, 1e150),
+        """
+        output_rel_l2 output_floor_rel_l2 output_fp32_rel_l2 grad_rel_l2 grad_worst_rel_l2 param_rel_l2 update_rel_l2
+        grad_tensor_rel_l2 grad_bias grad_noise noise kept_error worst_rel_l2
+        gradient_rel_l2 state_rel_l2 storage_rel_l2
+        own_rel_l2 way_rel_l2 chance_rel_l2 total_rel_l2 rel_l2 from_fp32 from_fp64 max_error max_gradient_error
+        floor_rel_l2 sample_p99_rel_l2 sample_worst_rel_l2 kl_mean kl_p99
+        """,
+    ),
+    # magnitudes of values in up to fp64, of which sums and differences are finite
+    (
+        (0, 1e300),
+        """
+        output_reference_norm grad_reference_norm way last_rate output_max_abs loss_abs_error largest inputs_largest
+        scaler_scale scale scales init_scale growth_factor backoff_factor items_per_step
+        lr weight_decay eps momentum
+        """,
+    ),
+    ((-1e150, 1e150), "kept worst_kept way_kept"),
+    ((-1e300, 1e300), "rates loss reference_loss losses reference_losses value"),
+    ((0, 1e15), "faults load frequency_hz accelerator_clock_hz"),
+    ((-273.15, 1e4), "temperature_celsius"),
+    # exponents of fp64
+    ((-2000, 2000), "lowest"),
+    # what a change saved, or what is alive after a step and was not before, may be less than nothing
+    ((-(2**62), 2**62), "alive_bytes bytes_moved"),
+)
+RANGES: Mapping[str, Range] = {name: ends for ends, names in _ROWS for name in names.split()}
+"""The lowest and the highest number that a field of this name may have, in every record but those of `_OF_RECORDS`."""
+_OF_RECORDS: Mapping[tuple[str, str], Range] = {("CheckedSaving", "casts"): RANGES["bytes_moved"]}
+
+UNBOUNDED = frozenset({"seed", "schedule_seed", "version", "parameters", "overrides", "sweeps"})
+"""Numbers that users choose, and that nothing is computed from."""
+
+WORDS: Mapping[tuple[str, str], tuple[str, ...]] = {
+    ("Footer", "ended"): ENDINGS,
+    ("Failure", "cause"): CAUSES,
+    ("Failure", "stage"): STAGES,
+    ("MemoryPass", "source"): MEMORY_SOURCES,
+    ("FurtherDecisions", "ended"): ENDS,
+    ("Case", "phase"): PHASES,
+    ("Case", "path"): PATHS,
+}
+"""The words that a field of a record may be."""
+
+_ANY: Range = (0, 1e300)
+_OF_UNITS: Mapping[str, Range] = {
+    "s": RANGES["seconds"],
+    "cosine": RANGES["output_cosine"],
+    "dB": (-1e4, 1e4),
+    "share": RANGES["steal_share"],
+    "kept": RANGES["kept"],
+}
+"""What readings may be, by the unit of their metric."""
+_OVER_ONE = frozenset({"ceiling_share"})
+"""Shares of what something else attained once."""
+
+_PARTS: Mapping[str, tuple[tuple[str, str], ...]] = {
+    "Divergence": (
+        ("argmax_agreeing", "argmax_decisions"),
+        ("grad_flushed", "grad_elements"),
+        ("grad_nonfinite", "grad_elements"),
+        ("output_nonfinite", "output_elements"),
+        ("output_nan", "output_nonfinite"),
+        ("output_reference_nan", "output_reference_nonfinite"),
+    ),
+    "MemoryPass": tuple(
+        (f"{name}_bytes", "peak_bytes") for name in ("parameter", "buffer", "input", "gradient", "optimizer")
+    ),
+    "FurtherDecisions": (("agreeing", "decisions"),),
+    "Score": (("correct", "decisions"),),
+    "GradientLook": (("nonzero", "elements"), ("flushed", "nonzero"), ("nonfinite", "elements")),
+    "Swallowed": (("swallowed", "moved"),),
+    "Update": (("swallowed", "moving"),),
+    "SeenGradient": (("flushed", "elements"), ("nonfinite", "elements")),
+}
+"""Fields of a record that are part of another one, which is no smaller."""
+
+_FIRST_YEAR, _LAST_YEAR = "1970", "2261"
+"""Between which a time can be told in every time zone, in nanoseconds, and by every program that reads ours."""
+
+
+def allowed(record: type, name: str) -> Range | None:
+    """Return the lowest and the highest number of a field of `record`; None: any, or it holds none."""
+    return _OF_RECORDS.get((record.__name__, name)) or RANGES.get(name)
+
+
+def wrong_time(text: str) -> str:
+    """Return what is wrong with `text` as a time in ISO 8601; "": nothing."""
+    try:
+        datetime.fromisoformat(text)
+    except ValueError:
+        return f"is no time: {text!r}"
+    return "" if _FIRST_YEAR <= text[:4] <= _LAST_YEAR else f"is no time that a clock shows: {text!r}"
+
+
+def wrong_parts(record: Any) -> str:
+    """Return which number of `record`, or of one in it, is more than what it is a part of; "": none."""
+    kind: Any = type(record)
+    for part, whole in _PARTS.get(kind.__name__, ()):
+        of, all_of = getattr(record, part), getattr(record, whole)
+        if of is not None and all_of is not None and of > all_of:
+            return f"{part}, {of:,}, are more than {whole}, {all_of:,}"
+    for name in _holders(kind):
+        held = getattr(record, name)
+        for one in held if isinstance(held, list) else () if held is None else (held,):
+            if said := wrong_parts(one):
+                return said
+    return ""
+
+
+def wrong_reading(metric: str, value: float) -> str:
+    """Return what is wrong with another program's number; "": nothing."""
+    lowest, highest = _ANY if metric in _OVER_ONE else _OF_UNITS.get(METRICS[metric].unit, _ANY)
+    return "" if lowest <= value <= highest else f"its {metric} is {value:g}"
+
+
+@functools.cache
+def _holders(kind: Any) -> tuple[str, ...]:
+    """Return the fields of a record whose records, or lists of them, there is something to check in."""
+    if not is_dataclass(kind):
+        return ()
+    hints = get_type_hints(kind)
+    return tuple(one.name for one in fields(kind) if any(map(_is_checked, _records_in(hints[one.name]))))
+
+
+def _is_checked(kind: Any) -> bool:
+    return kind.__name__ in _PARTS or bool(_holders(kind))
+
+
+def _records_in(hint: Any) -> list[type]:
+    """Return the records that a field with this annotation may hold, alone or in a list."""
+    if isinstance(hint, type) and is_dataclass(hint):
+        return [hint]
+    return [record for argument in get_args(hint) for record in _records_in(argument)]
+
+
+TRACE = b'{"casts":'
+"""How the line of a trace begins."""
+_BEGINNING = re.compile(rb'\{"casts":\{"case_id":("(?:[^"\\]|\\.)*"),')
+_END = b"}}\n"
+
+
+class StoredTraces(Mapping[str, CastPass]):
+    """The last trace of each case, by case id, in the order of the file; a line is decoded at its first access.
+
+    Which cases there are costs nothing. A damaged line raises `StoreError`, with the file and the line's number, when
+    its trace is asked for.
+    """
+
+    __slots__ = ("_decode", "_lines", "_traces")
+
+    def __init__(self, decode: Callable[[bytes, int], CastPass]):
+        self._decode = decode
+        self._lines: dict[str, tuple[bytes, int]] = {}
+        self._traces: dict[str, CastPass | None] = {}
+
+    def keep(self, case_id: str, line: bytes, number: int) -> None:
+        """Keep `line`, that of a trace of the case, with its `number` in the file, in place of an earlier one."""
+        self._lines[case_id] = line, number
+        self._traces[case_id] = None
+
+    def __getitem__(self, case_id: str) -> CastPass:
+        found = self._traces[case_id]
+        if found is None:
+            with no_garbage_collection():
+                found = self._traces[case_id] = self._decode(*self._lines[case_id])
+            del self._lines[case_id]
+        return found
+
+    def __contains__(self, case_id: object) -> bool:
+        return case_id in self._traces
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._traces)
+
+    def __len__(self) -> int:
+        return len(self._traces)
+
+    def __repr__(self) -> str:
+        return f"<traces of {', '.join(self._traces) or 'no case'}>"
+
+
+def traced_case(line: bytes) -> str | None:
+    """Return the id of the case whose trace `line` begins and ends as; None: only decoding it can tell what it is."""
+    begins = _BEGINNING.match(line)
+    if begins is None or not line.endswith(_END):
+        return None
+    try:
+        return msgspec.json.decode(begins[1], type=str)
+    except (msgspec.MsgspecError, UnicodeDecodeError):
+        return None
+
 
 Rounds = dict[str, int]
 """Which rounds a file has, by case id: a bit for each number, own, of the control or confirming."""
@@ -32,7 +294,7 @@ class LineError(ValueError):
     """A line that is not what it should be; the message continues "FILE, line N: "."""
 
 
-def _mirror(annotation: Any, numbers: plausible.Range | None = None) -> Any:
+def _mirror(annotation: Any, numbers: Range | None = None) -> Any:
     """Return `annotation` with every dataclass in it replaced by its strict struct, and numbers bounded."""
     if isinstance(annotation, type) and is_dataclass(annotation):
         record: Any = annotation
@@ -56,8 +318,8 @@ def strict_struct(record: Any) -> Any:
     hints = get_type_hints(record)
     definitions: list[Any] = []
     for field in fields(record):
-        words = plausible.WORDS.get((record.__name__, field.name))
-        kind = Literal[words] if words else _mirror(hints[field.name], plausible.allowed(record, field.name))
+        words = WORDS.get((record.__name__, field.name))
+        kind = Literal[words] if words else _mirror(hints[field.name], allowed(record, field.name))
         definition: tuple[Any, ...] = (field.name, kind)
         if field.default is not MISSING:
             definition += (field.default,)
@@ -177,7 +439,7 @@ def check_said(header: Header) -> None:
     if header.explains and header.explains not in RUN_KINDS:
         raise LineError(f"damaged: explains what there is not: {header.explains!r}")
     for name, text in (("started_at", header.started_at), ("committed_at", header.committed_at)):
-        if text is not None and (wrong := plausible.wrong_time(text)):
+        if text is not None and (wrong := wrong_time(text)):
             raise LineError(f"damaged: {name} {wrong}")
 
 
@@ -203,7 +465,7 @@ def check_entry(
     if kind == "reading":
         if record.metric not in METRICS:
             raise LineError(f"a reading of an unknown metric, {record.metric}, of {case_id}")
-        if wrong := plausible.wrong_reading(record.metric, record.value):
+        if wrong := wrong_reading(record.metric, record.value):
             raise LineError(f"damaged: {wrong}, of {case_id}")
     if kind == "case" and case_id in case_ids:
         raise LineError(f"a case listed twice: {case_id}")
@@ -217,9 +479,9 @@ def check_entry(
         _check_study(kind, record)
     if kind == "header":
         raise LineError("a second header: two files were put together")
-    if kind == "footer" and (wrong := plausible.wrong_time(record.finished_at)):
+    if kind == "footer" and (wrong := wrong_time(record.finished_at)):
         raise LineError(f"damaged: finished_at {wrong}")
-    if record is not None and (wrong := plausible.wrong_parts(record)):
+    if record is not None and (wrong := wrong_parts(record)):
         raise LineError(f"damaged: {wrong}")
 
 
@@ -229,7 +491,7 @@ def _check_round(record: Any, rounds: Rounds) -> None:
         raise LineError(f"a round without samples of {case_id}")
     if record.cpu_samples and list(map(len, record.cpu_samples)) != list(map(len, record.samples)):
         raise LineError(f"CPU times that are not those of the samples, in a round of {case_id}")
-    if wrong := plausible.wrong_time(record.finished_at):
+    if wrong := wrong_time(record.finished_at):
         raise LineError(f"damaged: finished_at {wrong}")
     add_round(record, rounds)
 

@@ -20,10 +20,9 @@ from shlex import quote
 from typing import IO, BinaryIO
 
 from ampbench.errors import StoreError
-from ampbench.records.runs import RESUMED, SCHEMA, Header, verb_of
+from ampbench.records.run import RESUMED, SCHEMA, Header, verb_of
 from ampbench.store import lines
-from ampbench.store.folder import files_below
-from ampbench.store.locking import lock, sync_folder
+from ampbench.store.folder import files_below, lock, sync_folder
 from ampbench.store.reading import StoredRun, is_compressed, opened, read_header, read_run
 
 MIGRATED, CURRENT, LEFT_ALONE = "migrated", "current", "left alone"

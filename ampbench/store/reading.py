@@ -12,20 +12,17 @@ from pathlib import Path
 from typing import Any, BinaryIO, Protocol, cast
 
 from ampbench.errors import StoreError
-from ampbench.garbage import no_garbage_collection
-from ampbench.labels import few
-from ampbench.records.cases import Case
+from ampbench.records.case import Case
 from ampbench.records.casts import CastPass
-from ampbench.records.divergences import Divergence
 from ampbench.records.keeping import KeepSearch, SearchSpace, Trial
-from ampbench.records.measurements import Failure, Fitness, MemoryPass, Round, Skip
+from ampbench.records.labels import few
+from ampbench.records.measured import Divergence, Failure, Fitness, MemoryPass, Round, Skip
 from ampbench.records.ranges import OriginPass, RangePass
 from ampbench.records.rules import RuleProbe
-from ampbench.records.runs import COMPRESSED, KINDS, SUFFIX, Entry, Footer, Header
+from ampbench.records.run import COMPRESSED, KINDS, SUFFIX, Entry, Footer, Header
 from ampbench.records.studies import Ceiling, ScalerRun, ScopePass, StoragePass, Training
 from ampbench.store import lines
-from ampbench.store.lines import LineError
-from ampbench.store.traces import TRACE, StoredTraces, traced_case
+from ampbench.store.lines import TRACE, LineError, StoredTraces, no_garbage_collection, traced_case
 
 CUT = "ends in a cut line, which was left out"
 """What is said of a run file that was killed while it was written to."""

@@ -12,15 +12,14 @@ from shlex import quote
 from typing import Self
 
 from ampbench.errors import StoreError
-from ampbench.records.cases import Case
+from ampbench.records.case import Case
 from ampbench.records.keeping import SearchSpace
-from ampbench.records.measurements import Round
+from ampbench.records.measured import Round
 from ampbench.records.rules import RuleProbe
-from ampbench.records.runs import SCHEMA, STUDIES, SUFFIX, Entry, Header, verb_of
+from ampbench.records.run import SCHEMA, STUDIES, SUFFIX, Entry, Header, verb_of
 from ampbench.store import lines
-from ampbench.store.folder import followed
+from ampbench.store.folder import followed, lock, sync_folder
 from ampbench.store.lines import LineError
-from ampbench.store.locking import lock, sync_folder
 from ampbench.store.migrating import rewrite
 from ampbench.store.reading import StoredRun, is_compressed, read_run
 

@@ -4,9 +4,8 @@ import torch
 from torch import Tensor, device, nn, optim
 from torch.nn import functional as F
 
-from ampbench.worker.data import Generator
+from ampbench.measure.data import Generator
 from ampbench.workload import Workload
-from ampbench.workloads.training import class_loss, grid_targets, momentum, regression_loss
 from ampbench.workloads.weights import (
     ACTIVE,
     HARDSWISH_VARIANCE,
@@ -14,10 +13,14 @@ from ampbench.workloads.weights import (
     RELU_VARIANCE,
     Rule,
     around,
+    class_loss,
     classifier,
     fill,
+    grid_targets,
     kernel,
+    momentum,
     rectified,
+    regression_loss,
 )
 
 BRANCH = 0.25

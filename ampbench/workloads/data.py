@@ -7,11 +7,10 @@ import numpy as np
 import torch
 from torch import Tensor, device, nn, optim
 
-from ampbench.worker.data import Generator
+from ampbench.measure.data import Generator
 from ampbench.workload import Workload
 from ampbench.workloads.sequence import Decoder, decoder_weights
-from ampbench.workloads.training import class_loss
-from ampbench.workloads.weights import HE, fill
+from ampbench.workloads.weights import HE, class_loss, fill
 
 CYCLE, TRAINED = 9, 5
 """Of every nine digits the first five are trained on: 1000 of 1797."""

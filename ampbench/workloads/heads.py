@@ -5,10 +5,9 @@ from collections.abc import Callable
 from torch import Tensor, device, nn
 from torch.nn import functional as F
 
-from ampbench.worker.data import Generator
+from ampbench.measure.data import Generator
 from ampbench.workload import Workload
-from ampbench.workloads.training import class_loss, grid_targets, momentum, regression_loss
-from ampbench.workloads.weights import classifier, fill
+from ampbench.workloads.weights import class_loss, classifier, fill, grid_targets, momentum, regression_loss
 
 
 class Siamese(nn.Module):

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from ampbench.errors import UnknownNameError, UsageError
-from ampbench.records.cases import ParameterValue, WorkloadSource
+from ampbench.records.case import ParameterValue, WorkloadSource
 
 PRESETS = ("tiny", "small", "large")
 

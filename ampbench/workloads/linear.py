@@ -4,10 +4,9 @@ from itertools import pairwise
 
 from torch import device, nn
 
-from ampbench.worker.data import Generator
+from ampbench.measure.data import Generator
 from ampbench.workload import Workload
-from ampbench.workloads.training import class_loss, grid_targets, momentum, regression_loss
-from ampbench.workloads.weights import HE, classifier, fill
+from ampbench.workloads.weights import HE, class_loss, classifier, fill, grid_targets, momentum, regression_loss
 
 
 def linear_stack(generator: Generator, *, depth: int, width: int, batch_size: int) -> Workload:

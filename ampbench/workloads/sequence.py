@@ -7,10 +7,19 @@ import torch
 from torch import Tensor, device, nn
 from torch.nn import functional as F
 
-from ampbench.worker.data import Generator
+from ampbench.measure.data import Generator
 from ampbench.workload import Workload
-from ampbench.workloads.training import adamw, class_loss
-from ampbench.workloads.weights import GELU_VARIANCE, SWIGLU_VARIANCE, Rule, around, classifier, fill, kernel
+from ampbench.workloads.weights import (
+    GELU_VARIANCE,
+    SWIGLU_VARIANCE,
+    Rule,
+    adamw,
+    around,
+    class_loss,
+    classifier,
+    fill,
+    kernel,
+)
 
 SHARPNESS = 1.3
 """Gain of queries and keys: attention scores vary by its square, 1.7, so that a token attends to a few others."""

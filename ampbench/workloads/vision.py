@@ -6,10 +6,21 @@ import torch
 from torch import Tensor, device, nn
 from torch.nn import functional as F
 
-from ampbench.worker.data import Generator
+from ampbench.measure.data import Generator
 from ampbench.workload import Workload
-from ampbench.workloads.training import adamw, class_loss, grid_targets, momentum
-from ampbench.workloads.weights import GELU_VARIANCE, HE, Rule, around, classifier, fill, kernel
+from ampbench.workloads.weights import (
+    GELU_VARIANCE,
+    HE,
+    Rule,
+    adamw,
+    around,
+    class_loss,
+    classifier,
+    fill,
+    grid_targets,
+    kernel,
+    momentum,
+)
 
 STRIDE = 16
 """Pixels of the image to one cell of the detector's feature map."""

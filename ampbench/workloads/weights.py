@@ -1,4 +1,6 @@
-"""Weights that keep signals at a realistic size: rules by layer type, gains by name, all analytic.
+"""Targets, losses and optimizers that several workloads share, written as PyTorch users write them.
+
+Weights that keep signals at a realistic size: rules by layer type, gains by name, all analytic.
 
 Default initialisation gives an untrained network whose signals fade or grow with depth, so that its rounding errors
 say nothing about a trained one. Here every layer gives outputs of an RMS near one. Layers without normalisation follow
@@ -12,14 +14,41 @@ arithmetic: values depend neither on torch nor on the machine.
 """
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from fnmatch import fnmatchcase
 from typing import TypeVar
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor, nn, optim
+from torch.nn import functional as F
 
-from ampbench.worker.data import Generator
+from ampbench.measure.data import Generator
+
+
+def grid_targets(generator: Generator, shape: tuple[int, ...], name: str = "targets") -> Tensor:
+    """Return fp32 regression targets, multiples of 1/16 in [-2, 2), which every dtype holds exactly."""
+    return generator.integers(name, shape, 64).to(torch.float32).sub_(32).div_(16)
+
+
+def regression_loss(output: Tensor, targets: Tensor) -> Tensor:
+    """Return the mean squared error; `targets` are of `grid_targets`, so that casting them loses nothing."""
+    return F.mse_loss(output, targets.to(output.dtype))
+
+
+def class_loss(output: Tensor, targets: Tensor) -> Tensor:
+    """Return the cross entropy of logits (batch, ..., classes) against class numbers (batch, ...)."""
+    return F.cross_entropy(output.flatten(0, -2), targets.flatten())
+
+
+def momentum(parameters: Iterable[nn.Parameter]) -> optim.Optimizer:
+    """Return SGD with lr 0.01 and momentum 0.9."""
+    return optim.SGD(parameters, lr=0.01, momentum=0.9)
+
+
+def adamw(parameters: Iterable[nn.Parameter]) -> optim.Optimizer:
+    """Return AdamW with lr 1e-4 and else PyTorch's defaults: in pure fp16, its epsilon of 1e-8 is zero."""
+    return optim.AdamW(parameters, lr=1e-4)
+
 
 Rule = Callable[[Generator, str, Tensor], Tensor] | Tensor | float
 """Gives one tensor its value: the value, or a function of the generator, the tensor's name and its shape."""

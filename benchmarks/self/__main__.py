@@ -3,7 +3,7 @@
 import tempfile
 from pathlib import Path
 
-from ampbench.units import format_bytes, format_seconds
+from ampbench.base.units import format_bytes, format_seconds
 from benchmarks.self import (
     asv_suite,
     compare,

@@ -8,11 +8,11 @@ import sys
 
 import numpy as np
 
-from ampbench import stats
-from ampbench.comparing import fitness
-from ampbench.comparing.deciding import ALPHA, LOOKS, Blocks, decide_interleaved
-from ampbench.comparing.runs import MeasuredRun, Role, grid
-from ampbench.verdicts import Code, Verdict
+from ampbench.base import stats
+from ampbench.judge import rounds
+from ampbench.judge.deciding import ALPHA, LOOKS, Blocks, decide_interleaved
+from ampbench.judge.rounds import MeasuredRun, Role, grid
+from ampbench.records.verdicts import Code, Verdict
 
 GATE = 8
 THRESHOLD = 0.02
@@ -59,7 +59,7 @@ def _decided(baseline: stats.Floats, candidate: stats.Floats) -> list:
 def _seconds(run: MeasuredRun, names: list[str], numbers: stats.Integers) -> stats.Floats:
     """Return the seconds of the cases in the blocks, NaN where a block is missing or was unfit."""
     devices = [case.device for case in run.stored.cases.values()]
-    unfit = fitness.unfit_rounds(run.rounds, devices, run.stored.header.environment.cpu_count).cause >= 0
+    unfit = rounds.unfit_rounds(run.rounds, devices, run.stored.header.environment.cpu_count).cause >= 0
     seconds = np.where(unfit, np.nan, run.rounds.seconds)
     return grid(run.rounds, seconds, Role.OWN, [run.places[name] for name in names], numbers)
 

@@ -4,7 +4,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from ampbench.compare import compare_files
+from ampbench.judge.compare import compare_files
 from benchmarks.self import load
 
 CASES = 10_000

@@ -10,11 +10,9 @@ from typing import Any
 
 import numpy as np
 
-from ampbench.records.cases import Case
-from ampbench.records.divergences import Divergence
-from ampbench.records.environments import Environment
-from ampbench.records.measurements import Fitness, MemoryPass, Round
-from ampbench.records.runs import Footer, Header, Selection, Settings
+from ampbench.records.case import Case, Environment
+from ampbench.records.measured import Divergence, Fitness, MemoryPass, Round
+from ampbench.records.run import Footer, Header, Selection, Settings
 from ampbench.store import RunWriter
 
 CASES = 100_000
@@ -26,7 +24,7 @@ PRECISIONS = ("fp32", "fp16_autocast", "bf16_autocast", "bf16_pure")
 _LOAD = """
 import json, sys, time
 from pathlib import Path
-import ampbench.frames
+import ampbench.judge.frame
 started = time.perf_counter()
 frame = ampbench.load(sys.argv[1])
 seconds = time.perf_counter() - started

@@ -1,7 +1,7 @@
 """Whether advice comes true: whole trainings in every precision, beside what one step said of each before.
 
 `python -m benchmarks.self.outcomes FILE` trains four small networks by three recipes each from three seeds, asks
-`ampbench.advice` for its objections after one step, and prints the tables of `docs/advice.md`; with `--held-out`,
+`ampbench.judge.advice` for its objections after one step, and prints the tables of `docs/advice.md`; with `--held-out`,
 fourteen other trainings, by which nothing was chosen (`benchmarks.self.trainings`). Each training is a line
 of FILE as soon as it ends: what FILE holds is not trained again, so that an interrupted run goes on where it was. Steps
 are taken anew where the commit is another. `--only trainings` and `--only steps` do one of the two, `--workers N` says
@@ -27,28 +27,25 @@ from typing import Any
 import msgspec
 import torch
 
-from ampbench import advice, frames
-from ampbench.markdown import markdown_table
-from ampbench.planning import lack
-from ampbench.precisions import BASELINE, DEFAULT, PRECISIONS, SHORT_DTYPES
-from ampbench.ranges.headroom import headroom
-from ampbench.records.cases import Case, WorkloadSource
-from ampbench.records.divergences import Divergence
-from ampbench.records.measurements import Round
-from ampbench.records.runs import CONVERGENCE, SCHEMA, Asked, Header, Selection, Settings
+from ampbench.base.precisions import BASELINE, DEFAULT, PRECISIONS, SHORT_DTYPES
+from ampbench.base.units import format_error, format_share
+from ampbench.drive.planning import lack
+from ampbench.instruments.convergence.learning import learned
+from ampbench.instruments.convergence.measure import Trajectories, rate_share, train
+from ampbench.instruments.ranges.measure import measure_ranges
+from ampbench.judge import advice, frame
+from ampbench.measure.divergence import References, measure_divergence
+from ampbench.measure.environment import read_environment
+from ampbench.measure.machine import open_device, precision_flags
+from ampbench.measure.sources import build_workload, seed_all
+from ampbench.measure.step import Step
+from ampbench.present.document import markdown_table
+from ampbench.records.case import Case, WorkloadSource
+from ampbench.records.magnitudes import headroom
+from ampbench.records.measured import Divergence, Round
+from ampbench.records.run import CONVERGENCE, SCHEMA, Asked, Header, Selection, Settings
 from ampbench.records.studies import CONTROL, REFERENCE, Training
 from ampbench.store import StoredRun
-from ampbench.studied.convergence.learning import learned
-from ampbench.studies.convergence import Trajectories, rate_share, train
-from ampbench.units import format_error, format_share
-from ampbench.worker.devices import open_device
-from ampbench.worker.divergence import References, measure_divergence
-from ampbench.worker.environment import read_environment
-from ampbench.worker.flags import precision_flags
-from ampbench.worker.ranges import measure_ranges
-from ampbench.worker.seeded import seed_all
-from ampbench.worker.sources import build_workload
-from ampbench.worker.step import Step
 from ampbench.workload import Workload
 from ampbench.workloads.index import WORKLOADS
 from benchmarks.self.trainings import HELD_OUT, NETWORKS, PROOF, RECIPES, Proof, Setting
@@ -297,9 +294,9 @@ def _trained_run(lines: Iterable[Line], seeds: int) -> StoredRun:
 
 
 def objections(lines: Iterable[Line]) -> dict[str, str]:
-    """Return by case id what `ampbench.advice` objects to after one step, "" where nothing, whatever the time."""
+    """Return by case id what `ampbench.judge.advice` objects to after one step, "" where nothing, whatever the time."""
     stored = _stepped_run(lines)
-    rows = frames.plain_rows(frames.run_frame(stored))
+    rows = frame.plain_rows(frame.run_frame(stored))
     return {case_id: why or "" for case_id, why in advice.objections(stored, rows, advice.Budget()).items()}
 
 
@@ -433,7 +430,7 @@ def trained_table(lines: Iterable[Line]) -> str:
 
 
 def _measured(lines: Iterable[Line]) -> list[str]:
-    rows = frames.plain_rows(frames.run_frame(_stepped_run(lines)))
+    rows = frame.plain_rows(frame.run_frame(_stepped_run(lines)))
     return _errors({row["precision"]: row for row in rows})
 
 

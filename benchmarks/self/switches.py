@@ -23,12 +23,12 @@ from typing import IO
 import torch
 from torch import nn
 
-from ampbench.markdown import markdown_table
-from ampbench.precisions import PRECISIONS
-from ampbench.records.requests import FORKING_VARIABLES, SERVER_VARIABLES
-from ampbench.worker.flags import precision_flags
-from ampbench.worker.heap import keep_freed_memory
-from ampbench.worker.placement import Placement
+from ampbench.base.precisions import PRECISIONS
+from ampbench.measure.machine import precision_flags
+from ampbench.measure.memory import keep_freed_memory
+from ampbench.measure.timing import Placement
+from ampbench.present.document import markdown_table
+from ampbench.records.wire import FORKING_VARIABLES, SERVER_VARIABLES
 
 TURNS, SECONDS = 15, 0.03
 """How often two processes take turns at a step, each built anew, and for how long at a time."""

@@ -9,13 +9,13 @@ from collections.abc import Callable, Iterator
 
 import torch
 
-from ampbench.records.cases import Case, WorkloadSource
-from ampbench.records.requests import Request
-from ampbench.running.channel import ServerChannel
-from ampbench.stats import round_value
-from ampbench.units import format_seconds
-from ampbench.worker.devices import Cpu
-from ampbench.worker.step import Step
+from ampbench.base.stats import round_value
+from ampbench.base.units import format_seconds
+from ampbench.drive.servers import ServerChannel
+from ampbench.measure.machine import Cpu
+from ampbench.measure.step import Step
+from ampbench.records.case import Case, WorkloadSource
+from ampbench.records.wire import Request
 from ampbench.workload import Workload
 from ampbench.workloads.index import WORKLOADS
 from ampbench.workloads.index import source as builtin_source

@@ -14,10 +14,10 @@ from torch.utils._debug_mode import DebugMode
 from torchvision.models import resnet50
 
 import ampbench
-from ampbench.casts.summary import savings, sentence, totals
-from ampbench.casts.tables import by_module, by_operation, by_tensor
+from ampbench.base.units import format_bytes, format_seconds
 from ampbench.explain.ledger import CastLedger
-from ampbench.units import format_bytes, format_seconds
+from ampbench.records.cast_frames import by_module, by_operation, by_tensor
+from ampbench.records.cast_totals import savings, sentence, totals
 
 STEPS = 15
 OPS = 1_000_000

@@ -1,8 +1,8 @@
 """The small networks that are trained whole, beside what one step said of each: the proof of advice, and a second set.
 
-`PROOF` is the one that the objections of `ampbench.advice` were last chosen with. `HELD_OUT` has none of its networks,
-optimizers' settings, data or seeds in common and was fixed before anything but fp32 was trained of it: nothing may be
-chosen by it. Whoever changes an objection after it was seen needs a third.
+`PROOF` is the one that the objections of `ampbench.judge.advice` were last chosen with. `HELD_OUT` has none of its
+networks, optimizers' settings, data or seeds in common and was fixed before anything but fp32 was trained of it:
+nothing may be chosen by it. Whoever changes an objection after it was seen needs a third.
 """
 
 import dataclasses
@@ -20,12 +20,11 @@ import torch
 from torch import Tensor, nn, optim
 from torch.nn import functional as F
 
+from ampbench.measure.data import Generator
 from ampbench.records.studies import CONSTANT, COSINE, LINEAR
-from ampbench.worker.data import Generator
 from ampbench.workload import Workload
 from ampbench.workloads.data import characters, digits
-from ampbench.workloads.training import class_loss
-from ampbench.workloads.weights import HE, fill
+from ampbench.workloads.weights import HE, class_loss, fill
 
 BATCH = 50
 

@@ -3,7 +3,7 @@
 import sys
 from collections.abc import Iterable, Iterator
 
-from ampbench.verdicts import Verdict
+from ampbench.records.verdicts import Verdict
 from tests.simulation.noise import NOISES
 from tests.simulation.suite import CELLS, run_gates, run_stored, share_of_cells, share_of_gates
 

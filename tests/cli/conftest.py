@@ -7,11 +7,9 @@ from pathlib import Path
 import pytest
 
 from ampbench.cli.main import main
-from ampbench.records.cases import Case, WorkloadSource
-from ampbench.records.divergences import Divergence
-from ampbench.records.environments import DeviceDescription, Environment
-from ampbench.records.measurements import Failure, MemoryPass, Round, Skip
-from ampbench.records.runs import Footer, Header, Selection, Settings
+from ampbench.records.case import Case, DeviceDescription, Environment, WorkloadSource
+from ampbench.records.measured import Divergence, Failure, MemoryPass, Round, Skip
+from ampbench.records.run import Footer, Header, Selection, Settings
 from ampbench.store import RunWriter
 
 RUN_ID = "20260131T120000Z-bench-1f9a3c"

@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from ampbench.cli.control_printing import sentences
-from ampbench.comparing.control import judge_self
-from ampbench.records.runs import Arm
-from tests.comparing.test_control import against_itself
-from tests.running.test_arms import git
+from ampbench.cli.ab import sentences
+from ampbench.judge.compare import judge_self
+from ampbench.records.run import Arm
+from tests.ab.test_arms import git
+from tests.judge.test_control import against_itself
 from tests.stored_runs import make_case, write_run
 
 Run = Callable[..., Any]

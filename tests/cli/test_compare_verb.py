@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 import torch
 
+from ampbench.drive.planning import find_sources
 from ampbench.errors import NothingToRunError
 from ampbench.explain.ledger import trace_casts
-from ampbench.planning import find_sources
 from ampbench.records.casts import CastPass
-from ampbench.records.measurements import Reading
+from ampbench.records.measured import Reading
 from tests.compared_runs import BF16, FP32, noisy, rounds_of
 from tests.stored_runs import COMPLETE, make_case, make_divergence, make_header, make_memory, write_run
 from tests.traced_programs import autocast
@@ -198,7 +198,7 @@ def test_what_ends_the_tracing_loses_nothing_of_the_comparison(ampbench, tmp_pat
     def ends(*_):
         raise raised
 
-    monkeypatch.setattr("ampbench.running.retracing.trace_case", ends)
+    monkeypatch.setattr("ampbench.ab.retracing.trace_case", ends)
     stored_sides(tmp_path / "results", str(torch.__version__))
     found = ampbench("compare", "1-before", "2-after", "--candidate-python", sys.executable)
     assert (found.code, found.err) == (code, f"tracing 1 regressed case on both sides\n{said}")

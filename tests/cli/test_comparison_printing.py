@@ -6,20 +6,14 @@ from dataclasses import replace
 
 import pytest
 
-from ampbench.cli import comparison_printing as findings
-from ampbench.cli.comparison_printing import (
-    FIELDS,
-    comparison_csv,
-    comparison_json,
-    comparison_lines,
-    verdict,
-)
-from ampbench.compare import compare
-from ampbench.comparing import markdown
-from ampbench.comparing.markdown import comparison_markdown
-from ampbench.records.measurements import Failure
+from ampbench.cli import comparison as findings
+from ampbench.cli.comparison import FIELDS, comparison_csv, comparison_json, comparison_lines, verdict
+from ampbench.judge import said
+from ampbench.judge.compare import compare
+from ampbench.judge.said import comparison_markdown
+from ampbench.records.measured import Failure
 from ampbench.records.rules import RuleChange
-from ampbench.verdicts import Code, Finding, Verdict
+from ampbench.records.verdicts import Code, Finding, Verdict
 from tests.compared_runs import BF16, FP32, Times, arms, environment, make_run, noisy
 from tests.stored_runs import make_case, make_header
 
@@ -144,7 +138,7 @@ def test_arms_of_two_precisions_are_called_by_the_candidates():
 
 
 def test_markdown_stays_within_what_a_comment_holds(monkeypatch):
-    monkeypatch.setattr(markdown, "ROWS", 2)
+    monkeypatch.setattr(said, "ROWS", 2)
     text = comparison_markdown(slower())
     assert "and 5 more: `--format csv` has them all" in text
 

@@ -10,9 +10,9 @@ from xml.etree import ElementTree
 
 import pytest
 
-from ampbench.cli import writing
+from ampbench.cli import printing
 from ampbench.convert import FORMATS
-from ampbench.records.measurements import Reading, Skip
+from ampbench.records.measured import Reading, Skip
 from tests.stored_runs import COMPLETE, make_case, make_memory, make_round, write_run
 
 Run = Callable[..., Any]
@@ -140,7 +140,7 @@ def test_a_full_disk_leaves_the_old_file_and_nothing_half_written(
     def full(_: int) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(writing.os, "fsync", full)
+    monkeypatch.setattr(printing.os, "fsync", full)
     said = ampbench("convert", "latest", "--to", "otava", "--results", results, "-o", "series.csv")
     assert said.code == 2
     assert "cannot write series.csv: No space left on device" in said.err
@@ -259,7 +259,7 @@ def test_a_run_of_the_same_file_from_before_is_named(asv: Path, ampbench: Run) -
 def test_an_imported_run_is_shown_listed_compared_gated_and_checked(
     asv: Path, tmp_path: Path, ampbench: Run, environment: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("ampbench.running.environment.probe", lambda: environment)
+    monkeypatch.setattr("ampbench.drive.servers.probe", lambda: environment)
     ampbench("convert", asv, "--to", "native", "--device", "cpu")
     first, second = sorted(file.stem for file in (tmp_path / "results" / "runs").iterdir())
     shown = " ".join(ampbench("show", first).out.split())

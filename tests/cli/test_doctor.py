@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
+from ampbench.drive.fitness import Finding
 from ampbench.errors import AmpbenchError
-from ampbench.records.environments import Environment
-from ampbench.running.fitness import Finding
+from ampbench.records.case import Environment
 
 Run = Callable[..., Any]
 FINDING = Finding(name="load", what="the load is 9", why="threads wait", remedy="wait until it has gone", grave=True)
@@ -26,8 +26,8 @@ def machine(environment: Environment, monkeypatch: pytest.MonkeyPatch) -> Callab
                 raise found
             return found
 
-        monkeypatch.setattr("ampbench.running.environment.probe", probe)
-        monkeypatch.setattr("ampbench.running.fitness.inspect", lambda: list(findings))
+        monkeypatch.setattr("ampbench.drive.servers.probe", probe)
+        monkeypatch.setattr("ampbench.drive.fitness.inspect", lambda: list(findings))
 
     says()
     return says

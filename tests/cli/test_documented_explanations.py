@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 import torch
 
-from ampbench.casts.changes import compare_traces
-from ampbench.comparing.explaining import change_sentences
-from ampbench.rules.changes import compare_rules
+from ampbench.instruments.casts.changes import compare_traces
+from ampbench.instruments.rules.findings import compare_rules
+from ampbench.judge.explaining import change_sentences
 from ampbench.store import read_run
 from tests.documented.pages import fences
 from tests.traced_programs import trace

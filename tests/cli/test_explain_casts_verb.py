@@ -15,13 +15,13 @@ import pytest
 import torch
 
 import ampbench as library
+from ampbench.base.units import format_seconds
+from ampbench.drive.planning import PlannedCase
 from ampbench.errors import UsageError
-from ampbench.planning import PlannedCase
+from ampbench.records.case import DeviceDescription
 from ampbench.records.casts import AUTOGRAD, CastPass, CheckedSaving, GraphTrace, Tracing
-from ampbench.records.environments import DeviceDescription
-from ampbench.records.measurements import Failure, Skip
+from ampbench.records.measured import Failure, Skip
 from ampbench.store import list_runs, read_run
-from ampbench.units import format_seconds
 from tests.stored_runs import COMPLETE, RUN, make_case, make_header, write_run
 from tests.traced_programs import trace
 
@@ -399,7 +399,7 @@ def test_an_interruption_prints_and_keeps_what_was_traced(
             raise KeyboardInterrupt
         return dataclasses.replace(passes[0], case_id=planned.case.case_id)
 
-    monkeypatch.setattr("ampbench.running.casts.trace_case", trace_case)
+    monkeypatch.setattr("ampbench.instruments.casts.instrument.trace_case", trace_case)
     said = ampbench("explain", "casts", f"{model}:twice", "--phase", "inference", "--phase", "training")
     assert said.code == 130
     assert "3 casts a step" in said.out

@@ -13,9 +13,9 @@ from typing import Any
 
 import pytest
 
-from ampbench.records.measurements import Failure, Skip
+from ampbench.records.measured import Failure, Skip
 from ampbench.records.ranges import RangePass
-from ampbench.records.requests import Reply, Request
+from ampbench.records.wire import Reply, Request
 from ampbench.store import list_runs, read_run
 from tests.range_passes import origin_pass, range_pass
 from tests.scripted_channel import Scripted
@@ -77,7 +77,7 @@ def ends(monkeypatch: pytest.MonkeyPatch) -> Ends:
         return Reply(ranges=dataclasses.replace(found or range_pass(case), case_id=case.case_id))
 
     channel = Scripted(answer)
-    monkeypatch.setattr("ampbench.running.preparing.ServerChannel", lambda **_: channel)
+    monkeypatch.setattr("ampbench.drive.pieces.ServerChannel", lambda **_: channel)
     return ends
 
 

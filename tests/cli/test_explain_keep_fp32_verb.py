@@ -18,19 +18,19 @@ import pytest
 from ampbench.cli.explain import keep_fp32
 from ampbench.cli.options import Objective
 from ampbench.cli.progress import TrialsSeen, piece_progress
+from ampbench.drive import servers as channels
+from ampbench.drive.pieces import unfinished
+from ampbench.drive.planning import PlannedCase
 from ampbench.errors import UsageError
-from ampbench.keeping.islands import units_of
-from ampbench.planning import PlannedCase
-from ampbench.records.cases import WorkloadSource
+from ampbench.instruments.keep_fp32.instrument import can_go_on
+from ampbench.instruments.keep_fp32.trials import units_of
+from ampbench.records.case import WorkloadSource
 from ampbench.records.keeping import OBJECTIVES, SearchSpace, Trial, Unit, Wanted, Weighed, Weighing
-from ampbench.records.measurements import Failure
-from ampbench.records.requests import Reply, Request
-from ampbench.records.runs import KEEP_FP32, Footer
-from ampbench.running import channel as channels
-from ampbench.running.keeping import can_go_on
+from ampbench.records.measured import Failure
+from ampbench.records.run import KEEP_FP32, Footer
+from ampbench.records.wire import Reply, Request
 from ampbench.store import list_runs, read_run
-from ampbench.studied.unfinished import unfinished
-from tests.keeping.searches import CASE, SPACE, TRIALS, found, trial
+from tests.instruments.keep_fp32.searches import CASE, SPACE, TRIALS, found, trial
 from tests.stored_runs import COMPLETE, RUN, make_case, write_run
 
 Run = Callable[..., Any]
@@ -248,7 +248,7 @@ def test_an_interruption_of_a_resumed_search_before_it_does_anything_leaves_it_a
     def plan(*_: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("ampbench.running.keeping.check_selection", plan)
+    monkeypatch.setattr("ampbench.instruments.keep_fp32.instrument.check_selection", plan)
     said = search(ampbench, "--resume", file.stem)
     assert (said.code, said.out) == (130, "")
     how = f"1 piece left; ampbench explain keep-fp32 --resume {file.stem} goes on\n"

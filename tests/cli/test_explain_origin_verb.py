@@ -13,7 +13,7 @@ import pytest
 
 import ampbench as library
 from ampbench.errors import UsageError
-from ampbench.records.measurements import Skip
+from ampbench.records.measured import Skip
 from ampbench.store import list_runs
 from tests.range_passes import origin_pass, range_pass
 from tests.stored_runs import COMPLETE, RUN, make_case, make_round, write_run

@@ -13,9 +13,9 @@ from typing import Any
 import pytest
 
 from ampbench.cli import main as program
-from ampbench.records.measurements import Failure
-from ampbench.records.requests import Reply, Request
-from ampbench.records.runs import RULES
+from ampbench.records.measured import Failure
+from ampbench.records.run import RULES
+from ampbench.records.wire import Reply, Request
 from ampbench.store import list_runs, read_run
 from tests.rule_probes import observation, probe
 from tests.stored_runs import COMPLETE, make_case, make_header, make_round, write_run
@@ -216,7 +216,7 @@ class Worker:
 @pytest.fixture
 def worker(monkeypatch: pytest.MonkeyPatch) -> Worker:
     channel = Worker()
-    monkeypatch.setattr("ampbench.running.channel.ServerChannel", lambda: channel)
+    monkeypatch.setattr("ampbench.drive.servers.ServerChannel", lambda: channel)
     return channel
 
 

@@ -13,10 +13,10 @@ from typing import Any
 import pytest
 import torch
 
-from ampbench.planning import PlannedCase
+from ampbench.drive.planning import PlannedCase
 from ampbench.records.casts import CastPass
-from ampbench.records.measurements import Failure
-from ampbench.records.runs import Header
+from ampbench.records.measured import Failure
+from ampbench.records.run import Header
 from ampbench.store import list_runs, read_run
 from tests.stored_runs import COMPLETE, RUN, make_case, write_run
 from tests.traced_programs import trace
@@ -63,7 +63,7 @@ def worker(seen: CastPass, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> C
             raise found
         return dataclasses.replace(found, case_id=planned.case.case_id)  # type: ignore[no-any-return]
 
-    monkeypatch.setattr("ampbench.running.casts.trace_case", trace_case)
+    monkeypatch.setattr("ampbench.instruments.casts.instrument.trace_case", trace_case)
     return lambda **ending: ends.update(ending)
 
 
@@ -104,7 +104,7 @@ def test_an_interruption_while_planning_says_so_too(ampbench: Run, monkeypatch: 
     def plan(*_: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("ampbench.running.casts.check_selection", plan)
+    monkeypatch.setattr("ampbench.instruments.casts.instrument.check_selection", plan)
     said = explain(ampbench, "mlp")
     assert (said.code, said.out, said.err) == (130, "", "interrupted: nothing was seen\n")
 
@@ -199,7 +199,7 @@ def test_json_has_a_table_only_if_one_is_asked_for(seen: CastPass, tmp_path: Pat
 
 
 def test_a_probe_whose_file_cannot_be_written_does_not_begin(ampbench: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("ampbench.running.channel.ServerChannel", lambda: pytest.fail("a worker was started"))
+    monkeypatch.setattr("ampbench.drive.servers.ServerChannel", lambda: pytest.fail("a worker was started"))
     said = ampbench("explain", "rules", "-o", "nowhere/rules.jsonl.gz")
     assert (said.code, said.out) == (2, "")
     assert said.err == (

@@ -18,7 +18,7 @@ from pathlib import Path
 
 import pytest
 
-from ampbench.cli.writing import ABANDONED_SECONDS
+from ampbench.cli.printing import ABANDONED_SECONDS
 from ampbench.store import list_runs, read_run
 from tests import stored_runs
 

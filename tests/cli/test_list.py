@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from ampbench.precisions import PRECISIONS
-from ampbench.records.environments import Environment
+from ampbench.base.precisions import PRECISIONS
+from ampbench.records.case import Environment
 from ampbench.workloads.index import WORKLOADS
 from tests.stored_runs import COMPLETE, RUN, make_case, write_run
 
@@ -40,7 +40,7 @@ def test_precisions_are_listed_in_every_format(format: str, ampbench: Run) -> No
 def test_devices_are_asked_of_a_worker(
     environment: Environment, ampbench: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("ampbench.running.environment.probe", lambda: environment)
+    monkeypatch.setattr("ampbench.drive.servers.probe", lambda: environment)
     out = ampbench("list", "devices").out
     assert "bf16 native, fp16 emulated" in out
     assert "\ncuda: no cuda device or driver found\n" in out

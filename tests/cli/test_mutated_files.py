@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from ampbench.errors import StoreError
-from ampbench.frames import load
+from ampbench.judge.frame import load
 from ampbench.store import read_run
 from tests.cli.conftest import RUN_ID
 

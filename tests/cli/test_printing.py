@@ -8,9 +8,8 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from ampbench.cli.data import csv_text
 from ampbench.cli.main import main
-from ampbench.cli.printing import make_console, print_block, print_note, print_text
+from ampbench.cli.printing import csv_text, make_console, print_block, print_note, print_text
 
 NOTE = "run 20260131T120000Z-bench-1f9a3c: results/runs/20260131T120000Z-bench-1f9a3c.jsonl has ten cases too many"
 

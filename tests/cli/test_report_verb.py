@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from bs4 import BeautifulSoup
 
-from ampbench.cli import writing
+from ampbench.cli import printing
 from tests.cli.conftest import RUN_ID
 from tests.report.traced_runs import make_pass
 from tests.stored_runs import COMPLETE, make_case, make_memory, make_round, write_run
@@ -198,7 +198,7 @@ def test_an_interrupt_leaves_the_old_page_and_nothing_half_written(
     def interrupt(_: int) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(writing.os, "fsync", interrupt)
+    monkeypatch.setattr(printing.os, "fsync", interrupt)
     said = ampbench("report", *arguments)
     assert (said.code, said.out) == (130, "")
     assert names(tmp_path / "site") == ["3-other.html"]
@@ -257,5 +257,5 @@ def test_what_a_writer_that_was_killed_left_is_removed_by_the_next_and_no_other_
         file.touch()
     for file in (gone, *others):
         os.utime(file, (0, 0))
-    writing.write_files({page: "text"})
+    printing.write_files({page: "text"})
     assert names(tmp_path) == sorted(file.name for file in (page, young, *others))

@@ -14,9 +14,9 @@ import pytest
 
 import ampbench
 from ampbench.cli.main import main
+from ampbench.drive.servers import ServerChannel
+from ampbench.drive.session import opened_first
 from ampbench.records.studies import Attained, Ceiling
-from ampbench.running.channel import ServerChannel
-from ampbench.running.session import opened_first
 from ampbench.store import read_run
 from tests import stored_runs
 from tests.odd_networks import ODD
@@ -320,7 +320,7 @@ def test_a_users_file_that_is_wrong_is_one_line_before_anything_is_measured(
 def test_an_unwritable_results_folder_is_one_line_before_a_server_is_started(
     arguments: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("ampbench.running.channel.subprocess.Popen", None)
+    monkeypatch.setattr("ampbench.drive.servers.subprocess.Popen", None)
     blocked = tmp_path / "results"
     blocked.write_text("a file where the folder should be")
     assert main([*arguments, "mlp", "--results", str(blocked)]) == 2

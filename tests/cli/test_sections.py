@@ -2,9 +2,9 @@
 
 import pytest
 
-from ampbench.blocks import Block, Section
 from ampbench.cli.options import OutputFormat
-from ampbench.cli.sections import _broken, _shared, markdown, print_sections
+from ampbench.cli.printing import _broken, _shared, markdown, print_sections
+from ampbench.present.document import Block, Section
 
 LONG = "torch_ops.my_library.fused_attention_with_rotary_embedding.default"
 

@@ -2,7 +2,7 @@ import pytest
 
 from ampbench.cli.selecting import parse_setting, parse_sweep, resumed_imports
 from ampbench.errors import UsageError
-from ampbench.records.cases import WorkloadSource
+from ampbench.records.case import WorkloadSource
 from tests.stored_runs import make_header
 
 

@@ -10,10 +10,9 @@ from typing import Any
 import pytest
 from rich.cells import cell_len
 
-from ampbench.cli.details import LABEL_WIDTH, detail_lines
-from ampbench.cli.results import run_rows
-from ampbench.metrics import COLUMNS
-from ampbench.records.measurements import Failure
+from ampbench.base.metrics import COLUMNS
+from ampbench.cli.results import LABEL_WIDTH, detail_lines, run_rows
+from ampbench.records.measured import Failure
 from ampbench.store import find_run, read_run
 from tests import stored_runs
 

@@ -5,14 +5,14 @@ from typing import Any
 import pytest
 from rich.cells import cell_len
 
-from ampbench import columns, notes
-from ampbench.advice import Advice, Budget, advise
+from ampbench.base.metrics import COLUMNS
+from ampbench.base.precisions import PRECISIONS
 from ampbench.cli import tables
-from ampbench.cli.data import json_text
-from ampbench.metrics import COLUMNS
-from ampbench.precisions import PRECISIONS
-from ampbench.records.environments import DeviceDescription, Environment
-from ampbench.rows import described, grouped
+from ampbench.cli.printing import json_text
+from ampbench.judge import columns, notes
+from ampbench.judge.advice import Advice, Budget, advise
+from ampbench.judge.rows import described, grouped
+from ampbench.records.case import DeviceDescription, Environment
 
 
 def gpu_row(precision: str, speed: float, phase: str = "training") -> dict[str, Any]:

@@ -6,13 +6,11 @@ import pytest
 
 from ampbench.cli import progress as module
 from ampbench.cli.progress import PACE, TimeLeft
-from ampbench.planning import PlannedCase
-from ampbench.records.cases import WorkloadSource
-from ampbench.records.requests import Reply
-from ampbench.records.runs import Settings
-from ampbench.running.driver import Progress
-from ampbench.running.estimate import OVERHEAD_SECONDS, SERVER_SECONDS
-from ampbench.running.schedule import Task
+from ampbench.drive.planning import PlannedCase
+from ampbench.drive.rounds import OVERHEAD_SECONDS, SERVER_SECONDS, Progress, Task
+from ampbench.records.case import WorkloadSource
+from ampbench.records.run import Settings
+from ampbench.records.wire import Reply
 from tests.stored_runs import make_case, make_round
 
 SOURCE = WorkloadSource(name="net", family="user", module="net", function="make", builtin=False)

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 import yaml
 
-from ampbench.gating.policy import FILE_NAME, read_policy
-from ampbench.records.runs import Arm
+from ampbench.judge.policy import FILE_NAME, read_policy
+from ampbench.records.run import Arm
 from tests.documented.pages import Command, runs
 from tests.documented.quickening import context_of
 from tests.stored_runs import COMPLETE, make_case, write_run

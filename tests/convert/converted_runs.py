@@ -7,8 +7,8 @@ from typing import Any
 from hypothesis import strategies as st
 
 from ampbench.convert import Selected, select
-from ampbench.records.cases import Case
-from ampbench.records.measurements import Failure, Skip
+from ampbench.records.case import Case
+from ampbench.records.measured import Failure, Skip
 from ampbench.store import StoredRun
 from tests.stored_runs import COMPLETE, make_case, make_divergence, make_header, make_memory, make_round
 

@@ -8,13 +8,13 @@ from typing import Any
 import pytest
 from asv_results import COMMIT, DEVICE, ERROR, GRADIENT, MEMORY, NAN, PER_ITEM, STEP, TORCH, row, suite, write
 
+from ampbench.base.precisions import PRECISIONS
 from ampbench.convert import asv
+from ampbench.drive.planning import make_plan
 from ampbench.errors import StoreError, UnknownNameError
-from ampbench.frames import plain_rows, run_frame
-from ampbench.planning import make_plan
-from ampbench.precisions import PRECISIONS
-from ampbench.records.environments import DEVICES, DeviceDescription, Environment
-from ampbench.records.runs import Imported, Selection
+from ampbench.judge.frame import plain_rows, run_frame
+from ampbench.records.case import DEVICES, DeviceDescription, Environment
+from ampbench.records.run import Imported, Selection
 from ampbench.store import StoredRun
 
 

@@ -4,7 +4,7 @@ import msgspec
 from converted_runs import BF16, CASE, HOSTILE, TEXT, mixed_run, named_run, stored_run
 from hypothesis import given
 
-from ampbench.convert import Selected, bencher, select
+from ampbench.convert import Selected, formats, select
 
 
 class Metric(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True):
@@ -16,7 +16,7 @@ class Metric(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True):
 
 
 def read(selected: Selected) -> dict[str, dict[str, Metric]]:
-    return msgspec.json.decode(bencher.run_json(selected), type=dict[str, dict[str, Metric]])
+    return msgspec.json.decode(formats.run_json(selected), type=dict[str, dict[str, Metric]])
 
 
 def test_a_run_has_a_benchmark_per_measured_case_with_its_metrics_as_measures() -> None:

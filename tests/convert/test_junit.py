@@ -10,8 +10,8 @@ import xmlschema
 from converted_runs import BF16, CASE, FAILED, HOSTILE, SKIPPED, TEXT, mixed_run, named_run
 from hypothesis import given
 
-from ampbench.convert import junit
-from ampbench.verdicts import Code, Comparison, ControlVerdict, Difference, Finding, Side, Verdict
+from ampbench.convert import formats
+from ampbench.records.verdicts import Code, Comparison, ControlVerdict, Difference, Finding, Side, Verdict
 
 SCHEMA = xmlschema.XMLSchema(Path(__file__).with_name("junit.xsd"))
 Tests = Mapping[str, ElementTree.Element]
@@ -58,7 +58,7 @@ def comparison(*findings: Finding, **changes: Any) -> Comparison:
 
 
 def test_a_run_has_a_test_case_per_case_and_counts_them() -> None:
-    suite, tests = read(junit.run_xml(mixed_run()))
+    suite, tests = read(formats.run_xml(mixed_run()))
     assert list(tests) == [CASE.case_id, BF16.case_id, FAILED.case_id, SKIPPED.case_id]
     assert {name: suite.attrib[name] for name in ("tests", "failures", "errors", "skipped")} == {
         "tests": "4",
@@ -76,7 +76,7 @@ def test_a_run_has_a_test_case_per_case_and_counts_them() -> None:
 
 
 def test_a_measured_case_passes_with_its_numbers_in_base_units() -> None:
-    _, tests = read(junit.run_xml(mixed_run()))
+    _, tests = read(formats.run_xml(mixed_run()))
     test = tests[CASE.case_id]
     assert [child.tag for child in test] == ["system-out"]
     lines = (test[0].text or "").splitlines()
@@ -87,7 +87,7 @@ def test_a_measured_case_passes_with_its_numbers_in_base_units() -> None:
 
 
 def test_a_failed_case_is_an_error_with_its_frames_and_a_skipped_one_is_skipped_with_its_reason() -> None:
-    _, tests = read(junit.run_xml(mixed_run()))
+    _, tests = read(formats.run_xml(mixed_run()))
     error = tests[FAILED.case_id].find("error")
     assert error is not None
     assert error.attrib == {"type": "exception", "message": "boom <&>"}
@@ -111,7 +111,7 @@ def test_a_failed_case_is_an_error_with_its_frames_and_a_skipped_one_is_skipped_
 )
 def test_a_verdict_becomes_an_outcome(verdict: Verdict, kind: str, element: str | None) -> None:
     one = finding(verdict=verdict, kind=kind, reason="because")
-    suite, tests = read(junit.comparison_xml(comparison(one)))
+    suite, tests = read(formats.comparison_xml(comparison(one)))
     test = tests[f"{CASE.case_id} seconds_median"]
     found = [child for child in test if child.tag != "system-out"]
     assert [child.tag for child in found] == ([element] if element else [])
@@ -123,7 +123,7 @@ def test_a_verdict_becomes_an_outcome(verdict: Verdict, kind: str, element: str 
 
 def test_a_failure_holds_the_evidence() -> None:
     one = finding(remarks=["slow blocks: 2 of 16 became 7 of 16"])
-    _, tests = read(junit.comparison_xml(comparison(one)))
+    _, tests = read(formats.comparison_xml(comparison(one)))
     failure = tests[f"{CASE.case_id} seconds_median"].find("failure")
     assert failure is not None
     assert failure.attrib["type"] == "beyond-threshold"
@@ -137,14 +137,14 @@ def test_a_failure_holds_the_evidence() -> None:
 
 def test_what_is_undefined_is_left_out_of_the_evidence() -> None:
     one = finding(verdict=Verdict.INCOMPARABLE, baseline=None, change=None, low=None, high=None)
-    _, tests = read(junit.comparison_xml(comparison(one)))
+    _, tests = read(formats.comparison_xml(comparison(one)))
     output = tests[f"{CASE.case_id} seconds_median"].find("system-out")
     assert output is not None
     assert output.text == "candidate: 0.00112 s"
 
 
 def test_a_comparison_tells_of_both_runs_their_differences_and_the_control() -> None:
-    suite, _ = read(junit.comparison_xml(comparison(finding(), notes=["not interleaved"])))
+    suite, _ = read(formats.comparison_xml(comparison(finding(), notes=["not interleaved"])))
     assert suite.attrib["name"] == "after against before"
     properties = {one.attrib["name"]: one.attrib["value"] for one in suite.iter("property")}
     assert properties == {
@@ -160,7 +160,7 @@ def test_a_comparison_tells_of_both_runs_their_differences_and_the_control() -> 
 
 def test_a_case_of_one_side_is_skipped_and_says_whose_it_is() -> None:
     both = comparison(finding(), only_baseline=[BF16.case_id], only_candidate=[SKIPPED.case_id])
-    _, tests = read(junit.comparison_xml(both))
+    _, tests = read(formats.comparison_xml(both))
     said = {name: test.find("skipped") for name, test in tests.items()}
     for case_id, side in ((BF16.case_id, "baseline"), (SKIPPED.case_id, "candidate")):
         skipped = said[case_id]
@@ -170,7 +170,7 @@ def test_a_case_of_one_side_is_skipped_and_says_whose_it_is() -> None:
 
 @given(TEXT)
 def test_any_name_gives_valid_xml_and_comes_back(name: str) -> None:
-    _, tests = read(junit.run_xml(named_run(name)))
+    _, tests = read(formats.run_xml(named_run(name)))
     (found,) = tests
     # XML has no control characters; where there are none, the name comes back as it was
     clean = all(one in "\t\n" or (one >= " " and one not in "\ufffe\uffff") for one in name)
@@ -178,12 +178,12 @@ def test_any_name_gives_valid_xml_and_comes_back(name: str) -> None:
 
 
 def test_control_characters_are_written_as_escapes() -> None:
-    _, tests = read(junit.run_xml(named_run(HOSTILE)))
+    _, tests = read(formats.run_xml(named_run(HOSTILE)))
     (found,) = tests
     assert found.startswith("<&>\"' \t\n\\x00\\x1b\x7f\x85\u2028\\ufffe\U0001f600,;|[]{}#%$\\é[")
-    assert "\\r\\ud800" in junit.comparison_xml(comparison(finding(reason="a\r\ud800")))
+    assert "\\r\\ud800" in formats.comparison_xml(comparison(finding(reason="a\r\ud800")))
 
 
 def test_a_hostile_reason_gives_a_valid_comparison() -> None:
     one = finding(reason=HOSTILE, remarks=[HOSTILE, "]]>"])
-    read(junit.comparison_xml(comparison(one, notes=[HOSTILE])))
+    read(formats.comparison_xml(comparison(one, notes=[HOSTILE])))

@@ -11,7 +11,7 @@ from converted_runs import mixed_run
 
 from ampbench.convert import asv, native, pytest_benchmark
 from ampbench.errors import StoreError, UsageError
-from ampbench.frames import plain_rows, run_frame
+from ampbench.judge.frame import plain_rows, run_frame
 from ampbench.store import StoredRun, list_runs, read_run
 
 

@@ -16,9 +16,9 @@ import yaml
 from converted_runs import BF16, CASE, HOSTILE, TEXT, mixed_run, named_run, stored_run
 from hypothesis import given
 
+from ampbench.base.metrics import GATED, METRICS
 from ampbench.cli.main import main
-from ampbench.convert import Selected, otava, select
-from ampbench.metrics import GATED, METRICS
+from ampbench.convert import Selected, formats, select
 from tests.stored_runs import COMPLETE, make_memory, make_round, write_run
 
 OTAVA = "apache-otava==0.8.0"
@@ -26,11 +26,11 @@ RUNS, STEP_AT, STEP = 40, 25, 1.10
 
 
 def rows(series: Sequence[Selected]) -> list[dict[str, str]]:
-    return list(csv.DictReader(io.StringIO(otava.series_csv(series))))
+    return list(csv.DictReader(io.StringIO(formats.series_csv(series))))
 
 
 def settings(series: Sequence[Selected], path: str = "out/series.csv") -> dict[str, Any]:
-    document = yaml.safe_load(otava.settings_yaml(series, Path(path)))
+    document = yaml.safe_load(formats.settings_yaml(series, Path(path)))
     assert list(document) == ["tests"]
     (test,) = document["tests"].values()
     return test
@@ -55,7 +55,7 @@ def test_runs_are_rows_in_the_order_of_time_in_utc() -> None:
 
 def test_a_row_has_the_attributes_otava_can_select_by_and_values_in_base_units() -> None:
     (row,) = rows([mixed_run()])
-    assert {name: row[name] for name in otava.ATTRIBUTES} == {
+    assert {name: row[name] for name in formats.ATTRIBUTES} == {
         "run": "20260131T120000Z-bench-1f9a3c",
         "commit": "0123abc-dirty",
         "version": "2.15.0",
@@ -69,8 +69,8 @@ def test_the_settings_name_the_file_and_each_complete_column_with_its_direction(
     series = [mixed_run()]
     found = settings(series)
     assert (found["type"], found["file"], found["time_column"]) == ("csv", "out/series.csv", "time")
-    assert found["attributes"] == list(otava.ATTRIBUTES)
-    assert list(found["metrics"]) == [name for name in rows(series)[0] if name not in ("time", *otava.ATTRIBUTES)]
+    assert found["attributes"] == list(formats.ATTRIBUTES)
+    assert list(found["metrics"]) == [name for name in rows(series)[0] if name not in ("time", *formats.ATTRIBUTES)]
     for name, metric in found["metrics"].items():
         better = METRICS[name.rpartition(" ")[2]].better
         assert metric == {"direction": 1 if better == "higher" else -1, "scale": 1}
@@ -82,17 +82,17 @@ def test_what_a_run_lacks_is_an_empty_cell_and_no_metric_of_the_settings() -> No
     one = select(stored_run([(CASE, [1e-3])], run="one", started_at="2026-01-31T13:00:00Z"))
     column = f"{BF16.case_id} seconds_median"
     assert [row[column] for row in rows([both, one])] == ["0.0005", ""]
-    assert column in otava.gapped([both, one])
-    assert f"{CASE.case_id} seconds_median" not in otava.gapped([both, one])
+    assert column in formats.gapped([both, one])
+    assert f"{CASE.case_id} seconds_median" not in formats.gapped([both, one])
     assert all(name.startswith(CASE.case_id) for name in settings([both, one])["metrics"])
 
 
 @given(TEXT)
 def test_any_name_is_the_same_in_both_files(name: str) -> None:
     series = [named_run(name)]
-    header = next(csv.reader(io.StringIO(otava.series_csv(series), newline="")))
+    header = next(csv.reader(io.StringIO(formats.series_csv(series), newline="")))
     metrics = list(settings(series, f"{name.replace('/', '')}.csv")["metrics"])
-    assert metrics == [column for column in header if column not in ("time", *otava.ATTRIBUTES)]
+    assert metrics == [column for column in header if column not in ("time", *formats.ATTRIBUTES)]
     assert all(metric.startswith(f"{name}[") for metric in metrics)
 
 
@@ -102,7 +102,7 @@ def test_a_hostile_name_is_the_same_in_both_files() -> None:
         f"{HOSTILE}[depth=4,width=512]/b8/fp32/cpu/inference/eager/in-fp32 seconds_median"
         in (settings(series)["metrics"])
     )
-    assert otava.settings_yaml(series, Path("series.csv")).isascii()
+    assert formats.settings_yaml(series, Path("series.csv")).isascii()
 
 
 @pytest.fixture(scope="session")

@@ -15,9 +15,9 @@ from hypothesis import strategies as st
 from ampbench.convert import pytest_benchmark, select
 from ampbench.convert.pytest_benchmark import case_info, machine_info, read_run_json
 from ampbench.errors import StoreError
-from ampbench.frames import plain_rows, run_frame
-from ampbench.records.environments import DeviceDescription, Environment
-from ampbench.records.runs import Imported
+from ampbench.judge.frame import plain_rows, run_frame
+from ampbench.records.case import DeviceDescription, Environment
+from ampbench.records.run import Imported
 from ampbench.store import StoredRun
 from tests.stored_runs import make_case, make_divergence, make_header, make_memory
 

@@ -5,10 +5,10 @@ import math
 import pytest
 from converted_runs import BF16, CASE, mixed_run, stored_run
 
+from ampbench.base.metrics import METRICS
 from ampbench.convert import FORMATS, select
-from ampbench.convert.selection import defined
+from ampbench.convert.formats import defined
 from ampbench.errors import NothingToRunError
-from ampbench.metrics import METRICS
 
 
 def test_a_keyword_selects_cases_by_their_id() -> None:

@@ -4,9 +4,8 @@ import pytest
 import torch
 
 from ampbench.cli.main import main
+from ampbench.instruments.ceilings.findings import bandwidth, best, datasheet_of, share
 from ampbench.store import StoredRun, list_runs, read_run
-from ampbench.studied.ceilings.datasheets import datasheet_of
-from ampbench.studied.ceilings.rates import bandwidth, best, share
 
 FOUND = torch.accelerator.current_accelerator(check_available=True)
 

@@ -9,8 +9,8 @@ import torch
 
 import ampbench
 from ampbench.cli.main import main
-from ampbench.notes import CEILING_REACHED
-from ampbench.worker.flops import count_flops
+from ampbench.judge.notes import CEILING_REACHED
+from ampbench.measure.memory import count_flops
 
 FOUND = torch.accelerator.current_accelerator(check_available=True)
 

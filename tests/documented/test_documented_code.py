@@ -13,9 +13,10 @@ import pytest
 import torch
 
 import ampbench
-from ampbench import planning, precisions
+from ampbench.base import precisions
 from ampbench.cli.main import main
-from ampbench.gating.policy import read_policy
+from ampbench.drive import planning
+from ampbench.judge.policy import read_policy
 from ampbench.settings import read_toml
 from ampbench.store import list_runs
 from tests.documented.pages import PAGES, Fence, fences

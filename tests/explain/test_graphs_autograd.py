@@ -3,7 +3,7 @@ import torch
 import torch.nn.functional as F
 from torch.utils.checkpoint import checkpoint
 
-from ampbench.explain.graphs.autograd import autograd_graph
+from ampbench.explain.graphs.traced import autograd_graph
 from ampbench.explain.ledger import trace_casts
 from tests.traced_programs import autocast, conv_net
 

@@ -6,7 +6,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ampbench.explain.magnitudes import SMALL, Counts, count_magnitudes
+from ampbench.explain.ranges import SMALL, Counts, count_magnitudes
 
 FLOATS = [torch.float64, torch.float32, torch.float16, torch.bfloat16]
 

@@ -7,8 +7,8 @@ import torch.nn.functional as F
 from ampbench.errors import UnknownNameError, UsageError
 from ampbench.explain.errors import watch_errors
 from ampbench.explain.keep_fp32 import keep_fp32
-from ampbench.explain.samples import sample_outputs, total_errors
-from ampbench.ranges.profile import layer_profile, ranked, with_totals
+from ampbench.explain.ranges import sample_outputs, total_errors
+from ampbench.records.ranges import layer_profile, ranked, with_totals
 from tests.planted_faults import FAULTS, FLUSHES, LARGE, SMALL
 from tests.traced_programs import conv_net, encoder
 

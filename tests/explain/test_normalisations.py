@@ -2,7 +2,7 @@ import pytest
 import torch
 from torch import nn
 
-from ampbench.explain.normalisations import count_together, normalises_together
+from ampbench.explain.ranges import count_together, normalises_together
 
 
 class ForImages(nn.LayerNorm):

@@ -8,8 +8,7 @@ import torch.nn.functional as F
 from torch.nn.modules import module as module_hooks
 
 from ampbench.errors import UsageError
-from ampbench.explain.magnitudes import Counts, count_magnitudes
-from ampbench.explain.ranges import watch_ranges
+from ampbench.explain.ranges import Counts, count_magnitudes, watch_ranges
 from tests.traced_programs import conv_net, encoder
 
 

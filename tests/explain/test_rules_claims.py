@@ -1,7 +1,7 @@
 import pytest
 
-from ampbench.explain.devices import is_present
-from ampbench.explain.rules.claims import DEFAULT_DTYPES, gradient_scaler, new_spelling, old_spelling, probe_claims
+from ampbench.explain.dtypes import is_present
+from ampbench.explain.rules.documented import DEFAULT_DTYPES, gradient_scaler, new_spelling, old_spelling, probe_claims
 
 ABSENT = [device for device in ("xpu", "cuda") if not is_present(device)]
 

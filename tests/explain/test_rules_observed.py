@@ -1,7 +1,7 @@
 import pytest
 import torch
 
-from ampbench.explain.devices import autocast_to, is_present, stood_in
+from ampbench.explain.dtypes import autocast_to, is_present, stood_in
 from ampbench.explain.rules.observed import (
     classify,
     fill,

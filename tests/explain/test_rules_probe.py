@@ -2,12 +2,12 @@ import pytest
 import torch
 from packaging.version import Version
 
-from ampbench.explain.devices import is_present
+from ampbench.explain.dtypes import is_present
+from ampbench.explain.rules.documented import registered_ops
 from ampbench.explain.rules.probe import ABSENT, NAMES, observe, probe_rules, rule_ops
-from ampbench.explain.rules.registered import registered_ops
-from ampbench.records.environments import DEVICES
+from ampbench.instruments.rules.findings import find_disagreements
+from ampbench.records.case import DEVICES
 from ampbench.records.rules import CATEGORIES
-from ampbench.rules.judging import find_disagreements
 
 
 @pytest.fixture(scope="module")

@@ -1,4 +1,4 @@
-from ampbench.explain.rules.registered import registered_ops
+from ampbench.explain.rules.documented import registered_ops
 
 
 def test_the_dispatcher_knows_the_rules_of_every_device_type_on_every_build():

@@ -3,8 +3,8 @@ import re
 import pytest
 import torch
 
-from ampbench.explain.devices import is_present
-from ampbench.explain.rules.traps import (
+from ampbench.explain.dtypes import is_present
+from ampbench.explain.rules.probe import (
     CALLED,
     NEEDS_GRAD,
     PLACEMENTS,

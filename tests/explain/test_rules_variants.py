@@ -1,8 +1,7 @@
 import torch
 
-from ampbench.explain.rules.observed import find_op
+from ampbench.explain.rules.observed import find_inplace, find_op, find_out, run_variants
 from ampbench.explain.rules.samples import SAMPLES
-from ampbench.explain.rules.variants import find_inplace, find_out, run_variants
 
 ATEN = torch.ops.aten
 

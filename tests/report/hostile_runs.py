@@ -3,7 +3,7 @@
 from dataclasses import replace
 from pathlib import Path
 
-from ampbench.records.cases import Case, WorkloadSource
+from ampbench.records.case import Case, DeviceDescription, WorkloadSource
 from ampbench.records.casts import (
     Cast,
     CastPass,
@@ -15,10 +15,9 @@ from ampbench.records.casts import (
     Operation,
     WeightUse,
 )
-from ampbench.records.environments import DeviceDescription
-from ampbench.records.measurements import Failure, Skip
+from ampbench.records.measured import Failure, Skip
 from ampbench.records.rules import RuleClaim, RuleProbe
-from ampbench.records.runs import Entry, Footer
+from ampbench.records.run import Entry, Footer
 from ampbench.report.material import Material, gather
 from tests.compared_runs import noisy, rounds_of
 from tests.rule_probes import observation, probe

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import numpy as np
 
-from ampbench.records.cases import Case
-from ampbench.records.measurements import Failure, Skip
-from ampbench.records.runs import Entry
+from ampbench.records.case import Case
+from ampbench.records.measured import Failure, Skip
+from ampbench.records.run import Entry
 from ampbench.store import RunWriter
 from tests.stored_runs import COMPLETE, make_case, make_divergence, make_header, make_memory, make_round
 

@@ -8,9 +8,9 @@ from typing import Any
 
 from bs4 import BeautifulSoup
 
+from ampbench.report.drawing import View
 from ampbench.report.material import Material, material_of
 from ampbench.report.page import make_page, render
-from ampbench.report.view import View
 from ampbench.store import StoredRun
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")

@@ -5,10 +5,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from ampbench.records.cases import Case
+from ampbench.records.case import Case
 from ampbench.records.keeping import KeepSearch, SearchSpace, Trial, Unit, Weighed, Weighing
 from ampbench.records.ranges import ACTIVATION, LowRun, Magnitudes, ModuleError, OriginPass, RangePass
-from ampbench.records.runs import HEADROOM, KEEP_FP32, ORIGIN
+from ampbench.records.run import HEADROOM, KEEP_FP32, ORIGIN
 from ampbench.store import StoredRun
 from tests.stored_runs import make_case, make_header
 

@@ -5,10 +5,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from ampbench.records.cases import Case
-from ampbench.records.environments import DeviceDescription, Environment
+from ampbench.records.case import Case, DeviceDescription, Environment
 from ampbench.records.ranges import GRADIENT, Magnitudes
-from ampbench.records.runs import CEILINGS, CONVERGENCE, INPUT_STORAGE, SCALER, SCOPE, Asked
+from ampbench.records.run import CEILINGS, CONVERGENCE, INPUT_STORAGE, SCALER, SCOPE, Asked
 from ampbench.records.studies import (
     ACCEPTED,
     CONTROL,

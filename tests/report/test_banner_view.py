@@ -6,9 +6,9 @@ from pathlib import Path
 
 from bs4 import BeautifulSoup
 
-from ampbench.blocks import as_sentence
-from ampbench.records.measurements import Failure, Skip
-from ampbench.records.runs import Footer, Imported, short_commit
+from ampbench.present.document import as_sentence
+from ampbench.records.measured import Failure, Skip
+from ampbench.records.run import Footer, Imported, short_commit
 from ampbench.report.material import Material, gather
 from ampbench.report.result import WORST
 from ampbench.report.views.banner import banner

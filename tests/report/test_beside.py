@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ampbench.report.views.explanation.beside import HEIGHT, SIDES, WIDTH, sides
+from ampbench.report.views.explanation.keep_fp32 import HEIGHT, SIDES, WIDTH, sides
 
 ACROSS, UP = (0.0, WIDTH), (0.0, HEIGHT)
 

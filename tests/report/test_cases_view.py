@@ -7,19 +7,17 @@ from typing import Any
 import pytest
 from bs4 import BeautifulSoup, Tag
 
-from ampbench.columns import COLUMNS
-from ampbench.records.cases import Case
-from ampbench.records.measurements import Failure, Skip
+from ampbench.base.units import UNDEFINED, format_bytes, format_count, format_seconds
+from ampbench.judge.columns import COLUMNS
+from ampbench.judge.rows import precision_label
+from ampbench.records.case import Case
+from ampbench.records.measured import Failure, Skip
+from ampbench.records.verdicts import Code, Finding, Verdict
 from ampbench.report import page
-from ampbench.report.bars import change_bar, change_limit, time_bar, time_scale
 from ampbench.report.material import Material
-from ampbench.report.views.cases.changes import verdicts_of
-from ampbench.report.views.cases.forest import DRAWN
-from ampbench.report.views.cases.view import cases
-from ampbench.rows import precision_label
+from ampbench.report.precision_tables import change_bar, change_limit, time_bar, time_scale
+from ampbench.report.views.cases import DRAWN, cases, verdicts_of
 from ampbench.store import StoredRun, read_run
-from ampbench.units import UNDEFINED, format_bytes, format_count, format_seconds
-from ampbench.verdicts import Code, Finding, Verdict
 from tests.compared_runs import BF16, FP32, Times, make_run, noisy
 from tests.report.large_runs import write_large_run
 from tests.report.materials import make_material, page_of, section_of

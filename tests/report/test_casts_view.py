@@ -8,12 +8,10 @@ import pytest
 from bs4 import BeautifulSoup
 
 from ampbench.records.casts import AUTOGRAD, TRACED, Cast, CastTrace, GraphTrace, Operation
-from ampbench.records.measurements import Failure
+from ampbench.records.measured import Failure
 from ampbench.report.material import Material, material_of
 from ampbench.report.page import make_page
-from ampbench.report.views.explanation.casts import casts
-from ampbench.report.views.explanation.spans import row_of, spans_of, steps_of
-from ampbench.report.views.explanation.timeline import SPANS_AT_LEAST, SPANS_OF_A_CASE
+from ampbench.report.views.explanation.casts import SPANS_AT_LEAST, SPANS_OF_A_CASE, casts, row_of, spans_of, steps_of
 from ampbench.report.views.explanation.view import explanation
 from ampbench.report.views.part import CHOICES, DETAILED, LISTED
 from tests.compared_runs import Times, environment, make_run, noisy

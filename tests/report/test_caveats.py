@@ -7,14 +7,13 @@ from typing import Any
 
 import pytest
 
-from ampbench import frames
-from ampbench.advice import Budget, advise_run
-from ampbench.blocks import as_sentence
-from ampbench.notes import statements
-from ampbench.records.cases import WorkloadSource
-from ampbench.records.environments import DeviceDescription
-from ampbench.records.measurements import Fitness
-from ampbench.records.runs import Imported, Selection
+from ampbench.judge import frame
+from ampbench.judge.advice import Budget, advise_run
+from ampbench.judge.notes import statements
+from ampbench.present.document import as_sentence
+from ampbench.records.case import DeviceDescription, WorkloadSource
+from ampbench.records.measured import Fitness
+from ampbench.records.run import Imported, Selection
 from ampbench.report.markdown import make_markdown
 from ampbench.report.precision_tables import precision_tables
 from ampbench.report.result import result
@@ -102,7 +101,7 @@ def words(text: str) -> str:
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_page_and_markdown_say_every_caveat_that_the_terminal_does(kind: str) -> None:
     run = KINDS[kind]()
-    rows = frames.plain_rows(frames.run_frame(run))
+    rows = frame.plain_rows(frame.run_frame(run))
     advised = list(advise_run(run, rows, Budget()).values())
     notes = statements(run, rows)
     assert notes or any(one.caveat or one.precision is None for one in advised), "nothing is qualified"

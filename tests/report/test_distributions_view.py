@@ -6,12 +6,11 @@ from typing import Any
 import pytest
 from bs4 import BeautifulSoup
 
-from ampbench.records.measurements import Failure, Fitness
-from ampbench.report.charts import chart_payload
+from ampbench.records.measured import Failure, Fitness
+from ampbench.report.drawing import View
 from ampbench.report.material import Material
-from ampbench.report.view import View
-from ampbench.report.views.distributions.chart import SAMPLES_OF_A_CASE, STEPS
-from ampbench.report.views.distributions.view import LISTED, distributions
+from ampbench.report.page import chart_payload
+from ampbench.report.views.distributions import LISTED, SAMPLES_OF_A_CASE, STEPS, distributions
 from ampbench.store import StoredRun
 from tests.compared_runs import BF16, FP32, Times, arms, make_run, noisy, rounds_of
 from tests.report.materials import make_material, section_of

@@ -4,12 +4,12 @@ from functools import partial
 import pytest
 from bs4 import BeautifulSoup
 
-from ampbench.comparing.sentences import NOT_IN_TURNS
-from ampbench.records.environments import DeviceDescription
-from ampbench.records.measurements import Fitness
-from ampbench.records.runs import Footer, Header, Imported, Selection, Settings
+from ampbench.judge.said import NOT_IN_TURNS
+from ampbench.records.case import DeviceDescription
+from ampbench.records.measured import Fitness
+from ampbench.records.run import Footer, Header, Imported, Selection, Settings
 from ampbench.report.material import Material
-from ampbench.report.views.environment import environment
+from ampbench.report.views.method import environment
 from ampbench.store import StoredRun
 from tests.compared_runs import BF16, FP32, Times, arms, make_run, noisy, rounds_of
 from tests.compared_runs import environment as with_environment

@@ -4,8 +4,8 @@ from typing import Any
 
 from bs4 import BeautifulSoup
 
-from ampbench.records.cases import Case
-from ampbench.records.measurements import Failure
+from ampbench.records.case import Case
+from ampbench.records.measured import Failure
 from ampbench.report.material import Material
 from ampbench.report.views.explanation.gradients import CHARTED
 from ampbench.report.views.explanation.view import explanation

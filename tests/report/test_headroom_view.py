@@ -6,15 +6,21 @@ from functools import partial
 
 import pytest
 
-from ampbench.records.measurements import Failure
+from ampbench.records.measured import Failure
 from ampbench.records.ranges import GRADIENT, WEIGHT, Magnitudes
-from ampbench.report.charts import chart_payload
 from ampbench.report.material import Material, material_of
-from ampbench.report.page import make_page
-from ampbench.report.views.explanation.headroom import headroom
-from ampbench.report.views.explanation.magnitudes import FITS, FLUSHING, NONFINITE, OVERFLOWS, SEEN
-from ampbench.report.views.explanation.running_order import DRAWN, thinned
-from ampbench.report.views.explanation.spreads import quantile
+from ampbench.report.page import chart_payload, make_page
+from ampbench.report.views.explanation.headroom import (
+    DRAWN,
+    FITS,
+    FLUSHING,
+    NONFINITE,
+    OVERFLOWS,
+    SEEN,
+    headroom,
+    quantile,
+    thinned,
+)
 from ampbench.report.views.explanation.view import explanation
 from ampbench.report.views.part import DETAILED, LISTED, ROWS_OF_THE_PAGE
 from tests.compared_runs import Times, make_run

@@ -6,16 +6,15 @@ from functools import partial
 import pytest
 
 from ampbench.errors import NothingToRunError
-from ampbench.keeping import weighing
-from ampbench.keeping.code import code
-from ampbench.markdown import escaped
-from ampbench.records.measurements import Failure
+from ampbench.instruments.keep_fp32 import findings
+from ampbench.instruments.keep_fp32.findings import code
+from ampbench.present.document import escaped
+from ampbench.records.measured import Failure
 from ampbench.report.markdown import make_markdown
 from ampbench.report.material import Material, material_of
 from ampbench.report.page import make_page
-from ampbench.report.views.explanation.keeping import keeping
+from ampbench.report.views.explanation.keep_fp32 import BEATEN, FOUND, FRONT, MEETS, MISSES, keeping
 from ampbench.report.views.explanation.view import explanation
-from ampbench.report.views.explanation.weighed import BEATEN, FOUND, FRONT, MEETS, MISSES
 from tests.compared_runs import Times, make_run
 from tests.report.materials import make_material, page_of, rendered_by
 from tests.report.ranged_runs import FP16, TRIED, WEIGHED, keeping_run, searched, spaced, tried, weighed
@@ -253,7 +252,7 @@ def test_a_run_of_a_search_alone_has_a_page_and_markdown():
 def test_markdown_says_what_a_set_costs_and_whether_it_is_the_smallest():
     search = searched(*WEIGHED, smallest=False)
     text = make_markdown(only(search))
-    sentences = weighing.said(search, spaced(), TRIED)
+    sentences = findings.said(search, spaced(), TRIED)
     assert len(sentences) > 3
     for sentence in sentences:
         assert escaped(sentence) in text

@@ -7,8 +7,8 @@ import pytest
 from bs4 import BeautifulSoup
 from markdown_it import MarkdownIt
 
-from ampbench.markdown import escaped
-from ampbench.records.measurements import Failure, Fitness, Skip
+from ampbench.present.document import escaped
+from ampbench.records.measured import Failure, Fitness, Skip
 from ampbench.report import markdown as module
 from ampbench.report.markdown import make_markdown
 from ampbench.report.material import Material, gather, material_of

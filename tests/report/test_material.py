@@ -3,10 +3,10 @@ from pathlib import Path
 
 import pytest
 
-from ampbench.advice import Budget
 from ampbench.errors import NothingComparableError, NothingToRunError, StoreError, UnknownNameError
-from ampbench.records.measurements import Skip
-from ampbench.records.runs import SCHEMA
+from ampbench.judge.advice import Budget
+from ampbench.records.measured import Skip
+from ampbench.records.run import SCHEMA
 from ampbench.report.material import gather, material_of
 from tests.compared_runs import BF16, FP32, Times, environment, make_run, noisy, rounds_of
 from tests.stored_runs import COMPLETE, make_case, make_header, write_run

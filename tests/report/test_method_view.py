@@ -3,11 +3,11 @@ from functools import partial
 
 from bs4 import BeautifulSoup
 
-from ampbench import columns
-from ampbench.advice import Budget
-from ampbench.metrics import COLUMNS, COMPARED, GATED, METRICS
-from ampbench.records.cases import OwnPrecision
-from ampbench.records.runs import Imported
+from ampbench.base.metrics import COLUMNS, COMPARED, GATED, METRICS
+from ampbench.judge import columns
+from ampbench.judge.advice import Budget
+from ampbench.records.case import OwnPrecision
+from ampbench.records.run import Imported
 from ampbench.report.material import Material
 from ampbench.report.views.method import HEADERS, gate_in_words, method
 from tests.compared_runs import BF16, FP32, Times, arms, make_run, noisy

@@ -2,11 +2,11 @@
 
 from functools import partial
 
-from ampbench.records.measurements import Skip
+from ampbench.records.measured import Skip
 from ampbench.records.ranges import FirstNonfinite
 from ampbench.report.material import Material, material_of
+from ampbench.report.views.explanation.headroom import DRAWN
 from ampbench.report.views.explanation.origin import HANDED, INHERITED, OVERFLOWS, OWN, TOTAL, origin
-from ampbench.report.views.explanation.running_order import DRAWN
 from ampbench.report.views.explanation.view import explanation
 from ampbench.report.views.part import MODULE_ROWS
 from tests.compared_runs import Times, environment, make_run

@@ -10,11 +10,11 @@ from bs4 import BeautifulSoup
 from jinja2 import UndefinedError
 
 from ampbench.report import page as pages
+from ampbench.report.drawing import View
 from ampbench.report.material import Material
 from ampbench.report.page import make_page, render
-from ampbench.report.view import View
 from ampbench.report.views import VIEWS, sections
-from ampbench.report.views.environment import environment
+from ampbench.report.views.method import environment
 from tests.compared_runs import BF16, FP32, Times, make_run, noisy
 from tests.report.materials import make_material
 from tests.stored_runs import make_case, make_header

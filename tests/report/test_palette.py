@@ -5,11 +5,11 @@ from pathlib import Path
 
 import pytest
 
-from ampbench.precisions import PRECISIONS
-from ampbench.report import palette
+from ampbench.base.precisions import PRECISIONS
+from ampbench.report import drawing
 
-OWN = [f"own-{place}" for place in range(1, len(palette.OWN) + 1)]
-CSS = (Path(palette.__file__).parent / "assets" / "report.css").read_text(encoding="utf-8")
+OWN = [f"own-{place}" for place in range(1, len(drawing.OWN) + 1)]
+CSS = (Path(drawing.__file__).parent / "assets" / "report.css").read_text(encoding="utf-8")
 
 
 def variables(scheme: str) -> dict[str, str]:
@@ -21,7 +21,7 @@ def variables(scheme: str) -> dict[str, str]:
 
 
 def precisions(scheme: str) -> dict[str, str]:
-    return dict(re.findall(r"--([\w-]+): (#\w{6});", palette.colour_variables(dark=scheme == "dark")))
+    return dict(re.findall(r"--([\w-]+): (#\w{6});", drawing.colour_variables(dark=scheme == "dark")))
 
 
 def luminance(colour: str) -> float:
@@ -42,7 +42,7 @@ def test_contrast_is_that_of_the_standard():
 
 def test_every_precision_has_a_colour_in_both_schemes_and_a_shape_of_its_own():
     assert set(precisions("light")) == set(precisions("dark")) == {*PRECISIONS, *OWN}
-    shapes = [*(row.shape for row in PRECISIONS.values()), *(shape for _, _, shape in palette.OWN)]
+    shapes = [*(row.shape for row in PRECISIONS.values()), *(shape for _, _, shape in drawing.OWN)]
     assert len({*shapes}) == len(shapes)
     assert "wedge" not in shapes  # so thin that nobody sees it beside the others
     for scheme in ("light", "dark"):
@@ -78,23 +78,23 @@ def test_outlines_and_the_focus_ring_stand_out(scheme: str):
 
 
 def test_only_precisions_that_exist_are_encoded_in_the_order_of_every_table():
-    encoding = palette.encoded(["bf16_pure", "fp32", "fp32"])
+    encoding = drawing.encoded(["bf16_pure", "fp32", "fp32"])
     assert encoding["color"]["scale"] == {"domain": ["fp32", "bf16_pure"], "range": ["var(--fp32)", "var(--bf16_pure)"]}
     assert encoding["shape"]["scale"] == {"domain": ["fp32", "bf16_pure"], "range": ["circle", "triangle-down"]}
 
 
 def test_a_precision_of_a_users_own_takes_a_colour_that_is_left_and_comes_last():
-    encoding = palette.encoded(["int8", "fp32", "a);}"])
+    encoding = drawing.encoded(["int8", "fp32", "a);}"])
     assert encoding["color"]["scale"]["domain"] == ["fp32", "a);}", "int8"]
     assert encoding["color"]["scale"]["range"] == ["var(--fp32)", "var(--own-1)", "var(--own-2)"]
-    assert encoding["shape"]["scale"]["range"] == ["circle", palette.OWN[0][2], palette.OWN[1][2]]
+    assert encoding["shape"]["scale"]["range"] == ["circle", drawing.OWN[0][2], drawing.OWN[1][2]]
 
 
 def test_more_of_them_than_there_are_colours_are_grey():
-    encoding = palette.encoded([f"own{number}" for number in range(5)])
+    encoding = drawing.encoded([f"own{number}" for number in range(5)])
     assert encoding["color"]["scale"]["range"][-2:] == ["var(--faint)"] * 2
 
 
 def test_what_is_marked_with_a_precision_has_its_colour():
     for name in PRECISIONS:
-        assert f'[data-precision="{name}"] {{ --c: var(--{name}); }}' in palette.colour_rules()
+        assert f'[data-precision="{name}"] {{ --c: var(--{name}); }}' in drawing.colour_rules()

@@ -11,14 +11,13 @@ from bs4 import BeautifulSoup
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ampbench.records.cases import Case
-from ampbench.records.measurements import Failure
-from ampbench.report.charts import drawn
-from ampbench.report.machines import machines
+from ampbench.records.case import Case
+from ampbench.records.measured import Failure
+from ampbench.report.answers import geometric_mean, machines, parts, spread, summaries
+from ampbench.report.drawing import View
 from ampbench.report.material import Material, gather
+from ampbench.report.page import drawn
 from ampbench.report.precision_tables import precision_tables, shares
-from ampbench.report.summaries import geometric_mean, parts, spread, summaries
-from ampbench.report.view import View
 from ampbench.report.views.precisions import ADVICE_SHOWN, DRAWN, SLOWEST, precisions
 from ampbench.store import StoredRun
 from tests.compared_runs import BF16, FP32, Times, arms, environment, make_run, noisy

@@ -6,13 +6,12 @@ import pytest
 from bs4 import BeautifulSoup
 
 from ampbench.errors import NothingToRunError, StoreError, UsageError
-from ampbench.records.measurements import Failure
+from ampbench.records.measured import Failure
 from ampbench.report import page as report_page
 from ampbench.report import views
 from ampbench.report.explained import contents, headrooms, untold
-from ampbench.report.material import Material, gather
+from ampbench.report.material import Material, find_sources, gather
 from ampbench.report.site import make_site
-from ampbench.report.sources import find_sources
 from ampbench.report.views.banner import banner
 from tests.compared_runs import environment
 from tests.report.ranged_runs import FP32, TRIED, erring, originating, ranged, searched, spaced, spread
@@ -148,7 +147,7 @@ def test_an_empty_folder_is_an_error(tmp_path: Path):
 def site_of(monkeypatch: pytest.MonkeyPatch):
     """A function that makes a site of a folder, its pages of the banner alone."""
     monkeypatch.setattr(views, "VIEWS", (banner,))
-    monkeypatch.setattr(report_page.charts, "library", lambda: "")
+    monkeypatch.setattr(report_page, "chart_library", lambda: "")
 
     def make(results: Path) -> dict[str, BeautifulSoup]:
         return {name: BeautifulSoup(text, "html5lib") for name, text in make_site([], results).files}

@@ -8,13 +8,13 @@ import pytest
 from bs4 import BeautifulSoup
 
 from ampbench.errors import NothingToRunError, StoreError, UnknownNameError
-from ampbench.records.measurements import Failure, Reading
-from ampbench.records.runs import Footer, Imported
+from ampbench.records.measured import Failure, Reading
+from ampbench.records.run import Footer, Imported
 from ampbench.report import page as report_page
 from ampbench.report import site as report_site
 from ampbench.report import views
 from ampbench.report.site import make_site, page_name
-from ampbench.report.views.trends.view import trends
+from ampbench.report.views.trends import trends
 from ampbench.store import new_run_id
 from tests.stored_runs import COMPLETE, make_case, make_header, make_round, write_run
 
@@ -25,7 +25,7 @@ FP32, BF16 = make_case(), make_case("bf16_pure")
 def only_trends(monkeypatch: pytest.MonkeyPatch) -> None:
     """Pages of one section: what a report holds is tested elsewhere."""
     monkeypatch.setattr(views, "VIEWS", (trends,))
-    monkeypatch.setattr(report_page.charts, "library", lambda: "")
+    monkeypatch.setattr(report_page, "chart_library", lambda: "")
 
 
 def write(results: Path, name: str, day: int = 1, seconds: float = 1e-3, **header: Any) -> Path:

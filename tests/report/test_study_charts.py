@@ -18,8 +18,8 @@ from ampbench.records.studies import (
     ScalerSetting,
     Score,
 )
+from ampbench.report.drawing import Chart
 from ampbench.report.material import Material, material_of
-from ampbench.report.view import Chart
 from ampbench.report.views.part import Part
 from ampbench.report.views.studies.ceilings import ceilings as ceilings_part
 from ampbench.report.views.studies.convergence import convergence

@@ -8,14 +8,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ampbench.records.cases import Case
-from ampbench.records.measurements import Failure
-from ampbench.records.runs import Selection
-from ampbench.report.charts import drawn
+from ampbench.records.case import Case
+from ampbench.records.measured import Failure
+from ampbench.records.run import Selection
+from ampbench.report.drawing import View
 from ampbench.report.material import Material
-from ampbench.report.view import View
-from ampbench.report.views.sweeps.crossings import Level, Rivals, find_crossings, in_words
-from ampbench.report.views.sweeps.view import MARGIN, sweeps
+from ampbench.report.page import drawn
+from ampbench.report.views.sweeps import MARGIN, Level, Rivals, find_crossings, in_words, sweeps
 from ampbench.store import StoredRun
 from tests.compared_runs import rounds_of
 from tests.report.materials import make_material, section_of

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import Browser, Page, expect
 
-from ampbench.records.measurements import Failure
+from ampbench.records.measured import Failure
 from ampbench.report.page import render
-from ampbench.report.views.cases.view import cases
+from ampbench.report.views.cases import cases
 from tests.compared_runs import Times, make_run
 from tests.report.materials import CHROMIUM, make_material
 from tests.stored_runs import make_case

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from markupsafe import Markup
 
-from ampbench.report.text import LONGEST, breakable, fit, fitted
+from ampbench.report.drawing import LONGEST, breakable, fit, fitted
 
 ANY_TEXT = st.text(st.characters(exclude_categories=()), max_size=60)
 PLAIN = st.recursive(

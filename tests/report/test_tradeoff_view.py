@@ -6,15 +6,14 @@ from typing import Any
 
 import pytest
 
-from ampbench.advice import Budget
-from ampbench.records.cases import Case
-from ampbench.records.environments import DeviceDescription
-from ampbench.records.measurements import Failure
-from ampbench.report.charts import drawn
-from ampbench.report.machines import machines
+from ampbench.judge.advice import Budget
+from ampbench.records.case import Case, DeviceDescription
+from ampbench.records.measured import Failure
+from ampbench.report.answers import machines
+from ampbench.report.drawing import View
 from ampbench.report.material import Material
-from ampbench.report.view import View
-from ampbench.report.views.tradeoff import JOINED, tradeoff
+from ampbench.report.page import drawn
+from ampbench.report.views.precisions import JOINED, tradeoff
 from ampbench.store import StoredRun
 from tests.report.materials import make_material, section_of
 from tests.stored_runs import make_case, make_divergence, make_header, make_memory, make_round

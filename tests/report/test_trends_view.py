@@ -6,12 +6,11 @@ from typing import Any
 
 import pytest
 
-from ampbench.report.charts import chart_payload
+from ampbench.report.drawing import Chart, View
 from ampbench.report.material import Material, gather
-from ampbench.report.view import Chart, View
-from ampbench.report.views.trends.chart import labels_of, sparkline
-from ampbench.report.views.trends.view import trends
-from ampbench.trends import Change, Measured, Place, Point, Rule, Series, Trend, X, tracked
+from ampbench.report.page import chart_payload
+from ampbench.report.views.trends import labels_of, sparkline, trends
+from ampbench.trend import Change, Measured, Place, Point, Rule, Series, Trend, X, tracked
 from tests.report.materials import make_material, section_of
 from tests.stored_runs import COMPLETE, make_case, make_header, make_round, write_run
 

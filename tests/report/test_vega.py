@@ -2,9 +2,8 @@ import re
 
 import pytest
 
-from ampbench.report.charts import drawn
-from ampbench.report.vega import DASHED, budget_rule, label_expression, tooltip
-from ampbench.report.view import Chart
+from ampbench.report.drawing import DASHED, Chart, budget_rule, label_expression, tooltip
+from ampbench.report.page import drawn
 
 
 def label(unit: str, value: float) -> str:

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from ampbench import trace_casts
-from ampbench.records.cases import Case
+from ampbench.records.case import Case
 from ampbench.records.casts import PRE_CAST_INPUTS, CastPass, CastTrace, CheckedSaving
 from ampbench.records.rules import FAKE, RuleProbe
 from ampbench.store import StoredRun

@@ -4,7 +4,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ampbench.comparing.deciding import (
+from ampbench.base.stats import Booleans, Floats, wilson_interval
+from ampbench.judge.deciding import (
     ALPHA,
     CONFIRMATION_BLOCKS,
     LOOKS,
@@ -15,8 +16,7 @@ from ampbench.comparing.deciding import (
     decide_stored,
     judge_control,
 )
-from ampbench.stats import Booleans, Floats, wilson_interval
-from ampbench.verdicts import Code, Verdict
+from ampbench.records.verdicts import Code, Verdict
 from tests.simulation.noise import CANDIDATE, CONTROL, NOISES, interleaved, one_after_the_other, sample_means
 from tests.simulation.peers import asv_regressed, pytest_benchmark_regressed
 

@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from ampbench.comparing.deciding import LOOKS
-from ampbench.verdicts import Verdict
+from ampbench.judge.deciding import LOOKS
+from ampbench.records.verdicts import Verdict
 from tests.simulation.noise import NOISES, interleaved
 from tests.simulation.peers import asv_regressed, pytest_benchmark_regressed
 from tests.simulation.suite import CELLS, Share, run_gates, run_stored, share_of_cells, share_of_gates

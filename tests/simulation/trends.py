@@ -9,11 +9,11 @@ from types import MappingProxyType
 import numpy as np
 from numpy.random import Generator
 
-from ampbench.stats import Floats
+from ampbench.base.stats import Floats
 from ampbench.store import StoredRun
-from ampbench.trends import RunValues, make_trend, steps, tracked
-from ampbench.trends.reducing import Rounds as KeptRounds
-from ampbench.trends.reducing import reduced
+from ampbench.trend import RunValues, make_trend, steps, tracked
+from ampbench.trend.reducing import Rounds as KeptRounds
+from ampbench.trend.reducing import reduced
 from tests.simulation.suite import Share
 from tests.stored_runs import make_case, make_header, make_round
 

@@ -10,8 +10,8 @@ import pytest
 
 from ampbench.errors import NothingToRunError, StoreError, UnknownNameError, UsageError
 from ampbench.records.casts import CastPass, CastTrace
-from ampbench.records.measurements import Skip
-from ampbench.records.runs import CASTS, RULES
+from ampbench.records.measured import Skip
+from ampbench.records.run import CASTS, RULES
 from ampbench.store import (
     check_results,
     find_run,

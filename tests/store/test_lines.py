@@ -7,12 +7,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ampbench.records.cases import Case
+from ampbench.records.case import Case
 from ampbench.records.keeping import KeepSearch, SearchSpace, Trial, Wanted
-from ampbench.records.measurements import Failure, Reading
+from ampbench.records.measured import Failure, Reading
 from ampbench.records.ranges import LowRun, Magnitudes, RangePass
-from ampbench.records.runs import SCHEMA, Header
-from ampbench.store import lines, plausible
+from ampbench.records.run import SCHEMA, Header
+from ampbench.store import lines
 from ampbench.store.lines import LineError
 from tests.stored_runs import make_case, make_divergence, make_header, make_round
 
@@ -25,7 +25,7 @@ PRIMITIVES = {
 }
 
 
-def values_of(hint: Any, within: plausible.Range | None = None) -> st.SearchStrategy[Any]:
+def values_of(hint: Any, within: lines.Range | None = None) -> st.SearchStrategy[Any]:
     """Every value a record's field may have, by its annotation and the range of its numbers."""
     if within and hint is int:
         return st.integers(*map(int, within))
@@ -47,8 +47,8 @@ def values_of(hint: Any, within: plausible.Range | None = None) -> st.SearchStra
 
 
 def value_of(record: type, name: str, hint: Any) -> st.SearchStrategy[Any]:
-    words = plausible.WORDS.get((record.__name__, name))
-    return st.sampled_from(words) if words else values_of(hint, plausible.allowed(record, name))
+    words = lines.WORDS.get((record.__name__, name))
+    return st.sampled_from(words) if words else values_of(hint, lines.allowed(record, name))
 
 
 @given(st.one_of(*map(values_of, lines.KINDS)))

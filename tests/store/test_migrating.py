@@ -16,9 +16,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from ampbench.errors import StoreError
-from ampbench.frames import load
+from ampbench.judge.frame import load
 from ampbench.records.casts import CastPass, CastTrace, Operation
-from ampbench.records.runs import SCHEMA, Imported
+from ampbench.records.run import SCHEMA, Imported
 from ampbench.store import (
     CURRENT,
     LEFT_ALONE,

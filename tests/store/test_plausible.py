@@ -5,11 +5,11 @@ from typing import Any, get_args, get_type_hints
 import pytest
 
 from ampbench.errors import StoreError
-from ampbench.records.measurements import Failure, Fitness, Reading
+from ampbench.records.measured import Failure, Fitness, Reading
 from ampbench.records.ranges import LowRun, ModuleError, OriginPass, RangePass, SeenGradient, Swallowed
-from ampbench.records.runs import Footer
+from ampbench.records.run import Footer
 from ampbench.records.studies import GradientLook, Score
-from ampbench.store import RunWriter, lines, plausible, read_header, read_run
+from ampbench.store import RunWriter, lines, read_header, read_run
 from tests.stored_runs import COMPLETE, RUN, make_case, make_divergence, make_header, make_memory, make_round, write_run
 
 CASE = make_case()
@@ -36,10 +36,10 @@ def leaves(hint: Any) -> set[Any]:
 def test_every_number_that_is_stored_has_a_range() -> None:
     found = {place for record in lines.KINDS for place in numbers_of(record)}
     named = {name for _, name in found}
-    unknown = sorted(f"{record.__name__}.{name}" for record, name in found if plausible.allowed(record, name) is None)
-    unknown = [place for place in unknown if place.partition(".")[2] not in plausible.UNBOUNDED]
+    unknown = sorted(f"{record.__name__}.{name}" for record, name in found if lines.allowed(record, name) is None)
+    unknown = [place for place in unknown if place.partition(".")[2] not in lines.UNBOUNDED]
     assert not unknown, f"give these a row in store/plausible.py, with the reason: {unknown}"
-    assert not set(plausible.RANGES) - named, "no record has these any more"
+    assert not set(lines.RANGES) - named, "no record has these any more"
 
 
 @pytest.mark.parametrize(
@@ -140,7 +140,7 @@ def test_a_header_with_a_time_that_no_clock_shows_is_refused(name: str, moment: 
     ],
 )
 def test_what_is_rare_but_can_be_is_fine(record: Any) -> None:
-    assert plausible.wrong_parts(record) == ""
+    assert lines.wrong_parts(record) == ""
     if type(record) in lines.KINDS:
         kind, decoded = lines.decode(lines.encode(record))
         lines.check_entry(kind, CASE.case_id, lines.to_record(kind, decoded), {CASE.case_id})

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from ampbench.errors import StoreError
 from ampbench.records.casts import CastPass, CastTrace, Operation
-from ampbench.records.measurements import Failure, Reading, Skip
-from ampbench.records.runs import SCHEMA, Arm, Footer, Imported, Settings
+from ampbench.records.measured import Failure, Reading, Skip
+from ampbench.records.run import SCHEMA, Arm, Footer, Imported, Settings
 from ampbench.store import check_results, read_header, read_run, reading
 from tests.stored_runs import COMPLETE, make_case, make_divergence, make_header, make_memory, make_round, write_run
 

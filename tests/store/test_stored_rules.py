@@ -9,7 +9,7 @@ import pytest
 
 from ampbench.errors import StoreError
 from ampbench.records.rules import RuleClaim, RuleProbe
-from ampbench.records.runs import RULES, Header
+from ampbench.records.run import RULES, Header
 from ampbench.store import RunWriter, encode_run, read_header, read_run
 from tests.rule_probes import observation, probe
 from tests.stored_runs import COMPLETE, make_header

@@ -4,7 +4,7 @@ import pytest
 
 from ampbench.errors import StoreError
 from ampbench.records.ranges import Magnitudes
-from ampbench.records.runs import STUDIES, Asked, deed_of, verb_of
+from ampbench.records.run import STUDIES, Asked, deed_of, verb_of
 from ampbench.records.studies import (
     ACCEPTED,
     CONTROL,

@@ -6,13 +6,13 @@ import pytest
 import torch
 from built_workloads import HERE, build
 
-from ampbench.planning import make_plan
-from ampbench.records.runs import Selection
-from ampbench.studies.convergence import Trajectories, train
-from ampbench.worker.devices import open_device
-from ampbench.worker.environment import read_environment
+from ampbench.drive.planning import make_plan
+from ampbench.instruments.convergence.measure import Trajectories, train
+from ampbench.measure.environment import read_environment
+from ampbench.measure.machine import open_device
+from ampbench.records.run import Selection
 from ampbench.workloads.data import PRINTABLE, VOCABULARY
-from tests.worker.conftest import make_case
+from tests.measure.conftest import make_case
 
 NAMES = [name for name in ("digits", "characters") if name in HERE]
 needs_digits = pytest.mark.skipif("digits" not in HERE, reason="needs scikit-learn")

@@ -4,7 +4,6 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ampbench.casts.views import By
 from ampbench.cli.explaining import Doing, asked_for, explain_and_store
 from ampbench.cli.options import (
     DEFAULT_RESULTS,
@@ -32,7 +31,8 @@ from ampbench.cli.options import (
     many_names,
 )
 from ampbench.errors import UsageError
-from ampbench.records.runs import CASTS, Settings
+from ampbench.records.casts import By
+from ampbench.records.run import CASTS, Settings
 
 if TYPE_CHECKING:
     from ampbench.store import StoredRun
@@ -95,8 +95,8 @@ def command(
     )  # fmt: skip
     by = _table(by, chosen, sources=sources)
     from ampbench.cli.explain.casts_printing import print_stored
+    from ampbench.instruments.casts.instrument import prepare_casts, trace_cases
     from ampbench.records.casts import Tracing
-    from ampbench.running.casts import prepare_casts, trace_cases
 
     tracing = Tracing(sources=sources, check=check)
 
@@ -124,7 +124,7 @@ def _table(by: By | None, format: OutputFormat, *, sources: bool) -> By | None:
 
 def _print_remarks(stored: "StoredRun", format: OutputFormat, *, sources: bool) -> None:
     """Print on stderr what the data on stdout does not say: failures in a CSV, and where no line of code was found."""
-    from ampbench.cli.pass_printing import print_failures
+    from ampbench.cli.explaining import print_failures
     from ampbench.cli.printing import print_note
 
     print_failures(stored, format)

@@ -4,28 +4,28 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, fields
 from typing import TYPE_CHECKING, Any
 
-from ampbench.beside import saved_time
-from ampbench.blocks import Block, Section
-from ampbench.casts import blocks, costs, graphs, summary, tables
-from ampbench.casts.views import By
+from ampbench.cli.explaining import frame_rows, print_passes
 from ampbench.cli.options import OutputFormat
-from ampbench.cli.pass_printing import frame_rows, print_passes
-from ampbench.notes import emulation_statement
-from ampbench.records.casts import CastPass, CastTrace
+from ampbench.instruments.casts import findings, show
+from ampbench.judge.notes import emulation_statement
+from ampbench.present.document import Block, Section
+from ampbench.records import cast_frames, cast_totals
+from ampbench.records.beside import saved_time
+from ampbench.records.casts import By, CastPass, CastTrace
 from ampbench.records.rules import FAKE
 
 if TYPE_CHECKING:
     import pandas as pd
 
-    from ampbench.records.cases import Case
+    from ampbench.records.case import Case
     from ampbench.store import StoredRun
 
 FRAMES: "Mapping[By, Callable[[CastTrace], pd.DataFrame]]" = {
-    By.OP: tables.op_frame,
-    By.MODULE: tables.module_frame,
-    By.TENSOR: tables.tensor_frame,
-    By.CAST: tables.cast_frame,
-    By.WEIGHT: tables.weight_frame,
+    By.OP: cast_frames.op_frame,
+    By.MODULE: cast_frames.module_frame,
+    By.TENSOR: cast_frames.tensor_frame,
+    By.CAST: cast_frames.cast_frame,
+    By.WEIGHT: cast_frames.weight_frame,
 }
 """The tables that machine formats give."""
 
@@ -44,7 +44,7 @@ def print_stored(
     """
 
     def section(case: "Case", found: CastPass) -> Section:
-        made = blocks.section(case, found, by or By.SUMMARY, everything=everything)
+        made = show.section(case, found, by or By.SUMMARY, everything=everything)
         emulated = emulation_statement(case, stored.header.environment) if found.how != FAKE else ""
         return Section(made.title, [*made.blocks, *([Block(emulated)] if emulated else [])])
 
@@ -58,20 +58,20 @@ def print_stored(
 
 
 def _document(case: "Case", found: "CastPass", by: By | None) -> dict[str, Any]:
-    whole, savings = summary.totals(found.trace), summary.savings(found.trace)
+    whole, savings = cast_totals.totals(found.trace), cast_totals.savings(found.trace)
     shown = [one for one in FRAMES if one is by]
     return {
-        "sentence": costs.casts_said(found, case, whole, savings),
+        "sentence": findings.casts_said(found, case, whole, savings),
         "totals": _totals(whole),
-        "costs": asdict(costs.costs(found, whole)),
+        "costs": asdict(findings.costs(found, whole)),
         "checked": [{"change": one.change, **asdict(saved_time(one))} for one in found.checked],
         "savings": [asdict(saving) for saving in savings],
         "tables": {by.value: frame_rows(FRAMES[by](found.trace), _WHOLE) for by in shown},
         "graphs": [
             {
                 "graph": graph.graph,
-                "sentence": graphs.graph_sentence(found.trace, graph),
-                "differences": [asdict(one) for one in graphs.compare_graph(found.trace, graph)],
+                "sentence": findings.graph_sentence(found.trace, graph),
+                "differences": [asdict(one) for one in findings.compare_graph(found.trace, graph)],
             }
             for graph in found.graphs
         ],
@@ -79,7 +79,7 @@ def _document(case: "Case", found: "CastPass", by: By | None) -> dict[str, Any]:
     }
 
 
-def _totals(whole: summary.Totals) -> dict[str, Any]:
+def _totals(whole: cast_totals.Totals) -> dict[str, Any]:
     found = {field.name: getattr(whole, field.name) for field in fields(whole)}
     return found | {"bytes_moved": whole.bytes_moved}
 
@@ -93,10 +93,10 @@ def _columns(by: By) -> Sequence[str]:
 def _rows(found: "CastPass", by: By) -> list[dict[str, Any]]:
     if by is not By.SUMMARY:
         return frame_rows(FRAMES[by](found.trace), _WHOLE)
-    whole = summary.totals(found.trace)
-    saved = [index for saving in summary.savings(found.trace) for index in saving.casts]
-    known = costs.costs(found, whole)
-    counts = {f"casts_of_{what}": whole.by_what.get(what, 0) for what in tables.KINDS}
+    whole = cast_totals.totals(found.trace)
+    saved = [index for saving in cast_totals.savings(found.trace) for index in saving.casts]
+    known = findings.costs(found, whole)
+    counts = {f"casts_of_{what}": whole.by_what.get(what, 0) for what in cast_frames.KINDS}
     return [
         {
             "how": found.how,

@@ -27,7 +27,7 @@ from ampbench.cli.options import (
     chosen_format,
     many_names,
 )
-from ampbench.records.runs import HEADROOM, Settings
+from ampbench.records.run import HEADROOM, Settings
 
 DEFAULTS = Settings()
 MOST_STEPS = 10_000
@@ -82,8 +82,8 @@ def command(
         timeout, threads, seed,
     )  # fmt: skip
     from ampbench.cli.explain.headroom_printing import print_stored
-    from ampbench.cli.pass_printing import telling
-    from ampbench.running.ranges import prepare_headroom, watch_cases
+    from ampbench.cli.explaining import telling
+    from ampbench.instruments.ranges.instrument import prepare_headroom, watch_cases
 
     return explain_and_store(
         prepare_headroom(selection, settings),

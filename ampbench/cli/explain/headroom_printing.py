@@ -4,12 +4,12 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
+from ampbench.cli.explaining import frame_rows, print_passes
 from ampbench.cli.options import OutputFormat
-from ampbench.cli.pass_printing import frame_rows, print_passes
-from ampbench.ranges import blocks, headlines, tables
+from ampbench.instruments.ranges import findings, show
 
 if TYPE_CHECKING:
-    from ampbench.records.cases import Case
+    from ampbench.records.case import Case
     from ampbench.records.ranges import RangePass
     from ampbench.store import StoredRun
 
@@ -23,23 +23,23 @@ def print_stored(
     """
     print_passes(
         stored, case_ids, format, stored.ranges,
-        section=lambda case, found: blocks.headroom_section(case, found, everything=everything),
+        section=lambda case, found: show.headroom_section(case, found, everything=everything),
         document=_headroom_document,
-        rows=lambda found: frame_rows(tables.headroom_frame(found)),
-        columns=tables.HEADROOM_COLUMNS,
+        rows=lambda found: frame_rows(show.headroom_frame(found)),
+        columns=show.HEADROOM_COLUMNS,
     )  # fmt: skip
 
 
 def _headroom_document(case: "Case", found: "RangePass") -> dict[str, Any]:  # noqa: ARG001 - as all documents
     return {
         "sentences": [
-            *headlines.headroom_said(found),
-            *headlines.validated_said(found),
-            *headlines.arithmetic_said(found),
+            *findings.headroom_said(found),
+            *findings.validated_said(found),
+            *findings.arithmetic_said(found),
         ],
         "tables": {
-            "values": frame_rows(tables.headroom_frame(found)),
-            "seen": frame_rows(tables.seen_frame(found)),
+            "values": frame_rows(show.headroom_frame(found)),
+            "seen": frame_rows(show.seen_frame(found)),
         },
         "headroom": asdict(found),
     }

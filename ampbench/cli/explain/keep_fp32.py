@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ampbench.advice import Budget
 from ampbench.cli.explaining import Doing, asked_for, explain_and_store, go_on
 from ampbench.cli.options import (
     DEFAULT_RESULTS,
@@ -42,15 +41,15 @@ from ampbench.cli.options import (
     refuse_beside_resume,
 )
 from ampbench.errors import UsageError
+from ampbench.judge.advice import LEAST_KEPT, Budget
 from ampbench.records.keeping import MAX_TRIALS, Wanted
-from ampbench.records.runs import KEEP_FP32, Settings
-from ampbench.updates import LEAST_KEPT
+from ampbench.records.run import KEEP_FP32, Settings
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from contextlib import AbstractContextManager
 
-    from ampbench.running.session import Prepared
+    from ampbench.drive.session import Prepared
     from ampbench.store import StoredRun
 
 DEFAULTS = Settings()
@@ -112,7 +111,7 @@ def command(
         names, workload, precision, device, phase, None, memory_format, keyword, preset, set_, scaler,
         timeout, threads, seed,
     )  # fmt: skip
-    from ampbench.running.keeping import prepare_keeping
+    from ampbench.instruments.keep_fp32.instrument import prepare_keeping
 
     return explain_and_store(
         prepare_keeping(selection, settings),
@@ -145,8 +144,8 @@ def _wanted(
 
 def _searching(wanted: Wanted, begun: "StoredRun | None" = None) -> Doing:
     """Return the search of what is planned, or of what a run that was `begun` lacks."""
-    from ampbench.running.keeping import can_go_on, search_cases
-    from ampbench.studied.unfinished import unfinished
+    from ampbench.drive.pieces import unfinished
+    from ampbench.instruments.keep_fp32.instrument import can_go_on, search_cases
 
     return Doing(
         "searching",
@@ -157,8 +156,8 @@ def _searching(wanted: Wanted, begun: "StoredRun | None" = None) -> Doing:
 
 def _go_on(resume: str, results: Path, tell: "Callable[[StoredRun], None]") -> int:
     """Search what a stored run lacks; one that lacks nothing is shown."""
-    from ampbench.running.keeping import prepare_keeping, wanted_by
-    from ampbench.studied.unfinished import unfinished
+    from ampbench.drive.pieces import unfinished
+    from ampbench.instruments.keep_fp32.instrument import prepare_keeping, wanted_by
 
     def further(begun: "StoredRun") -> "tuple[AbstractContextManager[Prepared], Doing]":
         preparing = prepare_keeping(begun.header.selection, begun.header.settings, begun)
@@ -169,6 +168,6 @@ def _go_on(resume: str, results: Path, tell: "Callable[[StoredRun], None]") -> i
 
 def _telling(format: OutputFormat, *, everything: bool) -> "Callable[[StoredRun], None]":
     from ampbench.cli.explain.keep_fp32_printing import print_stored
-    from ampbench.cli.pass_printing import telling
+    from ampbench.cli.explaining import telling
 
     return telling(print_stored, format, everything=everything)

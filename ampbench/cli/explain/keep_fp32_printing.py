@@ -5,17 +5,16 @@ from dataclasses import asdict
 from textwrap import indent
 from typing import TYPE_CHECKING, Any
 
+from ampbench.cli.explaining import print_passes
 from ampbench.cli.options import OutputFormat
-from ampbench.cli.pass_printing import print_passes
 from ampbench.cli.printing import print_text
-from ampbench.keeping import blocks
-from ampbench.keeping.code import code
-from ampbench.keeping.tables import COLUMNS, point_rows
-from ampbench.keeping.weighing import points, said, so_far
-from ampbench.labels import case_title
+from ampbench.instruments.keep_fp32 import show
+from ampbench.instruments.keep_fp32.findings import code, points, said, so_far
+from ampbench.instruments.keep_fp32.show import COLUMNS, point_rows
+from ampbench.records.labels import case_title
 
 if TYPE_CHECKING:
-    from ampbench.records.cases import Case
+    from ampbench.records.case import Case
     from ampbench.records.keeping import KeepSearch
     from ampbench.store import StoredRun
 
@@ -30,7 +29,7 @@ def print_stored(
     """
     print_passes(
         stored, case_ids, format, stored.searches,
-        section=lambda case, found: blocks.section(
+        section=lambda case, found: show.section(
             case, found, stored.spaces[found.case_id], stored.trials.get(found.case_id, []), everything=everything
         ),
         document=lambda case, found: _document(stored, case, found),

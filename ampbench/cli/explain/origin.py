@@ -24,7 +24,7 @@ from ampbench.cli.options import (
     Workloads,
     chosen_format,
 )
-from ampbench.records.runs import ORIGIN, Settings
+from ampbench.records.run import ORIGIN, Settings
 
 DEFAULTS = Settings()
 
@@ -65,8 +65,8 @@ def command(
         timeout, threads, seed,
     )  # fmt: skip
     from ampbench.cli.explain.origin_printing import print_stored
-    from ampbench.cli.pass_printing import telling
-    from ampbench.running.ranges import find_origins, prepare_origin
+    from ampbench.cli.explaining import telling
+    from ampbench.instruments.ranges.instrument import find_origins, prepare_origin
 
     return explain_and_store(
         prepare_origin(selection, settings),

@@ -4,12 +4,12 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
+from ampbench.cli.explaining import frame_rows, print_passes
 from ampbench.cli.options import OutputFormat
-from ampbench.cli.pass_printing import frame_rows, print_passes
-from ampbench.ranges import blocks, headlines, tables
+from ampbench.instruments.ranges import findings, show
 
 if TYPE_CHECKING:
-    from ampbench.records.cases import Case
+    from ampbench.records.case import Case
     from ampbench.records.ranges import OriginPass
     from ampbench.store import StoredRun
 
@@ -20,16 +20,16 @@ def print_stored(
     """Print where the errors of the cases `case_ids` began in a run; CSV and JSON have a row for each module."""
     print_passes(
         stored, case_ids, format, stored.origins,
-        section=lambda case, found: blocks.origin_section(case, found, everything=everything),
+        section=lambda case, found: show.origin_section(case, found, everything=everything),
         document=_origin_document,
-        rows=lambda found: frame_rows(tables.origin_frame(found)),
-        columns=tables.ORIGIN_COLUMNS,
+        rows=lambda found: frame_rows(show.origin_frame(found)),
+        columns=show.ORIGIN_COLUMNS,
     )  # fmt: skip
 
 
 def _origin_document(case: "Case", found: "OriginPass") -> dict[str, Any]:  # noqa: ARG001
     return {
-        "sentences": headlines.origin_said(found),
-        "tables": {"modules": frame_rows(tables.origin_frame(found))},
+        "sentences": findings.origin_said(found),
+        "tables": {"modules": frame_rows(show.origin_frame(found))},
         "origin": asdict(found),
     }

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from ampbench.base.units import one_of
 from ampbench.cli.options import (
     A_RUN,
     DEFAULT_RESULTS,
@@ -23,8 +24,7 @@ from ampbench.cli.options import (
 )
 from ampbench.cli.selecting import typed_seconds
 from ampbench.errors import CASE_FAILED, INTERRUPTED, NothingComparableError, NothingToRunError, UsageError
-from ampbench.records.environments import DEVICES
-from ampbench.units import one_of
+from ampbench.records.case import DEVICES
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -77,9 +77,8 @@ def command(
       ampbench explain rules --against torch-2.11.jsonl.gz      what an upgrade changed
     """
     from ampbench.cli.explain import rules_printing as printing
-    from ampbench.cli.printing import print_note
-    from ampbench.cli.writing import check_writable, write_files
-    from ampbench.rules.choosing import chosen_devices, chosen_dtypes
+    from ampbench.cli.printing import check_writable, print_note, write_files
+    from ampbench.records.rules import chosen_devices, chosen_dtypes
 
     chosen = chosen_format(format, json)
     seconds = typed_seconds("--timeout", timeout)
@@ -143,11 +142,10 @@ def _probed(
     """Return a new probe, stored in the folder `results` unless that is None, and the exit code it deserves."""
     from ampbench import store
     from ampbench.cli.printing import print_note
-    from ampbench.records.runs import Footer
-    from ampbench.running import rules
-    from ampbench.running.channel import ServerChannel
-    from ampbench.running.environment import ask_environment
-    from ampbench.running.session import now
+    from ampbench.drive.servers import ServerChannel, ask_environment
+    from ampbench.drive.session import now
+    from ampbench.instruments.rules import instrument
+    from ampbench.records.run import Footer
 
     probes: list[RuleProbe] = []
     if results is not None:
@@ -155,7 +153,9 @@ def _probed(
     with ExitStack() as stack:
         channel = ServerChannel()
         stack.callback(channel.close)
-        header = rules.new_rules_header(ask_environment(channel), devices, timeout, ["ampbench", *sys.argv[1:]], label)
+        header = instrument.new_rules_header(
+            ask_environment(channel), devices, timeout, ["ampbench", *sys.argv[1:]], label
+        )
         writer = None
         if results is not None:
             writer = stack.enter_context(store.RunWriter.create(results, header))
@@ -170,7 +170,7 @@ def _probed(
                 print_note(f"probing {device} …")
 
         try:
-            problems, ended = rules.probe_devices(channel, devices, dtypes, ops, timeout, keep, watch)
+            problems, ended = instrument.probe_devices(channel, devices, dtypes, ops, timeout, keep, watch)
         finally:
             if writer is not None and not probes:
                 writer.path.unlink()  # a run of nothing would stand in every list
@@ -197,7 +197,7 @@ def _chosen(
     read: "Sequence[StoredRun]", devices: "Sequence[str]", dtypes: "Sequence[str]", ops: "Sequence[str]"
 ) -> "list[list[RuleProbe]]":
     """Return what is asked for of each of `read`; an op need be known to one of them only."""
-    from ampbench.rules.choosing import chosen_ops, restricted
+    from ampbench.records.rules import chosen_ops, restricted
 
     known = {one.name: None for stored in read for probe in stored.rules.values() for one in probe.observations}
     meant = chosen_ops(ops, known) if ops else None

@@ -3,15 +3,12 @@
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict
 
-from ampbench.cli.data import csv_text, json_document
 from ampbench.cli.options import OutputFormat
-from ampbench.cli.printing import print_text
-from ampbench.cli.sections import print_sections
+from ampbench.cli.printing import csv_text, json_document, print_sections, print_text
+from ampbench.instruments.rules import show
+from ampbench.instruments.rules.findings import compare_rules, find_disagreements
 from ampbench.records.rules import RuleProbe
-from ampbench.records.runs import Header
-from ampbench.rules import blocks
-from ampbench.rules.changes import compare_rules
-from ampbench.rules.judging import find_disagreements
+from ampbench.records.run import Header
 
 COLUMNS = (
     "op", "overload", "device", "dtype", "xpu_reference", "pytorch_page", "registered", "observed", "how", "reason",
@@ -39,12 +36,12 @@ def print_probes(
         found = [
             asdict(probe) | {"disagreements": [asdict(one) for one in find_disagreements(probe)]} for probe in probes
         ]
-        told = {"run": header.run, "note": blocks.where_observed(probes), "environment": asdict(header.environment)}
+        told = {"run": header.run, "note": show.where_observed(probes), "environment": asdict(header.environment)}
         print_text(json_document(told | {"probes": found}))
     elif format is OutputFormat.CSV:
         print_text(csv_text(COLUMNS, (row for probe in probes for row in _rows(probe))))
     else:
-        print_sections(blocks.told_by_op(probes) if ops_first else blocks.report(probes, everything), format)
+        print_sections(show.told_by_op(probes) if ops_first else show.report(probes, everything), format)
 
 
 def print_changes(pairs: Sequence[tuple[RuleProbe, RuleProbe]], format: OutputFormat) -> None:
@@ -65,7 +62,7 @@ def print_changes(pairs: Sequence[tuple[RuleProbe, RuleProbe]], format: OutputFo
         rows = ([one.device, one.field, one.op, " ".join(one.dtypes), one.before, one.after] for one in changes)
         print_text(csv_text(CHANGE_COLUMNS, rows))
     else:
-        print_sections(blocks.changes(pairs), format)
+        print_sections(show.changes(pairs), format)
 
 
 def _rows(probe: RuleProbe) -> Iterable[list[object]]:
@@ -76,7 +73,7 @@ def _rows(probe: RuleProbe) -> Iterable[list[object]]:
             known = kinds.setdefault((found.op, dtype), [])
             known += [] if found.kind in known else [found.kind]
     for one in probe.observations:
-        documented = [one.documented.get(source) for source in blocks.SOURCES]
+        documented = [one.documented.get(source) for source in show.SOURCES]
         variants = [one.variants.get(name) for name in COLUMNS[10:15]]
         seen = [one.registered, one.observed, one.how, one.reason]
         named = "; ".join(kinds.get((one.name, one.dtype), []))

@@ -4,6 +4,7 @@ from typing import Annotated
 
 import typer
 
+from ampbench.cli.explaining import Study, begin, studying_go_on
 from ampbench.cli.options import (
     DEFAULT_RESULTS,
     DURATION,
@@ -24,8 +25,7 @@ from ampbench.cli.options import (
     refuse_beside_resume,
 )
 from ampbench.cli.selecting import make_settings, typed_seconds
-from ampbench.cli.study.studying import Study, begin, go_on
-from ampbench.records.runs import CEILINGS, Asked, Selection, Settings
+from ampbench.records.run import CEILINGS, Asked, Selection, Settings
 
 DEFAULTS = Settings()
 DEFAULT_SECONDS = "2"
@@ -69,8 +69,8 @@ def command(
     chosen = chosen_format(format, json)
     if resume:
         refuse_beside_resume(context, WITH_RESUME)
-        return go_on(_study(), resume, results, chosen, everything=every)
-    from ampbench.studied.ceilings.pieces import chosen_ceiling_dtypes, chosen_operations
+        return studying_go_on(_study(), resume, results, chosen, everything=every)
+    from ampbench.instruments.ceilings.instrument import chosen_ceiling_dtypes, chosen_operations
 
     settings = make_settings(1, 1, "", "", timeout, "", threads, DEFAULTS.seed)
     asked = Asked(
@@ -84,8 +84,7 @@ def command(
 
 def _study() -> Study:
     from ampbench.cli.study.ceilings_printing import print_stored
-    from ampbench.running.ceilings import measure_ceilings, pieces, prepare_ceilings
-    from ampbench.studied.ceilings.pieces import unfinished
+    from ampbench.instruments.ceilings.instrument import measure_ceilings, pieces, prepare_ceilings, unfinished
 
     return Study(
         kind=CEILINGS,

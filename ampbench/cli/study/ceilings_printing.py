@@ -4,15 +4,11 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
-from ampbench.cli.data import csv_text, json_document
+from ampbench.cli.explaining import frame_rows
 from ampbench.cli.options import OutputFormat
-from ampbench.cli.pass_printing import frame_rows
-from ampbench.cli.printing import print_text
-from ampbench.cli.sections import print_sections
-from ampbench.studied.ceilings import blocks, tables
-from ampbench.studied.ceilings.datasheets import datasheet_of
-from ampbench.studied.ceilings.rates import described, rate, share, top
-from ampbench.studied.ceilings.sentences import ceilings_said
+from ampbench.cli.printing import csv_text, json_document, print_sections, print_text
+from ampbench.instruments.ceilings import show
+from ampbench.instruments.ceilings.findings import ceilings_said, datasheet_of, described, rate, share, top
 
 if TYPE_CHECKING:
     from ampbench.store import StoredRun
@@ -33,10 +29,10 @@ def print_stored(
     if format is OutputFormat.JSON:
         print_text(json_document(_document(stored)))
     elif format is OutputFormat.CSV:
-        rows = frame_rows(tables.ceiling_frame(environment, stored.ceilings), whole=("work",))
-        print_text(csv_text(tables.COLUMNS, (list(row.values()) for row in rows)))
+        rows = frame_rows(show.ceiling_frame(environment, stored.ceilings), whole=("work",))
+        print_text(csv_text(show.COLUMNS, (list(row.values()) for row in rows)))
     else:
-        sections = blocks.ceilings_sections(environment, stored.ceilings, everything=everything)
+        sections = show.ceilings_sections(environment, stored.ceilings, everything=everything)
         print_sections(sections, format)
 
 

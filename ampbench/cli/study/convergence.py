@@ -4,7 +4,7 @@ from typing import Annotated
 
 import typer
 
-from ampbench.cli.explaining import asked_for
+from ampbench.cli.explaining import Study, asked_for, begin, studying_go_on
 from ampbench.cli.options import (
     DEFAULT_RESULTS,
     WITH_RESUME,
@@ -30,9 +30,8 @@ from ampbench.cli.options import (
     chosen_format,
     refuse_beside_resume,
 )
-from ampbench.cli.study.studying import Study, begin, go_on
 from ampbench.errors import UnknownNameError
-from ampbench.records.runs import CONVERGENCE, Asked, Settings
+from ampbench.records.run import CONVERGENCE, Asked, Settings
 from ampbench.records.studies import SCHEDULES
 
 DEFAULTS = Settings()
@@ -97,7 +96,7 @@ def command(
     chosen = chosen_format(format, json)
     if resume:
         refuse_beside_resume(context, WITH_RESUME)
-        return go_on(_study(), resume, results, chosen, everything=every)
+        return studying_go_on(_study(), resume, results, chosen, everything=every)
     if schedule and schedule not in SCHEDULES:
         raise UnknownNameError("schedule", schedule, SCHEDULES)
     asked = Asked(steps=steps, seeds=seeds, schedule=schedule)
@@ -110,8 +109,7 @@ def command(
 
 def _study() -> Study:
     from ampbench.cli.study.convergence_printing import print_stored
-    from ampbench.running.convergence import pieces, prepare_convergence, train_cases
-    from ampbench.studied.convergence.pieces import unfinished
+    from ampbench.instruments.convergence.instrument import pieces, prepare_convergence, train_cases, unfinished
 
     return Study(
         kind=CONVERGENCE,

@@ -4,16 +4,14 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
-from ampbench.cli.data import csv_text, json_document
+from ampbench.cli.explaining import finite, frame_rows, outcomes, pass_document
 from ampbench.cli.options import OutputFormat
-from ampbench.cli.pass_printing import finite, frame_rows, outcomes, pass_document
-from ampbench.cli.printing import print_text
-from ampbench.cli.sections import print_sections
-from ampbench.studied.convergence import blocks, sentences, tables
-from ampbench.studied.convergence.learning import Learned, learned, told_trainings
+from ampbench.cli.printing import csv_text, json_document, print_sections, print_text
+from ampbench.instruments.convergence import show
+from ampbench.instruments.convergence.learning import Learned, learned, told_trainings
 
 if TYPE_CHECKING:
-    from ampbench.records.cases import Case
+    from ampbench.records.case import Case
     from ampbench.records.studies import Training
     from ampbench.store import StoredRun
 
@@ -32,11 +30,11 @@ def print_stored(
         studies = [_study(one) for one in learned(stored, case_ids)]
         print_text(json_document(document | {"studies": finite(studies)}))
     elif format is OutputFormat.CSV:
-        frame = tables.training_frame(stored)
-        rows = frame_rows(frame[frame["case_id"].isin(case_ids)], tables.COUNTS)
+        frame = show.training_frame(stored)
+        rows = frame_rows(frame[frame["case_id"].isin(case_ids)], show.COUNTS)
         print_text(csv_text(list(frame.columns), [list(row.values()) for row in rows]))
     else:
-        sections = [blocks.learned_section(one, everything=everything) for one in learned(stored, case_ids)]
+        sections = [show.learned_section(one, everything=everything) for one in learned(stored, case_ids)]
         missing = [
             f"{case_id}: {outcome}: {reason}"
             for case_id, outcome, reason in outcomes(stored, case_ids, trained, {})
@@ -66,6 +64,6 @@ def _study(one: Learned) -> dict[str, Any]:
         "before": one.before,
         "learns": one.learns,
         "rounding": one.rounding,
-        "sentences": sentences.learned_said(one),
-        "verdicts": tables.verdict_rows(one),
+        "sentences": show.learned_said(one),
+        "verdicts": show.verdict_rows(one),
     }

@@ -4,7 +4,7 @@ from typing import Annotated
 
 import typer
 
-from ampbench.cli.explaining import asked_for
+from ampbench.cli.explaining import Study, asked_for, begin, studying_go_on
 from ampbench.cli.options import (
     DEFAULT_RESULTS,
     TIMEOUT,
@@ -33,8 +33,7 @@ from ampbench.cli.options import (
     refuse_beside_resume,
 )
 from ampbench.cli.selecting import typed_seconds
-from ampbench.cli.study.studying import Study, begin, go_on
-from ampbench.records.runs import INPUT_STORAGE, Asked, Settings
+from ampbench.records.run import INPUT_STORAGE, Asked, Settings
 
 DEFAULTS = Settings()
 SECONDS = "4"
@@ -80,7 +79,7 @@ def command(
     chosen = chosen_format(format, json)
     if resume:
         refuse_beside_resume(context, WITH_RESUME)
-        return go_on(_study(), resume, results, chosen)
+        return studying_go_on(_study(), resume, results, chosen)
     selection, settings = asked_for(
         names, workload, precision, device, phase, None, memory_format, keyword, preset, set_, scaler,
         timeout, threads, seed,
@@ -91,8 +90,8 @@ def command(
 
 def _study() -> Study:
     from ampbench.cli.study.input_storage_printing import print_stored
-    from ampbench.running.input_storage import measure_storages, prepare_storage
-    from ampbench.studied.unfinished import unfinished
+    from ampbench.drive.pieces import unfinished
+    from ampbench.instruments.input_storage.instrument import measure_storages, prepare_storage
 
     return Study(
         kind=INPUT_STORAGE,

@@ -4,14 +4,13 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
+from ampbench.cli.explaining import frame_rows, print_passes
 from ampbench.cli.options import OutputFormat
-from ampbench.cli.pass_printing import frame_rows, print_passes
-from ampbench.studied.input_storage.blocks import storage_section
-from ampbench.studied.input_storage.sentences import storage_said
-from ampbench.studied.input_storage.tables import COLUMNS, storage_frame, uses_frame
+from ampbench.instruments.input_storage.findings import storage_said
+from ampbench.instruments.input_storage.show import COLUMNS, storage_frame, storage_section, uses_frame
 
 if TYPE_CHECKING:
-    from ampbench.records.cases import Case
+    from ampbench.records.case import Case
     from ampbench.records.studies import StoragePass
     from ampbench.store import StoredRun
 

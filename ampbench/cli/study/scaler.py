@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ampbench.cli.explaining import asked_for
+from ampbench.cli.explaining import Study, asked_for, begin, studying_go_on
 from ampbench.cli.options import (
     DEFAULT_RESULTS,
     TIMEOUT,
@@ -31,9 +31,8 @@ from ampbench.cli.options import (
     many_names,
     refuse_beside_resume,
 )
-from ampbench.cli.study.studying import Study, begin, go_on
 from ampbench.errors import UsageError
-from ampbench.records.runs import SCALER, Asked, Settings
+from ampbench.records.run import SCALER, Asked, Settings
 from ampbench.records.studies import ScalerSetting
 
 if TYPE_CHECKING:
@@ -112,9 +111,9 @@ def command(
     chosen = chosen_format(format, json)
     if resume:
         refuse_beside_resume(context, WITH_RESUME)
-        return go_on(_study(), resume, results, chosen, everything=every)
+        return studying_go_on(_study(), resume, results, chosen, everything=every)
     own = _own_setting(context, init_scale, growth_factor, backoff_factor, growth_interval)
-    from ampbench.running.scaler import chosen_settings
+    from ampbench.instruments.scaler.instrument import chosen_settings
 
     asked = Asked(steps=steps, settings=chosen_settings(setting or [], own, scaler=scaler))
     selection, settings = asked_for(
@@ -149,9 +148,8 @@ def _own_setting(
 
 def _study() -> Study:
     from ampbench.cli.study.scaler_printing import print_stored
-    from ampbench.running.scaler import pieces, prepare_scaling, scale_cases
-    from ampbench.studied.scaler.pieces import unfinished
-    from ampbench.studied.unfinished import asked_of
+    from ampbench.drive.pieces import asked_of
+    from ampbench.instruments.scaler.instrument import pieces, prepare_scaling, scale_cases, unfinished
 
     def left(begun: "StoredRun") -> "Collection[object]":
         asked_of(begun, "steps")  # of a run that does not say it, nothing is known to be left

@@ -4,16 +4,16 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
-from ampbench.blocks import Block, Section
+from ampbench.cli.explaining import frame_rows, print_passes
 from ampbench.cli.options import OutputFormat
-from ampbench.cli.pass_printing import frame_rows, print_passes
-from ampbench.labels import NOT_REACHED
-from ampbench.studied.scaler import blocks, tables
-from ampbench.studied.scaler.pieces import unfinished
-from ampbench.studied.scaler.sentences import scaler_said
+from ampbench.instruments.scaler import show
+from ampbench.instruments.scaler.findings import scaler_said
+from ampbench.instruments.scaler.instrument import unfinished
+from ampbench.present.document import Block, Section
+from ampbench.records.labels import NOT_REACHED
 
 if TYPE_CHECKING:
-    from ampbench.records.cases import Case
+    from ampbench.records.case import Case
     from ampbench.records.studies import ScalerRun
     from ampbench.store import StoredRun
 
@@ -24,7 +24,7 @@ def print_stored(
     """Print what a run found of the loss scaling of the cases `case_ids`; CSV has a row for each training."""
 
     def section(case: "Case", runs: "list[ScalerRun]") -> Section:
-        made = blocks.scaling_section(case, runs, everything=everything)
+        made = show.scaling_section(case, runs, everything=everything)
         return Section(made.title, [*made.blocks, *map(Block, _missing(stored, case.case_id))])
 
     def document(case: "Case", runs: "list[ScalerRun]") -> dict[str, Any]:
@@ -37,12 +37,12 @@ def print_stored(
 
     print_passes(
         stored, case_ids, format, stored.scaler,
-        section=section, document=document, rows=_rows, columns=tables.COLUMNS,
+        section=section, document=document, rows=_rows, columns=show.COLUMNS,
     )  # fmt: skip
 
 
 def _rows(runs: "list[ScalerRun]") -> list[dict[str, Any]]:
-    return frame_rows(tables.scaling_frame(runs), tables.COUNTS)
+    return frame_rows(show.scaling_frame(runs), show.COUNTS)
 
 
 def _missing(stored: "StoredRun", case_id: str) -> list[str]:

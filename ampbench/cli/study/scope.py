@@ -4,7 +4,7 @@ from typing import Annotated
 
 import typer
 
-from ampbench.cli.explaining import asked_for
+from ampbench.cli.explaining import Study, asked_for, begin, studying_go_on
 from ampbench.cli.options import (
     DEFAULT_RESULTS,
     TIMEOUT,
@@ -33,8 +33,7 @@ from ampbench.cli.options import (
     refuse_beside_resume,
 )
 from ampbench.cli.selecting import typed_seconds
-from ampbench.cli.study.studying import Study, begin, go_on
-from ampbench.records.runs import SCOPE, Asked, Settings
+from ampbench.records.run import SCOPE, Asked, Settings
 from ampbench.records.studies import FEWEST_STEPS
 
 DEFAULTS = Settings()
@@ -81,7 +80,7 @@ def command(
     chosen = chosen_format(format, json)
     if resume:
         refuse_beside_resume(context, WITH_RESUME)
-        return go_on(_study(), resume, results, chosen, everything=every)
+        return studying_go_on(_study(), resume, results, chosen, everything=every)
     selection, settings = asked_for(
         names, workload, precision, device, None, None, memory_format, keyword, preset, set_, scaler,
         timeout, threads, seed,
@@ -92,8 +91,8 @@ def command(
 
 def _study() -> Study:
     from ampbench.cli.study.scope_printing import print_stored
-    from ampbench.running.scope import prepare_scopes, study_scopes
-    from ampbench.studied.unfinished import unfinished
+    from ampbench.drive.pieces import unfinished
+    from ampbench.instruments.scope.instrument import prepare_scopes, study_scopes
 
     return Study(
         kind=SCOPE,

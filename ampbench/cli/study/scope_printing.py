@@ -4,14 +4,13 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
+from ampbench.cli.explaining import frame_rows, print_passes
 from ampbench.cli.options import OutputFormat
-from ampbench.cli.pass_printing import frame_rows, print_passes
-from ampbench.studied.scope.blocks import scope_section
-from ampbench.studied.scope.sentences import scope_said
-from ampbench.studied.scope.tables import COLUMNS, loss_frame, scope_frame
+from ampbench.instruments.scope.findings import scope_said
+from ampbench.instruments.scope.show import COLUMNS, loss_frame, scope_frame, scope_section
 
 if TYPE_CHECKING:
-    from ampbench.records.cases import Case
+    from ampbench.records.case import Case
     from ampbench.records.studies import ScopePass
     from ampbench.store import StoredRun
 

@@ -5,19 +5,17 @@ A new section is a function here and a template of its own.
 
 from collections.abc import Callable
 
+from ampbench.report.drawing import View
 from ampbench.report.material import Material
-from ampbench.report.view import View
 from ampbench.report.views.banner import banner
-from ampbench.report.views.cases.view import cases
-from ampbench.report.views.distributions.view import distributions
-from ampbench.report.views.environment import environment
+from ampbench.report.views.cases import cases
+from ampbench.report.views.distributions import distributions
 from ampbench.report.views.explanation.view import explanation
-from ampbench.report.views.method import method
-from ampbench.report.views.precisions import precisions
+from ampbench.report.views.method import environment, method
+from ampbench.report.views.precisions import precisions, tradeoff
 from ampbench.report.views.studies.view import studies
-from ampbench.report.views.sweeps.view import sweeps
-from ampbench.report.views.tradeoff import tradeoff
-from ampbench.report.views.trends.view import trends
+from ampbench.report.views.sweeps import sweeps
+from ampbench.report.views.trends import trends
 
 VIEWS: tuple[Callable[[Material], View | None], ...] = (
     banner,

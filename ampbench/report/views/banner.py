@@ -2,10 +2,10 @@
 
 from dataclasses import fields
 
+from ampbench.report.drawing import View
 from ampbench.report.material import Material
 from ampbench.report.measured import LISTED
 from ampbench.report.result import result
-from ampbench.report.view import View
 
 
 def banner(material: Material) -> View:

@@ -1,25 +1,187 @@
-"""What each number on the page means, and how advice and verdicts are reached.
+"""Where it was measured, and how.
+
+On what the runs were measured, in what they differ, and how quiet their machines were.
+
+What each number on the page means, and how advice and verdicts are reached.
 
 The prose is in the template; its numbers come from the code that decides.
 """
 
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
-from ampbench import columns, frames, stats, updates
-from ampbench.advice import DISAGREEMENT_ALPHA, FASTER_WITHOUT_INTERVALS, LARGEST_SPEEDUP, WORTH
-from ampbench.comparing import deciding, fitness
-from ampbench.comparing.exact import LUCK
-from ampbench.comparing.times import TIME
-from ampbench.metrics import COLUMNS, COMPARED, GATED, MEAN, Column, Gate
-from ampbench.precisions import DEFAULT, PRECISIONS, ordered
-from ampbench.records.measurements import OTHER_SHARE, STEAL_SHARE
+import numpy as np
+
+from ampbench.base import stats
+from ampbench.base.metrics import COLUMNS, COMPARED, GATED, MEAN, Column, Gate
+from ampbench.base.precisions import DEFAULT, PRECISIONS, ordered
+from ampbench.base.units import UNDEFINED, counted, format_limit, format_percent, format_quantity, format_seconds
+from ampbench.judge import advice, columns, deciding, frame, rounds
+from ampbench.judge.advice import DISAGREEMENT_ALPHA, FASTER_WITHOUT_INTERVALS, LARGEST_SPEEDUP, WORTH
+from ampbench.judge.exact import LUCK
+from ampbench.judge.rounds import MeasuredRun
+from ampbench.judge.rows import number
+from ampbench.judge.times import TIME
+from ampbench.records.measured import OTHER_SHARE, STEAL_SHARE
+from ampbench.records.run import Header
+from ampbench.report.drawing import View
 from ampbench.report.material import Material
-from ampbench.report.view import View
-from ampbench.rows import number
-from ampbench.trends import neighbours, steps
-from ampbench.trends.series import Rule
-from ampbench.units import format_limit, format_quantity
+from ampbench.report.measured import Facts, facts_of, moment
+from ampbench.store import CUT, StoredRun
+from ampbench.trend import steps
+from ampbench.trend.series import Rule
+
+_NAMED = 3
+"""So many cases are named."""
+_CUT = f"its file {CUT}"
+_NOT_COMPARABLE = "times are not comparable"
+
+
+@dataclass(frozen=True, slots=True)
+class _Row:
+    """A fact of every side: its name, the sides' texts, what a difference in it means."""
+
+    name: str
+    texts: Sequence[str]
+    meaning: str = ""
+
+    @property
+    def differs(self) -> bool:
+        """Whether the sides do not all have the same."""
+        return len(set(self.texts)) > 1
+
+
+@dataclass(frozen=True, slots=True)
+class _Group:
+    """Facts that belong together, side by side."""
+
+    title: str
+    rows: Sequence[_Row]
+
+
+def environment(material: Material) -> View | None:
+    """Return the view; None where there is no run."""
+    own = [one.stored for one in material.shown] or material.explanations
+    sides = [*([material.baseline] if material.baseline else []), *own]
+    if not sides:
+        return None
+    headers = [one.header for one in sides]
+    groups = _side_by_side([facts_of(header) for header in headers])
+    meanings = _meanings(material)
+    differing = [
+        _Row(row.name, row.texts, meanings.get(row.name, "")) for group in groups for row in group.rows if row.differs
+    ]
+    differing.sort(key=lambda row: not row.meaning)
+    same = [_Group(group.title, [row for row in group.rows if not row.differs]) for group in groups]
+    content = {
+        "sides": [_column(header, header is headers[0] and material.baseline is not None) for header in headers],
+        "differing": differing,
+        "telling": any(row.meaning for row in differing),
+        "same": [group for group in same if group.rows],
+        "quietness": _side_by_side([{"How it went": _quietness(one)} for one in sides])[0],
+    }
+    return View(id="environment", title="Environment", template="environment.html", content=content)
+
+
+def _column(header: Header, is_baseline: bool) -> Mapping[str, str]:
+    """Return what heads the column of a run."""
+    return {"role": "baseline" if is_baseline else "", "run": header.run, "label": header.label}
+
+
+def _side_by_side(sides: Sequence[Mapping[str, Facts]]) -> list[_Group]:
+    """Return the facts of all sides by group, those that no side knows left out."""
+    groups = []
+    for title in sides[0]:
+        names = dict.fromkeys(name for side in sides for name, text in side[title].items() if text)
+        rows = [_Row(name, [side[title].get(name) or UNDEFINED for side in sides]) for name in names]
+        groups.append(_Group(title, rows))
+    return groups
+
+
+def _meanings(material: Material) -> dict[str, str]:
+    """Return what the differences from the baseline mean, by name, where they mean anything."""
+    runs: dict[str, list[str]] = {}
+    for one in material.comparisons:
+        for difference in one.differences:
+            if difference.matters:
+                runs.setdefault(difference.name, []).append(one.candidate.run)
+    every = len(material.comparisons)
+    return {
+        name: _NOT_COMPARABLE if len(found) == every else f"{_NOT_COMPARABLE}: {', '.join(found)}"
+        for name, found in runs.items()
+    }
+
+
+def _quietness(stored: StoredRun) -> Facts:
+    """Return how a run went: whether it is whole, what its control says, how much else the machine was doing."""
+    control = frame.control_ratio(stored)
+    disturbed = frame.disturbed_share(stored)
+    return {
+        "started": moment(stored.header.started_at),
+        "ended": "; ".join(part for part in (stored.ending, _CUT if stored.cut else "") if part),
+        "rounds": _rounds(stored),
+        "control": "" if control is None else _apart(control),
+        "disturbed samples": ""
+        if disturbed is None
+        else f"{format_percent(disturbed)} took over {frame.DISTURBED} times the fastest of their build",
+        "CPU time given to other machines": _shares(one.fitness.steal_share for one in stored.rounds),
+        "CPU time of other processes": _shares(one.fitness.other_share for one in stored.rounds),
+        "unfit rounds": _unfit(stored),
+        "the same step, run twice": _repeatable(stored),
+    }
+
+
+def _apart(control: frame.Control) -> str:
+    """Return how far apart two measurements of one case were, as the banner says what follows from it."""
+    own, again = format_seconds(control.own_seconds), format_seconds(control.control_seconds)
+    return f"{control.case_id}, measured twice: {own} and {again}, {format_percent(abs(control.ratio - 1))} apart"
+
+
+def _rounds(stored: StoredRun) -> str:
+    kinds = Counter("control" if one.control else "fresh" if one.confirmation else "own" for one in stored.rounds)
+    if not kinds:
+        return "none"
+    blocks = len({one.round for one in stored.rounds if not (one.control or one.confirmation)})
+    said = [f"{kinds['own']:,}" + (f" in {counted(blocks, 'block')}" if stored.header.arm else "")]
+    said += [f"{kinds['fresh']:,} fresh ones"] if kinds["fresh"] else []
+    return ", ".join([*said, *([f"{kinds['control']:,} of the control"] if kinds["control"] else [])])
+
+
+def _shares(values: Iterable[float | None]) -> str:
+    """Return the median and the largest of the rounds' shares, "" where the machine does not tell."""
+    known = [value for value in values if value is not None]
+    if not known:
+        return ""
+    return f"{format_percent(stats.median(known))} in the median round, at most {format_percent(max(known))}"
+
+
+def _unfit(stored: StoredRun) -> str:
+    """Return how many rounds a comparison would leave out, and the commonest cause."""
+    run = MeasuredRun.of(stored)
+    devices = [case.device for case in stored.cases.values()]
+    if not stored.rounds:
+        return ""
+    found = rounds.unfit_rounds(run.rounds, devices, stored.header.environment.cpu_count)
+    unfit, count = found.cause >= 0, len(stored.rounds)
+    if not np.any(unfit):
+        return f"none of {count:,}"
+    cause = rounds.said_of(found.cause[unfit], found.value[unfit], count, "rounds")
+    return f"{format_percent(float(np.mean(unfit)))}; {cause}"
+
+
+def _repeatable(stored: StoredRun) -> str:
+    """Return whether the divergence pass, where it was run twice, gave the same bits."""
+    tested = [one for one in stored.divergence.values() if one.repeatable is not None]
+    moving = [one.case_id for one in tested if not one.repeatable]
+    if not tested:
+        return ""
+    if not moving:
+        return f"the same bits in {'all ' if len(tested) > 1 else ''}{counted(len(tested), 'case')}"
+    more = f" and {len(moving) - _NAMED:,} more" if len(moving) > _NAMED else ""
+    return f"other bits in {len(moving):,} of {counted(len(tested), 'case')}: {', '.join(moving[:_NAMED])}{more}"
+
 
 HEADERS: Mapping[str, str] = {metric: column.header for column in columns.COLUMNS for metric in column.metrics}
 """What heads the metrics in the table of cases (`columns.COLUMNS`); what comparisons judge has the metric's label."""
@@ -105,19 +267,19 @@ def gate_in_words(gate: Gate, unit: str) -> str:
 
 _CONSTANTS: Mapping[str, Any] = {
     "rounds_for_interval": stats.ROUNDS_FOR_INTERVAL,
-    "disturbed": frames.DISTURBED,
-    "unquiet": format_limit(frames.UNQUIET_SHARE),
+    "disturbed": frame.DISTURBED,
+    "unquiet": format_limit(frame.UNQUIET_SHARE),
     "inflated": stats.INFLATED,
     "faster": FASTER_WITHOUT_INTERVALS,
     "worth": WORTH,
     "largest": f"{LARGEST_SPEEDUP:g}",
     "disagreement_alpha": format_limit(DISAGREEMENT_ALPHA),
-    "kept": format_limit(updates.LEAST_KEPT),
-    "tensor_kept": format_limit(updates.LEAST_KEPT_OF_A_TENSOR),
-    "swallowed": format_limit(updates.MOST_SWALLOWED),
-    "room": updates.ROOM,
-    "tensor": updates.OF_A_TENSOR,
-    "bias": format_limit(updates.MOST_BIAS),
+    "kept": format_limit(advice.LEAST_KEPT),
+    "tensor_kept": format_limit(advice.LEAST_KEPT_OF_A_TENSOR),
+    "swallowed": format_limit(advice.MOST_SWALLOWED),
+    "room": advice.ROOM,
+    "tensor": advice.OF_A_TENSOR,
+    "bias": format_limit(advice.MOST_BIAS),
     "looks": deciding.LOOKS,
     "fresh": deciding.CONFIRMATION_BLOCKS,
     "alpha": deciding.ALPHA,
@@ -130,13 +292,13 @@ _CONSTANTS: Mapping[str, Any] = {
     "minimum_rounds": deciding.MINIMUM_ROUNDS,
     "steal": format_limit(STEAL_SHARE),
     "other": format_limit(OTHER_SHARE),
-    "load": fitness.LOAD_PER_CPU,
-    "clock": format_limit(fitness.SLOW_CLOCK),
-    "unfit": format_limit(fitness.UNFIT_SHARE),
+    "load": rounds.LOAD_PER_CPU,
+    "clock": format_limit(rounds.SLOW_CLOCK),
+    "unfit": format_limit(rounds.UNFIT_SHARE),
     "points": steps.POINTS,
     "certainty": steps.CERTAINTY,
     "ordered": format_limit((1 + steps.SEPARATION) / 2),
-    "series_alpha": format_limit(neighbours.FAMILY_ALPHA),
+    "series_alpha": format_limit(steps.FAMILY_ALPHA),
     "luck": LUCK,
     "time_threshold": format_limit(GATED[TIME].threshold),
     "mean_threshold": format_limit(GATED[MEAN].threshold),

@@ -4,10 +4,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
-from ampbench.blocks import Block
+from ampbench.present.document import Block
+from ampbench.report.drawing import Chart, Rows, View
 from ampbench.report.explained import Changed, Untold, strangers
 from ampbench.report.material import Material
-from ampbench.report.view import Chart, Rows, View
 
 T = TypeVar("T")
 

@@ -1,21 +1,26 @@
-"""What each precision buys and costs per device, and the advice per workload."""
+"""Speed, memory and error of precisions, and the trade-off between them.
 
+What each precision buys and costs per device, and the advice per workload.
+
+Speed and memory against error: the precisions of each workload and phase, a point each.
+"""
+
+import math
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
-from ampbench.comparing import sentences
-from ampbench.precisions import BASELINE
-from ampbench.report import palette
-from ampbench.report.machines import Machine, advised_machines
-from ampbench.report.material import Material
+from ampbench.base.precisions import BASELINE
+from ampbench.base.units import UNDEFINED, counted, every, format_error
+from ampbench.judge import said as sentences
+from ampbench.judge.rows import judged_error, number, times
+from ampbench.records.verdicts import Comparison
+from ampbench.report import drawing
+from ampbench.report.answers import Machine, Table, advised_machines, machines, row_names, speedups
+from ampbench.report.drawing import DASHED, Chart, Choice, Rows, View, budget_rule, fit, middle_cut, tooltip
+from ampbench.report.material import Material, ShownCase
 from ampbench.report.precision_tables import precision_tables
-from ampbench.report.summaries import row_names, speedups
-from ampbench.report.vega import DASHED, middle_cut, tooltip
-from ampbench.report.view import Chart, Choice, View
-from ampbench.rows import times
-from ampbench.units import UNDEFINED, counted, every
-from ampbench.verdicts import Comparison
 
 ADVICE_SHOWN = 30
 """So many lines of advice are shown for a machine; the others are folded away."""
@@ -114,7 +119,7 @@ def _chart(found: Sequence[Machine], rows: Sequence[Mapping[str, Any]]) -> Chart
     }
     table = {"field": "table", "type": "nominal", "sort": None, "title": None, "axis": axis}
     legend = {"legend": {"title": None, "columns": 2}}
-    marks = {name: one | legend for name, one in palette.encoded(row["precision"] for row in rows).items()}
+    marks = {name: one | legend for name, one in drawing.encoded(row["precision"] for row in rows).items()}
     encoding = {"x": speed, "y": table, **marks, "tooltip": tooltip(table="table", said="speed")}
     return Chart(
         id="precisions-speed",
@@ -163,3 +168,243 @@ def _told(machine: Machine, place: str, rows: Sequence[Mapping[str, Any]], sever
         f" {counted(slow, 'point')} slower than {times(SLOWEST)} {'stands' if slow == 1 else 'stand'} at the left edge."
     )
     return f"{where}{said}.{ends if most is not least else ''}{edge if slow else ''}{more}"
+
+
+LEAST_ERRORS = 10.0
+"""The axis of errors reaches at least so many times below and above their middle: two decades."""
+JOINED = 40
+"""The points of so many tables are joined and have their intervals; the lines of more cannot be told apart."""
+
+_POINT = {"type": "point", "filled": False, "size": 36, "strokeWidth": 1.5, "opacity": 1}
+"""Hollow, so that points on top of each other can be told apart; few and short attributes: there may be 10,000."""
+_LINE = {"type": "line", "color": "var(--faint)", "strokeWidth": 1, "opacity": 0.6}
+_INTERVAL = {"type": "rule", "strokeWidth": 1}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Plane:
+    """What stands against the error in a chart: the `column`, which way is better, and the words for it."""
+
+    name: str
+    column: str
+    axis: str
+    best: str
+    least: float
+    """Points of a smaller ratio stand at the edge of the chart."""
+    sign: float
+    """What makes less of it better."""
+
+
+_PLANES = (
+    _Plane(
+        name="speed",
+        column="speedup_vs_fp32",
+        axis="speed, times fp32 (faster →)",
+        best="the fastest",
+        least=SLOWEST,
+        sign=-1,
+    ),
+    _Plane(
+        name="memory",
+        column="memory_ratio_vs_fp32",
+        axis="peak memory, times fp32 (← less)",
+        best="the one with the least memory",
+        least=0.0,
+        sign=1,
+    ),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class _Point:
+    """A case in a plane: its `ratio` to fp32, and its output error, which is 0 where it is exact."""
+
+    case: ShownCase
+    ratio: float
+    error: float
+
+
+_Members = tuple[Table, list[ShownCase]]
+"""A table, and its cases that are shown."""
+
+
+def tradeoff(material: Material) -> View | None:
+    """Return the view; None where no precision but fp32 has an error beside its speed or memory."""
+    limit = material.budget.output_rel_l2
+    parts: list[dict[str, Any]] = []
+    datasets: dict[str, Rows] = {}
+    found = _by_machine(material)
+    for place, (machine, tables) in enumerate(found):
+        cases = [case for _, members in tables for case in members]
+        planes = {plane: points for plane in _PLANES if _worth_drawing(points := _tradeoff_points(cases, plane))}
+        rows = _rows(tables)
+        for plane, points in planes.items():
+            datasets[f"tradeoff-{place}"] = rows
+            chart = Chart(
+                id=f"tradeoff-{plane.name}-{place}",
+                title=f"{plane.name.capitalize()} against error" + (f" on {machine.title}" if len(found) > 1 else ""),
+                alt=_finding(plane, points, limit),
+                spec=_spec(plane, rows, limit),
+                dataset=f"tradeoff-{place}",
+            )
+            parts.append({"chart": chart, "remark": _not_drawn(plane, cases, points)})
+    if not parts:
+        return None
+    return View(
+        id="tradeoff",
+        title="Trade-off",
+        template="tradeoff.html",
+        content={
+            "parts": parts,
+            "intervals": any("x2" in layer["encoding"] for part in parts for layer in part["chart"].spec["layer"]),
+        },
+        charts=[part["chart"] for part in parts],
+        datasets=datasets,
+    )
+
+
+def _by_machine(material: Material) -> list[tuple[Machine, list[_Members]]]:
+    """Return the cases measured in another precision than fp32 by machine, and by the tables of each."""
+    cases = {
+        (id(case.shown), case.row["case_id"]): case
+        for case in material.cases
+        if case.row["outcome"] == "ok" and case.row["precision"] != BASELINE
+    }
+    found = []
+    for machine in machines(material):
+        tables = []
+        for table in machine.tables:
+            keys = [(id(table.shown), row["case_id"]) for row in table.rows]
+            if own := [cases[key] for key in keys if key in cases]:
+                tables.append((table, own))
+        if tables:
+            found.append((machine, tables))
+    return found
+
+
+def _tradeoff_points(cases: Iterable[ShownCase], plane: _Plane) -> list[_Point]:
+    """Return the cases that have a place in the plane, the exact ones too."""
+    found = ((one, _positive(one.row[plane.column]), judged_error(one.row)) for one in cases)
+    return [
+        _Point(one, ratio, error)
+        for one, ratio, error in found
+        if ratio is not None and error is not None and 0 <= error < math.inf
+    ]
+
+
+def _positive(value: Any) -> float | None:
+    """Return a number that a log axis can show, None for any other."""
+    known = number(value)
+    return known if known is not None and 0 < known < math.inf else None
+
+
+def _worth_drawing(points: Iterable[_Point]) -> bool:
+    return any(one.error > 0 for one in points)
+
+
+def _rows(tables: Iterable[_Members]) -> Rows:
+    """Return what is drawn of a machine: cases with an error above 0, and beside each number the text of it."""
+    rows: list[dict[str, Any]] = []
+    for table, cases in tables:
+        for one in cases:
+            error = _positive(judged_error(one.row))
+            if error is not None:
+                low, high = number(one.row["speedup_low"]), number(one.row["speedup_high"])
+                row: dict[str, Any] = {"table": fit(table.label), "precision": fit(one.row["precision"])}
+                row["case"], row["error"], row["error_text"] = one.name, error, format_error(error)
+                row |= {plane.name: _positive(one.row[plane.column]) for plane in _PLANES}
+                row |= {f"{plane.name}_text": _times(row[plane.name]) for plane in _PLANES}
+                row |= {"speed_low": low, "speed_high": high}
+                if low is not None and high is not None:
+                    row["speed_text"] += f" ({times(low)} to {times(high)})"
+                rows.append(row)
+    return rows
+
+
+def _spec(plane: _Plane, rows: Rows, limit: float) -> dict[str, Any]:
+    """Return the chart: the points of each table joined by their errors, intervals of speed, and the error budget."""
+    scale = {"type": "log", "round": True, "nice": False, "padding": 20}  # whole pixels take fewer bytes
+    low, high = f"{plane.name}_low", f"{plane.name}_high"
+    spanned = [row[low] for row in rows if row.get(low) is not None]
+    ratios = [*spanned, *(row[field] for row in rows for field in (plane.name, high) if row.get(field) is not None)]
+    errors = [row["error"] for row in rows]
+    middle, half = math.sqrt(min(errors) * max(errors)), max(math.sqrt(max(errors) / min(errors)), LEAST_ERRORS)
+    axes = {
+        "x": {
+            "field": plane.name,
+            "type": "quantitative",
+            "scale": scale
+            | {"clamp": True, "domain": [max(plane.least, min(LEAST_SPAN[0], *ratios)), max(LEAST_SPAN[1], *ratios)]},
+            "axis": {"format": "~g"},
+            "title": plane.axis,
+        },
+        "y": {
+            "field": "error",
+            "type": "quantitative",
+            "scale": scale | {"domain": [middle / half, middle * half]},
+            "axis": {"format": ".0e", "tickCount": 5},
+            "title": "output error (↓ more exact)",
+        },
+    }
+    told = tooltip(case="case", precision="precision", speed_text="speed", error_text="error", memory_text="memory")
+    coded = drawing.encoded({row["precision"] for row in rows})
+    for channel in coded.values():
+        channel["legend"] = {"title": None, "columns": 2}  # fits a narrow screen
+    marked = {**axes, **coded, "tooltip": told}
+    drawn = {"filter": {"field": plane.name, "valid": True}}
+    joined = {**axes, "detail": {"field": "table"}, "order": {"field": "error"}}
+    lines = {"mark": _LINE, "transform": [drawn], "encoding": joined}
+    span = {**axes, "x": axes["x"] | {"field": low}, "x2": {"field": high}, "color": marked["color"]}
+    few = len({row["table"] for row in rows}) <= JOINED
+    within = {"filter": {"field": low, "valid": True}}
+    return {
+        "layer": [
+            *([lines] if few else []),
+            *([{"mark": _INTERVAL, "transform": [within], "encoding": span}] if spanned and few else []),
+            {"mark": _POINT, "transform": [drawn], "encoding": marked},
+            *budget_rule(limit, "y"),
+        ]
+    }
+
+
+def _finding(plane: _Plane, points: Sequence[_Point], limit: float) -> str:
+    """Say how many cases there are, which is the best of them, and which within the error budget."""
+
+    def cost(one: _Point) -> tuple[float, float]:
+        return plane.sign * one.ratio, one.error
+
+    best = min(points, key=cost)
+    allowed = [one for one in points if one.error <= limit]
+    within = min(allowed, key=cost, default=None)
+    said = f"{counted(len(points), 'case')}, {len(allowed):,} within the error budget of {limit:g}"
+    if len(points) == 1:
+        return f"{said}: {_in_words(plane, best)}."
+    said += f"; {plane.best} is {_in_words(plane, best)}"
+    if within is None or within is best:
+        return f"{said}."
+    return f"{said}, beyond the budget; within it {_in_words(plane, within)}."
+
+
+def _in_words(plane: _Plane, one: _Point) -> str:
+    return f"{one.case.name} with {_times(one.ratio)} the {plane.name} of fp32 and an error of {_error(one)}"
+
+
+def _not_drawn(plane: _Plane, cases: Sequence[ShownCase], points: Sequence[_Point]) -> str:
+    """Say how many measured cases of the machine the chart does not show, and why; "" where it shows all."""
+    exact = sum(one.error == 0 for one in points)
+    said = []
+    if exact:
+        said.append(f"{counted(exact, 'case')} without any error (a log axis has no 0)")
+    if len(cases) > len(points):
+        said.append(f"{counted(len(cases) - len(points), 'case')} without fp32 to compare with or without an error")
+    slow = sum(one.ratio < plane.least for one in points)
+    edge = f"{counted(slow, 'case')} of less than {times(plane.least)} the speed: at the left edge. " if slow else ""
+    return f"{edge}Not drawn: {'; '.join(said)}." if said else edge.strip()
+
+
+def _times(ratio: float | None) -> str:
+    return UNDEFINED if ratio is None else times(ratio)
+
+
+def _error(one: _Point) -> str:
+    return format_error(one.error)

@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from ampbench.records.measurements import Failure, Skip
-from ampbench.records.runs import CONVERGENCE, Asked
+from ampbench.records.measured import Failure, Skip
+from ampbench.records.run import CONVERGENCE, Asked
 from tests.cli.conftest import Outcome
+from tests.instruments.convergence.planted_trainings import STEPS, WHOLE, case_of, study
 from tests.stored_runs import COMPLETE, make_divergence, make_round, write_run
-from tests.studied.planted_trainings import STEPS, WHOLE, case_of, study
 
 SKIPPED, FAILED = case_of("tf32"), case_of("fp32", workload="characters")
 

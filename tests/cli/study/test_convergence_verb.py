@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from ampbench.records.requests import Reply, Request
+from ampbench.drive.servers import InProcess
 from ampbench.records.studies import Score, Training
-from ampbench.running.channel import InProcess
+from ampbench.records.wire import Reply, Request
 from ampbench.store import list_runs, read_run
 from tests.scripted_channel import CPU, NO_GPU, Scripted, machine
 
@@ -63,14 +63,14 @@ def interrupted(monkeypatch: pytest.MonkeyPatch) -> list[int]:
         return Reply(convergence=found)
 
     channel = Scripted(answer, machine(CPU, NO_GPU))
-    monkeypatch.setattr("ampbench.running.preparing.ServerChannel", lambda **_: channel)
+    monkeypatch.setattr("ampbench.drive.pieces.ServerChannel", lambda **_: channel)
     return at
 
 
 @pytest.fixture
 def in_process(monkeypatch: pytest.MonkeyPatch) -> None:
     """No server starts: what is trained is trained here."""
-    monkeypatch.setattr("ampbench.running.preparing.ServerChannel", lambda **_: InProcess())
+    monkeypatch.setattr("ampbench.drive.pieces.ServerChannel", lambda **_: InProcess())
 
 
 def test_a_study_is_printed_stored_and_shown_again(interrupted: list[int], tmp_path: Path, ampbench: Run) -> None:

@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 import torch
 
-from ampbench.records.cases import Case
+from ampbench.instruments.scaler.findings import BEHIND, FOLLOWS, outcomes
+from ampbench.instruments.scaler.measure import run_scaler
+from ampbench.measure.machine import Cpu
+from ampbench.records.case import Case
 from ampbench.records.studies import ScalerSetting
-from ampbench.studied.scaler.outcomes import BEHIND, FOLLOWS, outcomes
-from ampbench.studies.scaler import run_scaler
-from ampbench.worker.devices import Cpu
 
 PAGE = (Path(__file__).parents[3] / "docs" / "loss-scaling.md").read_text(encoding="utf-8")
 (MODEL,) = re.findall(r"^```python\n(.*?)^```$", PAGE, re.DOTALL | re.MULTILINE)

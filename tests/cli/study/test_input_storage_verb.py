@@ -9,12 +9,12 @@ from typing import Any
 
 import pytest
 
-from ampbench.records.measurements import Failure, Skip
-from ampbench.records.requests import Reply, Request
+from ampbench.records.measured import Failure, Skip
+from ampbench.records.wire import Reply, Request
 from ampbench.store import list_runs, read_run
+from tests.instruments.input_storage.storage_passes import lossy_pass, storage_pass
 from tests.scripted_channel import Scripted
 from tests.stored_runs import COMPLETE, RUN, make_case, write_run
-from tests.studied.storage_passes import lossy_pass, storage_pass
 
 Run = Callable[..., Any]
 
@@ -47,7 +47,7 @@ def interrupting(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         return Reply(input_storage=storage_pass(request.case))
 
     channel = Scripted(answer)
-    monkeypatch.setattr("ampbench.running.preparing.ServerChannel", lambda **_: channel)
+    monkeypatch.setattr("ampbench.drive.pieces.ServerChannel", lambda **_: channel)
     return phases
 
 

@@ -9,14 +9,14 @@ from typing import Any
 
 import pytest
 
-from ampbench.records.measurements import Failure
-from ampbench.records.requests import Reply, Request
-from ampbench.records.runs import Asked
-from ampbench.running.scaler import SETTINGS
+from ampbench.instruments.scaler.instrument import SETTINGS
+from ampbench.records.measured import Failure
+from ampbench.records.run import Asked
+from ampbench.records.wire import Reply, Request
 from ampbench.store import list_runs, read_run
+from tests.instruments.scaler.scaled_trainings import CASE, collapsed, run, runs
 from tests.scripted_channel import Scripted
 from tests.stored_runs import COMPLETE, RUN, write_run
-from tests.studied.scaled_trainings import CASE, collapsed, run, runs
 
 Run = Callable[..., Any]
 
@@ -150,7 +150,7 @@ def test_a_setting_of_the_users_own_is_added(monkeypatch: pytest.MonkeyPatch, tm
         return Reply(scaler=made)
 
     channel = Scripted(answer)
-    monkeypatch.setattr("ampbench.running.preparing.ServerChannel", lambda **_: channel)
+    monkeypatch.setattr("ampbench.drive.pieces.ServerChannel", lambda **_: channel)
     said = ampbench("study", "scaler", "mlp", "--setting", "default", "--init-scale", "1024")
     assert said.code == 0
     asked = [request.setting for request in channel.asked]
@@ -168,17 +168,17 @@ def test_a_setting_of_the_users_own_is_added(monkeypatch: pytest.MonkeyPatch, tm
 def test_a_loss_that_underflows_needs_scaling_and_an_interrupted_study_goes_on(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, ampbench: Run
 ) -> None:
-    from ampbench.running import channel
+    from ampbench.drive import servers
 
-    serve = channel.ServerChannel.serve
+    serve = servers.ServerChannel.serve
 
-    def interrupt(self: channel.ServerChannel, request: Request) -> Reply:
+    def interrupt(self: servers.ServerChannel, request: Request) -> Reply:
         if request.setting == SETTINGS[1]:
             raise KeyboardInterrupt
         return serve(self, request)
 
     with monkeypatch.context() as patch:
-        patch.setattr(channel.ServerChannel, "serve", interrupt)
+        patch.setattr(servers.ServerChannel, "serve", interrupt)
         first = ampbench(
             "study", "scaler", "model.py:small", "--steps", "8", "--setting", "no scaling", "--setting", "default"
         )

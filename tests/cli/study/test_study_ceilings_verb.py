@@ -13,16 +13,16 @@ from typing import Any
 import pytest
 
 from ampbench.cli.progress import piece_progress
-from ampbench.records.measurements import Failure
-from ampbench.records.requests import Reply, Request
-from ampbench.records.runs import CEILINGS, Asked
+from ampbench.instruments.ceilings.instrument import Piece
+from ampbench.records.measured import Failure
+from ampbench.records.run import CEILINGS, Asked
 from ampbench.records.studies import COPY
+from ampbench.records.wire import Reply, Request
 from ampbench.store import list_runs, read_header, read_run
-from ampbench.studied.ceilings.pieces import Piece
+from tests.instruments.ceilings.ceiling_records import CEILINGS as FOUND
+from tests.instruments.ceilings.ceiling_records import ceiling
 from tests.scripted_channel import Scripted
 from tests.stored_runs import COMPLETE, RUN, write_run
-from tests.studied.ceiling_records import CEILINGS as FOUND
-from tests.studied.ceiling_records import ceiling
 
 Run = Callable[..., Any]
 ASKED = Asked(seconds=2.0, operations=["matmul", "conv", "copy"])
@@ -42,7 +42,9 @@ def channel(monkeypatch: pytest.MonkeyPatch) -> Scripted:
         lambda request: Reply(ceilings=ceiling(request.operation, request.dtypes[0], 1e9, device=request.device))
     )
     monkeypatch.setattr(
-        "ampbench.running.ceilings.prepare_ceilings.__wrapped__.__defaults__", (None, lambda: found), raising=True
+        "ampbench.instruments.ceilings.instrument.prepare_ceilings.__wrapped__.__defaults__",
+        (None, lambda: found),
+        raising=True,
     )
     return found
 

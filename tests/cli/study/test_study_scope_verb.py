@@ -9,14 +9,14 @@ from typing import Any
 
 import pytest
 
-from ampbench.records.measurements import Failure
-from ampbench.records.requests import Reply, Request
-from ampbench.records.runs import SCOPE, Asked
+from ampbench.records.measured import Failure
+from ampbench.records.run import SCOPE, Asked
 from ampbench.records.studies import SCOPES
+from ampbench.records.wire import Reply, Request
 from ampbench.store import list_runs, read_run
+from tests.instruments.scope.planted_scopes import CASE, scope_pass
 from tests.scripted_channel import Scripted
 from tests.stored_runs import COMPLETE, RUN, make_case, write_run
-from tests.studied.planted_scopes import CASE, scope_pass
 
 Run = Callable[..., Any]
 
@@ -56,7 +56,7 @@ def channel(monkeypatch: pytest.MonkeyPatch) -> Scripted:
     interrupted: list[str] = []
     opened = Scripted(answer)
     opened.interrupted = interrupted  # type: ignore[attr-defined]
-    monkeypatch.setattr("ampbench.running.preparing.ServerChannel", lambda **_: opened)
+    monkeypatch.setattr("ampbench.drive.pieces.ServerChannel", lambda **_: opened)
     return opened
 
 

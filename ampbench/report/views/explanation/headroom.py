@@ -1,18 +1,456 @@
-"""Headroom: how large the values of a network are, what low precisions can hold of them, and whether they did."""
+"""Headroom, on the page.
 
-from collections.abc import Mapping
+The axis on which the modules of a network stand in the order of running, and which of very many have a place.
 
-from ampbench.labels import few
-from ampbench.ranges import blocks
-from ampbench.ranges.formats import FORMATS
-from ampbench.ranges.headlines import headroom_said
-from ampbench.records.ranges import RangePass
-from ampbench.records.runs import HEADROOM
+Where most magnitudes of a module lie, from their histograms by exponent.
+
+The chart of magnitudes along a network, against what fp16 and bf16 hold.
+
+Headroom: how large the values of a network are, what low precisions can hold of them, and whether they did.
+"""
+
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from ampbench.base.precisions import FORMATS, find_format
+from ampbench.base.units import UNDEFINED, counted, format_share
+from ampbench.instruments.ranges import show
+from ampbench.instruments.ranges.findings import headroom_said
+from ampbench.records.labels import few
+from ampbench.records.magnitudes import FLUSHES, ROOT, Headroom, by_module, scales_sentence, usable_scales
+from ampbench.records.magnitudes import headroom as headroom_headroom
+from ampbench.records.ranges import ACTIVATION, GRADIENT, INPUT, UPDATE, WEIGHT, Magnitudes, RangePass
+from ampbench.records.run import HEADROOM
+from ampbench.report.drawing import DASHED, Chart, Choice, Rows, middle_cut, tooltip
 from ampbench.report.explained import Told, headrooms, untold
 from ampbench.report.material import Material
-from ampbench.report.views.explanation.magnitudes import magnitude_chart
-from ampbench.report.views.part import MODULE_ROWS, Detail, Part, cut, strange, told_part
-from ampbench.units import counted
+from ampbench.report.views.part import CHOICES, MODULE_ROWS, ROWS_OF_THE_PAGE, Detail, Part, cut, strange, told_part
+
+T = TypeVar("T")
+
+DRAWN = 300
+"""So many modules of a network are drawn at most: of more an eye tells none from its neighbours."""
+
+_CHARACTERS = 24
+"""So many characters of a name stand at the axis: which block it is in and its own name, without what lies between."""
+_WIDTH = 7.4
+"""Pixels of a character at most: a browser's font may be wider than the one that was measured with."""
+
+
+def modules_axis(rows: Rows) -> dict[str, Any]:
+    """Return the encoding of the field `module` of `rows` along x in the order of `place`.
+
+    Names stand upright, as many as there is room for. That is made for those of the first `case`, which is drawn into
+    the page; a browser that draws another measures itself.
+    """
+    drawn = [row["module"] for row in rows if row["case"] == rows[0]["case"] and row["module"]]
+    longest = max(map(len, drawn), default=0)
+    axis = {
+        "labelAngle": -90,
+        "labelExpr": middle_cut(_CHARACTERS),
+        "labelLimit": 0,
+        "labelOverlap": "greedy",
+        "labelSeparation": 1,
+        "minExtent": _WIDTH * min(longest, _CHARACTERS),
+        "ticks": False,
+    }
+    return {
+        "field": "module",
+        "type": "nominal",
+        "sort": {"field": "place", "op": "min"},
+        "title": "modules, in the order of running",
+        "axis": axis,
+    }
+
+
+def shown_name(module: str) -> str:
+    """Return the path of a module; of the network itself, which has none, what it is."""
+    return module or ROOT
+
+
+def thinned(modules: Sequence[T], worth: Callable[[T], float], most: int = DRAWN) -> list[T]:
+    """Return at most `most` of `modules` in their order: those of the greatest `worth`, the first of equal ones."""
+    if len(modules) <= most:
+        return list(modules)
+    order = sorted(range(len(modules)), key=lambda place: (-worth(modules[place]), place))
+    return [modules[place] for place in sorted(order[:most])]
+
+
+LOW, HIGH = 0.001, 0.999
+"""A bar spans the values between these quantiles of those that are not zero."""
+
+
+def quantile(values: Sequence[Magnitudes], share: float) -> float | None:
+    """Return the magnitude below which `share` (0 to 1) of all finite values of `values` lie that are not zero.
+
+    Within an exponent they are taken as evenly spread over the logarithms; none is above the largest. None where there
+    is no such value.
+    """
+    counts: dict[int, int] = {}
+    for row in values:
+        for place, count in enumerate(row.counts):
+            if count:
+                counts[row.lowest + place] = counts.get(row.lowest + place, 0) + count
+    peak = largest(values)
+    if not counts or peak is None:
+        return None
+    wanted = share * sum(counts.values())
+    below = 0
+    for exponent in sorted(counts):
+        if below + counts[exponent] >= wanted:
+            return min(math.ldexp(2.0 ** ((wanted - below) / counts[exponent]), exponent), peak)
+        below += counts[exponent]
+    return peak
+
+
+def largest(values: Sequence[Magnitudes]) -> float | None:
+    """Return the largest finite magnitude, None where there is none or all are zero."""
+    return max((row.largest for row in values if row.largest), default=None)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Spread:
+    """The values of one kind in a module: None where there are none that are finite and not zero."""
+
+    module: str
+    values: Sequence[Magnitudes]
+    low: float | None
+    high: float | None
+    peak: float | None
+
+    @property
+    def overflows(self) -> bool:
+        """Whether the largest becomes infinite in fp16."""
+        return self.peak is not None and self.peak >= find_format("fp16").overflow
+
+    @property
+    def flushed(self) -> float:
+        """The share that becomes zero in fp16."""
+        return joint(self.values, "fp16").flushed or 0.0
+
+    @property
+    def nonfinite(self) -> int:
+        """How many values were not finite in fp32."""
+        return sum(row.nonfinite for row in self.values)
+
+    @property
+    def tightness(self) -> float:
+        """How much its values have to do with the limits of fp16: what comes first where not all can be drawn."""
+        if self.peak is None:
+            return math.inf if self.nonfinite else -math.inf
+        over = math.log2(self.peak / find_format("fp16").overflow)
+        return (1e6 if self.nonfinite or self.overflows or self.flushed >= FLUSHES else 0.0) + over
+
+
+def spread_of(module: str, values: Sequence[Magnitudes]) -> Spread:
+    """Return the spread of `values`, all of one kind in a module, between the quantiles `LOW` and `HIGH`."""
+    return Spread(
+        module=module,
+        values=values,
+        low=quantile(values, LOW),
+        high=quantile(values, HIGH),
+        peak=largest(values),
+    )
+
+
+def joint(values: Sequence[Magnitudes], dtype: str) -> Headroom:
+    """Return how several histograms fit into a format together."""
+    found = [(headroom_headroom(row, dtype), row.elements - row.nonfinite) for row in values]
+    known = [(one, count) for one, count in found if one.reach is not None]
+    total = sum(count for _, count in known)
+    if not total:
+        return Headroom()
+
+    def share(name: str) -> float:
+        return sum((getattr(one, name) or 0.0) * count for one, count in known) / total
+
+    reach = max(one.reach or 0.0 for one, _ in known)
+    return Headroom(reach=reach, overflow=share("overflow"), flushed=share("flushed"), subnormal=share("subnormal"))
+
+
+DRAWN_SAID = (
+    f"Bars span the magnitudes of a module's values from the {format_share(LOW)} to the {format_share(HIGH)} quantile "
+    "of those that are not zero, thin lines go on to the largest; gradients are without a loss scale."
+)
+
+FITS = "largest value"
+OVERFLOWS = "largest value, overflows fp16"
+FLUSHING = f"{FLUSHES:.0%} or more become zero in fp16"
+SEEN = "overflowed when run in fp16"
+NONFINITE = "not finite in fp32"
+_MARKS = {
+    FITS: ("circle", "--ink"),
+    OVERFLOWS: ("triangle-up", "--regressed"),
+    FLUSHING: ("triangle-down", "--inconclusive"),
+    SEEN: ("cross", "--regressed"),
+    NONFINITE: ("diamond", "--incomparable"),
+}
+"""Shape and colour of each point."""
+
+_FP16, _BF16 = FORMATS["fp16"], FORMATS["bf16"]
+_NEAR = 32
+"""The limits of bf16 are drawn where a value comes within so many powers of two."""
+_MARGIN = 2.0
+"""So many powers of two are drawn beyond what is there."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Which:
+    """Values of which a chart is made: `named` are those of parameters alone, or those without them."""
+
+    label: str
+    what: str
+    named: bool | None = None
+
+    def picked(self, rows: Iterable[Magnitudes]) -> list[Magnitudes]:
+        return [row for row in rows if row.what == self.what and self.named in (None, bool(row.name))]
+
+
+_ALL = (
+    _Which("activations", ACTIVATION),
+    _Which("gradients of outputs", GRADIENT, named=False),
+    _Which("gradients of parameters", GRADIENT, named=True),
+    _Which("weights", WEIGHT),
+    _Which("updates", UPDATE),
+    _Which("inputs", INPUT),
+)
+
+
+def magnitude_chart(cases: Sequence[Told[RangePass]]) -> tuple[list[Chart], dict[str, Rows], list[str]]:
+    """Return the chart of all cases, its data, and what is to be said of how it is drawn."""
+    choices: list[Choice] = []
+    rows: list[dict[str, Any]] = []
+    cut: set[int] = set()
+    drawn = 0
+    for one in cases[:CHOICES]:
+        if len(rows) > ROWS_OF_THE_PAGE:
+            break
+        drawn += 1
+        modules = by_module(one.found.magnitudes)
+        for number, which in enumerate(_ALL):
+            spreads = [spread_of(name, own) for name, found in modules.items() if (own := which.picked(found))]
+            if not any(each.peak is not None or each.nonfinite for each in spreads):
+                continue
+            kept = thinned(spreads, lambda each: each.tightness)
+            if len(kept) < len(spreads):
+                cut.add(one.number)
+            value = f"{one.number}-{number}"
+            own_rows = _rows(value, kept, _seen(one.found) if which.what == ACTIVATION else set())
+            rows += own_rows
+            label = f"{one.name}: {which.label}"
+            choices.append(Choice(value=value, label=label, alt=_said(which, one, spreads), marks=_present(own_rows)))
+    if not choices:
+        return [], {}, []
+    said = [DRAWN_SAID]
+    if cut:
+        said.append("Of networks with very many modules, those nearest to the limits are drawn.")
+    if drawn < len(cases):
+        said.append(f"The chart has {drawn:,} of {len(cases):,} cases.")
+    return [_chart(choices, rows)], {"explanation-magnitudes": rows}, said
+
+
+def _seen(found: RangePass) -> set[str]:
+    """Return the modules that overflowed on exact inputs in a real run in fp16."""
+    return {
+        row.module
+        for low in found.low_runs
+        if low.precision.startswith("fp16")
+        for row in low.modules
+        if row.overflowed and not row.inputs_overflowed
+    }
+
+
+def _rows(value: str, spreads: Sequence[Spread], seen: set[str]) -> list[dict[str, Any]]:
+    """Return what is drawn of one choice: its modules, then the limits and what lies beyond them."""
+    known = [one for one in spreads if one.low and one.peak]
+    lows = [math.log2(one.low) for one in known if one.low]
+    peaks = [math.log2(one.peak) for one in known if one.peak]
+    lowest, highest = min([*lows, _FP16.lowest - 11.0]) - _MARGIN, max([*peaks, 16.0]) + _MARGIN
+    rows = [
+        _module_row(value, place, one, one.module in seen, highest - _MARGIN / 2) for place, one in enumerate(spreads)
+    ]
+    limits = [
+        (math.log2(_FP16.largest), f"{_FP16.largest:g}: largest of fp16"),
+        (float(_FP16.lowest), f"2^{_FP16.lowest}: smallest normal of fp16"),
+        (_FP16.lowest - 10.0, f"2^{_FP16.lowest - 10}: smallest of fp16"),
+    ]
+    if highest >= _BF16.highest - _NEAR:
+        limits.append((math.log2(_BF16.largest), f"{_BF16.largest:.2g}: largest of bf16"))
+    if lowest <= _BF16.lowest + _NEAR:
+        limits.append((float(_BF16.lowest), f"2^{_BF16.lowest}: smallest normal of bf16"))
+        limits.append((_BF16.lowest - 7.0, f"2^{_BF16.lowest - 7}: smallest of bf16"))
+    empty = dict.fromkeys(rows[0], None) if rows else {}
+    rows += [{**empty, "case": value, "limit": place, "text": text} for place, text in limits]
+    for band, low, high in (
+        ("overflow", math.log2(_FP16.overflow), highest),
+        ("flush", lowest, math.log2(_FP16.flush)),
+    ):
+        rows.append({**empty, "case": value, "band": band, "low": low, "high": high})
+    return rows
+
+
+def _module_row(value: str, place: int, one: Spread, seen: bool, top: float) -> dict[str, Any]:
+    drawn = one.low is not None and one.high is not None and one.peak is not None
+    peak = OVERFLOWS if one.overflows else FITS
+    fp16, bf16 = joint(one.values, "fp16"), joint(one.values, "bf16")
+    return {
+        "case": value,
+        "module": shown_name(one.module),
+        "place": place,
+        "class": one.values[0].kind,
+        "low": math.log2(one.low) if one.low else None,
+        "high": math.log2(one.high) if one.high else None,
+        "peak": math.log2(one.peak) if one.peak else None,
+        "peak_kind": peak if drawn else None,
+        "low_kind": FLUSHING if one.flushed >= FLUSHES else None,
+        "top_kind": NONFINITE if one.nonfinite else SEEN if seen else None,
+        "top": top if one.nonfinite or seen else None,
+        "largest": f"{one.peak:.4g}" if one.peak else UNDEFINED,
+        "spread": f"{one.low:.2g} to {one.high:.2g}" if drawn else UNDEFINED,
+        "fp16": _fitting(fp16),
+        "bf16": _fitting(bf16),
+        "limit": None,
+        "text": None,
+        "band": None,
+    }
+
+
+def _present(rows: Rows) -> list[str]:
+    """Return which marks are drawn of rows."""
+    drawn = {row.get(field) for row in rows for field in ("peak_kind", "low_kind", "top_kind")}
+    return [name for name in _MARKS if name in drawn]
+
+
+def _fitting(found: Headroom) -> str:
+    """Return "largest is 7.7% of its largest; 0.02% become zero"."""
+    if found.reach is None:
+        return UNDEFINED
+    reach = f"{found.reach:.2g} times" if found.reach > 1 else f"{format_share(found.reach)} of"
+    lost = f"; {format_share(found.flushed)} become zero" if found.flushed else ""
+    return f"up to {reach} what it holds{lost}"
+
+
+def _said(which: _Which, one: Told[RangePass], spreads: Sequence[Spread]) -> str:
+    """Return what the chart shows of one kind of values of a case."""
+    said = [f"{one.name}, {which.label} of {counted(len(spreads), 'module')}"]
+    known = [each for each in spreads if each.peak]
+    if known:
+        worst = max(known, key=lambda each: each.peak or 0.0)
+        reach = (worst.peak or 0.0) / _FP16.largest
+        times = f"{reach:.2g} times" if reach > 1 else f"{format_share(reach)} of"
+        said.append(f"the largest is {worst.peak:.3g} in {shown_name(worst.module)}, {times} what fp16 holds")
+    flushing = [each for each in spreads if each.flushed >= FLUSHES]
+    for what, own in (
+        ("values of {} overflow fp16", [each for each in spreads if each.overflows]),
+        (f"{FLUSHES:.0%} or more of the values of {{}} become zero in fp16", flushing),
+        ("values of {} are not finite in fp32", [each for each in spreads if each.nonfinite]),
+    ):
+        if own:
+            names = few(shown_name(each.module) for each in own)
+            said.append(what.format(f"{counted(len(own), 'module')} ({names})"))
+    if len(said) == 2:
+        said.append("all fit into fp16" if known else "none but zeros")
+    if which.what == GRADIENT and known:
+        said.append(scales_sentence(usable_scales(which.picked(one.found.magnitudes))))
+    return f"{'; '.join(said)}."
+
+
+def _chart(choices: Sequence[Choice], rows: Rows) -> Chart:
+    at = {"type": "quantitative", "title": "magnitude, in powers of two (log scale)"}
+    axis = {"labelExpr": "'2^' + datum.value", "tickMinStep": 1, "tickCount": 8, "minExtent": 46}
+    x = modules_axis(rows)
+    y = {**at, "axis": axis, "scale": {"zero": False, "nice": False}}
+    told = tooltip(
+        module="module", **{"class": "kind"}, largest="largest", spread="most values", fp16="fp16", bf16="bf16"
+    )
+    present = _present(rows)
+
+    def points(field: str, place: str) -> dict[str, Any]:
+        legend = {"title": None, "columns": 2, "columnPadding": 40, "labelLimit": 260}
+        channel = {"field": field, "type": "nominal", "legend": legend}
+        shapes = {"domain": present, "range": [_MARKS[name][0] for name in present]}
+        colours = {"domain": present, "range": [f"var({_MARKS[name][1]})" for name in present]}
+        return {
+            "transform": [{"filter": f"isValid(datum.{field})"}],
+            "mark": {"type": "point", "opacity": 1},
+            "encoding": {
+                "size": {"condition": {"test": f"datum.{field} == '{FITS}'", "value": 28}, "value": 60},
+                "x": x,
+                "y": {**y, "field": place},
+                "shape": {**channel, "scale": shapes},
+                "color": {**channel, "scale": colours},
+                "tooltip": told,
+            },
+        }
+
+    modules = [{"filter": "isValid(datum.module) && isValid(datum.low)"}]
+    width = {"expr": "max(1, min(14, 0.7 * bandwidth('x')))"}
+    return Chart(
+        id="explanation-magnitudes",
+        title="Magnitudes in fp32 against what fp16 and bf16 hold",
+        alt=_outside(),
+        spec={
+            "layer": [
+                _bands(y),
+                {
+                    "transform": modules,
+                    "mark": {"type": "bar", "width": width, "color": "var(--faint)", "opacity": 0.75},
+                    "encoding": {"x": x, "y": {**y, "field": "low"}, "y2": {"field": "high"}, "tooltip": told},
+                },
+                {
+                    "transform": modules,
+                    "mark": {"type": "rule", "color": "var(--faint)"},
+                    "encoding": {"x": x, "y": {**y, "field": "high"}, "y2": {"field": "peak"}, "tooltip": told},
+                },
+                points("peak_kind", "peak"),
+                points("low_kind", "low"),
+                points("top_kind", "top"),
+                *_limits(y),
+            ]
+        },
+        dataset="explanation-magnitudes",
+        height=340,
+        choose="case",
+        choices=choices,
+    )
+
+
+def _outside() -> str:
+    return (
+        f"Shaded is what overflows fp16 or becomes zero in it. The limits of bf16, 2^{_BF16.highest + 1} and "
+        f"2^{_BF16.lowest}, are drawn where values come near."
+    )
+
+
+def _bands(y: Mapping[str, Any]) -> dict[str, Any]:
+    colours = {"domain": ["overflow", "flush"], "range": ["var(--regressed-back)", "var(--inconclusive-back)"]}
+    return {
+        "transform": [{"filter": "isValid(datum.band)"}],
+        "mark": {"type": "rect", "opacity": 0.8},
+        "encoding": {
+            "x": {"value": 0},
+            "x2": {"value": "width"},
+            "y": {**y, "field": "low"},
+            "y2": {"field": "high"},
+            "fill": {"field": "band", "type": "nominal", "scale": colours, "legend": None},
+        },
+    }
+
+
+def _limits(y: Mapping[str, Any]) -> list[dict[str, Any]]:
+    chosen = [{"filter": "isValid(datum.limit)"}]
+    place = {"y": {**y, "field": "limit"}}
+    label = {"type": "text", "align": "right", "dx": -2, "fontSize": 11}
+    words = {**place, "x": {"value": "width"}, "text": {"field": "text", "type": "nominal"}}
+    halo = {"stroke": "var(--card)", "strokeWidth": 3, "opacity": 0.85}
+    layers: list[dict[str, Any]] = [{"transform": chosen, "mark": {**DASHED, "color": "var(--ink)"}, "encoding": place}]
+    # towards the middle of the drawing, where there is room
+    for side, beside in ((">", {"baseline": "top", "dy": 3}), ("<", {"baseline": "bottom", "dy": -2})):
+        own = [*chosen, {"filter": f"datum.limit {side} 0"}]
+        layers += [{"transform": own, "mark": {**label, **beside, **drawn}, "encoding": words} for drawn in (halo, {})]
+    return layers
 
 
 def headroom(material: Material) -> Part | None:
@@ -26,14 +464,14 @@ def headroom(material: Material) -> Part | None:
         missing,
         id="headroom",
         title="Headroom",
-        said=[*_said(found), *strange(material, HEADROOM, "Looked at"), *said],
+        said=[*_headroom_said(found), *strange(material, HEADROOM, "Looked at"), *said],
         row=_row,
         detail=_detail,
         drawn=(charts, datasets),
     )
 
 
-def _said(found: list[Told[RangePass]]) -> list[str]:
+def _headroom_said(found: list[Told[RangePass]]) -> list[str]:
     """Return which of several cases overflow fp16; of one, its own sentences say it."""
     if len(found) < 2:
         return []
@@ -52,13 +490,13 @@ def _row(one: Told[RangePass]) -> Mapping[str, object]:
 
 def _detail(one: Told[RangePass]) -> Detail:
     found = one.found
-    first, *lines = (block for block in blocks.headroom_section(one.case, found).blocks if not block.headers)
-    shown = [cut(table, MODULE_ROWS) for make in (blocks.values, blocks.failed_predictions) for table in make(found)]
+    first, *lines = (block for block in show.headroom_section(one.case, found).blocks if not block.headers)
+    shown = [cut(table, MODULE_ROWS) for make in (show.values, show.failed_predictions) for table in make(found)]
     folded = {
         "Gradients and loss scales": [
-            cut(one, MODULE_ROWS) for one in (*blocks.gradients(found), *blocks.seen_gradients(found))
+            cut(one, MODULE_ROWS) for one in (*show.gradients(found), *show.seen_gradients(found))
         ],
-        "Updates that would be lost": [cut(one, MODULE_ROWS) for one in blocks.updates(found)],
+        "Updates that would be lost": [cut(one, MODULE_ROWS) for one in show.updates(found)],
     }
     return Detail(
         name=one.name,

@@ -3,23 +3,17 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from ampbench.ranges import blocks
-from ampbench.ranges.headlines import origin_said
-from ampbench.ranges.profile import ProfileRow, layer_profile, ranked
-from ampbench.ranges.wording import error_sentence
-from ampbench.records.ranges import ModuleError, OriginPass
-from ampbench.records.runs import ORIGIN
+from ampbench.base.units import UNDEFINED, counted, format_error
+from ampbench.instruments.ranges import show
+from ampbench.instruments.ranges.findings import origin_said
+from ampbench.records.magnitudes import error_sentence
+from ampbench.records.ranges import ModuleError, OriginPass, ProfileRow, layer_profile, ranked
+from ampbench.records.run import ORIGIN
+from ampbench.report.drawing import Chart, Choice, Rows, tooltip
 from ampbench.report.explained import Told, origins, untold
 from ampbench.report.material import Material
-from ampbench.report.vega import tooltip
-from ampbench.report.view import Chart, Choice, Rows
-from ampbench.report.views.explanation.running_order import (
-    modules_axis,
-    shown_name,
-    thinned,
-)
+from ampbench.report.views.explanation.headroom import modules_axis, shown_name, thinned
 from ampbench.report.views.part import CHOICES, MODULE_ROWS, ROWS_OF_THE_PAGE, Detail, Part, cut, strange, told_part
-from ampbench.units import UNDEFINED, counted, format_error
 
 OWN, INHERITED, TOTAL = "own", "inherited", "total"
 OVERFLOWS, HANDED = "overflows", "inputs overflow"
@@ -72,11 +66,11 @@ def _row(one: Told[OriginPass]) -> Mapping[str, Any]:
 
 
 def _detail(one: Told[OriginPass]) -> Detail:
-    first, *lines = (block for block in blocks.origin_section(one.case, one.found).blocks if not block.headers)
+    first, *lines = (block for block in show.origin_section(one.case, one.found).blocks if not block.headers)
     return Detail(
         name=one.name,
         said=first.title,
-        blocks=[*lines, *(cut(table, MODULE_ROWS) for table in blocks.errors(one.found))],
+        blocks=[*lines, *(cut(table, MODULE_ROWS) for table in show.errors(one.found))],
     )
 
 

@@ -4,17 +4,15 @@ from collections import Counter
 from collections.abc import Mapping
 from typing import Any
 
-from ampbench.precisions import SHORT_DTYPES
-from ampbench.records.rules import RuleChange, RuleProbe
+from ampbench.base.precisions import SHORT_DTYPES
+from ampbench.base.units import UNDEFINED, counted
+from ampbench.instruments.rules import show
+from ampbench.instruments.rules.findings import alters, find_disagreements, rank, rule_change_said, worded
+from ampbench.records.rules import RuleChange, RuleProbe, short_name
+from ampbench.records.verdicts import Comparison
 from ampbench.report.explained import probes, with_rules
 from ampbench.report.material import Material
 from ampbench.report.views.part import LISTED, Part
-from ampbench.rules import blocks
-from ampbench.rules.changes import alters, rank, rule_change_said, worded
-from ampbench.rules.choosing import short_name
-from ampbench.rules.judging import find_disagreements
-from ampbench.units import UNDEFINED, counted
-from ampbench.verdicts import Comparison
 
 
 def rules(material: Material) -> Part | None:
@@ -61,7 +59,7 @@ def _change(one: Comparison, change: RuleChange) -> list[str]:
 
 def probe_said(probe: RuleProbe) -> str:
     """Return what was probed, and how many disagreements of each kind there are."""
-    return f"{blocks.title(probe)}: {_counts(probe)}"
+    return f"{show.title(probe)}: {_counts(probe)}"
 
 
 def _counts(probe: RuleProbe) -> str:
@@ -72,8 +70,8 @@ def _counts(probe: RuleProbe) -> str:
 
 def _probe(probe: RuleProbe) -> Mapping[str, Any]:
     return {
-        "title": blocks.title(probe),
+        "title": show.title(probe),
         "count": _counts(probe),
-        "tables": blocks.disagreements(probe),
+        "tables": show.disagreements(probe),
         "without_sample": ", ".join(map(short_name, probe.without_sample)),
     }

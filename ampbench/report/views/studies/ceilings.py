@@ -1,17 +1,190 @@
-"""Ceilings: what devices attain at best, in which dtype, and what of the vendor's promises that is."""
+"""Ceilings, on the page.
 
-from dataclasses import replace
+Charts of what devices attain over sizes: FLOP/s of matrix products and convolutions, bytes per second of copies.
 
-from ampbench.blocks import as_sentence
-from ampbench.records.studies import COPY
+Ceilings: what devices attain at best, in which dtype, and what of the vendor's promises that is.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from ampbench.base.units import format_bandwidth, format_flop_rate
+from ampbench.instruments.ceilings.findings import ceilings_said, datasheet_of, ordered, rate, top
+from ampbench.instruments.ceilings.show import ceilings_section
+from ampbench.present.document import as_sentence
+from ampbench.records.studies import CONV, COPY, MATMUL, OPERATIONS
+from ampbench.report.drawing import Chart, Choice, Rows, tooltip
+from ampbench.report.explained import Ceilings, device_ceilings
 from ampbench.report.material import Material
-from ampbench.report.studied import Ceilings, device_ceilings
 from ampbench.report.views.part import Detail, Part, cut, told_part
-from ampbench.report.views.studies.ceiling_charts import COPIES_DRAWING, FLOPS_DRAWING, operated
-from ampbench.report.views.studies.drawing import drawn
-from ampbench.report.views.studies.telling import Overview, detail_of, line_of, with_overview
-from ampbench.studied.ceilings.blocks import ceilings_section
-from ampbench.studied.ceilings.sentences import ceilings_said
+from ampbench.report.views.studies.drawing import (
+    Drawing,
+    Overview,
+    detail_of,
+    drawn,
+    limit_layers,
+    line_of,
+    series_encoded,
+    with_overview,
+)
+
+FLOPS, COPIES = "studies-flops", "studies-copies"
+LINEAR = "linear"
+"""What the sizes of linear layers begin with."""
+_LOOKS: Mapping[str, tuple[str, str]] = {
+    "fp32": ("--fp32", "circle"),
+    "tf32": ("--tf32", "cross"),
+    "bf16": ("--bf16_autocast", "triangle-up"),
+    "fp16": ("--fp16_autocast", "square"),
+    "fp64": ("--dtype-fp64", "triangle-left"),
+}
+"""Colour and shape of each dtype: those of the precision that is named after it."""
+_NAMES = {MATMUL: "matrix products", CONV: "convolutions", COPY: "copies"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Operated:
+    """One operation of a device. `number` counts from 0."""
+
+    number: int
+    name: str
+    operation: str
+    found: Ceilings
+
+
+def operated(found: Sequence[Ceilings]) -> list[Operated]:
+    """Return what can be chosen: each device with each operation that was measured on it."""
+    pairs = [
+        (one, operation)
+        for one in found
+        for operation in OPERATIONS
+        if any(each.operation == operation and each.attained for each in one.ceilings)
+    ]
+    return [
+        Operated(number=number, name=f"{one.name}: {_NAMES[operation]}", operation=operation, found=one)
+        for number, (one, operation) in enumerate(pairs)
+    ]
+
+
+def _rows(one: Operated) -> list[dict[str, Any]]:
+    """Return a row for each size of each dtype, and one for each peak of the datasheet."""
+    own = [each for each in ordered(one.found.ceilings) if each.operation == one.operation]
+    told = format_bandwidth if one.operation == COPY else format_flop_rate
+    rows: list[dict[str, Any]] = []
+    for found in own:
+        for each in sorted(found.attained, key=lambda each: each.work):
+            reached = rate(each)
+            if reached:
+                rows.append(
+                    {
+                        "series": found.dtype,
+                        "work": each.work,
+                        "rate": reached,
+                        "said": told(reached),
+                        "size": each.size,
+                        "joined": one.operation != CONV,
+                        "kind": each.size.partition(" ")[0] if each.size[:1].isalpha() else "",
+                        "mark": True,
+                        "limit": None,
+                        "text": None,
+                    }
+                )
+    empty = dict.fromkeys(rows[0]) if rows else {}
+    return rows + [{**empty, "limit": peak, "text": text} for text, peak in (_peaks(one).items() if rows else ())]
+
+
+def _peaks(one: Operated) -> dict[str, float]:
+    """Return the datasheet's peaks, by what they are called; dtypes that share one share its line."""
+    promised = datasheet_of(one.found.device.name)
+    if promised is None:
+        return {}
+    if one.operation == COPY:
+        return {f"datasheet: {format_bandwidth(promised.bandwidth)}": promised.bandwidth}
+    measured = {each.dtype for each in one.found.ceilings if each.operation == one.operation and each.attained}
+    together: dict[float, list[str]] = {}
+    for dtype, peak in promised.flops.items():
+        if dtype in measured:
+            together.setdefault(peak, []).append(dtype)
+    return {f"datasheet, {', '.join(dtypes)}: {format_flop_rate(peak)}": peak for peak, dtypes in together.items()}
+
+
+def _said(one: Operated, rows: Rows) -> str:  # noqa: ARG001 - as the others
+    told = format_bandwidth if one.operation == COPY else format_flop_rate
+    parts = [f"{one.name}, {'the largest size' if one.operation == COPY else 'at best'}"]
+    for found in ordered(one.found.ceilings):
+        if found.operation == one.operation and (best := top(found)) is not None:
+            parts.append(f"{found.dtype} {told(rate(best))} at {best.size}")
+    parts += list(_peaks(one))
+    return f"{'; '.join(parts)}."
+
+
+def _chart(name: str, title: str, alt: str, axes: tuple[str, str], choices: Sequence[Choice], rows: Rows) -> Chart:
+    looks = series_encoded([dtype for dtype in _LOOKS if any(row["series"] == dtype for row in rows)], _LOOKS)
+    x = {
+        "field": "work",
+        "type": "quantitative",
+        "title": f"{axes[0]} (log scale)",
+        "scale": {"type": "log", "padding": 12, "nice": False},
+        "axis": {"format": "~s", "tickCount": 5, "labelSeparation": 8},
+    }
+    y = {
+        "field": "rate",
+        "type": "quantitative",
+        "title": f"{axes[1]} (log scale)",
+        "scale": {"type": "log", "padding": 12, "nice": False},
+        "axis": {"format": ".2~s", "tickCount": 5, "minExtent": 46},
+    }
+    told = tooltip(series="dtype", size="size", said="attained")
+    dashed = {"test": f"datum.kind == '{LINEAR}'", "value": [5, 3]}
+    lines = {
+        "color": looks["color"],
+        "detail": {"field": "kind", "type": "nominal"},
+        "strokeDash": {"condition": dashed, "value": [1, 0]},
+    }
+    return Chart(
+        id=name,
+        title=title,
+        alt=alt,
+        spec={
+            "layer": [
+                {
+                    "transform": [{"filter": "isValid(datum.rate)"}],
+                    "mark": {"type": "point", "size": 60, "opacity": 1},
+                    "encoding": {"x": x, "y": y, **looks, "tooltip": told},
+                },
+                {
+                    "transform": [{"filter": "datum.joined && isValid(datum.rate)"}],
+                    "mark": {"type": "line", "strokeWidth": 1.5},
+                    "encoding": {"x": x, "y": y, **lines},
+                },
+                *limit_layers("y", y),
+            ]
+        },
+        dataset=name,
+        height=280,
+        choose="case",
+        choices=choices,
+    )
+
+
+def _flops_chart(choices: Sequence[Choice], rows: Rows) -> Chart:
+    alt = "Each point is one size at its fastest."
+    if any(row["kind"] == LINEAR for row in rows):
+        alt += " Dashed lines are linear layers, the others products of square matrices."
+    axes = "FLOP of one run", "FLOP/s"
+    return _chart(FLOPS, "What the device attains by dtype and size", alt, axes, choices, rows)
+
+
+def _copies_chart(choices: Sequence[Choice], rows: Rows) -> Chart:
+    alt = "Read and written. Small copies run in a cache; the largest tells what main memory attains."
+    axes = "bytes read and written by one copy", "bytes/s"
+    return _chart(COPIES, "Copies by dtype and size", alt, axes, choices, rows)
+
+
+FLOPS_DRAWING = Drawing(name=FLOPS, rows=_rows, said=_said, chart=_flops_chart)
+COPIES_DRAWING = Drawing(name=COPIES, rows=_rows, said=_said, chart=_copies_chart)
+"""The charts of those of `operated` that multiply, and of those that copy."""
 
 
 def ceilings(material: Material) -> Part | None:

@@ -2,12 +2,12 @@
 
 from dataclasses import replace
 
-from ampbench.blocks import as_sentence
+from ampbench.instruments.claims import claims_blocks, claims_said
+from ampbench.present.document import as_sentence
+from ampbench.report.explained import Claimed, claimed
 from ampbench.report.material import Material
-from ampbench.report.studied import Claimed, claimed
 from ampbench.report.views.part import Detail, Part, told_part
-from ampbench.report.views.studies.telling import Overview, with_overview
-from ampbench.studied.claims import claims_blocks, claims_said
+from ampbench.report.views.studies.drawing import Overview, with_overview
 
 
 def claims(material: Material) -> Part | None:

@@ -1,16 +1,15 @@
 """Input storage: whether inputs kept in half only save a cast, or lose what an op would have read in fp32."""
 
-from ampbench.labels import few
-from ampbench.records.runs import INPUT_STORAGE
+from ampbench.base.units import UNDEFINED, counted, format_bytes, format_error, format_whole
+from ampbench.instruments.input_storage.findings import FREE, LOSSY, comes_to
+from ampbench.instruments.input_storage.show import storage_section
+from ampbench.records.labels import few
+from ampbench.records.run import INPUT_STORAGE
 from ampbench.records.studies import StoragePass
-from ampbench.report.explained import Told, untold
+from ampbench.report.explained import Told, stored_inputs, untold
 from ampbench.report.material import Material
-from ampbench.report.studied import stored_inputs
 from ampbench.report.views.part import Part, strange, told_part
-from ampbench.report.views.studies.telling import Overview, detail_of, with_overview
-from ampbench.studied.input_storage.blocks import storage_section
-from ampbench.studied.input_storage.sentences import FREE, LOSSY, comes_to
-from ampbench.units import UNDEFINED, counted, format_bytes, format_error, format_whole
+from ampbench.report.views.studies.drawing import Overview, detail_of, with_overview
 
 BITS = {True: "the same", False: "others", None: "not known"}
 """What becomes of the bits of outputs, loss and gradients."""

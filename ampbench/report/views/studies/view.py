@@ -5,8 +5,8 @@ Each part is a function from the material to a `Part`, None where no run holds i
 
 from collections.abc import Callable
 
+from ampbench.report.drawing import View
 from ampbench.report.material import Material
-from ampbench.report.view import View
 from ampbench.report.views.part import Part, view_of
 from ampbench.report.views.studies.ceilings import ceilings
 from ampbench.report.views.studies.claims import claims

@@ -1,0 +1,1 @@
+"""Two environments, measured in turns."""

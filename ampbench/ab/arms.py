@@ -1,0 +1,253 @@
+"""An arm of an A/B comparison: which Python, which commit, which settings; and the servers that measure with them."""
+
+import fcntl
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from ampbench.base.units import counted, parse_value
+from ampbench.errors import UnknownNameError, UsageError
+from ampbench.records.case import WorkloadSource
+from ampbench.records.run import HEAPS, Selection, Settings
+
+HERE = "here"
+"""An arm that is this interpreter and the files as they are."""
+
+CASE_SETTINGS = ("threads", "heap", "keep_flags", "precision", "path", "memory_format", "scaler")
+"""The settings of an arm that are options; a name in upper case is an environment variable, all else a parameter."""
+OF_SETTINGS = CASE_SETTINGS[:3]
+"""Those that `Settings` hold; the others select cases."""
+
+_SETTING = re.compile(r"(?P<name>[A-Za-z_][\w.-]*)=(?P<value>.*)", re.DOTALL)
+_GIT_SECONDS = 120.0
+_CHECKOUT, _IN_USE = "ampbench-", "in-use"
+"""How the name of a commit's temporary folder begins, and the file in it that is locked as long as it is used."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ArmRequest:
+    """An arm as asked for: `python` is an executable, `ref` a git commit ("" for the files as they are).
+
+    `settings` are NAME=VALUE: environment variables, `CASE_SETTINGS` and parameters of workloads.
+    """
+
+    given: list[str]
+    python: str = sys.executable
+    ref: str = ""
+    settings: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def variables(self) -> dict[str, str]:
+        """The environment variables among the settings."""
+        return {name: value for name, value in self.settings.items() if name.isupper()}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Checkout:
+    """A commit's files in a folder of their own: `root` stands for the repository at `repository`."""
+
+    commit: str
+    root: Path
+    repository: Path
+
+    @property
+    def paths(self) -> list[Path]:
+        """What comes first when a worker imports: the root and, in projects that have one, its src/."""
+        return [self.root, *(folder for folder in [self.root / "src"] if folder.is_dir())]
+
+    def translated(self, path: Path) -> Path:
+        """Return where `path`, if it lies in the repository, lies in this checkout; any other path as it is."""
+        return self.root / path.relative_to(self.repository) if path.is_relative_to(self.repository) else path
+
+
+def repository_paths() -> list[Path]:
+    """Return what comes first when `here` imports, where it is compared with a commit of the repository it is in.
+
+    The commit's files come first in its arm, before an installed copy of the project; so must those that are there.
+    """
+    root = Path(_git("here", "rev-parse", "--show-toplevel"))
+    return Checkout(commit="", root=root, repository=root).paths
+
+
+def parse_arm(option: str, given: Sequence[str]) -> ArmRequest:
+    """Return the arm that the values of `option` ("--baseline") ask for together.
+
+    Each is `here`, a Python executable or its environment's folder, `git:REF`, or NAME=VALUE. Raises `UsageError` for
+    one that is none of them, for two interpreters or two commits.
+    """
+    pythons, refs, settings = [], [], {}
+    for text in given:
+        setting = _SETTING.fullmatch(text)
+        if text.startswith("git:"):
+            refs.append(text.removeprefix("git:"))
+            if not refs[-1]:
+                raise UsageError(f"{option} git: names no commit: say git:REF, as in git:main")
+        elif setting:
+            if setting["name"] in settings:
+                raise UsageError(f"{option}: {setting['name']} is given twice")
+            settings[setting["name"]] = setting["value"]
+        elif text != HERE:
+            pythons.append(_interpreter(option, text))
+    if len(pythons) > 1 or len(refs) > 1:
+        raise UsageError(f"{option} names two {'interpreters' if len(pythons) > 1 else 'commits'}: an arm has one")
+    return ArmRequest(
+        given=list(given) or [HERE], python=pythons[0] if pythons else sys.executable, ref="".join(refs),
+        settings=settings,
+    )  # fmt: skip
+
+
+def selection_of(arm: ArmRequest, selection: Selection) -> Selection:
+    """Return `selection` with the arm's own settings in it."""
+    lists = {"precision": "precisions", "path": "paths", "memory_format": "memory_formats"}
+    changes: dict[str, object] = {}
+    overrides = dict(selection.overrides)
+    for name, value in arm.settings.items():
+        if name in lists:
+            changes[lists[name]] = [value]
+        elif name == "scaler":
+            changes["scaler"] = _boolean(name, value)
+        elif name not in OF_SETTINGS and not name.isupper():
+            overrides[name] = parse_value(value)
+    return replace(selection, overrides=overrides, **changes)  # type: ignore[arg-type]
+
+
+def settings_of(arm: ArmRequest, settings: Settings) -> Settings:
+    """Return `settings` with the arm's number of threads, its heap and whose switches of torch, where it sets them."""
+    threads, heap, keep_flags = (arm.settings.get(name) for name in OF_SETTINGS)
+    if keep_flags is not None:
+        settings = replace(settings, keep_flags=_boolean("keep_flags", keep_flags))
+    if heap is not None:
+        if heap not in HEAPS:
+            raise UsageError(f"heap={heap}: give {' or '.join(HEAPS)}")
+        settings = replace(settings, heap=heap)
+    if threads is None:
+        return settings
+    if not threads.isdecimal() or not 1 <= int(threads) <= 4096:
+        raise UsageError(f"threads={threads}: give a whole number from 1 to 4096")
+    return replace(settings, threads=int(threads))
+
+
+def source_in(checkout: Checkout | None, source: WorkloadSource) -> WorkloadSource:
+    """Return where an arm finds a workload: a user's file inside the repository is that of the arm's commit.
+
+    Raises `UsageError` where the commit does not have the file.
+    """
+    if checkout is None or not source.module.endswith(".py"):
+        return source
+    path = checkout.translated(Path(source.module))
+    if not path.is_file():
+        raise UsageError(f"commit {checkout.commit[:12]} has no file {path.relative_to(checkout.root)}")
+    return replace(source, module=str(path))
+
+
+@contextmanager
+def checked_out(option: str, arm: ArmRequest) -> Iterator[Checkout | None]:
+    """Yield the arm's commit in a git worktree, which is gone afterwards; None where the arm names no commit.
+
+    Raises `UsageError` outside a repository and for an unknown reference.
+    """
+    if not arm.ref:
+        yield None
+        return
+    repository = Path(_git(option, "rev-parse", "--show-toplevel"))
+    commit = _commit(option, arm.ref)
+    _remove_abandoned(option)
+    folder = Path(tempfile.mkdtemp(prefix=_CHECKOUT))
+    root = folder / repository.name
+    in_use = os.open(folder / _IN_USE, os.O_RDWR | os.O_CREAT)
+    fcntl.flock(in_use, fcntl.LOCK_EX)  # until this process ends, however it does
+    try:
+        _git(option, "-c", "core.hooksPath=/dev/null", "worktree", "add", "--detach", "--quiet", str(root), commit)
+        yield Checkout(commit=commit, root=root, repository=repository)
+    finally:
+        with suppress(UsageError):  # where it could not be added there is none to remove
+            _git(option, "worktree", "remove", "--force", str(root))
+        shutil.rmtree(folder, ignore_errors=True)
+        os.close(in_use)
+
+
+def _remove_abandoned(option: str) -> None:
+    """Remove the worktrees of this repository that sessions which were killed have left behind."""
+    for line in _git(option, "worktree", "list", "--porcelain").splitlines():
+        root = Path(line.removeprefix("worktree "))
+        mark = root.parent / _IN_USE
+        if not (line.startswith("worktree ") and root.parent.name.startswith(_CHECKOUT) and mark.is_file()):
+            continue
+        with mark.open("r+b") as file, suppress(OSError, UsageError):
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)  # fails where its session is still measuring
+            _git(option, "worktree", "remove", "--force", str(root))
+            shutil.rmtree(root.parent, ignore_errors=True)
+
+
+def left_out(arms: Iterable[ArmRequest]) -> str:
+    """Return a note where every arm is a commit and the files here are changed: no arm has those changes."""
+    refs = list(dict.fromkeys(arm.ref for arm in arms))
+    if "" in refs:
+        return ""
+    changed = len(_git("--candidate", "status", "--porcelain", "--untracked-files=no").splitlines())
+    if not changed:
+        return ""
+    whose = "neither arm has" if len(refs) > 1 else f"git:{refs[0]} does not have"
+    return f"{whose} your uncommitted changes ({counted(changed, 'file')}): {HERE} is the files as they are"
+
+
+def find_python(text: str) -> str | None:
+    """Return the Python executable that `text` means: a path, a name on the PATH, or an environment's folder."""
+    path = Path(text).expanduser()
+    if path.is_dir():
+        path = path / "bin" / "python"
+    found = shutil.which(str(path))
+    # resolving the link would lose the environment
+    return None if found is None else str(Path(os.path.abspath(found)))  # noqa: PTH100
+
+
+def _interpreter(option: str, text: str) -> str:
+    found = find_python(text)
+    if found is None:
+        raise UsageError(
+            f"{option} {text}: there is no such Python; give the path of an executable or its environment, git:REF, "
+            f"NAME=VALUE or {HERE}"
+        )
+    return found
+
+
+def _commit(option: str, ref: str) -> str:
+    try:
+        return _git(option, "rev-parse", "--verify", "--quiet", "--end-of-options", f"{ref}^{{commit}}")
+    except UsageError:
+        names = _git(option, "for-each-ref", "--format=%(refname:short)").splitlines()
+        raise UnknownNameError(f"commit in {option} git:{ref}, no such reference:", ref, names) from None
+
+
+def _git(option: str, *arguments: str) -> str:
+    try:
+        done = subprocess.run(["git", *arguments], capture_output=True, text=True, timeout=_GIT_SECONDS, check=False)
+    except OSError as error:
+        raise UsageError(f"{option} git:REF needs git, which cannot be started: {error.strerror}") from None
+    except subprocess.TimeoutExpired:
+        raise UsageError(f"{option}: git {arguments[0]} took longer than {_GIT_SECONDS:.0f} s") from None
+    if done.returncode:
+        said = (done.stderr.strip().splitlines() or ["no reason given"])[-1]
+        raise UsageError(f"{option}: git {arguments[0]} failed: {said}")
+    return done.stdout.strip()
+
+
+def _boolean(name: str, value: str) -> bool:
+    if value.lower() not in ("true", "false"):
+        raise UsageError(f"{name}={value}: give true or false")
+    return value.lower() == "true"
+
+
+def folder_in(checkout: Checkout | None) -> Path | None:
+    """Return the folder that stands for the current one: where it is in the checkout, if the commit has it."""
+    if checkout is None:
+        return None
+    folder = checkout.translated(Path.cwd())
+    return folder if folder.is_dir() else checkout.root

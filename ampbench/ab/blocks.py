@@ -1,0 +1,276 @@
+"""Interleaved measuring: blocks of one round per case and lane, every lane from its own newly started server.
+
+A lane is an arm, or the control: the baseline once more. The servers of a block start together and live side by side.
+Case by case, the lanes take turns build by build, in random order: what disturbs the machine for longer than a build
+disturbs all lanes alike, and without a change the lanes of a block are exchangeable, which is what makes the test on
+their differences exact (docs/statistics.md).
+"""
+
+import math
+import random
+import statistics
+import time
+from collections.abc import Callable, Collection, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from typing import Self
+
+from ampbench.drive.planning import PlannedCase
+from ampbench.drive.rounds import Task, entry_of, kept, passes, request_of, with_processes
+from ampbench.drive.servers import OpenChannel, Renewing
+from ampbench.judge.deciding import CONFIRMATION_BLOCKS, LOOKS
+from ampbench.records.measured import Failure, Fitness, Round, Skip
+from ampbench.records.run import Entry, Settings
+from ampbench.records.wire import MAX_SAMPLES_PER_ROUND, Request
+
+FEWEST_CONFIRMING = 5
+"""With fewer blocks no sign test reaches the 5% of a confirmation: 2**-5 = 3%."""
+
+
+@dataclass(frozen=True, slots=True)
+class Lane:
+    """Where one column of the blocks comes from: its planned cases by pair, how to open its servers, who stores it.
+
+    `control` marks the baseline's second measurement.
+    """
+
+    name: str
+    cases: Mapping[str, PlannedCase]
+    settings: Settings
+    open_channel: OpenChannel
+    write: Callable[[Entry], None]
+    control: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Stage:
+    """Where a session of blocks stands: what is being done, for which pair, for how many seconds already.
+
+    `blocks` of `planned` blocks are done; `left` pairs are still open; `failure` has just happened.
+    """
+
+    doing: str
+    pair: str
+    blocks: int
+    planned: int
+    left: int
+    seconds: float
+    failure: Failure | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Look:
+    """What a look at the blocks so far says: the pairs that are decided and those whose change is to be confirmed."""
+
+    decided: Collection[str] = ()
+    fired: Collection[str] = ()
+
+
+class BlockSession:
+    """Measures pairs of cases in blocks until all are decided, or blocks or time are used up.
+
+    The first of `lanes` is the baseline, the last the candidate. `look` is called after each of
+    `LOOKS`, after the last block, and when time runs out. A pair that fails in a lane is not measured again.
+    """
+
+    def __init__(
+        self,
+        lanes: Sequence[Lane],
+        look: Callable[[], Look],
+        *,
+        blocks: int = LOOKS[-1],
+        max_seconds: float | None = None,
+        watch: Callable[[Stage], None],
+        clock: Callable[[], float] = time.monotonic,
+    ):
+        self._lanes, self._look, self._blocks, self._max_seconds = lanes, look, blocks, max_seconds
+        self._watch, self._clock, self._began = watch, clock, clock()
+        self._open = list(lanes[0].cases)
+        self._failed: dict[str, str] = {}  # the lane in which a pair failed
+        self._timed: set[str] = set()
+        self._done = self._numbered = 0
+        self._block_seconds: list[float] = []
+        self._start_seconds: list[float] = []
+
+    def measure_passes(self) -> None:
+        """Measure memory and divergence of every case of the two arms, once."""
+        for lane in self._lanes:
+            if not lane.control:
+                self._measure_passes(lane)
+
+    def measure_rounds(self) -> str:
+        """Measure blocks and return how that ended: "complete" or "out of time"."""
+        ended = "complete"
+        while self._open and self._done < self._blocks:
+            if not self._time_for_another():
+                ended = "out of time"
+                break
+            began = self._clock()
+            self._measure_block(self._open, self._lanes)
+            self._block_seconds.append(self._clock() - began)
+            self._done += 1
+            if self._done in LOOKS or self._done == self._blocks:
+                ended = self._looked()
+        if ended == "out of time" and self._open and self._done not in (0, *LOOKS):
+            self._looked()
+        self._measure_survivors()
+        return ended
+
+    def _looked(self) -> str:
+        """Look; confirm what fired; close what is decided. Return whether time has run out meanwhile."""
+        found = self._look()
+        fired = [pair for pair in self._open if pair in found.fired]
+        self._open = [pair for pair in self._open if pair not in found.decided]
+        lanes = [lane for lane in self._lanes if not lane.control]
+        for _ in range(CONFIRMATION_BLOCKS):
+            fired = [pair for pair in fired if pair in self._open]
+            if fired and self._left() <= 0:
+                return "out of time"
+            if fired:
+                self._measure_block(fired, lanes, confirmation=True)
+        self._open = [pair for pair in self._open if pair not in fired]
+        return "complete"
+
+    def _measure_survivors(self) -> None:
+        """Measure a round of what failed in one arm before the other had one, so that the other is seen to run."""
+        for arm, other in ((self._lanes[0], self._lanes[-1]), (self._lanes[-1], self._lanes[0])):
+            pairs = [pair for pair, name in self._failed.items() if name == other.name and pair not in self._timed]
+            if pairs:
+                self._measure_block(pairs, [arm])
+
+    def _measure_passes(self, lane: Lane) -> None:
+        pair_of = {planned.case.case_id: pair for pair, planned in lane.cases.items()}
+        wanted = [planned for pair, planned in lane.cases.items() if pair in self._open]
+        with _Servers([lane]) as servers:
+            for task in with_processes(passes(wanted)):
+                pair = pair_of[task.planned.case.case_id]
+                if pair not in self._open or self._left() <= 0:
+                    continue
+                self._tell(f"{task.kind} of {lane.name}", pair)
+                request = request_of(task, lane.settings, 0)
+                self._store(lane, pair, servers.serve(lane, request))
+
+    def _measure_block(self, pairs: Sequence[str], lanes: Sequence[Lane], confirmation: bool = False) -> None:
+        """Measure one round of every pair in every lane."""
+        number, self._numbered = self._numbered, self._numbered + 1
+        draw = random.Random(f"{lanes[0].settings.schedule_seed}/{number}")
+        began = self._clock()
+        self._tell("starting servers", "")
+        with _Servers(draw.sample(list(lanes), len(lanes))) as servers:
+            self._start_seconds.append(self._clock() - began)
+            for pair in draw.sample(list(pairs), len(pairs)):
+                self._tell("confirming" if confirmation else "timing", pair)
+                self._measure_pair(pair, lanes, servers, number, draw, confirmation)
+
+    def _measure_pair(
+        self, pair: str, lanes: Sequence[Lane], servers: "_Servers", number: int, draw: random.Random, again: bool
+    ) -> None:
+        """Measure one round in every lane, build by build in turn; store them all, or the one failure."""
+        parts: dict[str, list[Round]] = {lane.name: [] for lane in lanes}
+        for build in range(lanes[0].settings.builds):
+            for lane in draw.sample(list(lanes), len(lanes)):
+                planned, builds = lane.cases[pair], lane.settings.builds
+                task = Task("round", planned, number, lane.control, fresh=build == 0 and planned.case.device == "cpu")
+                share = replace(lane.settings, builds=1, min_run_seconds=lane.settings.min_run_seconds / builds)
+                server = number * len(self._lanes) + self._lanes.index(lane)
+                request = replace(
+                    request_of(task, share, server),
+                    placement_seed=draw.getrandbits(48),
+                    max_samples=MAX_SAMPLES_PER_ROUND // builds,  # of the whole round, whose builds come one by one
+                )
+                entry = servers.serve(lane, request)
+                if not isinstance(entry, Round):
+                    self._store(lane, pair, entry)
+                    return
+                parts[lane.name].append(entry)
+        for lane in lanes:
+            self._store(lane, pair, replace(joined(parts[lane.name]), confirmation=again))
+        self._timed.add(pair)
+
+    def _store(self, lane: Lane, pair: str, entry: Entry) -> None:
+        """Store `entry`; a pair that failed, or that the worker cannot run, is not measured again.
+
+        The control's failure is told and not stored: it is the baseline once more, whose own rounds stay what they are.
+        """
+        if not (lane.control and isinstance(entry, Failure)):
+            entry = kept(lane.write, entry)
+        if isinstance(entry, Failure | Skip):
+            self._open = [each for each in self._open if each != pair]
+            self._failed[pair] = lane.name
+            self._tell(lane.name, pair, entry if isinstance(entry, Failure) else None)
+
+    def _time_for_another(self) -> bool:
+        """Return whether there is time for another block and, after it, for confirming a change of one pair."""
+        if not self._block_seconds:
+            return self._left() > 0
+        block, start = statistics.median(self._block_seconds), statistics.median(self._start_seconds)
+        return self._left() > block + FEWEST_CONFIRMING * (start + (block - start) / len(self._open))
+
+    def _left(self) -> float:
+        return math.inf if self._max_seconds is None else self._max_seconds - (self._clock() - self._began)
+
+    def _tell(self, doing: str, pair: str, failure: Failure | None = None) -> None:
+        seconds = self._clock() - self._began
+        self._watch(Stage(doing, pair, self._done, self._blocks, len(self._open), seconds, failure))
+
+
+class _Servers:
+    """The servers of one block, a channel for each lane, started together and ended together."""
+
+    def __init__(self, lanes: Sequence[Lane]):
+        self._lanes = lanes
+        self._channels: dict[str, Renewing] = {}
+
+    def __enter__(self) -> Self:
+        with ThreadPoolExecutor(len(self._lanes)) as pool:
+            opening = {lane.name: pool.submit(Renewing(lane.open_channel).open) for lane in self._lanes}
+        self._channels = {name: opened.result() for name, opened in opening.items() if not opened.exception()}
+        problem = next(filter(None, (opened.exception() for opened in opening.values())), None)
+        if problem is not None:
+            self.__exit__()
+            raise problem
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        with ThreadPoolExecutor(max(len(self._channels), 1)) as pool:
+            for channel in self._channels.values():
+                pool.submit(channel.close)
+
+    def serve(self, lane: Lane, request: Request) -> Entry:
+        """Return the entry that the lane's server gives."""
+        return entry_of(self._channels[lane.name].serve(request), request)
+
+
+def joined(parts: Sequence[Round]) -> Round:
+    """Return the rounds of one build each that one process gave as the one round that they are."""
+    first, last = parts[0], parts[-1]
+    skipped = [part.skipped_steps for part in parts if part.skipped_steps is not None]
+    cpu = [build for part in parts for build in part.cpu_samples or []]
+    return replace(
+        last,
+        samples=[build for part in parts for build in part.samples],
+        steps_per_sample=[steps for part in parts for steps in part.steps_per_sample],
+        warmup_steps=[steps for part in parts for steps in part.warmup_steps],
+        compile_seconds=first.compile_seconds,
+        skipped_steps=sum(skipped) if skipped else None,
+        cpu_samples=cpu if all(part.cpu_samples is not None for part in parts) else None,
+        fitness=_joined_fitness(parts),
+        seconds=sum(part.seconds for part in parts),
+    )
+
+
+def _joined_fitness(parts: Sequence[Round]) -> Fitness:
+    """Return the fitness over all parts: shares weighted by time, counts summed, the rest as it was last."""
+    total = sum(part.seconds for part in parts)
+
+    def share(name: str) -> float | None:
+        known = [(getattr(part.fitness, name), part.seconds) for part in parts]
+        return None if any(value is None for value, _ in known) else sum(value * s for value, s in known) / total
+
+    switches = [part.fitness.involuntary_switches for part in parts]
+    return replace(
+        parts[-1].fitness,
+        steal_share=share("steal_share"),
+        other_share=share("other_share"),
+        involuntary_switches=None if None in switches else sum(filter(None, switches)),
+    )

@@ -1,0 +1,324 @@
+"""An A/B session: two arms measured in interleaved blocks, stored as two runs, looked at while it lasts.
+
+Everything it decides (what is decided, what has to be confirmed) it asks of `compare`, so that a verdict read from the
+files later is the one that ended the session.
+"""
+
+import dataclasses
+import secrets
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from ampbench.ab.arms import (
+    CASE_SETTINGS,
+    ArmRequest,
+    Checkout,
+    checked_out,
+    folder_in,
+    left_out,
+    repository_paths,
+    selection_of,
+    settings_of,
+    source_in,
+)
+from ampbench.ab.blocks import BlockSession, Lane, Look, Stage
+from ampbench.ab.retracing import Tell, TracedSide, explain_sides, regressed_cases
+from ampbench.drive import session
+from ampbench.drive.planning import PlannedCase, check_selection, make_plan
+from ampbench.drive.servers import OpenChannel, ServerChannel, ask_environment
+from ampbench.errors import NothingToRunError, UnknownNameError, UsageError
+from ampbench.judge.compare import compare_files, default_threshold
+from ampbench.judge.exact import ThresholdOf
+from ampbench.judge.pairing import pair_cases
+from ampbench.records.case import Environment, ParameterValue, WorkloadSource
+from ampbench.records.run import Arm, Footer, Selection, Settings
+from ampbench.records.verdicts import Code
+from ampbench.records.wire import Description
+from ampbench.store import RunWriter
+from ampbench.workloads.index import WORKLOADS
+
+OPEN = frozenset({Code.UNDECIDED, Code.TAIL_UNDECIDED, Code.TOO_FEW_BLOCKS, Code.UNFIT_MACHINE})
+"""With these a case is measured on."""
+START_SECONDS = 3.0
+"""What starting the servers of a block and ending them costs (benchmarks/self): each imports torch."""
+BUILD_SECONDS = 0.04
+"""What a build costs beside a step of any length: making it, warming up, and `TIMING_SECONDS`."""
+TIMING_SECONDS = 0.025
+"""How long a build is timed: shorter than most disturbances, so that the lanes of a case share them."""
+FEWEST_BUILDS, MOST_BUILDS = 6, 12
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PreparedArm:
+    """An arm ready to measure: its own selection, environment and plan, and how to open its servers."""
+
+    request: ArmRequest
+    checkout: Checkout | None
+    selection: Selection
+    settings: Settings
+    environment: Environment
+    plan: list[PlannedCase]
+    open_channel: OpenChannel
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PreparedComparison:
+    """Both arms, and the cases to measure: baseline's and candidate's, by the id of the baseline's.
+
+    `note` is what a user may not expect of the arms, "" for nothing.
+    """
+
+    baseline: PreparedArm
+    candidate: PreparedArm
+    pairs: Mapping[str, tuple[PlannedCase, PlannedCase]]
+    note: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """How a session measures: the metrics' kinds, whether the control is measured too, blocks and seconds at most.
+
+    `to_the_end`: no case is dropped once it is decided, so that every one has all blocks. `explain`: cases that
+    regressed are traced in both arms afterwards and, where their torch differs, the rules of autocast are probed.
+    """
+
+    kinds: Collection[str]
+    control: bool = True
+    blocks: int = 32
+    max_seconds: float | None = None
+    to_the_end: bool = False
+    explain: bool = True
+    threshold_of: ThresholdOf = default_threshold
+
+
+@contextmanager
+def prepare(
+    selection: Selection, settings: Settings, baseline: ArmRequest, candidate: ArmRequest
+) -> Iterator[PreparedComparison]:
+    """Plan a session; everything that can be wrong with selection or arms is raised here, before anything is measured.
+
+    Commits stay checked out while the context lasts. Raises `UsageError` for an arm that cannot measure, and
+    `NothingToRunError` where no case can be measured by both.
+    """
+    if settings.memory_limit_bytes is None:
+        settings = dataclasses.replace(settings, memory_limit_bytes=session.default_memory_limit())
+    requests = {"--baseline": baseline, "--candidate": candidate}
+    with ExitStack() as stack:
+        for option, request in requests.items():
+            _check_settings(option, request, selection)
+        checkouts = {option: stack.enter_context(checked_out(option, one)) for option, one in requests.items()}
+        here = repository_paths() if any(checkouts.values()) else []
+        arms = [
+            _prepared_arm(option, request, checkouts[option], here, selection, settings)
+            for option, request in requests.items()
+        ]
+        note = left_out(requests.values())
+        yield PreparedComparison(baseline=arms[0], candidate=arms[1], pairs=_pairs(*arms), note=note)
+
+
+def timed_for(prepared: PreparedComparison, seconds: float | None = None) -> PreparedComparison:
+    """Return the same with rounds of so many builds that they are timed for `seconds` in all.
+
+    Without `seconds`, so many that a block spends about as long measuring as starting servers: that costs the same for
+    one case as for a hundred, and the fastest of more builds spreads less.
+    """
+    if seconds is None:
+        builds = round(START_SECONDS / (3 * len(prepared.pairs) * BUILD_SECONDS))
+    else:
+        builds = round(seconds / TIMING_SECONDS)
+    builds = min(max(builds, FEWEST_BUILDS), MOST_BUILDS)
+    seconds = builds * TIMING_SECONDS if seconds is None else seconds
+
+    def with_builds(arm: PreparedArm) -> PreparedArm:
+        settings = dataclasses.replace(arm.settings, builds=builds, min_run_seconds=seconds)
+        return dataclasses.replace(arm, settings=settings)
+
+    return dataclasses.replace(
+        prepared, baseline=with_builds(prepared.baseline), candidate=with_builds(prepared.candidate)
+    )
+
+
+def measure(
+    prepared: PreparedComparison,
+    plan: Plan,
+    results: Path,
+    label: str,
+    command: list[str],
+    watch: Callable[[Stage], None],
+    tell: Tell = lambda _: None,
+) -> tuple[Path, Path, str]:
+    """Measure, and return the run files of baseline and candidate and how it ended.
+
+    The end is "complete", "out of time" or "interrupted"; whatever was measured by then is in the files. What explains
+    regressions is appended to both afterwards; `tell` gets a line on what is traced and what could not be.
+    """
+    name = secrets.token_hex(6)
+    with ExitStack() as stack:
+        writers = [
+            stack.enter_context(_writer(arm, role, name, results, label, command))
+            for role, arm in (("baseline", prepared.baseline), ("candidate", prepared.candidate))
+        ]
+        timed = "time" in plan.kinds
+        blocks = BlockSession(
+            _lanes(prepared, writers, control=plan.control and timed),
+            lambda: _look(writers[0].path, writers[1].path, plan) if timed else Look(),
+            blocks=plan.blocks if timed else 1,  # without one, nothing shows that a case still runs
+            max_seconds=plan.max_seconds,
+            watch=watch,
+        )
+        try:
+            if {"memory", "accuracy"} & set(plan.kinds):
+                blocks.measure_passes()
+            ended = blocks.measure_rounds()
+        except KeyboardInterrupt:
+            ended = "interrupted"
+        except NothingToRunError as error:  # a server that cannot start any more
+            _end(writers, "interrupted")
+            kept = f"ampbench compare {' '.join(writer.path.stem for writer in writers)} shows what was measured"
+            raise NothingToRunError(f"{error}; {kept}") from error
+        footer = ended
+        if plan.explain and ended != "interrupted":
+            try:
+                _explain(prepared, writers, plan, tell)
+            except KeyboardInterrupt:
+                ended = "interrupted"  # the verdicts are complete: so are the files
+        _end(writers, footer)
+        return writers[0].path, writers[1].path, ended
+
+
+def _explain(prepared: PreparedComparison, writers: Sequence[RunWriter], plan: Plan, tell: Tell) -> None:
+    """Append to both files what explains the regressions."""
+    sides = [
+        TracedSide(role, arm.environment, arm.settings, cases, arm.open_channel, writer.append)
+        for role, arm, cases, writer in (
+            ("baseline", prepared.baseline, {each: pair[0] for each, pair in prepared.pairs.items()}, writers[0]),
+            ("candidate", prepared.candidate, {each: pair[1] for each, pair in prepared.pairs.items()}, writers[1]),
+        )
+    ]
+    devices = list(dict.fromkeys(one.case.device for pair in prepared.pairs.values() for one in pair))
+    findings = compare_files(writers[0].path, writers[1].path, plan.threshold_of).findings
+    explain_sides(sides, regressed_cases(findings, plan.kinds), devices, tell)
+
+
+def _end(writers: Iterable[RunWriter], ended: str) -> None:
+    for writer in writers:
+        writer.append(Footer(ended=ended, finished_at=session.now()))
+
+
+def _look(baseline: Path, candidate: Path, plan: Plan) -> Look:
+    """Return what the blocks so far decide."""
+    findings = compare_files(baseline, candidate, plan.threshold_of).findings
+    times = [finding for finding in findings if finding.kind == "time"]
+    fired = {finding.case.case_id for finding in times if finding.code is Code.UNCONFIRMED}
+    going_on = {finding.case.case_id for finding in times if finding.code in OPEN}
+    decided = {finding.case.case_id for finding in times} - going_on - fired
+    return Look(decided=set() if plan.to_the_end else decided, fired=fired)
+
+
+def _check_settings(option: str, request: ArmRequest, selection: Selection) -> None:
+    """Raise `UsageError` for a setting that no option and no selected workload has, and for an impossible value.
+
+    Users' workloads are asked for theirs once they are built.
+    """
+    settings_of(request, Settings())
+    sources = check_selection(selection)
+    known = {name for source in sources if source.builtin for name in WORKLOADS[source.name].small}
+    others = [name for name in request.settings if not name.isupper() and name not in CASE_SETTINGS]
+    for name in others if all(source.builtin for source in sources) else ():
+        if name.rpartition(".")[2] not in known:
+            raise UnknownNameError(f"setting in {option}", name, [*CASE_SETTINGS, *sorted(known)])
+    check_selection(selection_of(request, selection))
+
+
+def _prepared_arm(
+    option: str,
+    request: ArmRequest,
+    checkout: Checkout | None,
+    here: list[Path],
+    selection: Selection,
+    settings: Settings,
+) -> PreparedArm:
+    own, settings = selection_of(request, selection), settings_of(request, settings)
+    sources = check_selection(own)
+    preload = session.preload_modules(own, sources)
+    for source in sources:
+        source_in(checkout, source)
+
+    def open_channel() -> ServerChannel:
+        return ServerChannel(
+            request.python, preload, request.variables, checkout.paths if checkout else here, folder_in(checkout)
+        )
+
+    try:
+        channel = open_channel()
+    except NothingToRunError as error:
+        raise UsageError(f"{option}: {error}; give a Python that has this ampbench and torch") from error
+    try:
+        environment = ask_environment(channel, settings.threads)
+        describe = session.describer(channel, settings)
+
+        def describe_here(source: WorkloadSource, parameters: Mapping[str, ParameterValue]) -> Description:
+            return describe(source_in(checkout, source), parameters)
+
+        plan = make_plan(own, environment, describe_here, keep_flags=settings.keep_flags)
+    finally:
+        channel.close()
+    return PreparedArm(
+        request=request,
+        checkout=checkout,
+        selection=own,
+        settings=settings,
+        environment=environment,
+        plan=[dataclasses.replace(planned, source=source_in(checkout, planned.source)) for planned in plan],
+        open_channel=open_channel,
+    )
+
+
+def _pairs(baseline: PreparedArm, candidate: PreparedArm) -> dict[str, tuple[PlannedCase, PlannedCase]]:
+    """Return the cases that both arms can measure, by the id of the baseline's; `NothingToRunError` without any."""
+    ours, theirs = ({planned.case.case_id: planned for planned in arm.plan} for arm in (baseline, candidate))
+    settings = {**baseline.request.settings, **candidate.request.settings}
+    paired = pair_cases([p.case for p in baseline.plan], [p.case for p in candidate.plan], settings)
+    every = {
+        pair.baseline.case_id: (ours[pair.baseline.case_id], theirs[pair.candidate.case_id]) for pair in paired.pairs
+    }
+    pairs = {case_id: (one, other) for case_id, (one, other) in every.items() if not (one.skip or other.skip)}
+    if not pairs:
+        reasons = dict.fromkeys(planned.skip for pair in every.values() for planned in pair if planned.skip)
+        said = "; ".join(reasons) or "the arms have no case in common"
+        raise NothingToRunError(f"nothing can run in both arms: {said}")
+    return pairs
+
+
+def _lanes(prepared: PreparedComparison, writers: list[RunWriter], control: bool) -> list[Lane]:
+    """Return the lanes: baseline, control if there is one, candidate."""
+    ours = {case_id: pair[0] for case_id, pair in prepared.pairs.items()}
+    theirs = {case_id: pair[1] for case_id, pair in prepared.pairs.items()}
+    baseline, candidate = prepared.baseline, prepared.candidate
+
+    def lane(name: str, cases: dict[str, PlannedCase], arm: PreparedArm, writer: RunWriter) -> Lane:
+        return Lane(name, cases, arm.settings, arm.open_channel, writer.append, control=name == "control")
+
+    controls = [lane("control", ours, baseline, writers[0])] if control else []
+    return [
+        lane("baseline", ours, baseline, writers[0]), *controls, lane("candidate", theirs, candidate, writers[1]),
+    ]  # fmt: skip
+
+
+def _writer(arm: PreparedArm, role: str, name: str, results: Path, label: str, command: list[str]) -> RunWriter:
+    """Return the writer of an arm's new run, with the cases and what is skipped written."""
+    header = session.new_header(
+        arm.selection,
+        arm.settings,
+        arm.environment,
+        arm.plan,
+        label,
+        command,
+        commit=arm.checkout.commit if arm.checkout else None,
+        arm=Arm(session=name, name=role, given=arm.request.given, settings=dict(arm.request.settings)),
+    )
+    writer = RunWriter.create(results, header, [planned.case for planned in arm.plan])
+    writer.append(*session.planned_skips(arm.plan))
+    return writer

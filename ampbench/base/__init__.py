@@ -1,0 +1,1 @@
+"""What knows nothing of runs: numbers as text, statistics, precisions, metrics, names."""

@@ -1,0 +1,393 @@
+"""A trend, for people and as data.
+
+A trend for machines: JSON with everything, CSV with a row a point.
+
+A trend for people: terminal lines and Markdown, the changes first, then a line per series.
+"""
+
+import json
+import math
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass
+from itertools import groupby
+from typing import Any
+
+from rich.cells import cell_len, set_cell_size
+from rich.text import Text
+
+from ampbench.base import stats
+from ampbench.base.units import counted, format_quantity
+from ampbench.cli.comparison import STYLES
+from ampbench.cli.printing import csv_text, plain
+from ampbench.cli.tables import wrapped
+from ampbench.judge.said import NOT_IN_TURNS
+from ampbench.present.document import escaped, markdown_table
+from ampbench.records.labels import common_traits
+from ampbench.trend import Change, Lost, Place, Point, Rule, Series, Shift, Trend, X
+from ampbench.trend.said import (
+    Names,
+    changes_in_order,
+    changes_table,
+    extent,
+    failures,
+    gap,
+    has_changed_times,
+    levels,
+    listed,
+    notes,
+    place_name,
+    series_names,
+    shared_shifts,
+    size,
+    span,
+    summary,
+    total,
+    where,
+)
+
+_CASE = ("workload", "family", "precision", "device", "phase", "path", "batch_size", "input_dtype", "memory_format")
+_POINT = ("value", "low", "high", "runs")
+_CSV_CASE = ("case_id", "workload", "version", "precision", "device", "phase", "path")
+_CSV_PLACE = ("program", "host", "cpu", "device_name", "threads", "torch_version", "commit")
+CSV_FIELDS = (
+    *_CSV_CASE, "metric", "unit", *_CSV_PLACE, "settings", "numbers", "x", "x_label", *_POINT, "run_ids", "missing",
+    "change", "what",
+)  # fmt: skip
+"""What a point is in CSV; `change` and `what` are those of the change point at it, if there is one."""
+
+
+def trend_json(trend: Trend) -> str:
+    """Return a trend as one JSON object, a line per series; null where a number is undefined (docs/trends.md)."""
+    places = list(trend.runs)
+    head: dict[str, Any] = {
+        "axis": trend.axis,
+        "left_out": dict(trend.left_out),
+        "notes": list(trend.notes),
+        "places": [asdict(one) | {"settings": dict(one.settings), "runs": trend.runs[one]} for one in places],
+        "x": _xs(trend),
+        "shifts": [_shift(one, places.index(one.place)) for one in trend.shifts],
+        "lost": [_lost(one, places.index(one.place)) for one in trend.lost],
+    }
+    series = ",\n".join(_dumped(_series(one, places.index(one.place))) for one in trend.series)
+    lines = [*(f"{json.dumps(key)}: {_dumped(value)}" for key, value in head.items()), f'"series": [\n{series}\n]']
+    return "{\n" + ",\n".join(lines) + "\n}\n"
+
+
+def trend_csv(trend: Trend) -> str:
+    """Return the points of a trend as CSV, gaps among them; run ids are joined by blanks, as are settings."""
+    rows = []
+    for one in trend.series:
+        changes = {change.x: change for change in one.changes}
+        for point in one.points:
+            change = changes.get(point.x)
+            rows.append(
+                [
+                    *(getattr(one.case, name) for name in _CSV_CASE),
+                    one.metric.name,
+                    one.metric.column.unit,
+                    *(getattr(one.place, name) for name in _CSV_PLACE),
+                    " ".join(f"{name}={value}" for name, value in one.place.settings),
+                    one.numbers,
+                    point.x.value,
+                    point.x.label,
+                    *(getattr(point, name) for name in _POINT),
+                    " ".join(point.run_ids),
+                    point.missing,
+                    change.direction if change else "",
+                    change.what if change else "",
+                ]
+            )
+    return csv_text(CSV_FIELDS, rows)
+
+
+def _xs(trend: Trend) -> list[dict[str, str]]:
+    """Return every x once; each series has those of its place in their order."""
+    measured = [point.x for group in trend.places.values() for point in group[0].points]
+    return [asdict(x) for x in dict.fromkeys([*measured, *(one.x for one in trend.lost)])]
+
+
+def _lost(one: Lost, place: int) -> dict[str, Any]:
+    case = {"case_id": one.case.case_id, "version": one.case.version}
+    return {**case, "place": place, "x": one.x.value, "reason": one.reason}
+
+
+def _shift(one: Shift, place: int) -> dict[str, Any]:
+    numbers = {"ratio": one.ratio, "cases": one.cases, "alike": one.alike}
+    return {"place": place, "x": one.x.value, "last": one.last.value, **numbers}
+
+
+def _series(one: Series, place: int) -> dict[str, Any]:
+    return {
+        "case_id": one.case.case_id,
+        **{name: getattr(one.case, name) for name in _CASE},
+        "version": one.case.version,
+        "parameters": dict(one.case.parameters),
+        "metric": one.metric.name,
+        "column": one.metric.column.name,
+        "unit": one.metric.column.unit,
+        "better": one.metric.column.better,
+        "place": place,
+        "numbers": one.numbers,
+        "rule": one.rule.value,
+        "note": one.note,
+        "changes": [_change(change) for change in one.changes],
+        "points": [_point(point) for point in one.points],
+    }
+
+
+def _point(point: Point) -> dict[str, Any]:
+    numbers = {name: plain(getattr(point, name)) for name in _POINT}
+    each = [{name: plain(value) for name, value in asdict(one).items()} for one in point.each]
+    told = {"disturbed": point.disturbed, "missing": point.missing}
+    return {"x": point.x.value, **numbers, "run_ids": list(point.run_ids), "each": each, **told}
+
+
+def _change(change: Change) -> dict[str, Any]:
+    numbers = {name: plain(getattr(change, name)) for name in ("before", "after", "ratio", "low", "high")}
+    return {
+        "x": change.x.value,
+        "last": change.last.value,
+        **numbers,
+        "direction": change.direction,
+        "other_function": change.other_function,
+        "what": change.what,
+    }
+
+
+def _dumped(value: Any) -> str:
+    return json.dumps(value, ensure_ascii=False)
+
+
+COLUMNS_FOR_X = 6
+"""As many x stand side by side with their values, if the terminal is wide enough; more become a curve."""
+LONGEST_CURVE, SHORTEST_CURVE = 40, 8
+SMALLEST_RANGE = math.log(1.1)
+"""A curve spans at least a tenth of its value, so that noise does not look like news."""
+
+_BLOCKS, _GAP = "▁▂▃▄▅▆▇█", "·"
+_ASCII_BLOCKS, _ASCII_GAP = "_.,-=+*#", "?"
+_MARKS = {"regressed": "!", "improved": "*"}
+SHORTEST_NAME = 8
+"""So many letters of a workload's name still tell it from others."""
+LONGEST_LABEL, SHORTEST_LABEL = 48, 34
+
+
+@dataclass(frozen=True, slots=True)
+class _Layout:
+    """How tightly values stand side by side: so many blanks between columns, with or without units' own and totals."""
+
+    gap: int = 2
+    spaced: bool = True
+    totals: bool = True
+
+
+_LAYOUTS = (
+    _Layout(),
+    _Layout(spaced=False),
+    _Layout(spaced=False, totals=False),
+    _Layout(spaced=False, totals=False, gap=1),
+)
+"""From roomy to tight; a curve comes last."""
+
+
+def trend_lines(trend: Trend, width: int, show_all: bool = False, only_ascii: bool = False) -> list[Text]:
+    """Return what a terminal of `width` columns shows of a trend; with `show_all`, series without a change, too."""
+    names = series_names(trend)
+    lines = _head(trend, width)
+    lines += [Text(), *_change_lines(trend, names, width)]
+    for place, series in trend.places.items():
+        shown = [one for one in series if show_all or one.changes]
+        if shown:
+            title = [Text(f"{place_name(place)}", style="dim")] if len(trend.places) > 1 else []
+            lines += [Text(), *title, *_table(shown, names, width, only_ascii)]
+    lines += [Text(), *_foot(trend, width, show_all)]
+    return lines
+
+
+def trend_markdown(trend: Trend) -> str:
+    """Return a trend as Markdown: the changes, and for each place a table of the series."""
+    names = series_names(trend)
+    blocks = [f"**{escaped(summary(trend))}**", escaped(f"{extent(trend)}: {span(trend)}")]
+    blocks += [changes] if (changes := changes_table(trend, names)) else []
+    for place, series in trend.places.items():
+        blocks.append(f"### {escaped(place_name(place))}")
+        titles = ("case", "metric", *_curve_headers(series))
+        cells = [(names[one.key], one.metric.name, *_curve_cells(one, series)) for one in series]
+        blocks.append(markdown_table(titles, cells, left=("case", "metric")))
+    blocks[2:2] = [escaped(shift) for shift in shared_shifts(trend)]
+    said = [*([NOT_IN_TURNS] if has_changed_times(trend) else []), *failures(trend), *notes(trend)]
+    blocks += [f"> {escaped(note)}" for note in said]
+    return "\n\n".join(blocks) + "\n"
+
+
+def curve(values: Sequence[float | None], width: int, only_ascii: bool = False) -> str:
+    """Return values as a line of at most `width` blocks, on a logarithmic scale where all are positive.
+
+    None is a gap. Where there are more values than blocks, a block is the median of its share of them.
+    """
+    blocks, gap = (_ASCII_BLOCKS, _ASCII_GAP) if only_ascii else (_BLOCKS, _GAP)
+    shares = [
+        [value for value in values[len(values) * n // width : len(values) * (n + 1) // width] if value is not None]
+        for n in range(width)
+    ] if len(values) > width else [[] if value is None else [value] for value in values]  # fmt: skip
+    heights = [stats.median(share) if share else None for share in shares]
+    known = [value for value in heights if value is not None]
+    positive = min(known, default=0) > 0
+    scaled = [None if value is None else math.log(value) if positive else value for value in heights]
+    ends = [value for value in scaled if value is not None]
+    if not ends:
+        return gap * len(heights)
+    span = max(max(ends) - min(ends), SMALLEST_RANGE if positive else max(map(abs, ends)) * 0.1 or 1.0)
+    low = (max(ends) + min(ends) - span) / 2
+    last = len(blocks) - 1
+    return "".join(gap if one is None else blocks[min(int((one - low) / span * last + 0.5), last)] for one in scaled)
+
+
+def _head(trend: Trend, width: int) -> list[Text]:
+    lines = wrapped(f"{extent(trend)}: {span(trend)}", width, "bold")
+    for place, series in trend.places.items():
+        points = counted(len(series[0].points), "point")
+        lines += wrapped(f"{place_name(place)}: {counted(trend.runs[place], 'run')}, {points}", width)
+    common = common_traits(one.case for one in trend.series)
+    return lines + (wrapped(f"all cases: {common}", width, "dim") if common else [])
+
+
+def _change_lines(trend: Trend, names: Names, width: int) -> list[Text]:
+    """Return the changes: what the runs differ in said once for all changes at one x."""
+    lines = wrapped(summary(trend), width, "bold")
+    for shift in shared_shifts(trend):
+        lines += wrapped(shift, width)
+    rows = changes_in_order(trend)
+    if not rows:
+        return lines
+    cells = [_change_cells(one, change, names) for one, change in rows]
+    if _width(cells, LONGEST_LABEL) + 2 > width:  # names matter more than intervals, which --format json has
+        cells = [(*row[:3], row[3].partition(" (")[0]) for row in cells]
+    widths = [max(map(cell_len, column)) for column in zip(*cells, strict=True)]
+    widths[0] = max(min(widths[0], width - sum(widths[1:]) - 8), SHORTEST_NAME)
+    lines_of = iter(cells)
+    for (place, x, what), group in groupby(rows, key=lambda pair: (pair[0].place, pair[1].x, pair[1].what)):
+        lines += wrapped(_heading(trend, place, x, what), width)
+        for _, change in group:
+            name, metric, both, how = next(lines_of)
+            row = "  ".join((_cut(name, widths[0]), metric.ljust(widths[1]), both.ljust(widths[2])))
+            lines.append(Text.assemble(f"  {row}  ", (how, STYLES[change.direction])))
+    if has_changed_times(trend):
+        lines += wrapped(NOT_IN_TURNS, width, "dim")
+    return lines
+
+
+def _change_cells(one: Series, change: Change, names: Names) -> tuple[str, str, str, str]:
+    return names[one.key], one.metric.name, " → ".join(levels(one, change)), size(change)
+
+
+def _heading(trend: Trend, place: Place, x: X, what: str) -> str:
+    named = f"{x.label} {x.title}".strip() if trend.axis == "commit" else x.label
+    said = what or "no difference is recorded"
+    # the subject of a single commit between two points is both the x and what changed
+    at = x.label if named in said else named
+    return f"at {at}{where(trend, place)}: {said}"
+
+
+def _table(series: Sequence[Series], names: Names, width: int, only_ascii: bool) -> list[Text]:
+    """Return a line per series: values side by side where there are few and they fit, else a curve."""
+    xs = series[0].points
+    layouts = _LAYOUTS if len(xs) <= COLUMNS_FOR_X else ()
+    for layout in layouts:
+        headers = ["case", "metric", *(point.x.label for point in xs), *(["total"] if layout.totals else [])]
+        rows = [[names[one.key], one.metric.name, *_value_cells(one, layout)] for one in series]
+        if _width([headers, *rows], SHORTEST_LABEL, layout.gap) <= width:
+            lines = _rows(headers, rows, series, width, layout.gap)
+            marked = any(one.changes for one in series)
+            return lines + (wrapped("! regressed, * improved at this x", width, "dim") if marked else [])
+    fixed = [[names[one.key], one.metric.name, *_ends(one)] for one in series]
+    room = width - _width([["case", "metric", "first", "last", "total"], *fixed], LONGEST_LABEL) - 2
+    length = max(min(room, LONGEST_CURVE, len(xs)), min(SHORTEST_CURVE, len(xs)))
+    rows = [
+        [*row[:3], curve([point.value for point in one.points], length, only_ascii), *row[3:]]
+        for row, one in zip(fixed, series, strict=True)
+    ]
+    return _rows(["case", "metric", "first", "", "last", "total"], rows, series, width)
+
+
+def _rows(
+    headers: Sequence[str], rows: Sequence[Sequence[str]], series: Sequence[Series], width: int, gap: int = 2
+) -> list[Text]:
+    """Return a table's lines; the labels of the cases are cut to what is left of `width`."""
+    widths = [max(map(cell_len, column)) for column in zip(headers, *rows, strict=True)]
+    widths[0] = min(widths[0], max(width - sum(widths[1:]) - gap * (len(widths) - 1), SHORTEST_NAME))
+    lines = [_row(headers, widths, "dim", gap)]
+    return lines + [_row(row, widths, STYLES.get(_worst(one), ""), gap) for row, one in zip(rows, series, strict=True)]
+
+
+def _value_cells(one: Series, layout: _Layout) -> list[str]:
+    changed = {change.x: change.direction for change in one.changes}
+    cells = []
+    for point in one.points:
+        cell = gap(point.missing) if point.value is None else format_quantity(point.value, one.metric.column.unit)
+        cells.append(cell + _MARKS.get(changed.get(point.x, ""), ""))
+    cells += [total(one)] if layout.totals else []
+    return cells if layout.spaced else [cell.replace(" ", "") for cell in cells]
+
+
+def _ends(one: Series) -> list[str]:
+    values = [point.value for point in one.measured]
+    first, last = (format_quantity(value, one.metric.column.unit) for value in (values[0], values[-1]))
+    return [first, gap(one.points[-1].missing) if one.points[-1].undefined else last, total(one)]
+
+
+def _worst(one: Series) -> str:
+    directions = {change.direction for change in one.changes}
+    return "regressed" if "regressed" in directions else "improved" if directions else ""
+
+
+def _width(rows: Iterable[Sequence[str]], label: int, gap: int = 2) -> int:
+    """Return the width of a table whose first column is cut to at most `label`."""
+    widths = [max(map(cell_len, column)) for column in zip(*rows, strict=True)]
+    return min(widths[0], label) + sum(widths[1:]) + gap * (len(widths) - 1)
+
+
+def _row(cells: Sequence[str], widths: Sequence[int], style: str, gap: int) -> Text:
+    padded = [_cut(cells[0], widths[0]), cells[1].ljust(widths[1])]
+    padded += [" " * (width - cell_len(cell)) + cell for cell, width in zip(cells[2:], widths[2:], strict=True)]
+    return Text((" " * gap).join(padded).rstrip(), style=style, no_wrap=True, overflow="ellipsis")
+
+
+def _cut(label: str, width: int) -> str:
+    """Return a case's label in exactly `width` cells: a longer one loses the middle of the workload's name."""
+    if cell_len(label) <= width:
+        return set_cell_size(label, width)
+    name, _, rest = label.partition(" ")
+    room = width - cell_len(rest) - 1
+    if room < SHORTEST_NAME:
+        return set_cell_size(f"{label[: width - 2]}..", width)
+    tail = (room - 2) // 2
+    return set_cell_size(f"{name[: room - 2 - tail]}..{name[len(name) - tail :]} {rest}", width)
+
+
+def _curve_headers(series: Sequence[Series]) -> list[str]:
+    xs = series[0].points
+    return ["first", "curve", "last", "total"] if len(xs) > COLUMNS_FOR_X else [*(p.x.label for p in xs), "total"]
+
+
+def _curve_cells(one: Series, series: Sequence[Series]) -> list[str]:
+    if len(series[0].points) <= COLUMNS_FOR_X:
+        return _value_cells(one, _Layout())
+    first, last, change = _ends(one)
+    return [first, curve([point.value for point in one.points], LONGEST_CURVE), last, change]
+
+
+def _foot(trend: Trend, width: int, show_all: bool) -> list[Text]:
+    lines: list[Text] = []
+    for failure in failures(trend):
+        lines += wrapped(failure, width, "red")
+    still = Counter(one.metric.name for one in trend.series if not one.changes and one.rule is not Rule.NONE)
+    if still and not show_all:
+        lines += wrapped(f"without a change: {listed(still)} (--all lists them)", width)
+    alone = sum(len(one.measured) < 2 and one.rule is Rule.NONE for one in trend.series)
+    if alone:
+        lines += wrapped(f"with a single point: {alone}{'' if show_all else ' (--all lists them)'}", width)
+    for note in notes(trend):
+        lines += wrapped(note, width)
+    return lines

@@ -1,0 +1,418 @@
+"""Formats that other programs read: which numbers they take, and how they are written.
+
+A stored run, and those of its cases that are to be converted.
+
+Bencher Metric Format: benchmark, then measure, then a value and, where known, its bounds.
+
+Source of the format: https://bencher.dev/docs/reference/bencher-metric-format with its JSON schema
+https://bencher.dev/bmf.json. The measures are ampbench's metrics in base units, not Bencher's own `latency`, which is
+in nanoseconds; which way one improves is for the thresholds in Bencher to say.
+
+github-action-benchmark: a JSON list of numbers; those that should fall and those that should rise are two files.
+
+An entry has a name, a unit, a value and, where there is one, a range and extra text. Source: the README of
+benchmark-action/github-action-benchmark, "Using Custom Benchmarks", and `extractCustomBenchmarkResult` of its
+src/extract.ts, which read the same five keys. Its alarms are ratios of two values, for one number after the other;
+hence only metrics that comparisons judge, and of those that should rise all that there are.
+
+JUnit XML, as CI servers show test results: a test case per case of a run, or per finding of a comparison.
+
+The elements and attributes are those of junit-10.xsd of Jenkins' xunit plug-in, which is what surefire writes and what
+GitLab, GitHub's reporters and Jenkins read. XML has no control characters: they are written as backslash escapes.
+
+Apache Otava: runs in the order of time as a CSV, a column per case and metric, and the YAML that names the columns.
+
+Source: Otava 0.8.0, `importer.CsvImporter` and `test_config.create_csv_test_config`. `direction` is 1 where higher is
+better, else -1. Otava refuses an empty cell, and a NaN silences the series that it stands in; so a column with gaps
+stays in the CSV, its cells empty, and is not among the metrics of the YAML.
+
+What is said of an import: names in a length that fits into a line.
+"""
+
+import csv
+import io
+import json
+import math
+import re
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree
+
+from ampbench.base import names as keywords
+from ampbench.base.metrics import GATED, METRICS, Column
+from ampbench.errors import NothingToRunError
+from ampbench.judge import frame
+from ampbench.records.labels import case_labels
+from ampbench.records.verdicts import Comparison, Finding, Verdict
+from ampbench.store import StoredRun
+
+Row = Mapping[str, Any]
+"""One row of the run's frame: its columns by name, None where undefined."""
+
+
+@dataclass(frozen=True, slots=True)
+class Selected:
+    """A run and the rows of the cases chosen from it, in the run's order.
+
+    `columns` are the metrics chosen (None: all that the format tells), `names` what cases are called, by their ids.
+    """
+
+    stored: StoredRun
+    rows: Sequence[Row]
+    columns: Collection[str] | None = None
+    names: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def measured(self) -> list[Row]:
+        """The rows of the cases that are ok, in order."""
+        return [row for row in self.rows if row["outcome"] == "ok"]
+
+    def name(self, row: Row) -> str:
+        """Return what a row's case is called: its id, unless it has another name."""
+        return self.names.get(row["case_id"], row["case_id"])
+
+    def defined(self, row: Row, columns: Iterable[Column]) -> Iterator[tuple[Column, float]]:
+        """Yield those of the metrics `columns` that are chosen and finite in `row`, with the value in its base unit."""
+        wanted = [column for column in columns if self.columns is None or column.name in self.columns]
+        return defined(row, wanted)
+
+    @property
+    def timed(self) -> list[Row]:
+        """Those of the measured rows that have rounds, which an imported run need not have."""
+        owners = {each.case_id for each in self.stored.rounds if not each.control}
+        return [row for row in self.measured if row["case_id"] in owners]
+
+
+def select(
+    stored: StoredRun, keyword: str = "", *, columns: Collection[str] | None = None, short: bool = False
+) -> Selected:
+    """Return the cases of a run whose id matches `keyword`, with the metrics `columns`; `short`: by `show`'s names.
+
+    Raises `NothingToRunError` where none does, `UsageError` where the run only explains.
+    """
+    frame.require_measured(stored)
+    rows = [row for row in frame.plain_rows(frame.run_frame(stored)) if keywords.matches(keyword, row["case_id"])]
+    if not rows:
+        said = f" that matches -k {keyword!r}" if keyword else ""
+        raise NothingToRunError(f"run {stored.header.run} has no case{said}")
+    names: dict[str, str] = {}
+    if short:
+        names = case_labels(stored.cases[row["case_id"]] for row in rows)
+    return Selected(stored, rows, columns, names)
+
+
+def defined(row: Row, columns: Iterable[Column]) -> Iterator[tuple[Column, float]]:
+    """Yield each of the metrics `columns` that has a finite value in `row`, with the value in its base unit."""
+    for column in columns:
+        value = row[column.name]
+        if value is not None and math.isfinite(value):
+            yield column, value
+
+
+MEASURES = [column for column in METRICS.values() if column.better is not None]
+
+
+def run_json(selected: Selected) -> str:
+    """Return a run's measured cases; the bounds of `seconds_median` are those of its interval (95%; of asv's 99%)."""
+    benchmarks: dict[str, dict[str, dict[str, float]]] = {}
+    for row in selected.measured:
+        measures = {column.name: {"value": value} for column, value in selected.defined(row, MEASURES)}
+        bounds = {"lower_value": METRICS["seconds_low"], "upper_value": METRICS["seconds_high"]}
+        for name, column in bounds.items():
+            for _, value in defined(row, [column] if "seconds_median" in measures else []):
+                measures["seconds_median"][name] = value
+        if measures:
+            benchmarks[selected.name(row)] = measures
+    return json.dumps(benchmarks, indent=1, allow_nan=False)
+
+
+SMALLER = [METRICS[name] for name in GATED if name in METRICS and METRICS[name].better == "lower"]
+BIGGER = [column for column in METRICS.values() if column.better == "higher"]
+
+
+def smaller_json(selected: Selected) -> str:
+    """Return the metrics that should fall, for the tool `customSmallerIsBetter`."""
+    return _json(selected, SMALLER)
+
+
+def bigger_json(selected: Selected) -> str:
+    """Return the metrics that should rise, for the tool `customBiggerIsBetter`."""
+    return _json(selected, BIGGER)
+
+
+def _json(selected: Selected, columns: Sequence[Column]) -> str:
+    extra = _extra(selected)
+    entries = []
+    for row in selected.measured:
+        for column, value in selected.defined(row, columns):
+            entry = {"name": f"{selected.name(row)} {column.name}", "unit": column.unit, "value": value}
+            half = _half_width(row) if column.name == "seconds_median" else None
+            if half is not None:
+                entry["range"] = f"± {half:.3g}"  # the action reads a number behind the sign
+            rounds = "" if row["rounds"] is None else f"rounds: {row['rounds']}\n"
+            entries.append(entry | {"extra": rounds + extra})
+    return json.dumps(entries, indent=1, allow_nan=False)
+
+
+def _half_width(row: Row) -> float | None:
+    """Return half the width of the interval in seconds; the format has no room for an asymmetric one."""
+    low, high = row["seconds_low"], row["seconds_high"]
+    return None if low is None or high is None else (high - low) / 2
+
+
+def _extra(selected: Selected) -> str:
+    header = selected.stored.header
+    environment = header.environment
+    return f"run: {header.run}\ntorch: {environment.torch_version}\nhost: {environment.host} ({environment.cpu})"
+
+
+_NOT_XML = re.compile("[^\t\n\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
+"""XML 1.0, 2.2 Characters; the carriage return is one, but parsers read it as a newline."""
+
+_SKIPPED = (Verdict.INCONCLUSIVE, Verdict.INCOMPARABLE)
+
+
+def run_xml(selected: Selected) -> str:
+    """Return a run: a case that failed is an error, one that was skipped is skipped, `time` is what measuring took."""
+    stored = selected.stored
+    header = stored.header
+    environment = header.environment
+    seconds: dict[str, float] = {}
+    for each in stored.rounds:
+        seconds[each.case_id] = seconds.get(each.case_id, 0.0) + each.seconds
+    suite = _suite(header.run, timestamp=header.started_at, hostname=environment.host)
+    suite.set("time", f"{sum(seconds.get(row['case_id'], 0.0) for row in selected.rows):.3f}")
+    _properties(
+        suite,
+        [
+            ("label", header.label),
+            ("commit", header.commit or ""),
+            ("torch_version", environment.torch_version),
+            ("cpu", environment.cpu),
+        ],
+    )
+    for row in selected.rows:
+        case_id = row["case_id"]
+        test = _test(suite, row["workload"], case_id)
+        if case_id in seconds:
+            test.set("time", f"{seconds[case_id]:.3f}")
+        if row["outcome"] == "failed":
+            failure = stored.failures.get(case_id)
+            lines = failure.frames if failure else []
+            _outcome(test, "error", failure.cause if failure else "failed", row["reason"], lines)
+        elif row["outcome"] == "skipped":
+            _outcome(test, "skipped", "skipped", row["reason"])
+        _output(test, [f"{column.name}: {value!r} {column.unit}" for column, value in defined(row, METRICS.values())])
+    return _document(suite)
+
+
+def comparison_xml(comparison: Comparison) -> str:
+    """Return a comparison, a test case per case and metric.
+
+    A regression is a failure, a case that was ok and fails now an error; what is inconclusive or incomparable is
+    skipped with the reason, as is a case that one side does not have.
+    """
+    baseline, candidate = comparison.baseline, comparison.candidate
+    suite = _suite(f"{candidate.run} against {baseline.run}")
+    differences = [(one.name, f"{one.baseline} -> {one.candidate}") for one in comparison.differences]
+    _properties(
+        suite,
+        [
+            ("baseline", baseline.run),
+            ("candidate", candidate.run),
+            ("interleaved", "yes" if comparison.interleaved else "no"),
+            *differences,
+        ],
+    )
+    for finding in comparison.findings:
+        test = _test(suite, finding.case.workload, f"{finding.case.case_id} {finding.metric}")
+        evidence = _evidence(finding)
+        if finding.verdict is Verdict.REGRESSED:
+            kind = "error" if finding.kind == "outcome" else "failure"
+            _outcome(test, kind, finding.code, finding.reason, evidence)
+        elif finding.verdict in _SKIPPED:
+            _outcome(test, "skipped", finding.code, f"{finding.verdict}: {finding.reason}")
+            _output(test, evidence)
+        else:
+            _output(test, [f"{finding.verdict}: {finding.reason}", *evidence])
+    for side, case_ids in (("baseline", comparison.only_baseline), ("candidate", comparison.only_candidate)):
+        for case_id in case_ids:
+            test = _test(suite, f"{side} only", case_id)
+            _outcome(test, "skipped", "one side", f"only the {side} has this case")
+    _output(suite, [comparison.control.sentence, *comparison.notes])
+    return _document(suite)
+
+
+def _evidence(finding: Finding) -> list[str]:
+    """Return the numbers of a finding and its remarks, a line each; what is undefined is left out."""
+    unit = METRICS[finding.metric].unit if finding.metric in METRICS else ""
+    lines = [
+        f"{name}: {value!r} {unit}".rstrip()
+        for name, value in (("baseline", finding.baseline), ("candidate", finding.candidate))
+        if value is not None
+    ]
+    if finding.change is not None:
+        interval = (
+            "" if finding.low is None or finding.high is None else f" ({finding.low:+.2%} to {finding.high:+.2%})"
+        )
+        lines.append(f"change: {finding.change:+.2%}{interval}, threshold {finding.threshold:.2%}")
+    return [*lines, *finding.remarks]
+
+
+def _suite(name: str, **attributes: str) -> ElementTree.Element:
+    return ElementTree.Element("testsuite", {"name": _printable(name)} | _all_printable(attributes))
+
+
+def _test(suite: ElementTree.Element, workload: str, name: str) -> ElementTree.Element:
+    attributes = {"classname": f"ampbench.{workload}", "name": name}
+    return ElementTree.SubElement(suite, "testcase", _all_printable(attributes))
+
+
+def _outcome(test: ElementTree.Element, kind: str, type: str, message: str, lines: Sequence[str] = ()) -> None:
+    element = ElementTree.SubElement(test, kind, _all_printable({"type": type, "message": message}))
+    element.text = _printable("\n".join(lines)) or None
+
+
+def _output(parent: ElementTree.Element, lines: Sequence[str]) -> None:
+    said = "\n".join(line for line in lines if line)
+    if said:
+        ElementTree.SubElement(parent, "system-out").text = _printable(said)
+
+
+def _properties(suite: ElementTree.Element, pairs: Iterable[tuple[str, str]]) -> None:
+    properties = ElementTree.SubElement(suite, "properties")
+    for name, value in pairs:
+        if value:
+            ElementTree.SubElement(properties, "property", _all_printable({"name": name, "value": value}))
+
+
+def _document(suite: ElementTree.Element) -> str:
+    """Return the file around a suite, whose counts are made here."""
+    counts = {"tests": len(suite.findall("testcase"))}
+    counts |= {
+        name: len(suite.findall(f"testcase/{kind}")) for kind, name in (("failure", "failures"), ("error", "errors"))
+    }
+    for name, count in counts.items():
+        suite.set(name, str(count))
+    suite.set("skipped", str(len(suite.findall("testcase/skipped"))))
+    root = ElementTree.Element("testsuites", {"name": "ampbench"} | {name: str(n) for name, n in counts.items()})
+    root.append(suite)
+    ElementTree.indent(root)
+    return f'<?xml version="1.0" encoding="UTF-8"?>\n{ElementTree.tostring(root, encoding="unicode")}\n'
+
+
+def _all_printable(attributes: dict[str, str]) -> dict[str, str]:
+    return {name: _printable(value) for name, value in attributes.items()}
+
+
+def _printable(text: str) -> str:
+    r"""Return `text` with each character that XML does not have as Python writes it: `\x1b`, `\ufffe`."""
+    return _NOT_XML.sub(lambda found: found[0].encode("unicode_escape").decode(), text)
+
+
+TIME = "time"
+ATTRIBUTES = ("run", "commit", "version", "host")
+"""`commit` and `version` (torch's) are names Otava knows: `--since-commit`, `--since-version`."""
+
+_TRACKED = [METRICS[name] for name in GATED if name in METRICS]
+_Column = tuple[str, str]  # case id, metric
+
+
+def series_csv(series: Sequence[Selected]) -> str:
+    """Return the runs as CSV, the oldest first: time, attributes, a column per case and metric that is ever defined.
+
+    The metrics are those that comparisons judge. A case that failed or was skipped leaves its cells empty.
+    """
+    found = _values(series)
+    columns = _columns(found)
+    stream = io.StringIO()
+    writer = csv.writer(stream, lineterminator="\n")
+    writer.writerow([TIME, *ATTRIBUTES, *(_name(column) for column in columns)])
+    for selected, values in sorted(zip(series, found, strict=True), key=lambda pair: _time(pair[0])):
+        header = selected.stored.header
+        attributes = (header.run, header.commit or "", header.environment.torch_version, header.environment.host)
+        cells = [repr(values[column]) if column in values else "" for column in columns]
+        writer.writerow([_time(selected).isoformat(timespec="seconds"), *attributes, *cells])
+    return stream.getvalue()
+
+
+def settings_yaml(series: Sequence[Selected], csv_file: Path) -> str:
+    """Return Otava's configuration for the CSV at `csv_file`, whose path it holds as given: one test of that name."""
+    gaps = set(gapped(series))
+    lines = [
+        "tests:",
+        f"  {_quoted(csv_file.stem)}:",
+        "    type: csv",
+        f"    file: {_quoted(str(csv_file))}",
+        f"    time_column: {TIME}",
+        f"    attributes: [{', '.join(ATTRIBUTES)}]",
+    ]
+    metrics = []
+    for column in _columns(_values(series)):
+        name = _name(column)
+        if name not in gaps:
+            direction = 1 if METRICS[column[1]].better == "higher" else -1
+            metrics.append(f"      {_quoted(name)}: {{direction: {direction}, scale: 1}}")
+    return "\n".join([*lines, "    metrics:" if metrics else "    metrics: {}", *metrics]) + "\n"
+
+
+def gapped(series: Sequence[Selected]) -> list[str]:
+    """Return the columns of `series_csv` that have no value in some run."""
+    found = _values(series)
+    return [_name(column) for column in _columns(found) if not all(column in values for values in found)]
+
+
+def remarks(series: Sequence[Selected]) -> list[str]:
+    """Return what Otava will not see in the series: columns with gaps, and that hosts differ."""
+    said = []
+    if gaps := gapped(series):
+        said.append(
+            f"not in every run, so not among the metrics of the configuration: {len(gaps)} of the columns, "
+            f"such as {gaps[0]}"
+        )
+    hosts = sorted({one.stored.header.environment.host for one in series})
+    if len(hosts) > 1:
+        said.append(f"runs of several hosts ({', '.join(hosts)}): a step in time may be the machine's")
+    return said
+
+
+def _values(series: Sequence[Selected]) -> list[dict[_Column, float]]:
+    return [
+        {(row["case_id"], column.name): value for row in one.measured for column, value in defined(row, _TRACKED)}
+        for one in series
+    ]
+
+
+def _columns(found: Sequence[dict[_Column, float]]) -> list[_Column]:
+    return list(dict.fromkeys(column for values in found for column in values))
+
+
+def _name(column: _Column) -> str:
+    return " ".join(column)
+
+
+def _time(selected: Selected) -> datetime:
+    return datetime.fromisoformat(selected.stored.header.started_at).astimezone(UTC)
+
+
+def _quoted(text: str) -> str:
+    """Return `text` as a double-quoted YAML scalar of printable ASCII alone (YAML 1.2.2, 5.7 Escaped Characters)."""
+    return f'"{"".join(map(_escaped, text))}"'
+
+
+def _escaped(character: str) -> str:
+    if character in '"\\':
+        return f"\\{character}"
+    return character if " " <= character <= "~" else f"\\U{ord(character):08x}"
+
+
+LONGEST = 200
+
+
+def listed(names: Iterable[str]) -> str:
+    """Return names separated by commas, cut where there are too many; "none" where there is none."""
+    text = ", ".join(names) or "none"
+    return text if len(text) <= LONGEST else f"{text[:LONGEST]}…"

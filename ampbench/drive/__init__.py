@@ -1,0 +1,1 @@
+"""The driver: what is measured when, by which server."""

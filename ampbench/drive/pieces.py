@@ -1,0 +1,278 @@
+"""Explanations and studies of chosen cases, a piece at a time, and what of a run is undone.
+
+What a study was asked for, and what is left to do in a run that takes each case as a whole, searches among them.
+
+Has worker processes explain cases, a fresh one for each, and stores what they saw.
+
+What planning has in common for all that explains cases: named workloads, a first server, default precisions.
+"""
+
+import dataclasses
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from typing import Any, TypeVar
+
+from ampbench.base.precisions import AUTOCAST, BUILT_IN, Precision, default_autocast, find_precision
+from ampbench.base.units import one_of
+from ampbench.drive.planning import PlannedCase, make_plan
+from ampbench.drive.servers import Channel, OpenChannel, Renewing, ServerChannel
+from ampbench.drive.session import (
+    Prepared,
+    check_same,
+    check_same_cases,
+    default_memory_limit,
+    describer,
+    now,
+    opened_first,
+    preload_modules,
+)
+from ampbench.errors import NothingToRunError, UnknownNameError, UsageError
+from ampbench.records.case import Case, Environment, WorkloadSource
+from ampbench.records.measured import Failure, Skip
+from ampbench.records.run import Asked, Explanation, Footer, Selection, Settings, Study, verb_of
+from ampbench.records.wire import Reply, Request
+from ampbench.store import RunWriter, StoredRun
+
+
+def unfinished(stored: StoredRun) -> list[str]:
+    """Return the ids of the cases of a run about which it says nothing, in the order of the run."""
+    ended = {*stored.explained, *stored.given_up}
+    return [case_id for case_id in stored.cases if case_id not in ended]
+
+
+def asked_of(stored: StoredRun, *needed: str) -> Asked:
+    """Return what a study was asked for, to go on with it; `UsageError` where its run does not say what is `needed`.
+
+    That are names of fields of `Asked`.
+    """
+    asked = stored.header.asked
+    if asked is None or not all(getattr(asked, name) for name in needed):
+        raise UsageError(f"run {stored.header.run} does not say what it was asked for: begin a new one")
+    return asked
+
+
+Piece = TypeVar("Piece")
+"""What is worked on by itself and may come up several times: a case, a ceiling."""
+
+Seen = Explanation | Study | Failure | Skip
+"""What comes of a piece of work."""
+
+Explain = Callable[[Channel, PlannedCase], Seen]
+"""Has a case explained on a channel, and returns what came of it; what it stores meanwhile is its own affair."""
+
+Watch = Callable[[PlannedCase, Seen | None], None]
+"""Told of each case twice: before it is explained (None) and after, before what was seen is stored."""
+
+
+def request_for(planned: PlannedCase, settings: Settings, kind: str, **fields: Any) -> Request:
+    """Return the request of `kind` for a case, with further fields of it."""
+    return Request(
+        kind=kind,
+        source=planned.source,
+        case=planned.case,
+        timeout_seconds=settings.timeout_seconds,
+        memory_limit_bytes=settings.memory_limit_bytes,
+        threads=settings.threads,
+        seed=settings.seed,
+        keep_flags=settings.keep_flags,
+        **fields,
+    )
+
+
+def ended_by(reply: Reply, case: Case, stage: str) -> Failure | Skip:
+    """Return how a reply without an explanation of a case ended: as it says, or as one of an older ampbench does."""
+    why = reply.problem or f"the worker gave no {stage}"
+    message = Failure(case_id=case.case_id, stage=stage, cause="exception", message=why)
+    return reply.failure or reply.skip or message
+
+
+def explain_cases(prepared: Prepared, explain: Explain, writer: RunWriter, watch: Watch) -> str:
+    """Have what is planned explained, each case by `explain`, as `explain_pieces` does."""
+    pieces = [(planned, explain) for planned in prepared.plan if not planned.skip]
+    return explain_pieces(prepared, pieces, writer, watch)
+
+
+def explain_pieces(
+    prepared: Prepared, pieces: Iterable[tuple[PlannedCase, Explain]], writer: RunWriter, watch: Watch
+) -> str:
+    """Have each piece of work on a case done, as `do_pieces` does, and return how the session ended.
+
+    Pieces of a case that failed or cannot run are passed over.
+    """
+    gone: set[str] = set()
+
+    def noted(explain: Explain) -> Explain:
+        def explained(channel: Channel, planned: PlannedCase) -> Seen:
+            found = explain(channel, planned)
+            if isinstance(found, Failure | Skip):
+                gone.add(planned.case.case_id)
+            return found
+
+        return explained
+
+    left = ((planned, noted(explain)) for planned, explain in pieces if planned.case.case_id not in gone)
+    return do_pieces(prepared.open_channel, left, writer, watch)
+
+
+def do_pieces(
+    open_channel: OpenChannel,
+    pieces: Iterable[tuple[Piece, Callable[[Channel, Piece], Seen]]],
+    writer: RunWriter,
+    watch: Callable[[Piece, Seen | None], None],
+) -> str:
+    """Have each piece of work done by what stands beside it, every entry to `writer` at once; return how it ended.
+
+    `watch` is told of each piece twice, as `Watch` is of a case. A server is opened for the first piece that asks one;
+    what a killed worker leaves unanswered is asked once more, as `Renewing` does. An interruption ends the session with
+    a footer that says so; nothing seen is lost.
+    """
+    ended = "interrupted"
+    channel = Renewing(open_channel)
+    try:
+        for piece, do in pieces:
+            watch(piece, None)
+            found = do(channel, piece)
+            watch(piece, found)
+            writer.append(found)
+        ended = "complete"
+    except KeyboardInterrupt:
+        pass
+    finally:
+        channel.close()
+        writer.append(Footer(ended=ended, finished_at=now()))
+    return ended
+
+
+Plan = Callable[[Environment, Channel, Settings], list[PlannedCase]]
+"""Plans the cases on the machine of an environment; the channel builds users' workloads."""
+
+
+@contextmanager
+def prepared_session(
+    selection: Selection,
+    settings: Settings,
+    sources: Sequence[WorkloadSource],
+    plan: Plan,
+    open_channel: OpenChannel | None = None,
+    *,
+    own_precisions: bool = False,
+) -> Iterator[Prepared]:
+    """Open a first server, have `plan` plan with it, and yield the session; the server ends with the context.
+
+    Raises `UsageError` for a precision selected that is a user's own, unless it is one for `own_precisions`.
+    """
+    open_new: OpenChannel = open_channel or (lambda: ServerChannel(preload=preload_modules(selection, list(sources))))
+    with opened_first(open_new, settings.threads) as first:
+        if settings.memory_limit_bytes is None:
+            settings = dataclasses.replace(settings, memory_limit_bytes=default_memory_limit())
+        planned = plan(first.environment, first.channel, settings)
+        if not own_precisions:
+            _refuse_own(selection)
+        yield Prepared(
+            selection=selection,
+            settings=settings,
+            environment=first.environment,
+            plan=planned,
+            open_channel=first.open_channel,
+        )
+
+
+def resumed_plan(
+    resumed: StoredRun, environment: Environment, found: list[PlannedCase], left: Collection[str]
+) -> list[PlannedCase]:
+    """Return those of the cases `found` now that a run has `left`, by their ids.
+
+    Raises `UsageError` where the run was begun in another environment, or with other cases than are found now.
+    """
+    check_same(resumed.header.environment, environment, resumed.header.run)
+    check_same_cases(resumed, found)
+    return [planned for planned in found if planned.case.case_id in left]
+
+
+def require_named(selection: Selection, explains: str, question: str) -> None:
+    """Raise `UsageError`, which asks the `question`, unless a workload is named for a kind of run."""
+    if not selection.workloads:
+        raise UsageError(
+            f"{question} of which workload? Name one, as in `ampbench {verb_of(explains)} mlp` or "
+            f"`ampbench {verb_of(explains)} model.py:make`; ampbench list workloads shows what there is"
+        )
+
+
+def require_eager(selection: Selection, verb: str) -> None:
+    """Raise `UsageError` for any path but eager: in a compiled or traced network no module runs by itself."""
+    others = [path for path in selection.paths if path != "eager"]
+    if others:
+        raise UsageError(f"{verb} looks into the modules of the eager path, which a {others[0]} network does not run")
+
+
+def require_among(selection: Selection, allowed: Sequence[str], why: str) -> None:
+    """Raise `UsageError` unless all precisions selected are `allowed`; `why` says of "{name}" what is amiss with it.
+
+    Those that may be a user's own are passed over, here as in what follows: `prepared_session` knows them.
+    """
+    for row in built_in_rows(selection):
+        if row.same_ops in allowed:
+            require_own_ops(selection)
+        if row.name not in allowed:
+            raise UsageError(f"{why.format(name=row.name)}: give {one_of(allowed)}")
+
+
+def require_own_ops(selection: Selection) -> None:
+    """Raise `UsageError` for a precision whose ops are those of another, which is the one to ask about."""
+    for row in built_in_rows(selection):
+        if row.same_ops:
+            raise UsageError(f"{row.name} runs the ops of {row.same_ops}, with another optimizer step: give that")
+
+
+def built_in_rows(selection: Selection) -> list[Precision]:
+    """Return the rows of those precisions selected that are ampbench's own.
+
+    Which names are a user's own is not known before his file is read, once `check_selection` let them pass.
+    """
+    found = []
+    for name in selection.precisions:
+        with suppress(UnknownNameError):
+            found.append(find_precision(name))
+    return [row for row in found if row.name in BUILT_IN]
+
+
+def _refuse_own(selection: Selection) -> None:
+    """Raise `UsageError` for a precision that is a user's own, or nobody's, now that all of them are known."""
+    for row in map(find_precision, selection.precisions):
+        if row.name not in BUILT_IN:
+            raise UsageError(
+                f"{row.name} is a precision of your own, which ampbench run and ampbench study convergence measure: "
+                "this asks about ampbench's own alone"
+            )
+
+
+def plan_default_autocast(
+    selection: Selection,
+    environment: Environment,
+    channel: Channel,
+    settings: Settings,
+    *,
+    absent_devices: bool = False,
+) -> list[PlannedCase]:
+    """Return the eager cases of `selection`; without precisions, those of autocast to each device's default dtype.
+
+    With `absent_devices`, that its device is absent skips no case. Raises what `make_plan` raises.
+    """
+    precisions = selection.precisions or AUTOCAST
+    asked = dataclasses.replace(selection, precisions=precisions, paths=[])
+    plan = make_plan(asked, environment, describer(channel, settings), absent_devices=absent_devices)
+    if selection.precisions:
+        return plan
+    chosen = [planned for planned in plan if _is_default(planned, environment)]
+    if not chosen:
+        raise NothingToRunError(
+            f"nothing is selected: -k {selection.keyword!r} matches no case in the device's default autocast dtype; "
+            "name another with --precision"
+        )
+    return chosen
+
+
+def _is_default(planned: PlannedCase, environment: Environment) -> bool:
+    """Return whether autocast, unless told otherwise, uses the dtype of this case on its device."""
+    device = environment.device(planned.case.device)
+    return device is None or planned.case.precision == default_autocast(device.autocast_dtype)

@@ -1,0 +1,441 @@
+"""From what a user selected to an ordered list of cases, each runnable or skipped with a reason."""
+
+import ast
+import importlib.metadata
+import itertools
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, fields, replace
+from pathlib import Path
+
+from ampbench.base import precisions
+from ampbench.base.names import matches
+from ampbench.base.precisions import BASELINE, BY_DEVICE, DEFAULT, PRECISIONS, SHORT_DTYPES, Precision, find_precision
+from ampbench.errors import NothingToRunError, UnknownNameError, UsageError, WorkloadError, did_you_mean, nearest
+from ampbench.records.case import (
+    DEVICES,
+    PATHS,
+    PHASES,
+    Case,
+    DeviceDescription,
+    Environment,
+    OwnPrecision,
+    ParameterValue,
+    WorkloadSource,
+)
+from ampbench.records.labels import few
+from ampbench.records.run import Selection
+from ampbench.records.wire import Description
+from ampbench.workloads.index import FAMILIES, LIMITS, PRESETS, WORKLOADS, WorkloadSpec, resolve_parameters
+from ampbench.workloads.index import source as builtin_source
+
+LONGEST_PATH = 4096
+"""As long as a path may be (PATH_MAX), and so the name of a user's workload."""
+LONGEST_VALUE = 1000
+MEMORY_FORMATS = ("contiguous", "channels_last")
+ENTRY_POINTS = "ampbench.workloads"
+ENTRY_FAMILY = "precision"
+"""The family of a source that is no workload but the entry point of a precision."""
+NO_TRACED_TRAINING = "path traced is measured in inference only: a frozen trace has no gradients to train with"
+NO_LOSS = "no loss given: a workload that trains returns (module, inputs, loss)"
+
+Describe = Callable[[WorkloadSource, Mapping[str, ParameterValue]], Description]
+"""Builds a user's workload once, somewhere else, and says what it is; raises `WorkloadError` where that fails."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlannedCase:
+    """A case and where its workload comes from; `skip` is why it will not be measured, empty where it will."""
+
+    case: Case
+    source: WorkloadSource
+    skip: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class _Variant:
+    """One workload with its resolved parameters, and what it offers."""
+
+    source: WorkloadSource
+    parameters: Mapping[str, ParameterValue]
+    phases: tuple[str, ...]
+    images: bool
+    has_loss: bool
+    unavailable: str
+    version: int
+
+
+def make_plan(
+    selection: Selection,
+    environment: Environment,
+    describe: Describe,
+    *,
+    absent_devices: bool = False,
+    keep_flags: bool = False,
+) -> list[PlannedCase]:
+    """Return the cases of `selection` on the machine of `environment`, in table order, without duplicates.
+
+    With `absent_devices`, that its device is absent skips no case, as for those who trace it on fake tensors. With
+    `keep_flags`, the precision `default` is a case of its own on every device: fp32 under the user's own switches.
+    Raises `UsageError` for a name or value that cannot be meant, and `NothingToRunError` where nothing is selected.
+    """
+    sources = check_selection(selection)
+    devices = selection.devices or [default_device(environment)]
+    paths = selection.paths or ["eager"]
+    formats = selection.memory_formats or ["contiguous"]
+    _meet_own(selection, sources, describe)
+    plan: dict[str, PlannedCase] = {}
+    settable: set[str] = set()
+    for device in devices:
+        named = bool(selection.precisions)
+        asked = _precisions(selection, device, environment.device(device), keep_flags)
+        for variant in _variants(sources, selection, environment, device, describe):
+            settable |= variant.parameters.keys()
+            phases = [phase for phase in PHASES if phase in (selection.phases or variant.phases)]
+            for phase, path, memory_format, precision in itertools.product(phases, paths, formats, asked):
+                if precision.same_ops and phase == "inference" and not named:
+                    continue
+                parameters = dict(variant.parameters)
+                batch_size = parameters.pop("batch_size") if _has_batch_size(parameters) else None
+                case = Case(
+                    workload=variant.source.name,
+                    family=variant.source.family,
+                    parameters=parameters,
+                    precision=precision.name,
+                    device=device,
+                    phase=phase,
+                    path=path,
+                    batch_size=batch_size if isinstance(batch_size, int) else None,
+                    input_dtype=SHORT_DTYPES[precision.storage],
+                    memory_format=memory_format,
+                    scaler=selection.scaler or not (precision.scaler and phase == "training"),
+                    version=variant.version,
+                )
+                if matches(selection.keyword, case.case_id):
+                    skip = _why_not(case, variant, precision, environment, absent_devices)
+                    plan.setdefault(case.case_id, PlannedCase(case=case, source=variant.source, skip=skip))
+    bare = [name for name in selection.overrides if "." not in name]
+    for option, name in [*(("--set", name) for name in bare), *(("--sweep", name) for name in selection.sweeps)]:
+        if name not in settable:
+            raise UnknownNameError(f"{option} parameter", name, sorted(settable))
+    if not plan:
+        where = "" if selection.workloads else " in the default suite; 'ampbench run all' selects every workload"
+        raise NothingToRunError(f"nothing is selected: no case matches -k {selection.keyword!r}{where}")
+    return list(plan.values())
+
+
+def _precisions(
+    selection: Selection, device: str, described: DeviceDescription | None, keep_flags: bool
+) -> list[Precision]:
+    """Return the precisions named or, where none is, those that are measured on `device`.
+
+    Without tf32, what torch ships is fp32 on CUDA, too; with the user's own switches it is not known to be.
+    """
+    own = PRECISIONS[DEFAULT]
+    if not selection.precisions:
+        asked = [row for row in PRECISIONS.values() if device in row.default_on or (keep_flags and row is own)]
+    else:
+        named = [(find_precision(name), find_precision(name, device)) for name in selection.precisions]
+        asked = [own if keep_flags and anywhere is own else here for anywhere, here in named]
+    if described is not None and described.available and not described.tf32 and not keep_flags:
+        asked = [PRECISIONS[BASELINE] if row is own else row for row in asked]
+    return list(dict.fromkeys(asked))
+
+
+def check_selection(selection: Selection) -> list[WorkloadSource]:
+    """Return the selected workloads (the default suite's, if none is named), after checking all that needs no torch.
+
+    Raises `UsageError`, with the nearest names, for whatever cannot be meant on any machine.
+    """
+    for kind, names, known in (
+        ("device", selection.devices, DEVICES),
+        ("phase", selection.phases, PHASES),
+        ("path", selection.paths, PATHS),
+        ("memory format", selection.memory_formats, MEMORY_FORMATS),
+        ("preset", [selection.preset] if selection.preset else [], PRESETS),
+    ):
+        for name in names:
+            if name not in known:
+                raise UnknownNameError(kind, name, known)
+    _check_lengths(selection)
+    matches(selection.keyword, "")
+    sources = [source for name in selection.workloads for source in find_sources(name)]
+    if all(source.builtin for source in sources):  # a user's file may hold precisions of its own
+        for name in selection.precisions:
+            if own_source(name) is None:
+                find_precision(name)
+    if not sources:
+        sources = [builtin_source(spec) for spec in WORKLOADS.values() if spec.suite]
+    sources = _distinct(sources)
+    names = [name for source in sources for name in _names_in_set(source)]
+    for key in selection.overrides:
+        workload, dot, parameter = key.rpartition(".")
+        if dot and workload not in names:
+            raise UnknownNameError("--set workload", workload, names)
+        if not dot:
+            _check_settable("--set", parameter, sources)
+    for parameter in selection.sweeps:
+        _check_settable("--sweep", parameter, sources)
+    for source in sources:
+        if source.builtin:
+            resolve_parameters(WORKLOADS[source.name], selection.preset or PRESETS[0], overrides_of(source, selection))
+    return sources
+
+
+def own_source(name: str) -> WorkloadSource | None:
+    """Return where the entry point of a user's own precision is, None where there is none of this name."""
+    if name in PRECISIONS:
+        return None
+    entries = {entry.name: entry for entry in importlib.metadata.entry_points(group=precisions.ENTRY_POINTS)}
+    if name not in entries:
+        return None
+    module, _, attribute = entries[name].value.partition(":")
+    return WorkloadSource(name=name, family=ENTRY_FAMILY, module=module, function=attribute, builtin=False)
+
+
+def _meet_own(selection: Selection, sources: list[WorkloadSource], describe: Describe) -> None:
+    """Make known the precisions of users' files and of the entry points that `selection` names.
+
+    Raises `UsageError` where two are called the same.
+    """
+    offering = [(source, overrides_of(source, selection)) for source in sources if not source.builtin]
+    offering += [(entry, {}) for name in selection.precisions if (entry := own_source(name)) is not None]
+    met: dict[str, OwnPrecision] = {}
+    for source, settings in offering:
+        for own in describe(source, settings).precisions:
+            if met.setdefault(own.name, own) != own:
+                raise UsageError(f"two precisions are called {own.name}: rename one")
+            known = {each.name: getattr(own, each.name) for each in fields(own)}
+            precisions.meet(Precision(**known))
+
+
+def _check_lengths(selection: Selection) -> None:
+    """Raise `UsageError` for a name or a value that is longer than any that is meant: it would stand in every row."""
+    typed = [("the name of a workload", name, LONGEST_PATH) for name in selection.workloads]
+    typed += [("the name of a parameter", name, LONGEST_VALUE) for name in (*selection.overrides, *selection.sweeps)]
+    typed += [(f"--set {name}", str(value), LONGEST_VALUE) for name, value in selection.overrides.items()]
+    typed += [(f"--sweep {name}", str(each), LONGEST_VALUE) for name, all_ in selection.sweeps.items() for each in all_]
+    for what, text, longest in typed:
+        if len(text) > longest:
+            raise UsageError(f"{what} has {len(text):,} characters: at most {longest:,} can be meant")
+
+
+def meant(selection: Selection, plan: Iterable[PlannedCase]) -> list[str]:
+    """Return a sentence per device on which a precision of `selection` stands for another."""
+    found: dict[str, set[str]] = {}
+    for planned in plan:
+        found.setdefault(planned.case.device, set()).add(planned.case.precision)
+    return [
+        f"--precision {name} is {find_precision(name, device).name} on {device}"
+        for name in dict.fromkeys(selection.precisions)
+        if name.strip().lower() in BY_DEVICE
+        for device, planned_there in found.items()
+        if find_precision(name).name != DEFAULT or DEFAULT not in planned_there
+    ]
+
+
+def default_device(environment: Environment) -> str:
+    """Return the accelerator of this machine, else the CPU."""
+    return next((device.type for device in environment.devices if device.available and device.type != "cpu"), "cpu")
+
+
+def default_preset(device: str) -> str:
+    """Return the preset for workloads on `device`: small fits a CPU, large fills a data-centre GPU."""
+    return "small" if device == "cpu" else "large"
+
+
+def find_sources(name: str) -> list[WorkloadSource]:
+    """Return the workloads that `name` means: a workload, a family, `all`, an entry point, or `file.py:function`."""
+    if name == "all":
+        return [builtin_source(spec) for spec in WORKLOADS.values()]
+    if name in FAMILIES:
+        return [builtin_source(spec) for spec in WORKLOADS.values() if spec.family == name]
+    if name in WORKLOADS:
+        return [builtin_source(WORKLOADS[name])]
+    entries = {entry.name: entry for entry in importlib.metadata.entry_points(group=ENTRY_POINTS)}
+    if name in entries:
+        module, _, function = entries[name].value.partition(":")
+        return [WorkloadSource(name=name, family="user", module=module, function=function, builtin=False)]
+    module, colon, function = name.rpartition(":")
+    if not colon:
+        if name.endswith(".py") or "/" in name:
+            functions = _functions_of(Path(name).expanduser()) if name.endswith(".py") else []
+            named = f"; its functions: {few(functions, 8)}" if functions else ""
+            example = f"{name}:{functions[0] if functions else 'build'}"
+            raise WorkloadError(f"{name}: name the function that returns the network, as in {example}{named}")
+        raise UnknownNameError("workload", name, [*WORKLOADS, *FAMILIES, *entries, "all"])
+    if not module or not function.isidentifier():
+        raise WorkloadError(f"{name} is not a workload: expected path/to/file.py:function or package.module:function")
+    if module.endswith(".py"):
+        path = _file(module)
+        return [
+            WorkloadSource(
+                name=f"{path.name}:{function}", family="user", module=str(path), function=function, builtin=False
+            )
+        ]
+    return [WorkloadSource(name=name, family="user", module=module, function=function, builtin=False)]
+
+
+def _file(name: str) -> Path:
+    """Return the file of this name; `WorkloadError`, with the nearest names of its folder, where there is none."""
+    path = Path(name).expanduser().resolve()
+    if not path.is_file():
+        here = sorted(one.name for one in path.parent.glob("*.py")) if path.parent.is_dir() else []
+        near = [str(Path(name).with_name(one)) for one in nearest(path.name, here)]
+        hint = f": {did_you_mean(near)}" if near else ""
+        raise WorkloadError(f"there is no file {name}{hint}")
+    return path
+
+
+def _functions_of(path: Path) -> list[str]:
+    """Return the public functions at the top of a Python file that can be called without arguments.
+
+    The file is not run; none where it cannot be parsed.
+    """
+    try:
+        statements = ast.parse(path.read_bytes()).body
+    except (OSError, SyntaxError, ValueError, RecursionError):
+        return []
+    return [
+        one.name
+        for one in statements
+        if isinstance(one, ast.FunctionDef)
+        and not one.name.startswith("_")
+        and len(one.args.defaults) == len([*one.args.posonlyargs, *one.args.args])
+    ]
+
+
+def _distinct(sources: list[WorkloadSource]) -> list[WorkloadSource]:
+    """Return `sources` without repetition; `UsageError` where two have one name, which their case ids would share."""
+    by_name: dict[str, WorkloadSource] = {}
+    for source in sources:
+        other = by_name.setdefault(source.name, source)
+        if other != source:
+            raise UsageError(
+                f"two workloads are called {source.name}, {other.module} and {source.module}: rename one, or measure "
+                "them in runs of their own"
+            )
+    return list(by_name.values())
+
+
+def _variants(
+    sources: list[WorkloadSource], selection: Selection, environment: Environment, device: str, describe: Describe
+) -> Iterator[_Variant]:
+    suite = not selection.workloads
+    for source in sources:
+        spec = WORKLOADS[source.name] if source.builtin else None
+        named = overrides_of(source, selection)
+        if spec is None:
+            _check_batch_size(source, named)
+        settable = spec.small if spec else describe(source, named).parameters
+        sweeps = {name: values for name, values in selection.sweeps.items() if name in settable}
+        for values in itertools.product(*sweeps.values()):
+            settings = {**overrides_of(source, selection, settable), **dict(zip(sweeps, values, strict=True))}
+            if spec is not None:
+                yield _builtin_variant(
+                    spec, source, selection.preset or default_preset(device), settings, environment, suite
+                )
+            else:
+                _check_batch_size(source, settings)
+                found = describe(source, settings)
+                at = replace(source, elsewhere=found.elsewhere, switches=found.switches)
+                yield _Variant(at, found.parameters, PHASES, found.channels_last, found.has_loss, "", found.version)
+
+
+def _builtin_variant(
+    spec: WorkloadSpec,
+    source: WorkloadSource,
+    preset: str,
+    settings: Mapping[str, ParameterValue],
+    environment: Environment,
+    suite: bool,
+) -> _Variant:
+    unavailable = environment.unavailable.get(spec.needs, "")
+    return _Variant(
+        source=source,
+        parameters=resolve_parameters(spec, preset, settings),
+        phases=spec.suite if suite else PHASES,
+        images=spec.images,
+        has_loss=True,
+        unavailable=f"{spec.needs} cannot be imported ({unavailable})" if unavailable else "",
+        version=spec.version,
+    )
+
+
+def _check_settable(option: str, parameter: str, sources: list[WorkloadSource]) -> None:
+    """Raise `UsageError` where no selected workload has `parameter`; users' workloads are asked once they are built."""
+    known = {name for source in sources if source.builtin for name in WORKLOADS[source.name].small}
+    if parameter not in known and all(source.builtin for source in sources):
+        raise UnknownNameError(f"{option} parameter", parameter, sorted(known))
+
+
+def overrides_of(
+    source: WorkloadSource, selection: Selection, settable: Mapping[str, ParameterValue] | None = None
+) -> dict[str, ParameterValue]:
+    """Return the overrides meant for `source`: NAME.PARAM, or a bare PARAM where it has one of that name.
+
+    `settable` are the workload's parameters, where they are known only once it is built.
+    """
+    if settable is None:
+        settable = WORKLOADS[source.name].small if source.builtin else {}
+    found: dict[str, ParameterValue] = {}
+    for key, value in selection.overrides.items():
+        workload, dot, parameter = key.rpartition(".")
+        if (dot and workload in _names_in_set(source)) or (not dot and parameter in settable):
+            found[parameter] = value
+    return found
+
+
+def _names_in_set(source: WorkloadSource) -> tuple[str, ...]:
+    """Return what a workload is called in --set: a user's also by its function alone."""
+    return (source.name,) if source.builtin else (source.name, source.function)
+
+
+def _has_batch_size(parameters: Mapping[str, ParameterValue]) -> bool:
+    """Return whether a parameter of that name is a number of examples; a user's may be anything."""
+    value = parameters.get("batch_size")
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+def _check_batch_size(source: WorkloadSource, settings: Mapping[str, ParameterValue]) -> None:
+    """Raise `UsageError` for a batch size that no workload can have; a user's function might not look."""
+    lowest, highest = LIMITS["batch_size"]
+    value = settings.get("batch_size", lowest)
+    if isinstance(value, bool) or not isinstance(value, int) or not lowest <= value <= highest:
+        raise UsageError(f"{source.name}: batch_size={value}: must be a whole number from {lowest} to {highest}")
+
+
+def _why_not(
+    case: Case, variant: _Variant, precision: Precision, environment: Environment, absent_devices: bool
+) -> str:
+    """Return why `case` cannot be measured on this machine, or nothing."""
+    device = environment.device(case.device)
+    present = device is not None and device.available
+    if not present and not absent_devices:
+        return f"{case.device} is not available: {device.reason if device else 'unknown to this torch'}"
+    if variant.unavailable:
+        return variant.unavailable
+    if device is not None and present and (lacking := lack(device, case, precision)):
+        return lacking
+    if case.phase == "inference" and precision.same_ops:
+        return f"without an optimizer {precision.name} is {precision.same_ops}"
+    if case.phase == "training" and not variant.has_loss:
+        return NO_LOSS
+    if case.phase == "training" and case.path == "traced":
+        return NO_TRACED_TRAINING
+    if case.memory_format == "channels_last" and not variant.images:
+        return "channels_last needs images (inputs of four dimensions)"
+    return ""
+
+
+def lack(device: DeviceDescription, case: Case, precision: Precision) -> str:
+    """Return what `case` needs and `device` does not have, or nothing."""
+    if precision.tf32 and not device.tf32:
+        return f"{case.device} has no tf32"
+    if precision.fp32_products == "bf16" and case.device == "cuda":
+        return "torch rounds no fp32 product to bf16 on cuda"
+    dtype = SHORT_DTYPES[precision.autocast or precision.storage]
+    if device.arithmetic.get(dtype) == "unavailable":
+        return f"{case.device} does not support {dtype}"
+    if case.phase == "training" and precision.scaler and case.scaler and not device.float64:
+        return f"GradScaler needs fp64, which {case.device} does not have; --no-scaler measures without it"
+    return ""

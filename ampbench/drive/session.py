@@ -1,0 +1,302 @@
+"""One session of measuring, from a selection to a complete run file."""
+
+import dataclasses
+import subprocess
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from ampbench import __version__
+from ampbench.base.precisions import BUILT_IN, PRECISIONS
+from ampbench.drive.planning import PlannedCase, check_selection, make_plan
+from ampbench.drive.rounds import Task, TaskKey, Watch, drive, make_schedule
+from ampbench.drive.servers import Channel, InProcess, OpenChannel, ServerChannel, ask_environment
+from ampbench.errors import NothingToRunError, UsageError, WorkloadError
+from ampbench.records.case import PHASES, Environment, OwnPrecision, ParameterValue, WorkloadSource
+from ampbench.records.labels import few
+from ampbench.records.measured import Skip
+from ampbench.records.run import DIRTY, SCHEMA, Arm, Footer, Header, Selection, Settings
+from ampbench.records.wire import Description, Request
+from ampbench.store import RunWriter, StoredRun, new_run_id
+from ampbench.store.lines import wrong_time
+from ampbench.workloads.index import WORKLOADS
+
+MEMORY_SHARE = 0.85
+"""The default limit of a worker's resident memory, as a share of what is available when the session starts."""
+
+PRELOADED = {"torchvision": "torchvision", "sklearn": "sklearn.datasets"}
+"""What is imported early of the packages that workloads need, for it takes seconds."""
+
+
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """A session that is planned: what is where, which cases there are, and the channels that will do them."""
+
+    selection: Selection
+    settings: Settings
+    environment: Environment
+    plan: list[PlannedCase]
+    open_channel: OpenChannel
+
+
+@dataclass(frozen=True, slots=True)
+class Scheduled(Prepared):
+    """A session ready to measure: what each server will do, the first of them by the number `first_server`."""
+
+    servers: list[list[Task]]
+    first_server: int
+
+
+@dataclass(frozen=True, slots=True)
+class Opened:
+    """A first server, what it says the machine is, and how to open the next: at first, that is this one."""
+
+    channel: Channel
+    environment: Environment
+    open_channel: OpenChannel
+
+
+@contextmanager
+def opened_first(open_new: OpenChannel, threads: int) -> Iterator[Opened]:
+    """Open a server to ask what is where, which is kept for the first work; it ends with the context.
+
+    Raises `NothingToRunError` where it cannot start.
+    """
+    first = open_new()
+    waiting = [first]
+    try:
+        environment = ask_environment(first, threads)
+        yield Opened(first, environment, lambda: waiting.pop() if waiting else open_new())
+    finally:
+        first.close()
+
+
+@contextmanager
+def prepare(selection: Selection, settings: Settings, resumed: StoredRun | None = None) -> Iterator[Scheduled]:
+    """Plan a session: everything that can be wrong with `selection` is raised here, before anything is measured.
+
+    The server that answers what the machine is and builds users' workloads once also serves the first round. With
+    `resumed`, only what that run lacks is scheduled; raises `UsageError` where the environment is no longer the same.
+    """
+    sources = check_selection(selection)
+    preload = preload_modules(selection, sources)
+    open_new: OpenChannel = (lambda: ServerChannel(preload=preload)) if settings.isolation else InProcess
+    with opened_first(open_new, settings.threads) as first:
+        environment = first.environment
+        if resumed is not None:
+            check_same(resumed.header.environment, environment, resumed.header.run)
+        if settings.memory_limit_bytes is None and settings.isolation:
+            settings = dataclasses.replace(settings, memory_limit_bytes=default_memory_limit())
+        describe = describer(first.channel, settings)
+        plan = make_plan(selection, environment, describe, keep_flags=settings.keep_flags)
+        done = _done(resumed, plan) if resumed else frozenset()
+        servers = make_schedule(plan, settings, done, resumed.given_up if resumed else ())
+        yield Scheduled(
+            selection=selection,
+            settings=settings,
+            environment=environment,
+            plan=plan,
+            open_channel=first.open_channel,
+            servers=servers,
+            first_server=1 + max((found.server for found in resumed.rounds), default=-1) if resumed else 0,
+        )
+
+
+def measure(prepared: Scheduled, writer: RunWriter, watch: Watch) -> str:
+    """Measure what is scheduled, every entry to `writer` at once, and return how the session ended.
+
+    An interruption ends the session with a footer that says so; nothing measured is lost.
+    """
+    try:
+        ended = drive(
+            prepared.servers,
+            prepared.settings,
+            prepared.open_channel,
+            writer.append,
+            watch,
+            first_server=prepared.first_server,
+        )
+    except KeyboardInterrupt:
+        ended = "interrupted"
+    except NothingToRunError as error:  # a server that cannot start any more
+        writer.append(Footer(ended="interrupted", finished_at=now()))
+        hint = f"everything measured is kept; ampbench run --resume {writer.path.stem} goes on"
+        raise NothingToRunError(f"{error}; {hint}") from error
+    writer.append(Footer(ended=ended, finished_at=now()))
+    return ended
+
+
+def new_header(
+    selection: Selection,
+    settings: Settings,
+    environment: Environment,
+    plan: list[PlannedCase],
+    label: str,
+    command: list[str],
+    commit: str | None = None,
+    arm: Arm | None = None,
+) -> Header:
+    """Return the header of a new run, of `commit` (default: the repository's in the current folder)."""
+    started = datetime.now(UTC)
+    commit = commit or current_commit()
+    return Header(
+        schema=SCHEMA,
+        run=new_run_id(environment.host, started),
+        ampbench_version=__version__,
+        started_at=started.isoformat(timespec="milliseconds"),
+        label=label,
+        commit=commit,
+        committed_at=commit_time(commit),
+        command=command,
+        selection=selection,
+        settings=settings,
+        sources=list(dict.fromkeys(planned.source for planned in plan)),
+        environment=environment,
+        arm=arm,
+        precisions=_own_precisions(plan),
+    )
+
+
+def _own_precisions(plan: list[PlannedCase]) -> list[OwnPrecision]:
+    """Return the users' own precisions that cases of `plan` are in."""
+    names = dict.fromkeys(planned.case.precision for planned in plan)
+    rows = [PRECISIONS[name] for name in names if name not in BUILT_IN and name in PRECISIONS]
+    plain = [one.name for one in dataclasses.fields(OwnPrecision)]
+    return [OwnPrecision(**{name: getattr(row, name) for name in plain}) for row in rows]
+
+
+def planned_skips(plan: list[PlannedCase]) -> list[Skip]:
+    """Return the entries of the cases that will not be measured, with the reasons."""
+    return [Skip(case_id=planned.case.case_id, reason=planned.skip) for planned in plan if planned.skip]
+
+
+def now() -> str:
+    """Return the time in UTC, ISO 8601."""
+    return datetime.now(UTC).isoformat(timespec="milliseconds")
+
+
+def describer(
+    channel: Channel, settings: Settings
+) -> Callable[[WorkloadSource, Mapping[str, ParameterValue]], Description]:
+    """Return what builds users' workloads on `channel`, each once, and raises `WorkloadError` where that fails."""
+    known: dict[str, Description] = {}
+
+    def describe(source: WorkloadSource, parameters: Mapping[str, ParameterValue]) -> Description:
+        key = f"{source} {sorted(parameters.items())}"
+        if key not in known:
+            request = Request(
+                kind="describe",
+                source=source,
+                parameters=dict(parameters),
+                timeout_seconds=settings.timeout_seconds,
+                memory_limit_bytes=settings.memory_limit_bytes,
+                threads=settings.threads,
+                seed=settings.seed,
+            )
+            reply = channel.serve(request)
+            if reply.description is None:
+                raise WorkloadError(reply.problem or f"workload {source.name} cannot be built")
+            known[key] = reply.description
+        return known[key]
+
+    return describe
+
+
+def preload_modules(selection: Selection, sources: list[WorkloadSource]) -> list[str]:
+    """Return the modules a server imports once so that its workers need not, where they will be used.
+
+    They are the optimizers' (through torch._dynamo, a second), torchvision's and scikit-learn's data. What cannot be
+    imported is the server's to pass over.
+    """
+    modules = []
+    phases = selection.phases or PHASES
+    if "training" in phases or "compiled" in selection.paths:
+        modules.append("torch._dynamo")
+    needed = {WORKLOADS[source.name].needs for source in sources if source.builtin}
+    return [*modules, *(module for package, module in PRELOADED.items() if package in needed)]
+
+
+def _done(resumed: StoredRun, plan: list[PlannedCase]) -> frozenset[TaskKey]:
+    """Return what a stored run has already."""
+    check_same_cases(resumed, plan)
+    done: set[TaskKey] = {("round", each.case_id, each.round, each.control) for each in resumed.rounds}
+    done |= {("memory", case_id, 0, False) for case_id in resumed.memory}
+    done |= {("divergence", case_id, 0, False) for case_id in resumed.divergence}
+    return frozenset(done)
+
+
+def check_same_cases(resumed: StoredRun, plan: list[PlannedCase]) -> None:
+    """Raise `UsageError` where `plan` has not the cases that a run began with."""
+    if set(resumed.cases) != {planned.case.case_id for planned in plan}:
+        raise UsageError(
+            f"run {resumed.header.run} cannot be resumed: its selection now gives other cases than it began with"
+        )
+
+
+def check_same(before: Environment, here: Environment, run: str) -> None:
+    """Raise `UsageError` where a run was begun in another environment than this one."""
+    for what in ("host", "torch_version", "torchvision_version", "cpu", "cuda_version"):
+        was, is_now = getattr(before, what), getattr(here, what)
+        if was != is_now:
+            raise UsageError(
+                f"run {run} cannot be resumed here: its {what.replace('_', ' ')} was {was}, "
+                f"here it is {is_now}; start a new run"
+            )
+
+
+def check_same_network(run: str, workload: str, was: Any, now: Any) -> None:
+    """Raise `UsageError` where a record of a run was made with other weights or inputs than one is `now`.
+
+    A digest that is not known tells nothing.
+    """
+    for what in ("weights", "inputs"):
+        before, here = (getattr(one, f"{what}_digest", "") for one in (was, now))
+        if before and here and before != here:
+            raise UsageError(
+                f"run {run} cannot be resumed: the {what} of {workload} are others than it began with; start a new run"
+            )
+
+
+def default_memory_limit() -> int | None:
+    """Return `MEMORY_SHARE` of the memory available now (proc(5), MemAvailable); None where that is not known."""
+    try:
+        lines = Path("/proc/meminfo").read_text().splitlines()
+    except OSError:
+        return None
+    line = next((line for line in lines if line.startswith("MemAvailable:")), None)
+    return int(int(line.split()[1]) * 1024 * MEMORY_SHARE) if line else None
+
+
+def current_commit() -> str | None:
+    """Return the commit of the repository in the current folder ("-dirty" if it has changes); None outside one."""
+    return _git("describe", "--always", "--dirty", "--abbrev=40", "--exclude=*")
+
+
+def commit_time(commit: str | None) -> str | None:
+    """Return when `commit` of the repository in the current folder was made, ISO 8601; None where git does not tell."""
+    if not commit:
+        return None
+    # a signature that git is set to show would stand before the time
+    told = _git("show", "--no-patch", "--no-show-signature", "--format=%cI", commit.removesuffix(DIRTY), "--")
+    return None if told is None or wrong_time(told) else told
+
+
+def _git(*arguments: str) -> str | None:
+    try:
+        found = subprocess.run(["git", *arguments], capture_output=True, text=True, timeout=10, check=True)
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return found.stdout.strip() or None
+
+
+def require_work(prepared: Prepared) -> None:
+    """Raise `NothingToRunError`, with the reasons and whose they are, where every selected case would be skipped."""
+    if not any(not planned.skip for planned in prepared.plan):
+        reasons: dict[str, list[str]] = {}
+        for planned in prepared.plan:
+            reasons.setdefault(planned.skip, []).append(planned.case.workload)
+        said = "; ".join(f"{reason} ({few(workloads)})" for reason, workloads in reasons.items())
+        raise NothingToRunError(f"nothing can run here: {said}")

@@ -1,1 +1,0 @@
-"""What a gate lets pass: the parts of `ampbench.gate`."""

@@ -1,0 +1,1 @@
+"""Which op, weight or input was cast, and at what cost."""

@@ -1,0 +1,432 @@
+"""What casts cost, and what graphs hide of them.
+
+What the times of a cast pass come to: the untraced step's, the casts', and what is in doubt.
+
+Seconds of ops and casts are *traced*: tracing adds some
+microseconds to each op, so they are never mixed with those of the untraced step without saying so.
+
+The same step on two paths: what another graph makes of eager's casts. Pure functions on records, without torch.
+"""
+
+from bisect import bisect_right
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+
+from ampbench.base import stats
+from ampbench.base.precisions import PRECISIONS
+from ampbench.base.units import counted, format_seconds
+from ampbench.records.beside import WIDEST, unfit, worth_of
+from ampbench.records.case import Case
+from ampbench.records.cast_totals import Saving, Totals, savings, sentence, totals
+from ampbench.records.casts import (
+    AUTOGRAD,
+    BUFFER,
+    COMPILED,
+    FOLDED,
+    FUSED,
+    GRADIENT,
+    INPUT,
+    INTERNAL,
+    WEIGHT,
+    Cast,
+    CastPass,
+    CastTrace,
+    GraphCast,
+    GraphTrace,
+    Operation,
+    op_results,
+)
+from ampbench.records.labels import few
+from ampbench.records.rules import FAKE
+
+SLOWEST = 3.0
+"""Where traced ops take more than so many times the untraced step, tracing is most of what was timed, and the casts'
+share of the one says little of their share of the other."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Costs:
+    """The times of a pass in seconds; None where there is none, or none to be trusted: then `doubts` say why.
+
+    `step_seconds` is the untraced step's, with the 95% interval `step_low` to `step_high`. `traced_seconds` is what
+    all ops took while traced, `traced_cast_seconds` the casts among them, `cast_share` their share of it (0-1).
+    `step_cast_seconds` is that share of the untraced step: an estimate. `doubts` are sentences without a full stop.
+    """
+
+    step_seconds: float | None = None
+    step_low: float | None = None
+    step_high: float | None = None
+    traced_seconds: float | None = None
+    traced_cast_seconds: float | None = None
+    cast_share: float | None = None
+    step_cast_seconds: float | None = None
+    doubts: tuple[str, ...] = ()
+
+
+def costs(found: CastPass, whole: Totals | None = None) -> Costs:
+    """Return the times of `found`; `whole` is what its casts add up to, where that is known already."""
+    whole = whole or totals(found.trace)
+    doubts = list(unfit(found.fitness))
+    step, low, high = _step_time(found.step_samples)
+    if step is None and found.step_samples:
+        worth = worth_of(found.step_samples)
+        between = f"{format_seconds(min(worth))} to {format_seconds(max(worth))}"
+        doubts.append(f"the time of the untraced step is too noisy to say: its {len(worth)} builds took {between}")
+    traced = sum(op.seconds or 0.0 for op in found.trace.ops) if found.trace.timed else None
+    estimate = None
+    if step is not None and low is not None and traced and whole.share is not None and whole.casts:
+        if traced <= SLOWEST * step:
+            estimate = whole.share * step
+        else:
+            doubts.append(
+                f"traced, the ops take {traced / step:.1f} times as long as the untraced step: what share of that its "
+                "casts have is not known"
+            )
+    return Costs(
+        step_seconds=step,
+        step_low=low,
+        step_high=high,
+        traced_seconds=traced,
+        traced_cast_seconds=whole.seconds,
+        cast_share=whole.share,
+        step_cast_seconds=estimate,
+        doubts=tuple(doubts),
+    )
+
+
+def casts_said(found: CastPass, case: Case, whole: Totals | None = None, saved: Sequence[Saving] | None = None) -> str:
+    """Return in a line how many casts a step of `case` makes, what they cost and how many could be saved."""
+    trace = found.trace
+    if not trace.casts and case.precision in PRECISIONS and PRECISIONS[case.precision].autocast is None:
+        return f"no casts: {case.precision} runs without autocast"
+    whole = whole or totals(trace)
+    of = "a step"
+    if found.how == FAKE and not trace.inference and all(op.phase == "forward" for op in trace.ops):
+        of = "in the forward pass (backward pass not traced)"
+    found_savings = list(savings(trace) if saved is None else saved)
+    return sentence(whole, found_savings, of=of, step_cast_seconds=costs(found, whole).step_cast_seconds)
+
+
+def times_said(found: CastPass, whole: Totals | None = None) -> list[str]:
+    """Return what the step takes, untraced and traced, and what is in doubt about it: sentences without a full stop.
+
+    `whole` as for `costs`.
+    """
+    known = costs(found, whole)
+    parts = []
+    if known.step_seconds is not None:
+        builds = counted(len(found.step_samples), "build")
+        between = f"from {builds}, too few for an interval"
+        if known.step_low is not None and known.step_high is not None:
+            between = f"95%: {format_seconds(known.step_low)} to {format_seconds(known.step_high)}"
+        parts.append(f"the step takes {format_seconds(known.step_seconds)} ({between}) when nothing traces it")
+    if known.traced_seconds is not None:
+        few = {1: "of one step", 2: "of two steps"}.get(found.traced_steps)
+        times = f"{few}, in which one delay may be most of it" if few else f"medians of {found.traced_steps} steps"
+        parts.append(f"traced, its ops take {format_seconds(known.traced_seconds)} ({times})")
+    return [*(["; ".join(parts)] if parts else []), *known.doubts]
+
+
+def _step_time(builds: Sequence[Sequence[float]]) -> tuple[float | None, float | None, float | None]:
+    """Return the step's seconds and the ends of their interval; nothing where that is too wide to say anything."""
+    if not builds:
+        return None, None, None
+    worth = worth_of(builds)
+    interval = stats.log_t_interval(worth)
+    if interval is None:
+        return stats.median(worth), None, None
+    if interval[1] > WIDEST * interval[0]:
+        return None, None, None
+    return stats.median(worth), *interval
+
+
+DTYPE, ADDED, GONE, OUTSIDE = "dtype", "added", "gone", "outside"
+NOT_UNDONE, INSIDE = "not undone", "inside"
+"""An op works in another dtype; a cast that only the graph has; one that only eager has; one in a module that the
+graph leaves to eager mode; a forward cast that no gradient passes; one that an op undoes within. Beside these:
+`FUSED` and `FOLDED`."""
+
+KINDS = (DTYPE, ADDED, GONE, OUTSIDE, NOT_UNDONE, INSIDE, FOLDED, FUSED)
+"""Kinds of differences, the ones that change results first."""
+
+_SAID = {AUTOGRAD: "the autograd graph", COMPILED: "the compiled graph"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GraphDifference:
+    """One thing that `graph` and the eager step do differently in `module`, as a sentence: `said`.
+
+    `casts` counts the casts concerned (0 for a dtype). `eager` and `found` are the dtypes on the two sides, of an op's
+    result or of a cast ("fp32 → bf16"); the one that has none is "".
+    """
+
+    graph: str
+    kind: str
+    module: str
+    said: str
+    casts: int = 0
+    eager: str = ""
+    found: str = ""
+
+
+def graph_sentence(trace: CastTrace, graph: GraphTrace) -> str:
+    """Return "compiled: 46 casts where eager makes 47; 22 kept, 24 fused; 1 module in another dtype"."""
+    if graph.error:
+        return f"{graph.graph}: not made: {graph.error}"
+    casts = counted(len(graph.casts), "cast")
+    if graph.graph == AUTOGRAD:
+        return f"{graph.graph}: undoes {casts} where eager's forward makes {len(_forward(trace))}"
+    said = f"{graph.graph}: {casts} where eager makes {len(_model_casts(trace, graph))}"
+    if graph.casts:
+        fates = Counter(cast.fate for cast in graph.casts)
+        said += "; " + ", ".join(f"{count} {fate}" for fate, count in sorted(fates.items()))
+    modules = {difference.module for difference in _dtypes(trace, graph)}
+    return said + (f"; {counted(len(modules), 'module')} in another dtype" if modules else "")
+
+
+def compare_graph(trace: CastTrace, graph: GraphTrace) -> list[GraphDifference]:
+    """Return where `graph` and the eager `trace` of the same step differ, what changes results first.
+
+    A graph is compared in the phases it has; what eager does outside the model after it (the loss) is in no graph but
+    autograd's. A graph that could not be made differs in nothing.
+    """
+    if graph.error:
+        return []
+    found = _autograd(trace, graph) if graph.graph == AUTOGRAD else [*_dtypes(trace, graph), *_casts(trace, graph)]
+    return sorted(found, key=lambda difference: KINDS.index(difference.kind))
+
+
+def _dtypes(trace: CastTrace, graph: GraphTrace) -> list[GraphDifference]:
+    """Compare the results of ops, module by module: op by op where both have it, else the module's last."""
+    eager, other = op_results(_model_ops(trace)), op_results(graph.ops)
+    found = []
+    for (phase, module), here in eager.items():
+        there = other.get((phase, module))
+        if not there:
+            continue
+        shared = [family for family in here if family in there]
+        pairs = [(family, set(here[family]), set(there[family])) for family in shared]
+        if not shared and phase == "forward":
+            pairs = [("its last op", {list(here.values())[-1][-1]}, {list(there.values())[-1][-1]})]
+        for family, left, right in pairs:
+            if left != right:
+                before, after = _joined(left), _joined(right)
+                when = "in the backward pass, " if phase == "backward" else ""
+                said = f"{_place(module)}: {when}{family} gives {after} in {_name(graph)}, {before} in eager mode"
+                found.append(
+                    GraphDifference(graph=graph.graph, kind=DTYPE, module=module, said=said, eager=before, found=after)
+                )
+    return found
+
+
+Key = tuple[str, str, str, str, str, str]
+
+
+def _casts(trace: CastTrace, graph: GraphTrace) -> list[GraphDifference]:
+    present = {operation.module for operation in graph.ops} | {cast.module for cast in graph.casts}
+    eager: dict[Key, list[Cast]] = {}
+    for cast in _model_casts(trace, graph):
+        eager.setdefault(_key(cast), []).append(cast)
+    other: dict[Key, list[GraphCast]] = {}
+    for made in graph.casts:
+        other.setdefault(_key(made), []).append(made)
+    found: dict[tuple[str, str, str, str, str], list[Cast | GraphCast]] = {}
+
+    def note(kind: str, cast: Cast | GraphCast) -> None:
+        key = (kind, cast.module, cast.what, _way(cast), cast.phase)
+        found.setdefault(key, []).append(cast)
+
+    for key in dict.fromkeys([*eager, *other]):
+        here, there = eager.get(key, []), other.get(key, [])
+        for one in there[: len(here)]:
+            if one.fate in (FUSED, FOLDED):
+                note(one.fate, one)
+        for one in there[len(here) :]:
+            if one.fate != FOLDED:  # a constant costs nothing, however often it is used
+                note(ADDED, one)
+        for missing in here[len(there) :]:
+            note(GONE if missing.module in present or not missing.module else OUTSIDE, missing)
+    return [_difference(graph, key, casts) for key, casts in found.items()]
+
+
+def _key(cast: Cast | GraphCast) -> Key:
+    """Return what makes two casts the same: what is stored has a name; other values are told apart by the module."""
+    stored = cast.what in (WEIGHT, BUFFER)
+    what = cast.what if stored or cast.what == GRADIENT else "value"
+    return (what, cast.name if stored else "", cast.module, cast.phase, cast.from_dtype, cast.to_dtype)
+
+
+def _model_ops(trace: CastTrace) -> list[Operation]:
+    """Return the ops of the model's own call and of its backward pass; the loss is in no graph but autograd's."""
+    end = trace.model_ops
+    if end is None:
+        return trace.ops
+    makers = {cast.index: cast.producer for cast in trace.casts}
+
+    def forward(operation: Operation) -> int | None:
+        """Return the forward op; a cast that differentiates none is of the gradient that another op made."""
+        maker = makers.get(operation.index) if operation.forward is None else None
+        return trace.ops[maker].forward if maker is not None else operation.forward
+
+    return [
+        operation
+        for operation in trace.ops
+        if operation.recomputed
+        or (operation.index < end if operation.phase == "forward" else (forward(operation) or 0) < end)
+    ]
+
+
+def _model_casts(trace: CastTrace, graph: GraphTrace) -> list[Cast]:
+    """Return the casts that a graph can have: the model's own, in the phases of the graph."""
+    within = {operation.index for operation in _model_ops(trace)}
+    phases = {operation.phase for operation in graph.ops}
+    return [cast for cast in trace.casts if cast.phase in phases and cast.index in within]
+
+
+def _difference(
+    graph: GraphTrace, key: tuple[str, str, str, str, str], casts: Sequence[Cast | GraphCast]
+) -> GraphDifference:
+    kind, module, what, way, phase = key
+    of = counted(len(casts), "cast") + f" of {_what(what, casts)} ({way})"
+    of += " in the backward pass" if phase == "backward" else ""
+    name = _name(graph)
+    said = {
+        FUSED: f"{name} makes {of} a part of other kernels",
+        FOLDED: f"{name} has done {of} once and stores the result",
+        GONE: f"{name} does without {of} that eager mode makes",
+        ADDED: f"{name} makes {of} that eager mode does not make",
+        OUTSIDE: f"{name} has no op of it: eager mode runs it, and makes {of}",
+    }[kind]
+    return GraphDifference(
+        graph=graph.graph,
+        kind=kind,
+        module=module,
+        said=f"{_place(module)}: {said}",
+        casts=len(casts),
+        eager="" if kind == ADDED else way,
+        found="" if kind in (GONE, OUTSIDE) else way,
+    )
+
+
+def _autograd(trace: CastTrace, graph: GraphTrace) -> list[GraphDifference]:
+    """Compare forward casts with the nodes that undo them, and those with the casts the backward pass really made."""
+    forward = _forward(trace)
+    named = Counter((cast.name, _way(cast)) for cast in graph.casts)
+    others = Counter(_way(cast) for cast in graph.casts)
+    left: list[Cast] = []
+    for cast in forward:
+        back = f"{cast.to_dtype} → {cast.from_dtype}"
+        if cast.what == WEIGHT and cast.name:
+            if named[cast.name, back]:
+                named[cast.name, back] -= 1
+                others[back] -= 1
+            else:
+                left.append(cast)
+    rest = [cast for cast in forward if not (cast.what == WEIGHT and cast.name)]
+    late = [cast for cast in trace.casts if cast.phase == "backward"]
+    passed = {trace.ops[cast.index].forward for cast in late}
+    for cast in sorted(rest, key=lambda cast: (cast.index not in passed, _reached(cast))):
+        back = f"{cast.to_dtype} → {cast.from_dtype}"
+        if others[back] > 0:
+            others[back] -= 1
+        elif cast.origin != INTERNAL:  # an op's own casts may be below autograd
+            left.append(cast)
+    nodes = Counter(_way(cast) for cast in graph.casts)
+    bare = Counter(map(_way, late)) - nodes
+    within = _undone_inside(trace, left, late, bare)
+    bare.subtract(f"{cast.to_dtype} → {cast.from_dtype}" for cast in within)
+    left = [cast for cast in left if cast not in within]
+    found = _grouped(graph, NOT_UNDONE, left, lambda of: f"autograd does not undo {of}: no gradient passes there")
+    found += _grouped(graph, INSIDE, within, lambda of: f"{of}: undone inside an op, by no node of its own")
+    more = [(way, count) for way, count in others.items() if count > 0]
+    for way, count in more:
+        undo = "undoes" if count == 1 else "undo"
+        said = f"the autograd graph has {counted(count, 'cast')} ({way}) that {undo} none of the forward casts"
+        found.append(GraphDifference(graph=graph.graph, kind=ADDED, module="", said=said, casts=count, found=way))
+    for way, count in (+bare).items():
+        are = "is no node" if count == 1 else "are no nodes"
+        said = (
+            f"eager's backward pass makes {counted(count, 'cast')} ({way}) that {are} of the autograd graph: inside "
+            "ops, or of a gradient to the dtype of its tensor"
+        )
+        found.append(GraphDifference(graph=graph.graph, kind=GONE, module="", said=said, casts=count, eager=way))
+    return found
+
+
+def _undone_inside(trace: CastTrace, left: Sequence[Cast], late: Sequence[Cast], bare: Counter[str]) -> list[Cast]:
+    """Return those of the forward casts `left` that a node undoes within itself, such as a user's autograd function.
+
+    A forward op without a node of its own belongs to the last node made before it; a backward cast among those that
+    are no nodes, `bare` counted by way, to the node that runs or whose gradient it casts.
+    """
+    ops = trace.ops
+    nodes = sorted({operation.forward for operation in ops if operation.forward is not None})
+    back: Counter[tuple[str, int | None]] = Counter()
+    for cast in late:
+        maker = ops[cast.producer].forward if cast.producer is not None else None
+        own = ops[cast.index].forward
+        back[_way(cast), maker if own is None else own] += 1
+    free, found = Counter(bare), []
+    for cast in left:
+        way, place = f"{cast.to_dtype} → {cast.from_dtype}", bisect_right(nodes, cast.index)
+        node = nodes[place - 1] if place else None
+        if node is not None and free[way] > 0 and back[way, node] > 0:
+            free[way] -= 1
+            back[way, node] -= 1
+            found.append(cast)
+    return found
+
+
+def _reached(cast: Cast) -> int:
+    """Return how unlikely a gradient is to reach a cast: what comes from outside needs none."""
+    return 2 if cast.what in (INPUT, BUFFER) else 1 if cast.operation is None else 0
+
+
+def _forward(trace: CastTrace) -> list[Cast]:
+    """Return the forward casts, without those that checkpointing repeats."""
+    return [cast for cast in trace.casts if cast.phase == "forward" and not trace.ops[cast.index].recomputed]
+
+
+def _grouped(graph: GraphTrace, kind: str, casts: Iterable[Cast], said: Callable[[str], str]) -> list[GraphDifference]:
+    groups: dict[tuple[str, str, str], list[Cast]] = {}
+    for cast in casts:
+        groups.setdefault((cast.module, cast.what, _way(cast)), []).append(cast)
+    return [
+        GraphDifference(
+            graph=graph.graph,
+            kind=kind,
+            module=module,
+            said=f"{_place(module)}: " + said(f"{counted(len(members), 'cast')} of {_what(what, members)} ({way})"),
+            casts=len(members),
+            eager=way,
+        )
+        for (module, what, way), members in groups.items()
+    ]
+
+
+def _what(what: str, casts: Sequence[Cast | GraphCast]) -> str:
+    names = list(dict.fromkeys(cast.name for cast in casts if cast.name))
+    unnamed, count = any(not cast.name for cast in casts), len(casts)
+    if what in (WEIGHT, BUFFER, INPUT) and names:
+        if names == [what] and not unnamed:
+            return f"the {what}"
+        return f"{what}{'s' if len(names) > 1 else ''} {few(names)}" + (" and others" if unnamed else "")
+    return f"{what}s" if count > 1 else f"an {what}" if what[0] in "aeiou" else f"a {what}"
+
+
+def _way(cast: Cast | GraphCast) -> str:
+    return f"{cast.from_dtype} → {cast.to_dtype}"
+
+
+def _name(graph: GraphTrace) -> str:
+    return _SAID.get(graph.graph, f"the {graph.graph} graph")
+
+
+def _place(module: str) -> str:
+    """Return a module's path; one that is a number is said to be a module's."""
+    return f'module "{module}"' if module.isdecimal() else module or "the model itself"
+
+
+def _joined(dtypes: Iterable[str]) -> str:
+    return " and ".join(sorted(dtypes))

@@ -1,0 +1,323 @@
+"""A worker's pass over a step's casts, on a device that is here or absent.
+
+A step of a device that this machine does not have: fake tensors, which have dtypes and shapes but no values.
+
+Only the forward pass runs: autograd needs the device. Where torch was built without it, one node of a graph is enough
+to end the process, and autocast makes one for a weight it caches, even without grad mode; there weights need no
+gradients.
+
+A cast pass: one step of a case traced in eager mode, its time and memory, other graphs, and what changes save.
+
+Times are left as they were sampled; `casts.costs` says what they come to.
+"""
+
+import copy
+import dataclasses
+import random
+import traceback
+from collections.abc import Callable
+from pathlib import Path
+from time import perf_counter
+from typing import Any
+
+import numpy as np
+import torch
+from torch.utils import _pytree as pytree
+
+import ampbench.explain
+import ampbench.measure
+from ampbench.base import stats
+from ampbench.base.precisions import PRECISIONS
+from ampbench.errors import AmpbenchError, first_line, in_one_line
+from ampbench.explain.dtypes import is_present, stood_in
+from ampbench.explain.ledger import trace_casts
+from ampbench.measure.changes import measure_change, peaks_with, try_changes
+from ampbench.measure.distances import outputs_in
+from ampbench.measure.machine import Accelerator, Device, open_device
+from ampbench.measure.memory import memory_source
+from ampbench.measure.step import Step
+from ampbench.measure.timing import PATIENCE, FitnessWatch, Placement, Settled, time_build, warm_up
+from ampbench.records.case import Case
+from ampbench.records.cast_totals import KEEP, savings
+from ampbench.records.casts import AUTOGRAD, COMPILED, TRACED, CastPass, CastTrace, GraphTrace, Tracing, stood_for
+from ampbench.records.rules import DEVICE, FAKE
+from ampbench.workload import Workload
+
+_NOT_ITS = tuple(module.__path__[0] for module in (torch, ampbench.explain, ampbench.measure))
+"""Folders whose code is not the network's."""
+
+
+def trace_absent(workload: Workload, case: Case, tracing: Tracing) -> CastPass:
+    """Return one forward pass of `case`, in training with its loss, traced on fake tensors of its absent device.
+
+    Nothing is timed or checked and no other graph is read; `notes` say so. Raises `AmpbenchError` where an op cannot
+    run on fake tensors.
+    """
+    device = case.device
+    training = case.phase == "training"
+    with stood_in(device):
+        step = Step(_faked(workload, case), case, Accelerator(device), fake=True)
+        # An optimizer changes weights that need gradients, inference mode decides what autocast's cache keeps.
+        region = torch.no_grad() if training else step.mode()
+        try:
+            with region, trace_casts(step.module, sources=tracing.sources) as ledger:
+                step.forward_and_loss()
+        except AmpbenchError:
+            raise
+        except Exception as error:  # noqa: BLE001 - whatever an op on fake tensors raises
+            raise AmpbenchError(
+                f"{device} is not on this machine, and the network cannot run on fake tensors of it: "
+                f"{in_one_line(error)}{_place(error)}"
+            ).with_traceback(error.__traceback__) from None
+        trace = dataclasses.replace(ledger.trace, inference=not training)
+    missing = f"{device} is not on this machine"
+    notes = [f"not on hardware: {missing}, so the step was traced on fake tensors, and nothing is timed"]
+    notes += stood_for(trace, device)
+    if training:
+        scaler = ", GradScaler" if PRECISIONS[case.precision].scaler and case.scaler else ""
+        notes.append(f"backward pass{scaler} and optimizer were left out: they do not run on fake tensors")
+    if not _can_cache(case) and any(saving.kind == KEEP for saving in savings(trace)):
+        notes.append(
+            f"this torch was built without {device}, so autocast's cache held no weight: those that are cast again "
+            "here would be reused"
+        )
+    if tracing.check:
+        notes.append(f"no change that saves casts was measured: {missing}")
+    graphs = [
+        GraphTrace(graph=graph, error=f"{missing}, and fake tensors have no such graph") for graph in tracing.graphs
+    ]
+    return CastPass(case_id=case.case_id, how=FAKE, trace=trace, graphs=graphs, notes=notes)
+
+
+def _place(error: Exception) -> str:
+    """Return where in the network `error` arose, as " (model.py, line 7)"."""
+    frames = [row for row in traceback.extract_tb(error.__traceback__) if not row.filename.startswith(_NOT_ITS)]
+    return f" ({Path(frames[-1].filename).name}, line {frames[-1].lineno})" if frames else ""
+
+
+def _can_cache(case: Case) -> bool:
+    """Return whether autocast's cache works as on the device: in training, torch must have been built with it."""
+    built = torch.accelerator.current_accelerator()
+    return case.phase == "inference" or (built is not None and built.type == case.device)
+
+
+def _faked(workload: Workload, case: Case) -> Workload:
+    """Return `workload` on fake tensors, its weights as the case stores them.
+
+    They are made where and as they are to be: torch moves no tensor to an absent XPU, and converts no fake weight.
+    """
+    fakes: dict[int, Any] = {}
+    storage = getattr(torch, PRECISIONS[case.precision].storage)
+    learns = _can_cache(case)
+
+    def fake(leaf: Any, storage: torch.dtype | None = None) -> Any:
+        if not isinstance(leaf, torch.Tensor):
+            return leaf
+        if id(leaf) not in fakes:
+            dtype = storage if storage is not None and leaf.is_floating_point() else leaf.dtype
+            if case.memory_format == "channels_last" and leaf.ndim == 4:
+                made = torch.empty(leaf.shape, dtype=dtype, device=case.device, memory_format=torch.channels_last)
+            else:
+                made = torch.empty_strided(leaf.shape, leaf.stride(), dtype=dtype, device=case.device)
+            if isinstance(leaf, torch.nn.Parameter):
+                made = torch.nn.Parameter(made, requires_grad=leaf.requires_grad and learns)
+            fakes[id(leaf)] = made
+        return fakes[id(leaf)]
+
+    for tensor in [*workload.module.parameters(), *workload.module.buffers()]:
+        fake(tensor, storage)
+    return dataclasses.replace(
+        workload,
+        module=copy.deepcopy(workload.module, fakes),
+        inputs=pytree.tree_map(fake, workload.inputs),
+        targets=pytree.tree_map(fake, workload.targets),
+    )
+
+
+TRACED_SHARE = 0.4
+"""The share of the time that traced steps get; the untraced step, which is built several times, gets the rest."""
+TRACED_STEPS = 20
+FEWEST_TRACED = 3
+"""Of so many traced steps the medians do without one that was delayed: they are worth `PATIENCE` times the time."""
+DISCARDED = 8
+"""Casts under a trace before one that is timed: the first ops of a mode pay its start-up, which is microseconds."""
+BUILDS = 5
+"""Builds of the untraced step: with five, a 95% t interval is some 2.8 standard errors wide."""
+BUILD_SAMPLES = 40
+
+
+def measure_casts(workload: Workload, case: Case, tracing: Tracing) -> CastPass:
+    """Return what one step of `case`, run in eager mode, casts, with what `tracing` asks for beside it.
+
+    The step is the one that is timed by a round: warmed up, GradScaler settled, training state put back between steps.
+    Where the device is absent, see `absent`. What the network raises is raised; a graph that cannot be made says so.
+    Timing takes about `tracing.seconds`, and so do all checks together; a step so long that it would have no interval
+    gets up to `PATIENCE` times as many.
+    """
+    case = dataclasses.replace(case, path="eager")
+    if not is_present(case.device):
+        return trace_absent(workload, case, tracing)
+    device = open_device(case.device)
+    step = Step(workload, case, device)
+    settled = warm_up(step)
+    trace = trace_step(step, sources=tracing.sources)
+    notes: list[str] = []
+    trials = try_changes(workload, case, device, settled, trace, notes) if tracing.check else []
+    # The CPU's allocation record is good for once in a process, so all peaks are taken together.
+    peaks: list[int | None] = [None]
+    if tracing.time or trials:
+        peaks = peaks_with([trial.change for trial in trials], workload, case, device, settled, notes)
+    found = CastPass(
+        case_id=case.case_id,
+        how=DEVICE,
+        trace=trace,
+        peak_bytes=peaks[0],
+        memory_source=memory_source(device) if peaks[0] is not None else None,
+        notes=notes,
+    )
+    watch = FitnessWatch(device)
+    if tracing.time:
+        found = _timed(found, step, tracing)
+        untraced = _step_samples(workload, case, device, settled, tracing.seconds * (1 - TRACED_SHARE))
+        found = dataclasses.replace(found, step_samples=untraced)
+    for trial, peak in zip(trials, peaks[1:], strict=True):
+        share = tracing.seconds / len(trials)
+        try:
+            checked = measure_change(trial, workload, case, device, settled, trace, share, found.notes)
+        except torch.OutOfMemoryError:
+            found.notes.append(f"{trial.change.name}: not measured, there is no room for two builds of the step")
+            continue
+        found.checked.append(dataclasses.replace(checked, peak_bytes_before=peaks[0], peak_bytes_after=peak))
+    if tracing.time or trials:
+        found = dataclasses.replace(found, fitness=watch.seen())
+    found.graphs.extend(_read_graph(graph, step) for graph in tracing.graphs)
+    return found
+
+
+def trace_step(step: Step, *, sources: bool = False, time: bool = False) -> CastTrace:
+    """Return the trace of the next step of `step`, on the first batch, from the state that was saved."""
+    step.rewind()
+    step.restore()
+    with step.mode():
+        if time:
+            _start_tracing(step.device)
+        with trace_casts(step.module, sources=sources, time=time) as ledger:
+            step.run()
+    return ledger.trace
+
+
+def _start_tracing(device: Device) -> None:
+    """Trace and time a few casts and products that are thrown away."""
+    tensor = torch.ones(4, 4, device=device.type)
+    with trace_casts(time=True):
+        for _ in range(DISCARDED):
+            low = tensor.to(torch.bfloat16)
+            torch.mm(low, low)
+
+
+def _timed(found: CastPass, step: Step, tracing: Tracing) -> CastPass:
+    """Return `found` with the trace's seconds: medians over as many traced steps as the time is good for."""
+    seconds: list[list[float | None]] = []
+    names: list[list[str]] = []
+    start = perf_counter()
+    while len(seconds) < TRACED_STEPS:
+        last = trace_step(step, sources=tracing.sources, time=True)
+        seconds.append([operation.seconds for operation in last.ops])
+        names.append([operation.name for operation in last.ops])
+        took = (perf_counter() - start) / len(seconds)
+        allowed = tracing.seconds * (TRACED_SHARE if len(seconds) >= FEWEST_TRACED else PATIENCE)
+        if perf_counter() - start + took > allowed:
+            break
+    if any(other != names[-1] for other in names):
+        note = f"the ops of {len(names)} traced steps differ from step to step: seconds are those of the last"
+        return dataclasses.replace(found, trace=last, notes=[*found.notes, note])
+    medians = np.median(np.array(seconds, dtype=np.float64), axis=0).tolist() if names[-1] else []
+    trace = dataclasses.replace(
+        last,
+        ops=[dataclasses.replace(row, seconds=value) for row, value in zip(last.ops, medians, strict=True)],
+        casts=[dataclasses.replace(row, seconds=medians[row.index]) for row in last.casts],
+    )
+    return dataclasses.replace(found, trace=trace, traced_steps=len(names))
+
+
+def _step_samples(workload: Workload, case: Case, device: Device, settled: Settled, budget: float) -> list[list[float]]:
+    """Return the seconds per step of several builds of the untraced step, build by build."""
+    placement = Placement(random.Random(0))
+    builds: list[list[float]] = []
+    start = perf_counter()
+    while len(builds) < BUILDS:
+        allowed = budget if len(builds) >= stats.ROUNDS_FOR_INTERVAL else PATIENCE * budget
+        if builds and (perf_counter() - start) * (1 + 1 / len(builds)) > allowed:
+            break
+        placement.move()
+        step = Step(workload, case, device)
+        if step.training:
+            step.start_training(settled)
+        with step.mode():
+            timing = time_build(
+                step.run,
+                device,
+                budget_seconds=budget / BUILDS / 2,  # as long again goes into building and warming up
+                max_samples=BUILD_SAMPLES,
+                restore=step.restore if step.training else None,
+                warm=True,
+            )
+        builds.append(timing.samples)
+        del step
+        device.release()
+    return builds
+
+
+def _read_graph(graph: str, step: Step) -> GraphTrace:
+    """Return the step as `graph` has it, or why it has not."""
+    step.rewind()
+    step.restore()
+    try:
+        with torch.random.fork_rng(devices=[]):
+            return _GRAPHS[graph](step)
+    except Exception as error:  # noqa: BLE001 - whatever a tracer or a compiler raises
+        return GraphTrace(graph=graph, error=first_line(error))
+    finally:
+        step.restore()
+        if step.optimizer is not None:
+            step.optimizer.zero_grad(set_to_none=True)
+
+
+def _autograd(step: Step) -> GraphTrace:
+    from ampbench.explain.graphs.traced import autograd_graph
+
+    output, loss = step.forward_and_loss()
+    if loss is not None:
+        return autograd_graph(loss, step.module)
+    outputs = [tensor for tensor in outputs_in(output) if tensor.requires_grad]
+    if not outputs:
+        raise ValueError("no output of the network needs a gradient")
+    graph = autograd_graph(outputs[0], step.module)
+    if len(outputs) > 1:
+        note = f"the graph is that of the first of {len(outputs)} outputs"
+        graph = dataclasses.replace(graph, notes=[*graph.notes, note])
+    return graph
+
+
+def _traced(step: Step) -> GraphTrace:
+    from ampbench.explain.graphs.traced import traced_graph
+
+    args, kwargs = step.arguments()
+    return traced_graph(step.module, args, kwargs, step.autocast)
+
+
+def _compiled(step: Step) -> GraphTrace:
+    from ampbench.explain.graphs.compiled import compiled_graph
+
+    def run(forward: Callable[..., Any]) -> Any:
+        step.rewind()
+        with step.mode():
+            output, loss = step.forward_and_loss(forward)
+            if loss is not None:
+                step.differentiate(loss)
+        return output
+
+    return compiled_graph(step.module, run)
+
+
+_GRAPHS: dict[str, Callable[[Step], GraphTrace]] = {AUTOGRAD: _autograd, TRACED: _traced, COMPILED: _compiled}

@@ -1,0 +1,322 @@
+"""What a cast pass says, as blocks of text for a terminal, a Markdown page, anything: totals, savings, tables.
+
+Numbers without a value are "–"; times are left out where nothing was timed. Those in tables are traced ones.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
+from itertools import islice
+
+from ampbench.base.units import UNDEFINED, counted, format_bytes, format_seconds, format_share
+from ampbench.instruments.casts.findings import casts_said, compare_graph, graph_sentence, times_said
+from ampbench.present.document import Block, Section, as_sentence, first_rows, with_rest
+from ampbench.records import cast_frames
+from ampbench.records.beside import saving_said
+from ampbench.records.case import Case
+from ampbench.records.cast_frames import CastGroup, ModuleGroup
+from ampbench.records.cast_totals import Saving, cache_bytes, savings, totals
+from ampbench.records.casts import (
+    AUTOCAST,
+    CAST,
+    NOT_NEEDED,
+    REUSED,
+    By,
+    Cast,
+    CastPass,
+    CheckedSaving,
+    cast_users,
+    casts_inside,
+)
+from ampbench.records.labels import case_title
+from ampbench.records.rules import FAKE
+
+SHOWN, ORDERED = 8, 40
+"""So many rows are shown, the most telling ones, or those of a table in the order of running, unless all are asked
+for."""
+FEW_OPS, FEW_MODULES = 16, 12
+"""A step of so few ops is told op by op, a network of so few modules one by one."""
+
+DEAREST = 10
+"""So many ops that take the most time are listed beside the timeline."""
+STORED = "only stored"
+"""What stands for the op that uses a copy where none does, as with a gradient that is kept."""
+
+
+def section(case: Case, found: CastPass, by: By = By.SUMMARY, *, everything: bool = False) -> Section:
+    """Return what `found` says of `case`: what it adds up to and, `by` what, the tables.
+
+    Without `everything`, long tables end after the rows that say most, and modules that do the same share a row.
+    """
+    chosen = _SUMMARY if by is By.SUMMARY else _TABLES[by]
+    blocks = [*headline(found, case), *(block for make in chosen for block in make(found, everything)), *_notes(found)]
+    remark = " · fake tensors, not on hardware" if found.how == FAKE else ""
+    return Section(case_title(case) + remark, blocks)
+
+
+def headline(found: CastPass, case: Case) -> list[Block]:
+    """Return how many casts there are and what they cost, what the step costs, and what is in doubt of that."""
+    whole = totals(found.trace)
+    lines = [casts_said(found, case, whole), *times_said(found, whole)]
+    if found.peak_bytes is not None:
+        lines.append(f"peak memory {format_bytes(found.peak_bytes)} ({found.memory_source})")
+    return [Block(as_sentence(line)) for line in lines]
+
+
+def origins(found: CastPass, everything: bool = False) -> list[Block]:  # noqa: ARG001 - as the other tables
+    """Return what was cast and who asked for it."""
+    groups = cast_frames.by_origin(found.trace)
+    return [_of_groups("Where they come from", groups, ("what", "asked for by"))] if groups else []
+
+
+def weights_used(found: CastPass, everything: bool = False) -> list[Block]:  # noqa: ARG001
+    """Return in a line how weights reached the ops that use them, and what autocast's cache holds."""
+    counts = totals(found.trace).weights
+    if not counts or not found.trace.casts:
+        return []
+    uses = counted(sum(counts.values()), "use of a weight", "uses of weights")
+    said = [f"{counts.get(CAST, 0):,} cast", f"{counts.get(REUSED, 0):,} reused from autocast's cache"]
+    said.append(f"{counts.get(NOT_NEEDED, 0):,} not needed")
+    held = cache_bytes(found.trace)
+    kept = f"keeps {format_bytes(held)} alive until autocast's region ends" if held else "holds nothing"
+    return [Block(f"{uses}: {', '.join(said)}; the cache {kept}.")]
+
+
+def saved(found: CastPass, everything: bool = False) -> list[Block]:
+    """Return what could be saved, as the trace says, and what measuring made of it."""
+    trace = found.trace
+    rows = savings(trace)
+    blocks = []
+    if rows:
+        timed = trace.timed
+        headers = ["casts", "moved", *(["traced"] if timed else []), "change"]
+        cells = [_saving_cells(row, timed) for row in rows]
+        note = "what these casts cost; what a change saves is to be measured" if not found.checked else ""
+        block = Block("What could be saved", headers, cells, note, numbers=headers[:-1])
+        blocks.append(_cut(block, everything))
+    if found.checked:
+        rows_tried = [_checked_cells(one) for one in found.checked]
+        headers = ["casts", "moved", "change", "a step"]
+        blocks.append(Block("Tried and measured", headers, rows_tried, numbers=headers[:2]))
+    return blocks
+
+
+def ops_that_cast(found: CastPass, everything: bool = False) -> list[Block]:
+    """Return the casts per op that used the copies."""
+    groups = cast_frames.by_operation(found.trace)
+    named = [
+        (_op(op) or STORED, called.replace("torch.nn.functional.", "F.").removeprefix("torch.") or UNDEFINED)
+        for op, called in (group.keys for group in groups)
+    ]
+    block = _of_groups("Casts per op", groups, ("for op", "called as"), named)
+    return [_cut(block, everything)] if groups else []
+
+
+def dearest_ops(found: CastPass) -> list[Block]:
+    """Return the ops, casts among them, that take the most time under the trace, all calls of each together."""
+    if not found.trace.timed:
+        return []
+    spent: dict[tuple[str, str], list[float]] = {}
+    for op in found.trace.ops:
+        dtypes = f"{_dtypes(op.inputs)} → {_dtypes(op.outputs)}"
+        spent.setdefault((_op(op.name), dtypes), []).append(op.seconds or 0.0)
+    whole = sum(map(sum, spent.values()))
+    ranked = sorted(spent.items(), key=lambda one: -sum(one[1]))
+    cells = [
+        [name, dtypes, f"{len(times):,}", format_seconds(sum(times)), format_share(sum(times) / whole)]
+        for (name, dtypes), times in ranked[:DEAREST]
+        if whole
+    ]
+    headers = ["op", "dtypes", "calls", "traced", "share"]
+    note = f"{DEAREST} of {len(ranked):,}" if len(ranked) > DEAREST else ""
+    return [Block("Ops that take the most time", headers, cells, note, ["calls", "traced", "share"])] if cells else []
+
+
+def tensors(found: CastPass, everything: bool = False) -> list[Block]:
+    """Return the casts per tensor."""
+    groups = cast_frames.by_tensor(found.trace)
+    nameless = Counter(what for what, _ in {(cast.what, cast.tensor) for cast in found.trace.casts if not cast.name})
+    named = [(what, name or f"{nameless[what]:,} without a name") for what, name in (group.keys for group in groups)]
+    block = _of_groups("Casts per tensor", groups, ("what", "tensor"), named)
+    return [_cut(block, everything)] if groups else []
+
+
+def modules(found: CastPass, everything: bool = False) -> list[Block]:
+    """Return the dtypes in and out of each module, with the casts that ran directly in it."""
+    collapsed = not everything and len(found.trace.modules) > FEW_MODULES
+    table = module_table(found, collapsed=collapsed)
+    note = "those that do the same share a row; --all lists each" if collapsed else ""
+    return [replace(table, note=note)] if table.rows else []
+
+
+def module_table(found: CastPass, *, collapsed: bool) -> Block:
+    """Return a row per module or, `collapsed`, per kind of module that does the same to dtypes."""
+    trace = found.trace
+    groups = cast_frames.module_groups(trace, collapsed=collapsed)
+    timed = trace.timed
+    headers = ["kind", "in", "out", "weights", "calls", "casts", "moved", *(["traced"] if timed else []), "module"]
+    cells = [
+        [
+            group.kind,
+            _dtypes(group.inputs),
+            _dtypes(group.outputs),
+            _dtypes(group.parameters),
+            f"{group.calls:,}",
+            f"{group.casts:,}",
+            format_bytes(group.cast_bytes) if group.casts else "",
+            *([format_seconds(group.cast_seconds) if group.casts else ""] if timed else []),
+            _named(group),
+        ]
+        for group in groups
+    ]
+    return Block("Dtypes in and out of modules", headers, cells, numbers=headers[4:-1])
+
+
+def few_ops(found: CastPass, everything: bool = False) -> list[Block]:
+    """Return every op in order where there are few."""
+    return every_op(found, everything) if len(found.trace.ops) <= FEW_OPS else []
+
+
+def every_op(found: CastPass, everything: bool = False) -> list[Block]:
+    """Return the ops in the order of running, each with its module or, a cast, with what it casts."""
+    trace = found.trace
+    casts = {cast.index: cast for cast in trace.casts}
+    phases = len({op.phase for op in trace.ops}) > 1
+    headers = ["#", *(["phase"] if phases else []), "op", "dtypes", *(["traced"] if trace.timed else [])]
+    cells = []
+    for op in trace.ops[: None if everything else ORDERED]:
+        cast = casts.get(op.index)
+        where = f"cast of {_tensor(cast)}" if cast else op.module
+        row = [f"{op.index}", *([op.phase] if phases else []), _op(op.name)]
+        row += [f"{_dtypes(op.inputs)} → {_dtypes(op.outputs)}", *([format_seconds(op.seconds)] if trace.timed else [])]
+        cells.append([*row, where + _place(op.source)])
+    headers += ["module, or what is cast"]
+    block = Block("Every op in order", headers, cells, numbers=["#", "traced"])
+    return [with_rest(block, len(trace.ops))] if cells else []
+
+
+def every_cast(found: CastPass, everything: bool = False) -> list[Block]:
+    """Return the casts in the order of running."""
+    trace = found.trace
+    phases = len({op.phase for op in trace.ops}) > 1
+    headers = ["#", *(["phase"] if phases else []), "dtypes", "moved", *(["traced"] if trace.timed else [])]
+    cells = []
+    made_for = zip(trace.casts, cast_users(trace), strict=True)
+    for cast, op in islice(made_for, None if everything else ORDERED):
+        user = _op(op.name) if op is not None else STORED
+        row = [f"{cast.index}", *([cast.phase] if phases else [])]
+        row += [f"{cast.from_dtype} → {cast.to_dtype}", format_bytes(cast.bytes_moved)]
+        row += [format_seconds(cast.seconds)] if trace.timed else []
+        cells.append([*row, user, _tensor(cast) + _place(trace.ops[cast.index].source)])
+    headers += ["for op", "what is cast"]
+    block = Block("Every cast in order", headers, cells, numbers=["#", "moved", "traced"])
+    return [with_rest(block, len(trace.casts))] if cells else []
+
+
+def weights(found: CastPass, everything: bool = False) -> list[Block]:
+    """Return how each weight reached the ops that use it in the forward pass."""
+    headers = ["cast", "reused", "not needed", "moved", "cached", "weight"]
+    cells = [
+        [f"{row.cast:,}", f"{row.reused:,}", f"{row.not_needed:,}", format_bytes(row.cast_bytes) if row.cast else "",
+         format_bytes(row.cache_bytes) if row.cache_bytes else "", row.name]
+        for row in cast_frames.by_weight(found.trace)
+    ]  # fmt: skip
+    note = "uses in the forward pass; cached: the copies that autocast keeps until its region ends"
+    line = weights_used(found)
+    block = Block("Weights", headers, cells, note, numbers=headers[:-1])
+    return [*line, block if everything else first_rows(block, ORDERED)]
+
+
+def graphs(found: CastPass, everything: bool = False) -> list[Block]:
+    """Return what the other graphs of the same step make of its casts, and where dtypes flow otherwise."""
+    if not found.graphs:
+        return []
+    said = [
+        [graph.graph, graph_sentence(found.trace, graph).removeprefix(f"{graph.graph}: ")] for graph in found.graphs
+    ]
+    blocks = [Block("The same step in other graphs", ["graph", "against eager"], said)]
+    for graph in found.graphs:
+        differences = [] if graph.error else compare_graph(found.trace, graph)
+        cells = [[one.kind, one.said] for one in differences]
+        if cells:
+            title = f"What the {graph.graph} graph does otherwise"
+            blocks.append(_cut(Block(title, ["kind", "what differs"], cells), everything))
+        blocks += [Block(as_sentence(f"{graph.graph}: {note}")) for note in graph.notes]
+    return blocks
+
+
+_Make = Callable[[CastPass, bool], list[Block]]
+_SUMMARY: Sequence[_Make] = (origins, weights_used, saved, ops_that_cast, modules, tensors, few_ops, graphs)
+_TABLES: dict[By, Sequence[_Make]] = {
+    By.OP: (ops_that_cast, every_op),
+    By.MODULE: (modules,),
+    By.TENSOR: (tensors,),
+    By.CAST: (every_cast,),
+    By.WEIGHT: (weights,),
+}
+
+
+def _of_groups(
+    title: str, groups: Sequence[CastGroup], keys: tuple[str, str], named: Sequence[Sequence[str]] = ()
+) -> Block:
+    """Return a table of casts that have something in common: `keys` are its headers, `named` what stands below them."""
+    timed = any(group.seconds is not None for group in groups)
+    backward = any(group.backward for group in groups)
+    counts = ["casts", *(["forward", "backward"] if backward else [])]
+    headers = [*keys, *counts, "moved", *(["traced"] if timed else []), "dtypes"]
+    cells = []
+    for group, names in zip(groups, named or [group.keys for group in groups], strict=True):
+        row = [*names, f"{group.casts:,}"]
+        row += [f"{group.forward:,}", f"{group.backward:,}"] if backward else []
+        row += [format_bytes(group.bytes_moved), *([format_seconds(group.seconds)] if timed else [])]
+        cells.append([*row, ", ".join(group.dtypes)])
+    return Block(title, headers, cells, numbers=headers[2:-1])
+
+
+def _saving_cells(row: Saving, timed: bool) -> list[str]:
+    time = [format_seconds(row.seconds)] if timed else []
+    return [f"{len(row.casts):,}", format_bytes(row.bytes_moved), *time, row.advice]
+
+
+def _checked_cells(one: CheckedSaving) -> list[str]:
+    said = [saving_said(one), "outputs identical to the bit" if one.identical else "outputs differ"]
+    if one.peak_bytes_before is not None and one.peak_bytes_after is not None:
+        said.append(f"peak memory {format_bytes(one.peak_bytes_before)} → {format_bytes(one.peak_bytes_after)}")
+    what = f"{one.change}: {_few(one.names)}" if one.names else one.change
+    return [f"{one.casts:,}", format_bytes(one.bytes_moved), what, "; ".join(said)]
+
+
+def _notes(found: CastPass) -> list[Block]:
+    return [Block(as_sentence(note)) for note in [*casts_inside(found.trace), *found.notes]]
+
+
+def _cut(block: Block, everything: bool) -> Block:
+    return block if everything else first_rows(block, SHOWN)
+
+
+def _named(group: ModuleGroup) -> str:
+    return _few([module or "the model itself" for module in group.modules])
+
+
+def _few(names: Sequence[str]) -> str:
+    return ", ".join(names) if len(names) <= 2 else f"{names[0]} and {len(names) - 1:,} more"
+
+
+def _dtypes(names: Iterable[str]) -> str:
+    return ", ".join(dict.fromkeys(names))
+
+
+def _op(name: str) -> str:
+    return name.removeprefix("aten.")
+
+
+def _place(source: str | None) -> str:
+    """Return " (folder/file.py:12)" for a line's place; machine formats have the whole path."""
+    return f" ({'/'.join(source.split('/')[-2:])})" if source else ""
+
+
+def _tensor(cast: Cast) -> str:
+    """Return what is cast, and who asked where it was not autocast."""
+    remarks = [*([] if cast.origin == AUTOCAST else [cast.origin]), *(["put in the cache"] if cast.cached else [])]
+    name = cast.what if cast.name == cast.what else f"{cast.what} {cast.name}".strip()
+    return f"{name} ({', '.join(remarks)})" if remarks else name

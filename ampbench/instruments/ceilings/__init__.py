@@ -1,0 +1,1 @@
+"""What a device attains at best."""

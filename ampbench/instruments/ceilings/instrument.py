@@ -1,0 +1,245 @@
+"""Which operations are measured, how they are sent, and which ceilings are known of a device.
+
+Which ceilings a study is asked for, one by one, which of them a run lacks and which could not be measured.
+
+Has worker processes measure what devices attain at best, a fresh one for each operation and dtype.
+
+What this machine attains at best, from the ceilings that a results folder has of it.
+"""
+
+import dataclasses
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from ampbench import store
+from ampbench.base.precisions import SHORT_DTYPES
+from ampbench.drive.pieces import Seen, do_pieces
+from ampbench.drive.planning import default_device
+from ampbench.drive.servers import Channel, OpenChannel, ServerChannel
+from ampbench.drive.session import Prepared, check_same, default_memory_limit, opened_first
+from ampbench.errors import NothingToRunError, StoreError, UnknownNameError
+from ampbench.instruments.ceilings.findings import DTYPES, ceiling_rate, disturbance, top
+from ampbench.records.case import DEVICES, DeviceDescription, Environment
+from ampbench.records.labels import few
+from ampbench.records.run import CEILINGS, Asked, Header, Selection, Settings
+from ampbench.records.studies import COPY, FP32, OPERATIONS, TF32, Ceiling
+from ampbench.records.wire import Request
+from ampbench.store import RunWriter, StoredRun
+
+DEFAULT_DTYPES = tuple(dtype for dtype in DTYPES if dtype != "fp64")
+"""What is measured where no dtype is asked for, if the device has it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """One ceiling to measure; `lacking` says why the device cannot."""
+
+    device: str
+    operation: str
+    dtype: str
+    lacking: str = ""
+
+    @property
+    def named(self) -> str:
+        """What it is, in a word or three: "matmul bf16 cpu"."""
+        return f"{self.operation} {self.dtype} {self.device}"
+
+
+def chosen_operations(given: Sequence[str]) -> list[str]:
+    """Return the operations named, each once, all if none is; `UnknownNameError` for another."""
+    for name in given:
+        if name not in OPERATIONS:
+            raise UnknownNameError("operation", name, OPERATIONS)
+    return list(dict.fromkeys(given or OPERATIONS))
+
+
+def chosen_ceiling_dtypes(given: Sequence[str]) -> list[str]:
+    """Return the dtypes named by their short or long names ("bf16", "bfloat16"), each once; none if none is.
+
+    `UnknownNameError` for another.
+    """
+    names = {dtype: dtype for dtype in DTYPES} | SHORT_DTYPES
+    for name in given:
+        if name not in names:
+            raise UnknownNameError("dtype", name, names)
+    return list(dict.fromkeys(names[name] for name in given))
+
+
+def pieces_of(environment: Environment, devices: Sequence[str], asked: Asked) -> list[Piece]:
+    """Return the ceilings that are asked for, those that the devices lack among them if they were named.
+
+    Without `devices`, those of the accelerator, else of the CPU.
+    """
+    pieces = []
+    for type in dict.fromkeys(devices or [default_device(environment)]):
+        device = environment.device(type) or DeviceDescription(type=type, available=False, reason="unknown to torch")
+        for operation in chosen_operations(asked.operations):
+            for dtype in asked.dtypes or DEFAULT_DTYPES:
+                lacking = _lacking(device, dtype)
+                named = asked.dtypes or not device.available
+                if (operation, dtype) != (COPY, TF32) and (named or not lacking):
+                    pieces.append(Piece(type, operation, dtype, lacking))
+    return pieces
+
+
+def unfinished(stored: StoredRun) -> list[Piece]:
+    """Return the ceilings that a run was asked for and says nothing of; one with an error is not tried again."""
+    done = {(found.device, found.operation, found.dtype) for found in stored.ceilings}
+    return [piece for piece in _pieces(stored) if (piece.device, piece.operation, piece.dtype) not in done]
+
+
+def failed(stored: StoredRun) -> list[Ceiling]:
+    """Return the ceilings of a run that could not be measured although their device has the dtype."""
+    wrong = [found for found in stored.ceilings if found.error]
+    pieces = _pieces(stored) if wrong else []
+    lacking = {(piece.device, piece.operation, piece.dtype) for piece in pieces if piece.lacking}
+    return [found for found in wrong if (found.device, found.operation, found.dtype) not in lacking]
+
+
+def _pieces(stored: StoredRun) -> list[Piece]:
+    header = stored.header
+    return pieces_of(header.environment, header.selection.devices, header.asked or Asked())
+
+
+def _lacking(device: DeviceDescription, dtype: str) -> str:
+    """Return why a device cannot be measured in `dtype`, or nothing."""
+    if not device.available:
+        return f"{device.type} is not available: {device.reason}"
+    if dtype == TF32 and not device.tf32:
+        return f"{device.type} has no tf32"
+    if device.arithmetic.get(dtype) == "unavailable" or (dtype == "fp64" and not device.float64):
+        return f"{device.type} does not support {dtype}"
+    return ""
+
+
+@contextmanager
+def prepare_ceilings(
+    selection: Selection,
+    settings: Settings,
+    asked: Asked,
+    resumed: StoredRun | None = None,
+    open_channel: OpenChannel = ServerChannel,
+) -> Iterator[Prepared]:
+    """Open the session that measures ceilings, which has no cases: everything that can be wrong is raised here.
+
+    With `resumed`, the run to go on with, whose selection, settings and `asked` these must be. Raises
+    `UnknownNameError` for a device that there is not, `NothingToRunError` with the reasons where nothing can be
+    measured, `UsageError` where `resumed` is of another environment.
+    """
+    for name in selection.devices:
+        if name not in DEVICES:
+            raise UnknownNameError("device", name, DEVICES)
+    with opened_first(open_channel, settings.threads) as first:
+        environment = first.environment
+        if resumed is not None:
+            check_same(resumed.header.environment, environment, resumed.header.run)
+        if settings.memory_limit_bytes is None:
+            settings = dataclasses.replace(settings, memory_limit_bytes=default_memory_limit())
+        wanted = pieces_of(environment, selection.devices, asked)
+        if all(piece.lacking for piece in wanted):
+            why = few((piece.lacking for piece in wanted), len(wanted)) or f"copies in {TF32} are those in {FP32}"
+            raise NothingToRunError(f"no ceiling can be measured here: {why}")
+        yield Prepared(selection, settings, environment, [], first.open_channel)
+
+
+def pieces(prepared: Prepared, asked: Asked, resumed: StoredRun | None = None) -> list[Piece]:
+    """Return the ceilings to measure, or those that `resumed` lacks."""
+    if resumed is not None:
+        return unfinished(resumed)
+    return pieces_of(prepared.environment, prepared.selection.devices, asked)
+
+
+def measure_ceilings(
+    prepared: Prepared,
+    asked: Asked,
+    writer: RunWriter,
+    watch: Callable[[Piece, Seen | None], None],
+    resumed: StoredRun | None = None,
+) -> str:
+    """Measure what is planned, as `do_pieces` does, and return how the session ended.
+
+    A worker that does not live to answer leaves a ceiling with the reason.
+    """
+
+    def measure(channel: Channel, piece: Piece) -> Ceiling:
+        return _measure(channel, piece, prepared, asked.seconds)
+
+    return do_pieces(
+        prepared.open_channel, ((piece, measure) for piece in pieces(prepared, asked, resumed)), writer, watch
+    )
+
+
+def _measure(channel: Channel, piece: Piece, prepared: Prepared, seconds: float) -> Ceiling:
+    """Return a ceiling; one without anything attained has the reason."""
+    settings = prepared.settings
+    why = piece.lacking
+    if not why:
+        reply = channel.serve(
+            Request(
+                kind=CEILINGS,
+                device=piece.device,
+                operation=piece.operation,
+                dtypes=[piece.dtype],
+                seconds=seconds,
+                threads=settings.threads,
+                timeout_seconds=settings.timeout_seconds,
+                memory_limit_bytes=settings.memory_limit_bytes,
+            )
+        )
+        if reply.ceilings is not None:
+            return reply.ceilings
+        failure = reply.failure
+        why = failure.said if failure else reply.problem or "the worker gave no ceiling"
+    return Ceiling(
+        device=piece.device,
+        operation=piece.operation,
+        dtype=piece.dtype,
+        threads=settings.threads or prepared.environment.threads or 0,
+        error=why,
+    )
+
+
+_SAME = ("host", "cpu", "torch_version", "cuda_version", "xpu_version")
+
+
+def ceilings_known(results: Path | str, here: Environment) -> list[Ceiling]:
+    """Return the highest ceiling of each device, operation and dtype in a results folder that holds `here`.
+
+    Whatever else runs on a machine only delays: the highest is the nearest to what it can do. All were measured on the
+    same host, CPU or accelerator, with the same torch, and on a CPU with as many threads. Of copies that is one of the
+    largest size, as smaller ones may be a cache's. Each names its run, of equals the newest; damaged runs have none.
+    One that other work may have lowered is none: shares of it would be too high.
+    """
+    found: dict[tuple[str, str, str], tuple[tuple[int, float], Ceiling]] = {}
+    for stored in _studies(results, here):
+        for one in stored.ceilings:
+            attained = top(one)
+            if attained is None or disturbance(one) is not None or not _holds(one, stored.header, here):
+                continue
+            key = one.device, one.operation, one.dtype
+            height = attained.work if one.operation == COPY else 0, ceiling_rate(one) or 0.0
+            if key not in found or height > found[key][0]:
+                found[key] = height, dataclasses.replace(one, run=stored.header.run)
+    return [one for _, one in found.values()]
+
+
+def _studies(results: Path | str, here: Environment) -> Iterator[store.StoredRun]:
+    """Yield the stored studies of ceilings on this machine, the newest first."""
+    for path in reversed(store.list_runs(results)):
+        try:
+            header = store.read_header(path)
+            there = header.environment
+            if header.explains == CEILINGS and all(getattr(there, name) == getattr(here, name) for name in _SAME):
+                yield store.read_run(path)
+        except StoreError:
+            continue
+
+
+def _holds(ceiling: Ceiling, header: Header, here: Environment) -> bool:
+    """Return whether a ceiling is that of the device that is here now, and on a CPU of as many threads."""
+    there, now = header.environment.device(ceiling.device), here.device(ceiling.device)
+    if there is None or now is None or there.name != now.name:
+        return False
+    return ceiling.device != "cpu" or ceiling.threads == here.threads

@@ -1,0 +1,208 @@
+"""A worker's rates of an operation.
+
+What ceilings are measured with: matrix products, convolutions and copies from small to large, on random values.
+
+Sizes are those of networks: what a network attains in a case must not be more than what is attained here.
+
+What a device attains at best: FLOP/s of matrix products and convolutions, bytes per second of copies.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+
+from ampbench.base.precisions import PRECISIONS, SHORT_DTYPES
+from ampbench.base.units import format_seconds
+from ampbench.measure.environment import has_tf32
+from ampbench.measure.machine import Device, precision_flags
+from ampbench.measure.memory import said_of
+from ampbench.measure.timing import FitnessWatch, time_build
+from ampbench.records.studies import CONV, COPY, FP32, MATMUL, TF32, Attained, Ceiling
+from ampbench.records.wire import MAX_SAMPLES_PER_ROUND
+
+MakeTensor = Callable[..., torch.Tensor]
+"""Makes a tensor of random values, never zeros, of the dimensions given."""
+
+SQUARES = {"cpu": (128, 256, 512, 1024, 2048), "": (512, 1024, 2048, 4096, 8192, 16384)}
+"""Edges of square matrices: on a CPU and, under "", on any other device; so are the tables below."""
+LAYERS = {
+    "cpu": ((512, 512, 512), (1024, 1024, 1024), (4096, 1024, 1024)),
+    "": ((4096, 1024, 1024), (8192, 1024, 4096), (16384, 4096, 4096)),
+}
+"""Linear layers with a bias, as (rows, features in, features out)."""
+CONVOLUTIONS = {
+    "cpu": ((8, 64, 64, 56, 3), (8, 128, 128, 28, 3), (8, 256, 256, 14, 3), (8, 256, 256, 32, 3),
+            (8, 256, 64, 56, 1), (8, 1024, 256, 14, 1), (8, 64, 256, 56, 1)),
+    "": ((64, 64, 64, 56, 3), (256, 128, 128, 28, 3), (256, 256, 256, 14, 3), (256, 512, 512, 14, 3),
+         (64, 256, 64, 56, 1), (256, 1024, 256, 14, 1), (256, 512, 2048, 14, 1)),
+}  # fmt: skip
+"""Convolutions as in ResNets and U-Nets: (images, channels in, channels out, height and width, kernel)."""
+COPIES = {"cpu": (18, 20, 22, 24, 26, 28), "": (20, 24, 26, 28, 30)}
+"""Bytes that are copied, as powers of two: from what a cache holds to what only the main memory does."""
+
+FORMATS = {"contiguous": torch.contiguous_format, "channels_last": torch.channels_last}
+_TILE = 1 << 16
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """One size of an operation: `work` FLOPs or bytes each time it is run; `build` makes what runs it.
+
+    Tasks of one `series` differ in size only.
+    """
+
+    series: str
+    size: str
+    work: int
+    build: Callable[[MakeTensor], Callable[[], object]]
+
+
+def tasks_of(operation: str, device: str, itemsize: int) -> list[list[Task]]:
+    """Return the tasks of an operation on a type of device, each series from small to large.
+
+    `itemsize` is the bytes of an element. FLOPs are counted as `torch.utils.flop_counter` does, a multiplication and an
+    addition as two; the bytes of a copy are those read and those written.
+    """
+    kind = device if device in SQUARES else ""
+    if operation == MATMUL:
+        return [[_square(edge) for edge in SQUARES[kind]], [_layer(*shape) for shape in LAYERS[kind]]]
+    if operation == CONV:
+        return list(_convolutions(kind))
+    assert operation == COPY
+    return [[_copy(1 << power, itemsize) for power in COPIES[kind]]]
+
+
+def _square(edge: int) -> Task:
+    def build(make: MakeTensor) -> Callable[[], object]:
+        left, right = make(edge, edge), make(edge, edge)
+        return partial(torch.mm, left, right, out=torch.empty_like(left))
+
+    return Task("square", f"{edge}x{edge}x{edge}", 2 * edge**3, build)
+
+
+def _layer(rows: int, inputs: int, outputs: int) -> Task:
+    def build(make: MakeTensor) -> Callable[[], object]:
+        return partial(F.linear, make(rows, inputs), make(outputs, inputs), make(outputs))
+
+    return Task("linear", f"linear {rows}x{inputs}x{outputs}", 2 * rows * inputs * outputs, build)
+
+
+def _convolutions(kind: str) -> Iterator[list[Task]]:
+    for memory_format in FORMATS:
+        for kernel in (3, 1):
+            shapes = [shape for shape in CONVOLUTIONS[kind] if shape[-1] == kernel]
+            tasks = [_convolution(*shape, memory_format) for shape in shapes]
+            yield sorted(tasks, key=lambda task: task.work)
+
+
+def _convolution(images: int, inputs: int, outputs: int, edge: int, kernel: int, memory_format: str) -> Task:
+    def build(make: MakeTensor) -> Callable[[], object]:
+        laid = FORMATS[memory_format]
+        image = make(images, inputs, edge, edge).to(memory_format=laid)
+        weight = make(outputs, inputs, kernel, kernel).to(memory_format=laid)
+        return partial(F.conv2d, image, weight, padding=kernel // 2)
+
+    size = f"{kernel}x{kernel} {inputs}>{outputs} {images}x{edge}x{edge} {memory_format}"
+    work = 2 * images * edge * edge * inputs * outputs * kernel * kernel
+    return Task(f"{kernel}x{kernel} {memory_format}", size, work, build)
+
+
+def _copy(size: int, itemsize: int) -> Task:
+    def build(make: MakeTensor) -> Callable[[], object]:
+        count = size // itemsize
+        source = make(min(count, _TILE)).repeat(max(1, count // _TILE))
+        return partial(torch.empty_like(source).copy_, source)
+
+    scale, unit = (20, "MiB") if size >= 1 << 20 else (10, "KiB")
+    return Task("copy", f"{size >> scale} {unit}", 2 * size, build)
+
+
+LONGEST = 0.5
+"""Sizes grow as long as one run takes no more than this share of the seconds given."""
+
+
+def measure_ceiling(device: Device, operation: str, dtype: str, seconds: float) -> Ceiling:
+    """Return what `device` attains with `operation` in `dtype` ("bf16"; "tf32"), over sizes, in about `seconds`.
+
+    These are divided between the sizes and do not include the warm-up of each; sizes that would take too long are left
+    out, which a note says, but never the smallest. Torch's switches are as for the precision that has the dtype's name:
+    tf32 is fp32 with tf32 allowed. What the device cannot do is the `error`, as is what it raises at the smallest size.
+    """
+    watch = FitnessWatch(device)
+    attained: list[Attained] = []
+    notes: list[str] = []
+    error = ""
+    if dtype == TF32 and not (device.type != "cpu" and has_tf32(device.type)):
+        error = f"{device.type} has no tf32"
+    else:
+        held = _torch_dtype(dtype)
+        series = tasks_of(operation, device.type, held.itemsize)
+        budget = seconds / sum(map(len, series))
+        with precision_flags(PRECISIONS[TF32 if dtype == TF32 else FP32]), torch.inference_mode():
+            for tasks in series:
+                found, note = _grow(tasks, device, _maker(device, held), budget, LONGEST * seconds)
+                attained += found
+                if note:
+                    notes.append(note)
+        if not attained:
+            error, notes = notes[0].partition(": ")[2], []
+    return Ceiling(
+        device=device.type,
+        operation=operation,
+        dtype=dtype,
+        threads=torch.get_num_threads(),
+        attained=attained,
+        error=error,
+        fitness=watch.seen(),
+        notes=notes,
+    )
+
+
+def _grow(
+    tasks: Sequence[Task], device: Device, make: MakeTensor, budget: float, longest: float
+) -> tuple[list[Attained], str]:
+    """Return what each of `tasks` attained, as long as they take no more than `longest` seconds, and why some did not.
+
+    Each gets `budget` seconds. How long the next one would take is reckoned from the rate of the one before.
+    """
+    found: list[Attained] = []
+    for task in tasks:
+        expected = min(found[-1].samples) * task.work / found[-1].work if found else 0.0
+        if expected > longest:
+            return found, f"{task.size} and larger left out: one run would take about {format_seconds(expected)}"
+        try:
+            samples = _samples(task.build(make), device, budget)
+        except Exception as error:  # noqa: BLE001 - whatever a device raises at what it does not support
+            device.release()
+            return found, f"{task.size} and larger left out: {said_of(error)}"
+        found.append(Attained(size=task.size, work=task.work, samples=samples))
+        device.release()
+    return found, ""
+
+
+def _samples(step: Callable[[], object], device: Device, budget: float) -> list[float]:
+    def run() -> None:
+        step()
+
+    return time_build(run, device, budget_seconds=budget, max_samples=MAX_SAMPLES_PER_ROUND).samples
+
+
+def _maker(device: Device, dtype: torch.dtype) -> MakeTensor:
+    """Return what makes random tensors on `device`: from a normal distribution, the same each time."""
+    generator = torch.Generator(device.type).manual_seed(0)
+
+    def make(*shape: int, **_: Any) -> torch.Tensor:
+        return torch.randn(*shape, dtype=dtype, device=device.type, generator=generator)
+
+    return make
+
+
+def _torch_dtype(name: str) -> torch.dtype:
+    long = {short: long for long, short in SHORT_DTYPES.items()}["fp32" if name == TF32 else name]
+    dtype = getattr(torch, long)
+    assert isinstance(dtype, torch.dtype)
+    return dtype

@@ -1,0 +1,144 @@
+"""Ceilings, for people and as a frame.
+
+Ceilings as a frame: a row for each size.
+
+Ceilings as blocks of text for a terminal, a Markdown page, anything.
+
+Numbers without a value are "–".
+"""
+
+from collections.abc import Sequence
+
+import pandas as pd
+
+from ampbench.base.units import (
+    UNDEFINED,
+    counted,
+    format_bandwidth,
+    format_flop_rate,
+    format_ratio,
+    format_seconds,
+    format_share,
+)
+from ampbench.instruments.ceilings.findings import (
+    DTYPES,
+    Datasheet,
+    best,
+    ceilings_said,
+    datasheet_of,
+    described,
+    ordered,
+    rate,
+    share,
+    top,
+)
+from ampbench.present.document import Block, Section, as_sentence
+from ampbench.records.case import DeviceDescription, Environment
+from ampbench.records.studies import CONV, COPY, FP32, MATMUL, Ceiling
+
+COLUMNS = (
+    "device", "operation", "dtype", "threads", "size", "work", "unit", "samples", "seconds", "per_second", "ceiling",
+    "datasheet_share", "reason",
+)  # fmt: skip
+
+
+def ceiling_frame(environment: Environment, ceilings: Sequence[Ceiling]) -> pd.DataFrame:
+    """Return a row for each size that was measured, and one for each operation and dtype without any.
+
+    Columns: device, operation, dtype, threads, size, work (FLOPs or bytes of one run) and its unit ("FLOP", "B"),
+    samples (how many), seconds (of the fastest), per_second (the rate), ceiling (whether it is the size that counts),
+    datasheet_share (of the ceiling in the vendor's peak), reason (why there is none). NaN and None where undefined.
+    """
+    rows = []
+    for found in ceilings:
+        known = [found.device, found.operation, found.dtype, found.threads]
+        unit = "B" if found.operation == COPY else "FLOP"
+        promised = datasheet_of(described(environment, found.device).name)
+        for one in found.attained:
+            counts = one is top(found)
+            reached = share(found, promised) if counts else None
+            fastest = min(one.samples, default=None)
+            rows.append([*known, one.size, one.work, unit, len(one.samples), fastest, rate(one), counts, reached, None])
+        if not found.attained:
+            rows.append([*known, None, None, unit, 0, None, None, False, None, found.error])
+    frame = pd.DataFrame(rows, columns=list(COLUMNS), dtype=object)
+    return frame.astype(dict.fromkeys(("work", "seconds", "per_second", "datasheet_share"), float))
+
+
+def ceilings_sections(
+    environment: Environment, ceilings: Sequence[Ceiling], *, everything: bool = False
+) -> list[Section]:
+    """Return a section about each type of device among `ceilings`; `everything`: with every size."""
+    types = dict.fromkeys(one.device for one in ceilings)
+    return [ceilings_section(described(environment, type), ceilings, everything=everything) for type in types]
+
+
+def ceilings_section(device: DeviceDescription, ceilings: Sequence[Ceiling], *, everything: bool = False) -> Section:
+    """Return what the ceilings of a device say, a table of them, what was left out; `everything`: every size."""
+    own = ordered([one for one in ceilings if one.device == device.type])
+    blocks = [Block("", note=as_sentence(line)) for line in ceilings_said(device, own)]
+    blocks.append(_table(device, own))
+    if everything:
+        blocks.append(_sizes(own))
+    for one in own:
+        where = f"{one.dtype} {one.operation}"
+        lines = [*([one.error] if one.error else []), *(one.notes if everything else [])]
+        blocks += [Block("", note=f"{where}: {line}") for line in lines]
+    threads = ", ".join(counted(each, "thread") for each in dict.fromkeys(one.threads for one in own))
+    named = [device.type, device.name, *([threads] if device.type == "cpu" else [])]
+    return Section(" · ".join(filter(None, named)), blocks)
+
+
+def _table(device: DeviceDescription, own: Sequence[Ceiling]) -> Block:
+    """Return a row for each dtype: what it attains in each operation, over fp32 and of the datasheet's peaks."""
+    promised = datasheet_of(device.name)
+    found = {(one.operation, one.dtype): one for one in own}
+    full = best(own, device.type, FP32)
+    rows = []
+    for dtype in dict.fromkeys(one.dtype for one in sorted(own, key=lambda one: _place(one.dtype))):
+        cells = [found.get((operation, dtype)) for operation in (MATMUL, CONV, COPY)]
+        reached = best(own, device.type, dtype)
+        rows.append(
+            [
+                dtype,
+                device.arithmetic.get(dtype, ""),
+                _attained(cells[0]),
+                _attained(cells[1]),
+                format_ratio(reached / full if reached and full else None),
+                _attained(cells[2]),
+                *([_peak_share(cells[:2], promised), _peak_share(cells[2:], promised)] if promised else []),
+            ]
+        )
+    headers = ["dtype", "arithmetic", "matrix products", "convolutions", "to fp32", "copies"]
+    headers += ["of peak", "of bandwidth"] if promised else []
+    note = "of the best size; of copies, the largest, in main memory"
+    return Block("Attained at best", headers, rows, note, numbers=headers[2:])
+
+
+def _sizes(own: Sequence[Ceiling]) -> Block:
+    rows = [
+        [found.operation, found.dtype, one.size, _rate_said(found, rate(one)),
+         format_seconds(min(one.samples, default=None)), str(len(one.samples))]
+        for found in own
+        for one in found.attained
+    ]  # fmt: skip
+    headers = ["operation", "dtype", "size", "attained", "fastest", "samples"]
+    return Block("Every size", headers, rows, numbers=headers[3:])
+
+
+def _attained(found: Ceiling | None) -> str:
+    one = top(found) if found is not None else None
+    return UNDEFINED if found is None or one is None else _rate_said(found, rate(one))
+
+
+def _rate_said(found: Ceiling, value: float | None) -> str:
+    return format_bandwidth(value) if found.operation == COPY else format_flop_rate(value)
+
+
+def _peak_share(found: Sequence[Ceiling | None], promised: Datasheet) -> str:
+    shares = [share(one, promised) for one in found if one is not None]
+    return format_share(max((value for value in shares if value is not None), default=None))
+
+
+def _place(dtype: str) -> int:
+    return DTYPES.index(dtype) if dtype in DTYPES else len(DTYPES)

@@ -1,0 +1,1 @@
+"""Whether training converges in each precision as in fp32."""

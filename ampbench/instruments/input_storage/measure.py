@@ -1,0 +1,261 @@
+"""What storing a network's inputs in half saves and loses: the same step fed both, traced, compared and timed in turns.
+
+What an op does with an input in half is read from two traces, that of the step as it is and that of the one whose
+inputs are stored in the autocast dtype; whether anything is lost is measured, not concluded from them.
+"""
+
+import dataclasses
+from functools import partial
+from typing import Any
+
+import torch
+from torch.utils import _pytree as pytree
+
+from ampbench.base.precisions import PRECISIONS
+from ampbench.errors import first_line
+from ampbench.explain.dtypes import short_dtype
+from ampbench.explain.ledger import CastLedger, trace_casts
+from ampbench.explain.rules.documented import documented_category
+from ampbench.measure.changes import Change, peaks_with
+from ampbench.measure.data import batches_of
+from ampbench.measure.distances import compare, floating_in, identical
+from ampbench.measure.divergence import StepNumbers, passing_reference, run_step
+from ampbench.measure.machine import Cpu, Device, fp64_device, precision_flags
+from ampbench.measure.memory import is_out_of_memory, memory_source
+from ampbench.measure.step import Step
+from ampbench.measure.timing import TURNS, FitnessWatch, Settled, plan_samples, side_by_side, warm_up
+from ampbench.records.case import Case
+from ampbench.records.casts import AUTOCAST, PRE_CAST_INPUTS, CastTrace
+from ampbench.records.labels import FP32_INSTEAD
+from ampbench.records.measured import Skip
+from ampbench.records.rules import PYTORCH_PAGE, WIDEST
+from ampbench.records.studies import ACCEPTED, PROMOTED, TO_FP32, TO_LOW, UNTOUCHED, InputUse, StoragePass, StoredInputs
+from ampbench.workload import Workload
+
+NO_FLOATING = "no input of it is floating: token ids and other integers are never stored in half"
+
+COPY_SHARE = 0.05
+"""The share of the seconds that copies from host to device get, for each of the two dtypes."""
+
+_Samples = list[list[float]]
+_FULL = "fp32"
+
+
+def measure_storage(workload: Workload, case: Case, device: Device, seconds: float) -> StoragePass | Skip:
+    """Return what a step of `case`, one with autocast, is with inputs in fp32 and with inputs in autocast's dtype.
+
+    Steps are timed in turns for about `seconds`, as changes that save casts are (see `worker.changes`). Dropout is
+    switched off where numbers are compared, and on where the step is timed. Numbers are those of the first batch. A
+    step that raises only with inputs in half is found to. Raises what the network raises with inputs in fp32, and
+    `torch.OutOfMemoryError`. A workload without floating inputs is a `Skip`.
+    """
+    case = dataclasses.replace(case, path="eager")
+    if not any(True for _ in floating_in(pytree.tree_leaves(batches_of(workload.inputs)[0]))):
+        return Skip(case_id=case.case_id, reason=NO_FLOATING)
+    row = PRECISIONS[case.precision]
+    assert row.autocast is not None
+    with precision_flags(row):
+        return _measured(workload, case, device, Change(PRE_CAST_INPUTS, (), getattr(torch, row.autocast)), seconds)
+
+
+def _measured(workload: Workload, case: Case, device: Device, change: Change, seconds: float) -> StoragePass:
+    notes: list[str] = []
+    watch = FitnessWatch(device)
+    step = Step(workload, case, device)
+    settled = warm_up(step)
+    ledger = _traced(step)
+    before = step.batches[0]
+    full, low = (_stored(before, dtype, device, seconds) for dtype in (torch.float32, change.dtype))
+    full = dataclasses.replace(full, **_casts(ledger.trace))
+    uses: list[InputUse] = []
+    peaks: list[int | None] = []
+    try:
+        changed = change.build(workload, case, device)
+        warm_up(changed, settled)
+        after = _traced(changed)
+    except Exception as error:
+        if is_out_of_memory(error):
+            raise
+        low = dataclasses.replace(low, error=first_line(error))
+    else:
+        low = dataclasses.replace(low, **_casts(after.trace))
+        uses = _uses((before, ledger), (changed.batches[0], after), device.type)
+        del changed, after
+    exact = all(_exact(leaf, change.dtype) for leaf in floating_in(pytree.tree_leaves(before)))
+    del step, ledger, before
+    device.release()
+    if not low.error:
+        peaks = peaks_with([change], workload, case, device, settled, notes)
+        full, low = (dataclasses.replace(row, peak_bytes=peak) for row, peak in zip((full, low), peaks, strict=True))
+    full, low, same, repeatable = _compared(workload, case, device, full, low, notes)
+    if not low.error:
+        samples = _timed(workload, case, device, change, settled, seconds, notes)
+        full, low = (dataclasses.replace(row, samples=own) for row, own in zip((full, low), samples, strict=True))
+    return StoragePass(
+        case_id=case.case_id,
+        uses=uses,
+        full=full,
+        low=low,
+        identical=same,
+        repeatable=repeatable,
+        exact=exact,
+        memory_source=memory_source(device) if any(peak is not None for peak in peaks) else None,
+        fitness=watch.seen(),
+        notes=notes,
+    )
+
+
+def _traced(step: Step) -> CastLedger:
+    step.rewind()
+    step.restore()
+    with step.mode(), trace_casts(step.module) as ledger:
+        step.run()
+    return ledger
+
+
+def _casts(trace: CastTrace) -> dict[str, Any]:
+    return {"casts": len(trace.casts), "cast_bytes": sum(cast.bytes_moved for cast in trace.casts)}
+
+
+def _stored(batch: Any, dtype: torch.dtype, device: Device, seconds: float) -> StoredInputs:
+    """Return what a batch takes with its floating inputs in `dtype`, and how long it takes to the device."""
+    leaves = [leaf for leaf in pytree.tree_leaves(batch) if isinstance(leaf, torch.Tensor)]
+    host = [leaf.to(device="cpu", dtype=dtype if leaf.is_floating_point() else leaf.dtype) for leaf in leaves]
+    size = sum(leaf.nbytes for leaf in host)
+    if isinstance(device, Cpu):
+        return StoredInputs(dtype=short_dtype(dtype), stored_bytes=size)
+
+    def copy() -> None:
+        for leaf in host:
+            leaf.to(device.type)
+
+    copy()
+    device.synchronize()
+    count, turns = plan_samples(device.seconds(copy, 1), device.timer_seconds, seconds * COPY_SHARE, TURNS)
+    samples = [device.seconds(copy, count) / count for _ in range(turns)]
+    return StoredInputs(dtype=short_dtype(dtype), stored_bytes=size, copy_samples=samples)
+
+
+def _uses(before: tuple[Any, CastLedger], after: tuple[Any, CastLedger], device: str) -> list[InputUse]:
+    """Return what becomes of each floating input of a batch, which is in fp32 `before` and in half `after`."""
+    found = []
+    whole, _ = pytree.tree_flatten_with_path(before[0])
+    halves = pytree.tree_leaves(after[0])
+    for (path, leaf), half in zip(whole, halves, strict=True):
+        if not isinstance(leaf, torch.Tensor) or not leaf.is_floating_point():
+            continue
+        name, readers = before[1].uses_of(leaf)
+        lowered = {cast.index for cast in before[1].trace.casts if cast.to_dtype == short_dtype(half.dtype)}
+        read = [place for place in _reading(before[1].trace, readers) if place not in lowered]
+        first = _first_use(after[1].trace, _reading(after[1].trace, after[1].uses_of(half)[1]), device)
+        found.append(
+            dataclasses.replace(
+                first,
+                name=name or f"input{pytree.keystr(path)}",
+                read_in_fp32=before[1].trace.ops[read[0]].name if read else "",
+            )
+        )
+    return found
+
+
+def _reading(trace: CastTrace, users: list[int]) -> list[int]:
+    """Return those of the ops `users` that read values, not only a shape: `zeros_like` does not."""
+    names = {place: trace.ops[place].name for place in users}
+    return [place for place, name in names.items() if not name.endswith("_like") and not name.startswith("aten.new_")]
+
+
+def _first_use(trace: CastTrace, users: list[int], device: str) -> InputUse:
+    """Return what the first of the ops `users` does with an input stored in half; its name is to be put in."""
+    if not users:
+        return InputUse(name="", use=UNTOUCHED)
+    place = users[0]
+    cast = next((cast for cast in trace.casts if cast.index == place), None)
+    if cast is not None and cast.operation is not None:
+        place = cast.operation
+    operation = trace.ops[place]
+    if cast is None:
+        use = PROMOTED if _FULL in operation.inputs else ACCEPTED
+    elif cast.to_dtype != _FULL:
+        use = TO_LOW
+    else:
+        names = {operation.name.removeprefix("aten."), (operation.function or "").rpartition(".")[2]}
+        widest = any(documented_category(PYTORCH_PAGE, device, f"aten::{name}") == WIDEST for name in names)
+        use = PROMOTED if cast.origin == AUTOCAST and widest else TO_FP32
+    return InputUse(name="", operation=operation.name, module=operation.module, use=use)
+
+
+def _exact(leaf: torch.Tensor, dtype: torch.dtype) -> bool:
+    """Return whether a tensor comes back from `dtype` as it was."""
+    back = leaf.to(dtype).to(leaf.dtype)
+    return bool(((back == leaf) | leaf.isnan()).all())
+
+
+def _compared(
+    workload: Workload,
+    case: Case,
+    device: Device,
+    full: StoredInputs,
+    low: StoredInputs,
+    notes: list[str],
+) -> tuple[StoredInputs, StoredInputs, bool | None, bool]:
+    """Return both with their errors, whether they give the same bits, and whether fp32 inputs do twice."""
+    where = fp64_device(device)
+    held = passing_reference(workload, case, device)
+    reference = held.numbers
+    assert reference is not None
+    notes += [note for note in reference.notes if note not in notes]
+    if held.error:
+        notes.append(FP32_INSTEAD.format(held.error))
+    draws = reference.drew
+    first, again = (run_step(workload, case, device, keep=device, update=False, equal=draws) for _ in range(2))
+    repeatable = identical(_bits(first), _bits(again))
+    del again
+    full = _with_errors(full, first, reference, where, notes)
+    if low.error:
+        return full, low, None, repeatable
+    stored = dataclasses.replace(case, input_dtype=low.dtype)
+    second = run_step(workload, stored, device, keep=device, update=False, equal=draws)
+    low = _with_errors(low, second, reference, where, notes)
+    return full, low, identical(_bits(first), _bits(second)), repeatable
+
+
+def _with_errors(
+    stored: StoredInputs, numbers: StepNumbers, reference: StepNumbers, where: Device, notes: list[str]
+) -> StoredInputs:
+    try:
+        outputs = compare(numbers.outputs, reference.outputs, on=where)
+    except ValueError as error:  # other shapes: a detector found other boxes
+        notes.append(f"inputs in {stored.dtype}: {error}: no error is defined")
+        return stored
+    notes += [f"inputs in {stored.dtype}: {note}" for note in outputs.notes]
+    gradients = None
+    if numbers.gradients:
+        names = list(numbers.gradients)
+        found = compare([*numbers.gradients.values()], [reference.gradients[name] for name in names], on=where)
+        notes += [f"inputs in {stored.dtype}: gradients: {note}" for note in found.notes]
+        gradients = found.rel_l2
+    loss = None
+    if numbers.loss is not None and reference.loss is not None:
+        difference = abs(numbers.loss - reference.loss)
+        loss = difference if difference < float("inf") else None
+    return dataclasses.replace(stored, output_rel_l2=outputs.rel_l2, loss_abs_error=loss, grad_rel_l2=gradients)
+
+
+def _bits(numbers: StepNumbers) -> list[torch.Tensor]:
+    loss = [] if numbers.loss is None else [torch.tensor(numbers.loss, dtype=torch.float64)]
+    return [*numbers.outputs, *loss, *numbers.gradients.values()]
+
+
+def _timed(
+    workload: Workload,
+    case: Case,
+    device: Device,
+    change: Change,
+    settled: Settled,
+    seconds: float,
+    notes: list[str],
+) -> tuple[_Samples, _Samples]:
+    """Return the seconds per step of both, build by build, each pair of builds timed in turns."""
+    builds = [partial(Step, workload, case, device), partial(change.build, workload, case, device)]
+    full, low = side_by_side(builds, lambda step, _: warm_up(step, settled), device, seconds, notes)
+    return full, low

@@ -1,0 +1,357 @@
+"""Has a worker search each case for the modules to keep in fp32, and stores every trial before the next is made.
+
+That makes a search resumable: it is deterministic for its seed, and what it tried before is not tried again.
+"""
+
+import dataclasses
+import shlex
+from collections.abc import Callable, Iterator, Sequence, Set
+from contextlib import contextmanager
+from functools import partial
+
+from ampbench.base.precisions import LOW, PRECISIONS
+from ampbench.drive.pieces import (
+    Watch,
+    ended_by,
+    explain_cases,
+    plan_default_autocast,
+    prepared_session,
+    request_for,
+    require_among,
+    require_eager,
+    require_named,
+    resumed_plan,
+    unfinished,
+)
+from ampbench.drive.planning import PlannedCase, check_selection
+from ampbench.drive.servers import Channel, OpenChannel
+from ampbench.drive.session import Prepared, check_same_network
+from ampbench.errors import UsageError
+from ampbench.instruments.keep_fp32.findings import meets
+from ampbench.instruments.keep_fp32.search import Found, search, sets_between
+from ampbench.instruments.keep_fp32.trials import Budget, TrialsSpentError, units_of
+from ampbench.records.case import Environment
+from ampbench.records.keeping import KeepSearch, SearchSpace, Trial, Wanted, Weighing
+from ampbench.records.measured import Failure, Skip
+from ampbench.records.run import KEEP_FP32, Selection, Settings
+from ampbench.records.wire import Reply
+from ampbench.store import RunWriter, StoredRun
+
+FOR_WEIGHING = 2
+"""So many trials, of enough, are left for sets that are tried only to be weighed."""
+FRESH = 3
+"""On so many batches that the search has not seen, what it found is tried before it is told."""
+
+Store = Callable[[SearchSpace | Trial], None]
+"""Stores what a search saw before it goes on."""
+
+
+@contextmanager
+def prepare_keeping(
+    selection: Selection,
+    settings: Settings,
+    resumed: StoredRun | None = None,
+    *,
+    open_channel: OpenChannel | None = None,
+) -> Iterator[Prepared]:
+    """Plan which low-precision cases to search: everything that can be wrong with `selection` is raised here.
+
+    Without precisions, each device gets the autocast precision of its default dtype; without phases, inference is
+    searched. With `resumed`, the run to go on with, whose selection and settings these must be, only what that lacks is
+    planned. Raises `UsageError` where no workload is named, for a path but eager, a precision that is not low and a run
+    that was begun in another environment, with other weights, inputs or modules or gives other cases now, and what
+    `make_plan` raises.
+    """
+    require_named(selection, KEEP_FP32, "search the modules")
+    selection = dataclasses.replace(selection, phases=selection.phases or ["inference"])
+    sources = check_selection(selection)
+    require_eager(selection, KEEP_FP32)
+    require_among(selection, LOW, "keep-fp32 asks what a low precision must leave in fp32, and {name} is none")
+
+    def plan(environment: Environment, channel: Channel, settings: Settings) -> list[PlannedCase]:
+        found = plan_default_autocast(selection, environment, channel, settings)
+        if resumed is None:
+            return found
+        left = resumed_plan(resumed, environment, found, unfinished(resumed))
+        _check_same_networks(resumed, left, channel, settings)
+        return left
+
+    with prepared_session(selection, settings, sources, plan, open_channel) as session:
+        yield session
+
+
+def can_go_on(stored: StoredRun) -> bool:
+    """Return whether a run of searches has some that have not ended, and says what they are for."""
+    return bool(unfinished(stored)) and any(space.wanted is not None for space in stored.spaces.values())
+
+
+def wanted_by(stored: StoredRun) -> Wanted:
+    """Return what a run searches for; `UsageError` where it broke off before it stored that."""
+    for space in stored.spaces.values():
+        if space.wanted is not None:
+            return space.wanted
+    again = f": {shlex.join(stored.header.command)}" if stored.header.command else ""
+    raise UsageError(
+        f"run {stored.header.run} broke off before any search began, and holds nothing to go on with: "
+        f"begin a new one{again}"
+    )
+
+
+def _check_same_networks(resumed: StoredRun, left: Sequence[PlannedCase], channel: Channel, settings: Settings) -> None:
+    """Raise `UsageError` where a network of what is left of a run is not the one that was searched before.
+
+    Each network is built and looked into once more.
+    """
+    before: dict[str, SearchSpace] = {}
+    for case_id, space in resumed.spaces.items():
+        before[resumed.cases[case_id].group] = space
+    for planned in sorted(left, key=lambda planned: planned.case.case_id not in resumed.spaces):
+        case = planned.case
+        was = before.pop(case.group, None)
+        if was is None:
+            continue
+        was = resumed.spaces.get(case.case_id, was)
+        refused = f"run {resumed.header.run} cannot be resumed: "
+        reply = channel.serve(request_for(planned, settings, "space", fresh=True))
+        if reply.space is None:
+            raise UsageError(f"{refused}{_reason(ended_by(reply, case, 'space'))}")
+        check_same_network(resumed.header.run, case.workload, was, reply.space)
+        if was.case_id == reply.space.case_id and _modules(was) != _modules(reply.space):
+            raise UsageError(f"{refused}the modules of {case.workload} are others than it began with; start a new run")
+
+
+def _modules(space: SearchSpace) -> tuple[list[list[str]], list[str]]:
+    return [unit.modules for unit in space.units], space.containers
+
+
+def _reason(how: Failure | Skip) -> str:
+    return how.reason if isinstance(how, Skip) else how.said
+
+
+def search_cases(
+    prepared: Prepared, wanted: Wanted, writer: RunWriter, watch: Watch, resumed: StoredRun | None = None
+) -> str:
+    """Search what is planned, as `explain_cases` does, and return how the session ended.
+
+    `watch` is told of the space and of every trial of a case, too, each before it is stored.
+    """
+
+    def explain(channel: Channel, planned: PlannedCase) -> KeepSearch | Failure | Skip:
+        def store(seen: SearchSpace | Trial) -> None:
+            watch(planned, seen)
+            writer.append(seen)
+
+        case_id = planned.case.case_id
+        space = resumed.spaces.get(case_id) if resumed else None
+        trials = resumed.trials.get(case_id, []) if resumed else []
+        return search_case(channel, planned, prepared.settings, wanted, store, space, trials)
+
+    return explain_cases(prepared, explain, writer, watch)
+
+
+def search_case(
+    channel: Channel,
+    planned: PlannedCase,
+    settings: Settings,
+    wanted: Wanted,
+    store: Store,
+    space: SearchSpace | None = None,
+    trials: Sequence[Trial] = (),
+) -> KeepSearch | Failure | Skip:
+    """Return how the search of a case for what is `wanted` ended: a worker that dies in a trial of it ends it.
+
+    What was found is returned without what it costs where that cannot be measured, whatever the worker dies of.
+
+    The space and each trial go to `store` at once. `space` and `trials` are those that are stored already.
+    """
+    try:
+        return _Search(channel, planned, settings, wanted, store, trials).ended(space)
+    except _Ended as ended:
+        return ended.how
+
+
+class _Ended(Exception):  # noqa: N818 - not an error by itself
+    """A reply that has not what was asked for ends a search."""
+
+    def __init__(self, how: Failure | Skip):
+        super().__init__()
+        self.how = how
+
+
+class _Search:
+    """The search of one case: what it asks a worker, and what it was told before."""
+
+    def __init__(
+        self,
+        channel: Channel,
+        planned: PlannedCase,
+        settings: Settings,
+        wanted: Wanted,
+        store: Store,
+        trials: Sequence[Trial],
+    ):
+        self._channel, self._planned, self._settings = channel, planned, settings
+        self._wanted, self._store = wanted, store
+        self._trials = list(trials)
+        self._known = {tuple(trial.kept): trial for trial in trials}
+        self._fresh: dict[tuple[str, ...], list[Trial]] = {}
+        self._refuted: dict[tuple[str, ...], Trial] = {}
+        self._no_fresh = ""
+        self._has_worker = False
+
+    def ended(self, space: SearchSpace | None) -> KeepSearch:
+        case, wanted = self._planned.case, self._wanted
+        min_update_kept = wanted.min_update_kept if self._bounds_updates() else None
+        space = space or self._asked_space()
+        max_gradient_error = wanted.max_gradient_error if case.phase == "training" else None
+        budget = Budget(
+            max_error=wanted.max_error, max_gradient_error=max_gradient_error, min_update_kept=min_update_kept
+        )
+        found, asked = self._confirmed_search(space, budget)
+        ended = KeepSearch(
+            case_id=case.case_id,
+            max_error=wanted.max_error,
+            max_gradient_error=max_gradient_error,
+            min_update_kept=min_update_kept,
+            objective=wanted.objective,
+            seed=wanted.seed,
+            found=found.kept,
+            units=len(found.units or ()),
+            smallest=found.smallest,
+        )
+        ended = self._bettered(ended, space, budget)
+        weighing, notes = self._weighed(space, ended, asked)
+        ended = self._bettered(ended, space, budget)
+        if ended.found is not None and self._no_fresh:
+            notes.append(
+                f"not confirmed on {'more batches' if self._fresh_of(ended) else 'another batch'}: {self._no_fresh}"
+            )
+        return dataclasses.replace(
+            ended,
+            trials=len(self._trials),
+            confirmed=self._fresh_of(ended),
+            refuted=list(self._refuted.values()),
+            weighing=weighing,
+            notes=notes,
+        )
+
+    def _bounds_updates(self) -> bool:
+        """Return whether the search bounds what arrives of an update: where weights are trained as stored in half."""
+        row = PRECISIONS[self._planned.case.precision]
+        stored_low = row.storage != "float32" and row.autocast is None and not row.master
+        return stored_low and self._planned.case.phase == "training" and self._wanted.min_update_kept is not None
+
+    def _confirmed_search(self, space: SearchSpace, budget: Budget) -> tuple[Found, set[tuple[str, ...]]]:
+        """Return the smallest set that meets the budget on fresh batches, too, and which sets its search asked about.
+
+        A set that misses it there counts as one that failed, and the search is gone through again with what is known.
+        """
+        wanted = self._wanted
+        spared = min(FOR_WEIGHING, wanted.max_trials // 4)
+        while True:
+            asked: set[tuple[str, ...]] = set()
+            found = search(
+                space,
+                partial(self._answered, asked=asked, most=wanted.max_trials - spared),
+                max_error=budget.max_error,
+                max_gradient_error=budget.max_gradient_error,
+                min_update_kept=budget.min_update_kept,
+                objective=wanted.objective,
+                seed=wanted.seed,
+                max_trials=wanted.max_trials - spared,
+            )
+            if found.kept is None or self._holds(found.kept, budget):
+                return found, asked
+
+    def _answered(self, kept: Sequence[str], asked: set[tuple[str, ...]], most: int) -> Trial:
+        """Return the trial of a set, or that on the batch that refuted it. Raises TrialsSpentError after `most`."""
+        key = tuple(kept)
+        if key not in self._known and len(self._trials) >= most:
+            raise TrialsSpentError
+        asked.add(key)
+        return self._refuted.get(key) or self._tried(kept)
+
+    def _holds(self, kept: Sequence[str], budget: Budget) -> bool:
+        """Return whether a set meets the budget on fresh batches; those that do not are `_refuted` from then on."""
+        key = tuple(kept)
+        if key not in self._fresh:
+            self._fresh[key] = list(self._on_fresh_batches(kept))
+            worst = max(self._fresh[key], key=lambda trial: max(budget.shares(trial)), default=None)
+            if worst is not None and max(budget.shares(worst)) > 1.0:
+                self._refuted[key] = worst
+        return key not in self._refuted
+
+    def _on_fresh_batches(self, kept: Sequence[str]) -> Iterator[Trial]:
+        """Yield the trials of a set on batches that the search does not see, as far as there are any."""
+        for batch in range(1, FRESH + 1):
+            reply = self._ask("trial", kept=[list(kept)], batch=batch)
+            if reply.trial is None:
+                self._no_fresh = _reason(ended_by(reply, self._planned.case, "trial"))
+                return
+            yield reply.trial
+
+    def _fresh_of(self, ended: KeepSearch) -> list[Trial]:
+        return [] if ended.found is None else self._fresh.get(tuple(ended.found), [])
+
+    def _bettered(self, ended: KeepSearch, space: SearchSpace, budget: Budget) -> KeepSearch:
+        """Return a search with the smallest set that met the budget, which may have been tried to be weighed only."""
+        least = ended.units if ended.found is not None else len(space.units) + 1
+        meeting = [trial for trial in self._trials if meets(ended, trial)]
+        for trial in sorted(meeting, key=lambda trial: len(units_of(space, trial.kept))):
+            units = len(units_of(space, trial.kept))
+            if units < least and self._holds(trial.kept, budget):
+                return dataclasses.replace(ended, found=list(trial.kept), units=units, smallest=False)
+        return ended
+
+    def _asked_space(self) -> SearchSpace:
+        reply = self._ask("space")
+        if reply.space is None:
+            raise _Ended(ended_by(reply, self._planned.case, "space"))
+        space = dataclasses.replace(reply.space, wanted=self._wanted)
+        self._store(space)
+        return space
+
+    def _tried(self, kept: Sequence[str]) -> Trial:
+        """Return the trial of a set, made unless it is known."""
+        key = tuple(kept)
+        if key not in self._known:
+            reply = self._ask("trial", kept=[list(kept)])
+            if reply.trial is None:
+                raise _Ended(ended_by(reply, self._planned.case, "trial"))
+            trial = dataclasses.replace(reply.trial, number=len(self._trials))
+            self._store(trial)
+            self._trials.append(trial)
+            self._known[key] = trial
+        return self._known[key]
+
+    def _weighed(
+        self, space: SearchSpace, ended: KeepSearch, asked: Set[tuple[str, ...]]
+    ) -> tuple[Weighing | None, list[str]]:
+        """Return what sets cost, and notes: that nobody could measure it is no reason to lose what was found."""
+        searched = [trial for trial in self._trials if tuple(trial.kept) in asked]  # not what was tried to be weighed
+        units = None if ended.found is None else units_of(space, ended.found)
+        try:
+            able = [kept for kept in sets_between(space, units, searched) if self._can_be_weighed(kept)]
+            self._has_worker = False  # the reference that trials keep must not weigh on what is measured
+            reply = self._ask("weighing", kept=able, seconds=self._wanted.seconds)
+            if reply.weighing is None:
+                raise _Ended(ended_by(reply, self._planned.case, "weighing"))
+        except _Ended as failed:
+            return None, [f"what sets cost was not measured: {_reason(failed.how)}"]
+        return reply.weighing, []
+
+    def _can_be_weighed(self, kept: Sequence[str]) -> bool:
+        """Return whether a step runs with a set, tried if a trial is left: a price needs an error beside it."""
+        if tuple(kept) not in self._known and len(self._trials) >= self._wanted.max_trials:
+            return False
+        return not self._tried(kept).error
+
+    def _ask(self, kind: str, *, kept: Sequence[Sequence[str]] = (), seconds: float = 0.0, batch: int = 0) -> Reply:
+        """Return the reply of the case's own worker, which keeps the reference from one trial to the next."""
+        request = request_for(
+            self._planned, self._settings, kind,
+            kept=[list(one) for one in kept], seconds=seconds, batch=batch, updates=self._bounds_updates(),
+            fresh=not self._has_worker,
+        )  # fmt: skip
+        self._has_worker = True
+        return self._channel.serve(request)

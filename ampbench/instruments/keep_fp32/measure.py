@@ -1,0 +1,265 @@
+"""The search for modules to keep in fp32, on the device: what there is to keep, what a set errs, what sets cost."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from time import perf_counter
+from typing import Any
+
+import torch
+
+from ampbench.base.precisions import BASELINE, PRECISIONS
+from ampbench.errors import UnknownNameError
+from ampbench.explain.keep_fp32 import is_kept
+from ampbench.explain.modules import ModuleRun, watch_runs
+from ampbench.measure.distances import Fp32Check, compare, compare_each
+from ampbench.measure.divergence import Reference, References, run_step
+from ampbench.measure.machine import Device, fp64_device, precision_flags
+from ampbench.measure.memory import is_out_of_memory, memory_source, one_batch, said_of
+from ampbench.measure.origins import measure_origin
+from ampbench.measure.sources import seed_all, seeded_step, unfused
+from ampbench.measure.step import Step
+from ampbench.measure.timing import FitnessWatch, settled_peaks, side_by_side, warm_up
+from ampbench.measure.updates import measure_update
+from ampbench.records.case import Case
+from ampbench.records.keeping import SearchSpace, Trial, Unit, Weighed, Weighing
+from ampbench.records.labels import few
+from ampbench.workload import Workload
+
+NO_REFERENCE = "the fp64 step that trials are compared with does not fit into the memory: search with a smaller batch"
+
+
+@dataclass(slots=True, eq=False)
+class _Seen:
+    """What is known of a module that ran; `always` and `ever` are the modules that all, and some, calls ran within."""
+
+    path: str
+    module: torch.nn.Module
+    always: set[torch.nn.Module]
+    ever: set[torch.nn.Module] = field(default_factory=set)
+    leaf: bool = True
+    output_bytes: int = 0
+    seconds: float = 0.0
+
+
+def search_space(workload: Workload, case: Case, device: Device) -> SearchSpace:
+    """Return the modules of `case` that can be kept in fp32 or not, seen in one fp32 step of its phase.
+
+    Units are the modules in which no other ran, in the order of running; those that share parameters are one, with
+    modules that did not run but share them, too. Left out, with a note, are TorchScript modules and what the network
+    keeps in fp32 itself. Containers are the modules that can be kept whole: all that they hold runs within them and
+    nothing else does. Dropout is switched off, and so are the fused paths of attention and encoder layers, which call
+    none of the modules within: one that is kept makes them leave it. Raises `WorkloadError` where outputs, the loss or
+    gradients are not finite in fp32 already, which no kept module mends, and `UsageError` for a precision that is not
+    low.
+    """
+    notes: list[str] = []
+    check = Fp32Check()
+    with precision_flags(PRECISIONS[BASELINE]):
+        step = seeded_step(workload, case, device, notes, precision=BASELINE)
+        output, gradients = step.unscaled_gradients() if step.training else (_forward(step), {})
+        check.look(0, output, step.loss, gradients.values())
+        with unfused():
+            seen = _watched(step)
+    check.refuse(workload, case, device, notes)
+    leaves = _without_refused([row for row in seen if row.leaf], notes)
+    units = _units(step.module, leaves, {row.module for row in seen})
+    containers = _containers(seen, leaves, notes)
+    del step, output, gradients, seen, leaves
+    device.release()
+    origin = measure_origin(workload, case, device)
+    return SearchSpace(
+        case_id=case.case_id,
+        units=units,
+        containers=containers,
+        errors=origin.modules,
+        notes=list(dict.fromkeys([*notes, *origin.notes])),
+    )
+
+
+def try_kept(
+    workload: Workload,
+    case: Case,
+    device: Device,
+    kept: Sequence[str],
+    references: References,
+    *,
+    updates: bool = False,
+) -> Trial:
+    """Return how far a step of `case` with the modules `kept` in fp32 lies from the same step in fp64.
+
+    With `updates`, also what arrives of an optimizer's step, as `measure_update` says.
+    What the network raises because of what is kept becomes the trial's error, as does `OUT_OF_MEMORY`. On the device
+    lies no more than one step at a time. Raises `torch.OutOfMemoryError` where the fp64 reference does not fit, and
+    `UnknownNameError` for a name of no module.
+    """
+    try:
+        reference = references.passed(workload, case, device, updates=updates)
+    except Exception as error:
+        if is_out_of_memory(error):
+            raise torch.OutOfMemoryError(NO_REFERENCE) from error
+        raise
+    try:
+        return _compared(workload, case, device, kept, reference)
+    except Exception as error:
+        if isinstance(error, UnknownNameError):
+            raise
+        said = said_of(error)
+    device.release()  # what the error held of the step
+    return Trial(case_id=case.case_id, kept=list(kept), error=said)
+
+
+def weigh(
+    workload: Workload, case: Case, device: Device, kept_sets: Sequence[Sequence[str]], seconds: float
+) -> Weighing:
+    """Return time and peak memory of a step of `case` with each of `kept_sets` in fp32, measured for about `seconds`.
+
+    All sets are built side by side at random places in memory, again and again, and timed in turns; where there is no
+    room for that, one after the other. Takes longer where `seconds` would not do for an interval. What the network
+    raises is raised.
+    """
+    if not kept_sets:
+        return Weighing(case_id=case.case_id)
+    notes: list[str] = []
+    with precision_flags(PRECISIONS[case.precision]):
+        builds = [partial(Step, workload, case, device, kept=kept) for kept in kept_sets]
+        settled = [warm_up(build()) for build in builds]
+        device.release()
+        alone = [partial(Step, one_batch(workload, case), case, device, kept=kept) for kept in kept_sets]
+        peaks = settled_peaks(alone, settled, device, notes)
+        watch = FitnessWatch(device)
+        samples = side_by_side(builds, lambda step, place: warm_up(step, settled[place]), device, seconds, notes)
+        fitness = watch.seen()
+    return Weighing(
+        case_id=case.case_id,
+        weighed=[
+            Weighed(kept=list(kept), samples=taken, peak_bytes=peak)
+            for kept, taken, peak in zip(kept_sets, samples, peaks, strict=True)
+        ],
+        memory_source=memory_source(device) if None not in peaks else None,
+        fitness=fitness,
+        notes=notes,
+    )
+
+
+def _compared(workload: Workload, case: Case, device: Device, kept: Sequence[str], held: Reference) -> Trial:
+    """Return the trial of a set whose step runs."""
+    where, reference = fp64_device(device), held.numbers
+    assert reference is not None
+    numbers = run_step(
+        workload, case, device, keep=device, kept=kept, update=False, equal=held.draws,
+        native=held.intended is not None,
+    )  # fmt: skip
+    outputs, each = compare_each(numbers.outputs, reference.outputs, where)
+    errors = [one.rel_l2 for one in each if one.rel_l2 is not None]
+    gradients = None
+    if case.phase == "training":
+        expected = [reference.gradients[name] for name in numbers.gradients]
+        gradients = compare(list(numbers.gradients.values()), expected, where)
+    update = None
+    if held.intended is not None and numbers.native is not None:
+        update = measure_update(workload, held.intended, numbers.native, device, where)
+    return Trial(
+        case_id=case.case_id,
+        kept=list(kept),
+        update_kept=update.kept if update else None,
+        update_nonfinite=(update.nonfinite or 0) if update else 0,
+        update_undefined=update.undefined if update else "",
+        output_rel_l2=None if outputs.rel_l2 is None else max(errors, default=outputs.rel_l2),
+        grad_rel_l2=gradients.rel_l2 if gradients else None,
+        nonfinite=sum(one.nonfinite + one.unlike for one in (outputs, gradients) if one is not None),
+        reference_dtype=held.dtype,
+        reference_error=held.error,
+    )
+
+
+def _forward(step: Step) -> Any:
+    seed_all(0)
+    step.rewind()
+    with step.mode():
+        return step.forward_and_loss()[0]
+
+
+def _watched(step: Step) -> list[_Seen]:
+    """Return the modules that run in a forward pass, in the order in which they begin."""
+    rows: dict[str, _Seen] = {}
+    device = step.device
+
+    def begin(run: ModuleRun) -> None:
+        row = rows.setdefault(run.path, _Seen(run.path, run.module, set(run.within)))
+        row.always &= set(run.within)
+        row.ever |= set(run.within)
+        device.synchronize()
+        run.kept = perf_counter()
+
+    def end(run: ModuleRun) -> None:
+        device.synchronize()
+        row = rows[run.path]
+        row.seconds += perf_counter() - run.kept
+        row.output_bytes += sum(tensor.nbytes for tensor in run.outputs)
+        row.leaf &= run.leaf
+
+    with watch_runs(step.module, end, begin):
+        _forward(step)
+    return list(rows.values())
+
+
+def _without_refused(leaves: list[_Seen], notes: list[str]) -> list[_Seen]:
+    """Return the leaves that can be kept; `notes` get which others there are, and why."""
+    own = [row for row in leaves if any(is_kept(module) for module in (*row.always, row.module))]
+    scripted = [row for row in leaves if isinstance(row.module, torch.jit.ScriptModule)]
+    for rows, why in ((own, "the network keeps in fp32 itself"), (scripted, "are TorchScript")):
+        if rows:
+            notes.append(f"left out are modules that {why}: {few(row.path or 'the network' for row in rows)}")
+    return [row for row in leaves if row not in own and row not in scripted]
+
+
+def _units(network: torch.nn.Module, leaves: list[_Seen], ran: set[torch.nn.Module]) -> list[Unit]:
+    """Return the units that the leaves make, in the order of running."""
+    groups: dict[int, list[_Seen]] = {}
+    home: dict[torch.Tensor, int] = {}
+    for place, row in enumerate(leaves):
+        sharing = sorted({home[parameter] for parameter in row.module.parameters() if parameter in home})
+        into = sharing[0] if sharing else place
+        groups[into] = [other for each in sharing for other in groups.pop(each)] + [row]
+        home.update((parameter, into) for other in groups[into] for parameter in other.module.parameters())
+    held = {module for row in leaves for module in row.module.modules()}
+    idle = [(path, module) for path, module in network.named_modules() if module not in ran and module not in held]
+    return [_unit(groups[first], idle) for first in sorted(groups)]
+
+
+def _unit(group: list[_Seen], idle: Iterable[tuple[str, torch.nn.Module]]) -> Unit:
+    tensors = {tensor for row in group for tensor in (*row.module.parameters(), *row.module.buffers())}
+    sharing = [path for path, module in idle if tensors & set(module._parameters.values())]
+    return Unit(
+        modules=[*(row.path for row in group), *sharing],
+        kind=type(group[0].module).__name__,
+        weight_bytes=sum(tensor.nbytes for tensor in tensors),
+        output_bytes=sum(row.output_bytes for row in group),
+        seconds=sum(row.seconds for row in group),
+    )
+
+
+def _containers(seen: list[_Seen], leaves: list[_Seen], notes: list[str]) -> list[str]:
+    """Return the containers that can be kept whole, outermost first; `notes` get which others there are."""
+    containers = [row for row in seen if not row.leaf and not any(is_kept(m) for m in (*row.always, row.module))]
+    whole = [row.path for row in containers if _can_be_whole(row, leaves)]
+    others = [row.path for row in containers if row.path not in whole]
+    if others:
+        notes.append(
+            f"not kept whole, as what they hold runs elsewhere too, or what runs in them is not: {few(others)}"
+        )
+    return sorted(whole, key=lambda path: (path != "", path.count(".")))
+
+
+def _can_be_whole(container: _Seen, leaves: list[_Seen]) -> bool:
+    """Return whether keeping a container keeps those leaves that its path begins, and no other that holds weights."""
+    held = set(container.module.modules())
+    below = f"{container.path}." if container.path else ""
+    for row in leaves:
+        if row.path.startswith(below):
+            if container.module not in row.always:
+                return False
+        elif (row.module in held or container.module in row.ever) and any(True for _ in row.module.parameters()):
+            return False
+    return not isinstance(container.module, torch.jit.ScriptModule)

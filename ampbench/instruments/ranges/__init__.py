@@ -1,0 +1,1 @@
+"""How large values are, where errors begin, what is not finite."""

@@ -1,0 +1,800 @@
+"""What follows of ranges, origins and values that are not finite.
+
+What the arithmetic of an optimizer and of storage in half knows of a training without running it, in sentences.
+
+Each follows from the settings and the format alone, by the formula in the docstring of its function, and holds for
+weights, state and statistics that are stored in the format, rounded to nearest after every operation: not for fp32
+master weights, and not for optimizers that are not torch's own, of which nothing is said. Where an optimizer fuses its
+step into one kernel, what rounds between its operations is not there, and is not told. Half a unit in the last place of
+a number w is more than 2**-9 |w| in bf16 and 2**-12 |w| in fp16, and at most twice that.
+
+What was predicted of a low precision from fp32 values, held against what really came of it.
+
+What a pass says in a few sentences: would a low format hold the values, where does the error begin.
+
+They are without their full stops, and begin in lower case or with the name of a format or precision ("fp16: ").
+"""
+
+import math
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from ampbench.base.precisions import FORMATS, SHORT_DTYPES, Format, Precision, find_format, find_precision
+from ampbench.base.units import counted, format_error, format_share
+from ampbench.records.labels import few
+from ampbench.records.magnitudes import (
+    FLUSHES,
+    MARGIN,
+    ROOT,
+    Prediction,
+    by_running_module,
+    format_scale,
+    headroom,
+    nonfinite_sentence,
+    predict,
+    reach_phrase,
+    scale_range,
+    usable_scales,
+)
+from ampbench.records.measured import OptimizerGroup, Recipe
+from ampbench.records.ranges import (
+    ACTIVATION,
+    GRADIENT,
+    INPUT,
+    WEIGHT,
+    FirstNonfinite,
+    LowRun,
+    Magnitudes,
+    ModuleError,
+    OriginPass,
+    RangePass,
+    ranked,
+)
+
+EMA_DECAY = 0.999
+"""The usual decay of an average of weights, of which there is no setting to be read."""
+
+_DECOUPLING = ("Adam", "AdamW", "NAdam", "RAdam")
+"""Those of torch's optimizers that can multiply weights by 1 - lr x weight decay: an operation of its own."""
+_SQUARES = {"Adam": "betas[1]", "AdamW": "betas[1]", "NAdam": "betas[1]", "RAdam": "betas[1]", "RMSprop": "alpha"}
+"""Those that keep a running mean of squared gradients, and what its decay is called."""
+_DIVIDING = ("Adam", "AdamW", "NAdam", "RMSprop")
+"""Those of them that divide by its root plus eps in every step."""
+_FAR_DOWN = -100
+"""Formats whose smallest normal number has a lower exponent flush nothing that a training has."""
+
+
+@dataclass(frozen=True, slots=True)
+class Remark:
+    """What follows (`text`), and of which numbers (`because`)."""
+
+    text: str
+    because: str
+
+    def __str__(self) -> str:
+        return f"{self.text} ({self.because})"
+
+
+def remarks_of(recipe: Recipe, dtype: str, *, master: bool = False) -> list[Remark]:
+    """Return what `recipe` does to weights, state and statistics stored in `dtype`, "fp16" or "bf16", the worst first.
+
+    With fp32 `master` weights the optimizer computes in fp32, and only the running statistics are in `dtype`. Raises
+    `UnknownNameError` for any other dtype.
+    """
+    form = find_format(dtype)
+    found = [] if master else [*_of_groups(recipe, form, _zero_denominator)]
+    if not master:
+        found += [*_of_groups(recipe, form, _decay_lost), *_of_groups(recipe, form, _squares_grow)]
+    return [*found, *_statistics(recipe, form)]
+
+
+def habits_of(dtype: str) -> list[Remark]:
+    """Return what averaging weights and summing gradients does in `dtype`, whatever the optimizer.
+
+    * An average of weights moves by (1 - decay)(w - average), as torch's `lerp` does in one operation, which is lost up
+      to half a unit in its last place: while |w - average| < 2**-9 / (1 - decay) |average| (fp16: 2**-12).
+    * A sum of n equal gradients has units of two of them from n = 2**8 on (fp16: 2**11): one more is a tie, which goes
+      to the even number. (Twice as late for gradients that are nearly a power of two.)
+    """
+    form = find_format(dtype)
+    apart = _half_unit(form) / (1 - EMA_DECAY)
+    return [
+        Remark(
+            f"an average of weights at decay {EMA_DECAY} stands still up to {format_share(apart)} away",
+            f"2^-{form.digits + 1} / {1 - EMA_DECAY:.3g}",
+        ),
+        Remark(
+            f"gradients summed over equal micro-batches stop growing after about {2**form.digits:,}",
+            f"2^{form.digits}",
+        ),
+    ]
+
+
+def remark_line(recipe: Recipe | None, row: Precision) -> str:
+    """Return in one line what arithmetic knows of training by `recipe` in a precision; "": nothing."""
+    if recipe is None or row.autocast is not None or row.storage == "float32":
+        return ""
+    said = remarks_of(recipe, SHORT_DTYPES[row.storage], master=row.master)
+    return f"{row.name} with {short_name(recipe)}: {'; '.join(map(str, said))}" if said else ""
+
+
+def recipe_said(recipe: Recipe) -> str:
+    """Return an optimizer and its settings: "AdamW, lr 0.0001, weight decay 0.01 (decoupled), betas 0.9 and 0.999"."""
+    groups = [_settings(group) for group in recipe.groups]
+    if len(set(groups)) <= 1:
+        said = groups[:1]
+    else:
+        said = [
+            f"of {counted(group.elements, 'element')}: {text}"
+            for group, text in zip(recipe.groups, groups, strict=True)
+        ]
+    momenta = ", ".join(f"{momentum:g}" for momentum in recipe.running_momenta)
+    said += [f"running statistics with momentum {momenta}"] if momenta else []
+    return "; ".join([f"{recipe.optimizer}{f', {said[0]}' if said and said[0] else ''}", *said[1:]])
+
+
+def short_name(recipe: Recipe) -> str:
+    """Return the name of an optimizer's class without its module."""
+    return recipe.optimizer.rpartition(".")[2]
+
+
+def _settings(group: OptimizerGroup) -> str:
+    decay = ""
+    if group.weight_decay:
+        decay = f"weight decay {group.weight_decay:g}{' (decoupled)' if group.decoupled else ''}"
+    betas = [f"{beta:g}" for beta in (group.beta1, group.beta2) if beta is not None]
+    flags = [name for name in ("foreach", "fused", "capturable") if getattr(group, name)]
+    parts = [
+        f"lr {group.lr:g}" if group.lr is not None else "",
+        f"momentum {group.momentum:g}" if group.momentum else "",
+        decay,
+        f"{'betas' if len(betas) > 1 else 'alpha'} {' and '.join(betas)}" if betas else "",
+        f"eps {group.eps:g}" if group.eps is not None else "",
+        *flags,
+    ]
+    return ", ".join(filter(None, parts))
+
+
+def _of_groups(
+    recipe: Recipe, form: Format, said: Callable[[str, OptimizerGroup, Format], Remark | None]
+) -> Iterable[Remark]:
+    """Yield what is true of groups of torch's own optimizers, each once, with how many of several it is true of."""
+    if not recipe.optimizer.startswith("torch.optim."):
+        return
+    found = [said(short_name(recipe), group, form) for group in recipe.groups if group.elements]
+    for remark in dict.fromkeys(one for one in found if one is not None):
+        many = found.count(remark)
+        where = "" if many == len(found) else f" in {many:,} of {counted(len(found), 'parameter group')}"
+        yield Remark(f"{remark.text}{where}", remark.because)
+
+
+def _decay_lost(kind: str, group: OptimizerGroup, form: Format) -> Remark | None:
+    """Say that decoupled weight decay does nothing: lr x weight decay < 2**-9 in bf16, 2**-12 in fp16.
+
+    A weight w becomes w (1 - lr x weight decay), rounded by itself before the update is added: it changes by less than
+    half a unit in the last place, which is at least 2**-9 |w| (2**-12 |w|) towards zero.
+    """
+    if kind not in _DECOUPLING or not group.decoupled or group.fused or not group.weight_decay or not group.lr:
+        return None
+    lost = group.lr * group.weight_decay
+    if lost >= _half_unit(form):
+        return None
+    return Remark("weight decay does nothing", f"lr x weight decay is {lost:.2g}, under 2^-{form.digits + 1}")
+
+
+def _squares_grow(kind: str, group: OptimizerGroup, form: Format) -> Remark | None:
+    """Say that a running mean of squares cannot decay: 1 - beta2 < 2**-9 in bf16, 2**-12 in fp16.
+
+    It becomes v x beta2 + (1 - beta2) g**2: rounded in between, v x beta2 is v; in one kernel, the whole is not below
+    v, since it is no less than v x beta2. So it never falls, and steps stay as small as the largest gradient made them.
+    """
+    if kind not in _SQUARES or group.beta2 is None:
+        return None
+    falls = 1 - group.beta2
+    if not 0 < falls < _half_unit(form):
+        return None
+    text = "the running mean of squared gradients cannot decay and only grows"
+    return Remark(text, f"1 - {_SQUARES[kind]} is {falls:.2g}, under 2^-{form.digits + 1}")
+
+
+def _zero_denominator(kind: str, group: OptimizerGroup, form: Format) -> Remark | None:
+    """Say which second moments are 0, and whether eps is, too, so that a step divides by 0; nothing in bf16.
+
+    From zero, v becomes (1 - beta2) g**2, which is 0 where it is no more than half the smallest subnormal number,
+    2**-25 in fp16: where |g| <= sqrt(2**-25 / (1 - beta2)). The denominator is the root of v plus eps, and eps rounds
+    to 0 up to 2**-25 as well. Then a step is lr x m / 0: infinite, and 0 / 0, NaN, where the gradient was 0. Above it,
+    it is lr x m / eps. In one kernel, and in a capturable step, eps is not rounded by itself.
+    """
+    if kind not in _DIVIDING or form.lowest < _FAR_DOWN or group.fused or group.capturable:
+        return None
+    if group.eps is None or group.beta2 is None or group.beta2 >= 1:
+        return None
+    border = math.sqrt(form.flush / (1 - group.beta2))
+    power = form.lowest - form.digits
+    if group.eps <= form.flush:
+        return Remark(
+            f"weights become infinite or NaN where gradients were never over {border:.2g}: their squares and eps are 0",
+            f"{group.eps:g}, not above 2^{power}",
+        )
+    return Remark(
+        f"steps are divided by eps alone where gradients were never over {border:.2g}: their squares are 0",
+        f"root of 2^{power} / (1 - {_SQUARES[kind]})",
+    )
+
+
+def _statistics(recipe: Recipe, form: Format) -> Iterable[Remark]:
+    """Say how far from a batch's running statistics stop: half a unit in their last place / momentum.
+
+    They move by momentum x (batch's - running), which is lost up to half a unit: 2**-9 (fp16: 2**-12) to twice that of
+    them. torch's CPU kernel rounds each product in bf16, and 0.9 to 0.8984: there they stop at 0.7 to 4 times as far
+    (seen with torch 2.15, momentum 0.1 and 0.01).
+    """
+    for momentum in recipe.running_momenta:
+        away = format_share(_half_unit(form) / momentum)
+        text = f"running statistics stop about {away} away from those of batches"
+        yield Remark(text, f"2^-{form.digits + 1} / momentum {momentum:g}")
+
+
+def _half_unit(form: Format) -> float:
+    """Return the least half unit in the last place of a number of the format, relative to that."""
+    return 2.0 ** -(form.digits + 1)
+
+
+STORED = "its weights or buffers overflow as they are stored"
+
+_FUSED = frozenset({"MultiheadAttention", "TransformerEncoderLayer", "TransformerEncoder"})
+"""Modules that, in inference, may run as one op in which none of those within them is seen."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcome:
+    """What a module was predicted to do in a low precision, and what it did.
+
+    The predictions are as in `Prediction`: "" or which values say so, and which are near it. What was seen is None
+    where it was not to be seen, and `note` says why; such a prediction is neither right nor false. The pairs are
+    shares: of the values that `Prediction` speaks of, and of the outputs as seen (None: not known). `own_rel_l2` is as
+    in `ModuleError`.
+    """
+
+    module: str
+    kind: str
+    overflow_predicted: str = ""
+    overflow_seen: bool | None = None
+    flush_predicted: str = ""
+    flush_seen: bool | None = None
+    overflow_near: str = ""
+    flush_near: str = ""
+    overflow_shares: tuple[float | None, float | None] = (None, None)
+    flush_shares: tuple[float | None, float | None] = (None, None)
+    own_rel_l2: float | None = None
+    note: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Score:
+    """How often something was predicted and seen (`right`), predicted alone (`false`), seen alone (`missed`).
+
+    Of those missed, `near` were told to be near it.
+    """
+
+    right: int = 0
+    false: int = 0
+    missed: int = 0
+    near: int = 0
+
+    @property
+    def predicted(self) -> int:
+        """How often it was predicted, of what could be seen."""
+        return self.right + self.false
+
+    @property
+    def seen(self) -> int:
+        """How often it was seen."""
+        return self.right + self.missed
+
+    @property
+    def precision(self) -> float | None:
+        """The share of predictions that came true (None: there were none)."""
+        return self.right / self.predicted if self.predicted else None
+
+    @property
+    def recall(self) -> float | None:
+        """The share of what was seen that was predicted (None: nothing was seen)."""
+        return self.right / self.seen if self.seen else None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scores:
+    """How good predictions are. `checked` modules were looked at in both ways."""
+
+    overflow: Score = field(default_factory=Score)
+    flush: Score = field(default_factory=Score)
+    checked: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GradientOutcome:
+    """The gradient of a parameter: the share of its finite values predicted and seen to flush to zero.
+
+    `predicted` is None where fp32 gave no finite one, `seen` where the low precision did not. Of its `elements`,
+    `nonfinite` are not finite in the low precision alone; `overflows` says whether any was predicted to be.
+    """
+
+    parameter: str
+    elements: int
+    predicted: float | None
+    seen: float | None
+    overflows: bool
+    nonfinite: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GradientOutcomes:
+    """The gradients of all parameters, first those that are not finite and that flush most, and what they are together.
+
+    `scale` is the loss scale. `predicted` and `seen` are shares of the values of all parameters of which both are known
+    (None: of none); `overflows` and `nonfinite` are how many parameters have a gradient that does so.
+    """
+
+    scale: float
+    rows: list[GradientOutcome] = field(default_factory=list)
+    predicted: float | None = None
+    seen: float | None = None
+    overflows: int = 0
+    nonfinite: int = 0
+
+
+def low_dtype(precision: str) -> str:
+    """Return the short name of the dtype that a low precision computes in: "fp16" for fp16_autocast."""
+    row = find_precision(precision)
+    return SHORT_DTYPES[row.autocast or row.storage]
+
+
+def whole_step_seen(low: LowRun) -> bool:
+    """Return whether a step in a low precision ran to its end: one that was refused left nothing but a note."""
+    return not low.error and bool(low.lowered or low.lowered_weights or low.gradients or not low.notes)
+
+
+def predicted_and_seen(found: RangePass, low: LowRun) -> list[Outcome]:
+    """Return what was predicted of each module in `low` and what it did, in the order of running.
+
+    Predicted is from the magnitudes of `found` as by `predict`: in pure half of all values; with autocast, of those
+    that autocast made half precision in the step. A module computes in the low dtype if one of its own weights is used
+    in it or if its outputs are in it; inputs count only then. One that is handed rounded inputs and gives fp32, as a
+    softmax on CUDA, has lost nothing by itself: what its inputs lost is told of the module they come from.
+
+    Seen is what it does on exact inputs: it overflows if any output does, and flushes if at least `FLUSHES` of its
+    outputs do. In any case a module overflows that the whole step names as the first to make a value that is not finite
+    in its forward pass; where it is not among those compared, it comes last, unless it is one that torch may run fused
+    (or one without values of its own) and a module within it was seen to overflow.
+    """
+    rows = by_running_module(found.magnitudes)
+    first = None if low.overflowed_weights else _first_forward(low.first_nonfinite)
+    known = _predictor(low)
+    stored = _holders(low, rows)
+    outcomes = [
+        _outcome(row, known(rows.get(row.module, [])), row.module == first or row.module in stored, low)
+        for row in low.modules
+    ]
+    for module in stored:
+        if module not in {row.module for row in low.modules}:
+            outcomes.append(_outcome_of_whole(module, rows.get(module, []), known, STORED))
+    values = rows.get(first, []) if first is not None else []
+    fused = not values or values[0].kind in _FUSED
+    within = fused and any(row.overflowed for row in low.modules if row.module.startswith(f"{first}." if first else ""))
+    if first is not None and first not in {row.module for row in low.modules} and not within:
+        outcomes.append(_outcome_of_whole(first, values, known, "only the whole step was seen"))
+    return outcomes
+
+
+def _holders(low: LowRun, rows: Mapping[str, list[Magnitudes]]) -> list[str]:
+    """Return the modules whose own weights or buffers overflow as they are stored, as `rows` group them."""
+    home = {row.name: module for module, values in rows.items() for row in values if row.name}
+    return list(dict.fromkeys(home.get(name, name.rpartition(".")[0]) for name in low.overflowed_weights))
+
+
+def _outcome_of_whole(
+    module: str, values: Sequence[Magnitudes], known: Callable[[list[Magnitudes]], Prediction | None], note: str
+) -> Outcome:
+    """Return the outcome of a module that overflows in the whole step and was not compared by itself."""
+    prediction = known(list(values))
+    return Outcome(
+        module=module,
+        kind=values[0].kind if values else "",
+        overflow_predicted=prediction.overflows if prediction else "",
+        overflow_seen=True if prediction else None,
+        flush_predicted=prediction.flushes if prediction else "",
+        overflow_near=prediction.near_overflow if prediction else "",
+        flush_near=prediction.near_flush if prediction else "",
+        note=note,
+    )
+
+
+def scores(outcomes: Iterable[Outcome]) -> Scores:
+    """Return how good predictions are, over what could be seen."""
+    every = list(outcomes)
+    looked_at = sum(row.overflow_seen is not None and row.flush_seen is not None for row in every)
+    return Scores(
+        overflow=_score((row.overflow_predicted, row.overflow_seen, row.overflow_near) for row in every),
+        flush=_score((row.flush_predicted, row.flush_seen, row.flush_near) for row in every),
+        checked=looked_at,
+    )
+
+
+def predicted_gradients(found: RangePass, low: LowRun) -> GradientOutcomes:
+    """Return what was predicted of the gradients of parameters at the loss scale of `low`, and what they were.
+
+    With autocast, a gradient is in the low dtype where the weight is used in it; others are fp32 and lose nothing by
+    themselves. What gradients lose on their way, as gradients of activations, is not in this prediction, nor what
+    becomes zero because it is the difference of equal values.
+    """
+    scale = low.scaler_scale or 1.0
+    dtype = low_dtype(low.precision)
+    overflow = find_format(dtype).overflow
+    lowered = None if _is_pure(low) else frozenset(low.lowered_weights)
+    values = {row.name: row for row in found.magnitudes if row.what == GRADIENT and row.name}
+    rows = []
+    for seen in low.gradients:
+        exact = values.get(seen.parameter)
+        share = headroom(exact, dtype, scale).flushed if exact else None
+        in_fp32 = lowered is not None and seen.parameter not in lowered
+        rows.append(
+            GradientOutcome(
+                parameter=seen.parameter,
+                elements=seen.elements,
+                predicted=0.0 if in_fp32 and share is not None else share,
+                seen=seen.flushed / finite if (finite := seen.elements - seen.nonfinite) else None,
+                overflows=bool(exact and exact.largest and exact.largest * scale >= overflow and not in_fp32),
+                nonfinite=seen.nonfinite,
+            )
+        )
+    return GradientOutcomes(
+        scale=scale,
+        rows=sorted(rows, key=lambda row: (not row.nonfinite, -(row.seen or 0.0), -(row.predicted or 0.0))),
+        predicted=_together(rows, lambda row: row.predicted),
+        seen=_together(rows, lambda row: row.seen),
+        overflows=sum(row.overflows for row in rows),
+        nonfinite=sum(row.nonfinite > 0 for row in rows),
+    )
+
+
+def _outcome(row: ModuleError, prediction: Prediction | None, first: bool, low: LowRun) -> Outcome:
+    """Return the outcome of a module; without a `prediction`, none was possible."""
+    overflow: bool | None = row.overflowed > 0
+    flush: bool | None = row.flushed >= FLUSHES * row.elements
+    note = row.note
+    if not row.elements:
+        overflow = flush = None
+        note = note or "it was not compared"
+    elif prediction is None:
+        overflow = flush = None
+        note = f"what is in {low_dtype(low.precision)} is not known, as the whole step was not seen"
+    return Outcome(
+        module=row.module,
+        kind=row.kind,
+        overflow_predicted=prediction.overflows if prediction else "",
+        overflow_seen=True if first and prediction is not None else overflow,
+        flush_predicted=prediction.flushes if prediction else "",
+        flush_seen=flush,
+        overflow_near=prediction.near_overflow if prediction else "",
+        flush_near=prediction.near_flush if prediction else "",
+        overflow_shares=(
+            prediction.overflow_share if prediction else None,
+            row.overflowed / row.elements if row.elements else None,
+        ),
+        flush_shares=(
+            prediction.flush_share if prediction else None,
+            row.flushed / row.elements if row.elements else None,
+        ),
+        own_rel_l2=row.own_rel_l2,
+        note=note,
+    )
+
+
+def _predictor(low: LowRun) -> Callable[[list[Magnitudes]], Prediction | None]:
+    """Return what predicts for the values of a module; None where no step says what is lowered."""
+    dtype = low_dtype(low.precision)
+    if _is_pure(low):
+        return lambda values: predict(values, dtype)
+    if not low.lowered and not low.lowered_weights and not whole_step_seen(low):
+        return lambda _: None
+    modules, weights = frozenset(low.lowered), frozenset(low.lowered_weights)
+
+    def known(values: list[Magnitudes]) -> Prediction:
+        low_itself = any(row.module in modules or row.name in weights for row in values)
+        return predict(values, dtype, computes_low=low_itself, lowered_weights=weights)
+
+    return known
+
+
+def _first_forward(found: FirstNonfinite | None) -> str | None:
+    return found.module if found is not None and found.phase == "forward" else None
+
+
+def _is_pure(low: LowRun) -> bool:
+    return find_precision(low.precision).autocast is None
+
+
+def _score(told: Iterable[tuple[str, bool | None, str]]) -> Score:
+    known = [(bool(predicted), seen, bool(near)) for predicted, seen, near in told if seen is not None]
+    pairs = [each[:2] for each in known]
+    return Score(
+        right=pairs.count((True, True)),
+        false=pairs.count((True, False)),
+        missed=pairs.count((False, True)),
+        near=known.count((False, True, True)),
+    )
+
+
+def _together(rows: Iterable[GradientOutcome], share: Callable[[GradientOutcome], float | None]) -> float | None:
+    """Return a share of the values of all parameters of which both shares are known."""
+    known = [(row, row.elements - row.nonfinite) for row in rows if row.predicted is not None and row.seen is not None]
+    total = sum(finite for _, finite in known)
+    return sum((share(row) or 0.0) * finite for row, finite in known) / total if total else None
+
+
+NAMED = 3
+"""So many modules, the worst, are named in a sentence."""
+
+
+OFF_GRID = "an older ampbench did not count the updates that weights would lose which are stored in it"
+"""What is said of updates that were compared in fp32 weights, off the grid (`Swallowed`)."""
+
+_NEAR = 0.001
+"""The share of a format's largest number below which no value is called near it."""
+
+
+def headroom_said(found: RangePass) -> list[str]:
+    """Return for fp16 and for bf16 what would overflow and flush, which loss scale serves, which updates are lost.
+
+    Then what was not finite in fp32 already. In pure half, that is: `low_run_said` tells what a low precision did.
+    """
+    modules = by_running_module(found.magnitudes)
+    if not modules:
+        return ["nothing can be said: no module gave a floating value"]
+    said = [f"{dtype}: {'; '.join(_dtype_said(found, modules, dtype))}" for dtype in FORMATS]
+    strange = [row.module or ROOT for row in found.magnitudes if row.nonfinite]
+    if strange:
+        within = few(list(dict.fromkeys(strange)), NAMED)
+        said.append(f"fp32: some values within {within} are not finite, as those of masks, and are left out")
+    return said
+
+
+def arithmetic_said(found: RangePass) -> list[str]:
+    """Return what trains the case, and what arithmetic knows of that in weights and state stored in fp16, in bf16.
+
+    Nothing where that was not recorded: in inference, and by older versions.
+    """
+    if found.recipe is None:
+        return []
+    said = [f"trained by {recipe_said(found.recipe)}"]
+    for dtype in FORMATS:
+        remarks = "; ".join(map(str, [*remarks_of(found.recipe, dtype), *habits_of(dtype)]))
+        said.append(f"stored in {dtype}, by arithmetic alone: {remarks}")
+    return said
+
+
+def low_run_said(found: RangePass, low: LowRun) -> str:
+    """Return what was predicted of a low precision and what was seen of it, in one sentence."""
+    if low.error:
+        whole = [f"the step ended with an error, so that it was not seen as a whole: {low.error}"]
+    elif low.overflowed_weights and low.nonfinite_output is not None:
+        whole = [stored_said(low)]
+    elif low.first_nonfinite is not None:
+        whole = [nonfinite_sentence(low.first_nonfinite)]
+    elif low.nonfinite_output is not None:
+        whole = [
+            f"outputs are not finite from step {low.nonfinite_output + 1:,} on, and no op makes that of finite values"
+        ]
+    elif low.overflowed_weights:
+        whole = [f"{stored_said(low)}, and the outputs are finite all the same"]
+    elif whole_step_seen(low):
+        whole = ["all values of the whole step are finite"]
+    else:
+        whole = ["the whole step was not seen"]
+    outcomes = predicted_and_seen(found, low)
+    judged = scores(outcomes)
+    said = [_score_said("overflow", judged.overflow), _score_said("flushing", judged.flush)]
+    if not any((judged.overflow.predicted, judged.overflow.seen, judged.flush.predicted, judged.flush.seen)):
+        said = ["no overflow or flushing predicted, none seen"]
+    if not any(row.overflow_seen is not None for row in outcomes):
+        said = ["no module was compared"]
+    elif low.error:
+        said[0] = f"of modules by themselves, on exact inputs: {said[0]}"
+    parts = [*whole, *said] if low.error else [*said, *whole]
+    return f"{low.precision}: {'; '.join([*parts, *_gradients_said(found, low)])}"
+
+
+def validated_said(found: RangePass) -> list[str]:
+    """Return how the predictions did on values that they were not made from, a sentence for each kind of these."""
+    said = []
+    for one in found.validations:
+        if one.note:
+            said.append(f"predictions were not held against {one.on}: {one.note}")
+            continue
+        judged = {low.precision: scores(predicted_and_seen(found, low)) for low in one.low_runs}
+        wrong = {name: told for name, both in judged.items() if (told := _wrong_said(both))}
+        right = [name for name, both in judged.items() if both.checked and name not in wrong]
+        parts = [f"{name}: {told}" for name, told in wrong.items()]
+        if right:
+            checked = counted(max(judged[name].checked for name in right), "module")
+            parts.insert(0, f"right for all of {checked} in {few(right, len(right))}")
+        if parts:
+            said.append(f"predictions on {one.on}: {'; '.join(parts)}")
+    return said
+
+
+def _wrong_said(judged: Scores) -> str:
+    """Return of which events predictions were false or missed some, and how often; "" where all came true."""
+    events = (("overflow", judged.overflow), ("flushing", judged.flush))
+    return ", ".join(_score_said(what, score) for what, score in events if score.false or score.missed)
+
+
+def stored_said(low: LowRun) -> str:
+    """Return which weights and buffers overflow as they are stored, and what that does to the outputs."""
+    names, dtype = few(low.overflowed_weights, NAMED), low_dtype(low.precision)
+    said = f"{names} {'overflows' if len(low.overflowed_weights) == 1 else 'overflow'} as stored in {dtype}"
+    if low.nonfinite_output is None:
+        return said
+    return f"{said}, so that outputs are not finite in the forward pass of step {low.nonfinite_output + 1:,}"
+
+
+def unchecked_said(outcomes: Iterable[Outcome]) -> str:
+    """Return how many predictions could not be checked and why; "" if all were."""
+    every = list(outcomes)
+    return _left_out([row.note for row in every if row.overflow_seen is None], len(every), "could not be checked")
+
+
+def origin_said(found: OriginPass) -> list[str]:
+    """Return how far the output errs, which modules err most by themselves, and what overflows or flushes."""
+    if not found.modules and found.output_rel_l2 is None:
+        return ["nothing could be compared: no module gave a floating value"]
+    output = f"{format_error(found.output_rel_l2)} (relative L2 error against fp32)"
+    compared = [row for row in found.modules if row.elements]
+    said = [f"the output errs by {output}"]
+    if found.output_rel_l2 is None:
+        strange = found.first_nonfinite is not None or any(row.overflowed for row in compared)
+        said = [f"the output's error is undefined{', as values are not finite' if strange else ''}"]
+    events = _events_said(compared)
+    said += events
+    worst = sorted((row for row in compared if row.own_rel_l2), key=lambda row: -(row.own_rel_l2 or 0.0))[:NAMED]
+    if worst:
+        said.append(f"most by themselves err {', '.join(_own_said(row) for row in worst)}")
+    elif compared and not events:
+        said.append("no module errs by itself")
+    if compared and not events:
+        said.append(f"none of {counted(len(compared), 'module')} overflows or flushes on exact inputs")
+    if found.first_nonfinite is not None:
+        said.append(f"in the whole run {nonfinite_sentence(found.first_nonfinite)}")
+    left = _left_out([row.note for row in found.modules if not row.elements], len(found.modules), "not compared")
+    return [*said, *([left] if left else [])]
+
+
+def telling(values: Iterable[Magnitudes]) -> Magnitudes | None:
+    """Return the largest of a module's outputs, inputs and weights, which come nearest to a format's end.
+
+    Running variances only divide: they count where there is nothing else. None where nothing is finite.
+    """
+    known = [row for row in values if row.what in (ACTIVATION, INPUT, WEIGHT) and row.largest is not None]
+    counting = [row for row in known if not row.name.endswith("running_var")] or known
+    return max(counting, key=lambda row: row.largest or 0.0, default=None)
+
+
+def _dtype_said(found: RangePass, modules: dict[str, list[Magnitudes]], dtype: str) -> list[str]:
+    predictions = {name: predict(rows, dtype) for name, rows in modules.items()}
+    overflowing = [name for name, row in predictions.items() if row.overflows]
+    flushing = [name or ROOT for name, row in predictions.items() if row.flushes]
+    known = [telling(modules[name]) for name in overflowing or modules]
+    worst = max((row for row in known if row), key=lambda row: row.largest or 0.0, default=None)
+    where = f"{worst.module or ROOT}: {reach_phrase(worst, dtype)}" if worst else ""
+    total = counted(len(modules), "module")
+    flushed = f"{len(flushing):,} would flush ({few(flushing, NAMED)})" if flushing else "none would flush"
+    if overflowing:
+        said = [f"{len(overflowing):,} of {total} would overflow (worst {where})", flushed]
+    else:
+        near = worst is not None and (headroom(worst, dtype).reach or 0.0) >= _NEAR
+        said = [f"none of {total} would overflow"] if flushing else [f"none of {total} would overflow or flush"]
+        said[0] += f" (nearest {where})" if near else ""
+        said += [flushed] if flushing else []
+    return [*said, *_near_said(predictions), *_scales_said(found.magnitudes, dtype), *_updates_said(found, dtype)]
+
+
+def _near_said(predictions: Mapping[str, Prediction]) -> list[str]:
+    """Say which modules neither overflow nor flush but are within `MARGIN` of it."""
+    said = []
+    for what, near in (
+        ("overflow", [name or ROOT for name, row in predictions.items() if row.near_overflow]),
+        ("flushing", [name or ROOT for name, row in predictions.items() if row.near_flush]),
+    ):
+        if near:
+            comes = "comes" if len(near) == 1 else "come"
+            said.append(f"{len(near):,} {comes} within a factor {MARGIN} of {what} ({few(near, NAMED)})")
+    return said
+
+
+def _scales_said(values: Iterable[Magnitudes], dtype: str) -> list[str]:
+    every = list(values)
+    scales = usable_scales(every, dtype)
+    if scales is None:
+        return ["no gradient is finite and not zero"] if any(row.what == GRADIENT for row in every) else []
+    if not scales.needed:
+        lost = f"{format_share(scales.flushed)} of gradients flush, which no loss scale saves"
+        return [lost if scales.flushed else "gradients need no loss scale"]
+    if scales.flushed:
+        without = f", {format_share(scales.unscaled)} without it" if scales.unscaled != scales.flushed else ""
+        return [f"loss scale {scale_range(scales)} loses the fewest gradients, {format_share(scales.flushed)}{without}"]
+    return [f"loss scale {scale_range(scales)} keeps every gradient"]
+
+
+def _updates_said(found: RangePass, dtype: str) -> list[str]:
+    rows = [row for row in found.swallowed if row.dtype == dtype]
+    if not all(row.on_grid for row in rows):
+        return [OFF_GRID]
+    moved, lost = sum(row.moved for row in rows), sum(row.swallowed for row in rows)
+    return [f"weights stored in {dtype} would lose {format_share(lost / moved)} of their updates"] if lost else []
+
+
+def _score_said(what: str, score: Score) -> str:
+    if not score.predicted and not score.seen:
+        return f"no {what} predicted, none seen"
+    said = f"{what} {score.predicted:,} predicted, {score.seen:,} seen"
+    if score.false or score.missed:
+        near = f", {score.near:,} of them near it" if score.near else ""
+        said += f" ({score.right:,} right, {score.false:,} false, {score.missed:,} missed{near})"
+    return said
+
+
+def _gradients_said(found: RangePass, low: LowRun) -> list[str]:
+    if not low.gradients:
+        return []
+    gradients = predicted_gradients(found, low)
+    parameters = counted(len(gradients.rows), "parameter")
+    if forward_overflows(low):
+        return [f"so are gradients of {gradients.nonfinite:,} of {parameters}"] if gradients.nonfinite else []
+    scale = f" at loss scale {format_scale(gradients.scale)}" if low.scaler_scale is not None else ""
+    flushed = [format_share(share) for share in (gradients.predicted, gradients.seen)]
+    said = f"gradients{scale}: {flushed[0]} predicted to flush, {flushed[1]} seen"
+    if gradients.nonfinite or gradients.overflows:
+        said += f", overflow predicted in {gradients.overflows:,} of {parameters}, seen in {gradients.nonfinite:,}"
+    return [said]
+
+
+def forward_overflows(low: LowRun) -> bool:
+    """Return whether a step makes a value that is not finite before it has gradients."""
+    stored = bool(low.overflowed_weights) and low.nonfinite_output is not None
+    return stored or (low.first_nonfinite is not None and low.first_nonfinite.phase == "forward")
+
+
+def _own_said(row: ModuleError) -> str:
+    return f"{row.module or ROOT} ({row.kind}, {format_error(row.own_rel_l2)})"
+
+
+def _events_said(compared: Sequence[ModuleError]) -> list[str]:
+    """Return which modules overflow by themselves, which are only handed what does, and which flush."""
+    overflowing = [row for row in ranked(compared) if row.overflowed]
+    own = [row.module or ROOT for row in overflowing if not row.inputs_overflowed]
+    handed = [row.module or ROOT for row in overflowing if row.inputs_overflowed]
+    flushing = [row.module or ROOT for row in compared if row.flushed >= FLUSHES * row.elements]
+    of = f"of {counted(len(compared), 'module')}"
+    said = []
+    if own:
+        verb = "overflows by itself" if len(own) == 1 else "overflow by themselves"
+        said.append(f"{few(own, NAMED)} {verb} ({len(own):,} {of})")
+    if handed:
+        verb = "is handed what overflows already" if len(handed) == 1 else "are handed what overflows already"
+        said.append(f"{few(handed, NAMED)} {verb} ({len(handed):,} {of})")
+    if flushing:
+        verb = "flushes" if len(flushing) == 1 else "flush"
+        share = f"at least {FLUSHES:.0%} of {'its' if len(flushing) == 1 else 'their'} outputs to zero"
+        said.append(f"{few(flushing, NAMED)} {verb} {share} ({len(flushing):,} {of})")
+    return said
+
+
+def _left_out(reasons: Sequence[str], total: int, what: str) -> str:
+    """Return how many of `total` modules were left out and the reasons, each with its number."""
+    if not reasons:
+        return ""
+    counts = Counter(reason or "no reason given" for reason in reasons).most_common()
+    said = few([f"{reason} ({count:,})" for reason, count in counts], NAMED)
+    return f"{len(reasons):,} of {counted(total, 'module')} {what}: {said}"

@@ -1,0 +1,338 @@
+"""A range pass: how large the values of a case are in fp32, and what low precisions then make of the same batches."""
+
+import dataclasses
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from ampbench.base.precisions import BASELINE, PRECISIONS, SHORT_DTYPES, Precision
+from ampbench.errors import UsageError, first_line
+from ampbench.explain.dtypes import Dtypes, watch_dtypes
+from ampbench.explain.errors import Given, watch_errors
+from ampbench.explain.ledger import trace_casts
+from ampbench.explain.nonfinite import find_nonfinite
+from ampbench.explain.ranges import watch_ranges
+from ampbench.measure.data import SAME_INPUTS, FreshBatches, Rebuilt, inputs_digest, named_tensors, weights_digest
+from ampbench.measure.distances import Fp32Check, is_finite, outputs_in
+from ampbench.measure.machine import Device, precision_flags
+from ampbench.measure.memory import is_out_of_memory
+from ampbench.measure.outputs import batch_length
+from ampbench.measure.sources import dense, seed_all, seeded_step, unfused
+from ampbench.measure.state import recipe_of
+from ampbench.measure.step import Step
+from ampbench.records.case import Case
+from ampbench.records.casts import BUFFER, WEIGHT
+from ampbench.records.magnitudes import ROOT
+from ampbench.records.ranges import (
+    ANOTHER_BATCH,
+    ANOTHER_SEED,
+    FirstNonfinite,
+    LowRun,
+    ModuleError,
+    RangePass,
+    SeenGradient,
+    Validation,
+)
+from ampbench.workload import Workload
+
+UNSCALABLE = "the loss is not finite, whatever its scale: gradients are those at the scale that GradScaler begins with"
+TAMED = "{} holds values that are not finite in fp32 already, which reach no output, loss or gradient"
+
+ENDED = "steps in it ended after {} of {}: weights may not be finite from there on"
+
+_Mask = npt.NDArray[np.uint8]
+"""Of which elements of a gradient something is true: a bit for each."""
+
+
+def measure_ranges(
+    workload: Workload,
+    case: Case,
+    device: Device,
+    steps: int,
+    precisions: Sequence[str],
+    rebuilt: Rebuilt | None = None,
+) -> RangePass:
+    """Return the magnitudes of `steps` fp32 steps of `case` (0: one for each batch), and a run in each low precision.
+
+    All begin with the workload's own weights and take the same batches as often; in training each goes its own way
+    from there, as a loop would. Dropout is switched off, and while modules are watched torch's fused path of encoders
+    in inference, too, so that those within are seen; the whole step in a low precision takes it. One build of the step
+    exists at a time, and of the fp32 gradients only where they are zero is kept. Raises `WorkloadError` where fp32
+    gives outputs, a loss or gradients that are not finite, with the op that begins it, `UsageError` for a precision
+    that is not low, and what the network raises in fp32; what it raises in a low precision, unless memory ran out, is
+    recorded. With `rebuilt`, which gives the workload of another seed, each module is tried in the low precisions on
+    another batch and with that seed, too.
+    """
+    case = dataclasses.replace(case, path="eager")
+    notes: list[str] = []
+    check = Fp32Check()
+    nonzero: list[Mapping[str, _Mask]] = []
+    with precision_flags(PRECISIONS[BASELINE]):
+        step = seeded_step(workload, case, device, notes, precision=BASELINE)
+        steps = steps or len(step.batches)
+        recipe = recipe_of(step.optimizer, step.module) if step.optimizer is not None else None
+        with step.mode(), unfused(), watch_ranges(step.module, step.optimizer) as seen:
+            for turn in range(steps):
+                output, gradients = _run(step)
+                finite = check.look(turn, output, step.loss, gradients.values())
+                if finite and precisions:
+                    nonzero.append({name: _mask(dense(gradient) != 0) for name, gradient in gradients.items()})
+                del output, gradients  # of which another build may be made below
+                if not finite:
+                    break
+                if step.training:
+                    step.apply_gradients()
+    magnitudes, swallowed, holder = seen.magnitudes, seen.swallowed, seen.nonfinite_in_fp32
+    del step, seen
+    check.refuse(workload, case, device, notes, holder)
+    if holder is not None and check.outputs_finite:
+        notes.append(TAMED.format(holder or ROOT))
+    ran = [
+        _run_low(workload, case, device, PRECISIONS[name], nonzero, masked=not check.outputs_finite)
+        for name in precisions
+    ]
+    return RangePass(
+        case_id=case.case_id,
+        steps=steps,
+        magnitudes=magnitudes,
+        swallowed=swallowed,
+        recipe=recipe,
+        low_runs=[low for low, _ in ran],
+        validations=[] if rebuilt is None else _validations(workload, case, device, ran, rebuilt),
+        notes=notes,
+    )
+
+
+@dataclass(slots=True)
+class _Whole:
+    """What has been seen of a whole step in a low precision, as far as it got."""
+
+    dtypes: Dtypes = field(default_factory=Dtypes)
+    lowered_weights: list[str] = field(default_factory=list)
+    gradients: list[SeenGradient] = field(default_factory=list)
+    scaler_scale: float | None = None
+    overflowed: list[str] = field(default_factory=list)
+    nonfinite_output: int | None = None
+    first: FirstNonfinite | None = None
+    notes: list[str] = field(default_factory=list)
+
+
+def _run_low(
+    workload: Workload,
+    case: Case,
+    device: Device,
+    row: Precision,
+    nonzero: Sequence[Mapping[str, _Mask]],
+    *,
+    masked: bool,
+) -> tuple[LowRun, Given]:
+    """Return what a low precision makes of as many steps as `nonzero` has, module by module and as a whole.
+
+    Beside it are the dtypes that modules were given.
+
+    `masked`: outputs are infinite in fp32, as they are meant to be, and only NaN among them is looked for.
+    """
+    device.release()
+    low = getattr(torch, row.autocast or row.storage)
+    whole = _Whole()
+    error = ""
+    with precision_flags(row):
+        try:
+            loss = _see_dtypes(workload, case, device, row, whole, len(nonzero))
+            device.release()
+            _see_steps(workload, case, device, row, whole, loss, nonzero, masked=masked)
+        except UsageError as refused:
+            whole.notes.append(str(refused))
+        except Exception as raised:
+            if is_out_of_memory(raised):
+                raise
+            error = first_line(raised)
+    device.release()
+    low_run = LowRun(
+        precision=row.name,
+        modules=_own_errors(workload, case, device, row, whole.dtypes.given, len(nonzero)),
+        lowered=[path for path, dtypes in whole.dtypes.returned.items() if dtypes == {low}],
+        lowered_weights=whole.lowered_weights,
+        gradients=whole.gradients,
+        scaler_scale=whole.scaler_scale,
+        first_nonfinite=whole.first,
+        overflowed_weights=whole.overflowed,
+        nonfinite_output=whole.nonfinite_output,
+        error=error,
+        notes=whole.notes,
+    )
+    return low_run, whole.dtypes.given
+
+
+def _validations(
+    workload: Workload, case: Case, device: Device, ran: Sequence[tuple[LowRun, Given]], rebuilt: Rebuilt
+) -> list[Validation]:
+    """Return what modules do on a batch that nothing was predicted from, and as another seed makes the workload."""
+
+    def reseeded() -> Workload | None:
+        other = rebuilt(1)
+        same = weights_digest(other) == weights_digest(workload) and inputs_digest(other) == inputs_digest(workload)
+        return None if same else other
+
+    fresh = FreshBatches(workload, batch_length(workload, case), rebuilt=rebuilt)
+    makers: dict[str, tuple[Callable[[], Workload | None], str]] = {
+        ANOTHER_BATCH: (lambda: fresh.workload(1), SAME_INPUTS),
+        ANOTHER_SEED: (reseeded, "it changes neither weights nor inputs"),
+    }
+    found = []
+    for on, (make, same) in makers.items():
+        try:
+            other = make()
+            runs = [] if other is None else [_validated(other, case, device, low, given) for low, given in ran]
+        except Exception as raised:
+            if is_out_of_memory(raised):
+                raise
+            found.append(Validation(on=on, note=first_line(raised)))
+        else:
+            found.append(Validation(on=on, low_runs=runs, note=same if other is None else ""))
+        device.release()
+    return found
+
+
+def _validated(workload: Workload, case: Case, device: Device, low: LowRun, given: Given) -> LowRun:
+    """Return what modules do in a low precision on the first batch of another workload of the same modules."""
+    return LowRun(
+        precision=low.precision,
+        modules=_own_errors(workload, case, device, PRECISIONS[low.precision], given, 1),
+        lowered=low.lowered,
+        lowered_weights=low.lowered_weights,
+        error=low.error,
+    )
+
+
+def _own_errors(
+    workload: Workload, case: Case, device: Device, row: Precision, given: Given, steps: int
+) -> list[ModuleError]:
+    """Repeat the fp32 steps and run each module again in the low precision."""
+    with precision_flags(PRECISIONS[BASELINE]):
+        step = seeded_step(workload, case, device, [], precision=BASELINE)
+        rounds = -(-steps // len(step.batches))
+        given = {path: [*calls] * rounds for path, calls in given.items()}  # dtypes are those of the first round
+        with step.mode(), unfused(), watch_errors(step.module, row, given) as errors:
+            for _ in range(steps - 1):
+                step.run()
+            step.forward_and_loss()
+        return errors.modules
+
+
+def _see_dtypes(
+    workload: Workload, case: Case, device: Device, row: Precision, whole: _Whole, steps: int
+) -> torch.Tensor | None:
+    """Run forward passes on each batch to see what they do in the low dtype; return the first loss, if there is one."""
+    step = seeded_step(workload, case, device, whole.notes, precision=row.name)
+    low = getattr(torch, row.autocast or row.storage)
+    given = dict(named_tensors(workload.module))
+    stored = ((name, tensor) for name, tensor in named_tensors(step.module) if not is_finite([tensor]))
+    whole.overflowed = [name for name, _ in stored if name in given and is_finite([given[name]])]
+    first: torch.Tensor | None = None
+    with step.mode(), unfused(), trace_casts(step.module) as ledger, watch_dtypes(step.module) as whole.dtypes:
+        for turn in range(min(steps, len(step.batches))):
+            loss = step.forward_and_loss()[1]
+            first = loss.detach() if loss is not None and turn == 0 else first
+            del loss
+    short = SHORT_DTYPES[row.autocast or row.storage]
+    cast = {one.name for one in ledger.casts if one.what in (WEIGHT, BUFFER) and one.to_dtype == short}
+    whole.lowered_weights = [name for name, tensor in named_tensors(step.module) if tensor.dtype == low or name in cast]
+    return first
+
+
+def _see_steps(
+    workload: Workload,
+    case: Case,
+    device: Device,
+    row: Precision,
+    whole: _Whole,
+    loss: torch.Tensor | None,
+    nonzero: Sequence[Mapping[str, _Mask]],
+    *,
+    masked: bool,
+) -> None:
+    """Run whole steps to see where values stop being finite and which gradients flush.
+
+    Values are looked at until one is not finite. In training, steps go on after it where GradScaler skips such an
+    update, but end where the weights may not be finite any more.
+    """
+    step = seeded_step(workload, case, device, whole.notes, precision=row.name)
+    if step.scaler is not None:
+        if is_finite([loss]):
+            step.settle_scaler()
+        else:
+            whole.notes.append(UNSCALABLE)
+        seed_all(0)
+        whole.scaler_scale = step.scaler.get_scale()
+    seen: dict[str, SeenGradient] = {}
+    for turn, masks in enumerate(nonzero):
+        with step.mode(), _finding(step, whole, turn):
+            output, gradients = _run(step)
+        if whole.nonfinite_output is None and _is_strange(output, step.loss, masked=masked):
+            whole.nonfinite_output = turn
+        del output
+        for name, gradient in gradients.items():
+            if name in masks:
+                _put_gradient(seen, name, dense(gradient), masks[name])
+        finite = is_finite(gradients.values())
+        del gradients
+        if not step.training:
+            if whole.first is not None:
+                break
+            continue
+        if finite or step.scaler is not None:
+            with _finding(step, whole, turn):
+                step.apply_gradients()
+        if whole.first is not None and (step.scaler is None or whole.first.phase == "optimizer"):
+            if turn + 1 < len(nonzero):
+                whole.notes.append(ENDED.format(turn + 1, len(nonzero)))
+            break
+    whole.gradients = list(seen.values())
+
+
+@contextmanager
+def _finding(step: Step, whole: _Whole, turn: int) -> Iterator[None]:
+    """Look for the first value that is not finite, if none is found yet, in step `turn`."""
+    if whole.first is not None:
+        yield
+        return
+    with find_nonfinite(step.module) as found:
+        try:
+            yield
+        finally:
+            whole.first = found.first and dataclasses.replace(found.first, step=turn)
+
+
+def _run(step: Step) -> tuple[Any, dict[str, torch.Tensor]]:
+    """Run a step but for what its optimizer does; return the output and, in training, gradients by name."""
+    return step.unscaled_gradients() if step.training else (step.run(), {})
+
+
+def _is_strange(output: Any, loss: torch.Tensor | None, *, masked: bool) -> bool:
+    """Return whether an output or the loss is not finite; where outputs are `masked`, of them only NaN counts."""
+    outputs = list(outputs_in(output))
+    strange = any(bool(tensor.isnan().any()) for tensor in outputs) if masked else not is_finite(outputs)
+    return strange or not is_finite([loss])
+
+
+def _put_gradient(seen: dict[str, SeenGradient], name: str, gradient: torch.Tensor, nonzero: _Mask) -> None:
+    """Put a gradient to those of the steps before."""
+    old = seen.get(name) or SeenGradient(parameter=name, elements=0, flushed=0, nonfinite=0)
+    zero = _mask(gradient == 0)
+    seen[name] = SeenGradient(
+        parameter=name,
+        elements=old.elements + gradient.numel(),
+        flushed=old.flushed + int(np.unpackbits(zero & nonzero).sum()),
+        nonfinite=old.nonfinite + int((~gradient.isfinite()).sum()),
+    )
+
+
+def _mask(chosen: torch.Tensor) -> _Mask:
+    """Return a bit for each element."""
+    return np.packbits(chosen.reshape(-1).cpu().numpy())

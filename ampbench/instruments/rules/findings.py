@@ -1,0 +1,338 @@
+"""Where rules disagree, and what changed in them.
+
+Where documents, dispatcher and observation disagree; pure functions on records.
+
+What changed in autocast's rules from one probe to a later one, and how it is said; pure functions on records.
+"""
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
+
+from ampbench.base.precisions import SHORT_DTYPES
+from ampbench.base.units import counted
+from ampbench.records.rules import (
+    BANNED,
+    CHANGED,
+    DTYPES,
+    FLOAT32,
+    LOWER,
+    NOT_OBSERVED,
+    PYTORCH_PAGE,
+    REFUSED,
+    UNLISTED,
+    WIDEST,
+    XPU_REFERENCE,
+    RuleChange,
+    RuleDisagreement,
+    RuleObservation,
+    RuleProbe,
+    short_name,
+)
+
+KINDS = {
+    "contradicted": "the document names one rule, another is observed",
+    "not applied": "the document names a rule, none is observed",
+    "documents differ": "two documents name different rules",
+    "no effect": "a rule is registered, none is observed",
+    "undocumented": "a rule is registered and observed, the document does not name the op",
+    "not left alone": "a call that documents exempt from autocast is changed or refused by it",
+    "depends on dtype": "autocast to fp16 and to bf16 do different things",
+    "promotes by itself": "the document names the widest rule, the op does as much without one",
+    "gone": "the document names an op that this torch does not have",
+    "inherited": "no rule is registered and none documented, but an op inside has one",
+}
+"""Kinds of disagreement, the most misleading for a user first."""
+
+RULES = (LOWER, FLOAT32, WIDEST, BANNED)
+EXEMPT = {
+    XPU_REFERENCE: ("fp64", "integer", "in-place", "out="),
+    PYTORCH_PAGE: ("fp64", "integer", "in-place", "out=", "dtype="),
+}
+"""What each document calls not eligible (`not_eligible` in its data file), as variants of an observation."""
+
+
+def find_disagreements(probe: RuleProbe) -> list[RuleDisagreement]:
+    """Return all disagreements of a probe, in the order of `KINDS`, public ops before internal ones, then by name.
+
+    The same disagreement in several autocast dtypes is one, with several `dtypes`.
+    """
+    merged: dict[tuple[object, ...], RuleDisagreement] = {}
+    for found in (*_in_each(probe.observations), *_across_dtypes(probe.observations)):
+        key = (found.kind, found.op, found.device, found.source, found.documented, found.observed, found.how)
+        known = merged.get(key)
+        merged[key] = found if known is None else _joined(known, found)
+    rank = list(KINDS)
+    return sorted(
+        merged.values(), key=lambda one: (rank.index(one.kind), "::_" in one.op, one.op, one.source, one.dtypes)
+    )
+
+
+def is_there(one: RuleObservation | None) -> bool:
+    """Return whether the op exists: it has been tried, or it is registered."""
+    return one is not None and bool(one.trials or one.registered)
+
+
+def _in_each(observations: Iterable[RuleObservation]) -> Iterator[RuleDisagreement]:
+    for one in observations:
+        named = {source: category for source, category in one.documented.items() if category in RULES}
+        for source, category in one.documented.items():
+            kind = _against(one, category)
+            if kind is not None:
+                yield _disagreement(kind, one, source, category)
+            for variant, told in one.variants.items():
+                if told in (CHANGED, REFUSED) and one.registered and variant in EXEMPT.get(source, ()):
+                    said = f"{variant} is not eligible"
+                    yield _disagreement("not left alone", one, source, said, f"{variant} {told}")
+        if len(set(named.values())) > 1:
+            yield _disagreement("documents differ", one, ", ".join(named), ", ".join(str(v) for v in named.values()))
+        if one.registered and one.observed == UNLISTED:
+            yield _disagreement("no effect", one, "", None)
+        if one.registered is False and one.observed in RULES and not named:
+            yield _disagreement("inherited", one, "", None)
+
+
+def _against(one: RuleObservation, category: str | None) -> str | None:
+    """Return how one document's `category` disagrees with what is observed, None where it does not."""
+    if one.observed is None:
+        return "gone" if category in RULES and not is_there(one) else None
+    if category == WIDEST and one.observed == UNLISTED and _promotes(one):
+        return "promotes by itself"
+    if category in RULES and one.observed != category:
+        return "contradicted" if one.observed in RULES else "not applied"
+    if category == UNLISTED and one.observed in RULES and one.registered:
+        return "undocumented"
+    return None
+
+
+def _promotes(one: RuleObservation) -> bool:
+    """Tell whether mixed inputs give fp32 without any help of autocast."""
+    mixed = one.trials.get("mixed")
+    return mixed is not None and mixed.plain.error is None and set(mixed.plain.outputs) == {"float32"}
+
+
+def _across_dtypes(observations: Iterable[RuleObservation]) -> Iterator[RuleDisagreement]:
+    by_op: dict[tuple[str, str], list[RuleObservation]] = {}
+    for one in observations:
+        if one.observed is not None:
+            by_op.setdefault((one.name, one.device), []).append(one)
+    for together in by_op.values():
+        if len({one.observed for one in together}) > 1:
+            for one in together:
+                yield _disagreement("depends on dtype", one, "", None)
+
+
+def _disagreement(
+    kind: str, one: RuleObservation, source: str, documented: str | None, observed: str | None = None
+) -> RuleDisagreement:
+    return RuleDisagreement(
+        kind=kind,
+        op=one.name,
+        device=one.device,
+        dtypes=[one.dtype],
+        source=source,
+        documented=documented,
+        observed=observed or one.observed,
+        registered=one.registered,
+        how=one.how,
+    )
+
+
+def _joined(known: RuleDisagreement, found: RuleDisagreement) -> RuleDisagreement:
+    return RuleDisagreement(
+        kind=known.kind,
+        op=known.op,
+        device=known.device,
+        dtypes=[*known.dtypes, *(dtype for dtype in found.dtypes if dtype not in known.dtypes)],
+        source=known.source,
+        documented=known.documented,
+        observed=known.observed,
+        registered=known.registered,
+        how=known.how,
+    )
+
+
+WORDS = {LOWER: "lower"}
+"""Categories that are called otherwise in sentences and tables, where the room is short (`worded`)."""
+
+NOT_THERE = "not there"
+"""What a changed op is, or was, that this torch does not have."""
+
+FIELDS = ("observed", "registered", "variant", "claim", "op", "documented")
+"""The order in which changes are listed."""
+
+_UNSEEN = f"there, {NOT_OBSERVED}"
+_NAMED = 3
+"""So many ops are named in a phrase on several."""
+
+
+def compare_rules(before: RuleProbe, after: RuleProbe) -> list[RuleChange]:
+    """Return what changed for each op, variant and claim from one probe to another of the same device type.
+
+    What either could not observe is not compared (`unobserved` tells it); an op that came or went counts where it has a
+    rule. Ordered by `FIELDS`, then by name. `ValueError` for two devices.
+    """
+    if before.device != after.device:
+        raise ValueError(f"probes of {before.device} and of {after.device} are not two of one device")
+    merged: dict[tuple[str, ...], RuleChange] = {}
+    for name, dtype, old, new in _paired(before, after):
+        for field, was, now in _differences(old, new):
+            _merge(merged, after.device, name, dtype, field, was, now)
+    return sorted([*merged.values(), *_claim_changes(before, after)], key=rank)
+
+
+def unobserved(before: RuleProbe, after: RuleProbe) -> list[RuleChange]:
+    """Return the ops that the first probe observed and the second, which knows them, could not; no rule changed."""
+    merged: dict[tuple[str, ...], RuleChange] = {}
+    for name, dtype, old, new in _paired(before, after):
+        if old is not None and old.observed is not None and new is not None and is_there(new) and new.observed is None:
+            _merge(merged, after.device, name, dtype, "observed", old.observed, NOT_OBSERVED)
+    return sorted(merged.values(), key=rank)
+
+
+def missing_dtypes(before: RuleProbe, after: RuleProbe) -> str:
+    """Return "cuda to fp16", the autocast dtypes that only the first of two probes of a device tried; "" for none."""
+    missing = [SHORT_DTYPES.get(dtype, dtype) for dtype in before.dtypes if dtype not in after.dtypes]
+    return f"{before.device} to {' and '.join(missing)}" if missing else ""
+
+
+def alters(change: RuleChange) -> bool:
+    """Return whether autocast now does something else: another rule, another treatment of a call, or a rule gone.
+
+    What documents say, the claims tried, ops that are new, and ops gone of which no rule was ever observed change
+    nothing for a program that ran before.
+    """
+    if change.field == "op":
+        return change.after == NOT_THERE and change.before != _UNSEEN
+    return change.field in ("observed", "registered") or change.field.startswith("variant ")
+
+
+def rank(change: RuleChange) -> tuple[int, str, str, str]:
+    """Return what changes are sorted by: their field in the order of `FIELDS`, then the op and the device."""
+    return FIELDS.index(change.field.split()[0]), change.op, change.field, change.device
+
+
+def rule_id(change: RuleChange) -> str:
+    """Return what a changed rule is called where cases have ids: the op and the device type, `softmax.int/cuda`."""
+    return f"{short_name(change.op)}/{change.device}"
+
+
+def rule_change_said(rule: RuleChange) -> str:
+    """Return "rms_norm on cuda: unlisted → float32", with the autocast dtypes where it is not both."""
+    only = "" if len(rule.dtypes) in (0, len(DTYPES)) else f" to {' and '.join(SHORT_DTYPES[d] for d in rule.dtypes)}"
+    field = "" if rule.field in ("observed", "op", "claim") else f", {rule.field}"
+    was, now = worded(rule.before), worded(rule.after)
+    return f"{short_name(rule.op)} on {rule.device}{only}{field}: {was} → {now}"
+
+
+def worded(value: str) -> str:
+    """Return a category, or whatever else a rule was and is, as sentences and tables call it."""
+    return WORDS.get(value, value)
+
+
+def changed_ops_said(changes: Iterable[RuleChange]) -> list[str]:
+    """Return a sentence for each rule that changed, in the order given; what `alters` nothing is left out.
+
+    Devices of which the same is said share a sentence, and where another rule is observed, that it is registered now is
+    not said too.
+    """
+    known = list(filter(alters, changes))
+    observed = {(one.op, one.device) for one in known if one.field == "observed"}
+    alike: dict[tuple[str, ...], list[RuleChange]] = {}
+    for one in known:
+        if one.field == "registered" and (one.op, one.device) in observed:
+            continue
+        alike.setdefault((one.op, one.field, one.before, one.after, *sorted(one.dtypes)), []).append(one)
+    return [rule_change_said(replace(one[0], device=", ".join(each.device for each in one))) for one in alike.values()]
+
+
+def others_said(changes: Iterable[RuleChange]) -> list[str]:
+    """Return in phrases what changed without altering what autocast does to a program that ran before."""
+    kinds: dict[str, list[str]] = {"gone": [], "new": [], "claim": [], "documented": []}
+    for one in changes:
+        if not alters(one):
+            presence = "gone" if one.after == NOT_THERE else "new"
+            kind = presence if one.field == "op" else one.field.split()[0]
+            kinds[kind].append(one.op if kind == "claim" else short_name(one.op))
+    names = {kind: list(dict.fromkeys(found)) for kind, found in kinds.items()}
+    phrases = (
+        ("gone", "op", "gone of which no rule was ever observed"),
+        ("new", "new op", "with a rule"),
+        ("documented", "op", "documented otherwise"),
+        ("claim", "claim", "tried with another outcome"),
+    )
+    return [
+        f"{counted(len(names[kind]), what)} {more}: {few_phrases(names[kind])}"
+        for kind, what, more in phrases
+        if names[kind]
+    ]
+
+
+def few_phrases(names: Sequence[str]) -> str:
+    """Return the first phrases in a row, which may have commas of their own, and how many more there are."""
+    more = len(names) - _NAMED
+    return "; ".join(names[:_NAMED]) + (f"; and {more:,} more" if more > 0 else "")
+
+
+def _paired(
+    before: RuleProbe, after: RuleProbe
+) -> Iterator[tuple[str, str, RuleObservation | None, RuleObservation | None]]:
+    """Yield each op's name with each common dtype and what the two probes have of it."""
+    old = {(one.name, one.dtype): one for one in before.observations}
+    new = {(one.name, one.dtype): one for one in after.observations}
+    dtypes = [dtype for dtype in before.dtypes if dtype in after.dtypes]
+    for name in sorted({name for name, _ in (*old, *new)}):
+        for dtype in dtypes:
+            yield name, dtype, old.get((name, dtype)), new.get((name, dtype))
+
+
+def _merge(
+    merged: dict[tuple[str, ...], RuleChange], device: str, name: str, dtype: str, field: str, was: str, now: str
+) -> None:
+    """Add a change of one dtype to those that are the same in others."""
+    key = (name, field, was, now)
+    known = merged[key].dtypes if key in merged else []
+    merged[key] = RuleChange(op=name, device=device, dtypes=[*known, dtype], field=field, before=was, after=now)
+
+
+def _differences(old: RuleObservation | None, new: RuleObservation | None) -> Iterator[tuple[str, str, str]]:
+    if not is_there(old) or not is_there(new):
+        if any(_has_rule(one) for one in (old, new)):
+            yield "op", _presence(old), _presence(new)
+        return
+    assert old is not None
+    assert new is not None
+    if old.observed is not None and new.observed is not None and old.observed != new.observed:
+        yield "observed", old.observed, new.observed
+    if old.registered is not None and new.registered is not None and old.registered != new.registered:
+        yield "registered", _word(old.registered, "yes", "no"), _word(new.registered, "yes", "no")
+    for variant in sorted(old.variants.keys() & new.variants.keys()):
+        if old.observed == new.observed and old.variants[variant] != new.variants[variant]:
+            yield f"variant {variant}", old.variants[variant], new.variants[variant]
+    for source in sorted(old.documented.keys() & new.documented.keys()):
+        if old.documented[source] != new.documented[source]:
+            yield f"documented by {source}", str(old.documented[source]), str(new.documented[source])
+
+
+def _has_rule(one: RuleObservation | None) -> bool:
+    return one is not None and is_there(one) and (bool(one.registered) or one.observed in RULES)
+
+
+def _presence(one: RuleObservation | None) -> str:
+    """Return "not there", or "there" with what is known of its rule."""
+    if one is None or not is_there(one):
+        return NOT_THERE
+    return f"there, {one.observed or 'not observed'}"
+
+
+def _word(held: bool, yes: str, no: str) -> str:
+    return yes if held else no
+
+
+def _claim_changes(before: RuleProbe, after: RuleProbe) -> Iterator[RuleChange]:
+    old = {(claim.name, claim.source): claim for claim in before.claims}
+    for claim in after.claims:
+        was = old.get((claim.name, claim.source))
+        if was is not None and NOT_OBSERVED not in (was.how, claim.how) and was.found != claim.found:
+            yield RuleChange(
+                op=claim.name, device=after.device, dtypes=[], field="claim", before=was.found, after=claim.found
+            )

@@ -1,0 +1,1 @@
+"""What GradScaler does."""

@@ -1,0 +1,221 @@
+"""Loss scaling, for people and as a frame.
+
+Studies of loss scaling as frames: a row for each training.
+
+What a study of loss scaling found, as blocks of text for a terminal, a Markdown page, anything.
+
+Numbers without a value are "–". Long tables end after the rows that say most, unless all are asked for.
+"""
+
+import itertools
+from collections import Counter
+from collections.abc import Sequence
+
+import pandas as pd
+
+from ampbench.base.precisions import BASELINE, find_format
+from ampbench.base.units import UNDEFINED, counted, format_error, format_loss, format_ratio, format_share
+from ampbench.instruments.scaler.findings import NEAR, NOTHING, Outcome, mean_loss, outcomes, scaler_said
+from ampbench.present.document import Block, Section, as_sentence, first_rows
+from ampbench.records.case import Case
+from ampbench.records.labels import case_title
+from ampbench.records.magnitudes import format_scale
+from ampbench.records.ranges import Magnitudes
+from ampbench.records.studies import ScalerRun, Score
+
+COUNTS = ("growth_interval", "steps", "done", "skipped_steps", "skipped_first", "correct", "decisions")
+"""The columns of whole numbers."""
+
+COLUMNS = (
+    "setting", "precision", "enabled", "init_scale", "growth_factor", "backoff_factor", "growth_interval", "steps",
+    "done", "skipped_steps", "skipped_first", "last_scale", "flushed_share", "grad_rel_l2", "loss", "lag", "excess",
+    "held_out_loss", "correct", "decisions", "state", "reason",
+)  # fmt: skip
+
+
+def scaling_frame(runs: Sequence[ScalerRun]) -> pd.DataFrame:
+    """Return a row per training of a case, in their order.
+
+    Columns: setting, precision, enabled, init_scale, growth_factor, backoff_factor, growth_interval, steps, done (steps
+    that were taken or skipped), skipped_steps, skipped_first (before the first that was taken), last_scale,
+    flushed_share, grad_rel_l2, loss (mean of the last quarter), lag, excess, held_out_loss, correct, decisions (of the
+    score), state, reason (the error that a step raised): see `Outcome`. NaN where undefined; the scaler's own
+    parameters are, too, where it has none.
+    """
+    rows = []
+    for one in outcomes(runs):
+        run, setting, score = one.run, one.run.setting, one.run.score
+        own = (setting.init_scale, setting.growth_factor, setting.backoff_factor, setting.growth_interval)
+        rows.append(
+            [setting.name, run.precision, setting.enabled, *(own if setting.enabled else (None,) * len(own)), run.steps,
+             len(run.losses), len(run.skipped) if setting.enabled else None,
+             one.skipped_first if setting.enabled else None, run.scales[-1] if run.scales else None, one.flushed,
+             one.grad_rel_l2, one.loss, one.lag, one.excess,
+             *((score.loss, score.correct, score.decisions) if score else (None,) * 3), one.state, run.error]
+        )  # fmt: skip
+    frame = pd.DataFrame(rows, columns=list(COLUMNS), dtype=object)
+    numbers = [name for name in COLUMNS if name not in ("setting", "precision", "enabled", "state", "reason")]
+    return frame.astype(dict.fromkeys(numbers, float))
+
+
+SHOWN = 12
+"""So many rows are shown unless all are asked for."""
+
+QUARTERS = ("1st quarter", "2nd quarter", "3rd quarter", "last quarter")
+
+_STORED = find_format("fp16")
+
+
+def scaling_section(case: Case, runs: Sequence[ScalerRun], *, everything: bool = False) -> Section:
+    """Return what trainings of a case say of loss scaling; `everything`: all rows, and histograms by exponent."""
+    found = outcomes(runs)
+    tables = [*settings(found), *losses(runs), *stored_gradients(runs), *overflowing(runs)]
+    shown = [*tables, *histograms(runs)] if everything else [first_rows(block, SHOWN) for block in tables]
+    steps = counted(max((run.steps for run in runs), default=0), "step")
+    names = {run.setting.name for run in runs}
+    said = [Block(as_sentence(line, names)) for line in scaler_said(case, runs)]
+    return Section(
+        f"{case_title(case)} · {steps}", [*said, *shown, *(Block(as_sentence(note, names)) for note in notes(runs))]
+    )
+
+
+def settings(found: Sequence[Outcome]) -> list[Block]:
+    """Return a table of the settings: the scale, skipped steps, lost gradients, and what became of the training."""
+    scored = any(one.run.score for one in found)
+    cells = [
+        [
+            one.name,
+            _scales(one.run),
+            f"{len(one.run.skipped):,}" if one.run.scales else UNDEFINED,
+            format_share(one.flushed),
+            format_error(one.grad_rel_l2),
+            *([UNDEFINED, UNDEFINED] if full else [_behind(one.lag), _above(one.excess)]),
+            *([_score(one.run.score)] if scored else []),
+            "" if full and not one.fails else one.state,
+        ]
+        for one in found
+        for full in [one.run.precision == BASELINE]
+    ]
+    headers = ["setting", "scale", "skipped steps", "flushed", "error", "behind", "above"]
+    headers += [*(["held out"] if scored else []), "outcome"]
+    note = "flushed: the share of fp32's gradients that are zero in fp16; error: of the gradients, median; behind: the "
+    note += "share of what the loss falls by in fp32 that is missing in the last quarter; above: by how much it is "
+    note += "above fp32's there, or how many times fp32's it is"
+    if any(one.state == NEAR for one in found):
+        note += f"; {NEAR}: losses near zero, which differ by less than {format_share(NOTHING)} of fp32's fall"
+    return [Block("Settings of GradScaler", headers, cells, note, numbers=headers[2:-1])] if cells else []
+
+
+def losses(runs: Sequence[ScalerRun]) -> list[Block]:
+    """Return the loss of each training, by quarters."""
+    cells = []
+    for run in runs:
+        edges = [run.steps * quarter // len(QUARTERS) for quarter in range(len(QUARTERS) + 1)]
+        means = [mean_loss(run, start, end) for start, end in itertools.pairwise(edges)]
+        cells.append([run.setting.name, *(format_loss(value) for value in (next(iter(run.losses), None), *means))])
+    headers = ["setting", "first step", *QUARTERS]
+    note = "the mean over the steps of each quarter"
+    return [Block("Training loss", headers, cells, note, numbers=headers[1:])] if cells else []
+
+
+def stored_gradients(runs: Sequence[ScalerRun]) -> list[Block]:
+    """Return where the gradients lie in fp16's range: fp32's as they are, fp16's as stored, times the scale."""
+    cells = [[name, *(format_share(share) for share in _bands(values))] for name, values in _stored(runs)]
+    headers = ["setting", "zero", "lost", "subnormal", "normal", "too large", "not finite"]
+    note = "shares of all gradient elements at the steps looked at, the scale not divided out; lost: below half of "
+    note += "fp16's smallest number; subnormal: below 2^-14, with few digits"
+    return [Block("Gradients in the range of fp16", headers, cells, note, numbers=headers[1:])] if cells else []
+
+
+def overflowing(runs: Sequence[ScalerRun]) -> list[Block]:
+    """Return the parameters whose gradients were not finite, with the number of steps in each setting."""
+    counts: Counter[str] = Counter()
+    for run in runs:
+        counts.update(run.nonfinite)
+    cells = [
+        [
+            name,
+            f"{total:,}",
+            ", ".join(f"{run.setting.name} {steps:,}" for run in runs if (steps := run.nonfinite.get(name))),
+        ]
+        for name, total in counts.most_common()
+    ]
+    headers = ["parameter", "steps", "settings"]
+    note = "in how many steps, of all settings and of each"
+    return [Block("Gradients that were not finite", headers, cells, note, numbers=["steps"])] if cells else []
+
+
+def histograms(runs: Sequence[ScalerRun]) -> list[Block]:
+    """Return the gradients' histograms by binary exponent, a table for each training."""
+    blocks = []
+    for name, values in _stored(runs):
+        cells = [
+            [f"2^{values.lowest + place}", f"{count:,}", format_share(count / values.elements)]
+            for place, count in enumerate(values.counts)
+            if count
+        ]
+        headers = ["from", "values", "share"]
+        blocks.append(Block(f"Gradients of {name} by exponent", headers, cells, numbers=headers[1:]))
+    return [block for block in blocks if block.rows]
+
+
+def notes(runs: Sequence[ScalerRun]) -> list[str]:
+    """Return the remarks of the trainings, each with the settings that made it."""
+    told: dict[str, list[str]] = {}
+    for run in runs:
+        for note in run.notes:
+            told.setdefault(note, []).append(run.setting.name)
+    return [note if len(names) == len(runs) else f"{', '.join(names)}: {note}" for note, names in told.items()]
+
+
+def _stored(runs: Sequence[ScalerRun]) -> list[tuple[str, Magnitudes]]:
+    """Return what is known of gradients as they are stored, fp32's first."""
+    known = [(run.setting.name, run.fp32_gradients if run.precision == BASELINE else run.gradients) for run in runs]
+    return [(name, values) for name, values in known if values is not None and values.elements]
+
+
+def _bands(values: Magnitudes) -> list[float]:
+    """Return the shares of zeros, of what fp16 loses, of its subnormals and normals, of what is too large and strange.
+
+    Values in the exponent that ends at the border of what is lost count as subnormal, those beyond 2^16 as too large.
+    """
+    lost = int(_STORED.lowest - _STORED.digits)
+    counts = [0, 0, 0, 0]
+    for place, count in enumerate(values.counts):
+        exponent = values.lowest + place
+        band = (exponent >= lost) + (exponent >= _STORED.lowest) + (exponent > _STORED.highest)
+        counts[band] += count
+    return [count / values.elements for count in (values.zeros, *counts, values.nonfinite)]
+
+
+def _scales(run: ScalerRun) -> str:
+    """Return "2^16 → 2^11": the scale of the first step and of the last."""
+    if not run.scales:
+        return UNDEFINED
+    first, last = format_scale(run.scales[0]), format_scale(run.scales[-1])
+    return first if first == last else f"{first} → {last}"
+
+
+def _behind(lag: float | None) -> str:
+    """Return what is missing of a fall as "+5.1%"; where the loss rises, more than all of it is."""
+    return ">100%" if lag is not None and lag > 1 else _signed(lag)
+
+
+def _above(excess: float | None) -> str:
+    """Return by how much a loss is above another as "+16.9%"; from twice the other on, how many times it is: "165x"."""
+    return format_ratio(1 + excess) if excess is not None and excess >= 1 else _signed(excess)
+
+
+def _signed(share: float | None) -> str:
+    """Return a share with its sign as "-4.8%"; none where it rounds to zero."""
+    if share is None:
+        return UNDEFINED
+    text = f"{share:+.1%}"
+    return "0%" if text in ("+0.0%", "-0.0%") else text
+
+
+def _score(score: Score | None) -> str:
+    """Return a classifier's share of right decisions on held-out data, or the loss of anything else."""
+    if score is not None and score.correct is not None and score.decisions:
+        return format_share(score.correct / score.decisions)
+    return format_loss(score.loss if score else None)

@@ -1,0 +1,1 @@
+"""What entering autocast around more than forward and loss costs."""

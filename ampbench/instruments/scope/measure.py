@@ -1,0 +1,455 @@
+"""A worker's steps under each scope of autocast.
+
+Loops of training steps with autocast entered around one scope of them, and the numbers that they give.
+
+A case trained with autocast entered around more or less of its loop: casts, memory, time and numbers of each scope.
+
+All scopes take the same steps: the same weights, batches and random numbers, and what `loops` says. Numbers are held
+against the same steps in fp64, without autocast.
+"""
+
+import dataclasses
+import math
+from collections.abc import Callable, Generator, Iterable, Sequence
+from contextlib import AbstractContextManager, closing, nullcontext
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+import torch
+
+from ampbench.base.precisions import BASELINE, PRECISIONS
+from ampbench.errors import UsageError, first_line
+from ampbench.explain.dtypes import short_dtype
+from ampbench.explain.ledger import trace_casts
+from ampbench.measure.distances import compare, floating_in, kept_outputs
+from ampbench.measure.machine import Cpu, Device, fp64_device, precision_flags
+from ampbench.measure.memory import cpu_changes, is_out_of_memory, memory_source, said_of
+from ampbench.measure.sources import seed_all, switch_off_dropout
+from ampbench.measure.step import SETTLING_STEPS, Step
+from ampbench.measure.timing import FitnessWatch, Settled, side_by_side
+from ampbench.records.case import Case
+from ampbench.records.casts import CastTrace
+from ampbench.records.labels import FP32_INSTEAD
+from ampbench.records.studies import (
+    FEWEST_STEPS,
+    FORWARD,
+    FORWARD_AND_LOSS,
+    SCOPES,
+    UNCACHED_LOOP,
+    WHOLE_LOOP,
+    WITH_BACKWARD,
+    ScopePass,
+    ScopeRun,
+)
+from ampbench.workload import Workload
+
+PLAIN = "fp32"
+"""The scope of a loop in fp32 without autocast, the reference where that in fp64 fails."""
+
+Look = Callable[[int, Any, torch.Tensor], None]
+"""Looks at a step, from 0: its output and loss, and the gradients, not scaled, that lie in the parameters."""
+
+Region = Callable[[], AbstractContextManager[Any]]
+
+
+class Loop:
+    """`steps` steps of training a case with autocast entered around `scope`, one of `SCOPES`.
+
+    Without autocast run "" in fp64 and `PLAIN` in fp32.
+
+    A step is forward, loss, backward, GradScaler's and the optimizer's step, and at last zero_grad, so that gradients
+    are not what is left after it. `run` takes all of them. Raises as `Step` does.
+    """
+
+    def __init__(self, workload: Workload, case: Case, device: Device, scope: str, steps: int):
+        precision = BASELINE if scope == PLAIN else None
+        self.step = Step(workload, case, device, reference=not scope, precision=precision)
+        self.steps = steps
+        region = _region(case, device, scope)
+        self._around_step: Region = region if scope == WITH_BACKWARD else nullcontext
+        self._around_loop: Region = region if scope in (WHOLE_LOOP, UNCACHED_LOOP) else nullcontext
+        self.step.autocast = region if scope == FORWARD_AND_LOSS else nullcontext
+        self._forward = _within(region, self.step.module) if scope == FORWARD else self.step.module
+        self._skipped = False
+        self.run: Callable[[], Any] = self._run
+
+    def start(self, settled: Settled) -> None:
+        """Give GradScaler the state it `settled` at, let the optimizer make its own, and save that for `restore`.
+
+        The optimizer makes it in the first step that GradScaler does not skip, which may be a later one here.
+        """
+        self.step.settle_at(settled)
+        self.step.save()
+        with closing(self.taken(steps=SETTLING_STEPS)) as steps:
+            for _ in steps:
+                if not self._skipped:
+                    break
+        self.restore()
+        self.step.save()
+
+    def restore(self) -> None:
+        """Put back weights, buffers and state, so that the next loop is the same as the first."""
+        self.step.restore()
+
+    def changed(self) -> list[str]:
+        """Return nothing: the step puts back what it changes before a batch comes again, also within a loop."""
+        return []
+
+    def mode(self) -> AbstractContextManager[Any]:
+        """Return what is held around training: nothing."""
+        return self.step.mode()
+
+    def taken(self, look: Look | None = None, steps: int | None = None) -> Generator[None, None, None]:
+        """Yield after each step, within the region if that is around the loop; `look` at each after its backward.
+
+        `steps` are how many there are, unless all.
+        """
+        with self._around_loop():
+            for turn in range(steps or self.steps):
+                self._take(turn, look)
+                yield
+
+    def _run(self) -> None:
+        for _ in self.taken():
+            pass
+
+    def _take(self, turn: int, look: Look | None) -> None:
+        step = self.step
+        assert step.optimizer is not None
+        with self._around_step():
+            output, loss = step.forward_and_loss(self._forward)
+            assert loss is not None
+            step.differentiate(loss)
+        if look is not None:
+            if step.scaler is not None:
+                step.scaler.unscale_(step.optimizer)
+            look(turn, output, loss.detach())
+        self._skipped = not step.apply_gradients()
+        step.optimizer.zero_grad(set_to_none=True)
+
+
+@dataclass(slots=True)
+class Numbers:
+    """What a loop gave, in fp64: outputs and gradients of its first step, what all steps changed in each parameter.
+
+    `losses` are those of each step (None: not finite); `dtypes` as in `ScopeRun`.
+    """
+
+    outputs: list[torch.Tensor] = field(default_factory=list)
+    gradients: dict[str, torch.Tensor] = field(default_factory=dict)
+    moved: dict[str, torch.Tensor] = field(default_factory=dict)
+    losses: list[float | None] = field(default_factory=list)
+    dtypes: dict[str, str] = field(default_factory=dict)
+    notes: list[str] = field(default_factory=list)
+
+
+def loop_numbers(
+    workload: Workload,
+    case: Case,
+    device: Device,
+    scope: str,
+    steps: int,
+    keep: Device,
+    settled: Settled,
+    notes: list[str],
+) -> Numbers:
+    """Return the numbers of a loop of `case`, on device `keep`; `scope` as in `Loop`.
+
+    Dropout is switched off, which `notes` then say; what else is random draws from one seed.
+    """
+    found = Numbers()
+    losses: list[torch.Tensor] = []
+    flags = {"": None, PLAIN: PRECISIONS[BASELINE]}
+    with precision_flags(flags.get(scope, PRECISIONS[case.precision])):
+        seed_all(0)
+        loop = Loop(workload, case, device, scope, steps)
+        switch_off_dropout(loop.step.module, notes)
+        loop.step.settle_at(settled)
+        parameters = dict(loop.step.module.named_parameters())
+        before = {name: _kept(value, keep) for name, value in parameters.items()}
+
+        def look(turn: int, output: Any, loss: torch.Tensor) -> None:
+            losses.append(loss)
+            if turn:
+                return
+            gradients = {name: value.grad for name, value in parameters.items() if value.grad is not None}
+            found.outputs = kept_outputs(output, keep)
+            found.gradients = {name: _kept(gradient, keep) for name, gradient in gradients.items()}
+            kinds = {"output": floating_in(output), "loss": [loss], "gradients": gradients.values()}
+            found.dtypes = {what: _dtypes(tensors) for what, tensors in kinds.items()}
+
+        for _ in loop.taken(look):
+            pass
+        found.moved = {name: _kept(value, keep) - before[name] for name, value in parameters.items()}
+    found.losses = [value if math.isfinite(value) else None for value in map(float, losses)]
+    scaler = loop.step.scaler
+    if scaler is not None and settled is not None and scaler.get_scale() < settled["scale"]:
+        found.notes.append("GradScaler skipped steps, and lowered its scale")
+    return found
+
+
+def settled_scaler(workload: Workload, case: Case, device: Device, notes: list[str]) -> Settled:
+    """Return the state GradScaler settles at in the scope that PyTorch recommends; None without a scaler.
+
+    Where that scope raises, the scaler starts as torch makes it, which `notes` then say.
+    """
+    step = Step(workload, case, device)
+    if step.scaler is None:
+        return None
+    try:
+        step.settle_scaler()
+    except Exception as error:  # noqa: BLE001 - the scope's own run tells
+        notes.append(f"GradScaler did not settle, and begins at its initial scale: {first_line(error)}")
+        return None
+    return step.scaler.state_dict()
+
+
+def _region(case: Case, device: Device, scope: str) -> Region:
+    """Return what enters autocast in `scope`: with its weight cache, unless that is off."""
+    if scope in ("", PLAIN):
+        return nullcontext
+    dtype = getattr(torch, PRECISIONS[case.precision].autocast or "")
+    return partial(torch.autocast, device.type, dtype=dtype, cache_enabled=scope != UNCACHED_LOOP)
+
+
+def _within(region: Region, forward: Callable[..., Any]) -> Callable[..., Any]:
+    def inside(*args: Any, **kwargs: Any) -> Any:
+        with region():
+            return forward(*args, **kwargs)
+
+    return inside
+
+
+def _kept(tensor: torch.Tensor, keep: Device) -> torch.Tensor:
+    """Return a copy of a tensor, which may be sparse, in fp64 on `keep`."""
+    return tensor.detach().to_dense().to(keep.type, torch.float64, copy=True)
+
+
+def _dtypes(tensors: Iterable[torch.Tensor]) -> str:
+    """Return "bf16", or several dtypes in a row."""
+    return ", ".join(sorted({short_dtype(tensor.dtype) for tensor in tensors}))
+
+
+def measure_scopes(workload: Workload, case: Case, device: Device, steps: int, seconds: float) -> ScopePass:
+    """Return what `steps` steps of training `case` come to in each scope of autocast, timed for about `seconds`.
+
+    What a network raises in a scope becomes that run's error; what it raises in all of them is raised, and so is
+    `UsageError` for a precision without autocast, a case that does not train, and fewer steps than two.
+    """
+    if PRECISIONS[case.precision].autocast is None or case.phase != "training":
+        raise UsageError(f"{case.case_id} has no training steps with autocast, whose scope could be studied")
+    if steps < FEWEST_STEPS:
+        raise UsageError(f"what a step leaves to the next needs {FEWEST_STEPS} steps at least, not {steps}")
+    notes: list[str] = []
+    with precision_flags(PRECISIONS[case.precision]):
+        settled = settled_scaler(workload, case, device, notes)
+    runs, reference = _numbers(workload, case, device, steps, settled, notes)
+    running = [run.scope for run in runs if not run.error]
+    builds = [partial(Loop, workload, case, device, scope, steps) for scope in running]
+    with precision_flags(PRECISIONS[case.precision]):
+        traced = [_traced(build(), settled, notes) for build in builds]
+        device.release()
+        memory = _memory(builds, settled, device, notes)
+        watch = FitnessWatch(device)
+        samples = side_by_side(builds, lambda loop, _: loop.start(settled), device, seconds, notes)
+        fitness = watch.seen()
+    measured = dict(zip(running, zip(traced, memory, samples, strict=True), strict=True))
+    return ScopePass(
+        case_id=case.case_id,
+        steps=steps,
+        scopes=[_with_costs(run, steps, *measured[run.scope]) if run.scope in measured else run for run in runs],
+        reference_losses=reference.losses,
+        reference_dtype=reference.dtype,
+        memory_source=memory_source(device) if any(peaks for peaks, _ in memory) else None,
+        fitness=fitness,
+        notes=list(dict.fromkeys(notes)),
+    )
+
+
+def _with_costs(
+    run: ScopeRun,
+    steps: int,
+    traced: tuple[list[int], list[int], list[int]],
+    memory: tuple[list[int], list[int]],
+    samples: list[list[float]],
+) -> ScopeRun:
+    """Return a run with its casts, memory and time; `samples` are seconds of whole loops."""
+    casts, cast_bytes, stale = traced
+    return dataclasses.replace(
+        run,
+        casts=casts,
+        cast_bytes=cast_bytes,
+        stale_weights=stale,
+        peak_bytes=memory[0],
+        alive_bytes=memory[1],
+        samples=[[seconds / steps for seconds in build] for build in samples],
+    )
+
+
+def _numbers(
+    workload: Workload, case: Case, device: Device, steps: int, settled: Settled, notes: list[str]
+) -> tuple[list[ScopeRun], "_Reference"]:
+    """Return a run of each scope with its numbers or its error, and what they are held against, without its tensors.
+
+    Raises what the first scope raised where all raise.
+    """
+    reference = _reference(workload, case, device, steps, notes)
+    keep = fp64_device(device)
+    runs = []
+    first: Exception | None = None
+    for scope in SCOPES:
+        device.release()
+        try:
+            numbers = loop_numbers(workload, case, device, scope, steps, keep, settled, notes)
+        except Exception as error:  # noqa: BLE001 - whatever the user's code raises is what this scope does to it
+            first = first or error
+            runs.append(ScopeRun(scope=scope, error=said_of(error)))
+            continue
+        runs.append(_compared(scope, numbers, reference.numbers, notes))
+        del numbers
+    if first is not None and all(run.error for run in runs):
+        raise first
+    return runs, dataclasses.replace(reference, numbers=None)
+
+
+@dataclass(frozen=True, slots=True)
+class _Reference:
+    """What scopes are held against: the steps in fp64, or in fp32 where those fail ("": there is none)."""
+
+    dtype: str = ""
+    numbers: Numbers | None = None
+    losses: list[float | None] = field(default_factory=list)
+
+
+def _reference(workload: Workload, case: Case, device: Device, steps: int, notes: list[str]) -> _Reference:
+    """Return the numbers of the fp64 steps or, which `notes` say, of those in fp32, or none."""
+    where = fp64_device(device)
+    failed: list[str] = []
+    for scope, on, dtype in (("", where, "fp64"), (PLAIN, device, PLAIN)):
+        try:
+            numbers = loop_numbers(workload, case, on, scope, steps, where, None, notes)
+        except Exception as error:  # noqa: BLE001 - a network that does not run in fp64 may train well in fp32
+            failed.append(said_of(error))
+            if is_out_of_memory(error):
+                break
+            device.release()  # what the error held of the steps
+            continue
+        notes += [FP32_INSTEAD.format(*failed)] if failed else []
+        return _Reference(dtype, numbers, numbers.losses)
+    notes.append(f"no error is known, as the fp64 reference failed: {'; fp32 failed: '.join(failed)}")
+    return _Reference()
+
+
+def _compared(scope: str, numbers: Numbers, reference: Numbers | None, notes: list[str]) -> ScopeRun:
+    """Return a run of a scope with its numbers beside those of the reference."""
+    run = ScopeRun(scope=scope, dtypes=numbers.dtypes, losses=numbers.losses, notes=numbers.notes)
+    if reference is None:
+        return run
+    loss, expected = numbers.losses[0], reference.losses[0]
+
+    def error(values: dict[str, torch.Tensor], references: dict[str, torch.Tensor]) -> float | None:
+        return compare(list(values.values()), [references[name] for name in values]).rel_l2
+
+    try:
+        outputs = compare(numbers.outputs, reference.outputs).rel_l2
+    except ValueError as raised:  # other shapes: a detector found other boxes
+        outputs = None
+        notes.append(f"{raised}: no error of the output is defined")
+    return dataclasses.replace(
+        run,
+        output_rel_l2=outputs,
+        loss_abs_error=None if loss is None or expected is None else abs(loss - expected),
+        grad_rel_l2=error(numbers.gradients, reference.gradients),
+        update_rel_l2=error(numbers.moved, reference.moved),
+    )
+
+
+def _traced(loop: Loop, settled: Settled, notes: list[str]) -> tuple[list[int], list[int], list[int]]:
+    """Return, per step, casts, the bytes they move and the weights read as copies that an earlier step made."""
+    loop.start(settled)
+    loop.restore()
+    starts = []
+    try:
+        with trace_casts(loop.step.module) as ledger:
+            for _ in loop.taken():
+                starts.append(len(ledger.ops))
+    except UsageError as refused:  # a program that no op of can be watched
+        notes.append(f"casts were not counted: {refused}")
+        return [], [], []
+    return split_by_step(ledger.trace, [0, *starts[:-1]])
+
+
+def split_by_step(trace: CastTrace, starts: Sequence[int]) -> tuple[list[int], list[int], list[int]]:
+    """Return, per step, casts, the bytes they move and the weights read as copies that an earlier step made.
+
+    `starts` are the indices of the first ops of the steps.
+    """
+    ends = [*starts[1:], len(trace.ops)]
+    casts, moved, stale = [], [], []
+    for start, end in zip(starts, ends, strict=True):
+        made = [cast for cast in trace.casts if start <= cast.index < end]
+        uses = [use for use in trace.weights if start <= use.operation < end]
+        casts.append(len(made))
+        moved.append(sum(cast.bytes_moved for cast in made))
+        stale.append(len({use.name for use in uses if use.cast is not None and use.cast < start}))
+    return casts, moved, stale
+
+
+def _memory(
+    builds: Sequence[partial[Loop]], settled: Settled, device: Device, notes: list[str]
+) -> list[tuple[list[int], list[int]]]:
+    """Return, for each loop, the peak of each step and what is allocated after it, above what was before the first.
+
+    On the CPU all loops are built before the first is run, because the allocation record is good for once in a process.
+    Nothing, which `notes` explain, where there is no room.
+    """
+    try:
+        if isinstance(device, Cpu):
+            return _cpu_memory(builds, settled, device)
+        found = []
+        for build in builds:
+            found.append(_device_memory(build(), settled, device))
+            device.release()
+    except Exception as error:
+        if not is_out_of_memory(error):
+            raise
+        notes.append("memory was not measured: there is no room for it")
+        return [([], [])] * len(builds)
+    return found
+
+
+def _cpu_memory(builds: Sequence[partial[Loop]], settled: Settled, device: Device) -> list[tuple[list[int], list[int]]]:
+    loops = [build() for build in builds]
+    calls = []
+    for loop in loops:
+        loop.start(settled)
+        loop.restore()
+        taken = loop.taken()
+        calls.append([partial(next, taken, None)] * (loop.steps + 1))  # the last leaves the region
+    device.release()
+    changes = iter(cpu_changes([call for each in calls for call in each]))
+    found = []
+    for loop in loops:
+        peaks, alive, current = [], [], 0
+        for change in [next(changes) for _ in range(loop.steps + 1)][:-1]:
+            peaks.append(current + change.peak)
+            current += change.net
+            alive.append(current)
+        found.append((peaks, alive))
+    return found
+
+
+def _device_memory(loop: Loop, settled: Settled, device: Device) -> tuple[list[int], list[int]]:
+    loop.start(settled)
+    loop.restore()
+    device.release()
+    before = device.allocated_bytes()
+    peaks, alive = [], []
+    device.reset_peak()
+    for _ in loop.taken():
+        device.synchronize()
+        peaks.append(device.peak_bytes() - before)
+        alive.append(device.allocated_bytes() - before)
+        device.reset_peak()
+    return peaks, alive

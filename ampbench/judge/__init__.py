@@ -1,0 +1,1 @@
+"""What stored runs say: frames, advice, comparisons, verdicts, gates."""

@@ -1,0 +1,288 @@
+"""The columns of the result table, as terminals and the report show it: what heads them, what a cell says."""
+
+import math
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
+
+from ampbench.base.units import format_bytes, format_count, format_error, format_kept, format_seconds, format_share
+from ampbench.judge.advice import Budget
+from ampbench.judge.rows import Row, judged_error, judged_floor_ratio, least_agreement, number, precision_label, times
+
+LONGEST_NAME = 16
+"""So many letters of an output's name are shown in its column; the end tells most."""
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """One column of the result table: its `parts` make one cell and are each aligned to the right.
+
+    `metrics` are the names of what it shows, `key` is what a page's address calls it. `legend` explains the header.
+    `first` columns begin a cluster. On a narrow terminal columns with the highest `expendable` go first; 0 stays.
+    A `rare` one is left out of a table of whose rows it says nothing, though other tables of the run have it: there it
+    would be a gap as wide as a name.
+    """
+
+    header: str
+    key: str
+    parts: tuple[Callable[[Row], str], ...]
+    metrics: tuple[str, ...] = ()
+    legend: str = ""
+    first: bool = False
+    expendable: int = 0
+    rare: bool = False
+
+
+def _cell(column: str, write: Callable[[float], str]) -> Callable[[Row], str]:
+    """Return a function from a row to the text of one value, empty where it is undefined."""
+
+    def text(row: Row) -> str:
+        value = number(row[column])
+        return "" if value is None else write(value)
+
+    return text
+
+
+def _error(column: str, broken: str) -> Callable[[Row], str]:
+    """Return a function from a row to the text of an error; where it has none, "nan" or "inf" if these are why.
+
+    Of outputs it is the error that is judged. What is itself the reference is "ref".
+    """
+
+    def text(row: Row) -> str:
+        value = judged_error(row) if column == "output_rel_l2" else number(row[column])
+        if value is not None:
+            return format_error(value)
+        if row[broken]:
+            return str(row[broken]).split(" ", maxsplit=1)[0]
+        has_one = column == "output_rel_l2" or row["phase"] == "training"
+        itself = has_one and row["reference_dtype"] == row["precision"] and row["path"] == "eager"
+        return "ref" if itself else ""
+
+    return text
+
+
+def _interval(row: Row) -> str:
+    """Return the half width of the 95% interval, which is symmetric in the logarithm, as a percentage.
+
+    An interval of twice the value and more says only that nothing is known.
+    """
+    low, high = number(row["seconds_low"]), number(row["seconds_high"])
+    if low is None or high is None or low <= 0:
+        return ""
+    half = 100 * (math.sqrt(high / low) - 1)
+    if half < 9.95:
+        return f"±{half:.1f}%"
+    return f"±{half:.0f}%" if half < 99.5 else "±99%+"
+
+
+def speed_interval(row: Row) -> str:
+    """Return the 95% interval of the speed, over paired rounds, as "1.41–1.68"."""
+    return _between(row, "speedup_low", "speedup_high")
+
+
+def _default_interval(row: Row) -> str:
+    """Return the same of the speed as times that of `default`."""
+    return _between(row, "speedup_default_low", "speedup_default_high")
+
+
+def _between(row: Row, lowest: str, highest: str) -> str:
+    low, high = number(row.get(lowest)), number(row.get(highest))
+    return "" if low is None or high is None else f"{times(low)}–{times(high)}".replace("x", "")
+
+
+def _worst_output(row: Row) -> str:
+    """Return the name of the output that errs most, in few letters."""
+    name = str(row.get("output_worst_name") or "")
+    return name if len(name) <= LONGEST_NAME else f"…{name[1 - LONGEST_NAME :]}"
+
+
+def _floor_factor(row: Row) -> str:
+    """Return how many times the rounding floor the error that is judged is."""
+    value = judged_floor_ratio(row)
+    return "" if value is None else format_factor(value)
+
+
+def _agreement(row: Row) -> str:
+    """Return the share of decisions that agree or, where they are too few to prove what is asked for, what they do."""
+    seen = number(row["argmax_agreement"])
+    return "" if seen is None else least_agreement(row, Budget.argmax_agreement) or format_share(seen)
+
+
+def _flop_rate(row: Row) -> str:
+    """Return FLOP/s where there is a ceiling to hold them against; without one they say no more than items/s."""
+    value = number(row["flops_per_second"])
+    return "" if value is None or number(row["ceiling_share"]) is None else format_count(value)
+
+
+def _kept(row: Row) -> str:
+    """Return what a step keeps of its update; "nan" where it leaves parameters that are not finite."""
+    value = number(row["update_kept"])
+    if value is None:
+        return "nan" if number(row["param_nonfinite"]) else ""
+    return format_kept(value)
+
+
+def format_factor(value: float) -> str:
+    """Return how many times the rounding floor an error is."""
+    if value < 9.95:
+        return f"{value:.1f}"
+    return f"{value:.0f}" if value < 9999.5 else format_error(value)
+
+
+_TIME = Column(
+    "time/step",
+    "time",
+    (_cell("seconds_median", format_seconds), _interval),
+    metrics=("seconds_median",),
+    legend="median over rounds, ± its 95% interval",
+    first=True,
+)
+
+_SPEED = Column(
+    "speed",
+    "speed",
+    (_cell("speedup_vs_fp32", times), speed_interval),
+    metrics=("speedup_vs_fp32",),
+    legend="times that of fp32 (tf32 off), and the 95% interval of it, paired round by round",
+)
+
+COLUMNS = (
+    Column("precision", "precision", (precision_label,)),
+    _TIME,
+    Column(
+        "items/s",
+        "items",
+        (_cell("items_per_second", format_count),),
+        metrics=("items_per_second",),
+        expendable=6,
+    ),
+    _SPEED,
+    Column(
+        "vs tf32",
+        "tf32",
+        (_cell("speedup_vs_tf32", times),),
+        metrics=("speedup_vs_tf32",),
+        legend="speed, times that of tf32",
+        expendable=1,
+    ),
+    Column(
+        "vs default",
+        "default",
+        (_cell("speedup_vs_default", times), _default_interval),
+        metrics=("speedup_vs_default",),
+        legend="speed, times that of what torch ships, and the 95% interval that advice goes by there",
+        expendable=1,
+    ),
+    Column(
+        "FLOP/s",
+        "flops",
+        (_flop_rate,),
+        metrics=("flops_per_second",),
+        legend="of products, convolutions and attention",
+        expendable=7,
+    ),
+    Column(
+        "ceiling",
+        "ceiling",
+        (_cell("ceiling_share", format_share),),
+        metrics=("ceiling_share",),
+        legend="FLOP/s, as a share of the most measured here",
+        expendable=4,
+    ),
+    Column(
+        "memory",
+        "memory",
+        (_cell("peak_memory_bytes", format_bytes), _cell("memory_ratio_vs_fp32", times)),
+        metrics=("peak_memory_bytes", "memory_ratio_vs_fp32"),
+        legend="peak of one step, times that of fp32",
+        first=True,
+        expendable=3,
+    ),
+    Column(
+        "error",
+        "error",
+        (_error("output_rel_l2", "output_not_finite"),),
+        metrics=("output_rel_l2", "output_worst_rel_l2"),
+        legend="relative L2 of the output against fp64",
+        first=True,
+    ),
+    Column(
+        "in",
+        "output",
+        (_worst_output,),
+        metrics=("output_worst_name",),
+        legend="the output that errs most, whose error it is",
+        rare=True,
+    ),
+    Column(
+        "×floor",
+        "floor",
+        (_floor_factor,),
+        metrics=("output_floor_ratio", "output_worst_floor_ratio"),
+        legend="error, times that of rounding the fp64 output to the dtype",
+        expendable=5,
+    ),
+    Column(
+        "argmax",
+        "argmax",
+        (_agreement,),
+        metrics=("argmax_agreement", "argmax_bound"),
+        legend="decisions that are fp64's, ≥ where so few prove no more",
+        expendable=1,
+    ),
+    Column(
+        "grad",
+        "grad",
+        (_error("grad_rel_l2", "grad_not_finite"),),
+        metrics=("grad_rel_l2",),
+        legend="relative L2 of the gradients",
+        first=True,
+        expendable=1,
+    ),
+    Column(
+        "flushed",
+        "flushed",
+        (_cell("grad_flushed_share", format_share),),
+        metrics=("grad_flushed_share",),
+        legend="gradients that became zero",
+        expendable=2,
+    ),
+    Column(
+        "kept",
+        "kept",
+        (_kept,),
+        metrics=("update_kept",),
+        legend="of fp64's update, what arrives in the stored weights",
+        first=True,
+    ),
+)
+
+
+def shown(rows: Iterable[Row]) -> list[Column]:
+    """Return the columns that have something to say of `rows`, and the first one always.
+
+    Where speeds have an interval, times have none: two intervals of times that overlap tell nothing of their ratio,
+    because what slows the machine down for a while slows down both. Where `default` was measured, advice goes by the
+    speed over that, and so its interval is the one that is shown.
+    """
+    every = list(rows)
+    told = [column for column in COLUMNS if column is COLUMNS[0] or any(says(column, row) for row in every)]
+    plain = {}
+    if any(speed_interval(row) for row in every):
+        plain[_TIME.header] = "median over rounds"
+    if any(_default_interval(row) for row in every):
+        plain[_SPEED.header] = "times that of fp32 (tf32 off)"
+    return [
+        replace(column, parts=column.parts[:1], legend=plain[column.header]) if column.header in plain else column
+        for column in told
+    ]
+
+
+def legend(columns: Iterable[Column]) -> str:
+    """Return one line that explains the headers of `columns`."""
+    return "; ".join(f"{column.header}: {column.legend}" for column in columns if column.legend)
+
+
+def says(column: Column, row: Row) -> bool:
+    """Return whether the column has anything to say of a row."""
+    return any(part(row) for part in column.parts)

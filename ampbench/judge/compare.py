@@ -1,0 +1,377 @@
+"""Two runs to a comparison.
+
+What a machine can tell apart: one arm measured against itself, its false alarms, and the smallest change it sees.
+
+Two runs compared: what became slower, bigger or less accurate, whether that is certain, and in what they differ.
+"""
+
+import itertools
+import math
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime
+from pathlib import Path
+
+import numpy as np
+
+from ampbench.base import stats
+from ampbench.base.metrics import DRIFT, MEAN
+from ampbench.base.precisions import rank as precision_rank
+from ampbench.errors import NothingComparableError
+from ampbench.judge.deciding import ALPHA, FAMILY_ALPHA, LOOKS, POWER
+from ampbench.judge.exact import (
+    MEMORY,
+    ThresholdOf,
+    accuracy_findings,
+    memory_finding,
+    other_numbers,
+    outcome_finding,
+    skipped_alike,
+)
+from ampbench.judge.explaining import devices_with_rules, nothing_explained, require_comparable, with_explanations
+from ampbench.judge.pairing import EnvironmentDifferences, Paired, arm_settings, not_the_commits, pair_cases
+from ampbench.judge.rounds import MeasuredRun
+from ampbench.judge.said import NOT_IN_TURNS
+from ampbench.judge.times import TIME, time_findings
+from ampbench.records.case import Case
+from ampbench.records.measured import Round
+from ampbench.records.run import deed_of
+from ampbench.records.verdicts import (
+    OUTCOME,
+    UNTRUSTED,
+    Code,
+    Comparison,
+    ControlVerdict,
+    Finding,
+    PrecisionMean,
+    Side,
+    Verdict,
+)
+from ampbench.store import CUT, StoredRun
+
+LANES = 3 / 2
+"""A comparison has three lanes, with the control; an arm against itself has two."""
+
+DECIDING_LOOKS = LOOKS[1:]
+"""The looks that can find a change; the first can only prove that there is none (docs/statistics.md)."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Detectable:
+    """The smallest slowdown found with a probability of `deciding.POWER`: that of the median and of the worst case.
+
+    `seconds` is about how long so many blocks of these cases take.
+    """
+
+    blocks: int
+    seconds: float
+    median: float
+    worst: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SelfComparison:
+    """What comparing an arm with itself said.
+
+    `alarms` are the cases that seemed to differ after all, confirmed, `suspected` those whose change fresh blocks did
+    not confirm, `unfit` those that a busy machine left without a verdict, `unchanged` those proven to be. `able` counts
+    those with blocks enough to raise an alarm at all, given how many cases there are, and `highest_rate` is the upper
+    end of the 95% Wilson interval of false alarms per such case. `spreads` are the standard errors of the log ratio of
+    one block by case id.
+    """
+
+    cases: int
+    blocks: int
+    alarms: Sequence[Finding]
+    suspected: Sequence[Finding]
+    unfit: Sequence[Finding]
+    unchanged: Sequence[Finding]
+    able: int
+    highest_rate: float
+    spreads: dict[str, float]
+    detectable: Sequence[Detectable]
+
+
+def judge_self(comparison: Comparison, rounds: Sequence[Round]) -> SelfComparison:
+    """Return what `comparison`, of an arm with itself, says; `rounds` are those of one side."""
+    every = [finding for finding in comparison.findings if finding.kind == "time"]
+    times = [finding for finding in every if finding.metric != MEAN]
+    alarms = [one for one in every if one.verdict in (Verdict.REGRESSED, Verdict.IMPROVED)]
+    level = min(ALPHA, FAMILY_ALPHA / max(2 * len(times), 1)) / len(LOOKS)  # its typical time and its mean
+    able = [one for one in times if one.code is not Code.UNFIT_MACHINE and 0.5**one.blocks <= level]
+    spreads = {
+        one.case.case_id: one.details["standard_error"] * math.sqrt(one.blocks)
+        for one in times
+        if one.blocks and "standard_error" in one.details
+    }
+    threshold = max((one.threshold for one in times), default=0.0)
+    seconds = LANES * block_seconds(rounds)
+    return SelfComparison(
+        cases=len(times),
+        blocks=max((one.blocks for one in times), default=0),
+        alarms=alarms,
+        suspected=[one for one in every if one.code in (Code.NOT_CONFIRMED, Code.UNCONFIRMED)],
+        unfit=[one for one in times if one.code is Code.UNFIT_MACHINE],
+        unchanged=[one for one in times if one.verdict is Verdict.UNCHANGED],
+        able=len(able),
+        highest_rate=stats.wilson_interval(len(alarms), len(able))[1] if able else math.nan,
+        spreads=spreads,
+        detectable=[_detectable(list(spreads.values()), blocks, seconds, threshold) for blocks in DECIDING_LOOKS]
+        if spreads
+        else [],
+    )
+
+
+def block_seconds(rounds: Sequence[Round]) -> float:
+    """Return how long a block takes: the median time between the ends of a case's rounds in two blocks."""
+    ends: dict[str, list[float]] = {}
+    for each in rounds:
+        if not each.confirmation:
+            ends.setdefault(each.case_id, []).append(datetime.fromisoformat(each.finished_at).timestamp())
+    gaps = [later - earlier for times in ends.values() for earlier, later in itertools.pairwise(sorted(times))]
+    return stats.median(gaps) if gaps else math.nan
+
+
+def _detectable(spreads: Sequence[float], blocks: int, seconds: float, threshold: float) -> Detectable:
+    """Return what is found in so many blocks by cases whose log ratios spread so; as `deciding` reckons it."""
+    error = np.array(spreads) / math.sqrt(blocks)
+    freedom, margin = np.full(len(error), blocks - 1.0), np.full(len(error), math.log1p(threshold))
+    found = np.expm1(stats.detectable_effect(error, freedom, ALPHA / len(LOOKS), POWER, margin))
+    return Detectable(
+        blocks=blocks, seconds=blocks * seconds, median=float(np.median(found)), worst=float(found.max())
+    )  # fmt: skip
+
+
+_LEAST_THRESHOLD = 1e-3
+"""Changes are ranked in multiples of their threshold, but at least of this one: an exact metric has none."""
+_RANKS = {
+    Verdict.REGRESSED: 1,
+    Verdict.IMPROVED: 3,
+    Verdict.INCONCLUSIVE: 4,
+    Verdict.INCOMPARABLE: 5,
+    Verdict.UNCHANGED: 6,
+}
+
+
+def default_threshold(metric: str, case: Case) -> float | None:  # noqa: ARG001 - a `ThresholdOf`
+    """Leave every threshold as `metrics.GATED` has it."""
+    return None
+
+
+def compare(baseline: StoredRun, candidate: StoredRun, threshold_of: ThresholdOf = default_threshold) -> Comparison:
+    """Return what became of every metric of every case that both runs have, what matters most first.
+
+    `threshold_of(metric, case)` gives the largest relative change that counts as none; None: that of `metrics.GATED`.
+    Runs that are arms of one session are compared block by block, others as runs measured one after the other. A run
+    that only explains has traces and rules to compare, and no findings; of runs that measured, cases that changed are
+    explained where both have traced them. Raises `NothingComparableError` where no case is in both and no device's
+    rules are, and where a run explains anything else, `UsageError` where an arm's settings leave open which cases to
+    compare.
+    """
+    return _compare(MeasuredRun.of(baseline), MeasuredRun.of(candidate), threshold_of)
+
+
+def compare_files(
+    baseline: Path | str, candidate: Path | str, threshold_of: ThresholdOf = default_threshold
+) -> Comparison:
+    """Return the same for two run files, in less time and memory; raises `StoreError` for a file that is damaged."""
+    return _compare(MeasuredRun.read(baseline), MeasuredRun.read(candidate), threshold_of)
+
+
+def compare_times(baseline: MeasuredRun, candidate: MeasuredRun) -> dict[str, Finding]:
+    """Return what `compare` says of the time of each case that is ok on both sides, by the baseline's case id."""
+    headers = (baseline.stored.header, candidate.stored.header)
+    settings = arm_settings(*headers)
+    pairs = [
+        pair
+        for pair in pair_cases(baseline.stored.cases.values(), candidate.stored.cases.values(), settings).pairs
+        if outcome_finding(pair, baseline.outcome(pair.baseline_id), candidate.outcome(pair.candidate_id)) is None
+    ]
+    differences = EnvironmentDifferences(*headers, devices=[one.baseline.device for one in pairs], settings=settings)
+    interleaved = _one_session(baseline.stored, candidate.stored)
+    findings, _ = time_findings(pairs, baseline, candidate, differences, interleaved, default_threshold)
+    return {one.case.case_id: one for one in findings}
+
+
+def of_cases(comparison: Comparison, wanted: Callable[[str], bool]) -> Comparison:
+    """Return a comparison of those cases alone whose id is `wanted`, in one of the runs or in both; there may be none.
+
+    Findings go by the baseline's id; changed rules belong to no case and stay.
+    """
+    findings = [one for one in comparison.findings if wanted(one.case.case_id)]
+    return replace(
+        comparison,
+        findings=findings,
+        means=precision_means(findings),
+        only_baseline=[case_id for case_id in comparison.only_baseline if wanted(case_id)],
+        only_candidate=[case_id for case_id in comparison.only_candidate if wanted(case_id)],
+        skipped={case_id: reason for case_id, reason in comparison.skipped.items() if wanted(case_id)},
+        other_numbers=[case_id for case_id in comparison.other_numbers if wanted(case_id)],
+        explained={case_id: said for case_id, said in comparison.explained.items() if wanted(case_id)},
+    )
+
+
+def precision_means(findings: Iterable[Finding]) -> list[PrecisionMean]:
+    """Return the geometric means of the changes of time and memory per precision and device.
+
+    Findings that are incomparable take no part, nor do times after a control has fired.
+    """
+    logs: dict[tuple[str, str, str], list[float]] = {}
+    for one in findings:
+        untrusted = one.verdict is Verdict.INCOMPARABLE or one.code is Code.CONTROL_FIRED
+        if one.metric in (TIME, MEMORY) and one.change is not None and not untrusted:
+            logs.setdefault((one.metric, one.case.device, one.case.precision), []).append(math.log1p(one.change))
+    means = []
+    for (metric, device, precision), values in sorted(
+        logs.items(), key=lambda each: (each[0][0] != TIME, each[0][1], precision_rank(each[0][2]), each[0][2])
+    ):
+        interval = stats.log_t_interval([math.exp(value) for value in values])
+        means.append(
+            PrecisionMean(
+                precision=precision,
+                device=device,
+                metric=metric,
+                cases=len(values),
+                ratio=math.exp(math.fsum(values) / len(values)),
+                low=interval[0] if interval else None,
+                high=interval[1] if interval else None,
+            )
+        )
+    return means
+
+
+def _compare(baseline: MeasuredRun, candidate: MeasuredRun, threshold_of: ThresholdOf) -> Comparison:
+    require_comparable(baseline.stored, candidate.stored)
+    headers = (baseline.stored.header, candidate.stored.header)
+    settings = arm_settings(*headers)
+    paired = pair_cases(baseline.stored.cases.values(), candidate.stored.cases.values(), settings)
+    devices = devices_with_rules(baseline.stored, candidate.stored)
+    if not (paired.pairs or devices):
+        raise NothingComparableError(_nothing_in_common(baseline.stored, candidate.stored))
+    measures = not any(header.explains for header in headers)
+    differences = EnvironmentDifferences(
+        *headers, devices=[pair.baseline.device for pair in paired.pairs] or devices, settings=settings
+    )
+    interleaved = _one_session(baseline.stored, candidate.stored)
+    findings: list[Finding] = []
+    control = ControlVerdict(cells=0, fired=False, sentence="no times are compared: a run that explains has none")
+    if measures:
+        findings, control = _findings(paired, baseline, candidate, differences, interleaved, threshold_of)
+    comparison = Comparison(
+        baseline=_side(baseline.stored),
+        candidate=_side(candidate.stored),
+        interleaved=interleaved,
+        differences=differences.found,
+        control=control,
+        findings=findings,
+        means=precision_means(findings),
+        only_baseline=paired.only_baseline,
+        only_candidate=paired.only_candidate,
+        skipped=_skipped_alike(paired, baseline, candidate) if measures else {},
+        other_numbers=[p.baseline_id for p in paired.pairs if other_numbers(p, baseline, candidate)],
+        notes=_notes(baseline.stored, candidate.stored, interleaved or not measures),
+        candidates={p.baseline_id: p.candidate for p in paired.pairs if p.candidate_id != p.baseline_id},
+    )
+    changed = {one.case.case_id for one in findings if one.verdict in (Verdict.REGRESSED, Verdict.IMPROVED)}
+    pairs = [pair for pair in paired.pairs if not measures or pair.baseline_id in changed]
+    found = with_explanations(comparison, pairs, baseline.stored, candidate.stored)
+    if not (measures or found.explained or devices):
+        raise NothingComparableError(nothing_explained(baseline.stored, candidate.stored))
+    return found
+
+
+def _findings(
+    paired: Paired,
+    baseline: MeasuredRun,
+    candidate: MeasuredRun,
+    differences: EnvironmentDifferences,
+    interleaved: bool,
+    threshold_of: ThresholdOf,
+) -> tuple[list[Finding], ControlVerdict]:
+    """Return the verdicts on all that was measured of the pairs, and what the controls say."""
+    findings: list[Finding] = []
+    measured, exact = [], []
+    for pair in paired.pairs:
+        before, after = baseline.outcome(pair.baseline_id), candidate.outcome(pair.candidate_id)
+        if skipped_alike(before, after):
+            continue
+        outcome = outcome_finding(pair, before, after)
+        if outcome is None:
+            measured.append(pair)
+        else:
+            findings.append(outcome)
+        if outcome is None or (outcome.verdict is Verdict.IMPROVED and before.timed):
+            exact.append(pair)  # a baseline that failed late hides no regression of what it had counted by then
+    times, control = time_findings(measured, baseline, candidate, differences, interleaved, threshold_of)
+    findings += times
+    for pair in exact:
+        same = differences.same(pair.baseline.device)
+        memory = memory_finding(pair, baseline, candidate, same, threshold_of)
+        if memory is not None:
+            findings.append(memory)
+        findings += accuracy_findings(pair, baseline, candidate, same, threshold_of)
+    return sorted(findings, key=rank), control
+
+
+def _skipped_alike(paired: Paired, baseline: MeasuredRun, candidate: MeasuredRun) -> dict[str, str]:
+    """Return why cases were skipped on both sides, by the id of the baseline's."""
+    found = {}
+    for pair in paired.pairs:
+        before, after = baseline.outcome(pair.baseline_id), candidate.outcome(pair.candidate_id)
+        if skipped_alike(before, after):
+            found[pair.baseline_id] = before.reason
+    return found
+
+
+def _one_session(baseline: StoredRun, candidate: StoredRun) -> bool:
+    ours, theirs = baseline.header.arm, candidate.header.arm
+    return ours is not None and theirs is not None and ours.session == theirs.session
+
+
+def _side(stored: StoredRun) -> Side:
+    header = stored.header
+    return Side(
+        run=header.run,
+        path=str(stored.path),
+        label=header.label,
+        commit=header.commit,
+        torch_version=header.environment.torch_version,
+        host=header.environment.host,
+        arm=tuple(header.arm.given) if header.arm else (),
+    )
+
+
+def _notes(baseline: StoredRun, candidate: StoredRun, comparable: bool) -> list[str]:
+    notes = [] if comparable else [NOT_IN_TURNS]
+    if baseline.header.run == candidate.header.run:
+        notes.append("both sides are the same run")
+    for name, stored in (("baseline", baseline), ("candidate", candidate)):
+        if stored.cut:
+            notes.append(f"the {name}'s file {CUT}")
+        if not stored.complete:
+            notes.append(f"the {name} is not complete: {stored.ending}")
+        if other_code := not_the_commits(stored.header):
+            notes.append(f"the {name}: {other_code}")
+    return notes
+
+
+def rank(finding: Finding) -> tuple[float, float, str, str]:
+    """Return what findings are sorted by: what matters, then how far beyond its threshold a change is."""
+    rank: float = _RANKS[finding.verdict]
+    if finding.code in UNTRUSTED:
+        rank = 2
+    if finding.metric in (OUTCOME, DRIFT) and finding.verdict is Verdict.REGRESSED:
+        rank = 0
+    size = 0.0 if finding.change is None else abs(finding.change) / max(finding.threshold, _LEAST_THRESHOLD)
+    if finding.change is None and finding.verdict in (Verdict.REGRESSED, Verdict.IMPROVED):
+        size = math.inf  # what failed or became undefined
+    return rank, -size, finding.case.case_id, finding.metric
+
+
+def _nothing_in_common(*runs: StoredRun) -> str:
+    said = []
+    for stored in runs:
+        example, explains = next(iter(stored.cases), None), stored.header.explains
+        what = f"{deed_of(explains)} and has" if explains else "has"
+        said.append(f"{stored.header.run} {what} {f'{len(stored.cases)}, such as {example}' if example else 'none'}")
+    return f"the runs have no case in common: {'; '.join(said)}"

@@ -1,0 +1,530 @@
+"""Block values in seconds become verdicts on time: of interleaved blocks, of stored rounds, of a control.
+
+Interleaved. d = log(candidate) - log(baseline) of one block. Both arms come from newly started servers in random order,
+so that without a change each d is as likely to have either sign *whatever the noise looks like*: drift, autocorrelation
+and two-valued noise included. The signed-rank test is exact under that alone, and so it is after outliers are set apart
+by the size of d alone (`stats.outlying`). A t test is not: with two-valued noise its variance can be 0. The price: n
+blocks cannot be surer than 1 in 2**n, so that the look at 8 blocks can only prove `unchanged`, and more than 80 cells
+need more than 16 blocks. The interval and the proof of `unchanged` take d to be symmetric about its location, which is
+what independent, equally noisy arms give.
+
+Stored. Runs measured one after the other have no such symmetry: Welch's test on logarithms, widened by what the runs'
+controls say of a run's own luck. It holds its error rate for independent rounds only: a machine that has drifted
+between two runs looks like a change, because drift moves a run's control as much as the run itself.
+
+A block's value is its fastest sample, so that verdicts on it speak of the typical step. The mean over all samples is
+judged beside it: by the ratio of its sums over all blocks, none set apart, which the ratios over subsets of the blocks
+test and bound (`stats.mean_ratios`), exact under the same swaps.
+
+docs/statistics.md has the rules and tests/simulation measures what they reach.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from scipy.special import bdtrc, stdtr, stdtrit
+
+from ampbench.base import stats
+from ampbench.base.stats import Booleans, Floats, Integers
+from ampbench.records.verdicts import Code, Verdict
+
+LOOKS = (8, 16, 24, 32)
+"""After so many blocks a comparison is judged; `looks` is their number, over which every alpha is split."""
+CONFIRMATION_BLOCKS = 10
+"""So many fresh blocks confirm a change. Five that are no outliers are the least that can, at 1 in 20: with 15% of
+either arm's blocks slow, eight blocks confirm a true change in 86% of cases, ten in 98% (tests/simulation)."""
+
+ALPHA = 0.001
+FAMILY_ALPHA = 0.01
+CONFIRMATION_ALPHA = 0.05
+EQUIVALENCE_ALPHA = 0.05
+CONTROL_ALPHA = 0.01
+SLOW_ALPHA = 0.002
+"""A share of slow blocks that has changed with this certainty forbids `unchanged`, whatever the others say."""
+POWER = 0.95
+"""`detectable_change` is found, and `blocks_needed` decide, with this probability."""
+
+SLOW = 1.25
+"""A block is slow at over so many times its arm's median: quiet blocks vary by 2%, slow ones take 20-150% longer."""
+LARGEST_SHARE_OF_ROUNDS_APART = 0.25
+"""Slow rounds of a stored run are set apart if they are no more than this; two of four may well be the rule."""
+MINIMUM_ROUNDS = 3
+
+SLOW_SHARE = 0.15
+"""The share of an arm's blocks that may be slow without a verdict changing (the project's rule for outliers)."""
+LOPSIDED_ALPHA = 0.05
+"""Where outliers on one side outnumber those on the other by more than that share explains, at this one-sided p, a
+cell is not proven unchanged: half of the blocks slow in one arm alone is a change, whatever the others say."""
+
+EFFICIENCY = 3 / math.pi
+"""The variance of a mean over that of the Hodges-Lehmann estimate, for normal noise (Hodges and Lehmann, 1956)."""
+MOST_BLOCKS = 10_000
+"""Where more would be needed, `blocks_needed` is None: never."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Blocks:
+    """The values of interleaved blocks: arrays of shape (cells, blocks) in seconds, NaN where missing.
+
+    The same column is the same block in `baseline`, `candidate` and `control`, and in the two of the confirmation,
+    whose blocks are others. A comparison without a control has NaN there; one not yet confirmed, arrays of no columns.
+    """
+
+    baseline: Floats
+    candidate: Floats
+    control: Floats
+    confirm_baseline: Floats
+    confirm_candidate: Floats
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Means:
+    """The means over all samples of the same `blocks`, and the `thresholds`, shape (cells,), of their ratio.
+
+    In `Blocks` of runs measured one after the other only `baseline` and `candidate` are used, each with its own rounds.
+    """
+
+    blocks: Blocks
+    thresholds: Floats
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Decision:
+    """The verdict on one cell's time and what it rests on.
+
+    `change` is candidate / baseline - 1, with its 95% interval; of the fresh blocks alone where there was a change to
+    confirm; None where there are too few blocks for it. `p_worse` and `p_better` are one-sided, for no change at all,
+    `p_beyond` is for one of the threshold's size in the direction of the estimate; of all but the fresh blocks, not
+    adjusted for looks or cells. `blocks` counts the pairs, or the rounds of the side that has fewer. The
+    slow shares, compared by Fisher's exact test (`slow_p`), and the change of the 90th percentile are of all blocks,
+    outliers too. `mean_change` is that of the mean over all samples, with its 95% interval and what is decided of it
+    (`mean_code`; None: it was not judged, and `mean_change` is that of the blocks' values). `detectable_change` is the
+    slowdown that so many blocks find, `blocks_needed` the blocks that would decide if estimate and spread stayed as
+    they are, both with a probability of 95%; None where the verdict is not for want of blocks, or where no number would
+    do.
+    """
+
+    verdict: Verdict
+    code: Code
+    change: float | None
+    low: float | None
+    high: float | None
+    p_worse: float | None
+    p_better: float | None
+    p_beyond: float | None
+    blocks: int
+    slow_share_baseline: float
+    slow_share_candidate: float
+    slow_p: float
+    mean_change: float | None
+    mean_low: float | None
+    mean_high: float | None
+    mean_code: Code | None
+    p90_change: float | None
+    standard_error: float | None
+    detectable_change: float | None
+    blocks_needed: int | None
+
+
+def decide_interleaved(
+    blocks: Blocks, thresholds: Floats, looks: int = 4, confirm: bool = True, means: Means | None = None
+) -> list[Decision]:
+    """Return a decision per cell of interleaved blocks.
+
+    `thresholds`, shape (cells,), are the largest relative changes that count as none; the smallest step of the clock
+    belongs into them. `looks` is how often these blocks are judged in all. A cell has changed if its exact one-sided p
+    for a change no larger than the threshold is at most 0.001/`looks`, and it is among those that Holm's procedure
+    keeps at 0.01/`looks` over all cells given; then, with `confirm`, fresh blocks alone must show a change beyond the
+    threshold at 0.05. So of cells whose true change is within the threshold, at most one in a thousand is called
+    changed, whatever its size; a threshold of 0 tests for any change. It is unchanged if both one-sided bounds at
+    0.05/`looks` lie within the threshold.
+
+    With `means`, those are judged by the same levels against their own thresholds, as further members of Holm's family,
+    and a cell is unchanged only if its mean is as well (or is itself what certainly changed): else its tail is open.
+
+    Give all cells of a gate at every look, with NaN where measuring has stopped, so that Holm's family is the gate. A
+    cell that is to be confirmed gets all its fresh blocks before it is judged again. A time that is zero, negative or
+    infinite makes its cell incomparable. Swapping baseline and candidate mirrors every verdict.
+    """
+    invalid = _invalid(blocks.baseline) | _invalid(blocks.candidate)
+    margin = np.log1p(thresholds)
+    main = _Paired(blocks.baseline, blocks.candidate, margin, looks)
+    fresh = _Paired(blocks.confirm_baseline, blocks.confirm_candidate, margin, 1)
+    mean = _Mean(means, looks)
+    worse, better = (_certain(np.concatenate(pair), looks) for pair in zip(main.beyond, mean.beyond, strict=True))
+    cells = len(thresholds)
+    mean_codes = None if means is None else mean.codes(worse[cells:], better[cells:], confirm)
+    worse, better = worse[:cells], better[:cells]
+    changed = worse | better
+    if confirm:
+        confirmable = changed & (0.5**fresh.counts <= CONFIRMATION_ALPHA)
+        confirmed = confirmable & (np.where(worse, *fresh.beyond) <= CONFIRMATION_ALPHA)
+    else:
+        confirmable, confirmed = np.zeros(len(changed), np.bool_), changed
+    few = 0.5**main.counts > EQUIVALENCE_ALPHA / looks
+    evidence = _Evidence(main.baseline, main.candidate)
+    unchanged = (main.bounds[0] > -margin) & (main.bounds[1] < margin)
+    unchanged &= (evidence.slow_p > SLOW_ALPHA) & ~main.lopsided
+    codes = np.select(
+        [invalid, few, confirmed, changed & confirmable, changed, unchanged & _open(mean_codes), unchanged],
+        [Code.INVALID, Code.TOO_FEW_BLOCKS, Code.BEYOND_THRESHOLD, Code.NOT_CONFIRMED, Code.UNCONFIRMED,
+         Code.TAIL_UNDECIDED, Code.WITHIN_THRESHOLD],
+        Code.UNDECIDED,
+    )  # fmt: skip
+    error = np.sqrt(main.variances / EFFICIENCY / np.maximum(main.kept, 1))
+    able = 0.5**main.counts <= ALPHA / looks
+    freedom = np.where(able, np.maximum(main.kept - 1, 1), np.nan)
+    needed = stats.count_to_decide(
+        main.estimates, main.variances / EFFICIENCY, 0.0, margin, (ALPHA / looks, EQUIVALENCE_ALPHA / looks), POWER,
+        against=margin,
+    )  # fmt: skip
+    least = np.where(np.abs(main.estimates) > margin, math.log2(looks / ALPHA), math.log2(looks / EQUIVALENCE_ALPHA))
+    return _decisions(
+        codes=[Code(code) for code in codes.tolist()],
+        worse=main.estimates > 0,
+        estimates=np.where(confirmable, fresh.estimates, main.estimates),
+        lows=np.where(confirmable, fresh.interval[0], main.interval[0]),
+        highs=np.where(confirmable, fresh.interval[1], main.interval[1]),
+        p_worse=main.p_worse,
+        p_better=main.p_better,
+        p_beyond=np.where(main.estimates > 0, *main.beyond),
+        counts=main.counts,
+        evidence=evidence,
+        means=None if mean_codes is None else (mean_codes, mean.told),
+        error=error,
+        detectable=stats.detectable_effect(error, freedom, ALPHA / looks, POWER, margin),
+        needed=np.maximum(needed, least) * stats.ratio(main.counts, main.kept),
+    )
+
+
+def decide_stored(
+    baseline: Floats,
+    candidate: Floats,
+    thresholds: Floats,
+    control_log_ratios: Sequence[float],
+    means: Means | None = None,
+    mean_control_log_ratios: Sequence[float] = (),
+) -> list[Decision]:
+    """Return a decision per cell of two runs that were measured one after the other, in seconds.
+
+    `baseline` and `candidate` are round values of the shapes (cells, rounds of that run), NaN where missing;
+    `thresholds` as for `decide_interleaved`. Each of `control_log_ratios` is log(control / own) of a run: the two
+    differ by a run's luck twice over, so that r²/2 estimates its variance with one degree of freedom and is added to
+    that of the difference. Rounds over 1.25 times their side's median are set apart if they are at most a quarter.
+    Changed: one-sided p for a change no larger than the threshold at most 0.001, and at most 0.01 after Holm over all
+    cells given. Unchanged: as for `decide_interleaved`, judged once. Under three rounds on a side: too few. Swapping
+    baseline and candidate mirrors every verdict.
+    """
+    invalid = _invalid(baseline) | _invalid(candidate)
+    sides = [_usable(baseline), _usable(candidate)]
+    counts: Integers = np.minimum(*(np.sum(~np.isnan(side), axis=1) for side in sides))
+    kept = [np.log(without_slow(side)) for side in sides]
+    components = [each**2 / 2 for each in control_log_ratios]
+    estimates, error, freedom = stats.welch(kept[0], kept[1], components)
+    p_worse, p_better = _t_tail(estimates, error, freedom), _t_tail(-estimates, error, freedom)
+    margin = np.log1p(thresholds)
+    beyond = _t_tail(estimates - margin, error, freedom), _t_tail(-estimates - margin, error, freedom)
+    mean = _StoredMean(means, mean_control_log_ratios)
+    worse, better = (_certain(np.concatenate(pair), 1) for pair in zip(beyond, mean.beyond, strict=True))
+    cells = len(thresholds)
+    mean_codes = None if means is None else mean.codes(worse[cells:], better[cells:])
+    worse, better = worse[:cells], better[:cells]
+    half = stdtrit(freedom, 1 - EQUIVALENCE_ALPHA) * error
+    few = counts < MINIMUM_ROUNDS
+    evidence = _Evidence(*sides)
+    unchanged = (estimates - half > -margin) & (estimates + half < margin) & (evidence.slow_p > SLOW_ALPHA)
+    codes = np.select(
+        [invalid, few, worse | better, unchanged & _open(mean_codes), unchanged],
+        [Code.INVALID, Code.TOO_FEW_BLOCKS, Code.BEYOND_THRESHOLD, Code.TAIL_UNDECIDED, Code.WITHIN_THRESHOLD],
+        Code.UNDECIDED,
+    )
+    variance = stats.row_variances(kept[0])[2] + stats.row_variances(kept[1])[2]
+    needed = stats.count_to_decide(
+        estimates, variance, sum(components), margin, (ALPHA, EQUIVALENCE_ALPHA), POWER, against=margin
+    )
+    wide = stdtrit(freedom, 0.975) * error
+    return _decisions(
+        codes=[Code(code) for code in codes.tolist()],
+        worse=estimates > 0,
+        estimates=estimates,
+        lows=estimates - wide,
+        highs=estimates + wide,
+        p_worse=p_worse,
+        p_better=p_better,
+        p_beyond=np.where(estimates > 0, *beyond),
+        counts=counts,
+        evidence=evidence,
+        means=None if mean_codes is None else (mean_codes, mean.told),
+        error=error,
+        detectable=stats.detectable_effect(error, freedom, ALPHA, POWER, margin),
+        needed=np.maximum(needed, MINIMUM_ROUNDS),
+    )
+
+
+def judge_control(blocks: Blocks, thresholds: Floats, means: Means | None = None) -> tuple[bool, list[Decision]]:
+    """Return whether the same code, measured twice, seems to differ, and a decision per cell of control / baseline.
+
+    It fires if in some cell the exact two-sided p of the blocks' values or of their `means`, after Holm over all of
+    these, is at most 0.01 divided by the number of looks: whatever the number of cells, it does so by chance in at most
+    one comparison of a hundred. A difference that is certain, but proven to lie within the threshold, makes no verdict
+    and does not count.
+    """
+    none = np.empty((len(thresholds), 0))
+    pair = Blocks(
+        baseline=blocks.baseline, candidate=blocks.control, control=none, confirm_baseline=none, confirm_candidate=none
+    )
+    decisions = decide_interleaved(pair, thresholds, looks=1, confirm=False)
+    two_sided = [2 * min(p for p in (each.p_worse, each.p_better, 0.5) if p is not None) for each in decisions]
+    within = [each.verdict is Verdict.UNCHANGED for each in decisions]
+    if means is not None:
+        same = stats.mean_ratios(means.blocks.baseline, means.blocks.control, (EQUIVALENCE_ALPHA,))
+        two_sided += (2 * np.minimum(np.minimum(same.p_above, same.p_below), 0.5)).tolist()
+        margin = 1 + means.thresholds
+        within += ((same.lows[0] > 1 / margin) & (same.highs[0] < margin)).tolist()
+    certain = stats.holm(np.array(two_sided)) <= CONTROL_ALPHA / len(LOOKS)
+    return bool(np.any(certain & ~np.array(within, np.bool_))), decisions
+
+
+def _invalid(seconds: Floats) -> Booleans:
+    """Return which cells have a time that is no time: zero, negative or infinite. NaN is a missing one."""
+    found: Booleans = np.any(~np.isnan(seconds) & ~(np.isfinite(seconds) & (seconds > 0)), axis=1)
+    return found
+
+
+def _usable(seconds: Floats) -> Floats:
+    return np.where(np.isfinite(seconds) & (seconds > 0), seconds, np.nan)
+
+
+def _certain(p_values: Floats, looks: int) -> Booleans:
+    ordered = np.where(np.isnan(p_values), 1.0, p_values)
+    return (ordered <= ALPHA / looks) & (stats.holm(ordered) <= FAMILY_ALPHA / looks)
+
+
+def _t_tail(estimates: Floats, error: Floats, freedom: Floats) -> Floats:
+    """Return P(T >= estimate / error); without any spread, 0 for an estimate above 0 and 1 for others."""
+    spread = error > 0
+    quotient = np.where(spread, estimates / np.where(spread, error, 1.0), np.where(estimates > 0, np.inf, -np.inf))
+    tail: Floats = stdtr(freedom, -quotient)
+    return tail
+
+
+def without_slow(seconds: Floats) -> Floats:
+    """Return the rounds of each side, shape (cells, rounds), with NaN for the slow ones where these are few."""
+    slow = stats.slow(seconds, SLOW)
+    few: Booleans = np.sum(slow, axis=1) <= LARGEST_SHARE_OF_ROUNDS_APART * np.sum(~np.isnan(seconds), axis=1)
+    return np.where(slow & few[:, None], np.nan, seconds)
+
+
+class _Paired:
+    """Pairs of blocks reduced to what the rules ask of them; arrays of shape (cells,), pairs of bounds (2, cells).
+
+    `baseline` and `candidate` are the blocks that both have, `counts` their number, `kept` that without outliers.
+    `beyond` are the p-values for a slowdown and for a gain no larger than the `margin`, a logarithm. `bounds` are
+    one-sided at 0.05/`looks`, `interval` is the 95% one.
+    """
+
+    def __init__(self, baseline: Floats, candidate: Floats, margin: Floats, looks: int):
+        whole = ~np.isnan(_usable(baseline)) & ~np.isnan(_usable(candidate))
+        self.baseline, self.candidate = np.where(whole, baseline, np.nan), np.where(whole, candidate, np.nan)
+        self.counts: Integers = np.sum(whole, axis=1)
+        differences = np.log(self.candidate) - np.log(self.baseline)
+        apart = stats.outlying(differences, math.log(SLOW))
+        excess = np.abs(np.sum(apart & (differences > 0), axis=1) - np.sum(apart & (differences < 0), axis=1))
+        # P(X >= excess), X binomial: too many outliers on one side to be those that either arm may have
+        self.lopsided: Booleans = (excess > 0) & (
+            bdtrc(np.maximum(excess - 1, 0), np.maximum(self.counts, 1), SLOW_SHARE) <= LOPSIDED_ALPHA
+        )
+        differences = np.where(apart, np.nan, differences)
+        found = stats.signed_ranks(differences, (EQUIVALENCE_ALPHA / looks, 0.025), margin)
+        self.p_worse, self.p_better, self.estimates = found.p_above, found.p_below, found.estimates
+        self.beyond = (found.p_above_margin, found.p_below_margin)
+        self.bounds = (found.lows[0], found.highs[0])
+        self.interval = (found.lows[1], found.highs[1])
+        self.kept, _, self.variances = stats.row_variances(differences)
+
+
+class _Mean:
+    """What interleaved blocks say of the ratio of means over all samples; arrays of shape (cells,).
+
+    `beyond` are the p-values for a slowdown and for a gain no larger than the threshold, `told` the change and the ends
+    of its 95% interval, of the fresh blocks where there was a change to confirm.
+    """
+
+    def __init__(self, means: Means | None, looks: int):
+        if means is None:
+            self.beyond = (np.empty(0), np.empty(0))
+            return
+        blocks, margin = means.blocks, 1 + means.thresholds
+        alphas = (EQUIVALENCE_ALPHA / looks, 0.025)
+        self._main = stats.mean_ratios(_usable(blocks.baseline), _usable(blocks.candidate), alphas, margin)
+        fresh = _usable(blocks.confirm_baseline), _usable(blocks.confirm_candidate)
+        self._fresh = stats.mean_ratios(*fresh, alphas, margin)
+        self._fresh_counts = np.sum(~np.isnan(fresh[0]) & ~np.isnan(fresh[1]), axis=1)
+        self._within = (self._main.lows[0] > 1 / margin) & (self._main.highs[0] < margin)
+        self.beyond = (self._main.p_above, self._main.p_below)
+        self.told = _told(self._main)
+
+    def codes(self, worse: Booleans, better: Booleans, confirm: bool) -> list[Code]:
+        """Return what is decided of each cell's mean, given which are certainly beyond their thresholds."""
+        changed = worse | better
+        confirmable = changed & (0.5**self._fresh_counts <= CONFIRMATION_ALPHA) & confirm
+        shown = np.where(worse, self._fresh.p_above, self._fresh.p_below) <= CONFIRMATION_ALPHA
+        change, low, high = (
+            np.where(confirmable, new, old) for new, old in zip(_told(self._fresh), self.told, strict=True)
+        )
+        self.told = change, low, high
+        codes = np.select(
+            [changed & (shown & confirmable | (not confirm)), confirmable, changed, self._within],
+            [Code.BEYOND_THRESHOLD, Code.NOT_CONFIRMED, Code.UNCONFIRMED, Code.WITHIN_THRESHOLD],
+            Code.UNDECIDED,
+        )
+        return [Code(code) for code in codes.tolist()]
+
+
+class _StoredMean:
+    """The same of rounds measured one after the other, by Welch's test on logarithms, none set apart."""
+
+    def __init__(self, means: Means | None, control_log_ratios: Sequence[float]):
+        if means is None:
+            self.beyond = (np.empty(0), np.empty(0))
+            return
+        sides = [np.log(_usable(side)) for side in (means.blocks.baseline, means.blocks.candidate)]
+        margin = np.log1p(means.thresholds)
+        ratios, error, freedom = stats.welch(sides[0], sides[1], [each**2 / 2 for each in control_log_ratios])
+        self.beyond = (_t_tail(ratios - margin, error, freedom), _t_tail(-ratios - margin, error, freedom))
+        half, wide = (stdtrit(freedom, level) * error for level in (1 - EQUIVALENCE_ALPHA, 0.975))
+        self._within = (ratios - half > -margin) & (ratios + half < margin)
+        self.told = (np.expm1(ratios), np.expm1(ratios - wide), np.expm1(ratios + wide))
+
+    def codes(self, worse: Booleans, better: Booleans) -> list[Code]:
+        """Return what is decided of each cell's mean, given which are certainly beyond their thresholds."""
+        codes = np.select(
+            [worse | better, self._within], [Code.BEYOND_THRESHOLD, Code.WITHIN_THRESHOLD], Code.UNDECIDED
+        )
+        return [Code(code) for code in codes.tolist()]
+
+
+def _told(found: stats.MeanRatios) -> tuple[Floats, Floats, Floats]:
+    """Return the change of a ratio of means and the ends of its 95% interval, NaN where there is none."""
+    known = (found.lows[1] > 0) & np.isfinite(found.highs[1])
+    return found.estimates - 1, np.where(known, found.lows[1] - 1, np.nan), np.where(known, found.highs[1] - 1, np.nan)
+
+
+def _open(mean_codes: list[Code] | None) -> Booleans | bool:
+    """Return of which cells the mean is neither within its threshold nor certainly beyond; of none, if not judged."""
+    if mean_codes is None:
+        return False
+    settled = (Code.WITHIN_THRESHOLD, Code.BEYOND_THRESHOLD)
+    return np.array([code not in settled for code in mean_codes], np.bool_)
+
+
+class _Evidence:
+    """What is reported beside a verdict, of all blocks, outliers too; arrays of shape (cells,)."""
+
+    def __init__(self, baseline: Floats, candidate: Floats):
+        slow = [np.sum(stats.slow(side, SLOW), axis=1) for side in (baseline, candidate)]
+        (counts, means, _), (others, other_means, _) = stats.row_variances(baseline), stats.row_variances(candidate)
+        self.slow_baseline = slow[0] / np.maximum(counts, 1)
+        self.slow_candidate = slow[1] / np.maximum(others, 1)
+        self.slow_p = stats.fisher_p(slow[0], counts, slow[1], others)
+        self.mean_change = stats.ratio(other_means, means) - 1
+        self.p90_change = stats.ratio(stats.row_quantiles(candidate, 0.9), stats.row_quantiles(baseline, 0.9)) - 1
+
+
+_DIRECTIONLESS = {
+    Code.INVALID: Verdict.INCOMPARABLE,
+    Code.WITHIN_THRESHOLD: Verdict.UNCHANGED,
+}
+
+
+def _decisions(
+    *,
+    codes: list[Code],
+    worse: Booleans,
+    estimates: Floats,
+    lows: Floats,
+    highs: Floats,
+    p_worse: Floats,
+    p_better: Floats,
+    p_beyond: Floats,
+    counts: Integers,
+    evidence: _Evidence,
+    means: tuple[list[Code], tuple[Floats, Floats, Floats]] | None,
+    error: Floats,
+    detectable: Floats,
+    needed: Floats,
+) -> list[Decision]:
+    """Return the decisions; `estimates`, their interval and `detectable` are logarithms of candidate / baseline.
+
+    `means` are what is decided of the means over all samples, their change and its interval.
+    """
+    none = np.full(len(codes), np.nan)
+    mean_codes: Sequence[Code | None] = [None] * len(codes) if means is None else means[0]
+    mean_change, mean_low, mean_high = (evidence.mean_change, none, none) if means is None else means[1]
+    wanting = [code in (Code.UNDECIDED, Code.TOO_FEW_BLOCKS) for code in codes]
+    needed = np.where(needed <= MOST_BLOCKS, np.ceil(needed), np.nan)
+    columns = zip(
+        codes, worse.tolist(), _optional(np.expm1(estimates)), _optional(np.expm1(lows)), _optional(np.expm1(highs)),
+        _optional(p_worse), _optional(p_better), _optional(p_beyond), counts.tolist(), evidence.slow_baseline.tolist(),
+        evidence.slow_candidate.tolist(), evidence.slow_p.tolist(), _optional(mean_change),
+        _optional(mean_low), _optional(mean_high), mean_codes, _optional(evidence.p90_change), _optional(error),
+        _optional(np.where(wanting, np.expm1(detectable), np.nan)),
+        _optional(np.where(wanting, needed, np.nan)), strict=True,
+    )  # fmt: skip
+    decisions = []
+    for (
+        code,
+        up,
+        change,
+        low,
+        high,
+        worse_p,
+        better_p,
+        beyond_p,
+        count,
+        slow,
+        other_slow,
+        slow_p,
+        mean,
+        mean_from,
+        mean_to,
+        mean_code,
+        p90,
+        standard_error,
+        least,
+        more,
+    ) in columns:
+        beyond = Verdict.REGRESSED if up else Verdict.IMPROVED
+        whole = low is not None and high is not None
+        decisions.append(
+            Decision(
+                verdict=beyond if code is Code.BEYOND_THRESHOLD else _DIRECTIONLESS.get(code, Verdict.INCONCLUSIVE),
+                code=code,
+                change=change,
+                low=low if whole else None,
+                high=high if whole else None,
+                p_worse=worse_p,
+                p_better=better_p,
+                p_beyond=beyond_p,
+                blocks=count,
+                slow_share_baseline=slow,
+                slow_share_candidate=other_slow,
+                slow_p=slow_p,
+                mean_change=mean,
+                mean_low=mean_from,
+                mean_high=mean_to,
+                mean_code=mean_code,
+                p90_change=p90,
+                standard_error=standard_error,
+                detectable_change=least,
+                blocks_needed=None if more is None else int(more),
+            )
+        )
+    return decisions
+
+
+def _optional(values: Floats) -> list[float | None]:
+    """Return the values as plain numbers, None where there is no finite one."""
+    return [value if math.isfinite(value) else None for value in values.tolist()]

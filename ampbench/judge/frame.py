@@ -1,0 +1,492 @@
+"""Runs as tidy pandas DataFrames: one flat row per case, in base units, with everything derived that can be.
+
+The columns are `metrics.COLUMNS`. Text is None and numbers are NaN where undefined.
+"""
+
+import math
+import warnings
+from collections.abc import Iterable
+from dataclasses import dataclass, field, fields
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import pandas as pd
+
+from ampbench.base import stats
+from ampbench.base.metrics import COLUMNS, METRICS
+from ampbench.base.precisions import BASELINE, DEFAULT
+from ampbench.base.units import format_seconds
+from ampbench.errors import UsageError
+from ampbench.instruments.ceilings.findings import best
+from ampbench.judge import rounds as fitness
+from ampbench.judge.rounds import MeasuredRun
+from ampbench.records.case import Case
+from ampbench.records.labels import NOT_MEASURED, OUT_OF_TIME, case_labels, not_finite
+from ampbench.records.measured import Divergence
+from ampbench.store import StoredRun, TimedRound, measured_files, not_measured, read_run
+
+WEIGHTS_DIFFER = "weights differ between rounds"
+
+_COUNTS = ("rounds", "batch_size", *(name for name, one in METRICS.items() if one.unit in ("count", "B")))
+
+
+def load(path: Path | str) -> pd.DataFrame:
+    """Return the runs at `path` as one frame with a row per case: a file is that run, a folder all its runs.
+
+    A folder is a results folder, which holds `runs/`, or any folder of run files; its runs are in the order of their
+    names, which is that of their times; those that only explain are left out. Warns of a run whose last line is cut.
+    Raises `StoreError`, naming file and line, where there is no run or one is damaged, `UsageError` for the file of a
+    run that only explains.
+    """
+    path = Path(path)
+    frames = [_load_file(file) for file in measured_files(path)] if path.is_dir() else [_load_file(path)]
+    return frames[0] if len(frames) == 1 else pd.concat(frames, ignore_index=True)
+
+
+def run_frame(stored: StoredRun) -> pd.DataFrame:
+    """Return one run as a frame with a row per case, in the run's order."""
+    return _frame(stored, _RoundTable.of(stored))
+
+
+def require_measured(stored: StoredRun) -> None:
+    """Raise `UsageError` where a run only explains, and so has nothing that is measured."""
+    if stored.header.explains:
+        raise UsageError(not_measured(stored.header))
+
+
+def plain_rows(frame: pd.DataFrame) -> list[dict[str, Any]]:
+    """Return a frame's rows as plain values, ready for JSON: None where undefined, counts and bytes as integers."""
+    columns = {}
+    for name in frame.columns:
+        kind = int if name in _COUNTS else None
+        values = frame[name].tolist()
+        columns[name] = [None if pd.isna(value) else kind(value) if kind else value for value in values]
+    return [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
+
+
+DISTURBED = 1.1
+"""A sample this many times as long as the fastest of its build was delayed by something else on the machine."""
+
+UNQUIET_SHARE = 0.2
+"""With more disturbed samples than this, a machine was not quiet."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Control:
+    """How far apart two measurements of the very same case came out in one run.
+
+    `ratio` is the control's seconds_median divided by that of the case's own rounds.
+    """
+
+    case_id: str
+    label: str
+    rounds: int
+    own_seconds: float
+    control_seconds: float
+
+    @property
+    def ratio(self) -> float:
+        """How many times as long the control took."""
+        return self.control_seconds / self.own_seconds
+
+    @property
+    def apart(self) -> float:
+        """By what factor the two differ, whichever is larger; 1 where they are equal."""
+        return max(self.ratio, 1 / self.ratio) if self.ratio > 0 else 1.0
+
+    @property
+    def sentence(self) -> str:
+        """What the control says, for the foot of a table."""
+        apart = abs(self.ratio - 1)
+        return (
+            f"control: {self.label} measured twice took {format_seconds(self.own_seconds)} and "
+            f"{format_seconds(self.control_seconds)}, {apart:.1%} apart; take no smaller difference for real"
+        )
+
+
+def control_ratio(stored: StoredRun) -> Control | None:
+    """Return what the run's control says; None where the run measured no case twice."""
+    table = _RoundTable.of(stored)
+    for case_id, controls in table.controls.items():
+        own = [value for value, owner in zip(table.values, table.case_ids, strict=True) if owner == case_id]
+        if own and min(own) > 0:
+            return Control(
+                case_id=case_id,
+                label=case_labels(stored.cases.values())[case_id],
+                rounds=min(len(own), len(controls)),
+                own_seconds=stats.median(own),
+                control_seconds=stats.median(controls),
+            )
+    return None
+
+
+def disturbed_share(stored: StoredRun) -> float | None:
+    """Return the share of samples that took over `DISTURBED` times the fastest of their build, or their CPU time.
+
+    On a quiet machine it is a few hundredths. A build of a single sample whose CPU time is not known is held against
+    the other such builds of its case. None where nothing can be held against anything.
+    """
+    counted = disturbed = 0
+    alone: dict[str, list[float]] = {}
+    for each in stored.rounds:
+        for place, build in enumerate(each.samples):
+            if each.cpu_samples is not None:
+                limits = [DISTURBED * min(cpu, *build) for cpu in each.cpu_samples[place]]
+            elif len(build) > 1:
+                limits = [DISTURBED * min(build)] * len(build)
+            else:
+                alone.setdefault(each.case_id, []).extend(build)
+                continue
+            counted += len(build)
+            disturbed += sum(sample > limit for sample, limit in zip(build, limits, strict=True))
+    for builds in alone.values():
+        if len(builds) > 1:
+            counted += len(builds)
+            disturbed += sum(sample > DISTURBED * min(builds) for sample in builds)
+    return disturbed / counted if counted else None
+
+
+def unfit_said(stored: StoredRun) -> str:
+    """Return why too many rounds were unfit for their times to be trusted: "other processes used 76% of the CPU in …".
+
+    They are unfit as they are for a comparison (`comparing.fitness`). "" where they were not or no machine tells.
+    """
+    if not stored.rounds:
+        return ""
+    devices = [case.device for case in stored.cases.values()]
+    found = fitness.unfit_rounds(MeasuredRun.of(stored).rounds, devices, stored.header.environment.cpu_count)
+    unfit = found.cause >= 0
+    if np.mean(unfit) <= fitness.UNFIT_SHARE:
+        return ""
+    return fitness.said_of(found.cause[unfit], found.value[unfit], len(stored.rounds), "rounds")
+
+
+def unquiet(stored: StoredRun) -> list[str]:
+    """Return what tells that a machine was not quiet while a run was measured, in words; [] where nothing does."""
+    causes = [unfit_said(stored)]
+    disturbed = disturbed_share(stored)
+    if disturbed is not None and disturbed > UNQUIET_SHARE:
+        causes.append(f"{disturbed:.0%} of the samples took over {DISTURBED} times the fastest of their build")
+    held_up = sum(stats.all_inflated(each.samples, each.cpu_samples) for each in stored.rounds)
+    if held_up:
+        rounds = f"{held_up} of {len(stored.rounds)} rounds"
+        causes.append(f"in {rounds} no sample ran at one go, and CPU time stands for theirs")
+    return [cause for cause in causes if cause]
+
+
+def _load_file(path: Path) -> pd.DataFrame:
+    table = _RoundTable()
+    stored = read_run(path, on_round=table.add)
+    require_measured(stored)
+    if stored.cut:
+        warnings.warn(f"{path}: the last line is cut and was left out; the run was killed, or goes on", stacklevel=3)
+    return _frame(stored, table)
+
+
+@dataclass(slots=True)
+class _RoundTable:
+    """The rounds of a run, reduced to their values as they come in: the case's own, and apart from them the control's.
+
+    `items` are the items per step of each case, `differing` the cases whose rounds, the control's among them, did not
+    all have the weights whose digest is in `weights`.
+    """
+
+    case_ids: list[str] = field(default_factory=list)
+    numbers: list[int] = field(default_factory=list)
+    values: list[float] = field(default_factory=list)
+    others: list[float] = field(default_factory=list)
+    controls: dict[str, list[float]] = field(default_factory=dict)
+    items: dict[str, float] = field(default_factory=dict)
+    weights: dict[str, str] = field(default_factory=dict)
+    differing: set[str] = field(default_factory=set)
+
+    @classmethod
+    def of(cls, stored: StoredRun) -> "_RoundTable":
+        table = cls()
+        for one in stored.rounds:
+            table.add(one)
+        return table
+
+    def add(self, one: TimedRound) -> None:
+        case_id = one.case_id
+        value = stats.round_value(one.samples, one.cpu_samples)
+        if one.control:
+            self.controls.setdefault(case_id, []).append(value)
+        else:
+            self.case_ids.append(case_id)
+            self.numbers.append(one.round)
+            self.values.append(value)
+            self.others.append(math.nan if one.fitness.other_share is None else one.fitness.other_share)
+        self.items[case_id] = one.items_per_step
+        if self.weights.setdefault(case_id, one.weights_digest) != one.weights_digest:
+            self.differing.add(case_id)
+
+
+def _frame(stored: StoredRun, table: _RoundTable) -> pd.DataFrame:
+    cases = list(stored.cases.values())
+    rows = {case_id: row for row, case_id in enumerate(stored.cases)}
+    parameters = [_parameters(case) for case in cases]
+    columns: dict[str, Any] = {
+        "run": _text([stored.header.run] * len(rows)),
+        "case_id": _text(rows),
+        "parameters": _text(parameters),
+        "torch_version": _text([stored.header.environment.torch_version] * len(rows)),
+    }
+    for name in ("workload", "family", "precision", "device", "phase", "path", "input_dtype", "memory_format"):
+        columns[name] = _text(getattr(case, name) for case in cases)
+    columns["batch_size"] = pd.array([case.batch_size for case in cases], dtype="Int64")
+    columns |= _times(rows, table)
+    columns |= _memory(stored, rows)
+    columns |= _flops(stored, rows, columns["seconds_median"])
+    columns |= _divergences(stored, rows)
+    columns |= _outcomes(stored, columns["rounds"], table.differing)
+    columns |= _readings(stored, rows, columns)
+    columns |= _against_baselines(cases, parameters, columns, _Rounds.of(table, rows))
+    return pd.DataFrame({name: columns[name] for name in COLUMNS}, index=pd.RangeIndex(len(rows)))
+
+
+def _text(values: Iterable[str | None]) -> "pd.Series[Any]":
+    """Return a column of text, None where undefined, in every version of pandas."""
+    return pd.Series(list(values), dtype=object)
+
+
+def _parameters(case: Case) -> str:
+    return ",".join(f"{name}={value}" for name, value in sorted(case.parameters.items()))
+
+
+class _Rounds(NamedTuple):
+    """The rounds of all cases as arrays: the rows of their `owners`, ascending, their numbers and values in seconds."""
+
+    owners: stats.Integers
+    numbers: stats.Integers
+    seconds: stats.Floats
+
+    @classmethod
+    def of(cls, table: _RoundTable, rows: dict[str, int]) -> "_Rounds":
+        owners = np.fromiter(map(rows.__getitem__, table.case_ids), np.int64, len(table.case_ids))
+        numbers, seconds = np.array(table.numbers, dtype=np.int64), np.array(table.values, dtype=np.float64)
+        order = np.lexsort((numbers, owners))
+        return cls(owners[order], numbers[order], seconds[order])
+
+
+def _times(rows: dict[str, int], table: _RoundTable) -> dict[str, Any]:
+    """Return the columns made from rounds: those of the control are left out."""
+    owners = np.fromiter(map(rows.__getitem__, table.case_ids), np.int64, len(table.case_ids))
+    order = np.argsort(owners, kind="stable")
+    seconds = np.array(table.values, dtype=np.float64)[order]
+    counts = np.bincount(owners, minlength=len(rows))
+    timed = counts > 0
+    median, low, high, others = (np.full(len(rows), np.nan) for _ in range(4))
+    median[timed] = stats.segment_medians(seconds, counts[timed])
+    others[timed] = stats.segment_medians(np.array(table.others, dtype=np.float64)[order], counts[timed])
+    low[timed], high[timed] = stats.log_t_intervals(seconds, counts[timed])
+    items = np.array([table.items.get(case_id) for case_id in rows], dtype=np.float64)
+    return {
+        "rounds": counts,
+        "seconds_median": median,
+        "seconds_low": low,
+        "seconds_high": high,
+        "items_per_second": stats.ratio(items, median),
+        "other_share": others,
+    }
+
+
+def _memory(stored: StoredRun, rows: dict[str, int]) -> dict[str, Any]:
+    found = [stored.memory.get(case_id) for case_id in rows]
+    peaks = [one.peak_bytes if one else None for one in found]
+    return {
+        "peak_memory_bytes": np.array(peaks, dtype=np.float64),
+        "memory_source": _text(one.source if one else None for one in found),
+    }
+
+
+def _flops(stored: StoredRun, rows: dict[str, int], seconds: stats.Floats) -> dict[str, Any]:
+    """Return how much there is to compute, how fast that goes, and how long it would take at the ceilings."""
+    rates: dict[tuple[str, str], float | None] = {}
+
+    def rate(device: str, dtype: str) -> float:
+        key = device, dtype
+        if key not in rates:
+            rates[key] = best(stored.ceilings, device, dtype)
+        return rates[key] or np.nan
+
+    count, shortest = (np.full(len(rows), np.nan) for _ in range(2))
+    for case_id, row in rows.items():
+        found = stored.memory.get(case_id)
+        if found is not None and found.flops is not None:
+            device = stored.cases[case_id].device
+            count[row] = sum(found.flops.values())
+            shortest[row] = sum(flops / rate(device, dtype) for dtype, flops in found.flops.items()) or np.nan
+    return {
+        "flops_per_step": count,
+        "flops_per_second": stats.ratio(count, seconds),
+        "ceiling_share": stats.ratio(shortest, seconds),
+    }
+
+
+def _divergences(stored: StoredRun, rows: dict[str, int]) -> dict[str, Any]:
+    found = list(stored.divergence.values())
+    places = [rows[one.case_id] for one in found]
+
+    def numbers(name: str) -> stats.Floats:
+        return np.array([getattr(one, name) for one in found], dtype=np.float64)
+
+    def updates(name: str) -> stats.Floats:
+        return np.array([getattr(one.update, name, None) for one in found], dtype=np.float64)
+
+    output = numbers("output_rel_l2")
+    worst = [one.worst_output for one in found]
+    judged = _floats(one.rel_l2 if one else None for one in worst)
+    agreeing, decisions = (_floats(one.decided[part] if one.decided else None for one in found) for part in (0, 1))
+    loss, expected = numbers("loss"), numbers("reference_loss")
+    columns = {one.name: numbers(one.name) for one in fields(Divergence) if one.name in METRICS} | {
+        "output_sqnr_db": stats.sqnr_decibels(output),
+        "output_floor_ratio": stats.ratio(output, numbers("output_floor_rel_l2")),
+        "output_fp32_ratio": stats.ratio(output, numbers("output_fp32_rel_l2")),
+        "output_worst_rel_l2": judged,
+        "output_worst_floor_ratio": stats.ratio(judged, _floats(one.floor_rel_l2 if one else None for one in worst)),
+        "sample_p99_rel_l2": _floats(_largest(one, "sample_p99_rel_l2") for one in found),
+        "sample_worst_rel_l2": _floats(_largest(one, "sample_worst_rel_l2") for one in found),
+        "kl_mean": _floats(one.predictions.kl_mean if one.predictions else None for one in found),
+        "kl_p99": _floats(one.predictions.kl_p99 if one.predictions else None for one in found),
+        "argmax_agreement": stats.ratio(agreeing, decisions),
+        "argmax_bound": stats.share_bound(agreeing, decisions),
+        "loss_abs_error": np.abs(loss - expected),
+        "loss_rel_error": stats.ratio(np.abs(loss - expected), np.abs(expected)),
+        "grad_flushed_share": stats.ratio(numbers("grad_flushed"), numbers("grad_elements")),
+        "grad_bias_ratio": stats.ratio(numbers("grad_bias"), numbers("grad_noise")),
+        "update_swallowed_share": stats.ratio(updates("swallowed"), updates("moving")),
+    }
+    columns |= {
+        f"update_{name}": updates(name) for name in ("rel_l2", "kept", "noise", "swallowed_energy", "worst_kept")
+    }
+    spread: dict[str, Any] = {}
+    for name, values in columns.items():
+        spread[name] = np.full(len(rows), np.nan)
+        spread[name][places] = values
+    texts: dict[str, dict[str, str | None]] = {
+        "output_worst_name": {
+            one.case_id: output.name if output is not None and len(one.outputs or ()) > 1 else None
+            for one, output in zip(found, worst, strict=True)
+        },
+        "grad_worst_parameter": {one.case_id: one.grad_worst_parameter for one in found},
+        "grad_tensor_parameter": {one.case_id: one.grad_tensor_parameter for one in found},
+        "update_worst_parameter": {one.case_id: one.update.worst_parameter for one in found if one.update},
+        "output_not_finite": {one.case_id: not_finite(one) or None for one in found},
+        "grad_not_finite": {one.case_id: not_finite(one, "grad") or None for one in found},
+        "reference_dtype": {one.case_id: one.reference_dtype or None for one in found},
+    }
+    return spread | {name: _text(map(known.get, rows)) for name, known in texts.items()}
+
+
+def _floats(values: Iterable[float | None]) -> stats.Floats:
+    return np.array(list(values), dtype=np.float64)
+
+
+def _largest(found: Divergence, name: str) -> float | None:
+    """Return the largest value of a field among the outputs of a divergence; None where there is none."""
+    known = [value for one in found.outputs or () if (value := getattr(one, name)) is not None]
+    return max(known, default=None)
+
+
+def _readings(stored: StoredRun, rows: dict[str, int], columns: dict[str, Any]) -> dict[str, Any]:
+    """Return the columns that another program's numbers fill; the rounds behind a case's readings are not known."""
+    filled: dict[str, Any] = {}
+    for metric, values in stored.readings.items():
+        places = [rows[case_id] for case_id in values]
+        column = np.array(columns.get(metric, np.full(len(rows), np.nan)), dtype=np.float64)
+        given = np.fromiter(values.values(), np.float64, len(values))
+        column[places] = np.where(np.isnan(column[places]), given, column[places])
+        filled[metric] = column
+    if read := set().union(*stored.readings.values()):
+        unknown = np.fromiter((case_id in read for case_id in rows), np.bool_, len(rows))
+        filled["rounds"] = np.where(unknown & (columns["rounds"] == 0), np.nan, columns["rounds"])
+    return filled
+
+
+def _outcomes(stored: StoredRun, rounds: stats.Integers, differing: set[str]) -> dict[str, Any]:
+    pending = OUT_OF_TIME if stored.ended == "out of time" else NOT_MEASURED
+    outcomes: list[str] = []
+    reasons: list[str | None] = []
+    read = set().union(*stored.readings.values())
+    for case_id, count in zip(stored.cases, rounds.tolist(), strict=True):
+        failure, skip = stored.failures.get(case_id), stored.skips.get(case_id)
+        if failure or case_id in differing:
+            outcomes.append("failed")
+            reasons.append(failure.said if failure else WEIGHTS_DIFFER)
+        elif count or case_id in read:
+            outcomes.append("ok")
+            reasons.append(None)
+        else:
+            outcomes.append("skipped")
+            reasons.append(skip.reason if skip else pending)
+    return {"outcome": _text(outcomes), "reason": _text(reasons)}
+
+
+def _against_baselines(
+    cases: list[Case], parameters: list[str], columns: dict[str, Any], rounds: _Rounds
+) -> dict[str, stats.Floats]:
+    """Return the ratios to the same case in fp32 and tf32, NaN where that one is missing or not ok."""
+    # a time of zero is no time, and how many times it is as fast no number
+    seconds = np.where(columns["seconds_median"] > 0, columns["seconds_median"], np.nan)
+    memory = columns["peak_memory_bytes"]
+    source, ok = columns["memory_source"].to_numpy(), (columns["outcome"] == "ok").tolist()
+    keys = [
+        (one.workload, text, one.device, one.phase, one.path, one.batch_size, one.memory_format)
+        for one, text in zip(cases, parameters, strict=True)
+    ]
+
+    def baselines(precision: str) -> tuple[stats.Integers, Any]:
+        """Return the row of each case's baseline, and whether it has one."""
+        rows: dict[Any, int] = {}
+        for row, (case, key) in enumerate(zip(cases, keys, strict=True)):
+            # the baseline's inputs are fp32; inputs stored otherwise are a baseline only where there is no other
+            if case.precision == precision and ok[row] and (key not in rows or case.input_dtype == "fp32"):
+                rows[key] = row
+        found = np.fromiter((rows.get(key, -1) for key in keys), np.int64, len(keys))
+        return found, found >= 0
+
+    fp32, has_fp32 = baselines(BASELINE)
+    tf32, has_tf32 = baselines("tf32")
+    todays, has_todays = baselines(DEFAULT)
+    comparable = has_fp32 & (source[fp32] == source) if cases else has_fp32
+    low, high = _speedup_intervals(rounds, np.where(has_fp32, fp32, -1), columns)
+    default_low, default_high = _speedup_intervals(rounds, np.where(has_todays, todays, -1), columns)
+    return {
+        "speedup_vs_fp32": np.where(has_fp32, stats.ratio(seconds[fp32], seconds), np.nan),
+        "speedup_low": low,
+        "speedup_high": high,
+        "speedup_vs_tf32": np.where(has_tf32, stats.ratio(seconds[tf32], seconds), np.nan),
+        "speedup_vs_default": np.where(has_todays, stats.ratio(seconds[todays], seconds), np.nan),
+        "speedup_default_low": default_low,
+        "speedup_default_high": default_high,
+        "memory_ratio_vs_fp32": np.where(comparable, stats.ratio(memory, memory[fp32]), np.nan),
+    }
+
+
+def _speedup_intervals(
+    rounds: _Rounds, baselines: stats.Integers, columns: dict[str, Any]
+) -> tuple[stats.Floats, stats.Floats]:
+    """Return the ends of the 95% interval of each case's speedup over that in the row `baselines` (-1: none).
+
+    The precisions of a table are measured next to each other in every round, so that what slows the machine down for a
+    while slows all of them down: it is the t interval of the logarithms of the ratios, round by round. Without three
+    common rounds, it is what the intervals of both leave open. NaN where there is none, and of a baseline itself.
+    """
+    compared = (baselines >= 0) & (baselines != np.arange(len(baselines)))
+    mine = np.flatnonzero(compared[rounds.owners])
+    span = int(rounds.numbers.max(initial=0)) + 1
+    keys = rounds.owners * span + rounds.numbers
+    wanted = baselines[rounds.owners[mine]] * span + rounds.numbers[mine]
+    theirs = np.minimum(np.searchsorted(keys, wanted), len(keys) - 1)
+    common = (keys[theirs] == wanted) & (rounds.seconds[mine] > 0) & (rounds.seconds[theirs] > 0)
+    mine, theirs = mine[common], theirs[common]
+    counts = np.bincount(rounds.owners[mine], minlength=len(baselines))
+    low, high = (np.full(len(baselines), np.nan) for _ in range(2))
+    paired = counts > 0
+    low[paired], high[paired] = stats.log_t_intervals(rounds.seconds[theirs] / rounds.seconds[mine], counts[paired])
+    ends = {name: np.where(columns[name] > 0, columns[name], np.nan) for name in ("seconds_low", "seconds_high")}
+    open_low = stats.ratio(ends["seconds_low"][baselines], ends["seconds_high"])
+    open_high = stats.ratio(ends["seconds_high"][baselines], ends["seconds_low"])
+    return np.where(np.isnan(low) & compared, open_low, low), np.where(np.isnan(high) & compared, open_high, high)

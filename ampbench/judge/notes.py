@@ -1,0 +1,365 @@
+"""What is to be said beside a run's numbers: for which device they speak, how quiet it was, what was not measured."""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import NamedTuple
+
+from ampbench.base.precisions import PRECISIONS, SHORT_DTYPES
+from ampbench.base.units import counted, format_share
+from ampbench.instruments.ceilings.findings import disturbance, highest
+from ampbench.judge import frame
+from ampbench.judge.advice import Advice
+from ampbench.judge.pairing import not_the_commits
+from ampbench.judge.rows import Group, Row, number, precision_label
+from ampbench.records.case import Case, DeviceDescription, Environment
+from ampbench.records.labels import case_labels, few, gathered, outcome_said, remarks
+from ampbench.records.measured import CHANCE
+from ampbench.records.run import KEPT, Imported
+from ampbench.records.wire import ALLOCATOR_TUNABLES
+from ampbench.store import StoredRun
+
+HALVES = ("bf16", "fp16")
+FAULT_SECONDS = 1e-6
+"""What a page fault costs at least on the machine of docs/statistics.md."""
+FAULTS_SHARE = 0.02
+"""Page faults that cost a smaller share of a step are not worth a sentence."""
+FPMATH_VARIABLES = ("NVIDIA_TF32_OVERRIDE", "ONEDNN_DEFAULT_FPMATH_MODE", "DNNL_DEFAULT_FPMATH_MODE")
+"""Environment variables that decide, whatever torch's switches say, how fp32 products are rounded."""
+CEILING_REACHED = 1.05
+"""No case can attain more than this share of a ceiling: what remains is the noise of two measurements."""
+
+
+class Note(NamedTuple):
+    """A sentence about a run; a `warning` is one that no reader of its numbers may miss."""
+
+    text: str
+    warning: bool = False
+
+
+def statements(stored: StoredRun, rows: Sequence[Row]) -> list[Note]:
+    """Return for which devices the rows speak, what the file has lost, and what a control of theirs says."""
+    environment, imported = stored.header.environment, stored.header.imported
+    devices = [environment.device(name) for name in measured_devices(rows)]
+    said = [Note(line, warning=True) for line in _unsound(stored, rows)]
+    said += [Note(device_statement(one, environment), bool(_emulated(one))) for one in devices if one is not None]
+    if stored.lost:
+        said.append(Note(f"this run {stored.lost}", warning=True))
+    if imported is not None:
+        said.append(Note(import_statement(imported, bool(stored.readings)), warning=True))
+    if other_code := not_the_commits(stored.header):
+        said.append(Note(other_code, warning=True))
+    control = frame.control_ratio(stored)
+    if control is not None and any(row["case_id"] == control.case_id for row in rows):
+        said.append(Note(control.sentence))
+    for told in (
+        _by_chance,
+        _changed_in_place,
+        _come_compiled,
+        _fp32_products,
+        _users_switches,
+        _preset_unused,
+        _ceilings_used,
+        _above_ceiling,
+        _page_faults,
+    ):
+        said += told(stored, rows)
+    causes = frame.unquiet(stored)
+    if causes:
+        threads = (
+            "" if stored.header.settings.threads == 1 or "cpu" not in measured_devices(rows) else "--threads 1 and "
+        )
+        text = (
+            f"this machine was not quiet: {'; '.join(causes)}; other work here or on its host delays steps: measure "
+            f"again when it has ended, or with {threads}more --rounds"
+        )
+        said.append(Note(text, warning=True))
+    return said
+
+
+def _by_chance(stored: StoredRun, rows: Sequence[Row]) -> list[Note]:
+    """Say of which workloads the errors mean nothing."""
+    apart: dict[str, float] = {}
+    for row in rows:
+        found = stored.divergence.get(row["case_id"])
+        if found is not None and found.chance_rel_l2 is not None:
+            apart[row["workload"]] = max(found.chance_rel_l2, apart.get(row["workload"], 0.0))
+    return [Note(f"{workload}: {CHANCE.format(value)}", warning=True) for workload, value in apart.items()]
+
+
+def _changed_in_place(stored: StoredRun, rows: Sequence[Row]) -> list[Note]:
+    """Say which workloads write into what they are given, and what was done about it."""
+    shown = {row["case_id"]: row["workload"] for row in rows}
+    changed: dict[str, list[str]] = {}
+    for each in stored.rounds:
+        if each.case_id in shown and each.changed_in_place:
+            names = changed.setdefault(shown[each.case_id], [])
+            names += [name for name in each.changed_in_place if name not in names]
+    return [
+        Note(
+            f"{workload} changes in place what it is given ({few(names)}): that is put back before every step, errors "
+            "are those of a first step, and each timed sample is one step",
+            warning=True,
+        )
+        for workload, names in changed.items()
+    ]
+
+
+def _unsound(stored: StoredRun, rows: Sequence[Row]) -> list[str]:
+    """Say of which cases outputs or gradients are not finite, and whose errors are not against fp64."""
+    tables = case_labels(stored.cases.values(), precision=False)
+    labels = case_labels(stored.cases.values())
+    return gathered(
+        ((labels if one.of_precision else tables)[row["case_id"]], one.text)
+        for row in rows
+        if row["outcome"] == "ok" and (found := stored.divergence.get(row["case_id"])) is not None
+        for one in remarks(found)
+    )
+
+
+def _come_compiled(stored: StoredRun, rows: Sequence[Row]) -> list[Note]:
+    """Say which workloads torch.compile had compiled before they came, whatever their path is called."""
+    compiled = {one.case_id for one in stored.rounds if one.comes_compiled}
+    named = dict.fromkeys(row["workload"] for row in rows if row["case_id"] in compiled)
+    said = "comes compiled by torch.compile: its path eager is that compiled code"
+    return [Note(f"{name} {said}", warning=True) for name in named]
+
+
+def _fp32_products(stored: StoredRun, rows: Sequence[Row]) -> list[Note]:
+    """Say which cases round fp32 products and should not, and which find no kernel that does."""
+    labels = case_labels(stored.cases.values())
+    said: list[tuple[str, str]] = []
+    different: list[tuple[str, str]] = []
+    for row in rows:
+        case_id, precision = row["case_id"], PRECISIONS.get(row["precision"])
+        if precision is None or row["outcome"] != "ok" or (found := rounded_products(stored, case_id)) is None:
+            continue
+        if precision.fp32_products == "ieee" and found:
+            said.append((labels[case_id], f"fp32 is not fp32 here: {rounding_said(found)}{_by_variable(stored)}"))
+        elif precision.fp32_products in ("tf32", "bf16") and not found:
+            no = f"no fp32 product was rounded to {precision.fp32_products}: this is fp32{_by_variable(stored)}"
+            different.append((labels[case_id], no))
+        elif precision.fp32_products == "shipped" and found:
+            different.append((labels[case_id], rounding_said(found)))
+    return [*(Note(line, warning=True) for line in gathered(said)), *map(Note, gathered(different))]
+
+
+def rounded_products(stored: StoredRun, case_id: str) -> dict[str, str] | None:
+    """Return how fp32 products of a case were rounded, in any of its processes; None where none of them tells."""
+    told = [one.fp32_products for one in stored.rounds if one.case_id == case_id]
+    divergence = stored.divergence.get(case_id)
+    told += [divergence.fp32_products] if divergence is not None else []
+    known = [one for one in told if one is not None]
+    return {kind: dtype for one in known for kind, dtype in one.items()} if known else None
+
+
+def rounding_said(found: Mapping[str, str]) -> str:
+    """Say how fp32 products are rounded: "matrix products are rounded to tf32"."""
+    kinds = {"matmul": "matrix products", "conv": "convolutions"}
+    by_dtype: dict[str, list[str]] = {}
+    for kind, dtype in found.items():
+        by_dtype.setdefault(dtype, []).append(kinds.get(kind, kind))
+    return ", ".join(f"factors of {' and '.join(names)} are rounded to {dtype}" for dtype, names in by_dtype.items())
+
+
+def _by_variable(stored: StoredRun) -> str:
+    variables = stored.header.environment.variables
+    set_ = [f"{name}={variables[name]}" for name in FPMATH_VARIABLES if name in variables]
+    return f" ({', '.join(set_)})" if set_ else ""
+
+
+def _users_switches(stored: StoredRun, rows: Sequence[Row]) -> list[Note]:
+    """Say once which switches of torch a user's code sets, and what became of them."""
+    own = dict.fromkeys(row["workload"] for row in rows if row["family"] == "user")
+    kept = stored.header.settings.keep_flags
+    done = (
+        "kept, but for those that define a precision; `default` has all"
+        if kept
+        else "measured with these as torch ships them; --keep-flags leaves them as they are set"
+    )
+    by_switches: dict[tuple[str, ...], list[str]] = {}
+    for source in stored.header.sources:
+        if source.name in own and source.switches:
+            by_switches.setdefault(source.switches, []).append(source.name)
+    return [
+        Note(f"{few(names)} sets {', '.join(switches)}: {done}", warning=not kept)
+        for switches, names in by_switches.items()
+    ]
+
+
+def _preset_unused(stored: StoredRun, rows: Sequence[Row]) -> list[Note]:
+    """Say of which workloads a preset that was asked for sets nothing."""
+    preset = stored.header.selection.preset
+    own = dict.fromkeys(row["workload"] for row in rows if row["family"] == "user")
+    if not preset or not own:
+        return []
+    return [Note(f"--preset {preset} sets the sizes of built-in workloads, and none of {few(own)}: theirs are --set")]
+
+
+def _ceilings_used(stored: StoredRun, rows: Sequence[Row]) -> list[Note]:
+    """Say which runs the ceilings are of that shares are told of, and which of them others may have lowered."""
+    held = [row["case_id"] for row in rows if number(row["ceiling_share"]) is not None]
+    keys = {(stored.cases[case_id].device, dtype): 0 for case_id in held for dtype in _flops(stored, case_id)}
+    used = [found for key in keys if (found := highest(stored.ceilings, *key)) is not None]
+    runs = list(dict.fromkeys(one.run for one in used if one.run))
+    disturbed = {f"{one.operation} {one.dtype}": taken for one in used if (taken := disturbance(one))}
+    named = f"ceilings: of run {few(runs)}" if runs else "ceilings: of this run"
+    if not disturbed:
+        return [Note(named)] if runs else []
+    text = (
+        f"{named}; other work took up to {format_share(max(disturbed.values()))} of the CPU's time while "
+        f"{few(disturbed)} {'was' if len(disturbed) == 1 else 'were'} measured: shares of them may be too high; "
+        "measure the ceilings again: ampbench study ceilings"
+    )
+    return [Note(text, warning=True)]
+
+
+def _page_faults(stored: StoredRun, rows: Sequence[Row]) -> list[Note]:
+    """Say what steps pay in a plain heap for memory that the step before gave back, where it is worth a sentence."""
+    paying: dict[str, float] = {}
+    for row in rows:
+        found, seconds = stored.memory.get(row["case_id"]), number(row["seconds_median"])
+        if found is not None and found.faults and seconds and found.faults * FAULT_SECONDS >= FAULTS_SHARE * seconds:
+            paying[row["case_id"]] = found.faults
+    if not paying:
+        return []
+    labels = case_labels(stored.cases.values())
+    most = sorted(paying, key=lambda case_id: -paying[case_id])
+    told = f"page faults a step: {few(f'{labels[case_id]} {paying[case_id]:,.0f}' for case_id in most)}"
+    why = "for memory that the step before gave back"
+    if stored.header.settings.heap == KEPT:
+        text = (
+            f"{told}, in a plain process, {why}. These times are without: a process that sets "
+            f"GLIBC_TUNABLES={ALLOCATOR_TUNABLES} saves them, too; --heap plain measures with them"
+        )
+    else:
+        text = (
+            f"{told}, {why}: with GLIBC_TUNABLES={ALLOCATOR_TUNABLES} a process saves them; --heap kept measures that"
+        )
+    return [Note(text)]
+
+
+def _flops(stored: StoredRun, case_id: str) -> Mapping[str, int]:
+    found = stored.memory.get(case_id)
+    return found.flops or {} if found is not None else {}
+
+
+def _above_ceiling(stored: StoredRun, rows: Sequence[Row]) -> list[Note]:
+    """Say which cases attain more than a measured ceiling, which is a fault in one of the two numbers."""
+    shares = {row["case_id"]: number(row["ceiling_share"]) or 0.0 for row in rows}
+    above = {case_id: share for case_id, share in shares.items() if share > CEILING_REACHED}
+    if not above:
+        return []
+    labels = case_labels(stored.cases.values())
+    attains = "attains" if len(above) == 1 else "attain up to"
+    text = (
+        f"{few(labels[case_id] for case_id in above)} {attains} {format_share(max(above.values()))} of the measured "
+        "ceiling: a fault in the ceiling or in the FLOP counter; measure the ceilings again: ampbench study ceilings"
+    )
+    return [Note(text, warning=True)]
+
+
+def device_statement(device: DeviceDescription, environment: Environment) -> str:
+    """Say which device the numbers speak for and how it computes in half precision."""
+    kinds = arithmetic(device)
+    halves = ", ".join(f"{dtype} {kinds[dtype]}" for dtype in HALVES if dtype in kinds)
+    name = device.name or (environment.cpu if device.type == "cpu" else device.type)
+    what = "this CPU" if device.type == "cpu" else f"this {device.type.upper()} device"
+    statement = f"These numbers speak for {what} ({name}{': ' if halves else ''}{halves})"
+    emulated = _emulated(device)
+    if not emulated:
+        return f"{statement}."
+    elsewhere = "a GPU" if device.type == "cpu" else "a device that has it"
+    return f"{statement}; an emulated {' or '.join(emulated)} says nothing about {elsewhere}."
+
+
+def emulation_statement(case: Case, environment: Environment) -> str:
+    """Return what is to be said of a case whose device only emulates the dtype that it computes in; "": nothing."""
+    device, precision = environment.device(case.device), PRECISIONS.get(case.precision)
+    if device is None or precision is None:
+        return ""
+    computed = precision.autocast or precision.storage
+    emulated = SHORT_DTYPES.get(computed, computed) in _emulated(device)
+    return device_statement(device, environment) if emulated else ""
+
+
+def _emulated(device: DeviceDescription) -> list[str]:
+    """Return the half precisions in which the device only pretends to compute."""
+    kinds = arithmetic(device)
+    return [dtype for dtype in reversed(HALVES) if kinds.get(dtype) == "emulated"]
+
+
+def import_statement(imported: Imported, readings: bool) -> str:
+    """Say which program measured and from which file its numbers are; `readings`: they are its own, without samples."""
+    statement = f"imported from {imported.program}: {imported.file}"
+    if not readings:
+        return statement
+    return f"{statement}; numbers without rounds are {imported.program}'s own (docs/convert.md)"
+
+
+def arithmetic(device: DeviceDescription) -> dict[str, str]:
+    """Return how matrix products run by short dtype name ("fp16": "emulated")."""
+    return {SHORT_DTYPES.get(dtype, dtype): kind for dtype, kind in device.arithmetic.items()}
+
+
+def measured_devices(rows: Iterable[Row]) -> list[str]:
+    """Return the device types on which anything was measured, in order of appearance."""
+    return list(dict.fromkeys(row["device"] for row in rows if row["outcome"] == "ok"))
+
+
+def without_common_skips(groups: Mapping[Group, Sequence[Row]]) -> tuple[dict[Group, list[Row]], list[str]]:
+    """Return the groups without the skips that are better said once, and a line for each of those.
+
+    Said once are a reason that a precision was skipped for in more than one group, and groups skipped as a whole.
+    """
+    seen: dict[tuple[str, str], int] = {}
+    for rows in groups.values():
+        for row in rows:
+            if row["outcome"] == "skipped":
+                seen[row["precision"], row["reason"]] = seen.get((row["precision"], row["reason"]), 0) + 1
+    kept: dict[Group, list[Row]] = {}
+    subjects: dict[str, dict[str, int]] = {}  # reason -> what was skipped for it -> cases
+    for group, rows in groups.items():
+        whole = all(row["outcome"] == "skipped" for row in rows)
+        for row in rows:
+            if row["outcome"] != "skipped" or not (whole or seen[row["precision"], row["reason"]] > 1):
+                kept.setdefault(group, []).append(row)
+                continue
+            everywhere = seen[row["precision"], row["reason"]] == len(groups)
+            name = precision_label(row)
+            subject = name if everywhere or not whole else f"{group.workload} {group.phase} {group.path}"
+            counts = subjects.setdefault(row["reason"], {})
+            counts[subject] = counts.get(subject, 0) + 1
+    return kept, [skip_note(reason, counts) for reason, counts in subjects.items()]
+
+
+def sweep_remarks(
+    advice: Mapping[Group, Advice], swept: Iterable[str], called: Callable[[str], str] = str
+) -> list[str]:
+    """Return a line for each swept parameter and table: the precision advised at each of its values.
+
+    It answers where low precision begins to pay. `called` says what a parameter is called in it.
+    """
+    remarks = []
+    for parameter in swept:
+        tables: dict[str, list[str]] = {}
+        for group, advised in advice.items():
+            value = swept_value(group, parameter)
+            if value is not None:
+                chosen = advised.precision or "no advice"
+                tables.setdefault(f"{group.workload} {group.phase} {group.path} on {group.device}", []).append(
+                    f"{value} {chosen}"
+                )
+        remarks += [f"by {called(parameter)}, {table}: {', '.join(values)}" for table, values in tables.items()]
+    return remarks
+
+
+def swept_value(group: Group, parameter: str) -> str | None:
+    """Return the value of `parameter` in `group`, None where its workload has none of that name."""
+    if parameter == "batch_size":
+        return None if group.batch_size is None else str(group.batch_size)
+    settings = dict(pair.split("=", 1) for pair in group.parameters.split(",") if "=" in pair)
+    return settings.get(parameter)
+
+
+def skip_note(reason: str, counts: Mapping[str, int]) -> str:
+    """Return what was skipped for one reason: `counts` of its cases by what they are called."""
+    return f"{outcome_said('skipped', reason, few(counts, 4))} ({counted(sum(counts.values()), 'case')})"

@@ -1,0 +1,349 @@
+"""Which cases of two runs belong together, and in what their environments differ.
+
+Which case of one run is compared with which of the other.
+
+In what two environments differ, and what that means for times and for exact numbers.
+
+Numbers that another program kept without what they were made from: shown side by side, never judged.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import PurePath
+from types import MappingProxyType
+from typing import Any
+
+from ampbench.base.metrics import GATED
+from ampbench.errors import UsageError
+from ampbench.judge.rounds import MeasuredRun
+from ampbench.records.case import Case, DeviceDescription, Environment
+from ampbench.records.labels import few
+from ampbench.records.run import DIRTY, Header, short_commit
+from ampbench.records.verdicts import Code, Difference, Finding, Verdict
+
+_FIELDS: Mapping[str, tuple[str, ...]] = {
+    "precision": ("precision", "input_dtype", "scaler"),
+    "scaler": ("scaler",),
+    "path": ("path",),
+    "memory_format": ("memory_format",),
+    "batch_size": ("batch_size",),
+}
+"""What of a case a setting of an arm decides; a precision also decides how inputs are stored and what GradScaler does.
+
+Every other setting is the name of a parameter, or says nothing about cases.
+"""
+_KEY = ("workload", "precision", "device", "phase", "path", "batch_size", "input_dtype", "memory_format", "scaler")
+
+
+@dataclass(frozen=True, slots=True)
+class Pair:
+    """A case of the baseline and the one of the candidate that is compared with it, with their ids."""
+
+    baseline: Case
+    candidate: Case
+    baseline_id: str
+    candidate_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class Paired:
+    """The pairs, in the order of the baseline, and the ids of the cases that only one side has."""
+
+    pairs: Sequence[Pair]
+    only_baseline: Sequence[str]
+    only_candidate: Sequence[str]
+
+
+def arm_settings(*headers: Header) -> dict[str, str]:
+    """Return the settings that the arms of the runs were given, by name; of a name given twice, the last value."""
+    found: dict[str, str] = {}
+    for header in headers:
+        if header.arm is not None:
+            found |= header.arm.settings
+    return found
+
+
+def pair_cases(baseline: Iterable[Case], candidate: Iterable[Case], settings: Iterable[str]) -> Paired:
+    """Return which cases are compared: those with one id or, where arms have `settings`, that differ in those alone.
+
+    Raises `UsageError` where that leaves a choice.
+    """
+    left_out = list(settings)
+    ours, theirs = _by_key("baseline", baseline, left_out), _by_key("candidate", candidate, left_out)
+    return Paired(
+        [Pair(case, theirs[key][0], id, theirs[key][1]) for key, (case, id) in ours.items() if key in theirs],
+        [id for key, (_, id) in ours.items() if key not in theirs],
+        [id for key, (_, id) in theirs.items() if key not in ours],
+    )
+
+
+def _by_key(side: str, cases: Iterable[Case], left_out: Sequence[str]) -> dict[Any, tuple[Case, str]]:
+    """Return cases and their ids by what is left of them without the settings `left_out`."""
+    found: dict[Any, tuple[Case, str]] = {}
+    for case in cases:
+        case_id = case.case_id
+        _, other = found.setdefault(_key(case, left_out) if left_out else case_id, (case, case_id))
+        if other != case_id:
+            raise UsageError(
+                f"the {side} has {other} and {case_id}, which differ only in what an arm sets "
+                f"({', '.join(left_out)}), so it is not clear which to compare: select one of them when measuring"
+            )
+    return found
+
+
+def _key(case: Case, left_out: Sequence[str]) -> tuple[Any, ...]:
+    own = {name.removeprefix(f"{case.workload}.") for name in left_out}
+    fields = {field for name in own for field in _FIELDS.get(name, ())}
+    parameters = tuple(sorted((name, value) for name, value in case.parameters.items() if name not in own))
+    return (*(getattr(case, name) for name in _KEY if name not in fields), parameters)
+
+
+MISSING = "none"
+
+THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS")
+"""Environment variables that decide the number of torch's threads (torch.set_num_threads' documentation)."""
+
+SWITCHES = "switches of torch"
+"""What differs where a run was measured under the user's own (--keep-flags)."""
+
+HEAP = "heap"
+"""What differs where memory that a step frees on a CPU stays in the process in one run alone: times, never bits."""
+
+_MACHINE = MappingProxyType({"host": "host", "CPU": "cpu", "number of CPUs": "cpu_count"})
+_INSTALLATION = MappingProxyType(
+    {
+        "torch": "torch_version",
+        "torchvision": "torchvision_version",
+        "CUDA": "cuda_version",
+        "cuDNN": "cudnn_version",
+        "XPU runtime": "xpu_version",
+        "numpy": "numpy_version",
+        "python": "python_version",
+        "system": "system",
+        "compiler": "compiler",
+    }
+)
+_INEXACT = frozenset(
+    {
+        "torch",
+        "torch build",
+        "torchvision",
+        "CUDA",
+        "cuDNN",
+        "XPU runtime",
+        "CPU",
+        "CPU instructions",
+        "compiler",
+        "number of threads",
+        "ampbench",
+    }
+)
+"""What may change the order in which torch sums, what it allocates, or how ampbench counts both; beside devices and
+environment variables."""
+
+
+_OTHER_COMPUTATION = ("precision", "path", "memory_format", "scaler")
+"""Settings of an arm with which the same workload is computed by other kernels.
+
+A workload's parameter is not among them: what it changes is the workload's own doing. One in upper case is an
+environment variable, which may do anything.
+"""
+
+
+def not_the_commits(header: Header) -> str:
+    """Say which code of a run was not that of the commit it records; "" where all was, or no commit is recorded."""
+    elsewhere = dict.fromkeys(package for source in header.sources for package in source.elsewhere)
+    if not elsewhere or not header.commit:
+        return ""
+    return (
+        f"not all that is measured is commit {short_commit(header.commit)}: imported from elsewhere "
+        f"{'was' if len(elsewhere) == 1 else 'were'} {few(elsewhere)}; install the project anew (pip install -e .), "
+        "then measure again"
+    )
+
+
+class EnvironmentDifferences:
+    """The differences of two runs' environments; `devices` are the device types that are compared.
+
+    `settings` are those that the arms were given (`pairing.arm_settings`): a number of threads that is
+    among them was changed on purpose and does not keep times from being compared. Nor do switches of torch within one
+    session, whose arms or whose files set them so.
+    """
+
+    def __init__(self, baseline: Header, candidate: Header, devices: Iterable[str], settings: Mapping[str, str]):
+        self.found: list[Difference] = []
+        self._of_device: dict[str, list[Difference]] = {}
+        self._inexact = not _same_code(baseline, candidate)
+        before, after = baseline.environment, candidate.environment
+        for name, field in _MACHINE.items():
+            self._compare(name, getattr(before, field), getattr(after, field), matters=True)
+        for device in dict.fromkeys(devices):
+            self._compare_device(device, before, after)
+        on_purpose = bool(settings.keys() & {"threads", *THREAD_VARIABLES})
+        self._compare("number of threads", before.threads, after.threads, matters=not on_purpose)
+        switches = _kept_switches(baseline), _kept_switches(candidate)
+        if self._compare(SWITCHES, *switches, matters=not _one_session(baseline, candidate)):
+            self._inexact = True
+        if "cpu" in self._of_device:
+            heaps = baseline.settings.heap, candidate.settings.heap
+            self._compare(HEAP, *heaps, matters="heap" not in settings)
+        for name, field in _INSTALLATION.items():
+            self._compare(name, getattr(before, field), getattr(after, field))
+        self._compare("CPU instructions", " ".join(before.cpu_flags), " ".join(after.cpu_flags))
+        if before.torch_version == after.torch_version:
+            self._compare("torch build", before.torch_commit, after.torch_commit)
+        self._compare("ampbench", _ampbench(baseline), _ampbench(candidate))
+        self._compare("commit", baseline.commit, candidate.commit)
+        for name in dict.fromkeys(source.name for source in baseline.sources):
+            if file := other_file(name, baseline, candidate):
+                self._compare(f"file of {name}", *file)
+        for name in sorted(before.variables.keys() | after.variables.keys()):
+            if self._compare(name, before.variables.get(name), after.variables.get(name)):
+                self._inexact = True
+        ours, theirs = (header.arm.settings if header.arm else {} for header in (baseline, candidate))
+        for name in sorted(ours.keys() | theirs.keys()):
+            if self._compare(f"setting {name}", ours.get(name), theirs.get(name)):
+                self._inexact = self._inexact or name.isupper() or name in _OTHER_COMPUTATION
+
+    def obstacles(self, device: str) -> list[Difference]:
+        """Return the differences for which times of `device` cannot be compared."""
+        here = self._of_device.get(device, [])
+        every = [one for known in self._of_device.values() for one in known]
+        concern = [one for one in self.found if one.matters and (device == "cpu" or one.name != HEAP)]
+        return [one for one in concern if one in here or one not in every]
+
+    def same(self, device: str) -> bool:
+        """Return whether numbers of `device` that luck has no part in must be the same to the last bit.
+
+        They must where the same code ran on the same environment.
+        """
+        return not (self._inexact or self._of_device.get(device))
+
+    def _compare_device(self, type: str, before: Environment, after: Environment) -> None:
+        first = len(self.found)
+        ours, theirs = before.device(type), after.device(type)
+        if type != "cpu":  # its name is the CPU's
+            self._compare(f"{type} device", _name(ours), _name(theirs), matters=True)
+        if ours is not None and theirs is not None:
+            self._compare(f"{type} driver", ours.driver, theirs.driver)
+            for detail in sorted(ours.details.keys() | theirs.details.keys()):
+                self._compare(f"{type} {detail}", ours.details.get(detail), theirs.details.get(detail))
+        self._of_device[type] = self.found[first:]
+
+    def _compare(self, name: str, before: object, after: object, matters: bool = False) -> bool:
+        """Keep and tell a difference."""
+        if before == after:
+            return False
+        self.found.append(Difference(name=name, baseline=_text(before), candidate=_text(after), matters=matters))
+        self._inexact = self._inexact or name in _INEXACT
+        return True
+
+
+def other_file(workload: str, baseline: Header, candidate: Header) -> tuple[str, str] | None:
+    """Return the two files that a workload of one name came from, from where their paths part; None for one file.
+
+    Commits of one session are checked out into folders of their own, and another machine has other folders: nothing
+    follows from these.
+    """
+    if baseline.environment.host != candidate.environment.host or None not in (baseline.arm, candidate.arm):
+        return None
+    paths = [
+        next((one.module for one in header.sources if one.name == workload), "") for header in (baseline, candidate)
+    ]
+    if paths[0] == paths[1] or not all(path.endswith(".py") for path in paths):
+        return None
+    parts = [PurePath(path).parts for path in paths]
+    shared = next((place for place, both in enumerate(zip(*parts, strict=False)) if both[0] != both[1]), 0)
+    return str(PurePath(*parts[0][shared:])), str(PurePath(*parts[1][shared:]))
+
+
+def _kept_switches(header: Header) -> str:
+    """Return under which switches of the user's own a run was measured."""
+    if not header.settings.keep_flags:
+        return "as torch ships them"
+    own = dict.fromkeys(one for source in header.sources for one in source.switches)
+    return f"the user's own ({', '.join(own) or 'none is set'})"
+
+
+def _one_session(baseline: Header, candidate: Header) -> bool:
+    """Return whether both sides are arms of one A/B session."""
+    ours, theirs = baseline.arm, candidate.arm
+    return ours is not None and theirs is not None and ours.session == theirs.session
+
+
+def _same_code(baseline: Header, candidate: Header) -> bool:
+    """Return whether both sides are known to have run the same code.
+
+    Files with uncommitted changes are known to be the same within one session only. Outside a repository there is no
+    commit: then a release of ampbench says what its own workloads are, and nothing says what a user's file was.
+    """
+    ours, theirs = baseline.arm, candidate.arm
+    if ours is not None and theirs is not None and _one_session(baseline, candidate):
+        refs = [[text for text in arm.given if text.startswith("git:")] for arm in (ours, theirs)]
+        if refs[0] == refs[1]:
+            return True
+    sources = [*baseline.sources, *candidate.sources]
+    if any(source.elsewhere for source in sources) or baseline.commit != candidate.commit:
+        return False
+    if baseline.commit is None:
+        return all(source.builtin for source in sources)
+    return not baseline.commit.endswith(DIRTY)
+
+
+def _name(device: DeviceDescription | None) -> str | None:
+    return device.name if device is not None and device.available else None
+
+
+def _ampbench(header: Header) -> str:
+    return header.environment.ampbench_version or header.ampbench_version
+
+
+def _text(value: object) -> str:
+    return MISSING if value in (None, "") else str(value)
+
+
+Values = tuple[float | None, float | None]
+
+_UNGATED: Mapping[str, str] = {"items_per_second": "time", "output_floor_ratio": "accuracy"}
+"""What other programs keep of metrics that comparisons never judge, and of which kind that is."""
+
+
+def imported_finding(
+    pair: Pair, metric: str, values: Values, baseline: MeasuredRun, candidate: MeasuredRun
+) -> Finding | None:
+    """Return the finding on a metric of which a side has a reading alone; None where neither side has.
+
+    `values` are what the sides have raw entries for, None where they have none. It is incomparable: a reading has no
+    rounds, no counter and no digests to decide with.
+    """
+    ids = (pair.baseline_id, pair.candidate_id)
+    runs = (baseline, candidate)
+    readings = [
+        run.reading(metric, case_id) if value is None else None
+        for run, case_id, value in zip(runs, ids, values, strict=True)
+    ]
+    if readings == [None, None]:
+        return None
+    kind = GATED[metric].kind if metric in GATED else _UNGATED[metric]
+    return Finding(
+        case=pair.baseline,
+        metric=metric,
+        kind=kind,
+        verdict=Verdict.INCOMPARABLE,
+        code=Code.IMPORTED,
+        reason=_reason(kind, readings, baseline, candidate),
+        baseline=values[0] if readings[0] is None else readings[0],
+        candidate=values[1] if readings[1] is None else readings[1],
+    )
+
+
+def _reason(kind: str, readings: list[float | None], baseline: MeasuredRun, candidate: MeasuredRun) -> str:
+    sides = {"baseline": baseline, "candidate": candidate}
+    named = [side for side, reading in zip(sides, readings, strict=True) if reading is not None]
+    programs = list(dict.fromkeys(sides[side].program for side in named))
+    lost = "its samples were not kept" if kind == "time" else "what the number was made from was not kept"
+    if len(named) == 1:
+        return f"the {named[0]} was imported from {programs[0]}: {lost}; measure with ampbench ab"
+    if len(programs) == 1:
+        return f"imported from {programs[0]}: {lost}; compare with {programs[0]} compare, or measure with ampbench ab"
+    return f"imported from {' and '.join(programs)}: {lost}; measure with ampbench ab"

@@ -1,0 +1,100 @@
+"""Rows of a run's frame: what they hold, how they are grouped and named."""
+
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from ampbench.base.precisions import rank
+from ampbench.base.units import format_ratio
+
+Row = Mapping[str, Any]
+"""One row of the frame: its columns by name, None or NaN where undefined."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Group:
+    """What one table and one line of advice speak of: everything of a case but its precision."""
+
+    workload: str
+    parameters: str
+    batch_size: int | None
+    memory_format: str
+    device: str
+    phase: str
+    path: str
+
+
+def grouped(rows: Iterable[Row]) -> dict[Group, list[Row]]:
+    """Return the rows by group, groups in order of appearance, rows in the order of the table of precisions."""
+    groups: dict[Group, list[Row]] = {}
+    for row in rows:
+        batch_size = number(row["batch_size"])
+        group = Group(
+            workload=row["workload"],
+            parameters=row["parameters"],
+            batch_size=None if batch_size is None else int(batch_size),
+            memory_format=row["memory_format"],
+            device=row["device"],
+            phase=row["phase"],
+            path=row["path"],
+        )
+        groups.setdefault(group, []).append(row)
+    for members in groups.values():
+        members.sort(key=lambda row: rank(row["precision"]))
+    return groups
+
+
+def described(group: Group, place: bool = True) -> str:
+    """Return what a group is beside its workload: `batch 8 · inference · cpu · eager · classes=1000 image=224`.
+
+    Without its `place` phase, device and path are left out.
+    """
+    parts = [] if group.batch_size is None else [f"batch {group.batch_size}"]
+    parts += [group.phase, group.device, group.path] if place else []
+    parts += [] if group.memory_format == "contiguous" else [group.memory_format]
+    parts += [group.parameters.replace(",", " ")] if group.parameters else []
+    return " · ".join(parts)
+
+
+def number(value: Any) -> float | None:
+    """Return the value of a numeric cell, None where it is null or NaN (in whatever form pandas gives it)."""
+    if value is None or type(value).__name__ in {"NAType", "NaTType"}:
+        return None
+    result = float(value)
+    return None if math.isnan(result) else result
+
+
+def judged_error(row: Row) -> float | None:
+    """Return the error that a row is judged by: of its worst output; in a run of before these were told, of all."""
+    worst = number(row.get("output_worst_rel_l2"))
+    return number(row["output_rel_l2"]) if worst is None else worst
+
+
+def judged_floor_ratio(row: Row) -> float | None:
+    """Return how many times what merely rounding makes that error is."""
+    worst = number(row.get("output_worst_floor_ratio"))
+    return number(row["output_floor_ratio"]) if worst is None else worst
+
+
+def least_agreement(row: Row, asked: float) -> str:
+    """Return as "≥91%" what the decisions of a row prove where they agree, too few for what is `asked`; else ""."""
+    seen, proven = number(row["argmax_agreement"]), number(row.get("argmax_bound"))
+    few = seen is not None and proven is not None and proven < asked <= seen
+    return f"≥{math.floor(100 * proven)}%" if few and proven is not None else ""
+
+
+def times(ratio: float) -> str:
+    """Return a ratio with two decimals ("3.10x"), so that ratios align; of less than a hundredth "<0.01x"."""
+    if 0 < ratio < 0.01:
+        return "<0.01x"
+    return f"{ratio:.2f}x" if ratio < 1000 else format_ratio(ratio)
+
+
+def precision_label(row: Row) -> str:
+    """Return a row's precision as people read it: "fp16_autocast (no scaler)" where GradScaler was taken out.
+
+    No column says so; the case's id does.
+    """
+    name: str = row["precision"]
+    return f"{name} (no scaler)" if row["case_id"].endswith("/no-scaler") else name

@@ -1,0 +1,360 @@
+"""A comparison in sentences, and in Markdown.
+
+A comparison in words: what a terminal, Markdown and the report say alike.
+
+A comparison as Markdown for a pull request or a job's summary.
+"""
+
+import math
+from collections import Counter
+from collections.abc import Mapping, Sequence
+
+from ampbench.base.metrics import COLUMNS, COMPARED, DRIFT
+from ampbench.base.units import (
+    UNDEFINED,
+    counted,
+    format_exact_percent,
+    format_percent,
+    format_percent_range,
+    format_quantity,
+)
+from ampbench.instruments.rules.findings import changed_ops_said, few_phrases, others_said
+from ampbench.judge.exact import OTHERWISE, moved_by
+from ampbench.judge.explaining import NOT_TRACED, SAME, UNEXPLAINED
+from ampbench.present.document import escaped, folded, markdown_table
+from ampbench.records.labels import case_labels
+from ampbench.records.rules import RuleChange, short_name
+from ampbench.records.run import short_commit
+from ampbench.records.verdicts import OUTCOME, UNTRUSTED, Comparison, Difference, Finding, PrecisionMean, Side, Verdict
+
+KINDS = (OUTCOME, "time", "memory", "accuracy")
+CHANGED = (Verdict.REGRESSED, Verdict.IMPROVED)
+WORST_FIRST = (*CHANGED, Verdict.INCONCLUSIVE, Verdict.INCOMPARABLE, Verdict.UNCHANGED)
+HEADERS = ("verdict", "case", "metric", "baseline", "candidate", "change", "95% interval")
+"""What heads the columns of `finding_cells`."""
+CHANGE_LEGEND = (
+    "change: candidate / baseline - 1; of an error, its growth relative to the baseline's or, where that is larger, to "
+    "the error of rounding to the dtype"
+)
+NOT_IN_TURNS = (
+    "not measured in turns: what changed on the machine between the runs looks like a change of time; ampbench ab "
+    "decides"
+)
+LISTED = 3
+"""So many cases that only one side has are named."""
+RULES_LISTED = 20
+RULES_TITLE = "rules of autocast changed"
+
+
+def case_names(comparison: Comparison) -> dict[str, str]:
+    """Return a short name for the case of each finding, by its id: that of the candidate's, where it is another."""
+    cases = {one.case.case_id: one.case for one in comparison.findings}
+    compared = {case_id: comparison.candidates.get(case_id, case) for case_id, case in cases.items()}
+    labels = case_labels(compared.values())
+    return {case_id: labels[case.case_id] for case_id, case in compared.items()}
+
+
+def verdict(comparison: Comparison) -> str:
+    """Return in one line what changed between two runs; of runs that only explain, what their traces and rules say."""
+    if not comparison.findings and (comparison.explained or comparison.rule_devices):
+        return "; ".join(explained_said(comparison))
+    return summary(comparison.findings, case_names(comparison))
+
+
+def explained_said(comparison: Comparison) -> list[str]:
+    """Return how many cases were traced on both sides, in how many something changed, and how many rules did."""
+    said = []
+    if comparison.explained:
+        same = sum(told[0].startswith((UNEXPLAINED, SAME)) for told in comparison.explained.values())
+        lost = sum(told[0].startswith(NOT_TRACED) for told in comparison.explained.values())
+        counts = {"changed": len(comparison.explained) - same - lost, "the same": same, "not traced": lost}
+        listed = ", ".join(f"{count:,} {what}" for what, count in counts.items() if count)
+        said.append(f"{counted(len(comparison.explained), 'case')} explained: {listed}")
+    if comparison.rule_devices:
+        changed = len(changed_ops_said(comparison.rule_changes))
+        many = counted(changed, "change") if changed else "no change"
+        said.append(f"{many} of autocast's rules on {', '.join(comparison.rule_devices)}")
+    return said
+
+
+def rules_said(comparison: Comparison, everything: bool = True) -> list[str]:
+    """Return a line for each of the first `RULES_LISTED` changed rules, how many more there are, and what else changed.
+
+    A change that is the same on several devices is one line. What could not be observed any more is counted by kind,
+    and so is, with `everything`, what alters no rule (documents, claims, new ops).
+    """
+    said = changed_ops_said(comparison.rule_changes)
+    others = others_said(comparison.rule_changes) if everything else ()
+    more = len(said) - RULES_LISTED
+    return [
+        *said[:RULES_LISTED],
+        *([f"and {more:,} more"] if more > 0 else []),
+        *(f"no change of a rule: {phrase}" for phrase in others),
+        *rules_not_seen(comparison.rules_unobserved, comparison.rule_devices_missing),
+    ]
+
+
+def rules_title(comparison: Comparison) -> str:
+    """Return what heads `rules_said`: how many rules changed."""
+    return f"{RULES_TITLE} ({len(changed_ops_said(comparison.rule_changes)):,})"
+
+
+def rules_not_seen(unobserved: Sequence[RuleChange], missing: Sequence[str]) -> list[str]:
+    """Return what the candidate's probes do not answer for: `unobserved` rules, `missing` device types and dtypes."""
+    ops = list(dict.fromkeys(f"{short_name(one.op)} on {one.device}" for one in unobserved))
+    said = (
+        [f"{counted(len(ops), 'rule')} observed in the baseline and not in the candidate: {few_phrases(ops)}"]
+        if ops
+        else []
+    )
+    return [*said, *([f"the candidate lacks the rules of autocast on {', '.join(missing)}"] if missing else [])]
+
+
+def most_important(findings: Sequence[Finding]) -> Finding | None:
+    """Return the first change among findings that are sorted by what matters, regressions before all."""
+    return next((one for verdict in CHANGED for one in findings if one.verdict is verdict), None)
+
+
+def worst_of_cases(findings: Sequence[Finding]) -> dict[str, Finding]:
+    """Return, by case id, the finding under which a case is explained: the first that regressed or, without, improved.
+
+    Findings are sorted by what matters; a case of which nothing changed is not among them.
+    """
+    found: dict[str, Finding] = {}
+    for one in findings:
+        if one.verdict in CHANGED:
+            found.setdefault(one.case.case_id, one)
+    return found
+
+
+def summary(findings: Sequence[Finding], names: Mapping[str, str]) -> str:
+    """Return in one line what changed: how many findings have each verdict, and which change is the worst.
+
+    Findings are sorted by what matters; `names` are those of the cases, by id.
+    """
+    counts = {verdict: [one for one in findings if one.verdict is verdict] for verdict in WORST_FIRST}
+    worst = most_important(findings)
+    otherwise = [one for one in counts[Verdict.REGRESSED] if one.metric == DRIFT]
+    counts[Verdict.REGRESSED] = [one for one in counts[Verdict.REGRESSED] if one.metric != DRIFT]
+    said = [something_else(len(otherwise))] if otherwise else []
+    for verdict, having in counts.items():
+        if having:
+            kinds = Counter(one.kind for one in having)
+            listed = ", ".join(f"{kind} {kinds[kind]:,}" for kind in KINDS if kinds[kind])
+            said.append(f"{len(having):,} {verdict}" + (f" ({listed})" if verdict in CHANGED else ""))
+    text = ", ".join(said) or "nothing to compare"
+    if worst is None:
+        undecided = counts[Verdict.INCONCLUSIVE] or counts[Verdict.INCOMPARABLE]
+        return f"{'no change is certain' if undecided else 'nothing changed'}: {text}"
+    which = "most of all " if sum(one.verdict in CHANGED for one in findings) > 1 else ""
+    return f"{text}: {which}{names[worst.case.case_id]}, {change_said(worst)}"
+
+
+def something_else(cases: int, of: str = "") -> str:
+    """Return "2 cases compute something else"; with `of`, "2 of 4 cases compute something else"."""
+    which = f"{cases:,} {of}" if of else counted(cases, "case")
+    return f"{which} {'computes' if cases == 1 else 'compute'} something else"
+
+
+def change_said(one: Finding) -> str:
+    """Return what became of a case whose finding is a change: "time +7.2%", "fails now"."""
+    if one.change is not None and one.metric != DRIFT:
+        return f"{metric_label(one.metric)} {change_text(one)}"
+    if one.metric == DRIFT:
+        return one.reason.removeprefix(OTHERWISE)
+    fails = "fails now" if one.verdict is Verdict.REGRESSED else "is ok now"
+    return fails if one.metric == OUTCOME else one.reason
+
+
+def side_name(side: Side) -> str:
+    """Return a side in one line: its run, label, torch, commit and arm."""
+    parts = [side.run, *([side.label] if side.label else []), f"torch {side.torch_version}"]
+    parts += [f"commit {short_commit(side.commit)}"] if side.commit else []
+    return " · ".join([*parts, *([f"arm {' '.join(side.arm)}"] if side.arm else [])])
+
+
+def differences_said(differences: Sequence[Difference]) -> list[str]:
+    """Return in what the environments differ, in one line."""
+    if not differences:
+        return ["the environments are the same in all that is recorded"]
+    return ["differences: " + "; ".join(map(difference_said, differences))]
+
+
+def difference_said(one: Difference) -> str:
+    """Return one difference as "torch 2.12.1 → 2.13.0", with what it means for times."""
+    shorten = short_commit if one.name in ("commit", "torch build") else str
+    remark = " (times are not comparable)" if one.matters else ""
+    return f"{one.name} {shorten(one.baseline)} → {shorten(one.candidate)}{remark}"
+
+
+def statements(comparison: Comparison) -> list[str]:
+    """Return how both runs were measured, and what the controls say."""
+    in_turns = ["measured in turns: both in the same blocks"] if comparison.interleaved else []
+    return [*in_turns, *comparison.notes, comparison.control.sentence]
+
+
+def warnings(comparison: Comparison) -> list[str]:
+    """Return what a reader of the verdicts must not miss."""
+    fired = [comparison.control.sentence] if comparison.control.fired else []
+    return [*fired, *comparison.notes, *(difference_said(one) for one in comparison.differences if one.matters)]
+
+
+def lonely(comparison: Comparison) -> list[str]:
+    """Return which cases only one side has, and how many were skipped on both."""
+    said = [
+        f"skipped on both sides: {counted(count, 'case')} ({reason})"
+        for reason, count in Counter(comparison.skipped.values()).items()
+    ]
+    for side, ids in (("baseline", comparison.only_baseline), ("candidate", comparison.only_candidate)):
+        if ids:
+            more = f" and {len(ids) - LISTED} more" if len(ids) > LISTED else ""
+            said.append(f"only in the {side}: {', '.join(ids[:LISTED])}{more}")
+    return said
+
+
+def metric_label(metric: str) -> str:
+    """Return what a metric is called in tables."""
+    column = COLUMNS.get(metric) or COMPARED.get(metric)
+    return column.label if column else metric
+
+
+def value_text(metric: str, value: float | None) -> str:
+    """Return a value of a metric as short text; "–" where there is none."""
+    return UNDEFINED if value is None else format_quantity(value, (COLUMNS.get(metric) or COMPARED[metric]).unit)
+
+
+def change_text(one: Finding) -> str:
+    """Return a finding's change as "+7.2%", "" where there is none; of a count the difference, of fp64 how far."""
+    if one.metric == DRIFT and one.change is not None:
+        return moved_by(one.change).removeprefix("by ").removesuffix(" of its norm")
+    if one.change is None or one.baseline is None or one.candidate is None:
+        return ""
+    if one.metric in COLUMNS and COLUMNS[one.metric].unit == "count":
+        return f"{one.candidate - one.baseline:+,.0f}"
+    if math.isinf(one.change):
+        return "from none"
+    return (format_percent if one.kind == "time" else format_exact_percent)(one.change, sign=True)
+
+
+def interval_text(one: Finding) -> str:
+    """Return the interval of a change that luck has part in."""
+    return (
+        ""
+        if one.low is None or one.high is None or one.low == one.high
+        else format_percent_range(one.low, one.high, sign=True)
+    )
+
+
+def finding_cells(one: Finding, names: Mapping[str, str]) -> tuple[str, ...]:
+    """Return a finding as a row of a table under `HEADERS`; `names` are those of the cases, by id."""
+    values = (
+        ("", "")
+        if one.metric == OUTCOME
+        else (value_text(one.metric, one.baseline), value_text(one.metric, one.candidate))
+    )
+    return (
+        one.verdict.value,
+        names[one.case.case_id],
+        metric_label(one.metric),
+        *values,
+        change_text(one),
+        interval_text(one),
+    )
+
+
+def precision_heading(comparison: Comparison) -> str:
+    """Return what heads the precisions of the means: the baseline's, where the candidate has others."""
+    ours = {one.case.case_id: one.case.precision for one in comparison.findings}
+    others = any(ours.get(case_id, one.precision) != one.precision for case_id, one in comparison.candidates.items())
+    return "baseline's precision" if others else "precision"
+
+
+def mean_cells(one: PrecisionMean) -> tuple[str, str, str]:
+    """Return the change of a geometric mean, its interval and the number of cases, as text."""
+    ends = (
+        ""
+        if one.low is None or one.high is None or one.low == one.high
+        else format_percent_range(one.low - 1, one.high - 1, sign=True)
+    )
+    return format_percent(one.ratio - 1, sign=True), ends, str(one.cases)
+
+
+ROWS = 100
+"""A comment on GitHub holds 65,536 characters: so many rows of a table fit four times."""
+
+NOT_JUDGED = "Not judged: the control fired or the machine was not fit"
+"""What heads the findings that may be changes, and of which nobody can tell."""
+
+
+def comparison_markdown(comparison: Comparison) -> str:
+    """Return a comparison as Markdown: the verdict, what changed, what must not be missed, and details to unfold."""
+    names = case_names(comparison)
+    ours, theirs = side_name(comparison.baseline), side_name(comparison.candidate)
+    blocks = [f"**{escaped(verdict(comparison))}**", f"{escaped(ours)} → {escaped(theirs)}"]
+    parts = by_weight(comparison.findings)
+    if parts["changed"]:
+        blocks.append(_cut_table(parts["changed"], names))
+    if parts["not judged"]:
+        blocks += [f"{NOT_JUDGED} ({len(parts['not judged'])})", _cut_table(parts["not judged"], names)]
+    blocks += [f"> {escaped(said)}" for said in warnings(comparison)]
+    if comparison.explained:
+        blocks.append(folded("Why", explained_list(comparison)))
+    if rules := rules_said(comparison):
+        title = rules_title(comparison)
+        blocks.append(folded(f"{title[0].upper()}{title[1:]}", "\n".join(f"* {escaped(said)}" for said in rules)))
+    if comparison.means:
+        blocks.append(folded("Geometric means", means_table(comparison)))
+    for part, title in (("undecided", "Inconclusive or incomparable"), ("unchanged", "Unchanged")):
+        if parts[part]:
+            blocks.append(folded(f"{title} ({len(parts[part])})", _cut_table(parts[part], names)))
+    if said := conditions(comparison):
+        blocks.append(folded("How it was measured", "\n".join(said)))
+    return "\n\n".join(blocks) + "\n"
+
+
+def by_weight(findings: Sequence[Finding]) -> dict[str, list[Finding]]:
+    """Return the findings that are "changed", "not judged" (`NOT_JUDGED`), otherwise "undecided" or "unchanged"."""
+    parts: dict[str, list[Finding]] = {"changed": [], "not judged": [], "undecided": [], "unchanged": []}
+    for one in findings:
+        if one.verdict in CHANGED:
+            part = "changed"
+        elif one.code in UNTRUSTED:
+            part = "not judged"
+        else:
+            part = "unchanged" if one.verdict is Verdict.UNCHANGED else "undecided"
+        parts[part].append(one)
+    return parts
+
+
+def findings_table(findings: Sequence[Finding], names: Mapping[str, str]) -> str:
+    """Return a table of findings, a line each with its reason and remarks; cases by `names`."""
+    rows = [(*finding_cells(one, names), "; ".join([one.reason, *one.remarks])) for one in findings]
+    return markdown_table((*HEADERS, "why"), rows, left=(*HEADERS[:3], "why"))
+
+
+def explained_list(comparison: Comparison) -> str:
+    """Return a list of what explains each case that both runs traced."""
+    names = case_names(comparison)
+    return "\n\n".join(
+        "\n".join([f"**{escaped(names.get(case_id, case_id))}**", "", *(f"* {escaped(one)}" for one in said)])
+        for case_id, said in comparison.explained.items()
+    )
+
+
+def means_table(comparison: Comparison) -> str:
+    """Return a table of the geometric means of what became of each precision."""
+    headers = (precision_heading(comparison), "device", "metric", "change", "95% interval", "cases")
+    rows = [(one.precision, one.device, metric_label(one.metric), *mean_cells(one)) for one in comparison.means]
+    return markdown_table(headers, rows, left=headers[:3])
+
+
+def conditions(comparison: Comparison) -> list[str]:
+    """Return the lines of a list of how both runs were measured, and in what they differ."""
+    said = [*map(difference_said, comparison.differences), *statements(comparison), *lonely(comparison)]
+    return [f"* {escaped(one)}" for one in said]
+
+
+def _cut_table(findings: Sequence[Finding], names: Mapping[str, str]) -> str:
+    table = findings_table(findings[:ROWS], names)
+    more = len(findings) - ROWS
+    return table if more <= 0 else f"{table}\n\nand {more} more: `--format csv` has them all"

@@ -1,0 +1,1 @@
+"""torch: what a worker does with a case."""

@@ -1,0 +1,481 @@
+"""The memory of a step, and its FLOPs.
+
+What glibc does with memory that a step frees: keep it in the process, or give it back and pay for it again.
+
+The floating-point operations that a step's algorithm asks for, by the dtype of what is multiplied.
+
+The peak of one step's memory, and whose it is; a pass of its own, never timed.
+"""
+
+import ctypes
+import dataclasses
+import os
+import resource
+import statistics
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass
+from functools import cache, partial
+from pathlib import Path
+from time import perf_counter
+from typing import Any
+
+import torch
+from torch._C._profiler import ProfilerConfig, ProfilerState, _ExperimentalConfig
+from torch.nn.modules.module import register_module_forward_pre_hook
+from torch.utils import _pytree as pytree
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils.flop_counter import flop_registry
+
+from ampbench.base.precisions import PRECISIONS
+from ampbench.errors import AmpbenchError, first_line, own_place, text_of
+from ampbench.explain.dtypes import op_kind, resolving, short_dtype, take_apart
+from ampbench.explain.modules import is_compiled
+from ampbench.measure.machine import Cpu, Device
+from ampbench.measure.step import Step
+from ampbench.records.case import AUTOCAST_DEVICES, Case
+from ampbench.records.measured import OUT_OF_MEMORY, MemoryPass
+from ampbench.workload import Workload
+
+MMAP_THRESHOLD, TRIM_THRESHOLD = ("mmap_threshold", -3), ("trim_threshold", -1)
+"""Parameters of malloc by the names they have in GLIBC_TUNABLES, and by those of mallopt(3)."""
+MMAP_THRESHOLD_BYTES = 32 << 20
+"""The largest that glibc accepts on 64-bit machines, half of its HEAP_MAX_SIZE, and where it arrives by itself."""
+NEVER = -1
+"""As a threshold of trimming: nothing is given back."""
+FAULT_STEPS, FAULT_SECONDS = 10, 0.2
+"""Page faults are counted in so many steps, or in those that begin within so many seconds."""
+
+
+@cache
+def keep_freed_memory() -> None:
+    """Let glibc keep what is freed, once and for all (docs/statistics.md); nothing with another libc.
+
+    What GLIBC_TUNABLES says of a parameter is left as it is.
+    """
+    libc, given = ctypes.CDLL(None), os.environ.get("GLIBC_TUNABLES", "")
+    if hasattr(libc, "mallopt") and hasattr(libc, "gnu_get_libc_version"):
+        for (name, parameter), value in ((MMAP_THRESHOLD, MMAP_THRESHOLD_BYTES), (TRIM_THRESHOLD, NEVER)):
+            if f"glibc.malloc.{name}=" not in given:
+                libc.mallopt(parameter, value)
+
+
+def page_faults(run: Callable[[], Any]) -> float | None:
+    """Return how many page faults a call of `run`, which has been called before, pays in a plain heap: the median.
+
+    None in a process that keeps what it frees.
+    """
+    if keep_freed_memory.cache_info().currsize:
+        return None
+    counts: list[int] = []
+    began = perf_counter()
+    while len(counts) < FAULT_STEPS and perf_counter() - began < FAULT_SECONDS:
+        before = _faults()
+        run()
+        counts.append(_faults() - before)
+    return statistics.median(counts)
+
+
+def _faults() -> int:
+    """Return how many pages this process has been given without reading them from a disk."""
+    return resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+
+
+_Arguments = Sequence[Any]
+_aten = torch.ops.aten
+
+
+def count_flops(run: Callable[[], Any], *, tf32: bool = False) -> dict[str, int] | None:
+    """Return the FLOPs of what `run` does by dtype ("bf16"); with `tf32`, those of fp32 are "tf32"'s.
+
+    A multiply-add is two, and counted are matrix products, convolutions and attention, by `torch.utils.flop_counter`'s
+    formulas of shapes: what a mask leaves out is counted; what is only added or compared is not, nor, as in torch, the
+    ops mv, addmv, dot and vdot, `torch.nn.Bilinear`, cdist and linear algebra. Beyond torch's own count, the fused
+    kernels of recurrent networks and of encoder layers count, and the groups of a convolution divide its weights'
+    gradient. Call it with `torch.no_grad` rather than inference mode, in which autocast is out of sight.
+
+    {} where nothing that is counted runs; None where something runs whose operations cannot be counted. Where the
+    counter itself is in the way, `run` is run once more without it. Code compiled by torch.compile runs uncompiled
+    meanwhile.
+    """
+    counter = _Counter()
+    hook = register_module_forward_pre_hook(lambda *_: counter.look())
+    try:
+        with counter:
+            run()
+    except Exception:  # noqa: BLE001 - whatever is not the counter's fault is raised again here
+        hook.remove()
+        run()
+        return None
+    finally:
+        hook.remove()
+    if counter.uncounted:
+        return None
+    return {"tf32" if tf32 and dtype == "fp32" else dtype: count for dtype, count in counter.flops.items()}
+
+
+class _Counter(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Runs every op and counts its FLOPs in `flops`; `uncounted` names those that cannot be counted.
+
+    `lowered` is what autocast casts to, by device, where a module was last called: in a mode's code it is off.
+    """
+
+    supports_higher_order_operators = True
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.flops: Counter[str] = Counter()
+        self.uncounted: list[str] = []
+        self.lowered: dict[str, torch.dtype] = {}
+
+    def look(self) -> None:
+        """Remember on which devices autocast is on now, and what it casts to."""
+        enabled, dtype = torch.is_autocast_enabled, torch.get_autocast_dtype
+        self.lowered = {device: dtype(device) for device in AUTOCAST_DEVICES if enabled(device)}
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """Run the op, in parts where it has no formula but parts, and count it."""
+        kwargs = kwargs or {}
+        if any(kind.__torch_dispatch__ is not torch.Tensor.__torch_dispatch__ for kind in types):
+            return NotImplemented  # a subclass runs ops on plain tensors, which come here in their turn
+        called = getattr(func, "overloadpacket", func)
+        plain = isinstance(func, torch._ops.OpOverload)
+        known = called in _OURS or called in flop_registry
+        if not known and plain and op_kind(func).decomposes(args, kwargs):
+            with self, resolving():
+                return take_apart(func, *args, **kwargs)
+        out = func(*args, **kwargs)
+        if known:
+            ours = _OURS.get(called)
+            try:
+                count = ours(args, out) if ours else flop_registry[called](*args, **kwargs, out_val=out)
+            except Exception:  # noqa: BLE001 - a layout that the formula does not know, such as a nested tensor's
+                self.uncounted.append(str(called))
+            else:
+                self.flops[self._dtype(called, (args, kwargs))] += count
+        elif not plain:
+            self.uncounted.append(str(called))
+        return out
+
+    def _dtype(self, called: Any, tree: Any) -> str:
+        """Return the short dtype of the first floating tensor an op is given, of the first tensor where none is.
+
+        Of `_LOWERED`, it is that which autocast casts the operands of the products inside to.
+        """
+        tensors = [leaf for leaf in pytree.tree_leaves(tree) if isinstance(leaf, torch.Tensor)]
+        first = next((tensor for tensor in tensors if tensor.is_floating_point()), tensors[0])
+        if called in _LOWERED and first.dtype is torch.float32:
+            return short_dtype(self.lowered.get(first.device.type, first.dtype))
+        return short_dtype(first.dtype)
+
+
+def _products(given: torch.Tensor, weights: Sequence[torch.Tensor]) -> int:
+    """Return the FLOPs of multiplying every position of `given`, whose last dimension are features, by each matrix."""
+    positions = given.numel() // given.shape[-1]
+    return 2 * positions * sum(weight.numel() for weight in weights if weight.ndim == 2)
+
+
+def _recurrent(args: _Arguments, _: Any) -> int:
+    """Count all layers' products: (input, list of weights, …)."""
+    return _products(args[0], args[1])
+
+
+def _recurrent_backward(args: _Arguments, _: Any) -> int:
+    """Count the gradients of inputs and states, which are always made, and those of weights where they are asked for.
+
+    The last argument says of input, states, cells and weights whether they are.
+    """
+    return (2 if args[-1][3] else 1) * _products(args[0], args[1])
+
+
+def _recurrent_layer(args: _Arguments, _: Any) -> int:
+    """Count one layer's products: (input, weights of inputs, weights of states, …)."""
+    return _products(args[0], args[1:3])
+
+
+def _recurrent_layer_backward(args: _Arguments, _: Any) -> int:
+    return 2 * _recurrent_layer(args, _)
+
+
+def _self_attention(given: torch.Tensor) -> int:
+    """Return the FLOPs of comparing all positions with each other, and of weighing their values."""
+    batch, length, width = given.shape
+    return 2 * 2 * batch * length * length * width
+
+
+def _encoder_layer(args: _Arguments, _: Any) -> int:
+    return _products(args[0], [args[3], args[5], args[14], args[16]]) + _self_attention(args[0])
+
+
+def _multihead_attention(args: _Arguments, _: Any) -> int:
+    """Count the fast path of `torch.nn.MultiheadAttention`, which is only taken where query, key and value are one."""
+    return _products(args[0], [args[5], args[7]]) + _self_attention(args[0])
+
+
+def _convolution_backward(args: _Arguments, out: Any) -> int:
+    """Count as torch does, but the gradient of each output channel's weights only with the inputs of its group."""
+    *before, groups, (of_input, of_weight, of_bias) = args
+    whole = flop_registry[_aten.convolution_backward]
+    for_inputs = whole(*before, groups, [of_input, False, of_bias], out_val=out)
+    for_weights = whole(*before, groups, [False, of_weight, of_bias], out_val=out)
+    return int(for_inputs + for_weights // groups)
+
+
+def _fused_attention(args: _Arguments, out: Any) -> int:
+    return int(flop_registry[_aten._scaled_dot_product_flash_attention](*args[:3], out_val=out))
+
+
+def _fused_attention_backward(args: _Arguments, out: Any) -> int:
+    return int(flop_registry[_aten._scaled_dot_product_flash_attention_backward](*args[:4], out_val=out))
+
+
+_OURS: Mapping[Any, Callable[[_Arguments, Any], int]] = {
+    _aten._scaled_dot_product_flash_attention_for_cpu: _fused_attention,
+    _aten._scaled_dot_product_flash_attention_for_cpu_backward: _fused_attention_backward,
+    _aten._scaled_dot_product_fused_attention_overrideable: _fused_attention,
+    _aten._scaled_dot_product_fused_attention_overrideable_backward: _fused_attention_backward,
+    _aten._cudnn_rnn: _recurrent,
+    _aten._cudnn_rnn_backward: _recurrent_backward,
+    _aten.miopen_rnn: _recurrent,
+    _aten.miopen_rnn_backward: _recurrent_backward,
+    _aten.mkldnn_rnn_layer: _recurrent_layer,
+    _aten.mkldnn_rnn_layer_backward: _recurrent_layer_backward,
+    _aten._transformer_encoder_layer_fwd: _encoder_layer,
+    _aten._native_multi_head_attention: _multihead_attention,
+    _aten.convolution_backward: _convolution_backward,
+}
+"""Formulas, from positional arguments and result, of what not every supported torch counts, or not right."""
+
+_LOWERED = frozenset({_aten._transformer_encoder_layer_fwd, _aten._native_multi_head_attention})
+"""Kernels that are given fp32 under autocast and multiply in its dtype."""
+
+
+COMPILING = 2
+"""Steps that a compiled network runs before its memory is measured: torch may compile once more in the second."""
+_MARK = "ampbench: next call"
+
+
+def measure_memory(workload: Workload, case: Case, device: Device) -> MemoryPass:
+    """Return the peak of one warmed-up step of `case`, with the parts that have a name.
+
+    On an accelerator the allocator's peak above what was allocated before the case was built; on the CPU what the step
+    allocates at its peak by the profiler's allocation record, plus what was alive when it began. FLOPs are counted as
+    the step warms up; on a path other than eager, in an eager step before. Page faults are counted in further steps.
+    On the device lies one batch, in inference without its targets; a network that comes compiled is compiled before.
+    """
+    workload = one_batch(workload, case)
+    flops: dict[str, int] | None = None
+
+    def count(step: Step) -> None:
+        nonlocal flops
+        with (
+            nullcontext() if step.training or step.by_inputs else torch.no_grad()
+        ):  # in inference mode a counter sees no autocast
+            flops = count_flops(step.run, tf32=PRECISIONS[case.precision].tf32)
+
+    def warmed(step: Step) -> None:
+        if case.path == "eager":
+            count(step)
+        if case.path != "eager" or any(map(is_compiled, step.module.modules())):
+            for _ in range(COMPILING):
+                _run(step)
+
+    def build() -> Step:
+        step = Step(workload, case, device)
+        if case.path != "eager":
+            count(step)
+        step.prepare_path(case.path)
+        step.settle_scaler()
+        return step
+
+    if not isinstance(device, Cpu):
+        _take_workspaces(workload, case, device)
+    ((step, peak),) = peaks_of([build], device, warmed)
+    stored = step.stored().values()
+    gradients = [weight.grad for weight in stored if weight.grad is not None]
+    return MemoryPass(
+        case_id=case.case_id,
+        source=memory_source(device),
+        peak_bytes=peak,
+        parameter_bytes=_storage_bytes([*step.module.parameters(), *stored]),
+        buffer_bytes=_storage_bytes(step.module.buffers()),
+        input_bytes=_input_bytes(step),
+        gradient_bytes=_storage_bytes(gradients) if step.training else None,
+        optimizer_bytes=_storage_bytes(_optimizer_tensors(step.optimizer)) if step.training else None,
+        rss_bytes=rss_bytes(),
+        flops=flops,
+        faults=page_faults(partial(_run, step)) if isinstance(device, Cpu) else None,
+    )
+
+
+def one_batch(workload: Workload, case: Case) -> Workload:
+    """Return `workload` with the first batch alone, as a user's loop has it on the device; targets only in training."""
+    several = isinstance(workload.inputs, list)
+    inputs = workload.inputs[0] if several else workload.inputs
+    targets = workload.targets[0] if several and workload.targets is not None else workload.targets
+    return dataclasses.replace(workload, inputs=inputs, targets=targets if case.phase == "training" else None)
+
+
+def is_out_of_memory(error: BaseException) -> bool:
+    """Return whether `error` says that memory ran out: torch's own error, Python's, or the CPU allocator's text."""
+    return isinstance(error, torch.OutOfMemoryError | MemoryError) or "DefaultCPUAllocator" in text_of(error)
+
+
+def said_of(error: Exception) -> str:
+    """Return what an error of the user's code is told as: `OUT_OF_MEMORY`, or its first line and where it arose."""
+    if is_out_of_memory(error):
+        return OUT_OF_MEMORY
+    return first_line(error) + ("" if isinstance(error, AmpbenchError) else own_place(error))
+
+
+def memory_source(device: Device) -> str:
+    """Return where the peaks of `peaks_of` come from: "profiler" or "allocator"."""
+    return "profiler" if isinstance(device, Cpu) else "allocator"
+
+
+def _run(step: Step) -> None:
+    with step.mode():
+        step.run()
+
+
+def peaks_of(
+    builds: Sequence[Callable[[], Step]], device: Device, warm_up: Callable[[Step], None] = _run
+) -> Iterator[tuple[Step, int]]:
+    """Yield what each of `builds` makes, a step ready to run, with the peak in bytes of one step after `warm_up`.
+
+    On the CPU all are built before the first is run, because the allocation record is good for once in a process. On an
+    accelerator one is built after the other, and the caller lets go of each before it asks for the next.
+    """
+    if isinstance(device, Cpu):
+        steps = [build() for build in builds]
+        alive = [_warm(step, warm_up) for step in steps]
+        peaks = cpu_peaks([partial(_run, step) for step in steps])
+        yield from zip(steps, map(sum, zip(alive, peaks, strict=True)), strict=True)
+        return
+    for build in builds:
+        device.release()
+        before = device.allocated_bytes()
+        step = build()
+        _warm(step, warm_up)
+        device.release()
+        device.reset_peak()
+        _run(step)
+        device.synchronize()
+        yield step, device.peak_bytes() - before
+        del step
+
+
+def _warm(step: Step, warm_up: Callable[[Step], None]) -> int:
+    """Run a step, drop its gradients, and return the bytes of what stays alive: weights, state and inputs."""
+    warm_up(step)
+    if step.optimizer is not None:
+        step.optimizer.zero_grad(set_to_none=True)
+    step.loss = None
+    state = _optimizer_tensors(step.optimizer)
+    weights = [*step.module.parameters(), *step.stored().values()]
+    return _storage_bytes([*weights, *step.module.buffers(), *state]) + _input_bytes(step)
+
+
+def _input_bytes(step: Step) -> int:
+    return _storage_bytes([*_leaves([step.batches, step.targets]), *step.held])
+
+
+def _take_workspaces(workload: Workload, case: Case, device: Device) -> None:
+    """Run a step that is thrown away, so that what libraries allocate once and keep belongs to no case.
+
+    cuBLAS takes its workspaces from the caching allocator at a process' first matrix product, and at its backward.
+    """
+    step = Step(workload, case, device)
+    with step.mode():
+        step.run()
+    del step
+    device.release()
+
+
+def cpu_peaks(calls: Sequence[Callable[[], Any]]) -> list[int]:
+    """Return the most bytes that each of `calls` had allocated on the CPU at once, as `cpu_changes` sees them."""
+    return [change.peak for change in cpu_changes(calls)]
+
+
+@dataclass(frozen=True, slots=True)
+class Allocation:
+    """What a call did to the memory in use, in bytes: the most that it added at once, and what it left (or freed)."""
+
+    peak: int
+    net: int
+
+
+def cpu_changes(calls: Sequence[Callable[[], Any]]) -> list[Allocation]:
+    """Return what each of `calls` did to the memory in use on the CPU, by the profiler's allocation record.
+
+    The autograd profiler is used without Kineto: it records the same allocations (a test compares them) and starts in
+    a millisecond, where Kineto's first use costs over a second and opens the GPU driver. The record of either is exact
+    only the first time in a process: torch remembers the sizes of blocks that were freed after a session ended, and
+    takes them for those of later blocks at the same addresses. So all calls share one session, with a mark before each.
+    """
+    settings = ProfilerConfig(ProfilerState.CPU, False, True, False, False, False, _ExperimentalConfig())
+    torch._C._autograd._enable_profiler_legacy(settings)
+    try:
+        for call in calls:
+            with torch.profiler.record_function(_MARK):
+                pass
+            call()
+    finally:
+        threads = torch._C._autograd._disable_profiler_legacy()
+    marks = [event for events in threads for event in events if event.name() == _MARK]
+    changes: list[list[int]] = [[] for _ in calls]
+    for events in threads:
+        for event in events:
+            if str(event.kind()) == "memory_alloc" and (begun := sum(m.cpu_elapsed_us(event) >= 0 for m in marks)):
+                changes[begun - 1].append(event.cpu_memory_usage())
+    return [Allocation(peak_of(each), sum(each)) for each in changes]
+
+
+def peak_of(changes: Iterable[int]) -> int:
+    """Return the highest running sum of allocations (positive) and frees (negative), at least 0."""
+    current = peak = 0
+    for change in changes:
+        current += change
+        peak = max(peak, current)
+    return peak
+
+
+def rss_bytes(field: str = "VmRSS") -> int | None:
+    """Return this process' resident set (or its peak, `VmHWM`) in bytes; None where the kernel does not tell."""
+    try:
+        status = Path("/proc/self/status").read_text()
+    except OSError:
+        return None
+    line = next((line for line in status.splitlines() if line.startswith(f"{field}:")), None)
+    return int(line.split()[1]) * 1024 if line else None
+
+
+def _optimizer_tensors(optimizer: torch.optim.Optimizer | None) -> list[torch.Tensor]:
+    states = optimizer.state.values() if optimizer is not None else ()
+    return [value for state in states for value in state.values() if isinstance(value, torch.Tensor)]
+
+
+def _leaves(tree: Any) -> Iterator[torch.Tensor]:
+    yield from (leaf for leaf in pytree.tree_leaves(tree) if isinstance(leaf, torch.Tensor))
+
+
+def _storage_bytes(tensors: Iterable[torch.Tensor]) -> int:
+    """Return the bytes of the distinct storages behind `tensors`; of sparse and nested ones, behind their values."""
+    parts = (part for tensor in tensors for part in _dense_parts(tensor))
+    storages = {part.untyped_storage().data_ptr(): part.untyped_storage().nbytes() for part in parts}
+    return sum(storages.values())
+
+
+def _dense_parts(tensor: torch.Tensor) -> list[torch.Tensor]:
+    """Return the dense tensors that a tensor of any layout stores."""
+    match tensor.layout:
+        case torch.sparse_coo:
+            return [tensor._indices(), tensor._values()]
+        case torch.sparse_csr | torch.sparse_bsr:
+            return [tensor.crow_indices(), tensor.col_indices(), tensor.values()]
+        case torch.sparse_csc | torch.sparse_bsc:
+            return [tensor.ccol_indices(), tensor.row_indices(), tensor.values()]
+        case torch.jagged:
+            return [tensor.values()]
+    return [tensor]

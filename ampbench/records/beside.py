@@ -1,0 +1,148 @@
+"""What steps that were timed beside each other say: how many times as long, how much is saved, and what is in doubt.
+
+A build is worth its fastest sample (`stats.round_value`), a step the median over its builds. Two steps are compared by
+signed ranks of what differs within each pair of builds, which stood side by side and were timed in turns.
+"""
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from ampbench.base import stats
+from ampbench.base.units import counted, format_seconds, format_share
+from ampbench.records.casts import CheckedSaving
+from ampbench.records.measured import OTHER_SHARE, STEAL_SHARE, Fitness
+
+WIDEST = 3.0
+"""Numbers of one step that differ by a larger factor, the ends of an interval or its builds, say nothing of its time:
+the middle may be off by as much as the precisions that are compared differ."""
+
+ALPHA = 0.025
+"""The one-sided level of each end of a 95% interval."""
+
+BUSY = "not judged, as the machine was busy"
+"""Instead of a verdict."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ratio:
+    """How many times as long one step takes as another; `low` to `high` is the 95% interval.
+
+    They are None where there are not builds enough, or noisy ones.
+    """
+
+    value: float
+    low: float | None = None
+    high: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SavedTime:
+    """What a change saves a step: `seconds`, with its 95% interval (None: too few pairs of builds, or too noisy ones).
+
+    `seconds` is Hodges and Lehmann's estimate of the difference within a pair, `low` and `high` the bounds that belong
+    to it. `before` and `after` are medians over the `pairs` builds; those of one side differ by more than `WIDEST`
+    times where they are `noisy`.
+    """
+
+    before: float
+    after: float
+    seconds: float
+    low: float | None
+    high: float | None
+    pairs: int
+    noisy: bool
+
+    @property
+    def certain(self) -> bool:
+        """Whether the interval leaves no doubt that time is saved."""
+        return self.low is not None and self.low > 0
+
+
+def worth_of(builds: Iterable[Sequence[float]]) -> list[float]:
+    """Return what each build is worth in seconds: its fastest sample (`stats.round_value`)."""
+    return [stats.round_value([build]) for build in builds]
+
+
+def is_noisy(worth: Iterable[float]) -> bool:
+    """Return whether builds of one step differ by more than `WIDEST` times."""
+    every = list(worth)
+    return max(every) > WIDEST * min(every)
+
+
+def step_seconds(builds: Sequence[Sequence[float]]) -> float | None:
+    """Return the seconds of a step, the median over what its builds are worth.
+
+    None where it was not timed, or its builds differ so much that this says nothing.
+    """
+    if not builds or not all(builds):
+        return None
+    worth = worth_of(builds)
+    return None if is_noisy(worth) else stats.median(worth)
+
+
+def ratio_of(after: Sequence[Sequence[float]], before: Sequence[Sequence[float]]) -> Ratio:
+    """Return how many times as long `after` takes as `before`, each the samples of builds that stood in pairs."""
+    new, old = (np.array(worth_of(side)) for side in zip(*zip(after, before, strict=False), strict=True))
+    ranks = stats.signed_ranks(np.log(new / old)[None, :], (ALPHA,))
+    value, low, high = (math.exp(each[0]) for each in (ranks.estimates, ranks.lows[0], ranks.highs[0]))
+    certain = low > 0 and not math.isinf(high) and not (is_noisy(new) or is_noisy(old))
+    return Ratio(value=value, low=low, high=high) if certain else Ratio(value=value)
+
+
+def ratio_said(ratio: Ratio) -> str:
+    """Return "1.04 times (95%: 1.02 to 1.06)", or that no interval is known."""
+    if ratio.low is None or ratio.high is None:
+        return f"{ratio.value:.2f} times (without an interval)"
+    return f"{ratio.value:.2f} times (95%: {ratio.low:.2f} to {ratio.high:.2f})"
+
+
+def short_ratio(ratio: Ratio) -> str:
+    """Return "1.04x 1.02–1.06", the 95% interval behind the ratio, where it is known."""
+    between = "" if ratio.low is None or ratio.high is None else f" {ratio.low:.2f}–{ratio.high:.2f}"
+    return f"{ratio.value:.2f}x{between}"
+
+
+def saved_time(one: CheckedSaving) -> SavedTime:
+    """Return what a change that was measured saves a step."""
+    before, after = worth_of(one.before), worth_of(one.after)
+    ranks = stats.signed_ranks(np.array([np.subtract(before, after)]), (ALPHA,))
+    low, high = float(ranks.lows[0, 0]), float(ranks.highs[0, 0])
+    noisy = is_noisy(before) or is_noisy(after)
+    known = math.isfinite(low) and math.isfinite(high) and not noisy
+    return SavedTime(
+        before=stats.median(before),
+        after=stats.median(after),
+        seconds=float(ranks.estimates[0]),
+        low=low if known else None,
+        high=high if known else None,
+        pairs=len(before),
+        noisy=noisy,
+    )
+
+
+def saving_said(one: CheckedSaving) -> str:
+    """Return "20.0 us → 15.0 us, 5.00 us saved (95%: 4.00 us to 6.00 us)", or that no saving is certain."""
+    saved = saved_time(one)
+    took = f"{format_seconds(saved.before)} → {format_seconds(saved.after)}"
+    if saved.noisy:
+        return f"{took}, too noisy to say: builds of one step differ more than {WIDEST:g} times"
+    if saved.low is None or saved.high is None:
+        return f"{took}, without an interval (of {counted(saved.pairs, 'pair')} of builds)"
+    if saved.low <= 0 <= saved.high:
+        return f"{took}, no certain saving (95%: {format_seconds(saved.low)} to {format_seconds(saved.high)})"
+    low, high = sorted((abs(saved.low), abs(saved.high)))
+    word = "saved" if saved.certain else "lost"
+    return f"{took}, {format_seconds(abs(saved.seconds))} {word} (95%: {format_seconds(low)} to {format_seconds(high)})"
+
+
+def unfit(seen: Fitness) -> Sequence[str]:
+    """Return what the machine did while something was timed that spoils its times."""
+    causes = []
+    if (seen.other_share or 0.0) > OTHER_SHARE:
+        causes.append(f"other processes used {format_share(seen.other_share)} of the CPU")
+    if (seen.steal_share or 0.0) > STEAL_SHARE:
+        causes.append(f"the hypervisor gave {format_share(seen.steal_share)} of the CPU time to other machines")
+    return [f"{' and '.join(causes)} while this was timed: do not trust its times"] if causes else []

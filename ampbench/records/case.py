@@ -1,0 +1,158 @@
+"""What is measured, where: a case, the network it runs, and the machine and packages it runs on.
+
+On what a run was measured: the machine, its devices, the installation.
+
+A case: one workload with its resolved parameters, in one precision, on one device, in one phase and path.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+DEVICES = ("cpu", "cuda", "xpu")
+"""The device types that can be measured. A new one comes last: results of asv tell a device by its place."""
+AUTOCAST_DEVICES = (*DEVICES, "mps")
+"""Those on which a program may switch autocast on, which is seen, and undone, on Apple's as well."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeviceDescription:
+    """One device type of this machine: what it is and what it can do.
+
+    `arithmetic` says per dtype how matrix products run: "native", "emulated" or "unknown" ("unavailable" where the
+    dtype is not supported at all). `tf32` and `float64` say whether the device has them. `autocast_dtype` is torch's
+    default for this device type ("bf16"). `reason` says why an unavailable device is not available.
+    """
+
+    type: str
+    available: bool
+    name: str = ""
+    reason: str = ""
+    count: int = 0
+    memory_bytes: int | None = None
+    arithmetic: dict[str, str] = field(default_factory=dict)
+    tf32: bool = False
+    float64: bool = True
+    autocast_dtype: str = ""
+    driver: str | None = None
+    details: dict[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Environment:
+    """The fingerprint of a machine and of the installation a worker runs in.
+
+    `unavailable` names what could not be imported and why (such as torchvision beside a torch it was not built for).
+    `variables` are the environment variables that change how torch computes. Of an imported run, None and "" stand for
+    what the other program did not tell.
+    """
+
+    host: str
+    system: str
+    cpu: str
+    cpu_count: int | None
+    cpu_flags: list[str] = field(default_factory=list)
+    memory_bytes: int | None = None
+    python_version: str
+    ampbench_version: str = ""
+    torch_version: str
+    torch_commit: str = ""
+    torchvision_version: str | None = None
+    numpy_version: str
+    cuda_version: str | None = None
+    cudnn_version: str | None = None
+    xpu_version: str | None = None
+    threads: int | None
+    compiler: str | None = None
+    devices: list[DeviceDescription] = field(default_factory=list)
+    unavailable: dict[str, str] = field(default_factory=dict)
+    variables: dict[str, str] = field(default_factory=dict)
+
+    def device(self, type: str) -> DeviceDescription | None:
+        """Return the description of the device `type`, None where this torch does not know it."""
+        return next((device for device in self.devices if device.type == type), None)
+
+
+PHASES = ("inference", "training")
+PATHS = ("eager", "compiled", "traced")
+
+ParameterValue = bool | int | float | str
+"""What a workload's parameter may be: what can be typed on a command line and stored without loss."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkloadSource:
+    """Where a worker finds a workload: its `name` in tables and ids, and where its function lives.
+
+    `module` is a dotted module name or an absolute path ending in .py, `function` the name in it; `builtin` workloads
+    get their weights and inputs from ampbench's own generator. `elsewhere` are packages that the current folder's
+    repository holds and that were imported from other places, as "package (path)": their code is not the commit's.
+    `switches` are those of torch that the user's code sets as it is imported and called, as it would write them.
+    """
+
+    name: str
+    family: str
+    module: str
+    function: str
+    builtin: bool
+    elsewhere: tuple[str, ...] = ()
+    switches: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OwnPrecision:
+    """A user's own precision, as `ampbench.Precision` without what is code in it."""
+
+    name: str
+    summary: str = ""
+    storage: str = "float32"
+    autocast: str | None = None
+    rounding: str = "float32"
+    fp32_products: str = "ieee"
+    scaler: bool = False
+    master: bool = False
+    default_on: tuple[str, ...] = ()
+    aliases: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Case:
+    """What is measured, whole; its `case_id` is the join key of every comparison.
+
+    `parameters` are the workload's resolved parameters without the batch size, which is None where a user's workload
+    has no parameter of that name. `input_dtype` ("fp32") is the dtype floating inputs are given in. `scaler` is False
+    where `--no-scaler` took GradScaler out of training. `version` is the workload's and not part of the
+    id, so that records of two versions meet, and are seen to differ in it.
+    """
+
+    workload: str
+    family: str
+    parameters: Mapping[str, ParameterValue] = field(default_factory=dict)
+    precision: str
+    device: str
+    phase: str
+    path: str
+    batch_size: int | None
+    input_dtype: str
+    memory_format: str
+    scaler: bool = True
+    version: int = 0
+
+    @property
+    def group(self) -> str:
+        """What the precisions of one table share: the workload with its parameters, batch size and memory format."""
+        settings = dict(sorted(self.parameters.items()))
+        listed = ",".join(f"{name}={value}" for name, value in settings.items())
+        parts = [f"{self.workload}[{listed}]" if listed else self.workload]
+        if self.batch_size is not None:
+            parts.append(f"b{self.batch_size}")
+        if self.memory_format != "contiguous":
+            parts.append(self.memory_format)
+        return "/".join(parts)
+
+    @property
+    def case_id(self) -> str:
+        """A stable, readable id: `resnet18[classes=1000,image=224]/b8/bf16_autocast/cpu/inference/eager/in-fp32`."""
+        parts = [self.group, self.precision, self.device, self.phase, self.path, f"in-{self.input_dtype}"]
+        if not self.scaler:
+            parts.append("no-scaler")
+        return "/".join(parts)

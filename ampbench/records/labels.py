@@ -1,0 +1,187 @@
+"""Short names of cases, and what cannot be judged about their results.
+
+Cases that are shown together: short names that tell them apart, what they share, and what became of them.
+
+What a divergence has besides errors, in words: elements that are no finite numbers, and a reference not in fp64.
+"""
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from ampbench.base.precisions import PRECISIONS, SHORT_DTYPES
+from ampbench.records.case import Case
+from ampbench.records.measured import Divergence
+
+NOT_REACHED = "not reached before the run ended"
+"""What became of a case of which a run says nothing."""
+NOT_MEASURED, OUT_OF_TIME = "not measured yet", "not reached within the time given"
+"""What became of a case that --resume may still measure."""
+
+
+def case_labels(cases: Iterable[Case], *, precision: bool = True) -> dict[str, str]:
+    """Return a short name for each case by its id: workload and precision, and what else tells the cases apart.
+
+    Without the `precision` and its scaler it is a name for tables in which those have a column of their own.
+    """
+    known = {case.case_id: case for case in cases}
+    seen: dict[tuple[str, ...], set[Any]] = {}
+    for case in known.values():
+        for where, value in _traits(case).items():
+            seen.setdefault(where, set()).add(value)
+    labels = {}
+    for case_id, case in known.items():
+        telling = {where[-1]: value for where, value in _traits(case).items() if len(seen[where]) > 1}
+        parameters = [f"{name}={telling[name]}" for name in sorted(case.parameters) if name in telling]
+        parts = [f"{case.workload}[{','.join(parameters)}]" if parameters else case.workload]
+        if "batch_size" in telling:
+            parts.append("no batch" if case.batch_size is None else f"b{case.batch_size}")
+        parts += [case.memory_format] if "memory_format" in telling else []
+        parts += [case.precision] if precision else []
+        parts += [telling[name] for name in ("device", "phase", "path") if name in telling]
+        parts += [f"in-{case.input_dtype}"] if "input_dtype" in telling else []
+        parts += ["no scaler"] if precision and not case.scaler else []
+        labels[case_id] = " ".join(parts)
+    return labels
+
+
+def told_apart(labels: Sequence[str], runs: Iterable[str]) -> list[str]:
+    """Return labels, each with its run where others are the same: "mlp fp32 · before"."""
+    counts = Counter(labels)
+    return [f"{label} · {run}" if counts[label] > 1 else label for label, run in zip(labels, runs, strict=True)]
+
+
+def case_title(case: Case) -> str:
+    """Return what a case is, in one line."""
+    parts = [case.group, case.precision, case.phase, case.device, *([] if case.scaler else ["no scaler"])]
+    if case.precision in PRECISIONS and case.input_dtype != SHORT_DTYPES[PRECISIONS[case.precision].storage]:
+        parts.append(f"inputs in {case.input_dtype}")
+    return " · ".join(parts)
+
+
+def common_traits(cases: Iterable[Case]) -> str:
+    """Return what all cases share and their labels leave out: `inference · cpu · eager`."""
+    values = [
+        {getattr(case, name) for case in every} for every in [list(cases)] for name in ("phase", "device", "path")
+    ]
+    return " · ".join(next(iter(one)) for one in values if len(one) == 1)
+
+
+def few(names: Iterable[str], most: int = 3) -> str:
+    """Return distinct names in a row, no more than `most`, and how many others there are."""
+    distinct = list(dict.fromkeys(names))
+    more = len(distinct) - most
+    return ", ".join(distinct[:most]) + (f" and {more:,} more" if more > 0 else "")
+
+
+def outcome_said(outcome: str, reason: str, what: str = "") -> str:
+    """Return what became of cases without numbers: "skipped: cpu has no tf32", "missing: not measured yet".
+
+    `what` they are stands before the reason.
+    """
+    word = "missing" if reason in (NOT_MEASURED, OUT_OF_TIME) else outcome
+    return ": ".join([word, *([what] if what else []), reason])
+
+
+def outcomes_said(counts: Mapping[str, int]) -> str:
+    """Return how many cases have each outcome, as "55 ok, 11 skipped"."""
+    return ", ".join(f"{counts[name]:,} {name}" for name in ("ok", "failed", "skipped") if counts.get(name))
+
+
+def _traits(case: Case) -> dict[tuple[str, ...], Any]:
+    """Return what may tell a case from others: each trait by its name, and before it what the others must share."""
+    own = (case.workload,)
+    parameters = {(*own, name): value for name, value in case.parameters.items()}
+    general = {(name,): getattr(case, name) for name in ("device", "phase", "path")}
+    return (
+        parameters
+        | general
+        | {
+            (*own, "batch_size"): case.batch_size,
+            (*own, "memory_format"): case.memory_format,
+            (*own, case.precision, "input_dtype"): case.input_dtype,
+        }
+    )
+
+
+THE_NETWORK = "the network, not a precision, makes them"
+FP32_INSTEAD = "errors are against fp32, as the fp64 reference failed: {}"
+"""What is said of a case whose reference is the fp32 step."""
+AGAINST_FP32 = "against fp32: fp64 failed"
+"""What stands beside an error whose reference is the fp32 step."""
+
+
+class Remark(NamedTuple):
+    """A sentence about a case; `of_precision`: it is about its precision, not about all those of its table."""
+
+    text: str
+    of_precision: bool = False
+
+
+def not_finite(found: Divergence, of: str = "output") -> str:
+    """Return what of the outputs (or, `of` "grad", gradients) is not finite, in a word or three.
+
+    "nan" or "inf" in the precision, "nan/inf" where an older run does not tell; "nan in fp64" and "inf in fp64" where
+    that begins in the reference and leaves the error undefined; "" for nothing. Infinities that reference and precision
+    have in common are none of these.
+    """
+    if getattr(found, f"{of}_reference_nan"):
+        return f"nan in {found.reference_dtype}"
+    count, nan = getattr(found, f"{of}_nonfinite"), getattr(found, f"{of}_nan")
+    if count:
+        return "nan/inf" if nan is None else "nan" if nan else "inf"
+    return f"inf in {found.reference_dtype}" if of == "output" and found.output_unlike else ""
+
+
+def no_precisions_fault(found: Divergence) -> tuple[str, str] | None:
+    """Return the column and words of what is not finite whatever the precision: in the reference or in fp32 itself."""
+    for of, what in (("output", "output"), ("grad", "gradient")):
+        if count := getattr(found, f"{of}_reference_nan"):
+            elements = getattr(found, f"{of}_elements")
+            said = f"{_are(count, elements, what)} NaN in {found.reference_dtype} already: {THE_NETWORK}"
+            return f"{of}_reference_nonfinite", said
+    count = found.output_fp32_nonfinite
+    if count and found.output_elements:
+        said = f"{_are(count, found.output_elements, 'output')} not finite in fp32 already, though finite in fp64"
+        return "output_fp32_nonfinite", f"{said}: the network leaves fp32's range"
+    return None
+
+
+def remarks(found: Divergence) -> list[Remark]:
+    """Return what is to be said of a case beside its numbers, the worst first."""
+    said: list[Remark] = []
+    fault = no_precisions_fault(found)
+    if fault is not None:
+        said.append(Remark(fault[1]))
+    alone = found.output_nonfinite and found.output_nonfinite != (found.output_fp32_nonfinite or 0)
+    if alone or (found.output_unlike and not found.output_reference_nan):
+        said.append(
+            Remark(found.output_undefined or f"{found.output_nonfinite:,} output elements are not finite", True)
+        )
+    if found.grad_nonfinite and not found.grad_reference_nan:
+        said.append(Remark(found.grad_undefined or f"{found.grad_nonfinite:,} gradient elements are not finite", True))
+    infinite = (found.output_reference_nonfinite or 0) - (found.output_reference_nan or 0)
+    if infinite and not found.output_reference_nan and not found.output_undefined:
+        where = f"{_are(infinite, found.output_elements or 0, 'output')} infinite, in {found.reference_dtype}, too"
+        said.append(Remark(f"{where}: the error is that of the others"))
+    if found.reference_dtype == "fp32":
+        said.append(Remark(FP32_INSTEAD.format(found.reference_error)))
+    elif not found.reference_dtype:
+        said.append(Remark(f"no error is known, as the fp64 reference failed: {found.reference_error}"))
+    counted = found.output_nonfinite or found.output_unlike or found.output_reference_nan or found.reference_error
+    if found.output_undefined and not counted:
+        said.append(Remark(f"no error is defined: {found.output_undefined}"))
+    return said
+
+
+def gathered(said: Iterable[tuple[str, str]]) -> list[str]:
+    """Return pairs of a case's name and a sentence as lines: each sentence once, after the names it is true of."""
+    by_sentence: dict[str, list[str]] = {}
+    for name, sentence in said:
+        by_sentence.setdefault(sentence, []).append(name)
+    return [f"{few(named)}: {sentence}" for sentence, named in by_sentence.items()]
+
+
+def _are(count: int, elements: int, what: str) -> str:
+    noun = "element" if elements == 1 else "elements"
+    return f"{count:,} of {elements:,} {what} {noun} {'is' if count == 1 else 'are'}"

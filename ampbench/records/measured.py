@@ -1,0 +1,459 @@
+"""What is measured of a case: times, memory, and how far its step lies from the same in fp64.
+
+What trains a network, as far as its arithmetic goes: the optimizer's settings, the momenta of running statistics.
+
+CPU time of all processors, as the kernel counts it: before a run and during each of its rounds.
+
+What one round, one memory pass and one failure leave behind: raw numbers, nothing derived from them.
+
+The exception is a reading, which is all that some other programs keep.
+
+How far a case's numbers lie from the fp64 reference with the same weights and inputs: raw, never a verdict.
+"""
+
+from dataclasses import dataclass, field
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OptimizerGroup:
+    """The settings of one group of an optimizer's parameters, which have `elements`; None: it has no such setting.
+
+    They are those of the first step, before any schedule. `decoupled` tells whether `weight_decay` multiplies the
+    weights by themselves instead of being added to the gradient. `beta2` is the decay of a running mean of squares
+    (of RMSprop its alpha, None where it is centered), `beta1` that of a running mean, `momentum` SGD's. `foreach` and
+    `fused` are as given (None: torch chooses), and `capturable` tells that the step is computed in tensors, as for a
+    CUDA graph.
+    """
+
+    elements: int
+    lr: float | None = None
+    weight_decay: float | None = None
+    decoupled: bool | None = None
+    beta1: float | None = None
+    beta2: float | None = None
+    eps: float | None = None
+    momentum: float | None = None
+    foreach: bool | None = None
+    fused: bool | None = None
+    capturable: bool | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Recipe:
+    """What trains a case: the class of its optimizer ("torch.optim.AdamW") with its groups, and running statistics.
+
+    `groups` are in the optimizer's order; those of an optimizer that is not torch's own have a learning rate alone.
+    `running_momenta` are the momenta of the modules that keep running statistics of batches, each once, the largest
+    first.
+    """
+
+    optimizer: str
+    groups: list[OptimizerGroup] = field(default_factory=list)
+    running_momenta: list[float] = field(default_factory=list)
+
+
+@dataclass(frozen=True, slots=True)
+class CpuTimes:
+    """CPU time of all processors since boot, in kernel ticks."""
+
+    busy: int
+    steal: int
+    total: int
+
+
+def parse_cpu_times(stat: str) -> CpuTimes | None:
+    """Read the first line of /proc/stat; None where there is none."""
+    fields = stat.partition("\n")[0].split()
+    if not fields or fields[0] != "cpu":
+        return None
+    times = [int(field) for field in fields[1:9]]  # guest time, after these, is part of user time
+    times += [0] * (8 - len(times))
+    idle, steal = times[3] + times[4], times[7]
+    return CpuTimes(busy=sum(times) - idle - steal, steal=steal, total=sum(times))
+
+
+STEAL_SHARE = 0.1
+"""Share of CPU time given to other machines from which a round is unfit. A step of all threads then waits about every
+tenth time slice; below, the fastest sample of a build (`stats.round_value`) still escapes it."""
+
+OTHER_SHARE = 0.2
+"""Share of this machine's CPU time used by other processes from which a round is unfit: on the smallest machines, with
+two CPUs, four tenths of one of them, so that threads that wait for each other wait for a processor as well."""
+
+KILLED = "killed"
+"""The cause of a failure that tells nothing of the case: the kernel, out of memory, or a person ended its worker."""
+OUT_OF_MEMORY = "out of memory"
+"""The cause of a failure, and of a trial of a search, that found no room. Keeping less takes less, as a rule, so such a
+trial says nothing of smaller sets."""
+CAUSES = ("exception", OUT_OF_MEMORY, "memory limit", "time-out", "crash", KILLED, "unknown")
+"""By what a case can fail; "unknown" where another program measured and did not tell."""
+STAGES = (
+    "memory", "divergence", "round", "casts", "rules", "ranges", "origin", "space", "trial", "weighing",
+    "convergence", "scaler", "scope", "input-storage", "ceilings",
+)  # fmt: skip
+"""Where: the kinds of requests (`records.requests.Request`)."""
+MEMORY_SOURCES = ("allocator", "profiler")
+"""Who counts memory: the accelerator's own count, and the CPU's allocation record."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fitness:
+    """How quiet the machine was during a round; None where the machine does not tell.
+
+    `steal_share` is the share of CPU time the hypervisor gave to others (0-1), `other_share` the share of this
+    machine's CPU time that other processes used, `load` the kernel's load average over the last minute,
+    `involuntary_switches` how often the kernel took the processor away, `frequency_hz` the CPU's clock,
+    `temperature_celsius` and `accelerator_clock_hz` the accelerator's.
+    """
+
+    steal_share: float | None = None
+    other_share: float | None = None
+    load: float | None = None
+    involuntary_switches: int | None = None
+    frequency_hz: float | None = None
+    temperature_celsius: float | None = None
+    accelerator_clock_hz: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Round:
+    """One case timed in one fresh process over several builds.
+
+    `samples[b]` are the seconds per step of build `b`, each the mean over `steps_per_sample` steps, `cpu_samples[b]`
+    the CPU seconds per step of the thread that called it (None: on an accelerator, or where the step itself waits, so
+    that the two differ with nobody else about). `server` numbers the server the process came from (children of one
+    server share their luck). `control` marks the second of two measurements of one cell, `confirmation` a round
+    measured to confirm a change seen before. `compile_seconds` is the time of the first, compiling call (path compiled
+    or traced). `items_per_step` is what throughput counts. `skipped_steps` counts samples in which GradScaler, settled
+    at `scaler_scale`, skipped a step. `param_nonfinite` counts elements of the parameters that are not finite after
+    the last sample of a build, in the build that has most (None: in inference). `seconds` is what the round cost in
+    all. `changed_in_place` names what a step changed of its inputs, targets and, in inference, weights and buffers: it
+    was put back before every sample, which is then one step. `comes_compiled` tells that
+    the user's code had the network, or a part of it, compiled.
+    `fp32_products` says to which dtype ("tf32", "bf16", "fp16") factors of products ("matmul", "conv") of fp32 numbers
+    were rounded in the process, under the case's switches; {}: none was (None: weights are stored in half).
+    """
+
+    case_id: str
+    round: int
+    server: int
+    control: bool = False
+    confirmation: bool = False
+    samples: list[list[float]]
+    steps_per_sample: list[int]
+    warmup_steps: list[int]
+    items_per_step: float
+    compile_seconds: float | None = None
+    weights_digest: str
+    scaler_scale: float | None = None
+    skipped_steps: int | None = None
+    param_nonfinite: int | None = None
+    changed_in_place: list[str] = field(default_factory=list)
+    comes_compiled: bool = False
+    fp32_products: dict[str, str] | None = None
+    cpu_samples: list[list[float]] | None = None
+    rss_peak_bytes: int | None = None
+    fitness: Fitness = field(default_factory=Fitness)
+    seconds: float
+    finished_at: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MemoryPass:
+    """The peak of one step's memory, in bytes, from a separate, untimed pass.
+
+    `source` is one of `MEMORY_SOURCES`. `peak_bytes` holds parameters, buffers, inputs, gradients, optimizer state and
+    everything else alive at the peak; the parts are what is known by name after the step (None: this phase has none),
+    `rss_bytes` the process' resident set, which holds the interpreter and torch itself too and is never compared with
+    the other numbers. `flops` are the algorithmic FLOPs of the step (a multiply-add is two) by the dtype of what is
+    multiplied ("bf16"), counted in the same pass (None: not counted). `faults` are the page faults that a step pays on
+    a CPU in glibc's plain heap, whichever times are measured in.
+    """
+
+    case_id: str
+    source: str
+    peak_bytes: int
+    parameter_bytes: int
+    buffer_bytes: int
+    input_bytes: int
+    gradient_bytes: int | None = None
+    optimizer_bytes: int | None = None
+    rss_bytes: int | None = None
+    flops: dict[str, int] | None = None
+    faults: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Failure:
+    """A case that could not be measured: where it broke (`stage`, one of `STAGES`), by what (`cause`, one of `CAUSES`).
+
+    `message` is what it said, `frames` are its last ones.
+    """
+
+    case_id: str
+    stage: str
+    cause: str
+    message: str
+    frames: list[str] = field(default_factory=list)
+
+    @property
+    def final(self) -> bool:
+        """Whether the case itself failed; what was killed by someone else is tried again when the run is resumed."""
+        return self.cause != KILLED
+
+    @property
+    def said(self) -> str:
+        """Why it failed: the message of an exception, which names its class; else the cause before what it said."""
+        known = [self.cause] if self.cause != "exception" or not self.message else []
+        return ": ".join([*known, *([self.message] if self.message else [])])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Skip:
+    """A case that was not measured, with the reason: unsupported here, no loss given, not reached in time."""
+
+    case_id: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reading:
+    """A number that another program kept without the samples behind it, in an imported run.
+
+    `metric` is a column of `metrics.METRICS`, `value` is in its unit. It fills the column where the run has no raw
+    entry to derive it from.
+    """
+
+    case_id: str
+    metric: str
+    value: float
+
+
+CHANCE = (
+    "its error means nothing: two fp64 steps already lie {:.1e} apart, as the network draws random numbers, other ones "
+    "in other dtypes, or keeps state of its own"
+)
+"""What is said of a case whose `chance_rel_l2` is that number."""
+
+CARRIES = 0.01
+"""The least share of |Δ*|² with which a tensor is judged by itself."""
+LOWEST_BIN, BINS = -13, 26
+"""The first bin of `Update.sizes`, and how many there are: up to 2**12 times half a unit in the last place."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Update:
+    """What one optimizer step changes of the stored weights, ΔL, beside what it should change, Δ*, in fp64.
+
+    Both begin where `steps` fp32 steps led (0: the workload's own weights with `Workload.optimizer_state`), with
+    weights, state and gradients rounded to what the precision stores, most weights in the dtype `storage` ("bf16").
+    `rates` are the learning rates. `undefined` says why the numbers are None.
+
+    `rel_l2` is |ΔL - Δ*| / |Δ*|, `kept` κ = <ΔL, Δ*> / |Δ*|², `noise` |ΔL - κΔ*| / |Δ*|; `swallowed` of the `moving`
+    elements (Δ* is not zero) do not move, and carry the share `swallowed_energy` of |Δ*|². `worst_parameter` keeps
+    least, `worst_kept`, of those that carry `CARRIES` of |Δ*|². `nonfinite` elements of the parameters are not finite
+    after the step. Where the optimizer draws random numbers, `kept` is a mean of several steps and `kept_error` its
+    standard error. With `counted_state`, a key of the optimizer's state, ΔL is what weight and that state hold together
+    (Kahan summation).
+
+    In half, `gradient_rel_l2`, `state_rel_l2` and `storage_rel_l2` are the errors by the precision's gradients, its
+    rounded state, its rounded weights alone, all else in fp64. `sizes[b]` counts elements with |Δ*| of
+    2**(b + `LOWEST_BIN`) to twice that, times half a unit in the last place of the stored weight, `energies[b]` is
+    their share of |Δ*|²; the first and the last bin have all beyond, too.
+    """
+
+    steps: int
+    undefined: str = ""
+    storage: str = ""
+    rates: list[float] = field(default_factory=list)
+    rel_l2: float | None = None
+    kept: float | None = None
+    kept_error: float | None = None
+    noise: float | None = None
+    moving: int | None = None
+    swallowed: int | None = None
+    swallowed_energy: float | None = None
+    worst_parameter: str | None = None
+    worst_kept: float | None = None
+    worst_rel_l2: float | None = None
+    nonfinite: int | None = None
+    counted_state: str = ""
+    gradient_rel_l2: float | None = None
+    state_rel_l2: float | None = None
+    storage_rel_l2: float | None = None
+    sizes: list[int] | None = None
+    energies: list[float] | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OutputError:
+    """The error of one output tensor of a step; None: undefined, as `undefined` or `sample_undefined` says.
+
+    `name` is the way to it in what the network returns ("scores", "[1]"), "" of a tensor alone. `rel_l2` is the
+    Euclidean norm of its error, relative to its norm in the reference; `centred`: it holds logits, and each row, less
+    its mean over classes, is compared, as softmax does not see a shift. `floor_rel_l2` is the same of merely rounding
+    the reference to the precision's dtype. Samples lie in its first dimension, and the error of each is relative to
+    itself: `sample_p99_rel_l2` is the 99% quantile (linear between order statistics) and `sample_worst_rel_l2` the
+    largest of the `sample_count` that are defined.
+    """
+
+    name: str
+    elements: int
+    centred: bool = False
+    rel_l2: float | None = None
+    floor_rel_l2: float | None = None
+    undefined: str = ""
+    sample_count: int | None = None
+    sample_p99_rel_l2: float | None = None
+    sample_worst_rel_l2: float | None = None
+    sample_undefined: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Predictions:
+    """How far the probabilities of a classifier lie from the reference's: those of `rows` of logits in `outputs`.
+
+    Probabilities are the softmax of logits, or the output itself where its rows are probabilities or their logarithms
+    in the reference. `kl_mean` and `kl_p99` are mean and 99% quantile over rows of the Kullback-Leibler divergence of
+    the precision's probabilities from the reference's, in nats (None: undefined, as `kl_undefined` says).
+    `median_margin` is the median over rows of the distance between the two largest probabilities in the reference,
+    `flipped_margin` the largest of those rows whose decision is another (None: no row's is).
+    """
+
+    outputs: list[str]
+    rows: int
+    kl_mean: float | None = None
+    kl_p99: float | None = None
+    kl_undefined: str = ""
+    median_margin: float | None = None
+    flipped_margin: float | None = None
+
+
+ASKED_AGREEMENT = 0.99
+"""The agreement that further batches are to prove: what advice asks for unless told otherwise."""
+ENDS = ("proven", "refuted", "time", "decisions", "batches", "failed")
+"""Why further batches ended: the agreement is decided, time was up, no more were to be, there are none, one failed."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FurtherDecisions:
+    """What a classifier decides of further batches, in forward passes: `agreeing` of `decisions` are the reference's.
+
+    `ended` is one of `ENDS`. How many there are is in part a matter of time.
+    """
+
+    batches: int
+    agreeing: int
+    decisions: int
+    ended: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Divergence:
+    """The divergence of one step of a case; None: undefined or not measured in this phase (`notes` says why).
+
+    Errors are Euclidean norms over all floating output elements (or all gradients, or all parameters and buffers),
+    relative to the reference's norm; a complex element counts as two. `reference_dtype` is that of the reference:
+    "fp64", "fp32" (on the device) where the fp64 step failed as `reference_error` says, "" where fp32 failed, too.
+
+    Of the `output_elements`, `output_reference_nonfinite` are not finite in the reference (`output_reference_nan` of
+    these NaN), `output_nonfinite` not finite where the reference is (`output_nan` of these NaN), `output_unlike` not
+    the same infinity where the reference is infinite, and `output_fp32_nonfinite` not finite in fp32 where the
+    reference is (None: no fp32 beside the reference). The same counts of gradients begin with `grad_`.
+    `output_undefined` says why `output_rel_l2` is None, `grad_undefined` why `grad_rel_l2` is.
+    `output_reference_norm` is of all finite elements of the reference (None: there is no reference, or it is out of
+    fp64's range).
+    `output_floor_rel_l2` is the error of merely rounding the reference output to the precision's dtype,
+    `output_fp32_rel_l2` the error of fp32 (tf32 off) on the same device. `output_cosine` is the cosine similarity.
+    `argmax_agreeing` of `argmax_decisions` decisions of a classifier are those of the reference. `loss` and
+    `reference_loss` are the losses themselves. `grad_flushed` of `grad_elements` gradient elements are exactly zero
+    where the reference's are not. `grad_tensor_rel_l2` is the largest error of the gradient of a single parameter,
+    `grad_tensor_parameter`, that has at least a hundredth of the norm. Over batches, `grad_bias` is what the errors of
+    the gradients have in common, `grad_noise` how far the fp64 gradients of two batches lie apart, by the square root
+    of two; both relative to the norm of these (None: there is one batch). `param_rel_l2` speaks of parameters and
+    buffers after one optimizer step, relative to them; `param_nonfinite` of these are not finite after it or, if that
+    are more, after that of `update`, which tells what such a step changes.
+    `skipped_steps` counts optimizer steps that GradScaler skipped after its scale had settled at `scaler_scale`.
+    `repeatable` tells whether the same step, run twice, gave the same bits.
+    `chance_rel_l2` is how far two fp64 steps lie apart by chance alone (random numbers, state that the network keeps to
+    itself), told only where the errors are those of chance: then they say nothing about the precision.
+    `recipe` is what trains the case (None: in inference, and in older runs).
+    `outputs` are the errors of the output's tensors one by one, `predictions` those of a classifier's probabilities
+    (None: not measured, or no classifier). `further` are the decisions of further batches (None: its own decided, or
+    nothing was to be decided). `output_shapes` are those of the output's floating tensors. `output_sketch`
+    and `grad_sketch` are sketches (`ampbench.base.sketch`) of the reference's outputs and gradients, whose norms are
+    `output_reference_norm` and `grad_reference_norm`: with them, what two commits compute in fp64 can be compared.
+    `fp32_products` is as in `Round`.
+    """
+
+    case_id: str
+    reference_device: str
+    weights_digest: str
+    inputs_digest: str
+    reference_dtype: str = "fp64"
+    reference_error: str = ""
+    output_reference_norm: float | None = None
+    output_elements: int | None = None
+    output_reference_nonfinite: int | None = None
+    output_reference_nan: int | None = None
+    output_rel_l2: float | None = None
+    output_max_abs: float | None = None
+    output_cosine: float | None = None
+    output_nonfinite: int = 0
+    output_nan: int | None = None
+    output_unlike: int | None = None
+    output_fp32_nonfinite: int | None = None
+    output_undefined: str = ""
+    output_floor_rel_l2: float | None = None
+    output_fp32_rel_l2: float | None = None
+    outputs: list[OutputError] | None = None
+    predictions: Predictions | None = None
+    further: FurtherDecisions | None = None
+    argmax_agreeing: int | None = None
+    argmax_decisions: int | None = None
+    loss: float | None = None
+    reference_loss: float | None = None
+    grad_rel_l2: float | None = None
+    grad_worst_parameter: str | None = None
+    grad_worst_rel_l2: float | None = None
+    grad_flushed: int | None = None
+    grad_elements: int | None = None
+    grad_nonfinite: int | None = None
+    grad_nan: int | None = None
+    grad_reference_nonfinite: int | None = None
+    grad_reference_nan: int | None = None
+    grad_undefined: str = ""
+    grad_tensor_parameter: str | None = None
+    grad_tensor_rel_l2: float | None = None
+    grad_bias: float | None = None
+    grad_noise: float | None = None
+    param_rel_l2: float | None = None
+    param_nonfinite: int | None = None
+    update: Update | None = None
+    scaler_scale: float | None = None
+    skipped_steps: int | None = None
+    repeatable: bool | None = None
+    chance_rel_l2: float | None = None
+    recipe: Recipe | None = None
+    fp32_products: dict[str, str] | None = None
+    output_shapes: list[list[int]] | None = None
+    output_sketch: str | None = None
+    grad_reference_norm: float | None = None
+    grad_sketch: str | None = None
+    notes: list[str] = field(default_factory=list)
+
+    @property
+    def decided(self) -> tuple[int, int] | None:
+        """How many of how many decisions are the reference's, further batches included; None: no classifier."""
+        if self.argmax_agreeing is None or self.argmax_decisions is None:
+            return None
+        more = (self.further.agreeing, self.further.decisions) if self.further else (0, 0)
+        return self.argmax_agreeing + more[0], self.argmax_decisions + more[1]
+
+    @property
+    def worst_output(self) -> OutputError | None:
+        """The output tensor that errs most, the one that is judged; None where nothing is known of them one by one."""
+        if self.output_rel_l2 is None:
+            return None
+        defined = [one for one in self.outputs or () if one.rel_l2 is not None]
+        return max(defined, key=lambda one: one.rel_l2 or 0.0, default=None)

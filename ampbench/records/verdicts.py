@@ -1,0 +1,194 @@
+"""What a comparison says: findings with their verdicts, and everything a reader needs to weigh them.
+
+Derived whenever two runs are read; never stored as truth.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from ampbench.records.case import Case
+from ampbench.records.rules import RuleChange
+
+
+class Verdict(StrEnum):
+    """What became of one metric of one case between baseline and candidate."""
+
+    REGRESSED = "regressed"
+    IMPROVED = "improved"
+    UNCHANGED = "unchanged"
+    INCONCLUSIVE = "inconclusive"
+    INCOMPARABLE = "incomparable"
+
+
+class Code(StrEnum):
+    """Why a verdict is what it is, for machines; a finding's `reason` says it in a sentence."""
+
+    BEYOND_THRESHOLD = "beyond-threshold"
+    """Regressed or improved: certain, larger than the threshold and, where it was asked for, confirmed."""
+    WITHIN_THRESHOLD = "within-threshold"
+    """Unchanged: shown to lie within the threshold; of a time, the mean over all samples within its own, too."""
+    UNDECIDED = "undecided"
+    """Inconclusive: the data neither show a change beyond the threshold nor rule one out."""
+    TAIL_UNDECIDED = "tail-undecided"
+    """Inconclusive: the typical time is shown to lie within the threshold, the mean over all samples not within its."""
+    UNCONFIRMED = "unconfirmed"
+    """Inconclusive: a change was seen, and fresh blocks are still to confirm it."""
+    NOT_CONFIRMED = "not-confirmed"
+    """Inconclusive: a change was seen, and fresh blocks did not show it."""
+    TOO_FEW_BLOCKS = "too-few-blocks"
+    """Inconclusive: there are too few blocks for any verdict."""
+    UNFIT_MACHINE = "unfit-machine"
+    """Inconclusive: the machine was busy, throttled or stolen from while this was measured."""
+    CONTROL_FIRED = "control-fired"
+    """Inconclusive: the same code, measured twice, seemed to differ."""
+    NOT_MEASURED = "not-measured"
+    """Incomparable: one side has no number."""
+    OUTCOME_CHANGED = "outcome-changed"
+    """Regressed: the case was ok and fails now; improved: it failed and is ok now."""
+    NOT_RUN = "not-run"
+    """Incomparable: the case was skipped, or failed, on one side, and no regression can be read from that."""
+    OTHER_MACHINE = "other-machine"
+    """Incomparable: another device, host or number of threads."""
+    OTHER_WEIGHTS = "other-weights"
+    """Incomparable: other weights, inputs or another version of the workload."""
+    OTHER_REFERENCE = "other-reference"
+    """Incomparable: the errors are against different references, as the fp64 step failed on a side."""
+    OTHER_FUNCTION = "other-function"
+    """Regressed, of the fp64 result: it moved, so that something else is computed; incomparable, of the errors against
+    it: they are of another function."""
+    OTHER_COUNTER = "other-counter"
+    """Incomparable: the bytes were counted by different means."""
+    IMPORTED = "imported"
+    """Incomparable: a number that another program kept without the samples or records behind it."""
+    INVALID = "invalid"
+    """Incomparable: a number that cannot be compared, such as a time of zero."""
+
+
+UNTRUSTED = (Code.CONTROL_FIRED, Code.UNFIT_MACHINE)
+"""Inconclusive because of the machine: a change seen there is told with those that are certain, and not judged."""
+
+OUTCOME = "outcome"
+"""The metric of a finding that speaks of a case's outcome."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Finding:
+    """The verdict on one `metric` of one `case` (the baseline's), with the evidence.
+
+    `kind` is "time", "memory", "accuracy" or "outcome". `baseline` and `candidate` are the metric's values in base
+    units. `change` is relative: candidate / baseline - 1 for time and memory; for accuracy the difference divided by
+    the baseline's error or, where that is larger, by the error of merely rounding the reference to the dtype. Of
+    `reference_drift` there are no values: the distance of the two sides' fp64 results is its `change`. `low`
+    and `high` are its 95% interval (equal to `change` where a number is exact). `threshold` is the largest change that
+    counts as none. `p_worse` and `p_better` are one-sided, for the change being no change (None where exact). `blocks`
+    counts the paired blocks, or the rounds of the side that has fewer. `remarks` are sentences about what does not
+    decide but must not be hidden: a changed share of slow blocks, a note on versions. `details` are further numbers by
+    name: `slow_share_baseline`, `slow_share_candidate`, `mean_change` (of the mean over all samples) with its 95%
+    interval `mean_low` to `mean_high` and its `mean_threshold`, `p90_change`, `p_beyond` (one-sided, for a change no
+    larger than the threshold, which is what decides), `standard_error` (of the logarithm of candidate / baseline),
+    `detectable_change`, `blocks_needed`.
+    """
+
+    case: Case
+    metric: str
+    kind: str
+    verdict: Verdict
+    code: Code
+    reason: str
+    baseline: float | None = None
+    candidate: float | None = None
+    change: float | None = None
+    low: float | None = None
+    high: float | None = None
+    threshold: float = 0.0
+    p_worse: float | None = None
+    p_better: float | None = None
+    blocks: int = 0
+    remarks: Sequence[str] = ()
+    details: Mapping[str, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Side:
+    """One side of a comparison: the run, its file's path and what it was measured with."""
+
+    run: str
+    path: str
+    label: str = ""
+    commit: str | None = None
+    torch_version: str = ""
+    host: str = ""
+    arm: Sequence[str] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Difference:
+    """Something in which the two environments differ; `matters` to time, as a different CPU does."""
+
+    name: str
+    baseline: str
+    candidate: str
+    matters: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ControlVerdict:
+    """What the controls say: `cells` measured twice, whether any seemed to differ from itself, in a sentence."""
+
+    cells: int
+    fired: bool
+    sentence: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PrecisionMean:
+    """The geometric mean of candidate / baseline of a metric over the cases of a precision on a device.
+
+    `low` and `high` are the 95% t interval over cases, None under three of them.
+    """
+
+    precision: str
+    device: str
+    metric: str
+    cases: int
+    ratio: float
+    low: float | None = None
+    high: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Comparison:
+    """Two runs compared: `findings` sorted by what matters, `differences` of the environments, controls, means.
+
+    `interleaved` tells whether both runs were measured in the same blocks (`ampbench ab`) or one after the other.
+    `only_baseline` and `only_candidate` are the ids of cases that the other side does not have, `other_numbers` of
+    those that have other weights, inputs or another version of the workload there. `skipped` says of cases that were
+    skipped on both sides for one reason why, by the id of the baseline's; they have no findings. `candidates` are the
+    candidate's cases, by the id of the baseline's, where what was set for an arm makes them others. `rule_changes` are
+    the differences between the probes of autocast's rules that both runs hold, `rule_devices` the device types these
+    were compared on, `rule_devices_missing` those that only the baseline's probes are of, where the candidate has some,
+    or the dtypes of one ("cuda to fp16"). `rules_unobserved` are the ops whose rule the baseline observed and the
+    candidate's probe could not.
+    `explained` says of cases that both runs traced, by the id of the baseline's, which changed dtypes, casts and rules
+    there are, or that there are none.
+    """
+
+    baseline: Side
+    candidate: Side
+    interleaved: bool
+    differences: Sequence[Difference]
+    control: ControlVerdict
+    findings: Sequence[Finding]
+    means: Sequence[PrecisionMean]
+    only_baseline: Sequence[str] = ()
+    only_candidate: Sequence[str] = ()
+    skipped: Mapping[str, str] = field(default_factory=dict)
+    other_numbers: Sequence[str] = ()
+    notes: Sequence[str] = ()
+    candidates: Mapping[str, Case] = field(default_factory=dict)
+    rule_changes: Sequence[RuleChange] = ()
+    rule_devices: Sequence[str] = ()
+    rule_devices_missing: Sequence[str] = ()
+    rules_unobserved: Sequence[RuleChange] = ()
+    explained: Mapping[str, Sequence[str]] = field(default_factory=dict)

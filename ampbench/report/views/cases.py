@@ -1,0 +1,405 @@
+"""Each case: its changes, and their intervals.
+
+What a comparison says of a case, as cells of a table: its verdicts, and how far each metric moved.
+
+What changed in a comparison, drawn: each change with its interval, the worst first.
+
+Every case once: numbers with their intervals, verdicts, failures and skips with their reasons.
+"""
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
+
+from ampbench.base.metrics import DRIFT, GATED
+from ampbench.base.precisions import PRECISIONS, ordered
+from ampbench.base.units import UNDEFINED, counted, format_limit
+from ampbench.judge import columns, notes
+from ampbench.judge.columns import Column
+from ampbench.judge.compare import rank
+from ampbench.judge.exact import EQUAL
+from ampbench.judge.rows import grouped, precision_label
+from ampbench.judge.said import (
+    CHANGE_LEGEND,
+    CHANGED,
+    KINDS,
+    WORST_FIRST,
+    change_text,
+    interval_text,
+    metric_label,
+    value_text,
+)
+from ampbench.judge.times import TIME
+from ampbench.records.labels import common_traits
+from ampbench.records.verdicts import OUTCOME, Code, Finding, Verdict
+from ampbench.report.drawing import DASHED, Chart, Rows, View, middle_cut, tooltip
+from ampbench.report.explained import reasons
+from ampbench.report.material import Material, Shown, ShownCase
+from ampbench.report.precision_tables import Scale, change_bar, change_limit, time_bar, time_scale
+
+
+class Cell(NamedTuple):
+    """A cell: its text, a second line, the CSS variables of its bar, and what it is sorted by if not the text."""
+
+    text: str
+    more: str = ""
+    bar: str = ""
+    key: str = ""
+
+
+class Said(NamedTuple):
+    """What a comparison says of a case: a verdict, and a sentence about the metrics that have it."""
+
+    verdict: str
+    sentence: str
+
+
+def verdicts_of(case: ShownCase) -> list[Said]:
+    """Return what the comparison says of a case, the worst first; metrics of which it says the same are told together.
+
+    That nothing changed needs no reason, nor how far what luck has no part in did: the numbers stand beside it.
+    """
+    together: dict[tuple[Verdict, str], list[Finding]] = {}
+    for one in sorted(case.findings, key=lambda one: WORST_FIRST.index(one.verdict)):
+        reason = "; ".join(part for part in (_reason(one), *one.remarks) if part)
+        # the row gives the reason of a failure or skip itself
+        together.setdefault((one.verdict, reason.removesuffix(f": {case.row['reason']}")), []).append(one)
+    said = []
+    for (verdict, reason), findings in together.items():
+        names = [metric_label(one.metric) for one in findings]
+        if verdict is Verdict.UNCHANGED and not reason:
+            moved = {one.kind for one in case.findings if one.verdict is not Verdict.UNCHANGED}
+            # a kind of which something did change is told metric by metric
+            names = [kind for kind in KINDS if kind not in moved and any(one.kind == kind for one in findings)]
+            names += [metric_label(one.metric) for one in findings if one.kind in moved]
+        what = ", ".join(name for name in names if name != OUTCOME)
+        said.append(Said(verdict.value, ": ".join(part for part in (what, reason) if part)))
+    return said
+
+
+def _reason(one: Finding) -> str:
+    """Return why a finding has its verdict, as far as the columns of changes do not say it."""
+    if one.verdict is Verdict.UNCHANGED:
+        return ""
+    if one.code is Code.BEYOND_THRESHOLD and one.kind != "time" and change_text(one):
+        return f"threshold {format_limit(one.threshold)}" if one.threshold else ""
+    return one.reason
+
+
+def change_limits(cases: Iterable[ShownCase]) -> dict[str, float | None]:
+    """Return the metrics of which any change is shown, and to where it is drawn; None where luck has no part in it."""
+    findings: dict[str, list[Finding]] = {}
+    for case in cases:
+        for one in case.findings:
+            findings.setdefault(one.metric, []).append(one)
+    moved = [
+        name
+        for name in GATED
+        if any(one.change is not None and not abs(one.change) <= EQUAL for one in findings.get(name, ()))
+    ]
+    return {name: change_limit(findings[name]) if GATED[name].kind == "time" else None for name in moved}
+
+
+def change_cells(findings: Sequence[Finding], limits: Mapping[str, float | None]) -> list[Cell]:
+    """Return the cells of the columns of changes."""
+    by_metric = {one.metric: one for one in findings}
+    cells = []
+    for metric, edge in limits.items():
+        one = by_metric.get(metric)
+        text = change_text(one) if one else ""
+        if one is None or one.change is None or not text:
+            cells.append(Cell(UNDEFINED))
+            continue
+        ends = interval_text(one)
+        was = "" if one.baseline is None else f"was {value_text(metric, one.baseline)}"
+        more = ", ".join(part for part in (ends, was) if part)
+        bar = "" if edge is None else change_bar(one, edge)
+        cells.append(Cell(text, more, bar, "" if text[-1] == "%" else f"{one.change:g}"))
+    return cells
+
+
+DATASET = "cases-changes"
+DRAWN = 20
+"""So many changes are drawn, the worst."""
+LEAST, MOST = 0.1, 1.0
+"""The axis reaches to a change of so much at least and at most; what lies beyond stands at its edge."""
+_FAR = 1e3
+_LONGEST = 36
+_ABOVE = {"grid": True, "ticks": False, "domain": False, "labelAlign": "left", "labelPadding": -4, "labelOffset": -11}
+"""Names stand above their lines, inside the chart: beside it they would leave a narrow screen no room."""
+_TOLD = (*CHANGED, Verdict.INCONCLUSIVE)
+
+
+def forest(cases: Iterable[ShownCase]) -> tuple[Chart, Rows] | None:
+    """Return the chart of changes, those that are certain first, then those that are not; None without any."""
+    pairs = [(case, one) for case in cases for one in case.findings if one.verdict in _TOLD and _has_a_place(one)]
+    pairs.sort(key=lambda pair: rank(pair[1]))
+    pairs.sort(key=lambda pair: WORST_FIRST.index(pair[1].verdict))
+    rows = [_row(case, one) for case, one in pairs[:DRAWN]]
+    if not rows:
+        return None
+    farthest = max(abs(row[end]) for row in rows for end in ("change", "low", "high"))
+    edge = min(max(farthest, LEAST), MOST)
+    counts = [
+        f"{sum(one.verdict is verdict for _, one in pairs):,} {verdict.value}"
+        for verdict in _TOLD
+        if any(one.verdict is verdict for _, one in pairs)
+    ]
+    said = [f"{', '.join(counts)}: {rows[0]['name']} {rows[0]['text']} first."]
+    beyond = sum(abs(row["change"]) > edge for row in rows)
+    said += [f"{counted(beyond, 'change')} of more than {edge:.0%} at the edge."] if beyond else []
+    said += [f"The first {DRAWN} of {len(pairs):,} are drawn, the table below has all."] if len(pairs) > DRAWN else []
+    chart = Chart(
+        id=DATASET,
+        title="Changes of cases and metrics, with 95% intervals where luck has a part",
+        alt=" ".join(said),
+        spec=_spec(edge, [verdict for verdict in _TOLD if any(row["verdict"] == verdict for row in rows)]),
+        dataset=DATASET,
+        height=20 + 36 * len(rows),
+    )
+    return chart, rows
+
+
+def _has_a_place(one: Finding) -> bool:
+    """Return whether a finding is a change in parts of the baseline's value; the drift of a function is a distance."""
+    return one.change is not None and not math.isnan(one.change) and one.metric != DRIFT
+
+
+def _row(case: ShownCase, one: Finding) -> dict[str, Any]:
+    change = _within(one.change or 0.0)
+    low, high = (change if end is None else _within(end) for end in (one.low, one.high))
+    return {
+        "name": f"{case.name}, {metric_label(one.metric)}",
+        "verdict": one.verdict.value,
+        "change": change,
+        "low": low,
+        "high": high,
+        "text": change_text(one),
+        "interval": interval_text(one),
+        "reason": one.reason,
+    }
+
+
+def _within(change: float) -> float:
+    return 0.0 if math.isnan(change) else min(max(change, -_FAR), _FAR)
+
+
+def _spec(edge: float, verdicts: list[Verdict]) -> dict[str, Any]:
+    names = [one.value for one in verdicts]
+    axis = {"labelExpr": "datum.value ? format(datum.value, '+.0%') : '0'", "tickCount": 5}
+    scale = {"domain": [-edge, edge], "clamp": True, "nice": False, "padding": 6}
+    x = {
+        "field": "change",
+        "type": "quantitative",
+        "scale": scale,
+        "axis": axis,
+        "title": "change against the baseline",
+    }
+    y = {
+        "field": "name",
+        "type": "nominal",
+        "sort": None,
+        "title": None,
+        "axis": {**_ABOVE, "labelExpr": middle_cut(_LONGEST)},
+    }
+    colours = {"domain": names, "range": [f"var(--{name})" for name in names]}
+    colour = {"field": "verdict", "type": "nominal", "scale": colours, "legend": {"title": None, "columns": 3}}
+    both = {"y": y, "color": colour}
+    told = tooltip(name="case", verdict="verdict", text="change", interval="95% interval", reason="why")
+    text = {"type": "text", "align": "right", "dy": -11}
+    return {
+        "layer": [
+            {
+                "mark": {"type": "rule", "strokeWidth": 2},
+                "encoding": {**both, "x": x | {"field": "low"}, "x2": {"field": "high"}},
+            },
+            {"mark": {"type": "point", "opacity": 1}, "encoding": {**both, "x": x, "tooltip": told}},
+            {"mark": text, "encoding": {"y": y, "x": {"value": "width"}, "text": {"field": "text"}}},
+            {"mark": dict(DASHED), "encoding": {"x": {"datum": 0}}},
+        ]
+    }
+
+
+FILTERS = ("precision", "phase", "device", "outcome", "verdict")
+"""What a reader may filter by, where the cases differ in it."""
+
+
+class Head(NamedTuple):
+    """A column's header. `order` are the values of a column that has an order of its own, `text` is set to the left."""
+
+    key: str
+    title: str
+    order: str = ""
+    text: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Line:
+    """A row of the table. `data` are its values by the name of a filter; `first`: it is the first of its group.
+
+    `linked`: its rounds are shown elsewhere on the page. A case that is not `ok` has a `reason`, and neither `changes`
+    nor `cells`. `why` says what accounts for its verdicts.
+    """
+
+    case: ShownCase
+    run: str
+    precision: str
+    advised: bool
+    first: bool
+    linked: bool
+    data: Mapping[str, str]
+    said: Sequence[Said] = ()
+    changes: Sequence[Cell] = ()
+    cells: Sequence[Cell] = ()
+    reason: str = ""
+    why: Sequence[str] = ()
+
+
+def cases(material: Material) -> View | None:
+    """Return the view; None where there is no case at all."""
+    if not material.cases:
+        return None
+    lines: list[Line] = []
+    skips: list[tuple[str, list[ShownCase]]] = []
+    measured = [one.row for one in material.cases if one.row["outcome"] == "ok"]
+    shown_columns = columns.shown(measured)[1:]
+    limits = change_limits(material.cases)
+    by_run: dict[int, dict[str, ShownCase]] = {}
+    for one in material.cases:
+        by_run.setdefault(id(one.shown), {})[one.row["case_id"]] = one
+    for shown in material.shown:
+        own, run = by_run.get(id(shown), {}), shown.name
+        aside = _set_aside(own)
+        prefix = f"{run}, " if len(material.shown) > 1 else ""
+        skips += [(prefix + said, [own[case_id] for case_id in ids]) for said, ids in aside]
+        hidden = {case_id for _, ids in aside for case_id in ids}
+        lines += _lines(shown, run, own, hidden, shown_columns, limits)
+    drawn = forest(material.cases)
+    return View(
+        id="cases",
+        title="Cases",
+        template="cases.html",
+        content={
+            "lines": _told_apart(lines),
+            "counted": _counted(len(lines), material.cases),
+            "heads": _heads(material, shown_columns, limits),
+            "several": len(material.shown) > 1,
+            "compared": bool(material.comparisons),
+            "width": max(len(limits) + len(shown_columns), 1),
+            "filters": " ".join(FILTERS),
+            "legend": columns.legend(shown_columns),
+            "change_legend": CHANGE_LEGEND if limits else "",
+            "drawn": any(edge is not None for edge in limits.values()),
+            "timed": any(cell.bar for line in lines for cell in line.cells),
+            "skips": skips,
+        },
+        charts=[drawn[0]] if drawn else [],
+        datasets={drawn[0].dataset: drawn[1]} if drawn else {},
+    )
+
+
+def _counted(rows: int, cases: Sequence[ShownCase]) -> str:
+    """Say how many cases the table has, what they share, and that others are told of below."""
+    common = common_traits(one.case for one in cases)
+    said, aside = counted(rows, "case"), ""
+    if rows < len(cases):
+        said = f"{rows:,} of {counted(len(cases), 'case')}"
+        aside = "; why the others were skipped stands below the table"
+    return f"{said}{', all ' if common else ''}{common}{aside}"
+
+
+def _set_aside(own: Mapping[str, ShownCase]) -> list[tuple[str, list[str]]]:
+    """Return lines that tell of skipped cases once, each with the ids of those that it tells of.
+
+    A skip that a comparison has more to say of than that nothing ran stays a row.
+    """
+    groups = grouped(one.row for one in own.values() if all(finding.code is Code.NOT_RUN for finding in one.findings))
+    kept, said = notes.without_common_skips(groups)
+    rows = {row["case_id"] for members in kept.values() for row in members}
+    reasons: dict[str, list[str]] = {}  # in the order of the lines: that of each reason's first case
+    for members in groups.values():
+        for row in members:
+            if row["case_id"] not in rows:
+                reasons.setdefault(row["reason"], []).append(row["case_id"])
+    return list(zip(said, reasons.values(), strict=True))
+
+
+def _heads(material: Material, shown_columns: Sequence[Column], limits: Mapping[str, float | None]) -> list[Head]:
+    known = ordered((*PRECISIONS, *(one.row["precision"] for one in material.cases)))
+    heads = [Head("case", "case", text=True)]
+    heads += [Head("verdict", "verdict", "|".join(WORST_FIRST), text=True)] if material.comparisons else []
+    heads += [Head("run", "run", text=True)] if len(material.shown) > 1 else []
+    heads.append(Head("precision", "precision", "|".join(known), text=True))
+    for metric, edge in limits.items():
+        label = metric_label(metric)
+        drawn = "" if edge is None else f", drawn to ±{format_limit(edge)}"
+        heads.append(Head(f"{label.replace(' ', '-')}-change", f"{label} change{drawn}"))
+    heads += [Head(one.key, one.header) for one in shown_columns]
+    return heads if shown_columns else [*heads, Head("outcome", "outcome", text=True)]
+
+
+def _lines(
+    shown: Shown,
+    run: str,
+    own: Mapping[str, ShownCase],
+    hidden: set[str],
+    shown_columns: Sequence[Column],
+    limits: Mapping[str, float | None],
+) -> list[Line]:
+    """Return the rows of one run, group by group; of a comparison, those with the worst verdicts first."""
+    lines = []
+    groups = grouped(one.row for one in own.values())
+    for group, members in sorted(
+        groups.items(), key=lambda each: min(_badness(own[row["case_id"]]) for row in each[1])
+    ):
+        scale = time_scale(members)
+        advice = shown.advice.get(group)
+        first = True
+        for row in members:
+            if row["case_id"] in hidden:
+                continue
+            case, label, ok = own[row["case_id"]], precision_label(row), row["outcome"] == "ok"
+            said = verdicts_of(case)
+            verdicts = dict.fromkeys(one.verdict for one in said)
+            if len(verdicts) > 1:
+                verdicts.pop(Verdict.UNCHANGED, None)  # what moved is what such a case is looked for by
+            lines.append(
+                Line(
+                    case=case,
+                    run=run,
+                    precision=label,
+                    advised=bool(advice and advice.case_id == row["case_id"]),
+                    first=first,
+                    linked=bool(row["rounds"]),
+                    data={name: row[name] for name in FILTERS[:-1]} | {"verdict": "|".join(verdicts)},
+                    said=said,
+                    changes=change_cells(case.findings, limits) if ok else (),
+                    cells=[_cell(one, case, scale) for one in shown_columns] if ok else (),
+                    reason="" if ok else f"{row['outcome']}: {row['reason']}",
+                    why=reasons(case),
+                )
+            )
+            first = False
+    return lines
+
+
+def _badness(case: ShownCase) -> int:
+    """Return the place of a case's worst verdict among them; without a comparison all have one."""
+    return min((WORST_FIRST.index(one.verdict) for one in case.findings), default=len(WORST_FIRST))
+
+
+def _told_apart(lines: list[Line]) -> list[Line]:
+    """Return the lines with those filters only in which they differ; the precision's also colours its row."""
+    differing = [name for name in FILTERS if name == "precision" or len({line.data[name] for line in lines}) > 1]
+    return [replace(line, data={name: line.data[name] for name in differing if line.data[name]}) for line in lines]
+
+
+def _cell(column: Column, case: ShownCase, scale: Scale | None) -> Cell:
+    """Return a cell: what stands beside its number below that, so that numbers align; a time has its bar there."""
+    if TIME in column.metrics:
+        return Cell(
+            " ".join(part(case.row) for part in column.parts).strip() or UNDEFINED, bar=time_bar(case.row, scale)
+        )
+    first, *beside = (part(case.row) for part in column.parts)
+    return Cell(first or UNDEFINED, " ".join(filter(None, beside)))

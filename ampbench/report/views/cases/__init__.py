@@ -1,1 +1,0 @@
-"""What the section Cases is made of."""

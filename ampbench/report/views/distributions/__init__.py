@@ -1,1 +1,0 @@
-"""What the section Distributions is made of."""

@@ -1,0 +1,437 @@
+"""Sweeps over a parameter, and where precisions cross.
+
+Where one precision's throughput overtakes another's as a parameter grows, and what can be said of it for certain.
+
+Sweeps: cases of a run that differ in precision and one parameter, and how precisions stand to fp32 along it.
+
+Throughput over a swept parameter, and where precisions cross.
+"""
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from typing import Any
+
+from ampbench.base.precisions import BASELINE
+from ampbench.base.units import UNDEFINED, format_rate
+from ampbench.judge import notes
+from ampbench.judge.rows import Group, Row, described, grouped, number, precision_label
+from ampbench.report import drawing
+from ampbench.report.drawing import DASHED, Chart, Choice, Rows, View, fit, tooltip
+from ampbench.report.material import Material, Shown
+
+_ORDERS = {1: "faster", -1: "slower", 0: "within the intervals"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Level:
+    """A throughput (items per second) with its 95% interval; None under three rounds."""
+
+    rate: float
+    low: float | None = None
+    high: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rivals:
+    """Two precisions at one value of the parameter; `x` is the value as a number above 0, None where it is none."""
+
+    value: str
+    x: float | None
+    own: Level
+    other: Level
+
+    @property
+    def order(self) -> int:
+        """1 where `own` is certainly the faster, -1 where `other` is; 0 where the intervals overlap or lack."""
+        if self._above(self.own, self.other):
+            return 1
+        return -1 if self._above(self.other, self.own) else 0
+
+    @property
+    def advantage(self) -> float:
+        """The logarithm of the ratio of both throughputs, above 0 where `own` is the faster by its median."""
+        return math.log(self.own.rate) - math.log(self.other.rate)
+
+    @staticmethod
+    def _above(one: Level, other: Level) -> bool:
+        return one.low is not None and other.high is not None and one.low > other.high
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Crossing:
+    """The order is certain at the values `before` and `after`, and opposite; `upwards` where `own` gets the faster.
+
+    `x` and `rate` are where the lines between the medians cross, both axes logarithmic; None where the parameter is no
+    number, or they cross more than once in between.
+    """
+
+    before: str
+    after: str
+    upwards: bool
+    x: float | None = None
+    rate: float | None = None
+
+    @property
+    def about(self) -> str:
+        """`x` as text, as a whole number between whole numbers; "" where there is none, or none in between."""
+        if self.x is None:
+            return ""
+        if not (self.before.isdecimal() and self.after.isdecimal()):
+            return f"{self.x:.3g}"
+        return f"{round(self.x):,}" if int(self.before) < round(self.x) < int(self.after) else ""
+
+
+def find_crossings(places: Sequence[Rivals]) -> list[Crossing]:
+    """Return where the certain order of two precisions changes along `places`, which go by the parameter's value."""
+    certain = [number for number, place in enumerate(places) if place.order]
+    found = []
+    for first, last in pairwise(certain):
+        if places[first].order != places[last].order:
+            x, rate = _meeting(places[first : last + 1])
+            upwards = places[last].order > 0
+            found.append(
+                Crossing(before=places[first].value, after=places[last].value, upwards=upwards, x=x, rate=rate)
+            )
+    return found
+
+
+def _meeting(places: Sequence[Rivals]) -> tuple[float | None, float | None]:
+    """Return x and throughput where the medians of both are equal; None where that is not one place."""
+    apart = [number for number, place in enumerate(places) if place.advantage]
+    steps = [pair for pair in pairwise(apart) if places[pair[0]].advantage * places[pair[1]].advantage < 0]
+    if len(steps) != 1:
+        return None, None
+    ((first, last),) = steps
+    one, other, equal = places[first], places[last], places[first + 1 : last]
+    if one.x is None or other.x is None or len(equal) > 1:
+        return None, None
+    if equal:
+        return equal[0].x, equal[0].own.rate
+    share = one.advantage / (one.advantage - other.advantage)
+    return _between(one.x, other.x, share), _between(one.other.rate, other.other.rate, share)
+
+
+def _between(start: float, end: float, share: float) -> float:
+    """Return the number at a share of the way from `start` to `end` on a logarithmic scale."""
+    return float(math.exp(math.log(start) + share * math.log(end / start)))
+
+
+def in_words(places: Sequence[Rivals], parameter: str, other: str) -> str:
+    """Say what is certain of the order of two precisions: where `own` is faster or slower than `other`, or overtakes.
+
+    `parameter` is the parameter as a reader knows it ("batch size"). There is at least one place.
+    """
+    if all(None in (place.own.low, place.other.low) for place in places):
+        return "no order is certain: under three rounds there is no interval"
+    orders = {place.order for place in places}
+    if len(orders) == 1:
+        everywhere = f"at every {parameter} measured" if len(places) > 1 else f"at {parameter} {places[0].value}"
+        return f"{_ORDERS[orders.pop()]} {everywhere}"
+    crossings = find_crossings(places)
+    said = []
+    for one in crossings:
+        about = f" (about {one.about})" if one.about else ""
+        verb = "overtakes" if one.upwards else "falls behind"
+        said.append(f"{verb} {other} between {parameter} {one.before} and {one.after}{about}")
+    values = [place.value for place in places]
+    inside = {at for one in crossings for at in range(values.index(one.before), values.index(one.after))}
+    for order in (0,) if crossings else (1, -1, 0):
+        where = [place.value for at, place in enumerate(places) if place.order == order and at not in inside]
+        said += [f"{_ORDERS[order]} at {listed(where)}"] if where else []
+    return "; ".join(said)
+
+
+def listed(values: Sequence[str]) -> str:
+    """Return "1", "1 and 4" or "1, 4 and 16"."""
+    return " and ".join([part for part in (", ".join(values[:-1]), values[-1]) if part])
+
+
+BATCH_SIZE = "batch_size"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sweep:
+    """Cases of a run that differ in precision and in the parameter `swept` alone.
+
+    `groups` are those of the advice by the parameter's value, in order; `rows` the cases by the name of their precision
+    and value, `levels` the throughputs of those that have one. `xs` are the values as numbers above 0, empty where a
+    value of the chart is none. `places` compare the precisions that have values in common with fp32 to it.
+    """
+
+    swept: str
+    title: str
+    shown: Shown
+    groups: Mapping[str, Group]
+    rows: Mapping[str, Mapping[str, Row]]
+    levels: Mapping[str, Mapping[str, Level]]
+    xs: Mapping[str, float]
+    places: Mapping[str, Sequence[Rivals]]
+
+
+def find_sweeps(material: Material) -> dict[str, list[Sweep]]:
+    """Return the sweeps by parameter: of those that runs were asked to sweep, and of batch sizes wherever they differ.
+
+    Each is of one run: cases of two runs were not measured in turns.
+    """
+    wanted = {BATCH_SIZE: None} | {name: None for one in material.shown for name in one.stored.header.selection.sweeps}
+    found: dict[str, list[Sweep]] = {}
+    for parameter in wanted:
+        candidates: list[tuple[Shown, Group, dict[str, Group], dict[Group, list[Row]]]] = []
+        for shown in material.shown:
+            groups = grouped(shown.rows)
+            tables: dict[Group, dict[str, Group]] = {}
+            for group in groups:
+                value = notes.swept_value(group, parameter)
+                if value is not None:
+                    tables.setdefault(_rest(group, parameter), {})[value] = group
+            candidates += [(shown, rest, values, groups) for rest, values in tables.items() if len(values) > 1]
+        xs = _numbers(value for _, _, values, _ in candidates for value in values)
+        for shown, rest, values, groups in candidates:
+            title = _title(rest, shown, alone=len(material.shown) == 1)
+            ordered = {value: values[value] for value in sorted(values, key=lambda one: xs.get(one, 0.0))}
+            sweep = _sweep(parameter, title, shown, ordered, groups, xs)
+            if any(len(levels) > 1 for levels in sweep.levels.values()):
+                found.setdefault(parameter, []).append(sweep)
+    return found
+
+
+def _sweep(
+    parameter: str,
+    title: str,
+    shown: Shown,
+    values: Mapping[str, Group],
+    groups: Mapping[Group, Sequence[Row]],
+    xs: Mapping[str, float],
+) -> Sweep:
+    inputs: dict[str, set[str]] = {}
+    for group in values.values():
+        for row in groups[group]:
+            inputs.setdefault(precision_label(row), set()).add(row["input_dtype"])
+    rows: dict[str, dict[str, Row]] = {}
+    for value, group in values.items():
+        for row in groups[group]:
+            name = precision_label(row)
+            name += f" in-{row['input_dtype']}" if len(inputs[name]) > 1 else ""
+            rows.setdefault(name, {})[value] = row
+    levels = {
+        name: {value: level for value, row in members.items() if (level := _level(row)) is not None}
+        for name, members in rows.items()
+    }
+    baselines = [name for name in (BASELINE, f"{BASELINE} in-{BASELINE}") if levels.get(name)]
+    places = {
+        name: [
+            Rivals(value=value, x=xs.get(value), own=own[value], other=levels[baselines[0]][value])
+            for value in values
+            if value in own and value in levels[baselines[0]]
+        ]
+        for name, own in levels.items()
+        if baselines and name != baselines[0]
+    }
+    return Sweep(
+        swept=parameter,
+        title=title,
+        shown=shown,
+        groups=values,
+        rows=rows,
+        levels=levels,
+        xs=xs,
+        places={name: some for name, some in places.items() if some},
+    )
+
+
+def _level(row: Row) -> Level | None:
+    """Return the throughput of a case; its interval is that of the time, turned round."""
+    rate, median = number(row["items_per_second"]), number(row["seconds_median"])
+    if row["outcome"] != "ok" or rate is None or not 0 < rate < math.inf:
+        return None
+    low, high = number(row["seconds_low"]), number(row["seconds_high"])
+    if not median or not low or not high or not 0 < low <= high < math.inf:
+        return Level(rate=rate)
+    return Level(rate=rate, low=rate * (median / high), high=rate * (median / low))
+
+
+def _rest(group: Group, parameter: str) -> Group:
+    """Return what the cases of a sweep share: the group without the parameter."""
+    if parameter == BATCH_SIZE:
+        return replace(group, batch_size=None)
+    pairs = group.parameters.split(",")
+    return replace(group, parameters=",".join(one for one in pairs if not one.startswith(f"{parameter}=")))
+
+
+def _numbers(values: Iterable[str]) -> dict[str, float]:
+    """Return values as numbers for a log axis; empty where one of them is no number above 0."""
+    found = {}
+    for value in values:
+        try:
+            found[value] = float(value)
+        except ValueError:
+            return {}
+    return found if all(0 < one < math.inf for one in found.values()) else {}
+
+
+def _title(rest: Group, shown: Shown, *, alone: bool) -> str:
+    return " · ".join([rest.workload, described(rest), *([] if alone else [shown.name])])
+
+
+MARGIN = 1.5
+"""Intervals are drawn to so many times beyond the throughputs measured: a wide one would flatten all curves."""
+
+
+def sweeps(material: Material) -> View | None:
+    """Return the view; None where no precision was measured at two values of a parameter."""
+    parts: list[dict[str, Any]] = []
+    datasets: dict[str, Rows] = {}
+    for parameter, found in find_sweeps(material).items():
+        name = f"sweeps-{len(parts)}"
+        datasets[name] = [row for place, one in enumerate(found) for row in _rows(str(place), one)]
+        chart = Chart(
+            id=name,
+            title=f"Throughput by {_called(parameter)}",
+            alt=f"{len(found) - 1} more can be chosen; the tables say the same of each." if len(found) > 1 else "",
+            spec=_spec(_called(parameter), found, datasets[name]),
+            dataset=name,
+            choose="sweep",
+            choices=[Choice(value=str(place), label=one.title, alt=_finding(one)) for place, one in enumerate(found)],
+        )
+        parts.append({"chart": chart, "parameter": _called(parameter), "sweeps": [_table(one) for one in found]})
+    if not parts:
+        return None
+    return View(
+        id="sweeps",
+        title="Sweeps",
+        template="sweeps.html",
+        content={"parts": parts},
+        charts=[part["chart"] for part in parts],
+        datasets=datasets,
+    )
+
+
+def _called(parameter: str) -> str:
+    """Return a parameter as it is called in a sentence."""
+    return "batch size" if parameter == BATCH_SIZE else fit(parameter)
+
+
+def _rows(place: str, sweep: Sweep) -> Rows:
+    """Return what is drawn of a sweep: its throughputs, and where precisions certainly cross fp32."""
+    rates = [level.rate for levels in sweep.levels.values() for level in levels.values()]
+    least, most = min(rates) / MARGIN, max(rates) * MARGIN
+    rows: list[dict[str, Any]] = []
+    for value in sweep.groups:
+        for name, levels in sweep.levels.items():
+            if (level := levels.get(value)) is not None:
+                rows.append(
+                    {
+                        "sweep": place,
+                        "kind": "measured",
+                        "precision": fit(sweep.rows[name][value]["precision"]),
+                        "name": name,
+                        "value": _tick(value),
+                        "x": sweep.xs.get(value),
+                        "rate": level.rate,
+                        "low": level.rate if level.low is None else max(level.low, least),
+                        "high": level.rate if level.high is None else min(level.high, most),
+                        "text": format_rate(level.rate),
+                        "interval": _interval(level) or "none",
+                    }
+                )
+    for name, places in sweep.places.items():
+        for one in find_crossings(places):
+            if one.x is not None and one.rate is not None:
+                crossing = {"kind": "crossing", "name": name, "x": one.x, "rate": one.rate}
+                said = {
+                    "value": f"between {one.before} and {one.after}",
+                    "text": format_rate(one.rate),
+                    "interval": UNDEFINED,
+                }
+                rows.append({**rows[0], "low": one.rate, "high": one.rate, **crossing, **said})
+    return rows
+
+
+def _tick(value: str) -> str:
+    """Return a value as a mark of an axis; Vega keeps those as names in an object, where this one is taken."""
+    return f"{value} " if value == "__proto__" else value
+
+
+def _interval(level: Level) -> str:
+    return "" if level.low is None else f"{format_rate(level.low)} to {format_rate(level.high)}"
+
+
+def _spec(called: str, found: Sequence[Sweep], rows: Rows) -> dict[str, Any]:
+    """Return the chart: a line per precision, its intervals and points, and the crossings with fp32."""
+    xs = found[0].xs
+    whole = all(one.is_integer() for one in xs.values())
+    log = {"type": "log", "nice": False, "padding": 16}
+    x: dict[str, Any] = {"field": "value", "type": "ordinal", "sort": None, "title": called, "axis": {"labelAngle": 0}}
+    if xs:
+        scale = {**log, "base": 2} if whole else log
+        axis = {"format": "," if whole else "~g"}
+        x = {"field": "x", "type": "quantitative", "scale": scale, "axis": axis, "title": called}
+    rate = {
+        "field": "rate",
+        "type": "quantitative",
+        "scale": log,
+        "axis": {"format": "~s" if min(row["rate"] for row in rows) >= 1 else "~g", "tickCount": 5},
+        "title": "items per second (↑ faster)",
+    }
+    look = drawing.encoded({row["precision"] for row in rows})
+    colour, detail = {"color": look["color"]}, {"detail": {"field": "name", "type": "nominal"}}
+    # a title becomes part of an expression, where a parameter's name, which is a user's, has no place
+    told = tooltip(name="precision", value="at", text="items per second", interval="95% interval")
+    measured = {"filter": {"field": "kind", "equal": "measured"}}
+    ends = {"y": {**rate, "field": "low"}, "y2": {"field": "high"}}
+    ring = {"type": "point", "filled": False, "size": 220, "color": "var(--ink)", "opacity": 1}
+    # not a filter: Vega complains of a layer without rows, which a sweep without a crossing has
+    crossing = {"condition": {"test": {"field": "kind", "equal": "crossing"}, "value": 1.5}, "value": 0}
+    dot = {"type": "point", "filled": False, "size": 60, "strokeWidth": 2, "opacity": 1}
+    return {
+        "layer": [
+            {
+                "transform": [measured],
+                "mark": {"type": "line", "strokeWidth": 2},
+                "encoding": {"x": x, "y": rate, **colour, **detail},
+            },
+            {
+                "transform": [measured],
+                "mark": {"type": "rule", "strokeWidth": 1.5},
+                "encoding": {"x": x, **ends, **colour, **detail},
+            },
+            {"mark": dict(DASHED), "encoding": {"x": x, "y": rate, "y2": {"value": "height"}, "strokeWidth": crossing}},
+            {"mark": ring, "encoding": {"x": x, "y": rate, "strokeWidth": crossing, "tooltip": told}},
+            {"transform": [measured], "mark": dot, "encoding": {"x": x, "y": rate, **look, "tooltip": told}},
+        ]
+    }
+
+
+def _against(sweep: Sweep, name: str) -> str:
+    """Say how a precision's throughput stands to that of fp32, "" where both have no value in common."""
+    return in_words(sweep.places[name], _called(sweep.swept), BASELINE) if name in sweep.places else ""
+
+
+def _finding(sweep: Sweep) -> str:
+    """Say how the precisions of a sweep stand to fp32."""
+    said = [f"{name} {_against(sweep, name)}" for name in sweep.places] or ["no precision to compare with fp32"]
+    return f"{sweep.title}, against fp32: {'; '.join(said)}."
+
+
+def _table(sweep: Sweep) -> dict[str, Any]:
+    """Return the table of a sweep: a row for each precision, how it stands to fp32, and its throughput by value."""
+    lines = []
+    for name, members in sweep.rows.items():
+        cells = []
+        for value in sweep.groups:
+            level, row = sweep.levels[name].get(value), members.get(value)
+            outcome = row["outcome"] if row and row["outcome"] != "ok" else ""
+            cells.append(
+                {
+                    "rate": format_rate(level.rate if level else None),
+                    "interval": _interval(level) if level else "",
+                    "outcome": outcome,
+                }
+            )
+        precision = next(iter(members.values()))["precision"]
+        lines.append({"precision": precision, "name": name, "against": _against(sweep, name), "cells": cells})
+    advice = {group: sweep.shown.advice[group] for group in sweep.groups.values() if group in sweep.shown.advice}
+    remarks = notes.sweep_remarks(advice, [sweep.swept])
+    return {"title": sweep.title, "values": list(sweep.groups), "lines": lines, "remarks": remarks}

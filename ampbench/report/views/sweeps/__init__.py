@@ -1,1 +1,0 @@
-"""What the section Sweeps is made of."""

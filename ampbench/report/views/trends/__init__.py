@@ -1,1 +1,0 @@
-"""What the section Trends is made of."""

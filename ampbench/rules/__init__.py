@@ -1,1 +1,0 @@
-"""Autocast's rules as probed: selecting among them, disagreements and changes, and the text to show them. No torch."""

@@ -1,1 +1,0 @@
-"""The driver: schedules rounds, keeps servers, survives what goes wrong; never imports torch."""

@@ -1,1 +1,0 @@
-"""What studies found, told: verdicts, sentences and tables, from what runs hold."""

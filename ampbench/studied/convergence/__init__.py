@@ -1,1 +1,0 @@
-"""What trainings in several precisions come to, against fp32: verdicts, and how they are told. No torch."""

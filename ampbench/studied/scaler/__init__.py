@@ -1,1 +1,0 @@
-"""What trainings with each setting of GradScaler come to, and how they are told. No torch."""

@@ -1,1 +1,0 @@
-"""Studies, each in a worker process: convergence, loss scaling, autocast's scope, input storage, ceilings."""

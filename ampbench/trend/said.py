@@ -1,0 +1,241 @@
+"""A trend in sentences, and in Markdown.
+
+A trend in words: what tables on a terminal and in Markdown say alike.
+
+The changes of a trend as Markdown.
+"""
+
+import math
+from collections import Counter
+from collections.abc import Mapping
+
+from ampbench.base.units import UNDEFINED, counted, format_count, format_percent, format_percent_range, format_quantity
+from ampbench.present.document import markdown_table
+from ampbench.records.labels import case_labels
+from ampbench.records.run import short_commit
+from ampbench.trend import TRACKED, Change, Place, Rule, Series, Trend
+
+DIRECTIONS = ("regressed", "improved")
+LONGEST_LIST = 3
+FACTOR = 10.0
+"""From so many times on, a change is said as a factor: nobody reads five digits of per cent."""
+_LONGEST_PART = 9
+"""As much is shown of a digest, and of the longest counter of memory ("allocator") all."""
+
+SHARED = "the machine, or what they share; each case is judged by what is left (ampbench ab decides)"
+
+Names = Mapping[tuple[Place, str, int, str, str], str]
+
+
+def series_names(trend: Trend) -> Names:
+    """Return a short name for each series by its key: the case's label, and what else tells it from others.
+
+    That is the version of the workload where there are several, and the digests, or who counted the memory, where the
+    series of one case, metric and place differ in nothing else.
+    """
+    labels = case_labels(one.case for one in trend.series)
+    versions: dict[str, set[int]] = {}
+    numbers: dict[tuple[object, ...], set[str]] = {}
+    for one in trend.series:
+        versions.setdefault(one.case.case_id, set()).add(one.case.version)
+        numbers.setdefault(one.key[:-1], set()).add(one.numbers)
+    names = {}
+    for one in trend.series:
+        parts = [labels[one.case.case_id]]
+        parts += [f"v{one.case.version}"] if len(versions[one.case.case_id]) > 1 else []
+        if len(numbers[one.key[:-1]]) > 1:
+            parts.append("/".join(part[:_LONGEST_PART] for part in one.numbers.split("/")))
+        names[one.key] = " ".join(parts)
+    return names
+
+
+def summary(trend: Trend, labelled: bool = False) -> str:
+    """Return in one line how many series changed, and how many of them got worse.
+
+    Metrics have the names that are typed or, `labelled`, what heads their columns.
+    """
+    counts = Counter((one.metric.name, change.direction) for one, change in changes_in_order(trend))
+    if not counts:
+        judged = sum(one.rule is not Rule.NONE for one in trend.series)
+        if judged:
+            rest = " beyond what the whole run did" if trend.shifts else ""
+            return f"no change in {counted(judged, 'series', 'series')}{rest}"
+        alone = all(len(one.measured) < 2 for one in trend.series)
+        return "too few points to look for changes" if alone else "no series could be judged"
+    said = []
+    for direction in DIRECTIONS:
+        of_metrics = Counter({metric: count for (metric, which), count in counts.items() if which == direction})
+        said += [f"{of_metrics.total()} {direction} ({listed(of_metrics, labelled)})"] if of_metrics else []
+    changed = sum(bool(one.changes) for one in trend.series)
+    return f"{counted(sum(counts.values()), 'change', 'changes')} in {changed} series: {', '.join(said)}"
+
+
+def extent(trend: Trend) -> str:
+    """Return how many series of how many cases there are, and the axis."""
+    cases = len({one.case.case_id for one in trend.series})
+    axis = trend.axis.replace("_", " ")
+    return f"{counted(len(trend.series), 'series', 'series')} of {counted(cases, 'case', 'cases')} over {axis}"
+
+
+def span(trend: Trend) -> str:
+    """Return the ends of the axis of each place, said once where they are the same or end another's."""
+    ends = [(series[0].points[0].x.label, series[0].points[-1].x.label) for series in trend.places.values()]
+    known = {label for first, last in ends if first != last for label in (first, last)}
+    spans = dict.fromkeys(
+        " → ".join(dict.fromkeys(pair)) for pair in ends if pair[0] != pair[1] or pair[0] not in known
+    )
+    more = len(spans) - LONGEST_LIST
+    return ", ".join(list(spans)[:LONGEST_LIST]) + (f" and {more} more" if more > 0 else "")
+
+
+def place_name(place: Place) -> str:
+    """Return a place in one line: `ampbench · host · NVIDIA H200 · cuda · torch 2.15.0`."""
+    parts = [place.program, place.host, place.device_name or place.cpu, place.device]
+    parts += [counted(place.threads, "thread")] if place.threads else []
+    parts += [f"torch {place.torch_version}"] if place.torch_version else []
+    parts += [f"commit {short_commit(place.commit)}"] if place.commit else []
+    return " · ".join([part for part in parts if part] + [f"{name}={value}" for name, value in place.settings])
+
+
+def where(trend: Trend, place: Place) -> str:
+    """Return a place in brackets behind a blank, "" where there is but one."""
+    return f" ({place_name(place)})" if len(trend.runs) > 1 else ""
+
+
+def changes_in_order(trend: Trend) -> list[tuple[Series, Change]]:
+    """Return all changes: place by place, x by x, those with one cause together, the largest first."""
+    found = []
+    for series in trend.places.values():
+        order = {point.x: number for number, point in enumerate(series[0].points)}
+        pairs = [(one, change) for one in series for change in one.changes]
+        found += sorted(pairs, key=lambda pair: (order[pair[1].x], pair[1].what, -_height(pair[1])))
+    return found
+
+
+def _height(change: Change) -> float:
+    return abs(math.log(change.ratio)) if change.ratio else math.inf
+
+
+def levels(one: Series, change: Change) -> tuple[str, str]:
+    """Return the levels on both sides of a change."""
+    unit = one.metric.column.unit
+    before, after = (
+        "undefined" if value is None else format_quantity(value, unit) for value in (change.before, change.after)
+    )
+    return before, after
+
+
+def size(change: Change) -> str:
+    """Return how large a change is, as "+7.2% (6.1 to 8.4%)"; the interval where luck has part in it."""
+    if change.other_function:
+        return "another function"
+    if change.after is None:
+        return "not finite"
+    if change.before is None:
+        return "finite again"
+    if change.ratio is None:
+        return "from none"
+    if change.low is None or change.high is None:
+        return relative(change.ratio)
+    if change.ratio >= FACTOR:
+        return f"{relative(change.ratio)} ({_short(change.low)} to {_short(change.high)})"
+    return f"{relative(change.ratio)} ({format_percent_range(change.low - 1, change.high - 1, sign=True)})"
+
+
+def relative(ratio: float) -> str:
+    """Return a ratio as "+7.2%", from `FACTOR` on as "x 12.3" or "x 101k", and as "1/250" the other way."""
+    if ratio >= FACTOR:
+        return f"x {_short(ratio)}"
+    return f"1/{_short(1 / ratio)}" if 0 < ratio <= 1 / FACTOR else format_percent(ratio - 1, sign=True)
+
+
+def _short(ratio: float) -> str:
+    return format_count(ratio).replace(" ", "")
+
+
+def gap(missing: str) -> str:
+    """Return why there is no number, in one word where there is one."""
+    word = missing.partition(":")[0]
+    return word if word in ("failed", "skipped", "undefined") else UNDEFINED
+
+
+def total(one: Series) -> str:
+    """Return the change from the first to the last point, "–" where there is none to tell of."""
+    if len(one.measured) < 2 or one.points[-1].undefined:
+        return UNDEFINED
+    return "from none" if one.total is None else relative(one.total)
+
+
+def failures(trend: Trend, labelled: bool = False) -> list[str]:
+    """Return what broke in the end, and never came back: cases that failed and errors that are no numbers.
+
+    Metrics have the names that are typed or, `labelled`, what heads their columns.
+    """
+    found: dict[str, None] = {}
+    labels = case_labels([*(one.case for one in trend.series), *(one.case for one in trend.lost)])
+    for one in trend.series:
+        last, name = one.points[-1], labels[one.case.case_id]
+        at = f"at {last.x.label}{where(trend, one.place)}"
+        if last.missing.startswith("failed"):
+            found[f"{name} {at} {last.missing}"] = None
+        elif last.undefined:
+            metric = one.metric.column.label if labelled else one.metric.name
+            found[f"{metric} of {name} {at} {last.missing}"] = None
+    for lost in trend.lost:
+        found[f"{labels[lost.case.case_id]} at {lost.x.label}{where(trend, lost.place)} {lost.reason}"] = None
+    return list(found)
+
+
+def notes(trend: Trend) -> list[str]:
+    """Return what keeps series from being judged, with their numbers, and what else a reader should know."""
+    said = Counter(one.note for one in trend.series if one.note and one.note not in trend.notes)
+    unjudged = [f"{counted(count, 'series', 'series')} {note}" for note, count in said.items()]
+    return [*unjudged, *disturbed_values(trend), *trend.notes]
+
+
+def shared_shifts(trend: Trend) -> list[str]:
+    """Return what all times of a run did together, which is no change of any case."""
+    said = []
+    for one in trend.shifts:
+        if 1 / FACTOR < one.ratio < FACTOR:
+            more = "more" if one.ratio > 1 else "less"
+            took = f"{relative(one.ratio).lstrip('+-')} {more} time than at {one.last.label}"
+        else:
+            took = f"{relative(one.ratio)} the time that it took at {one.last.label}"
+        of = f"median of {one.cases} cases, of which {one.alike} moved that way"
+        said.append(f"at {one.x.label}{where(trend, one.place)} the whole run took {took} ({of}): {SHARED}")
+    return said
+
+
+def disturbed_values(trend: Trend) -> list[str]:
+    """Return how many values of times are shown and not judged, because the machine was disturbed, and by what."""
+    causes = [point.disturbed for one in trend.series for point in one.points if point.disturbed]
+    if not causes:
+        return []
+    values = counted(len(causes), "value of a time is", "values of times are")
+    return [f"{values} shown and not judged: {Counter(causes).most_common(1)[0][0]}"]
+
+
+def has_changed_times(trend: Trend) -> bool:
+    """Return whether a change is one of time, of which `NOT_IN_TURNS` is to be said."""
+    return any(one.metric.noisy and one.changes for one in trend.series)
+
+
+def listed(counts: Mapping[str, int], labelled: bool = False) -> str:
+    """Return counts by metric as "time 3, memory 1" or, `labelled`, "time 3, peak memory 1"."""
+    return ", ".join(
+        f"{one.column.label if labelled else name} {counts[name]}" for name, one in TRACKED.items() if counts.get(name)
+    )
+
+
+def changes_table(trend: Trend, names: Names) -> str:
+    """Return a table of all changes, a line each, with the place where there are several; "" where nothing changed."""
+    several = len(trend.places) > 1
+    rows = [
+        (change.x.label, *([place_name(one.place)] if several else []), names[one.key], one.metric.name,
+         *levels(one, change), size(change), change.direction, change.what)
+        for one, change in changes_in_order(trend)
+    ]  # fmt: skip
+    headers = ["x", "case", "metric", "before", "after", "change", "", "what else changed"]
+    headers[1:1] = ["place"] if several else []
+    return markdown_table(headers, rows, left=("place", "case", "metric", "", "what else changed")) if rows else ""

@@ -1,0 +1,358 @@
+"""Series of one metric of one case over an axis.
+
+What of a case is followed, by the names people type, and how a change of it is told from none.
+
+What git knows of commits: when they were made, what they are called, what lies between two of them.
+
+A trend as data: series of points, and the changes found in them. Tables, JSON and reports are made from these.
+"""
+
+import re
+import subprocess
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+from functools import cached_property
+from pathlib import Path
+from types import MappingProxyType
+from typing import Literal
+
+from ampbench.base.metrics import COMPARED, DRIFT, GATED, METRICS, Column, Gate
+from ampbench.errors import UnknownNameError
+from ampbench.records.case import Case
+
+TIME = "seconds_median"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tracked:
+    """A metric that is followed: its short `name`, its `column`, and the `gate` that comparisons have for it.
+
+    `scale` is the smallest number that a change is related to: a tenth of an error below what rounding to the dtype
+    costs is none. `noisy` metrics are times, whose values are luck too; all others are the same in every run of one
+    environment.
+    """
+
+    name: str
+    column: Column
+    gate: Gate
+    scale: float = 0.0
+    noisy: bool = False
+
+
+TRACKED: Mapping[str, Tracked] = MappingProxyType(
+    {
+        one.name: one
+        for one in (
+            Tracked(name="time", column=METRICS[TIME], gate=GATED[TIME], noisy=True),
+            Tracked(name="throughput", column=METRICS["items_per_second"], gate=GATED[TIME], noisy=True),
+            Tracked(name="memory", column=METRICS["peak_memory_bytes"], gate=GATED["peak_memory_bytes"]),
+            # the table's ×floor: the error of rounding alone is 1 here, and all programs tell this one
+            Tracked(name="floor", column=METRICS["output_floor_ratio"], gate=GATED["output_rel_l2"], scale=1.0),
+            Tracked(name="gradients", column=METRICS["grad_rel_l2"], gate=GATED["grad_rel_l2"]),
+            Tracked(name="parameters", column=METRICS["param_rel_l2"], gate=GATED["param_rel_l2"]),
+            Tracked(name="updates", column=METRICS["update_rel_l2"], gate=GATED["update_rel_l2"]),
+            Tracked(name="nonfinite", column=METRICS["output_nonfinite"], gate=GATED["output_nonfinite"], scale=1.0),
+            Tracked(
+                name="flushed",
+                column=METRICS["grad_flushed_share"],
+                gate=GATED["grad_flushed_share"],
+                scale=GATED["grad_flushed_share"].floor,
+            ),
+            # from the first x that has one: two runs have it together, and neither alone
+            Tracked(name="reference", column=COMPARED[DRIFT], gate=GATED[DRIFT]),
+        )
+    }
+)
+"""The metrics that `ampbench trend` follows."""
+
+DEFAULT = ("time", "memory", "floor", "gradients")
+
+
+def tracked(names: Iterable[str] = ()) -> list[Tracked]:
+    """Return the metrics called `names`, short or as their columns are; without any, the usual four.
+
+    Raises `UnknownNameError` with the nearest names for any other.
+    """
+    by_name = {**TRACKED, **{one.column.name: one for one in TRACKED.values()}}
+    chosen = list(dict.fromkeys(names)) or list(DEFAULT)
+    for name in chosen:
+        if name not in by_name:
+            raise UnknownNameError("metric", name, TRACKED)
+    return list(dict.fromkeys(by_name[name] for name in chosen))
+
+
+_TIMEOUT_SECONDS = 30
+
+
+@dataclass(frozen=True, slots=True)
+class Commit:
+    """A commit of the repository: its time in seconds since 1970 and the first line of its message."""
+
+    time: int
+    subject: str
+
+
+class History:
+    """The repository of the current folder, or of `folder`; outside one, nothing is known."""
+
+    def __init__(self, folder: Path | None = None):
+        self._folder = folder
+
+    def commits(self, names: Iterable[str]) -> dict[str, Commit]:
+        """Return those of the commits called `names` (whole hashes) that the repository has."""
+        asked = _hashes(names)
+        answer = self._git("cat-file", "--batch", given="".join(f"{name}\n" for name in asked)) if asked else None
+        found: dict[str, Commit] = {}
+        # an object is "HASH commit SIZE", its SIZE bytes and a newline, or "NAME missing" (git-cat-file(1))
+        rest = answer or b""
+        for name in asked:
+            head, _, rest = rest.partition(b"\n")
+            words = head.split()
+            if len(words) != 3:
+                continue
+            content, rest = rest[: int(words[2])], rest[int(words[2]) + 1 :]
+            if words[1] == b"commit":
+                found[name] = _parsed(content.decode(errors="replace"))
+        return found
+
+    def ranks(self, names: Iterable[str]) -> Mapping[str, int]:
+        """Return the places of known commits in their order of descent, the oldest first."""
+        asked = _hashes(names)
+        answer = self._git("rev-list", "--topo-order", "--reverse", *asked) if asked else None
+        order = {name: place for place, name in enumerate((answer or b"").decode().split())}
+        return {name: order[name] for name in asked if name in order}
+
+    def between(self, before: str, after: str) -> int | None:
+        """Return how many commits lead from `before` to `after`, that one counted; None where that is not known."""
+        if len(_hashes([before, after])) < 2:
+            return None
+        answer = self._git("rev-list", "--count", f"{before}..{after}", "--")
+        return int(answer) if answer else None
+
+    def _git(self, *arguments: str, given: str = "") -> bytes | None:
+        try:
+            done = subprocess.run(
+                ["git", *arguments],
+                input=given.encode(),
+                capture_output=True,
+                timeout=_TIMEOUT_SECONDS,
+                check=True,
+                cwd=self._folder,
+            )
+        except (OSError, subprocess.SubprocessError):
+            return None
+        return done.stdout
+
+
+def _hashes(names: Iterable[str]) -> list[str]:
+    """Return those names, each once, that are hashes: what else a file calls a commit might be an option to git."""
+    return [name for name in dict.fromkeys(names) if re.fullmatch("[0-9a-f]{7,64}", name)]
+
+
+def _parsed(content: str) -> Commit:
+    """Read a commit object: header lines, an empty one, the message."""
+    head, _, message = content.partition("\n\n")
+    committer = next((line for line in head.splitlines() if line.startswith("committer ")), "committer 0 +0000")
+    return Commit(time=int(committer.split()[-2]), subject=message.partition("\n")[0].strip())
+
+
+UNDEFINED = "undefined"
+"""How the reason begins for which an error that was measured is no number."""
+
+
+class Rule(StrEnum):
+    """How changes were looked for in a series (docs/trends.md)."""
+
+    STEPS = "steps"
+    """asv's step detection, confirmed: a time, eight points and more."""
+    NEIGHBOURS = "neighbours"
+    """Each point against the one before it, as `ampbench compare` decides on their runs: a time, fewer points."""
+    EXACT = "exact"
+    """Luck has no part in the metric: every difference beyond the gate's tolerance."""
+    NONE = "none"
+    """Changes were not looked for; `Series.note` says why."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class X:
+    """One place on the axis: its whole `value`, a short `label` and, of a commit, its subject as `title`."""
+
+    value: str
+    label: str
+    title: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Place:
+    """Where and by what a series was measured: what must be equal for its points to be comparable.
+
+    `program` is "ampbench" or the one that an imported run is of. `cpu` and `device_name` are models. `torch_version`
+    is that of the whole series where the axis is another, `commit` that where the axis is the version of torch ("":
+    none is recorded). `settings` are those that the arm of an A/B session was given (NAME=VALUE).
+    """
+
+    program: str
+    host: str
+    cpu: str
+    device: str
+    device_name: str
+    threads: int | None
+    torch_version: str = ""
+    commit: str = ""
+    settings: tuple[tuple[str, str], ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Measured:
+    """What one `run` says of a point: its `value`, and the interval that it has of it from its own rounds or samples.
+
+    The interval, None where there is none, is of 95% (asv's: of 99%). `disturbed` says what disturbed the machine while
+    it was measured, "" where nothing did.
+    """
+
+    run: str
+    value: float
+    low: float | None = None
+    high: float | None = None
+    disturbed: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Point:
+    """The value of a series at one x: the median over `runs` runs, in the unit of the metric.
+
+    Runs that were disturbed are left out of a time where others were not, and else it is not judged. `low` and `high`
+    are the 95% interval of the runs' values where there are three or more, that of the run where there is one; None:
+    there is none. `each` is what the runs say, one by one. A gap has the `value` None and says why in `missing`; so has
+    a point that was measured (`runs`) and is not finite.
+    """
+
+    x: X
+    value: float | None
+    low: float | None = None
+    high: float | None = None
+    runs: int = 0
+    run_ids: tuple[str, ...] = ()
+    each: tuple[Measured, ...] = ()
+    missing: str = ""
+
+    @property
+    def disturbed(self) -> str:
+        """What disturbed all of its runs, so that it is not judged; "" where one of them was not."""
+        return self.each[-1].disturbed if self.each and all(one.disturbed for one in self.each) else ""
+
+    @property
+    def undefined(self) -> bool:
+        """Whether the error was measured and is no number, because something is not finite."""
+        return self.missing.startswith(UNDEFINED)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Change:
+    """A change point: `x` is that of the first point after it, `last` that of the last point of the level before it.
+
+    `before` and `after` are the levels on both sides, in the unit of the metric, None where it is undefined. `ratio` is
+    after / before, None where before is 0 or either is undefined; `low` and `high` are its 95% interval, None for a
+    metric without luck. `other_function`: the errors on both sides are of different functions, whatever their sizes.
+    `what` says in one line in what the runs on both sides differ, "" where they are the same in all that is recorded.
+    """
+
+    x: X
+    last: X
+    before: float | None
+    after: float | None
+    ratio: float | None
+    low: float | None = None
+    high: float | None = None
+    direction: Literal["improved", "regressed"]
+    other_function: bool = False
+    what: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Series:
+    """One metric of one case at one place, a point per x of that place, gaps among them.
+
+    `numbers` tells apart series of one case, metric and place: for errors the digests of weights and inputs, for memory
+    who counted. `rule` says how changes were looked for, `note` what a reader of them should know.
+    """
+
+    case: Case
+    metric: Tracked
+    place: Place
+    numbers: str = ""
+    points: Sequence[Point]
+    changes: Sequence[Change] = ()
+    rule: Rule = Rule.NONE
+    note: str = ""
+
+    @property
+    def key(self) -> tuple[Place, str, int, str, str]:
+        """What no two series of a trend share: place, case id, the workload's version, metric and `numbers`."""
+        return self.place, self.case.case_id, self.case.version, self.metric.name, self.numbers
+
+    @property
+    def measured(self) -> list[Point]:
+        """The points that have a value; there is at least one."""
+        return [point for point in self.points if point.value is not None]
+
+    @property
+    def total(self) -> float | None:
+        """The last value over the first, 1 where both are 0; None where there is one alone, or only the first is 0."""
+        values = [point.value for point in self.measured if point.value is not None]
+        if len(values) < 2:
+            return None
+        if values[-1] == values[0]:
+            return 1.0
+        return values[-1] / values[0] if values[0] else None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Lost:
+    """A case without any number at its place, so that it has no series: the last `x` at which it broke, and how."""
+
+    case: Case
+    place: Place
+    x: X
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shift:
+    """What all times of a place did together from `last` to `x`: their median `ratio` over `cases` cases.
+
+    `alike` of them moved that way. What is judged of each series is the rest.
+    """
+
+    place: Place
+    x: X
+    last: X
+    ratio: float
+    cases: int
+    alike: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Trend:
+    """Series over the `axis`, what their times did together (`shifts`), and the cases that have none because they
+    failed (`lost`).
+
+    `runs` counts the runs used by place, `left_out` those without an x by the reason.
+    """
+
+    axis: str
+    series: Sequence[Series]
+    runs: Mapping[Place, int]
+    shifts: Sequence[Shift] = ()
+    left_out: Mapping[str, int] = field(default_factory=dict)
+    lost: Sequence[Lost] = ()
+    notes: Sequence[str] = ()
+
+    @cached_property
+    def places(self) -> dict[Place, list[Series]]:
+        """The series by place, in their order."""
+        found: dict[Place, list[Series]] = {}
+        for one in self.series:
+            found.setdefault(one.place, []).append(one)
+        return found

@@ -1,0 +1,225 @@
+"""Arms: what may be typed, and commits checked out beside the files that are there."""
+
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+import pytest
+
+from ampbench.ab.arms import ArmRequest, checked_out, left_out, parse_arm, selection_of, settings_of, source_in
+from ampbench.errors import UsageError
+from ampbench.records.case import WorkloadSource
+from ampbench.records.run import Selection, Settings
+
+
+def git(folder: Path, *arguments: str) -> str:
+    identity = ("-c", "user.name=a", "-c", "user.email=a@b", "-c", "commit.gpgsign=false")
+    done = subprocess.run(["git", *identity, *arguments], cwd=folder, capture_output=True, text=True, check=True)
+    return done.stdout.strip()
+
+
+@pytest.fixture
+def repository(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A repository of two commits, `first` tagged as such, which is the current folder."""
+    folder = tmp_path / "project"
+    folder.mkdir()
+    git(folder, "init", "--quiet", "--initial-branch=main")
+    for number in ("1", "2"):
+        (folder / "model.py").write_text(f"layers = {number}\n")
+        git(folder, "add", ".")
+        git(folder, "commit", "--quiet", "-m", number)
+        if number == "1":
+            git(folder, "tag", "first")
+    monkeypatch.chdir(folder)
+    return folder
+
+
+def test_an_arm_is_an_interpreter_a_commit_and_settings_together() -> None:
+    arm = parse_arm("--baseline", [sys.executable, "git:main", "OMP_NUM_THREADS=1", "precision=bf16_autocast"])
+    assert (arm.python, arm.ref) == (sys.executable, "main")
+    assert arm.settings == {"OMP_NUM_THREADS": "1", "precision": "bf16_autocast"}
+    assert arm.variables == {"OMP_NUM_THREADS": "1"}
+
+
+def test_here_is_this_interpreter_and_the_files_as_they_are() -> None:
+    assert parse_arm("--baseline", ["here"]) == ArmRequest(given=["here"])
+    assert parse_arm("--baseline", []) == ArmRequest(given=["here"])
+
+
+def test_the_folder_of_an_environment_stands_for_its_python_without_following_the_link(tmp_path: Path) -> None:
+    (tmp_path / "bin").mkdir()
+    (tmp_path / "bin" / "python").symlink_to(sys.executable)
+    assert parse_arm("--baseline", [str(tmp_path)]).python == str(tmp_path / "bin" / "python")
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        (["no-such-python-anywhere"], "there is no such Python"),
+        (["/no/such/python"], "there is no such Python"),
+        ([sys.executable, sys.executable], "two interpreters"),
+        (["git:a", "git:b"], "two commits"),
+        (["A=1", "A=2"], "A is given twice"),
+    ],
+)
+def test_what_is_no_arm_is_refused_with_what_one_is(given: list[str], said: str) -> None:
+    with pytest.raises(UsageError, match=said):
+        parse_arm("--candidate", given)
+
+
+def test_settings_reach_the_selection_and_the_settings_of_their_arm() -> None:
+    arm = parse_arm("--baseline", ["threads=1", "precision=fp32", "scaler=false", "width=64", "X=1"])
+    selection = selection_of(arm, Selection(precisions=["bf16_pure"], overrides={"depth": 2}))
+    assert selection == Selection(precisions=["fp32"], overrides={"depth": 2, "width": 64}, scaler=False)
+    assert settings_of(arm, Settings(threads=2)).threads == 1
+
+
+@pytest.mark.parametrize("value", ["0", "many", "1.5", "-1"])
+def test_a_number_of_threads_that_cannot_be_is_refused(value: str) -> None:
+    with pytest.raises(UsageError, match="threads="):
+        settings_of(parse_arm("--baseline", [f"threads={value}"]), Settings())
+
+
+def test_an_arm_may_have_a_heap_of_its_own() -> None:
+    arm = parse_arm("--baseline", ["heap=plain"])
+    assert settings_of(arm, Settings()).heap == "plain"
+    assert selection_of(arm, Selection()).overrides == {}
+    with pytest.raises(UsageError, match="heap=small: give kept or plain"):
+        settings_of(parse_arm("--baseline", ["heap=small"]), Settings())
+
+
+def test_an_arm_may_keep_the_switches_that_its_code_sets() -> None:
+    arm = parse_arm("--candidate", ["keep_flags=true"])
+    assert settings_of(arm, Settings()).keep_flags
+    assert settings_of(parse_arm("--baseline", ["here"]), Settings(keep_flags=True)).keep_flags
+    assert not settings_of(parse_arm("--baseline", ["keep_flags=False"]), Settings(keep_flags=True)).keep_flags
+    assert selection_of(arm, Selection()).overrides == {}
+    with pytest.raises(UsageError, match="keep_flags=yes: give true or false"):
+        settings_of(parse_arm("--baseline", ["keep_flags=yes"]), Settings())
+
+
+def test_a_commit_is_checked_out_beside_the_repository_and_gone_afterwards(repository: Path) -> None:
+    arm = parse_arm("--baseline", ["git:first"])
+    with checked_out("--baseline", arm) as checkout:
+        assert checkout is not None
+        assert (checkout.root / "model.py").read_text() == "layers = 1\n"
+        assert (repository / "model.py").read_text() == "layers = 2\n"
+        assert checkout.commit == git(repository, "rev-parse", "first")
+        assert checkout.paths == [checkout.root]
+    assert not checkout.root.exists()
+    assert git(repository, "worktree", "list").count("\n") == 0
+
+
+def test_a_file_of_the_repository_is_that_of_the_commit(repository: Path) -> None:
+    def source(module: Path | str) -> WorkloadSource:
+        return WorkloadSource(name="m", family="user", module=str(module), function="make", builtin=False)
+
+    with checked_out("--baseline", parse_arm("--baseline", ["git:first"])) as checkout:
+        assert checkout is not None
+        assert source_in(checkout, source(repository / "model.py")).module == str(checkout.root / "model.py")
+        assert source_in(checkout, source("package.module")).module == "package.module"
+        assert source_in(None, source("model.py")).module == "model.py"
+        with pytest.raises(UsageError, match=r"commit .* has no file later\.py"):
+            source_in(checkout, source(repository / "later.py"))
+
+
+def arms(*refs: str) -> list[ArmRequest]:
+    return [parse_arm("", [ref]) for ref in refs]
+
+
+def test_the_current_commit_can_be_compared_with_the_files_as_they_are(repository: Path) -> None:
+    (repository / "model.py").write_text("layers = 3\n")
+    with checked_out("--baseline", parse_arm("", ["git:main"])) as checkout:
+        assert checkout is not None
+        assert (checkout.root / "model.py").read_text() == "layers = 2\n"
+        assert (repository / "model.py").read_text() == "layers = 3\n"
+    assert left_out(arms("git:main", "here")) == ""
+
+
+@pytest.mark.parametrize(
+    ("refs", "said"),
+    [
+        (("git:first", "git:main"), "neither arm has your uncommitted changes (1 file): here is the files as they are"),
+        (
+            ("git:main", "git:main"),
+            "git:main does not have your uncommitted changes (1 file): here is the files as they are",
+        ),
+    ],
+)
+def test_changes_that_no_arm_has_are_told(repository: Path, refs: tuple[str, str], said: str) -> None:
+    assert left_out(arms(*refs)) == ""
+    (repository / "model.py").write_text("layers = 3\n")
+    assert left_out(arms(*refs)) == said
+
+
+def test_files_that_git_does_not_know_do_not_make_a_tree_dirty(repository: Path) -> None:
+    (repository / "results").mkdir()
+    (repository / "results" / "run.jsonl").write_text("")
+    assert left_out(arms("git:first", "git:main")) == ""
+
+
+def test_an_unknown_reference_is_refused_with_the_nearest(repository: Path) -> None:
+    with pytest.raises(UsageError, match="did you mean first"), checked_out("--baseline", parse_arm("", ["git:frist"])):
+        pass
+
+
+def test_a_reference_that_looks_like_an_option_is_no_option(repository: Path) -> None:
+    with pytest.raises(UsageError), checked_out("--baseline", parse_arm("", ["git:--help"])):
+        pass
+
+
+def test_outside_a_repository_a_commit_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("GIT_CEILING_DIRECTORIES", str(tmp_path.parent))
+    with (
+        pytest.raises(UsageError, match="not a git repository"),
+        checked_out("--baseline", parse_arm("", ["git:main"])),
+    ):
+        pass
+
+
+def test_the_checkout_goes_when_what_is_measured_raises(repository: Path) -> None:
+    with pytest.raises(KeyboardInterrupt), checked_out("--baseline", parse_arm("", ["git:first"])) as checkout:
+        raise KeyboardInterrupt
+    assert checkout is not None
+    assert not checkout.root.exists()
+
+
+def test_a_commit_without_a_name_is_refused_and_not_taken_for_here() -> None:
+    with pytest.raises(UsageError, match="names no commit"):
+        parse_arm("--baseline", ["git:"])
+
+
+def test_the_worktrees_of_others_are_left_alone(repository: Path, tmp_path: Path) -> None:
+    git(repository, "worktree", "add", "--detach", "--quiet", str(tmp_path / "other"), "first")
+    (tmp_path / "other").rename(tmp_path / "away")  # as on a disk that is not mounted now
+    with checked_out("--baseline", parse_arm("", ["git:first"])):
+        pass
+    assert str(tmp_path / "other") in git(repository, "worktree", "list")
+
+
+def test_what_a_session_that_was_killed_left_is_removed_by_the_next_and_nothing_that_is_in_use(
+    repository: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    arm = ArmRequest(given=["git:first"], ref="first")
+    script = (
+        "import os, sys, tempfile\n"
+        "from ampbench.ab.arms import ArmRequest, checked_out\n"
+        "tempfile.tempdir = sys.argv[1]\n"
+        "with checked_out('--baseline', ArmRequest(given=['git:first'], ref='first')):\n"
+        "    os.kill(os.getpid(), 9)\n"
+    )
+    subprocess.run([sys.executable, "-c", script, str(tmp_path)], check=False)
+    (left,) = tmp_path.glob("ampbench-*")
+    mine = tmp_path / "ampbench-notes"
+    mine.mkdir()
+    with checked_out("--baseline", arm) as one, checked_out("--candidate", arm) as other:
+        assert one is not None
+        assert other is not None
+        assert not left.exists()
+        assert one.root.exists()
+        assert git(repository, "worktree", "list").count("\n") == 2
+    assert git(repository, "worktree", "list").count("\n") == 0
+    assert list(tmp_path.glob("ampbench-*")) == [mine]

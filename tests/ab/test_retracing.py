@@ -1,0 +1,84 @@
+"""Which cases are traced once more, and what happens to servers that die while they trace."""
+
+from dataclasses import replace
+
+from ampbench.ab.retracing import TracedSide, explain_sides, regressed_cases
+from ampbench.drive.planning import PlannedCase, find_sources
+from ampbench.records.casts import CastPass, CastTrace
+from ampbench.records.measured import Failure
+from ampbench.records.run import Settings
+from ampbench.records.verdicts import OUTCOME, Code, Finding, Verdict
+from ampbench.records.wire import Reply, Request
+from tests.drive.test_driver import Script, good
+from tests.stored_runs import make_case, make_header
+
+CASES = [make_case(precision) for precision in ("fp32", "bf16_autocast", "fp16_autocast")]
+
+
+def finding(case, kind="time", verdict=Verdict.REGRESSED):
+    return Finding(
+        case=case, metric=kind, kind=kind, verdict=verdict, code=Code.BEYOND_THRESHOLD, reason="because", change=0.1
+    )
+
+
+def side(name, script, kept, version="2.15.0"):
+    source = find_sources("linear_stack")[0]
+    cases = {case.case_id: PlannedCase(case=case, source=source) for case in CASES}
+    environment = replace(make_header().environment, torch_version=version)
+    return TracedSide(name, environment, Settings(), cases, script.open, kept.append)
+
+
+def traced(request: Request) -> Reply:
+    return Reply(casts=CastPass(case_id=request.case.case_id, how="device", trace=CastTrace()))
+
+
+def test_regressed_cases_come_worst_first_and_once_without_those_that_fail_now():
+    one, other, failing = CASES
+    findings = [
+        finding(failing, OUTCOME), finding(failing), finding(other), finding(one, "memory"), finding(other, "memory"),
+        finding(one, "accuracy"),
+    ]  # fmt: skip
+    assert regressed_cases(findings, ["time", "memory"]) == [other.case_id, one.case_id]
+    assert regressed_cases(findings, ["accuracy"]) == [one.case_id]
+    assert regressed_cases([finding(one, verdict=Verdict.IMPROVED)], ["time"]) == []
+
+
+def test_sides_take_turns_case_by_case_and_their_servers_end():
+    ours, theirs, kept = Script(traced), Script(traced), ([], [])
+    both = [side("baseline", ours, kept[0]), side("candidate", theirs, kept[1])]
+    explain_sides(both, [case.case_id for case in CASES], [], lambda _: None)
+    assert [len(each) for each in kept] == [3, 3]
+    assert [(each.opened, each.closed) for each in (ours, theirs)] == [(1, 1), (1, 1)]
+
+
+def test_a_server_whose_worker_was_killed_is_replaced_and_the_other_side_is_not_asked():
+    def answer(request: Request) -> Reply:
+        if request.case is CASES[0]:
+            return Reply(failure=Failure(case_id=request.case.case_id, stage="casts", cause="killed", message="gone"))
+        return traced(request)
+
+    ours, theirs, told = Script(answer), Script(traced), []
+    both = [side("baseline", ours, []), side("candidate", theirs, [])]
+    explain_sides(both, [case.case_id for case in CASES], [], told.append)
+    assert (ours.opened, ours.closed, len(theirs.asked)) == (3, 3, 2)
+    assert told[1:] == [f"could not be traced: {CASES[0].case_id} in the baseline: killed: gone"]
+
+
+def test_a_worker_that_knows_no_traces_is_told_and_no_more():
+    told, kept = [], []
+    both = [side("baseline", Script(good), kept), side("candidate", Script(traced), kept)]
+    explain_sides(both, [CASES[0].case_id], [], told.append)
+    assert told[1].endswith("in the baseline: the worker gave no casts")
+    assert kept == []
+
+
+def test_rules_are_not_probed_where_both_sides_have_one_torch_and_a_probe_that_dies_is_told():
+    def dies(request: Request) -> Reply:
+        return Reply(failure=Failure(case_id="", stage="rules", cause="crash", message="signal 6"))
+
+    one, told = Script(dies), []
+    explain_sides([side("baseline", one, []), side("candidate", one, [])], [], ["cpu"], told.append)
+    assert (one.opened, told) == (0, [])
+    explain_sides([side("baseline", one, []), side("candidate", one, [], "2.16.0")], [], ["cpu"], told.append)
+    assert told[1] == "autocast on cpu could not be probed: crash: signal 6 (in the baseline)"
+    assert one.opened == one.closed == 1

@@ -1,0 +1,426 @@
+import contextlib
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ampbench.base.names import matches
+from ampbench.base.precisions import PRECISIONS
+from ampbench.drive.planning import (
+    NO_LOSS,
+    Describe,
+    PlannedCase,
+    check_selection,
+    default_device,
+    find_sources,
+    make_plan,
+    meant,
+)
+from ampbench.errors import NothingToRunError, UnknownNameError, UsageError, WorkloadError
+from ampbench.records.case import DeviceDescription, Environment, OwnPrecision, ParameterValue, WorkloadSource
+from ampbench.records.run import Selection
+from ampbench.records.wire import Description
+from ampbench.workloads.index import FAMILIES, WORKLOADS
+
+CPU = DeviceDescription(type="cpu", available=True, arithmetic={"fp32": "native", "bf16": "native", "fp16": "emulated"})
+CUDA = DeviceDescription(type="cuda", available=True, tf32=True, arithmetic={"fp32": "native", "fp16": "native"})
+NO_XPU = DeviceDescription(type="xpu", available=False, reason="this torch was built without xpu")
+
+
+def environment(*devices: DeviceDescription, **changes: object) -> Environment:
+    values: dict[str, object] = {
+        "host": "h",
+        "system": "s",
+        "cpu": "c",
+        "cpu_count": 2,
+        "python_version": "3.11",
+        "torch_version": "2.15",
+        "numpy_version": "2",
+        "threads": 2,
+    }
+    return Environment(devices=list(devices or (CPU, NO_XPU)), **{**values, **changes})  # type: ignore[arg-type]
+
+
+def describe(source: WorkloadSource, parameters: Mapping[str, ParameterValue]) -> Description:
+    defaults: dict[str, ParameterValue] = {"width": 8, "batch_size": 4}
+    return Description(
+        parameters={**defaults, **parameters}, has_loss=False, items_per_step=4.0, version=0, channels_last=False
+    )
+
+
+def plan(env: Environment | None = None, **selected: object) -> list[PlannedCase]:
+    return make_plan(Selection(**selected), env or environment(), describe)  # type: ignore[arg-type]
+
+
+def test_the_default_suite_covers_every_family_the_devices_precisions_and_both_phases() -> None:
+    cases = [planned.case for planned in plan()]
+    assert {case.family for case in cases} == {*FAMILIES} - {"data"}, "data is for studies; others need `suite` once"
+    assert {case.precision for case in cases} == {row.name for row in PRECISIONS.values() if "cpu" in row.default_on}
+    for family in {*FAMILIES} - {"data"}:
+        assert {case.phase for case in cases if case.family == family} == {"inference", "training"}
+    assert {case.device for case in cases} == {"cpu"}
+
+
+def test_master_weights_are_a_matter_of_training() -> None:
+    found = plan(environment(CUDA), workloads=["mlp"], devices=["cuda"])
+    phases = {planned.case.phase for planned in found if planned.case.precision == "bf16_master"}
+    assert phases == {"training"}
+    named = plan(workloads=["mlp"], precisions=["bf16_master"])
+    assert {planned.case.phase: planned.skip for planned in named} == {
+        "inference": "without an optimizer bf16_master is bf16_pure",
+        "training": "",
+    }
+    assert {planned.case.input_dtype for planned in named} == {"bf16"}
+
+
+def test_no_scaler_takes_it_out_of_fp16_with_master_weights() -> None:
+    cases = [planned.case for planned in plan(workloads=["mlp"], precisions=["fp16_master"], scaler=False)]
+    assert {case.phase: case.scaler for case in cases} == {"inference": True, "training": False}
+
+
+def test_what_the_cpu_cannot_do_is_skipped_with_the_reason() -> None:
+    skipped = {planned.case.precision: planned.skip for planned in plan(workloads=["mlp"])}
+    assert skipped["tf32"] == "cpu has no tf32"
+    assert {name for name, reason in skipped.items() if reason} == {"tf32"}
+
+
+def test_an_accelerator_is_preferred_and_gets_the_large_preset() -> None:
+    both = environment(CPU, CUDA)
+    assert default_device(both) == "cuda"
+    (batch,) = {planned.case.batch_size for planned in plan(both, workloads=["mlp"])}
+    assert batch == WORKLOADS["mlp"].large["batch_size"]
+    assert {planned.skip for planned in plan(both, workloads=["mlp"]) if planned.case.precision == "tf32"} == {""}
+
+
+def test_a_device_that_is_not_there_is_a_skip() -> None:
+    reasons = {planned.skip for planned in plan(workloads=["mlp"], devices=["xpu"])}
+    assert reasons == {"xpu is not available: this torch was built without xpu"}
+
+
+def test_for_fake_tensors_an_absent_device_is_no_reason_to_skip_and_all_others_are(tmp_path: Path) -> None:
+    file = tmp_path / "net.py"
+    file.write_text("")
+    selection = Selection(workloads=["mlp", f"{file}:build"], devices=["xpu", "cpu"], precisions=["tf32", "fp32"])
+    found = make_plan(selection, environment(), describe, absent_devices=True)
+    reasons = {(p.case.device, p.case.family, p.case.phase, p.case.precision): p.skip for p in found}
+    assert reasons["xpu", "linear", "training", "fp32"] == reasons["xpu", "linear", "inference", "tf32"] == ""
+    assert reasons["xpu", "user", "training", "fp32"] == NO_LOSS
+    assert reasons["cpu", "linear", "inference", "tf32"] == "cpu has no tf32"
+
+
+def test_training_is_compiled_and_never_traced() -> None:
+    found = plan(workloads=["mlp"], precisions=["fp32"], phases=["training"], paths=["eager", "compiled", "traced"])
+    assert {planned.case.path: planned.skip for planned in found} == {
+        "eager": "",
+        "compiled": "",
+        "traced": "path traced is measured in inference only: a frozen trace has no gradients to train with",
+    }
+
+
+def test_torchvision_that_does_not_import_skips_what_needs_it_and_nothing_else() -> None:
+    env = environment(unavailable={"torchvision": "RuntimeError: operator torchvision::nms does not exist"})
+    for planned in plan(env, workloads=["all"], precisions=["fp32"]):
+        needs = WORKLOADS[planned.case.workload].needs
+        assert ("torchvision" in planned.skip) == (needs == "torchvision")
+
+
+def test_a_precision_that_stands_for_the_devices_default_is_said() -> None:
+    selection = Selection(workloads=["mlp"], precisions=["amp", "fp32"])
+    assert meant(selection, plan(workloads=["mlp"], precisions=["amp"])) == ["--precision amp is bf16_autocast on cpu"]
+
+
+@pytest.mark.parametrize("name", ["gpu", "GPU"])
+def test_a_gpu_is_asked_for_by_its_kind(name: str) -> None:
+    with pytest.raises(UnknownNameError, match="did you mean cuda or xpu"):
+        check_selection(Selection(workloads=["mlp"], devices=[name]))
+
+
+def test_aliases_of_precisions_are_understood() -> None:
+    assert {p.case.precision for p in plan(workloads=["mlp"], precisions=["amp", "bf16-true", "FP32"])} == {
+        "bf16_autocast",
+        "bf16_pure",
+        "fp32",
+    }
+
+
+def test_case_ids_are_unique_and_stable() -> None:
+    ids = [planned.case.case_id for planned in plan(workloads=["all", "mlp", "linear"])]
+    assert len(ids) == len(set(ids))
+    (first, *_) = plan(workloads=["linear_stack"], preset="tiny", precisions=["bf16_pure"], phases=["training"])
+    small = WORKLOADS["linear_stack"].tiny
+    assert first.case.case_id == (
+        f"linear_stack[depth={small['depth']},width={small['width']}]/b{small['batch_size']}"
+        "/bf16_pure/cpu/training/eager/in-bf16"
+    )
+
+
+def test_no_scaler_changes_only_fp16_autocast_training() -> None:
+    ids = {planned.case.case_id for planned in plan(workloads=["mlp"], scaler=False)}
+    assert [name for name in ids if "no-scaler" in name] == [
+        name for name in ids if "fp16_autocast" in name and "training" in name
+    ]
+
+
+def test_a_sweep_measures_every_value_and_set_reaches_the_named_workload_alone() -> None:
+    cases = plan(
+        workloads=["mlp", "linear_stack"],
+        precisions=["fp32"],
+        phases=["inference"],
+        overrides={"mlp.width": 96},
+        sweeps={"batch_size": [1, 2, 4]},
+    )
+    found = {(p.case.workload, p.case.parameters["width"], p.case.batch_size) for p in cases}
+    other = WORKLOADS["linear_stack"].small["width"]
+    assert found == {("mlp", 96, size) for size in (1, 2, 4)} | {("linear_stack", other, size) for size in (1, 2, 4)}
+
+
+def test_a_users_workload_takes_part(tmp_path: Path) -> None:
+    file = tmp_path / "net.py"
+    file.write_text("")
+    cases = plan(workloads=[f"{file}:build"], overrides={"net.py:build.width": 16}, precisions=["fp32"])
+    assert [p.case.case_id for p in cases] == [
+        "net.py:build[width=16]/b4/fp32/cpu/inference/eager/in-fp32",
+        "net.py:build[width=16]/b4/fp32/cpu/training/eager/in-fp32",
+    ]
+    assert [p.skip for p in cases] == ["", NO_LOSS]
+    assert cases[0].source.module == str(file)
+
+
+def test_a_users_workload_answers_to_its_functions_name(tmp_path: Path) -> None:
+    file = tmp_path / "net.py"
+    file.write_text("")
+    cases = plan(workloads=[f"{file}:build"], overrides={"build.width": 16}, precisions=["fp32"])
+    assert {p.case.parameters["width"] for p in cases} == {16}
+
+
+@pytest.mark.parametrize(
+    ("selected", "message"),
+    [
+        ({"overrides": {"widht": 3}}, "--set parameter 'widht': did you mean width"),
+        ({"sweeps": {"batchsize": [1]}}, "--sweep parameter 'batchsize': did you mean batch_size"),
+        ({"overrides": {"batch_size": 0}}, "batch_size=0: must be a whole number from 1"),
+        ({"overrides": {"build.batch_size": 1.5}}, "batch_size=1.5: must be a whole number"),
+        ({"sweeps": {"batch_size": [1, -1]}}, "batch_size=-1: must be a whole number"),
+    ],
+)
+def test_a_users_workload_is_not_measured_with_what_it_does_not_have(
+    selected: dict[str, object], message: str, tmp_path: Path
+) -> None:
+    file = tmp_path / "net.py"
+    file.write_text("")
+    with pytest.raises(UsageError, match=message):
+        plan(workloads=[f"{file}:build"], **selected)
+
+
+def test_two_files_of_one_name_are_not_taken_for_one_workload(tmp_path: Path) -> None:
+    for folder in ("a", "b"):
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / "net.py").write_text("")
+    with pytest.raises(UsageError, match="two workloads are called"):
+        plan(workloads=[f"{tmp_path}/a/net.py:build", f"{tmp_path}/b/net.py:build"])
+
+
+def test_scaling_gradients_needs_fp64_on_the_device() -> None:
+    arc = DeviceDescription(type="xpu", available=True, float64=False, arithmetic={"fp32": "native", "fp16": "native"})
+    skips = {
+        (p.case.precision, p.case.phase): p.skip
+        for p in plan(environment(CPU, arc), workloads=["mlp"], precisions=["fp16_autocast", "fp16_pure"])
+    }
+    assert [key for key, skip in skips.items() if "GradScaler needs fp64" in skip] == [("fp16_autocast", "training")]
+    unscaled = plan(environment(CPU, arc), workloads=["mlp"], precisions=["fp16_autocast"], scaler=False)
+    assert {p.skip for p in unscaled} == {""}
+
+
+@pytest.mark.parametrize(
+    ("selected", "error", "message"),
+    [
+        ({"workloads": ["resnet19"]}, UnknownNameError, "did you mean resnet18"),
+        ({"workloads": ["net.py"]}, WorkloadError, "name the function .* net.py:build"),
+        ({"workloads": ["no/such/file.py:f"]}, WorkloadError, "there is no file no/such/file.py"),
+        ({"workloads": ["net.py:"]}, WorkloadError, "expected path/to/file.py:function"),
+        ({"precisions": ["fp17_autocast"]}, UnknownNameError, "did you mean fp16_autocast"),
+        ({"precisions": ["fp64"]}, UnknownNameError, "unknown precision 'fp64'"),
+        ({"devices": ["cudda"]}, UnknownNameError, "did you mean cuda"),
+        ({"phases": ["inferense"]}, UnknownNameError, "did you mean inference"),
+        ({"paths": ["jit"]}, UnknownNameError, "known: eager, compiled, traced"),
+        ({"memory_formats": ["chanels_last"]}, UnknownNameError, "did you mean channels_last"),
+        ({"preset": "smal"}, UnknownNameError, "did you mean small"),
+        ({"workloads": ["mlp"], "overrides": {"mlp.widht": 3}}, UnknownNameError, "did you mean width"),
+        ({"workloads": ["mlp"], "overrides": {"mpl.width": 3}}, UnknownNameError, "did you mean mlp"),
+        ({"workloads": ["mlp"], "overrides": {"widht": 3}}, UnknownNameError, "did you mean width"),
+        ({"workloads": ["mlp"], "sweeps": {"batchsize": [1]}}, UnknownNameError, "did you mean batch_size"),
+        ({"workloads": ["mlp"], "overrides": {"batch_size": 0}}, UsageError, "batch_size"),
+        ({"workloads": ["mlp"], "overrides": {"batch_size": 10**12}}, UsageError, "batch_size"),
+        ({"workloads": ["mlp"], "overrides": {"batch_size": "many"}}, UsageError, "batch_size"),
+        ({"workloads": ["mlp"], "sweeps": {"batch_size": [1, 0]}}, UsageError, "batch_size"),
+        ({"keyword": "resnet and"}, UsageError, "-k 'resnet and'"),
+        ({"keyword": "nosuchthing"}, NothingToRunError, "nothing is selected"),
+    ],
+)
+def test_what_cannot_be_meant_is_one_line_with_the_nearest_names(
+    selected: dict[str, object], error: type[Exception], message: str
+) -> None:
+    with pytest.raises(error, match=message) as caught:
+        plan(**selected)
+    assert "\n" not in str(caught.value)
+
+
+def test_families_and_all_are_names_too() -> None:
+    assert {source.family for source in find_sources("heads")} == {"heads"}
+    assert len(find_sources("all")) == len(WORKLOADS) >= 18
+
+
+@pytest.mark.parametrize(
+    ("expression", "expected"),
+    [
+        ("", True),
+        ("resnet", True),
+        ("RESNET18", True),
+        ("vit", False),
+        ("resnet and not fp16", True),
+        ("(vit or resnet) and b8", True),
+        ("not (resnet or vit)", False),
+        ("in-fp32", True),
+    ],
+)
+def test_keyword_expressions(expression: str, expected: bool) -> None:
+    assert matches(expression, "resnet18[image=224]/b8/bf16_autocast/cpu/inference/eager/in-fp32") is expected
+
+
+@given(st.text(max_size=20))
+def test_any_keyword_matches_or_is_refused_and_nothing_else(expression: str) -> None:
+    with contextlib.suppress(UsageError):
+        assert matches(expression, "mlp/fp32/cpu") in (True, False)
+
+
+def test_a_source_keeps_what_it_imported_from_elsewhere(tmp_path: Path) -> None:
+    (tmp_path / "m.py").touch()
+
+    def describe_elsewhere(source: WorkloadSource, parameters: Mapping[str, ParameterValue]) -> Description:
+        return replace(describe(source, parameters), elsewhere=("proj (/site/proj)",))
+
+    planned = make_plan(Selection(workloads=[f"{tmp_path}/m.py:make"]), environment(), describe_elsewhere)
+    assert {one.source.elsewhere for one in planned} == {("proj (/site/proj)",)}
+
+
+@pytest.mark.parametrize(
+    ("selection", "said"),
+    [
+        (Selection(workloads=["m" * 10**6]), "the name of a workload has 1,000,000 characters: at most 4,096"),
+        (Selection(overrides={"kind": "k" * 1001}), "--set kind has 1,001 characters: at most 1,000 can be meant"),
+        (Selection(sweeps={"width": ["w" * 2000]}), "--sweep width has 2,000 characters: at most 1,000 can be meant"),
+        (Selection(overrides={"p" * 10**6: 1}), "the name of a parameter has 1,000,000 characters: at most 1,000"),
+    ],
+)
+def test_a_name_or_value_that_nobody_means_is_refused_by_its_length(selection: Selection, said: str) -> None:
+    with pytest.raises(UsageError) as refused:
+        check_selection(selection)
+    assert said in str(refused.value)
+    assert len(str(refused.value)) < 200
+
+
+def test_an_unknown_name_is_said_in_part_where_it_is_long() -> None:
+    with pytest.raises(UnknownNameError, match=r"… \(9,800 more characters\)") as refused:
+        check_selection(Selection(precisions=["f" * 10**4]))
+    assert len(str(refused.value)) < 500
+
+
+def test_a_file_that_is_misspelt_is_refused_with_the_nearest_of_its_folder(tmp_path: Path) -> None:
+    (tmp_path / "gpt.py").touch()
+    with pytest.raises(WorkloadError, match=r"there is no file .*/gtp.py: did you mean .*/gpt.py\?$"):
+        find_sources(f"{tmp_path}/gtp.py:make")
+    with pytest.raises(WorkloadError, match=r"there is no file .*/gtp.py$"):
+        find_sources(f"{tmp_path}/elsewhere/gtp.py:make")
+
+
+def test_a_file_without_a_function_is_refused_with_those_that_it_has(tmp_path: Path) -> None:
+    path = tmp_path / "gpt.py"
+    path.write_text("def loss(output): ...\ndef make(width=8): ...\ndef _own(): ...\ndef tiny(): ...\n")
+    with pytest.raises(WorkloadError, match=r"as in .*/gpt.py:make; its functions: make, tiny$"):
+        find_sources(str(path))
+    path.write_text("def (")
+    with pytest.raises(WorkloadError, match=r"as in .*/gpt.py:build$"):
+        find_sources(str(path))
+
+
+def test_what_torch_ships_is_fp32_but_on_a_gpu_with_tf32() -> None:
+    def planned(env: Environment, device: str, **options: bool) -> list[str]:
+        selection = Selection(workloads=["mlp"], devices=[device], precisions=["default"], phases=["inference"])
+        return [one.case.precision for one in make_plan(selection, env, describe, **options)]
+
+    old = replace(CUDA, tf32=False)
+    assert planned(environment(), "cpu") == ["fp32"]
+    assert planned(environment(CUDA), "cuda") == ["default"]
+    assert planned(environment(old), "cuda") == ["fp32"]
+    for env, device in ((environment(), "cpu"), (environment(CUDA), "cuda"), (environment(old), "cuda")):
+        assert planned(env, device, keep_flags=True) == ["default"]
+
+
+def test_kept_switches_have_a_row_of_their_own_where_no_precision_is_named() -> None:
+    selection = Selection(workloads=["mlp"], phases=["inference"])
+    without, kept = (
+        [one.case.precision for one in make_plan(selection, environment(), describe, keep_flags=keep)]
+        for keep in (False, True)
+    )
+    assert kept == ["fp32", "default", *without[1:]]
+    assert "default" in [one.case.precision for one in plan(environment(CUDA), workloads=["mlp"], devices=["cuda"])]
+
+
+def test_default_is_said_to_be_fp32_only_where_it_is() -> None:
+    selection = Selection(workloads=["mlp"], precisions=["default", "amp"])
+    assert meant(selection, make_plan(selection, environment(), describe)) == [
+        "--precision default is fp32 on cpu",
+        "--precision amp is bf16_autocast on cpu",
+    ]
+    kept = make_plan(selection, environment(), describe, keep_flags=True)
+    assert meant(selection, kept) == ["--precision amp is bf16_autocast on cpu"]
+
+
+def test_products_rounded_to_bf16_are_not_cudas() -> None:
+    found = plan(environment(CUDA), workloads=["mlp"], devices=["cuda"], precisions=["fp32_bf16_products"])
+    assert {one.skip for one in found} == {"torch rounds no fp32 product to bf16 on cuda"}
+    assert not any(one.skip for one in plan(workloads=["mlp"], precisions=["fp32_bf16_products"]))
+
+
+@pytest.fixture
+def own_precisions(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A user's file that holds a precision, which is forgotten once the test has ended."""
+    monkeypatch.setattr("ampbench.base.precisions.PRECISIONS", known := dict(PRECISIONS))
+    monkeypatch.setattr("ampbench.drive.planning.PRECISIONS", known)
+
+
+def offering(*found: OwnPrecision) -> Describe:
+    def described(source: WorkloadSource, parameters: Mapping[str, ParameterValue]) -> Description:
+        return replace(describe(source, parameters), precisions=found)
+
+    return described
+
+
+@pytest.mark.usefixtures("own_precisions")
+def test_a_precision_of_a_users_file_is_planned_by_its_name_and_where_none_is_named() -> None:
+    mine = OwnPrecision(name="bf16_mine", storage="bfloat16", rounding="bfloat16", default_on=("cpu",))
+    selection = Selection(workloads=["net:make"], phases=["inference"])
+    for named in (["bf16_mine"], []):
+        found = make_plan(replace(selection, precisions=named), environment(), offering(mine))
+        last = found[-1].case
+        assert (last.precision, last.input_dtype) == ("bf16_mine", "bf16")
+        assert len(found) == 1 or not named
+    with pytest.raises(UnknownNameError, match="unknown precision 'bf16_min': did you mean bf16_mine"):
+        make_plan(replace(selection, precisions=["bf16_min"]), environment(), offering(mine))
+
+
+def test_an_unknown_precision_of_built_in_workloads_is_refused_before_anything_is_built() -> None:
+    with pytest.raises(UnknownNameError, match="unknown precision 'bf16_mine'"):
+        check_selection(Selection(workloads=["mlp"], precisions=["bf16_mine"]))
+
+
+@pytest.mark.usefixtures("own_precisions")
+def test_two_precisions_of_one_name_are_refused() -> None:
+    def described(source: WorkloadSource, parameters: Mapping[str, ParameterValue]) -> Description:
+        return replace(describe(source, parameters), precisions=(OwnPrecision(name="mine", summary=source.name),))
+
+    with pytest.raises(UsageError, match="two precisions are called mine: rename one"):
+        make_plan(Selection(workloads=["net:make", "net:other"]), environment(), described)

@@ -1,0 +1,38 @@
+"""What a session records of the repository in the current folder."""
+
+import subprocess
+from datetime import datetime
+from pathlib import Path
+
+import pytest
+
+from ampbench.drive import session
+
+
+@pytest.fixture
+def commit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    """The one commit of a repository, which is the current folder."""
+    monkeypatch.chdir(tmp_path)
+    author = ("-c", "user.name=a", "-c", "user.email=a@b", "-c", "commit.gpgsign=false")
+    for arguments in (("init", "--quiet"), (*author, "commit", "--quiet", "--allow-empty", "--message", "first")):
+        subprocess.run(["git", *arguments], check=True)
+    found = session.current_commit()
+    assert found is not None
+    return found
+
+
+def test_a_commits_time_is_known_with_changes_beside_it_too(commit: str) -> None:
+    told = session.commit_time(commit)
+    assert told is not None
+    assert datetime.fromisoformat(told).tzinfo is not None
+    assert session.commit_time(f"{commit}-dirty") == told
+
+
+@pytest.mark.parametrize("name", [None, "0" * 40])
+def test_without_such_a_commit_there_is_no_time(commit: str, name: str | None) -> None:
+    assert session.commit_time(name) is None
+
+
+def test_what_is_no_time_is_not_taken_for_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(session, "_git", lambda *_: "gpg: Good signature\n2026-01-31T12:00:00+01:00")
+    assert session.commit_time("abc") is None

@@ -1,0 +1,496 @@
+import contextlib
+import dataclasses
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+import torch
+
+from ampbench.drive.servers import ServerChannel
+from ampbench.instruments.casts import measure
+from ampbench.instruments.casts.measure import measure_casts
+from ampbench.measure import timing
+from ampbench.measure.changes import changes_of
+from ampbench.measure.worker import Worker
+from ampbench.records.case import Case, WorkloadSource
+from ampbench.records.casts import (
+    AUTOGRAD,
+    COMPILED,
+    NO_GRAD,
+    PRE_CAST_INPUTS,
+    PRE_CAST_WEIGHTS,
+    TRACED,
+    CastPass,
+    Tracing,
+)
+from ampbench.records.rules import DEVICE, FAKE
+from ampbench.records.wire import Reply, Request
+from ampbench.workload import Workload
+from ampbench.workloads.index import WORKLOADS
+from ampbench.workloads.index import source as builtin_source
+from tests.traced_programs import CastLog
+
+MakeCase = Callable[..., Case]
+QUICK = Tracing(seconds=0.05)
+UNTIMED = Tracing(time=False)
+CHECKED = Tracing(time=False, check=True, seconds=0.05)
+
+NETWORKS = """
+import torch
+from ampbench import Workload
+
+def twice():
+    class Twice(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.linear = torch.nn.Linear(64, 64)
+        def forward(self, *, x):
+            return self.linear(self.linear(x))
+    inputs = {"x": torch.randn(4, 64)}
+    return Workload(module=Twice(), inputs=inputs, loss=lambda output: output.float().square().mean())
+
+def raises():
+    class Raises(torch.nn.Module):
+        def forward(self, x):
+            raise RuntimeError("no such luck")
+    return Raises(), torch.ones(2)
+
+def looks():
+    class Looks(torch.nn.Module):
+        def forward(self, x):
+            return x * x.sum().item()
+    return Looks(), torch.ones(2)
+"""
+
+
+def linear(**changes: Any) -> Workload:
+    torch.manual_seed(0)
+    workload = Workload(
+        module=torch.nn.Linear(16, 16), inputs=torch.randn(4, 16), loss=lambda output: output.float().square().mean()
+    )
+    return dataclasses.replace(workload, **changes)
+
+
+def ask(planned: Case, source: WorkloadSource, tracing: Tracing = UNTIMED) -> Reply:
+    return Worker().serve(Request(kind="casts", source=source, case=planned, tracing=tracing))
+
+
+@pytest.fixture
+def user(tmp_path: Path) -> Callable[[str], WorkloadSource]:
+    path = tmp_path / "networks_to_trace.py"
+    path.write_text(NETWORKS)
+    return lambda name: WorkloadSource(name=name, family="user", module=str(path), function=name, builtin=False)
+
+
+@pytest.fixture(autouse=True)
+def few_builds(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two builds of each step: what more of them come to is no matter of the worker's."""
+    monkeypatch.setattr(timing, "PAIRS", 2)
+    monkeypatch.setattr(measure, "BUILDS", 2)
+
+
+def tiny(case: MakeCase, name: str, precision: str, phase: str, device: str = "cpu") -> tuple[Case, WorkloadSource]:
+    parameters = dict(WORKLOADS[name].tiny)
+    size = parameters.pop("batch_size")
+    planned = case(precision, phase, workload=name, parameters=parameters, batch_size=size, device=device)
+    return planned, builtin_source(WORKLOADS[name])
+
+
+def phases(found: CastPass) -> set[str]:
+    return {operation.phase for operation in found.trace.ops}
+
+
+def test_one_linear_makes_three_casts_and_two_with_its_input_in_half(case: MakeCase) -> None:
+    planned = case("bf16_autocast")
+    before = measure_casts(linear(), planned, UNTIMED)
+    after = measure_casts(linear(), dataclasses.replace(planned, input_dtype="bf16"), UNTIMED)
+    assert Counter(cast.what for cast in before.trace.casts) == {"weight": 2, "input": 1}
+    assert Counter(cast.what for cast in after.trace.casts) == {"weight": 2}
+    assert [operation.name for operation in before.trace.ops[-2:]] == ["aten.t", "aten.addmm"]
+    assert before.how == DEVICE
+
+
+def test_a_timed_pass_has_the_seconds_of_ops_casts_and_step_and_the_peak(
+    case: MakeCase, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(measure, "PATIENCE", 1000)
+    monkeypatch.setattr(measure, "BUILDS", 3)
+    found = measure_casts(linear(), case("bf16_autocast"), QUICK)
+    assert found.trace.timed
+    assert found.traced_steps >= measure.FEWEST_TRACED
+    assert all(operation.seconds > 0 for operation in found.trace.ops)
+    assert all(cast.seconds == found.trace.ops[cast.index].seconds for cast in found.trace.casts)
+    assert len(found.step_samples) == 3
+    assert all(samples and min(samples) > 0 for samples in found.step_samples)
+    assert found.fitness.load is not None
+    assert found.peak_bytes > 0
+    assert found.memory_source == "profiler"
+    assert msgspec.json.decode(msgspec.json.encode(found), type=CastPass) == found
+
+
+def test_an_untimed_pass_has_no_seconds(case: MakeCase) -> None:
+    found = measure_casts(linear(), case("bf16_autocast"), UNTIMED)
+    assert (found.trace.timed, found.step_samples, found.peak_bytes) == (False, [], None)
+    assert {operation.seconds for operation in found.trace.ops} == {None}
+
+
+def test_sources_are_told_where_asked_for(case: MakeCase, user: Callable[[str], WorkloadSource]) -> None:
+    reply = ask(case("bf16_autocast", batch_size=None), user("twice"), Tracing(time=False, sources=True))
+    assert "networks_to_trace.py:11" in {
+        str(operation.source).rpartition("/")[2] for operation in reply.casts.trace.ops
+    }
+
+
+def test_a_training_step_is_traced_whole_and_the_workload_is_left_alone(case: MakeCase, classifier: Workload) -> None:
+    before = {name: tensor.clone() for name, tensor in classifier.module.state_dict().items()}
+    found = measure_casts(classifier, case("bf16_autocast", "training"), QUICK)
+    assert phases(found) == {"forward", "backward", "optimizer"}
+    assert all(torch.equal(tensor, before[name]) for name, tensor in classifier.module.state_dict().items())
+
+
+def test_a_scaled_step_is_traced_as_it_is_once_the_scale_has_settled(case: MakeCase, classifier: Workload) -> None:
+    large = dataclasses.replace(
+        classifier, loss=lambda out, target: 1e3 * torch.nn.functional.cross_entropy(out, target)
+    )
+    found = measure_casts(large, case("fp16_autocast", "training"), QUICK)
+    names = [operation.name for operation in found.trace.ops]
+    assert "aten._amp_foreach_non_finite_check_and_unscale_" in names
+    assert "optimizer" in phases(found)  # GradScaler has not refused the step
+
+
+def test_each_traced_step_is_the_same_step(case: MakeCase, classifier: Workload) -> None:
+    inputs, targets = classifier.inputs, classifier.targets
+    several = dataclasses.replace(classifier, inputs=[inputs, inputs[:3]], targets=[targets, targets[:3]])
+    found = measure_casts(several, case("bf16_autocast", "training"), QUICK)
+    assert found.notes == []
+    cast = next(cast for cast in found.trace.casts if cast.what == "input")
+    assert cast.elements == inputs.numel()
+
+
+def test_a_slow_step_is_traced_three_times_where_patience_allows(
+    case: MakeCase, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Slow(torch.nn.Linear):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            time.sleep(0.02)
+            return super().forward(x)
+
+    monkeypatch.setattr(measure, "PATIENCE", 1000)
+    found = measure_casts(linear(module=Slow(16, 16)), case("bf16_autocast"), Tracing(seconds=0.01))
+    assert found.traced_steps == measure.FEWEST_TRACED
+    monkeypatch.setattr(measure, "PATIENCE", 1)
+    assert measure_casts(linear(module=Slow(16, 16)), case("bf16_autocast"), Tracing(seconds=0.01)).traced_steps == 1
+
+
+def test_ops_run_under_a_trace_that_is_thrown_away_before_one_that_is_timed(
+    case: MakeCase, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ledgers: list[tuple[bool, Any]] = []
+    original = measure.trace_casts
+
+    @contextlib.contextmanager
+    def watched(*arguments: Any, time: bool = False, **options: Any) -> Iterator[Any]:
+        with original(*arguments, time=time, **options) as ledger:
+            yield ledger
+        ledgers.append((time, len(ledger.casts)))
+
+    monkeypatch.setattr(measure, "trace_casts", watched)
+    found = measure_casts(linear(), case("bf16_autocast"), QUICK)
+    timed = [count for time, count in ledgers if time]
+    assert timed == [measure.DISCARDED, 3] * found.traced_steps
+    assert len(found.trace.casts) == 3
+
+
+def test_steps_whose_ops_differ_are_said_to(case: MakeCase) -> None:
+    class Wavering(torch.nn.Linear):
+        calls = 0
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            type(self).calls += 1
+            return super().forward(x).relu() if self.calls % 2 else super().forward(x)
+
+    found = measure_casts(linear(module=Wavering(16, 16)), case("bf16_autocast"), QUICK)
+    assert found.traced_steps == 1
+    assert "differ from step to step" in found.notes[0]
+    assert all(operation.seconds > 0 for operation in found.trace.ops)
+
+
+def test_a_traced_path_is_traced_in_eager_mode(case: MakeCase) -> None:
+    assert len(measure_casts(linear(), case("bf16_autocast", path="traced"), UNTIMED).trace.casts) == 3
+
+
+def test_a_forward_that_raises_is_the_cases_failure(case: MakeCase, user: Callable[[str], WorkloadSource]) -> None:
+    failure = ask(case("bf16_autocast", workload="raises", batch_size=None), user("raises")).failure
+    assert (failure.stage, failure.cause) == ("casts", "exception")
+    assert failure.message.startswith("RuntimeError: no such luck (networks_to_trace.py, line ")
+    assert "in forward" in failure.frames[-1]
+
+
+def test_a_users_network_with_keyword_inputs_is_served(case: MakeCase, user: Callable[[str], WorkloadSource]) -> None:
+    planned = case("bf16_autocast", "training", workload="twice", batch_size=None)
+    found = ask(planned, user("twice"), QUICK).casts
+    assert found.case_id == planned.case_id
+    assert Counter(use.status for use in found.trace.weights if use.name == "linear.weight") == {"cast": 1, "reused": 1}
+
+
+def test_a_worker_process_answers_with_the_peak_of_a_memory_pass(
+    case: MakeCase, user: Callable[[str], WorkloadSource], channel: ServerChannel
+) -> None:
+    planned = case("bf16_autocast", "training", workload="twice", batch_size=None)
+    request = Request(kind="casts", source=user("twice"), case=planned, threads=1, tracing=QUICK)
+    found = channel.serve(request).casts
+    memory = channel.serve(dataclasses.replace(request, kind="memory")).memory
+    assert (found.peak_bytes, found.memory_source) == (memory.peak_bytes, memory.source)
+
+
+# The graphs beside the eager step.
+
+
+def test_graphs_are_read_where_asked_for_and_one_that_cannot_be_made_fails_alone(
+    case: MakeCase, classifier: Workload, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def breaks(*_: object) -> None:
+        raise RuntimeError("first line\nsecond line")
+
+    monkeypatch.setattr("ampbench.explain.graphs.traced.traced_graph", breaks)
+    found = measure_casts(classifier, case("bf16_autocast"), Tracing(time=False, graphs=[AUTOGRAD, TRACED]))
+    autograd, traced = found.graphs
+    assert (autograd.error, traced.error) == ("", "RuntimeError: first line")
+    assert [cast.name for cast in autograd.casts if cast.name.endswith("weight")] == ["3.weight", "0.weight"]
+    assert len(found.trace.casts) == 5
+
+
+def test_the_compiled_graph_is_given_whole_steps(
+    case: MakeCase, classifier: Workload, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    compiled = pytest.importorskip("ampbench.explain.graphs.compiled")
+    seen: list[tuple[Any, bool]] = []
+
+    def graph(model: torch.nn.Module, step: Callable[[Callable[..., Any]], Any]) -> Any:
+        output = step(model)
+        seen.append((output.dtype, model[0].weight.grad is not None))
+        raise RuntimeError("seen")
+
+    monkeypatch.setattr(compiled, "compiled_graph", graph)
+    for phase in ("inference", "training"):
+        measure_casts(classifier, case("bf16_autocast", phase), Tracing(time=False, graphs=[COMPILED]))
+    assert seen == [(torch.bfloat16, False), (torch.bfloat16, True)]
+
+
+# Changes that save casts.
+
+
+@pytest.mark.parametrize("phase", ["inference", "training"])
+def test_an_input_stored_in_half_saves_its_cast_and_changes_no_bit(
+    phase: str, case: MakeCase, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(timing, "PATIENCE", 1000)
+    found = measure_casts(linear(), case("bf16_autocast", phase), CHECKED)
+    checked = {one.change: one for one in found.checked}
+    assert set(checked) == ({PRE_CAST_INPUTS, PRE_CAST_WEIGHTS} if phase == "inference" else {PRE_CAST_INPUTS})
+    inputs = checked[PRE_CAST_INPUTS]
+    assert (inputs.names, inputs.casts, inputs.bytes_moved) == (["input"], 1, 4 * 16 * 6)
+    assert inputs.identical
+    assert (len(inputs.before), len(inputs.after)) == (2, 2)
+    assert all(samples and min(samples) > 0 for samples in [*inputs.before, *inputs.after])
+    assert inputs.peak_bytes_before - inputs.peak_bytes_after > 0
+    if phase == "inference":
+        assert sorted(checked[PRE_CAST_WEIGHTS].names) == ["bias", "weight"]
+        assert checked[PRE_CAST_WEIGHTS].casts == 2
+        assert checked[PRE_CAST_WEIGHTS].identical
+
+
+def test_no_grad_lets_the_cache_keep_what_inference_mode_casts_again(
+    case: MakeCase, user: Callable[[str], WorkloadSource]
+) -> None:
+    found = ask(case("bf16_autocast", workload="twice", batch_size=None), user("twice"), CHECKED).casts
+    checked = {one.change: one for one in found.checked}
+    assert sorted(checked[NO_GRAD].names) == ["linear.bias", "linear.weight"]
+    assert checked[NO_GRAD].casts == 2
+    assert checked[NO_GRAD].bytes_moved == (64 * 64 + 64) * 6
+    assert checked[PRE_CAST_WEIGHTS].casts == 4
+    assert all(one.identical for one in found.checked)
+
+
+def test_an_input_that_ops_also_read_in_fp32_is_not_tried(case: MakeCase) -> None:
+    class Residual(torch.nn.Linear):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return super().forward(x) + x
+
+    found = measure_casts(linear(module=Residual(16, 16)), case("bf16_autocast"), UNTIMED)
+    assert [change.name for change in changes_of(found.trace, case("bf16_autocast"))] == [PRE_CAST_WEIGHTS]
+
+
+def test_a_change_that_alters_the_result_is_said_to(case: MakeCase) -> None:
+    class TwoInputs(torch.nn.Linear):
+        def forward(self, x: torch.Tensor, shift: torch.Tensor) -> torch.Tensor:
+            return super().forward(x) + shift
+
+    given = linear(module=TwoInputs(16, 16), inputs=(torch.randn(4, 16), torch.randn(4, 16)))
+    found = measure_casts(given, case("bf16_autocast"), CHECKED)
+    checked = next(one for one in found.checked if one.change == PRE_CAST_INPUTS)
+    assert not checked.identical
+    assert found.notes == [f"{PRE_CAST_INPUTS}: all 2 floating inputs were given in bf16, not only x"]
+
+
+def test_a_network_that_does_not_take_the_change_does_not_fail_the_pass(case: MakeCase) -> None:
+    class Strict(torch.nn.Linear):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            if x.dtype != torch.float32:
+                raise TypeError("fp32 only")
+            return super().forward(x)
+
+    found = measure_casts(linear(module=Strict(16, 16)), case("bf16_autocast"), CHECKED)
+    assert [one.change for one in found.checked] == [PRE_CAST_WEIGHTS]
+    assert found.notes == [f"{PRE_CAST_INPUTS}: not measured, the changed step fails: TypeError: fp32 only"]
+
+
+def test_scaled_training_is_checked_with_gradients_compared(case: MakeCase, classifier: Workload) -> None:
+    found = measure_casts(classifier, case("fp16_autocast", "training"), CHECKED)
+    (checked,) = found.checked
+    assert (checked.change, checked.casts, checked.identical) == (PRE_CAST_INPUTS, 1, True)
+
+
+def test_without_autocast_there_is_nothing_to_check(case: MakeCase) -> None:
+    found = measure_casts(linear(), case("bf16_pure"), CHECKED)
+    assert (found.trace.casts, found.checked, found.notes) == ([], [], [])
+
+
+# Devices that are not here.
+
+
+@pytest.fixture
+def logged(monkeypatch: pytest.MonkeyPatch) -> list[CastLog]:
+    """Plain logs of the dispatcher, one for each trace on fake tensors."""
+    logs: list[CastLog] = []
+    original = measure.trace_casts
+
+    @contextlib.contextmanager
+    def both(*arguments: Any, **options: Any) -> Iterator[Any]:
+        with CastLog() as log, original(*arguments, **options) as ledger:
+            logs.append(log)
+            yield ledger
+
+    monkeypatch.setattr(measure, "trace_casts", both)
+    return logs
+
+
+needs_no_cuda = pytest.mark.skipif(torch.cuda.is_available(), reason="cuda is not absent here")
+
+
+@needs_no_cuda
+@pytest.mark.parametrize("phase", ["inference", "training"])
+@pytest.mark.parametrize("precision", ["fp16_autocast", "bf16_autocast"])
+@pytest.mark.parametrize("name", ["decoder_lm", "resnet18"])
+def test_an_absent_device_is_traced_on_fake_tensors(
+    name: str, precision: str, phase: str, case: MakeCase, logged: list[CastLog]
+) -> None:
+    if name == "resnet18":
+        pytest.importorskip("torchvision")
+    found = ask(*tiny(case, name, precision, phase, "cuda"), Tracing(graphs=[AUTOGRAD])).casts
+    assert found.how == FAKE
+    in_attention = 2 * 5 if name == "decoder_lm" else 0  # which only fake tensors take apart
+    assert len(found.trace.casts) == logged[-1].casts - in_attention > 0
+    assert {cast.to_dtype for cast in found.trace.casts if cast.what == "weight"} == {precision[:4]}
+    assert phases(found) == {"forward"}
+    assert (found.step_samples, found.trace.timed) == ([], False)
+    assert found.notes[0].startswith("not on hardware: cuda is not on this machine")
+    assert any("backward" in note for note in found.notes) == (phase == "training")
+    assert found.graphs[0].error.startswith("cuda is not on this machine")
+
+
+@needs_no_cuda
+def test_the_policy_on_fake_tensors_is_that_of_the_absent_device(case: MakeCase) -> None:
+    workload = linear(module=torch.nn.Sequential(torch.nn.Linear(16, 16), torch.nn.Softmax(dim=-1)))
+    outputs = {
+        device: {row.module: row.outputs for row in measure_casts(workload, planned, UNTIMED).trace.modules}
+        for device in ("cpu", "cuda")
+        for planned in [case("bf16_autocast", device=device)]
+    }
+    assert outputs["cpu"]["1"] == ("bf16",)
+    assert outputs["cuda"]["1"] == ("fp32",)
+
+
+@needs_no_cuda
+@pytest.mark.parametrize("layout", ["contiguous", "channels_last"])
+@pytest.mark.parametrize("precision", ["bf16_pure", "fp32"])
+def test_without_autocast_a_network_on_fake_tensors_is_stored_as_the_precision_says(
+    precision: str, layout: str, case: MakeCase
+) -> None:
+    workload = linear(module=torch.nn.Conv2d(3, 4, 3), inputs=torch.randn(2, 3, 8, 8))
+    found = measure_casts(workload, case(precision, device="cuda", memory_format=layout), UNTIMED)
+    assert found.trace.casts == []
+    assert {row.outputs for row in found.trace.modules} == {("bf16" if precision == "bf16_pure" else "fp32",)}
+    assert workload.module.weight.dtype is torch.float32
+
+
+@needs_no_cuda
+def test_weights_used_twice_on_a_device_that_torch_was_built_without_are_said_to_be_cast_again(
+    case: MakeCase, user: Callable[[str], WorkloadSource], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch.accelerator, "current_accelerator", lambda **_: None)
+    found = ask(
+        case("bf16_autocast", "training", workload="twice", batch_size=None, device="cuda"), user("twice")
+    ).casts
+    assert Counter(use.status for use in found.trace.weights) == {"cast": 4}
+    assert "this torch was built without cuda" in found.notes[-1]
+
+
+@needs_no_cuda
+def test_what_fake_tensors_cannot_do_is_the_cases_failure(
+    case: MakeCase, user: Callable[[str], WorkloadSource]
+) -> None:
+    failure = ask(case("bf16_autocast", workload="looks", batch_size=None, device="cuda"), user("looks")).failure
+    assert failure.message.startswith("cuda is not on this machine, and the network cannot run on fake tensors of it: ")
+    assert failure.message.endswith("(networks_to_trace.py, line 24)")
+
+
+class Attending(torch.nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        out = torch.nn.functional.scaled_dot_product_attention(x, x, x)
+        out.mul_(2)
+        return out
+
+
+@needs_no_cuda
+@pytest.mark.parametrize("phase", ["inference", "training"])
+@pytest.mark.parametrize(("precision", "casts"), [("bf16_pure", 0), ("fp16_autocast", 3)])
+def test_attention_on_fake_tensors_is_the_one_op_that_hardware_has_for_it(
+    precision: str, casts: int, phase: str, case: MakeCase
+) -> None:
+    workload = linear(module=Attending(), inputs=torch.randn(2, 2, 8, 16), loss=lambda out: out.sum())
+    found = measure_casts(workload, case(precision, phase, device="cuda"), UNTIMED)
+    ops = [op.name for op in found.trace.ops]
+    assert ops.count("aten.scaled_dot_product_attention") == 1
+    assert not {"aten.bmm", "aten._softmax"} & set(ops)
+    assert [cast.origin for cast in found.trace.casts if cast.what == "input"] == ["autocast"] * casts
+    assert any("scaled_dot_product_attention (1 call), flash or memory-efficient" in note for note in found.notes)
+
+
+@needs_no_cuda
+@pytest.mark.parametrize("phase", ["inference", "training"])
+@pytest.mark.parametrize(("kind", "states"), [(torch.nn.LSTM, 2), (torch.nn.GRU, 1)])
+def test_a_recurrent_network_on_fake_tensors_casts_its_input_states_and_weights_once(
+    kind: Any, states: int, phase: str, case: MakeCase
+) -> None:
+    workload = linear(
+        module=kind(8, 16, 2, batch_first=True), inputs=torch.randn(2, 5, 8), loss=lambda out: out[0].sum()
+    )
+    found = measure_casts(workload, case("fp16_autocast", phase, device="cuda"), UNTIMED)
+    lowered = Counter(cast.what for cast in found.trace.casts if cast.to_dtype == "fp16")
+    assert lowered == {"weight": 2 * 4, "input": 1 + states}
+    assert not any(cast.cached for cast in found.trace.casts)
+    assert next(row.outputs for row in found.trace.modules if row.kind == kind.__name__)[0] == "fp16"
+    assert any("cuDNN" in note for note in found.notes)
+
+
+@pytest.mark.skipif(torch.xpu.is_available(), reason="xpu is not absent here")
+def test_an_absent_xpu_is_traced_too(case: MakeCase) -> None:
+    found = measure_casts(linear(), case("fp16_autocast", "training", device="xpu"), Tracing(check=True))
+    assert found.how == FAKE
+    assert {cast.to_dtype for cast in found.trace.casts if cast.what == "weight"} == {"fp16"}
+    assert "xpu is not on this machine" in found.notes[-1]

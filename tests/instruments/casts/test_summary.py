@@ -1,0 +1,179 @@
+import pytest
+import torch
+import torch.nn.functional as F
+
+from ampbench.explain.ledger import trace_casts
+from ampbench.records.cast_totals import KEEP, ONCE, STAY, STORE, savings, sentence, totals
+from ampbench.records.casts import Cast, CastTrace, Operation
+from tests.traced_programs import BF16, autocast, trace
+
+
+def kinds(ledger):
+    return [(saving.kind, saving.what, saving.names) for saving in savings(ledger.trace)]
+
+
+def training_step():
+    model, x = torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.Linear(8, 2)), torch.randn(4, 8)
+    with trace_casts(model, time=True) as ledger:
+        with autocast():
+            loss = F.mse_loss(model(x), torch.zeros(4, 2))
+        loss.backward()
+    return ledger
+
+
+def test_totals_count_what_was_cast_by_whom_and_when():
+    ledger = training_step()
+    whole = totals(ledger.trace)
+    assert whole.casts == len(ledger.casts) == 11
+    assert whole.by_what == {"weight": 4, "input": 1, "activation": 1, "gradient": 5}
+    assert whole.by_phase == {"forward": 6, "backward": 5}
+    assert whole.by_origin == {"autocast": 11}
+    assert whole.weights == {"cast": 4}
+    assert whole.bytes_moved == sum(cast.elements * 6 for cast in ledger.casts)
+    assert whole.cache_bytes == ledger.cache_bytes == (64 + 8 + 16 + 2) * 2
+    assert 0 < whole.share < 1
+
+
+def test_the_sentence_says_casts_bytes_share_and_what_could_be_saved():
+    casts = [
+        Cast(
+            index=index,
+            what="input",
+            name="x",
+            from_dtype="fp32",
+            to_dtype="bf16",
+            elements=256,
+            bytes_read=1024,
+            bytes_written=512,
+            seconds=0.001,
+            tensor=1,
+        )
+        for index in (0, 2)
+    ]
+    ops = [Operation(index=index, name="aten._to_copy", seconds=0.001) for index in range(4)]
+    trace = CastTrace(ops=ops, casts=casts, timed=True)
+    found = savings(trace)
+    assert sentence(totals(trace), found) == (
+        "2 casts a step, 3.00 KiB, 50.0% of the traced ops' time (2.00 ms); 2 of them could be saved"
+    )
+
+
+def test_a_trace_without_time_or_casts_says_so():
+    whole = totals(CastTrace())
+    assert (whole.seconds, whole.share) == (None, None)
+    assert sentence(whole, []) == "0 casts a step, 0 B"
+
+
+def test_an_input_that_every_op_casts_could_be_stored_low():
+    lin, x = torch.nn.Linear(16, 16), torch.randn(4, 16)
+    ledger = trace(lambda: lin(x), lin)
+    (saving,) = savings(ledger.trace)
+    assert (saving.kind, saving.names, saving.casts) == (STORE, ("input",), (2,))
+    assert saving.bytes_moved == 4 * 16 * 6
+    assert saving.advice == "store the input in bf16: no op reads it uncast"
+    assert kinds(trace(lambda: lin(x.bfloat16()), lin)) == []
+
+
+def test_an_input_that_is_also_read_in_fp32_could_not():
+    lin, x = torch.nn.Linear(8, 8), torch.randn(4, 8)
+    assert kinds(trace(lambda: lin(x) + x, lin)) == []
+
+
+@pytest.mark.parametrize("grad", [torch.inference_mode, torch.enable_grad])
+def test_a_weight_cast_again_because_no_cache_holds_it_could_be_kept(grad):
+    lin, x = torch.nn.Linear(8, 8), torch.randn(4, 8, dtype=BF16)
+    with grad():
+        found = kinds(trace(lambda: lin(lin(x)), lin))
+    both = [(kind, "weight", ("bias", "weight")) for kind in (KEEP, STORE)]
+    assert sorted((kind, what, tuple(sorted(names))) for kind, what, names in found) == (
+        both if grad is torch.inference_mode else []
+    )
+
+
+def test_a_frozen_weight_is_not_in_the_cache():
+    lin, x = torch.nn.Linear(8, 8, bias=False).requires_grad_(False), torch.randn(4, 8, dtype=BF16)
+    ledger = trace(lambda: lin(lin(x)), lin)
+    (saving,) = savings(ledger.trace)
+    assert (saving.kind, saving.casts) == (KEEP, (ledger.casts[1].index,))
+    assert "autocast's cache does not hold" in saving.advice
+
+
+def test_a_value_cast_twice_could_be_cast_once_unless_it_changed():
+    x = torch.randn(4, 4)
+
+    def program(change):
+        y = x + 1
+        first = torch.mm(y, y.clone())
+        if change:
+            y.add_(1)
+        return first, torch.mm(y, y.clone())
+
+    assert [kind for kind, *_ in kinds(trace(lambda: program(False)))] == [ONCE]
+    assert kinds(trace(lambda: program(True))) == []
+
+
+def test_a_value_cast_there_and_back_could_stay():
+    lin, x = torch.nn.Linear(8, 8), torch.randn(4, 8, dtype=BF16)
+    ledger = trace(lambda: lin(lin(x).float()), lin)
+    (saving,) = savings(ledger.trace)
+    assert (saving.kind, saving.what) == (STAY, "activation")
+    assert ledger.casts[-1].index in saving.casts
+    assert saving.advice.endswith("goes from bf16 to fp32 and back: one of its ops could stay")
+
+
+def test_casts_inside_an_op_are_nobodys_to_save():
+    q = torch.randn(1, 2, 4, 8, dtype=BF16)
+    ledger = trace(lambda: F.scaled_dot_product_attention(q, q, q, dropout_p=0.5))
+    assert {cast.origin for cast in ledger.casts} == {"internal"}
+    assert kinds(ledger) == []
+
+
+@pytest.mark.parametrize(("grad", "stored"), [(torch.no_grad, [{"weight", "bias"}]), (torch.enable_grad, [])])
+def test_weights_could_be_stored_low_in_inference_only(grad, stored):
+    lin, x = torch.nn.Linear(16, 16), torch.randn(4, 16, dtype=BF16)
+    with grad():
+        found = savings(trace(lambda: lin(x), lin).trace)
+    assert [set(saving.names) for saving in found] == stored
+    assert {(saving.kind, saving.what) for saving in found} <= {(STORE, "weight")}
+    assert all(saving.advice.startswith("store 2 weights (") for saving in found)
+
+
+def test_a_weight_that_an_op_reads_as_it_is_could_not_be_stored_low():
+    lin, x = torch.nn.Linear(8, 8, bias=False), torch.randn(4, 8, dtype=BF16)
+    with torch.inference_mode():
+        ledger = trace(lambda: lin(x) + lin.weight.sum(), lin)
+    assert savings(ledger.trace) == []
+
+
+def test_a_weight_cast_again_in_inference_could_be_kept_or_stored():
+    lin, x = torch.nn.Linear(8, 8, bias=False), torch.randn(4, 8, dtype=BF16)
+    with torch.inference_mode():
+        ledger = trace(lambda: lin(lin(x)), lin)
+    found = savings(ledger.trace)
+    assert {saving.kind: len(saving.casts) for saving in found} == {STORE: 1, KEEP: 1}
+
+
+def test_a_buffer_could_be_stored_low_in_inference_only():
+    class Adds(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.register_buffer("table", torch.randn(8, 8))
+
+        def forward(self, x):
+            return torch.mm(x, self.table)
+
+    net, x = Adds(), torch.randn(4, 8, dtype=BF16)
+    with torch.inference_mode():
+        (saving,) = savings(trace(lambda: net(x), net).trace)
+    assert (saving.kind, saving.what, saving.names) == (STORE, "buffer", ("table",))
+    assert saving.advice == "store buffer table in bf16: no op reads it uncast"
+    assert kinds(trace(lambda: net(x), net)) == []
+
+
+def test_two_casts_are_left_of_three_once_the_input_is_stored_in_half():
+    lin, x = torch.nn.Linear(16, 16), torch.randn(4, 16)
+    before, after = (trace(lambda given=given: lin(given), lin) for given in (x, x.bfloat16()))
+    assert (len(before.casts), len(after.casts)) == (3, 2)
+    (saving,) = savings(before.trace)
+    assert [before.casts[2].index] == list(saving.casts)
+    assert "store the input in bf16" in saving.advice

@@ -1,0 +1,142 @@
+"""Tracing the casts of cases: which are planned, what each worker is asked for, what is stored whatever happens."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from ampbench.base.precisions import AUTOCAST
+from ampbench.drive.planning import PlannedCase
+from ampbench.errors import NothingToRunError, UsageError
+from ampbench.instruments.casts.instrument import prepare_casts, trace_cases
+from ampbench.records.casts import AUTOGRAD, COMPILED, CastPass, CastTrace, Tracing
+from ampbench.records.measured import Failure, Skip
+from ampbench.records.run import Selection, Settings
+from ampbench.records.wire import Reply, Request
+from ampbench.store import RunWriter, StoredRun, read_run
+from tests.scripted_channel import Scripted
+from tests.stored_runs import make_header
+
+Instead = Callable[[Request], Reply | None]
+
+
+def tracing(instead: Instead = lambda _: None) -> Scripted:
+    """Return a channel that sees an empty trace in every case, or answers as `instead` does."""
+
+    def answer(request: Request) -> Reply:
+        assert request.case is not None
+        seen = CastPass(case_id=request.case.case_id, how="device", trace=CastTrace())
+        return instead(request) or Reply(casts=seen)
+
+    return Scripted(answer)
+
+
+def traced(
+    results: Path, channel: Scripted, wanted: Tracing | None = None, half_inputs: bool = False, **selected: list[str]
+) -> StoredRun:
+    """Return the run that tracing what is selected leaves."""
+    selection = Selection(**({"workloads": ["mlp"], "preset": "tiny"} | selected))  # type: ignore[arg-type]
+    with prepare_casts(selection, Settings(), half_inputs=half_inputs, open_channel=lambda: channel) as prepared:
+        cases = [planned.case for planned in prepared.plan]
+        with RunWriter.create(results, make_header(explains="casts"), cases) as writer:
+            trace_cases(prepared, wanted or Tracing(), writer, lambda *_: None)
+    return read_run(writer.path)
+
+
+def test_unless_told_otherwise_inference_is_traced_in_the_devices_own_autocast_dtype(tmp_path: Path) -> None:
+    run = traced(tmp_path, tracing(), devices=["cpu", "cuda", "xpu"])
+    found = [(case.device, case.precision, case.phase, case.path) for case in run.cases.values()]
+    assert found[:2] == [
+        ("cpu", "bf16_autocast", "inference", "eager"),
+        ("cuda", "fp16_autocast", "inference", "eager"),
+    ]
+    # this torch does not know the device, so not its default either
+    assert [precision for _, precision, *_ in found[2:]] == AUTOCAST
+
+
+def test_a_case_of_an_absent_device_is_sent_to_a_worker(tmp_path: Path) -> None:
+    channel = tracing()
+    run = traced(tmp_path, channel, devices=["cuda"], phases=["training"])
+    assert [request.case.device for request in channel.asked if request.case] == ["cuda"]
+    assert not run.skips
+
+
+def test_what_is_asked_for_is_the_path_as_a_graph_and_autograds_in_training(tmp_path: Path) -> None:
+    channel = tracing()
+    traced(
+        tmp_path, channel, Tracing(sources=True, check=True), phases=["inference", "training"],
+        paths=["eager", "compiled"],
+    )  # fmt: skip
+    inference, training = channel.asked
+    assert (inference.tracing.graphs, training.tracing.graphs) == ([COMPILED], [COMPILED, AUTOGRAD])
+    assert inference.tracing.sources
+    assert inference.tracing.check
+    assert {request.case.path for request in channel.asked if request.case} == {"eager"}
+
+
+def test_inputs_can_be_stored_as_autocast_casts_them(tmp_path: Path) -> None:
+    channel = tracing()
+    traced(tmp_path, channel, half_inputs=True, precisions=["fp16_autocast", "bf16_autocast"])
+    assert [request.case.input_dtype for request in channel.asked if request.case] == ["fp16", "bf16"]
+
+
+def test_inputs_cannot_be_stored_as_autocast_casts_them_without_autocast(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match=r"--half-inputs .* fp32 runs without autocast"):
+        traced(tmp_path, tracing(), half_inputs=True, precisions=["fp32"])
+
+
+def test_a_workload_must_be_named(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match=r"of which workload\? Name one, as in `ampbench explain casts mlp`"):
+        traced(tmp_path, tracing(), workloads=[])
+
+
+def test_a_keyword_that_leaves_only_other_dtypes_says_what_to_name(tmp_path: Path) -> None:
+    selection = Selection(workloads=["mlp"], keyword="fp16_autocast")
+    with (
+        pytest.raises(NothingToRunError, match="name another with --precision"),
+        prepare_casts(selection, Settings(), open_channel=tracing),
+    ):
+        pass
+
+
+@pytest.mark.parametrize("cause", ["exception", "killed"])
+def test_a_case_that_fails_is_an_entry_and_the_next_one_is_traced(tmp_path: Path, cause: str) -> None:
+    def failing(request: Request) -> Reply | None:
+        assert request.case is not None
+        if request.case.phase == "training":
+            return None
+        failure = Failure(case_id=request.case.case_id, stage="casts", cause=cause, message="no")
+        return Reply(failure=failure)
+
+    channel = tracing(failing)
+    run = traced(tmp_path, channel, phases=["inference", "training"])
+    failed, ok = run.cases
+    assert (list(run.failures), list(run.casts), run.ended) == ([failed], [ok], "complete")
+    # a server that is gone is closed before the next one is opened
+    assert channel.closed == {"exception": 2, "killed": 4}[cause]
+
+
+def test_an_interruption_keeps_what_was_traced(tmp_path: Path) -> None:
+    def interrupted(request: Request) -> Reply | None:
+        if request.case is not None and request.case.phase == "training":
+            raise KeyboardInterrupt
+        return None
+
+    channel = tracing(interrupted)
+    run = traced(tmp_path, channel, phases=["inference", "training"])
+    assert (len(run.cases), len(run.casts), run.ended) == (2, 1, "interrupted")
+    assert channel.closed
+
+
+def test_each_case_is_told_of_before_and_after(tmp_path: Path) -> None:
+    told: list[tuple[str, type]] = []
+
+    def watch(planned: PlannedCase, found: CastPass | Failure | Skip | None) -> None:
+        told.append((planned.case.phase, type(found)))
+
+    selection = Selection(workloads=["mlp"], phases=["inference", "training"])
+    with prepare_casts(selection, Settings(), open_channel=tracing) as prepared:
+        cases = [planned.case for planned in prepared.plan]
+        with RunWriter.create(tmp_path, make_header(explains="casts"), cases) as writer:
+            assert trace_cases(prepared, Tracing(), writer, watch) == "complete"
+    assert told == [(phase, kind) for phase in ("inference", "training") for kind in (type(None), CastPass)]

@@ -1,0 +1,47 @@
+import torch
+
+from ampbench.explain.ledger import trace_casts
+from ampbench.instruments.casts.changes import compare_traces
+from ampbench.records.cast_frames import by_operation
+from ampbench.records.casts import cast_users
+from tests.traced_programs import FP16, autocast
+
+
+def scaled_step():
+    model = torch.nn.Linear(4, 4)
+    scaler, optimizer = torch.amp.GradScaler("cpu"), torch.optim.SGD(model.parameters(), lr=0.1)
+    with trace_casts(model) as ledger:
+        with autocast(FP16):
+            loss = model(torch.randn(2, 4)).float().sum()
+        scaler.scale(loss).backward()
+        scaler.step(optimizer)
+        scaler.update()
+    return ledger.trace
+
+
+def test_a_gradient_s_cast_is_made_for_the_op_whose_cast_it_undoes_not_for_the_scaler_that_reads_it():
+    trace = scaled_step()
+    users = dict(zip((cast.index for cast in trace.casts), cast_users(trace), strict=True))
+    back = [users[cast.index] for cast in trace.casts if cast.phase == "backward" and cast.name]
+    assert {(user.name, user.function) for user in back} == {("aten.addmm", "torch.nn.functional.linear")}
+    assert not any(name.startswith("aten._amp_") for name, _ in (group.keys for group in by_operation(trace)[:1]))
+    assert by_operation(trace)[0].backward == 2
+
+
+def test_a_gradient_s_cast_that_undoes_none_belongs_to_the_op_that_made_it():
+    low, wide = torch.randn(4, 4, requires_grad=True), torch.randn(4, 4)
+    with trace_casts() as ledger:
+        (low.bfloat16() * wide).sum().backward()
+    (inside,) = [cast for cast in ledger.casts if cast.phase == "backward" and cast.origin == "internal"]
+    (user,) = [user for cast, user in zip(ledger.casts, cast_users(ledger.trace), strict=True) if cast is inside]
+    assert (user.name, user.phase) == ("aten.mul", "backward")
+
+
+def test_changes_of_gradients_are_told_by_the_forward_op_whether_a_scaler_reads_them_or_not():
+    plain = torch.nn.Linear(4, 4)
+    with trace_casts(plain) as ledger:
+        with autocast(FP16):
+            loss = plain(torch.randn(2, 4)).float().sum()
+        loss.backward()
+    changes = compare_traces(ledger.trace, scaled_step())
+    assert {(one.what, one.phase) for one in changes.casts} == {("state", "optimizer")}

@@ -1,0 +1,163 @@
+"""Ceilings measured: the work that is counted, the sizes that are run, what a device cannot do."""
+
+from pathlib import Path
+
+import pytest
+import torch
+from torch.utils.flop_counter import FlopCounterMode
+
+from ampbench.instruments.ceilings import measure
+from ampbench.instruments.ceilings.findings import best
+from ampbench.instruments.ceilings.measure import Task, measure_ceiling, tasks_of
+from ampbench.measure.environment import read_environment
+from ampbench.measure.machine import Cpu, Device, open_device
+from ampbench.records.studies import CONV, COPY, MATMUL, OPERATIONS
+
+
+@pytest.fixture
+def small(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Sizes that take no time."""
+    monkeypatch.setattr(measure, "SQUARES", {"cpu": (8, 16)})
+    monkeypatch.setattr(measure, "LAYERS", {"cpu": ((8, 4, 6),)})
+    monkeypatch.setattr(measure, "CONVOLUTIONS", {"cpu": ((2, 4, 8, 6, 3), (2, 3, 5, 6, 1))})
+    monkeypatch.setattr(measure, "COPIES", {"cpu": (10, 21)})
+
+
+class OutOfMemory(Cpu):
+    """A CPU on which the second thing timed does not fit."""
+
+    def __init__(self) -> None:
+        self.timed: list[object] = []
+
+    def seconds(self, step: object, count: int) -> float:
+        self.timed.append(step)
+        if len({id(one) for one in self.timed}) > 1:
+            raise torch.OutOfMemoryError("tried to allocate 7 GiB")
+        return 1e-3 * count
+
+
+def planned(*works: int, fail: bool = False) -> list[Task]:
+    """Return tasks of a series, each of which does nothing."""
+
+    def build(_: object) -> object:
+        if fail:
+            raise RuntimeError('"conv" not implemented for Half\nand more')
+        return lambda: None
+
+    return [Task("series", f"size {work}", work, build) for work in works]  # type: ignore[arg-type]
+
+
+def grow(tasks: list[Task], device: Device, longest: float) -> tuple[list[str], str]:
+    found, note = measure._grow(tasks, device, torch.randn, 1e-4, longest)
+    return [one.size for one in found], note
+
+
+@pytest.mark.usefixtures("small")
+@pytest.mark.parametrize("operation", [MATMUL, CONV])
+def test_flops_are_those_that_torch_counts(operation: str) -> None:
+    tasks = [task for series in tasks_of(operation, "cpu", 4) for task in series]
+    assert len(tasks) == {MATMUL: 3, CONV: 4}[operation]
+    for task in tasks:
+        run = task.build(torch.randn)
+        with FlopCounterMode(display=False) as counter:
+            run()
+        assert counter.get_total_flops() == task.work, task.size
+
+
+@pytest.mark.usefixtures("small")
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_a_copy_is_as_many_bytes_in_every_dtype_read_and_written(dtype: torch.dtype) -> None:
+    (series,) = tasks_of(COPY, "cpu", dtype.itemsize)
+    assert [(task.size, task.work) for task in series] == [("1 KiB", 2 << 10), ("2 MiB", 2 << 21)]
+    for task in series:
+        copied = task.build(lambda *shape: torch.randn(*shape, dtype=dtype))()
+        assert isinstance(copied, torch.Tensor)
+        assert 2 * copied.nbytes == task.work
+        assert copied.count_nonzero() > 0.9 * copied.numel()
+
+
+@pytest.mark.parametrize("operation", OPERATIONS)
+@pytest.mark.parametrize("device", ["cpu", "cuda", "xpu"])
+def test_sizes_grow_in_each_series(operation: str, device: str) -> None:
+    for series in tasks_of(operation, device, 2):
+        works = [task.work for task in series]
+        assert works == sorted(works)
+        assert len({task.series for task in series}) == 1
+    sizes = [task.size for series in tasks_of(operation, device, 2) for task in series]
+    assert len(set(sizes)) == len(sizes)
+
+
+@pytest.mark.usefixtures("small")
+@pytest.mark.parametrize("dtype", ["fp32", "fp16"])
+@pytest.mark.parametrize("operation", OPERATIONS)
+def test_every_size_is_measured_in_every_dtype(operation: str, dtype: str) -> None:
+    found = measure_ceiling(Cpu(), operation, dtype, 0.02)
+    assert (found.device, found.operation, found.dtype, found.error) == ("cpu", operation, dtype, "")
+    assert found.threads == torch.get_num_threads()
+    assert len(found.attained) == sum(map(len, tasks_of(operation, "cpu", 4)))
+    assert all(sample > 0 for one in found.attained for sample in one.samples)
+    assert found.fitness.load is not None
+
+
+def test_a_device_without_tf32_says_so() -> None:
+    found = measure_ceiling(Cpu(), MATMUL, "tf32", 0.02)
+    assert (found.error, found.attained) == ("cpu has no tf32", [])
+
+
+@pytest.mark.usefixtures("small")
+def test_switches_of_torch_are_as_they_were_before() -> None:
+    before = torch.get_float32_matmul_precision()
+    measure_ceiling(Cpu(), MATMUL, "fp32", 0.01)
+    assert torch.get_float32_matmul_precision() == before
+    assert not torch.is_inference_mode_enabled()
+
+
+def test_sizes_stop_growing_where_one_run_would_take_too_long() -> None:
+    class Slow(Cpu):
+        def seconds(self, step: object, count: int) -> float:
+            return 1e-3 * count
+
+    sizes, note = grow(planned(10, 20, 2000), Slow(), longest=0.01)
+    assert sizes == ["size 10", "size 20"]
+    assert note == "size 2000 and larger left out: one run would take about 100 ms"
+    assert grow(planned(10), Slow(), longest=1e-9) == (["size 10"], "")
+
+
+def test_what_does_not_fit_ends_a_series_and_keeps_what_did() -> None:
+    sizes, note = grow(planned(10, 20, 30), OutOfMemory(), longest=1.0)
+    assert (sizes, note) == (["size 10"], "size 20 and larger left out: out of memory")
+
+
+def test_what_is_not_supported_at_all_is_the_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(measure, "tasks_of", lambda *_: [planned(1, 2, fail=True), planned(3, fail=True)])
+    found = measure_ceiling(Cpu(), CONV, "fp16", 0.01)
+    assert found.error.startswith('RuntimeError: "conv" not implemented for Half')
+    assert found.attained == found.notes == []
+
+
+def test_one_series_that_is_not_supported_is_a_note(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(measure, "tasks_of", lambda *_: [planned(1, fail=True), planned(3)])
+    found = measure_ceiling(Cpu(), CONV, "fp16", 0.01)
+    assert found.error == ""
+    assert [one.size for one in found.attained] == ["size 3"]
+    (note,) = found.notes  # with the line of the user's own code, which here is this file's
+    assert note.startswith('size 1 and larger left out: RuntimeError: "conv" not implemented for Half')
+
+
+@pytest.mark.slow
+def test_native_bf16_attains_more_than_fp32_and_emulated_fp16_less() -> None:
+    flags = set(Path("/proc/cpuinfo").read_text().split()) if Path("/proc/cpuinfo").exists() else set()
+    if not flags & {"avx512_bf16", "amx_bf16"} or flags & {"avx512_fp16", "amx_fp16"}:
+        pytest.skip("this CPU has no native bf16, or has native fp16")
+    device = open_device("cpu")
+    found = [
+        measure_ceiling(device, operation, dtype, 1.0)
+        for operation in (MATMUL, CONV)
+        for dtype in ("fp32", "bf16", "fp16")
+    ]
+    fp32, bf16, fp16 = (best(found, "cpu", dtype) for dtype in ("fp32", "bf16", "fp16"))
+    assert read_environment().devices[0].arithmetic["bf16"] == "native"
+    assert bf16 is not None
+    assert fp32 is not None
+    assert fp16 is not None
+    assert bf16 > fp32 > fp16

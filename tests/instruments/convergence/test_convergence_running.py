@@ -1,0 +1,271 @@
+"""Training cases from several seeds: what is planned and asked in which order, and how a study goes on."""
+
+import dataclasses
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from ampbench.base.precisions import LOW
+from ampbench.drive.pieces import asked_of
+from ampbench.drive.session import planned_skips
+from ampbench.errors import NothingToRunError, UsageError
+from ampbench.instruments.convergence.instrument import pieces, prepare_convergence, train_cases, unfinished
+from ampbench.records.measured import Failure
+from ampbench.records.run import CONVERGENCE, Asked, Selection, Settings
+from ampbench.records.studies import Training
+from ampbench.records.wire import Reply, Request
+from ampbench.store import RunWriter, StoredRun, read_run
+from tests.scripted_channel import CPU, NO_GPU, Scripted, machine
+from tests.stored_runs import make_header
+
+ENVIRONMENT = machine(CPU, NO_GPU)
+ASKED = Asked(steps=5, seeds=2)
+ALL = 2 * (len(LOW) + 3)
+"""The trainings of a workload: for each seed those of fp64, fp32, its control and each low precision."""
+
+
+def training(request: Request, **changes: str) -> Reply:
+    assert request.case is not None
+    digests = {"weights_digest": f"w{request.seed}", "inputs_digest": f"i{request.seed}"} | changes
+    found = Training(
+        case_id=request.case.case_id, seed=request.seed, arm=request.arm, steps=request.steps, seconds=1.0, **digests
+    )
+    return Reply(convergence=found)
+
+
+def asked_for(channel: Scripted) -> list[tuple[str, int, str]]:
+    return [(request.case.precision, request.seed, request.arm) for request in channel.asked if request.case]
+
+
+def studied(
+    results: Path,
+    channel: Scripted,
+    asked: Asked = ASKED,
+    settings: Settings | None = None,
+    **selected: object,
+) -> StoredRun:
+    """Return the run that a study of what is selected leaves."""
+    selection = Selection(**({"workloads": ["mlp"], "preset": "tiny"} | selected))  # type: ignore[arg-type]
+    settings = settings or Settings()
+    with prepare_convergence(selection, settings, asked, open_channel=lambda: channel) as prepared:
+        header = make_header(
+            explains=CONVERGENCE, environment=ENVIRONMENT, selection=prepared.selection, settings=prepared.settings,
+            asked=asked, sources=list({planned.source.name: planned.source for planned in prepared.plan}.values()),
+        )  # fmt: skip
+        with RunWriter.create(results, header, [planned.case for planned in prepared.plan]) as writer:
+            writer.append(*planned_skips(prepared.plan))
+            train_cases(prepared, asked, writer, lambda *_: None)
+    return read_run(writer.path)
+
+
+def resumed(run: StoredRun, channel: Scripted) -> StoredRun:
+    """Return what a run becomes when it is gone on with."""
+    writer, begun = RunWriter.reopen(run.path)
+    asked, selection, settings = asked_of(begun, "steps", "seeds"), begun.header.selection, begun.header.settings
+    with (
+        writer,
+        prepare_convergence(selection, settings, asked, begun, open_channel=lambda: channel) as prepared,
+    ):
+        train_cases(prepared, asked, writer, lambda *_: None, begun)
+    return read_run(run.path)
+
+
+def interrupted_after(count: int) -> Callable[[Request], Reply]:
+    """Return what answers `count` requests and is then interrupted."""
+    left = [None] * count
+
+    def answer(request: Request) -> Reply:
+        if not left:
+            raise KeyboardInterrupt
+        left.pop()
+        return training(request)
+
+    return answer
+
+
+def test_each_seed_trains_fp64_fp32_and_its_control_before_all_other_precisions(tmp_path: Path) -> None:
+    channel = Scripted(training, machine(CPU))
+    run = studied(tmp_path, channel, settings=Settings(seed=7))
+    one = [("fp32", "reference"), ("fp32", ""), ("fp32", "control"), *((low, "") for low in LOW)]
+    assert asked_for(channel) == [(precision, seed, arm) for seed in (7, 8) for precision, arm in one]
+    assert {request.steps for request in channel.asked} == {5}
+    assert run.ended == "complete"
+    assert {len(found) for found in run.convergence.values()} == {2, 6}
+
+
+def test_one_worker_serves_all_so_that_it_has_the_trainings_in_mind_that_others_are_compared_with(
+    tmp_path: Path,
+) -> None:
+    channel = Scripted(training, machine(CPU))
+    studied(tmp_path, channel)
+    assert not any(request.fresh for request in channel.asked)
+    assert channel.closed == 2  # once as a channel, once with the session
+
+
+@pytest.mark.parametrize("schedule", ["", "cosine"])
+def test_each_training_follows_the_schedule_asked_for_also_when_a_study_goes_on(tmp_path: Path, schedule: str) -> None:
+    asked = Asked(steps=5, seeds=1, schedule=schedule)
+    run = studied(tmp_path, channel := Scripted(interrupted_after(2), machine(CPU)), asked)
+    resumed(run, again := Scripted(training, machine(CPU)))
+    assert {request.schedule for request in [*channel.asked, *again.asked] if request.case} == {schedule}
+
+
+def test_workloads_are_trained_one_after_the_other(tmp_path: Path) -> None:
+    channel = Scripted(training, machine(CPU))
+    studied(tmp_path, channel, workloads=["mlp", "gru"])
+    trained = [request.case.workload for request in channel.asked if request.case]
+    assert trained == ["mlp"] * ALL + ["gru"] * ALL
+
+
+def test_without_names_digits_and_characters_are_trained(tmp_path: Path) -> None:
+    run = studied(tmp_path, Scripted(training, machine(CPU)), workloads=[])
+    assert {case.workload for case in run.cases.values()} == {"digits", "characters"}
+    assert {case.phase for case in run.cases.values()} == {"training"}
+
+
+@pytest.mark.parametrize("selected", [{"precisions": ["bf16_pure"]}, {"keyword": "bf16_pure"}])
+def test_fp32_is_trained_even_where_it_is_not_selected(tmp_path: Path, selected: dict[str, object]) -> None:
+    channel = Scripted(training, machine(CPU))
+    studied(tmp_path, channel, Asked(steps=5, seeds=1), **selected)
+    assert [precision for precision, _, _ in asked_for(channel)] == ["fp32", "fp32", "fp32", "bf16_pure"]
+
+
+def test_a_keyword_that_names_one_workload_brings_no_fp32_case_of_another(tmp_path: Path) -> None:
+    run = studied(tmp_path, Scripted(training, machine(CPU)), workloads=["mlp", "gru"], keyword="gru and bf16_pure")
+    assert [(case.workload, case.precision) for case in run.cases.values()] == [("gru", "fp32"), ("gru", "bf16_pure")]
+
+
+def test_without_a_scaler_fp16_autocast_is_compared_with_the_same_fp32(tmp_path: Path) -> None:
+    channel = Scripted(training, machine(CPU))
+    studied(tmp_path, channel, Asked(steps=5, seeds=1), precisions=["fp16_autocast"], scaler=False)
+    assert [precision for precision, _, _ in asked_for(channel)] == ["fp32", "fp32", "fp32", "fp16_autocast"]
+
+
+@pytest.mark.parametrize(
+    ("asked", "selected", "said"),
+    [
+        (ASKED, {"phases": ["inference"]}, "convergence is a matter of training"),
+        (ASKED, {"paths": ["compiled"]}, "eager"),
+        (ASKED, {"workloads": ["digit"]}, "did you mean digits"),
+        (ASKED, {"precisions": ["fp64"]}, "fp64"),
+    ],
+)
+def test_what_cannot_be_meant_is_refused_before_anything_is_trained(
+    tmp_path: Path, asked: Asked, selected: dict[str, object], said: str
+) -> None:
+    channel = Scripted(training, machine(CPU))
+    with pytest.raises(UsageError, match=said):
+        studied(tmp_path, channel, asked, **selected)
+    assert channel.asked == []
+
+
+def test_a_keyword_that_matches_nothing_is_said(tmp_path: Path) -> None:
+    with pytest.raises(NothingToRunError, match="no case matches -k 'nothing'"):
+        studied(tmp_path, Scripted(training, machine(CPU)), keyword="nothing")
+
+
+def test_an_interrupted_study_goes_on_with_what_it_lacks(tmp_path: Path) -> None:
+    run = studied(tmp_path, Scripted(interrupted_after(5), machine(CPU)))
+    assert run.ended == "interrupted"
+    channel = Scripted(training, machine(CPU))
+    again = resumed(run, channel)
+    one = [("fp32", "reference"), ("fp32", ""), ("fp32", "control"), *((low, "") for low in LOW)]
+    left = [(name, seed, arm) for seed in (0, 1) for name, arm in one][5:]
+    assert [(piece.case.precision, piece.seed, piece.arm) for piece in unfinished(run)] == left
+    assert asked_for(channel) == [("fp32", 0, "reference"), ("fp32", 0, ""), *left]
+    assert unfinished(again) == []
+    assert sum(map(len, again.convergence.values())) == ALL
+
+
+def test_only_cases_that_lack_a_training_are_planned_again(tmp_path: Path) -> None:
+    run = studied(tmp_path, Scripted(interrupted_after(ALL - 1), machine(CPU)))
+    with prepare_convergence(
+        run.header.selection, run.header.settings, ASKED, run, open_channel=lambda: Scripted(training, machine(CPU))
+    ) as prepared:
+        assert [planned.case.precision for planned in prepared.plan] == ["bf16_pure"]
+        ((_, piece),) = pieces(prepared, ASKED, run)
+        assert (piece.seed, piece.arm) == (1, "")
+
+
+def test_a_study_whose_weights_are_others_now_is_not_gone_on_with(tmp_path: Path) -> None:
+    run = studied(tmp_path, Scripted(interrupted_after(5), machine(CPU)))
+    channel = Scripted(lambda request: training(request, weights_digest="other"), machine(CPU))
+    with pytest.raises(UsageError, match="the weights of mlp are others than it began with"):
+        resumed(run, channel)
+    assert sum(map(len, read_run(run.path).convergence.values())) == 5
+
+
+def test_a_study_begun_elsewhere_or_of_other_cases_is_not_gone_on_with(tmp_path: Path) -> None:
+    run = studied(tmp_path, Scripted(interrupted_after(5), machine(CPU)))
+    other = machine(CPU)
+    channel = Scripted(
+        training, type(other)(**{**{name: getattr(other, name) for name in other.__slots__}, "host": "x"})
+    )
+    with pytest.raises(UsageError, match="its host was h, here it is x"):
+        resumed(run, channel)
+
+
+def test_a_case_that_fails_is_left_out_of_further_seeds_and_of_going_on(tmp_path: Path) -> None:
+    def answer(request: Request) -> Reply:
+        assert request.case is not None
+        if request.case.precision == "fp16_pure":
+            failure = Failure(case_id=request.case.case_id, stage="convergence", cause="out of memory", message="full")
+            return Reply(failure=failure)
+        return training(request)
+
+    channel = Scripted(answer, machine(CPU))
+    run = studied(tmp_path, channel)
+    assert [precision for precision, _, _ in asked_for(channel)].count("fp16_pure") == 1
+    assert list(run.failures) == [case_id for case_id in run.cases if "fp16_pure" in case_id]
+    assert unfinished(run) == []
+
+
+def test_what_a_training_is_compared_with_has_requests_and_time_of_its_own(tmp_path: Path) -> None:
+    settings = Settings(timeout_seconds=9.0)
+    run = studied(tmp_path, Scripted(interrupted_after(ALL - 1), machine(CPU)), settings=settings)
+    channel = Scripted(training, machine(CPU))
+    again = resumed(run, channel)
+    assert asked_for(channel) == [("fp32", 1, "reference"), ("fp32", 1, ""), ("bf16_pure", 1, "")]
+    assert {request.timeout_seconds for request in channel.asked} == {9.0}
+    assert [len(again.convergence[case_id]) for case_id in again.convergence] == [6, *[2] * len(LOW)]
+
+
+def test_a_worker_that_was_killed_has_nothing_in_mind_and_the_next_trains_it_first(tmp_path: Path) -> None:
+    def answer(request: Request) -> Reply:
+        assert request.case is not None
+        if request.case.precision == "bf16_autocast":
+            failure = Failure(case_id=request.case.case_id, stage="convergence", cause="time-out", message="too slow")
+            return Reply(failure=failure)
+        return training(request)
+
+    channel = Scripted(answer, machine(CPU))
+    run = studied(tmp_path, channel, Asked(steps=5, seeds=1))
+    first = [("fp32", 0, "reference"), ("fp32", 0, "")]
+    low, after = [(name, 0, "") for name in LOW], LOW.index("bf16_autocast") + 1
+    assert asked_for(channel) == [*first, ("fp32", 0, "control"), *low[:after], *first, *low[after:]]
+    assert sum(map(len, run.convergence.values())) == len(LOW) + 2
+
+
+def test_a_precision_whose_fp32_training_failed_fails_for_that_and_fp32_is_tried_but_once(tmp_path: Path) -> None:
+    def answer(request: Request) -> Reply:
+        assert request.case is not None
+        if request.case.precision == "fp32" and not request.arm:
+            failure = Failure(case_id=request.case.case_id, stage="convergence", cause="exception", message="no fp32")
+            return Reply(failure=failure)
+        return training(request)
+
+    channel = Scripted(answer, machine(CPU))
+    run = studied(tmp_path, channel)
+    assert asked_for(channel) == [("fp32", 0, "reference"), ("fp32", 0, "")]
+    assert [failure.message for failure in run.failures.values()] == [
+        "no fp32", *["fp32, which it is compared with, failed: no fp32"] * len(LOW)
+    ]  # fmt: skip
+
+
+def test_a_run_that_does_not_say_what_it_trains_is_not_gone_on_with(tmp_path: Path) -> None:
+    run = studied(tmp_path, Scripted(interrupted_after(5), machine(CPU)))
+    for asked in (None, Asked()):
+        mute = dataclasses.replace(run, header=dataclasses.replace(run.header, asked=asked))
+        with pytest.raises(UsageError, match="does not say what it was asked for"):
+            unfinished(mute)

@@ -1,0 +1,447 @@
+"""Whole trainings: the same batches and weights in every precision, the same bits twice, and early ends."""
+
+import copy
+import dataclasses
+import math
+import warnings
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from ampbench.base.precisions import LOW
+from ampbench.instruments.convergence import measure
+from ampbench.instruments.convergence.measure import (
+    MOST_SKIPPED,
+    NO_RATE,
+    Trajectories,
+    drift_steps,
+    one_rounding_away,
+    rate_share,
+    scored_steps,
+    train,
+)
+from ampbench.measure.machine import open_device
+from ampbench.records.studies import Training
+from ampbench.workload import Workload
+from tests.measure.conftest import make_case
+
+STEPS = 12
+
+
+def network(module: nn.Module | None = None, seed: int = 0, lr: float = 0.1, **changes: Any) -> Workload:
+    """Return a classifier of four batches whose classes can be learnt, and as many rows that are held out."""
+    torch.manual_seed(seed)
+    made = module or nn.Sequential(nn.Linear(8, 16), nn.BatchNorm1d(16), nn.ReLU(), nn.Dropout(0.5), nn.Linear(16, 3))
+    rows = torch.randn(40, 8)
+    classes = rows[:, :3].argmax(1)
+    values: dict[str, Any] = {
+        "module": made,
+        "inputs": list(rows[:32].split(8)),
+        "targets": list(classes[:32].split(8)),
+        "held_out": (rows[32:], classes[32:]),
+        "loss": nn.functional.cross_entropy,
+        "optimizer": lambda parameters: torch.optim.SGD(parameters, lr=lr, momentum=0.9),
+    }
+    return Workload(**(values | changes))
+
+
+def trained(
+    workload: Workload,
+    precision: str = "fp32",
+    arm: str = "",
+    steps: int = STEPS,
+    seed: int = 0,
+    known: Trajectories | None = None,
+    schedule: str = "",
+) -> Training:
+    case, known = make_case(precision, "training"), known or Trajectories()
+    return train(workload, case, open_device("cpu"), known, seed=seed, arm=arm, steps=steps, schedule=schedule)
+
+
+def alone(workload: Workload, precision: str = "fp32", steps: int = STEPS) -> Training:
+    """Return a training for whose distances from others nothing else is trained."""
+    known = Trajectories()
+    known.begin(workload, make_case(precision, "training"), 0, steps)
+    for other in ("fp32", "reference"):
+        known.keep(other, {})
+    return trained(workload, precision, steps=steps, known=known)
+
+
+def timeless(training: Training) -> Training:
+    return dataclasses.replace(training, seconds=0.0)
+
+
+@pytest.mark.parametrize("precision", ["fp32", "fp16_autocast", "bf16_pure"])
+def test_the_same_training_twice_is_the_same_to_the_last_bit(precision: str) -> None:
+    assert timeless(trained(network(), precision)) == timeless(trained(network(), precision))
+
+
+@pytest.mark.slow
+def test_what_a_worker_knows_from_before_changes_nothing() -> None:
+    known, workload = Trajectories(), network()
+    for arm in ("reference", "", "control"):
+        trained(workload, arm=arm, known=known)
+    again = trained(workload, arm="control", known=known)
+    assert timeless(again) == timeless(trained(workload, arm="control"))
+    assert timeless(trained(workload, "bf16_pure", known=known)) == timeless(trained(workload, "bf16_pure"))
+
+
+def test_a_worker_that_knows_another_seed_forgets_it() -> None:
+    known = Trajectories()
+    trained(network(seed=1), seed=1, known=known)
+    assert timeless(trained(network(), "bf16_pure", known=known)) == timeless(trained(network(), "bf16_pure"))
+
+
+def test_a_training_leaves_the_workload_as_it_was() -> None:
+    workload = network()
+    before = {name: tensor.clone() for name, tensor in workload.module.state_dict().items()}
+    trained(workload, "bf16_autocast")
+    assert all(torch.equal(before[name], tensor) for name, tensor in workload.module.state_dict().items())
+    assert workload.module.training
+
+
+class Watched(nn.Module):
+    """Keeps the first feature of every row that it is trained on, and the first weights it was called with."""
+
+    seen: list[list[float]] = []  # noqa: RUF012 - shared by the copies on purpose
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(8, 3)
+
+    def forward(self, rows: torch.Tensor) -> torch.Tensor:
+        if self.training:
+            self.seen.append([round(value, 1) for value in rows[:, 0].tolist()])
+        return self.layer(rows)
+
+
+def test_every_precision_and_arm_sees_the_same_batches_in_the_same_order() -> None:
+    orders = []
+    rows = (torch.randint(-8, 8, (40, 8)) / 2).float()
+    for precision, arm in [("fp32", "reference"), ("fp32", ""), ("fp32", "control"), *((low, "") for low in LOW)]:
+        workload = network(Watched(), inputs=list(rows[:32].split(8)))
+        known = Trajectories()
+        known.begin(workload, make_case(precision, "training"), 0, 6)
+        for other in ("fp32", "reference"):
+            known.keep(other, {})
+        Watched.seen.clear()
+        trained(workload, precision, arm, steps=6, known=known)
+        orders.append(list(Watched.seen))
+    assert all(order == orders[0] for order in orders)
+    batches = [[round(value, 1) for value in batch[:, 0].tolist()] for batch in rows[:32].split(8)]
+    assert orders[0] == [*batches, *batches[:2]]
+
+
+def test_digests_are_the_workloads_in_every_arm_and_others_for_another_seed() -> None:
+    found = [trained(network(), precision, arm) for precision, arm in [("fp32", "control"), ("bf16_pure", "")]]
+    assert found[0].weights_digest == found[1].weights_digest
+    assert found[0].inputs_digest == found[1].inputs_digest
+    assert trained(network(seed=1), seed=1).weights_digest != found[0].weights_digest
+
+
+def test_drift_grows_from_fp64_over_the_control_to_half_precision() -> None:
+    last = {
+        name: trained(network(), precision, arm, steps=40).drift[-1]
+        for name, precision, arm in [("fp32", "fp32", ""), ("control", "fp32", "control"), ("bf16", "bf16_pure", "")]
+    }
+    assert last["fp32"].from_fp32 is None
+    assert 0 < last["fp32"].from_fp64 < 1e-4
+    assert 0 < last["control"].from_fp32 < 1e-4
+    assert last["bf16"].from_fp32 > 10 * last["control"].from_fp32
+    assert last["bf16"].from_fp64 == pytest.approx(last["bf16"].from_fp32, rel=0.1)
+
+
+def test_the_control_begins_one_rounding_away_in_every_weight_that_is_not_zero() -> None:
+    workload = network(nn.Linear(8, 3))
+    with torch.no_grad():
+        workload.module.weight[0, 0] = 0.0
+    moved, again = one_rounding_away(workload, 0), one_rounding_away(workload, 0)
+    before, after = workload.module.weight, moved.module.weight
+    assert torch.equal(after, again.module.weight)
+    assert not torch.equal(after, one_rounding_away(workload, 1).module.weight)
+    bits = (after.detach().view(torch.int32) - before.detach().view(torch.int32)).abs()
+    assert bits[0, 0] == 0
+    assert (bits.flatten()[1:] == 1).all()
+    assert 0 < int((after > before).sum()) < before.numel() - 1
+
+
+def test_scores_are_of_held_out_data_and_improve() -> None:
+    found = alone(network(nn.Linear(8, 3)), steps=60)
+    assert found.held_out
+    assert [score.step for score in found.scores] == scored_steps(60)
+    assert all(score.decisions == 8 for score in found.scores)
+    assert found.scores[-1].loss < found.scores[0].loss
+    assert found.scores[-1].correct > found.scores[0].correct
+
+
+def test_without_held_out_data_the_training_batches_are_scored() -> None:
+    found = alone(network(held_out=None))
+    assert not found.held_out
+    assert found.scores[-1].decisions == 32
+
+
+def test_a_network_is_scored_with_the_statistics_that_it_gathered_and_trains_on_with_those_of_its_batches(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    scored = alone(network())
+    monkeypatch.setattr(measure, "scored_steps", lambda steps: [steps])
+    assert alone(network()).losses == scored.losses
+    workload = network()
+    step_less = alone(dataclasses.replace(workload, optimizer=lambda p: torch.optim.SGD(p, lr=0.0)), steps=1)
+    module = workload.module.eval()
+    expected = nn.functional.cross_entropy(module(workload.held_out[0]), workload.held_out[1])
+    assert step_less.scores[0].loss == pytest.approx(expected.item())
+
+
+def test_dropout_is_switched_off_and_stays_so_after_a_score() -> None:
+    found = trained(network())
+    assert any("dropout layers were switched off" in note for note in found.notes)
+    never = [alone(network(nn.Sequential(nn.Dropout(share), nn.Linear(8, 3)))).losses for share in (0.9, 0.0)]
+    torch.testing.assert_close(never[0], never[1])
+
+
+class Rounds(nn.Module):
+    """Adds a large number and takes it away: fp32 keeps a few digits of its input, half none."""
+
+    def forward(self, rows: torch.Tensor) -> torch.Tensor:
+        return (rows + 3000.0) - 3000.0
+
+
+def test_a_network_that_loses_its_input_in_half_is_seen_to_learn_nothing_there() -> None:
+    def make() -> Workload:
+        return network(nn.Sequential(Rounds(), nn.Linear(8, 3)))
+
+    full, half = alone(make(), steps=60), alone(make(), "bf16_pure", steps=60)
+    assert full.scores[-1].correct >= half.scores[-1].correct + 2
+    assert half.losses[-1] > 2 * full.losses[-1]
+
+
+def test_a_training_that_explodes_ends_there_with_what_it_had() -> None:
+    exploding = {"lr": 1e30, "loss": nn.functional.mse_loss, "targets": [torch.ones(8, 3)] * 4, "held_out": None}
+    found = trained(network(nn.Linear(8, 3), **exploding), "bf16_pure")
+    assert found.ended_at is not None
+    assert found.ended_at < STEPS - 1
+    assert len(found.losses) == found.ended_at + 1
+    assert found.scores[-1].step == found.ended_at + 1
+    assert found.scores[-1].loss is None
+    assert found.error == ""
+
+
+def test_a_loss_that_never_fits_into_fp16_is_given_up_after_fifty_skipped_steps() -> None:
+    def loss(output: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+        return (output * 1e9).half().float().square().mean() + 0 * targets.sum()
+
+    found = trained(network(nn.Linear(8, 3), loss=loss), "fp16_autocast", steps=2 * MOST_SKIPPED)
+    assert (found.ended_at, found.skipped_steps) == (MOST_SKIPPED - 1, MOST_SKIPPED)
+    assert found.scaler_scale == 2.0 ** (16 - MOST_SKIPPED)
+    assert found.losses == [None] * MOST_SKIPPED
+
+
+def test_outputs_that_overflow_fp16_in_a_short_training_leave_a_score_without_a_loss() -> None:
+    class Overflows(nn.Linear):
+        def forward(self, rows: torch.Tensor) -> torch.Tensor:
+            return super().forward(rows) * 1e5
+
+    found = alone(network(Overflows(8, 3)), "fp16_autocast", steps=20)
+    assert (found.ended_at, found.skipped_steps, len(found.losses)) == (None, 20, 20)
+    assert found.scores[-1].loss is None
+    assert found.scores[-1].decisions == 8
+
+
+def test_skipped_steps_of_the_scalers_start_are_counted_and_training_goes_on() -> None:
+    def loss(output: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+        return nn.functional.cross_entropy(output, targets) * 64
+
+    found = trained(network(nn.Linear(8, 3), loss=loss, lr=0.001), "fp16_autocast", steps=30)
+    assert found.ended_at is None
+    assert found.skipped_steps > 0
+    assert found.scaler_scale == 2.0 ** (16 - found.skipped_steps)
+    assert len(found.losses) == 30
+
+
+class Refuses(nn.Module):
+    """Raises in one dtype."""
+
+    def __init__(self, dtype: torch.dtype):
+        super().__init__()
+        self.layer, self.dtype = nn.Linear(8, 3), dtype
+
+    def forward(self, rows: torch.Tensor) -> torch.Tensor:
+        if rows.dtype is self.dtype:
+            raise RuntimeError(f"no {self.dtype} here\nand more")
+        return self.layer(rows)
+
+
+def test_what_a_step_in_half_raises_is_a_finding_and_in_fp32_an_error() -> None:
+    found = trained(network(Refuses(torch.float16)), "fp16_pure")
+    assert found.error.startswith("RuntimeError: no torch.float16 here (test_convergence_training.py, line ")
+    assert (found.losses, found.ended_at) == ([], None)
+    with pytest.raises(RuntimeError, match="float32"):
+        trained(network(Refuses(torch.float32)))
+    with pytest.raises(RuntimeError, match="float32"):
+        trained(network(Refuses(torch.float32)), "bf16_pure")
+
+
+def test_a_network_that_does_not_run_in_fp64_is_compared_with_fp32_alone() -> None:
+    known, workload = Trajectories(), network(Refuses(torch.float64))
+    assert trained(workload, arm="reference", known=known).error.startswith("RuntimeError: no torch.float64 here (")
+    found = trained(workload, "bf16_autocast", known=known)
+    (note,) = found.notes
+    said = "distances from the fp64 training are not known, as it failed: RuntimeError: no torch.float64 here ("
+    assert note.startswith(said)
+    assert (found.drift[-1].from_fp64, found.error) == (None, "")
+    assert found.drift[-1].from_fp32 > 0
+
+
+def test_that_memory_ran_out_in_half_is_raised() -> None:
+    class Large(nn.Linear):
+        def forward(self, rows: torch.Tensor) -> torch.Tensor:
+            if rows.dtype is torch.bfloat16:
+                raise torch.OutOfMemoryError("too much")
+            return super().forward(rows)
+
+    with pytest.raises(torch.OutOfMemoryError):
+        trained(network(Large(8, 3)), "bf16_pure")
+
+
+def test_one_step_is_a_training_too() -> None:
+    found = trained(network(), "bf16_pure", steps=1)
+    assert (len(found.losses), [score.step for score in found.scores], len(found.drift)) == (1, [0, 1], 1)
+
+
+def test_one_batch_is_trained_on_over_and_over_which_is_said() -> None:
+    one = network(inputs=torch.randn(8, 8), targets=torch.randint(0, 3, (8,)), held_out=None)
+    found = trained(one, steps=5)
+    assert "there is one batch: it is trained on over and over" in found.notes
+    assert found.losses[-1] < found.losses[0]
+
+
+def test_a_loss_that_is_no_classifiers_has_no_decisions() -> None:
+    regression = {"loss": nn.functional.mse_loss, "targets": [torch.ones(8, 3)] * 4}
+    found = trained(network(nn.Linear(8, 3), held_out=(torch.ones(4, 8), torch.ones(4, 3)), **regression))
+    assert (found.scores[-1].correct, found.scores[-1].decisions) == (None, None)
+    assert found.scores[-1].loss is not None
+
+
+def test_losses_of_long_trainings_are_means_of_at_most_a_thousand(monkeypatch: pytest.MonkeyPatch) -> None:
+    each = alone(network(), steps=10).losses
+    monkeypatch.setattr(measure, "MOST_LOSSES", 4)
+    found = alone(network(), steps=10)
+    assert found.every == 3
+    expected = [sum(each[:3]) / 3, sum(each[3:6]) / 3, sum(each[6:9]) / 3, each[9]]
+    assert found.losses == pytest.approx(expected)
+
+
+def test_weights_are_kept_at_fewer_steps_of_large_networks() -> None:
+    assert drift_steps(300, 1000) == [1, 2, 4, 7, 13, 24, 45, 84, 159, 300]
+    assert drift_steps(300, 50_000_000) == [1, 17, 300]
+    assert drift_steps(300, 10**9) == [300]
+    assert drift_steps(1, 10) == [1]
+    assert scored_steps(300)[0] == 0
+    assert len(scored_steps(300)) == 8
+
+
+def by_hand(workload: Workload, dtype: torch.dtype, rates: list[float]) -> tuple[list[float], list[list[torch.Tensor]]]:
+    """Return the losses and the weights before and after each step of a plain loop of SGD at these learning rates."""
+    module = copy.deepcopy(workload.module).to(dtype)
+    weights, losses = [[p.detach().double().clone() for p in module.parameters()]], []
+    for number, rate in enumerate(rates):
+        place = number % len(workload.inputs)
+        loss = nn.functional.cross_entropy(module(workload.inputs[place].to(dtype)), workload.targets[place])
+        losses.append(loss.item())
+        gradients = torch.autograd.grad(loss, list(module.parameters()))
+        with torch.no_grad():
+            for parameter, gradient in zip(module.parameters(), gradients, strict=True):
+                parameter.add_(gradient, alpha=-rate)  # one rounding, as SGD has it
+        weights.append([p.detach().double().clone() for p in module.parameters()])
+    return losses, weights
+
+
+def plain(lr: float = 0.1, **changes: Any) -> Workload:
+    torch.manual_seed(3)
+    return network(nn.Linear(8, 3), optimizer=lambda parameters: torch.optim.SGD(parameters, lr=lr), **changes)
+
+
+@pytest.mark.parametrize("schedule", ["linear", "cosine"])
+def test_a_schedule_takes_the_learning_rate_down_to_where_updates_vanish(schedule: str) -> None:
+    shares = {
+        "linear": [1 - step / STEPS for step in range(STEPS)],
+        "cosine": [0.5 + 0.5 * math.cos(math.pi * step / STEPS) for step in range(STEPS)],
+    }[schedule]
+    assert [rate_share(schedule, step, STEPS) for step in range(STEPS)] == pytest.approx(shares)
+    found = trained(plain(), schedule=schedule)
+    losses, _ = by_hand(plain(), torch.float32, [0.1 * share for share in shares])
+    assert found.losses == pytest.approx(losses, rel=1e-5)
+    assert (found.schedule, found.last_rate) == (schedule, pytest.approx(shares[-1]))
+
+
+def test_a_workload_may_bring_its_own_schedule_and_an_option_replaces_it() -> None:
+    def halving(optimizer: torch.optim.Optimizer, steps: int) -> torch.optim.lr_scheduler.LRScheduler:
+        return torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: 0.5 ** (4 * step / steps))
+
+    found = trained(plain(schedule=halving))
+    losses, _ = by_hand(plain(), torch.float32, [0.1 * 0.5 ** (4 * step / STEPS) for step in range(STEPS)])
+    assert found.losses == pytest.approx(losses, rel=1e-5)
+    assert (found.schedule, found.last_rate) == ("own", pytest.approx(0.5 ** (4 * (STEPS - 1) / STEPS)))
+    constant = trained(plain(schedule=halving), schedule="constant")
+    assert timeless(constant) == timeless(trained(plain()))
+    assert (constant.schedule, constant.last_rate) == ("constant", 1.0)
+
+
+def test_the_schedule_goes_on_where_gradscaler_skips_steps_and_nothing_is_warned_of() -> None:
+    def halving(optimizer: torch.optim.Optimizer, steps: int) -> torch.optim.lr_scheduler.LRScheduler:
+        return torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: 0.5 ** (4 * step / steps))
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        found = trained(plain(schedule=halving, loss=lambda *given: 1e3 * nn.functional.cross_entropy(*given)),
+                        "fp16_autocast")  # fmt: skip
+    assert found.skipped_steps
+    assert found.last_rate == pytest.approx(0.5 ** (4 * (STEPS - 1) / STEPS))
+
+
+def test_trainings_of_another_schedule_are_not_compared_with() -> None:
+    known = Trajectories()
+    trained(plain(), known=known)
+    found = trained(plain(), "bf16_autocast", known=known, schedule="cosine")
+    assert timeless(found) == timeless(trained(plain(), "bf16_autocast", schedule="cosine"))
+
+
+def test_an_optimizer_without_a_learning_rate_is_remarked_on() -> None:
+    class Fixed(torch.optim.Optimizer):
+        def __init__(self, parameters: Any) -> None:
+            super().__init__(parameters, {})
+
+        @torch.no_grad()
+        def step(self, closure: Any = None) -> None:
+            for parameter in self.param_groups[0]["params"]:
+                parameter.sub_(0.1 * parameter.grad)
+
+    found = trained(network(nn.Linear(8, 3), optimizer=Fixed), schedule="cosine")
+    assert NO_RATE.format("cosine") in found.notes
+    assert found.last_rate is None
+
+
+def test_the_way_is_what_weights_moved_by_beside_what_fp64_moved_them_by() -> None:
+    workload = plain()
+    found = trained(workload, "bf16_pure").drift[-1]
+    _, exact = by_hand(workload, torch.float64, [0.1] * STEPS)
+    _, low = by_hand(workload, torch.bfloat16, [0.1] * STEPS)
+    meant = torch.cat([(end - start).flatten() for start, end in zip(exact[0], exact[-1], strict=True)])
+    went = torch.cat([(end - start).flatten() for start, end in zip(low[0], low[-1], strict=True)])
+    assert found.way == pytest.approx(float(meant.norm()), rel=1e-9)
+    assert found.way_rel_l2 == pytest.approx(float((went - meant).norm() / meant.norm()), rel=1e-6)
+    assert found.way_kept == pytest.approx(float(went @ meant / meant.norm() ** 2), rel=1e-6)
+
+
+def test_updates_that_are_all_lost_leave_the_whole_way_to_go() -> None:
+    for drift in trained(plain(lr=1e-7), "bf16_pure").drift:
+        assert (drift.way_rel_l2, drift.way_kept) == (pytest.approx(1.0), pytest.approx(0.0, abs=1e-6))
+    assert trained(plain(lr=1e-4), "bf16_autocast").drift[-1].way_rel_l2 < 0.1
+
+
+def test_a_network_that_fp64_does_not_move_has_no_way() -> None:
+    drift = trained(plain(lr=0.0), "bf16_pure").drift[-1]
+    assert (drift.way, drift.way_rel_l2, drift.way_kept) == (None, None, None)

@@ -1,0 +1,603 @@
+import dataclasses
+import gc
+import weakref
+from collections.abc import Callable, Iterator
+from typing import Any, ClassVar
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+import ampbench
+from ampbench.errors import UnknownNameError, UsageError, WorkloadError
+from ampbench.instruments.keep_fp32 import measure
+from ampbench.instruments.keep_fp32.findings import against_said
+from ampbench.instruments.keep_fp32.measure import search_space, try_kept, weigh
+from ampbench.instruments.keep_fp32.search import search
+from ampbench.measure import divergence, timing
+from ampbench.measure.divergence import References, measure_divergence
+from ampbench.measure.machine import Cpu
+from ampbench.measure.step import Step
+from ampbench.measure.timing import FEWEST_PAIRS, PAIRS
+from ampbench.records.case import Case
+from ampbench.records.keeping import SearchSpace, Trial
+from ampbench.workload import Workload
+from tests.planted_faults import LARGE, SharpSoftmax, in_vit, small_conv_net, small_encoder
+
+MakeCase = Callable[..., Case]
+FAULTLESS = 1e-2
+"""Below this is what half precision errs without a fault."""
+
+
+class Quick(Cpu):
+    """Collecting garbage takes longer than all that is timed here."""
+
+    def release(self) -> None:
+        pass
+
+
+def told(space: SearchSpace) -> list[list[str]]:
+    return [unit.modules for unit in space.units]
+
+
+def attempt(workload: Workload, planned: Case, *kept: str, references: References | None = None) -> Trial:
+    return try_kept(workload, planned, Quick(), kept, references or References())
+
+
+class Blocks(torch.nn.Module):
+    """A container that adds something of its own to what its modules give, and one that is not called itself."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.stem = torch.nn.Linear(4, 8)
+        self.body = torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.BatchNorm1d(8))
+        self.heads = torch.nn.ModuleList([torch.nn.Linear(8, 2), torch.nn.Linear(8, 3)])
+        self.unused = torch.nn.Linear(4, 4)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = self.body(self.stem(x))
+        return torch.cat([head(x) for head in reversed(self.heads)], 1)
+
+
+class Tied(torch.nn.Module):
+    """A language model in small, whose head has the embedding's weights."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embedding = torch.nn.Embedding(10, 8)
+        self.middle = torch.nn.Linear(8, 8)
+        self.head = torch.nn.Linear(8, 10, bias=False)
+        self.spare = torch.nn.Linear(8, 10, bias=False)
+        self.head.weight = self.spare.weight = self.embedding.weight
+
+    def forward(self, tokens: torch.Tensor) -> torch.Tensor:
+        return self.head(self.middle(self.embedding(tokens)))
+
+
+@pytest.fixture
+def blocks() -> Workload:
+    torch.manual_seed(0)
+    return Workload(module=Blocks(), inputs=torch.randn(3, 4), loss=lambda output: output.float().square().mean())
+
+
+@pytest.fixture
+def tied() -> Workload:
+    torch.manual_seed(0)
+    return Workload(
+        module=Tied(), inputs=torch.arange(6).reshape(2, 3), loss=lambda output: output.float().square().mean()
+    )
+
+
+@pytest.fixture
+def patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """However slow the machine is now, there are builds enough for an interval."""
+    monkeypatch.setattr(timing, "PATIENCE", 1e6)
+
+
+@pytest.mark.parametrize("phase", ["inference", "training"])
+def test_units_are_the_modules_in_which_no_other_runs_in_the_order_of_running(
+    blocks: Workload, case: MakeCase, phase: str
+) -> None:
+    space = search_space(blocks, case("fp16_autocast", phase), Cpu())
+    assert told(space) == [["stem"], ["body.0"], ["body.1"], ["heads.1"], ["heads.0"]]
+    assert space.containers == ["", "body"]
+    assert space.notes == []
+    assert [row.module for row in space.errors] == ["stem", "body.0", "body.1", "heads.1", "heads.0"]
+    assert all(row.own_rel_l2 is not None for row in space.errors)
+    stem, norm = space.units[0], space.units[2]
+    assert (stem.kind, stem.weight_bytes, stem.output_bytes) == ("Linear", 4 * (4 * 8 + 8), 4 * 3 * 8)
+    assert norm.weight_bytes == 4 * 4 * 8 + 8  # four vectors, and the count of batches
+    assert all(unit.seconds > 0 for unit in space.units)
+
+
+def test_the_network_itself_can_be_the_only_unit(case: MakeCase) -> None:
+    workload = Workload(module=torch.nn.Linear(4, 4), inputs=torch.randn(2, 4))
+    space = search_space(workload, case("bf16_pure"), Cpu())
+    assert (told(space), space.containers) == ([[""]], [])
+
+
+def test_modules_that_share_a_parameter_are_one_unit_also_with_those_that_do_not_run(
+    tied: Workload, case: MakeCase
+) -> None:
+    space = search_space(tied, case("fp16_pure"), Cpu())
+    assert told(space) == [["embedding", "head", "spare"], ["middle"]]
+    assert space.units[0].weight_bytes == 4 * 10 * 8
+
+
+def test_a_module_that_runs_twice_is_one_unit_with_all_it_returns(case: MakeCase) -> None:
+    class Twice(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.first = self.second = torch.nn.Linear(4, 4)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return self.second(self.first(x))
+
+    space = search_space(Workload(module=Twice(), inputs=torch.randn(2, 4)), case("fp16_pure"), Cpu())
+    assert told(space) == [["first"]]
+    assert space.units[0].output_bytes == 2 * 4 * 2 * 4
+
+
+def test_what_the_network_keeps_itself_is_left_out(blocks: Workload, case: MakeCase) -> None:
+    ampbench.keep_fp32(blocks.module, "body", "heads.1")
+    space = search_space(blocks, case("fp16_autocast"), Cpu())
+    assert told(space) == [["stem"], ["heads.0"]]
+    assert space.containers == [""]
+    assert space.notes == ["left out are modules that the network keeps in fp32 itself: body.0, body.1, heads.1"]
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning")
+def test_torchscript_modules_are_left_out(blocks: Workload, case: MakeCase) -> None:
+    blocks.module.body = torch.jit.trace(torch.nn.Tanh(), torch.randn(3, 8))
+    planned = case("fp16_pure")
+    space = search_space(blocks, planned, Cpu())
+    assert told(space) == [["stem"], ["heads.1"], ["heads.0"]]
+    assert space.notes == ["left out are modules that are TorchScript: body"]
+    assert attempt(blocks, planned, "stem").output_rel_l2 is not None
+
+
+def test_containers_whose_modules_run_elsewhere_too_cannot_be_kept_whole(case: MakeCase) -> None:
+    class Elsewhere(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.lent = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.ReLU())
+            self.own = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.ReLU())
+            self.borrower = torch.nn.Sequential(torch.nn.Linear(4, 4), self.lent[0])
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return self.borrower(self.own(self.lent(x)))
+
+    space = search_space(Workload(module=Elsewhere(), inputs=torch.randn(2, 4)), case("fp16_pure"), Cpu())
+    assert space.containers == ["", "own"]
+    assert space.notes == [
+        "not kept whole, as what they hold runs elsewhere too, or what runs in them is not: lent, borrower"
+    ]
+
+
+def test_a_module_without_weights_may_be_shared_by_containers(case: MakeCase) -> None:
+    act = torch.nn.ReLU()
+    blocks = [torch.nn.Sequential(torch.nn.Linear(4, 4), act) for _ in range(2)]
+    space = search_space(
+        Workload(module=torch.nn.Sequential(*blocks), inputs=torch.randn(2, 4)), case("fp16_pure"), Cpu()
+    )
+    assert told(space) == [["0.0"], ["0.1"], ["1.0"]]
+    assert space.containers == ["", "1"]
+
+
+@pytest.mark.parametrize("where", ["outputs", "the loss"])
+def test_a_network_that_is_not_finite_in_fp32_is_refused(blocks: Workload, case: MakeCase, where: str) -> None:
+    if where == "outputs":
+        with torch.no_grad():
+            blocks.module.stem.weight.fill_(3e38)
+        refused = blocks
+    else:
+        refused = dataclasses.replace(blocks, loss=lambda output: (output.float() * 1e30).square().mean())
+    with pytest.raises(WorkloadError, match="not finite in fp32 already"):
+        search_space(refused, case("fp16_autocast", "training"), Cpu())
+
+
+def test_a_precision_that_rounds_nothing_has_no_space(blocks: Workload, case: MakeCase) -> None:
+    with pytest.raises(UsageError, match="fp16 or bf16"):
+        search_space(blocks, case("fp32"), Cpu())
+
+
+@pytest.mark.parametrize("phase", ["inference", "training"])
+@pytest.mark.parametrize("precision", ["fp16_autocast", "bf16_pure"])
+def test_a_trial_that_keeps_nothing_is_the_divergence_of_the_case(
+    classifier: Workload, case: MakeCase, precision: str, phase: str
+) -> None:
+    planned, references = case(precision, phase), References()
+    trial = attempt(classifier, planned, references=references)
+    found = measure_divergence(classifier, planned, Cpu(), references)
+    assert trial == Trial(
+        case_id=planned.case_id, output_rel_l2=found.output_rel_l2, grad_rel_l2=found.grad_rel_l2, nonfinite=0
+    )
+    assert (trial.grad_rel_l2 is not None) == (phase == "training")
+
+
+@pytest.mark.parametrize("precision", ["fp16_autocast", "bf16_autocast"])
+def test_keeping_the_whole_network_below_autocast_is_fp32(classifier: Workload, case: MakeCase, precision: str) -> None:
+    planned, references = case(precision), References()
+    trial = attempt(classifier, planned, "", references=references)
+    found = measure_divergence(classifier, case("fp32"), Cpu(), references)
+    assert trial.output_rel_l2 == found.output_rel_l2
+
+
+@pytest.mark.parametrize("precision", ["fp16_pure", "bf16_pure"])
+def test_keeping_the_whole_of_a_pure_network_leaves_the_rounding_of_its_inputs_and_outputs(
+    classifier: Workload, case: MakeCase, precision: str
+) -> None:
+    planned, references = case(precision), References()
+    none, whole = (attempt(classifier, planned, *kept, references=references) for kept in ([], [""]))
+    assert none.output_rel_l2 is not None
+    assert whole.output_rel_l2 is not None
+    assert 1e-5 < whole.output_rel_l2 < none.output_rel_l2
+
+
+@pytest.mark.parametrize("phase", ["inference", "training"])
+@pytest.mark.parametrize("precision", ["fp16_autocast", "fp16_pure"])
+@pytest.mark.parametrize("fault", ["softmax of large logits", "sum of sixteens", "tiny variance"])
+@pytest.mark.parametrize("make", [small_conv_net, small_encoder])
+def test_keeping_a_faulty_module_mends_the_network(
+    make: Any, fault: str, precision: str, phase: str, case: MakeCase
+) -> None:
+    module, inputs, path = make(fault)
+    # Under autocast in training, the norm before the encoder's middle gives it fp32: no fault then.
+    workload = Workload(module=module, inputs=inputs, loss=lambda output: output.float()[..., 0].sum())
+    planned, references = case(precision, phase), References()
+    none, kept = (attempt(workload, planned, *names, references=references) for names in ([], [path]))
+    given_fp32 = make is small_encoder and precision == "fp16_autocast" and phase == "training"
+    assert (none.nonfinite > 0) != given_fp32
+    assert (none.output_rel_l2 is None) != given_fp32
+    assert kept.nonfinite == 0
+    assert kept.error == ""
+    assert kept.output_rel_l2 is not None
+    assert kept.output_rel_l2 < FAULTLESS
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("precision", ["fp16_autocast", "fp16_pure"])
+@pytest.mark.parametrize("fault", ["softmax of large logits", "sum of sixteens", "tiny variance"])
+@pytest.mark.parametrize("make", LARGE)
+def test_keeping_a_faulty_module_mends_a_large_network(make: Any, fault: str, precision: str, case: MakeCase) -> None:
+    pytest.importorskip("torchvision")
+    module, inputs, path = make(fault)
+    planned, references = case(precision), References()
+    if make is in_vit:
+        torch.nn.init.normal_(module.heads.head.weight)  # which begins at zero
+    workload = Workload(module=module, inputs=inputs[:1])
+    none, kept = (attempt(workload, planned, *names, references=references) for names in ([], [path]))
+    given_fp32 = precision == "fp16_autocast" and make is in_vit  # by the norm before it
+    assert (none.nonfinite > 0) != given_fp32
+    assert kept.nonfinite == 0
+    assert kept.output_rel_l2 is not None
+    assert kept.output_rel_l2 < 5 * FAULTLESS
+
+
+@pytest.mark.parametrize(("precision", "mending"), [("fp16_autocast", ["middle", "last"]), ("fp16_pure", [""])])
+def test_what_overflows_is_mended_with_what_takes_it(case: MakeCase, precision: str, mending: list[str]) -> None:
+    module, inputs, path = small_conv_net("overflowing layer")
+    planned, references = case(precision), References()
+    workload = Workload(module=module, inputs=inputs)
+    assert attempt(workload, planned, path, references=references).nonfinite > 0
+    mended = attempt(workload, planned, *mending, references=references)
+    assert mended.output_rel_l2 is not None
+    assert mended.output_rel_l2 < FAULTLESS
+
+
+@pytest.mark.parametrize("precision", ["fp16_pure", "bf16_pure"])
+def test_a_container_takes_what_overflows_within_it(case: MakeCase, precision: str) -> None:
+    module, inputs, _ = small_encoder("overflowing layer")
+    inner = torch.nn.Sequential(module[1], module[2])
+    workload = Workload(module=torch.nn.Sequential(module[0], inner), inputs=inputs)
+    mended = attempt(workload, case(precision), "1")
+    assert mended.output_rel_l2 is not None
+    assert mended.output_rel_l2 < FAULTLESS
+
+
+@pytest.mark.parametrize("kept", [["embedding"], ["head"], ["embedding", "head"]])
+def test_tied_modules_in_half_must_be_kept_together(tied: Workload, case: MakeCase, kept: list[str]) -> None:
+    trial = attempt(tied, case("fp16_pure"), *kept)
+    shared = "embedding.weight and head.weight and spare.weight are one parameter: keep the modules of all, or none"
+    assert trial.error == f"UsageError: {kept[0]}: {shared}"
+    assert attempt(tied, case("fp16_autocast"), *kept).error == ""
+
+
+@pytest.mark.parametrize("phase", ["inference", "training"])
+@pytest.mark.parametrize("kept", [["embedding", "head", "spare"], ["middle"], [""]])
+def test_units_of_a_tied_network_in_half_can_be_kept(
+    tied: Workload, case: MakeCase, kept: list[str], phase: str
+) -> None:
+    trial = attempt(tied, case("bf16_pure", phase), *kept)
+    assert trial.error == ""
+    assert trial.output_rel_l2 is not None
+    assert trial.output_rel_l2 < FAULTLESS
+
+
+def test_what_a_network_raises_over_kept_modules_is_the_trials_error(case: MakeCase) -> None:
+    class Functional(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer = torch.nn.Linear(4, 4)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return F.linear(self.layer(x), self.layer.weight)
+
+    workload = Workload(module=Functional(), inputs=torch.randn(2, 4))
+    trial = attempt(workload, case("fp16_pure"), "layer")
+    assert trial.error.startswith("RuntimeError: ")
+    assert (trial.output_rel_l2, trial.kept) == (None, ["layer"])
+
+
+def test_a_name_of_no_module_is_refused_and_one_with_brackets_is_no_pattern(case: MakeCase) -> None:
+    class Named(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.add_module("a1", torch.nn.Linear(8, 8))
+            self.add_module("a[1]", SharpSoftmax())
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return self.get_submodule("a[1]")(self.get_submodule("a1")(x))
+
+    workload = Workload(module=Named(), inputs=torch.randn(4, 8))
+    assert attempt(workload, case("fp16_pure"), "a[1]").nonfinite == 0
+    assert attempt(workload, case("fp16_pure"), "a1").nonfinite > 0
+    with pytest.raises(UnknownNameError, match=r"a\[2\].*did you mean a\[1\]"):
+        attempt(workload, case("fp16_autocast"), "a[2]")
+
+
+FULL = [torch.OutOfMemoryError("full"), RuntimeError("[enforce fail] DefaultCPUAllocator: can't allocate memory")]
+
+
+@pytest.mark.parametrize("error", FULL)
+def test_a_trial_for_which_there_is_no_room_says_so_and_the_next_runs(
+    blocks: Workload, case: MakeCase, monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    real = measure.run_step
+
+    def full(*args: Any, **named: Any) -> Any:
+        if named["kept"] == (("",)):
+            raise error
+        return real(*args, **named)
+
+    monkeypatch.setattr(measure, "run_step", full)
+    planned, references = case("fp16_autocast"), References()
+    assert attempt(blocks, planned, "", references=references) == Trial(
+        case_id=planned.case_id, kept=[""], error="out of memory"
+    )
+    assert attempt(blocks, planned, "stem", references=references).error == ""
+
+
+@pytest.mark.parametrize("error", FULL)
+def test_a_reference_for_which_there_is_no_room_ends_the_search_in_clear_words(
+    blocks: Workload, case: MakeCase, monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    def full(*_: Any, **__: Any) -> Any:
+        raise error
+
+    monkeypatch.setattr(divergence, "run_step", full)
+    with pytest.raises(torch.OutOfMemoryError, match=r"fp64 step .* does not fit into the memory: .* smaller batch"):
+        attempt(blocks, case("fp16_autocast"), "stem")
+
+
+class Watched(torch.nn.Linear):
+    """Knows which of its copies are alive."""
+
+    alive: ClassVar[weakref.WeakSet[torch.nn.Module]] = weakref.WeakSet()
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> torch.nn.Module:
+        new = Watched(self.in_features, self.out_features)
+        new.load_state_dict(self.state_dict())
+        memo[id(self)] = new
+        Watched.alive.add(new)
+        return new
+
+
+@pytest.mark.parametrize("phase", ["inference", "training"])
+@pytest.mark.parametrize("kept", [[], ["0"], [""]])
+def test_a_trial_leaves_no_step_in_memory(case: MakeCase, phase: str, kept: list[str]) -> None:
+    module = torch.nn.Sequential(Watched(4, 4), torch.nn.ReLU())
+    workload = Workload(module=module, inputs=torch.randn(2, 4), loss=lambda output: output.float().sum())
+    gc.collect()
+    gc.disable()
+    try:
+        assert attempt(workload, case("fp16_autocast", phase), *kept).error == ""
+        assert not Watched.alive
+    finally:
+        gc.enable()
+
+
+def test_a_trial_runs_no_optimizer(blocks: Workload, case: MakeCase) -> None:
+    class Unrun(torch.optim.SGD):
+        def step(self, *_: Any, **__: Any) -> None:
+            raise AssertionError("the optimizer ran")
+
+    given = dataclasses.replace(blocks, optimizer=lambda parameters: Unrun(parameters, lr=0.1))
+    trial = attempt(given, case("fp16_autocast", "training"), "stem")
+    assert trial.error == ""
+    assert trial.grad_rel_l2 is not None
+
+
+def test_the_step_in_which_modules_are_seen_is_gone_before_their_errors_are_measured(
+    case: MakeCase, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    module = torch.nn.Sequential(Watched(4, 4), torch.nn.ReLU())
+    workload = Workload(module=module, inputs=torch.randn(2, 4), loss=lambda output: output.float().sum())
+    real = measure.measure_origin
+
+    def watched(*args: Any) -> Any:
+        assert not Watched.alive
+        return real(*args)
+
+    monkeypatch.setattr(measure, "measure_origin", watched)
+    assert told(search_space(workload, case("fp16_autocast", "training"), Cpu())) == [["0"], ["1"]]
+
+
+def encoder(grown: float = 1.0) -> Workload:
+    torch.manual_seed(0)
+    layer = torch.nn.TransformerEncoderLayer(16, 2, 32, dropout=0.0, batch_first=True)
+    net = torch.nn.TransformerEncoder(layer, 2)
+    with torch.no_grad():
+        net.layers[0].linear1.weight *= grown
+        net.layers[0].linear1.bias *= grown
+        net.layers[0].linear2.weight /= grown
+    return Workload(module=net, inputs=torch.randn(3, 5, 16))
+
+
+@pytest.mark.parametrize("precision", ["fp16_autocast", "fp16_pure"])
+def test_what_an_encoder_layer_holds_are_units_in_inference_too(case: MakeCase, precision: str) -> None:
+    space = search_space(encoder(), case(precision), Cpu())
+    assert torch.backends.mha.get_fastpath_enabled()
+    assert ["layers.0.linear1"] in told(space)
+    assert ["layers.1.self_attn"] in told(space)
+    assert space.containers == ["", "layers.0", "layers.1"]
+
+
+def test_the_linears_that_overflow_in_an_encoder_in_inference_are_found(case: MakeCase) -> None:
+    workload, planned, references = encoder(3e5), case("fp16_autocast"), References()
+    assert attempt(workload, planned, references=references).nonfinite > 0
+    space = search_space(workload, planned, Cpu())
+    found = search(space, lambda kept: attempt(workload, planned, *kept, references=references), max_error=FAULTLESS)
+    assert found.kept is not None
+    assert found.smallest
+    assert {"layers.0.linear1", "layers.0.linear2"} <= set(found.kept)
+
+
+def test_memory_is_weighed_with_the_scale_that_was_settled_at(
+    classifier: Workload, case: MakeCase, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    scales = []
+
+    def peaks(builds: list[Callable[[], Step]], device: Cpu) -> Iterator[tuple[Step, int]]:
+        for build in builds:
+            step = build()
+            assert step.scaler is not None
+            scales.append(step.scaler.get_scale())
+            yield step, 1
+
+    monkeypatch.setattr(timing, "peaks_of", peaks)
+    monkeypatch.setattr(measure, "side_by_side", lambda builds, *_: [[] for _ in builds])
+    # gradients of 64 overflow at the scale that GradScaler begins with
+    large = dataclasses.replace(classifier, loss=lambda output, _: output.float().sum() * 64)
+    weigh(large, case("fp16_autocast", "training"), Quick(), [[], [""]], 0.02)
+    assert len(scales) == 2
+    assert scales[0] < 65536.0
+    assert scales[1] == 65536.0
+
+
+@pytest.mark.parametrize(("precision", "phase"), [("fp16_autocast", "training"), ("bf16_pure", "inference")])
+@pytest.mark.usefixtures("patient")
+def test_sets_are_weighed_side_by_side(classifier: Workload, case: MakeCase, precision: str, phase: str) -> None:
+    before = {name: value.clone() for name, value in classifier.module.state_dict().items()}
+    sets = [[], ["1"], ["0", "3"], [""]]
+    found = weigh(classifier, case(precision, phase), Quick(), sets, 0.02)
+    assert [one.kept for one in found.weighed] == sets
+    builds = [[len(build) for build in one.samples] for one in found.weighed]
+    assert builds == [builds[0]] * 4
+    assert FEWEST_PAIRS <= len(builds[0]) <= PAIRS
+    assert all(second > 0 for one in found.weighed for build in one.samples for second in build)
+    assert all(one.peak_bytes for one in found.weighed)
+    assert found.memory_source == "profiler"
+    assert found.fitness.load is not None
+    after = classifier.module.state_dict()
+    assert all(torch.equal(value, after[name]) for name, value in before.items())
+
+
+def test_kept_weights_show_in_the_memory_of_a_pure_network(case: MakeCase) -> None:
+    layers = [torch.nn.Linear(512, 512) for _ in range(2)]
+    workload = Workload(module=torch.nn.Sequential(*layers), inputs=torch.randn(1, 512))
+    none, one, both = (
+        row.peak_bytes for row in weigh(workload, case("bf16_pure"), Quick(), [[], ["0"], [""]], 0.02).weighed
+    )
+    assert none is not None
+    assert one is not None
+    assert both is not None
+    weights = 512 * 513 * 2
+    assert one - none == pytest.approx(weights, rel=0.02)
+    assert both - none == pytest.approx(2 * weights, rel=0.02)
+
+
+@pytest.mark.usefixtures("patient")
+def test_without_room_for_all_sets_side_by_side_they_are_timed_one_after_the_other(
+    classifier: Workload, case: MakeCase, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = timing._taken
+
+    def taken(*args: Any) -> dict[int, list[float]]:
+        if len(args[-1]) > 1:
+            raise torch.OutOfMemoryError("full")
+        return real(*args)
+
+    monkeypatch.setattr(timing, "_taken", taken)
+    found = weigh(classifier, case("fp16_autocast", "training"), Quick(), [[], ["0"], [""]], 0.02)
+    assert found.notes == ["timed one after the other: there is no room to build all side by side"]
+    assert len({len(one.samples) for one in found.weighed}) == 1
+    assert all(len(one.samples) >= FEWEST_PAIRS for one in found.weighed)
+
+
+def test_nothing_to_weigh_costs_nothing(classifier: Workload, case: MakeCase) -> None:
+    assert weigh(classifier, case("fp16_pure"), Cpu(), [], 10.0).weighed == []
+
+
+def test_where_fp64_fails_trials_are_held_against_fp32_and_that_is_said(case: MakeCase) -> None:
+    class Mixed(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.first, self.last = torch.nn.Linear(8, 8), torch.nn.Linear(8, 4)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return self.last(self.first(x).float() @ torch.ones(8, 8))
+
+    workload = Workload(module=Mixed(), inputs=torch.randn(4, 8))
+    references = References()
+    none = attempt(workload, case("bf16_autocast"), references=references)
+    whole = attempt(workload, case("bf16_autocast"), "", references=references)
+    assert none.output_rel_l2 > whole.output_rel_l2 == 0.0
+    assert none.reference_dtype == whole.reference_dtype == "fp32"
+    (said,) = against_said([none, whole])
+    assert said.startswith("errors are against fp32, as the fp64 reference failed: RuntimeError: ")
+    assert "(test_keeping_passes.py, line " in said
+
+
+def test_what_arrives_of_an_update_is_that_of_the_divergence_pass_and_grows_with_what_is_kept(case: MakeCase) -> None:
+    torch.manual_seed(0)
+    module = torch.nn.Sequential(torch.nn.Linear(16, 32), torch.nn.ReLU(), torch.nn.Linear(32, 4))
+    workload = Workload(
+        module=module,
+        inputs=torch.randn(8, 16),
+        targets=torch.randint(4, (8,)),
+        loss=F.cross_entropy,
+        optimizer=lambda parameters: torch.optim.SGD(parameters, lr=1e-3),
+    )
+    planned = case("bf16_pure", "training")
+    references = References()
+    none, some, whole = (
+        try_kept(workload, planned, Quick(), kept, references, updates=True) for kept in ([], ["0"], [""])
+    )
+    update = measure_divergence(workload, planned, Quick(), References()).update
+    assert update is not None
+    assert none.update_kept == pytest.approx(update.kept)
+    assert none.update_kept is not None
+    assert some.update_kept is not None
+    assert none.update_kept < 0.9
+    assert none.update_kept < some.update_kept < 1
+    assert whole.update_kept == pytest.approx(1, abs=1e-3)
+    assert (none.update_nonfinite, none.update_undefined) == (0, "")
+    assert try_kept(workload, planned, Quick(), [], references).update_kept is None
+
+
+def test_parameters_that_are_not_finite_after_a_step_are_counted_in_a_trial(case: MakeCase) -> None:
+    torch.manual_seed(0)
+    workload = Workload(
+        module=torch.nn.Sequential(torch.nn.Linear(16, 4)),
+        inputs=torch.randn(8, 16) * 1e-3,
+        targets=torch.randint(4, (8,)),
+        loss=F.cross_entropy,
+        optimizer=torch.optim.AdamW,
+    )
+    planned = case("fp16_pure", "training")
+    low, whole = (try_kept(workload, planned, Quick(), kept, References(), updates=True) for kept in ([], [""]))
+    assert low.update_kept is None
+    assert low.update_nonfinite > 0
+    assert whole.update_nonfinite == 0
+    assert whole.update_kept == pytest.approx(1, abs=0.05)

@@ -1,0 +1,262 @@
+"""What arithmetic says of an optimizer in half, each sentence held against torch's own optimizers."""
+
+import math
+from dataclasses import replace
+from itertools import product
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
+
+from ampbench.base.precisions import PRECISIONS
+from ampbench.errors import UnknownNameError
+from ampbench.instruments.ranges.findings import EMA_DECAY, habits_of, recipe_said, remark_line, remarks_of
+from ampbench.measure.state import recipe_of
+from ampbench.records.measured import OptimizerGroup, Recipe
+
+DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
+HALF_UNIT = {"bf16": 2.0**-9, "fp16": 2.0**-12}
+WAYS: list[dict[str, Any]] = [{}, {"foreach": True}]
+DECAY, SQUARES, ZERO = "weight decay does nothing", "cannot decay and only grows", "weights become infinite or NaN"
+ALONE, STATISTICS = "divided by eps alone", "running statistics stop about"
+
+
+def stored(values: torch.Tensor, dtype: str) -> nn.Parameter:
+    return nn.Parameter(values.to(DTYPES[dtype]))
+
+
+def told(parameter: nn.Parameter, optimizer: torch.optim.Optimizer, dtype: str) -> str:
+    module = nn.Module()
+    module.weight = parameter
+    return "; ".join(map(str, remarks_of(recipe_of(optimizer, module), dtype)))
+
+
+def adam(kind: str, parameter: nn.Parameter, **settings: Any) -> torch.optim.Optimizer:
+    if kind != "AdamW" and "weight_decay" in settings:
+        settings["decoupled_weight_decay"] = True
+    return getattr(torch.optim, kind)([parameter], **settings)
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("kind", ["Adam", "AdamW", "NAdam", "RAdam"])
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_decoupled_weight_decay_below_half_a_unit_moves_no_weight(dtype, kind, way):
+    weights = torch.linspace(1, 4, 4001)
+    for factor, lost in ((0.999, True), (1.001, False), (2.001, False)):
+        parameter = stored(weights, dtype)
+        before = parameter.detach().clone()
+        decay = HALF_UNIT[dtype] * factor / 1e-2
+        optimizer = adam(kind, parameter, lr=1e-2, weight_decay=decay, eps=1e-4, **way)
+        parameter.grad = torch.zeros_like(parameter)
+        optimizer.step()
+        assert torch.equal(parameter, before) == lost
+        assert (DECAY in told(parameter, optimizer, dtype)) == lost
+        if factor > 2:
+            assert not bool((parameter == before).any())
+
+
+def test_weight_decay_that_joins_the_gradient_or_a_fused_step_is_not_judged():
+    parameter = stored(torch.ones(3), "bf16")
+    joined = torch.optim.SGD([parameter], lr=1e-2, weight_decay=1e-4)
+    plain = torch.optim.Adam([parameter], lr=1e-2, weight_decay=1e-4)
+    fused = torch.optim.AdamW([parameter], lr=1e-2, weight_decay=1e-4, fused=True)
+    without = torch.optim.AdamW([parameter], lr=1e-2, weight_decay=0)
+    assert not any(DECAY in told(parameter, one, "bf16") for one in (joined, plain, fused, without))
+
+
+@pytest.mark.parametrize(
+    ("kind", "way"),
+    [
+        *product(["Adam", "AdamW", "NAdam", "RAdam", "RMSprop"], WAYS),
+        *(("Adam", {"fused": True}), ("AdamW", {"fused": True})),
+    ],
+)
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_a_mean_of_squares_that_is_told_not_to_decay_never_does(dtype, kind, way):
+    for factor, stuck in ((0.99, True), (2.1, False)):
+        decay = 1 - HALF_UNIT[dtype] * factor
+        settings: dict[str, Any] = {"alpha": decay} if kind == "RMSprop" else {"betas": (0.9, decay)}
+        parameter = stored(torch.ones(1000), dtype)
+        optimizer = getattr(torch.optim, kind)([parameter], lr=1e-3, eps=1e-4, **settings, **way)
+        parameter.grad = torch.linspace(10, 20, 1000).to(parameter.dtype)
+        optimizer.step()
+        squares = optimizer.state[parameter]["square_avg" if kind == "RMSprop" else "exp_avg_sq"]
+        largest = squares.clone()
+        for step in range(8):
+            parameter.grad = (torch.linspace(0, 9, 1000) * (step % 3)).to(parameter.dtype)
+            optimizer.step()
+            assert bool((squares >= largest).all()) == stuck
+            largest = torch.maximum(largest, squares)
+        assert (SQUARES in told(parameter, optimizer, dtype)) == stuck
+
+
+def test_adam_s_default_only_grows_in_bf16_and_decays_in_fp16():
+    parameter = stored(torch.ones(3), "bf16")
+    optimizer = torch.optim.AdamW([parameter])
+    assert SQUARES in told(parameter, optimizer, "bf16")
+    assert SQUARES not in told(parameter, optimizer, "fp16")
+    assert "1 - betas[1] is 0.001, under 2^-9" in told(parameter, optimizer, "bf16")
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("kind", ["Adam", "AdamW", "NAdam", "RMSprop"])
+def test_squares_of_small_gradients_are_zero_in_fp16_and_with_an_eps_that_is_zero_weights_are_lost(kind, way):
+    decay = 0.999
+    border = math.sqrt(2**-25 / (1 - decay))
+    settings: dict[str, Any] = {"alpha": decay} if kind == "RMSprop" else {"betas": (0.9, decay)}
+    for eps, lost in ((1e-8, True), (2.0**-25, True), (2.0**-24, False)):
+        parameter = stored(torch.ones(3), "fp16")
+        optimizer = getattr(torch.optim, kind)([parameter], lr=1e-3, eps=eps, **settings, **way)
+        parameter.grad = torch.tensor([border * 0.99, border * 1.02, 0.0]).half()
+        optimizer.step()
+        squares = optimizer.state[parameter]["square_avg" if kind == "RMSprop" else "exp_avg_sq"]
+        assert squares.tolist() == [0, 2**-24, 0]
+        small, large, none = parameter.tolist()
+        assert math.isfinite(large)
+        assert math.isinf(small) or not lost
+        assert math.isnan(none) == lost
+        said = told(parameter, optimizer, "fp16")
+        assert (ZERO in said, ALONE in said) == (lost, not lost)
+        assert f"over {border:.2g}" in said
+
+
+def test_the_default_eps_is_zero_in_fp16_alone():
+    assert torch.tensor(1e-8).half().item() == 0
+    parameter = stored(torch.ones(3), "bf16")
+    assert ZERO in told(parameter, torch.optim.AdamW([parameter]), "fp16")
+    assert not any(word in told(parameter, torch.optim.AdamW([parameter]), "bf16") for word in (ZERO, ALONE))
+
+
+def test_a_fused_step_rounds_no_eps_and_nothing_is_said_of_it():
+    parameter = stored(torch.ones(2), "fp16")
+    optimizer = torch.optim.AdamW([parameter], fused=True)
+    parameter.grad = torch.zeros_like(parameter)
+    optimizer.step()
+    assert bool(parameter.isfinite().all())
+    assert ZERO not in told(parameter, optimizer, "fp16")
+
+
+@pytest.mark.parametrize(("momentum", "shares"), [(0.1, ("1.95%", "0.244%")), (0.01, ("19.5%", "2.44%"))])
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_running_statistics_stop_about_half_a_unit_over_the_momentum_away(dtype, momentum, shares):
+    layer = nn.BatchNorm1d(200, momentum=momentum).to(DTYPES[dtype])
+    means = torch.linspace(1, 4, 200).to(DTYPES[dtype])
+    for _ in range(round(40 / momentum)):
+        layer(means.repeat(2, 1))
+    stopped = layer.running_mean.clone()
+    for _ in range(5):
+        layer(means.repeat(2, 1))
+    assert torch.equal(layer.running_mean, stopped)
+    away = ((means.double() - stopped.double()) / means.double()).abs() / (HALF_UNIT[dtype] / momentum)
+    assert away.min() > 0.5
+    assert away.max() < 4
+    assert 0.8 < away.mean() < 2.5
+    (remark,) = remarks_of(recipe_of(torch.optim.SGD(layer.parameters(), lr=0.1), layer), dtype)
+    assert remark.text.startswith(STATISTICS)
+    assert f" {shares[list(DTYPES).index(dtype)]} away" in remark.text
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_an_average_of_weights_stands_still_within_half_a_unit_over_one_minus_its_decay(dtype):
+    apart = HALF_UNIT[dtype] / (1 - EMA_DECAY)
+    for share, moved in ((0.98, 0.0), (2.1, 1.0)):
+        layer = nn.Linear(1, 1000, bias=False).to(DTYPES[dtype])
+        with torch.no_grad():
+            layer.weight.copy_(torch.linspace(1, 4, 1000)[:, None])
+        average = AveragedModel(layer, multi_avg_fn=get_ema_multi_avg_fn(EMA_DECAY))
+        average.update_parameters(layer)  # the first is a copy
+        before = average.module.weight.clone()
+        with torch.no_grad():
+            layer.weight.mul_(1 + share * apart)
+        average.update_parameters(layer)
+        assert float((average.module.weight != before).float().mean()) == moved
+    said = {"bf16": "up to 195% away", "fp16": "up to 24.4% away"}[dtype]
+    assert said in habits_of(dtype)[0].text
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_a_sum_of_equal_gradients_stops_growing(dtype):
+    gradients = torch.linspace(1, 1.99, 64).to(DTYPES[dtype])
+    total, grown = torch.zeros_like(gradients), torch.zeros(64)
+    for _ in range(6000):
+        grown += total + gradients != total
+        total = total + gradients
+    most = {"bf16": 256, "fp16": 2048}[dtype]
+    assert grown.min() == most
+    assert grown.max() <= 2 * most
+    assert f"about {most:,}" in habits_of(dtype)[1].text
+
+
+def test_a_group_that_differs_is_told_of_with_how_many_there_are():
+    decayed, spared = stored(torch.ones(3), "bf16"), stored(torch.ones(2), "bf16")
+    groups = [{"params": [decayed]}, {"params": [spared], "weight_decay": 0.0, "betas": (0.9, 0.99)}]
+    recipe = recipe_of(torch.optim.AdamW(groups, lr=1e-4, weight_decay=0.01), nn.Module())
+    assert [one.text for one in remarks_of(recipe, "bf16")] == [
+        f"{DECAY} in 1 of 2 parameter groups",
+        f"the running mean of squared gradients {SQUARES} in 1 of 2 parameter groups",
+    ]
+    assert recipe_said(recipe) == (
+        "torch.optim.AdamW, of 3 elements: lr 0.0001, weight decay 0.01 (decoupled), betas 0.9 and 0.999, eps 1e-08; "
+        "of 2 elements: lr 0.0001, betas 0.9 and 0.99, eps 1e-08"
+    )
+
+
+def test_of_an_optimizer_that_is_not_torch_s_nothing_is_said():
+    class Own(torch.optim.AdamW):
+        pass
+
+    parameter = stored(torch.ones(3), "bf16")
+    recipe = recipe_of(Own([parameter], lr=1e-4), nn.Module())
+    assert recipe.optimizer.endswith(".Own")
+    assert recipe.groups == [OptimizerGroup(elements=3, lr=1e-4)]
+    assert remarks_of(recipe, "bf16") == remarks_of(recipe, "fp16") == []
+    assert told(parameter, torch.optim.Adagrad([parameter]), "bf16") == ""
+    assert told(parameter, torch.optim.RMSprop([parameter], centered=True), "fp16") == ""
+
+
+def test_plain_sgd_has_nothing_to_lose_by_its_settings():
+    parameter = stored(torch.ones(3), "bf16")
+    assert told(parameter, torch.optim.SGD([parameter], lr=1e-5, momentum=0.9, weight_decay=1e-4), "bf16") == ""
+
+
+def test_settings_are_read_from_the_optimizer_and_momenta_from_the_network():
+    network = nn.Sequential(
+        nn.Linear(4, 4), nn.BatchNorm1d(4), nn.BatchNorm1d(4, momentum=0.01), nn.BatchNorm1d(4, momentum=None),
+        nn.BatchNorm1d(4, momentum=0.5, track_running_stats=False), nn.LayerNorm(4),
+    )  # fmt: skip
+    recipe = recipe_of(torch.optim.SGD(network.parameters(), lr=0.1, momentum=0.9, weight_decay=5e-4), network)
+    assert recipe.running_momenta == [0.1, 0.01]
+    (group,) = recipe.groups
+    assert (group.lr, group.momentum, group.weight_decay, group.decoupled) == (0.1, 0.9, 5e-4, False)
+    assert group.elements == sum(parameter.numel() for parameter in network.parameters())
+    assert recipe_said(recipe) == (
+        "torch.optim.SGD, lr 0.1, momentum 0.9, weight decay 0.0005; running statistics with momentum 0.1, 0.01"
+    )
+    tensor = recipe_of(torch.optim.Adam(network.parameters(), lr=torch.tensor(0.25), capturable=True), network)
+    assert (tensor.groups[0].lr, tensor.groups[0].capturable) == (0.25, True)
+
+
+def test_only_precisions_that_store_in_half_have_a_line_and_master_weights_lose_only_statistics():
+    group = OptimizerGroup(elements=1, lr=1e-4, weight_decay=0.01, decoupled=True, beta1=0.9, beta2=0.999, eps=1e-8)
+    recipe = Recipe(optimizer="torch.optim.AdamW", groups=[group], running_momenta=[0.1])
+    lines = {name: remark_line(recipe, row) for name, row in PRECISIONS.items()}
+    assert {name for name, line in lines.items() if line} == {
+        name for name, row in PRECISIONS.items() if row.storage != "float32" and row.autocast is None
+    }
+    for name, line in lines.items():
+        assert (DECAY in line) == name.endswith("_pure")
+        assert (STATISTICS in line) == bool(line)
+    assert lines["bf16_pure"] == (
+        "bf16_pure with AdamW: weight decay does nothing (lr x weight decay is 1e-06, under 2^-9); the running mean of "
+        "squared gradients cannot decay and only grows (1 - betas[1] is 0.001, under 2^-9); running statistics "
+        "stop about 1.95% away from those of batches (2^-9 / momentum 0.1)"
+    )
+    assert remark_line(None, PRECISIONS["bf16_pure"]) == ""
+    assert remark_line(replace(recipe, groups=[], running_momenta=[]), PRECISIONS["bf16_pure"]) == ""
+
+
+def test_another_dtype_is_refused():
+    with pytest.raises(UnknownNameError, match="fp32"):
+        remarks_of(Recipe(optimizer="torch.optim.SGD"), "fp32")

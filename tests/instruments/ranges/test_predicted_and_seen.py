@@ -1,0 +1,273 @@
+"""Predictions held against what a low precision did: hand-made records of every way they can agree or not."""
+
+import dataclasses
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from ampbench.errors import UnknownNameError
+from ampbench.instruments.ranges.findings import Score, low_dtype, predicted_and_seen, predicted_gradients, scores
+from ampbench.records.magnitudes import by_running_module, predict
+from ampbench.records.ranges import (
+    ACTIVATION,
+    GRADIENT,
+    INPUT,
+    WEIGHT,
+    FirstNonfinite,
+    LowRun,
+    SeenGradient,
+)
+from tests.instruments.ranges.range_records import error, passed, values
+
+TOO_LARGE, SMALL = 1e6, 1e-9
+
+
+def low_run(*modules, precision="fp16_pure", **fields):
+    return LowRun(precision=precision, modules=list(modules), **fields)
+
+
+def autocast(*modules, lowered=(), weights=(), **fields):
+    return low_run(*modules, precision="fp16_autocast", lowered=list(lowered), lowered_weights=list(weights), **fields)
+
+
+def first(module, phase="forward"):
+    return FirstNonfinite(operation="aten.mm", module=module, phase=phase, step=0)
+
+
+def outcome(found, low, module=""):
+    (row,) = [row for row in predicted_and_seen(found, low) if row.module == module]
+    return row
+
+
+def test_a_module_that_overflows_is_found():
+    low = low_run(error("a", None, overflowed=3), error("b"))
+    rows = predicted_and_seen(passed(values("a", TOO_LARGE), values("b", 1.0), low=low), low)
+    assert [(row.module, row.overflow_predicted, row.overflow_seen) for row in rows] == [
+        ("a", ACTIVATION, True),
+        ("b", "", False),
+    ]
+
+
+def test_predictions_are_right_false_or_missed():
+    found = passed(values("right", TOO_LARGE), values("false", TOO_LARGE), values("missed", 1.0), values("calm", 1.0))
+    low = low_run(
+        error("right", None, overflowed=1), error("false"), error("missed", overflowed=1), error("calm", flushed=1)
+    )
+    judged = scores(predicted_and_seen(found, low))
+    assert judged.overflow == Score(right=1, false=1, missed=1)
+    assert (judged.overflow.precision, judged.overflow.recall) == (0.5, 0.5)
+    assert judged.flush == Score(missed=1)  # 1 of 100 outputs is just enough
+    assert (judged.flush.precision, judged.flush.recall) == (None, 0.0)
+    assert judged.checked == 4
+    far = passed(values("missed", 1.0), values("near", 6e4), values("calm", 1.0))
+    judged = scores(predicted_and_seen(far, low_run(error("missed", overflowed=1), error("near", overflowed=1))))
+    assert judged.overflow == Score(missed=2, near=1)
+
+
+def test_a_module_flushes_from_one_per_cent_of_its_outputs_on():
+    found = passed(values("", SMALL, 1.0))
+    assert outcome(found, low_run(error("", elements=1000, flushed=9))).flush_seen is False
+    flushing = outcome(found, low_run(error("", elements=1000, flushed=10)))
+    assert (flushing.flush_predicted, flushing.flush_seen) == (ACTIVATION, True)
+
+
+def test_what_was_not_compared_is_neither_right_nor_false():
+    low = low_run(error("", None, elements=0, note="it draws random numbers"), error("b", None, elements=0))
+    rows = predicted_and_seen(passed(values("", TOO_LARGE), values("b", SMALL)), low)
+    assert [(row.overflow_seen, row.flush_seen) for row in rows] == [(None, None)] * 2
+    assert [row.note for row in rows] == ["it draws random numbers", "it was not compared"]
+    judged = scores(rows)
+    assert (judged.overflow, judged.flush, judged.checked) == (Score(), Score(), 0)
+    assert judged.overflow.precision is judged.overflow.recall is None
+
+
+def test_an_empty_pass_has_no_outcome():
+    assert predicted_and_seen(passed(), low_run()) == []
+    assert scores([]).overflow.recall is None
+    gradients = predicted_gradients(passed(), low_run())
+    assert (gradients.rows, gradients.predicted, gradients.seen, gradients.scale) == ([], None, None, 1.0)
+
+
+def test_a_module_without_magnitudes_is_predicted_nothing():
+    assert outcome(passed(), low_run(error("", overflowed=1))).overflow_predicted == ""
+
+
+@pytest.mark.parametrize(
+    ("lowered", "weights", "predicted"),
+    [
+        ((), (), ""),
+        (("a",), (), ACTIVATION),
+        ((), ("a.weight",), ACTIVATION),  # it computes in fp16 and returns fp32
+        ((), ("a.bias",), ACTIVATION),
+        (("b",), ("b.weight",), ""),
+    ],
+)
+def test_with_autocast_outputs_overflow_only_where_a_module_computes_in_the_low_dtype(lowered, weights, predicted):
+    found = passed(
+        values("a", 1.0, what=WEIGHT, name="a.weight"),
+        values("a", 1.0, what=WEIGHT, name="a.bias"),
+        values("a", TOO_LARGE),
+        values("b", 1.0),
+    )
+    assert outcome(found, autocast(error("a"), lowered=lowered, weights=weights), "a").overflow_predicted == predicted
+
+
+def test_with_autocast_only_weights_that_are_cast_overflow():
+    found = passed(
+        values("a", TOO_LARGE, what=WEIGHT, name="a.large"),
+        values("a", 1.0, what=WEIGHT, name="a.small"),
+        values("a", 1.0),
+    )
+    for weight, predicted in (("a.large", WEIGHT), ("a.small", "")):
+        assert (
+            outcome(found, autocast(error("a"), lowered=["a"], weights=[weight]), "a").overflow_predicted == predicted
+        )
+    assert outcome(found, low_run(error("a")), "a").overflow_predicted == WEIGHT
+
+
+def test_inputs_of_a_module_that_gives_fp32_are_told_of_where_they_come_from():
+    found = passed(values("softmax", TOO_LARGE, what=INPUT, kind="Softmax"), values("softmax", 1.0, kind="Softmax"))
+    assert outcome(found, autocast(error("softmax", 0.0)), "softmax").overflow_predicted == ""
+    assert outcome(found, autocast(error("softmax"), lowered=["softmax"]), "softmax").overflow_predicted == INPUT
+
+
+def test_the_whole_step_shows_which_module_overflows_first():
+    low = autocast(error("square", 0.0), lowered=["square"], first_nonfinite=first("square"))
+    found = passed(values("square", TOO_LARGE))
+    assert outcome(found, low, "square").overflow_seen is True
+    backward = dataclasses.replace(low, first_nonfinite=first("square", "backward"))
+    assert outcome(found, backward, "square").overflow_seen is False
+
+
+def test_a_container_that_overflows_first_comes_last():
+    found = passed(values("block", TOO_LARGE, kind="Block"), values("block.fc", 1.0))
+    low = low_run(error("block.fc"), first_nonfinite=first("block"))
+    inner, container = predicted_and_seen(found, low)
+    assert inner.overflow_seen is False
+    assert (container.module, container.kind, container.overflow_seen, container.flush_seen) == (
+        "block", "Block", True, None,
+    )  # fmt: skip
+    assert scores([inner, container]).overflow == Score(right=1)
+    unforeseen = predicted_and_seen(passed(values("block.fc", 1.0)), low)
+    assert scores(unforeseen).overflow == Score(missed=1)
+
+
+def test_nothing_is_held_against_a_step_that_does_not_say_what_was_cast():
+    found = passed(values("a", TOO_LARGE))
+    for ended in ({"error": "RuntimeError: no kernel"}, {"notes": ["modules compiled by torch.compile"]}):
+        row = outcome(found, autocast(error("a", overflowed=1), **ended), "a")
+        assert (row.overflow_predicted, row.overflow_seen) == ("", None)
+        assert "not known" in row.note
+    assert outcome(found, autocast(error("a", overflowed=1)), "a").overflow_seen is True  # nothing was lowered
+    assert outcome(found, low_run(error("a", overflowed=1), error="no kernel"), "a").overflow_seen is True
+
+
+def test_the_low_dtype_is_that_of_the_precision():
+    assert [low_dtype(name) for name in ("fp16_autocast", "bf16_autocast", "fp16_pure", "bf16_pure")] == [
+        "fp16", "bf16", "fp16", "bf16",
+    ]  # fmt: skip
+    found = passed(values("", TOO_LARGE))
+    assert outcome(found, low_run(error(""), precision="bf16_pure")).overflow_predicted == ""
+    with pytest.raises(UnknownNameError, match="fp15"):
+        predicted_and_seen(found, low_run(precision="fp15_pure"))
+
+
+def test_weights_of_parts_that_do_not_run_belong_to_the_module_around_them():
+    rows = [
+        values("attention", 1.0, kind="MultiheadAttention"),
+        values("attention.out_proj", TOO_LARGE, what=WEIGHT, name="attention.out_proj.weight"),
+        values("attention.out_proj", 1.0, what=GRADIENT, name="attention.out_proj.weight"),
+        values("unused", TOO_LARGE, what=WEIGHT, name="unused.weight"),
+    ]
+    assert list(by_running_module(rows)) == ["attention"]
+    assert by_running_module(rows)["attention"] == rows[:2]
+    found = passed(*rows)
+    assert outcome(found, low_run(error("attention")), "attention").overflow_predicted == WEIGHT
+    low = autocast(error("attention"), lowered=["attention"], weights=["attention.in_proj_weight"])
+    assert outcome(found, low, "attention").overflow_predicted == ""
+    assert by_running_module([values("", 1.0), rows[-1]])[""] == [values("", 1.0), rows[-1]]
+
+
+# Gradients
+
+
+def gradient(name, *numbers):
+    return values(name.rpartition(".")[0], *numbers, what=GRADIENT, name=name)
+
+
+def seen_gradient(name, elements, flushed=0, nonfinite=0):
+    return SeenGradient(parameter=name, elements=elements, flushed=flushed, nonfinite=nonfinite)
+
+
+def test_gradients_flush_at_the_loss_scale_of_the_step():
+    found = passed(gradient("fc.weight", 2.0**-30, 1.0), values("fc", 2.0**-30, what=GRADIENT))
+    low = low_run(gradients=[seen_gradient("fc.weight", 2, flushed=1)])
+    assert predicted_gradients(found, low).predicted == predicted_gradients(found, low).seen == 0.5
+    scaled = predicted_gradients(found, dataclasses.replace(low, scaler_scale=2.0**10))
+    assert (scaled.scale, scaled.predicted, scaled.seen) == (2.0**10, 0.0, 0.5)
+    large = predicted_gradients(found, dataclasses.replace(low, scaler_scale=2.0**16))
+    assert (large.overflows, large.rows[0].overflows) == (1, True)
+
+
+def test_gradients_of_weights_that_are_not_cast_lose_nothing_by_themselves():
+    found = passed(gradient("a.weight", SMALL), gradient("b.weight", SMALL))
+    low = autocast(weights=["a.weight"], gradients=[seen_gradient("a.weight", 1, 1), seen_gradient("b.weight", 1)])
+    rows = {row.parameter: row for row in predicted_gradients(found, low).rows}
+    assert (rows["a.weight"].predicted, rows["b.weight"].predicted) == (1.0, 0.0)
+    assert predicted_gradients(found, low).predicted == 0.5
+
+
+def test_gradients_that_are_not_finite_flush_nowhere():
+    found = passed(gradient("a", SMALL, SMALL), gradient("b", 1.0, 1.0))
+    low = low_run(gradients=[seen_gradient("b", 2), seen_gradient("a", 2, nonfinite=2), seen_gradient("unknown", 2, 2)])
+    gradients = predicted_gradients(found, low)
+    assert [(row.parameter, row.predicted, row.seen) for row in gradients.rows] == [
+        ("a", 1.0, None),
+        ("unknown", None, 1.0),
+        ("b", 0.0, 0.0),
+    ]
+    assert (gradients.predicted, gradients.seen, gradients.nonfinite) == (0.0, 0.0, 1)
+
+
+def test_shares_of_all_gradients_are_of_their_finite_values():
+    found = passed(gradient("a", *[SMALL] * 4), gradient("b", *[1.0] * 3))
+    low = low_run(gradients=[seen_gradient("a", 4, flushed=1, nonfinite=3), seen_gradient("b", 3)])
+    assert predicted_gradients(found, low).predicted == predicted_gradients(found, low).seen == 0.25
+
+
+# Monotonicity
+
+KINDS = st.sampled_from(["Linear", "ReLU6", "BatchNorm2d", "Softmax"])
+NAMES = st.sampled_from(["", "layer.weight", "layer.running_var"])
+NUMBERS = st.lists(st.floats(0.0, 1e30, allow_nan=False), max_size=6)
+
+
+@given(
+    st.lists(st.tuples(st.sampled_from([ACTIVATION, INPUT, WEIGHT, GRADIENT]), NAMES, NUMBERS), max_size=4),
+    KINDS,
+    st.integers(0, 40),
+    st.sampled_from(["fp16", "bf16"]),
+    st.booleans(),
+    st.sampled_from([None, frozenset(), frozenset({"layer.weight"})]),
+)
+@settings(max_examples=200, deadline=None)
+def test_larger_values_never_take_an_overflow_back(rows, kind, power, dtype, computes_low, weights):
+    def predicted(factor):
+        made = [
+            values("layer", *(number * factor for number in numbers), what=what, kind=kind, name=name)
+            for what, name, numbers in rows
+        ]
+        return predict(made, dtype, computes_low=computes_low, lowered_weights=weights).overflows
+
+    if predicted(1.0):
+        assert predicted(2.0**power)
+
+
+@given(st.lists(NUMBERS, min_size=1, max_size=4), st.booleans(), st.sampled_from([None, frozenset()]))
+@settings(max_examples=100, deadline=None)
+def test_what_autocast_lowers_less_of_overflows_no_more(columns, computes_low, weights):
+    rows = [values("a", *column, what=what) for column, what in zip(columns, (WEIGHT, INPUT, ACTIVATION), strict=False)]
+    less = predict(rows, "fp16", computes_low=computes_low, lowered_weights=weights)
+    if less.overflows:
+        assert predict(rows, "fp16").overflows

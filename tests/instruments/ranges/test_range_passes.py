@@ -1,0 +1,614 @@
+import dataclasses
+import math
+import weakref
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from ampbench.base.precisions import LOW, PRECISIONS
+from ampbench.errors import UsageError, WorkloadError
+from ampbench.explain.keep_fp32 import keep_fp32
+from ampbench.instruments.ranges import measure as ranges
+from ampbench.instruments.ranges.findings import (
+    low_run_said,
+    predicted_and_seen,
+    predicted_gradients,
+    scores,
+    validated_said,
+)
+from ampbench.instruments.ranges.measure import measure_ranges
+from ampbench.measure import distances
+from ampbench.measure.data import SAME_INPUTS
+from ampbench.measure.distances import MEANT, UNKNOWN
+from ampbench.measure.machine import Cpu
+from ampbench.measure.sources import NO_DROPOUT
+from ampbench.records.case import Case
+from ampbench.records.ranges import (
+    ACTIVATION,
+    ANOTHER_BATCH,
+    ANOTHER_SEED,
+    GRADIENT,
+    UPDATE,
+    LowRun,
+    RangePass,
+    SeenGradient,
+)
+from ampbench.workload import Workload
+from tests.planted_faults import SMALL, Function, Scaled, small_conv_net, small_encoder
+
+MakeCase = Callable[..., Case]
+
+
+def mean_square(output: Any) -> torch.Tensor:
+    return output.float().square().mean()
+
+
+def measure(workload: Workload, case: Case, *precisions: str, steps: int = 1) -> RangePass:
+    found = measure_ranges(workload, case, Cpu(), steps, precisions)
+    assert msgspec.json.decode(msgspec.json.encode(found), type=RangePass) == found
+    return found
+
+
+def run_low(workload: Workload, case: Case, precision: str) -> LowRun:
+    (low,) = measure(workload, case, precision).low_runs
+    return low
+
+
+def net(*layers: nn.Module, inputs: Any = None, **changes: Any) -> Workload:
+    torch.manual_seed(0)
+    given = torch.randn(4, 16) if inputs is None else inputs
+    return Workload(**{"module": nn.Sequential(*layers), "inputs": given, "loss": mean_square, **changes})
+
+
+def test_a_training_pass_has_all_kinds_of_values_and_leaves_the_workload_alone(
+    case: MakeCase, classifier: Workload
+) -> None:
+    before = {name: tensor.clone() for name, tensor in classifier.module.state_dict().items()}
+    found = measure(classifier, case("fp32", "training"), *LOW)
+    assert found.case_id == case("fp32", "training").case_id
+    assert {row.what for row in found.magnitudes} == {"input", "activation", "gradient", "weight", "update"}
+    assert {row.dtype for row in found.swallowed} == {"fp16", "bf16"}
+    assert found.recipe is not None
+    assert found.recipe.optimizer.startswith("torch.optim.")
+    assert [low.precision for low in found.low_runs] == LOW
+    for low in found.low_runs:
+        assert [row.module for row in low.modules] == ["0", "1", "2", "3"]
+        assert {row.parameter for row in low.gradients} == {name for name, _ in classifier.module.named_parameters()}
+        assert (low.error, low.first_nonfinite, low.notes) == ("", None, [])
+    assert all(torch.equal(before[name], tensor) for name, tensor in classifier.module.state_dict().items())
+
+
+def seeded(seed: int, *, of_weights: bool = True) -> Workload:
+    """A layer whose outputs overflow fp16 for inputs of even seeds."""
+    torch.manual_seed(seed if of_weights else 0)
+    layer = nn.Linear(16, 4)
+    return Workload(module=nn.Sequential(layer), inputs=torch.full((4, 16), 1e6 if seed % 2 == 0 else 1.0))
+
+
+def test_predictions_are_held_against_another_batch_and_another_seed(case: MakeCase) -> None:
+    found = measure_ranges(seeded(0), case(), Cpu(), 0, ["fp16_pure", "bf16_autocast"], seeded)
+    assert msgspec.json.decode(msgspec.json.encode(found), type=RangePass) == found
+    assert [(one.on, one.note) for one in found.validations] == [(ANOTHER_BATCH, ""), (ANOTHER_SEED, "")]
+    for one in found.validations:
+        pure, mixed = (scores(predicted_and_seen(found, low)) for low in one.low_runs)
+        assert pure.overflow.false == 1  # the inputs of seed 1 are small
+        assert (mixed.overflow.false, mixed.overflow.missed, mixed.checked) == (0, 0, 1)
+    assert scores(predicted_and_seen(found, found.low_runs[0])).overflow.right == 1
+    assert validated_said(found)[0] == (
+        "predictions on another batch: right for all of 1 module in bf16_autocast; "
+        "fp16_pure: overflow 1 predicted, 0 seen (0 right, 1 false, 0 missed)"
+    )
+
+
+def test_another_batch_is_on_the_same_weights_and_another_seed_on_others(case: MakeCase) -> None:
+    def rebuilt(seed: int) -> Workload:
+        other = seeded(2)
+        other.module[0].weight.data.mul_(1e9)
+        return dataclasses.replace(other, inputs=torch.ones(4, 16))
+
+    small = dataclasses.replace(seeded(1), inputs=torch.zeros(4, 16))
+    batch, seed = measure_ranges(small, case(), Cpu(), 0, ["fp16_pure"], rebuilt).validations
+    assert batch.low_runs[0].modules[0].overflowed == 0
+    assert seed.low_runs[0].modules[0].overflowed == 16
+
+
+def test_where_a_seed_changes_nothing_predictions_are_not_held_against_it(case: MakeCase) -> None:
+    found = measure_ranges(seeded(0), case(), Cpu(), 0, ["fp16_pure"], lambda _: seeded(0))
+    assert [one.note for one in found.validations] == [SAME_INPUTS, "it changes neither weights nor inputs"]
+    assert validated_said(found)[1] == (
+        "predictions were not held against another seed: it changes neither weights nor inputs"
+    )
+    several = dataclasses.replace(seeded(0), inputs=[torch.ones(4, 16), torch.full((4, 16), 1e6)])
+    batch, _ = measure_ranges(several, case(), Cpu(), 1, ["fp16_pure"], lambda _: several).validations
+    assert batch.low_runs[0].modules[0].overflowed == 16  # the second batch of its own
+
+
+def test_what_another_seed_raises_is_a_note(case: MakeCase) -> None:
+    def rebuilt(_: int) -> Workload:
+        raise ValueError("no data\nfor it")
+
+    found = measure_ranges(seeded(0), case(), Cpu(), 0, ["fp16_pure"], rebuilt)
+    assert [one.note for one in found.validations] == ["ValueError: no data"] * 2
+
+
+def test_an_inference_pass_has_neither_gradients_nor_a_scale(case: MakeCase, classifier: Workload) -> None:
+    found = measure(dataclasses.replace(classifier, loss=None), case(), "fp16_autocast")
+    assert not {GRADIENT, UPDATE} & {row.what for row in found.magnitudes}
+    (low,) = found.low_runs
+    assert (low.gradients, low.scaler_scale, low.error) == ([], None, "")
+
+
+@pytest.mark.parametrize(("steps", "expected"), [(0, 3), (1, 1), (5, 5)])
+def test_without_a_number_of_steps_each_batch_is_run_once(case: MakeCase, steps: int, expected: int) -> None:
+    batches = [torch.full((2, 16), 2.0**power) for power in range(3)]
+    found = measure(net(nn.Linear(16, 2), inputs=batches), case("fp32", "training"), steps=steps)
+    (inputs,) = (row for row in found.magnitudes if row.what == "input")
+    assert found.steps == expected
+    assert inputs.elements == expected * 32
+    assert inputs.largest == 2.0 ** (min(expected, 3) - 1)
+
+
+def test_magnitudes_are_of_the_steps_a_loop_would_take(case: MakeCase, classifier: Workload) -> None:
+    found = measure(classifier, case("fp32", "training"), steps=2)
+    torch.manual_seed(0)
+    module = torch.nn.Sequential(*classifier.module)
+    optimizer = classifier.optimizer(module.parameters())  # type: ignore[misc]
+    largest = []
+    for _ in range(2):
+        optimizer.zero_grad()
+        F.cross_entropy(module(classifier.inputs), classifier.targets).backward()
+        largest.append(float(module[3].weight.grad.abs().max()))
+        optimizer.step()
+    (gradient,) = (row for row in found.magnitudes if (row.what, row.name) == (GRADIENT, "3.weight"))
+    assert gradient.largest == max(largest)
+
+
+def test_in_pure_half_all_is_lowered_and_with_autocast_what_its_rules_choose(case: MakeCase) -> None:
+    workload = net(nn.Linear(16, 16), nn.LayerNorm(16), nn.Linear(16, 4), Function(torch.Tensor.float))
+    pure, mixed = measure(workload, case("fp32", "training"), "bf16_pure", "bf16_autocast").low_runs
+    assert pure.lowered_weights == [name for name, _ in workload.module.named_parameters()]
+    assert pure.lowered == ["0", "1", "2"]
+    assert mixed.lowered_weights == ["0.weight", "0.bias", "2.weight", "2.bias"]
+    assert mixed.lowered == ["0", "1", "2"]
+
+
+def test_what_is_kept_in_fp32_is_neither_compared_nor_lowered(case: MakeCase) -> None:
+    workload = net(nn.Linear(16, 16), nn.Linear(16, 4))
+    keep_fp32(workload.module, "1")
+    for low in measure(workload, case("fp32", "training"), "fp16_pure", "fp16_autocast").low_runs:
+        assert [row.module for row in low.modules] == ["0"]
+        assert low.lowered == ["0"]
+        assert low.lowered_weights == ["0.weight", "0.bias"]
+
+
+def test_gradients_that_flush_are_counted_at_the_scale_of_the_step(case: MakeCase) -> None:
+    inputs = torch.cat([torch.zeros(4, 1), torch.randn(4, 15)], 1)  # fp32, too, has gradients of zero
+    workload = net(nn.Linear(16, 4), inputs=inputs, loss=lambda output: output.float().sum() * 1e-8)
+    pure, mixed = measure(workload, case("fp32", "training"), "fp16_pure", "fp16_autocast").low_runs
+    assert {row.parameter: row.flushed / row.elements for row in pure.gradients}["0.bias"] == 1.0
+    assert (pure.scaler_scale, mixed.scaler_scale) == (None, 65536.0)
+    assert mixed.gradients[0] == SeenGradient(parameter="0.weight", elements=64, flushed=0, nonfinite=0)
+    assert {row.parameter: row.flushed for row in mixed.gradients}["0.bias"] == 0
+
+
+def test_the_scale_is_one_that_the_scaler_has_settled_at(case: MakeCase) -> None:
+    low = run_low(net(nn.Linear(16, 4), loss=lambda o: o.float().sum()), case("fp32", "training"), "fp16_autocast")
+    assert low.scaler_scale is not None
+    assert low.scaler_scale < 65536
+    assert low.first_nonfinite is None
+    assert not any(row.nonfinite for row in low.gradients)
+
+
+def test_gradients_that_overflow_without_a_scaler_are_counted_and_located(case: MakeCase) -> None:
+    low = run_low(net(nn.Linear(16, 4), loss=lambda o: o.float().sum() * 1e5), case("fp32", "training"), "fp16_pure")
+    assert {row.parameter: row.nonfinite / row.elements for row in low.gradients}["0.bias"] == 1.0
+    assert low.first_nonfinite is not None
+    assert low.first_nonfinite.phase == "backward"
+
+
+def test_an_optimizer_that_overflows_is_located(case: MakeCase) -> None:
+    adam = lambda parameters: torch.optim.Adam(parameters, eps=1e-12)  # noqa: E731 - rounds to zero in fp16
+    low = run_low(net(nn.Linear(16, 4), nn.ReLU(), optimizer=adam), case("fp32", "training"), "fp16_pure")
+    assert low.first_nonfinite is None or low.first_nonfinite.phase == "optimizer"
+    workload = net(nn.Linear(16, 4), inputs=torch.zeros(2, 16), optimizer=adam)  # no gradient of a weight: 0 / 0
+    low = run_low(workload, case("fp32", "training"), "fp16_pure")
+    assert low.first_nonfinite is not None
+    assert low.first_nonfinite.phase == "optimizer"
+
+
+@pytest.mark.parametrize("build", SMALL)
+@pytest.mark.parametrize("precision", ["fp16_pure", "fp16_autocast"])
+@pytest.mark.parametrize("fault", ["overflowing layer", "softmax of large logits", "sum of sixteens", "tiny variance"])
+def test_planted_faults_are_seen(case: MakeCase, build: Callable[..., Any], precision: str, fault: str) -> None:
+    module, inputs, planted = build(fault)
+    low = run_low(Workload(module=module, inputs=inputs), case(), precision)
+    rows = {row.module: row for row in low.modules}
+    lowered = planted in low.lowered
+    assert lowered or (precision, build) == ("fp16_autocast", small_encoder)  # whose layers end in fp32
+    assert bool(rows[planted].overflowed) == lowered
+    assert not rows[planted].inputs_overflowed
+    if lowered:
+        assert low.first_nonfinite is not None
+        assert low.first_nonfinite.module == planted
+
+
+@pytest.mark.parametrize("build", SMALL)
+def test_a_planted_layer_that_flushes_is_seen(case: MakeCase, build: Callable[..., Any]) -> None:
+    module, inputs, planted = build("flushing layer")
+    low = run_low(Workload(module=module, inputs=inputs), case(), "fp16_pure")
+    row = next(row for row in low.modules if row.module == planted)
+    assert row.flushed > 0.9 * row.elements
+    assert low.first_nonfinite is None
+
+
+def test_a_forward_pass_that_overflows_needs_no_settling_of_the_scale(case: MakeCase) -> None:
+    calls = []
+    module, inputs, _ = small_conv_net("overflowing layer")
+    module.last = nn.Sequential(module.last, Function(lambda x: x * 1e5), nn.Conv2d(2, 2, 1))
+    module.register_forward_hook(lambda *_: calls.append(1))
+    low = run_low(Workload(module=module, inputs=inputs, loss=mean_square), case("fp32", "training"), "fp16_autocast")
+    assert low.notes == [ranges.UNSCALABLE]
+    assert low.first_nonfinite is not None
+    assert low.first_nonfinite.phase == "forward"
+    assert len(calls) < 10
+
+
+def test_values_that_are_not_finite_in_fp32_are_refused_and_located(case: MakeCase) -> None:
+    class Head(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return (x - 100).log()
+
+    workload = Workload(module=nn.ModuleDict({"head": Head()}), inputs=torch.ones(2))
+    workload.module.forward = workload.module["head"].__call__  # type: ignore[method-assign]
+    with pytest.raises(WorkloadError) as refused:
+        measure(workload, case(), "fp16_pure")
+    assert str(refused.value) == (
+        "values are not finite in fp32 already: aten.log in head, forward, step 1 makes the first value that is not "
+        "finite from inputs of at most 99; half precision cannot be judged"
+    )
+
+
+def test_an_overflow_in_a_later_step_is_located_there(case: MakeCase) -> None:
+    workload = net(nn.Linear(16, 4), optimizer=lambda parameters: torch.optim.SGD(parameters, lr=1e12))
+    with pytest.raises(WorkloadError, match=r"already: .* step [2-9] makes"):
+        measure(workload, case("fp32", "training"), steps=20)
+
+
+def test_inputs_that_are_not_finite_are_refused(case: MakeCase) -> None:
+    with pytest.raises(WorkloadError, match="finite values, input holds them; 0 is the first module to hold one"):
+        measure(net(nn.Linear(16, 4), inputs=torch.full((2, 16), math.nan)), case())
+
+
+@pytest.mark.parametrize("phase", ["inference", "training"])
+def test_masks_of_infinities_are_no_fault(case: MakeCase, phase: str) -> None:
+    class Masked(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.query = nn.Linear(8, 8)
+            self.register_buffer("mask", torch.full((5, 5), -math.inf).triu(1))
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            scores = self.query(x) @ x.transpose(1, 2)
+            return (scores + self.mask).softmax(-1) @ x
+
+    workload = net(Masked(), inputs=torch.randn(2, 5, 8))
+    found = measure(workload, case("fp32", phase), "fp16_pure", "bf16_autocast")
+    assert all(low.first_nonfinite is None for low in found.low_runs)
+
+
+def test_masked_outputs_are_meant_and_noted(case: MakeCase) -> None:
+    class Pointer(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return x.masked_fill(x < 0, -math.inf)
+
+    found = measure(net(Pointer(), loss=None), case(), "bf16_pure")
+    assert found.notes == [MEANT]
+    assert found.low_runs[0].first_nonfinite is None
+
+
+def test_an_infinity_that_reaches_no_output_is_noted(case: MakeCase) -> None:
+    workload = net(Scaled(1e30), Function(lambda x: x * 1e30), nn.Sigmoid())
+    found = measure(workload, case(), "bf16_pure")
+    assert found.notes == [ranges.TAMED.format("1")]
+
+
+def test_what_does_not_run_in_half_is_recorded_beside_the_rest(case: MakeCase) -> None:
+    def only_fp32(x: torch.Tensor) -> torch.Tensor:
+        if x.dtype is not torch.float32:
+            raise RuntimeError("fp32 alone\nsecond line")
+        return x
+
+    workload = net(nn.Linear(16, 4), Function(only_fp32))
+    for phase in ("inference", "training"):
+        low = run_low(workload, case("fp32", phase), "fp16_pure")
+        assert low.error == "RuntimeError: fp32 alone"
+        assert low.gradients == []
+        assert low.modules[0].own_rel_l2
+        assert low.modules[1].note.endswith("fp32 alone")
+
+
+def test_running_out_of_memory_is_raised_on(case: MakeCase) -> None:
+    def greedy(x: torch.Tensor) -> torch.Tensor:
+        if x.dtype is not torch.float32:
+            raise torch.OutOfMemoryError("no room")
+        return x
+
+    with pytest.raises(torch.OutOfMemoryError):
+        measure(net(Function(greedy)), case(), "fp16_pure")
+
+
+def test_a_precision_that_rounds_nothing_is_refused(case: MakeCase) -> None:
+    with pytest.raises(UsageError, match="fp32 rounds"):
+        measure(net(nn.Linear(16, 4)), case(), "fp32")
+
+
+def test_dropout_is_switched_off_in_training_and_said(case: MakeCase) -> None:
+    workload = net(nn.Linear(16, 16), nn.Dropout(0.9))
+    assert measure(workload, case("fp32", "training"), "bf16_pure").notes == [NO_DROPOUT]
+    assert measure(workload, case()).notes == []
+    outputs = {
+        row.module: row for row in measure(workload, case("fp32", "training")).magnitudes if row.what == ACTIVATION
+    }
+    assert outputs["1"].zeros == outputs["0"].zeros
+
+
+class Tied(nn.Module):
+    """An embedding whose weight is also the head's, and a shared layer."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embedding = nn.Embedding(20, 8)
+        self.shared = nn.Linear(8, 8)
+        self.again = self.shared
+        self.head = nn.Linear(8, 20, bias=False)
+        self.head.weight = self.embedding.weight
+
+    def forward(self, tokens: torch.Tensor) -> dict[str, Any]:
+        x = self.again(F.relu(self.shared(self.embedding(tokens))))
+        return {"logits": self.head(x), "length": tokens.shape[1], "parts": (x, tokens)}
+
+
+class Squared(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:
+        ctx.save_for_backward(x)
+        return x * x
+
+    @staticmethod
+    def backward(ctx: Any, gradient: torch.Tensor) -> torch.Tensor:
+        return 2 * gradient * ctx.saved_tensors[0]
+
+
+class Attending(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.attention = nn.MultiheadAttention(16, 2, dropout=0.1, batch_first=True)
+
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        return self.attention(x, x, x)
+
+
+def tied() -> Workload:
+    return Workload(
+        module=Tied(),
+        inputs=torch.randint(20, (2, 5)),
+        loss=lambda output: output["logits"].float().logsumexp(-1).mean(),
+    )
+
+
+NETWORKS = {
+    "tied weights, a shared module, a dict of outputs": tied,
+    "in place": lambda: net(nn.Linear(16, 16), nn.ReLU(inplace=True), nn.Linear(16, 4), nn.ReLU(inplace=True)),
+    "a function of the user's": lambda: net(nn.Linear(16, 16), Function(Squared.apply), nn.Linear(16, 4)),
+    "attention": lambda: Workload(
+        module=Attending(), inputs=torch.randn(2, 5, 16), loss=lambda output: mean_square(output[0])
+    ),
+    "an encoder": lambda: net(
+        nn.TransformerEncoder(nn.TransformerEncoderLayer(16, 2, 32, batch_first=True), 2), inputs=torch.randn(2, 5, 16)
+    ),
+    "a padded encoder": lambda: Workload(
+        module=nn.TransformerEncoder(nn.TransformerEncoderLayer(16, 2, 32, batch_first=True), 2),
+        inputs={
+            "src": torch.randn(2, 5, 16),
+            "src_key_padding_mask": torch.tensor([[False] * 5, [False] * 3 + [True] * 2]),
+        },
+        loss=mean_square,
+    ),
+    "sparse gradients": lambda: net(
+        nn.Embedding(20, 4, sparse=True), nn.Linear(4, 2), inputs=torch.randint(20, (2, 3))
+    ),
+    "batches": lambda: net(nn.Linear(16, 4), inputs=[torch.randn(2, 16), torch.randn(3, 16)]),
+}
+
+
+@pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors:UserWarning")
+@pytest.mark.parametrize("name", NETWORKS)
+@pytest.mark.parametrize("phase", ["inference", "training"])
+def test_networks_of_all_kinds_are_measured(case: MakeCase, name: str, phase: str) -> None:
+    torch.manual_seed(0)
+    workload = NETWORKS[name]()
+    found = measure(workload, case("fp32", phase), *LOW)
+    parameters = {parameter for parameter, _ in workload.module.named_parameters()}
+    for low in found.low_runs:
+        assert low.modules
+        if (name, phase) == ("a padded encoder", "inference") and PRECISIONS[low.precision].autocast:
+            assert (
+                low.error
+            )  # torch itself fails: its fused path on nested tensors does not cast for the CPU's autocast
+            continue
+        assert not [row for row in low.modules if row.note]
+        assert (low.error, low.first_nonfinite, low.notes) == (
+            "",
+            None,
+            [NO_DROPOUT] if NO_DROPOUT in found.notes else [],
+        )
+        assert {row.parameter for row in low.gradients} == (parameters if phase == "training" else set())
+        assert low.lowered
+        if PRECISIONS[low.precision].autocast is None:
+            assert parameters <= set(low.lowered_weights)
+
+
+@pytest.mark.parametrize("phase", ["inference", "training"])
+def test_a_recurrent_network_is_measured(case: MakeCase, phase: str) -> None:
+    torch.manual_seed(0)
+    module = nn.LSTM(8, 8, 2, dropout=0.5)
+    workload = Workload(module=module, inputs=torch.randn(3, 2, 8), loss=lambda output: mean_square(output[0]))
+    pure, mixed = measure(workload, case("fp32", phase), "bf16_pure", "bf16_autocast").low_runs
+    for low in (pure, mixed):
+        assert low.modules[0].own_rel_l2
+        assert low.error == ""
+        assert low.lowered == [""]
+        assert set(low.lowered_weights) == {name for name, _ in module.named_parameters()}
+
+
+@pytest.mark.parametrize("phase", ["inference", "training"])
+@pytest.mark.parametrize("precision", ["fp16_pure", "fp16_autocast"])
+def test_predictions_and_what_is_seen_are_of_the_same_batches(case: MakeCase, phase: str, precision: str) -> None:
+    small, large = torch.full((2, 16), 1.0), torch.full((2, 16), 60000.0)
+    linear = nn.Linear(16, 4)
+    with torch.no_grad():
+        linear.weight.fill_(1.0)
+    workload = net(linear, inputs=[small, large], loss=lambda output: mean_square(output.float() * 1e-6))
+    found = measure(workload, case("fp32", phase), precision, steps=2)
+    (low,) = found.low_runs
+    judged = scores(predicted_and_seen(found, low)).overflow
+    assert (judged.right, judged.false, judged.missed) == (1, 0, 0)
+    assert low.modules[0].elements == 16
+    assert low.first_nonfinite is not None
+    assert low.first_nonfinite.step == 1
+    assert [row.elements for row in low.gradients] == ([] if phase == "inference" else [128, 8])
+
+
+def test_steps_in_a_low_precision_train_as_those_in_fp32(case: MakeCase) -> None:
+    first, second = nn.Linear(16, 16), nn.Linear(16, 4)
+    nn.init.zeros_(second.weight)  # so that the first layer has no gradients until a step is taken
+    workload = net(first, second, optimizer=lambda parameters: torch.optim.SGD(parameters, lr=1.0))
+    (low,) = measure(workload, case("fp32", "training"), "fp16_autocast", steps=3).low_runs
+    assert {row.parameter: (row.elements, row.flushed) for row in low.gradients}["0.bias"] == (48, 0)
+
+
+def test_batch_statistics_keep_values_off_zero_that_flushed_before(case: MakeCase) -> None:
+    torch.manual_seed(0)
+    norm = nn.Sequential(nn.Linear(16, 16, bias=False), nn.BatchNorm1d(16, affine=False))
+    nn.init.eye_(norm[0].weight)
+    inputs = torch.randn(64, 16)
+    inputs[:32] *= 2.0**-30
+    for phase, seen in (("inference", True), ("training", False)):
+        found = measure(Workload(module=norm, inputs=inputs, loss=mean_square), case("fp32", phase), "fp16_pure")
+        row = next(row for row in predicted_and_seen(found, found.low_runs[0]) if row.module == "1")
+        assert (bool(row.flush_predicted), row.flush_seen) == (seen, seen)
+
+
+@pytest.mark.parametrize("precision", ["fp16_pure", "fp16_autocast"])
+def test_an_overflow_within_an_encoder_is_predicted_and_seen_in_inference(case: MakeCase, precision: str) -> None:
+    torch.manual_seed(0)
+    layer = nn.TransformerEncoderLayer(32, 4, 64, batch_first=True, dropout=0.0)
+    encoder = nn.TransformerEncoder(layer, 3, enable_nested_tensor=False)
+    with torch.no_grad():
+        encoder.layers[1].linear1.weight.mul_(3e5)
+        encoder.layers[1].linear2.weight.mul_(1e-6)
+    found = measure(Workload(module=encoder, inputs=torch.randn(2, 6, 32)), case(), precision)
+    outcomes = predicted_and_seen(found, found.low_runs[0])
+    right = {row.module for row in outcomes if row.overflow_predicted and row.overflow_seen}
+    assert "layers.1.linear1" in right
+    assert not [row for row in outcomes if bool(row.overflow_predicted) != bool(row.overflow_seen)]
+    assert torch.backends.mha.get_fastpath_enabled()
+
+
+def test_sparse_gradients_are_predicted_and_seen_of_all_elements(case: MakeCase) -> None:
+    workload = net(nn.Embedding(20, 4, sparse=True), inputs=torch.tensor([[1, 2]]), loss=lambda x: x.sum() * 1e-9)
+    found = measure(workload, case("fp32", "training"), "fp16_pure")
+    (row,) = predicted_gradients(found, found.low_runs[0]).rows
+    assert (row.elements, row.predicted, row.seen) == (80, 0.1, 0.1)
+
+
+def test_infinite_outputs_of_what_cannot_be_watched_are_not_called_meant(
+    case: MakeCase, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: Any) -> None:
+        raise UsageError("no op of it can be watched")
+
+    monkeypatch.setattr(distances, "_first_nonfinite", refuse)
+    found = measure(net(Function(lambda x: x.masked_fill(x < 0, -math.inf)), loss=None), case())
+    assert found.notes == [UNKNOWN.format("no op of it can be watched")]
+    with pytest.raises(WorkloadError, match="not known: no op of it can be watched; 0 is the first module"):
+        measure(net(nn.Linear(16, 4), inputs=torch.full((2, 16), math.nan)), case())
+
+
+def test_one_build_lives_at_a_time_even_where_fp32_is_refused(case: MakeCase) -> None:
+    outputs: list[weakref.ref[torch.Tensor]] = []
+    alive: list[int] = []
+
+    def forward(x: torch.Tensor) -> torch.Tensor:
+        alive.append(sum(ref() is not None for ref in outputs))
+        out = x * math.nan
+        outputs.append(weakref.ref(out))
+        return out
+
+    with pytest.raises(WorkloadError):
+        measure(net(Function(forward), loss=None), case())
+    assert alive == [0, 0]
+
+
+def test_weights_and_inputs_that_hold_nan_are_named_and_a_constant_of_the_code_is_neither(case: MakeCase) -> None:
+    linear = nn.Linear(16, 4)
+    with torch.no_grad():
+        linear.bias[0] = math.nan
+    with pytest.raises(WorkloadError, match=r"of finite values, 0\.bias holds them;"):
+        measure(net(linear), case())
+    with pytest.raises(WorkloadError, match="neither weights nor inputs hold them, so a constant that the code makes"):
+        measure(net(nn.Linear(16, 4), Function(lambda y: y + torch.tensor(math.nan))), case())
+
+
+class Prices(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.lin = nn.Linear(16, 4)
+        self.register_buffer("std", torch.tensor(115_000.0))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return nn.functional.softplus(self.lin(x)) * self.std
+
+
+def test_a_buffer_that_overflows_as_it_is_stored_is_named(case: MakeCase) -> None:
+    found = measure(Workload(module=Prices(), inputs=torch.randn(8, 16)), case(), "fp16_pure", "bf16_pure")
+    low, wide = found.low_runs
+    assert (low.overflowed_weights, low.nonfinite_output, low.first_nonfinite) == (["std"], 0, None)
+    said = low_run_said(found, low)
+    assert said.endswith(
+        "std overflows as stored in fp16, so that outputs are not finite in the forward pass of step 1"
+    )
+    assert "overflow 1 predicted, 1 seen" in said
+    assert (wide.overflowed_weights, wide.nonfinite_output) == ([], None)
+    assert low_run_said(found, wide).endswith("all values of the whole step are finite")
+
+
+def test_a_weight_that_overflows_as_it_is_stored_is_blamed_before_an_op_of_the_backward_pass(case: MakeCase) -> None:
+    torch.manual_seed(0)
+    linear = nn.Linear(16, 4)
+    with torch.no_grad():
+        linear.weight.mul_(1e6)
+    workload = net(nn.Linear(16, 16), linear, Function(lambda y: y * 1e-6))
+    found = measure(workload, case("fp32", "training"), "fp16_pure")
+    assert found.low_runs[0].overflowed_weights == ["1.weight"]
+    assert "1.weight overflows as stored in fp16, so that outputs are not" in low_run_said(found, found.low_runs[0])
+
+
+def test_of_a_step_that_raises_nothing_is_said_to_be_finite(case: MakeCase) -> None:
+    def only_fp32(x: torch.Tensor) -> torch.Tensor:
+        if x.dtype is not torch.float32:
+            raise RuntimeError("fp32 alone")
+        return x
+
+    found = measure(net(Function(only_fp32)), case(), "fp16_pure")
+    said = low_run_said(found, found.low_runs[0])
+    assert (
+        said
+        == "fp16_pure: the step ended with an error, so that it was not seen as a whole: RuntimeError: fp32 alone; "
+        "no module was compared"
+    )

@@ -1,0 +1,221 @@
+"""Watching ranges and finding origins: which cases are planned, what workers are asked for, what is stored."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from ampbench.base.precisions import LOW, PRECISIONS, SCALED
+from ampbench.base.units import one_of
+from ampbench.drive.planning import NO_LOSS
+from ampbench.errors import NothingToRunError, UnknownNameError, UsageError
+from ampbench.instruments.ranges.instrument import find_origins, prepare_headroom, prepare_origin, watch_cases
+from ampbench.records.case import DeviceDescription
+from ampbench.records.measured import Failure
+from ampbench.records.ranges import OriginPass, RangePass
+from ampbench.records.run import HEADROOM, ORIGIN, Selection, Settings
+from ampbench.records.wire import Description, Reply, Request
+from ampbench.store import RunWriter, StoredRun, read_run
+from tests.scripted_channel import CPU, NO_GPU, Scripted, machine
+from tests.stored_runs import make_header
+
+Instead = Callable[[Request], Reply | None]
+
+
+def seeing(instead: Instead = lambda _: None, *devices: DeviceDescription, has_loss: bool = True) -> Scripted:
+    """Return a channel that sees nothing in every case, or answers as `instead` does."""
+
+    def answer(request: Request) -> Reply:
+        if request.kind == "describe":
+            found = Description(parameters={}, has_loss=has_loss, items_per_step=1, version=0, channels_last=False)
+            return Reply(description=found)
+        assert request.case is not None
+        case_id = request.case.case_id
+        seen = {
+            "ranges": Reply(ranges=RangePass(case_id=case_id, steps=request.steps or 1, notes=["dropout is off"])),
+            "origin": Reply(origin=OriginPass(case_id=case_id)),
+        }
+        return instead(request) or seen[request.kind]
+
+    return Scripted(answer, machine(*(devices or (CPU, NO_GPU))))
+
+
+def watched(results: Path, channel: Scripted, steps: int = 0, **selected: object) -> StoredRun:
+    """Return the run that watching what is selected leaves."""
+    selection = Selection(**({"workloads": ["mlp"], "preset": "tiny"} | selected))  # type: ignore[arg-type]
+    with prepare_headroom(selection, Settings(), open_channel=lambda: channel) as prepared:
+        cases = [planned.case for planned in prepared.plan]
+        with RunWriter.create(results, make_header(explains=HEADROOM), cases) as writer:
+            watch_cases(prepared, steps, writer, lambda *_: None)
+    return read_run(writer.path)
+
+
+def found(results: Path, channel: Scripted, **selected: object) -> StoredRun:
+    """Return the run that finding the origins of what is selected leaves."""
+    selection = Selection(**({"workloads": ["mlp"], "preset": "tiny"} | selected))  # type: ignore[arg-type]
+    with prepare_origin(selection, Settings(), open_channel=lambda: channel) as prepared:
+        cases = [planned.case for planned in prepared.plan]
+        with RunWriter.create(results, make_header(explains=ORIGIN), cases) as writer:
+            find_origins(prepared, writer, lambda *_: None)
+    return read_run(writer.path)
+
+
+def test_unless_told_otherwise_training_is_watched_in_fp32_and_every_low_precision_tried(tmp_path: Path) -> None:
+    channel = seeing()
+    run = watched(tmp_path, channel, steps=3)
+    assert [(case.precision, case.phase, case.path) for case in run.cases.values()] == [("fp32", "training", "eager")]
+    (request,) = channel.asked
+    assert (request.kind, request.steps, request.precisions) == ("ranges", 3, LOW)
+    (seen,) = run.ranges.values()
+    assert (seen.steps, seen.notes) == (3, ["dropout is off"])
+
+
+@pytest.mark.parametrize(("has_loss", "phase"), [(True, "training"), (False, "inference")])
+def test_a_workload_without_a_loss_is_watched_in_inference_and_the_pass_says_so(
+    has_loss: bool, phase: str, tmp_path: Path
+) -> None:
+    (tmp_path / "model.py").touch()
+    run = watched(tmp_path, seeing(has_loss=has_loss), workloads=[f"{tmp_path}/model.py:make"])
+    assert [case.phase for case in run.cases.values()] == [phase]
+    (seen,) = run.ranges.values()
+    assert any(NO_LOSS in note for note in seen.notes) == (not has_loss)
+    assert not run.skips
+
+
+def test_the_phases_asked_for_are_watched(tmp_path: Path) -> None:
+    run = watched(tmp_path, seeing(has_loss=False), phases=["inference", "training"])
+    assert [case.phase for case in run.cases.values()] == ["inference", "training"]
+    (tmp_path / "model.py").touch()
+    with prepare_headroom(
+        Selection(workloads=[f"{tmp_path}/model.py:make"], phases=["training"]),
+        Settings(),
+        open_channel=lambda: seeing(has_loss=False),
+    ) as prepared:
+        assert [planned.skip for planned in prepared.plan] == [NO_LOSS]
+
+
+def test_a_keyword_may_choose_inference_which_needs_no_excuse(tmp_path: Path) -> None:
+    run = watched(tmp_path, seeing(), keyword="inference")
+    (seen,) = run.ranges.values()
+    assert (run.cases[seen.case_id].phase, seen.notes) == ("inference", ["dropout is off"])
+
+
+def test_each_workload_and_memory_format_is_watched_in_one_phase(tmp_path: Path) -> None:
+    channel = seeing()
+    run = watched(tmp_path, channel, workloads=["mlp", "conv_stack"], memory_formats=["contiguous", "channels_last"])
+    told = [(case.workload, case.phase, case.memory_format) for case in (one.case for one in channel.asked) if case]
+    assert told == [
+        ("mlp", "training", "contiguous"),
+        ("conv_stack", "training", "contiguous"),
+        ("conv_stack", "training", "channels_last"),
+    ]
+    assert len(run.cases) == 4  # a network without images cannot run in channels_last
+
+
+def test_precisions_that_are_asked_for_are_tried_once_each(tmp_path: Path) -> None:
+    channel = seeing()
+    watched(tmp_path, channel, precisions=["half", "bf16_autocast", "bf16_pure"])
+    assert channel.asked[0].precisions == ["bf16_pure", "bf16_autocast"]
+
+
+def test_a_precision_that_the_device_cannot_run_is_a_note(tmp_path: Path) -> None:
+    gpu = DeviceDescription(type="xpu", available=True, arithmetic={"bf16": "unavailable"}, float64=False)
+    channel = seeing(lambda _: None, CPU, gpu)
+    run = watched(tmp_path, channel, devices=["xpu"])
+    lacking = {name: "xpu does not support bf16" for name in LOW if PRECISIONS[name].rounding == "bfloat16"}
+    lacking |= dict.fromkeys(SCALED, "GradScaler needs fp64, which xpu does not have")
+    assert channel.asked[0].precisions == [name for name in LOW if name not in lacking]
+    (seen,) = run.ranges.values()
+    assert seen.notes == ["dropout is off", *(f"{name}: skipped: {lacking[name]}" for name in LOW if name in lacking)]
+
+
+@pytest.mark.parametrize("explain", [watched, found])
+def test_a_device_that_is_absent_skips_its_cases(explain: Callable[..., StoredRun], tmp_path: Path) -> None:
+    channel = seeing()
+    explain(tmp_path, channel, devices=["cpu", "cuda"])
+    assert [request.case.device for request in channel.asked if request.case] == ["cpu"]
+
+
+@pytest.mark.parametrize("prepare", [prepare_headroom, prepare_origin])
+@pytest.mark.parametrize(
+    ("selected", "message"),
+    [
+        ({"workloads": []}, r"of which workload\? Name one, as in `ampbench explain (headroom|origin) mlp`"),
+        ({"precisions": ["fp32"]}, f"a low precision .*, and fp32 is none: give {one_of(LOW)}"),
+        ({"precisions": ["bf16_pure", "tf32"]}, "and tf32 is none"),
+        ({"paths": ["eager", "compiled"]}, "looks into the modules of the eager path, which a compiled network"),
+        ({"workloads": ["mlpp"]}, "unknown workload 'mlpp': did you mean mlp"),
+        ({"precisions": ["bf61"]}, "unknown precision 'bf61'"),
+    ],
+)
+def test_what_cannot_be_meant_is_refused_before_anything_is_opened(
+    prepare: Callable[..., object], selected: dict[str, list[str]], message: str
+) -> None:
+    selection = Selection(**({"workloads": ["mlp"]} | selected))  # type: ignore[arg-type]
+    with (
+        pytest.raises((UsageError, UnknownNameError), match=message),
+        prepare(selection, Settings(), open_channel=lambda: pytest.fail("opened")),  # type: ignore[attr-defined]
+    ):
+        pass
+
+
+def test_origins_are_found_in_the_devices_own_autocast_dtype_and_in_inference(tmp_path: Path) -> None:
+    channel = seeing()
+    run = found(tmp_path, channel)
+    assert [(case.precision, case.phase) for case in run.cases.values()] == [("bf16_autocast", "inference")]
+    assert [request.kind for request in channel.asked] == ["origin"]
+    assert list(run.origins) == list(run.cases)
+
+
+def test_origins_are_found_in_every_precision_and_phase_asked_for(tmp_path: Path) -> None:
+    run = found(tmp_path, seeing(), precisions=LOW, phases=["inference", "training"])
+    assert len(run.origins) == 2 * len(LOW)
+    assert {case.input_dtype for case in run.cases.values()} == {"fp32", "fp16", "bf16"}
+    assert {case.precision for case in run.cases.values()} == set(LOW)
+
+
+def test_a_keyword_that_leaves_only_other_dtypes_says_what_to_name() -> None:
+    selection = Selection(workloads=["mlp"], keyword="fp16_autocast")
+    with (
+        pytest.raises(NothingToRunError, match="name another with --precision"),
+        prepare_origin(selection, Settings(), open_channel=seeing),
+    ):
+        pass
+
+
+@pytest.mark.parametrize("explain", [watched, found])
+def test_a_case_that_fails_is_an_entry_and_the_next_one_is_explained(
+    explain: Callable[..., StoredRun], tmp_path: Path
+) -> None:
+    def failing(request: Request) -> Reply | None:
+        assert request.case is not None
+        if request.case.phase == "training":
+            return None
+        failure = Failure(case_id=request.case.case_id, stage=request.kind, cause="exception", message="no")
+        return Reply(failure=failure)
+
+    run = explain(tmp_path, seeing(failing), phases=["inference", "training"])
+    failed, ok = run.cases
+    assert (list(run.failures), run.explained, run.ended) == ([failed], [ok], "complete")
+
+
+@pytest.mark.parametrize(("explain", "stage"), [(watched, "ranges"), (found, "origin")])
+def test_a_reply_without_anything_is_a_failure_that_says_so(
+    explain: Callable[..., StoredRun], stage: str, tmp_path: Path
+) -> None:
+    run = explain(tmp_path, seeing(lambda _: Reply()))
+    (failure,) = run.failures.values()
+    assert (failure.stage, failure.message) == (stage, f"the worker gave no {stage}")
+
+
+@pytest.mark.parametrize("explain", [watched, found])
+def test_an_interruption_keeps_what_was_explained(explain: Callable[..., StoredRun], tmp_path: Path) -> None:
+    def interrupted(request: Request) -> Reply | None:
+        if request.case is not None and request.case.phase == "training":
+            raise KeyboardInterrupt
+        return None
+
+    channel = seeing(interrupted)
+    run = explain(tmp_path, channel, phases=["inference", "training"])
+    assert (len(run.cases), len(run.explained), run.ended) == (2, 1, "interrupted")
+    assert channel.closed

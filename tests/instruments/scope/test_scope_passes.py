@@ -1,0 +1,346 @@
+"""What training in each scope of autocast comes to, on small networks and on networks that raise in some of them."""
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from ampbench.base.precisions import PRECISIONS
+from ampbench.errors import UsageError
+from ampbench.instruments.scope import measure as scopes
+from ampbench.instruments.scope.measure import Loop, measure_scopes, split_by_step
+from ampbench.instruments.scope.show import scope_section
+from ampbench.measure.machine import Cpu
+from ampbench.measure.sources import NO_DROPOUT
+from ampbench.records.case import Case
+from ampbench.records.casts import Cast, CastTrace, Operation, WeightUse
+from ampbench.records.measured import OUT_OF_MEMORY
+from ampbench.records.studies import (
+    FORWARD,
+    FORWARD_AND_LOSS,
+    SCOPES,
+    UNCACHED_LOOP,
+    WHOLE_LOOP,
+    WITH_BACKWARD,
+    ScopePass,
+    ScopeRun,
+)
+from ampbench.workload import Workload
+from tests.stored_runs import make_case
+
+STEPS = 4
+
+
+class Quick(Cpu):
+    """Collecting garbage takes longer than all that is timed here."""
+
+    def release(self) -> None:
+        pass
+
+
+def case(precision: str = "bf16_autocast", **changes: Any) -> Case:
+    return make_case(precision, phase="training", **changes)
+
+
+def measure(workload: Workload, planned: Case | None = None, steps: int = STEPS) -> ScopePass:
+    found = measure_scopes(workload, planned or case(), Quick(), steps, 0.02)
+    assert msgspec.json.decode(msgspec.json.encode(found), type=ScopePass) == found
+    assert [run.scope for run in found.scopes] == list(SCOPES)
+    return found
+
+
+def by_scope(found: ScopePass) -> dict[str, ScopeRun]:
+    return {run.scope: run for run in found.scopes}
+
+
+def classifier(module: nn.Module, inputs: torch.Tensor, classes: int, lr: float) -> Workload:
+    return Workload(
+        module=module,
+        inputs=inputs,
+        targets=torch.randint(0, classes, inputs.shape[:1]),
+        loss=F.cross_entropy,
+        optimizer=lambda parameters: torch.optim.SGD(parameters, lr=lr),
+    )
+
+
+def mlp() -> Workload:
+    torch.manual_seed(0)
+    return classifier(nn.Sequential(nn.Linear(16, 32), nn.ReLU(), nn.Linear(32, 4)), torch.randn(16, 16), 4, 0.5)
+
+
+def convolutional() -> Workload:
+    torch.manual_seed(0)
+    layers = [nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8), nn.ReLU(), nn.Conv2d(8, 8, 3), nn.ReLU()]
+    module = nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Dropout(0.1), nn.Linear(8, 4))
+    return classifier(module, torch.randn(8, 3, 12, 12), 4, 0.5)
+
+
+class Encoder(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.TransformerEncoderLayer(16, 2, 32, dropout=0.0, batch_first=True)
+        self.head = nn.Linear(16, 4)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.head(self.layer(x).mean(1))
+
+
+def transformer() -> Workload:
+    torch.manual_seed(0)
+    return classifier(Encoder(), torch.randn(8, 6, 16), 4, 0.5)
+
+
+NETWORKS = [mlp, convolutional, transformer]
+
+
+@pytest.mark.parametrize("make", NETWORKS)
+def test_around_the_whole_loop_weights_are_stale_and_elsewhere_they_are_not(make: Callable[[], Workload]) -> None:
+    workload = make()
+    before = {name: value.clone() for name, value in workload.module.state_dict().items()}
+    found = measure(workload)
+    runs = by_scope(found)
+    best, whole = runs[FORWARD_AND_LOSS], runs[WHOLE_LOOP]
+    cast = whole.stale_weights[1]
+    assert cast > 0
+    assert whole.stale_weights == [0] + [cast] * (STEPS - 1)
+    assert whole.casts[1:] == [whole.casts[0] - cast] * (STEPS - 1)
+    for run in runs.values():
+        assert run.error == ""
+        assert run is whole or run.stale_weights == [0] * STEPS
+        assert run is whole or len(set(run.casts)) == 1
+        assert len(run.losses) == STEPS
+    assert best.update_rel_l2 is not None
+    assert whole.update_rel_l2 is not None
+    assert whole.update_rel_l2 > 2 * best.update_rel_l2
+    fallen, fell = (run.losses[0] - run.losses[-1] for run in (whole, best))  # type: ignore[operator]
+    assert fallen < 0.5 * fell
+    assert found.reference_losses[0] == pytest.approx(best.losses[0], rel=1e-2)
+    assert found.notes == ([NO_DROPOUT] if make is convolutional else [])
+    assert all(torch.equal(before[name], value) for name, value in workload.module.state_dict().items())
+
+
+@pytest.mark.parametrize("make", NETWORKS)
+def test_a_loss_outside_autocast_is_computed_in_half_and_no_scope_with_it_casts_less(
+    make: Callable[[], Workload],
+) -> None:
+    runs = by_scope(measure(make(), steps=2))
+    best = runs[FORWARD_AND_LOSS]
+    assert best.dtypes == {"output": "bf16", "loss": "fp32", "gradients": "fp32"}
+    assert runs[FORWARD].dtypes["loss"] == "bf16"
+    assert runs[FORWARD].loss_abs_error > 2 * best.loss_abs_error  # type: ignore[operator]
+    assert all(run.casts[0] >= best.casts[0] for run in runs.values() if run.scope != FORWARD)
+    assert all(run.output_rel_l2 == best.output_rel_l2 for run in runs.values())
+
+
+def test_scopes_that_differ_in_nothing_but_autocast_give_the_same_losses_to_the_last_bit() -> None:
+    runs = by_scope(measure(mlp()))
+    assert runs[WITH_BACKWARD].losses == runs[FORWARD_AND_LOSS].losses == runs[UNCACHED_LOOP].losses
+    assert runs[WHOLE_LOOP].losses[0] == runs[FORWARD_AND_LOSS].losses[0]
+
+
+def test_without_its_cache_autocast_casts_a_weight_at_every_use() -> None:
+    torch.manual_seed(0)
+    shared = nn.Linear(16, 16)
+    runs = by_scope(measure(classifier(nn.Sequential(shared, nn.ReLU(), shared), torch.randn(8, 16), 16, 0.1), steps=2))
+    # weight and bias are cast once more, and so are the gradients of both
+    assert runs[UNCACHED_LOOP].casts[1] - runs[FORWARD_AND_LOSS].casts[1] == 4
+
+
+def test_every_scope_is_timed_as_often_as_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("ampbench.measure.timing.PATIENCE", 1e6)
+    found = measure(mlp(), steps=2)
+    builds = [[len(build) for build in run.samples] for run in found.scopes]
+    assert builds == [builds[0]] * len(SCOPES)
+    assert len(builds[0]) >= 6
+    assert all(seconds > 0 for run in found.scopes for build in run.samples for seconds in build)
+
+
+def test_samples_are_seconds_of_a_step_and_not_of_the_loop(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(scopes, "side_by_side", lambda builds, *_: [[[3.0, 6.0]] for _ in builds])
+    assert {tuple(run.samples[0]) for run in measure(mlp(), steps=3).scopes} == {(1.0, 2.0)}
+
+
+class Watching(torch.optim.SGD):
+    """Notes whether autocast, and its cache, is on when it is at work."""
+
+    seen: list[tuple[bool, bool]]
+
+    def step(self, *given: Any, **named: Any) -> Any:
+        self.seen.append((torch.is_autocast_enabled("cpu"), torch.is_autocast_cache_enabled()))
+        return super().step(*given, **named)
+
+
+@pytest.mark.parametrize(
+    ("scope", "expected"),
+    [
+        (FORWARD, [True, False, False, False]),
+        (FORWARD_AND_LOSS, [True, True, False, False]),
+        (WITH_BACKWARD, [True, True, True, False]),
+        (WHOLE_LOOP, [True, True, True, True]),
+        (UNCACHED_LOOP, [True, True, True, True]),
+        ("", [False, False, False, False]),
+    ],
+)
+def test_autocast_is_on_in_the_scope_and_nowhere_else(scope: str, expected: list[bool]) -> None:
+    seen: dict[str, list[bool]] = {"forward": [], "loss": [], "backward": []}
+    Watching.seen = []
+
+    def note(what: str) -> None:
+        seen[what].append(torch.is_autocast_enabled("cpu"))
+
+    class Noting(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.linear = nn.Linear(4, 4)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            note("forward")
+            out: torch.Tensor = self.linear(x)
+            out.register_hook(lambda _: note("backward"))
+            return out
+
+    def loss(output: torch.Tensor) -> torch.Tensor:
+        note("loss")
+        return output.float().square().mean()
+
+    workload = Workload(
+        module=Noting(), inputs=torch.randn(2, 4), loss=loss, optimizer=lambda parameters: Watching(parameters, lr=0.1)
+    )
+    loop = Loop(workload, case(), Cpu(), scope, 2)
+    loop.run()
+    seen["optimizer"] = [on for on, _ in Watching.seen]
+    assert [set(seen[what]) for what in ("forward", "loss", "backward", "optimizer")] == [{on} for on in expected]
+    assert {cached for _, cached in Watching.seen} == {scope != UNCACHED_LOOP}
+    assert not torch.is_autocast_enabled("cpu")
+    assert all(parameter.grad is None for parameter in loop.step.module.parameters())
+
+
+def only_within_autocast(output: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+    if output.dtype is not torch.float64 and not torch.is_autocast_enabled("cpu"):
+        raise RuntimeError("no loss\nwithout autocast")
+    return F.cross_entropy(output, targets)
+
+
+def test_what_a_scope_raises_is_its_finding_and_the_others_are_measured() -> None:
+    workload = dataclasses.replace(mlp(), loss=only_within_autocast)
+    found = measure(workload, steps=2)
+    forward, *others = found.scopes
+    assert forward.error.startswith("RuntimeError: no loss (test_scope_passes.py, line ")
+    assert forward.casts == forward.samples == []
+    assert forward.losses == []
+    assert all(run.casts and run.samples and not run.error for run in others)
+
+
+def test_a_network_that_raises_in_every_scope_is_raised() -> None:
+    def refuse(output: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+        raise RuntimeError("never")
+
+    workload = dataclasses.replace(mlp(), loss=refuse)
+    with pytest.raises(RuntimeError, match="never"):
+        measure(workload)
+
+
+def test_without_room_for_fp64_errors_are_unknown_and_the_rest_is_measured(monkeypatch: pytest.MonkeyPatch) -> None:
+    real = scopes.loop_numbers
+
+    def numbers(*given: Any) -> Any:
+        if given[3] == "":
+            raise torch.OutOfMemoryError("full")
+        return real(*given)
+
+    monkeypatch.setattr(scopes, "loop_numbers", numbers)
+    found = measure(mlp(), steps=2)
+    assert found.notes == [f"no error is known, as the fp64 reference failed: {OUT_OF_MEMORY}"]
+    assert found.reference_dtype == ""
+    assert found.reference_losses == []
+    assert all(run.output_rel_l2 is None and run.update_rel_l2 is None and run.casts for run in found.scopes)
+
+
+def test_without_room_for_all_scopes_memory_is_not_measured(monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: object) -> None:
+        raise torch.OutOfMemoryError("full")
+
+    monkeypatch.setattr(scopes, "_cpu_memory", full)
+    found = measure(mlp(), steps=2)
+    assert found.notes == ["memory was not measured: there is no room for it"]
+    assert found.memory_source is None
+    assert all(run.peak_bytes == run.alive_bytes == [] and run.samples for run in found.scopes)
+
+
+def test_a_loss_that_is_not_finite_is_none() -> None:
+    workload = dataclasses.replace(mlp(), loss=lambda output, targets: F.cross_entropy(output, targets) * torch.inf)
+    found = measure(workload, steps=2)
+    assert [run.losses for run in found.scopes] == [[None, None]] * len(SCOPES)
+    assert all(run.loss_abs_error is None and run.error == "" for run in found.scopes)
+
+
+def test_gradscaler_has_settled_before_the_first_step() -> None:
+    steep = dataclasses.replace(mlp(), loss=lambda output, targets: F.cross_entropy(output, targets) * 100)
+    workload = dataclasses.replace(steep, optimizer=lambda parameters: torch.optim.SGD(parameters, lr=1e-3))
+    found = measure(workload, case("fp16_autocast"))
+    runs = by_scope(found)
+    best = runs[FORWARD_AND_LOSS]
+    assert best.notes == []
+    assert best.dtypes["output"] == "fp16"
+    assert best.update_rel_l2 is not None
+    assert best.update_rel_l2 < 0.1  # a step that was skipped changes nothing
+    assert runs[WHOLE_LOOP].stale_weights[-1] == 4
+
+
+def test_the_optimizer_has_made_its_state_even_where_gradscaler_skips_the_first_step() -> None:
+    workload = dataclasses.replace(mlp(), optimizer=lambda parameters: torch.optim.Adam(parameters, lr=1e-3))
+    loop = Loop(workload, case("fp16_autocast"), Cpu(), FORWARD, 2)  # 2**16 times a loss in fp16 is infinite
+    loop.start(None)
+    assert loop.step.optimizer is not None
+    assert len(loop.step.optimizer.state) == 4
+    assert loop.step.scaler is not None
+    assert loop.step.scaler.get_scale() == 2**16
+    assert not torch.is_autocast_enabled("cpu")
+
+
+@pytest.mark.parametrize("precision", [row.name for row in PRECISIONS.values() if row.autocast is None])
+def test_a_precision_without_autocast_is_refused(precision: str) -> None:
+    with pytest.raises(UsageError, match="no training steps with autocast"):
+        measure(mlp(), case(precision))
+
+
+def test_inference_and_a_single_step_are_refused() -> None:
+    with pytest.raises(UsageError, match="no training steps with autocast"):
+        measure(mlp(), make_case("bf16_autocast"))
+    with pytest.raises(UsageError, match="needs 2 steps at least, not 1"):
+        measure(mlp(), steps=1)
+
+
+def test_a_trace_is_split_where_steps_begin() -> None:
+    def cast(index: int) -> Cast:
+        return Cast(index=index, what="weight", from_dtype="fp32", to_dtype="bf16", elements=2, bytes_read=8,
+                    bytes_written=4, tensor=index)  # fmt: skip
+
+    def use(operation: int, made: int | None, name: str = "w") -> WeightUse:
+        return WeightUse(name=name, operation=operation, status="cast", cast=made)
+
+    trace = CastTrace(
+        ops=[Operation(index=index, name="aten.mm") for index in range(9)],
+        casts=[cast(0), cast(3), cast(4)],
+        weights=[use(1, 0), use(1, None, "norm"), use(3, 0), use(4, 0), use(5, 4, "other"), use(7, 4, "other")],
+    )
+    assert split_by_step(trace, [0, 3, 6]) == ([1, 2, 0], [12, 24, 0], [0, 1, 1])
+
+
+def test_where_fp64_fails_scopes_are_held_against_fp32_and_that_is_said() -> None:
+    def not_in_fp64(output: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+        if output.dtype is torch.float64:
+            raise RuntimeError("no fp64")
+        return F.cross_entropy(output, targets)
+
+    found = measure(dataclasses.replace(mlp(), loss=not_in_fp64), steps=2)
+    assert found.reference_dtype == "fp32"
+    (note,) = [note for note in found.notes if "fp32" in note]
+    assert note.startswith("errors are against fp32, as the fp64 reference failed: RuntimeError: no fp64 (test_scope")
+    assert all(0 < run.output_rel_l2 < 0.1 for run in found.scopes)
+    assert "Relative errors against fp32" in [block.title for block in scope_section(case(), found).blocks]

@@ -1,0 +1,155 @@
+import math
+from dataclasses import replace
+
+import pytest
+
+from ampbench.errors import NothingComparableError, StoreError
+from ampbench.judge.compare import compare, compare_files, precision_means
+from ampbench.judge.notes import statements
+from ampbench.records.case import WorkloadSource
+from ampbench.records.measured import Failure
+from ampbench.records.run import Footer
+from ampbench.records.verdicts import Code, Verdict
+from tests.compared_runs import BF16, FP32, Times, arms, make_run, noisy
+from tests.stored_runs import COMPLETE, make_case, make_divergence, make_header, make_memory, make_round, write_run
+
+
+def run(*times, **changes):
+    return make_run(Times(*times), **changes)
+
+
+def test_runs_without_a_common_case_raise_and_both_are_named_with_an_example():
+    with pytest.raises(NothingComparableError) as caught:
+        compare(
+            run((FP32, noisy(1e-3)), header=make_header(run="one")), run((BF16, [1e-3]), header=make_header(run="two"))
+        )
+    assert caught.value.exit_code == 4
+    assert f"one has 1, such as {FP32.case_id}; two has 1, such as {BF16.case_id}" in str(caught.value)
+
+
+def test_a_run_compared_with_itself_has_changed_in_nothing_and_says_that_it_is_itself():
+    stored = run((FP32, noisy(1e-3)), (BF16, noisy(5e-4)))
+    comparison = compare(stored, stored)
+    assert {one.verdict for one in comparison.findings} == {Verdict.UNCHANGED}
+    assert "both sides are the same run" in comparison.notes
+    assert comparison.differences == []
+
+
+def test_two_files_are_compared_as_two_runs_are(tmp_path):
+    files = [
+        write_run(
+            tmp_path / name,
+            [FP32],
+            *(make_round(FP32, value, number) for number, value in enumerate(noisy(seconds))),
+            make_memory(FP32, 1000),
+            make_divergence(FP32, output_rel_l2=1e-3),
+            COMPLETE,
+        )
+        for name, seconds in (("before", 1e-3), ("after", 1.1e-3))
+    ]
+    comparison = compare_files(*files)
+    assert comparison.findings[0].metric == "seconds_median"
+    assert comparison.findings[0].verdict is Verdict.REGRESSED
+    assert comparison.baseline.path == str(files[0])
+    with pytest.raises(StoreError):
+        compare_files(tmp_path / "none.jsonl", files[0])
+
+
+def test_findings_come_in_the_order_of_what_matters_and_always_the_same():
+    cases = [make_case(parameters={"width": width}) for width in range(7)]
+    worst, worse, better, noisy_one, failing, same, lonely = cases
+    factors = (1.2, 1.1, 0.9, 1.0, 1.0, 1.0)
+    ours = run(*((case, noisy(1e-3, 8, seed=place)) for place, case in enumerate(cases)))
+    theirs = run(*((cases[place], noisy(factor * 1e-3, 8, seed=place)) for place, factor in enumerate(factors)))
+    theirs.rounds[:] = [one for one in theirs.rounds if one.case_id != noisy_one.case_id or one.round < 2]
+    theirs.failures[failing.case_id] = Failure(
+        case_id=failing.case_id, stage="round", cause="crash", message="signal 11"
+    )
+    comparison = compare(ours, theirs)
+    decided = [one for one in comparison.findings if one.verdict is not Verdict.UNCHANGED]
+    assert [(one.case, one.verdict) for one in decided] == [
+        (failing, Verdict.REGRESSED),
+        (worst, Verdict.REGRESSED),
+        (worse, Verdict.REGRESSED),
+        (better, Verdict.IMPROVED),
+        (noisy_one, Verdict.INCONCLUSIVE),
+    ]
+    assert comparison.only_baseline == [lonely.case_id]
+    theirs.rounds.reverse()
+    again = compare(ours, theirs)
+    assert [(one.case.case_id, one.metric) for one in again.findings] == [
+        (one.case.case_id, one.metric) for one in comparison.findings
+    ]
+    assert same in [one.case for one in comparison.findings[len(decided) :]]
+
+
+def test_means_are_geometric_over_the_cases_of_a_precision_and_have_an_interval_from_three_on():
+    cases = [make_case(parameters={"width": width}) for width in (1, 2, 3)]
+    ours = run(*((case, noisy(1e-3)) for case in cases), peak_bytes=1000)
+    theirs = run(
+        *((case, noisy(factor * 1e-3)) for case, factor in zip(cases, (1.0, 2.0, 4.0), strict=True)), peak_bytes=500
+    )
+    time, memory = compare(ours, theirs).means
+    assert (time.precision, time.device, time.metric, time.cases) == ("fp32", "cpu", "seconds_median", 3)
+    assert time.ratio == pytest.approx(2.0)
+    spread = 4.302653 * math.log(2) / math.sqrt(3)
+    assert (time.low, time.high) == (pytest.approx(2 * math.exp(-spread)), pytest.approx(2 * math.exp(spread)))
+    assert (memory.metric, memory.ratio) == ("peak_memory_bytes", 0.5)
+    two = precision_means(one for one in compare(ours, theirs).findings if one.case != cases[0])
+    assert (two[0].ratio, two[0].low, two[0].high) == (pytest.approx(math.sqrt(8)), None, None)
+
+
+def test_what_cannot_be_compared_takes_no_part_in_means():
+    header = make_header()
+    elsewhere = replace(header, environment=replace(header.environment, host="other"))
+    comparison = compare(run((FP32, noisy(1e-3))), run((FP32, noisy(1e-3)), header=elsewhere))
+    assert [one.metric for one in comparison.means] == ["peak_memory_bytes"]
+
+
+@pytest.mark.parametrize(
+    "candidate", [arms()[1], make_header(arm=replace(arms()[1].arm, session="another")), make_header()]
+)
+def test_only_the_arms_of_one_session_are_interleaved(candidate):
+    comparison = compare(run((FP32, noisy(1e-3)), header=arms()[0]), run((FP32, noisy(1e-3)), header=candidate))
+    assert comparison.interleaved is (candidate == arms()[1])
+    assert any(note.startswith("not measured in turns") for note in comparison.notes) is not comparison.interleaved
+
+
+def test_arms_with_settings_are_compared_across_what_they_set():
+    ours, theirs = arms(precision="bf16_autocast")
+    comparison = compare(run((FP32, noisy(1e-3)), header=ours), run((BF16, noisy(0.5e-3, seed=1)), header=theirs))
+    assert comparison.findings[0].case == FP32
+    assert comparison.findings[0].code is Code.UNCONFIRMED
+    assert comparison.candidate.arm == ("here",)
+
+
+def test_a_run_that_is_cut_or_not_complete_is_noted():
+    stored = replace(run((FP32, noisy(1e-3))), cut=True, footers=[])
+    notes = compare(run((FP32, noisy(1e-3))), stored).notes
+    assert any("the candidate's file ends in a cut line" in note for note in notes)
+    assert "the candidate is not complete: killed, or still running" in notes
+    late = replace(stored, footers=[Footer(ended="out of time", finished_at="2026-01-31T12:00:00Z")])
+    assert "the baseline is not complete: out of time" in compare(late, stored).notes
+
+
+def test_a_comparison_of_nothing_but_failures_has_outcomes_alone():
+    stored = run((FP32, []))
+    stored.failures[FP32.case_id] = Failure(case_id=FP32.case_id, stage="round", cause="crash", message="signal 11")
+    comparison = compare(stored, stored)
+    assert [one.code for one in comparison.findings] == [Code.NOT_RUN]
+    assert comparison.means == []
+
+
+def test_code_that_is_not_the_commits_is_named_in_the_run_and_in_the_comparison():
+    source = WorkloadSource(
+        name="m", family="user", module="/m.py", function="make", builtin=False, elsewhere=("proj (/site/proj)",)
+    )
+    odd = run((FP32, noisy(1e-3)), header=make_header(run="odd", commit="d70a2ae" * 5, sources=[source]))
+    said = "not all that is measured is commit d70a2ae: imported from elsewhere was proj (/site/proj); install"
+    (note,) = [note for note in compare(run((FP32, noisy(1e-3))), odd).notes if "elsewhere" in note]
+    assert note.startswith(f"the candidate: {said}")
+    (shown,) = [note for note in statements(odd, []) if note.warning and "elsewhere" in note.text]
+    assert shown.text.startswith(said)
+    assert not any(
+        "elsewhere" in note.text for note in statements(replace(odd, header=replace(odd.header, commit=None)), [])
+    )

@@ -1,0 +1,448 @@
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from ampbench.judge.deciding import (
+    CONFIRMATION_BLOCKS,
+    LOOKS,
+    Blocks,
+    Means,
+    decide_interleaved,
+    decide_stored,
+    judge_control,
+)
+from ampbench.records.verdicts import Code, Verdict
+
+NAN = math.nan
+MIRRORED = {Verdict.REGRESSED: Verdict.IMPROVED, Verdict.IMPROVED: Verdict.REGRESSED}
+
+
+def quiet(cells=1, blocks=32, seed=0, spread=0.01):
+    return 1e-3 * np.random.default_rng(seed).lognormal(0, spread, (cells, blocks))
+
+
+def make_blocks(baseline, candidate, control=None, fresh=None):
+    none = np.empty((len(baseline), 0))
+    confirm_baseline, confirm_candidate = fresh or (none, none)
+    return Blocks(
+        baseline=baseline,
+        candidate=candidate,
+        control=np.full(baseline.shape, NAN) if control is None else control,
+        confirm_baseline=confirm_baseline,
+        confirm_candidate=confirm_candidate,
+    )
+
+
+def decide(baseline, candidate, threshold=0.02, fresh=None, **options):
+    found = decide_interleaved(
+        make_blocks(baseline, candidate, fresh=fresh), np.full(len(baseline), threshold), **options
+    )
+    return found[0]
+
+
+def slowed(by, blocks, first_seed):
+    return quiet(1, blocks, first_seed), by * quiet(1, blocks, first_seed + 1)
+
+
+def test_a_slowdown_that_fresh_blocks_show_too_is_a_regression_and_their_estimate_is_reported():
+    fresh = slowed(1.10, CONFIRMATION_BLOCKS, 3)
+    found = decide(*slowed(1.20, 16, 1), fresh=fresh)
+    assert (found.verdict, found.code) == (Verdict.REGRESSED, Code.BEYOND_THRESHOLD)
+    assert found.change == pytest.approx(0.10, abs=0.02)
+    assert 0.02 < found.low < found.change < found.high < 0.2
+    assert found.p_worse == 0.5**16
+    assert found.blocks == 16
+
+
+def test_a_speedup_is_an_improvement():
+    found = decide(*slowed(0.8, 16, 1), fresh=slowed(0.8, CONFIRMATION_BLOCKS, 3))
+    assert found.verdict is Verdict.IMPROVED
+    assert found.change == pytest.approx(-0.2, abs=0.02)
+    assert found.p_better == 0.5**16
+
+
+def test_a_change_is_unconfirmed_until_fresh_blocks_are_there():
+    found = decide(*slowed(1.2, 16, 1))
+    assert (found.verdict, found.code) == (Verdict.INCONCLUSIVE, Code.UNCONFIRMED)
+    assert found.change == pytest.approx(0.2, abs=0.02)
+
+
+def test_four_fresh_blocks_cannot_confirm_and_leave_a_change_unconfirmed():
+    assert decide(*slowed(1.2, 16, 1), fresh=slowed(1.2, 4, 3)).code is Code.UNCONFIRMED
+
+
+@pytest.mark.parametrize("really", [1.0, 0.8, 1.01])
+def test_a_change_that_fresh_blocks_do_not_show_is_not_confirmed(really):
+    found = decide(*slowed(1.2, 16, 1), fresh=slowed(really, CONFIRMATION_BLOCKS, 3))
+    assert (found.verdict, found.code) == (Verdict.INCONCLUSIVE, Code.NOT_CONFIRMED)
+    assert found.change == pytest.approx(really - 1, abs=0.02)
+
+
+def test_fresh_blocks_that_show_a_change_within_the_threshold_do_not_confirm_one_beyond_it():
+    fresh = (
+        quiet(blocks=CONFIRMATION_BLOCKS, spread=0.001),
+        1.01 * quiet(blocks=CONFIRMATION_BLOCKS, seed=1, spread=0.001),
+    )
+    assert decide(*slowed(1.2, 16, 1), fresh=fresh).code is Code.NOT_CONFIRMED
+
+
+def test_no_confirmation_is_asked_for_where_it_is_not_wanted():
+    assert decide(*slowed(1.2, 16, 1), confirm=False).verdict is Verdict.REGRESSED
+
+
+def test_eight_blocks_never_show_a_change_but_can_show_that_there_is_none():
+    assert decide(*slowed(3.0, 8, 1)).code is Code.UNDECIDED
+    assert decide(quiet(blocks=8, spread=0.002), quiet(blocks=8, spread=0.002, seed=1)).verdict is Verdict.UNCHANGED
+
+
+def test_a_certain_change_within_the_threshold_is_none():
+    found = decide(*slowed(1.01, 32, 1), threshold=0.05)
+    assert found.p_worse < 0.001
+    assert (found.verdict, found.code) == (Verdict.UNCHANGED, Code.WITHIN_THRESHOLD)
+
+
+def test_nothing_is_proven_unchanged_at_a_threshold_of_zero():
+    same = quiet()
+    assert decide(same, same, threshold=0.0).code is Code.UNDECIDED
+    assert decide(quiet(), quiet(seed=1), threshold=0.0).code is Code.UNDECIDED
+
+
+def test_times_that_are_all_equal_are_unchanged():
+    found = decide(np.full((1, 8), 1e-3), np.full((1, 8), 1e-3))
+    assert (found.verdict, found.change, found.low, found.high) == (Verdict.UNCHANGED, 0.0, 0.0, 0.0)
+    assert (found.p_worse, found.p_better) == (1.0, 1.0)
+
+
+def test_an_undecided_cell_says_what_could_have_been_found_and_how_many_blocks_would_decide():
+    baseline, candidate = quiet(spread=0.05), quiet(spread=0.05, seed=1)
+    found = decide(baseline, candidate)
+    assert found.code is Code.UNDECIDED
+    assert 0.04 < found.detectable_change < 0.2
+    assert found.blocks_needed > 32
+
+
+def test_blocks_needed_do_decide_if_spread_and_estimate_stay():
+    generator = np.random.default_rng(7)
+    baseline, candidate = (generator.lognormal(0, 0.02, (400, 16)) for _ in "ab")
+    found = decide_interleaved(make_blocks(baseline, candidate), np.full(400, 0.02))
+    needed = int(np.median([each.blocks_needed for each in found if each.blocks_needed]))
+    more = (generator.lognormal(0, 0.02, (400, needed)) for _ in "ab")
+    again = decide_interleaved(make_blocks(*more), np.full(400, 0.02))
+    assert np.mean([each.verdict is Verdict.UNCHANGED for each in again]) >= 0.8
+
+
+def test_the_detectable_change_is_detected():
+    generator = np.random.default_rng(8)
+    baseline, candidate = (generator.lognormal(0, 0.04, (400, 32)) for _ in "ab")
+    found = decide_interleaved(make_blocks(baseline, candidate), np.full(400, 0.02))
+    detectable = float(np.median([each.detectable_change for each in found if each.detectable_change]))
+    slower = decide_interleaved(make_blocks(baseline, candidate * (1 + detectable)), np.full(400, 0.02))
+    assert np.mean([each.p_worse <= 0.001 / len(LOOKS) for each in slower]) == pytest.approx(0.95, abs=0.06)
+
+
+@pytest.mark.parametrize(
+    ("blocks", "looks", "code"),
+    [
+        (6, 4, "too-few-blocks"),
+        (7, 4, "undecided"),
+        (4, 1, "too-few-blocks"),
+        (5, 1, "undecided"),
+        (0, 1, "too-few-blocks"),
+    ],
+)
+def test_too_few_blocks_are_those_that_cannot_decide_anything(blocks, looks, code):
+    found = decide(*slowed(3.0, blocks, 1), looks=looks)
+    assert (found.verdict, found.code) == (Verdict.INCONCLUSIVE, Code(code))
+    assert found.blocks == blocks
+
+
+def test_without_blocks_nothing_is_said_of_the_change():
+    found = decide(np.full((1, 8), NAN), quiet(blocks=8))
+    assert found.code is Code.TOO_FEW_BLOCKS
+    assert (found.change, found.low, found.high, found.mean_change, found.p90_change) == (None,) * 5
+
+
+@pytest.mark.parametrize("bad", [0.0, -1e-3, math.inf, -math.inf])
+@pytest.mark.parametrize("side", [0, 1])
+def test_a_time_that_is_no_time_makes_a_cell_incomparable(bad, side):
+    sides = [quiet(), quiet(seed=1)]
+    sides[side][0, 5] = bad
+    assert (decide(*sides).verdict, decide(*sides).code) == (Verdict.INCOMPARABLE, Code.INVALID)
+    stored = decide_stored(*sides, np.array([0.02]), [])[0]
+    assert (stored.verdict, stored.code) == (Verdict.INCOMPARABLE, Code.INVALID)
+
+
+def test_a_missing_block_is_missing_on_both_sides():
+    baseline, candidate = quiet(), quiet(seed=1)
+    baseline[0, 3] = candidate[0, 7] = NAN
+    kept = [block for block in range(32) if block not in (3, 7)]
+    with_holes, without = decide(baseline, candidate), decide(baseline[:, kept], candidate[:, kept])
+    assert replace(with_holes, standard_error=None) == replace(without, standard_error=None)
+    assert with_holes.standard_error == pytest.approx(without.standard_error)
+    assert with_holes.blocks == 30
+
+
+def test_cells_with_different_numbers_of_blocks_are_decided_together():
+    baseline, candidate = quiet(3), quiet(3, seed=1)
+    candidate[1] *= 1.2
+    baseline[0, 8:] = NAN
+    together = decide_interleaved(make_blocks(baseline, candidate), np.full(3, 0.02))
+    alone = [decide(baseline[cell : cell + 1], candidate[cell : cell + 1]) for cell in range(3)]
+    assert together == alone
+    assert [each.blocks for each in together] == [8, 32, 32]
+
+
+def test_many_cells_pay_for_being_many():
+    # 16 blocks: one cell is certain enough (1/65536 <= 0.001/4), but not after Holm over 200 (0.01/4/200)
+    baseline, candidate = quiet(200, 16, spread=0.02), quiet(200, 16, 1, spread=0.02)
+    candidate[0] *= 1.2
+    together = decide_interleaved(make_blocks(baseline, candidate), np.full(200, 0.02))[0]
+    assert together.code is Code.UNDECIDED
+    assert decide(baseline[:1], candidate[:1]).code is Code.UNCONFIRMED
+
+
+TIMES = st.lists(
+    st.sampled_from([0.5, 0.99, 1.0, 1.01, 1.05, 1.3, 2.0, NAN, 0.0]) | st.floats(0.9, 1.1), min_size=16, max_size=16
+)
+SCALES = st.sampled_from([0.7, 0.95, 1.0, 1.05, 1.5])
+
+
+def assert_mirrored(one, other):
+    assert other.verdict is MIRRORED.get(one.verdict, one.verdict)
+    assert other.code is one.code
+    assert (other.p_worse, other.p_better, other.slow_p) == (one.p_better, one.p_worse, pytest.approx(one.slow_p))
+    assert (other.slow_share_baseline, other.slow_share_candidate) == (
+        one.slow_share_candidate,
+        one.slow_share_baseline,
+    )
+    if one.change is not None:
+        assert 1 + other.change == pytest.approx(1 / (1 + one.change), rel=1e-9)
+    assert other.blocks_needed == one.blocks_needed
+
+
+@settings(deadline=None)  # the first slow block imports scipy.stats
+@given(TIMES, TIMES, TIMES, SCALES, st.sampled_from([0.0, 0.02, 0.2]))
+def test_swapping_the_arms_mirrors_every_verdict(first, second, third, scale, threshold):
+    baseline, candidate = np.array([first]), scale * np.array([second])
+    fresh = (np.array([third[:8]]), scale * np.array([third[8:]]))
+    assert_mirrored(
+        decide(baseline, candidate, threshold, fresh), decide(candidate, baseline, threshold, (fresh[1], fresh[0]))
+    )
+
+
+@settings(deadline=None)
+@given(TIMES, TIMES, SCALES, st.lists(st.floats(-0.05, 0.05), max_size=2))
+def test_swapping_stored_runs_mirrors_every_verdict(first, second, scale, controls):
+    baseline, candidate = np.array([first]), scale * np.array([second[:12]])
+    thresholds = np.array([0.02])
+    there, back = (
+        decide_stored(baseline, candidate, thresholds, controls),
+        decide_stored(candidate, baseline, thresholds, controls),
+    )
+    assert there[0].verdict is MIRRORED.get(back[0].verdict, back[0].verdict)
+    assert there[0].code is back[0].code
+
+
+def test_a_changed_share_of_slow_blocks_is_reported_and_so_are_mean_and_tail():
+    baseline, candidate = quiet(), quiet(seed=1)
+    candidate[0, :6] *= 2
+    found = decide(baseline, candidate)
+    assert found.verdict is Verdict.UNCHANGED
+    assert (found.slow_share_baseline, found.slow_share_candidate) == (0.0, 6 / 32)
+    assert found.slow_p == pytest.approx(0.0237, abs=1e-3)
+    assert found.mean_change == pytest.approx(6 / 32, abs=0.01)
+    assert found.p90_change == pytest.approx(1.0, abs=0.03)
+    assert abs(found.change) < 0.01
+
+
+def test_a_share_of_slow_blocks_that_has_changed_for_certain_is_never_unchanged():
+    baseline, candidate = quiet(), quiet(seed=1)
+    candidate[0, :12] *= 2
+    found = decide(baseline, candidate)
+    assert abs(found.change) < 0.01
+    assert (found.verdict, found.code) == (Verdict.INCONCLUSIVE, Code.UNDECIDED)
+
+
+def test_two_blocks_in_sixteen_that_are_slow_hide_no_regression_and_make_none():
+    for side in (0, 1):
+        for factor in (1.0, 1.1):
+            sides, fresh = list(slowed(factor, 16, 1)), list(slowed(factor, CONFIRMATION_BLOCKS, 3))
+            expected = decide(*sides, fresh=tuple(fresh)).verdict
+            sides[side][0, :2] *= 2
+            fresh[side][0, :2] *= 2
+            assert decide(*sides, fresh=tuple(fresh)).verdict is expected
+
+
+def test_the_same_code_measured_twice_does_not_fire():
+    blocks = make_blocks(quiet(8), quiet(8, seed=1), control=quiet(8, seed=2))
+    fired, decisions = judge_control(blocks, np.full(8, 0.02))
+    assert not fired
+    assert [each.blocks for each in decisions] == [32] * 8
+
+
+@pytest.mark.parametrize("factor", [0.9, 1.1])
+def test_a_control_that_differs_in_one_cell_fires_in_either_direction(factor):
+    control = quiet(8, seed=2)
+    control[3] *= factor
+    fired, decisions = judge_control(make_blocks(quiet(8), quiet(8, seed=1), control=control), np.full(8, 0.02))
+    assert fired
+    assert decisions[3].change == pytest.approx(factor - 1, abs=0.02)
+
+
+def test_a_control_that_differs_by_less_than_the_threshold_does_not_fire():
+    control = 1.01 * quiet(8, seed=2, spread=0.002)
+    fired, decisions = judge_control(make_blocks(quiet(8, spread=0.002), control, control=control), np.full(8, 0.02))
+    assert not fired
+    assert all(each.p_worse < 0.001 for each in decisions)
+
+
+def test_no_control_does_not_fire():
+    assert not judge_control(make_blocks(quiet(2), quiet(2, seed=1)), np.full(2, 0.02))[0]
+    assert not judge_control(make_blocks(quiet(0), quiet(0)), np.empty(0))[0]
+
+
+def test_no_cells_have_no_decisions():
+    assert decide_interleaved(make_blocks(quiet(0), quiet(0)), np.empty(0)) == []
+    assert decide_stored(quiet(0), quiet(0), np.empty(0), []) == []
+
+
+def test_stored_rounds_far_apart_are_a_regression_with_the_interval_of_welch():
+    found = decide_stored(quiet(blocks=10), 1.1 * quiet(blocks=10, seed=1), np.array([0.02]), [0.001, 0.001])[0]
+    assert found.verdict is Verdict.REGRESSED
+    assert 0.08 < found.low < found.change < found.high < 0.12
+    assert found.blocks == 10
+
+
+def test_a_control_that_differed_makes_stored_runs_undecided():
+    sides = quiet(blocks=10), 1.05 * quiet(blocks=10, seed=1)
+    sure, unsure = (
+        decide_stored(*sides, np.array([0.02]), controls)[0] for controls in ([0.001, 0.001], [0.001, 0.05])
+    )
+    assert sure.verdict is Verdict.REGRESSED
+    assert unsure.code is Code.UNDECIDED
+    assert unsure.high - unsure.low > 3 * (sure.high - sure.low)
+
+
+def test_stored_rounds_within_the_threshold_are_unchanged():
+    found = decide_stored(quiet(blocks=10), quiet(blocks=12, seed=1), np.array([0.05]), [0.001])[0]
+    assert (found.verdict, found.blocks) == (Verdict.UNCHANGED, 10)
+
+
+def test_two_stored_rounds_are_too_few():
+    found = decide_stored(quiet(blocks=10), quiet(blocks=2), np.array([0.5]), [])[0]
+    assert (found.verdict, found.code) == (Verdict.INCONCLUSIVE, Code.TOO_FEW_BLOCKS)
+
+
+def test_one_slow_stored_round_in_four_is_set_apart_and_two_are_not():
+    baseline, candidate = quiet(blocks=4), quiet(blocks=4, seed=1)
+    candidate[0, 0] *= 2
+    one = decide_stored(baseline, candidate, np.array([0.02]), [])[0]
+    candidate[0, 1] *= 2.1
+    two = decide_stored(baseline, candidate, np.array([0.02]), [])[0]
+    assert abs(one.change) < 0.02
+    assert one.mean_change == pytest.approx(0.25, abs=0.02)
+    assert two.change > 0.3
+    assert two.code is Code.UNDECIDED
+
+
+def test_stored_rounds_that_never_vary_are_not_taken_for_a_change_where_there_is_none():
+    same = np.full((1, 4), 1e-3)
+    found = decide_stored(same, same, np.array([0.02]), [])[0]
+    assert (found.verdict, found.change, found.p_worse, found.p_better) == (Verdict.UNCHANGED, 0.0, 1.0, 1.0)
+
+
+def test_a_stored_regression_says_nothing_of_blocks_needed():
+    found = decide_stored(quiet(blocks=10), 2 * quiet(blocks=10, seed=1), np.array([0.02]), [])[0]
+    assert (found.detectable_change, found.blocks_needed) == (None, None)
+
+
+@pytest.mark.parametrize(
+    ("slow", "blocks", "factor"), [(8, 16, 1.5), (16, 32, 1.5), (8, 16, 2), (6, 16, 2), (9, 32, 3)]
+)
+def test_a_change_of_many_blocks_of_one_arm_is_not_proven_to_be_none(slow, blocks, factor):
+    baseline, candidate = quiet(blocks=blocks), quiet(seed=1, blocks=blocks)
+    candidate[0, :slow] *= factor
+    for one, other in ((baseline, candidate), (candidate, baseline)):
+        assert decide(one, other).verdict is not Verdict.UNCHANGED
+
+
+def test_a_few_slow_blocks_of_one_arm_do_not_hide_that_nothing_changed():
+    baseline, candidate = quiet(), quiet(seed=1)
+    candidate[0, :5] *= 2
+    assert decide(baseline, candidate).verdict is Verdict.UNCHANGED
+
+
+def with_means(baseline, candidate, means, mean_fresh=None, fresh=None, threshold=0.05, **options):
+    beside = Means(blocks=make_blocks(*means, fresh=mean_fresh), thresholds=np.full(len(baseline), threshold))
+    return decide(baseline, candidate, fresh=fresh, means=beside, **options)
+
+
+def test_unchanged_takes_a_mean_within_its_threshold():
+    same = quiet(), quiet(seed=1)
+    assert with_means(*same, (quiet(seed=2), quiet(seed=3))).code is Code.WITHIN_THRESHOLD
+    loose = with_means(*same, (quiet(seed=2, spread=0.3), quiet(seed=3, spread=0.3)))
+    assert (loose.verdict, loose.code, loose.mean_code) == (
+        Verdict.INCONCLUSIVE, Code.TAIL_UNDECIDED, Code.UNDECIDED,
+    )  # fmt: skip
+    assert loose.mean_low < loose.mean_change < loose.mean_high
+
+
+def test_slow_blocks_of_one_arm_alone_leave_the_tail_open():
+    baseline, candidate = quiet(), quiet(seed=1)
+    candidate[0, :4] *= 2
+    assert decide(baseline, candidate).verdict is Verdict.UNCHANGED
+    assert with_means(baseline, candidate, (baseline, candidate)).code is Code.TAIL_UNDECIDED
+
+
+def test_a_mean_that_moved_alone_is_found_confirmed_and_reported_from_the_fresh_blocks():
+    typical, fresh = (quiet(), quiet(seed=1)), (quiet(1, 10, 4), quiet(1, 10, 5))
+    waiting = with_means(*typical, slowed(1.2, 32, 6))
+    assert (waiting.code, waiting.mean_code) == (Code.TAIL_UNDECIDED, Code.UNCONFIRMED)
+    found = with_means(*typical, slowed(1.2, 32, 6), slowed(1.1, 10, 8), fresh)
+    assert (found.verdict, found.mean_code) == (Verdict.UNCHANGED, Code.BEYOND_THRESHOLD)
+    assert found.mean_change == pytest.approx(0.1, abs=0.02)
+    refuted = with_means(*typical, slowed(1.2, 32, 6), slowed(1.0, 10, 8), fresh)
+    assert (refuted.code, refuted.mean_code) == (Code.TAIL_UNDECIDED, Code.NOT_CONFIRMED)
+
+
+@pytest.mark.parametrize("factor", [0.97, 1.03])
+def test_a_certain_change_of_the_mean_within_its_threshold_is_none(factor):
+    found = with_means(quiet(), quiet(seed=1), slowed(factor, 32, 6))
+    assert (found.verdict, found.mean_code) == (Verdict.UNCHANGED, Code.WITHIN_THRESHOLD)
+
+
+@settings(deadline=None)
+@given(TIMES, TIMES, SCALES)
+def test_swapping_the_arms_mirrors_what_is_said_of_means(first, second, scale):
+    sides = np.array([first]), scale * np.array([second])
+    one, other = with_means(*sides, sides), with_means(*sides[::-1], sides[::-1])
+    assert (one.code, one.mean_code) == (other.code, other.mean_code)
+    if one.mean_change is not None:
+        assert 1 + other.mean_change == pytest.approx(1 / (1 + one.mean_change))
+
+
+def test_a_control_whose_mean_alone_differs_fires():
+    means = make_blocks(quiet(8), quiet(8), control=1.3 * quiet(8, seed=2))
+    blocks = make_blocks(quiet(8), quiet(8), control=quiet(8, seed=2))
+    thresholds = np.full(8, 0.05)
+    assert not judge_control(blocks, np.full(8, 0.02))[0]
+    assert judge_control(blocks, np.full(8, 0.02), Means(blocks=means, thresholds=thresholds))[0]
+    quiet_means = make_blocks(quiet(8), quiet(8), control=quiet(8, seed=2))
+    assert not judge_control(blocks, np.full(8, 0.02), Means(blocks=quiet_means, thresholds=thresholds))[0]
+
+
+def test_stored_rounds_are_unchanged_only_with_their_means_and_a_mean_can_regress_alone():
+    typical = quiet(blocks=10, spread=0.005), quiet(blocks=10, seed=1, spread=0.005)
+
+    def decided(factor, spread):
+        sides = quiet(1, 10, 2, spread), factor * quiet(1, 10, 3, spread)
+        means = Means(blocks=make_blocks(*sides), thresholds=np.array([0.05]))
+        return decide_stored(*typical, np.array([0.02]), [0.001], means, [0.001])[0]
+
+    assert decided(1.0, 0.005).code is Code.WITHIN_THRESHOLD
+    assert decided(1.0, 0.3).code is Code.TAIL_UNDECIDED
+    assert (decided(1.3, 0.005).verdict, decided(1.3, 0.005).mean_code) == (Verdict.UNCHANGED, Code.BEYOND_THRESHOLD)

@@ -1,0 +1,431 @@
+import math
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ampbench.judge.compare import compare
+from ampbench.judge.said import change_text, lonely
+from ampbench.records.case import WorkloadSource
+from ampbench.records.measured import Failure, Skip, Update
+from ampbench.records.verdicts import OUTCOME, Code, Verdict
+from tests.compared_runs import BF16, FP32, Times, arms, environment, make_run, noisy
+from tests.stored_runs import make_header, make_memory
+
+TIMES = Times((FP32, noisy(1e-3)))
+ELSEWHERE = environment(make_header(), torch_version="2.16.0")
+
+
+def finding(metric, baseline, candidate, threshold_of=lambda metric, case: None):
+    found = [one for one in compare(baseline, candidate, threshold_of).findings if one.metric == metric]
+    assert len(found) <= 1
+    return found[0] if found else None
+
+
+def memory(before, after, **changes):
+    return finding(
+        "peak_memory_bytes", make_run(TIMES, peak_bytes=before), make_run(TIMES, peak_bytes=after, **changes)
+    )
+
+
+def error(metric, before, after, header=None, **every):
+    return finding(metric, make_run(TIMES, **before, **every), make_run(TIMES, header=header, **after, **every))
+
+
+@pytest.mark.parametrize(
+    ("after", "header", "verdict"),
+    [
+        (1_000_001, None, Verdict.REGRESSED),
+        (999_999, None, Verdict.IMPROVED),
+        (1_000_000, None, Verdict.UNCHANGED),
+        (1_000_001, ELSEWHERE, Verdict.UNCHANGED),
+        (1_010_001, ELSEWHERE, Verdict.REGRESSED),
+    ],
+)
+def test_memory_is_exact_on_one_environment_and_has_a_tolerance_between_two(after, header, verdict):
+    found = memory(1_000_000, after, header=header)
+    assert found.verdict is verdict
+    assert found.change == pytest.approx(after / 1e6 - 1)
+    assert found.low == found.high == found.change
+
+
+MIRRORED = {Verdict.REGRESSED: Verdict.IMPROVED, Verdict.IMPROVED: Verdict.REGRESSED}
+
+
+@given(st.floats(1e-5, 1e-1), st.floats(1e-5, 1e-1), st.floats(0, 0.5))
+def test_swapped_sides_mirror_every_verdict_on_errors_and_bytes(one, other, threshold):
+    ours, theirs = (make_run(TIMES, output_rel_l2=each, peak_bytes=round(each * 1e9)) for each in (one, other))
+    for metric in ("output_rel_l2", "peak_memory_bytes"):
+        there = finding(metric, ours, theirs, lambda metric, case: threshold).verdict
+        back = finding(metric, theirs, ours, lambda metric, case: threshold).verdict
+        assert back is MIRRORED.get(there, there)
+
+
+def test_a_threshold_that_is_given_takes_the_place_of_the_default():
+    baseline, candidate = make_run(TIMES), make_run(TIMES, peak_bytes=1_040_000)
+    assert finding("peak_memory_bytes", baseline, candidate, lambda metric, case: 0.05).verdict is Verdict.UNCHANGED
+
+
+def test_bytes_counted_by_other_means_and_peaks_of_nothing_are_incomparable():
+    candidate = make_run(TIMES)
+    candidate.memory[FP32.case_id] = make_memory(FP32, 1_000_000, source="allocator")
+    assert finding("peak_memory_bytes", make_run(TIMES), candidate).code is Code.OTHER_COUNTER
+    assert memory(0, 0).code is Code.INVALID
+
+
+def test_memory_of_one_side_alone_is_incomparable_and_of_neither_is_nothing():
+    baseline, candidate = make_run(TIMES), make_run(TIMES)
+    candidate.memory.clear()
+    found = finding("peak_memory_bytes", baseline, candidate)
+    assert (found.verdict, found.code) == (Verdict.INCOMPARABLE, Code.NOT_MEASURED)
+    assert found.reason == "the candidate has no number"
+    baseline.memory.clear()
+    assert finding("peak_memory_bytes", baseline, candidate) is None
+
+
+@pytest.mark.parametrize(
+    ("after", "header", "verdict"),
+    [
+        (4e-3 * (1 + 1e-6), None, Verdict.REGRESSED),
+        (4e-3 * (1 + 1e-14), None, Verdict.UNCHANGED),
+        (4.2e-3, ELSEWHERE, Verdict.UNCHANGED),
+        (4.5e-3, ELSEWHERE, Verdict.REGRESSED),
+        (3e-3, ELSEWHERE, Verdict.IMPROVED),
+    ],
+)
+def test_errors_are_exact_on_one_environment_and_have_a_tolerance_between_two(after, header, verdict):
+    assert error("output_rel_l2", {}, {"output_rel_l2": after}, header).verdict is verdict
+
+
+def test_errors_of_a_step_that_is_not_repeatable_have_the_tolerance_of_two_environments():
+    found = error("output_rel_l2", {"repeatable": False}, {"output_rel_l2": 4.2e-3})
+    assert (found.verdict, found.threshold) == (Verdict.UNCHANGED, 0.1)
+
+
+def commits(*names):
+    return [make_header(run=name, commit=name * 40) for name in names]
+
+
+@pytest.mark.parametrize(
+    ("after", "verdict"),
+    [(1_009_999, Verdict.UNCHANGED), (1_010_001, Verdict.REGRESSED), (980_000, Verdict.IMPROVED)],
+)
+def test_memory_of_two_commits_has_a_tolerance(after, verdict):
+    ours, theirs = commits("a", "b")
+    found = finding("peak_memory_bytes", make_run(TIMES, header=ours), make_run(TIMES, header=theirs, peak_bytes=after))
+    assert found.verdict is verdict
+    assert (found.threshold, "threshold 1%" in found.reason) == (0.01, True)
+
+
+def of_commits(metric, before, after, asked=None, **every):
+    ours, theirs = commits("a", "b")
+    runs = [make_run(TIMES, header=one, **every, **own) for one, own in ((ours, before), (theirs, after))]
+    return finding(metric, *runs, lambda metric, case: asked)
+
+
+@pytest.mark.parametrize(
+    ("elements", "after", "verdict"),
+    [
+        (80, 5.3e-3, Verdict.UNCHANGED),
+        (80, 5.5e-3, Verdict.REGRESSED),
+        (80, 2.9e-3, Verdict.IMPROVED),
+        (1_000_000, 4.3e-3, Verdict.UNCHANGED),
+        (1_000_000, 4.5e-3, Verdict.REGRESSED),
+    ],
+)
+def test_errors_of_two_commits_count_beyond_the_luck_of_another_order_of_summation(elements, after, verdict):
+    shapes = {"output_shapes": [[elements // 8, 8]]}
+    assert of_commits("output_rel_l2", {}, {"output_rel_l2": after}, **shapes).verdict is verdict
+
+
+def test_errors_as_small_as_those_of_fp32_are_those_of_an_order_of_summation():
+    def judged(metric, before, after):
+        return of_commits(metric, {metric: before}, {metric: after, "output_fp32_rel_l2": after}).verdict
+
+    assert judged("output_rel_l2", 2.4e-7, 2.41e-7) is Verdict.UNCHANGED
+    assert judged("grad_rel_l2", 2.4e-7, 4.7e-7) is Verdict.UNCHANGED
+    assert judged("grad_rel_l2", 2.4e-7, 4.9e-7) is Verdict.REGRESSED
+    assert judged("param_rel_l2", 2.2e-8, 1.2e-8) is Verdict.UNCHANGED
+
+
+def test_of_other_precisions_what_fp32_is_wrong_by_in_the_same_run_is_known():
+    both = Times((FP32, noisy(1e-3)), (BF16, noisy(1e-3)))
+    ours, theirs = (make_run(both, header=one, grad_rel_l2=2e-7) for one in commits("a", "b"))
+    for run, error in ((ours, 5e-7), (theirs, 6.9e-7)):
+        run.divergence[BF16.case_id] = replace(run.divergence[BF16.case_id], grad_rel_l2=error)
+    found = [one for one in compare(ours, theirs).findings if one.metric == "grad_rel_l2"]
+    assert [one.verdict for one in found] == [Verdict.UNCHANGED] * 2
+    assert max(one.threshold for one in found) == 1.0
+
+
+def test_a_threshold_of_zero_is_taken_at_its_word():
+    found = of_commits("output_rel_l2", {}, {"output_rel_l2": 4e-3 * (1 + 1e-6)}, asked=0.0)
+    assert found.verdict is Verdict.REGRESSED
+
+
+def test_a_change_that_is_not_zero_is_never_written_as_zero():
+    found = error("output_rel_l2", {}, {"output_rel_l2": 4e-3 * (1 + 2e-7)})
+    assert found.verdict is Verdict.REGRESSED
+    assert found.reason == "2e-05% more output error; the same code should give equal numbers"
+    assert change_text(found) == "+2e-05%"
+
+
+def test_a_parameter_that_an_arm_sets_changes_no_environment():
+    ours, theirs = arms(depth="5")
+    deeper = replace(FP32, parameters={"depth": 5, "width": 512})
+    candidate = make_run(Times((deeper, noisy(1e-3))), header=theirs, output_rel_l2=4.2e-3)
+    found = finding("output_rel_l2", make_run(TIMES, header=ours), candidate)
+    assert (found.verdict, found.threshold) == (Verdict.REGRESSED, 0.0)
+
+
+def test_errors_of_arms_with_other_settings_have_the_tolerance_of_two_environments():
+    ours, theirs = arms(path="compiled")
+    after = replace(FP32, path="compiled")
+    candidate = make_run(Times((after, noisy(1e-3))), header=theirs, output_rel_l2=4.2e-3)
+    assert finding("output_rel_l2", make_run(TIMES, header=ours), candidate).verdict is Verdict.UNCHANGED
+
+
+def test_an_error_below_that_of_rounding_counts_relative_to_it():
+    found = error("output_rel_l2", {"output_rel_l2": 1e-6}, {"output_rel_l2": 5e-5}, ELSEWHERE)
+    assert found.change == pytest.approx(0.049)
+    assert found.verdict is Verdict.UNCHANGED
+    assert "of what rounding to the dtype costs" in found.reason
+
+
+def test_an_error_where_there_was_none_and_no_floor_is_a_regression():
+    found = error("output_rel_l2", {"output_rel_l2": 0.0}, {"output_rel_l2": 1e-9}, output_floor_rel_l2=None)
+    assert found.verdict is Verdict.REGRESSED
+    assert math.isinf(found.change)
+
+
+def test_any_more_nonfinite_outputs_are_a_regression():
+    found = error("output_nonfinite", {"output_nonfinite": 2}, {"output_nonfinite": 3}, ELSEWHERE)
+    assert found.verdict is Verdict.REGRESSED
+    assert found.reason == "1 more non-finite output element"
+
+
+@pytest.mark.parametrize(("flushed", "verdict"), [(20_050, Verdict.UNCHANGED), (23_000, Verdict.REGRESSED)])
+def test_a_share_of_flushed_gradients_has_an_absolute_floor(flushed, verdict):
+    found = error("grad_flushed_share", {"grad_flushed": 20_000}, {"grad_flushed": flushed}, grad_elements=1_000_000)
+    assert found.verdict is verdict
+
+
+def test_an_error_that_became_undefined_because_something_is_not_finite_is_a_regression_and_back_an_improvement():
+    broken = {"output_rel_l2": None, "output_nonfinite": 7}
+    worse, better = error("output_rel_l2", {}, broken), error("output_rel_l2", broken, {})
+    assert (worse.verdict, better.verdict) == (Verdict.REGRESSED, Verdict.IMPROVED)
+    assert worse.reason == "output error became undefined: 7 output elements that are not finite"
+
+
+def test_an_error_that_is_undefined_for_another_reason_is_incomparable():
+    found = error("output_rel_l2", {}, {"output_rel_l2": None})
+    assert (found.verdict, found.code) == (Verdict.INCOMPARABLE, Code.NOT_MEASURED)
+
+
+def test_an_error_that_neither_side_has_is_no_finding():
+    assert error("grad_rel_l2", {}, {}) is None
+
+
+def test_other_weights_of_another_file_are_told_with_the_files_and_so_is_their_memory():
+    headers = []
+    for folder in ("a", "b"):
+        source = WorkloadSource(
+            name=FP32.workload, family="user", module=f"/home/{folder}/m.py", function="make", builtin=False
+        )
+        headers.append(make_header(run=folder, sources=[source]))
+    baseline = make_run(TIMES, header=headers[0])
+    candidate = make_run(TIMES, header=headers[1], peak_bytes=2_940_000, weights_digest="cc")
+    found = {one.metric: one for one in compare(baseline, candidate).findings}
+    assert found["output_rel_l2"].reason == "other weights, of another file (a/m.py → b/m.py)"
+    assert found["peak_memory_bytes"].remarks == (
+        "other weights, of another file (a/m.py → b/m.py): the memory may differ for that",
+    )
+
+
+def test_cases_skipped_on_both_sides_for_one_reason_are_told_together_and_have_no_verdict():
+    comparison = compare(skipped(make_run(TIMES)), skipped(make_run(TIMES)))
+    assert not comparison.findings
+    assert lonely(comparison) == ["skipped on both sides: 1 case (this CPU has no tf32)"]
+
+
+def test_errors_of_chance_are_incomparable_and_say_why():
+    found = error("output_rel_l2", {}, {"output_rel_l2": 1.3, "chance_rel_l2": 1.2})
+    assert (found.verdict, found.code) == (Verdict.INCOMPARABLE, Code.INVALID)
+    assert found.reason == "the errors are those of chance: the network draws random numbers, or keeps state of its own"
+
+
+@pytest.mark.parametrize("digest", ["weights_digest", "inputs_digest"])
+def test_other_weights_or_inputs_make_accuracy_incomparable_and_are_remarked_upon_elsewhere(digest):
+    comparison = compare(make_run(TIMES), make_run(TIMES, **{digest: "other"}))
+    accuracy = [one for one in comparison.findings if one.kind == "accuracy"]
+    assert {one.code for one in accuracy} == {Code.OTHER_WEIGHTS}
+    (time,) = [one for one in comparison.findings if one.kind == "time"]
+    assert time.verdict is Verdict.UNCHANGED
+    assert time.remarks == (f"other {digest.split('_')[0]}: the time may differ for that",)
+
+
+def test_another_version_of_a_workload_makes_accuracy_incomparable():
+    candidate = make_run(Times((replace(FP32, version=1), noisy(1e-3))))
+    found = finding("output_rel_l2", make_run(TIMES), candidate)
+    assert found.code is Code.OTHER_WEIGHTS
+    assert found.reason == "another version of the workload (0 → 1)"
+
+
+def failed(stored):
+    message = "CUDA out of memory"
+    stored.failures[FP32.case_id] = Failure(case_id=FP32.case_id, stage="round", cause="out of memory", message=message)
+    return stored
+
+
+def skipped(stored):
+    stored.rounds.clear()
+    stored.skips[FP32.case_id] = Skip(case_id=FP32.case_id, reason="this CPU has no tf32")
+    return stored
+
+
+def weights_differ(stored):
+    stored.rounds[0] = replace(stored.rounds[0], weights_digest="other")
+    return stored
+
+
+def ok(stored):
+    return stored
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "verdict", "code", "said"),
+    [
+        (ok, failed, Verdict.REGRESSED, Code.OUTCOME_CHANGED, "was ok and failed: out of memory: CUDA out of memory"),
+        (ok, weights_differ, Verdict.REGRESSED, Code.OUTCOME_CHANGED, "weights differ between rounds"),
+        (failed, ok, Verdict.IMPROVED, Code.OUTCOME_CHANGED, "failed and is ok now"),
+        (ok, skipped, Verdict.INCOMPARABLE, Code.NOT_MEASURED, "was ok and is skipped: this CPU has no tf32"),
+        (skipped, ok, Verdict.INCOMPARABLE, Code.NOT_RUN, "skipped in the baseline: this CPU has no tf32"),
+        (failed, skipped, Verdict.INCOMPARABLE, Code.NOT_RUN, "failed in the baseline: out of memory"),
+        (failed, failed, Verdict.INCOMPARABLE, Code.NOT_RUN, "failed on both sides"),
+    ],
+)
+def test_outcomes_are_compared_and_no_time_of_a_case_that_is_not_ok_on_both_sides(before, after, verdict, code, said):
+    every = compare(before(make_run(TIMES)), after(make_run(TIMES))).findings
+    (found,) = [one for one in every if one.kind == OUTCOME]
+    assert not any(one.kind == "time" for one in every)
+    assert (found.metric, found.kind) == (OUTCOME, OUTCOME)
+    assert (found.verdict, found.code) == (verdict, code)
+    assert said in found.reason
+
+
+def test_a_case_that_is_ok_on_both_sides_has_no_finding_on_its_outcome():
+    assert finding(OUTCOME, make_run(TIMES), make_run(TIMES)) is None
+
+
+def test_a_baseline_that_failed_late_hides_no_regression_of_what_it_had_counted():
+    ours, theirs = make_run(TIMES), make_run(TIMES, peak_bytes=2_000_000)
+    ours.failures[FP32.case_id] = Failure(case_id=FP32.case_id, stage="round", cause="killed", message="signal 9")
+    verdicts = {one.metric: one.verdict for one in compare(ours, theirs).findings}
+    assert verdicts[OUTCOME] is Verdict.IMPROVED
+    assert verdicts["peak_memory_bytes"] is Verdict.REGRESSED
+
+
+def test_a_case_that_only_the_candidate_skips_is_seen_to_go_although_the_baseline_did_not_reach_it():
+    ours, theirs = make_run(TIMES), make_run(TIMES)
+    ours.rounds.clear()
+    theirs.rounds.clear()
+    theirs.skips[FP32.case_id] = Skip(case_id=FP32.case_id, reason="torchvision cannot be imported")
+    (found,) = compare(ours, theirs).findings
+    assert (found.verdict, found.code) == (Verdict.INCOMPARABLE, Code.NOT_MEASURED)
+    assert "runs in the baseline and is skipped: torchvision" in found.reason
+
+
+def test_updated_parameters_that_became_undefined_are_a_regression():
+    before, after = {"param_rel_l2": 1e-6}, {"param_rel_l2": None}
+    assert error("param_rel_l2", before, after).verdict is Verdict.REGRESSED
+    assert error("param_rel_l2", after, before).verdict is Verdict.IMPROVED
+
+
+def test_other_weights_are_known_without_any_error_being_measured():
+    theirs = make_run(TIMES)
+    theirs.divergence.clear()
+    theirs.rounds[:] = [replace(one, weights_digest="zz") for one in theirs.rounds]
+    assert compare(make_run(TIMES), theirs).other_numbers == [FP32.case_id]
+
+
+def test_a_reference_that_became_nan_is_a_regression_and_back_an_improvement():
+    broken = {
+        "output_rel_l2": None, "output_elements": 32, "output_reference_nonfinite": 16, "output_reference_nan": 16,
+        "output_undefined": "16 of 32 output elements are NaN in fp64 already",
+    }  # fmt: skip
+    whole = {"output_reference_nonfinite": 0}
+    worse, better = error("output_rel_l2", whole, broken), error("output_rel_l2", broken, whole)
+    assert (worse.verdict, better.verdict) == (Verdict.REGRESSED, Verdict.IMPROVED)
+    assert worse.reason == "output error became undefined: 16 of 32 output elements are NaN in fp64 already"
+    counts = error("output_reference_nonfinite", whole, broken, ELSEWHERE)
+    assert (counts.verdict, counts.reason) == (
+        Verdict.REGRESSED,
+        "16 more non-finite output elements in the reference",
+    )
+
+
+@pytest.mark.parametrize("metric", ["output_reference_nonfinite", "output_fp32_nonfinite"])
+def test_what_is_not_finite_on_both_sides_is_said_and_nothing_where_there_is_none(metric):
+    found = error(metric, {metric: 16}, {metric: 16})
+    assert found.verdict is Verdict.UNCHANGED
+    assert found.reason.startswith("16 non-finite output elements in ")
+    assert found.reason.endswith(", on both sides")
+    assert error(metric, {metric: 0}, {metric: 0}) is error(metric, {}, {}) is None
+
+
+def test_errors_against_different_references_are_incomparable_and_no_regression():
+    failed = {"reference_dtype": "fp32", "reference_error": "RuntimeError: no (m.py, line 3)", "output_rel_l2": 0.5}
+    for before, after in (({}, failed), (failed, {})):
+        found = error("output_rel_l2", before, after)
+        assert (found.verdict, found.code) == (Verdict.INCOMPARABLE, Code.OTHER_REFERENCE)
+        assert "against fp32" in found.reason
+        assert "RuntimeError: no (m.py, line 3)" in found.reason
+    assert error("output_rel_l2", failed, failed).verdict is Verdict.UNCHANGED
+
+
+def test_a_number_that_is_missing_says_why():
+    found = error("output_rel_l2", {}, {"output_rel_l2": None, "output_undefined": "the output is empty"})
+    assert found.reason == "the candidate has no number: the output is empty"
+
+
+def kept(value, **told):
+    return {"update": Update(steps=20, kept=value, rel_l2=0.5, **told), "grad_elements": 1_000_000}
+
+
+@pytest.mark.parametrize(
+    ("after", "header", "verdict"),
+    [
+        (0.5, None, Verdict.REGRESSED),
+        (0.5, ELSEWHERE, Verdict.REGRESSED),
+        (0.95, None, Verdict.UNCHANGED),
+        (0.97, None, Verdict.IMPROVED),
+        (0.955, ELSEWHERE, Verdict.UNCHANGED),
+        (-0.2, None, Verdict.REGRESSED),
+    ],
+)
+def test_what_a_step_keeps_of_its_update_gets_worse_as_it_gets_less(after, header, verdict):
+    found = error("update_kept", kept(0.95), kept(after), header)
+    assert found.verdict is verdict
+    assert error("update_kept", kept(after), kept(0.95), header).verdict is MIRRORED[verdict]
+
+
+MIRRORED = {
+    Verdict.REGRESSED: Verdict.IMPROVED,
+    Verdict.IMPROVED: Verdict.REGRESSED,
+    Verdict.UNCHANGED: Verdict.UNCHANGED,
+}
+
+
+def test_of_a_run_that_was_measured_before_updates_were_nothing_is_said_of_them():
+    found = compare(make_run(TIMES, grad_elements=10), make_run(TIMES, **kept(0.5), param_nonfinite=3)).findings
+    assert not {one.metric for one in found} & {"update_kept", "update_rel_l2", "param_nonfinite"}
+
+
+def test_parameters_that_are_no_longer_finite_are_a_regression_and_the_update_has_no_number():
+    lost = Update(steps=20, undefined="3 parameter elements are not finite after the step", nonfinite=3)
+    ours, theirs = make_run(TIMES, **kept(1.0), param_nonfinite=0), make_run(TIMES, update=lost, param_nonfinite=3)
+    found = {one.metric: one for one in compare(ours, theirs).findings}
+    assert found["param_nonfinite"].verdict is Verdict.REGRESSED
+    assert found["param_nonfinite"].reason == "3 more non-finite parameter elements"
+    assert lost.undefined in found["update_kept"].reason

@@ -1,0 +1,524 @@
+import math
+from dataclasses import replace
+
+import numpy as np
+import pandas as pd
+import pytest
+import scipy.stats
+
+import ampbench
+from ampbench.base.metrics import COLUMNS, METRICS
+from ampbench.errors import StoreError
+from ampbench.judge.frame import control_ratio, disturbed_share, plain_rows, run_frame, unfit_said, unquiet
+from ampbench.records.measured import Failure, Fitness, OutputError, Predictions, Reading, Skip, Update
+from ampbench.records.run import Footer
+from ampbench.store import read_run
+from tests.stored_runs import (
+    COMPLETE,
+    RUN,
+    make_case,
+    make_ceiling,
+    make_divergence,
+    make_memory,
+    make_round,
+    write_run,
+)
+
+FP32, TF32, BF16 = make_case("fp32"), make_case("tf32"), make_case("bf16_autocast")
+
+
+def rows_of(tmp_path, cases, *entries, **header):
+    frame = ampbench.load(write_run(tmp_path, cases, *entries, **header))
+    return frame.set_index("case_id", drop=False)
+
+
+def test_a_row_holds_the_case_and_the_run(tmp_path):
+    row = rows_of(tmp_path, [BF16], make_round(BF16)).iloc[0]
+    assert list(row.index) == list(COLUMNS)
+    assert row["run"] == RUN
+    assert row["case_id"] == BF16.case_id
+    assert row["parameters"] == "depth=4,width=512"
+    assert row["family"] == "linear"
+    assert row["batch_size"] == 8
+    assert row["torch_version"] == "2.15.0"
+    assert row["outcome"] == "ok"
+    assert row["reason"] is None
+
+
+def test_metrics_are_floats_and_text_is_text(tmp_path):
+    frame = rows_of(tmp_path, [FP32])
+    assert {str(frame[name].dtype) for name in METRICS} == {"float64"}
+    assert str(frame["batch_size"].dtype) == "Int64"
+    assert frame["rounds"].dtype.kind == "i"
+    assert str(frame["reason"].dtype) == "object"
+
+
+def test_time_is_the_median_over_rounds_of_their_fastest_samples(tmp_path):
+    samples = [[[7.0], [5.0, 8.0, 9.0], [5.5, 5.5]], [[4.0]], [[6.0]]]
+    rounds = [make_round(FP32, number=number, samples=each) for number, each in enumerate(samples)]
+    row = rows_of(tmp_path, [FP32], *rounds).iloc[0]
+    assert row["rounds"] == 3
+    assert row["seconds_median"] == 5.0
+    assert row["seconds_low"] < 5.0 < row["seconds_high"]
+    assert row["items_per_second"] == pytest.approx(8 / 5.0)
+
+
+def test_two_rounds_have_no_interval(tmp_path):
+    row = rows_of(tmp_path, [FP32], make_round(FP32, 1.0), make_round(FP32, 3.0, 1)).iloc[0]
+    assert row["seconds_median"] == 2.0
+    assert math.isnan(row["seconds_low"])
+    assert math.isnan(row["seconds_high"])
+
+
+def test_rounds_of_the_control_are_not_the_cases_own(tmp_path):
+    path = write_run(
+        tmp_path, [FP32, BF16], make_round(FP32, 1.0), make_round(FP32, 1.1, control=True), make_round(BF16, 0.5)
+    )
+    frame = ampbench.load(path)
+    assert frame["rounds"].tolist() == [1, 1]
+    assert frame["seconds_median"].tolist() == [1.0, 0.5]
+    control = control_ratio(read_run(path))
+    assert control.case_id == FP32.case_id
+    assert control.ratio == pytest.approx(1.1)
+    assert "1.00 s and 1.10 s, 10.0% apart" in control.sentence
+
+
+def test_a_run_without_a_control_has_no_ratio(tmp_path):
+    only = make_round(FP32, control=True)
+    assert control_ratio(read_run(write_run(tmp_path / "a", [FP32], make_round(FP32)))) is None
+    assert control_ratio(read_run(write_run(tmp_path / "b", [FP32], only))) is None
+
+
+def test_a_speedup_is_against_the_same_case_in_fp32_and_in_tf32(tmp_path):
+    other = make_case("bf16_autocast", batch_size=16)
+    entries = [make_round(case, seconds) for case, seconds in ((FP32, 3.0), (TF32, 2.0), (BF16, 1.0), (other, 1.0))]
+    frame = rows_of(tmp_path, [BF16, FP32, TF32, other], *entries)
+    assert frame["speedup_vs_fp32"].tolist()[:3] == [3.0, 1.0, 1.5]
+    assert frame["speedup_vs_tf32"].tolist()[:3] == [2.0, pytest.approx(2 / 3), 1.0]
+    assert math.isnan(frame["speedup_vs_fp32"].iloc[3])
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"workload": "other"},
+        {"parameters": {"depth": 5, "width": 512}},
+        {"device": "cuda"},
+        {"phase": "training"},
+        {"path": "compiled"},
+        {"batch_size": None},
+        {"memory_format": "channels_last"},
+    ],
+)
+def test_a_case_that_differs_in_more_than_precision_is_no_baseline(tmp_path, changes):
+    other = make_case("bf16_autocast", **changes)
+    row = rows_of(tmp_path, [FP32, other], make_round(FP32), make_round(other)).loc[other.case_id]
+    assert math.isnan(row["speedup_vs_fp32"])
+    assert row["outcome"] == "ok"
+
+
+def test_the_input_dtype_and_the_scaler_follow_the_precision_to_the_same_baseline(tmp_path):
+    stored = make_case("fp32", input_dtype="bf16")
+    pure = make_case("bf16_pure", input_dtype="bf16")
+    bare = make_case("fp16_autocast", scaler=False)
+    entries = [make_round(stored, 9.0), make_round(FP32, 2.0), make_round(pure, 1.0), make_round(bare, 4.0)]
+    frame = rows_of(tmp_path, [stored, FP32, pure, bare], *entries)
+    assert frame["speedup_vs_fp32"].tolist() == [pytest.approx(2 / 9), 1.0, 2.0, 0.5]
+
+
+def test_a_failed_baseline_is_none(tmp_path):
+    failure = Failure(case_id=FP32.case_id, stage="memory", cause="crash", message="signal 11")
+    frame = rows_of(tmp_path, [FP32, BF16], make_round(FP32), make_round(BF16), failure)
+    assert math.isnan(frame.loc[BF16.case_id, "speedup_vs_fp32"])
+
+
+def drifting_rounds(ratios, start=0):
+    """Rounds of fp32 that take longer and longer, and of bf16 beside them: 1 / each of `ratios` of the time."""
+    took = [10.0 * 1.3**number for number in range(len(ratios))]
+    pairs = enumerate(zip(took, ratios, strict=True), start=start)
+    return [
+        one
+        for number, (seconds, ratio) in pairs
+        for one in (make_round(FP32, seconds, number), make_round(BF16, seconds / ratio, number))
+    ]
+
+
+def test_the_interval_of_a_speedup_is_that_of_the_ratios_round_by_round(tmp_path):
+    ratios = [1.5, 1.6, 1.4, 1.55]
+    control = make_round(BF16, 1.0, 9, control=True)
+    frame = rows_of(tmp_path, [BF16, FP32], *reversed(drifting_rounds(ratios)), control)
+    logs = np.log(ratios)
+    low, high = scipy.stats.t.interval(0.95, 3, loc=logs.mean(), scale=scipy.stats.sem(logs))
+    row = frame.loc[BF16.case_id]
+    assert (row["speedup_low"], row["speedup_high"]) == pytest.approx((math.exp(low), math.exp(high)))
+    assert row["seconds_high"] / row["seconds_low"] > 2 * row["speedup_high"] / row["speedup_low"]
+    assert math.isnan(frame.loc[FP32.case_id, "speedup_low"])
+    assert math.isnan(frame.loc[FP32.case_id, "speedup_high"])
+
+
+def test_the_speed_over_what_torch_ships_has_its_own_paired_interval(tmp_path):
+    todays = make_case("default")
+    beside = [make_round(todays, one.samples[0][0] / 2, one.round) for one in drifting_rounds([1.0] * 4)[::2]]
+    frame = rows_of(tmp_path, [FP32, todays, BF16], *drifting_rounds([1.5, 1.6, 1.4, 1.55]), *beside)
+    row = frame.loc[BF16.case_id]
+    assert row["speedup_default_low"] == pytest.approx(row["speedup_low"] / 2)
+    assert row["speedup_default_high"] == pytest.approx(row["speedup_high"] / 2)
+    assert math.isnan(frame.loc[todays.case_id, "speedup_default_low"])
+
+
+def test_without_three_common_rounds_the_interval_of_a_speedup_is_what_both_times_leave_open(tmp_path):
+    ours = [make_round(BF16, seconds, number) for number, seconds in enumerate((1.0, 1.1, 1.2))]
+    theirs = [make_round(FP32, seconds, number + 2) for number, seconds in enumerate((2.0, 2.1, 2.2))]
+    frame = rows_of(tmp_path, [FP32, BF16], *ours, *theirs)
+    row, baseline = frame.loc[BF16.case_id], frame.loc[FP32.case_id]
+    assert row["speedup_low"] == pytest.approx(baseline["seconds_low"] / row["seconds_high"])
+    assert row["speedup_high"] == pytest.approx(baseline["seconds_high"] / row["seconds_low"])
+
+
+def test_two_rounds_give_a_speedup_no_interval(tmp_path):
+    row = rows_of(tmp_path, [FP32, BF16], *drifting_rounds([2.0, 2.1])).loc[BF16.case_id]
+    assert row["speedup_vs_fp32"] == pytest.approx(2.05, abs=0.1)
+    assert math.isnan(row["speedup_low"])
+    assert math.isnan(row["speedup_high"])
+
+
+def test_memory_is_compared_only_with_memory_counted_the_same_way(tmp_path):
+    allocator = make_case("bf16_pure")
+    entries = [make_memory(FP32, 400), make_memory(BF16, 300), make_memory(allocator, 100, "allocator")]
+    rounds = [make_round(case) for case in (FP32, BF16, allocator)]
+    frame = rows_of(tmp_path, [FP32, BF16, allocator], *entries, *rounds)
+    assert frame["peak_memory_bytes"].tolist() == [400, 300, 100]
+    assert frame["memory_source"].tolist() == ["profiler", "profiler", "allocator"]
+    assert frame["memory_ratio_vs_fp32"].tolist()[:2] == [1.0, 0.75]
+    assert math.isnan(frame["memory_ratio_vs_fp32"].iloc[2])
+
+
+def test_work_is_all_dtypes_together_and_its_rate_that_of_the_median(tmp_path):
+    flops = {"bf16": 3 * 10**9, "fp32": 10**9}
+    row = rows_of(tmp_path, [BF16], make_memory(BF16, 1, flops=flops), make_round(BF16, 0.1)).iloc[0]
+    assert row["flops_per_step"] == 4e9
+    assert row["flops_per_second"] == pytest.approx(4e10)
+    assert math.isnan(row["ceiling_share"])
+
+
+def test_the_share_of_the_ceiling_is_the_time_at_each_dtypes_best_rate_over_the_time_taken(tmp_path):
+    ceilings = [
+        make_ceiling("bf16", 100e9),
+        make_ceiling("bf16", 150e9, "conv"),
+        make_ceiling("bf16", 900e9, "copy"),
+        make_ceiling("fp32", 50e9),
+        make_ceiling("fp32", 900e9, device="cuda"),
+    ]
+    flops = {"bf16": 3 * 10**9, "fp32": 10**9}
+    row = rows_of(tmp_path, [BF16], *ceilings, make_memory(BF16, 1, flops=flops), make_round(BF16, 0.1)).iloc[0]
+    assert row["ceiling_share"] == pytest.approx((3 / 150 + 1 / 50) / 0.1)
+
+
+@pytest.mark.parametrize("flops", [None, {}, {"fp32": 10**9, "fp16": 1}])
+def test_there_is_no_share_without_work_or_where_one_dtypes_ceiling_is_unknown(tmp_path, flops):
+    entries = [make_ceiling("fp32", 50e9), make_memory(FP32, 1, flops=flops), make_round(FP32)]
+    row = rows_of(tmp_path, [FP32], *entries).iloc[0]
+    assert math.isnan(row["ceiling_share"])
+    assert math.isnan(row["flops_per_step"]) == (flops is None)
+
+
+def test_work_is_a_whole_number_in_plain_rows(tmp_path):
+    path = write_run(tmp_path, [FP32, BF16], make_memory(FP32, 1, flops={"fp32": 10**9}), make_round(FP32))
+    one, other = plain_rows(ampbench.load(path))
+    assert (one["flops_per_step"], type(one["flops_per_step"])) == (10**9, int)
+    assert other["flops_per_step"] is None
+
+
+def test_what_one_norm_hides_is_derived_from_outputs_and_predictions(tmp_path):
+    outputs = [
+        OutputError(
+            name="boxes", elements=8, rel_l2=1e-4, floor_rel_l2=1e-3, sample_p99_rel_l2=2e-4, sample_worst_rel_l2=0.3
+        ),
+        OutputError(name="scores", elements=8, rel_l2=0.6, floor_rel_l2=0.2, centred=True, sample_p99_rel_l2=0.1),
+        OutputError(name="noise", elements=8, undefined="chance alone makes it 1.0e+00"),
+    ]
+    divergence = make_divergence(
+        BF16,
+        output_rel_l2=2e-4,
+        outputs=outputs,
+        predictions=Predictions(outputs=["scores"], rows=8, kl_mean=0.02, kl_p99=0.3),
+        argmax_agreeing=32,
+        argmax_decisions=32,
+        loss=2.5,
+        reference_loss=-2.0,
+    )
+    row = rows_of(tmp_path, [BF16], divergence).iloc[0]
+    expected = {
+        "output_worst_rel_l2": 0.6,
+        "output_worst_floor_ratio": 3.0,
+        "sample_p99_rel_l2": 0.1,
+        "sample_worst_rel_l2": 0.3,
+        "kl_mean": 0.02,
+        "kl_p99": 0.3,
+        "argmax_bound": scipy.stats.beta.ppf(0.05, 32, 1),
+        "loss_rel_error": 2.25,
+    }
+    assert row[list(expected)].to_dict() == pytest.approx(expected)
+    assert row["output_worst_name"] == "scores"
+
+
+def test_a_lone_output_has_no_name_and_an_undefined_pool_no_worst(tmp_path):
+    lone = [OutputError(name="", elements=8, rel_l2=0.1)]
+    row = rows_of(tmp_path, [BF16], make_divergence(BF16, output_rel_l2=0.1, outputs=lone)).iloc[0]
+    assert (row["output_worst_rel_l2"], row["output_worst_name"]) == (0.1, None)
+    nothing = rows_of(tmp_path / "nan", [BF16], make_divergence(BF16, output_nonfinite=1, outputs=lone)).iloc[0]
+    assert math.isnan(nothing["output_worst_rel_l2"])
+
+
+def test_divergence_is_derived_from_the_raw_numbers(tmp_path):
+    divergence = make_divergence(
+        BF16,
+        output_rel_l2=1e-3,
+        output_max_abs=0.5,
+        output_cosine=0.999,
+        output_nonfinite=2,
+        output_floor_rel_l2=5e-4,
+        output_fp32_rel_l2=1e-6,
+        argmax_agreeing=31,
+        argmax_decisions=32,
+        loss=2.5,
+        reference_loss=2.75,
+        grad_rel_l2=0.01,
+        grad_worst_parameter="0.weight",
+        grad_flushed=5,
+        grad_elements=100,
+        param_rel_l2=1e-4,
+    )
+    row = rows_of(tmp_path, [FP32, BF16], make_round(BF16), divergence).loc[BF16.case_id]
+    expected = {
+        "output_rel_l2": 1e-3,
+        "output_max_abs": 0.5,
+        "output_cosine": 0.999,
+        "output_sqnr_db": 60.0,
+        "output_nonfinite": 2,
+        "output_floor_ratio": 2.0,
+        "output_fp32_ratio": 1000.0,
+        "argmax_agreement": 31 / 32,
+        "loss_abs_error": 0.25,
+        "grad_rel_l2": 0.01,
+        "grad_flushed_share": 0.05,
+        "param_rel_l2": 1e-4,
+    }
+    assert {name: row[name] for name in expected} == pytest.approx(expected)
+    assert row["grad_worst_parameter"] == "0.weight"
+
+
+def test_what_was_not_measured_or_has_no_denominator_is_undefined(tmp_path):
+    divergence = make_divergence(
+        BF16, output_rel_l2=0.0, output_floor_rel_l2=0.0, argmax_agreeing=0, argmax_decisions=0
+    )
+    row = rows_of(tmp_path, [BF16], make_round(BF16), divergence).iloc[0]
+    undefined = ("output_sqnr_db", "output_floor_ratio", "output_fp32_ratio", "argmax_agreement", "loss_abs_error")
+    assert all(math.isnan(row[name]) for name in undefined)
+    assert row["output_rel_l2"] == 0
+    assert row["grad_worst_parameter"] is None
+    assert math.isnan(row["peak_memory_bytes"])
+
+
+def test_a_failed_case_keeps_its_numbers_and_says_why(tmp_path):
+    failure = Failure(case_id=FP32.case_id, stage="round", cause="time-out", message="300 s were not enough")
+    row = rows_of(tmp_path, [FP32], make_round(FP32, 2.0), failure).iloc[0]
+    assert row["outcome"] == "failed"
+    assert row["reason"] == "time-out: 300 s were not enough"
+    assert row["seconds_median"] == 2.0
+
+
+def test_weights_that_differ_between_rounds_fail_the_case_alone(tmp_path):
+    entries = [make_round(FP32), make_round(FP32, number=1, weights_digest="cc"), make_round(BF16, weights_digest="dd")]
+    frame = rows_of(tmp_path, [FP32, BF16], *entries)
+    assert frame["outcome"].tolist() == ["failed", "ok"]
+    assert frame["reason"].tolist() == ["weights differ between rounds", None]
+
+
+@pytest.mark.parametrize(
+    ("entries", "reason"),
+    [
+        ([], "not measured yet"),
+        ([COMPLETE], "not measured yet"),
+        ([Footer(ended="out of time", finished_at="2026-01-31T12:01:00Z")], "not reached within the time given"),
+        ([Skip(case_id=FP32.case_id, reason="no loss given"), COMPLETE], "no loss given"),
+        ([make_memory(FP32, 1), Footer(ended="interrupted", finished_at="2026-01-31T12:01:00Z")], "not measured yet"),
+    ],
+)
+def test_a_case_without_rounds_is_skipped_with_the_reason(tmp_path, entries, reason):
+    row = rows_of(tmp_path, [FP32], *entries).iloc[0]
+    assert (row["outcome"], row["reason"], row["rounds"]) == ("skipped", reason, 0)
+    assert math.isnan(row["seconds_median"])
+
+
+def test_a_case_skipped_first_and_measured_on_resume_is_ok(tmp_path):
+    row = rows_of(tmp_path, [FP32], Skip(case_id=FP32.case_id, reason="not reached"), make_round(FP32)).iloc[0]
+    assert (row["outcome"], row["reason"]) == ("ok", None)
+
+
+def test_a_file_is_that_run_and_a_folder_all_of_them(tmp_path):
+    first = write_run(tmp_path, [FP32, BF16], run="20260130T090000Z-bench-aaa111")
+    write_run(tmp_path, [FP32], run="20260131T090000Z-bench-bbb222")
+    assert len(ampbench.load(first)) == 2
+    assert len(ampbench.load(str(first))) == 2
+    for folder in (tmp_path, tmp_path / "runs"):
+        frame = ampbench.load(folder)
+        assert frame["run"].str[-6:].tolist() == ["aaa111", "aaa111", "bbb222"]
+        assert frame.index.tolist() == [0, 1, 2]
+        assert list(frame.columns) == list(COLUMNS)
+
+
+def test_nothing_to_load_is_an_error_that_says_how_to_measure(tmp_path):
+    with pytest.raises(StoreError, match="`ampbench run`"):
+        ampbench.load(tmp_path)
+    with pytest.raises(StoreError, match="No such file"):
+        ampbench.load(tmp_path / "missing.jsonl")
+
+
+def test_a_cut_run_is_loaded_with_a_warning(tmp_path):
+    path = write_run(tmp_path, [FP32], make_round(FP32), COMPLETE)
+    path.write_bytes(path.read_bytes()[:-1])
+    with pytest.warns(UserWarning, match="last line is cut"):
+        assert ampbench.load(path)["rounds"].tolist() == [1]
+
+
+def test_a_run_without_cases_is_an_empty_frame_with_all_columns(tmp_path):
+    frame = ampbench.load(write_run(tmp_path, []))
+    assert len(frame) == 0
+    assert list(frame.columns) == list(COLUMNS)
+    assert plain_rows(frame) == []
+
+
+def test_loading_and_a_stored_run_give_the_same_frame(tmp_path):
+    path = write_run(tmp_path, [FP32, BF16], make_round(FP32), make_memory(BF16, 5), make_round(FP32, number=1))
+    pd.testing.assert_frame_equal(ampbench.load(path), run_frame(read_run(path)))
+
+
+def test_plain_rows_are_ready_for_json(tmp_path):
+    case = make_case("bf16_autocast", batch_size=None)
+    path = write_run(tmp_path, [case], make_round(case), make_memory(case, 5), make_divergence(case))
+    (row,) = plain_rows(ampbench.load(path))
+    assert list(row) == list(COLUMNS)
+    assert row["batch_size"] is None
+    assert row["seconds_low"] is None
+    assert row["peak_memory_bytes"] == 5
+    assert type(row["peak_memory_bytes"]) is type(row["rounds"]) is type(row["output_nonfinite"]) is int
+    assert type(row["seconds_median"]) is float
+    assert not any(isinstance(value, np.generic) for value in row.values())
+
+
+def test_samples_far_slower_than_the_fastest_of_their_build_are_disturbed(tmp_path):
+    rounds = [
+        make_round(FP32, number=0, samples=[[1.0, 1.05, 1.2, 3.0], [2.0, 2.1]]),
+        make_round(FP32, number=1, samples=[[5.0]]),
+    ]
+    assert disturbed_share(read_run(write_run(tmp_path, [FP32], *rounds))) == pytest.approx(2 / 6)
+
+
+def test_builds_of_one_sample_are_held_against_the_others_of_their_case(tmp_path):
+    rounds = [make_round(FP32, number=0, samples=[[1.0], [2.0]]), make_round(FP32, number=1, samples=[[1.05], [400.0]])]
+    assert disturbed_share(read_run(write_run(tmp_path, [FP32, BF16], *rounds, make_round(BF16, 9.0)))) == 2 / 4
+
+
+def test_samples_longer_than_their_cpu_time_are_disturbed_even_alone(tmp_path):
+    rounds = [
+        make_round(FP32, samples=[[1.0]], cpu_samples=[[0.5]]),
+        make_round(FP32, number=1, samples=[[1.0], [1.0, 1.05]], cpu_samples=[[0.99], [1.0, 1.0]]),
+    ]
+    assert disturbed_share(read_run(write_run(tmp_path, [FP32], *rounds))) == 1 / 4
+
+
+def test_nothing_is_said_of_disturbance_without_a_second_sample(tmp_path):
+    assert disturbed_share(read_run(write_run(tmp_path, [FP32], make_round(FP32, samples=[[1.0]])))) is None
+
+
+def test_a_run_says_what_the_machine_did_beside_it(tmp_path):
+    busy = Fitness(other_share=0.76)
+    rounds = [make_round(FP32, number=number, samples=[[4.0]], cpu_samples=[[1.0]], fitness=busy) for number in (0, 1)]
+    rounds.append(make_round(FP32, number=2, samples=[[1.0] * 3], cpu_samples=[[1.0] * 3], fitness=Fitness()))
+    stored = read_run(write_run(tmp_path, [FP32], *rounds))
+    assert unfit_said(stored) == "other processes used 76% of the CPU in 2 of 3 rounds"
+    assert unquiet(stored) == [
+        "other processes used 76% of the CPU in 2 of 3 rounds",
+        "40% of the samples took over 1.1 times the fastest of their build",
+        "in 2 of 3 rounds no sample ran at one go, and CPU time stands for theirs",
+    ]
+    quiet = [replace(one, fitness=Fitness(other_share=0.01), samples=[[1.0]]) for one in rounds[:2]]
+    assert unquiet(read_run(write_run(tmp_path / "quiet", [FP32], *quiet))) == []
+    assert unquiet(read_run(write_run(tmp_path / "none", [FP32]))) == []
+
+
+def test_a_time_is_that_of_samples_that_ran_at_one_go(tmp_path):
+    rounds = [make_round(FP32, number=number, samples=[[30.0, 9.0]], cpu_samples=[[6.0, 6.1]]) for number in range(3)]
+    assert rows_of(tmp_path, [FP32], *rounds).iloc[0]["seconds_median"] == 6.0
+    older = [replace(one, cpu_samples=None) for one in rounds]
+    assert rows_of(tmp_path / "older", [FP32], *older).iloc[0]["seconds_median"] == 9.0
+
+
+def reading(case, metric, value):
+    return Reading(case_id=case.case_id, metric=metric, value=value)
+
+
+def test_readings_fill_the_columns_that_have_no_raw_numbers(tmp_path):
+    frame = rows_of(
+        tmp_path,
+        [FP32, BF16, TF32],
+        make_round(FP32, 4e-3),
+        make_memory(FP32, 100),
+        reading(FP32, "seconds_median", 9.0),
+        reading(FP32, "peak_memory_bytes", 9.0),
+        reading(BF16, "seconds_median", 1e-3),
+        reading(BF16, "seconds_low", 0.9e-3),
+        reading(BF16, "items_per_second", 8000.0),
+        reading(BF16, "output_floor_ratio", 1.5),
+    )
+    assert frame["seconds_median"].tolist()[:2] == [4e-3, 1e-3]
+    assert frame["peak_memory_bytes"].tolist()[0] == 100
+    bf16 = frame.loc[BF16.case_id]
+    assert (bf16["seconds_low"], bf16["items_per_second"], bf16["output_floor_ratio"]) == (0.9e-3, 8000, 1.5)
+    assert bf16["speedup_vs_fp32"] == 4
+    assert frame["outcome"].tolist() == ["ok", "ok", "skipped"]
+
+
+def test_how_many_rounds_are_behind_a_reading_is_not_known(tmp_path):
+    path = write_run(tmp_path, [FP32, BF16], make_round(FP32), reading(BF16, "seconds_median", 1e-3))
+    assert [row["rounds"] for row in plain_rows(ampbench.load(path))] == [1, None]
+
+
+def test_nor_is_it_where_an_imported_case_has_no_time(tmp_path):
+    path = write_run(tmp_path, [FP32, BF16], reading(FP32, "peak_memory_bytes", 64.0), COMPLETE)
+    rows = plain_rows(ampbench.load(path))
+    assert [(row["outcome"], row["rounds"]) for row in rows] == [("ok", None), ("skipped", 0)]
+
+
+def test_a_case_that_failed_keeps_its_readings(tmp_path):
+    failure = Failure(case_id=FP32.case_id, stage="round", cause="unknown", message="no value")
+    (row,) = plain_rows(rows_of(tmp_path, [FP32], reading(FP32, "peak_memory_bytes", 64.0), failure))
+    assert (row["outcome"], row["reason"], row["peak_memory_bytes"]) == ("failed", "unknown: no value", 64)
+
+
+def test_a_speedup_is_against_what_torch_ships_too_where_that_was_measured(tmp_path):
+    shipped = make_case("default")
+    entries = [make_round(case, seconds) for case, seconds in ((FP32, 4.0), (shipped, 2.0), (BF16, 1.0))]
+    frame = rows_of(tmp_path / "a", [FP32, shipped, BF16], *entries)
+    assert frame["speedup_vs_default"].tolist() == [0.5, 1.0, 2.0]
+    assert rows_of(tmp_path / "b", [FP32], entries[0])["speedup_vs_default"].isna().all()
+
+
+def test_what_a_step_changes_is_told_in_columns_and_undefined_where_it_was_not_measured(tmp_path):
+    update = Update(
+        steps=20, rel_l2=0.5, kept=0.75, noise=0.4, moving=200, swallowed=50, swallowed_energy=0.2,
+        worst_parameter="fc.weight", worst_kept=-0.25,
+    )  # fmt: skip
+    told = {"update": update, "grad_bias": 0.02, "grad_noise": 0.5, "param_nonfinite": 0}
+    case, other = (make_case(precision, phase="training") for precision in ("bf16_pure", "fp32"))
+    rows = rows_of(tmp_path, [case, other], make_divergence(case, **told), make_divergence(other))
+    row, without = rows.loc[case.case_id], rows.loc[other.case_id]
+    assert {name: row[f"update_{name}"] for name in ("rel_l2", "kept", "noise", "swallowed_share", "worst_kept")} == {
+        "rel_l2": 0.5, "kept": 0.75, "noise": 0.4, "swallowed_share": 0.25, "worst_kept": -0.25,
+    }  # fmt: skip
+    assert (row["update_swallowed_energy"], row["update_worst_parameter"]) == (0.2, "fc.weight")
+    assert row["grad_bias_ratio"] == pytest.approx(0.04)
+    assert row["param_nonfinite"] == 0
+    assert math.isnan(without["update_kept"])
+    assert without["update_worst_parameter"] is None

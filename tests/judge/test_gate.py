@@ -1,0 +1,557 @@
+"""The gate: what a policy makes of a comparison, made by hand."""
+
+import dataclasses
+import datetime
+import itertools
+import math
+import random
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ampbench.base.metrics import DRIFT, GATED
+from ampbench.base.units import format_percent
+from ampbench.judge.gate import judge
+from ampbench.judge.policy import Ignore, Policy, Rule
+from ampbench.records.case import Case
+from ampbench.records.rules import RuleChange
+from ampbench.records.verdicts import OUTCOME, Code, Comparison, ControlVerdict, Finding, Side, Verdict
+from tests.stored_runs import make_case
+
+QUIET = ControlVerdict(cells=1, fired=False, sentence="1 cell measured twice: no difference")
+FIRED = ControlVerdict(cells=1, fired=True, sentence="mlp measured twice differs by 9%")
+CODES = {
+    Verdict.REGRESSED: Code.BEYOND_THRESHOLD,
+    Verdict.IMPROVED: Code.BEYOND_THRESHOLD,
+    Verdict.UNCHANGED: Code.WITHIN_THRESHOLD,
+    Verdict.INCONCLUSIVE: Code.UNDECIDED,
+    Verdict.INCOMPARABLE: Code.NOT_MEASURED,
+}
+CHANGES = {Verdict.REGRESSED: 0.08, Verdict.IMPROVED: -0.08, Verdict.UNCHANGED: 0.001, Verdict.INCONCLUSIVE: 0.01}
+TIME, MEMORY, ERROR = "seconds_median", "peak_memory_bytes", "output_rel_l2"
+UNTIL = datetime.date(2026, 12, 31)
+
+
+def finding(verdict: Verdict, metric: str = TIME, case: Case | None = None, **changes: Any) -> Finding:
+    fields: dict[str, Any] = {
+        "case": case or make_case(),
+        "metric": metric,
+        "kind": metric if metric == OUTCOME else GATED[metric].kind,
+        "verdict": verdict,
+        "code": CODES[verdict],
+        "reason": f"{verdict} for a reason",
+        "baseline": 1.0,
+        "candidate": 1.0,
+        "change": CHANGES.get(verdict),
+        "threshold": 0.02,
+    }
+    if metric == OUTCOME:
+        fields |= {"code": Code.OUTCOME_CHANGED, "change": None, "baseline": None, "candidate": None}
+    return Finding(**fields | changes)
+
+
+def compared(*findings: Finding, **changes: Any) -> Comparison:
+    fields: dict[str, Any] = {
+        "baseline": Side(run="base", path="runs/base.jsonl"),
+        "candidate": Side(run="new", path="runs/new.jsonl"),
+        "interleaved": False,
+        "differences": [],
+        "control": QUIET,
+        "findings": findings,
+        "means": [],
+        "other_numbers": [one.case.case_id for one in findings if one.code is Code.OTHER_WEIGHTS],
+    }
+    return Comparison(**fields | changes)
+
+
+def anchored(*findings: Finding, **changes: Any) -> Comparison:
+    return compared(*findings, baseline=Side(run="release-1", path="runs/release-1.jsonl"), **changes)
+
+
+SAME = finding(Verdict.UNCHANGED)
+WORSE = finding(Verdict.REGRESSED)
+UNDECIDED = finding(Verdict.INCONCLUSIVE)
+FAILS = finding(Verdict.REGRESSED, OUTCOME)
+OTHER = make_case("bf16_autocast")
+
+
+def test_what_is_unchanged_passes() -> None:
+    result = judge(compared(SAME), Policy())
+    assert (result.passed, result.exit_code, result.sentences, result.notes) == (True, 0, (), ())
+    assert (result.unchanged, result.decided, result.findings, result.decided_share) == ((SAME,), 1, 1, 1.0)
+
+
+@pytest.mark.parametrize("metric", [*GATED, OUTCOME])
+def test_a_regression_of_any_gated_metric_fails(metric: str) -> None:
+    worse = finding(Verdict.REGRESSED, metric)
+    result = judge(compared(SAME, worse), Policy())
+    assert (result.passed, result.exit_code) == (False, 1)
+    assert result.regressions == (worse,)
+
+
+def test_it_says_what_regressed_by_how_much_of_which_threshold() -> None:
+    assert judge(compared(WORSE), Policy()).sentences == (
+        "1 time regression: linear_chain fp32 time +8.0% (threshold 2%)",
+    )
+
+
+MOVED = finding(
+    Verdict.REGRESSED,
+    DRIFT,
+    code=Code.OTHER_FUNCTION,
+    reason="computes something else: the fp64 output moved by 23%",
+    change=0.23,
+)
+LOST = finding(Verdict.INCOMPARABLE, ERROR, code=Code.OTHER_FUNCTION, reason="errors of another function")
+
+
+def test_what_computes_something_else_fails_and_is_told_before_any_regression() -> None:
+    result = judge(compared(WORSE, LOST, MOVED), Policy(strict=True))
+    assert result.exit_code == 1
+    assert result.sentences[0] == (
+        "1 case computes something else: linear_chain fp32: the fp64 output moved by 23%; where that is meant, the "
+        "policy can allow it (reference_drift in docs/gate.md)"
+    )
+    assert result.sentences[1].startswith("1 time regression: ")
+    assert len(result.sentences) == 2
+
+
+def test_another_function_that_an_ignore_allows_passes_with_its_errors() -> None:
+    ignore = Ignore(metrics=(DRIFT,), until=UNTIL, reason="the new activation")
+    result = judge(compared(SAME, LOST, MOVED), Policy(strict=True, ignores=(ignore,)))
+    assert (result.exit_code, result.notes) == (0, ())
+    assert [one.what for one in result.ignored] == ["computes something else: the fp64 output moved by 23%"]
+
+
+def test_many_regressions_are_counted_and_the_worst_are_named() -> None:
+    cases = [make_case(batch_size=size) for size in range(1, 6)]
+    found = [finding(Verdict.REGRESSED, case=case, change=case.batch_size / 10) for case in cases if case.batch_size]
+    (sentence,) = judge(compared(*found), Policy()).sentences
+    assert sentence.startswith("5 time regressions: linear_chain b5 fp32 time +50%")
+    assert sentence.endswith("; and 2 more")
+
+
+@pytest.mark.parametrize("change", [None, math.inf])
+def test_a_regression_without_a_finite_change_is_told_by_its_reason_and_first(change: float | None) -> None:
+    broken = finding(Verdict.REGRESSED, ERROR, case=OTHER, change=change, reason="output error became undefined")
+    worse = finding(Verdict.REGRESSED, ERROR, change=900.0)
+    (sentence,) = judge(compared(worse, broken), Policy()).sentences
+    assert "linear_chain bf16_autocast output error (output error became undefined); " in sentence
+
+
+def test_what_is_not_gated_cannot_fail_but_outcomes_always_can() -> None:
+    policy = Policy(only=("memory",))
+    same = finding(Verdict.UNCHANGED, MEMORY)
+    assert judge(compared(same, WORSE), policy).exit_code == 0
+    assert judge(compared(same, FAILS), policy).exit_code == 1
+
+
+def test_a_case_that_was_ok_and_fails_is_a_regression_even_if_nothing_else_can_be_compared() -> None:
+    lost = finding(Verdict.INCOMPARABLE, candidate=None)
+    result = judge(compared(FAILS, lost), Policy(), failed=[FAILS.case.case_id])
+    assert result.exit_code == 1
+    assert result.sentences == ("1 case that was ok fails now: linear_chain fp32",)
+
+
+def test_a_case_that_failed_before_as_well_is_exit_3() -> None:
+    result = judge(compared(SAME), Policy(), failed=[OTHER.case_id])
+    assert (result.passed, result.exit_code) == (False, 3)
+    assert result.sentences == (f"1 case failed in the candidate: {OTHER.case_id}",)
+
+
+def test_nothing_comparable_is_exit_4() -> None:
+    result = judge(compared(finding(Verdict.INCOMPARABLE, reason="another CPU")), Policy())
+    assert (result.passed, result.exit_code) == (False, 4)
+    assert result.sentences == (
+        "no gated metric (time, memory, accuracy) has a case that can be compared: another CPU",
+    )
+    assert judge(compared(), Policy()).exit_code == 4
+    assert judge(compared(SAME), Policy(only=("memory",))).exit_code == 4
+    assert judge(compared(finding(Verdict.IMPROVED, OUTCOME)), Policy()).exit_code == 4
+
+
+def test_an_anchor_that_cannot_be_compared_does_not_pass() -> None:
+    result = judge(compared(SAME), Policy(), anchored(finding(Verdict.INCOMPARABLE)))
+    assert result.exit_code == 4
+    assert "compared against the anchor release-1" in result.sentences[0]
+
+
+def test_ten_losses_of_less_than_the_threshold_do_not_pass_the_anchor() -> None:
+    seconds = [1.019**step for step in range(11)]
+
+    def against(baseline: float, candidate: float) -> Finding:
+        """Judge two exact times with a threshold of 2%."""
+        change = candidate / baseline - 1
+        verdict = Verdict.REGRESSED if change > 0.02 else Verdict.UNCHANGED
+        return finding(verdict, baseline=baseline, candidate=candidate, change=change)
+
+    steps = [judge(compared(against(*pair)), Policy()) for pair in itertools.pairwise(seconds)]
+    assert all(step.passed for step in steps)
+    last = judge(compared(against(*seconds[-2:])), Policy(), anchored(against(seconds[0], seconds[-1])))
+    assert last.exit_code == 1
+    assert last.regressions == ()
+    assert len(last.anchor_regressions) == 1
+    assert last.sentences == (
+        "1 time regression against the anchor release-1: linear_chain fp32 time +21% (threshold 2%)",
+    )
+
+
+def test_an_ignore_leaves_a_regression_out_and_is_shown() -> None:
+    ignore = Ignore(cases="linear_chain", metrics=("time",), until=UNTIL, reason="known")
+    policy = Policy(ignores=(ignore,))
+    result = judge(compared(WORSE), policy)
+    assert result.exit_code == 0
+    assert result.regressions == ()
+    (left_out,) = result.ignored
+    assert (left_out.case_id, left_out.metric, left_out.ignore) == (WORSE.case.case_id, TIME, ignore)
+    assert left_out.what == "regressed +8.0% (threshold 2%)"
+    assert (result.decided, result.findings) == (1, 1)
+    assert judge(compared(WORSE, finding(Verdict.REGRESSED, MEMORY)), policy).exit_code == 1
+
+
+@pytest.mark.parametrize("strict", [False, True])
+def test_an_ignore_covers_failures_missing_cases_and_the_anchor(strict: bool) -> None:
+    policy = Policy(strict=strict, ignores=(Ignore(cases="linear_chain", until=UNTIL, reason="known"),))
+    gone = make_case("tf32").case_id
+    comparison = compared(FAILS, UNDECIDED, finding(Verdict.UNCHANGED, MEMORY), only_baseline=[gone])
+    result = judge(comparison, policy, anchored(WORSE), failed=[FAILS.case.case_id, OTHER.case_id])
+    assert (result.exit_code, result.sentences, result.failed) == (0, (), ())
+    assert {(one.case_id, one.metric) for one in result.ignored} >= {
+        (FAILS.case.case_id, OUTCOME),
+        (FAILS.case.case_id, TIME),
+        (gone, OUTCOME),
+        (OTHER.case_id, OUTCOME),
+    }
+
+
+def test_an_ignore_of_a_metric_does_not_excuse_a_failure() -> None:
+    policy = Policy(ignores=(Ignore(metrics=("time",), until=UNTIL, reason="known"),))
+    assert judge(compared(SAME, FAILS), policy).exit_code == 1
+    assert judge(compared(SAME), policy, failed=["x"]).exit_code == 3
+
+
+@pytest.mark.parametrize(("allowed", "code"), [(0.0, 1), (0.24, 1), (0.25, 0), (1.0, 0)])
+def test_noise_passes_only_as_far_as_the_policy_says(allowed: float, code: int) -> None:
+    others = [finding(Verdict.UNCHANGED, case=make_case(batch_size=size)) for size in (1, 2, 3)]
+    result = judge(compared(UNDECIDED, *others), Policy(max_inconclusive=allowed))
+    assert result.exit_code == code
+    assert result.decided_share == 0.75
+    if code:
+        said = format_percent(allowed)
+        assert result.sentences == (
+            f"1 of 4 time findings are undecided (25%), more than the {said} that max_inconclusive allows",
+        )
+
+
+@pytest.mark.parametrize("code", [Code.INVALID, Code.NOT_MEASURED, Code.OTHER_MACHINE])
+def test_a_time_that_cannot_be_compared_is_undecided_too(code: Code) -> None:
+    gone = finding(Verdict.INCOMPARABLE, code=code, case=OTHER)
+    assert judge(compared(SAME, gone), Policy(max_inconclusive=0.4)).exit_code == 1
+    assert judge(compared(SAME, gone), Policy(max_inconclusive=0.5)).exit_code == 0
+
+
+def test_what_is_not_time_or_ignored_does_not_count_as_noise() -> None:
+    memory = finding(Verdict.INCONCLUSIVE, MEMORY)
+    assert judge(compared(SAME, memory), Policy(max_inconclusive=0)).exit_code == 0
+    ignore = Ignore(cases="bf16", until=UNTIL, reason="noisy")
+    noisy = finding(Verdict.INCONCLUSIVE, case=OTHER)
+    assert judge(compared(SAME, noisy), Policy(max_inconclusive=0, ignores=(ignore,))).exit_code == 0
+
+
+def test_a_number_the_baseline_does_not_have_is_no_cell() -> None:
+    new = finding(Verdict.INCOMPARABLE, ERROR, baseline=None)
+    result = judge(compared(SAME, new), Policy(strict=True))
+    assert (result.exit_code, result.findings, result.notes) == (0, 1, ())
+
+
+STRICT: dict[str, Comparison] = {
+    "1 finding inconclusive": compared(SAME, finding(Verdict.INCONCLUSIVE, case=OTHER)),
+    "the machine was unfit for 1 finding": compared(
+        SAME, finding(Verdict.INCONCLUSIVE, case=OTHER, code=Code.UNFIT_MACHINE)
+    ),
+    "the control fired: mlp measured twice": compared(SAME, control=FIRED),
+    "other weights, inputs or workload versions in 1 case": compared(
+        SAME, finding(Verdict.INCOMPARABLE, ERROR, code=Code.OTHER_WEIGHTS)
+    ),
+    "1 finding not comparable": compared(SAME, finding(Verdict.INCOMPARABLE, ERROR, candidate=None)),
+    "the candidate skipped 1 case": compared(
+        SAME, finding(Verdict.INCOMPARABLE, OUTCOME, case=OTHER, code=Code.NOT_MEASURED, reason="was ok and is skipped")
+    ),
+    "the candidate lacks 1 case of the baseline: gone": compared(SAME, only_baseline=["gone"]),
+}
+
+
+@pytest.mark.parametrize("sentence", STRICT)
+def test_a_strict_gate_lets_no_doubt_pass(sentence: str) -> None:
+    result = judge(STRICT[sentence], Policy(strict=True))
+    assert result.exit_code == 1
+    assert any(said.startswith(f"strict: {sentence}") for said in result.sentences)
+    assert judge(STRICT[sentence], Policy()).exit_code == 0
+
+
+@pytest.mark.parametrize("sentence", STRICT)
+def test_a_strict_gate_lets_no_doubt_about_the_anchor_pass(sentence: str) -> None:
+    anchor = dataclasses.replace(STRICT[sentence], baseline=Side(run="release-1", path=""))
+    result = judge(compared(SAME), Policy(strict=True), anchor)
+    assert result.exit_code == 1
+    assert all("the anchor release-1" in said for said in result.sentences)
+    assert judge(compared(SAME), Policy(), anchor).exit_code == 0
+
+
+@pytest.mark.parametrize("sentence", [said for said in STRICT if "inconclusive" not in said and "unfit" not in said])
+def test_without_strict_the_doubt_is_noted(sentence: str) -> None:
+    assert any(note.startswith(sentence.partition(":")[0]) for note in judge(STRICT[sentence], Policy()).notes)
+
+
+def test_a_case_that_never_ran_is_no_doubt() -> None:
+    never = finding(Verdict.INCOMPARABLE, OUTCOME, case=OTHER, code=Code.NOT_RUN, reason="skipped on both sides")
+    result = judge(compared(SAME, never), Policy(strict=True))
+    assert (result.exit_code, result.notes) == (0, ())
+
+
+def test_bumping_a_version_is_no_way_round_a_strict_gate_of_times() -> None:
+    other = finding(Verdict.INCOMPARABLE, ERROR, code=Code.OTHER_WEIGHTS)
+    assert judge(compared(SAME, other), Policy(strict=True, only=("time",))).exit_code == 1
+
+
+def test_a_rule_or_ignore_that_matches_nothing_is_noted() -> None:
+    rule = Rule(workload="mpl", thresholds={"time": 0.1})
+    ignore = Ignore(cases="mpl", until=UNTIL, reason="known")
+    assert judge(compared(SAME), Policy(rules=(rule,), ignores=(ignore,))).notes == (
+        "rule 1 of the policy matches no case",
+        "ignore 1 of the policy (known) matches no case: it may have done its work",
+    )
+
+
+@pytest.mark.parametrize("combined", list(itertools.product([False, True], repeat=4)))
+def test_4_comes_before_1_and_1_before_3(combined: tuple[bool, ...]) -> None:
+    incomparable, anchor_worse, undecided, failed = combined
+    findings = [finding(Verdict.INCOMPARABLE)] if incomparable else [SAME]
+    anchor = anchored(WORSE) if anchor_worse else None
+    found = compared(
+        *findings, *([finding(Verdict.INCONCLUSIVE, case=OTHER)] if undecided and not incomparable else [])
+    )
+    gone = ["gone"] if undecided else []
+    result = judge(
+        dataclasses.replace(found, only_baseline=gone), Policy(strict=undecided), anchor, ["x"] if failed else []
+    )
+    expected = 4 if incomparable else 1 if anchor_worse or undecided else 3 if failed else 0
+    assert result.exit_code == expected
+    assert len(result.sentences) >= sum(combined)
+
+
+def change(op: str = "aten::rms_norm", device: str = "cuda", **changes: Any) -> RuleChange:
+    fields = {"dtypes": ["float16", "bfloat16"], "field": "observed", "before": "unlisted", "after": "float32"}
+    return RuleChange(**{"op": op, "device": device} | fields | changes)
+
+
+def probed(*changes: RuleChange, devices: tuple[str, ...] = ("cpu", "cuda"), **others: Any) -> Comparison:
+    """Return a comparison of two runs that hold nothing but rules."""
+    return compared(rule_changes=changes, rule_devices=devices, **others)
+
+
+ALTERING = {
+    "observed": change(),
+    "observed in one dtype": change(dtypes=["float16"]),
+    "registered": change(field="registered", before="no", after="yes"),
+    "variant": change(field="variant out=", before="unchanged", after="refused"),
+    "gone": change(field="op", before="there, float32", after="not there"),
+    "of fake tensors": change(device="xpu"),
+}
+NOTED = {
+    "new op": change(field="op", before="not there", after="there, float32"),
+    "claim": change("default dtype", field="claim", before="bfloat16", after="float16", dtypes=[]),
+    "document": change(field="documented by pytorch_page", before="unlisted", after="float32"),
+}
+
+
+def test_rules_that_are_the_same_pass_and_are_something_compared() -> None:
+    result = judge(probed(), Policy())
+    assert (result.exit_code, result.sentences, result.rule_devices) == (0, (), ("cpu", "cuda"))
+    assert judge(probed(), Policy(only=("rules",), strict=True, max_inconclusive=0)).exit_code == 0
+
+
+@pytest.mark.parametrize("name", ALTERING)
+@pytest.mark.parametrize("only", [("rules",), Policy().only])
+def test_a_rule_that_changed_fails_whatever_else_is_compared(name: str, only: tuple[str, ...]) -> None:
+    altered = ALTERING[name]
+    for comparison in (probed(altered), compared(SAME, rule_changes=[altered], rule_devices=["cuda"])):
+        result = judge(comparison, Policy(only=only))
+        assert result.exit_code == 1
+        assert result.rule_changes == (altered,)
+        (sentence,) = result.sentences
+        assert sentence.startswith(f"1 change of autocast's rules: rms_norm on {altered.device}")
+
+
+@pytest.mark.parametrize("name", NOTED)
+def test_what_documents_say_claims_and_new_ops_are_noted_and_fail_no_gate(name: str) -> None:
+    for strict in (False, True):
+        result = judge(probed(NOTED[name]), Policy(strict=strict))
+        assert (result.exit_code, result.rule_changes) == (0, ())
+        (note,) = result.notes
+        assert note.startswith("not judged: 1 ")
+
+
+def test_it_says_which_rules_changed_from_what_to_what_the_observed_ones_first() -> None:
+    registered = change(field="registered", before="no", after="yes")
+    others = [change(f"aten::op{number}", field="variant fp64") for number in range(3)]
+    (sentence,) = judge(probed(registered, *others, change(dtypes=["bfloat16"])), Policy()).sentences
+    assert sentence == (
+        "4 changes of autocast's rules: rms_norm on cuda to bf16: unlisted → float32; "
+        "op0 on cuda, variant fp64: unlisted → float32; op1 on cuda, variant fp64: unlisted → float32; and 1 more"
+    )
+
+
+def test_an_op_on_several_devices_is_one_change_and_ops_gone_that_were_never_observed_are_counted_in_one_note() -> None:
+    gone = [
+        change(f"aten::sum.{name}", device=device, field="op", before="there, not observed", after="not there")
+        for name in ("dimname", "names")
+        for device in ("cpu", "cuda")
+    ]
+    result = judge(probed(*gone, change(device="cpu"), change()), Policy())
+    assert result.sentences == ("1 change of autocast's rules: rms_norm on cpu, cuda: unlisted → float32",)
+    assert result.notes == ("not judged: 2 ops gone of which no rule was ever observed: sum.dimname; sum.names",)
+    assert judge(probed(*gone), Policy(strict=True)).exit_code == 0
+
+
+def test_rules_observed_before_and_not_now_are_noted_and_fail_a_strict_gate() -> None:
+    blind = probed(rules_unobserved=[change(f"aten::op{number}", after="not observed") for number in range(4)])
+    said = (
+        "4 rules observed in the baseline and not in the candidate: op0 on cuda; op1 on cuda; op2 on cuda; and 1 more"
+    )
+    lenient, strict = (judge(blind, Policy(strict=strict)) for strict in (False, True))
+    assert (lenient.exit_code, lenient.notes) == (0, (said,))
+    assert (strict.exit_code, strict.sentences) == (1, (f"strict: {said}",))
+    known = Ignore(cases="/", metrics=["rules"], until=datetime.date(2099, 1, 1), reason="no device")
+    ignored = judge(blind, Policy(strict=True, ignores=[known]))
+    assert (ignored.exit_code, len(ignored.ignored)) == (0, 4)
+
+
+def test_rules_that_are_not_gated_neither_fail_nor_are_they_something_compared() -> None:
+    policy = Policy(only=("time", "memory", "accuracy"))
+    result = judge(compared(SAME, rule_changes=[change()], rule_devices=["cuda"]), policy)
+    assert (result.exit_code, result.rule_changes, result.rule_devices, result.notes) == (0, (), (), ())
+    assert judge(probed(change()), policy).exit_code == 4
+
+
+def test_where_neither_a_metric_nor_a_rule_is_comparable_it_is_exit_4() -> None:
+    assert judge(probed(devices=()), Policy()).exit_code == 4
+    result = judge(compared(SAME), Policy(only=("rules",)))
+    assert (result.exit_code, result.sentences) == (4, ("no rules of autocast were probed in both runs",))
+    assert judge(compared(finding(Verdict.INCOMPARABLE), rule_devices=["cpu"]), Policy()).exit_code == 0
+
+
+def test_an_ignore_leaves_a_changed_rule_out_by_its_op_and_device() -> None:
+    ignore = Ignore(cases="rms_norm and cuda", metrics=("rules",), until=UNTIL, reason="known")
+    result = judge(probed(change(), change(device="xpu")), Policy(ignores=(ignore,)))
+    assert [(one.case_id, one.metric, one.what) for one in result.ignored] == [
+        ("rms_norm/cuda", "rules", "rms_norm on cuda: unlisted → float32")
+    ]
+    assert [one.device for one in result.rule_changes] == ["xpu"]
+    alone = judge(probed(change()), Policy(ignores=(ignore,)))
+    assert (alone.exit_code, alone.notes) == (0, ())
+    assert "(known) matches no case" in judge(probed(change("aten::mm")), Policy(ignores=(ignore,))).notes[0]
+    other = Ignore(cases="rms_norm", metrics=("time",), until=UNTIL, reason="slow")
+    assert judge(probed(change()), Policy(ignores=(other,))).exit_code == 1
+
+
+def test_a_rule_that_changed_since_the_anchor_fails_and_is_said_so() -> None:
+    anchor = dataclasses.replace(probed(change()), baseline=Side(run="release-1", path=""))
+    result = judge(probed(), Policy(), anchor)
+    assert (result.exit_code, result.rule_changes, result.anchor_rule_changes) == (1, (), (change(),))
+    assert result.sentences[0].startswith("1 change of autocast's rules against the anchor release-1: rms_norm")
+
+
+def test_a_device_that_the_candidate_no_longer_probed_is_noted_and_fails_a_strict_gate() -> None:
+    lost = probed(rule_devices_missing=["xpu"])
+    said = "the candidate lacks the rules of autocast on xpu"
+    lenient, strict = (judge(lost, Policy(strict=strict)) for strict in (False, True))
+    assert (lenient.exit_code, lenient.notes) == (0, (said,))
+    assert (strict.exit_code, strict.sentences) == (1, (f"strict: {said}",))
+    assert judge(compared(SAME, rule_devices_missing=["xpu"]), Policy(only=("time",), strict=True)).exit_code == 0
+
+
+def mirrored(comparison: Comparison) -> Comparison:
+    """Return what comparing the other way round says."""
+    swap = {Verdict.REGRESSED: Verdict.IMPROVED, Verdict.IMPROVED: Verdict.REGRESSED}
+    findings = [
+        dataclasses.replace(
+            one,
+            verdict=swap.get(one.verdict, one.verdict),
+            change=None if one.change is None else 1 / (1 + one.change) - 1,
+            baseline=one.candidate,
+            candidate=one.baseline,
+        )
+        for one in comparison.findings
+    ]
+    return dataclasses.replace(
+        comparison, baseline=comparison.candidate, candidate=comparison.baseline, findings=findings
+    )
+
+
+comparisons = st.lists(
+    st.builds(
+        finding,
+        st.sampled_from(Verdict),
+        st.sampled_from([*GATED, OUTCOME]),
+        st.builds(make_case, batch_size=st.integers(1, 4)),
+        change=st.none() | st.floats(-0.9, 9) | st.just(math.nan),
+    ),
+    max_size=8,
+    unique_by=lambda one: (one.case.case_id, one.metric),
+).map(lambda found: compared(*found))
+policies = st.builds(
+    Policy,
+    strict=st.booleans(),
+    only=st.sampled_from([("time",), ("memory", "accuracy"), ("time", "memory", "accuracy")]),
+    max_inconclusive=st.floats(0, 1),
+    ignores=st.sampled_from([(), (Ignore(cases="b1/", until=UNTIL, reason="known"),)]),
+)
+
+
+def keys(findings: Any) -> set[tuple[str, str]]:
+    return {(one.case.case_id, one.metric) for one in findings}
+
+
+@given(comparisons, st.sampled_from([(), ("time",)]))
+def test_swapped_arms_mirror_the_gate(comparison: Comparison, only: tuple[str, ...]) -> None:
+    policy = Policy(only=only or Policy().only)
+    there, back = judge(comparison, policy), judge(mirrored(comparison), policy)
+    assert keys(there.regressions) == keys(back.improved)
+    assert keys(there.improved) == keys(back.regressions)
+    assert keys(there.inconclusive) == keys(back.inconclusive)
+    assert keys(there.unchanged) == keys(back.unchanged)
+    assert (there.decided, there.findings) == (back.decided, back.findings)
+
+
+@given(comparisons, policies, st.randoms(use_true_random=False))
+def test_the_order_of_findings_does_not_show(comparison: Comparison, policy: Policy, luck: random.Random) -> None:
+    shuffled = list(comparison.findings)
+    luck.shuffle(shuffled)
+    changed = dataclasses.replace(comparison, findings=shuffled)
+    failed = ["b", "a"]
+    assert repr(judge(comparison, policy, comparison, failed)) == repr(judge(changed, policy, changed, failed[::-1]))
+
+
+@given(comparisons, policies)
+def test_no_regression_passes_unless_it_is_ignored_or_not_gated(comparison: Comparison, policy: Policy) -> None:
+    result = judge(comparison, policy)
+    worse = {
+        (one.case.case_id, one.metric)
+        for one in comparison.findings
+        if one.verdict is Verdict.REGRESSED and (one.kind == OUTCOME or one.kind in policy.only)
+    }
+    excused = {(one.case_id, one.metric) for one in result.ignored}
+    assert keys(result.regressions) == worse - excused
+    assert result.passed == (not result.sentences) == (result.exit_code == 0)
+    if worse - excused:
+        assert result.exit_code == 1
+    assert result.decided <= result.findings
+
+
+@given(comparisons, policies)
+def test_strict_lets_nothing_pass_that_the_same_policy_without_it_stops(comparison: Comparison, policy: Policy) -> None:
+    strict, lenient = (judge(comparison, dataclasses.replace(policy, strict=one)) for one in (True, False))
+    assert strict.exit_code >= lenient.exit_code

@@ -1,0 +1,242 @@
+from dataclasses import replace
+
+from ampbench.judge import frame
+from ampbench.judge.advice import Advice
+from ampbench.judge.notes import Note, statements, sweep_remarks, swept_value
+from ampbench.judge.rows import Group, Row
+from ampbench.records.case import DeviceDescription, WorkloadSource
+from ampbench.records.measured import Fitness
+from ampbench.records.run import Imported, Selection
+from ampbench.records.studies import Ceiling
+from ampbench.store import StoredRun
+from tests.compared_runs import BF16, FP32, Times, environment, make_run
+from tests.stored_runs import make_ceiling, make_divergence, make_header, make_memory
+
+
+def group(batch_size: int | None, parameters: str = "depth=4,width=512", phase: str = "inference") -> Group:
+    return Group(
+        workload="mlp",
+        parameters=parameters,
+        batch_size=batch_size,
+        memory_format="contiguous",
+        device="cpu",
+        phase=phase,
+        path="eager",
+    )
+
+
+def advised(*chosen: tuple[Group, str | None]) -> dict[Group, Advice]:
+    return {one: Advice(group=one, precision=name, column="speedup_vs_fp32", sentence="") for one, name in chosen}
+
+
+def rows(run: StoredRun) -> list[Row]:
+    return frame.plain_rows(frame.run_frame(run))
+
+
+def test_a_sweep_is_summed_up_by_what_is_advised_at_each_value() -> None:
+    advice = advised(
+        (group(1), "fp32"),
+        (group(16), "bf16_pure"),
+        (group(1, phase="training"), None),
+        (group(16, phase="training"), "fp32"),
+    )
+    assert sweep_remarks(advice, ["batch_size"]) == [
+        "by batch_size, mlp inference eager on cpu: 1 fp32, 16 bf16_pure",
+        "by batch_size, mlp training eager on cpu: 1 no advice, 16 fp32",
+    ]
+
+
+def test_a_parameter_is_found_among_the_others_and_one_that_is_not_there_is_left_out() -> None:
+    assert swept_value(group(8), "width") == "512"
+    assert swept_value(group(None), "batch_size") is None
+    assert sweep_remarks(advised((group(8), "fp32")), ["heads"]) == []
+
+
+def test_a_run_without_a_sweep_has_no_such_line() -> None:
+    assert sweep_remarks(advised((group(8), "fp32")), []) == []
+
+
+def test_what_no_reader_may_miss_is_a_warning_and_the_rest_is_none() -> None:
+    arithmetic = {"bfloat16": "native", "float16": "emulated"}
+    emulating = DeviceDescription(type="cpu", available=True, name="AMD EPYC", arithmetic=arithmetic)
+    header = environment(make_header(imported=Imported(program="asv", file="a.json")), devices=[emulating])
+    run = make_run(Times((FP32, [1e-3] * 4)), control=[1e-3] * 4, header=header)
+    loud = replace(run, rounds=[replace(one, samples=[[1e-3, 2e-3, 2e-3]]) for one in run.rounds])
+    rows = frame.plain_rows(frame.run_frame(loud))
+    said = {note.text.split()[0]: note.warning for note in statements(loud, rows)}
+    assert said == {"These": True, "imported": True, "control:": False, "this": True}
+    native = replace(emulating, arithmetic={"bfloat16": "native", "float16": "native"})
+    (note, _) = statements(replace(run, header=environment(make_header(), devices=[native])), rows)
+    assert not note.warning
+
+
+def test_errors_of_chance_are_a_warning() -> None:
+    run = make_run(Times((FP32, [1e-3] * 4), (BF16, [1e-3] * 4)))
+    found = {FP32.case_id: make_divergence(FP32, chance_rel_l2=1.22), BF16.case_id: make_divergence(BF16)}
+    (note,) = statements(replace(run, divergence=found), frame.plain_rows(frame.run_frame(run)))
+    assert note.warning
+    assert note.text == (
+        "linear_chain: its error means nothing: two fp64 steps already lie 1.2e+00 apart, as the network draws random "
+        "numbers, other ones in other dtypes, or keeps state of its own"
+    )
+
+
+def test_a_network_that_comes_compiled_is_called_so() -> None:
+    run = make_run(Times((FP32, [1e-3] * 4)))
+    run = replace(run, rounds=[replace(one, comes_compiled=True) for one in run.rounds])
+    (note,) = statements(run, frame.plain_rows(frame.run_frame(run)))
+    assert note.text == "linear_chain comes compiled by torch.compile: its path eager is that compiled code"
+
+
+def test_a_preset_that_sets_nothing_is_said_so() -> None:
+    own = replace(FP32, family="user", workload="net.py:make")
+    header = make_header(selection=Selection(preset="tiny"))
+    for case, said in ((own, 1), (FP32, 0)):
+        run = make_run(Times((case, [1e-3] * 4)), header=environment(header))
+        notes = statements(run, frame.plain_rows(frame.run_frame(run)))
+        assert [note.text for note in notes] == [
+            "--preset tiny sets the sizes of built-in workloads, and none of net.py:make: theirs are --set"
+        ] * said
+
+
+def test_what_is_changed_in_place_is_a_warning_that_says_what_was_done() -> None:
+    run = make_run(Times((FP32, [1e-3] * 4), (BF16, [1e-3] * 4)))
+    rows = frame.plain_rows(frame.run_frame(run))
+    assert statements(run, rows) == []
+    rounds = [replace(one, changed_in_place=["input[0]", "weight body.weight"]) for one in run.rounds]
+    (note,) = statements(replace(run, rounds=rounds), rows)
+    assert note.warning
+    assert note.text == (
+        "linear_chain changes in place what it is given (input[0], weight body.weight): that is put back before every "
+        "step, errors are those of a first step, and each timed sample is one step"
+    )
+
+
+def test_more_than_the_ceiling_allows_is_a_warning_that_names_the_cases_and_what_to_do() -> None:
+    times = Times((FP32, [1e-3] * 4), (BF16, [1e-3] * 4))
+    run = make_run(times)
+
+    def said(fp32: float, bf16: float) -> list[Note]:
+        memory = {
+            FP32.case_id: make_memory(FP32, 1, flops={"fp32": round(fp32 * 1e6)}),
+            BF16.case_id: make_memory(BF16, 1, flops={"bf16": round(bf16 * 1e6)}),
+        }
+        found = replace(run, memory=memory, ceilings=[make_ceiling("fp32", 1e9), make_ceiling("bf16", 1e9)])
+        return statements(found, frame.plain_rows(frame.run_frame(found)))
+
+    assert said(1.0, 1.05) == []
+    (note,) = said(0.5, 1.17)
+    assert note.warning
+    assert note.text.startswith("linear_chain bf16_autocast attains 117% of the measured ceiling: ")
+    assert note.text.endswith("measure the ceilings again: ampbench study ceilings")
+    (note,) = said(2.0, 1.17)
+    assert note.text.startswith("linear_chain fp32, linear_chain bf16_autocast attain up to 200% of the measured")
+
+
+def test_the_run_that_ceilings_are_of_is_named_and_one_that_others_lowered_is_a_warning() -> None:
+    run = make_run(Times((FP32, [1e-3] * 4)))
+    memory = {FP32.case_id: make_memory(FP32, 1, flops={"fp32": 100_000})}
+
+    def said(*ceilings: Ceiling) -> list[Note]:
+        found = replace(run, memory=memory, ceilings=list(ceilings))
+        return statements(found, frame.plain_rows(frame.run_frame(found)))
+
+    busy = Fitness(other_share=0.7)
+    quiet, low = make_ceiling("fp32", 1e9, run="studied"), make_ceiling("fp32", 5e8, "conv", run="before", fitness=busy)
+    assert said(quiet) == said(quiet, low) == [Note("ceilings: of run studied")]
+    assert said(replace(quiet, dtype="bf16")) == []
+    (note,) = said(replace(quiet, fitness=busy), low)
+    assert note.warning
+    assert note.text == (
+        "ceilings: of run studied; other work took up to 70.0% of the CPU's time while matmul fp32 was measured: "
+        "shares of them may be too high; measure the ceilings again: ampbench study ceilings"
+    )
+    (note,) = said(replace(quiet, run="", fitness=Fitness(steal_share=0.3)))
+    assert note.text.startswith("ceilings: of this run; other work took up to 30.0%")
+
+
+def test_what_is_not_finite_and_what_is_not_against_fp64_is_the_first_thing_said() -> None:
+    run = make_run(
+        Times((FP32, [1e-3] * 4), (BF16, [1e-3] * 4)),
+        output_rel_l2=None,
+        output_elements=32,
+        output_reference_nonfinite=16,
+        output_reference_nan=16,
+    )
+    first = statements(run, frame.plain_rows(frame.run_frame(run)))[0]
+    assert first.warning
+    said = "16 of 32 output elements are NaN in fp64 already: the network, not a precision, makes them"
+    assert first.text.endswith(f": {said}")
+    assert first.text.count(",") == 2  # said once, of both precisions
+
+
+def test_page_faults_that_a_plain_heap_would_cost_are_told_with_what_spares_them() -> None:
+    run = make_run(Times((FP32, [1e-3] * 4), (BF16, [1e-3] * 4)))
+    memory = {FP32.case_id: make_memory(FP32, 1), BF16.case_id: make_memory(BF16, 1)}
+
+    def said(fp32: float | None, bf16: float | None, heap: str = "kept") -> list[str]:
+        counted = {FP32.case_id: fp32, BF16.case_id: bf16}
+        passes = {case_id: replace(one, faults=counted[case_id]) for case_id, one in memory.items()}
+        settings = replace(run.header.settings, heap=heap)
+        found = replace(run, memory=passes, header=replace(run.header, settings=settings))
+        return [note.text for note in statements(found, frame.plain_rows(frame.run_frame(found)))]
+
+    assert said(None, 0.0) == said(19.0, 0.0) == []  # 19 us of 1 ms are less than anything calls a change
+    (kept,) = said(900.0, 0.0)
+    assert kept.startswith("page faults a step: linear_chain fp32 900, in a plain process, for memory that the step")
+    assert kept.endswith("saves them, too; --heap plain measures with them")
+    (plain,) = said(900.0, 21.0, heap="plain")
+    assert plain.startswith("page faults a step: linear_chain fp32 900, linear_chain bf16_autocast 21, for memory")
+    assert "GLIBC_TUNABLES=glibc.malloc.mmap_threshold=33554432:" in plain
+    assert plain.endswith("a process saves them; --heap kept measures that")
+
+
+def test_fp32_that_is_not_fp32_is_a_warning_with_what_made_it_so() -> None:
+    run = make_run(Times((FP32, [1e-3] * 3), (BF16, [1e-3] * 3)))
+    told = [replace(one, fp32_products={"matmul": "bf16", "conv": "bf16"}) for one in run.rounds]
+    shell = replace(run.header.environment, variables={"ONEDNN_DEFAULT_FPMATH_MODE": "BF16"})
+    run = replace(run, rounds=told, header=replace(run.header, environment=shell))
+    said = (
+        "fp32 is not fp32 here: factors of matrix products and convolutions are rounded to bf16 "
+        "(ONEDNN_DEFAULT_FPMATH_MODE=BF16)"
+    )
+    (note,) = [one for one in statements(run, rows(run)) if "not fp32" in one.text]
+    assert note.text.endswith(said)
+    assert note.warning
+
+
+def test_a_precision_whose_products_are_those_of_fp32_here_says_so_of_its_divergence_alone() -> None:
+    case = replace(FP32, precision="fp32_bf16_products")
+    run = make_run(Times((FP32, [1e-3]), (case, [1e-3])))
+    found = {one.case_id: make_divergence(one, fp32_products={}) for one in (FP32, case)}
+    run = replace(run, divergence=found)
+    (note,) = [one for one in statements(run, rows(run)) if "no fp32 product" in one.text]
+    assert note.text.endswith("fp32_bf16_products: no fp32 product was rounded to bf16: this is fp32")
+    assert not note.warning
+    older = replace(run, divergence={key: replace(one, fp32_products=None) for key, one in found.items()})
+    assert not [one for one in statements(older, rows(older)) if "no fp32 product" in one.text]
+
+
+def test_what_torch_ships_tells_what_it_rounds() -> None:
+    case = replace(FP32, precision="default")
+    run = make_run(Times((case, [1e-3])))
+    run = replace(run, rounds=[replace(one, fp32_products={"conv": "tf32"}) for one in run.rounds])
+    assert [one.text for one in statements(run, rows(run)) if "tf32" in one.text] == [
+        f"{FP32.workload} default: factors of convolutions are rounded to tf32"
+    ]
+
+
+def test_switches_of_a_users_file_are_told_once_with_what_became_of_them() -> None:
+    case = replace(FP32, family="user", workload="model.py:make")
+    source = WorkloadSource(
+        name=case.workload, family="user", module="/model.py", function="make", builtin=False,
+        switches=("torch.backends.cudnn.benchmark = True",),
+    )  # fmt: skip
+    run = make_run(Times((case, [1e-3])))
+    for keep, end in ((False, "--keep-flags leaves them as they are set"), (True, "`default` has all")):
+        header = replace(run.header, sources=[source], settings=replace(run.header.settings, keep_flags=keep))
+        told = replace(run, header=header)
+        (note,) = [one for one in statements(told, rows(told)) if "cudnn" in one.text]
+        assert note.text.startswith("model.py:make sets torch.backends.cudnn.benchmark = True: ")
+        assert note.text.endswith(end)
+        assert note.warning is not keep

@@ -1,0 +1,296 @@
+"""Policies: what a gate's file may hold, what it means for a case, how mistakes are refused."""
+
+import datetime
+from pathlib import Path
+
+import pytest
+
+from ampbench.base.metrics import DRIFT, GATED, MEAN
+from ampbench.base.names import matches
+from ampbench.errors import UsageError
+from ampbench.judge.policy import KINDS, METRIC_KINDS, Policy, Rule, kind_of, parse_percent, read_policy
+from ampbench.records.verdicts import OUTCOME
+from tests.stored_runs import make_case
+
+TODAY = datetime.date(2026, 1, 31)
+EVERYTHING = """
+strict = true
+only = ["accuracy", "time"]
+max_inconclusive = 0.25
+anchor = "release-1"
+[thresholds]
+time = "5%"
+memory = 0.01
+output_rel_l2 = 0.1
+[anchor_thresholds]
+time = "3%"
+[[rule]]
+family = "linear"
+thresholds = { time = "10%" }
+[[rule]]
+cases = "bf16 and not training"
+thresholds = { seconds_median = "20%" }
+[[ignore]]
+cases = "mlp and fp16"
+metrics = ["time", "output_rel_l2"]
+until = 2026-12-31
+reason = "the driver emulates fp16"
+"""
+IGNORE = "[[ignore]]\ncases = 'mlp'\nreason = 'known'\nuntil = 2026-12-31\n"
+
+
+def read(text: str, folder: Path) -> Policy:
+    path = folder / "gate.toml"
+    path.write_text(text)
+    return read_policy(path, TODAY)
+
+
+def refused(text: str, folder: Path) -> str:
+    with pytest.raises(UsageError) as caught:
+        read(text, folder)
+    message = str(caught.value)
+    assert message.startswith(f"{folder / 'gate.toml'}: ")
+    assert "\n" not in message
+    return message.removeprefix(f"{folder / 'gate.toml'}: ")
+
+
+def test_an_empty_policy_is_the_default_one(tmp_path: Path) -> None:
+    policy = read("", tmp_path)
+    assert policy == Policy(path=str(tmp_path / "gate.toml"))
+    assert policy.only == KINDS
+    assert all(policy.threshold_of(metric, make_case()) is None for metric in GATED)
+
+
+def test_every_key_is_read(tmp_path: Path) -> None:
+    policy = read(EVERYTHING, tmp_path)
+    assert (policy.strict, policy.only, policy.max_inconclusive) == (True, ("time", "accuracy"), 0.25)
+    assert policy.anchor == "release-1"
+    assert dict(policy.thresholds) == {"time": 0.05, "memory": 0.01, "output_rel_l2": 0.1}
+    assert [rule.thresholds for rule in policy.rules] == [{"time": 0.1}, {"seconds_median": 0.2}]
+    assert policy.ignores[0].until == datetime.date(2026, 12, 31)
+
+
+def test_the_example_of_the_documentation_is_a_policy_with_every_key(tmp_path: Path) -> None:
+    page = (Path(__file__).parents[2] / "docs" / "gate.md").read_text()
+    example = page.partition("```toml\n")[2].partition("```")[0]
+    policy = read(example, tmp_path)
+    unset = [name for name in ("max_inconclusive", "anchor") if getattr(policy, name) == getattr(Policy(), name)]
+    assert not unset
+    assert policy.thresholds
+    assert policy.anchor_thresholds
+    assert len(policy.rules) == 2
+    assert len(policy.ignores) == 2
+
+
+def test_the_last_rule_that_says_something_of_a_metric_wins(tmp_path: Path) -> None:
+    policy = read(EVERYTHING, tmp_path)
+    conv = {"workload": "resnet18", "family": "conv"}
+    bf16, fp32 = "bf16_autocast", "fp32"
+    assert policy.threshold_of("seconds_median", make_case(fp32, **conv)) == 0.05
+    assert policy.threshold_of("seconds_median", make_case(fp32)) == 0.1
+    assert policy.threshold_of("seconds_median", make_case(bf16)) == 0.2
+    assert policy.threshold_of("seconds_median", make_case(bf16, phase="training")) == 0.1
+    assert policy.threshold_of("peak_memory_bytes", make_case(bf16)) == 0.01
+
+
+def test_a_metrics_own_threshold_comes_before_its_kinds(tmp_path: Path) -> None:
+    policy = read("[thresholds]\naccuracy = 0.5\noutput_rel_l2 = 0.1\n", tmp_path)
+    assert policy.threshold_of("output_rel_l2", make_case()) == 0.1
+    assert policy.threshold_of("grad_rel_l2", make_case()) == 0.5
+
+
+def test_the_anchors_thresholds_default_to_the_others_and_rules_hold_for_both(tmp_path: Path) -> None:
+    policy = read(EVERYTHING, tmp_path)
+    conv = make_case(workload="resnet18", family="conv")
+    assert policy.anchor_threshold_of("seconds_median", conv) == 0.03
+    assert policy.anchor_threshold_of("peak_memory_bytes", conv) == 0.01
+    assert policy.anchor_threshold_of("seconds_median", make_case()) == 0.1
+
+
+def test_one_time_threshold_from_a_flag_wins_over_the_whole_file(tmp_path: Path) -> None:
+    policy = read(EVERYTHING, tmp_path).with_time_threshold(0.07)
+    for case in (make_case(), make_case("bf16_autocast"), make_case(workload="resnet18", family="conv")):
+        assert policy.threshold_of("seconds_median", case) == 0.07
+        assert policy.anchor_threshold_of("seconds_median", case) == 0.07
+    assert policy.threshold_of("peak_memory_bytes", make_case()) == 0.01
+
+
+def test_an_ignore_covers_its_cases_and_metrics_only(tmp_path: Path) -> None:
+    policy = read(EVERYTHING, tmp_path)
+    covered = "mlp/b8/fp16_pure/cpu/inference/eager/in-fp16"
+    assert policy.ignore_of("seconds_median", covered) is policy.ignores[0]
+    assert policy.ignore_of("output_rel_l2", covered) is policy.ignores[0]
+    assert policy.ignore_of("grad_rel_l2", covered) is None
+    assert policy.ignore_of(OUTCOME, covered) is None
+    assert policy.ignore_of("seconds_median", covered.replace("fp16", "bf16")) is None
+
+
+def test_an_ignore_without_metrics_covers_outcomes_too(tmp_path: Path) -> None:
+    policy = read(IGNORE, tmp_path)
+    assert policy.ignore_of(OUTCOME, "mlp/fp32") is policy.ignores[0]
+
+
+def test_an_ignore_holds_through_its_last_day(tmp_path: Path) -> None:
+    assert read(IGNORE.replace("2026-12-31", "2026-01-31"), tmp_path).ignores
+    message = refused(IGNORE + IGNORE.replace("2026-12-31", "2026-01-30"), tmp_path)
+    assert message == "ignore 2 (known) expired on 2026-01-30: remove it or renew it"
+
+
+def test_what_matches_no_case_is_said(tmp_path: Path) -> None:
+    policy = read(EVERYTHING, tmp_path)
+    assert policy.idle([make_case("bf16_autocast")]) == [
+        "ignore 1 of the policy (the driver emulates fp16) matches no case: it may have done its work"
+    ]
+    assert policy.idle([make_case("bf16_autocast")], ["mlp/fp16_pure"]) == []
+    assert policy.idle([make_case(workload="mlp", family="user")], ["mlp/fp16_pure"]) == [
+        "rule 1 of the policy matches no case",
+        "rule 2 of the policy matches no case",
+    ]
+
+
+def test_an_anchor_that_is_a_path_counts_from_the_policys_folder(tmp_path: Path) -> None:
+    assert read("anchor = 'runs/one.jsonl'", tmp_path).anchor == str(tmp_path / "runs/one.jsonl")
+    assert read("anchor = 'one.jsonl'", tmp_path).anchor == str(tmp_path / "one.jsonl")
+    assert read("anchor = 'one.jsonl.gz'", tmp_path).anchor == str(tmp_path / "one.jsonl.gz")
+    assert read("anchor = '/kept/one.jsonl'", tmp_path).anchor == "/kept/one.jsonl"
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("stict = true", "unknown key 'stict': did you mean strict?"),
+        ("[threshold]\ntime = 0.1", "unknown key 'threshold': did you mean thresholds?"),
+        ("[thresholds]\ntme = 0.1", "thresholds: unknown key 'tme': did you mean time?"),
+        (
+            "[anchor_thresholds]\nseconds = 0.1",
+            "anchor_thresholds: unknown key 'seconds': did you mean seconds_median or seconds_mean?",
+        ),
+        ("[[rule]]\nfamly = 'conv'", "rule 1: unknown key 'famly': did you mean family?"),
+        (
+            "[[rule]]\nfamily = 'conv'\nthresholds = { tim = 0.1 }",
+            "rule 1: thresholds: unknown key 'tim': did you mean time?",
+        ),
+        ("[[rule]]\nfamily = 'cnv'\nthresholds = { time = 0.1 }", "rule 1: unknown family 'cnv': did you mean conv?"),
+        ("[[ignore]]\nuntill = 2026-12-31", "ignore 1: unknown key 'untill': did you mean until?"),
+        (IGNORE + "metrics = ['tme']", "ignore 1: unknown metric 'tme': did you mean time or outcome?"),
+        ("only = ['tme']", "unknown kind 'tme': did you mean time?"),
+        ("only = 'time'", "only must be a list that is not empty, as in ['time'], not 'time'"),
+        ("only = []", "only must be a list that is not empty, as in ['time'], not []"),
+        ("only = [['time']]", "unknown kind \"['time']\": did you mean time?"),
+        ("strict = 1", "strict must be true or false, not 1"),
+        ("strict = 'yes'", "strict must be true or false, not 'yes'"),
+        ("anchor = 3", "anchor must be a text in quotes that is not empty, not 3"),
+        ("anchor = ''", "anchor must be a text in quotes that is not empty, not ''"),
+        ("max_inconclusive = -0.1", 'max_inconclusive must be a share such as 0.05 or "5%", 0 or more, not -0.1'),
+        ("max_inconclusive = true", 'max_inconclusive must be a share such as 0.05 or "5%", 0 or more, not True'),
+        ("max_inconclusive = '150%'", "max_inconclusive is a share of all findings, at most 1, not '150%'"),
+        ("thresholds = 0.1", "thresholds must be a table, not 0.1"),
+        ("[thresholds]\ntime = -0.1", 'thresholds: time must be a share such as 0.05 or "5%", 0 or more, not -0.1'),
+        ("[thresholds]\ntime = " + "9" * 4000, "thresholds: time must be a share such as 0.05"),
+        ("[thresholds]\ntime = nan", 'thresholds: time must be a share such as 0.05 or "5%", 0 or more, not nan'),
+        ("[thresholds]\ntime = inf", 'thresholds: time must be a share such as 0.05 or "5%", 0 or more, not inf'),
+        ("[thresholds]\ntime = true", 'thresholds: time must be a share such as 0.05 or "5%", 0 or more, not True'),
+        ("[thresholds]\ntime = '0.1'", "thresholds: time must be a share such as 0.05 or \"5%\", 0 or more, not '0.1'"),
+        ("[thresholds]\ntime = '-5%'", "thresholds: time: '-5%' is not a percentage of 0 or more, such as 5%"),
+        ("[thresholds]\ntime = 'nan%'", "thresholds: time: 'nan%' is not a percentage of 0 or more, such as 5%"),
+        ("[thresholds]\ntime = 5", 'thresholds: time = 5 may mean 5% or 500%: write it in percent, as in "5%"'),
+        ("rule = {family = 'conv'}", "rule must be given as [[rule]], once for each"),
+        ("ignore = [3]", "ignore must be given as [[ignore]], once for each"),
+        ("[[rule]]\nthresholds = { time = 0.1 }", "rule 1: say of which cases, by family, workload or cases"),
+        ("[[rule]]\ncases = 'mlp'", "rule 1: thresholds are missing"),
+        (
+            "[[rule]]\ncases = 'mlp and'\nthresholds = { time = 0.1 }",
+            "rule 1: cases = 'mlp and' is not an expression of names joined by and, or, not, ( and )",
+        ),
+        (IGNORE.replace("'mlp'", "'mlp or (a)(b)'"), "ignore 1: cases = 'mlp or (a)(b)' is not an expression"),
+        (IGNORE.replace("'mlp'", "'mlp and (a)(b)'"), "ignore 1: cases = 'mlp and (a)(b)' is not an expression"),
+        (IGNORE.replace("'mlp'", "''"), "ignore 1: cases must be a text in quotes that is not empty, not ''"),
+        (IGNORE.replace("reason = 'known'", ""), "ignore 1: reason is missing: say why these findings do not count"),
+        (IGNORE.replace("until = 2026-12-31", ""), "ignore 1: until is missing: give the last day it holds"),
+        (IGNORE.replace("2026-12-31", "'2026-12-31'"), "ignore 1: until must be a date, not '2026-12-31'"),
+        (IGNORE.replace("2026-12-31", "2026-12-31T00:00:00"), "ignore 1: until must be a date, not datetime"),
+        (IGNORE.replace("cases = 'mlp'", ""), "ignore 1: say of which cases or metrics"),
+        ("strict = true\nonly = [", "not valid TOML: "),
+        ("strict = true\nstrict = false", "not valid TOML: "),
+    ],
+)
+def test_a_mistake_is_one_line_with_file_and_key(text: str, message: str, tmp_path: Path) -> None:
+    assert refused(text, tmp_path).startswith(message)
+
+
+def test_a_syntax_error_is_told_with_its_line(tmp_path: Path) -> None:
+    assert "line 2" in refused("strict = true\nonly = = 3", tmp_path)
+
+
+def test_a_missing_file_is_refused_by_name(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match=r"there is no policy file .*absent\.toml"):
+        read_policy(tmp_path / "absent.toml")
+
+
+@pytest.mark.parametrize(("text", "share"), [("5", 0.05), ("5%", 0.05), (" 2.5% ", 0.025), ("0", 0.0), ("150%", 1.5)])
+def test_percentages_are_read(text: str, share: float) -> None:
+    assert parse_percent(text) == pytest.approx(share)
+
+
+@pytest.mark.parametrize("text", ["", "%", "-1", "nan", "inf", "five", "5%%"])
+def test_what_is_no_percentage_is_refused(text: str) -> None:
+    with pytest.raises(UsageError, match="is not a percentage"):
+        parse_percent(text)
+
+
+def test_every_gated_metric_and_kind_can_have_a_threshold_and_be_ignored(tmp_path: Path) -> None:
+    for name in (*METRIC_KINDS, *GATED):
+        policy = read(f"[thresholds]\n{name} = 0.5\n{IGNORE}metrics = ['{name}']\n", tmp_path)
+        kinds = {metric: metric if metric in (DRIFT, MEAN) else kind_of(metric) for metric in GATED}
+        metrics = [metric for metric in GATED if name in (metric, kinds[metric])]
+        assert metrics
+        for metric in metrics:
+            assert policy.threshold_of(metric, make_case()) == 0.5
+            assert policy.ignore_of(metric, "mlp/fp32") is not None
+
+
+def test_a_threshold_of_time_is_not_the_means_whose_own_is_said_by_name_and_an_ignore_of_time_covers_both(
+    tmp_path: Path,
+) -> None:
+    policy = read(f"[thresholds]\ntime = '1%'\n{IGNORE}metrics = ['time']\n", tmp_path)
+    assert policy.threshold_of(MEAN, make_case()) is None  # and so the larger of its default and the time's
+    assert policy.ignore_of(MEAN, "mlp/fp32") is not None
+    assert read("[thresholds]\nseconds_mean = '10%'", tmp_path).threshold_of(MEAN, make_case()) == 0.1
+    flag = read("[thresholds]\nseconds_mean = '10%'", tmp_path).with_time_threshold(0.2)
+    assert flag.threshold_of(MEAN, make_case()) is None
+
+
+def test_a_threshold_of_accuracy_allows_larger_errors_and_no_other_function(tmp_path: Path) -> None:
+    policy = read(
+        "[thresholds]\naccuracy = '10%'\n[[rule]]\ncases = 'fp32'\nthresholds = { accuracy = '50%' }", tmp_path
+    )
+    assert policy.threshold_of("output_rel_l2", make_case()) == 0.5
+    assert policy.threshold_of(DRIFT, make_case()) is None
+
+
+def test_rules_can_be_left_out_and_ignored_by_op_and_device_but_have_no_threshold(tmp_path: Path) -> None:
+    assert read("only = ['rules']", tmp_path).only == ("rules",)
+    policy = read(IGNORE.replace("'mlp'", "'rms_norm and cuda'") + "metrics = ['rules']\n", tmp_path)
+    assert policy.ignore_of("rules", "rms_norm/cuda") is policy.ignores[0]
+    assert policy.ignore_of("rules", "rms_norm/xpu") is None
+    assert policy.ignore_of("seconds_median", "rms_norm/cuda") is None
+    assert policy.idle([], ["rms_norm/cuda"]) == []
+    assert refused("[thresholds]\nrules = 0.1", tmp_path).startswith("thresholds: unknown key 'rules'")
+
+
+def test_an_expression_that_was_read_can_be_evaluated(tmp_path: Path) -> None:
+    policy = read(IGNORE.replace("'mlp'", "'not (mlp or gru) and bf16'"), tmp_path)
+    assert matches(policy.ignores[0].cases, "resnet18/bf16_pure")
+    assert policy.ignore_of(OUTCOME, "gru/bf16_pure") is None
+
+
+def test_which_rules_cover_a_case_is_found_once_for_all_its_metrics(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    policy, case, asked = read(EVERYTHING, tmp_path), make_case(), []
+    covers = Rule.covers
+    monkeypatch.setattr(Rule, "covers", lambda rule, one: asked.append(rule) or covers(rule, one))
+    found = [policy.threshold_of(metric, case) for metric in GATED for _ in range(2)]
+    assert any(found)
+    assert len(asked) == len(policy.rules)
+    assert policy.with_time_threshold(0.5).threshold_of("seconds_median", case) == 0.5

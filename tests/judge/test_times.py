@@ -1,0 +1,379 @@
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from ampbench.judge.compare import compare
+from ampbench.records.measured import Fitness
+from ampbench.records.verdicts import Code, Finding, Verdict
+from tests.compared_runs import BF16, FP32, Times, arms, environment, make_run, noisy, rounds_of
+from tests.stored_runs import make_header, make_round
+
+
+def times(comparison) -> list[Finding]:
+    return [one for one in comparison.findings if one.kind == "time"]
+
+
+def interleaved(before, after, fresh=((), ()), control=()):
+    """Compare two arms in one case."""
+    ours, theirs = arms()
+    baseline = make_run(Times((FP32, before)), control=control, fresh=fresh[0], header=ours)
+    candidate = make_run(Times((FP32, after)), fresh=fresh[1], header=theirs)
+    return compare(baseline, candidate)
+
+
+def stored(before, after, **changes):
+    return compare(make_run(Times((FP32, before))), make_run(Times((FP32, after)), **changes))
+
+
+def test_a_share_of_slow_rounds_that_luck_explains_is_not_remarked_upon():
+    one_of_four = [1e-3, 1.001e-3, 0.999e-3, 1.4e-3]
+    (found,) = times(stored(one_of_four, noisy(1e-3, 4)))
+    assert found.details["slow_share_baseline"] == 0.25
+    assert not found.remarks
+
+
+def test_a_certain_and_confirmed_slowdown_is_a_regression_with_the_change_of_the_fresh_blocks():
+    fresh = (noisy(1e-3, 8, seed=3), noisy(1.08e-3, 8, seed=4))
+    comparison = interleaved(noisy(1e-3), noisy(1.07e-3, seed=1), fresh, control=noisy(1e-3, seed=2))
+    (found,) = times(comparison)
+    assert (found.verdict, found.code) == (Verdict.REGRESSED, Code.BEYOND_THRESHOLD)
+    assert found.change == pytest.approx(0.08, abs=0.004)
+    assert found.low < found.change < found.high
+    assert found.blocks == 16
+    assert found.reason.startswith("8.")
+    assert "slower (95%:" in found.reason
+    assert found.reason.endswith("certainly over 2%, 16 blocks, confirmed by 8 fresh ones")
+    assert comparison.interleaved
+
+
+def test_an_unconfirmed_slowdown_is_inconclusive():
+    (found,) = times(interleaved(noisy(1e-3), noisy(1.07e-3, seed=1)))
+    assert (found.verdict, found.code) == (Verdict.INCONCLUSIVE, Code.UNCONFIRMED)
+    assert "fresh ones are still to confirm it" in found.reason
+
+
+def test_identical_code_is_shown_to_be_unchanged():
+    comparison = interleaved(noisy(1e-3), noisy(1e-3, seed=1), control=noisy(1e-3, seed=2))
+    assert times(comparison)[0].verdict is Verdict.UNCHANGED
+    assert "within 2%, the mean of all samples within 5%, 16 blocks" in times(comparison)[0].reason
+    assert (comparison.control.cells, comparison.control.fired) == (1, False)
+    assert "none seemed to differ" in comparison.control.sentence
+
+
+def sampled(header, seed, slow_steps=0.0, fresh=10):
+    """An arm of 32 blocks, and fresh ones, of 200 samples of a millisecond each; a share takes three times as long."""
+    generator = np.random.default_rng(seed)
+
+    def block(number, **changes):
+        took = generator.lognormal(math.log(1e-3), 0.002) * (1 + generator.exponential(0.01, 200))
+        took = np.where(generator.random(200) < slow_steps, 3 * took, took)
+        return make_round(FP32, number=number, samples=[took.tolist()], steps_per_sample=[1], **changes)
+
+    run = make_run(Times((FP32, [])), header=header)
+    rounds = [block(number) for number in range(32)] + [block(number, confirmation=True) for number in range(fresh)]
+    return replace(run, rounds=rounds)
+
+
+def test_a_tail_that_grew_is_a_finding_of_its_own_beside_an_unchanged_typical_time():
+    ours, theirs = arms()
+    typical, mean = sorted(
+        times(compare(sampled(ours, 1), sampled(theirs, 2, slow_steps=0.06))), key=lambda one: one.metric, reverse=True
+    )
+    assert (typical.metric, typical.verdict, typical.code) == (
+        "seconds_median", Verdict.UNCHANGED, Code.WITHIN_THRESHOLD,
+    )  # fmt: skip
+    assert (mean.metric, mean.kind, mean.verdict) == ("seconds_mean", "time", Verdict.REGRESSED)
+    assert mean.change == pytest.approx(2 * 0.06, abs=0.03)
+    assert 0.05 < mean.low < mean.change < mean.high
+    assert (mean.baseline, mean.threshold) == (pytest.approx(1.01e-3, rel=0.01), 0.05)
+    assert mean.candidate == pytest.approx(1.12e-3, rel=0.03)
+    assert "certainly over 5%, 32 blocks, confirmed by 10 fresh ones" in mean.reason
+
+
+def test_a_tail_that_went_away_is_an_improvement_of_the_mean():
+    ours, theirs = arms()
+    found = times(compare(sampled(ours, 1, slow_steps=0.06), sampled(theirs, 2)))
+    assert {one.metric: one.verdict for one in found} == {
+        "seconds_median": Verdict.UNCHANGED, "seconds_mean": Verdict.IMPROVED,
+    }  # fmt: skip
+
+
+def test_a_tail_that_grew_waits_for_fresh_blocks():
+    ours, theirs = arms()
+    found = times(compare(sampled(ours, 1, fresh=0), sampled(theirs, 2, slow_steps=0.06, fresh=0)))
+    assert {one.metric: one.code for one in found} == {
+        "seconds_median": Code.TAIL_UNDECIDED, "seconds_mean": Code.UNCONFIRMED,
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("policy", "threshold", "verdict"),
+    [
+        ({}, 0.05, Verdict.REGRESSED),
+        ({"seconds_median": 0.2}, 0.2, None),
+        ({"seconds_median": 0.2, "seconds_mean": 0.03}, 0.03, Verdict.REGRESSED),
+        ({"seconds_mean": 0.3}, 0.3, None),
+    ],
+)
+def test_a_mean_may_change_by_what_is_said_of_it_or_as_much_as_the_time_may(policy, threshold, verdict):
+    ours, theirs = arms()
+    both = sampled(ours, 1), sampled(theirs, 2, slow_steps=0.06)
+    found = {one.metric: one for one in times(compare(*both, lambda metric, case: policy.get(metric)))}
+    assert found["seconds_median"].details["mean_threshold"] == threshold
+    assert (found["seconds_mean"].verdict if "seconds_mean" in found else None) == verdict
+
+
+def test_a_slowdown_of_every_step_is_told_once():
+    fresh = (noisy(1e-3, 10, seed=3), noisy(1.2e-3, 10, seed=4))
+    (found,) = times(interleaved(noisy(1e-3), noisy(1.2e-3, seed=1), fresh))
+    assert (found.metric, found.verdict) == ("seconds_median", Verdict.REGRESSED)
+    assert found.details["mean_change"] == pytest.approx(0.2, abs=0.01)
+
+
+def test_rounds_whose_builds_have_no_count_of_steps_have_a_mean():
+    run = make_run(Times((FP32, noisy(1e-3, 10, 0.001))))
+    rounds = [replace(one, samples=[*one.samples, *one.samples]) for one in run.rounds]
+    found = times(compare(replace(run, rounds=rounds), make_run(Times((FP32, noisy(1e-3, 10, 0.001, 1))))))
+    assert [one.verdict for one in found] == [Verdict.UNCHANGED]
+
+
+def test_too_noisy_blocks_say_what_would_have_been_seen_and_what_would_decide():
+    (found,) = times(interleaved(noisy(1e-3, spread=0.05), noisy(1e-3, spread=0.05, seed=1)))
+    assert (found.verdict, found.code) == (Verdict.INCONCLUSIVE, Code.UNDECIDED)
+    assert "a change of" in found.reason
+    assert "blocks would decide" in found.reason
+    assert found.details["detectable_change"] > 0.02
+
+
+def test_blocks_are_paired_by_their_number_not_by_their_order():
+    """A drift of 4% a block makes order decide; the candidate's file lacks the first block."""
+    drift = [1e-3 * 1.04**number for number in range(17)]
+    ours, theirs = arms()
+    baseline = make_run(Times((FP32, drift)), header=ours)
+    candidate = make_run(Times((FP32, drift)), header=theirs)
+    del candidate.rounds[0]
+    (found,) = times(compare(baseline, candidate))
+    assert found.verdict is Verdict.UNCHANGED
+    assert found.change == pytest.approx(0, abs=1e-9)
+    assert found.blocks == 16
+
+
+def test_a_control_that_fires_takes_every_time_verdict_away():
+    comparison = interleaved(noisy(1e-3), noisy(1e-3, seed=1), control=noisy(1.07e-3, seed=2))
+    (found,) = times(comparison)
+    assert (found.verdict, found.code) == (Verdict.INCONCLUSIVE, Code.CONTROL_FIRED)
+    assert comparison.control.fired
+    assert "slower on linear_chain" in comparison.control.sentence
+    assert not [one for one in comparison.means if one.metric == "seconds_median"]
+
+
+def test_the_control_stands_beside_its_own_arm_when_the_arms_are_swapped():
+    fast, slow = noisy(1e-3), noisy(1.3e-3, seed=1)
+    ours, theirs = arms()
+    baseline = make_run(Times((FP32, fast)), control=noisy(1e-3, seed=2), header=ours)
+    candidate = make_run(Times((FP32, slow)), header=theirs)
+    assert not compare(candidate, baseline).control.fired
+
+
+def test_arms_without_a_control_say_so():
+    assert interleaved(noisy(1e-3), noisy(1e-3)).control.sentence.startswith("no control")
+
+
+@settings(max_examples=25, deadline=None)
+@given(change=st.sampled_from([0.5, 0.9, 0.98, 1.0, 1.02, 1.1, 2.0]), seed=st.integers(0, 99))
+def test_swapping_the_arms_mirrors_the_verdict(change, seed):
+    before, after = noisy(1e-3, seed=seed), noisy(change * 1e-3, seed=seed + 100)
+    mirrored = {Verdict.REGRESSED: Verdict.IMPROVED, Verdict.IMPROVED: Verdict.REGRESSED}
+    for forth, back in (
+        (times(interleaved(before, after))[0], times(interleaved(after, before))[0]),
+        (times(stored(before, after))[0], times(stored(after, before))[0]),
+    ):
+        assert back.verdict is mirrored.get(forth.verdict, forth.verdict)
+        assert back.change == pytest.approx(1 / (1 + forth.change) - 1)
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "code"),
+    [
+        ([0.0] * 16, [0.0] * 16, Code.INVALID),
+        (noisy(1e-3), [*noisy(1e-3, 15), -1.0], Code.INVALID),
+        ([*noisy(1e-3, 15), math.inf], noisy(1e-3), Code.INVALID),
+        ([math.nan] * 16, [math.nan] * 16, Code.TOO_FEW_BLOCKS),
+        ([1e-3], [1e-3], Code.TOO_FEW_BLOCKS),
+    ],
+)
+@pytest.mark.parametrize("how", [interleaved, stored])
+def test_times_that_are_none_and_missing_rounds_are_never_unchanged(how, before, after, code):
+    (found,) = times(how(before, after))
+    assert found.verdict in (Verdict.INCOMPARABLE, Verdict.INCONCLUSIVE)
+    assert found.code is code
+
+
+def test_stored_runs_are_widened_by_their_controls():
+    quiet = make_run(Times((FP32, noisy(1e-3, 8))), control=noisy(1e-3, 8, seed=5))
+    lucky = make_run(Times((FP32, noisy(1e-3, 8))), control=noisy(1.2e-3, 8, seed=5))
+    candidate = make_run(Times((FP32, noisy(1.1e-3, 8, seed=1))))
+    assert times(compare(quiet, candidate))[0].verdict is Verdict.REGRESSED
+    widened = compare(lucky, candidate)
+    assert times(widened)[0].verdict is Verdict.INCONCLUSIVE
+    assert (
+        "apart in the baseline; intervals are widened by that; the candidate has no control" in widened.control.sentence
+    )
+    assert widened.control.cells == 1
+    assert not widened.interleaved
+
+
+def test_stored_runs_without_controls_say_so():
+    assert stored(noisy(1e-3), noisy(1e-3)).control.sentence.startswith("neither run has a control")
+
+
+def test_confirmation_rounds_take_no_part_in_a_comparison_with_another_session():
+    baseline = make_run(Times((FP32, noisy(1e-3, 8))), fresh=noisy(9e-3, 8), header=arms()[0])
+    (found,) = times(compare(baseline, make_run(Times((FP32, noisy(1e-3, 8, seed=1))))))
+    assert found.blocks == 8
+    assert abs(found.change) < 0.01
+
+
+def unfit_run(fitness, blocks, **changes):
+    """Return a run in which the first `blocks` of eight blocks had `fitness`, and took twice as long."""
+    run = make_run(Times((FP32, [])), **changes)
+    unfit = [make_round(FP32, 2e-3, number, fitness=fitness) for number in range(blocks)]
+    quiet = [make_round(FP32, value, blocks + number, fitness=Fitness(frequency_hz=3e9)) for number, value in
+             enumerate(noisy(1e-3, 8 - blocks))]  # fmt: skip
+    run.rounds[:] = unfit + quiet
+    return run
+
+
+@pytest.mark.parametrize(
+    ("fitness", "cause"),
+    [
+        (Fitness(other_share=0.41), "other processes used 41% of the CPU in 4 of 8 blocks"),
+        (Fitness(steal_share=0.3), "the hypervisor gave 30% of the CPU time to other machines in 4 of 8 blocks"),
+        (Fitness(load=8.0), "the load was 4.0 per CPU in 4 of 8 blocks"),
+        (Fitness(frequency_hz=1.5e9), "the CPU's clock was at 67% of its usual one in 4 of 8 blocks"),
+    ],
+)
+def test_too_many_unfit_blocks_are_no_evidence_and_the_cause_is_named(fitness, cause):
+    ours, theirs = arms()
+    found = compare(make_run(Times((FP32, noisy(1e-3, 8))), header=ours), unfit_run(fitness, 4, header=theirs))
+    (found,) = times(found)
+    assert (found.verdict, found.code) == (Verdict.INCONCLUSIVE, Code.UNFIT_MACHINE)
+    assert found.change is None
+    assert found.reason == cause
+
+
+def busy_run(seconds, header, fresh=(), **changes):
+    """Return an arm of which every block was measured while others used most of the CPU."""
+    run = make_run(Times((FP32, seconds)), header=header, fresh=fresh)
+    run.rounds[:] = [replace(one, fitness=Fitness(other_share=0.92)) for one in run.rounds]
+    return run
+
+
+def disturbed(factor, seed, count=32):
+    """Return times of code that takes `factor` ms, of which any may be up to 3 times as long for others' work."""
+    held_up = np.random.default_rng(seed).uniform(1, 3, count)
+    return [float(factor * value * times) for value, times in zip(noisy(1e-3, count, seed=seed), held_up, strict=True)]
+
+
+@pytest.mark.parametrize(("factor", "verdict"), [(15, Verdict.REGRESSED), (1 / 15, Verdict.IMPROVED)])
+def test_in_turns_a_change_far_beyond_what_disturbs_both_arms_is_judged_on_a_busy_machine(factor, verdict):
+    ours, theirs = arms()
+    baseline = busy_run(disturbed(1, 0), ours, fresh=disturbed(1, 1, 10))
+    (found,) = times(compare(baseline, busy_run(disturbed(factor, 2), theirs, fresh=disturbed(factor, 3, 10))))
+    assert (found.verdict, found.code, found.threshold) == (verdict, Code.BEYOND_THRESHOLD, 1.0)
+    assert found.reason.endswith(
+        "; other processes used 92% of the CPU in 42 of 42 blocks, so only what takes twice as long, or half, is judged"
+    )
+    (found,) = times(compare(busy_run(disturbed(1, 0), ours), busy_run(disturbed(factor, 2), theirs)))
+    assert found.code is Code.UNCONFIRMED
+
+
+@pytest.mark.parametrize("factor", [1.0, 1.3])
+def test_a_smaller_change_is_not_judged_on_a_busy_machine(factor):
+    ours, theirs = arms()
+    (found,) = times(compare(busy_run(disturbed(1, 0), ours), busy_run(disturbed(factor, 2), theirs)))
+    assert (found.code, found.change) == (Code.UNFIT_MACHINE, None)
+    assert found.reason == "other processes used 92% of the CPU in 32 of 32 blocks"
+
+
+def test_blocks_in_which_one_arm_alone_was_disturbed_decide_nothing():
+    ours, theirs = arms()
+    (found,) = times(compare(make_run(Times((FP32, noisy(1e-3, 32))), header=ours), busy_run(disturbed(15, 2), theirs)))
+    assert found.code is Code.UNFIT_MACHINE
+
+
+def test_few_unfit_blocks_are_left_out_in_pairs():
+    ours, theirs = arms()
+    busy = unfit_run(Fitness(other_share=0.41), 2, header=theirs)
+    (found,) = times(compare(make_run(Times((FP32, noisy(1e-3, 8))), header=ours), busy))
+    assert found.code is not Code.UNFIT_MACHINE
+    assert found.blocks == 6
+    assert abs(found.change) < 0.01
+
+
+def test_a_load_is_judged_only_where_nothing_better_is_known():
+    ours, theirs = arms()
+    loaded = unfit_run(Fitness(load=8.0, other_share=0.01), 8, header=theirs)
+    (found,) = times(compare(make_run(Times((FP32, noisy(1e-3, 8))), header=ours), loaded))
+    assert found.code is not Code.UNFIT_MACHINE
+
+
+def test_stored_runs_say_whose_rounds_were_unfit():
+    (found,) = times(compare(unfit_run(Fitness(other_share=0.5), 4), make_run(Times((FP32, noisy(1e-3))))))
+    assert found.reason == "other processes used 50% of the CPU in 4 of 8 rounds of the baseline"
+
+
+def test_a_changed_share_of_slow_blocks_is_remarked_upon_whatever_the_verdict():
+    after = noisy(1e-3, 16, seed=1)
+    after[::4] = [2e-3] * 4
+    after[1::4] = [2e-3] * 4
+    (found,) = times(interleaved(noisy(1e-3), after))
+    assert any(remark.startswith("slow blocks: 0% → 50% of them") for remark in found.remarks)
+    assert found.details["slow_share_candidate"] == 0.5
+    assert found.details["mean_change"] > 0.3
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"host": "other"}, "another host: bench → other"),
+        ({"cpu": "Intel"}, "another CPU: AMD EPYC → Intel"),
+        ({"cpu_count": 4}, "another number of CPUs: 2 → 4"),
+        ({"threads": 1}, "another number of threads: 2 → 1"),
+    ],
+)
+def test_times_of_another_machine_are_incomparable_and_memory_and_accuracy_are_not(changes, said):
+    other = make_run(Times((FP32, noisy(1e-3))), header=environment(make_header(), **changes))
+    comparison = compare(make_run(Times((FP32, noisy(1e-3)))), other)
+    (found,) = times(comparison)
+    assert (found.verdict, found.code) == (Verdict.INCOMPARABLE, Code.OTHER_MACHINE)
+    assert found.reason == said
+    assert {one.verdict for one in comparison.findings if one.kind != "time"} == {Verdict.UNCHANGED}
+
+
+@pytest.mark.parametrize("name", ["threads", "OMP_NUM_THREADS"])
+def test_threads_that_an_arm_sets_on_purpose_are_compared(name):
+    ours, theirs = arms(**{name: "1"})
+    baseline = make_run(Times((FP32, noisy(1e-3))), header=ours)
+    candidate = make_run(Times((FP32, noisy(1e-3))), header=environment(theirs, threads=1))
+    assert times(compare(baseline, candidate))[0].verdict is Verdict.UNCHANGED
+
+
+def test_a_threshold_holds_for_its_case_and_is_never_below_what_the_clock_resolves():
+    baseline, candidate = (make_run(Times((FP32, noisy(1e-3, seed=seed)), (BF16, noisy(1e-7, seed=seed))))
+                           for seed in (0, 1))  # fmt: skip
+    found = compare(baseline, candidate, lambda metric, case: 0.05 if metric == "seconds_median" else None)
+    limits = {one.case.precision: one.threshold for one in times(found)}
+    assert limits["fp32"] == 0.05
+    assert limits["bf16_autocast"] == pytest.approx(0.5, rel=0.01)
+
+
+def test_other_items_per_step_are_remarked_upon():
+    candidate = make_run(Times((FP32, [])))
+    candidate.rounds[:] = rounds_of(FP32, noisy(1e-3), items_per_step=16.0)
+    (found,) = times(compare(make_run(Times((FP32, noisy(1e-3)))), candidate))
+    assert any(remark.startswith("a step does 8 → 16 items") for remark in found.remarks)

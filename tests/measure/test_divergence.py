@@ -1,0 +1,609 @@
+import dataclasses
+import math
+import random
+import re
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch.nn.functional import gelu
+
+from ampbench.base.precisions import PRECISIONS
+from ampbench.base.sketch import moved
+from ampbench.errors import WorkloadError
+from ampbench.measure.data import Generator
+from ampbench.measure.distances import (
+    Decisions,
+    argmax_agreement,
+    class_dimension,
+    compare,
+    floating_in,
+    named_outputs,
+    worst_gradient,
+)
+from ampbench.measure.divergence import References, measure_divergence
+from ampbench.measure.machine import Cpu
+from ampbench.measure.state import recipe_of
+from ampbench.records.case import Case
+from ampbench.records.measured import Divergence
+from ampbench.workload import Workload
+from ampbench.workloads.linear import linear_stack
+
+MakeCase = Callable[..., Case]
+
+
+def mean_square(output: torch.Tensor) -> torch.Tensor:
+    return output.float().square().mean()
+
+
+finite = st.floats(-1e3, 1e3, allow_nan=False).filter(lambda value: value == 0 or abs(value) > 1e-3)
+
+
+@given(st.lists(st.tuples(finite, finite), min_size=1, max_size=20))
+def test_distances_agree_with_numpy(pairs: list[tuple[float, float]]) -> None:
+    x, r = np.array(pairs).T
+    found = compare([torch.from_numpy(x.copy())], [torch.from_numpy(r.copy())])
+    assert found.max_abs == pytest.approx(np.abs(x - r).max())
+    if np.linalg.norm(r) == 0:
+        assert found.rel_l2 is None
+        assert "zero" in found.notes[0]
+    else:
+        assert found.rel_l2 == pytest.approx(np.linalg.norm(x - r) / np.linalg.norm(r))
+        if np.linalg.norm(x):
+            assert found.cosine == pytest.approx(x @ r / np.linalg.norm(x) / np.linalg.norm(r), abs=1e-9)
+
+
+def test_a_value_that_is_not_finite_is_counted_and_makes_the_distance_undefined() -> None:
+    reference = [torch.tensor([1.0, 2.0, math.inf, 4.0], dtype=torch.float64)]
+    found = compare([torch.tensor([1.0, math.nan, math.inf, math.inf], dtype=torch.float64)], reference)
+    assert found.nonfinite == 2
+    assert found.rel_l2 is None
+    assert found.cosine is None
+
+
+def test_several_outputs_count_as_one_vector() -> None:
+    split = compare([torch.tensor([3.0]), torch.tensor([4.5])], [torch.tensor([3.0]), torch.tensor([4.0])])
+    assert split.rel_l2 == pytest.approx(0.5 / 5.0)
+
+
+def test_outputs_of_another_shape_are_refused() -> None:
+    with pytest.raises(ValueError, match=r"\(2,\).*\(3,\)"):
+        compare([torch.ones(2)], [torch.ones(3)])
+
+
+def test_the_worst_gradient_is_named_and_negligible_ones_are_passed_over() -> None:
+    reference = {"a": torch.tensor([1.0, 1.0]), "b": torch.tensor([10.0]), "bias": torch.tensor([1e-12])}
+    values = {"a": torch.tensor([1.0, 1.2]), "b": torch.tensor([11.0]), "bias": torch.tensor([1e-3])}
+    distances = {name: compare([value], [reference[name]]) for name, value in values.items()}
+    name, error = worst_gradient(distances)
+    assert name == "a"
+    assert error == pytest.approx(0.2 / math.sqrt(2))
+    assert worst_gradient(distances, 0.5) == ("b", pytest.approx(0.1))
+    assert worst_gradient({"a": compare([torch.tensor([1.0, math.inf])], [reference["a"]])}) == ("a", None)
+
+
+def test_floating_tensors_are_found_in_any_nesting() -> None:
+    @dataclasses.dataclass
+    class Output:
+        logits: torch.Tensor
+        extra: object
+
+    tree = Output(
+        torch.ones(1), {"a": (torch.ones(2), [torch.ones(3)]), "ids": torch.arange(4), "text": "no", "none": None}
+    )
+    assert [len(tensor) for tensor in floating_in(tree)] == [1, 2, 3]
+    assert [name for name, _ in named_outputs(tree)] == ["logits", "extra.a[0]", "extra.a[1][0]"]
+
+
+@pytest.mark.parametrize(("shape", "targets"), [((4, 3), (4,)), ((2, 3, 5), (2, 5)), ((2, 5, 3), (2, 5))])
+def test_a_classifier_is_recognised_by_its_targets(shape: tuple[int, ...], targets: tuple[int, ...]) -> None:
+    torch.manual_seed(0)
+    output = torch.randn(shape)
+    dimension = class_dimension(output, torch.zeros(targets, dtype=torch.int64))
+    agreeing, decisions = argmax_agreement([output], [output], [Decisions(0, output.shape, dimension)])
+    assert agreeing == decisions == math.prod(targets)
+
+
+def test_what_is_no_classifier_has_no_agreement() -> None:
+    output = torch.randn(4, 3)
+    assert class_dimension(output, torch.randn(4)) is None
+    assert class_dimension(output, None) is None
+    assert class_dimension(output, torch.zeros(7, dtype=torch.int64)) is None
+    assert argmax_agreement([output], [output], []) == (None, None)
+
+
+def test_targets_that_call_pairs_alike_or_not_name_no_classes() -> None:
+    assert class_dimension(torch.randn(4, 3), torch.tensor([1, -1, -1, 1])) is None
+    assert class_dimension(torch.randn(4, 3), torch.tensor([1, -100, 0, 1])) == 1
+
+
+def test_flipped_decisions_are_counted() -> None:
+    reference = torch.tensor([[1.0, 0.0], [0.0, 1.0], [1.0, 0.0]])
+    output = torch.tensor([[1.0, 0.0], [1.0, 0.5], [1.0, 0.0]])
+    assert argmax_agreement([output], [reference], [Decisions(0, output.shape, 1)]) == (2, 3)
+
+
+def numpy_bf16(values: np.ndarray) -> np.ndarray:
+    """Round fp64 to bf16, to nearest even, by hand: 8 bits of significand."""
+    mantissa, exponent = np.frexp(values)
+    return np.ldexp(np.round(mantissa * 256) / 256, exponent)
+
+
+@pytest.mark.parametrize(
+    ("name", "rounded"),
+    [("bf16_pure", numpy_bf16), ("fp16_pure", lambda values: values.astype(np.float16).astype(float))],
+)
+def test_the_errors_of_linear_stack_agree_with_numpy(
+    name: str, rounded: Callable[[np.ndarray], np.ndarray], case: MakeCase
+) -> None:
+    parameters = {"depth": 3, "width": 64}
+    workload = linear_stack(Generator("linear_stack", 1, parameters, 0), batch_size=32, **parameters)
+    layers = [layer for layer in workload.module if isinstance(layer, torch.nn.Linear)]
+    weights = [(layer.weight.detach().double().numpy(), layer.bias.detach().double().numpy()) for layer in layers]
+
+    def forward(cast: Callable[[np.ndarray], np.ndarray]) -> np.ndarray:
+        x = cast(workload.inputs.double().numpy())
+        for place, (weight, bias) in enumerate(weights):
+            x = cast(x @ cast(weight).T + cast(bias))
+            if place < len(weights) - 1:
+                x = np.maximum(x, 0)
+        return x
+
+    truth, low = forward(lambda values: values), forward(rounded)
+    found = measure_divergence(workload, case(name), Cpu(), References())
+    norm = np.linalg.norm(truth)
+    assert found.output_reference_norm == pytest.approx(norm, rel=1e-12)
+    assert found.output_floor_rel_l2 == pytest.approx(np.linalg.norm(rounded(truth) - truth) / norm, rel=1e-9)
+    # torch accumulates in fp32 and may round the product before adding the bias: the error agrees, not every bit.
+    assert found.output_rel_l2 == pytest.approx(np.linalg.norm(low - truth) / norm, rel=0.1)
+    assert 1 - found.output_cosine == pytest.approx(found.output_rel_l2**2 / 2, rel=0.2)
+
+
+def sketched(act: Callable[[torch.Tensor], torch.Tensor], make_case: MakeCase, precision: str = "fp32") -> Divergence:
+    """Return the divergence of a training step of a small network with an activation function."""
+
+    class Net(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            torch.manual_seed(0)
+            self.first, self.second = torch.nn.Linear(16, 64), torch.nn.Linear(64, 8)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return self.second(act(self.first(x)))  # type: ignore[no-any-return]
+
+    torch.manual_seed(1)
+    workload = Workload(module=Net(), inputs=torch.randn(32, 16), loss=lambda output: output.square().mean())
+    return measure_divergence(workload, make_case(precision, "training"), Cpu(), References())
+
+
+def both_moved(before: Divergence, after: Divergence) -> list[float]:
+    outputs = moved(
+        before.output_reference_norm, after.output_reference_norm, before.output_sketch, after.output_sketch
+    )
+    gradients = moved(before.grad_reference_norm, after.grad_reference_norm, before.grad_sketch, after.grad_sketch)
+    assert outputs
+    assert gradients
+    assert not (outputs.at_least)
+    assert not (gradients.at_least)
+    return [outputs.distance, gradients.distance]
+
+
+@pytest.mark.parametrize(
+    ("act", "least"),
+    [
+        (torch.relu, 0.1),
+        (lambda x: 0.9 * gelu(x), 0.08),
+        (lambda x: torch.round(gelu(x) * 16) / 16, 0.01),
+        (lambda x: gelu(x, approximate="tanh"), 1e-5),
+        (lambda x: -gelu(x), 0.3),
+        (lambda x: gelu(x).flip(-1), 0.3),
+    ],
+    ids=["relu", "scaled", "rounded", "tanh", "sign", "permuted"],
+)
+def test_the_sketches_of_what_fp64_gave_tell_another_function(
+    act: Callable[[torch.Tensor], torch.Tensor], least: float, case: MakeCase
+) -> None:
+    distances = both_moved(sketched(gelu, case), sketched(act, case))
+    assert min(distances) > least
+
+
+def test_what_trains_a_case_is_recorded_in_training_alone(case: MakeCase, classifier: Workload) -> None:
+    trained = measure_divergence(classifier, case("bf16_pure", "training"), Cpu(), References())
+    assert trained.recipe is not None
+    assert classifier.optimizer is not None
+    optimizer = classifier.optimizer(classifier.module.parameters())
+    assert trained.recipe == recipe_of(optimizer, classifier.module)
+    assert measure_divergence(classifier, case("bf16_pure"), Cpu(), References()).recipe is None
+
+
+def test_the_sketches_of_one_function_written_in_two_ways_or_in_another_precision_agree(case: MakeCase) -> None:
+    before = sketched(gelu, case)
+    after = sketched(lambda x: 0.5 * x + 0.5 * x * torch.erf(x * 0.5**0.5), case, "bf16_autocast")
+    assert max(both_moved(before, after)) < 1e-8
+    assert before.output_shapes == [[32, 8]]
+
+
+@pytest.mark.parametrize("name", [row.name for row in PRECISIONS.values() if row.fp32_products == "ieee"])
+def test_every_precision_diverges_by_what_its_dtype_allows(name: str, case: MakeCase, classifier: Workload) -> None:
+    found = measure_divergence(classifier, case(name, "training"), Cpu(), References())
+    low, high = {"float32": (1e-9, 1e-5), "float16": (1e-6, 1e-2), "bfloat16": (1e-5, 1e-1)}[PRECISIONS[name].rounding]
+    assert low < found.output_rel_l2 < high
+    assert low < found.grad_rel_l2 < 10 * high
+    assert found.output_rel_l2 >= 0.3 * found.output_floor_rel_l2
+    assert found.output_nonfinite == found.grad_nonfinite == 0
+    assert found.grad_elements == sum(p.numel() for p in classifier.module.parameters())
+    assert found.grad_worst_parameter in dict(classifier.module.named_parameters())
+    assert abs(found.loss - found.reference_loss) < high * 10
+    assert 0 < found.param_rel_l2 < high
+    assert found.argmax_decisions == 8
+    assert (found.scaler_scale is not None) == PRECISIONS[name].scaler
+
+
+def test_the_fp32_error_is_that_of_fp32_whatever_the_precision(case: MakeCase, classifier: Workload) -> None:
+    references = References()
+    fp32 = measure_divergence(classifier, case("fp32"), Cpu(), references)
+    bf16 = measure_divergence(classifier, case("bf16_autocast"), Cpu(), references)
+    assert bf16.output_fp32_rel_l2 == fp32.output_rel_l2 == fp32.output_fp32_rel_l2
+    assert (bf16.weights_digest, bf16.inputs_digest) == (fp32.weights_digest, fp32.inputs_digest)
+
+
+def test_a_reference_of_zero_is_said_to_be_undefined(case: MakeCase) -> None:
+    linear = torch.nn.Linear(4, 4)
+    torch.nn.init.zeros_(linear.weight)
+    torch.nn.init.zeros_(linear.bias)
+    found = measure_divergence(
+        Workload(module=linear, inputs=torch.randn(2, 4)), case("bf16_pure"), Cpu(), References()
+    )
+    assert found.output_rel_l2 is None
+    assert found.output_floor_rel_l2 is None
+    assert any("zero" in note for note in found.notes)
+
+
+def test_an_overflow_in_fp16_is_counted(case: MakeCase) -> None:
+    class Sum(torch.nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return x.sum(1, keepdim=True)
+
+    found = measure_divergence(
+        Workload(module=Sum(), inputs=torch.full((1, 4096), 16.0)), case("fp16_pure"), Cpu(), References()
+    )
+    assert found.output_nonfinite == 1
+    assert found.output_rel_l2 is None
+
+
+def test_gradients_that_underflow_without_a_scaler_are_counted_as_flushed(case: MakeCase) -> None:
+    workload = Workload(
+        module=torch.nn.Linear(8, 8), inputs=torch.randn(4, 8), loss=lambda output: 1e-9 * output.square().sum()
+    )
+    pure = measure_divergence(workload, case("fp16_pure", "training"), Cpu(), References())
+    scaled = measure_divergence(workload, case("fp16_autocast", "training"), Cpu(), References())
+    assert pure.grad_flushed > 0.9 * pure.grad_elements
+    assert scaled.grad_flushed < pure.grad_flushed
+    assert scaled.skipped_steps == 0
+
+
+def test_dropout_is_switched_off_and_said_so(case: MakeCase) -> None:
+    module = torch.nn.Sequential(torch.nn.Linear(64, 64), torch.nn.Dropout(0.5))
+    workload = Workload(module=module, inputs=torch.randn(8, 64), loss=lambda output: output.square().mean())
+    found = measure_divergence(workload, case("bf16_autocast", "training"), Cpu(), References())
+    assert found.output_rel_l2 < 1e-2
+    assert any("dropout" in note for note in found.notes)
+
+
+def test_a_forward_without_a_floating_output_is_refused(case: MakeCase) -> None:
+    class Ids(torch.nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return x.argmax(1)
+
+    with pytest.raises(TypeError, match="no floating tensor"):
+        measure_divergence(Workload(module=Ids(), inputs=torch.randn(2, 4)), case(), Cpu(), References())
+
+
+@pytest.mark.parametrize("precision", ["fp32", "fp16_autocast", "bf16_pure"])
+def test_a_network_that_normalises_its_input_in_place_errs_as_its_twin_that_does_not(
+    precision: str, case: MakeCase
+) -> None:
+    class Normalising(torch.nn.Module):
+        def __init__(self, in_place: bool) -> None:
+            super().__init__()
+            torch.manual_seed(0)
+            self.linear, self.in_place = torch.nn.Linear(16, 16), in_place
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return self.linear(x.div_(255.0) if self.in_place else x.div(255.0))
+
+    def found(in_place: bool) -> Divergence:
+        inputs = torch.linspace(0, 255, 128).reshape(8, 16)
+        workload = Workload(module=Normalising(in_place), inputs=inputs, loss=mean_square)
+        return measure_divergence(workload, case(precision, "training"), Cpu(), References())
+
+    ours, twin = found(True), found(False)
+    assert (ours.output_rel_l2, ours.grad_rel_l2) == (twin.output_rel_l2, twin.grad_rel_l2)
+    assert 0 < ours.output_rel_l2 < 0.05
+
+
+@pytest.mark.parametrize("precision", ["fp32", "bf16_autocast", "bf16_pure"])
+def test_sparse_gradients_have_errors(precision: str, case: MakeCase) -> None:
+    torch.manual_seed(0)
+    module = torch.nn.Sequential(torch.nn.EmbeddingBag(40, 16, sparse=True), torch.nn.Linear(16, 3))
+    workload = Workload(module=module, inputs=torch.randint(40, (5, 6)), loss=mean_square)
+    found = measure_divergence(workload, case(precision, "training"), Cpu(), References())
+    assert 0 < found.grad_rel_l2 < 0.05
+    assert found.grad_elements == 40 * 16 + 16 * 3 + 3
+
+
+class Made(torch.nn.Module):
+    """A Linear whose output `make` turns into what is returned."""
+
+    def __init__(self, make: Callable[[torch.Tensor], object]):
+        super().__init__()
+        self.lin, self.make = torch.nn.Linear(16, 4), make
+
+    def forward(self, x: torch.Tensor) -> object:
+        return self.make(self.lin(x))
+
+
+def diverged(
+    case: Case, make: Callable[[torch.Tensor], object], references: References | None = None, **fields: object
+) -> Divergence:
+    torch.manual_seed(0)
+    workload = Workload(module=Made(make), inputs=torch.randn(8, 16), **fields)
+    return measure_divergence(workload, case, Cpu(), references or References())
+
+
+def test_nan_in_the_reference_leaves_no_error_and_is_counted_apart_from_that_of_a_precision(case: MakeCase) -> None:
+    half = torch.arange(4) < 2
+    found = diverged(case("bf16_pure"), lambda y: y.masked_fill(half, math.nan))
+    assert found.output_rel_l2 is found.output_max_abs is None
+    assert (found.output_elements, found.output_reference_nonfinite, found.output_reference_nan) == (32, 16, 16)
+    assert (found.output_nonfinite, found.output_fp32_nonfinite) == (0, 0)
+    assert found.output_undefined == "16 of 32 output elements are NaN in fp64 already"
+    assert found.output_undefined in found.notes
+
+
+def test_what_overflows_fp32_itself_is_told_from_what_overflows_a_precision(case: MakeCase) -> None:
+    fp32 = diverged(case("bf16_pure"), lambda y: torch.exp(0 * y + 100))
+    assert (fp32.output_nonfinite, fp32.output_nan, fp32.output_fp32_nonfinite) == (32, 0, 32)
+    fp16 = diverged(case("fp16_pure"), lambda y: y * 1e6)
+    assert fp16.output_nonfinite > fp16.output_fp32_nonfinite == 0
+    assert fp16.output_undefined.endswith("are infinite, and not in fp64")
+
+
+def test_infinities_that_are_meant_leave_the_error_of_the_others(case: MakeCase) -> None:
+    found = diverged(case("bf16_pure"), lambda y: y.masked_fill(torch.arange(4) == 0, -math.inf))
+    assert 0 < found.output_rel_l2 < 1e-2
+    assert (found.output_reference_nonfinite, found.output_reference_nan, found.output_nonfinite) == (8, 0, 0)
+    assert "8 of 32 output elements are infinite, as in fp64: the error is that of the others" in found.notes
+    other = compare([torch.tensor([1.0, math.inf])], [torch.tensor([1.0, -math.inf])])
+    assert (other.unlike, other.rel_l2) == (1, None)
+
+
+@pytest.mark.parametrize(
+    ("make", "said"),
+    [
+        (lambda y: 0 * y, "the reference output is zero"),
+        (lambda y: y[:0], "the output is empty"),
+        (lambda y: 0 * y + math.inf, "all 32 output elements are infinite, in fp64, too"),
+    ],
+)
+def test_only_a_reference_of_zeros_is_called_zero(make: Callable[..., object], said: str, case: MakeCase) -> None:
+    assert diverged(case("bf16_pure"), make).output_undefined == said
+
+
+def test_complex_outputs_are_compared_as_their_parts(case: MakeCase) -> None:
+    def spectrum(y: torch.Tensor) -> torch.Tensor:
+        wide = y.to(torch.promote_types(y.dtype, torch.float32))
+        return torch.view_as_complex(wide.view(8, 2, 2))
+
+    parts, whole = diverged(case("bf16_pure"), lambda y: y), diverged(case("bf16_pure"), spectrum)
+    assert whole.output_rel_l2 == parts.output_rel_l2 > 1e-3
+    assert whole.output_floor_rel_l2 == parts.output_floor_rel_l2
+    assert whole.output_elements == 32
+    both = diverged(case("bf16_pure"), lambda y: {"scale": y.new_ones(()), "spectrum": torch.conj(spectrum(y))})
+    assert both.output_rel_l2 > 1e-3
+
+
+@pytest.mark.parametrize("scale", [1e300, 1e160, 1e-170, 1e-300])
+def test_norms_of_huge_and_tiny_outputs_neither_overflow_nor_vanish(scale: float, case: MakeCase) -> None:
+    usual, scaled = (diverged(case("bf16_pure"), lambda y, s=s: y.double() * s) for s in (1.0, scale))
+    assert scaled.output_rel_l2 == pytest.approx(usual.output_rel_l2, rel=1e-9)
+    assert scaled.output_cosine == pytest.approx(usual.output_cosine, rel=1e-9)
+    assert scaled.output_reference_norm == pytest.approx(usual.output_reference_norm * scale, rel=1e-9)
+    assert scaled.output_max_abs == pytest.approx(usual.output_max_abs * scale, rel=1e-9)
+
+
+def test_a_norm_above_the_range_of_fp64_is_unknown_and_the_error_is_not() -> None:
+    largest = torch.full((4,), 1.7e308, dtype=torch.float64)
+    found = compare([-largest], [largest])
+    assert (found.reference_norm, found.max_abs, found.rel_l2) == (None, None, 2.0)
+
+
+def test_the_norm_of_the_reference_does_not_depend_on_what_is_held_against_it() -> None:
+    reference = torch.tensor([3.0, 4.0, math.inf], dtype=torch.float64)
+    broken = torch.tensor([math.nan, 4.0, 1.0], dtype=torch.float64)
+    assert compare([broken], [reference]).reference_norm == compare([reference], [reference]).reference_norm == 5.0
+
+
+def mixed(y: torch.Tensor) -> torch.Tensor:
+    """What fp64 alone cannot run: a constant in fp32 beside the activations."""
+    return (y if y.dtype == torch.float64 else y.float()) @ torch.ones(4, 4)
+
+
+def test_where_fp64_fails_fp32_is_the_reference_and_the_line_of_the_users_file_is_named(case: MakeCase) -> None:
+    references = References()
+    low = diverged(case("bf16_autocast"), mixed, references)
+    exact = diverged(case("fp32"), mixed)
+    assert 1e-4 < low.output_rel_l2 < 1e-1
+    assert (low.reference_dtype, low.reference_device, low.output_fp32_rel_l2) == ("fp32", "cpu", None)
+    assert re.search(r"same dtype, .* \(test_divergence.py, line \d+\)$", low.reference_error)
+    assert exact.output_rel_l2 is exact.output_max_abs is exact.argmax_agreeing is None
+    assert (exact.output_undefined, exact.output_elements) == ("it is the reference: fp64 failed", 32)
+
+
+def test_where_fp32_fails_too_no_error_is_known_and_the_case_is_none_the_less_measured(case: MakeCase) -> None:
+    def only_half(y: torch.Tensor) -> torch.Tensor:
+        if y.dtype is not torch.bfloat16:
+            raise RuntimeError(f"no kernel for {y.dtype}")
+        return y
+
+    found = diverged(case("bf16_pure"), only_half)
+    assert (found.reference_dtype, found.output_rel_l2, found.output_reference_norm) == ("", None, None)
+    assert "torch.float64" in found.reference_error
+    assert "fp32 failed: RuntimeError: no kernel for torch.float32 (test_divergence.py" in found.reference_error
+    with pytest.raises(RuntimeError, match="no kernel"):
+        diverged(case("fp32"), only_half)
+
+
+def test_outputs_whose_shapes_depend_on_the_data_have_no_error_and_do_not_fail(case: MakeCase) -> None:
+    found = diverged(case("bf16_pure"), lambda y: y[: 3 if y.dtype == torch.float64 else 5])
+    assert found.output_rel_l2 is None
+    assert found.output_undefined == "the outputs' shapes differ from the reference's: [(5, 4)] against [(3, 4)]"
+
+
+def test_gradients_that_only_one_side_has_leave_no_gradient_error(case: MakeCase) -> None:
+    def detached(y: torch.Tensor) -> torch.Tensor:
+        return y if y.dtype == torch.float64 else y.detach()
+
+    found = diverged(case("bf16_pure", "training"), detached, loss=lambda o: o.sum().requires_grad_())
+    assert found.grad_undefined == "a gradient that only one of this step and the reference has: lin.bias, lin.weight"
+
+
+STATE = {"steps": 0}
+
+
+class Noisy(torch.nn.Linear):
+    """A linear layer with noise, drawn as `how` says."""
+
+    def __init__(self, how: str) -> None:
+        torch.manual_seed(0)
+        super().__init__(16, 16)
+        self.how = how
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y = super().forward(x)
+        noises: dict[str, Callable[[], torch.Tensor]] = {
+            "randn_like": lambda: torch.randn_like(y),
+            "rand": lambda: torch.rand(y.shape, dtype=y.dtype, device=y.device),
+            "normal_": lambda: torch.empty_like(y).normal_(0, 0.5),
+            "normal": lambda: torch.normal(torch.zeros_like(y), 0.5),
+            "bernoulli": lambda: torch.bernoulli(torch.full_like(y, 0.5)),
+            "multinomial": lambda: y * torch.multinomial(torch.ones(4, dtype=y.dtype), 1),
+            "distribution": lambda: torch.distributions.Normal(torch.zeros_like(y), torch.ones_like(y)).rsample(),
+            "dropout": lambda: torch.nn.functional.dropout(y, 0.5),
+            "numpy": lambda: y * np.random.rand(),
+            "python": lambda: y * random.random(),
+            "own generator": lambda: y * torch.from_numpy(np.random.default_rng().random(y.shape)).to(y),
+            "state": lambda: y * STATE["steps"],
+        }
+        STATE["steps"] += 1
+        return y + noises[self.how]()
+
+
+def noisy(how: str) -> Workload:
+    return Workload(module=Noisy(how), inputs=torch.linspace(-1, 1, 64).reshape(4, 16), loss=mean_square)
+
+
+@pytest.mark.parametrize("phase", ["inference", "training"])
+@pytest.mark.parametrize(
+    "how",
+    [
+        "randn_like",
+        "rand",
+        "normal_",
+        "normal",
+        "bernoulli",
+        "multinomial",
+        "distribution",
+        "dropout",
+        "numpy",
+        "python",
+    ],
+)
+def test_all_precisions_see_the_same_random_numbers(how: str, phase: str, case: MakeCase) -> None:
+    references, workload = References(), noisy(how)
+    errors = [
+        measure_divergence(workload, case(precision, phase), Cpu(), references)
+        for precision in ("fp32", "fp16_autocast", "bf16_pure")
+    ]
+    assert errors[0].output_rel_l2 < 1e-6
+    assert all(1e-5 < found.output_rel_l2 < 2e-2 for found in errors[1:])
+    assert all(found.grad_rel_l2 is None or found.grad_rel_l2 < 2e-2 for found in errors)
+    assert [found.chance_rel_l2 for found in errors] == [None] * 3
+    assert references.of(workload, case("fp32", phase), Cpu()).chance > 0.01
+
+
+@pytest.mark.parametrize("how", ["own generator", "state"])
+def test_errors_of_chance_are_told_from_those_of_rounding(how: str, case: MakeCase) -> None:
+    references, workload = References(), noisy(how)
+    for precision in ("fp32", "bf16_pure"):
+        found = measure_divergence(workload, case(precision), Cpu(), references)
+        assert found.chance_rel_l2 == references.of(workload, case(precision), Cpu()).chance > 0.01
+    with pytest.raises(WorkloadError, match=r"its error means nothing: two fp64 steps already lie .* apart"):
+        references.passed(workload, case("bf16_pure"), Cpu())
+
+
+def test_a_network_without_chance_is_told_so(case: MakeCase) -> None:
+    references = References()
+    workload = Workload(module=torch.nn.Linear(16, 16), inputs=torch.randn(4, 16))
+    assert measure_divergence(workload, case("bf16_pure"), Cpu(), references).chance_rel_l2 is None
+    held = references.of(workload, case("bf16_pure"), Cpu())
+    assert held.chance == 0.0
+    assert not held.draws
+
+
+def test_random_numbers_are_those_of_the_reference_where_that_is_fp32(case: MakeCase) -> None:
+    found = diverged(case("bf16_pure"), lambda y: mixed(y) + torch.randn_like(y))
+    assert found.reference_dtype == "fp32"
+    assert found.output_rel_l2 < 2e-2
+    assert found.chance_rel_l2 is None
+
+
+def test_a_network_that_overflows_draws_what_the_others_draw_after_its_scale_has_settled(case: MakeCase) -> None:
+    workload = dataclasses.replace(noisy("dropout"), loss=lambda output: output.float().square().sum() * 1e4)
+    found = measure_divergence(workload, case("fp16_autocast", "training"), Cpu(), References())
+    assert found.scaler_scale < 2**16
+    assert found.output_rel_l2 < 1e-2
+
+
+TARGETS = torch.arange(8) % 4
+
+
+@pytest.mark.parametrize("phase", ["inference", "training"])
+@pytest.mark.parametrize(
+    "loss",
+    [
+        lambda o: torch.nn.functional.cross_entropy(o.float(), TARGETS),
+        lambda o: torch.nn.CrossEntropyLoss()(o.view(2, 4, 4).transpose(0, 1).transpose(0, 1).reshape(8, 4), TARGETS),
+        lambda o: torch.nn.functional.nll_loss(target=TARGETS, input=o.log_softmax(-1)),
+    ],
+)
+def test_decisions_are_those_that_the_loss_of_a_closure_makes(
+    loss: Callable[..., object], phase: str, case: MakeCase
+) -> None:
+    closure = diverged(case("bf16_pure", phase), lambda y: y, loss=loss)
+    named = diverged(case("bf16_pure", phase), lambda y: y, loss=lambda o, t: o.sum(), targets=TARGETS)
+    assert (closure.argmax_agreeing, closure.argmax_decisions) == (named.argmax_agreeing, named.argmax_decisions)
+    assert closure.argmax_decisions == 8
+
+
+def test_decisions_that_no_output_makes_are_not_counted_and_the_notes_say_so(case: MakeCase) -> None:
+    found = diverged(
+        case("bf16_pure", "training"),
+        lambda y: y,
+        loss=lambda o: torch.nn.functional.cross_entropy(torch.cat([o, -o], 1), TARGETS),
+    )
+    assert found.argmax_decisions is None
+    assert any(note.startswith("decisions are not counted") for note in found.notes)
+    other = diverged(case("fp32", "training"), lambda y: y, loss=mean_square)
+    assert other.argmax_decisions is None
+    assert not any("decisions" in note for note in other.notes)
+
+
+def test_a_loss_that_does_not_take_what_inference_gives_leaves_the_case_as_it_is(case: MakeCase) -> None:
+    def broken(output: torch.Tensor) -> torch.Tensor:
+        raise RuntimeError("only in training")
+
+    assert diverged(case("bf16_pure"), lambda y: y, loss=broken).output_rel_l2 > 0

@@ -1,0 +1,133 @@
+"""Timing is tested with a scripted device: no test waits for a clock."""
+
+import time
+from collections.abc import Callable, Iterator
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ampbench.measure import timing
+from ampbench.measure.machine import Cpu
+from ampbench.measure.timing import TIMER_SHARE, plan_samples, time_build
+
+
+class ScriptedDevice:
+    """A device whose steps take the seconds a script gives; the last one goes on for ever."""
+
+    type = "fake"
+
+    def __init__(self, script: list[float], timer_seconds: float = 1e-7):
+        self.timer_seconds = timer_seconds
+        self.asked: list[int] = []
+        self._script = self._endless(script)
+
+    @staticmethod
+    def _endless(script: list[float]) -> Iterator[float]:
+        yield from script
+        while True:
+            yield script[-1]
+
+    def seconds(self, step: Callable[[], object], count: int) -> float:
+        self.asked.append(count)
+        return sum(next(self._script) for _ in range(count))
+
+    def synchronize(self) -> None:
+        pass
+
+
+def test_a_slow_start_is_warmed_up_and_not_among_the_samples() -> None:
+    device = ScriptedDevice([0.5, 0.02, 0.005, 0.003, 0.001])
+    timing = time_build(lambda: None, device, budget_seconds=0.6, max_samples=60)
+    assert timing.warmup_steps >= 4
+    assert timing.samples == pytest.approx([0.001] * len(timing.samples))
+
+
+def test_a_step_longer_than_its_budget_gets_one_warm_up_and_one_sample() -> None:
+    device = ScriptedDevice([0.9, 0.8])
+    timing = time_build(lambda: None, device, budget_seconds=0.1, max_samples=60)
+    assert (timing.samples, timing.warmup_steps) == ([0.8], 1)
+
+
+def test_such_a_step_is_not_warmed_up_again_in_the_next_build() -> None:
+    device = ScriptedDevice([0.8])
+    timing = time_build(lambda: None, device, budget_seconds=0.1, max_samples=60, warm=True)
+    assert (timing.samples, timing.warmup_steps) == ([0.8], 0)
+
+
+def test_training_state_is_restored_before_every_sample_and_outside_the_clock() -> None:
+    events: list[str] = []
+
+    class Recording(ScriptedDevice):
+        def seconds(self, step: Callable[[], object], count: int) -> float:
+            events.append("timed")
+            return super().seconds(step, count)
+
+    device = Recording([0.01])
+    time_build(lambda: None, device, budget_seconds=0.1, max_samples=10, restore=lambda: events.append("restored"))
+    assert events[::2] == ["restored"] * (len(events) // 2)
+    assert events[1::2] == ["timed"] * (len(events) // 2)
+
+
+def test_warm_up_is_bounded_when_it_never_settles() -> None:
+    device = ScriptedDevice([0.01 * 0.95**n for n in range(500)])
+    timing = time_build(lambda: None, device, budget_seconds=0.1, max_samples=60)
+    assert timing.samples
+
+
+class Clocks:
+    """What the operating system tells of a thread: a step takes `wall` seconds, computes for `cpu`, waits `waits`."""
+
+    type = "cpu"
+    timer_seconds = 1e-7
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, wall: float, cpu: float, waits: int):
+        self._wall, self._cpu, self._waits = wall, cpu, waits
+        self._computed, self._waited = 0.0, 0
+        monkeypatch.setattr(timing.time, "thread_time", lambda: self._computed)
+        monkeypatch.setattr(timing, "_own_waits", lambda: self._waited)
+
+    def seconds(self, step: Callable[[], object], count: int) -> float:
+        self._computed += count * self._cpu
+        self._waited += count * self._waits
+        return count * self._wall
+
+    def synchronize(self) -> None:
+        pass
+
+
+def test_a_sample_on_a_cpu_comes_with_the_cpu_time_of_its_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = time_build(lambda: None, Clocks(monkeypatch, 0.01, 0.004, 0), budget_seconds=0.1, max_samples=5)
+    assert found.cpu_samples == pytest.approx([0.004] * len(found.samples))
+
+
+def test_a_step_that_waits_of_its_own_accord_has_no_cpu_time_to_hold_its_time_against(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    found = time_build(lambda: None, Clocks(monkeypatch, 0.01, 0.001, 1), budget_seconds=0.1, max_samples=5)
+    assert found.cpu_samples is None
+
+
+def test_a_step_on_an_accelerator_has_no_cpu_time() -> None:
+    assert time_build(lambda: None, ScriptedDevice([0.01]), budget_seconds=0.1, max_samples=5).cpu_samples is None
+
+
+def test_the_cpu_time_of_a_real_step_is_its_time_and_that_of_a_sleeping_one_is_not() -> None:
+    assert time_build(lambda: time.sleep(1e-4), Cpu(), budget_seconds=0.01, max_samples=5).cpu_samples is None
+    found = time_build(lambda: sum(range(1000)), Cpu(), budget_seconds=0.01, max_samples=5)
+    assert found.cpu_samples is not None
+    assert min(found.cpu_samples) > 0
+
+
+@given(st.floats(1e-7, 10.0), st.sampled_from([1e-7, 1e-6]), st.floats(0.01, 10.0), st.integers(1, 200))
+def test_samples_are_long_enough_for_the_timer_and_never_too_many(
+    step: float, timer: float, budget: float, most: int
+) -> None:
+    count, wanted = plan_samples(step, timer, budget, most)
+    assert 1 <= wanted <= most
+    assert count >= 1
+    if step < budget:
+        assert timer <= TIMER_SHARE * count * step * (1 + 1e-9)
+        assert wanted * count * step >= 0.4 * min(budget, most * count * step)
+    else:
+        assert (count, wanted) == (1, 1)

@@ -1,0 +1,126 @@
+"""Lines between driver, server and worker, and the channel in this very process."""
+
+import os
+import signal
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import pytest
+
+from ampbench.drive.servers import InProcess
+from ampbench.records import wire
+from ampbench.records.case import Case, WorkloadSource
+from ampbench.records.measured import Failure
+from ampbench.records.wire import Reply, Request, read_reply, read_request, ready_line, reply_line, request_line
+from tests.odd_networks import ODD
+from tests.stored_runs import make_case, make_round
+
+CASE = make_case("fp32")
+ASKED = Request(kind="divergence", number=7, case=CASE)
+
+
+def test_a_request_and_a_reply_come_as_they_went_the_reply_with_the_requests_number() -> None:
+    assert read_request(request_line(ASKED)) == ASKED
+    reply = Reply(round=make_round(CASE))
+    assert read_reply(reply_line(reply, ASKED)) == replace(reply, number=7)
+
+
+@pytest.mark.parametrize("number", [float("inf"), float("nan"), -float("inf")])
+def test_a_number_that_json_lacks_is_a_failure_that_names_its_field(number: float) -> None:
+    reply = Reply(round=make_round(CASE, number))
+    assert read_reply(reply_line(reply, ASKED)) == Reply(
+        number=7,
+        failure=Failure(
+            case_id=CASE.case_id, stage="divergence", cause="exception",
+            message="what was measured cannot be stored: round.samples[0][0] is not a finite number",
+        ),
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("value", [object(), "a"])
+def test_what_is_no_number_at_all_is_a_failure_too(value: object) -> None:
+    reply = Reply(round=make_round(CASE, items_per_step=value))
+    failure = read_reply(reply_line(reply, ASKED)).failure
+    assert failure is not None
+    assert failure.message.startswith("what was measured cannot be stored: ")
+
+
+def test_bytes_that_nobody_could_decode_are_escaped() -> None:
+    reply = Reply(problem="cannot read caf\udce9.pt")
+    assert read_reply(reply_line(reply, ASKED)).problem == "cannot read caf\\udce9.pt"
+    request = replace(ASKED, parameters={"path": "caf\udce9.pt"})
+    assert read_request(request_line(request)).parameters == {"path": "caf\\udce9.pt"}
+
+
+@pytest.fixture
+def ask(tmp_path: Path) -> Callable[..., Reply]:
+    """Ask this process for a round of an odd network, or to build one."""
+    pytest.importorskip("torch")
+    path = tmp_path / "odd.py"
+    path.write_text(ODD)
+    source = WorkloadSource(name="odd.py:net", family="user", module=str(path), function="net", builtin=False)
+    channel = InProcess()
+
+    def ask(kind: str, what: str = "round") -> Reply:
+        case = make_case("fp32", workload="odd.py:net", parameters={"kind": kind}, batch_size=None)
+        given = None if what == "describe" else case
+        return channel.serve(Request(kind=what, source=source, case=given, parameters={"kind": kind}, builds=1))
+
+    return ask
+
+
+@pytest.mark.parametrize(
+    ("kind", "message"),
+    [
+        ("system exit", "SystemExit: 0"),
+        ("own interrupt", "KeyboardInterrupt: no message"),
+        ("undecodable", "FileNotFoundError: caf\\udce9.pt"),
+    ],
+)
+def test_whatever_a_network_raises_in_this_process_is_its_failure(
+    ask: Callable[..., Reply], kind: str, message: str
+) -> None:
+    failure = ask(kind).failure
+    assert failure is not None
+    assert failure.cause == "exception"
+    assert failure.message.startswith(f"{message} (odd.py, line ")
+    assert "odd.py" in failure.frames[-1]
+
+
+def test_a_workload_that_exits_this_process_when_built_is_a_problem(ask: Callable[..., Reply]) -> None:
+    found = ask("leaves when built", "describe")
+    assert found.problem == "workload odd.py:net cannot be built: SystemExit: no weights here"
+
+
+@pytest.mark.usefixtures("heeding_interrupts")
+@pytest.mark.parametrize("kind", ["ctrl-c", "swallows ctrl-c"])
+def test_ctrl_c_in_this_process_ends_what_is_measured_whatever_the_network_makes_of_it(
+    ask: Callable[..., Reply], kind: str
+) -> None:
+    with pytest.raises(KeyboardInterrupt):
+        ask(kind)
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
+def test_a_network_that_forks_in_this_process_and_returns_twice_gives_one_reply(
+    ask: Callable[..., Reply], tmp_path: Path
+) -> None:
+    pid = os.getpid()
+    assert ask("returns twice").round is not None
+    assert os.getpid() == pid
+    os.wait()
+
+
+def test_what_a_server_says_first_names_every_field_that_travels(monkeypatch: pytest.MonkeyPatch) -> None:
+    line = ready_line()
+    assert line.startswith(b"ready ")
+    assert line.endswith(b"\n")
+    assert ready_line() == line
+
+    @dataclass
+    class Other:
+        added: Case
+
+    monkeypatch.setattr(wire, "Reply", Other)
+    assert ready_line() != line

@@ -1,0 +1,895 @@
+"""Trends: what makes a series, in which order it stands, where it changes and why."""
+
+import math
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy.special import stdtrit
+
+from ampbench.base.metrics import Gate
+from ampbench.convert.native import read_source, write_runs
+from ampbench.errors import NothingToRunError, StoreError, UnknownNameError
+from ampbench.records.case import Case, DeviceDescription, Environment
+from ampbench.records.measured import Failure, Fitness, Reading
+from ampbench.records.run import Arm, Entry, Imported, Settings
+from ampbench.trend import AXES, Change, Rule, Series, Trend, make_trend, read_runs, steps, tracked
+from ampbench.trend.building import OTHER_COMMIT
+from ampbench.trend.said import notes, shared_shifts, size, summary
+from ampbench.trend.series import History
+from ampbench.trend.steps import LEAST_LUCK, SHORTEST, Level, find_levels, find_steps
+from tests.convert import asv_results
+from tests.stored_runs import COMPLETE, make_case, make_divergence, make_header, make_memory, make_round, write_run
+
+pytest.importorskip("asv.step_detect")
+
+FP32, BF16 = make_case(), make_case("bf16_autocast")
+
+
+def environment(**changes: Any) -> Environment:
+    return replace(make_header().environment, **changes)
+
+
+def timed(case: Case, seconds: float, rounds: int = 4, spread: float = 0.002, **changes: Any) -> list[Entry]:
+    """Return rounds of a case, evenly spread about `seconds`."""
+    logs = np.linspace(-spread, spread, rounds)
+    return [make_round(case, seconds * math.exp(log), number, **changes) for number, log in enumerate(logs)]
+
+
+class Folder:
+    """A results folder, filled run by run: a day each, one case of 1 ms unless told otherwise."""
+
+    def __init__(self, path: Path):
+        self.path = path
+        self.count = 0
+
+    def run(self, *entries: Entry, cases: tuple[Case, ...] = (FP32,), torch: str = "2.15.0", **header: Any) -> str:
+        self.count += 1
+        given = {"environment": environment(torch_version=torch), "started_at": f"2026-01-{self.count:02}T12:00:00Z"}
+        name = f"run{self.count:03}"
+        write_run(self.path, list(cases), *(entries or timed(FP32, 1e-3)), COMPLETE, **given | header, run=name)
+        return name
+
+    def trend(self, axis: str = "torch_version", *metrics: str, **history: Any) -> Trend:
+        chosen = tracked(metrics or ("time",))
+        return make_trend(read_runs([], self.path, chosen).runs, axis, chosen, **history)
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Folder:
+    return Folder(tmp_path / "results")
+
+
+def labels(series: Series) -> list[str]:
+    return [point.x.label for point in series.points]
+
+
+def only(trend: Trend) -> Series:
+    assert len(trend.series) == 1
+    return trend.series[0]
+
+
+def only_change(trend: Trend) -> Change:
+    assert len(only(trend).changes) == 1
+    return only(trend).changes[0]
+
+
+def ends(interval: Any) -> tuple[float, float]:
+    assert None not in (interval.low, interval.high)
+    return interval.low, interval.high
+
+
+def test_versions_stand_in_their_order_and_builds_of_one_are_one(folder: Folder) -> None:
+    for version in ("2.11.0+cpu", "2.9.1", "2.11.0", "2.12.0.dev20260101+cpu", "2.12.0a0+git1234567", "2.12.0"):
+        folder.run(torch=version)
+    series = only(folder.trend())
+    assert labels(series) == ["2.9.1", "2.11.0", "2.12.0.dev20260101", "2.12.0a0", "2.12.0"]
+    assert [point.runs for point in series.points] == [1, 2, 1, 1, 1]
+    assert series.points[1].run_ids == ("run001", "run003")
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [{"host": "other"}, {"cpu": "AMD Zen"}, {"threads": 4}],
+)
+def test_runs_of_another_machine_never_share_a_series(folder: Folder, changes: dict[str, Any]) -> None:
+    folder.run()
+    folder.run(environment=environment(**changes))
+    trend = folder.trend()
+    assert [len(one.measured) for one in trend.series] == [1, 1]
+    assert len(trend.places) == 2
+
+
+def test_times_in_a_plain_heap_are_a_line_of_their_own(folder: Folder) -> None:
+    folder.run()
+    folder.run(settings=Settings(heap="plain"))
+    assert [place.settings for place in folder.trend().places] == [(), (("heap", "plain"),)]
+
+
+def test_accelerators_are_apart_by_their_names(folder: Folder) -> None:
+    case = make_case(device="cuda")
+    for name in ("H200", "L4"):
+        gpu = DeviceDescription(type="cuda", available=True, name=name)
+        folder.run(*timed(case, 1e-3), cases=(case,), environment=environment(devices=[gpu]))
+    assert {place.device_name for place in folder.trend().places} == {"H200", "L4"}
+
+
+def test_settings_of_an_arm_and_versions_of_a_workload_make_series_of_their_own(folder: Folder) -> None:
+    folder.run()
+    arm = Arm(session="s", name="candidate", settings={"GLIBC_TUNABLES": "x"})
+    folder.run(arm=arm)
+    folder.run(cases=(make_case(version=2),))
+    assert [len(one.measured) for one in folder.trend().series] == [1, 1, 1]
+
+
+def test_over_versions_of_torch_the_commit_is_the_newest_that_has_several_of_them(folder: Folder) -> None:
+    """What a commit did is not blamed on the version of torch that it was, for the most part, measured with."""
+    for day in range(7):
+        error = 8.07e-3 if day < 6 else 64.2
+        given = {"commit": f"{day}" * 40, "committed_at": f"2026-01-0{day + 1}T00:00:00Z"}
+        folder.run(whole(error), *timed(FP32, 1e-3), **given)
+        if day in (2, 6):
+            folder.run(whole(error), *timed(FP32, 1e-3), torch="2.14.1", **given)
+    folder.run(whole(64.2), *timed(FP32, 1e-3), commit="7" * 40, committed_at="2026-01-09T00:00:00Z")
+    trend = folder.trend("torch_version", "floor")
+    series = only(trend)
+    assert [(point.x.label, point.value) for point in series.points] == [("2.14.1", 6.42e4), ("2.15.0", 6.42e4)]
+    assert (series.place.commit, list(series.changes)) == ("6" * 40, [])
+    assert trend.left_out == {OTHER_COMMIT: 8}
+    over_commits = [one for one in folder.trend("commit", "floor").series if one.place.torch_version == "2.15.0"]
+    assert [change.x.label for change in over_commits[0].changes] == ["6" * 7]
+
+
+def test_each_case_is_shown_at_a_commit_that_has_several_versions_of_it(folder: Folder) -> None:
+    for version in ("2.14.0", "2.15.0"):
+        folder.run(*timed(FP32, 1e-3), *timed(BF16, 1e-3), cases=(FP32, BF16), torch=version, commit="a" * 40)
+    for version in ("2.13.0", "2.15.0"):
+        folder.run(*timed(BF16, 1e-3), cases=(BF16,), torch=version, commit="b" * 40)
+    found = {one.case.precision: (one.place.commit[0], labels(one)) for one in folder.trend().series}
+    assert found == {"fp32": ("a", ["2.14.0", "2.15.0"]), "bf16_autocast": ("b", ["2.13.0", "2.15.0"])}
+
+
+def test_an_arm_of_a_session_counts_like_any_run(folder: Folder) -> None:
+    for name, version in (("baseline", "2.12.0"), ("candidate", "2.13.0")):
+        folder.run(torch=version, arm=Arm(session="s", name=name))
+    assert labels(only(folder.trend())) == ["2.12.0", "2.13.0"]
+
+
+def test_another_torch_is_another_line_over_commits(folder: Folder) -> None:
+    for version in ("2.14.0", "2.15.0", "2.15.0+cpu"):
+        folder.run(torch=version, commit="a" * 40)
+    assert len(folder.trend("commit").series) == 3
+
+
+def test_commits_stand_in_their_order_whenever_they_were_measured_and_dirty_ones_follow(folder: Folder) -> None:
+    for commit, time in (("b", "02"), ("c", "03"), ("a", "01")):
+        folder.run(commit=commit * 40, committed_at=f"2025-01-{time}T00:00:00+00:00")
+    folder.run(commit="a" * 40 + "-dirty")
+    assert labels(only(folder.trend("commit"))) == ["a" * 7, "a" * 7 + "-dirty", "b" * 7, "c" * 7]
+
+
+def test_a_commit_without_a_time_stands_where_it_was_first_measured(folder: Folder) -> None:
+    folder.run(commit="b" * 40)
+    folder.run(commit="a" * 40)
+    assert labels(only(folder.trend("commit", history=History(folder.path)))) == ["b" * 7, "a" * 7]
+
+
+@pytest.fixture
+def repository(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Path, list[str]]:
+    """A repository of four commits of one second, and their hashes from the oldest on."""
+    path = tmp_path / "repository"
+    path.mkdir()
+    for name in ("AUTHOR", "COMMITTER"):
+        monkeypatch.setenv(f"GIT_{name}_NAME", "A")
+        monkeypatch.setenv(f"GIT_{name}_EMAIL", "a@b.example")
+        monkeypatch.setenv(f"GIT_{name}_DATE", "2026-01-01T00:00:00Z")
+    commands = [["init", "-q"], *(["commit", "-q", "--allow-empty", "-m", f"Step {n}\n\nMore."] for n in range(4))]
+    for command in commands:
+        subprocess.run(["git", *command], cwd=path, check=True)
+    listed = subprocess.run(["git", "rev-list", "HEAD"], cwd=path, check=True, capture_output=True, text=True).stdout
+    return path, listed.split()[::-1]
+
+
+def test_git_tells_order_subjects_and_the_commits_between(folder: Folder, repository: tuple[Path, list[str]]) -> None:
+    path, commits = repository
+    for place, peak in ((3, 1100), (0, 1000), (1, 1000)):
+        entries = [*timed(FP32, 1e-3), make_memory(FP32, peak)]
+        folder.run(*entries, commit=commits[place], committed_at="2026-01-01T00:00:00Z")
+    trend = folder.trend("commit", "memory", history=History(path))
+    assert labels(only(trend)) == [commits[place][:7] for place in (0, 1, 3)]
+    assert [point.x.title for point in only(trend).points] == ["Step 0", "Step 1", "Step 3"]
+    assert only_change(trend).what == f"2 commits, {commits[3][:7]} Step 3"
+
+
+def test_what_git_does_not_know_is_left_out(repository: tuple[Path, list[str]], tmp_path: Path) -> None:
+    path, commits = repository
+    found = History(path).commits(["0" * 40, commits[2], "no name", "--all", commits[0]])
+    assert {name: one.subject for name, one in found.items()} == {commits[2]: "Step 2", commits[0]: "Step 0"}
+    assert History(path).between("0" * 40, commits[0]) is None
+    assert History(tmp_path).commits(commits) == {}
+
+
+def test_changes_that_were_not_committed_are_called_so(folder: Folder, repository: tuple[Path, list[str]]) -> None:
+    path, commits = repository
+    for commit, peak in ((commits[0], 1000), (f"{commits[0]}-dirty", 1100)):
+        folder.run(*timed(FP32, 1e-3), make_memory(FP32, peak), commit=commit)
+    change = only_change(folder.trend("commit", "memory", history=History(path)))
+    assert change.what == f"changes that were not committed, {commits[0][:7]}-dirty"
+
+
+def test_over_dates_each_run_is_a_point(folder: Folder) -> None:
+    folder.run()
+    folder.run()
+    assert labels(only(folder.trend("date"))) == ["2026-01-01 12:00", "2026-01-02 12:00"]
+
+
+def test_runs_without_an_x_are_counted(folder: Folder) -> None:
+    folder.run(commit="a" * 40)
+    folder.run(torch="")
+    folder.run()
+    folder.run(torch="nightly")
+    assert folder.trend("commit").left_out == {"no commit": 3}
+    left_out = {"no torch version": 1, "an unreadable torch version": 1, OTHER_COMMIT: 1}
+    assert folder.trend().left_out == left_out
+
+
+def test_without_any_x_there_is_nothing_to_show(folder: Folder) -> None:
+    folder.run()
+    with pytest.raises(NothingToRunError, match="1 with no commit"):
+        folder.trend("commit")
+
+
+def test_a_point_is_the_median_of_its_runs_and_never_pools_their_rounds(folder: Folder) -> None:
+    for seconds, rounds in ((1e-3, 4), (2e-3, 4), (1.1e-3, 40)):
+        folder.run(*timed(FP32, seconds, rounds))
+    point = only(folder.trend()).points[0]
+    assert point.value == pytest.approx(1.1e-3)
+    assert point.runs == 3
+    low, high = ends(point)
+    assert high > 4.5 * low  # the t interval of three values, not of 48
+
+
+def test_of_two_runs_each_keeps_its_own_interval_and_the_point_has_none(folder: Folder) -> None:
+    folder.run(*timed(FP32, 1e-3, spread=0.001))
+    alone = only(folder.trend()).points[0]
+    assert ends(alone) == ends(alone.each[0])
+    folder.run(*timed(FP32, 2e-3, spread=0.05))
+    both = only(folder.trend()).points[0]
+    assert (both.low, both.high, both.value) == (None, None, pytest.approx(1.5e-3, rel=1e-2))
+    narrow, wide = both.each
+    assert [one.run for one in both.each] == ["run001", "run002"]
+    assert ends(narrow) == ends(alone)
+    assert narrow.high < ends(wide)[0] < wide.value < ends(wide)[1]
+
+
+def test_throughput_has_the_interval_of_the_time_the_other_way_round(folder: Folder) -> None:
+    folder.run(*timed(FP32, 1e-3, spread=0.05))
+    time, throughput = folder.trend("torch_version", "time", "throughput").series
+    assert time.points[0].low is not None
+    assert throughput.points[0].high == pytest.approx(8 / time.points[0].low)
+
+
+@pytest.mark.parametrize(("axis", "header"), [("date", "started_at"), ("commit", "committed_at")])
+def test_a_time_that_is_none_is_refused_by_the_name_of_its_run(axis: str, header: str) -> None:
+    run = make_header(commit="a" * 40, **{header: "yesterday"})
+    with pytest.raises(StoreError, match=f"run {run.run}: 'yesterday' is no time"):
+        AXES[axis]([run], History())
+
+
+def test_versions_that_are_equal_are_one_point_however_they_are_written(folder: Folder) -> None:
+    for version in ("2.15", "2.15.0", "2.14.0"):
+        folder.run(torch=version)
+    series = only(folder.trend())
+    assert [(point.x.label, point.runs) for point in series.points] == [("2.14.0", 1), ("2.15", 2)]
+
+
+def test_a_case_that_has_only_ever_failed_is_listed_with_why(folder: Folder) -> None:
+    for version, signal in (("2.14.0", 6), ("2.15.0", 11)):
+        failure = Failure(case_id=BF16.case_id, stage="round", cause="crash", message=f"signal {signal}")
+        folder.run(*timed(FP32, 1e-3), failure, cases=(FP32, BF16), torch=version)
+    trend = folder.trend()
+    (lost,) = trend.lost
+    assert (lost.case, lost.x.label, lost.reason) == (BF16, "2.15.0", "failed: crash: signal 11")
+    assert lost.place == only(trend).place
+
+
+def test_a_case_that_has_a_number_of_another_version_of_torch_is_not_lost(folder: Folder) -> None:
+    folder.run(torch="2.14.0")
+    folder.run(Failure(case_id=FP32.case_id, stage="round", cause="crash", message="signal 11"), torch="2.15.0")
+    assert folder.trend().lost == []
+
+
+def test_where_every_case_failed_the_first_is_named(folder: Folder) -> None:
+    told = {"stage": "round", "cause": "crash", "message": "signal 9"}
+    folder.run(*(Failure(case_id=case.case_id, **told) for case in (FP32, BF16)), cases=(FP32, BF16))
+    with pytest.raises(NothingToRunError, match=r"/fp32/.* at 2\.15\.0 failed: crash: signal 9, and 1 more"):
+        folder.trend()
+
+
+def test_a_failed_a_skipped_and_a_missing_case_are_gaps_that_say_why(folder: Folder) -> None:
+    folder.run(torch="2.11.0")
+    failure = Failure(case_id=FP32.case_id, stage="round", cause="crash", message="signal 11")
+    folder.run(*timed(FP32, 1e-3), failure, torch="2.12.0")
+    folder.run(*timed(BF16, 1e-3), cases=(BF16,), torch="2.13.0")
+    folder.run(make_memory(FP32, 10), torch="2.14.0")
+    points = folder.trend().series[0].points
+    assert [point.value for point in points][1:] == [None, None, None]
+    said = ["", "failed: crash: signal 11", "not measured", "skipped: not measured yet"]
+    assert [point.missing for point in points] == said
+
+
+def test_memory_may_not_change_on_one_environment_and_a_little_between_two(folder: Folder) -> None:
+    for version, peak in (("2.13.0", 100_000), ("2.14.0", 100_900), ("2.15.0", 101_500)):
+        folder.run(make_memory(FP32, peak), *timed(FP32, 1e-3), torch=version)
+    change = only_change(folder.trend("torch_version", "memory"))
+    # 1% is tolerated each time, and held against the first value as well: small losses add up
+    assert (change.x.label, change.last.label, change.before, change.after) == ("2.15.0", "2.14.0", 100_000, 101_500)
+    assert (change.direction, change.ratio, change.low) == ("regressed", pytest.approx(1.015), None)
+
+
+def test_one_byte_more_of_one_commit_on_one_environment_is_a_change(folder: Folder) -> None:
+    for peak in (100_000, 100_000, 100_001, 100_000):
+        folder.run(make_memory(FP32, peak), *timed(FP32, 1e-3), commit="a" * 40)
+    series = only(folder.trend("date", "memory"))
+    assert [(change.x.label, change.direction) for change in series.changes] == [
+        ("2026-01-03 12:00", "regressed"),
+        ("2026-01-04 12:00", "improved"),
+    ]
+    assert series.rule is Rule.EXACT
+
+
+def test_a_little_more_memory_of_another_commit_and_compiler_is_tolerated_as_in_comparisons(folder: Folder) -> None:
+    for day, peak in enumerate((100_000, 100_900, 101_500)):
+        where = environment(compiler=f"g++ {day}")
+        folder.run(make_memory(FP32, peak), *timed(FP32, 1e-3), commit=f"{day}" * 40, environment=where)
+    change = only_change(folder.trend("commit", "memory"))
+    assert (change.x.label, change.before) == ("2" * 7, 100_000)
+    assert change.what == "compiler g++ 0 → g++ 2; commit 0000000 → 2222222"
+
+
+def test_bytes_need_not_be_equal_where_any_run_of_the_points_had_another_compiler(folder: Folder) -> None:
+    for day, compiler, peak in ((0, "g++ 12", 100_000), (0, "g++ 12", 100_000), (0, "g++ 13", 100_500),
+                                (1, "g++ 13", 100_500)):  # fmt: skip
+        where = environment(compiler=compiler)
+        folder.run(make_memory(FP32, peak), *timed(FP32, 1e-3), commit=f"{day}" * 40, environment=where)
+    series = only(folder.trend("commit", "memory"))
+    assert [point.value for point in series.points] == [100_000, 100_500]
+    assert series.changes == []
+
+
+def test_bytes_of_another_counter_are_another_series(folder: Folder) -> None:
+    for source in ("profiler", "allocator"):
+        folder.run(make_memory(FP32, 1000, source), *timed(FP32, 1e-3))
+    assert {one.numbers for one in folder.trend("torch_version", "memory").series} == {"profiler", "allocator"}
+
+
+@pytest.mark.parametrize(("errors", "changes"), [((0.3, 0.39), 0), ((0.3, 0.45), 1), ((3.0, 3.2), 0), ((3.0, 3.4), 1)])
+def test_errors_change_relative_to_what_rounding_costs(
+    folder: Folder, errors: tuple[float, float], changes: int
+) -> None:
+    for version, error in zip(("2.14.0", "2.15.0"), errors, strict=True):
+        found = make_divergence(FP32, output_rel_l2=error * 1e-3, output_floor_rel_l2=1e-3)
+        folder.run(found, *timed(FP32, 1e-3), torch=version)
+    assert len(only(folder.trend("torch_version", "floor")).changes) == changes
+
+
+def test_errors_with_other_weights_or_inputs_are_not_compared(folder: Folder) -> None:
+    for digest, error in (("aa", 1e-3), ("cc", 5e-3)):
+        found = make_divergence(FP32, output_rel_l2=error, output_floor_rel_l2=1e-3, inputs_digest=digest)
+        folder.run(found, *timed(FP32, 1e-3), commit=digest * 20)
+    series = folder.trend("commit", "floor").series
+    assert [len(one.measured) for one in series] == [1, 1]
+    assert series[0].points[1].missing.startswith("measured with other weights")
+    assert [one.numbers for one in series] == ["aa/aa", "aa/cc"]
+
+
+def test_a_gap_where_the_workload_had_another_version_says_so(folder: Folder) -> None:
+    for version, torch in ((1, "2.14.0"), (2, "2.15.0")):
+        case = make_case(version=version)
+        entries = [*timed(case, 1e-3), make_divergence(case, output_rel_l2=2e-3, output_floor_rel_l2=1e-3)]
+        folder.run(*entries, cases=(case,), torch=torch)
+    series = folder.trend("torch_version", "time", "floor").series
+    assert [one.points[-1].missing for one in series if one.case.version == 1] == [
+        "measured in version 2 of the workload"
+    ] * 2
+
+
+def broken(case: Case = FP32, elements: int = 12) -> Entry:
+    return make_divergence(case, output_nonfinite=elements, output_floor_rel_l2=1e-3)
+
+
+def whole(error: float) -> Entry:
+    return make_divergence(FP32, output_rel_l2=error, output_floor_rel_l2=1e-3)
+
+
+def test_an_error_that_is_no_number_any_more_has_regressed_and_one_that_is_again_improved(folder: Folder) -> None:
+    versions = {"2.12.0": whole(2e-3), "2.13.0": broken(), "2.14.0": broken(elements=1), "2.15.0": whole(2e-3)}
+    for version, found in versions.items():
+        folder.run(found, *timed(FP32, 1e-3), torch=version)
+    series = only(folder.trend("torch_version", "floor"))
+    assert [(one.x.label, one.before, one.after, one.ratio, one.direction) for one in series.changes] == [
+        ("2.13.0", 2.0, None, None, "regressed"),
+        ("2.15.0", None, 2.0, None, "improved"),
+    ]
+    assert series.changes[0].what == "torch 2.12.0 → 2.13.0"
+    assert [point.missing for point in series.points[1:3]] == [
+        "undefined: 12 output elements are not finite",
+        "undefined: 1 output element is not finite",
+    ]
+    assert series.points[1].run_ids == ("run002",)
+
+
+def test_one_number_and_one_that_is_none_are_enough_for_a_change(folder: Folder) -> None:
+    for version, found in (("2.14.0", whole(2e-3)), ("2.15.0", broken())):
+        folder.run(found, *timed(FP32, 1e-3), torch=version)
+    assert only_change(folder.trend("torch_version", "floor")).direction == "regressed"
+
+
+def test_smaller_errors_of_another_function_are_no_improvement_and_it_is_said(folder: Folder) -> None:
+    for version, error, norm in (("2.14.0", 2e-3, 5.0), ("2.15.0", 1e-3, 6.0)):
+        found = make_divergence(FP32, output_rel_l2=error, output_floor_rel_l2=1e-3, output_reference_norm=norm)
+        folder.run(found, *timed(FP32, 1e-3), torch=version)
+    change = only_change(folder.trend("torch_version", "floor"))
+    assert change.direction == "regressed"
+    assert change.what == ("computes something else: the fp64 output moved by at least 20%; torch 2.14.0 → 2.15.0")
+
+
+def test_another_function_is_told_where_its_error_is_the_same(folder: Folder) -> None:
+    for day, norm in enumerate((5.0, 5.0, 6.0)):
+        found = make_divergence(FP32, output_rel_l2=2e-3, output_floor_rel_l2=1e-3, output_reference_norm=norm)
+        folder.run(found, *timed(FP32, 1e-3), commit=f"{day}" * 40)
+    change = only_change(folder.trend("commit", "floor"))
+    assert (change.x.label, change.direction, size(change)) == ("2" * 7, "regressed", "another function")
+    assert change.what.startswith("computes something else: the fp64 output moved by at least")
+
+
+def test_the_fp64_result_is_a_metric_of_its_own_held_against_the_first(folder: Folder) -> None:
+    for day, norm in enumerate((5.0, 5.0, 6.0, 6.0, 5.0)):
+        found = make_divergence(FP32, output_rel_l2=2e-3, output_reference_norm=norm)
+        folder.run(found, *timed(FP32, 1e-3), commit=f"{day}" * 40)
+    series = only(folder.trend("commit", "reference"))
+    assert [point.value for point in series.points] == pytest.approx([0.0, 0.0, 0.2, 0.2, 0.0])
+    assert [(change.x.label[0], change.direction, size(change)) for change in series.changes] == [
+        ("2", "regressed", "another function"),
+        ("4", "regressed", "another function"),
+    ]
+
+
+def test_an_output_of_another_shape_has_no_distance_and_is_another_function(folder: Folder) -> None:
+    for day, shape in enumerate(([8, 4], [8, 5])):
+        found = make_divergence(FP32, output_rel_l2=2e-3, output_reference_norm=5.0, output_shapes=[shape])
+        folder.run(found, *timed(FP32, 1e-3), commit=f"{day}" * 40)
+    series = only(folder.trend("commit", "reference"))
+    assert [point.value for point in series.points] == [0.0, None]
+    assert series.points[1].missing == "undefined: the output's shape is 8x5, was 8x4"
+    assert series.changes[0].other_function
+
+
+def test_undefined_errors_with_other_inputs_are_no_change(folder: Folder) -> None:
+    other = make_divergence(FP32, output_nonfinite=1, inputs_digest="cc")
+    for version, found in (("2.14.0", whole(2e-3)), ("2.15.0", other)):
+        folder.run(found, *timed(FP32, 1e-3), torch=version)
+    series = only(folder.trend("torch_version", "floor"))
+    assert list(series.changes) == []
+    assert series.points[1].missing.startswith("measured with other weights")
+
+
+def test_what_is_no_number_is_worse_than_any_in_the_median_of_a_point(folder: Folder) -> None:
+    for found in (whole(2e-3), whole(4e-3), broken()):
+        folder.run(found, *timed(FP32, 1e-3))
+    assert only(folder.trend("torch_version", "floor")).points[0].value == 4.0
+    folder.run(broken(), *timed(FP32, 1e-3))
+    folder.run(whole(2e-3), *timed(FP32, 1e-3), torch="2.14.0")
+    series = only(folder.trend("torch_version", "floor"))
+    assert [(point.value, point.runs) for point in series.points] == [(2.0, 1), (None, 4)]
+
+
+def test_gradients_and_parameters_that_are_not_finite_are_undefined(folder: Folder) -> None:
+    case = make_case(phase="training")
+    told = {"grad_elements": 10, "grad_nonfinite": 0, "grad_rel_l2": 1e-3, "param_rel_l2": 1e-3}
+    changes = ({}, {"param_rel_l2": None}, {"param_rel_l2": None, "grad_rel_l2": None, "grad_nonfinite": 3})
+    for version, change in zip(("2.13.0", "2.14.0", "2.15.0"), changes, strict=True):
+        found = make_divergence(case, **told | change)
+        folder.run(found, *timed(case, 1e-3), cases=(case,), torch=version)
+    gradients, updates = folder.trend("torch_version", "gradients", "parameters").series
+    assert [point.missing for point in gradients.points] == ["", "", "undefined: 3 gradient elements are not finite"]
+    assert [point.missing for point in updates.points] == [
+        "",
+        "undefined: updated parameters are not finite",
+        "undefined: 3 gradient elements are not finite",
+    ]
+
+
+def test_an_error_where_there_was_none_has_no_ratio(folder: Folder) -> None:
+    for version, nonfinite in (("2.14.0", 0), ("2.15.0", 7)):
+        found = make_divergence(FP32, output_nonfinite=nonfinite)
+        folder.run(found, *timed(FP32, 1e-3), torch=version)
+    change = only_change(folder.trend("torch_version", "nonfinite"))
+    assert (change.ratio, change.direction) == (None, "regressed")
+
+
+def test_an_accelerators_errors_need_not_repeat(folder: Folder) -> None:
+    case = make_case(device="cuda")
+    for day, error in enumerate((1e-3, 1.01e-3)):
+        found = make_divergence(case, output_rel_l2=error, output_floor_rel_l2=1e-4, repeatable=None)
+        folder.run(found, *timed(case, 1e-3), cases=(case,), commit=f"{day}" * 40)
+    assert only(folder.trend("commit", "floor")).changes == []
+
+
+def test_an_exact_metric_that_moves_all_the_time_is_not_judged(folder: Folder) -> None:
+    for day in range(10):
+        folder.run(make_memory(FP32, 1000 + day % 2), *timed(FP32, 1e-3), commit="a" * 40)
+    series = only(folder.trend("date", "memory"))
+    assert (series.rule, series.changes) == (Rule.NONE, ())
+    assert "free of luck" in series.note
+
+
+def test_a_slowdown_between_three_versions_is_found_and_explained(folder: Folder) -> None:
+    for version, vision, seconds in (("2.11.0", "0.26", 1e-3), ("2.12.0", "0.27", 1e-3), ("2.13.0", "0.28", 1.1e-3)):
+        where = environment(torch_version=version, torchvision_version=vision)
+        folder.run(*timed(FP32, seconds), *timed(FP32, seconds * 1.003, control=True), environment=where)
+    change = only_change(folder.trend())
+    assert (change.x.label, change.last.label, change.direction) == ("2.13.0", "2.12.0", "regressed")
+    assert change.ratio == pytest.approx(1.1, rel=1e-3)
+    assert ends(change)[0] < 1.1 < ends(change)[1]
+    assert change.what == "torch 2.12.0 → 2.13.0; torchvision 0.27 → 0.28"
+    assert only(folder.trend()).rule is Rule.NEIGHBOURS
+
+
+def test_what_differs_is_said_of_the_two_points_that_a_change_lies_between(folder: Folder) -> None:
+    folder.run(*timed(FP32, 1e-3), torch="2.11.0")
+    folder.run(Reading(case_id=FP32.case_id, metric="seconds_median", value=1e-3), torch="2.12.0")
+    folder.run(*timed(FP32, 1.2e-3), torch="2.13.0")
+    change = only_change(folder.trend())  # the point between tells nothing of its noise
+    assert (change.last.label, change.what) == ("2.11.0", "torch 2.11.0 → 2.13.0")
+
+
+def test_a_slowdown_within_the_noise_of_the_runs_is_none(folder: Folder) -> None:
+    for version, seconds in (("2.11.0", 1e-3), ("2.12.0", 1e-3), ("2.13.0", 1.1e-3)):
+        folder.run(*timed(FP32, seconds), *timed(FP32, seconds * 1.05, control=True), torch=version)
+    assert only(folder.trend()).changes == []
+
+
+NETWORKS = tuple(
+    make_case(precision, workload=name) for name in ("mlp", "vit", "resnet18") for precision in ("fp32", "bf16_pure")
+)
+
+
+def measured(folder: Folder, factors: Sequence[float], seed: int, version: str) -> None:
+    """Leave a run of all networks, each so many times slower than 1 ms, with 0.3% of noise and a control."""
+    generator = np.random.default_rng(seed)
+    entries = [
+        make_round(case, 1e-3 * factor * math.exp(generator.normal(0, 0.003)), number, control=control)
+        for case, factor in zip(NETWORKS, factors, strict=True)
+        for control in ((False, True) if case is NETWORKS[0] else (False,))
+        for number in range(4)
+    ]
+    folder.run(*entries, cases=NETWORKS, torch=version)
+
+
+def changed(trend: Trend) -> set[tuple[str, str]]:
+    return {
+        (f"{one.case.workload} {one.case.precision}", change.direction)
+        for one in trend.series
+        for change in one.changes
+    }
+
+
+def test_a_run_that_was_slower_as_a_whole_is_said_once_and_no_case_is_blamed(folder: Folder) -> None:
+    measured(folder, [1.0] * 6, 1, "2.14.0")
+    measured(folder, [1.3] * 6, 2, "2.15.0")
+    trend = folder.trend()
+    assert changed(trend) == set()
+    (shift,) = trend.shifts
+    assert (shift.x.label, shift.last.label, shift.cases, shift.alike) == ("2.15.0", "2.14.0", 6, 6)
+    assert shift.ratio == pytest.approx(1.3, rel=0.01)
+    assert shared_shifts(trend)[0].startswith("at 2.15.0 the whole run took 30% more time than at 2.14.0 (median of 6")
+    assert summary(trend) == "no change in 6 series beyond what the whole run did"
+
+
+def test_a_case_that_did_more_than_the_whole_run_is_named_and_one_that_did_less_is_not(folder: Folder) -> None:
+    measured(folder, [1.0] * 6, 1, "2.14.0")
+    measured(folder, [1.3, 1.3, 1.3, 1.3, 1.8, 1.0], 2, "2.15.0")
+    trend = folder.trend("torch_version", "time", "throughput")
+    # by itself the last is unchanged, and what is said must hold of the runs as `compare` reads them
+    assert changed(trend) == {("resnet18 fp32", "regressed")}
+    assert len(trend.shifts) == 1
+
+
+def test_a_run_whose_times_all_rose_by_factors_blames_no_case(folder: Folder) -> None:
+    measured(folder, [1.0] * 6, 1, "2.14.0")
+    measured(folder, [18.0, 40.0, 125.0, 30.0, 60.0, 22.0], 2, "2.15.0")
+    trend = folder.trend()
+    assert changed(trend) == set()
+    assert "the whole run took x 34.6 the time that it took at 2.14.0" in shared_shifts(trend)[0]
+
+
+def test_where_half_of_the_cases_changed_that_is_no_shift_of_the_whole_run(folder: Folder) -> None:
+    measured(folder, [1.0] * 6, 1, "2.14.0")
+    measured(folder, [1.4, 1.0, 1.4, 1.0, 1.4, 1.0], 2, "2.15.0")
+    trend = folder.trend()
+    assert changed(trend) == {(f"{name} fp32", "regressed") for name in ("mlp", "vit", "resnet18")}
+    assert trend.shifts == []
+
+
+def test_what_compare_calls_uncertain_or_unchanged_is_no_change_of_a_trend(folder: Folder) -> None:
+    for version, seconds, spread in (("2.14.0", 1e-3, 0.2), ("2.15.0", 1.4e-3, 0.2)):
+        folder.run(*timed(FP32, seconds, spread=spread), torch=version)
+    assert list(only(folder.trend()).changes) == []
+
+
+def test_a_run_on_a_disturbed_machine_is_shown_and_not_judged(folder: Folder) -> None:
+    busy = Fitness(other_share=0.6)
+    folder.run(torch="2.13.0")
+    folder.run(*timed(FP32, 2e-3, fitness=busy), torch="2.14.0")
+    folder.run(torch="2.15.0")
+    trend = folder.trend()
+    assert [bool(point.disturbed) for point in only(trend).points] == [False, True, False]
+    assert list(only(trend).changes) == []
+    assert notes(trend) == [
+        "1 value of a time is shown and not judged: other processes used 60% of the CPU in 4 of 4 rounds"
+    ]
+    folder.run(torch="2.14.0")  # beside a run that was not, a disturbed one is left out
+    assert only(folder.trend()).points[1].value == pytest.approx(1e-3)
+    assert only(folder.trend()).points[1].run_ids == ("run004",)
+
+
+def test_the_repositorys_own_runs_change_where_their_comparisons_say_so() -> None:
+    chosen = tracked(["time"])
+    runs = read_runs([str(Path(__file__).parents[2] / "results" / "runs")], Path("none"), chosen).runs
+    over_commits = make_trend(runs, "commit", chosen)
+    assert changed(over_commits) == set()
+    assert [(shift.cases, round(shift.ratio, 2)) for shift in over_commits.shifts] == [(55, 0.95)]
+    found = make_trend(runs, "torch_version", chosen)
+    named = {"roi_head fp32", "roi_head bf16_autocast", "roi_head bf16_pure"}
+    assert changed(found) == {(name, direction) for name in named for direction in ("regressed", "improved")}
+    assert {change.x.label for one in found.series for change in one.changes} == {"2.12.1", "2.14.1"}
+
+
+def test_more_throughput_is_an_improvement(folder: Folder) -> None:
+    for version, seconds in (("2.11.0", 1e-3), ("2.12.0", 0.8e-3)):
+        folder.run(*timed(FP32, seconds), *timed(FP32, seconds, control=True), torch=version)
+    trend = folder.trend("torch_version", "throughput")
+    assert only_change(trend).direction == "improved"
+    assert only_change(trend).ratio == pytest.approx(1.25)
+
+
+def test_a_series_of_bare_numbers_is_not_judged(folder: Folder) -> None:
+    for version in ("2.11.0", "2.12.0"):
+        folder.run(Reading(case_id=FP32.case_id, metric="seconds_median", value=1e-3), torch=version)
+    series = only(folder.trend())
+    assert series.rule is Rule.NONE
+    assert series.note.startswith("not judged")
+
+
+def imported(folder: Folder, seconds: float, **header: Any) -> None:
+    """Leave a run as asv's results give it: a value and an interval."""
+    numbers = {"seconds_median": seconds, "seconds_low": 0.99 * seconds, "seconds_high": 1.01 * seconds}
+    readings = [Reading(case_id=FP32.case_id, metric=name, value=value) for name, value in numbers.items()]
+    folder.run(*readings, imported=Imported(program="asv", file="x.json"), **header)
+
+
+def test_asvs_values_are_judged_by_their_intervals_and_stand_apart_from_native_ones(folder: Folder) -> None:
+    for day, seconds in enumerate((1e-3, 1.01e-3, 1.3e-3)):
+        imported(folder, seconds, commit=f"{day}" * 40)
+        folder.run(commit=f"{day}" * 40)
+    theirs, ours = folder.trend("commit").series
+    assert (theirs.place.program, ours.place.program) == ("asv", "ampbench")
+    assert [change.x.label for change in theirs.changes] == ["2" * 7]
+    assert (theirs.points[0].low, theirs.points[0].high) == (pytest.approx(0.99e-3), pytest.approx(1.01e-3))
+    assert list(ours.changes) == []
+
+
+def test_asvs_intervals_are_wider_than_others_of_the_same_noise(folder: Folder) -> None:
+    imported(folder, 1e-3)
+    folder.run()
+    confidences = [run.confidence for run in read_runs([], folder.path, tracked()).runs]
+    assert confidences == [0.99, 0.95]
+    errors = [steps.interval_error(0.99, 1.01, confidence) for confidence in confidences]
+    assert errors[1] / errors[0] == pytest.approx(2.575829 / 1.959964)
+
+
+STEP_ALONE = {asv_results.STEP: asv_results.row([2e-3, 1e-3])}
+
+
+def import_asv(folder: Folder, device: str = "") -> None:
+    write_runs(read_source(folder.path / "asv", "asv", device, Counter()), folder.path)
+
+
+def test_a_file_of_asvs_that_grew_since_it_was_imported_is_one_run(folder: Folder) -> None:
+    asv_results.write(folder.path / "asv", STEP_ALONE)
+    import_asv(folder)
+    asv_results.write(folder.path / "asv")
+    trend = folder.trend("commit", "time", "floor")
+    assert [[point.runs for point in one.points] for one in trend.series] == [[1]] * 4
+    import_asv(folder)
+    assert len(list((folder.path / "runs").iterdir())) == 2
+    assert list(trend.runs.values()) == list(folder.trend("commit", "time", "floor").runs.values()) == [1]
+
+
+@pytest.mark.parametrize("order", [("asv", "runs"), ("runs", "asv")])
+def test_results_that_tell_no_device_are_of_that_of_their_import(folder: Folder, order: tuple[str, str]) -> None:
+    asv_results.write(folder.path / "asv", STEP_ALONE, env_vars={})
+    import_asv(folder, "cuda")
+    asv_results.write(folder.path / "asv", env_vars={})
+    found = read_runs([str(folder.path / name) for name in order], folder.path, tracked())
+    (run,) = found.runs
+    assert {case.device for case in run.cases.values()} == {"cuda"}
+    assert len(run.values["output_floor_ratio"]) == 2
+    assert list(found.notes) == []
+
+
+def test_asvs_results_beside_the_runs_show_a_slowdown_and_a_loss_of_accuracy(folder: Folder) -> None:
+    asv = folder.path / "asv"
+    for day, (seconds, error) in enumerate(((1e-3, 2.0), (1e-3, 3.0), (1.5e-3, 3.0))):
+        results = {
+            asv_results.STEP: asv_results.row([seconds] * 2, low=[0.99 * seconds] * 2, high=[1.01 * seconds] * 2),
+            asv_results.ERROR: asv_results.row([error] * 2),
+        }
+        asv_results.write(asv, results, commit_hash=f"{day}" * 40, date=1_789_000_000_000 + day)
+    trend = folder.trend("commit", "time", "floor")
+    found = {(one.metric.name, change.x.label) for one in trend.series for change in one.changes}
+    assert found == {("time", "2222222"), ("floor", "1111111")}
+
+
+def test_what_asv_leaves_before_its_first_result_is_no_result(folder: Folder) -> None:
+    folder.run()
+    (folder.path / "asv" / "bench").mkdir(parents=True)
+    (folder.path / "asv" / "bench" / "machine.json").write_text("{}")
+    assert len(folder.trend().series) == 1
+
+
+def noisy_days(folder: Folder, days: int, step: int, effect: float) -> None:
+    generator = np.random.default_rng(7)
+    for day in range(days):
+        level = 1e-3 * (1 + effect * (day >= step)) * math.exp(generator.normal(0, 0.01))
+        when = f"2026-{1 + day // 28:02}-{1 + day % 28:02}T12:00:00Z"
+        folder.run(*timed(FP32, level), commit=f"{day:040x}", committed_at=when, started_at=when)
+
+
+def test_a_step_in_a_long_series_is_found_four_points_later(folder: Folder) -> None:
+    noisy_days(folder, 34, 30, 0.05)
+    trend = folder.trend("commit")
+    change = only_change(trend)
+    assert only(trend).rule is Rule.STEPS
+    assert change.x.value == f"{30:040x}"
+    assert change.last.value == f"{29:040x}"
+    assert ends(change)[0] < 1.05 < ends(change)[1]
+
+
+def test_without_asv_long_series_have_no_change_points_and_a_line_says_how_to_get_them(
+    folder: Folder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    noisy_days(folder, 14, 8, 0.2)
+    monkeypatch.setitem(sys.modules, "asv.step_detect", None)
+    trend = folder.trend("commit")
+    assert list(only(trend).changes) == []
+    assert [note for note in trend.notes if 'pip install "ampbench[asv]"' in note] == list(trend.notes)
+    assert len(trend.notes) == 1
+
+
+@given(st.lists(st.floats(-5, 5), min_size=8, max_size=40), st.floats(-3, 3))
+def test_where_a_series_steps_does_not_depend_on_its_unit(logs: list[float], shift: float) -> None:
+    rounded = [round(value, 2) for value in logs]
+    places = [step.place for step in find_steps(rounded, 0.02)]
+    assert places == [step.place for step in find_steps([value + round(shift * 64) / 64 for value in rounded], 0.02)]
+
+
+@given(st.floats(-5, 5), st.integers(8, 60))
+def test_a_constant_series_has_no_step(level: float, points: int) -> None:
+    assert find_steps([level] * points, 0.02) == []
+
+
+@pytest.mark.parametrize("loss", [0.009, 0.015])
+def test_losses_below_the_threshold_add_up_to_a_step(loss: float) -> None:
+    logs = np.repeat(np.arange(6) * math.log1p(loss), 20) + np.random.default_rng(0).normal(0, 0.002, 120)
+    found = find_steps(logs.tolist(), math.log1p(0.02))
+    assert found
+    assert all(step.after - step.before > math.log1p(0.02) for step in found)
+    assert found[-1].after - found[0].before == pytest.approx(5 * math.log1p(loss), abs=0.02)
+
+
+def test_no_level_is_shorter_than_three_points() -> None:
+    logs = np.array([-8, -6, -14, -8, -3, -8, -6, 618, 410, -4, -9, -3]) / 1e3
+    assert find_steps(logs.tolist(), math.log1p(0.02)) == []
+    slow = np.repeat([0.0, 0.5, 0.0], [6, SHORTEST, 6]) + np.random.default_rng(0).normal(0, 0.002, 15)
+    assert [step.place for step in find_steps(slow.tolist(), math.log1p(0.02))] == [6, 9]
+
+
+def test_a_step_of_small_losses_begins_where_its_first_level_ends() -> None:
+    logs = np.repeat([0.0, 0.015, 0.03], 20) + np.random.default_rng(0).normal(0, 0.002, 60)
+    (step,) = find_steps(logs.tolist(), math.log1p(0.02))
+    assert (step.since, step.place) == (19, 40)
+
+
+def test_noise_of_rounds_and_luck_of_runs_are_two_estimates_however_well_each_is_known() -> None:
+    spread = 2e-2  # two rounds and one control a run: two degrees of freedom each, and 2 spread² each
+    rounds = np.array([-spread, spread])
+    points = [
+        steps.Evidence(level, [level], rounds=[level + rounds], controls=[math.sqrt(2) * spread])
+        for level in (0.0, 1.0)
+    ]
+    (height,) = steps.find_heights(points)
+    assert height.value == 1
+    assert height.half() == pytest.approx(2 * spread * stdtrit(4, 0.975))
+    # what other cases did tells of luck better than a control, and there is some in any case
+    least = math.sqrt(2) * LEAST_LUCK
+    freedom = (2 * spread**2 + least**2) ** 2 / ((2 * spread**2) ** 2 / 2)
+    half = math.hypot(math.sqrt(2) * spread, least) * stdtrit(freedom, 0.975)
+    assert height.half((0.0, 54.0)) == pytest.approx(half, rel=1e-4)
+
+
+@given(st.lists(st.sampled_from([1.0, 1.005, 2.0]), min_size=2, max_size=7))
+def test_levels_that_must_be_equal_change_wherever_they_differ(values: list[float]) -> None:
+    found = find_levels(values, Gate(kind="memory", elsewhere=0.01), 0.0, lambda *_: True)
+    expected = [place for place in range(1, len(values)) if values[place] != values[place - 1]]
+    assert found is not None
+    assert [level.place for level in found] == expected
+
+
+def test_a_level_goes_on_until_it_is_left_for_good() -> None:
+    gate = Gate(kind="memory", elsewhere=0.01)
+    assert find_levels([100, 100.5, 100, 105, 105.5], gate, 0.0, lambda *_: False) == [Level(since=2, place=3)]
+
+
+def test_what_is_undefined_is_a_level_of_its_own() -> None:
+    gate = Gate(kind="accuracy", elsewhere=0.1)
+    found = find_levels([None, 1.0, None, None, 1.5, 1.5], gate, 0.0, lambda *_: False)
+    assert found == [Level(since=0, place=1), Level(since=1, place=2), Level(since=3, place=4)]
+
+
+def test_metrics_go_by_short_names_and_by_those_of_their_columns() -> None:
+    assert [one.name for one in tracked()] == ["time", "memory", "floor", "gradients"]
+    assert [one.column.name for one in tracked(["memory", "peak_memory_bytes"])] == ["peak_memory_bytes"]
+    with pytest.raises(UnknownNameError, match="did you mean memory"):
+        tracked(["memry"])
+
+
+def test_an_unknown_axis_is_refused(folder: Folder) -> None:
+    folder.run()
+    with pytest.raises(UnknownNameError, match="did you mean commit"):
+        folder.trend("comit")
+
+
+def read_ids(sources: list[Any], results: Path, keyword: str = "") -> list[str]:
+    found = read_runs([str(one) for one in sources], results, tracked(), keyword)
+    return [run.header.run for run in found.runs]
+
+
+def test_a_source_is_a_file_an_id_a_folder_or_a_results_folder_and_counts_once(folder: Folder, tmp_path: Path) -> None:
+    for _ in range(3):
+        folder.run()
+    runs = folder.path / "runs"
+    assert read_ids([runs / "run002.jsonl", "run001", "run002"], folder.path) == ["run002", "run001"]
+    assert read_ids([runs], tmp_path) == read_ids([folder.path], tmp_path) == ["run001", "run002", "run003"]
+    copy = tmp_path / "copy.jsonl"
+    copy.write_bytes((runs / "run001.jsonl").read_bytes())
+    assert read_ids([copy, runs], tmp_path) == ["run001", "run002", "run003"]
+
+
+def test_sources_without_runs_and_damaged_ones_are_refused(folder: Folder, tmp_path: Path) -> None:
+    with pytest.raises(NothingToRunError, match="there is no run in"):
+        read_ids([], tmp_path)
+    folder.run()
+    with pytest.raises(NothingToRunError, match="no case of 1 runs matches -k 'resnet'"):
+        read_ids([], folder.path, "resnet")
+    path = folder.path / "runs" / "run001.jsonl"
+    path.write_bytes(path.read_bytes().replace(b'"round"', b'"rund"', 1))
+    with pytest.raises(StoreError, match=r"run001\.jsonl, line"):
+        read_ids([], folder.path)
+
+
+def test_a_cut_run_is_read_and_said_to_be_cut(folder: Folder) -> None:
+    folder.run()
+    path = folder.path / "runs" / "run001.jsonl"
+    path.write_bytes(path.read_bytes() + b'{"round"')
+    notes = read_runs([], folder.path, tracked()).notes
+    assert [note for note in notes if "cut line" in note] == list(notes) != []
