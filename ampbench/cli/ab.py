@@ -33,7 +33,6 @@ from ampbench.cli.options import (
     MemoryLimit,
     Names,
     Only,
-    OutputFormat,
     Paths,
     Phases,
     Precisions,
@@ -49,7 +48,7 @@ from ampbench.cli.options import (
     Workloads,
     chosen_format,
 )
-from ampbench.cli.printing import csv_text, json_document, make_console, plain, print_lines, print_text
+from ampbench.cli.printing import OutputFormat, csv_text, json_document, make_console, plain, print_lines, print_text
 from ampbench.cli.selecting import make_selection, make_settings
 from ampbench.errors import CASE_FAILED, INTERRUPTED, AmpbenchError, UsageError
 from ampbench.judge.compare import SelfComparison, judge_self

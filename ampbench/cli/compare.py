@@ -15,11 +15,11 @@ from ampbench.cli.options import (
     Json,
     Keyword,
     Only,
-    OutputFormat,
     Results,
     Threshold,
     chosen_format,
 )
+from ampbench.cli.printing import OutputFormat
 from ampbench.errors import INTERRUPTED, NothingToRunError
 
 if TYPE_CHECKING:

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from ampbench.base.units import counted
-from ampbench.cli.options import A_RUN, DEFAULT_RESULTS, Keyword, OutputFormat, Results, many_names
+from ampbench.cli.options import A_RUN, DEFAULT_RESULTS, Keyword, Results, many_names
+from ampbench.cli.printing import OutputFormat
 from ampbench.errors import NothingToRunError, UnknownNameError, UsageError
 
 if TYPE_CHECKING:

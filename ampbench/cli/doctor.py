@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from ampbench import __version__
-from ampbench.cli.options import Format, Json, OutputFormat, chosen_format
+from ampbench.cli.options import Format, Json, chosen_format
+from ampbench.cli.printing import OutputFormat
 from ampbench.errors import CASE_FAILED, AmpbenchError, UsageError
 from ampbench.records.run import SCHEMA
 

@@ -17,8 +17,8 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from ampbench.base.units import counted
-from ampbench.cli.options import OutputFormat, run_words
-from ampbench.cli.printing import csv_text, json_document, plain, print_note, print_sections, print_text
+from ampbench.cli.options import run_words
+from ampbench.cli.printing import OutputFormat, csv_text, json_document, plain, print_note, print_sections, print_text
 from ampbench.cli.selecting import make_selection, make_settings, resumed_imports
 from ampbench.errors import CASE_FAILED, INTERRUPTED, StoreError, UsageError
 from ampbench.records.labels import NOT_REACHED

@@ -16,11 +16,11 @@ from ampbench.cli.options import (
     Json,
     Keyword,
     Only,
-    OutputFormat,
     Results,
     Threshold,
     chosen_format,
 )
+from ampbench.cli.printing import OutputFormat
 from ampbench.cli.selecting import typed
 from ampbench.errors import NothingToRunError, UsageError
 

@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from ampbench.cli.options import DEFAULT_RESULTS, Format, Json, OutputFormat, Results, chosen_format
+from ampbench.cli.options import DEFAULT_RESULTS, Format, Json, Results, chosen_format
+from ampbench.cli.printing import OutputFormat
 from ampbench.errors import StoreError, UnknownNameError
 from ampbench.records.labels import few, outcomes_said
 from ampbench.records.run import deed_of

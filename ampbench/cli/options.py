@@ -9,6 +9,7 @@ from typing import Annotated
 import typer
 
 from ampbench.base.units import one_of
+from ampbench.cli.printing import OutputFormat
 from ampbench.errors import UsageError
 from ampbench.judge.advice import Budget
 from ampbench.records import keeping, run
@@ -26,15 +27,6 @@ class HeapKind(StrEnum):
 
     KEPT = run.KEPT
     PLAIN = run.PLAIN
-
-
-class OutputFormat(StrEnum):
-    """How a verb prints its data on stdout."""
-
-    TABLE = "table"
-    JSON = "json"
-    CSV = "csv"
-    MARKDOWN = "markdown"
 
 
 Format = Annotated[OutputFormat, typer.Option("--format", help="How to print the data.")]

@@ -24,12 +24,12 @@ import sys
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
+from enum import StrEnum
 from glob import escape
 from pathlib import Path
 from textwrap import fill
 from typing import IO, TYPE_CHECKING, Any, Literal
 
-from ampbench.cli.options import OutputFormat
 from ampbench.errors import StoreError
 from ampbench.present.document import Block, Section, escaped, markdown_table, written_out
 
@@ -43,6 +43,15 @@ FORMULA = ("=", "+", "-", "@", "\t", "\r")
 """How text begins that spreadsheets run."""
 _NUMBER = re.compile(r"[-+]?[\d.,]+(?:e[-+]?\d+)?\s?[%\w]*", re.IGNORECASE)
 """A number that was formatted already, with its unit."""
+
+
+class OutputFormat(StrEnum):
+    """How a verb prints its data on stdout."""
+
+    TABLE = "table"
+    JSON = "json"
+    CSV = "csv"
+    MARKDOWN = "markdown"
 
 
 def csv_text(headers: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:

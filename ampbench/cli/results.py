@@ -25,10 +25,9 @@ from ampbench.base.units import (
     format_share,
 )
 from ampbench.cli import tables
-from ampbench.cli.options import OutputFormat
-from ampbench.cli.printing import csv_text, json_text, make_console, print_lines, print_text
+from ampbench.cli.printing import OutputFormat, csv_text, json_text, make_console, print_lines, print_text
 from ampbench.instruments.ceilings.findings import best
-from ampbench.instruments.ranges.findings import recipe_said
+from ampbench.instruments.ranges.arithmetic import recipe_said
 from ampbench.judge import frame, notes
 from ampbench.judge.advice import Budget, across_tables, advise_run, blamed, rates_said
 from ampbench.judge.columns import legend

@@ -35,7 +35,6 @@ from ampbench.cli.options import (
     MinArgmaxAgreement,
     MinRunTime,
     Names,
-    OutputFormat,
     Paths,
     Phases,
     Precisions,
@@ -55,7 +54,7 @@ from ampbench.cli.options import (
     refuse_beside_resume,
     run_words,
 )
-from ampbench.cli.printing import print_note
+from ampbench.cli.printing import OutputFormat, print_note
 from ampbench.cli.selecting import make_selection, make_settings, resumed_imports
 from ampbench.errors import CASE_FAILED, INTERRUPTED, StoreError, UsageError
 from ampbench.judge.advice import Budget

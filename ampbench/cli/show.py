@@ -20,12 +20,12 @@ from ampbench.cli.options import (
     MaxSampleError,
     MaxWorstSampleError,
     MinArgmaxAgreement,
-    OutputFormat,
     Results,
     chosen_budget,
     chosen_format,
     run_words,
 )
+from ampbench.cli.printing import OutputFormat
 from ampbench.errors import NothingToRunError, UnknownNameError, UsageError
 from ampbench.judge.advice import Budget
 from ampbench.records.casts import By

@@ -12,11 +12,11 @@ from ampbench.cli.options import (
     Format,
     Json,
     Keyword,
-    OutputFormat,
     Results,
     chosen_format,
     many_names,
 )
+from ampbench.cli.printing import OutputFormat
 from ampbench.errors import UnknownNameError
 from ampbench.store.lines import no_garbage_collection
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from ampbench.base.precisions import BASELINE, DEFAULT, PRECISIONS
 from ampbench.base.units import counted, format_error, format_kept, format_share
 from ampbench.errors import UsageError
-from ampbench.instruments.ranges.findings import remark_line
+from ampbench.instruments.ranges.arithmetic import remark_line
 from ampbench.judge.rows import Group, Row, grouped, judged_error, least_agreement, number, precision_label, times
 from ampbench.records.labels import AGAINST_FP32, no_precisions_fault
 from ampbench.records.measured import CHANCE, LOWEST_BIN, Divergence, Round, Update

@@ -9,7 +9,7 @@ from scipy.stats import binomtest
 from ampbench.base.precisions import PRECISIONS
 from ampbench.errors import UsageError
 from ampbench.instruments.convergence.learning import Trained
-from ampbench.instruments.ranges.findings import remark_line
+from ampbench.instruments.ranges.arithmetic import remark_line
 from ampbench.judge import frame
 from ampbench.judge.advice import Advice, Budget, Trust, across_tables, advise, advise_run, agreement_fails, objections
 from ampbench.judge.rows import grouped, times

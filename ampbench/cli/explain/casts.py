@@ -18,7 +18,6 @@ from ampbench.cli.options import (
     Label,
     MemoryFormats,
     Names,
-    OutputFormat,
     PieceTimeout,
     Preset,
     Results,
@@ -30,6 +29,7 @@ from ampbench.cli.options import (
     chosen_format,
     many_names,
 )
+from ampbench.cli.printing import OutputFormat
 from ampbench.errors import UsageError
 from ampbench.records.casts import By
 from ampbench.records.run import CASTS, Settings

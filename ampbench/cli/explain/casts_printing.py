@@ -5,7 +5,7 @@ from dataclasses import asdict, fields
 from typing import TYPE_CHECKING, Any
 
 from ampbench.cli.explaining import frame_rows, print_passes
-from ampbench.cli.options import OutputFormat
+from ampbench.cli.printing import OutputFormat
 from ampbench.instruments.casts import findings, show
 from ampbench.judge.notes import emulation_statement
 from ampbench.present.document import Block, Section

@@ -16,7 +16,6 @@ from ampbench.cli.options import (
     Label,
     MemoryFormats,
     Names,
-    OutputFormat,
     PieceTimeout,
     Preset,
     Results,
@@ -27,6 +26,7 @@ from ampbench.cli.options import (
     chosen_format,
     many_names,
 )
+from ampbench.cli.printing import OutputFormat
 from ampbench.records.run import HEADROOM, Settings
 
 DEFAULTS = Settings()

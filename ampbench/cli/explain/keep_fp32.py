@@ -25,7 +25,6 @@ from ampbench.cli.options import (
     MemoryFormats,
     Names,
     Objective,
-    OutputFormat,
     PieceTimeout,
     Preset,
     Results,
@@ -40,6 +39,7 @@ from ampbench.cli.options import (
     is_typed,
     refuse_beside_resume,
 )
+from ampbench.cli.printing import OutputFormat
 from ampbench.errors import UsageError
 from ampbench.judge.advice import LEAST_KEPT, Budget
 from ampbench.records.keeping import MAX_TRIALS, Wanted

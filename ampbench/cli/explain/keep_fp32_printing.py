@@ -6,8 +6,7 @@ from textwrap import indent
 from typing import TYPE_CHECKING, Any
 
 from ampbench.cli.explaining import print_passes
-from ampbench.cli.options import OutputFormat
-from ampbench.cli.printing import print_text
+from ampbench.cli.printing import OutputFormat, print_text
 from ampbench.instruments.keep_fp32 import show
 from ampbench.instruments.keep_fp32.findings import code, points, said, so_far
 from ampbench.instruments.keep_fp32.show import COLUMNS, point_rows

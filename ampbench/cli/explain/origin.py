@@ -14,7 +14,6 @@ from ampbench.cli.options import (
     Label,
     MemoryFormats,
     Names,
-    OutputFormat,
     PieceTimeout,
     Preset,
     Results,
@@ -24,6 +23,7 @@ from ampbench.cli.options import (
     Workloads,
     chosen_format,
 )
+from ampbench.cli.printing import OutputFormat
 from ampbench.records.run import ORIGIN, Settings
 
 DEFAULTS = Settings()

@@ -5,7 +5,7 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from ampbench.cli.explaining import frame_rows, print_passes
-from ampbench.cli.options import OutputFormat
+from ampbench.cli.printing import OutputFormat
 from ampbench.instruments.ranges import findings, show
 
 if TYPE_CHECKING:

@@ -16,12 +16,12 @@ from ampbench.cli.options import (
     Format,
     Json,
     Label,
-    OutputFormat,
     PieceTimeout,
     Results,
     chosen_format,
     many_names,
 )
+from ampbench.cli.printing import OutputFormat
 from ampbench.cli.selecting import typed_seconds
 from ampbench.errors import CASE_FAILED, INTERRUPTED, NothingComparableError, NothingToRunError, UsageError
 from ampbench.records.case import DEVICES

@@ -3,8 +3,7 @@
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict
 
-from ampbench.cli.options import OutputFormat
-from ampbench.cli.printing import csv_text, json_document, print_sections, print_text
+from ampbench.cli.printing import OutputFormat, csv_text, json_document, print_sections, print_text
 from ampbench.instruments.rules import show
 from ampbench.instruments.rules.findings import compare_rules, find_disagreements
 from ampbench.records.rules import RuleProbe

@@ -15,7 +15,6 @@ from ampbench.cli.options import (
     Format,
     Json,
     Label,
-    OutputFormat,
     PieceTimeout,
     Results,
     Resume,
@@ -24,6 +23,7 @@ from ampbench.cli.options import (
     many_names,
     refuse_beside_resume,
 )
+from ampbench.cli.printing import OutputFormat
 from ampbench.cli.selecting import make_settings, typed_seconds
 from ampbench.records.run import CEILINGS, Asked, Selection, Settings
 

@@ -5,8 +5,7 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from ampbench.cli.explaining import frame_rows
-from ampbench.cli.options import OutputFormat
-from ampbench.cli.printing import csv_text, json_document, print_sections, print_text
+from ampbench.cli.printing import OutputFormat, csv_text, json_document, print_sections, print_text
 from ampbench.instruments.ceilings import show
 from ampbench.instruments.ceilings.findings import ceilings_said, datasheet_of, described, rate, share, top
 

@@ -16,7 +16,6 @@ from ampbench.cli.options import (
     Label,
     MemoryFormats,
     Names,
-    OutputFormat,
     PieceTimeout,
     Precisions,
     Preset,
@@ -30,6 +29,7 @@ from ampbench.cli.options import (
     chosen_format,
     refuse_beside_resume,
 )
+from ampbench.cli.printing import OutputFormat
 from ampbench.errors import UnknownNameError
 from ampbench.records.run import CONVERGENCE, Asked, Settings
 from ampbench.records.studies import SCHEDULES

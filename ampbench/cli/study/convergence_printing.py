@@ -5,8 +5,7 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from ampbench.cli.explaining import finite, frame_rows, outcomes, pass_document
-from ampbench.cli.options import OutputFormat
-from ampbench.cli.printing import csv_text, json_document, print_sections, print_text
+from ampbench.cli.printing import OutputFormat, csv_text, json_document, print_sections, print_text
 from ampbench.instruments.convergence import show
 from ampbench.instruments.convergence.learning import Learned, learned, told_trainings
 

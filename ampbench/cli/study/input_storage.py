@@ -17,7 +17,6 @@ from ampbench.cli.options import (
     Label,
     MemoryFormats,
     Names,
-    OutputFormat,
     PieceTimeout,
     Preset,
     Results,
@@ -32,6 +31,7 @@ from ampbench.cli.options import (
     many_names,
     refuse_beside_resume,
 )
+from ampbench.cli.printing import OutputFormat
 from ampbench.cli.selecting import typed_seconds
 from ampbench.records.run import INPUT_STORAGE, Asked, Settings
 

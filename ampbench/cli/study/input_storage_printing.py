@@ -5,7 +5,7 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from ampbench.cli.explaining import frame_rows, print_passes
-from ampbench.cli.options import OutputFormat
+from ampbench.cli.printing import OutputFormat
 from ampbench.instruments.input_storage.findings import storage_said
 from ampbench.instruments.input_storage.show import COLUMNS, storage_frame, storage_section, uses_frame
 

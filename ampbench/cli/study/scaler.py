@@ -17,7 +17,6 @@ from ampbench.cli.options import (
     Label,
     MemoryFormats,
     Names,
-    OutputFormat,
     PieceTimeout,
     Preset,
     Results,
@@ -31,6 +30,7 @@ from ampbench.cli.options import (
     many_names,
     refuse_beside_resume,
 )
+from ampbench.cli.printing import OutputFormat
 from ampbench.errors import UsageError
 from ampbench.records.run import SCALER, Asked, Settings
 from ampbench.records.studies import ScalerSetting

@@ -18,7 +18,6 @@ from ampbench.cli.options import (
     Label,
     MemoryFormats,
     Names,
-    OutputFormat,
     PieceTimeout,
     Preset,
     Results,
@@ -32,6 +31,7 @@ from ampbench.cli.options import (
     chosen_format,
     refuse_beside_resume,
 )
+from ampbench.cli.printing import OutputFormat
 from ampbench.cli.selecting import typed_seconds
 from ampbench.records.run import SCOPE, Asked, Settings
 from ampbench.records.studies import FEWEST_STEPS

@@ -5,7 +5,7 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from ampbench.cli.explaining import frame_rows, print_passes
-from ampbench.cli.options import OutputFormat
+from ampbench.cli.printing import OutputFormat
 from ampbench.instruments.scope.findings import scope_said
 from ampbench.instruments.scope.show import COLUMNS, loss_frame, scope_frame, scope_section
 

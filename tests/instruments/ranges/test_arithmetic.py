@@ -12,7 +12,7 @@ from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
 from ampbench.base.precisions import PRECISIONS
 from ampbench.errors import UnknownNameError
-from ampbench.instruments.ranges.findings import EMA_DECAY, habits_of, recipe_said, remark_line, remarks_of
+from ampbench.instruments.ranges.arithmetic import EMA_DECAY, habits_of, recipe_said, remark_line, remarks_of
 from ampbench.measure.state import recipe_of
 from ampbench.records.measured import OptimizerGroup, Recipe
 
