@@ -11,7 +11,7 @@ import typer
 from ampbench.base.units import one_of
 from ampbench.cli.printing import OutputFormat
 from ampbench.errors import UsageError
-from ampbench.judge.advice import Budget
+from ampbench.judge.objections import Budget
 from ampbench.records import keeping, run
 from ampbench.records.case import DEVICES
 from ampbench.records.run import Settings

@@ -29,8 +29,9 @@ from ampbench.cli.printing import OutputFormat, csv_text, json_text, make_consol
 from ampbench.instruments.ceilings.findings import best
 from ampbench.instruments.ranges.arithmetic import recipe_said
 from ampbench.judge import frame, notes
-from ampbench.judge.advice import Budget, across_tables, advise_run, blamed, rates_said
+from ampbench.judge.advice import across_tables, advise_run
 from ampbench.judge.columns import legend
+from ampbench.judge.objections import Budget, blamed, rates_said
 from ampbench.judge.rows import Row, grouped, number
 from ampbench.present.document import escaped
 from ampbench.records.labels import few

@@ -57,7 +57,7 @@ from ampbench.cli.options import (
 from ampbench.cli.printing import OutputFormat, print_note
 from ampbench.cli.selecting import make_selection, make_settings, resumed_imports
 from ampbench.errors import CASE_FAILED, INTERRUPTED, StoreError, UsageError
-from ampbench.judge.advice import Budget
+from ampbench.judge.objections import Budget
 from ampbench.records.labels import NOT_MEASURED, OUT_OF_TIME
 from ampbench.records.run import RESUMED, Settings, deed_of, verb_of
 

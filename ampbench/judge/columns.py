@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 
 from ampbench.base.units import format_bytes, format_count, format_error, format_kept, format_seconds, format_share
-from ampbench.judge.advice import Budget
+from ampbench.judge.objections import Budget
 from ampbench.judge.rows import Row, judged_error, judged_floor_ratio, least_agreement, number, precision_label, times
 
 LONGEST_NAME = 16

@@ -31,6 +31,7 @@ from ampbench.measure.step import Step
 from ampbench.records.case import Case
 from ampbench.records.labels import few
 from ampbench.records.magnitudes import nonfinite_sentence
+from ampbench.records.measured import ZERO_REFERENCE
 from ampbench.records.ranges import FirstNonfinite
 from ampbench.records.studies import Score
 from ampbench.workload import Workload
@@ -204,7 +205,7 @@ class _Pairs:
             return f"the {self.what} is empty"
         if self.reference_nonfinite == self.elements:
             return f"all {self.elements:,} {self.what} elements are infinite, in {self.against}, too"
-        return "" if self.reference.parts else f"the reference {self.what} is zero"
+        return "" if self.reference.parts else ZERO_REFERENCE.format(self.what)
 
     def _are(self, count: int) -> str:
         noun = "element" if self.elements == 1 else "elements"

@@ -235,6 +235,9 @@ CHANCE = (
 )
 """What is said of a case whose `chance_rel_l2` is that number."""
 
+ZERO_REFERENCE = "the reference {} is zero"
+"""Why an error relative to something that is exactly zero is undefined."""
+
 CARRIES = 0.01
 """The least share of |Δ*|² with which a tensor is judged by itself."""
 LOWEST_BIN, BINS = -13, 26

@@ -14,9 +14,10 @@ from ampbench.base import names
 from ampbench.base import names as keywords
 from ampbench.errors import NothingComparableError, NothingToRunError, StoreError, UsageError
 from ampbench.judge import frame, notes
-from ampbench.judge.advice import Advice, Budget, advise_run
+from ampbench.judge.advice import Advice, advise_run
 from ampbench.judge.compare import compare, of_cases
 from ampbench.judge.notes import Note
+from ampbench.judge.objections import Budget
 from ampbench.judge.pairing import arm_settings, pair_cases
 from ampbench.judge.rows import Group, Row, grouped
 from ampbench.records.case import Case

@@ -1,7 +1,7 @@
 """Whether advice comes true: whole trainings in every precision, beside what one step said of each before.
 
 `python -m benchmarks.self.outcomes FILE` trains four small networks by three recipes each from three seeds, asks
-`ampbench.judge.advice` for its objections after one step, and prints the tables of `docs/advice.md`; with `--held-out`,
+`ampbench.judge.objections` for them after one step, and prints the tables of `docs/advice.md`; with `--held-out`,
 fourteen other trainings, by which nothing was chosen (`benchmarks.self.trainings`). Each training is a line
 of FILE as soon as it ends: what FILE holds is not trained again, so that an interrupted run goes on where it was. Steps
 are taken anew where the commit is another. `--only trainings` and `--only steps` do one of the two, `--workers N` says
@@ -33,7 +33,8 @@ from ampbench.drive.planning import lack
 from ampbench.instruments.convergence.learning import learned
 from ampbench.instruments.convergence.measure import Trajectories, rate_share, train
 from ampbench.instruments.ranges.measure import measure_ranges
-from ampbench.judge import advice, frame
+from ampbench.judge import frame
+from ampbench.judge.objections import Budget, run_objections
 from ampbench.measure.divergence import References, measure_divergence
 from ampbench.measure.environment import read_environment
 from ampbench.measure.machine import open_device, precision_flags
@@ -294,10 +295,10 @@ def _trained_run(lines: Iterable[Line], seeds: int) -> StoredRun:
 
 
 def objections(lines: Iterable[Line]) -> dict[str, str]:
-    """Return by case id what `ampbench.judge.advice` objects to after one step, "" where nothing, whatever the time."""
+    """Return by case id what `run_objections` objects to after one step, "" where nothing, whatever the time."""
     stored = _stepped_run(lines)
     rows = frame.plain_rows(frame.run_frame(stored))
-    return {case_id: why or "" for case_id, why in advice.objections(stored, rows, advice.Budget()).items()}
+    return {case_id: why or "" for case_id, why in run_objections(stored, rows, Budget()).items()}
 
 
 def _stepped_run(lines: Iterable[Line]) -> StoredRun:

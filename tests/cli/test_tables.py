@@ -10,7 +10,8 @@ from ampbench.base.precisions import PRECISIONS
 from ampbench.cli import tables
 from ampbench.cli.printing import json_text
 from ampbench.judge import columns, notes
-from ampbench.judge.advice import Advice, Budget, advise
+from ampbench.judge.advice import Advice, advise
+from ampbench.judge.objections import Budget
 from ampbench.judge.rows import described, grouped
 from ampbench.records.case import DeviceDescription, Environment
 

@@ -4,14 +4,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from scipy.stats import binomtest
 
 from ampbench.base.precisions import PRECISIONS
-from ampbench.errors import UsageError
 from ampbench.instruments.convergence.learning import Trained
 from ampbench.instruments.ranges.arithmetic import remark_line
 from ampbench.judge import frame
-from ampbench.judge.advice import Advice, Budget, Trust, across_tables, advise, advise_run, agreement_fails, objections
+from ampbench.judge.advice import Advice, Trust, across_tables, advise, advise_run
+from ampbench.judge.objections import Budget, run_objections
 from ampbench.judge.rows import grouped, times
 from ampbench.records.measured import Divergence, OptimizerGroup, Recipe, Round
 from ampbench.records.run import Entry
@@ -112,7 +111,7 @@ def test_objections_are_told_of_every_precision_whatever_its_time(tmp_path: Path
     rounds = [make_round(case, seconds) for case, seconds in zip(cases, (1e-3, 5e-3, 9e-3), strict=True)]
     stored = read_run(write_run(tmp_path, cases, *rounds, *found))
     rows = frame.plain_rows(frame.run_frame(stored))
-    assert objections(stored, rows, BUDGET) == {
+    assert run_objections(stored, rows, BUDGET) == {
         cases[1].case_id: "",
         cases[2].case_id: "its gradient error is 3.0e-01, more than 0.1",
     }
@@ -334,7 +333,8 @@ def test_an_undefined_error_is_not_advised_and_the_note_says_why(missing: float 
     notes = divergence("bf16_pure", notes=["the reference output is zero"])
     advice = only(*rows, divergences=notes)
     assert (advice.precision, advice.column) == ("fp32", "output_rel_l2")
-    assert advice.sentence.endswith("but its error is undefined: the reference output is zero")
+    said = "its error is undefined: the reference output is zero"
+    assert advice.sentence.endswith(f"but {said}; train a few steps first, or give weights that are trained")
     assert only(*rows).sentence.endswith("but its error was not measured")
 
 
@@ -373,21 +373,6 @@ def test_one_flip_in_eight_decisions_proves_nothing_but_two_do() -> None:
 def test_an_agreement_of_unknown_decisions_is_judged_as_it_stands() -> None:
     advice = only(row("fp32", 10), row("bf16_pure", 3, argmax_agreement=0.98))
     assert advice.sentence.endswith("but 98.0% of its decisions are fp64's, less than 99.0%")
-
-
-@pytest.mark.parametrize("decisions", [1, 8, 100, 1024, 32_000])
-@pytest.mark.parametrize("minimum", [0.5, 0.99, 0.999])
-def test_agreement_is_judged_as_by_the_exact_binomial_test(decisions: int, minimum: float) -> None:
-    expected = decisions * (1 - minimum)
-    for disagreements in {0, 1, 2, round(expected), round(expected + 3 * expected**0.5)}:
-        if disagreements <= decisions:
-            p = binomtest(disagreements, decisions, 1 - minimum, alternative="greater").pvalue
-            assert agreement_fails(decisions - disagreements, decisions, minimum) == (p <= 0.05)
-
-
-def test_full_agreement_can_be_asked_for() -> None:
-    assert agreement_fails(999, 1000, 1.0)
-    assert not agreement_fails(1000, 1000, 1.0)
 
 
 @pytest.mark.parametrize(
@@ -460,26 +445,6 @@ def test_groups_keep_their_order_and_rows_that_of_the_precisions() -> None:
     groups = grouped(rows)
     assert [(group.workload, group.batch_size) for group in groups] == [("second", 8), ("second", None), ("net", 8)]
     assert [each["precision"] for each in list(groups.values())[-1]] == ["fp32", "bf16_autocast"]
-
-
-@pytest.mark.parametrize(
-    ("limits", "flag"),
-    [
-        ({"output_rel_l2": -1.0}, "--max-error"),
-        ({"output_rel_l2": float("nan")}, "--max-error"),
-        ({"grad_rel_l2": -0.1}, "--max-gradient-error"),
-        ({"argmax_agreement": 99.0}, "--min-argmax-agreement"),
-        ({"grad_flushed_share": 1.5}, "--max-flushed-share"),
-        ({"sample_p99_rel_l2": -0.1}, "--max-sample-error"),
-        ({"sample_worst_rel_l2": float("nan")}, "--max-worst-sample-error"),
-        ({"kl_mean": -1.0}, "--max-kl "),
-        ({"kl_p99": -1.0}, "--max-kl-p99"),
-        ({"loss_rel_error": -1.0}, "--max-loss-error"),
-    ],
-)
-def test_an_impossible_limit_is_refused_by_its_flag(limits: dict[str, float], flag: str) -> None:
-    with pytest.raises(UsageError, match=flag):
-        Budget(**limits)
 
 
 def test_ratios_align_on_two_decimals_unless_that_says_nothing() -> None:

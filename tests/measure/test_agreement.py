@@ -7,7 +7,7 @@ import pytest
 import torch
 from scipy.stats import beta
 
-from ampbench.judge.advice import Budget, agreement_fails
+from ampbench.judge.objections import Budget, agreement_fails
 from ampbench.measure import outputs
 from ampbench.measure.data import in_batches
 from ampbench.measure.divergence import References, measure_divergence

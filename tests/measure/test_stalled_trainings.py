@@ -13,7 +13,7 @@ import torch
 from torch import nn
 
 from ampbench.judge import frame
-from ampbench.judge.advice import Budget, objections
+from ampbench.judge.objections import Budget, run_objections
 from ampbench.measure.divergence import References, measure_divergence
 from ampbench.measure.machine import open_device
 from ampbench.store import read_run
@@ -97,7 +97,7 @@ def objected(workload: Workload, folder: Path) -> dict[str, str]:
     found = [measure_divergence(workload, case, device, references) for case in cases.values()]
     rounds = [make_round(case, weights_digest=found[0].weights_digest) for case in cases.values()]
     stored = read_run(write_run(folder, list(cases.values()), *rounds, *found))
-    said = objections(stored, frame.plain_rows(frame.run_frame(stored)), Budget())
+    said = run_objections(stored, frame.plain_rows(frame.run_frame(stored)), Budget())
     return {name: said[case.case_id] for name, case in cases.items() if case.case_id in said}
 
 

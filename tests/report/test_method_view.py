@@ -5,7 +5,7 @@ from bs4 import BeautifulSoup
 
 from ampbench.base.metrics import COLUMNS, COMPARED, GATED, METRICS
 from ampbench.judge import columns
-from ampbench.judge.advice import Budget
+from ampbench.judge.objections import Budget
 from ampbench.records.case import OwnPrecision
 from ampbench.records.run import Imported
 from ampbench.report.material import Material

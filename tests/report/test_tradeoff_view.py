@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from ampbench.judge.advice import Budget
+from ampbench.judge.objections import Budget
 from ampbench.records.case import Case, DeviceDescription
 from ampbench.records.measured import Failure
 from ampbench.report.answers import machines

@@ -41,7 +41,7 @@ from ampbench.cli.options import (
 )
 from ampbench.cli.printing import OutputFormat
 from ampbench.errors import UsageError
-from ampbench.judge.advice import LEAST_KEPT, Budget
+from ampbench.judge.objections import LEAST_KEPT, Budget
 from ampbench.records.keeping import MAX_TRIALS, Wanted
 from ampbench.records.run import KEEP_FP32, Settings
 

@@ -18,9 +18,10 @@ from ampbench.base import stats
 from ampbench.base.metrics import COLUMNS, COMPARED, GATED, MEAN, Column, Gate
 from ampbench.base.precisions import DEFAULT, PRECISIONS, ordered
 from ampbench.base.units import UNDEFINED, counted, format_limit, format_percent, format_quantity, format_seconds
-from ampbench.judge import advice, columns, deciding, frame, rounds
-from ampbench.judge.advice import DISAGREEMENT_ALPHA, FASTER_WITHOUT_INTERVALS, LARGEST_SPEEDUP, WORTH
+from ampbench.judge import columns, deciding, frame, objections, rounds
+from ampbench.judge.advice import FASTER_WITHOUT_INTERVALS, LARGEST_SPEEDUP, WORTH
 from ampbench.judge.exact import LUCK
+from ampbench.judge.objections import DISAGREEMENT_ALPHA
 from ampbench.judge.rounds import MeasuredRun
 from ampbench.judge.rows import number
 from ampbench.judge.times import TIME
@@ -274,12 +275,12 @@ _CONSTANTS: Mapping[str, Any] = {
     "worth": WORTH,
     "largest": f"{LARGEST_SPEEDUP:g}",
     "disagreement_alpha": format_limit(DISAGREEMENT_ALPHA),
-    "kept": format_limit(advice.LEAST_KEPT),
-    "tensor_kept": format_limit(advice.LEAST_KEPT_OF_A_TENSOR),
-    "swallowed": format_limit(advice.MOST_SWALLOWED),
-    "room": advice.ROOM,
-    "tensor": advice.OF_A_TENSOR,
-    "bias": format_limit(advice.MOST_BIAS),
+    "kept": format_limit(objections.LEAST_KEPT),
+    "tensor_kept": format_limit(objections.LEAST_KEPT_OF_A_TENSOR),
+    "swallowed": format_limit(objections.MOST_SWALLOWED),
+    "room": objections.ROOM,
+    "tensor": objections.OF_A_TENSOR,
+    "bias": format_limit(objections.MOST_BIAS),
     "looks": deciding.LOOKS,
     "fresh": deciding.CONFIRMATION_BLOCKS,
     "alpha": deciding.ALPHA,

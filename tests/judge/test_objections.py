@@ -1,4 +1,4 @@
-"""What follows from an update, in sentences. How it is measured is tested in tests/measure/test_optimizer_steps.py."""
+"""What speaks against a precision. How updates are measured is tested in tests/measure/test_optimizer_steps.py."""
 
 from collections.abc import Callable
 from typing import Any
@@ -6,12 +6,14 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from scipy.stats import binomtest
 
 from ampbench.base.precisions import PRECISIONS, SHORT_DTYPES
-from ampbench.judge.advice import (
-    Advice,
+from ampbench.errors import UsageError
+from ampbench.judge.advice import Advice, advise
+from ampbench.judge.objections import (
     Budget,
-    advise,
+    agreement_fails,
     bias_objection,
     blame,
     blamed,
@@ -243,3 +245,38 @@ def test_where_nobody_knows_whether_updates_arrive_the_advice_says_so() -> None:
     assert trained({}, {"update": None}).sentence.endswith("of 0.02 allowed, its updates not measured")
     assert trained({}, {"update": Update(steps=0, undefined="no second step")}).sentence.endswith("not measured")
     assert trained({}, {}).sentence.endswith("of 0.02 allowed")
+
+
+@pytest.mark.parametrize("decisions", [1, 8, 100, 1024, 32_000])
+@pytest.mark.parametrize("minimum", [0.5, 0.99, 0.999])
+def test_agreement_is_judged_as_by_the_exact_binomial_test(decisions: int, minimum: float) -> None:
+    expected = decisions * (1 - minimum)
+    for disagreements in {0, 1, 2, round(expected), round(expected + 3 * expected**0.5)}:
+        if disagreements <= decisions:
+            p = binomtest(disagreements, decisions, 1 - minimum, alternative="greater").pvalue
+            assert agreement_fails(decisions - disagreements, decisions, minimum) == (p <= 0.05)
+
+
+def test_full_agreement_can_be_asked_for() -> None:
+    assert agreement_fails(999, 1000, 1.0)
+    assert not agreement_fails(1000, 1000, 1.0)
+
+
+@pytest.mark.parametrize(
+    ("limits", "flag"),
+    [
+        ({"output_rel_l2": -1.0}, "--max-error"),
+        ({"output_rel_l2": float("nan")}, "--max-error"),
+        ({"grad_rel_l2": -0.1}, "--max-gradient-error"),
+        ({"argmax_agreement": 99.0}, "--min-argmax-agreement"),
+        ({"grad_flushed_share": 1.5}, "--max-flushed-share"),
+        ({"sample_p99_rel_l2": -0.1}, "--max-sample-error"),
+        ({"sample_worst_rel_l2": float("nan")}, "--max-worst-sample-error"),
+        ({"kl_mean": -1.0}, "--max-kl "),
+        ({"kl_p99": -1.0}, "--max-kl-p99"),
+        ({"loss_rel_error": -1.0}, "--max-loss-error"),
+    ],
+)
+def test_an_impossible_limit_is_refused_by_its_flag(limits: dict[str, float], flag: str) -> None:
+    with pytest.raises(UsageError, match=flag):
+        Budget(**limits)
