@@ -11,6 +11,7 @@ from ampbench.judge.objections import Budget, Objection, error_said, in_output, 
 from ampbench.judge.rows import Group, Row, grouped, judged_error, least_agreement, number, precision_label, times
 from ampbench.records.labels import no_precisions_fault
 from ampbench.records.measured import Divergence, Round
+from ampbench.records.studies import ScalerSetting
 
 if TYPE_CHECKING:
     from ampbench.instruments.convergence.learning import Trained
@@ -45,8 +46,8 @@ class Advice:
 
     `why` is what the sentence says beside the precision and its numbers, "" where these say all, `caveat` what makes
     it uncertain ("": nothing). `remark` is what arithmetic knows of training in it, or in the one that is passed over
-    for an objection, without a measurement ("": nothing). `case_id` is that of the very case: a precision may have
-    several, with other inputs or without a scaler.
+    for an objection, without a measurement, and which steps GradScaler skips at first in it ("": nothing). `case_id` is
+    that of the very case: a precision may have several, with other inputs or without a scaler.
     """
 
     group: Group
@@ -117,7 +118,7 @@ def advise(
                 sentence=found.sentence,
                 why=found.why,
                 caveat=found.caveat,
-                remark=_arithmetic(found, divergences),
+                remark=_remark(found, divergences),
                 case_id=found.row["case_id"] if found.row else None,
             )
     return advice
@@ -387,6 +388,26 @@ def _taken(
         column = "output_rel_l2"
     sentence += f"; {why}" if why else ""
     return _Choice(row=chosen, column=column, sentence=sentence, why=why, caveat=caveat, passed=passed)
+
+
+def _remark(choice: _Choice, divergences: Mapping[str, Divergence]) -> str:
+    """Return what is to be known beside a choice: by arithmetic, and of the steps that GradScaler skips at first."""
+    taken = divergences.get(choice.row["case_id"]) if choice.row is not None else None
+    return "; ".join(filter(None, [_arithmetic(choice, divergences), scale_said(taken)]))
+
+
+def scale_said(found: Divergence | None) -> str:
+    """Say which steps GradScaler skips from its default scale down to the one that settled, and what spares them.
+
+    Its scale is halved at each step that overflows. "" where the default is not too large, and without a scaler.
+    """
+    scaler = ScalerSetting(name="default")
+    if found is None or not found.scaler_scale or found.scaler_scale >= scaler.init_scale:
+        return ""
+    skipped = round(math.log(found.scaler_scale / scaler.init_scale, scaler.backoff_factor))
+    which = "step" if skipped == 1 else f"{skipped} steps"
+    remedy = f"begin at init_scale={found.scaler_scale:g}"
+    return f"GradScaler skips the first {which} at its default scale of {scaler.init_scale:,.0f}: {remedy}"
 
 
 def _arithmetic(choice: _Choice, divergences: Mapping[str, Divergence]) -> str:

@@ -4,6 +4,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from ampbench.base.precisions import PRECISIONS
 from ampbench.instruments.convergence.learning import Trained
@@ -14,6 +15,7 @@ from ampbench.judge.objections import Budget, run_objections
 from ampbench.judge.rows import grouped, times
 from ampbench.records.measured import Divergence, OptimizerGroup, Recipe, Round
 from ampbench.records.run import Entry
+from ampbench.records.studies import ScalerSetting
 from ampbench.store import StoredRun, read_run
 from tests.stored_runs import make_case, make_divergence, make_header, make_round, write_run
 
@@ -155,6 +157,34 @@ def test_arithmetic_speaks_of_what_is_passed_over_where_it_is_silent_of_what_is_
 def test_of_a_precision_that_is_not_faster_arithmetic_says_nothing() -> None:
     rows = [row("fp32", 10, phase="training"), row("fp16_pure", 30, phase="training")]
     assert only(*rows, divergences=trained("fp32", "fp16_pure")).remark == ""
+
+
+@pytest.mark.parametrize(
+    ("scale", "said"),
+    [
+        (32768.0, "GradScaler skips the first step at its default scale of 65,536: begin at init_scale=32768"),
+        (128.0, "GradScaler skips the first 9 steps at its default scale of 65,536: begin at init_scale=128"),
+        (0.5, "GradScaler skips the first 17 steps at its default scale of 65,536: begin at init_scale=0.5"),
+        (65536.0, ""),
+        (131072.0, ""),
+        (None, ""),
+    ],
+)
+def test_of_a_scale_that_settles_below_the_default_advice_says_where_to_begin(scale: float | None, said: str) -> None:
+    rows = [row("fp32", 10, phase="training"), row("fp16_master", 3, phase="training")]
+    advice = only(*rows, divergences=divergence("fp16_master", "training", scaler_scale=scale))
+    assert (advice.precision, advice.remark) == ("fp16_master", said)
+
+
+def test_the_scale_of_a_precision_that_is_not_taken_is_not_spoken_of() -> None:
+    rows = [row("fp32", 10, phase="training"), row("fp16_master", 3, phase="training", grad_rel_l2=0.5)]
+    advice = only(*rows, divergences=divergence("fp16_master", "training", scaler_scale=32768.0))
+    assert (advice.precision, advice.remark) == ("fp32", "")
+
+
+def test_what_torch_scales_by_at_first_is_what_the_remark_takes_it_to_be() -> None:
+    scaler, assumed = torch.amp.GradScaler("cpu"), ScalerSetting(name="default")
+    assert (scaler.get_scale(), scaler.get_backoff_factor()) == (assumed.init_scale, assumed.backoff_factor)
 
 
 def test_a_speedup_without_intervals_is_not_called_certain() -> None:
