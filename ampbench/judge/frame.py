@@ -3,10 +3,9 @@
 The columns are `metrics.COLUMNS`. Text is None and numbers are NaN where undefined.
 """
 
-import math
 import warnings
 from collections.abc import Iterable
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -19,12 +18,11 @@ from ampbench.base.precisions import BASELINE, DEFAULT
 from ampbench.base.units import format_seconds
 from ampbench.errors import UsageError
 from ampbench.instruments.ceilings.findings import best
-from ampbench.judge import rounds as fitness
-from ampbench.judge.rounds import MeasuredRun
+from ampbench.judge.rounds import UNFIT_SHARE, ByCase, MeasuredRun, Rounds, said_of
 from ampbench.records.case import Case
 from ampbench.records.labels import NOT_MEASURED, OUT_OF_TIME, case_labels, not_finite
 from ampbench.records.measured import Divergence
-from ampbench.store import StoredRun, TimedRound, measured_files, not_measured, read_run
+from ampbench.store import StoredRun, measured_files, not_measured
 
 WEIGHTS_DIFFER = "weights differ between rounds"
 
@@ -46,7 +44,7 @@ def load(path: Path | str) -> pd.DataFrame:
 
 def run_frame(stored: StoredRun) -> pd.DataFrame:
     """Return one run as a frame with a row per case, in the run's order."""
-    return _frame(stored, _RoundTable.of(stored))
+    return measured_frame(MeasuredRun.of(stored, averaging=False))
 
 
 def require_measured(stored: StoredRun) -> None:
@@ -107,16 +105,16 @@ class Control:
 
 def control_ratio(stored: StoredRun) -> Control | None:
     """Return what the run's control says; None where the run measured no case twice."""
-    table = _RoundTable.of(stored)
-    for case_id, controls in table.controls.items():
-        own = [value for value, owner in zip(table.values, table.case_ids, strict=True) if owner == case_id]
-        if own and min(own) > 0:
+    case_ids = list(stored.cases)
+    for one in MeasuredRun.of(stored, averaging=False).controlled():
+        if one.own.size and one.own.min() > 0:
+            case_id = case_ids[one.owner]
             return Control(
                 case_id=case_id,
                 label=case_labels(stored.cases.values())[case_id],
-                rounds=min(len(own), len(controls)),
-                own_seconds=stats.median(own),
-                control_seconds=stats.median(controls),
+                rounds=min(len(one.own), len(one.again)),
+                own_seconds=float(np.median(one.own)),
+                control_seconds=float(np.median(one.again)),
             )
     return None
 
@@ -150,16 +148,15 @@ def disturbed_share(stored: StoredRun) -> float | None:
 def unfit_said(stored: StoredRun) -> str:
     """Return why too many rounds were unfit for their times to be trusted: "other processes used 76% of the CPU in …".
 
-    They are unfit as they are for a comparison (`comparing.fitness`). "" where they were not or no machine tells.
+    They are unfit as they are for a comparison (`rounds.unfit_rounds`). "" where they were not or no machine tells.
     """
     if not stored.rounds:
         return ""
-    devices = [case.device for case in stored.cases.values()]
-    found = fitness.unfit_rounds(MeasuredRun.of(stored).rounds, devices, stored.header.environment.cpu_count)
+    found = MeasuredRun.of(stored, averaging=False).unfit
     unfit = found.cause >= 0
-    if np.mean(unfit) <= fitness.UNFIT_SHARE:
+    if np.mean(unfit) <= UNFIT_SHARE:
         return ""
-    return fitness.said_of(found.cause[unfit], found.value[unfit], len(stored.rounds), "rounds")
+    return said_of(found.cause[unfit], found.value[unfit], len(stored.rounds), "rounds")
 
 
 def unquiet(stored: StoredRun) -> list[str]:
@@ -176,54 +173,17 @@ def unquiet(stored: StoredRun) -> list[str]:
 
 
 def _load_file(path: Path) -> pd.DataFrame:
-    table = _RoundTable()
-    stored = read_run(path, on_round=table.add)
+    run = MeasuredRun.read(path, averaging=False)
+    stored = run.stored
     require_measured(stored)
     if stored.cut:
         warnings.warn(f"{path}: the last line is cut and was left out; the run was killed, or goes on", stacklevel=3)
-    return _frame(stored, table)
+    return measured_frame(run)
 
 
-@dataclass(slots=True)
-class _RoundTable:
-    """The rounds of a run, reduced to their values as they come in: the case's own, and apart from them the control's.
-
-    `items` are the items per step of each case, `differing` the cases whose rounds, the control's among them, did not
-    all have the weights whose digest is in `weights`.
-    """
-
-    case_ids: list[str] = field(default_factory=list)
-    numbers: list[int] = field(default_factory=list)
-    values: list[float] = field(default_factory=list)
-    others: list[float] = field(default_factory=list)
-    controls: dict[str, list[float]] = field(default_factory=dict)
-    items: dict[str, float] = field(default_factory=dict)
-    weights: dict[str, str] = field(default_factory=dict)
-    differing: set[str] = field(default_factory=set)
-
-    @classmethod
-    def of(cls, stored: StoredRun) -> "_RoundTable":
-        table = cls()
-        for one in stored.rounds:
-            table.add(one)
-        return table
-
-    def add(self, one: TimedRound) -> None:
-        case_id = one.case_id
-        value = stats.round_value(one.samples, one.cpu_samples)
-        if one.control:
-            self.controls.setdefault(case_id, []).append(value)
-        else:
-            self.case_ids.append(case_id)
-            self.numbers.append(one.round)
-            self.values.append(value)
-            self.others.append(math.nan if one.fitness.other_share is None else one.fitness.other_share)
-        self.items[case_id] = one.items_per_step
-        if self.weights.setdefault(case_id, one.weights_digest) != one.weights_digest:
-            self.differing.add(case_id)
-
-
-def _frame(stored: StoredRun, table: _RoundTable) -> pd.DataFrame:
+def measured_frame(run: MeasuredRun) -> pd.DataFrame:
+    """Return a run whose rounds are reduced as a frame, as `run_frame` does."""
+    stored = run.stored
     cases = list(stored.cases.values())
     rows = {case_id: row for row, case_id in enumerate(stored.cases)}
     parameters = [_parameters(case) for case in cases]
@@ -236,13 +196,13 @@ def _frame(stored: StoredRun, table: _RoundTable) -> pd.DataFrame:
     for name in ("workload", "family", "precision", "device", "phase", "path", "input_dtype", "memory_format"):
         columns[name] = _text(getattr(case, name) for case in cases)
     columns["batch_size"] = pd.array([case.batch_size for case in cases], dtype="Int64")
-    columns |= _times(rows, table)
+    columns |= _times(run)
     columns |= _memory(stored, rows)
     columns |= _flops(stored, rows, columns["seconds_median"])
     columns |= _divergences(stored, rows)
-    columns |= _outcomes(stored, columns["rounds"], table.differing)
+    columns |= _outcomes(stored, columns["rounds"], run.differing)
     columns |= _readings(stored, rows, columns)
-    columns |= _against_baselines(cases, parameters, columns, _Rounds.of(table, rows))
+    columns |= _against_baselines(cases, parameters, columns, run.own, run.rounds)
     return pd.DataFrame({name: columns[name] for name in COLUMNS}, index=pd.RangeIndex(len(rows)))
 
 
@@ -255,40 +215,19 @@ def _parameters(case: Case) -> str:
     return ",".join(f"{name}={value}" for name, value in sorted(case.parameters.items()))
 
 
-class _Rounds(NamedTuple):
-    """The rounds of all cases as arrays: the rows of their `owners`, ascending, their numbers and values in seconds."""
-
-    owners: stats.Integers
-    numbers: stats.Integers
-    seconds: stats.Floats
-
-    @classmethod
-    def of(cls, table: _RoundTable, rows: dict[str, int]) -> "_Rounds":
-        owners = np.fromiter(map(rows.__getitem__, table.case_ids), np.int64, len(table.case_ids))
-        numbers, seconds = np.array(table.numbers, dtype=np.int64), np.array(table.values, dtype=np.float64)
-        order = np.lexsort((numbers, owners))
-        return cls(owners[order], numbers[order], seconds[order])
-
-
-def _times(rows: dict[str, int], table: _RoundTable) -> dict[str, Any]:
+def _times(run: MeasuredRun) -> dict[str, Any]:
     """Return the columns made from rounds: those of the control are left out."""
-    owners = np.fromiter(map(rows.__getitem__, table.case_ids), np.int64, len(table.case_ids))
-    order = np.argsort(owners, kind="stable")
-    seconds = np.array(table.values, dtype=np.float64)[order]
-    counts = np.bincount(owners, minlength=len(rows))
-    timed = counts > 0
-    median, low, high, others = (np.full(len(rows), np.nan) for _ in range(4))
-    median[timed] = stats.segment_medians(seconds, counts[timed])
-    others[timed] = stats.segment_medians(np.array(table.others, dtype=np.float64)[order], counts[timed])
-    low[timed], high[timed] = stats.log_t_intervals(seconds, counts[timed])
-    items = np.array([table.items.get(case_id) for case_id in rows], dtype=np.float64)
+    seconds, own = run.rounds.seconds, run.own
+    median = own.medians(seconds)
+    low, high = own.intervals(seconds)
+    items = _floats(map(run.items, run.stored.cases))
     return {
-        "rounds": counts,
+        "rounds": own.lengths,
         "seconds_median": median,
         "seconds_low": low,
         "seconds_high": high,
         "items_per_second": stats.ratio(items, median),
-        "other_share": others,
+        "other_share": own.medians(run.rounds.other),
     }
 
 
@@ -405,7 +344,7 @@ def _readings(stored: StoredRun, rows: dict[str, int], columns: dict[str, Any]) 
     return filled
 
 
-def _outcomes(stored: StoredRun, rounds: stats.Integers, differing: set[str]) -> dict[str, Any]:
+def _outcomes(stored: StoredRun, rounds: stats.Integers, differing: frozenset[str]) -> dict[str, Any]:
     pending = OUT_OF_TIME if stored.ended == "out of time" else NOT_MEASURED
     outcomes: list[str] = []
     reasons: list[str | None] = []
@@ -425,7 +364,7 @@ def _outcomes(stored: StoredRun, rounds: stats.Integers, differing: set[str]) ->
 
 
 def _against_baselines(
-    cases: list[Case], parameters: list[str], columns: dict[str, Any], rounds: _Rounds
+    cases: list[Case], parameters: list[str], columns: dict[str, Any], own: ByCase, rounds: Rounds
 ) -> dict[str, stats.Floats]:
     """Return the ratios to the same case in fp32 and tf32, NaN where that one is missing or not ok."""
     # a time of zero is no time, and how many times it is as fast no number
@@ -451,8 +390,10 @@ def _against_baselines(
     tf32, has_tf32 = baselines("tf32")
     todays, has_todays = baselines(DEFAULT)
     comparable = has_fp32 & (source[fp32] == source) if cases else has_fp32
-    low, high = _speedup_intervals(rounds, np.where(has_fp32, fp32, -1), columns)
-    default_low, default_high = _speedup_intervals(rounds, np.where(has_todays, todays, -1), columns)
+    order = own.order[np.lexsort((rounds.blocks[own.order], rounds.owners[own.order]))]
+    owned = _Owned(rounds.owners[order], rounds.blocks[order], rounds.seconds[order])
+    low, high = _speedup_intervals(owned, np.where(has_fp32, fp32, -1), columns)
+    default_low, default_high = _speedup_intervals(owned, np.where(has_todays, todays, -1), columns)
     return {
         "speedup_vs_fp32": np.where(has_fp32, stats.ratio(seconds[fp32], seconds), np.nan),
         "speedup_low": low,
@@ -465,8 +406,16 @@ def _against_baselines(
     }
 
 
+class _Owned(NamedTuple):
+    """Rounds as arrays: the rows of their `owners`, ascending, their numbers, ascending, too, and values in seconds."""
+
+    owners: stats.Integers
+    numbers: stats.Integers
+    seconds: stats.Floats
+
+
 def _speedup_intervals(
-    rounds: _Rounds, baselines: stats.Integers, columns: dict[str, Any]
+    rounds: _Owned, baselines: stats.Integers, columns: dict[str, Any]
 ) -> tuple[stats.Floats, stats.Floats]:
     """Return the ends of the 95% interval of each case's speedup over that in the row `baselines` (-1: none).
 

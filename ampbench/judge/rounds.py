@@ -1,12 +1,11 @@
-"""A run's rounds, reduced for all who judge them, and how fit the machine was.
+"""A run's rounds, reduced for all who show, compare or follow them, and how fit the machine was.
 
-A stored run as comparisons need it: its rounds as columns, and what became of each case.
-
-Which rounds were measured on a machine that was not fit for it, and why.
+A stored run with its rounds as columns, what they say of each case, and what became of it. Which rounds were measured
+on a machine that was not fit for it, and why.
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum
 from functools import cached_property
@@ -15,6 +14,7 @@ from pathlib import Path
 import numpy as np
 
 from ampbench.base import stats
+from ampbench.judge.rows import number
 from ampbench.records.measured import OTHER_SHARE, STEAL_SHARE
 from ampbench.store import StoredRun, TimedRound, read_run
 
@@ -41,8 +41,12 @@ class Outcome:
 
 @dataclass(slots=True)
 class _Columns:
-    """One element per round, in the order of the file; filled while the file is read."""
+    """One element per round, in the order of the file; filled while the file is read.
 
+    The means over all samples take far longer than the values: they are NaN unless `averaging`.
+    """
+
+    averaging: bool
     case_ids: list[str] = field(default_factory=list)
     blocks: list[int] = field(default_factory=list)
     roles: list[int] = field(default_factory=list)
@@ -59,8 +63,8 @@ class _Columns:
         self.blocks.append(one.round)
         self.roles.append(Role.CONTROL if one.control else Role.CONFIRMATION if one.confirmation else Role.OWN)
         self.seconds.append(stats.round_value(one.samples, one.cpu_samples))
-        mean = math.nan  # of a round of which only its value was kept
-        if one.steps_per_sample:
+        mean = math.nan
+        if self.averaging and one.steps_per_sample:
             mean = stats.round_mean(one.samples, one.steps_per_sample, one.cpu_samples)
         self.means.append(mean)
         self.fitness.append(
@@ -82,7 +86,7 @@ class Rounds:
     """The rounds of a run as arrays of equal length, in the order of the file.
 
     `owners` are places in the run's list of cases, `blocks` the rounds' numbers, `roles` those of `Role`; `seconds` are
-    what the rounds are worth, `means` the means over all their samples, NaN where these were not kept; `steal`,
+    what the rounds are worth, `means` the means over all their samples, NaN where these were not asked for; `steal`,
     `other`, `load`, `frequency` and `clock` are the fields of `Fitness`, NaN where the machine did not tell.
     """
 
@@ -98,25 +102,83 @@ class Rounds:
     clock: stats.Floats
 
 
+@dataclass(frozen=True, slots=True)
+class ByCase:
+    """Some rounds of a run, case after case: where they are in `Rounds`, in the order of the file, and how many.
+
+    `order` has the shape (sum of `lengths`,), `lengths` one element for each case of the run.
+    """
+
+    order: stats.Integers
+    lengths: stats.Integers
+
+    def medians(self, values: stats.Floats) -> stats.Floats:
+        """Return the median of each case's `values`, which are one for each round of the run; NaN where it has none."""
+        found, timed = np.full(len(self.lengths), np.nan), self.lengths > 0
+        found[timed] = stats.segment_medians(values[self.order], self.lengths[timed])
+        return found
+
+    def intervals(self, values: stats.Floats) -> tuple[stats.Floats, stats.Floats]:
+        """Return the ends of each case's 95% t interval on logarithms (`stats.log_t_intervals`); NaN where none."""
+        low, high = (np.full(len(self.lengths), np.nan) for _ in range(2))
+        timed = self.lengths > 0
+        low[timed], high[timed] = stats.log_t_intervals(values[self.order], self.lengths[timed])
+        return low, high
+
+
+@dataclass(frozen=True, slots=True)
+class Controlled:
+    """A case that was measured twice: its place in the run, the seconds of its own rounds and the control's."""
+
+    owner: int
+    own: stats.Floats
+    again: stats.Floats
+
+    @property
+    def log_ratio(self) -> float:
+        """How many times as long the control took, by the medians, as a logarithm."""
+        return math.log(float(np.median(self.again)) / float(np.median(self.own)))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Summary:
+    """A case's rounds in numbers, those of the control left out; all times are seconds a step.
+
+    `low` and `high` are the 95% interval of `median`, `spread` is the standard deviation of the logarithms: about the
+    relative one. None where there are too few rounds for them.
+    """
+
+    rounds: int
+    fastest: float
+    median: float
+    slowest: float
+    low: float | None
+    high: float | None
+    spread: float | None
+
+
 class MeasuredRun:
-    """A stored run with its rounds as columns; made by `of` or, without keeping what is not needed, by `read`."""
+    """A stored run with its rounds as columns; made by `of` or, without keeping what is not needed, by `read`.
+
+    `averaging` asks for the means over all samples of each round, which only comparisons need.
+    """
 
     def __init__(self, stored: StoredRun, columns: _Columns):
         self.stored = stored
         self._columns = columns
 
     @classmethod
-    def of(cls, stored: StoredRun) -> "MeasuredRun":
+    def of(cls, stored: StoredRun, *, averaging: bool = True) -> "MeasuredRun":
         """Return a run that has been read with its rounds."""
-        columns = _Columns()
+        columns = _Columns(averaging)
         for one in stored.rounds:
             columns.add(one)
         return cls(stored, columns)
 
     @classmethod
-    def read(cls, path: Path | str) -> "MeasuredRun":
+    def read(cls, path: Path | str, *, averaging: bool = True) -> "MeasuredRun":
         """Return the run in the file at `path`; raises `StoreError` as `read_run` does."""
-        columns = _Columns()
+        columns = _Columns(averaging)
         return cls(read_run(path, on_round=columns.add), columns)
 
     @cached_property
@@ -137,14 +199,77 @@ class MeasuredRun:
     @cached_property
     def seconds(self) -> dict[str, float]:
         """What `ampbench.load` calls seconds_median, by case id: the median of all rounds but the control's."""
+        medians = zip(self.stored.cases, self.own.medians(self.rounds.seconds).tolist(), self.own.lengths, strict=True)
+        return {case_id: median for case_id, median, count in medians if count}
+
+    @cached_property
+    def own(self) -> ByCase:
+        """The rounds of each case, all but the control's."""
+        return self.by_case(self.rounds.roles != Role.CONTROL)
+
+    def by_case(self, among: stats.Booleans) -> ByCase:
+        """Return by case the rounds for which `among`, one element for each round, is true."""
+        chosen = np.flatnonzero(among)
+        owners = self.rounds.owners[chosen]
+        lengths = np.bincount(owners, minlength=len(self.stored.cases))
+        return ByCase(chosen[np.argsort(owners, kind="stable")], lengths)
+
+    def controlled(self) -> Iterator[Controlled]:
+        """Yield the cases that were measured twice, in the order of the file; confirmations count as their own."""
         rounds = self.rounds
-        kept = rounds.roles != Role.CONTROL
-        owners, seconds = rounds.owners[kept], rounds.seconds[kept]
-        order = np.argsort(owners, kind="stable")
-        counts = np.bincount(owners, minlength=len(self.stored.cases))
-        medians = stats.segment_medians(seconds[order], counts[counts > 0])
-        timed = [case_id for case_id, count in zip(self.stored.cases, counts.tolist(), strict=True) if count]
-        return dict(zip(timed, medians.tolist(), strict=True))
+        is_control = rounds.roles == Role.CONTROL
+        for owner in dict.fromkeys(rounds.owners[is_control].tolist()):
+            its = rounds.owners == owner
+            yield Controlled(owner, rounds.seconds[its & ~is_control], rounds.seconds[its & is_control])
+
+    @cached_property
+    def summaries(self) -> dict[str, Summary]:
+        """What the rounds of each case say, by case id, of those with a time that is finite and above zero."""
+        seconds = self.rounds.seconds
+        found = self.by_case((self.rounds.roles != Role.CONTROL) & np.isfinite(seconds) & (seconds > 0))
+        timed = np.flatnonzero(found.lengths)
+        if not timed.size:
+            return {}
+        lengths, values = found.lengths[timed], seconds[found.order]
+        starts = np.cumsum(lengths) - lengths
+        segments = np.repeat(np.arange(len(timed)), lengths)
+        logs = np.log(values)
+        squares = np.bincount(segments, (logs - (np.bincount(segments, logs) / lengths)[segments]) ** 2)
+        low, high = found.intervals(seconds)
+        columns = (
+            np.minimum.reduceat(values, starts),
+            found.medians(seconds)[timed],
+            np.maximum.reduceat(values, starts),
+            low[timed],
+            high[timed],
+            np.sqrt(stats.ratio(squares, lengths - 1)),
+        )
+        ids = list(self.stored.cases)
+        return {
+            ids[place]: Summary(
+                rounds=count,
+                fastest=fastest,
+                median=median,
+                slowest=slowest,
+                low=number(low),
+                high=number(high),
+                spread=number(spread),
+            )
+            for place, count, fastest, median, slowest, low, high, spread in zip(
+                timed.tolist(), lengths.tolist(), *(column.tolist() for column in columns), strict=True
+            )
+        }
+
+    @cached_property
+    def unfit(self) -> "Unfit":
+        """Which rounds are unfit, and why (`unfit_rounds`)."""
+        devices = [case.device for case in self.stored.cases.values()]
+        return unfit_rounds(self.rounds, devices, self.stored.header.environment.cpu_count)
+
+    @property
+    def differing(self) -> frozenset[str]:
+        """The cases whose rounds, the control's among them, did not all have the same weights."""
+        return frozenset(self._columns.differing)
 
     @cached_property
     def places(self) -> dict[str, int]:

@@ -187,8 +187,7 @@ class _Side:
     def __init__(self, run: MeasuredRun, case_ids: Sequence[str]):
         self.run = run
         self._places = [run.places[case_id] for case_id in case_ids]
-        devices = [case.device for case in run.stored.cases.values()]
-        self._unfit = fitness.unfit_rounds(run.rounds, devices, run.stored.header.environment.cpu_count)
+        self._unfit = run.unfit
 
     def mean(self, case_id: str) -> float:
         """Return the mean over the rounds of a case, but the control's, of the means over their samples."""

@@ -5,12 +5,11 @@ A run, reduced to what trends need of it.
 What a user names, found, read and reduced, each run once.
 """
 
-import math
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import NamedTuple, cast
+from typing import NamedTuple
 
 import numpy as np
 
@@ -26,17 +25,14 @@ from ampbench.judge import rounds as fitness
 from ampbench.judge.deciding import without_slow
 from ampbench.judge.rounds import MeasuredRun, Role, grid
 from ampbench.records.case import Case
-from ampbench.records.measured import OTHER_SHARE, Divergence, Fitness, Round
+from ampbench.records.measured import OTHER_SHARE, Divergence
 from ampbench.records.run import Header
 from ampbench.store import (
     CUT,
-    StoredRun,
-    TimedRound,
     check_folder,
     find_run,
     not_measured,
     read_header,
-    read_run,
     run_files,
 )
 from ampbench.trend.series import TIME, UNDEFINED, Tracked
@@ -74,51 +70,10 @@ class RunValues:
     memory_source: Mapping[str, str]
 
 
-class _Value(NamedTuple):
-    """What tables and comparisons need of a round: its value stands for its samples."""
-
-    case_id: str
-    round: int
-    control: bool
-    confirmation: bool
-    fitness: Fitness
-    samples: tuple[tuple[float]]
-    steps_per_sample: tuple[int, ...]
-    items_per_step: float
-    weights_digest: str
-    cpu_samples: None = None
-
-
-class Rounds:
-    """The rounds of a run, reduced to their values while it is read, so that samples are never all in memory."""
-
-    def __init__(self) -> None:
-        self.kept: list[_Value] = []
-
-    def add(self, one: TimedRound) -> None:
-        """Keep the value of a round."""
-        value = ((stats.round_value(one.samples, one.cpu_samples),),)
-        self.kept.append(
-            _Value(
-                one.case_id,
-                one.round,
-                one.control,
-                one.confirmation,
-                one.fitness,
-                value,
-                (),  # of the mean over its samples nothing is kept
-                one.items_per_step,
-                one.weights_digest,
-            )
-        )
-
-
-def reduced(stored: StoredRun, rounds: Rounds, columns: list[str], chosen: set[str]) -> RunValues:
-    """Return the values of `columns` of the cases in `chosen`, by id; `rounds` are those of the run."""
-    # a run's table needs of its rounds what `_Value` holds, which is far quicker made than a `Round`
-    stored = replace(stored, rounds=cast("list[Round]", rounds.kept))
-    frame = frames.run_frame(stored)
-    measured_run = MeasuredRun.of(stored)
+def reduced(run: MeasuredRun, columns: list[str], chosen: set[str]) -> RunValues:
+    """Return the values of `columns` of the cases in `chosen`, by id."""
+    stored = run.stored
+    frame = frames.measured_frame(run)
     case_ids = list(stored.cases)
     wanted = np.fromiter((case_id in chosen for case_id in case_ids), np.bool_, len(case_ids))
     outcomes = dict(zip(case_ids, zip(frame["outcome"], frame["reason"], strict=True), strict=True))
@@ -134,8 +89,7 @@ def reduced(stored: StoredRun, rounds: Rounds, columns: list[str], chosen: set[s
     if DRIFT in columns:  # what is held against another run's is here; how far it lies from that, no run tells alone
         told = (id for id, one in stored.divergence.items() if one.output_reference_norm is not None)
         values[DRIFT] = dict.fromkeys(measured.intersection(told), 0.0)
-    own, controls = _by_case(rounds.kept)
-    logs, disturbed = _undisturbed(measured_run)
+    logs, disturbed = _undisturbed(run)
     for case_id, share in stored.readings.get("other_share", {}).items():
         if share > OTHER_SHARE:
             disturbed[case_id] = f"other processes used {format_share(share)} of the CPU"
@@ -145,7 +99,7 @@ def reduced(stored: StoredRun, rounds: Rounds, columns: list[str], chosen: set[s
         numbers[case_id] = f"{one.weights_digest}/{one.inputs_digest}"
     return RunValues(
         header=stored.header,
-        measured=measured_run,
+        measured=run,
         cases={case_id: case for case_id, case in stored.cases.items() if case_id in chosen},
         values=values,
         undefined={
@@ -165,7 +119,7 @@ def reduced(stored: StoredRun, rounds: Rounds, columns: list[str], chosen: set[s
         disturbed={case_id: why for case_id, why in disturbed.items() if case_id in chosen},
         intervals={case_id: (low, highs[case_id]) for case_id, low in lows.items() if case_id in highs},
         confidence=_ASV_CONFIDENCE if imported and imported.program == asv.PROGRAM else _CONFIDENCE,
-        control=_control(own, controls),
+        control=_control(run),
         numbers=numbers,
         repeatable={case_id: one.repeatable for case_id, one in stored.divergence.items()},
         memory_source={case_id: one.source for case_id, one in stored.memory.items()},
@@ -196,10 +150,9 @@ def _undisturbed(run: MeasuredRun) -> tuple[dict[str, stats.Floats], dict[str, s
 
     Both as comparisons have it: `fitness.unfit_rounds`, no more than `fitness.UNFIT_SHARE` of a case's, `without_slow`.
     """
-    rounds, cases = run.rounds, list(run.stored.cases.values())
-    found = fitness.unfit_rounds(rounds, [one.device for one in cases], run.stored.header.environment.cpu_count)
-    columns = (rounds.seconds, found.cause.astype(np.float64), found.value)
-    seconds, causes, values = (grid(rounds, each, Role.OWN, range(len(cases)), None) for each in columns)
+    rounds, count = run.rounds, len(run.stored.cases)
+    columns = (rounds.seconds, run.unfit.cause.astype(np.float64), run.unfit.value)
+    seconds, causes, values = (grid(rounds, each, Role.OWN, range(count), None) for each in columns)
     unfit, there = causes >= 0, ~np.isnan(seconds)
     usual = without_slow(np.where(unfit | ~(seconds > 0), np.nan, seconds))
     counts, too_many = there.sum(axis=1), unfit.sum(axis=1) > fitness.UNFIT_SHARE * there.sum(axis=1)
@@ -214,22 +167,10 @@ def _undisturbed(run: MeasuredRun) -> tuple[dict[str, stats.Floats], dict[str, s
     return {id: row[own] for id, row, own in zip(case_ids, logs, kept, strict=True) if own.any()}, disturbed
 
 
-def _by_case(rounds: Iterable[_Value]) -> tuple[dict[str, list[float]], dict[str, list[float]]]:
-    """Return the values of each case's own rounds, and of the control's."""
-    own: dict[str, list[float]] = {}
-    controls: dict[str, list[float]] = {}
-    for one in rounds:
-        (controls if one.control else own).setdefault(one.case_id, []).append(one.samples[0][0])
-    return own, controls
-
-
-def _control(own: Mapping[str, list[float]], controls: Mapping[str, list[float]]) -> float | None:
+def _control(run: MeasuredRun) -> float | None:
     """Return log(control / own) of the first case that was measured twice; None where none was."""
-    for case_id, again in controls.items():
-        first = own.get(case_id)
-        if first and min(*first, *again) > 0:
-            return math.log(stats.median(again) / stats.median(first))
-    return None
+    timed = (one for one in run.controlled() if one.own.size and min(one.own.min(), one.again.min()) > 0)
+    return next((one.log_ratio for one in timed), None)
 
 
 _ASV = "asv"
@@ -316,14 +257,14 @@ class _Reader:
     def native(self, path: Path) -> None:
         if not self._is_new(path):
             return
-        rounds = Rounds()
-        stored = read_run(path, on_round=rounds.add)
+        run = MeasuredRun.read(path, averaging=False)  # samples are never all in memory
+        stored = run.stored
         if stored.header.explains:
             self.explaining.append(path)
             return
         if stored.cut:
             self.notes.append(f"{path} {CUT}")
-        self._keep(stored, rounds)
+        self._keep(run)
 
     def foreign(self, path: Path) -> None:
         """Read `path` in the end: what was imported from it is known then."""
@@ -342,10 +283,9 @@ class _Reader:
                 # a file that does not tell its device was imported with one; asv keeps it in a folder named by the host
                 device = self._devices.get((file.parent.name, file.name), "")
                 for stored in read_source(file, program, device, self.remarks):
-                    rounds = Rounds()
-                    for one in stored.rounds:
-                        rounds.add(one)
-                    self._keep(stored, rounds)
+                    run = MeasuredRun.of(stored, averaging=False)
+                    stored.rounds.clear()  # nor are these
+                    self._keep(run)
 
     def _is_new(self, path: Path) -> bool:
         resolved = path.resolve()
@@ -353,24 +293,26 @@ class _Reader:
         self._seen.add(resolved)
         return not known
 
-    def _keep(self, stored: StoredRun, rounds: Rounds) -> None:
-        if stored.header.run in self.runs or not self._is_wanted(stored, rounds):
+    def _keep(self, run: MeasuredRun) -> None:
+        stored = run.stored
+        if stored.header.run in self.runs or not self._is_wanted(run):
             return
         for case_id in stored.cases:
             if case_id not in self._chosen:
                 self._chosen[case_id] = matches(self._keyword, case_id)
         chosen = {case_id for case_id in stored.cases if self._chosen[case_id]}
-        self.runs[stored.header.run] = reduced(stored, rounds, self._columns, chosen)
+        self.runs[stored.header.run] = reduced(run, self._columns, chosen)
 
-    def _is_wanted(self, stored: StoredRun, rounds: Rounds) -> bool:
+    def _is_wanted(self, run: MeasuredRun) -> bool:
         """Return whether a run is to be kept: imports of one measurement are one run, that which was read last."""
-        header, imported = stored.header, stored.header.imported
+        stored, header = run.stored, run.stored.header
+        imported = header.imported
         if imported is None:
             return True
         devices = frozenset(case.device for case in stored.cases.values())
         host = header.environment.host
         key = _Measurement(imported.program, host, header.commit, imported.file, header.started_at, devices)
-        numbers = len(rounds.kept) + sum(map(len, stored.readings.values()))
+        numbers = len(run.rounds.seconds) + sum(map(len, stored.readings.values()))
         finished = stored.footers[-1].finished_at if stored.footers else ""
         held = _Held(finished, len(stored.cases), numbers, header.run)
         known = self._imported.get(key)

@@ -10,9 +10,9 @@ import numpy as np
 from numpy.random import Generator
 
 from ampbench.base.stats import Floats
+from ampbench.judge.rounds import MeasuredRun
 from ampbench.store import StoredRun
 from ampbench.trend import RunValues, make_trend, steps, tracked
-from ampbench.trend.reducing import Rounds as KeptRounds
 from ampbench.trend.reducing import reduced
 from tests.simulation.suite import Share
 from tests.stored_runs import make_case, make_header, make_round
@@ -231,8 +231,6 @@ def _history(luck: Luck, generator: Generator, points: int, effect: float, sprea
         ]
         header = make_header(run=f"r{number}", started_at=f"2026-01-{1 + number:02}T12:00:00Z")
         stored = StoredRun(path=Path(f"r{number}"), header=header, cases={case.case_id: case for case in CASES})
-        kept = KeptRounds()
-        for one in rounds:
-            kept.add(one)
-        runs.append(reduced(stored, kept, ["seconds_median"], chosen))
+        stored.rounds[:] = rounds
+        runs.append(reduced(MeasuredRun.of(stored, averaging=False), ["seconds_median"], chosen))
     return runs

@@ -1,7 +1,5 @@
 """How times spread.
 
-The rounds of a run by case, reduced to what a reader compares: their number, ends, median, interval and spread.
-
 The rounds of cases as a chart: every round's value, and so many samples that the page stays small.
 
 Rounds and samples of a case, the baseline's beside the candidate's.
@@ -24,30 +22,12 @@ from ampbench.base.units import UNDEFINED, counted, format_percent, format_secon
 from ampbench.judge import frame
 from ampbench.judge import rounds as fitness
 from ampbench.judge.frame import DISTURBED
-from ampbench.judge.rounds import MeasuredRun, Role
-from ampbench.judge.rows import number
+from ampbench.judge.rounds import MeasuredRun, Role, Summary
 from ampbench.judge.said import CHANGED
 from ampbench.records.verdicts import Finding, Verdict
 from ampbench.report.drawing import Chart, Choice, View, label_expression, tooltip
 from ampbench.report.material import Material, ShownCase
 from ampbench.store import StoredRun
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Summary:
-    """A case's rounds in numbers, those of the control left out; all times are seconds a step.
-
-    `low` and `high` are the 95% interval of `median`, `spread` is the standard deviation of the logarithms: about the
-    relative one. None where there are too few rounds for them.
-    """
-
-    rounds: int
-    fastest: float
-    median: float
-    slowest: float
-    low: float | None
-    high: float | None
-    spread: float | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,14 +46,11 @@ class RunRounds:
 
     def __init__(self, stored: StoredRun):
         self.stored = stored
-        self._rounds = MeasuredRun.of(stored).rounds
-        self._places = {case_id: place for place, case_id in enumerate(stored.cases)}
-        devices = [case.device for case in stored.cases.values()]
-        self._unfit = fitness.unfit_rounds(self._rounds, devices, stored.header.environment.cpu_count)
-        usable = np.flatnonzero(np.isfinite(self._rounds.seconds) & (self._rounds.seconds > 0))
-        self._order = usable[np.argsort(self._rounds.owners[usable], kind="stable")]
-        self._ends = np.searchsorted(self._rounds.owners[self._order], np.arange(len(stored.cases) + 1)).tolist()
-        self.summaries = self._summarized()
+        run = MeasuredRun.of(stored, averaging=False)
+        self._rounds, self._unfit, self._places = run.rounds, run.unfit, run.places
+        usable = run.by_case(np.isfinite(self._rounds.seconds) & (self._rounds.seconds > 0))
+        self._order, self._ends = usable.order, [0, *np.cumsum(usable.lengths).tolist()]
+        self.summaries = run.summaries
 
     def of(self, case_id: str) -> list[One]:
         """Return a case's rounds in the order of the file, those of the control among them."""
@@ -114,41 +91,6 @@ class RunRounds:
         chosen = self._chosen(case_id)
         own: stats.Integers = chosen[self._rounds.roles[chosen] != Role.CONTROL]
         return own
-
-    def _summarized(self) -> dict[str, Summary]:
-        kept = self._order[self._rounds.roles[self._order] != Role.CONTROL]
-        owners, seconds = self._rounds.owners[kept], self._rounds.seconds[kept]
-        counts = np.bincount(owners, minlength=len(self._places))
-        timed = np.flatnonzero(counts)
-        if not timed.size:
-            return {}
-        lengths = counts[timed]
-        starts = np.cumsum(lengths) - lengths
-        segments = np.repeat(np.arange(len(timed)), lengths)
-        logs = np.log(seconds)
-        squares = np.bincount(segments, (logs - (np.bincount(segments, logs) / lengths)[segments]) ** 2)
-        columns = (
-            np.minimum.reduceat(seconds, starts),
-            stats.segment_medians(seconds, lengths),
-            np.maximum.reduceat(seconds, starts),
-            *stats.log_t_intervals(seconds, lengths),
-            np.sqrt(stats.ratio(squares, lengths - 1)),
-        )
-        ids = list(self._places)
-        return {
-            ids[place]: Summary(
-                rounds=count,
-                fastest=fastest,
-                median=median,
-                slowest=slowest,
-                low=number(low),
-                high=number(high),
-                spread=number(spread),
-            )
-            for place, count, fastest, median, slowest, low, high, spread in zip(
-                timed.tolist(), lengths.tolist(), *(column.tolist() for column in columns), strict=True
-            )
-        }
 
 
 ARMS: Mapping[str, str] = MappingProxyType(
