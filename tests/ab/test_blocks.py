@@ -12,8 +12,7 @@ from ampbench.judge.deciding import CONFIRMATION_BLOCKS
 from ampbench.records.measured import Failure, Fitness, Round
 from ampbench.records.run import Entry, Settings
 from ampbench.records.wire import Reply, Request
-from tests.drive.test_driver import Script, good
-from tests.drive.test_schedule import planned
+from tests.drive.test_rounds import Script, good, planned
 
 SETTINGS = Settings(builds=3, min_run_seconds=0.3)
 CASES = {each.case.case_id: each for each in (planned("fp32"), planned("bf16_pure"))}

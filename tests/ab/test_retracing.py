@@ -9,7 +9,7 @@ from ampbench.records.measured import Failure
 from ampbench.records.run import Settings
 from ampbench.records.verdicts import OUTCOME, Code, Finding, Verdict
 from ampbench.records.wire import Reply, Request
-from tests.drive.test_driver import Script, good
+from tests.drive.test_rounds import Script, good
 from tests.stored_runs import make_case, make_header
 
 CASES = [make_case(precision) for precision in ("fp32", "bf16_autocast", "fp16_autocast")]

@@ -12,7 +12,7 @@ from ampbench.cli.ab import sentences
 from ampbench.judge.compare import judge_self
 from ampbench.records.run import Arm
 from tests.ab.test_arms import git
-from tests.judge.test_control import against_itself
+from tests.judge.test_compare import against_itself
 from tests.stored_runs import make_case, write_run
 
 Run = Callable[..., Any]

@@ -1,10 +1,14 @@
-"""pytest-benchmark's JSON, read by pytest-benchmark itself."""
+"""pytest-benchmark's JSON, read by pytest-benchmark itself and read back: what comes back whole, is lost or refused."""
 
 import csv
 import json
+import math
 import subprocess
 import sys
+from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from converted_runs import BF16, CASE, HOSTILE, TEXT, mixed_run, named_run, stored_run
@@ -15,6 +19,13 @@ from pytest_benchmark.stats import Stats
 from pytest_benchmark.storage.file import FileStorage
 
 from ampbench.convert import pytest_benchmark, select
+from ampbench.convert.pytest_benchmark import case_info, machine_info, read_run_json
+from ampbench.errors import StoreError
+from ampbench.judge.frame import plain_rows, run_frame
+from ampbench.records.case import DeviceDescription, Environment
+from ampbench.records.run import Imported
+from ampbench.store import StoredRun
+from tests.stored_runs import make_case, make_divergence, make_header, make_memory
 
 
 def compare(folder: Path, *arguments: str) -> str:
@@ -91,3 +102,251 @@ def test_any_name_comes_back(name: str) -> None:
 def test_a_hostile_name_can_be_compared(tmp_path: Path) -> None:
     (tmp_path / "run.json").write_text(pytest_benchmark.run_json(named_run(HOSTILE)))
     assert "Name (time in" in compare(tmp_path, "run.json")
+
+
+Damage = Callable[[dict[str, Any]], object]
+LOST = ("run",)
+
+
+def exported(stored: StoredRun) -> dict[str, Any]:
+    document: dict[str, Any] = json.loads(pytest_benchmark.run_json(select(stored)))
+    return document
+
+
+def read(folder: Path, document: dict[str, Any], **arguments: Any) -> StoredRun:
+    path = folder / "0001_run.json"
+    path.write_text(json.dumps(document))
+    return read_run_json(path, **arguments)
+
+
+def own(document: dict[str, Any], number: int = 0) -> dict[str, Any]:
+    info: dict[str, Any] = document["benchmarks"][number]["extra_info"]["ampbench"]
+    return info
+
+
+def measured(stored: StoredRun) -> list[dict[str, Any]]:
+    rows = [row for row in plain_rows(run_frame(stored)) if row["outcome"] == "ok"]
+    return [{name: value for name, value in row.items() if name not in LOST} for row in rows]
+
+
+def sampled(document: dict[str, Any], samples: list[float], iterations: int = 3) -> dict[str, Any]:
+    """Make the first benchmark one of samples of one process, as the plug-in writes it."""
+    own(document)["data"] = "samples"
+    document["benchmarks"][0]["stats"] |= {"data": samples, "min": min(samples), "iterations": iterations}
+    return document
+
+
+def rich_run() -> StoredRun:
+    """Return a run of cases with every field of a case, and every number there is."""
+    cases = [
+        make_case("fp32", phase="training"),
+        make_case("fp16_autocast", phase="training", scaler=False),
+        make_case("bf16_pure", phase="training", input_dtype="bf16", memory_format="channels_last", version=3),
+        make_case("fp32", workload="m.py:make", family="user", parameters={"rate": 0.5, "deep": True}, batch_size=None),
+    ]
+    numbers = {
+        "output_rel_l2": 2e-3, "output_max_abs": 0.1, "output_cosine": 0.999, "output_nonfinite": 2,
+        "output_floor_rel_l2": 1e-3, "output_fp32_rel_l2": 1e-7, "argmax_agreeing": 7, "argmax_decisions": 8,
+        "loss": 2.5, "reference_loss": 2.4, "grad_rel_l2": 0.01, "grad_worst_parameter": "layer.weight",
+        "grad_worst_rel_l2": 0.5, "grad_flushed": 3, "grad_elements": 100, "grad_nonfinite": 0, "param_rel_l2": 1e-4,
+        "scaler_scale": 65536.0, "skipped_steps": 0, "repeatable": True, "notes": ["dropout was off"],
+    }  # fmt: skip
+    environment = Environment(
+        host="bench", system="Linux", cpu="AMD EPYC", cpu_count=2, cpu_flags=["avx2"], memory_bytes=2**33,
+        python_version="3.11.7", ampbench_version="0.1.0", torch_version="2.15.0+cpu", torch_commit="abc",
+        torchvision_version="0.29.2", numpy_version="2.4.6", threads=2, unavailable={"x": "y"}, variables={"A": "1"},
+        devices=[DeviceDescription(type="cpu", available=True, arithmetic={"float16": "emulated"}, details={"a": "b"})],
+    )  # fmt: skip
+    stored = stored_run(
+        [(case, [1e-3 * place, 1.1e-3 * place, 1.3e-3 * place]) for place, case in enumerate(cases, start=1)],
+        commit="0123abc-dirty",
+        committed_at="2026-01-30T10:00:00+00:00",
+        environment=environment,
+    )
+    for case in cases:
+        stored.divergence[case.case_id] = make_divergence(case, **numbers)
+        stored.memory[case.case_id] = make_memory(case, 12_345)
+    return stored
+
+
+def test_a_run_comes_back_with_every_column_of_its_measured_cases(tmp_path: Path) -> None:
+    stored = rich_run()
+    found = read(tmp_path, exported(stored))
+    assert measured(found) == measured(stored)
+    assert (found.cases, found.memory, found.divergence) == (stored.cases, stored.memory, stored.divergence)
+    assert found.header.environment == stored.header.environment
+    assert (found.header.commit, found.header.committed_at) == ("0123abc-dirty", "2026-01-30T10:00:00+00:00")
+    assert found.header.started_at == "2026-01-31T12:00:00.000+00:00"
+    assert (found.header.ampbench_version, found.header.label) == ("0.1.0", "pytest-benchmark")
+    assert found.header.imported == Imported(program="pytest-benchmark", file="0001_run.json")
+    again, first = exported(found), exported(stored)
+    assert [one.pop("options") for one in again["benchmarks"]] == [{}] * len(stored.cases)  # not known any more
+    assert all(one.pop("options") for one in first["benchmarks"])
+    assert again == first | {"datetime": found.header.started_at}
+
+
+@given(
+    st.lists(st.floats(1e-9, 1e3), min_size=1, max_size=8),
+    st.lists(st.floats(1e-9, 1e3), min_size=1, max_size=8),
+    st.integers(1, 2**50) | st.none(),
+)
+def test_any_times_and_sizes_come_back(
+    tmp_path_factory: pytest.TempPathFactory, first: list[float], second: list[float], peak: int | None
+) -> None:
+    stored = stored_run([(CASE, first), (BF16, second)], peak_bytes=peak)
+    found = read(tmp_path_factory.getbasetemp(), exported(stored))
+    assert measured(found) == measured(stored)
+
+
+def test_cases_without_numbers_are_lost(tmp_path: Path) -> None:
+    assert list(read(tmp_path, exported(mixed_run().stored)).cases) == [CASE.case_id, BF16.case_id]
+
+
+def test_samples_of_one_process_are_one_round(tmp_path: Path) -> None:
+    document = sampled(exported(stored_run([(CASE, [1.0])])), [3e-3, 1e-3, 2e-3])
+    (found,) = read(tmp_path, document).rounds
+    assert (found.samples, found.steps_per_sample) == ([[3e-3, 1e-3, 2e-3]], [3])
+    assert found.seconds == pytest.approx(3 * 6e-3)
+    (row,) = measured(read(tmp_path, document))
+    assert (row["rounds"], row["seconds_median"], row["items_per_second"]) == (1, 1e-3, 8000)
+
+
+@pytest.mark.parametrize(("data", "seconds"), [("samples", 1e-3), ("rounds", 2e-3)])
+@pytest.mark.parametrize("emptied", [True, False])
+def test_without_data_the_time_is_a_reading(data: str, seconds: float, emptied: bool, tmp_path: Path) -> None:
+    document = exported(stored_run([(CASE, [1e-3, 2e-3, 4e-3])]))
+    own(document)["data"] = data
+    if emptied:
+        document["benchmarks"][0]["stats"]["data"] = []
+    else:
+        del document["benchmarks"][0]["stats"]["data"]
+    found = read(tmp_path, document)
+    assert found.rounds == []
+    (row,) = measured(found)
+    assert (row["rounds"], row["seconds_median"], row["seconds_low"]) == (None, seconds, None)
+    assert row["items_per_second"] == 8 / seconds
+    assert row["peak_memory_bytes"] == 4096
+
+
+def test_others_benchmarks_and_repeated_cases_are_left_out_and_counted(tmp_path: Path) -> None:
+    document = exported(mixed_run().stored)
+    again = json.loads(json.dumps(document["benchmarks"][0])) | {"fullname": "test_again.py::test_it"}
+    other = {"fullname": "test_other.py::test_it", "stats": {"min": 1.0, "median": 1.0}, "extra_info": {"note": 1}}
+    document["benchmarks"] += [again, other]
+    remarks = Counter[str]()
+    assert len(read(tmp_path, document, remarks=remarks).cases) == 2
+    assert remarks == {
+        "left out 1 without ampbench's numbers: test_other.py::test_it": 1,
+        "left out 1 that measured a case once more: test_again.py::test_it": 1,
+    }
+
+
+@pytest.mark.parametrize(
+    ("commit", "known", "time"),
+    [
+        ({"id": "unversioned", "time": None, "dirty": False}, None, None),
+        ({"id": "unknown", "dirty": True, "error": "git"}, None, None),
+        ({"id": "abc", "time": "2026-01-01T00:00:00+01:00", "dirty": True}, "abc-dirty", "2026-01-01T00:00:00+01:00"),
+        ({"id": "abc", "dirty": False}, "abc", None),
+    ],
+)
+def test_the_commit_is_what_pytest_benchmark_found(
+    commit: dict[str, Any], known: str | None, time: str | None, tmp_path: Path
+) -> None:
+    header = read(tmp_path, exported(rich_run()) | {"commit_info": commit}).header
+    assert (header.commit, header.committed_at) == (known, time)
+
+
+def test_a_run_is_the_same_whenever_its_file_is_read(tmp_path: Path) -> None:
+    document = exported(rich_run())
+    first = read(tmp_path, document).header
+    assert first.run.startswith("20260131T120000Z-bench-")
+    assert read(tmp_path, document).header == first
+    other = read(tmp_path, document | {"datetime": "2026-01-31T12:00:00.5"}).header
+    assert other.run != first.run
+    assert other.started_at == "2026-01-31T12:00:00.500+00:00"
+
+
+def set_item(*keys: Any) -> Damage:
+    """Return what sets the item under all keys but the last to the last."""
+
+    def damage(document: dict[str, Any]) -> None:
+        *path, name, value = keys
+        target: Any = document
+        for key in path:
+            target = target[key]
+        target[name] = value
+
+    return damage
+
+
+INFO = ("benchmarks", 0, "extra_info", "ampbench")
+
+
+@pytest.mark.parametrize(
+    ("damage", "message"),
+    [
+        (set_item(*INFO, "casts", 12), "unknown field `casts`"),
+        (set_item(*INFO, "case", "colour", "red"), r"newer ampbench \(upgrade this one\): .*unknown field `colour`"),
+        (set_item(*INFO, "memory", "later_bytes", 1), "unknown field `later_bytes`"),
+        (set_item(*INFO, "divergence", "later", 1), "unknown field `later`"),
+        (set_item("machine_info", "ampbench", "later", 1), "the environment: damaged, or .*unknown field `later`"),
+        (set_item(*INFO, "data", "means"), "Invalid enum value 'means'"),
+        (set_item(*INFO, "items_per_step", None), "Expected `float`, got `null`"),
+        (set_item(*INFO, "case", "workload", 3), "Expected `str`, got `int`"),
+        (set_item(*INFO, "divergence", "output_nonfinite", math.nan), "Expected `int`, got `null`"),
+        (set_item(*INFO, "memory", "case_id", "other"), "the memory of .* is that of another case, other"),
+        (
+            set_item("benchmarks", 0, "stats", "data", [1e-3, math.nan]),
+            "a time or a number of items that cannot be one",
+        ),
+        (set_item("benchmarks", 0, "stats", "data", [0.0]), "cannot be one"),
+        (set_item("benchmarks", 0, "stats", {}), "missing required field `min`"),
+        (set_item("machine_info", {}), "machine_info has no ampbench, so the environment is not known"),
+        (set_item("datetime", "yesterday"), "its datetime is none: 'yesterday'"),
+        (set_item("commit_info", "time", "gpg: Good\n2026"), r"its commit's time is none: 'gpg: Good\\n2026'"),
+        (set_item("version", "6.0.0"), "written by pytest-benchmark 6.0.0; this ampbench reads 5.x"),
+        (set_item("benchmarks", []), "holds no benchmark of ampbench's: its benchmarks are none"),
+        (set_item("benchmarks", 3), "no JSON of pytest-benchmark, or a damaged one"),
+    ],
+)
+def test_what_is_damaged_or_newer_is_refused_by_the_files_name(damage: Damage, message: str, tmp_path: Path) -> None:
+    document = exported(stored_run([(CASE, [1e-3, 2e-3])]))
+    damage(document)
+    with pytest.raises(StoreError, match=message) as caught:
+        read(tmp_path, document)
+    assert str(caught.value).startswith(f"{tmp_path / '0001_run.json'}: ")
+    assert "\n" not in str(caught.value)
+
+
+def test_half_written_json_and_missing_files_are_refused(tmp_path: Path) -> None:
+    path = tmp_path / "run.json"
+    with pytest.raises(StoreError, match=r"cannot read .*run\.json: No such file"):
+        read_run_json(path)
+    path.write_text(json.dumps(exported(mixed_run().stored))[:-20])
+    with pytest.raises(StoreError, match=r"run\.json: no whole JSON"):
+        read_run_json(path)
+
+
+def test_numbers_that_are_not_finite_are_undefined_in_the_json() -> None:
+    info = case_info(
+        CASE,
+        items_per_step=8.0,
+        weights_digest="aa",
+        data="samples",
+        memory=None,
+        divergence=make_divergence(CASE, output_rel_l2=math.nan, loss=math.inf),
+        notes=["short"],
+        metrics={"seconds_median": 1e-3, "output_rel_l2": math.nan},
+    )
+    assert json.loads(json.dumps(info, allow_nan=False)) == info
+    assert (info["seconds_median"], info["output_rel_l2"]) == (1e-3, None)
+    assert (info["ampbench"]["divergence"]["loss"], info["ampbench"]["notes"]) == (None, ["short"])
+
+
+def test_a_machine_is_described_for_pytest_benchmark_and_whole_for_us() -> None:
+    environment = make_header().environment
+    info = machine_info(environment)
+    assert (info["node"], info["cpu"]["brand_raw"], info["torch_version"]) == ("bench", "AMD EPYC", "2.15.0")
+    assert info["ampbench"]["numpy_version"] == "2.4.6"
+    assert json.loads(json.dumps(info, allow_nan=False)) == info

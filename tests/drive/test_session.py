@@ -1,4 +1,4 @@
-"""What a session records of the repository in the current folder."""
+"""What a session records of the repository in the current folder, and what its servers import before they fork."""
 
 import subprocess
 from datetime import datetime
@@ -7,6 +7,9 @@ from pathlib import Path
 import pytest
 
 from ampbench.drive import session
+from ampbench.drive.planning import check_selection
+from ampbench.drive.session import preload_modules
+from ampbench.records.run import Selection
 
 
 @pytest.fixture
@@ -36,3 +39,18 @@ def test_without_such_a_commit_there_is_no_time(commit: str, name: str | None) -
 def test_what_is_no_time_is_not_taken_for_one(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(session, "_git", lambda *_: "gpg: Good signature\n2026-01-31T12:00:00+01:00")
     assert session.commit_time("abc") is None
+
+
+@pytest.mark.parametrize(
+    ("workload", "phase", "modules"),
+    [
+        ("mlp", "inference", []),
+        ("mlp", "training", ["torch._dynamo"]),
+        ("resnet18", "inference", ["torchvision"]),
+        ("digits", "training", ["torch._dynamo", "sklearn.datasets"]),
+        ("characters", "inference", []),
+    ],
+)
+def test_a_server_imports_early_what_its_workloads_need(workload: str, phase: str, modules: list[str]) -> None:
+    selection = Selection(workloads=[workload], phases=[phase])
+    assert preload_modules(selection, check_selection(selection)) == modules

@@ -1,4 +1,4 @@
-"""What speaks against a precision. How updates are measured is tested in tests/measure/test_optimizer_steps.py."""
+"""What speaks against a precision. How updates are measured is tested in tests/measure/test_updates.py."""
 
 from collections.abc import Callable
 from typing import Any

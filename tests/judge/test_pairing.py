@@ -1,10 +1,20 @@
+"""Which cases of two runs belong together, in what their environments differ, and runs of other programs."""
+
 from dataclasses import replace
 
 import pytest
 
 from ampbench.errors import UsageError
-from ampbench.judge.pairing import arm_settings, pair_cases
-from tests.compared_runs import BF16, FP32, arms
+from ampbench.judge.compare import compare
+from ampbench.judge.gate import judge
+from ampbench.judge.pairing import EnvironmentDifferences, arm_settings, pair_cases
+from ampbench.judge.policy import Policy
+from ampbench.judge.rounds import MeasuredRun
+from ampbench.records.case import DeviceDescription, WorkloadSource
+from ampbench.records.measured import Failure
+from ampbench.records.run import DIRTY, Arm, Imported, Settings
+from ampbench.records.verdicts import OUTCOME, Code, Verdict
+from tests.compared_runs import BF16, FP32, Times, arms, environment, make_run, noisy
 from tests.stored_runs import make_case, make_header
 
 PURE = make_case("bf16_pure", input_dtype="bf16")
@@ -59,3 +69,271 @@ def test_the_settings_of_both_arms_count():
     ours, theirs = arms(threads="2")
     assert arm_settings(ours, theirs) == {"threads": "2"}
     assert arm_settings(make_header()) == {}
+
+
+A100 = [DeviceDescription(type="cuda", available=True, name="A100", driver="570")]
+H100 = [DeviceDescription(type="cuda", available=True, name="H100", driver="580")]
+
+
+def differences(candidate, baseline=None, devices=("cpu",), settings=()):
+    return EnvironmentDifferences(baseline or make_header(), candidate, devices, dict.fromkeys(settings, ""))
+
+
+def test_equal_environments_differ_in_nothing():
+    found = differences(make_header(run="other", label="other"))
+    assert found.found == []
+    assert found.same("cpu")
+    assert not found.obstacles("cpu")
+
+
+def test_versions_are_named_and_keep_neither_times_nor_memory_from_being_compared():
+    found = differences(environment(make_header(), torch_version="2.16.0", torchvision_version="0.31"))
+    assert [(one.name, one.baseline, one.candidate) for one in found.found] == [
+        ("torch", "2.15.0", "2.16.0"),
+        ("torchvision", "none", "0.31"),
+    ]
+    assert not found.obstacles("cpu")
+    assert not found.same("cpu")
+
+
+def test_the_commit_of_torch_is_named_only_where_its_version_does_not_tell():
+    newer = environment(make_header(), torch_version="2.16.0", torch_commit="b")
+    assert [one.name for one in differences(newer).found] == ["torch"]
+    rebuilt = environment(make_header(), torch_commit="b")
+    assert [one.name for one in differences(rebuilt).found] == ["torch build"]
+    assert not differences(rebuilt).same("cpu")
+
+
+def test_what_changes_no_number_leaves_numbers_exact():
+    found = differences(environment(make_header(), python_version="3.12.1", system="Linux-6.19"))
+    assert {one.name for one in found.found} == {"python", "system"}
+    assert found.same("cpu")
+
+
+def sourced(path, **changes):
+    source = WorkloadSource(name="m.py:make", family="user", module=path, function="make", builtin=False)
+    return make_header(sources=[source], **changes)
+
+
+def test_a_workload_of_one_name_from_two_files_is_told_with_the_paths_from_where_they_part():
+    (found,) = differences(sourced("/home/me/b/m.py"), sourced("/home/me/a/m.py")).found
+    assert (found.name, found.baseline, found.candidate) == ("file of m.py:make", "a/m.py", "b/m.py")
+    assert not differences(sourced("/home/me/a/m.py"), sourced("/home/me/a/m.py")).found
+    elsewhere = environment(sourced("/ci/a/m.py"), host="runner")
+    assert "file of m.py:make" not in [one.name for one in differences(elsewhere, sourced("/home/me/a/m.py")).found]
+
+
+HERE = WorkloadSource(name="m.py:make", family="user", module="/m.py", function="make", builtin=False)
+ELSEWHERE = replace(HERE, elsewhere=("model (/site-packages/model)",))
+A, B = "a" * 40, "b" * 40
+
+
+def session(*given):
+    return Arm(session="s", name="baseline", given=list(given), settings={})
+
+
+@pytest.mark.parametrize(
+    ("baseline", "candidate", "same"),
+    [
+        ({"commit": A}, {"commit": A}, True),
+        ({"commit": A}, {"commit": B}, False),
+        ({"commit": A}, {"commit": A + DIRTY}, False),
+        ({"commit": A + DIRTY}, {"commit": A + DIRTY}, False),
+        ({"commit": None}, {"commit": A}, False),
+        ({"commit": None}, {"commit": None}, True),
+        ({"commit": None, "sources": [HERE]}, {"commit": None, "sources": [HERE]}, False),
+        ({"commit": A, "sources": [HERE]}, {"commit": A, "sources": [HERE]}, True),
+        ({"commit": A, "sources": [HERE]}, {"commit": A, "sources": [ELSEWHERE]}, False),
+        ({"commit": A + DIRTY, "arm": session("here")}, {"commit": A + DIRTY, "arm": session("depth=5")}, True),
+        ({"commit": B, "arm": session("git:main")}, {"commit": A + DIRTY, "arm": session("here")}, False),
+        ({"commit": A, "arm": session("git:main")}, {"commit": A, "arm": session("here")}, True),
+        ({"commit": A, "arm": session("git:main")}, {"commit": B, "arm": session("git:topic")}, False),
+    ],
+)
+def test_numbers_must_be_equal_where_the_same_code_is_known_to_have_run(baseline, candidate, same):
+    assert differences(make_header(**candidate), make_header(**baseline)).same("cpu") is same
+
+
+def test_environment_variables_are_compared_one_by_one():
+    found = differences(environment(make_header(), variables={"KMP_AFFINITY": "compact"}))
+    assert [(one.name, one.baseline, one.candidate) for one in found.found] == [("KMP_AFFINITY", "none", "compact")]
+    assert not found.same("cpu")
+
+
+def test_another_accelerator_matters_to_what_runs_on_it_alone():
+    before, after = environment(make_header(), devices=A100), environment(make_header(), devices=H100)
+    found = differences(after, before, ("cpu", "cuda"))
+    assert [one.name for one in found.obstacles("cuda")] == ["cuda device"]
+    assert not found.obstacles("cpu")
+    assert found.same("cpu")
+    assert not found.same("cuda")
+
+
+def test_a_device_that_nothing_runs_on_is_not_mentioned():
+    found = differences(environment(make_header(), devices=H100), environment(make_header(), devices=A100))
+    assert found.found == []
+
+
+def test_settings_of_arms_are_named_and_threads_among_them_are_no_obstacle():
+    ours, theirs = arms(threads="1")
+    found = differences(environment(theirs, threads=1), ours, settings=["threads"])
+    assert {(one.name, one.matters) for one in found.found} == {
+        ("number of threads", False),
+        ("setting threads", False),
+    }
+    assert not found.same("cpu")
+
+
+def test_another_heap_keeps_times_on_a_cpu_apart_and_nothing_else():
+    plain = make_header(settings=Settings(heap="plain"))
+    found = differences(plain, devices=("cpu", "cuda"))
+    assert [(one.name, one.baseline, one.candidate) for one in found.obstacles("cpu")] == [("heap", "kept", "plain")]
+    assert not found.obstacles("cuda")
+    assert found.same("cpu")
+    assert not differences(plain, devices=("cuda",)).found
+    assert not differences(plain, settings=("heap",)).obstacles("cpu")
+
+
+def test_times_under_the_users_own_switches_are_not_those_under_torchs():
+    source = WorkloadSource(
+        name="net.py:f", family="user", module="/net.py", function="f", builtin=False,
+        switches=("torch.backends.cudnn.benchmark = True",),
+    )  # fmt: skip
+    kept = make_header(settings=Settings(keep_flags=True), sources=[source])
+    found = differences(kept)
+    (obstacle,) = [one for one in found.obstacles("cpu") if one.name == "switches of torch"]
+    assert (obstacle.baseline, obstacle.candidate) == (
+        "as torch ships them",
+        "the user's own (torch.backends.cudnn.benchmark = True)",
+    )
+    assert not found.same("cpu")
+
+
+def test_switches_that_the_arms_of_one_session_differ_in_are_told_and_their_times_compared():
+    ours, theirs = (make_header(arm=session("here"), settings=Settings(keep_flags=kept)) for kept in (False, True))
+    found = differences(theirs, ours)
+    assert [(one.name, one.baseline, one.candidate) for one in found.found] == [
+        ("switches of torch", "as torch ships them", "the user's own (none is set)")
+    ]
+    assert not found.obstacles("cpu")
+    assert not found.same("cpu")
+    other = replace(theirs, arm=replace(session("here"), session="another"))
+    assert [one.name for one in differences(other, ours).obstacles("cpu")] == ["switches of torch"]
+
+
+READ = {"seconds_median": 1e-3, "peak_memory_bytes": 4096.0, "grad_rel_l2": 1e-3, "output_floor_ratio": 2.0}
+KINDS = {
+    "seconds_median": "time",
+    "peak_memory_bytes": "memory",
+    "grad_rel_l2": "accuracy",
+    "output_floor_ratio": "accuracy",
+}
+
+
+def imported(program="asv", readings=READ, cases=(FP32,), **header):
+    """Return a run that was read from another program, with the same readings of each case."""
+    run = make_run(Times(*((case, []) for case in cases)), header=make_header(**header))
+    return replace(
+        run,
+        header=replace(run.header, imported=Imported(program=program, file="a.json")),
+        memory={},
+        divergence={},
+        readings={metric: {case.case_id: value for case in cases} for metric, value in readings.items()},
+    )
+
+
+def by_metric(baseline, candidate):
+    comparison = compare(baseline, candidate)
+    return {one.metric: one for one in comparison.findings}
+
+
+@pytest.mark.parametrize("program", ["asv", "pytest-benchmark"])
+def test_two_imported_runs_show_their_numbers_and_get_no_verdict(program):
+    found = by_metric(imported(program), imported(program, {**READ, "seconds_median": 9.0}))
+    assert {metric: one.kind for metric, one in found.items()} == KINDS
+    for one in found.values():
+        assert (one.verdict, one.code, one.change) == (Verdict.INCOMPARABLE, Code.IMPORTED, None)
+    assert (found["seconds_median"].baseline, found["seconds_median"].candidate) == (1e-3, 9.0)
+    how = f"compare with {program} compare, or measure with ampbench ab"
+    assert found["seconds_median"].reason == f"imported from {program}: its samples were not kept; {how}"
+    lost = "what the number was made from was not kept"
+    assert found["peak_memory_bytes"].reason == found["grad_rel_l2"].reason == f"imported from {program}: {lost}; {how}"
+
+
+def test_one_imported_side_is_named():
+    measured = make_run(Times((FP32, noisy(1e-3))), peak_bytes=4096, grad_rel_l2=1e-3)
+    found = by_metric(measured, imported())
+    lost = "the candidate was imported from asv: its samples were not kept; measure with ampbench ab"
+    assert found["seconds_median"].reason == lost
+    assert found["seconds_median"].baseline == pytest.approx(1e-3, rel=0.01)
+    assert (found["peak_memory_bytes"].baseline, found["peak_memory_bytes"].candidate) == (4096, 4096)
+    assert (found["output_floor_ratio"].baseline, found["output_floor_ratio"].candidate) == (4, 2)
+    back = by_metric(imported(), measured)
+    assert back["grad_rel_l2"].reason.startswith("the baseline was imported from asv: ")
+    for metric, kind in KINDS.items():
+        for one in (found[metric], back[metric]):
+            assert (one.verdict, one.code, one.kind) == (Verdict.INCOMPARABLE, Code.IMPORTED, kind)
+
+
+def test_a_ratio_to_the_floor_is_shown_where_nothing_else_was_read():
+    (found,) = compare(*(imported(readings={"output_floor_ratio": value}) for value in (2.0, 3.0))).findings
+    assert (found.metric, found.baseline, found.candidate) == ("output_floor_ratio", 2.0, 3.0)
+    assert found.code is Code.IMPORTED
+
+
+def test_a_rate_stands_in_for_a_time_that_neither_side_has():
+    (found,) = compare(*[imported(readings={"items_per_second": 8000.0})] * 2).findings
+    assert (found.metric, found.kind, found.code) == ("items_per_second", "time", Code.IMPORTED)
+    timed = imported(readings={"items_per_second": 8000.0, "seconds_median": 1e-3})
+    assert list(by_metric(timed, timed)) == ["seconds_median"]
+
+
+def test_two_programs_are_both_named_and_neither_can_compare():
+    found = by_metric(imported("asv"), imported("pytest-benchmark"))
+    reason = "imported from asv and pytest-benchmark: its samples were not kept; measure with ampbench ab"
+    assert found["seconds_median"].reason == reason
+
+
+def test_another_machine_or_unknown_threads_change_nothing_about_that():
+    elsewhere = environment(make_header(), host="other", cpu="", cpu_count=None, threads=None)
+    found = by_metric(imported(), imported(environment=elsewhere.environment))
+    assert {one.code for one in found.values()} == {Code.IMPORTED}
+
+
+def test_a_metric_that_one_side_lacks_is_no_number_there():
+    found = by_metric(imported(), imported(readings={"seconds_median": 1e-3}))
+    assert (found["peak_memory_bytes"].baseline, found["peak_memory_bytes"].candidate) == (4096, None)
+    assert found["peak_memory_bytes"].code is Code.IMPORTED
+
+
+def test_a_time_that_an_imported_side_lacks_is_not_passed_over():
+    measured, other = make_run(Times((FP32, noisy(1e-3)))), imported(readings={"peak_memory_bytes": 4096.0})
+    lost, gained = by_metric(measured, other)["seconds_median"], by_metric(other, measured)["seconds_median"]
+    assert (lost.code, lost.candidate, lost.reason) == (Code.NOT_MEASURED, None, "the candidate has no number")
+    assert (gained.code, gained.baseline, gained.reason) == (Code.NOT_MEASURED, None, "the baseline has no number")
+    assert "seconds_median" not in by_metric(other, other)
+
+
+def test_cases_with_rounds_are_decided_beside_imported_ones():
+    times = Times((FP32, noisy(1e-3)), (BF16, noisy(1e-3, seed=1)))
+    slower = Times((FP32, noisy(1.5e-3, seed=2)), (BF16, []))
+    candidate = replace(make_run(slower), readings={"seconds_median": {BF16.case_id: 1e-3}})
+    found = {one.case.precision: one for one in compare(make_run(times), candidate).findings if one.kind == "time"}
+    assert found["fp32"].verdict is not Verdict.INCOMPARABLE
+    assert found["bf16_autocast"].code is Code.IMPORTED
+    assert found["bf16_autocast"].reason.startswith("the candidate was imported from ampbench: ")
+
+
+def test_an_imported_case_that_fails_is_a_regression_and_one_without_a_number_is_not_measured():
+    failure = Failure(case_id=FP32.case_id, stage="round", cause="unknown", message="no value")
+    failed = replace(imported(), failures={FP32.case_id: failure})
+    found = by_metric(imported(), failed)[OUTCOME]
+    assert (found.verdict, found.reason) == (Verdict.REGRESSED, "was ok and failed: unknown: no value")
+    assert MeasuredRun.of(imported()).outcome(FP32.case_id).name == "ok"
+    assert by_metric(imported(), imported(readings={}))[OUTCOME].code is Code.NOT_MEASURED
+
+
+def test_a_gate_on_imported_runs_has_nothing_to_compare():
+    result = judge(compare(imported(), imported()), Policy())
+    assert result.exit_code == 4
+    assert "imported from asv: its samples were not kept" in result.sentences[0]

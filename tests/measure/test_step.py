@@ -1,4 +1,6 @@
 import dataclasses
+import subprocess
+import sys
 from collections.abc import Callable
 
 import pytest
@@ -412,3 +414,12 @@ def test_inference_can_run_under_no_grad_instead_of_inference_mode(case: MakeCas
         with step.mode():
             assert step.run().is_inference() != no_grad
             assert not torch.is_grad_enabled()
+
+
+def test_what_every_timed_step_imports_does_not_hold_the_prober_of_rules_or_the_tracer():
+    code = (
+        "import sys, ampbench.measure.step\n"
+        "print(sorted(name for name in sys.modules if name.startswith('ampbench.explain.')))"
+    )
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert run.stdout.strip() == "['ampbench.explain.dtypes', 'ampbench.explain.modules']"

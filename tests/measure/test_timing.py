@@ -1,15 +1,21 @@
-"""Timing is tested with a scripted device: no test waits for a clock."""
+"""Timing and placement with a scripted device: no test waits for a clock.
 
+And how quiet the machine was during a round, from counters that are told.
+"""
+
+import random
 import time
 from collections.abc import Callable, Iterator
 
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
 from ampbench.measure import timing
 from ampbench.measure.machine import Cpu
-from ampbench.measure.timing import TIMER_SHARE, plan_samples, time_build
+from ampbench.measure.timing import TIMER_SHARE, FitnessWatch, Placement, plan_samples, time_build
+from ampbench.records.measured import CpuTimes, Fitness
 
 
 class ScriptedDevice:
@@ -131,3 +137,50 @@ def test_samples_are_long_enough_for_the_timer_and_never_too_many(
         assert wanted * count * step >= 0.4 * min(budget, most * count * step)
     else:
         assert (count, wanted) == (1, 1)
+
+
+def addresses(seed: int, builds: int) -> list[int]:
+    placement, kept, found = Placement(random.Random(seed)), [], []
+    for _ in range(builds):
+        placement.move()
+        kept.append(torch.empty(1 << 16, dtype=torch.uint8))
+        found.append(kept[-1].data_ptr())
+    return found
+
+
+def test_every_build_lands_elsewhere() -> None:
+    found = addresses(0, 10)
+    assert len(set(found)) == 10
+
+
+def test_spacers_stay_alive_between_builds() -> None:
+    placement = Placement(random.Random(1))
+    placement.move()
+    spacers = len(placement._spacers)
+    placement.move()
+    assert len(placement._spacers) > spacers
+
+
+def seen(monkeypatch: pytest.MonkeyPatch, ticks: list[CpuTimes | None], own: list[float]) -> Fitness:
+    monkeypatch.setattr(timing, "_cpu_ticks", iter(ticks).__next__)
+    monkeypatch.setattr(timing, "_own_ticks", iter(own).__next__)
+    return FitnessWatch(Cpu()).seen()
+
+
+def test_others_have_what_was_busy_and_not_this_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    ticks = [CpuTimes(busy=100, steal=0, total=1000), CpuTimes(busy=180, steal=20, total=1200)]
+    found = seen(monkeypatch, ticks, [5.0, 55.0])
+    assert found.other_share == pytest.approx(0.15)
+    assert found.steal_share == pytest.approx(0.1)
+
+
+def test_a_coarse_clock_gives_no_negative_share(monkeypatch: pytest.MonkeyPatch) -> None:
+    ticks = [CpuTimes(busy=100, steal=0, total=1000), CpuTimes(busy=104, steal=0, total=1010)]
+    assert seen(monkeypatch, ticks, [0.0, 5.0]).other_share == 0.0
+
+
+def test_a_machine_that_does_not_tell_has_no_share(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = seen(monkeypatch, [None, None], [0.0, 0.0])
+    assert (found.steal_share, found.other_share) == (None, None)
+    same = CpuTimes(busy=100, steal=0, total=1000)
+    assert seen(monkeypatch, [same, same], [0.0, 0.0]).other_share is None

@@ -1,11 +1,16 @@
-from dataclasses import replace
+"""Short names of cases, and what cannot be judged about their results."""
 
+from dataclasses import replace
+from typing import Any
+
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ampbench.records.labels import case_labels, common_traits, few
+from ampbench.records.labels import case_labels, common_traits, few, gathered, not_finite, remarks
+from ampbench.records.measured import Divergence
 from tests.compared_runs import BF16, FP32
-from tests.stored_runs import make_case
+from tests.stored_runs import make_case, make_divergence
 
 
 def test_labels_hold_what_tells_cases_apart_and_no_more():
@@ -52,3 +57,82 @@ def test_a_few_distinct_names_are_listed_and_the_others_counted():
     assert few(["a", "b", "a", "c"]) == "a, b, c"
     assert few("abcde", most=2) == "a, b and 3 more"
     assert few([]) == ""
+
+
+OVERFLOWED = "though finite in fp64: the network leaves fp32's range"
+
+
+def made(**fields: Any) -> Divergence:
+    return make_divergence(make_case("bf16_pure"), **{"output_elements": 32, "grad_elements": 8} | fields)
+
+
+@pytest.mark.parametrize(
+    ("fields", "word"),
+    [
+        ({}, ""),
+        ({"output_reference_nonfinite": 4, "output_reference_nan": 0}, ""),
+        ({"output_nonfinite": 3, "output_nan": 0}, "inf"),
+        ({"output_nonfinite": 3, "output_nan": 1}, "nan"),
+        ({"output_nonfinite": 3}, "nan/inf"),
+        ({"output_reference_nonfinite": 4, "output_reference_nan": 1, "output_nonfinite": 3}, "nan in fp64"),
+        ({"output_reference_nan": 1, "reference_dtype": "fp32"}, "nan in fp32"),
+        ({"output_unlike": 2}, "inf in fp64"),
+    ],
+)
+def test_a_word_tells_what_is_not_finite_and_where_it_begins(fields: dict[str, Any], word: str) -> None:
+    assert not_finite(made(**fields)) == word
+
+
+def test_gradients_have_a_word_of_their_own() -> None:
+    assert not_finite(made(grad_nonfinite=2, grad_nan=2), "grad") == "nan"
+    assert not_finite(made(grad_reference_nan=2), "grad") == "nan in fp64"
+    assert not_finite(made(output_nonfinite=2), "grad") == ""
+
+
+@pytest.mark.parametrize(
+    ("fields", "said"),
+    [
+        ({}, []),
+        (
+            {"output_reference_nonfinite": 16, "output_reference_nan": 16, "output_undefined": "x"},
+            [("16 of 32 output elements are NaN in fp64 already: the network, not a precision, makes them", False)],
+        ),
+        (
+            {"output_nonfinite": 3, "output_nan": 0, "output_undefined": "3 of 32 output elements are infinite"},
+            [("3 of 32 output elements are infinite", True)],
+        ),
+        ({"output_nonfinite": 3}, [("3 output elements are not finite", True)]),
+        (
+            {"output_nonfinite": 3, "output_fp32_nonfinite": 3},
+            [
+                (
+                    f"3 of 32 output elements are not finite in fp32 already, {OVERFLOWED}",
+                    False,
+                )
+            ],
+        ),
+        (
+            {"output_reference_nonfinite": 8, "output_reference_nan": 0},
+            [("8 of 32 output elements are infinite, in fp64, too: the error is that of the others", False)],
+        ),
+        (
+            {"reference_dtype": "fp32", "reference_error": "RuntimeError: no (m.py, line 3)"},
+            [("errors are against fp32, as the fp64 reference failed: RuntimeError: no (m.py, line 3)", False)],
+        ),
+        (
+            {"reference_dtype": "", "reference_error": "RuntimeError: no; fp32 failed: no", "output_undefined": "x"},
+            [("no error is known, as the fp64 reference failed: RuntimeError: no; fp32 failed: no", False)],
+        ),
+        ({"output_undefined": "the output is empty"}, [("no error is defined: the output is empty", False)]),
+        (
+            {"grad_nonfinite": 2, "grad_undefined": "2 of 8 gradient elements are NaN"},
+            [("2 of 8 gradient elements are NaN", True)],
+        ),
+    ],
+)
+def test_what_stands_beside_the_numbers(fields: dict[str, Any], said: list[tuple[str, bool]]) -> None:
+    assert remarks(made(**fields)) == said
+
+
+def test_a_sentence_is_said_once_of_all_that_it_is_true_of() -> None:
+    assert gathered([("a", "x"), ("b", "x"), ("a", "x"), ("a", "y")]) == ["a, b: x", "a: y"]

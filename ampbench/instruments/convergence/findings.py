@@ -11,7 +11,7 @@ decisions. How much of that there is, the spread of a difference, is estimated t
   rounding does, so that its trainings may have parted where the control still follows fp32.
 
 docs/convergence.md has the error rates of these rules,
-tests/instruments/convergence/test_convergence_errors.py simulates them.
+tests/instruments/convergence/test_convergence_findings.py simulates them.
 
 How well one training ended, the mean of its last scores or why it has none, and how that is written.
 

@@ -1,0 +1,402 @@
+"""A/B sessions against scripted servers: what two arms are told, what is stored, when a session ends."""
+
+import itertools
+import json
+import random
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ampbench.ab import retracing
+from ampbench.ab import session as ab
+from ampbench.ab.arms import parse_arm
+from ampbench.ab.blocks import Stage
+from ampbench.errors import NothingToRunError, UnknownNameError, UsageError
+from ampbench.judge.compare import compare_files
+from ampbench.records.case import DeviceDescription
+from ampbench.records.casts import CastPass, CastTrace, Operation
+from ampbench.records.measured import Failure, Round
+from ampbench.records.run import Selection, Settings
+from ampbench.records.verdicts import Code, Comparison, Finding, Verdict
+from ampbench.records.wire import Reply, Request
+from ampbench.store import read_run
+from tests.drive.test_rounds import good
+from tests.rule_probes import observation, probe
+from tests.stored_runs import make_header
+
+MLP = Selection(workloads=["mlp"], precisions=["fp32"], phases=["inference"], preset="tiny")
+SETTINGS = Settings(rounds=32, builds=2, min_run_seconds=0.1)
+ALL = ("time", "memory", "accuracy")
+
+ENVIRONMENT = replace(
+    make_header().environment, devices=[DeviceDescription(type="cpu", available=True, name="AMD EPYC", count=1)]
+)
+
+Answer = Callable[[Request, Mapping[str, str]], Reply]
+
+
+class Servers:
+    """Stands for `ServerChannel`: a round takes a millisecond, `factor` times that with FACTOR=factor, give or take."""
+
+    def __init__(self) -> None:
+        self.luck = random.Random(1)
+        self.opened: list[Mapping[str, str]] = []
+        self.answer: Answer | None = None
+        self.versions: Mapping[str, str] = {}
+        self.broken = False
+
+    def __call__(self, python: str, preload: Any, variables: Mapping[str, str], paths: Any, folder: Any) -> "Server":
+        self.opened.append(variables)
+        if self.broken or "BROKEN" in variables:
+            raise NothingToRunError(f"no worker could start with {python}: No module named 'torch'")
+        return Server(self, variables)
+
+
+class Server:
+    def __init__(self, servers: Servers, variables: Mapping[str, str]):
+        self.servers, self.variables = servers, variables
+
+    def serve(self, request: Request) -> Reply:
+        if request.kind == "environment":
+            version = next((v for name, v in self.servers.versions.items() if name in self.variables), "2.15.0")
+            return Reply(environment=replace(ENVIRONMENT, torch_version=version))
+        if self.servers.answer is not None:
+            return self.servers.answer(request, self.variables)
+        return self.timed(request)
+
+    def timed(self, request: Request) -> Reply:
+        if request.kind == "casts":
+            return Reply(casts=traced(request, self.variables))
+        reply = good(request)
+        if reply.round is not None:
+            seconds = 1e-3 * float(self.variables.get("FACTOR", 1)) * self.servers.luck.gauss(1, 0.003)
+            return Reply(round=_with_samples(reply.round, seconds))
+        return reply
+
+    def close(self) -> None:
+        pass
+
+
+def traced(request: Request, variables: Mapping[str, str]) -> CastPass:
+    """Return the trace of a step that computes in DTYPE."""
+    dtype = variables.get("DTYPE", "bf16")
+    ops = [
+        Operation(index=0, name="aten.addmm", function="torch.linear", module="0", inputs=(dtype,), outputs=(dtype,))
+    ]
+    assert request.case is not None
+    return CastPass(case_id=request.case.case_id, how="device", trace=CastTrace(ops=ops))
+
+
+def _with_samples(one: Round, seconds: float) -> Round:
+    return replace(one, samples=[[seconds]])
+
+
+@pytest.fixture
+def servers(monkeypatch: pytest.MonkeyPatch) -> Servers:
+    found = Servers()
+    monkeypatch.setattr(ab, "ServerChannel", found)
+    return found
+
+
+def session(
+    results: Path,
+    baseline: list[str],
+    candidate: list[str],
+    selection: Selection = MLP,
+    tell: Callable[[str], None] = lambda _: None,
+    **plan: Any,
+) -> tuple[Comparison, tuple[Path, Path, str]]:
+    arms = parse_arm("--baseline", baseline), parse_arm("--candidate", candidate)
+    stages: list[Stage] = []
+    with ab.prepare(selection, SETTINGS, *arms) as prepared:
+        files = ab.measure(prepared, ab.Plan(**{"kinds": ALL} | plan), results, "", ["ampbench"], stages.append, tell)
+    return compare_files(files[0], files[1]), files
+
+
+def time_of(comparison: Comparison) -> Finding:
+    return next(one for one in comparison.findings if one.kind == "time")
+
+
+def test_a_slower_arm_is_found_after_sixteen_blocks_and_confirmed(servers: Servers, tmp_path: Path) -> None:
+    comparison, (baseline, candidate, ended) = session(tmp_path, ["here"], ["FACTOR=1.1"])
+    found = time_of(comparison)
+    assert (found.verdict, ended) == (Verdict.REGRESSED, "complete")
+    assert found.change == pytest.approx(0.1, abs=0.01)
+    assert found.blocks == 16
+    assert comparison.interleaved
+    for path in (baseline, candidate):
+        assert sum(one.confirmation for one in read_run(path).rounds) == 10
+
+
+def test_swapped_arms_mirror_the_verdict(servers: Servers, tmp_path: Path) -> None:
+    comparison, _ = session(tmp_path, ["FACTOR=1.1"], ["here"])
+    assert time_of(comparison).verdict is Verdict.IMPROVED
+
+
+def test_the_same_code_is_proven_unchanged_and_no_longer_measured(servers: Servers, tmp_path: Path) -> None:
+    comparison, (baseline, _, ended) = session(tmp_path, ["here"], ["LABEL=same"])
+    assert (time_of(comparison).verdict, ended) == (Verdict.UNCHANGED, "complete")
+    assert {one.round for one in read_run(baseline).rounds} == set(range(8))
+
+
+def test_both_files_tell_their_session_their_arm_and_their_control(servers: Servers, tmp_path: Path) -> None:
+    _, (baseline, candidate, _) = session(tmp_path, ["here"], ["FACTOR=1"])
+    ours, theirs = read_run(baseline), read_run(candidate)
+    assert ours.header.arm is not None
+    assert theirs.header.arm is not None
+    assert ours.header.arm.session == theirs.header.arm.session
+    assert (ours.header.arm.name, theirs.header.arm.name) == ("baseline", "candidate")
+    assert theirs.header.arm.settings == {"FACTOR": "1"}
+    assert any(one.control for one in ours.rounds)
+    assert not any(one.control for one in theirs.rounds)
+    assert ours.memory
+    assert theirs.divergence
+
+
+def test_a_threshold_decides_what_is_a_change(servers: Servers, tmp_path: Path) -> None:
+    def generous(metric: str, case: object) -> float:
+        return 0.2
+
+    _, (baseline, candidate, _) = session(tmp_path, ["here"], ["FACTOR=1.1"], threshold_of=generous)
+    assert time_of(compare_files(baseline, candidate, generous)).verdict is Verdict.UNCHANGED
+
+
+def test_arms_that_set_a_precision_are_compared_with_each_other(servers: Servers, tmp_path: Path) -> None:
+    comparison, _ = session(tmp_path, ["precision=fp32"], ["precision=bf16_autocast", "FACTOR=0.5"])
+    found = time_of(comparison)
+    assert (found.case.precision, found.verdict) == ("fp32", Verdict.IMPROVED)
+
+
+def test_an_arm_that_keeps_the_switches_of_its_code_is_measured_with_them_and_told_apart(
+    servers: Servers, tmp_path: Path
+) -> None:
+    asked: set[tuple[bool, bool]] = set()
+
+    def answer(request: Request, variables: Mapping[str, str]) -> Reply:
+        if request.case is not None:  # to trace what regressed, too
+            asked.add(("FACTOR" in variables, request.keep_flags))
+        return Server(servers, variables).timed(request)
+
+    servers.answer = answer
+    comparison, (baseline, candidate, _) = session(tmp_path, ["here"], ["keep_flags=true", "FACTOR=1.1"])
+    assert asked == {(False, False), (True, True)}
+    assert [read_run(path).header.settings.keep_flags for path in (baseline, candidate)] == [False, True]
+    assert time_of(comparison).verdict is Verdict.REGRESSED
+    told = {one.name: (one.baseline, one.candidate) for one in comparison.differences}
+    assert told["switches of torch"] == ("as torch ships them", "the user's own (none is set)")
+
+
+def test_with_their_own_switches_both_arms_measure_what_default_is_under_them(servers: Servers, tmp_path: Path) -> None:
+    arms = parse_arm("--baseline", ["here"]), parse_arm("--candidate", ["X=1"])
+    selection = replace(MLP, precisions=["default"])
+    for kept, measured in ((False, "fp32"), (True, "default")):
+        with ab.prepare(selection, replace(SETTINGS, keep_flags=kept), *arms) as prepared:
+            (pair,) = prepared.pairs.values()
+            assert [planned.case.precision for planned in pair] == [measured, measured]
+
+
+def test_an_interruption_keeps_what_was_measured(servers: Servers, tmp_path: Path) -> None:
+    count = itertools.count()
+
+    def answer(request: Request, variables: Mapping[str, str]) -> Reply:
+        if next(count) == 30:
+            raise KeyboardInterrupt
+        return good(request)
+
+    servers.answer = answer
+    comparison, (baseline, candidate, ended) = session(tmp_path, ["here"], ["FACTOR=1.1"])
+    assert ended == "interrupted"
+    for path in (baseline, candidate):
+        assert json.loads(path.read_text().splitlines()[-1])["footer"]["ended"] == "interrupted"
+    assert time_of(comparison).verdict is Verdict.INCONCLUSIVE
+    assert read_run(baseline).rounds
+
+
+def test_servers_that_do_not_start_any_more_end_the_session_and_lose_nothing(servers: Servers, tmp_path: Path) -> None:
+    def answer(request: Request, variables: Mapping[str, str]) -> Reply:
+        if request.kind == "round":
+            servers.broken = True
+        return good(request)
+
+    servers.answer = answer
+    with pytest.raises(NothingToRunError, match=r"ampbench compare .* shows what was measured"):
+        session(tmp_path, ["here"], ["FACTOR=1.1"])
+    for path in (tmp_path / "runs").iterdir():
+        stored = read_run(path)
+        assert stored.ended == "interrupted"
+        assert stored.rounds
+
+
+def test_a_case_that_only_the_candidate_cannot_run_is_a_regression(servers: Servers, tmp_path: Path) -> None:
+    def answer(request: Request, variables: Mapping[str, str]) -> Reply:
+        if "FACTOR" not in variables:
+            return good(request)
+        case_id = request.case.case_id
+        return Reply(failure=Failure(case_id=case_id, stage=request.kind, cause="crash", message="gone"))
+
+    servers.answer = answer
+    comparison, _ = session(tmp_path, ["here"], ["FACTOR=1"])
+    (found,) = comparison.findings
+    assert (found.metric, found.verdict, found.code) == ("outcome", Verdict.REGRESSED, Code.OUTCOME_CHANGED)
+
+
+def test_without_times_a_single_block_shows_that_the_cases_run(servers: Servers, tmp_path: Path) -> None:
+    comparison, (baseline, _, ended) = session(tmp_path, ["here"], ["FACTOR=1"], kinds=("memory", "accuracy"))
+    assert ended == "complete"
+    assert len(read_run(baseline).rounds) == 1
+    assert next(one for one in comparison.findings if one.kind == "memory").verdict is Verdict.UNCHANGED
+
+
+def test_an_arm_against_itself_has_all_its_blocks(servers: Servers, tmp_path: Path) -> None:
+    plan = {"kinds": ("time",), "control": False, "blocks": 16, "to_the_end": True}
+    comparison, (baseline, _, _) = session(tmp_path, ["here"], ["here"], **plan)
+    assert time_of(comparison).blocks == 16
+    assert not any(one.control for one in read_run(baseline).rounds)
+
+
+def test_the_fewer_cases_the_more_builds_each_has(servers: Servers) -> None:
+    arms = parse_arm("--baseline", []), parse_arm("--candidate", ["FACTOR=1"])
+    many = Selection(workloads=["linear", "heads"], preset="tiny")
+    with ab.prepare(MLP, SETTINGS, *arms) as few, ab.prepare(many, SETTINGS, *arms) as crowd:
+        builds = [ab.timed_for(each).candidate.settings.builds for each in (few, crowd)]
+        longer = ab.timed_for(crowd, 0.2).candidate.settings
+    assert builds == [12, 6]
+    assert (longer.builds, longer.min_run_seconds) == (8, 0.2)
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ("trheads=2", "did you mean threads"),
+        ("widht=64", "did you mean width"),
+        ("precision=fp31", "did you mean fp32"),
+        ("threads=none", "give a whole number"),
+        ("width=none", "width"),
+    ],
+)
+def test_a_setting_that_cannot_be_is_refused_before_anything_starts(servers: Servers, given: str, said: str) -> None:
+    arms = parse_arm("--baseline", []), parse_arm("--candidate", [given])
+    with pytest.raises(UsageError, match=said), ab.prepare(MLP, SETTINGS, *arms):
+        pass
+    assert not servers.opened
+
+
+def test_unknown_settings_name_the_option(servers: Servers) -> None:
+    arms = parse_arm("--baseline", []), parse_arm("--candidate", ["trheads=2"])
+    with pytest.raises(UnknownNameError, match="--candidate"), ab.prepare(MLP, SETTINGS, *arms):
+        pass
+
+
+def test_a_python_without_torch_is_the_users_mistake(servers: Servers) -> None:
+    arms = parse_arm("--baseline", []), parse_arm("--candidate", ["BROKEN=1"])
+    said = r"--candidate: no worker .* give a Python that has this ampbench and torch"
+    with pytest.raises(UsageError, match=said), ab.prepare(MLP, SETTINGS, *arms):
+        pass
+
+
+def test_where_nothing_can_run_in_both_arms_the_reason_is_said(servers: Servers) -> None:
+    arms = parse_arm("--baseline", []), parse_arm("--candidate", ["precision=tf32"])
+    with pytest.raises(NothingToRunError, match="tf32"), ab.prepare(MLP, SETTINGS, *arms):
+        pass
+
+
+def test_what_regressed_is_traced_in_both_arms_and_explained_whenever_the_files_are_compared(
+    servers: Servers, tmp_path: Path
+) -> None:
+    told: list[str] = []
+    comparison, (baseline, candidate, ended) = session(
+        tmp_path, ["here"], ["FACTOR=1.1", "DTYPE=fp32"], tell=told.append
+    )
+    case_id = time_of(comparison).case.case_id
+    assert comparison.explained == {case_id: ["linear: bf16 → fp32 in 0"]}
+    assert told == ["tracing 1 regressed case on both sides"]
+    for path in (baseline, candidate):
+        lines = [next(iter(json.loads(line))) for line in path.read_text().splitlines()]
+        assert lines[-2:] == ["casts", "footer"]
+    assert ended == "complete"
+
+
+def test_what_did_not_regress_is_not_traced_nor_is_a_control_explained(servers: Servers, tmp_path: Path) -> None:
+    better, _ = session(tmp_path, ["FACTOR=1.1"], ["here"])
+    memory, _ = session(tmp_path, ["here"], ["FACTOR=1.1"], kinds=("time",), explain=False)
+    assert (better.explained, memory.explained) == ({}, {})
+    assert time_of(memory).verdict is Verdict.REGRESSED
+
+
+def test_a_case_that_cannot_be_traced_is_told_and_fails_nothing(servers: Servers, tmp_path: Path) -> None:
+    def answer(request: Request, variables: Mapping[str, str]) -> Reply:
+        if request.kind == "casts" and "FACTOR" in variables:
+            failure = Failure(case_id=request.case.case_id, stage="casts", cause="exception", message="odd tensor")
+            return Reply(failure=failure)
+        return Server(servers, variables).timed(request)
+
+    servers.answer = answer
+    told: list[str] = []
+    comparison, (_, candidate, ended) = session(tmp_path, ["here"], ["FACTOR=1.1"], tell=told.append)
+    assert (time_of(comparison).verdict, ended, comparison.explained) == (Verdict.REGRESSED, "complete", {})
+    assert told[-1].startswith("could not be traced: mlp[")
+    assert told[-1].endswith("in the candidate: odd tensor")
+    assert read_run(candidate).failures == {}
+
+
+def test_an_interruption_while_tracing_leaves_verdicts_and_traces_that_are_complete(
+    servers: Servers, tmp_path: Path
+) -> None:
+    asked: list[str] = []
+
+    def answer(request: Request, variables: Mapping[str, str]) -> Reply:
+        if request.kind == "casts":
+            asked.append(request.case.case_id)
+            if len(asked) == 3:
+                raise KeyboardInterrupt
+        return Server(servers, variables).timed(request)
+
+    servers.answer = answer
+    two = replace(MLP, precisions=["fp32", "bf16_autocast"])
+    comparison, (baseline, candidate, ended) = session(tmp_path, ["here"], ["FACTOR=1.1", "DTYPE=fp32"], two)
+    assert ended == "interrupted"
+    assert len({one.case.case_id for one in comparison.findings if one.verdict is Verdict.REGRESSED}) == 2
+    assert list(comparison.explained) == asked[:1]
+    assert read_run(baseline).ended == read_run(candidate).ended == "complete"
+
+
+def test_only_the_worst_cases_are_traced(servers: Servers, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(retracing, "MOST_CASES", 1)
+    told: list[str] = []
+    two = replace(MLP, precisions=["fp32", "bf16_autocast"])
+    comparison, _ = session(tmp_path, ["here"], ["FACTOR=1.1"], two, tell=told.append)
+    assert list(comparison.explained) == [comparison.findings[0].case.case_id]
+    assert told == ["tracing 1 regressed case on both sides; 1 case that regressed less is not traced"]
+
+
+def test_rules_are_probed_where_torch_differs_with_or_without_a_regression(servers: Servers, tmp_path: Path) -> None:
+    def answer(request: Request, variables: Mapping[str, str]) -> Reply:
+        if request.kind == "rules":
+            version, rule = ("2.12.0", "float32") if "NEW" in variables else ("2.11.0", "unlisted")
+            return Reply(rules=probe(observation("aten::rms_norm", observed=rule), device="cpu", version=version))
+        return Server(servers, variables).timed(request)
+
+    servers.answer = answer
+    servers.versions = {"NEW": "2.12.0"}
+    told: list[str] = []
+    comparison, _ = session(tmp_path, ["here"], ["NEW=1"], tell=told.append)
+    assert time_of(comparison).verdict is Verdict.UNCHANGED
+    assert [(one.op, one.before, one.after) for one in comparison.rule_changes] == [
+        ("aten::rms_norm", "unlisted", "float32")
+    ]
+    assert told == ["probing the rules of autocast on cpu on both sides, whose torch differs"]
+
+
+def test_a_server_that_starts_no_more_costs_the_explanation_alone(servers: Servers, tmp_path: Path) -> None:
+    told: list[str] = []
+
+    def tell(line: str) -> None:
+        told.append(line)
+        servers.broken = True
+
+    comparison, (_, _, ended) = session(tmp_path, ["here"], ["FACTOR=1.1"], tell=tell)
+    assert (time_of(comparison).verdict, ended) == (Verdict.REGRESSED, "complete")
+    assert told[-1].startswith("no more can be explained: no worker could start")

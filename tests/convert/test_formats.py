@@ -1,0 +1,502 @@
+"""What other programs read of runs and comparisons, each format against its documented shape or its schema.
+
+Bencher Metric Format (benchmark, measure, a value and optional bounds), github-action-benchmark's custom tools (name,
+unit, value, range?, extra?), Apache Otava's series, in which Otava finds a planted step, and JUnit XML; and which cases
+of a run are converted, and which of their numbers.
+"""
+
+import csv
+import io
+import json
+import math
+import random
+import re
+import subprocess
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree
+
+import msgspec
+import pytest
+import xmlschema
+import yaml
+from converted_runs import BF16, CASE, FAILED, HOSTILE, SKIPPED, TEXT, mixed_run, named_run, stored_run
+from hypothesis import given
+
+from ampbench.base.metrics import GATED, METRICS
+from ampbench.cli.main import main
+from ampbench.convert import FORMATS, Selected, formats, select
+from ampbench.convert.formats import defined
+from ampbench.errors import NothingToRunError
+from ampbench.records.verdicts import Code, Comparison, ControlVerdict, Difference, Finding, Side, Verdict
+from tests.stored_runs import COMPLETE, make_memory, make_round, write_run
+
+
+class Metric(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True):
+    """A metric as https://bencher.dev/bmf.json has it, and strictly no more."""
+
+    value: float
+    lower_value: float | msgspec.UnsetType = msgspec.UNSET
+    upper_value: float | msgspec.UnsetType = msgspec.UNSET
+
+
+def read(selected: Selected) -> dict[str, dict[str, Metric]]:
+    return msgspec.json.decode(formats.run_json(selected), type=dict[str, dict[str, Metric]])
+
+
+def test_a_run_has_a_benchmark_per_measured_case_with_its_metrics_as_measures() -> None:
+    found = read(mixed_run())
+    assert list(found) == [CASE.case_id, BF16.case_id]
+    measures = found[CASE.case_id]
+    assert measures["seconds_median"].value == 1.1e-3
+    assert measures["peak_memory_bytes"].value == 4096
+    assert measures["output_rel_l2"].value == 2e-3
+    assert measures["items_per_second"].value == 8 / 1.1e-3
+
+
+def test_the_bounds_of_the_time_are_those_of_its_interval() -> None:
+    selected = mixed_run()
+    row = selected.rows[0]
+    time = read(selected)[CASE.case_id]["seconds_median"]
+    assert (time.lower_value, time.upper_value) == (row["seconds_low"], row["seconds_high"])
+    assert time.lower_value < time.value < time.upper_value
+
+
+def test_a_time_without_interval_has_no_bounds_and_a_missing_number_no_measure() -> None:
+    measures = read(select(stored_run([(CASE, [1e-3])], peak_bytes=None)))[CASE.case_id]
+    assert measures["seconds_median"] == Metric(1e-3)
+    assert "peak_memory_bytes" not in measures
+    assert "grad_rel_l2" not in measures
+
+
+@given(TEXT)
+def test_any_name_comes_back(name: str) -> None:
+    assert next(iter(read(named_run(name)))).startswith(f"{name}[")
+
+
+def test_a_hostile_name_comes_back() -> None:
+    assert next(iter(read(named_run(HOSTILE)))).startswith(f"{HOSTILE}[")
+
+
+def test_only_the_metrics_that_are_chosen_are_measures() -> None:
+    stored = mixed_run().stored
+    assert {name for one in read(select(stored, columns=["peak_memory_bytes"])).values() for name in one} == {
+        "peak_memory_bytes"
+    }
+    times = read(select(stored, columns=["seconds_median"], short=True))
+    assert CASE.case_id not in times
+    assert isinstance(next(iter(times.values()))["seconds_median"].lower_value, float)
+
+
+class Entry(msgspec.Struct, forbid_unknown_fields=True):
+    """An entry as the action's README documents it, and strictly no more."""
+
+    name: str
+    unit: str
+    value: float
+    range: str | None = None
+    extra: str | None = None
+
+
+def entries_of(text: str) -> dict[str, Entry]:
+    entries = msgspec.json.decode(text, type=list[Entry])
+    assert len({entry.name for entry in entries}) == len(entries)
+    return {entry.name: entry for entry in entries}
+
+
+def test_what_should_fall_has_values_in_base_units() -> None:
+    found = entries_of(formats.smaller_json(mixed_run()))
+    time, memory = found[f"{CASE.case_id} seconds_median"], found[f"{BF16.case_id} peak_memory_bytes"]
+    assert (time.value, time.unit) == (1.1e-3, "s")
+    assert (memory.value, memory.unit) == (4096, "B")
+    assert time.extra == "rounds: 3\nrun: 20260131T120000Z-bench-1f9a3c\ntorch: 2.15.0\nhost: bench (AMD EPYC)"
+
+
+@pytest.mark.parametrize(("write", "better"), [(formats.smaller_json, "lower"), (formats.bigger_json, "higher")])
+def test_a_file_holds_one_direction_only(write: Callable[[Selected], str], better: str) -> None:
+    metrics = {name.rpartition(" ")[2] for name in entries_of(write(mixed_run()))}
+    assert {METRICS[name].better for name in metrics} == {better}
+
+
+def test_the_range_is_half_the_interval_in_a_form_the_action_reads_as_a_number() -> None:
+    selected = mixed_run()
+    row = selected.rows[0]
+    entry = entries_of(formats.smaller_json(selected))[f"{CASE.case_id} seconds_median"]
+    found = re.fullmatch(r"± (\d.+)", entry.range or "")  # src/extractRangeInfo.ts: a sign, then what Number() reads
+    assert found
+    assert float(found[1]) == pytest.approx((row["seconds_high"] - row["seconds_low"]) / 2, rel=0.01)
+
+
+def test_without_an_interval_there_is_no_range_and_a_missing_number_has_no_entry() -> None:
+    found = entries_of(formats.smaller_json(select(stored_run([(CASE, [1e-3])], peak_bytes=None))))
+    assert found[f"{CASE.case_id} seconds_median"].range is None
+    assert f"{CASE.case_id} peak_memory_bytes" not in found
+
+
+def test_cases_that_failed_or_were_skipped_have_no_entry() -> None:
+    text = formats.smaller_json(mixed_run()) + formats.bigger_json(mixed_run())
+    assert "/fp16_pure/" not in text
+    assert "/tf32/" not in text
+
+
+@given(TEXT)
+def test_any_name_comes_back_as_an_entry(name: str) -> None:
+    assert all(found.startswith(f"{name}[") for found in entries_of(formats.smaller_json(named_run(name))))
+
+
+def test_a_hostile_name_comes_back_as_an_entry() -> None:
+    assert all(found.startswith(f"{HOSTILE}[") for found in entries_of(formats.bigger_json(named_run(HOSTILE))))
+
+
+def test_how_many_rounds_an_imported_run_had_is_not_said() -> None:
+    stored = replace(stored_run([(CASE, [])]), readings={"seconds_median": {CASE.case_id: 1e-3}})
+    time = entries_of(formats.smaller_json(select(stored)))[f"{CASE.case_id} seconds_median"]
+    assert time.extra == "run: 20260131T120000Z-bench-1f9a3c\ntorch: 2.15.0\nhost: bench (AMD EPYC)"
+
+
+def test_only_the_metrics_that_are_chosen_are_told_by_short_names_of_cases() -> None:
+    chosen = select(mixed_run().stored, columns=["seconds_median"], short=True)
+    found = entries_of(formats.smaller_json(chosen))
+    assert found
+    assert all(name.endswith(" seconds_median") and "/" not in name for name in found)
+    assert entries_of(formats.bigger_json(chosen)) == {}
+
+
+OTAVA = "apache-otava==0.8.0"
+RUNS, STEP_AT, STEP = 40, 25, 1.10
+
+
+def rows(series: Sequence[Selected]) -> list[dict[str, str]]:
+    return list(csv.DictReader(io.StringIO(formats.series_csv(series))))
+
+
+def settings(series: Sequence[Selected], path: str = "out/series.csv") -> dict[str, Any]:
+    document = yaml.safe_load(formats.settings_yaml(series, Path(path)))
+    assert list(document) == ["tests"]
+    (test,) = document["tests"].values()
+    return test
+
+
+def series_of(*times: str) -> list[Selected]:
+    return [
+        select(stored_run([(CASE, [1e-3 * number])], run=f"run-{number}", started_at=time))
+        for number, time in enumerate(times, start=1)
+    ]
+
+
+def test_runs_are_rows_in_the_order_of_time_in_utc() -> None:
+    found = rows(series_of("2026-01-31T12:00:00Z", "2026-01-31T12:30:00.5+02:00", "2026-01-30T00:00:00Z"))
+    assert [row["run"] for row in found] == ["run-3", "run-2", "run-1"]
+    assert [row["time"] for row in found] == [
+        "2026-01-30T00:00:00+00:00",
+        "2026-01-31T10:30:00+00:00",
+        "2026-01-31T12:00:00+00:00",
+    ]
+
+
+def test_a_row_has_the_attributes_otava_can_select_by_and_values_in_base_units() -> None:
+    (row,) = rows([mixed_run()])
+    assert {name: row[name] for name in formats.ATTRIBUTES} == {
+        "run": "20260131T120000Z-bench-1f9a3c",
+        "commit": "0123abc-dirty",
+        "version": "2.15.0",
+        "host": "bench",
+    }
+    assert row[f"{CASE.case_id} seconds_median"] == "0.0011"
+    assert row[f"{BF16.case_id} peak_memory_bytes"] == "4096"
+
+
+def test_the_settings_name_the_file_and_each_complete_column_with_its_direction() -> None:
+    series = [mixed_run()]
+    found = settings(series)
+    assert (found["type"], found["file"], found["time_column"]) == ("csv", "out/series.csv", "time")
+    assert found["attributes"] == list(formats.ATTRIBUTES)
+    assert list(found["metrics"]) == [name for name in rows(series)[0] if name not in ("time", *formats.ATTRIBUTES)]
+    for name, metric in found["metrics"].items():
+        better = METRICS[name.rpartition(" ")[2]].better
+        assert metric == {"direction": 1 if better == "higher" else -1, "scale": 1}
+    assert {name.rpartition(" ")[2] for name in found["metrics"]} <= set(GATED)
+
+
+def test_what_a_run_lacks_is_an_empty_cell_and_no_metric_of_the_settings() -> None:
+    both = select(stored_run([(CASE, [1e-3]), (BF16, [5e-4])], run="both", started_at="2026-01-31T12:00:00Z"))
+    one = select(stored_run([(CASE, [1e-3])], run="one", started_at="2026-01-31T13:00:00Z"))
+    column = f"{BF16.case_id} seconds_median"
+    assert [row[column] for row in rows([both, one])] == ["0.0005", ""]
+    assert column in formats.gapped([both, one])
+    assert f"{CASE.case_id} seconds_median" not in formats.gapped([both, one])
+    assert all(name.startswith(CASE.case_id) for name in settings([both, one])["metrics"])
+
+
+@given(TEXT)
+def test_any_name_is_the_same_in_both_files(name: str) -> None:
+    series = [named_run(name)]
+    header = next(csv.reader(io.StringIO(formats.series_csv(series), newline="")))
+    metrics = list(settings(series, f"{name.replace('/', '')}.csv")["metrics"])
+    assert metrics == [column for column in header if column not in ("time", *formats.ATTRIBUTES)]
+    assert all(metric.startswith(f"{name}[") for metric in metrics)
+
+
+def test_a_hostile_name_is_the_same_in_both_files() -> None:
+    series = [named_run(HOSTILE)]
+    assert (
+        f"{HOSTILE}[depth=4,width=512]/b8/fp32/cpu/inference/eager/in-fp32 seconds_median"
+        in (settings(series)["metrics"])
+    )
+    assert formats.settings_yaml(series, Path("series.csv")).isascii()
+
+
+@pytest.fixture(scope="session")
+def otava_program(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The real Otava, in an environment of its own: it pins an old numpy and brings clients of clouds."""
+    folder = tmp_path_factory.mktemp("otava")
+    subprocess.run([sys.executable, "-m", "venv", folder], check=True)
+    install = [folder / "bin" / "pip", "install", "--quiet", "--disable-pip-version-check", OTAVA]
+    done = subprocess.run(install, capture_output=True, text=True, check=False)
+    if done.returncode:
+        pytest.skip(f"{OTAVA} cannot be installed here: {done.stderr.strip().splitlines()[-1]}")
+    return folder / "bin" / "otava"
+
+
+def write_series(results: Path) -> None:
+    """Write runs with noise of 0.5%; from run `STEP_AT` on one case takes a tenth longer, the other stays."""
+    # Otava's defaults also see changes where there are none, in about one series of fifteen: so the noise is fixed
+    noise = random.Random(1)
+    start = datetime(2026, 1, 31, 12, tzinfo=UTC)
+    for number in range(RUNS):
+        entries = []
+        for case, seconds in ((CASE, 1e-3 * (STEP if number >= STEP_AT else 1)), (BF16, 5e-4)):
+            values = [seconds * noise.gauss(1, 0.005) for _ in range(4)]
+            entries += [make_round(case, seconds=value, number=place) for place, value in enumerate(values)]
+            entries.append(make_memory(case, 4096))
+        started = (start + timedelta(hours=number)).isoformat()
+        write_run(
+            results, [CASE, BF16], *entries, COMPLETE, run=f"run-{number:03}", started_at=started, commit=f"c{number}"
+        )
+
+
+@pytest.mark.slow
+def test_otava_finds_the_planted_step_at_the_right_run_and_no_other(otava_program: Path, tmp_path: Path) -> None:
+    write_series(tmp_path / "results")
+    runs = [str(path) for path in sorted((tmp_path / "results" / "runs").glob("*.jsonl"))]
+    assert main(["convert", *runs, "--to", "otava", "-o", str(tmp_path / "series.csv")]) == 0
+    command = [otava_program, "analyze", "--config-file", tmp_path / "series.yaml", "series", "--output", "json"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    (found,) = json.loads(done.stdout)["series"]
+    assert found["attributes"]["commit"] == f"c{STEP_AT}"
+    assert found["attributes"]["run"] == f"run-{STEP_AT:03}"
+    (change,) = found["changes"]
+    assert change["metric"] == f"{CASE.case_id} seconds_median"
+    assert float(change["forward_change_percent"]) == pytest.approx(100 * (STEP - 1), abs=1)
+
+
+SCHEMA = xmlschema.XMLSchema(Path(__file__).with_name("junit.xsd"))
+Tests = Mapping[str, ElementTree.Element]
+
+
+def suite_of(text: str) -> tuple[ElementTree.Element, Tests]:
+    """Return the suite and its test cases by name, once the schema has accepted the document."""
+    SCHEMA.validate(text)
+    suite = ElementTree.fromstring(text)[0]
+    tests = {test.attrib["name"]: test for test in suite.findall("testcase")}
+    assert len(tests) == int(suite.attrib["tests"])
+    return suite, tests
+
+
+def finding(metric: str = "seconds_median", verdict: Verdict = Verdict.REGRESSED, **changes: Any) -> Finding:
+    fields: dict[str, Any] = {
+        "case": CASE,
+        "metric": metric,
+        "kind": "time",
+        "verdict": verdict,
+        "code": Code.BEYOND_THRESHOLD,
+        "reason": "12% slower, beyond the threshold",
+        "baseline": 1e-3,
+        "candidate": 1.12e-3,
+        "change": 0.12,
+        "low": 0.11,
+        "high": 0.13,
+        "threshold": 0.02,
+    }
+    return Finding(**fields | changes)
+
+
+def comparison(*findings: Finding, **changes: Any) -> Comparison:
+    fields: dict[str, Any] = {
+        "baseline": Side(run="before", path="before.jsonl"),
+        "candidate": Side(run="after", path="after.jsonl"),
+        "interleaved": False,
+        "differences": [Difference(name="torch", baseline="2.14.0", candidate="2.15.0")],
+        "control": ControlVerdict(cells=1, fired=False, sentence="the control did not fire"),
+        "findings": findings,
+        "means": [],
+    }
+    return Comparison(**fields | changes)
+
+
+def test_a_run_has_a_test_case_per_case_and_counts_them() -> None:
+    suite, tests = suite_of(formats.run_xml(mixed_run()))
+    assert list(tests) == [CASE.case_id, BF16.case_id, FAILED.case_id, SKIPPED.case_id]
+    assert {name: suite.attrib[name] for name in ("tests", "failures", "errors", "skipped")} == {
+        "tests": "4",
+        "failures": "0",
+        "errors": "1",
+        "skipped": "1",
+    }
+    properties = {one.attrib["name"]: one.attrib["value"] for one in suite.iter("property")}
+    assert properties == {
+        "label": "nightly",
+        "commit": "0123abc-dirty",
+        "torch_version": "2.15.0",
+        "cpu": "AMD EPYC",
+    }
+
+
+def test_a_measured_case_passes_with_its_numbers_in_base_units() -> None:
+    _, tests = suite_of(formats.run_xml(mixed_run()))
+    test = tests[CASE.case_id]
+    assert [child.tag for child in test] == ["system-out"]
+    lines = (test[0].text or "").splitlines()
+    assert "seconds_median: 0.0011 s" in lines
+    assert "peak_memory_bytes: 4096 B" in lines
+    assert not any(line.startswith("grad_rel_l2") for line in lines)
+    assert test.attrib["time"] == "3.000"
+
+
+def test_a_failed_case_is_an_error_with_its_frames_and_a_skipped_one_is_skipped_with_its_reason() -> None:
+    _, tests = suite_of(formats.run_xml(mixed_run()))
+    error = tests[FAILED.case_id].find("error")
+    assert error is not None
+    assert error.attrib == {"type": "exception", "message": "boom <&>"}
+    assert error.text == "File a.py\n  x = 1"
+    skipped = tests[SKIPPED.case_id].find("skipped")
+    assert skipped is not None
+    assert skipped.attrib["message"] == "this CPU has no tf32"
+    assert "time" not in tests[SKIPPED.case_id].attrib
+
+
+@pytest.mark.parametrize(
+    ("verdict", "kind", "element"),
+    [
+        (Verdict.REGRESSED, "time", "failure"),
+        (Verdict.REGRESSED, "outcome", "error"),
+        (Verdict.INCONCLUSIVE, "time", "skipped"),
+        (Verdict.INCOMPARABLE, "memory", "skipped"),
+        (Verdict.UNCHANGED, "time", None),
+        (Verdict.IMPROVED, "accuracy", None),
+    ],
+)
+def test_a_verdict_becomes_an_outcome(verdict: Verdict, kind: str, element: str | None) -> None:
+    one = finding(verdict=verdict, kind=kind, reason="because")
+    suite, tests = suite_of(formats.comparison_xml(comparison(one)))
+    test = tests[f"{CASE.case_id} seconds_median"]
+    found = [child for child in test if child.tag != "system-out"]
+    assert [child.tag for child in found] == ([element] if element else [])
+    assert all("because" in child.attrib["message"] for child in found)
+    assert suite.attrib["failures"] == str(int(element == "failure"))
+    assert suite.attrib["errors"] == str(int(element == "error"))
+    assert suite.attrib["skipped"] == str(int(element == "skipped"))
+
+
+def test_a_failure_holds_the_evidence() -> None:
+    one = finding(remarks=["slow blocks: 2 of 16 became 7 of 16"])
+    _, tests = suite_of(formats.comparison_xml(comparison(one)))
+    failure = tests[f"{CASE.case_id} seconds_median"].find("failure")
+    assert failure is not None
+    assert failure.attrib["type"] == "beyond-threshold"
+    assert (failure.text or "").splitlines() == [
+        "baseline: 0.001 s",
+        "candidate: 0.00112 s",
+        "change: +12.00% (+11.00% to +13.00%), threshold 2.00%",
+        "slow blocks: 2 of 16 became 7 of 16",
+    ]
+
+
+def test_what_is_undefined_is_left_out_of_the_evidence() -> None:
+    one = finding(verdict=Verdict.INCOMPARABLE, baseline=None, change=None, low=None, high=None)
+    _, tests = suite_of(formats.comparison_xml(comparison(one)))
+    output = tests[f"{CASE.case_id} seconds_median"].find("system-out")
+    assert output is not None
+    assert output.text == "candidate: 0.00112 s"
+
+
+def test_a_comparison_tells_of_both_runs_their_differences_and_the_control() -> None:
+    suite, _ = suite_of(formats.comparison_xml(comparison(finding(), notes=["not interleaved"])))
+    assert suite.attrib["name"] == "after against before"
+    properties = {one.attrib["name"]: one.attrib["value"] for one in suite.iter("property")}
+    assert properties == {
+        "baseline": "before",
+        "candidate": "after",
+        "interleaved": "no",
+        "torch": "2.14.0 -> 2.15.0",
+    }
+    output = suite.find("system-out")
+    assert output is not None
+    assert output.text == "the control did not fire\nnot interleaved"
+
+
+def test_a_case_of_one_side_is_skipped_and_says_whose_it_is() -> None:
+    both = comparison(finding(), only_baseline=[BF16.case_id], only_candidate=[SKIPPED.case_id])
+    _, tests = suite_of(formats.comparison_xml(both))
+    said = {name: test.find("skipped") for name, test in tests.items()}
+    for case_id, side in ((BF16.case_id, "baseline"), (SKIPPED.case_id, "candidate")):
+        skipped = said[case_id]
+        assert skipped is not None
+        assert skipped.attrib["message"] == f"only the {side} has this case"
+
+
+@given(TEXT)
+def test_any_name_gives_valid_xml_and_comes_back(name: str) -> None:
+    _, tests = suite_of(formats.run_xml(named_run(name)))
+    (found,) = tests
+    # XML has no control characters; where there are none, the name comes back as it was
+    clean = all(one in "\t\n" or (one >= " " and one not in "\ufffe\uffff") for one in name)
+    assert found.startswith(f"{name}[") or not clean
+
+
+def test_control_characters_are_written_as_escapes() -> None:
+    _, tests = suite_of(formats.run_xml(named_run(HOSTILE)))
+    (found,) = tests
+    assert found.startswith("<&>\"' \t\n\\x00\\x1b\x7f\x85\u2028\\ufffe\U0001f600,;|[]{}#%$\\é[")
+    assert "\\r\\ud800" in formats.comparison_xml(comparison(finding(reason="a\r\ud800")))
+
+
+def test_a_hostile_reason_gives_a_valid_comparison() -> None:
+    one = finding(reason=HOSTILE, remarks=[HOSTILE, "]]>"])
+    suite_of(formats.comparison_xml(comparison(one, notes=[HOSTILE])))
+
+
+def test_a_keyword_selects_cases_by_their_id() -> None:
+    stored = mixed_run().stored
+    assert [row["case_id"] for row in select(stored, "bf16 or fp16").rows] == [
+        case_id for case_id in stored.cases if "bf16" in case_id or "fp16" in case_id
+    ]
+
+
+def test_a_keyword_that_matches_nothing_is_refused() -> None:
+    with pytest.raises(NothingToRunError, match="no case that matches -k 'lstm'"):
+        select(mixed_run().stored, "lstm")
+
+
+def test_measured_cases_are_those_that_are_ok() -> None:
+    assert [row["case_id"] for row in mixed_run().measured] == [CASE.case_id, BF16.case_id]
+
+
+def test_undefined_numbers_are_left_out_and_zeros_are_not() -> None:
+    row = select(stored_run([(CASE, [1e-3])], peak_bytes=None)).rows[0]
+    found = {column.name: value for column, value in defined(row, METRICS.values())}
+    assert "peak_memory_bytes" not in found
+    assert "seconds_low" not in found
+    assert found["output_nonfinite"] == 0
+    assert all(math.isfinite(value) for value in found.values())
+
+
+def test_each_format_is_written_by_some_function_and_named_by_its_key() -> None:
+    for name, format in FORMATS.items():
+        assert format.name == name
+        assert format.of_run or format.of_series

@@ -1,0 +1,142 @@
+"""What is planned of a run that is gone on with, and what a study in it leaves undone."""
+
+import dataclasses
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ampbench.base.precisions import LOW, PRECISIONS, Precision
+from ampbench.drive.pieces import asked_of, require_among, require_own_ops, resumed_plan, unfinished
+from ampbench.drive.planning import PlannedCase
+from ampbench.errors import UnknownNameError, UsageError
+from ampbench.instruments.casts.instrument import prepare_casts
+from ampbench.instruments.convergence.instrument import prepare_convergence
+from ampbench.instruments.input_storage.instrument import prepare_storage
+from ampbench.instruments.keep_fp32.instrument import prepare_keeping
+from ampbench.instruments.ranges.instrument import prepare_headroom, prepare_origin
+from ampbench.instruments.scaler.instrument import prepare_scaling
+from ampbench.instruments.scope.instrument import prepare_scopes
+from ampbench.records.case import OwnPrecision
+from ampbench.records.measured import Failure, Skip
+from ampbench.records.run import SCOPE, Asked, Selection, Settings
+from ampbench.records.wire import Description, Reply
+from ampbench.store import StoredRun, read_run
+from ampbench.workloads.index import WORKLOADS, source
+from tests.instruments.scope.planted_scopes import scope_pass
+from tests.scripted_channel import CPU, Scripted, machine
+from tests.stored_runs import make_case, make_header, write_run
+
+ONE, TWO = (make_case("bf16_autocast", workload=name) for name in ("one", "two"))
+FOUND = [PlannedCase(case=case, source=source(WORKLOADS["mlp"])) for case in (ONE, TWO)]
+BEGUN = StoredRun(path=Path("run.jsonl"), header=make_header(), cases={case.case_id: case for case in (TWO, ONE)})
+
+
+def test_of_what_is_found_only_what_is_left_is_planned() -> None:
+    here = BEGUN.header.environment
+    assert [one.case for one in resumed_plan(BEGUN, here, FOUND, {TWO.case_id})] == [TWO]
+    assert resumed_plan(BEGUN, here, FOUND, ()) == []
+
+
+def test_a_run_of_another_machine_or_of_other_cases_is_not_gone_on_with() -> None:
+    here = BEGUN.header.environment
+    with pytest.raises(UsageError, match="its host was bench, here it is elsewhere"):
+        resumed_plan(BEGUN, dataclasses.replace(here, host="elsewhere"), FOUND[:1], ())
+    with pytest.raises(UsageError, match="its selection now gives other cases than it began with"):
+        resumed_plan(BEGUN, here, FOUND[:1], ())
+
+
+@pytest.mark.parametrize("row", [row for row in PRECISIONS.values() if row.same_ops])
+def test_who_asks_about_ops_is_sent_to_the_precision_whose_ops_they_are(row: Precision) -> None:
+    selection = Selection(workloads=["mlp"], precisions=["fp32", row.name])
+    said = f"{row.name} runs the ops of {row.same_ops}, with another optimizer step: give that"
+    with pytest.raises(UsageError, match=f"^{said}$"):
+        require_own_ops(selection)
+    with pytest.raises(UsageError, match=f"^{said}$"):
+        require_among(selection, ["fp32", *LOW], "{name} is none")
+    with pytest.raises(UsageError, match=f"^{row.name} has no autocast: give bf16_autocast$"):
+        require_among(Selection(precisions=[row.name]), ["bf16_autocast"], "{name} has no autocast")
+
+
+Prepare = Callable[..., AbstractContextManager[Any]]
+
+ASKING: dict[str, Prepare] = {
+    "casts": prepare_casts,
+    "headroom": prepare_headroom,
+    "origin": prepare_origin,
+    "keep-fp32": prepare_keeping,
+    "input-storage": lambda *given, **more: prepare_storage(*given, Asked(), **more),
+    "scaler": lambda *given, **more: prepare_scaling(*given, Asked(), **more),
+    "scope": lambda *given, **more: prepare_scopes(*given, Asked(), **more),
+}
+"""What asks about ampbench's own precisions."""
+
+OWN = Scripted(
+    lambda _: Reply(
+        description=Description(
+            parameters={}, has_loss=True, items_per_step=1.0, version=0, channels_last=False,
+            precisions=(OwnPrecision(name="mine", storage="float32", autocast="float16", rounding="float16"),),
+        )
+    ),
+    machine(CPU),
+)  # fmt: skip
+
+
+@pytest.fixture
+def users_own(tmp_path: Path) -> Iterator[Selection]:
+    """A workload whose file has a precision of its own, which is asked for and forgotten afterwards."""
+    before = dict(PRECISIONS)
+    (tmp_path / "model.py").touch()
+    yield Selection(workloads=[f"{tmp_path}/model.py:make"], precisions=["fp16-autocast", "mine"])
+    PRECISIONS.clear()
+    PRECISIONS.update(before)
+
+
+@pytest.mark.parametrize("verb", ASKING)
+def test_who_asks_about_ampbenchs_own_precisions_refuses_a_users_own_and_an_unknown_one(
+    verb: str, users_own: Selection
+) -> None:
+    prepare = ASKING[verb]
+    for _ in range(2):  # the second time it is known in this process
+        with (
+            pytest.raises(UsageError, match=r"^mine is a precision of your own, which ampbench run and ampbench study"),
+            prepare(users_own, Settings(), open_channel=lambda: OWN),
+        ):
+            pass
+    unknown = dataclasses.replace(users_own, precisions=["mina"])
+    with (
+        pytest.raises(UnknownNameError, match=r"^unknown precision 'mina': did you mean mine"),
+        prepare(unknown, Settings(), open_channel=lambda: OWN),
+    ):
+        pass
+    allowed = dataclasses.replace(users_own, precisions=["fp16_autocast"])
+    with prepare(allowed, Settings(), open_channel=lambda: OWN) as prepared:
+        assert prepared.plan
+
+
+def test_a_study_of_convergence_trains_in_a_users_own(users_own: Selection) -> None:
+    with prepare_convergence(users_own, Settings(), Asked(), open_channel=lambda: OWN) as prepared:
+        assert {planned.case.precision for planned in prepared.plan} == {"fp32", "fp16_autocast", "mine"}
+
+
+CASES = [make_case("bf16_autocast", workload=name, phase="training") for name in ("a", "b", "c", "d", "e")]
+
+
+def test_what_was_neither_studied_nor_failed_nor_skipped_is_left_and_what_was_killed(tmp_path: Path) -> None:
+    ids = [case.case_id for case in CASES]
+    failure = Failure(case_id=ids[1], stage="scope", cause="crash", message="signal 6")
+    killed = Failure(case_id=ids[4], stage="scope", cause="killed", message="signal 9")
+    path = write_run(
+        tmp_path, CASES, scope_pass(CASES[3]), failure, killed, Skip(case_id=ids[2], reason="no loss given"),
+        explains=SCOPE,
+    )  # fmt: skip
+    assert unfinished(read_run(path)) == [ids[0], ids[4]]
+
+
+@pytest.mark.parametrize("asked", [None, Asked(steps=8)])
+def test_a_run_that_does_not_say_what_it_was_asked_for_is_begun_anew(asked: Asked | None, tmp_path: Path) -> None:
+    stored = read_run(write_run(tmp_path, CASES, explains=SCOPE, asked=asked))
+    with pytest.raises(UsageError, match="does not say what it was asked for: begin a new one"):
+        asked_of(stored, "seconds")

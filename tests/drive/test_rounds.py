@@ -1,0 +1,272 @@
+"""Which task is measured when, and the driver against a scripted channel: no process, no clock."""
+
+import dataclasses
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from ampbench.drive.planning import PlannedCase
+from ampbench.drive.rounds import Progress, Task, control_case, drive, make_schedule, request_of
+from ampbench.records.case import Case, WorkloadSource
+from ampbench.records.measured import Divergence, Failure, MemoryPass, Round, Skip
+from ampbench.records.run import Entry, Settings
+from ampbench.records.wire import Reply, Request
+from ampbench.store import RunWriter, read_run
+from tests.stored_runs import make_header
+
+SETTINGS = Settings(rounds=4)
+
+
+def planned(precision: str = "fp32", phase: str = "inference", device: str = "cpu", skip: str = "") -> PlannedCase:
+    case = Case(
+        workload="w", family="f", precision=precision, device=device, phase=phase, path="eager",
+        batch_size=1, input_dtype="fp32", memory_format="contiguous",
+    )  # fmt: skip
+    source = WorkloadSource(name="w", family="f", module="m", function="w", builtin=True)
+    return PlannedCase(case=case, source=source, skip=skip)
+
+
+PLAN = [planned(name, phase) for phase in ("inference", "training") for name in ("fp32", "bf16_pure", "fp16_pure")]
+
+
+def test_every_case_gets_every_round_from_another_server() -> None:
+    servers = make_schedule(PLAN, SETTINGS)
+    assert len(servers) == 4
+    for number, tasks in enumerate(servers):
+        rounds = [task for task in tasks if task.kind == "round" and not task.control]
+        assert {task.round for task in rounds} == {number}
+        assert len(rounds) == len(PLAN)
+
+
+def test_the_order_is_shuffled_and_reproducible() -> None:
+    def orders(seed: int) -> list[list[str]]:
+        servers = make_schedule(PLAN, dataclasses.replace(SETTINGS, schedule_seed=seed))
+        return [[t.planned.case.case_id for t in tasks if t.kind == "round"] for tasks in servers]
+
+    assert orders(1) == orders(1) != orders(2)
+    assert len({tuple(order) for order in orders(1)}) > 1
+
+
+def test_one_cell_is_measured_twice_as_the_control() -> None:
+    controls = [task for tasks in make_schedule(PLAN, SETTINGS) for task in tasks if task.control]
+    assert len(controls) == SETTINGS.rounds
+    assert {task.planned.case.precision for task in controls} == {"fp32"}
+    assert control_case([planned("bf16_pure", "training")]).case.precision == "bf16_pure"
+    assert control_case([planned(skip="no")]) is None
+
+
+def test_passes_come_first_and_divergences_share_a_process_within_a_group() -> None:
+    first = make_schedule(PLAN, SETTINGS)[0]
+    passes = [task for task in first if task.kind != "round"]
+    assert first[: len(passes)] == passes
+    assert [task.kind for task in passes] == ["memory"] * len(PLAN) + ["divergence"] * len(PLAN)
+    assert [task.fresh for task in passes] == [True] * len(PLAN) + [False] * len(PLAN)
+    assert {(task.kind, task.planned.case.case_id) for task in passes} == {
+        (kind, each.case.case_id) for kind in ("memory", "divergence") for each in PLAN
+    }
+
+
+def test_rounds_on_a_cpu_are_isolated_and_on_an_accelerator_share_a_context() -> None:
+    plan = [planned(name, device=device) for device in ("cpu", "cuda") for name in ("fp32", "bf16_pure")]
+    rounds = [task for task in make_schedule(plan, SETTINGS)[1] if task.kind == "round"]
+    assert all(task.fresh for task in rounds if task.planned.case.device == "cpu")
+    assert [task.fresh for task in rounds if task.planned.case.device == "cuda"] == [True, False]
+
+
+def test_what_is_done_or_ended_or_skipped_is_not_scheduled() -> None:
+    everything = [task for tasks in make_schedule(PLAN, SETTINGS) for task in tasks]
+    done = {task.key for task in everything[:10]}
+    ended = {PLAN[-1].case.case_id}
+    left = [task for tasks in make_schedule(PLAN, SETTINGS, done, ended) for task in tasks]
+    assert {task.key for task in left} == {
+        task.key for task in everything if task.key not in done and task.planned.case.case_id not in ended
+    }
+    assert make_schedule([planned(skip="no")], SETTINGS) == []
+
+
+def test_builds_are_placed_differently_in_every_round_and_for_the_control() -> None:
+    tasks = [task for tasks in make_schedule(PLAN, SETTINGS) for task in tasks if task.kind == "round"]
+    seeds = [request_of(task, SETTINGS, 0).placement_seed for task in tasks]
+    assert len(set(seeds)) == len(seeds)
+
+
+TWO_ROUNDS = Settings(rounds=2)
+DRIVEN = [planned(name) for name in ("fp32", "bf16_pure")]
+
+
+def good(request: Request) -> Reply:
+    case_id = request.case.case_id
+    if request.kind == "memory":
+        return Reply(
+            memory=MemoryPass(
+                case_id=case_id, source="profiler", peak_bytes=1, parameter_bytes=1, buffer_bytes=0, input_bytes=0
+            )
+        )
+    if request.kind == "divergence":
+        return Reply(
+            divergence=Divergence(
+                case_id=case_id,
+                reference_device="cpu",
+                weights_digest="w",
+                inputs_digest="i",
+                output_reference_norm=1.0,
+            )
+        )
+    return Reply(
+        round=Round(
+            case_id=case_id,
+            round=request.round,
+            server=request.server,
+            control=request.control,
+            samples=[[1.0]],
+            steps_per_sample=[1],
+            warmup_steps=[1],
+            items_per_step=1.0,
+            weights_digest="w",
+            seconds=1.0,
+            finished_at="2026-01-31T12:01:00Z",
+        )
+    )
+
+
+class Script:
+    """Channels that answer by a function, and remember what they were asked and whether they were closed."""
+
+    def __init__(self, answer: Callable[[Request], Reply] = good):
+        self.answer, self.asked, self.opened, self.closed = answer, [], 0, 0
+
+    def open(self) -> "Script":
+        self.opened += 1
+        return self
+
+    def serve(self, request: Request) -> Reply:
+        self.asked.append(request)
+        return self.answer(request)
+
+    def close(self) -> None:
+        self.closed += 1
+
+
+def run(script: Script, settings: Settings = TWO_ROUNDS, **changes: object) -> tuple[str, list[Entry], list[Progress]]:
+    written: list[Entry] = []
+    seen: list[Progress] = []
+    ended = drive(make_schedule(DRIVEN, settings), settings, script.open, written.append, seen.append, **changes)
+    return ended, written, seen
+
+
+def test_everything_is_written_in_order_and_every_server_is_new() -> None:
+    script = Script()
+    ended, written, seen = run(script)
+    assert ended == "complete"
+    assert (script.opened, script.closed) == (2, 2)
+    assert len(written) == len(script.asked) == 2 * 2 + 2 * 3
+    assert [entry.server for entry in written if isinstance(entry, Round)] == [0] * 3 + [1] * 3
+    assert [progress.done for progress in seen if progress.reply] == list(range(1, 11))
+
+
+def test_a_failed_case_is_one_entry_and_the_others_go_on() -> None:
+    bad = DRIVEN[1].case.case_id
+
+    def answer(request: Request) -> Reply:
+        if request.case.case_id == bad and request.kind == "divergence":
+            return Reply(failure=Failure(case_id=bad, stage="divergence", cause="crash", message="signal"))
+        return good(request)
+
+    ended, written, seen = run(Script(answer))
+    assert ended == "complete"
+    assert [entry for entry in written if isinstance(entry, Failure)] == [
+        Failure(case_id=bad, stage="divergence", cause="crash", message="signal")
+    ]
+    assert not [entry for entry in written if isinstance(entry, Round) and entry.case_id == bad]
+    assert len([entry for entry in written if isinstance(entry, Round)]) == 4
+    assert seen[-1].done <= seen[-1].total == 10
+
+
+def test_a_skip_from_the_worker_ends_the_case_too() -> None:
+    bad = DRIVEN[1].case.case_id
+
+    def answer(request: Request) -> Reply:
+        return Reply(skip=Skip(case_id=bad, reason="no")) if request.case.case_id == bad else good(request)
+
+    _, written, _ = run(Script(answer))
+    assert [entry for entry in written if entry.case_id == bad] == [Skip(case_id=bad, reason="no")]
+
+
+def killing(times: int) -> Callable[[Request], Reply]:
+    """Return what kills the worker of the first memory pass so many times."""
+    left = [Failure(case_id=DRIVEN[0].case.case_id, stage="memory", cause="killed", message="gone")] * times
+
+    def answer(request: Request) -> Reply:
+        return Reply(failure=left.pop()) if left and request.kind == "memory" else good(request)
+
+    return answer
+
+
+def test_what_a_killed_worker_leaves_unanswered_is_asked_once_more_of_a_new_one() -> None:
+    script = Script(killing(1))
+    _, written, _ = run(script)
+    assert (script.opened, script.closed) == (3, 3)
+    assert [request.fresh for request in script.asked[:2]] == [True, True]
+    assert script.asked[0].case == script.asked[1].case
+    assert not [entry for entry in written if isinstance(entry, Failure)]
+    assert len(written) == 2 * 2 + 2 * 3
+
+
+def test_a_case_whose_worker_is_killed_twice_has_failed() -> None:
+    script = Script(killing(2))
+    _, written, _ = run(script)
+    assert (script.opened, script.closed) == (4, 4)
+    assert [entry for entry in written if entry.case_id == DRIVEN[0].case.case_id] == [
+        Failure(case_id=DRIVEN[0].case.case_id, stage="memory", cause="killed", message="gone")
+    ]
+
+
+def test_no_task_begins_after_the_time_given() -> None:
+    ticks = iter(range(1000))
+    ended, written, _ = run(Script(), Settings(rounds=2, max_seconds=8.0), clock=lambda: float(next(ticks)))
+    assert ended == "out of time"
+    assert 0 < len(written) < 10
+
+
+def test_an_interruption_closes_the_server_and_passes_on() -> None:
+    def answer(request: Request) -> Reply:
+        if request.kind == "round":
+            raise KeyboardInterrupt
+        return good(request)
+
+    script = Script(answer)
+    with pytest.raises(KeyboardInterrupt):
+        run(script)
+    assert script.closed == script.opened == 1
+
+
+def test_a_reply_with_a_problem_is_stored_as_the_cases_failure() -> None:
+    _, written, _ = run(Script(lambda request: Reply(problem="cannot be built: no weights")))
+    assert [(entry.cause, entry.message) for entry in written] == [("exception", "cannot be built: no weights")] * 2
+
+
+def test_a_task_is_announced_before_it_is_done() -> None:
+    _, _, seen = run(Script())
+    assert [progress.reply is None for progress in seen] == [True, False] * 10
+    assert isinstance(seen[0].task, Task)
+
+
+def test_a_number_that_cannot_be_ends_its_case_and_no_other(tmp_path: Path) -> None:
+    bad = DRIVEN[1].case.case_id
+
+    def answer(request: Request) -> Reply:
+        reply = good(request)
+        if reply.round is None or request.case.case_id != bad:
+            return reply
+        return dataclasses.replace(reply, round=dataclasses.replace(reply.round, samples=[[0.0]]))
+
+    with RunWriter.create(tmp_path, make_header(), [planned.case for planned in DRIVEN]) as writer:
+        servers = make_schedule(DRIVEN, TWO_ROUNDS)
+        assert drive(servers, TWO_ROUNDS, Script(answer).open, writer.append, lambda _: None) == "complete"
+    stored = read_run(writer.path)
+    assert {case_id: (one.stage, one.cause) for case_id, one in stored.failures.items()} == {
+        bad: ("round", "exception")
+    }
+    assert stored.failures[bad].message.startswith("what came out cannot be: damaged: Expected `float` >= 1e-09")
+    assert {one.case_id for one in stored.rounds} == {planned.case.case_id for planned in DRIVEN} - {bad}

@@ -1,0 +1,281 @@
+"""Which ceilings are planned, how workers are asked for them, and which ones a run takes over: this very machine's."""
+
+import dataclasses
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ampbench.drive.servers import ServerChannel
+from ampbench.drive.session import Prepared, new_header
+from ampbench.errors import NothingToRunError, UnknownNameError, UsageError
+from ampbench.instruments.ceilings.findings import best
+from ampbench.instruments.ceilings.instrument import (
+    Piece,
+    ceilings_known,
+    chosen_ceiling_dtypes,
+    chosen_operations,
+    failed,
+    measure_ceilings,
+    pieces,
+    pieces_of,
+    prepare_ceilings,
+    unfinished,
+)
+from ampbench.records.case import DeviceDescription, Environment
+from ampbench.records.measured import Failure, Fitness
+from ampbench.records.run import CEILINGS, Asked, Header, Selection, Settings
+from ampbench.records.studies import COPY, MATMUL, Attained, Ceiling
+from ampbench.records.wire import Reply, Request
+from ampbench.store import RunWriter, StoredRun, read_run
+from tests.instruments.ceilings.ceiling_records import ceiling
+from tests.scripted_channel import CPU, NO_GPU, Scripted, machine
+from tests.stored_runs import make_ceiling, make_header, write_run
+
+GPU = DeviceDescription(type="cuda", available=True, tf32=True, arithmetic={"fp16": "native", "bf16": "unavailable"})
+ASKED = Asked(seconds=0.5, operations=[MATMUL, COPY], dtypes=["fp32", "bf16"])
+
+
+def answer(request: Request) -> Reply:
+    return Reply(ceilings=ceiling(request.operation, request.dtypes[0], 1e9, device=request.device))
+
+
+@contextmanager
+def prepared(channel: Scripted, *devices: str, asked: Asked = ASKED) -> Iterator[Prepared]:
+    with prepare_ceilings(
+        Selection(devices=list(devices)), Settings(threads=2), asked, open_channel=lambda: channel
+    ) as found:
+        yield found
+
+
+def header_of(session: Prepared, asked: Asked) -> Header:
+    made = new_header(session.selection, session.settings, session.environment, [], "", ["ampbench"])
+    return dataclasses.replace(made, explains=CEILINGS, asked=asked)
+
+
+def measured(
+    results: Path, channel: Scripted, *devices: str, asked: Asked = ASKED
+) -> tuple[StoredRun, list[tuple[str, bool]]]:
+    told: list[tuple[str, bool]] = []
+    with (
+        prepared(channel, *devices, asked=asked) as found,
+        RunWriter.create(results, header_of(found, asked)) as writer,
+    ):
+        measure_ceilings(found, asked, writer, lambda piece, seen: told.append((piece.named, seen is not None)))
+    return read_run(writer.path), told
+
+
+def test_each_operation_and_dtype_is_asked_of_a_fresh_worker_and_stored(tmp_path: Path) -> None:
+    channel = Scripted(answer)
+    stored, told = measured(tmp_path, channel)
+    assert [(one.kind, one.device, one.operation, one.dtypes) for one in channel.asked] == [
+        ("ceilings", "cpu", "matmul", ["fp32"]), ("ceilings", "cpu", "matmul", ["bf16"]),
+        ("ceilings", "cpu", "copy", ["fp32"]), ("ceilings", "cpu", "copy", ["bf16"]),
+    ]  # fmt: skip
+    assert {(one.seconds, one.threads, one.fresh) for one in channel.asked} == {(0.5, 2, True)}
+    assert all(one.memory_limit_bytes for one in channel.asked)
+    assert [(found.operation, found.dtype) for found in stored.ceilings] == [
+        (one.operation, one.dtypes[0]) for one in channel.asked
+    ]
+    assert (stored.ending, unfinished(stored)) == ("complete", [])
+    assert told[:3] == [("matmul fp32 cpu", False), ("matmul fp32 cpu", True), ("matmul bf16 cpu", False)]
+
+
+def test_without_names_all_that_the_device_has_is_measured_but_fp64() -> None:
+    wanted = pieces_of(machine(CPU, NO_GPU), [], Asked(operations=[MATMUL]))
+    assert [piece.dtype for piece in wanted] == ["fp32", "bf16", "fp16"]
+    wanted = pieces_of(machine(CPU, GPU), [], Asked())
+    assert {piece.device for piece in wanted} == {"cuda"}
+    assert [(piece.operation, piece.dtype) for piece in wanted] == [
+        ("matmul", "fp32"), ("matmul", "tf32"), ("matmul", "fp16"), ("conv", "fp32"), ("conv", "tf32"),
+        ("conv", "fp16"), ("copy", "fp32"), ("copy", "fp16"),
+    ]  # fmt: skip
+
+
+def test_what_was_named_and_cannot_be_measured_is_stored_with_the_reason(tmp_path: Path) -> None:
+    channel = Scripted(answer)
+    stored, _ = measured(tmp_path, channel, "cpu", "cuda", asked=Asked(operations=[MATMUL], dtypes=["fp32", "tf32"]))
+    assert [(found.device, found.dtype, found.error) for found in stored.ceilings] == [
+        ("cpu", "fp32", ""), ("cpu", "tf32", "cpu has no tf32"), ("cuda", "fp32", "cuda is not available: no driver"),
+        ("cuda", "tf32", "cuda is not available: no driver"),
+    ]  # fmt: skip
+    assert len(channel.asked) == 1
+    assert failed(stored) == []
+    without = dataclasses.replace(CPU, float64=False)
+    assert pieces_of(machine(without), [], Asked(operations=[MATMUL], dtypes=["fp64"])) == [
+        Piece("cpu", "matmul", "fp64", "cpu does not support fp64")
+    ]
+
+
+def test_a_worker_that_does_not_live_leaves_the_reason_and_the_others_are_measured(tmp_path: Path) -> None:
+    def dying(request: Request) -> Reply:
+        if request.dtypes == ["fp32"]:
+            cause = "killed" if request.operation == MATMUL else "crash"
+            return Reply(failure=Failure(case_id="", stage="ceilings", cause=cause, message="ended by signal SIGKILL"))
+        return answer(request)
+
+    channel = Scripted(dying)
+    stored, _ = measured(tmp_path, channel)
+    assert [found.error for found in stored.ceilings] == [
+        "killed: ended by signal SIGKILL", "", "crash: ended by signal SIGKILL", ""
+    ]  # fmt: skip
+    assert (stored.ending, stored.ceilings[0].threads) == ("complete", 2)
+    assert [(found.operation, found.dtype) for found in failed(stored)] == [("matmul", "fp32"), ("copy", "fp32")]
+    assert unfinished(stored) == []
+    assert channel.closed == 4  # replaced twice, since it was killed again, at the end, and by the context
+
+
+def test_an_interrupted_session_keeps_what_was_measured_and_goes_on_with_the_rest(tmp_path: Path) -> None:
+    def interrupted(request: Request) -> Reply:
+        if request.operation == COPY:
+            raise KeyboardInterrupt
+        return answer(request)
+
+    stored, _ = measured(tmp_path, Scripted(interrupted))
+    assert (len(stored.ceilings), stored.ending) == (2, "interrupted")
+    left = ["copy fp32 cpu", "copy bf16 cpu"]
+    assert [piece.named for piece in unfinished(stored)] == left
+    channel = Scripted(answer, stored.header.environment)
+    with prepare_ceilings(
+        stored.header.selection, stored.header.settings, ASKED, stored, open_channel=lambda: channel
+    ) as found:
+        assert [piece.named for piece in pieces(found, ASKED, stored)] == left
+
+
+def test_a_run_of_another_machine_is_not_gone_on_with(tmp_path: Path) -> None:
+    stored, _ = measured(tmp_path, Scripted(answer))
+    elsewhere = Scripted(answer, dataclasses.replace(stored.header.environment, host="other"))
+    preparing = prepare_ceilings(Selection(), Settings(), ASKED, stored, open_channel=lambda: elsewhere)
+    with pytest.raises(UsageError, match="its host was h, here it is other"), preparing:
+        pass
+
+
+@pytest.mark.parametrize(
+    ("devices", "asked", "why"),
+    [
+        (["cuda"], Asked(), "cuda is not available: no driver"),
+        (["cpu"], Asked(dtypes=["tf32"], operations=[MATMUL]), "cpu has no tf32"),
+        (["cpu"], Asked(dtypes=["tf32"], operations=[COPY]), "copies in tf32 are those in fp32"),
+    ],
+)
+def test_nothing_that_can_be_measured_is_said_before_anything_is_stored(
+    devices: list[str], asked: Asked, why: str
+) -> None:
+    with pytest.raises(NothingToRunError, match=why), prepared(Scripted(answer), *devices, asked=asked):
+        pass
+
+
+def test_unknown_names_are_refused_with_the_nearest() -> None:
+    with pytest.raises(UnknownNameError, match="unknown operation 'matmull': did you mean matmul"):
+        chosen_operations(["matmull"])
+    with pytest.raises(UnknownNameError, match=r"unknown dtype 'bf61'.*bf16"):
+        chosen_ceiling_dtypes(["bf61"])
+    with pytest.raises(UnknownNameError, match="unknown device 'cudaa'"), prepared(Scripted(answer), "cudaa"):
+        pass
+    assert chosen_operations([]) == ["matmul", "conv", "copy"]
+    assert chosen_ceiling_dtypes(["bfloat16", "bf16", "tf32"]) == ["bf16", "tf32"]
+    assert chosen_ceiling_dtypes([]) == []
+
+
+@pytest.mark.slow
+def test_a_real_worker_that_runs_out_of_time_leaves_its_cause(tmp_path: Path) -> None:
+    asked = Asked(seconds=30.0, operations=[COPY], dtypes=["fp32"])
+    selection, settings = Selection(), Settings(timeout_seconds=0.2, threads=1)
+    with (
+        prepare_ceilings(selection, settings, asked, open_channel=ServerChannel) as found,
+        RunWriter.create(tmp_path, header_of(found, asked)) as writer,
+    ):
+        measure_ceilings(found, asked, writer, lambda *_: None)
+    (late,) = read_run(writer.path).ceilings
+    assert isinstance(late, Ceiling)
+    assert late.error == "time-out: no result within 0.2 s (--timeout)"
+
+
+DEVICES = [
+    DeviceDescription(type="cpu", available=True, name="AMD EPYC"),
+    DeviceDescription(type="cuda", available=True, name="NVIDIA H200"),
+]
+HERE = replace(make_header().environment, devices=DEVICES)
+
+
+def study(results: Path, day: int, *ceilings: Ceiling, here: Environment = HERE, explains: str = CEILINGS) -> str:
+    run = f"202601{day:02d}T120000Z-bench-1f9a3c"
+    write_run(results, [], *ceilings, run=run, environment=here, explains=explains)
+    return run
+
+
+def rates(results: Path, here: Environment = HERE) -> dict[str, float | None]:
+    known = ceilings_known(results, here)
+    return {f"{one.device} {one.operation} {one.dtype}": best([one], one.device, one.dtype) for one in known}
+
+
+def test_the_highest_ceiling_of_each_dtype_is_known_by_its_run(tmp_path: Path) -> None:
+    old = study(tmp_path, 1, make_ceiling("fp32", 3e9), make_ceiling("bf16", 2e9), make_ceiling("bf16", 3e9, "conv"))
+    new = study(tmp_path, 2, make_ceiling("bf16", 4e9), make_ceiling("fp32", 1e9))
+    assert rates(tmp_path) == {"cpu matmul bf16": 4e9, "cpu conv bf16": 3e9, "cpu matmul fp32": 3e9}
+    assert {one.dtype: one.run for one in ceilings_known(tmp_path, HERE) if one.operation == "matmul"} == {
+        "bf16": new,
+        "fp32": old,
+    }
+
+
+@pytest.mark.parametrize("first", [1e9, 2e9])
+def test_the_highest_of_a_run_that_measured_one_twice_counts(first: float, tmp_path: Path) -> None:
+    study(tmp_path, 1, make_ceiling("fp32", first), make_ceiling("fp32", 3e9 - first))
+    assert rates(tmp_path) == {"cpu matmul fp32": 2e9}
+
+
+def test_a_ceiling_that_other_work_may_have_lowered_is_none(tmp_path: Path) -> None:
+    busy, quiet = Fitness(other_share=0.6), Fitness(other_share=0.05)
+    study(tmp_path, 1, make_ceiling("fp32", 2e9, fitness=busy), make_ceiling("bf16", 1e9, fitness=quiet))
+    assert rates(tmp_path) == {"cpu matmul bf16": 1e9}
+
+
+def test_of_equal_ceilings_the_newest_is_named(tmp_path: Path) -> None:
+    study(tmp_path, 1, make_ceiling("fp32", 1e9))
+    new = study(tmp_path, 2, make_ceiling("fp32", 1e9))
+    assert [one.run for one in ceilings_known(tmp_path, HERE)] == [new]
+
+
+def test_a_faster_copy_of_less_does_not_outdo_the_largest(tmp_path: Path) -> None:
+    largest = study(tmp_path, 1, make_ceiling("fp32", 2e9, "copy"))
+    cached = Attained(size="256 KiB", work=10**6, samples=[1e-4])
+    study(tmp_path, 2, make_ceiling("fp32", 1e10, "copy", attained=[cached]))
+    assert [one.run for one in ceilings_known(tmp_path, HERE)] == [largest]
+
+
+@pytest.mark.parametrize(
+    "changes", [{"host": "other"}, {"torch_version": "2.14.0"}, {"cpu": "Intel"}, {"cuda_version": "13.0"}]
+)
+def test_ceilings_of_another_machine_or_torch_are_not(tmp_path: Path, changes: dict[str, Any]) -> None:
+    study(tmp_path, 1, make_ceiling("fp32", 1e9))
+    study(tmp_path, 2, make_ceiling("fp32", 2e9), here=replace(HERE, **changes))
+    assert rates(tmp_path) == {"cpu matmul fp32": 1e9}
+
+
+def test_a_cpus_ceilings_hold_for_as_many_threads_and_an_accelerators_for_any(tmp_path: Path) -> None:
+    study(tmp_path, 1, make_ceiling("fp32", 1e9), make_ceiling("fp32", 9e9, device="cuda"))
+    assert rates(tmp_path, replace(HERE, threads=1)) == {"cuda matmul fp32": 9e9}
+
+
+def test_ceilings_of_another_accelerator_are_not(tmp_path: Path) -> None:
+    study(tmp_path, 1, make_ceiling("fp32", 9e9, device="cuda"))
+    other = replace(HERE, devices=[DEVICES[0], replace(DEVICES[1], name="NVIDIA A100")])
+    assert rates(tmp_path, other) == {}
+    assert rates(tmp_path, replace(HERE, devices=DEVICES[:1])) == {}
+
+
+def test_what_attained_nothing_and_what_is_no_study_is_left_out(tmp_path: Path) -> None:
+    study(tmp_path, 1, make_ceiling("fp32", 1e9, run="elsewhere"), explains="")
+    study(tmp_path, 2, make_ceiling("fp16", 1e9, attained=[], error="not supported"))
+    assert rates(tmp_path) == {}
+
+
+def test_a_folder_without_runs_or_with_damaged_ones_knows_none(tmp_path: Path) -> None:
+    assert ceilings_known(tmp_path / "none", HERE) == []
+    study(tmp_path, 1, make_ceiling("fp32", 1e9))
+    (tmp_path / "runs" / "20260103T120000Z-bench-1f9a3c.jsonl").write_text("no run\n")
+    assert rates(tmp_path) == {"cpu matmul fp32": 1e9}

@@ -1,0 +1,656 @@
+"""What trainings come to: how each precision learned, and with what verdict, how far it went astray of fp64's way.
+
+Bias grows with the steps, noise with their root. And what stored trainings say of the cases of a run that measured.
+"""
+
+import dataclasses
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+
+from ampbench.instruments.convergence.findings import (
+    CONTROL_FIRED,
+    NO_BASELINE,
+    NO_END,
+    NO_PAIR,
+    NOT_LEARNING,
+    ONE_SEED,
+    SAME_START,
+    metric_of,
+    trouble,
+)
+from ampbench.instruments.convergence.learning import (
+    NO_LOGARITHM,
+    Learned,
+    Trained,
+    learned,
+    slope_of,
+    trained_cases,
+    way_of,
+)
+from ampbench.instruments.convergence.show import learned_said, learned_section, trained_title, ways
+from ampbench.records.measured import Failure
+from ampbench.records.studies import Drift, Score
+from ampbench.records.verdicts import Verdict
+from ampbench.store import StoredRun
+from tests.instruments.convergence.planted_trainings import GOOD, STEPS, WHOLE, case_of, moved, study, training
+from tests.stored_runs import make_divergence, make_header
+
+NULL = {name: WHOLE[name] for name in ("fp32", "control", "fp64")}
+
+
+def only(stored: StoredRun) -> Learned:
+    (one,) = learned(stored)
+    return one
+
+
+def told(stored: StoredRun) -> dict[str, tuple[Verdict, str]]:
+    return {row.name: (row.verdict, row.reason) for row in only(stored).judged if row.verdict is not None}
+
+
+def with_losses(finals: dict[str, list[float | None]]) -> StoredRun:
+    """Return a study that is judged by its loss."""
+    stored = study({name: [0.5] * len(values) for name, values in finals.items()})
+    for trainings, values in zip(_arms(stored), finals.values(), strict=True):
+        for one, value in zip(trainings, values, strict=True):
+            one.scores[:] = [Score(step=0, loss=5.0), Score(step=STEPS, loss=value)]
+    return stored
+
+
+def _arms(stored: StoredRun) -> list[list]:
+    found: dict[tuple[str, str], list] = {}
+    for rows in stored.convergence.values():
+        for one in rows:
+            found.setdefault((one.case_id, one.arm), []).append(one)
+    return list(found.values())
+
+
+def test_each_precision_gets_its_verdict_in_the_order_of_every_table():
+    one = only(study(WHOLE))
+    assert [row.name for row in one.rows] == [
+        "fp32", "control", "fp64", "fp16_autocast", "bf16_autocast", "fp16_pure", "bf16_pure",
+    ]  # fmt: skip
+    assert {row.name: row.verdict for row in one.judged} == {
+        "fp16_autocast": Verdict.UNCHANGED,
+        "bf16_autocast": Verdict.UNCHANGED,
+        "fp16_pure": Verdict.REGRESSED,
+        "bf16_pure": Verdict.REGRESSED,
+    }
+    row = one.rows[-1]
+    assert row.difference == pytest.approx(-0.015)
+    assert row.low is not None
+    assert row.high is not None
+    assert row.low < -0.015 < row.high < 0
+    assert one.rows[3].skipped_steps == 3
+    assert (one.steps, one.seeds, one.metric.decisions) == (STEPS, [0, 1, 2], 800)
+
+
+def test_what_to_do_is_said_first():
+    said = learned_said(only(study(WHOLE)))
+    assert said[0] == (
+        "fp16_autocast and bf16_autocast train as fp32 does, within half a point of accuracy and 5% of the training "
+        "loss"
+    )
+    assert said[1] == "fp16_pure does not train as fp32 does: loss not finite from step 15 in 3 of 3 seeds"
+    assert said[2].startswith("bf16_pure does not train as fp32 does: its accuracy is 1.50 points lower than in fp32")
+    assert said[3] == (
+        "fp32 reaches 97.58% accuracy on held-out data, from 10.00% before training; seeds alone move that by 0.38 "
+        "points (SD); rounding alone changes it by 0.10 points"
+    )
+
+
+def test_rounding_that_changes_no_decision_is_said_to_change_nothing():
+    said = learned_said(only(study(dict.fromkeys(("fp32", "control", "fp64", "bf16_autocast"), GOOD))))
+    assert said[0].startswith("bf16_autocast trains as fp32 does")
+    assert said[1].endswith("seeds alone move that by 0.38 points (SD); rounding alone changes nothing")
+
+
+def test_a_training_that_gives_up_in_one_seed_regresses():
+    verdict, reason = told(study(NULL | {"fp16_pure": [0.975, None, 0.97]}))["fp16_pure"]
+    assert (verdict, reason) == (Verdict.REGRESSED, "loss not finite from step 15 in 1 of 3 seeds")
+
+
+def test_a_training_that_raises_regresses_with_what_it_raised():
+    stored = study(NULL | {"bf16_pure": GOOD})
+    rows = stored.convergence[case_of("bf16_pure").case_id]
+    rows[:] = [dataclasses.replace(one, error="RuntimeError: no bf16 here", scores=one.scores[:1]) for one in rows]
+    assert told(stored)["bf16_pure"] == (Verdict.REGRESSED, "raised RuntimeError: no bf16 here in 3 of 3 seeds")
+
+
+def test_trainings_that_give_up_at_several_steps_name_the_earliest():
+    stored = study(NULL | {"fp16_pure": [None, None, None]})
+    rows = stored.convergence[case_of("fp16_pure").case_id]
+    rows[:] = [
+        dataclasses.replace(one, ended_at=at, losses=[1.0, None, *[1.0] * (at - 2), None])
+        for one, at in zip(rows, (20, 9, 11), strict=True)
+    ]
+    assert told(stored)["fp16_pure"][1] == "loss not finite from step 10 at the earliest in 3 of 3 seeds"
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"losses": [2.0, None, None], "every": 10}, "loss not finite from step 11"),
+        ({"losses": [2.0, 1.0]}, "weights not finite from step 15"),
+        ({"losses": [2.0], "scaler_scale": 2.0**-34}, "gradients not finite at any loss scale, given up at step 15"),
+        ({"losses": [None], "scaler_scale": 2.0**-34}, "loss not finite from step 1"),
+        ({"error": "ValueError: no"}, "raised ValueError: no"),
+        ({"ended_at": None}, "not scored at the end"),
+    ],
+)
+def test_what_broke_a_training_off_is_said(changes: dict[str, Any], said: str):
+    one = dataclasses.replace(training(case_of("fp16_autocast"), None), **changes)
+    assert trouble(one, metric_of([one])) == said
+
+
+def test_one_seed_gives_no_verdict_unless_it_gave_up():
+    first = {name: values[:1] for name, values in (NULL | {"bf16_pure": [0.5], "fp16_pure": [None]}).items()}
+    found = told(study(first, seeds=1))
+    assert found["bf16_pure"] == (Verdict.INCONCLUSIVE, ONE_SEED)
+    assert found["fp16_pure"][0] is Verdict.REGRESSED
+
+
+def test_seeds_that_change_nothing_are_one_training():
+    found = told(study(NULL | {"bf16_pure": GOOD}, weights_digest="same", inputs_digest="same"))
+    assert found["bf16_pure"] == (Verdict.INCONCLUSIVE, SAME_START)
+
+
+@pytest.mark.parametrize(("seeds", "digests"), [(1, {}), (3, {"weights_digest": "same", "inputs_digest": "same"})])
+def test_where_no_verdict_is_possible_there_is_no_interval(seeds: int, digests: dict[str, str]):
+    finals = {name: values[:seeds] for name, values in (NULL | {"bf16_pure": moved([-20, -21, -19])}).items()}
+    one = only(study(finals, seeds=seeds, **digests))
+    assert [(row.low, row.high) for row in one.rows] == [(None, None)] * 4
+    assert one.rows[-1].difference == pytest.approx(-0.025, abs=1e-3)
+
+
+def test_two_seeds_are_enough_for_a_verdict():
+    two = {name: values[:2] for name, values in (NULL | {"bf16_pure": moved([-20, -21, -19])}).items()}
+    assert told(study(two, seeds=2))["bf16_pure"][0] is Verdict.REGRESSED
+
+
+def overflowed(stored: StoredRun, precision: str, **changes: Any) -> None:
+    """Have a classifier's trainings end with outputs that are not finite, in which some decisions still are right."""
+    rows = stored.convergence[case_of(precision).case_id]
+    scores = [Score(step=step, loss=None, correct=80, decisions=800) for step in (0, STEPS)]
+    rows[:] = [dataclasses.replace(one, scores=scores, **changes) for one in rows]
+
+
+@pytest.mark.parametrize("seeds", [1, 3])
+@pytest.mark.parametrize("digests", [{}, {"weights_digest": "same", "inputs_digest": "same"}])
+def test_a_classifier_whose_loss_is_not_finite_at_the_end_regresses(seeds: int, digests: dict[str, str]):
+    stored = study({name: values[:seeds] for name, values in (NULL | {"fp16_autocast": GOOD}).items()}, **digests)
+    overflowed(stored, "fp16_autocast", skipped_steps=3)
+    said = f"held-out loss not finite at the end in {seeds} of {seeds} seed{'s' * (seeds > 1)}"
+    assert told(stored)["fp16_autocast"] == (Verdict.REGRESSED, said)
+    assert only(stored).rows[-1].mean is None
+    overflowed(stored, "fp16_autocast", skipped_steps=STEPS)
+    assert told(stored)["fp16_autocast"] == (Verdict.REGRESSED, f"every step skipped by GradScaler, {said}")
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"skipped_steps": STEPS}, "every step skipped by GradScaler"),
+        ({"losses": [1.0] * 150 + [None] * 150}, "loss not finite from step 151"),
+        ({"losses": [1.0] * 299 + [None]}, ""),
+        ({"losses": [1.0, 0.5, None], "every": 100}, "loss not finite from step 201"),
+    ],
+)
+def test_a_training_that_was_not_given_up_may_have_exploded_all_the_same(changes: dict[str, Any], said: str):
+    one = dataclasses.replace(training(case_of("fp16_autocast"), 0.5), **changes)
+    assert trouble(one, metric_of([one])) == said
+
+
+def with_ends(factors: list[float]) -> StoredRun:
+    """Return a study in which bf16_pure's training losses end at so many times those of fp32."""
+    stored = study(NULL | {"bf16_pure": GOOD})
+    rows = stored.convergence[case_of("bf16_pure").case_id]
+    for one, factor in zip(rows, factors, strict=True):
+        one.losses[250:] = [factor * loss for loss in one.losses[250:]]
+    return stored
+
+
+SCORES = "bf16_pure scores as fp32 does, within half a point of accuracy"
+
+
+def test_a_training_loss_that_ends_worse_at_the_same_score_is_no_training_as_in_fp32():
+    one = only(with_ends([2.4, 2.3, 2.5]))
+    (row,) = one.judged
+    late = [2.3 / (1 + step / 20) for step in range(225, 300)]
+    share = sum(late[25:]) / sum(late)
+    ratio = math.exp(sum(math.log(1 + share * (factor - 1)) for factor in (2.4, 2.3, 2.5)) / 3)
+    assert (row.verdict, row.loss_verdict, row.trains) == (Verdict.UNCHANGED, Verdict.REGRESSED, False)
+    assert row.loss_ratio == pytest.approx(ratio, rel=1e-9)
+    assert row.loss_low < ratio < row.loss_high
+    said = learned_said(one)[0]
+    assert said.startswith(f"{SCORES}, but does not train as it does: its training loss ends {ratio:.3g} times fp32's ")
+
+
+def test_a_training_loss_that_ends_lower_is_no_worse():
+    one = only(with_ends([0.5, 0.52, 0.48]))
+    assert one.judged[0].loss_verdict is Verdict.IMPROVED
+    assert learned_said(one)[0].startswith("bf16_pure trains as fp32 does, within half a point of accuracy and 5% of")
+
+
+@pytest.mark.parametrize("factors", [[2.4, 1.4, 0.4], [1.05, 1.15, 1.0]])
+def test_whether_a_precision_trains_as_fp32_is_open_where_its_losses_do_not_tell(factors: list[float]):
+    one = only(with_ends(factors))
+    assert (one.judged[0].loss_verdict, one.judged[0].trains) == (Verdict.INCONCLUSIVE, None)
+    assert learned_said(one)[0].startswith(
+        f"{SCORES}; whether it trains as fp32 does is open: its training loss ends 1.0"
+        if max(factors) < 2
+        else f"{SCORES}; whether it trains as fp32 does is open: its training loss ends "
+    )
+    assert learned_said(one)[0].endswith(" seeds would decide")
+
+
+@pytest.mark.parametrize(("excess", "verdict"), [(0.02, Verdict.UNCHANGED), (0.08, Verdict.REGRESSED)])
+def test_five_percent_of_the_training_loss_is_what_a_precision_may_lose(excess: float, verdict: Verdict):
+    stored = study(NULL | {"bf16_pure": GOOD})
+    for one in stored.convergence[case_of("bf16_pure").case_id]:
+        one.losses[:] = [(1 + excess) * loss for loss in one.losses]
+    assert only(stored).judged[0].loss_verdict is verdict
+    assert only(stored).loss_margin == pytest.approx(math.log(1.05))
+
+
+def test_where_fp32s_training_loss_hardly_falls_the_margin_is_a_tenth_of_that():
+    stored = study(NULL | {"bf16_pure": GOOD})
+    for trainings in stored.convergence.values():
+        for one in trainings:
+            excess = 1.02 if one.case_id == case_of("bf16_pure").case_id else 1.0
+            one.losses[:] = [excess * (2.0 if step < 150 else 1.9) for step in range(STEPS)]
+    found = only(stored)
+    assert found.loss_margin == pytest.approx(0.1 * math.log(2 / 1.9))
+    assert found.judged[0].loss_verdict is Verdict.REGRESSED
+
+
+def test_training_losses_below_zero_have_no_ratio_and_only_scores_are_told():
+    stored = study(NULL | {"bf16_pure": GOOD})
+    for trainings in stored.convergence.values():
+        for one in trainings:
+            one.losses[:] = [loss - 3 for loss in one.losses]
+    one = only(stored)
+    assert (one.loss_margin, one.judged[0].loss_ratio, one.judged[0].trains) == (None, None, None)
+    assert learned_said(one)[0] == f"{SCORES}; whether it trains as fp32 does is open: {NO_LOGARITHM}"
+
+
+def test_a_control_whose_training_loss_differs_leaves_the_losses_open_and_the_scores_told():
+    stored = study(NULL | {"bf16_pure": GOOD})
+    for one in stored.convergence[case_of("fp32").case_id]:
+        if one.arm == "control":
+            one.losses[:] = [2 * loss for loss in one.losses]
+    (row,) = only(stored).judged
+    assert (row.verdict, row.loss_verdict, row.loss_reason) == (Verdict.UNCHANGED, Verdict.INCONCLUSIVE, CONTROL_FIRED)
+
+
+def test_a_training_loss_counts_where_the_score_is_open():
+    stored = study(NULL | {"bf16_pure": moved([3, -3, -8])})
+    for one in stored.convergence[case_of("bf16_pure").case_id]:
+        one.losses[:] = [3 * loss for loss in one.losses]
+    one = only(stored)
+    assert one.judged[0].trains is False
+    assert learned_said(one)[0].startswith("bf16_pure is inconclusive: its accuracy is 0.33 points lower")
+    assert "; its training loss ends 3 times fp32's" in learned_said(one)[0]
+
+
+def test_the_same_weights_with_other_batches_are_remarked_on():
+    one = only(study(WHOLE, weights_digest="same"))
+    assert "the weights are the same from every seed" in one.remarks
+    assert one.judged[0].verdict is Verdict.UNCHANGED
+
+
+@pytest.mark.parametrize(("what", "said"), [("inputs_digest", "batches"), ("weights_digest", "weights")])
+def test_other_batches_or_weights_than_those_of_fp32_cannot_be_compared(what: str, said: str):
+    stored = study(NULL | {"bf16_pure": moved([-20, -20, -20])})
+    rows = stored.convergence[case_of("bf16_pure").case_id]
+    rows[1] = dataclasses.replace(rows[1], **{what: "other"})
+    verdict, reason = told(stored)["bf16_pure"]
+    assert verdict is Verdict.INCOMPARABLE
+    assert said in reason
+    assert only(stored).judged[0].difference is None
+
+
+def test_fp32_that_does_not_learn_is_said_first_and_nothing_is_concluded():
+    stored = study({"fp32": [0.1] * 3, "control": [0.1] * 3, "bf16_pure": [0.05] * 3, "fp16_pure": [None] * 3})
+    one = only(stored)
+    assert one.learns is False
+    assert learned_said(one)[0].startswith("fp32 itself does not learn: it reaches 10.00% accuracy")
+    found = told(stored)
+    assert found["bf16_pure"] == (Verdict.INCONCLUSIVE, NOT_LEARNING)
+    assert found["fp16_pure"][0] is Verdict.REGRESSED
+
+
+def test_a_control_that_differs_takes_every_verdict():
+    one = only(study(NULL | {"control": moved([-20, -21, -19]), "bf16_pure": moved([-20, -20, -21])}))
+    assert (one.judged[0].verdict, one.judged[0].reason) == (Verdict.INCONCLUSIVE, CONTROL_FIRED)
+    assert any(remark.startswith("no verdict is given") for remark in one.remarks)
+
+
+def test_fp64_that_differs_is_remarked_on_and_verdicts_stay():
+    one = only(study(NULL | {"fp64": moved([10, 11, 12]), "bf16_pure": GOOD, "fp16_pure": [None] * 3}))
+    assert any(remark.startswith("fp64 ends elsewhere than fp32: its accuracy is 1.38") for remark in one.remarks)
+    assert [row.verdict for row in one.judged] == [Verdict.REGRESSED, Verdict.UNCHANGED]
+
+
+def test_without_fp32_nothing_can_be_compared():
+    assert told(study({"bf16_pure": GOOD}))["bf16_pure"] == (Verdict.INCOMPARABLE, NO_BASELINE)
+
+
+def test_seeds_that_fp32_did_not_end_are_left_out():
+    stored = study(NULL | {"fp32": [0.97, None, None], "bf16_pure": [None, 0.97, 0.97]})
+    assert told(stored)["bf16_pure"][0] is Verdict.REGRESSED
+    assert "fp32 itself: loss not finite from step 15 in 2 of 3 seeds" in only(stored).remarks
+    stored = study(NULL | {"fp32": [None, None, None], "bf16_pure": GOOD})
+    assert told(stored)["bf16_pure"] == (Verdict.INCONCLUSIVE, NO_END)
+    stored = study(NULL | {"fp32": [None, 0.97, 0.97], "bf16_pure": GOOD[:1]})
+    assert told(stored)["bf16_pure"] == (Verdict.INCONCLUSIVE, NO_PAIR)
+
+
+def test_an_fp32_that_explodes_is_said_first_and_once():
+    stored = study(
+        {"fp32": [None] * 3, "control": [None] * 3, "fp64": GOOD, "bf16_pure": GOOD, "fp16_pure": [None] * 3}
+    )
+    exploded = "loss not finite from step 15 in 3 of 3 seeds"
+    assert learned_said(only(stored)) == [
+        f"fp32 itself came to no end, {exploded}: nothing can be compared",
+        f"the control itself: {exploded}",
+    ]
+    rows = stored.convergence[case_of("fp32").case_id]
+    rows[:] = [one if one.arm else dataclasses.replace(one, error="ValueError: no") for one in rows]
+    assert learned_said(only(stored))[0].startswith("fp32 itself came to no end, raised ValueError: no in 3 of 3 seeds")
+
+
+@pytest.mark.parametrize(
+    ("precisions", "said"),
+    [
+        ({"bf16_pure": moved([3, -3, -8])}, "bf16_pure is inconclusive: its accuracy is 0.33 points lower"),
+        ({"bf16_pure": GOOD[:1], "fp16_pure": GOOD[:1]}, f"fp16_pure and bf16_pure are inconclusive: {ONE_SEED}"),
+    ],
+)
+def test_inconclusive_is_the_word_for_what_is_not_decided(precisions: dict[str, list[float]], said: str):
+    assert learned_said(only(study(NULL | precisions)))[0].startswith(said)
+
+
+def planned(stored: StoredRun, *precisions: str) -> None:
+    """Have a study plan cases that it has no training of."""
+    for precision in precisions:
+        stored.cases[case_of(precision).case_id] = case_of(precision)
+
+
+def test_a_study_that_was_interrupted_before_any_precision_says_so():
+    stored = study({"fp32": GOOD[:1], "fp64": GOOD[:1]}, asked=4)
+    planned(stored, "bf16_pure", "fp16_autocast")
+    one = only(stored)
+    assert learned_said(one)[0] == "no precision was trained yet"
+    assert one.remarks == ["not all of 4 seeds were trained in fp32, control, fp64 and 2 more"]
+    assert [row.name for row in one.rows] == ["fp32", "fp64"]
+    assert trained_title(one).endswith(" · 1 of 4 seeds so far")
+
+
+def test_precisions_that_failed_are_not_waited_for():
+    stored = study({name: values[:1] for name, values in NULL.items()}, asked=2)
+    planned(stored, "bf16_pure")
+    for case_id in stored.cases:
+        stored.failures[case_id] = failed(case_id)
+    one = only(stored)
+    assert learned_said(one)[0] == "only fp32 was trained: there is no precision to judge"
+    assert trained_title(one).endswith(" · 1 of 2 seeds")
+
+
+def test_a_precision_that_nothing_was_trained_in_is_missed():
+    stored = study(NULL | {"fp16_pure": [None] * 3})
+    planned(stored, "bf16_pure")
+    one = only(stored)
+    assert one.remarks == ["not all of 3 seeds were trained in bf16_pure"]
+    assert trained_title(one).endswith(" · 3 seeds")
+    assert only(study(NULL | {"fp16_pure": [None] * 3})).remarks == []
+
+
+def test_of_a_workload_whose_own_fp32_training_failed_nothing_is_told():
+    stored = study({"fp64": [None]}, asked=2)
+    fp32 = case_of("fp32").case_id
+    assert only(stored).rows
+    stored.failures[fp32] = failed(fp32)
+    assert learned(stored) == []
+    stored = study(NULL | {"bf16_pure": GOOD})
+    stored.failures[fp32] = failed(fp32)
+    assert [row.verdict for row in only(stored).judged] == [Verdict.UNCHANGED]
+
+
+def failed(case_id: str) -> Failure:
+    return Failure(case_id=case_id, stage="convergence", cause="exception", message="ValueError: no")
+
+
+def test_trainings_that_are_missing_are_remarked_on():
+    one = only(study(NULL | {"bf16_pure": GOOD[:2]}))
+    assert "not all of 3 seeds were trained in bf16_pure" in one.remarks
+
+
+def test_losses_decide_where_nothing_is_classified_and_less_is_better():
+    stored = with_losses({
+        "fp32": [2.0, 2.04, 1.96], "control": [2.002, 2.038, 1.96], "fp64": [1.998, 2.04, 1.962],
+        "bf16_autocast": [2.002, 2.042, 1.958], "fp16_pure": [None, 2.0, 2.0], "bf16_pure": [2.2, 2.24, 2.18],
+    })  # fmt: skip
+    one = only(stored)
+    rows = {row.name: row for row in one.judged}
+    assert {name: row.verdict for name, row in rows.items()} == {
+        "bf16_autocast": Verdict.UNCHANGED, "fp16_pure": Verdict.REGRESSED, "bf16_pure": Verdict.REGRESSED,
+    }  # fmt: skip
+    assert rows["fp16_pure"].reason == "held-out loss not finite at the end in 1 of 3 seeds"
+    assert rows["bf16_pure"].difference == pytest.approx(0.1033, abs=1e-4)
+    assert rows["bf16_pure"].reason.startswith("its loss is 10.33% higher than in fp32")
+    assert learned_said(one)[-1].startswith("fp32 reaches a loss on held-out data of 2, from 5 before training")
+
+
+def test_weights_are_as_far_as_the_median_seed():
+    stored = study(NULL | {"bf16_pure": GOOD})
+    rows = stored.convergence[case_of("bf16_pure").case_id]
+    for one, far in zip(rows, (0.1, 0.2, 0.9), strict=True):
+        one.drift[-1] = Drift(step=STEPS, from_fp32=far, from_fp64=2 * far)
+    row = only(stored).judged[0]
+    assert (row.from_fp32, row.from_fp64) == (0.2, 0.4)
+
+
+def test_a_selection_shows_its_rows_beside_fp32_with_the_verdicts_of_all():
+    stored = study(WHOLE)
+    (one,) = learned(stored, [case_of("bf16_pure").case_id])
+    assert [row.name for row in one.rows] == ["fp32", "control", "fp64", "bf16_pure"]
+    assert one.rows[-1] == only(stored).rows[-1]
+    assert learned(stored, []) == []
+
+
+def test_workloads_and_devices_are_told_apart():
+    stored = study(WHOLE)
+    other = case_of("fp32", workload="characters")
+    stored.cases[other.case_id] = other
+    stored.convergence[other.case_id] = [training(other, 0.6)]
+    assert [one.workload.partition("[")[0] for one in learned(stored)] == ["digits", "characters"]
+    assert learned_said(learned(stored)[1])[0] == "only fp32 was trained: there is no precision to judge"
+
+
+def with_falls(before: float, finals: dict[str, list[float | None]]) -> StoredRun:
+    """Return a study that is judged by its loss, which was `before` at first."""
+    stored = with_losses(finals)
+    for trainings in _arms(stored):
+        for one in trainings:
+            one.scores[0] = Score(step=0, loss=before)
+    return stored
+
+
+HARDLY = {
+    "fp32": [4.156, 4.157, 4.155], "control": [4.156, 4.1571, 4.155], "fp64": [4.1561, 4.157, 4.155],
+    "bf16_autocast": [4.1561, 4.1571, 4.1551], "bf16_pure": [4.180, 4.181, 4.179],
+}  # fmt: skip
+
+
+def test_a_loss_is_judged_by_what_fp32s_own_falls_by_where_that_is_little():
+    one = only(with_falls(4.191, HARDLY))
+    assert one.metric.margin == pytest.approx(0.1 * 0.035 / 4.156, rel=1e-6)
+    assert {row.name: row.verdict for row in one.judged} == {
+        "bf16_autocast": Verdict.UNCHANGED, "bf16_pure": Verdict.REGRESSED,
+    }  # fmt: skip
+    hardly = "fp32 itself has hardly fallen, by 0.84% of the loss"
+    assert learned_said(one)[:2] == [
+        f"{hardly}: train for longer, or at another learning rate, to conclude",
+        (
+            "bf16_autocast trains as fp32 does, within 0.08% of the loss, a tenth of what fp32's falls by and 5% of "
+            "the training loss"
+        ),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("before", "margin", "hardly"), [(4.19, 0.0008, True), (4.3, 0.0035, False), (4.6, 0.01, False), (40, 0.01, False)]
+)
+def test_the_margin_of_a_loss_is_one_percent_of_it_at_most(before: float, margin: float, hardly: bool):
+    one = only(with_falls(before, HARDLY))
+    assert one.metric.margin == pytest.approx(margin, rel=0.05)
+    assert (learned_said(one)[0].startswith("fp32 itself has hardly fallen")) is hardly
+
+
+def test_a_loss_that_rises_is_not_said_to_have_hardly_fallen():
+    one = only(with_falls(4.1, HARDLY))
+    assert (one.metric.margin, one.learns) == (0.01, False)
+    assert not any("hardly" in said for said in learned_said(one))
+
+
+LOOKS = [1, 2, 4, 7, 13, 24, 45, 84, 159, STEPS]
+
+
+def drift_of(went: np.ndarray, meant: np.ndarray) -> list[Drift]:
+    """Return the distances of a way of steps x weights from the one that was meant."""
+    return [
+        Drift(
+            step=step,
+            way=float(np.linalg.norm(meant[step - 1])),
+            way_rel_l2=float(np.linalg.norm(went[step - 1] - meant[step - 1]) / np.linalg.norm(meant[step - 1])),
+            way_kept=float(went[step - 1] @ meant[step - 1] / (meant[step - 1] @ meant[step - 1])),
+        )
+        for step in LOOKS
+    ]
+
+
+def planted(lost: float, noise: float) -> StoredRun:
+    """Return a study in which every step of bf16_pure loses a share of itself and gains noise of so many times it."""
+    random = np.random.default_rng(5)
+    stored = study(NULL | {"bf16_pure": GOOD})
+    rows = stored.convergence[case_of("bf16_pure").case_id]
+    for place, one in enumerate(rows):
+        meant = np.cumsum(np.ones((STEPS, 400)), 0)
+        went = np.cumsum(1 - lost + noise * random.standard_normal((STEPS, 400)), 0)
+        rows[place] = dataclasses.replace(one, drift=drift_of(went, meant), losses=[2 * loss for loss in one.losses])
+    return stored
+
+
+@pytest.mark.parametrize(
+    ("lost", "noise", "slope", "grows"), [(0.3, 0.0, 1.0, "bias"), (0.0, 0.5, 0.5, "noise"), (0.3, 0.5, 1.0, "bias")]
+)
+def test_a_bias_grows_with_the_steps_and_noise_with_their_root(lost: float, noise: float, slope: float, grows: str):
+    row = learned(planted(lost, noise))[0].rows[-1]
+    assert row.way.slope == pytest.approx(slope, abs=0.12)
+    assert row.way.grows == grows
+    assert row.way.kept == pytest.approx(1 - lost, abs=0.01)
+
+
+def test_the_way_is_told_in_a_table_and_of_what_does_not_train_in_a_sentence():
+    (one,) = learned(planted(0.3, 0.0))
+    (block,) = ways(one)
+    (row,) = block.rows
+    assert row == ["bf16_pure", *["3.0e-01"] * 4, "70.0%", "k^1.00", "bias"]
+    assert (
+        "bf16_pure went 70.0% of the way that fp64 went and ended 3.0e-01 of it aside; that grows as k^1 with the "
+        "steps k (a bias: k, noise: k^0.5)"
+    ) in learned_said(one)
+
+
+def test_where_no_way_is_known_nothing_is_told_of_it():
+    (one,) = learned(study(WHOLE))
+    assert [row.way for row in one.rows] == [None] * len(one.rows)
+    assert ways(one) == []
+    assert "Way" not in [block.title for block in learned_section(one).blocks]
+
+
+def test_a_training_that_was_given_up_hides_the_way_of_no_other():
+    rows = planted(0.3, 0.0).convergence[case_of("bf16_pure").case_id]
+    whole = way_of(rows)
+    assert way_of([*rows, training(case_of("bf16_pure"), None, 3)]) == whole
+    assert way_of([training(case_of("bf16_pure"), None)]) is None
+
+
+def test_a_slope_needs_three_distances():
+    one = planted(0.3, 0.0).convergence[case_of("bf16_pure").case_id][0]
+    assert slope_of(dataclasses.replace(one, drift=one.drift[-2:])) is None
+    assert slope_of(dataclasses.replace(one, drift=one.drift[-3:])) == pytest.approx(1.0)
+
+
+@pytest.mark.parametrize(
+    ("schedule", "rate", "said"),
+    [
+        ("constant", 1.0, "digits[channels=8]/b32 · cpu · 300 steps · 3 seeds"),
+        (
+            "cosine",
+            2.74e-5,
+            "digits[channels=8]/b32 · cpu · 300 steps · cosine schedule to 2.7e-05 of the learning rate · 3 seeds",
+        ),
+        ("own", None, "digits[channels=8]/b32 · cpu · 300 steps · its own schedule · 3 seeds"),
+    ],
+)
+def test_the_schedule_is_named_where_it_changes_the_learning_rate(schedule: str, rate: float | None, said: str):
+    (one,) = learned(study(WHOLE, schedule=schedule, last_rate=rate))
+    assert trained_title(one) == said
+
+
+BF16 = case_of("bf16_pure")
+
+
+def measured(weights: str = "weights0", **header: object) -> StoredRun:
+    """Return a run that measured the case that is trained, from weights of this digest."""
+    stored = StoredRun(path=BF16.case_id, header=make_header(**header))  # type: ignore[arg-type]
+    stored.cases[BF16.case_id] = BF16
+    stored.divergence[BF16.case_id] = make_divergence(BF16, weights_digest=weights)
+    return stored
+
+
+def dated(stored: StoredRun, started_at: str, run: str) -> StoredRun:
+    header = dataclasses.replace(stored.header, started_at=started_at, run=run)
+    return dataclasses.replace(stored, header=header)
+
+
+def test_a_case_that_trains_as_fp32_does_is_known_by_its_study():
+    assert trained_cases(measured(), [study(NULL | {"bf16_pure": GOOD})]) == {
+        BF16.case_id: Trained(trains=True, study="study 1f9a3c, 300 steps from 3 seeds")
+    }
+
+
+def test_of_one_that_does_not_the_reason_is_told():
+    (found,) = trained_cases(measured(), [study(NULL | {"bf16_pure": moved([-20, -21, -19])})]).values()
+    assert not found.trains
+    assert found.reason.startswith("its accuracy is 2.50 points lower than in fp32")
+    stored = study(NULL | {"bf16_pure": GOOD})
+    for one in stored.convergence[BF16.case_id]:
+        one.losses[:] = [2 * loss for loss in one.losses]
+    (found,) = trained_cases(measured(), [stored]).values()
+    assert found.reason.startswith("its training loss ends 2 times fp32's")
+
+
+@pytest.mark.parametrize("finals", [{"bf16_pure": moved([3, -3, -8])}, {"bf16_pure": GOOD[:1]}])
+def test_what_a_study_leaves_open_says_nothing(finals: dict[str, list[float | None]]):
+    assert trained_cases(measured(), [study(NULL | finals)]) == {}
+
+
+def test_other_weights_another_machine_and_another_torch_say_nothing():
+    stored = study(NULL | {"bf16_pure": GOOD})
+    assert trained_cases(measured("other"), [stored]) == {}
+    for name in ("host", "torch_version"):
+        environment = dataclasses.replace(stored.header.environment, **{name: "other"})
+        assert trained_cases(measured(environment=environment), [stored]) == {}
+
+
+def test_of_two_studies_the_newer_counts():
+    older = dated(study(NULL | {"bf16_pure": GOOD}), "2026-01-01T00:00:00Z", "20260101T000000Z-bench-aaaaaa")
+    newer = dated(study(NULL | {"bf16_pure": [None] * 3}), "2026-01-02T00:00:00Z", "20260102T000000Z-bench-bbbbbb")
+    (found,) = trained_cases(measured(), [newer, older]).values()
+    assert (found.trains, found.study) == (False, "study bbbbbb, 300 steps from 3 seeds")
+    assert found.reason == "loss not finite from step 15 in 3 of 3 seeds"

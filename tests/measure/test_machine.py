@@ -1,0 +1,239 @@
+"""Devices are reached through `torch.accelerator` alone, so a scripted one stands for all of them.
+
+And the canary, against products that are rounded on purpose and against errors counted by hand.
+"""
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from types import SimpleNamespace
+
+import pytest
+import torch
+import torch._dynamo  # which optimizers import: not while an accelerator is scripted, as half of it would stay
+
+from ampbench.base.precisions import PRECISIONS
+from ampbench.errors import UsageError
+from ampbench.measure import divergence, environment, machine
+from ampbench.measure.divergence import References, fp32_products, measure_divergence
+from ampbench.measure.environment import cpu_arithmetic
+from ampbench.measure.machine import Accelerator, Cpu, open_device, rounded_products
+from ampbench.measure.memory import measure_memory
+from ampbench.measure.worker import Timed, measure_round
+from ampbench.records.case import DEVICES, Case
+from ampbench.records.wire import Request
+from ampbench.workload import Workload
+
+
+class FakeAccelerator:
+    """A scripted `torch.accelerator` with a clock of its own: every step takes 2 ms, an event records the clock."""
+
+    def __init__(self, type: str):
+        self.type, self.clock, self.calls = type, 0.0, []
+        self.allocated, self.peak = 1000, 1000
+
+    def current_accelerator(self, check_available: bool = False) -> object:
+        return SimpleNamespace(type=self.type)
+
+    def synchronize(self) -> None:
+        self.calls.append("synchronize")
+
+    def memory_allocated(self) -> int:
+        return self.allocated
+
+    def max_memory_allocated(self) -> int:
+        return self.peak
+
+    def reset_peak_memory_stats(self) -> None:
+        self.calls.append("reset")
+
+    def empty_cache(self) -> None:
+        self.calls.append("empty")
+
+    def step(self) -> None:
+        self.clock += 2.0
+        self.peak = max(self.peak, 5000)
+
+    def event(self, device: str, enable_timing: bool) -> object:
+        assert device == self.type
+        assert enable_timing
+        event = SimpleNamespace(at=None)
+        event.record = lambda: setattr(event, "at", self.clock)
+        event.synchronize = lambda: self.calls.append("event")
+        event.elapsed_time = lambda end: end.at - event.at
+        return event
+
+
+@pytest.fixture(params=DEVICES[1:])
+def fake(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> FakeAccelerator:
+    scripted = FakeAccelerator(request.param)
+    monkeypatch.setattr(torch, "accelerator", scripted)
+    monkeypatch.setattr(torch, "Event", scripted.event)
+    return scripted
+
+
+def test_the_device_found_is_opened_and_another_one_refused(fake: FakeAccelerator) -> None:
+    assert isinstance(open_device(fake.type), Accelerator)
+    other = next(one for one in DEVICES[1:] if one != fake.type)
+    with pytest.raises(UsageError, match=f"device {other} is not available here: found {fake.type}"):
+        open_device(other)
+
+
+def test_the_cpu_is_always_there(fake: FakeAccelerator) -> None:
+    assert isinstance(open_device("cpu"), Cpu)
+
+
+def test_a_device_that_vanished_is_said_to_be_gone(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.accelerator, "current_accelerator", lambda check_available: None)
+    with pytest.raises(UsageError, match="device cuda is not available here: no accelerator found"):
+        open_device("cuda")
+
+
+def test_steps_are_timed_by_device_events_with_one_synchronisation(fake: FakeAccelerator) -> None:
+    assert Accelerator(fake.type).seconds(fake.step, 5) == pytest.approx(0.010)
+    assert fake.calls == ["event"]
+
+
+def test_memory_is_the_allocators(fake: FakeAccelerator) -> None:
+    device = Accelerator(fake.type)
+    device.reset_peak()
+    fake.step()
+    assert (device.allocated_bytes(), device.peak_bytes()) == (1000, 5000)
+    device.release()
+    assert fake.calls == ["reset", "empty"]
+
+
+class OnFakeDevice(torch.nn.Module):
+    """Counts its steps on the fake device while its tensors stay on the CPU."""
+
+    def __init__(self, fake: FakeAccelerator):
+        super().__init__()
+        self.linear, self.fake = torch.nn.Linear(4, 4), fake
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.fake.step()
+        return self.linear(x)
+
+    def __deepcopy__(self, memo: object) -> "OnFakeDevice":
+        made = OnFakeDevice(self.fake)
+        made.load_state_dict(self.state_dict())
+        return made
+
+
+@pytest.fixture
+def on_fake(fake: FakeAccelerator, monkeypatch: pytest.MonkeyPatch) -> Workload:
+    """A workload for the fake device: tensors that are sent to it stay where they are."""
+    move = torch.nn.Module.to
+    monkeypatch.setattr(torch.nn.Module, "to", lambda self, device=None, **kw: move(self, **kw) if kw else self)
+    place = torch.Tensor.to
+
+    def stay(tensor: torch.Tensor, *arguments: object, device: object = None, **options: object) -> torch.Tensor:
+        return place(tensor, *arguments, **options)
+
+    monkeypatch.setattr(torch.Tensor, "to", stay)
+    monkeypatch.setattr(divergence, "rounded_products", lambda device: {})  # the canary's products are real ones
+    return Workload(module=OnFakeDevice(fake), inputs=torch.ones(2, 4))
+
+
+def test_a_round_on_an_accelerator_has_its_samples_from_the_events(
+    fake: FakeAccelerator, on_fake: Workload, case: Callable[..., Case]
+) -> None:
+    request = Request(kind="round", case=case(device=fake.type), min_run_seconds=0.3, builds=3)
+    found = measure_round(on_fake, request, Accelerator(fake.type), Timed())
+    assert all(seconds == pytest.approx(0.002) for build in found.samples for seconds in build)
+    assert all(
+        steps >= 5 for steps in found.steps_per_sample
+    )  # 10 ms a sample: ten thousand times an event's microsecond
+
+
+def test_memory_on_an_accelerator_is_the_peak_above_what_was_there(
+    fake: FakeAccelerator, on_fake: Workload, case: Callable[..., Case]
+) -> None:
+    found = measure_memory(on_fake, case(device=fake.type), Accelerator(fake.type))
+    assert (found.source, found.peak_bytes) == ("allocator", 4000)
+
+
+def test_an_accelerator_of_which_torch_can_be_asked_nothing_is_described_all_the_same(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    scripted = FakeAccelerator("xpu")
+    scripted.device_count = lambda: 2
+    monkeypatch.setattr(torch, "accelerator", scripted)
+    monkeypatch.setattr(torch, "get_device_module", lambda type: SimpleNamespace())
+    monkeypatch.setattr(environment, "_runs", lambda type, dtype: dtype is not torch.float64)
+    found = environment._accelerator("xpu")
+    assert (found.available, found.count, found.name, found.memory_bytes) == (True, 2, "xpu", None)
+    assert (found.arithmetic["bf16"], found.tf32, found.float64) == ("native", False, False)
+
+
+def test_the_arithmetic_of_a_cpu_follows_from_its_flags() -> None:
+    assert cpu_arithmetic(["avx512f", "avx512_bf16"]) == {"fp32": "native", "bf16": "native", "fp16": "emulated"}
+    assert cpu_arithmetic(["avx2"]) == {"fp32": "native", "bf16": "emulated", "fp16": "emulated"}
+    assert cpu_arithmetic(["avx512_fp16", "amx_bf16"])["fp16"] == "native"
+
+
+def test_every_precision_names_dtypes_that_torch_has() -> None:
+    for row in PRECISIONS.values():
+        for name in (row.storage, row.rounding, row.autocast or "float32"):
+            assert isinstance(getattr(torch, name), torch.dtype)
+
+
+def to_tf32(tensor: torch.Tensor) -> torch.Tensor:
+    """Return fp32 numbers cut to the 10 bits of tf32's mantissa."""
+    return (tensor.view(torch.int32) & ~0x1FFF).view(torch.float32)
+
+
+ROUNDED: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
+    "bf16": lambda tensor: tensor.bfloat16().float(),
+    "fp16": lambda tensor: tensor.half().float(),
+    "tf32": to_tf32,
+}
+
+
+@pytest.mark.parametrize("dtype", ROUNDED)
+@pytest.mark.parametrize("kind", ["matmul", "conv"])
+def test_a_product_whose_factors_are_rounded_is_seen_with_the_dtype(
+    kind: str, dtype: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    product = getattr(machine, f"_{kind}")
+    monkeypatch.setattr(machine, f"_{kind}", lambda factors: product(ROUNDED[dtype](factors)))
+    assert rounded_products(Cpu()) == {kind: dtype}
+
+
+def test_fp32_is_fp32_here_and_autocast_around_it_changes_nothing() -> None:
+    assert rounded_products(Cpu()) == {}
+    with torch.autocast("cpu", torch.bfloat16):
+        assert rounded_products(Cpu()) == {}
+
+
+ERRORS = """
+import torch
+from ampbench.measure.machine import rounded_products
+from ampbench.measure.machine import Cpu
+torch.manual_seed(0)
+image, kernel = torch.randn(1, 64, 16, 16), torch.randn(64, 64, 1, 1)
+exact = torch.nn.functional.conv2d(image.double(), kernel.double())
+error = float((torch.nn.functional.conv2d(image, kernel).double() - exact).norm() / exact.norm())
+print(rounded_products(Cpu()).get("conv", ""), error)
+"""
+
+
+@pytest.mark.parametrize("mode", ["STRICT", "BF16"])
+def test_what_the_canary_says_of_a_mode_of_onednn_is_what_convolutions_err(mode: str) -> None:
+    variables = {**os.environ, "ONEDNN_DEFAULT_FPMATH_MODE": mode}
+    done = subprocess.run([sys.executable, "-c", ERRORS], capture_output=True, text=True, check=True, env=variables)
+    said, _, error = done.stdout.strip().rpartition(" ")
+    assert (said == "bf16") == (float(error) > 1e-4)  # this CPU's kernels may not know the mode
+    assert mode == "BF16" or not said
+
+
+def test_the_divergence_pass_records_it_where_weights_are_fp32(
+    case: Callable[..., Case], classifier: Workload, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    product = machine._matmul
+    monkeypatch.setattr(machine, "_matmul", lambda factors: product(ROUNDED["bf16"](factors)))
+    for name, row in PRECISIONS.items():
+        expected = {"matmul": "bf16"} if row.storage == "float32" else None
+        assert fp32_products(case(name), Cpu()) == expected
+    assert measure_divergence(classifier, case("fp32"), Cpu(), References()).fp32_products == {"matmul": "bf16"}

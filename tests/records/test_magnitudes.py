@@ -1,0 +1,326 @@
+"""What a range of magnitudes says of a format: what overflows, is flushed, or fits, at which loss scales, in words."""
+
+import dataclasses
+import math
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from ampbench.base.precisions import FORMATS
+from ampbench.errors import UnknownNameError
+from ampbench.explain.ranges import count_magnitudes
+from ampbench.records.magnitudes import (
+    FLUSHES,
+    Headroom,
+    by_module,
+    error_sentence,
+    headroom,
+    nonfinite_sentence,
+    predict,
+    reach_phrase,
+    scales_sentence,
+    usable_scales,
+)
+from ampbench.records.ranges import ACTIVATION, INPUT, WEIGHT, FirstNonfinite, Magnitudes, ModuleError
+
+DTYPES = {"fp16": torch.float16, "bf16": torch.bfloat16}
+
+
+def magnitudes(values, what=ACTIVATION, kind="Linear", name=""):
+    counts = count_magnitudes(torch.tensor(values, dtype=torch.float32))
+    lowest, highest = min(counts.exponents, default=0), max(counts.exponents, default=-1)
+    return Magnitudes(
+        module="layer",
+        kind=kind,
+        what=what,
+        name=name,
+        elements=counts.elements,
+        zeros=counts.zeros,
+        nonfinite=counts.nonfinite,
+        largest=counts.largest,
+        lowest=lowest,
+        counts=[counts.exponents[place] for place in range(lowest, highest + 1)],
+        powers=[counts.powers[place] for place in range(lowest, highest + 1)],
+    )
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_a_format_is_torch_s(dtype):
+    form, info = FORMATS[dtype], torch.finfo(DTYPES[dtype])
+    assert form.largest == info.max
+    assert form.normal == info.smallest_normal
+    assert 2 * form.flush == info.smallest_normal * info.eps
+    for border, beyond in ((form.overflow, math.inf), (form.overflow * (1 - 2**-20), form.largest)):
+        assert torch.tensor(border, dtype=torch.float64).to(DTYPES[dtype]).item() == beyond
+    assert torch.tensor(form.flush, dtype=torch.float64).to(DTYPES[dtype]).item() == 0
+    assert torch.tensor(form.flush * (1 + 2**-10), dtype=torch.float64).to(DTYPES[dtype]).item() == 2 * form.flush
+
+
+def test_fp16_ends_at_65504_and_bf16_where_fp32_does():
+    assert (FORMATS["fp16"].largest, FORMATS["fp16"].normal, FORMATS["fp16"].flush) == (65504, 2**-14, 2**-25)
+    assert FORMATS["fp16"].overflow == 65520
+    assert FORMATS["bf16"].largest == (2 - 2**-7) * 2.0**127
+    assert FORMATS["bf16"].flush == 2.0**-134
+
+
+@given(
+    st.lists(st.floats(width=32, allow_nan=False, allow_infinity=False), min_size=1, max_size=40),
+    st.sampled_from(sorted(DTYPES)),
+    st.integers(-20, 20),
+)
+@settings(max_examples=300, deadline=None)
+def test_shares_are_those_of_really_rounding_the_values(values, dtype, power):
+    form, scale = FORMATS[dtype], 2.0**power
+    exact = torch.tensor(values, dtype=torch.float32).double() * scale
+    # A histogram does not show on which side of a border a value rounds that lies next to it.
+    borders = torch.tensor([form.flush, form.normal, form.overflow], dtype=torch.float64)
+    keep = ((exact.abs()[:, None] / borders - 1).abs() > 2 * 2.0**-form.digits).all(1)
+    exact = exact[keep]
+    if not len(exact):
+        return
+    found = headroom(magnitudes((exact / scale).tolist()), dtype, scale)
+    low = exact.to(DTYPES[dtype]).double()
+    assert found.overflow == pytest.approx(float(low.isinf().double().mean()))
+    assert found.flushed == pytest.approx(float(((low == 0) & (exact != 0)).double().mean()))
+    assert found.subnormal == pytest.approx(float(((low != 0) & (low.abs() < form.normal)).double().mean()))
+    assert found.reach == pytest.approx(float(exact.abs().max()) / form.largest)
+
+
+def test_overflow_begins_half_a_unit_above_the_largest():
+    assert headroom(magnitudes([65519.0, 1.0]), "fp16").overflow == 0
+    assert headroom(magnitudes([65520.0, 1.0]), "fp16").overflow == 0.5
+    assert headroom(magnitudes([1.0, 2.0]), "fp16", scale=2.0**15).overflow == 0.5
+
+
+def test_zeros_do_not_flush_and_values_not_finite_do_not_count():
+    found = headroom(magnitudes([0.0, 1e-9, 1.0, 1.0, math.inf, math.nan]), "fp16")
+    assert found == Headroom(reach=1 / 65504, overflow=0.0, flushed=0.25, subnormal=0.0)
+
+
+def test_a_scale_that_is_no_power_of_two_splits_an_exponent():
+    even = magnitudes([1.0, 1.25, 1.5, 1.75])
+    assert headroom(even, "fp16", scale=2**-25 * 0.5).flushed == 1
+    assert 0 < headroom(even, "fp16", scale=2**-25 * 0.75).flushed < 1
+
+
+@pytest.mark.parametrize(("dtype", "scale"), [("fp16", 1.0), ("fp16", 2.0**16), ("bf16", 1.0)])
+def test_a_value_on_the_border_of_zero_rounds_to_zero(dtype, scale):
+    border = FORMATS[dtype].flush / scale
+    exact = torch.tensor([border, -border, border * 1.25, border * 2, 0.0], dtype=torch.float32)
+    assert ((exact * scale).to(DTYPES[dtype]) == 0).tolist() == [True, True, False, False, True]
+    found = headroom(magnitudes(exact.tolist()), dtype, scale)
+    assert (found.flushed, found.subnormal) == (0.4, 0.4)
+
+
+def test_a_normalisation_flushes_where_whole_channels_do_or_where_it_remembers_a_mean_of_zero():
+    def flushes(together, *rows):
+        inputs = magnitudes([2.0**-30] * 50 + [1.0] * 50, INPUT, "BatchNorm2d")
+        inputs = dataclasses.replace(inputs, together=together)
+        found = predict([*rows, inputs, magnitudes([1.0], kind="BatchNorm2d")], "fp16")
+        return found.flushes, found.flush_share
+
+    mean, bias = (magnitudes([0.0, value], WEIGHT, "BatchNorm2d", f"layer.{name}") for name, value in
+                  (("running_mean", 1.0), ("bias", 1.0)))  # fmt: skip
+    assert flushes([]) == ("", 0.0)
+    assert flushes([25]) == (INPUT, 0.25)
+    assert flushes([25], mean) == (INPUT, 0.25)
+    assert flushes([25], bias) == (INPUT, 0.125)
+    assert flushes(None) == (INPUT, 0.5)
+    assert flushes(None, mean, bias) == (INPUT, 0.125)
+
+
+@pytest.mark.parametrize(
+    ("kind", "lowered", "share"), [("BatchNorm2d", None, 0.5), ("BatchNorm2d", [], 0.0), ("LayerNorm", None, 0.0)]
+)
+def test_a_batch_normalisation_in_pure_half_loses_the_mean_of_small_values_too(kind, lowered, share):
+    small = dataclasses.replace(magnitudes([2.0**-30] * 50 + [2.0**-23] * 50, INPUT, kind), together=[])
+    found = predict([small, magnitudes([1.0], kind=kind)], "fp16", lowered_weights=lowered)
+    assert found.flush_share == share
+
+
+def test_a_batch_normalisation_stores_its_mean_in_the_dtype_of_its_weights():
+    torch.manual_seed(0)
+    small = (torch.randn(2, 4, 16, 16) * 3e-8).half()
+    assert not (torch.nn.BatchNorm2d(4)(small) == 0).any()
+    assert bool(((torch.nn.BatchNorm2d(4).half()(small) == 0) == (small == 0)).all())
+
+
+def test_without_finite_values_nothing_is_said():
+    assert headroom(magnitudes([math.inf]), "fp16") == Headroom()
+    assert headroom(magnitudes([]), "fp16") == Headroom()
+    assert headroom(magnitudes([0.0]), "fp16") == Headroom(reach=0.0, overflow=0.0, flushed=0.0, subnormal=0.0)
+
+
+def test_another_dtype_is_refused():
+    with pytest.raises(UnknownNameError, match="fp16"):
+        headroom(magnitudes([1.0]), "fp17")
+
+
+@pytest.mark.parametrize(
+    ("rows", "overflows", "flushes"),
+    [
+        ([magnitudes([1.0])], "", ""),
+        ([magnitudes([65520.0])], ACTIVATION, ""),
+        ([magnitudes([1e9], INPUT, "Conv2d"), magnitudes([1.0], kind="Conv2d")], INPUT, ""),
+        ([magnitudes([1e9], INPUT, "ReLU6"), magnitudes([6.0], kind="ReLU6")], "", ""),
+        ([magnitudes([1e9], WEIGHT, name="layer.weight"), magnitudes([1.0])], WEIGHT, ""),
+        ([magnitudes([1e9], WEIGHT, name="layer.running_var"), magnitudes([1.0])], "", ""),
+        ([magnitudes([1e9], "gradient"), magnitudes([1.0])], "", ""),
+        ([magnitudes([1e-9] * 2 + [1.0] * 98)], "", ACTIVATION),
+        ([magnitudes([1e-9] + [1.0] * 199)], "", ""),
+        ([magnitudes([1e-9], INPUT, "BatchNorm2d"), magnitudes([1.0], kind="BatchNorm2d")], "", INPUT),
+        ([magnitudes([1e-9], INPUT, "Linear"), magnitudes([1.0])], "", ""),
+        (
+            [
+                magnitudes([0.5], WEIGHT, "BatchNorm2d", "layer.bias"),
+                magnitudes([1e-9], INPUT, "BatchNorm2d"),
+                magnitudes([1.0], kind="BatchNorm2d"),
+            ],
+            "",
+            "",
+        ),
+    ],
+)
+def test_what_a_module_is_predicted_to_do_in_fp16(rows, overflows, flushes):
+    found = predict(rows, "fp16")
+    assert (found.overflows, found.flushes) == (overflows, flushes)
+    assert predict(rows, "bf16").flushes == ""
+
+
+@pytest.mark.parametrize(
+    ("rows", "near_overflow", "near_flush"),
+    [
+        ([magnitudes([8190.0])], ACTIVATION, ""),
+        ([magnitudes([8189.9])], "", ""),
+        ([magnitudes([65520.0])], "", ""),  # it does overflow
+        ([magnitudes([1e4], INPUT), magnitudes([1.0])], INPUT, ""),
+        ([magnitudes([1e4], INPUT, "ReLU6"), magnitudes([6.0], kind="ReLU6")], "", ""),
+        ([magnitudes([1e4], WEIGHT, name="layer.running_var"), magnitudes([1.0])], "", ""),
+        ([magnitudes([1.9 * 2.0**-23] * 2 + [1.0] * 98)], "", ACTIVATION),
+        ([magnitudes([1.9 * 2.0**-23] + [1.0] * 199)], "", ""),
+        ([magnitudes([2.0**-21])], "", ""),
+        ([magnitudes([2.0**-26])], "", ""),  # it does flush
+        ([magnitudes([1.9 * 2.0**-23], INPUT, "BatchNorm2d"), magnitudes([1.0], kind="BatchNorm2d")], "", INPUT),
+    ],
+)
+def test_what_is_within_a_factor_of_eight_is_near(rows, near_overflow, near_flush):
+    found = predict(rows, "fp16")
+    assert (found.near_overflow, found.near_flush) == (near_overflow, near_flush)
+    far = predict(rows, "bf16")
+    assert (far.near_overflow, far.near_flush) == ("", "")
+
+
+@given(
+    st.lists(st.floats(width=32, allow_nan=False, allow_infinity=False), min_size=1, max_size=40),
+    st.sampled_from(sorted(DTYPES)),
+)
+@settings(max_examples=200, deadline=None)
+def test_near_is_what_eight_times_the_values_or_an_eighth_of_them_would_do(values, dtype):
+    near = predict([magnitudes(values)], dtype)
+    exact = torch.tensor(values, dtype=torch.float32).double()
+    over, under = (8 * exact).to(DTYPES[dtype]), (exact / 8).to(DTYPES[dtype])
+    assert bool(near.overflows or near.near_overflow) == bool(over.isinf().any())
+    border = 8 * FORMATS[dtype].flush
+    if not bool(((exact.abs() / border - 1).abs() < 2.0**-9).any()):
+        flushed = float(((under == 0) & (exact != 0)).double().mean())
+        assert bool(near.flushes or near.near_flush) == (flushed >= FLUSHES)
+
+
+def test_a_share_below_the_threshold_is_no_flushing():
+    assert 1 / 200 < FLUSHES <= 2 / 100
+
+
+def test_records_are_grouped_by_module():
+    rows = [magnitudes([1.0]), magnitudes([2.0], INPUT)]
+    assert by_module(rows) == {"layer": rows}
+    assert predict([], "fp16").module == ""
+
+
+def gradients(*values):
+    return magnitudes(list(values), "gradient")
+
+
+def test_the_largest_gradient_bounds_the_scale_and_the_smallest_says_what_is_lost():
+    found = usable_scales([gradients(1.0, 2.0**-30), gradients(0.5)])
+    assert found.highest == 2.0**15  # times 1.0 it is 32768, doubled it would be infinite
+    assert found.lowest == 2.0**6  # below it 2**-30 becomes 2**-25, a tie, and zero
+    assert found.needed
+    assert (found.flushed, found.unscaled) == (0.0, pytest.approx(1 / 3))
+    assert found.limiting == "layer"
+
+
+def test_what_no_scale_saves_stays_lost():
+    found = usable_scales([gradients(1.0, 2.0**-60)])
+    assert found.flushed == 0.5 == found.unscaled
+    assert found.highest == 2.0**15
+
+
+def test_a_gradient_that_overflows_unscaled_asks_for_a_scale_below_one():
+    found = usable_scales([gradients(65520.0)])
+    assert found.highest == 0.5
+    assert usable_scales([gradients(65519.0)]).highest == 1.0
+
+
+def test_bf16_needs_no_scale():
+    found = usable_scales([gradients(1.0, 2.0**-60)], "bf16")
+    assert found.lowest == 1 < found.highest
+    assert not found.needed
+    assert found.unscaled == 0.0
+
+
+def test_no_scale_is_beyond_what_fp32_holds_nor_below_one_without_need():
+    tiny = usable_scales([gradients(2.0**-140, 2.0**-149)])
+    assert (tiny.lowest, tiny.highest) == (2.0**125, 2.0**127)
+    assert usable_scales([gradients(1.0)]).lowest == 1
+    assert usable_scales([gradients(2.0**100)]).lowest == 2.0**-125
+    assert usable_scales([dataclasses.replace(gradients(1.0), largest=1e300)]) is None
+
+
+def test_without_gradients_there_is_no_scale():
+    assert usable_scales([magnitudes([1.0])]) is None
+    assert usable_scales([gradients(0.0)]) is None
+
+
+def test_headroom_is_said_in_multiples_above_and_in_shares_below():
+    assert reach_phrase(magnitudes([118_000.0]), "fp16") == "largest activation is 1.8 times what fp16 holds"
+    assert reach_phrase(magnitudes([6550.4]), "fp16") == "largest activation is 10.0% of what fp16 holds"
+    weight = magnitudes([2.0], "weight", name="layer.bias")
+    assert reach_phrase(weight, "fp16", scale=65536).startswith("largest weight of bias is 2 times what")
+    assert reach_phrase(magnitudes([math.inf]), "fp16") == "no activation is finite"
+    assert reach_phrase(magnitudes([]), "fp16") == "there is no activation"
+
+
+def test_errors_say_their_worst():
+    def said(**fields):
+        return error_sentence(ModuleError(module="", kind="Linear", **fields))
+
+    root = "the network itself"
+    assert said(elements=4096, overflowed=512) == f"{root}: 512 of 4,096 outputs overflow on exact inputs"
+    assert said(elements=1, overflowed=1, inputs_overflowed=1).endswith("inputs, as inputs do that it is given")
+    assert said(elements=4, flushed=1, own_rel_l2=0.5) == (
+        f"{root}: relative error 5.0e-01 on exact inputs, 25.0% of its outputs flush to zero"
+    )
+    assert said(elements=0, note="it draws") == f"{root}: not compared (it draws)"
+
+
+def test_scales_name_their_range():
+    scales = usable_scales([magnitudes([1.0, 2.0**-30], "gradient")])
+    assert scales_sentence(scales) == (
+        "loss scale 2^6 to 2^15: no gradient overflows fp16, 0% flush to zero (50.0% without scaling)"
+    )
+    assert scales_sentence(usable_scales([magnitudes([1.0], "gradient")])) == (
+        "no loss scale is needed: no gradient overflows fp16, 0% flush to zero"
+    )
+    assert scales_sentence(None) == "there is no gradient to scale"
+
+
+def test_the_first_value_that_is_not_finite_has_a_place():
+    found = FirstNonfinite(
+        operation="aten.mm", module="fc", phase="backward", step=3, inputs_largest=200.0, parameter="fc.weight"
+    )
+    assert nonfinite_sentence(found) == (
+        "aten.mm in fc, backward, step 4 makes the first value that is not finite as a gradient of fc.weight from "
+        "inputs of at most 200"
+    )
