@@ -71,7 +71,7 @@ def busy_now(
 ) -> str:
     """Return a sentence that says that times measured now would be in doubt, and what to do; "" on a quiet machine.
 
-    Busy is what makes a round unfit (`records.measurements`); `threads` are those that torch is asked to take.
+    Busy is what makes a round unfit (`records.measured`); `threads` are those that torch is asked to take.
     """
     ticks = os.sysconf("SC_CLK_TCK")
     before, processes_before = parse_cpu_times(_read(root / "proc/stat")), _processes(root)

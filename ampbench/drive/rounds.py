@@ -229,7 +229,7 @@ SERVER_SECONDS = 3.0
 """What starting a server costs: importing torch and torchvision."""
 
 WARMED = 1.5
-"""A round takes so many times its timing budget, warm-up included, at most half as long again (`worker.timing`)."""
+"""A round takes so many times its timing budget, warm-up included, at most half as long again (`measure.timing`)."""
 
 
 @dataclass(frozen=True, slots=True)
