@@ -1,8 +1,7 @@
-"""The worst changes traced in both arms, or in the environments of stored runs.
+"""Regressed cases traced once more on both sides of a comparison, and autocast's rules probed where torch differs.
 
-Traces regressed cases once more on both sides of a comparison, and probes autocast's rules where torch differs.
-
-Traces what regressed between two stored runs, in the Pythons that are given or in this one; stores nothing.
+The sides are the arms of a session, or two stored runs, in the Pythons that are given or in this one; of the latter
+nothing is stored.
 """
 
 import sys

@@ -263,10 +263,10 @@ def _unmeasured(material: Material) -> tuple[str, str]:
         return f"nothing was measured: {said}", ""
     if explained := contents(material):
         if found := first_finding(material):
-            return found, f"This page is about {_result_listed(explained)}."
+            return found, f"This page is about {_joined(explained)}."
         if any(one.header.explains in STUDIES for one in material.explanations):
-            return f"this page is about {_result_listed(explained)}", ""
-        return f"nothing was measured; this page explains {_result_listed(explained)}", ""
+            return f"this page is about {_joined(explained)}", ""
+        return f"nothing was measured; this page explains {_joined(explained)}", ""
     ended = Counter[str]()
     for run in material.explanations:
         ended.update(failed=len(run.failures), skipped=len(run.skips))
@@ -278,7 +278,7 @@ def _without_result(outcomes: Counter[str]) -> str:
     return ", ".join(f"{counted(outcomes[name], 'case')} {name}" for name in ("failed", "skipped") if outcomes[name])
 
 
-def _result_listed(parts: Sequence[str]) -> str:
+def _joined(parts: Sequence[str]) -> str:
     """Return "a", "a and b", "a, b and c"."""
     return " and ".join(part for part in (", ".join(parts[:-1]), parts[-1]) if part)
 

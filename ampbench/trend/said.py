@@ -1,9 +1,4 @@
-"""A trend in sentences, and in Markdown.
-
-A trend in words: what tables on a terminal and in Markdown say alike.
-
-The changes of a trend as Markdown.
-"""
+"""A trend in words: what tables on a terminal and in Markdown say alike, and its changes as Markdown."""
 
 import math
 from collections import Counter

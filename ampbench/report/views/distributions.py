@@ -350,7 +350,7 @@ def distributions(material: Material) -> View | None:
         lines="line",
         choose="case",
         choices=[
-            Choice(value=str(case.number), label=case.name, alt=_view_said(case, sides[case.number])) for case in cases
+            Choice(value=str(case.number), label=case.name, alt=_case_said(case, sides[case.number])) for case in cases
         ],
     )
     rows = [_table_row(case, sides[case.number]) for case in listed]
@@ -448,9 +448,9 @@ def _cells(side: Side) -> dict[str, Any]:
     }
 
 
-def _view_said(case: ShownCase, sides: Sequence[Side]) -> str:
+def _case_said(case: ShownCase, sides: Sequence[Side]) -> str:
     """Return what the chart shows of a case."""
-    parts = [_view_middle(side.arm, side.summary) for side in sides if side.summary]
+    parts = [_summary_said(side.arm, side.summary) for side in sides if side.summary]
     found = _finding(case)
     return f"{case.name}: {', '.join(parts)}{f'; {found.reason}' if found else ''}."
 
@@ -472,7 +472,7 @@ def _alt(cases: Sequence[ShownCase], sides: Mapping[int, Sequence[Side]]) -> str
     )
 
 
-def _view_middle(arm: str, summary: Summary) -> str:
+def _summary_said(arm: str, summary: Summary) -> str:
     rounds = f"over {counted(summary.rounds, 'round')}"
     ends = "" if summary.low is None else f" (95%: {format_seconds(summary.low)} to {format_seconds(summary.high)})"
     whose = "" if arm == "round" else f"{arm} "

@@ -236,7 +236,7 @@ def tradeoff(material: Material) -> View | None:
     found = _by_machine(material)
     for place, (machine, tables) in enumerate(found):
         cases = [case for _, members in tables for case in members]
-        planes = {plane: points for plane in _PLANES if _worth_drawing(points := _tradeoff_points(cases, plane))}
+        planes = {plane: points for plane in _PLANES if _worth_drawing(points := _placed(cases, plane))}
         rows = _rows(tables)
         for plane, points in planes.items():
             datasets[f"tradeoff-{place}"] = rows
@@ -282,7 +282,7 @@ def _by_machine(material: Material) -> list[tuple[Machine, list[_Members]]]:
     return found
 
 
-def _tradeoff_points(cases: Iterable[ShownCase], plane: _Plane) -> list[_Point]:
+def _placed(cases: Iterable[ShownCase], plane: _Plane) -> list[_Point]:
     """Return the cases that have a place in the plane, the exact ones too."""
     found = ((one, _positive(one.row[plane.column]), judged_error(one.row)) for one in cases)
     return [

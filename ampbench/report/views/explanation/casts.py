@@ -280,7 +280,7 @@ def casts(material: Material) -> Part | None:
         missing,
         id="casts",
         title="Casts",
-        said=[*_casts_said(found), *strange(material, CASTS, "Traced"), *said],
+        said=[*_all_said(found), *strange(material, CASTS, "Traced"), *said],
         row=_row,
         detail=_detail,
         drawn=(charts, datasets),
@@ -300,7 +300,7 @@ def checked_said(one: CheckedSaving) -> str:
     return f"{counted(one.casts, 'cast')} a step fewer, {saving_said(one)}"
 
 
-def _casts_said(found: Sequence[Traced]) -> list[str]:
+def _all_said(found: Sequence[Traced]) -> list[str]:
     if not found:
         return []
     worst = found[0]

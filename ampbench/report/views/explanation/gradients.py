@@ -293,14 +293,14 @@ def scaling(material: Material) -> Part | None:
         for one in scaled[:LISTED]
     ]
     moving = [one for one in scaled if one.moves][:CHOICES]
-    points = _scaling_points(moving)
+    points = _scale_points(moving)
     return Part(
         id="scaling",
         title="Scales that GradScaler settled at",
-        said=_scaling_said(scaled),
+        said=_scales_said(scaled),
         content={"rows": rows},
         left_out=len(scaled) - len(rows),
-        charts=[_scaling_chart(moving, points)] if points else [],
+        charts=[_scale_chart(moving, points)] if points else [],
         datasets={"explanation-scales": points} if points else {},
     )
 
@@ -343,7 +343,7 @@ def _range(scales: Sequence[float]) -> str:
     return _scale(scales[0]) if len(set(scales)) == 1 else f"{_scale(min(scales))} to {_scale(max(scales))}"
 
 
-def _scaling_said(scaled: Sequence[_Scaled]) -> list[str]:
+def _scales_said(scaled: Sequence[_Scaled]) -> list[str]:
     moving, skipping = ([one for one in scaled if getattr(one, what)] for what in ("moves", "skipped"))
     said = [
         f"GradScaler skipped steps after its scale had settled in {counted(len(skipping), 'case')} of {len(scaled):,}, "
@@ -356,7 +356,7 @@ def _scaling_said(scaled: Sequence[_Scaled]) -> list[str]:
     return said
 
 
-def _scaling_points(moving: Sequence[_Scaled]) -> list[dict[str, Any]]:
+def _scale_points(moving: Sequence[_Scaled]) -> list[dict[str, Any]]:
     return [
         {
             "case": str(one.number),
@@ -371,7 +371,7 @@ def _scaling_points(moving: Sequence[_Scaled]) -> list[dict[str, Any]]:
     ]
 
 
-def _scaling_chart(moving: Sequence[_Scaled], rows: Sequence[Mapping[str, Any]]) -> Chart:
+def _scale_chart(moving: Sequence[_Scaled], rows: Sequence[Mapping[str, Any]]) -> Chart:
     """Return the scale over the rounds of one case at a time."""
     encoding: dict[str, Any] = {
         "x": {

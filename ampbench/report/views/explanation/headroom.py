@@ -20,7 +20,7 @@ from ampbench.instruments.ranges import show
 from ampbench.instruments.ranges.findings import headroom_said
 from ampbench.records.labels import few
 from ampbench.records.magnitudes import FLUSHES, ROOT, Headroom, by_module, scales_sentence, usable_scales
-from ampbench.records.magnitudes import headroom as headroom_headroom
+from ampbench.records.magnitudes import headroom as headroom_of
 from ampbench.records.ranges import ACTIVATION, GRADIENT, INPUT, UPDATE, WEIGHT, Magnitudes, RangePass
 from ampbench.records.run import HEADROOM
 from ampbench.report.drawing import DASHED, Chart, Choice, Rows, middle_cut, tooltip
@@ -157,7 +157,7 @@ def spread_of(module: str, values: Sequence[Magnitudes]) -> Spread:
 
 def joint(values: Sequence[Magnitudes], dtype: str) -> Headroom:
     """Return how several histograms fit into a format together."""
-    found = [(headroom_headroom(row, dtype), row.elements - row.nonfinite) for row in values]
+    found = [(headroom_of(row, dtype), row.elements - row.nonfinite) for row in values]
     known = [(one, count) for one, count in found if one.reach is not None]
     total = sum(count for _, count in known)
     if not total:
@@ -464,14 +464,14 @@ def headroom(material: Material) -> Part | None:
         missing,
         id="headroom",
         title="Headroom",
-        said=[*_headroom_said(found), *strange(material, HEADROOM, "Looked at"), *said],
+        said=[*_all_said(found), *strange(material, HEADROOM, "Looked at"), *said],
         row=_row,
         detail=_detail,
         drawn=(charts, datasets),
     )
 
 
-def _headroom_said(found: list[Told[RangePass]]) -> list[str]:
+def _all_said(found: list[Told[RangePass]]) -> list[str]:
     """Return which of several cases overflow fp16; of one, its own sentences say it."""
     if len(found) < 2:
         return []
