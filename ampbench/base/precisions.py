@@ -1,8 +1,7 @@
 """Precision is data: one row each; everything that depends on the precision reads its row here.
 
-Dtypes are spelled as attributes of `torch` ("float32"), so that this table needs no torch.
-
-What a floating format can hold, as far as headroom asks.
+Dtypes are spelled as attributes of `torch` ("float32"), so that this table needs no torch. What their formats can hold,
+as far as headroom asks, stands beside them.
 """
 
 import re

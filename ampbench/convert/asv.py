@@ -1,9 +1,8 @@
-"""What a result file of asv tells of its run: when, where, on what device, with which installation.
+"""asv's results of ampbench's own suite (benchmarks/asv) as runs: each value of a case becomes a reading.
 
-asv's results of ampbench's own suite (benchmarks/asv) as runs: each value of a case becomes a reading.
-
-They are no rounds: asv's value is a median over samples that it need not keep, ampbench's the fastest sample of each
-round, so that one series of both would show steps where nothing changed.
+Of its run a result file tells when, where, on what device and with which installation it was. Readings are no rounds:
+asv's value is a median over samples that it need not keep, ampbench's the fastest sample of each round, so that one
+series of both would show steps where nothing changed.
 """
 
 import functools

@@ -1,10 +1,7 @@
-"""Every cast of a block of code: the modes that see them, and the trace.
+"""`trace_casts`: every op and every cast of a block of anyone's code, as it runs, without changing what it computes.
 
-The dispatch mode behind a ledger: sees every op, follows values by their storage, and notes what is cast.
-
-Rows are tuples until someone reads them, and dtypes torch's own: an op costs some microseconds and some hundred bytes.
-
-`trace_casts`: every op and every cast of a block of anyone's code, as it runs, without changing what it computes.
+The dispatch mode behind a ledger sees every op, follows values by their storage, and notes what is cast. Rows are
+tuples until someone reads them, and dtypes torch's own: an op costs some microseconds and some hundred bytes.
 """
 
 from collections.abc import Iterator

@@ -1,10 +1,7 @@
-"""The modules of a network: their names, and what goes through them.
+"""The modules of a network: which one is running, what its tensors are called, and what goes in and out of it.
 
-Which module is running, what its tensors are called, and which dtypes go in and out of it.
-
-Calls of a network's modules as they happen, from hooks that no module can see: what went in, what came out.
-
-The hooks are torch's global ones: a module that carries hooks of its own leaves its fused path (TransformerEncoder).
+Calls are seen as they happen, from hooks that no module can see. The hooks are torch's global ones: a
+module that carries hooks of its own leaves its fused path (TransformerEncoder).
 """
 
 import dataclasses

@@ -1,6 +1,6 @@
-"""Which run files a report is of: those that measured, and those that only explain.
+"""What a report is about: the runs shown, what they are compared with, what became of them over time.
 
-What a report is about: the runs shown, what they are compared with, what became of them over time.
+It is found among run files: those that measured, and those that only explain.
 """
 
 from collections.abc import Iterable, Mapping, Sequence

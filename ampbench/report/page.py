@@ -1,6 +1,6 @@
-"""Charts drawn by Vega-Lite: as SVG here, by vl-convert, and again from the same specification in the browser.
+"""Views to one HTML file that needs nothing else: no network, no other file, and no JavaScript to be read.
 
-Views to one HTML file that needs nothing else: no network, no other file, and no JavaScript to be read.
+Charts are drawn by Vega-Lite: as SVG here, by vl-convert, and again from the same specification in the browser.
 """
 
 import base64

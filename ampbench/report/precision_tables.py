@@ -1,6 +1,6 @@
-"""Intervals drawn in table cells, as the CSS variables of `.interval`: shares of the cell's width, and nothing else.
+"""What each precision brought per machine, and which one is advised for what: the text of tables.
 
-What each precision brought per machine, and which one is advised for what: the text of tables.
+Intervals are drawn in cells, as the CSS variables of `.interval`: shares of the cell's width, and nothing else.
 """
 
 import math

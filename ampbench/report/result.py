@@ -1,6 +1,6 @@
-"""What is to be said of the runs beside their numbers: what no reader may miss, and the rest.
+"""What a report says first: the verdict or the advice, the worst changes and failures, and what is behind them.
 
-What a report says first: the verdict or the advice, the worst changes and failures, and what is behind them.
+Beside numbers stands what is to be said of the runs: what no reader may miss, and the rest.
 """
 
 from collections import Counter

@@ -1,9 +1,4 @@
-"""Points on an axis become series.
-
-The axes: which x a run has, and in which order the x stand.
-
-Runs become series: which are comparable, and what stands at each x.
-"""
+"""Runs become series: which are comparable, which x a run has on an axis, in which order, and what is at each."""
 
 import math
 from collections import Counter

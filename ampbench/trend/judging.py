@@ -1,8 +1,6 @@
-"""Which steps are changes.
+"""Where series change: the rule that looks at each, what all of them did together, and what is said of a change.
 
-In what the runs on both sides of a change differ, in one line.
-
-Where series change: the rule that looks at each, what all of them did together, and what is said of a change.
+The latter says in one line, too, in what the runs on both sides differ.
 """
 
 import math

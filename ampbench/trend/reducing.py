@@ -1,9 +1,4 @@
-"""Runs and other programs' results, reduced to points.
-
-A run, reduced to what trends need of it.
-
-What a user names, found, read and reduced, each run once.
-"""
+"""What a user names, found, read and reduced to what trends need of it, each run once."""
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
