@@ -22,7 +22,7 @@ from ampbench.instruments.rules.show import (
 )
 from ampbench.instruments.rules.show import rules as rules_of
 from ampbench.present.document import Section, escaped, folded, markdown_table
-from ampbench.records.rules import FAKE
+from ampbench.records.rules import FAKE, RuleProbe
 from ampbench.store import StoredRun, read_run
 
 ROOT = Path(__file__).parents[1]
@@ -52,17 +52,21 @@ def read_probes(folder: Path = PROBES) -> list[StoredRun]:
 def page(probed: Sequence[StoredRun]) -> str:
     """Return the page about probes of several torch versions, the oldest first; all have the same device types."""
     newest = probed[-1]
-    probes = list(newest.rules.values())
-    pairs = [(old.rules[device], new.rules[device]) for old, new in pairwise(probed) for device in newest.rules]
+    probes = list(newest.of(RuleProbe).values())
+    pairs = [
+        (old.of(RuleProbe)[device], new.of(RuleProbe)[device])
+        for old, new in pairwise(probed)
+        for device in newest.of(RuleProbe)
+    ]
     told = [pair for pair in pairs if compare_rules(*pair)]
     quiet = [
         f"{new.device} {old.torch_version} to {new.torch_version}" for old, new in pairs if not compare_rules(old, new)
     ]
-    observed = [[version(one), *(one.rules[device].how for device in newest.rules)] for one in probed]
+    observed = [[version(one), *(one.of(RuleProbe)[device].how for device in newest.of(RuleProbe))] for one in probed]
     fake = [probe.device.upper() for probe in probes if probe.how == FAKE]
     parts = [
         HEAD.format(missing=" and ".join(fake) or "nothing"),
-        markdown_table(["torch", *newest.rules], observed, list(newest.rules)),
+        markdown_table(["torch", *newest.of(RuleProbe)], observed, list(newest.of(RuleProbe))),
         "\n".join(f"* **{escaped(label)}**: {escaped(document(name)['source'])}" for name, label in SOURCES.items()),
         "What may happen to an op's inputs:",
         "\n".join(f"* *{worded(name)}*: {meaning}" for name, meaning in MEANINGS.items()),
@@ -87,7 +91,7 @@ def traps_by_version(probed: Sequence[StoredRun]) -> str:
     """Return what became of each trap that could be tried, a column a version."""
     rows: dict[tuple[str, str, str], dict[str, str]] = {}
     for one in probed:
-        for probe in one.rules.values():
+        for probe in one.of(RuleProbe).values():
             for claim in probe.claims:
                 if claim.source == TRAPS and claim.holds is not None:
                     rows.setdefault((claim.device, claim.name, claim.said), {})[version(one)] = claim.found

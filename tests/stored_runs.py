@@ -1,5 +1,6 @@
 """Small records for tests of the store and of frames: every field that a test does not care about has a value."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -7,7 +8,7 @@ from ampbench.records.case import Case, Environment
 from ampbench.records.measured import Divergence, MemoryPass, Round
 from ampbench.records.run import SCHEMA, Entry, Footer, Header, Selection, Settings
 from ampbench.records.studies import Attained, Ceiling
-from ampbench.store import RunWriter
+from ampbench.store import RunWriter, StoredRun, gathered
 
 RUN = "20260131T120000Z-bench-1f9a3c"
 COMPLETE = Footer(ended="complete", finished_at="2026-01-31T12:05:00Z")
@@ -98,6 +99,11 @@ def make_divergence(case: Case, **changes: Any) -> Divergence:
         "output_reference_norm": 1.5,
     }
     return Divergence(**fields | changes)
+
+
+def holding(run: StoredRun, *records: Entry) -> StoredRun:
+    """Return a run that also holds what explains or studies."""
+    return replace(run, found=gathered(run.path, run.header, records, run).found)
 
 
 def write_run(results: Path, cases: list[Case], *entries: Entry, **header: Any) -> Path:

@@ -3,7 +3,8 @@
 import pytest
 
 from ampbench.instruments.rules.show import where_observed
-from ampbench.records.run import RULES
+from ampbench.records.kinds import RULES
+from ampbench.records.rules import RuleProbe
 from benchmarks.rules import PAGE, PROBES, page, read_probes, version
 
 
@@ -19,18 +20,18 @@ def test_the_committed_page_is_what_make_rules_writes(probed):
 def test_every_version_from_the_oldest_supported_is_there_with_all_devices_and_dtypes(probed):
     assert [version(one) for one in probed] == ["2.11.0", "2.12.0", "2.13.0", "2.14.0", "2.15.0"]
     for one in probed:
-        assert {each.device: each.how for each in one.rules.values()} == {
+        assert {each.device: each.how for each in one.of(RuleProbe).values()} == {
             "cpu": "device",
             "cuda": "fake tensors",
             "xpu": "fake tensors",
         }
-        assert {tuple(each.dtypes) for each in one.rules.values()} == {("float16", "bfloat16")}
-        assert {each.torch_version for each in one.rules.values()} == {one.header.environment.torch_version}
+        assert {tuple(each.dtypes) for each in one.of(RuleProbe).values()} == {("float16", "bfloat16")}
+        assert {each.torch_version for each in one.of(RuleProbe).values()} == {one.header.environment.torch_version}
 
 
 def test_a_probe_says_that_cuda_and_xpu_were_not_there(probed):
     for one in probed:
-        assert "cuda, xpu on fake tensors, not on hardware" in where_observed(one.rules.values())
+        assert "cuda, xpu on fake tensors, not on hardware" in where_observed(one.of(RuleProbe).values())
         assert [device.type for device in one.header.environment.devices if device.available] == ["cpu"]
 
 

@@ -7,7 +7,7 @@ nothing is stored.
 import sys
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Self
 
@@ -150,7 +150,7 @@ class _Kept:
             self.rules[found.device] = found
 
     def added_to(self, stored: StoredRun) -> StoredRun:
-        return replace(stored, casts=self.casts, rules=stored.rules | self.rules)
+        return stored.having(CastPass, self.casts).having(RuleProbe, {**stored.of(RuleProbe), **self.rules})
 
 
 def explain_stored(
@@ -185,7 +185,7 @@ def explain_stored(
                     return comparison, False
                 sides.append(side)
             devices = {case.device for each in cases for case in each.values()}
-            probed = [device for device in devices if not all(device in stored.rules for stored in runs)]
+            probed = [device for device in devices if not all(device in stored.of(RuleProbe) for stored in runs)]
             explain_sides(sides, regressed, sorted(probed), tell)
     except KeyboardInterrupt:
         interrupted = True

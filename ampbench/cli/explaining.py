@@ -21,8 +21,9 @@ from ampbench.cli.options import run_words
 from ampbench.cli.printing import OutputFormat, csv_text, json_document, plain, print_note, print_sections, print_text
 from ampbench.cli.selecting import make_selection, make_settings, resumed_imports
 from ampbench.errors import CASE_FAILED, INTERRUPTED, StoreError, UsageError
+from ampbench.records.kinds import LINES, deed_of, verb_of
 from ampbench.records.labels import NOT_REACHED
-from ampbench.records.run import LATEST, Asked, Selection, Settings, deed_of, verb_of
+from ampbench.records.run import LATEST, Asked, Selection, Settings
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -239,7 +240,9 @@ def explain_and_store(
         print_note(nothing)
         return INTERRUPTED
     interrupted = not problem and stored.ending == "interrupted"
-    if interrupted and not (stored.explained or stored.trials or stored.failures or stored.ceilings):
+    if interrupted and not (
+        stored.failures or any(held for line, held in stored.found.items() if not LINES[line].asked)
+    ):
         writer.path.unlink()  # a run of nothing would stand in every list
         print_note(nothing)
         return INTERRUPTED

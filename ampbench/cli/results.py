@@ -34,8 +34,9 @@ from ampbench.judge.columns import legend
 from ampbench.judge.objections import Budget, blamed, rates_said
 from ampbench.judge.rows import Row, grouped, number
 from ampbench.present.document import escaped
+from ampbench.records.kinds import CONVERGENCE
 from ampbench.records.labels import few
-from ampbench.records.run import CONVERGENCE
+from ampbench.records.studies import Ceiling
 from ampbench.store import runs_beside
 
 if TYPE_CHECKING:
@@ -140,13 +141,15 @@ def _work(stored: "StoredRun", row: Row) -> Iterator[tuple[str, str]]:
     memory = stored.memory.get(row["case_id"])
     if memory is None or not memory.flops:
         return
-    most = {dtype: best(stored.ceilings, row["device"], dtype) for dtype in memory.flops}
+    most = {dtype: best(stored.every(Ceiling), row["device"], dtype) for dtype in memory.flops}
     ceilings = {dtype: f"at most {format_flop_rate(rate)}" if rate else "no ceiling" for dtype, rate in most.items()}
     parts = (f"{format_count(flops)} in {dtype}, {ceilings[dtype]}" for dtype, flops in memory.flops.items())
     yield "  of it", "; ".join(parts)
     if None in most.values():
         yield "  ceilings", "for the share of what this device attains, ampbench study ceilings, then measure anew"
-    elif runs := [one.run for one in stored.ceilings if one.run and one.device == row["device"] and one.dtype in most]:
+    elif runs := [
+        one.run for one in stored.every(Ceiling) if one.run and one.device == row["device"] and one.dtype in most
+    ]:
         yield "  ceilings", f"of {few(runs)}"
 
 

@@ -58,8 +58,10 @@ from ampbench.cli.printing import OutputFormat, print_note
 from ampbench.cli.selecting import make_selection, make_settings, resumed_imports
 from ampbench.errors import CASE_FAILED, INTERRUPTED, StoreError, UsageError
 from ampbench.judge.objections import Budget
+from ampbench.records.kinds import deed_of, is_resumed, verb_of
 from ampbench.records.labels import NOT_MEASURED, OUT_OF_TIME
-from ampbench.records.run import RESUMED, Settings, deed_of, verb_of
+from ampbench.records.run import Settings
+from ampbench.records.studies import Ceiling
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -188,7 +190,7 @@ def command(
                 print_note(other_code)
             writer = store.RunWriter.create(results, header, [planned.case for planned in prepared.plan])
             stack.enter_context(writer)
-        if resumed is None or not resumed.ceilings:  # so that the run file tells by itself how far they are off
+        if resumed is None or not resumed.every(Ceiling):  # so that the run file tells by itself how far they are off
             writer.append(*ceilings_known(results, prepared.environment))
         known = resumed.skips if resumed else {}
         writer.append(*(skip for skip in session.planned_skips(prepared.plan) if skip.case_id not in known))
@@ -200,7 +202,7 @@ def _resumed_elsewhere(header: "Header") -> str:
     """Say that a run only explains, and how to go on with it."""
     what = header.explains
     said = f"run {header.run} {deed_of(what)}:"
-    if what in RESUMED:
+    if is_resumed(what):
         return f"{said} go on with ampbench {verb_of(what)} --resume {header.run}"
     return f"{said} do it anew with ampbench {verb_of(what)}"
 

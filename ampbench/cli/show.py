@@ -29,7 +29,9 @@ from ampbench.cli.printing import OutputFormat
 from ampbench.errors import NothingToRunError, UnknownNameError, UsageError
 from ampbench.judge.objections import Budget
 from ampbench.records.casts import By
-from ampbench.records.run import CASTS, KINDS, LATEST, RESUMED, RULES, deed_of, verb_of
+from ampbench.records.kinds import CASTS, KINDS, RULES, deed_of, is_resumed, verb_of
+from ampbench.records.rules import RuleProbe
+from ampbench.records.run import LATEST
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -95,8 +97,7 @@ def command(
     if stored.misnamed:
         print_note(f"{stored.path} {stored.misnamed}")
     if stored.cut:
-        resumed = not what or what in RESUMED
-        go_on = f": ampbench {verb_of(what)} --resume {run_words(stored.path, results)}" if resumed else ""
+        go_on = f": ampbench {verb_of(what)} --resume {run_words(stored.path, results)}" if is_resumed(what) else ""
         print_note(f"{stored.path} {store.CUT}{go_on}")
     return 0
 
@@ -109,7 +110,7 @@ def _explained(
     if what == RULES:
         from ampbench.cli.explain.rules_printing import print_probes
 
-        print_probes(stored.header, list(stored.rules.values()), format, everything=everything)
+        print_probes(stored.header, list(stored.of(RuleProbe).values()), format, everything=everything)
     elif what == CASTS:
         from ampbench.cli.explain import casts_printing
 

@@ -28,8 +28,9 @@ from ampbench.drive.session import (
 )
 from ampbench.errors import NothingToRunError, UnknownNameError, UsageError
 from ampbench.records.case import Case, Environment, WorkloadSource
+from ampbench.records.kinds import verb_of
 from ampbench.records.measured import Failure, Skip
-from ampbench.records.run import Asked, Explanation, Footer, Selection, Settings, Study, verb_of
+from ampbench.records.run import Asked, Entry, Footer, Selection, Settings
 from ampbench.records.wire import Reply, Request
 from ampbench.store import RunWriter, StoredRun
 
@@ -54,8 +55,8 @@ def asked_of(stored: StoredRun, *needed: str) -> Asked:
 Piece = TypeVar("Piece")
 """What is worked on by itself and may come up several times: a case, a ceiling."""
 
-Seen = Explanation | Study | Failure | Skip
-"""What comes of a piece of work."""
+Seen = Entry
+"""What comes of a piece of work: what was found, or a `Failure` or `Skip`."""
 
 Explain = Callable[[Channel, PlannedCase], Seen]
 """Has a case explained on a channel, and returns what came of it; what it stores meanwhile is its own affair."""

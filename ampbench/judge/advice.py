@@ -11,7 +11,7 @@ from ampbench.judge.objections import Budget, Objection, error_said, in_output, 
 from ampbench.judge.rows import Group, Row, grouped, judged_error, least_agreement, number, precision_label, times
 from ampbench.records.labels import no_precisions_fault
 from ampbench.records.measured import Divergence, Round
-from ampbench.records.studies import ScalerSetting
+from ampbench.records.run import ScalerSetting
 
 if TYPE_CHECKING:
     from ampbench.instruments.convergence.learning import Trained

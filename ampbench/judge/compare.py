@@ -34,8 +34,8 @@ from ampbench.judge.rounds import MeasuredRun
 from ampbench.judge.said import NOT_IN_TURNS
 from ampbench.judge.times import TIME, time_findings
 from ampbench.records.case import Case
+from ampbench.records.kinds import deed_of
 from ampbench.records.measured import Round
-from ampbench.records.run import deed_of
 from ampbench.records.verdicts import (
     OUTCOME,
     UNTRUSTED,

@@ -26,9 +26,9 @@ from ampbench.instruments.rules.findings import compare_rules, missing_dtypes, r
 from ampbench.judge.pairing import Pair
 from ampbench.records.case import Case
 from ampbench.records.casts import CastPass
+from ampbench.records.kinds import CASTS, RULES, deed_of
 from ampbench.records.labels import few
-from ampbench.records.rules import FAKE, RuleChange
-from ampbench.records.run import CASTS, RULES, deed_of
+from ampbench.records.rules import FAKE, RuleChange, RuleProbe
 from ampbench.records.verdicts import Comparison
 from ampbench.store import StoredRun
 
@@ -193,7 +193,9 @@ def with_explanations(
         rule_devices=devices,
         rule_devices_missing=_missing(baseline, candidate),
         rules_unobserved=[
-            one for device in devices for one in unobserved(baseline.rules[device], candidate.rules[device])
+            one
+            for device in devices
+            for one in unobserved(baseline.of(RuleProbe)[device], candidate.of(RuleProbe)[device])
         ],
         explained={**comparison.explained, **_explained_cases(pairs, baseline, candidate, rules)},
     )
@@ -212,24 +214,26 @@ def devices_with_rules(baseline: StoredRun, candidate: StoredRun) -> list[str]:
     """Return the device types whose rules both runs have probed in a common dtype."""
     return [
         device
-        for device, before in baseline.rules.items()
-        if device in candidate.rules and set(before.dtypes) & set(candidate.rules[device].dtypes)
+        for device, before in baseline.of(RuleProbe).items()
+        if device in candidate.of(RuleProbe) and set(before.dtypes) & set(candidate.of(RuleProbe)[device].dtypes)
     ]
 
 
 def rule_changes(devices: Iterable[str], baseline: StoredRun, candidate: StoredRun) -> list[RuleChange]:
     """Return what changed of the rules of `devices`, probed in both runs: what is observed first, claims last."""
-    found = [change for one in devices for change in compare_rules(baseline.rules[one], candidate.rules[one])]
+    found = [
+        change for one in devices for change in compare_rules(baseline.of(RuleProbe)[one], candidate.of(RuleProbe)[one])
+    ]
     return sorted(found, key=lambda one: (one.field == "claim", rank(one)))
 
 
 def _missing(baseline: StoredRun, candidate: StoredRun) -> list[str]:
     """Return the device types, and dtypes of one, that only the baseline probed, where the candidate probed some."""
-    if not candidate.rules:
+    if not candidate.of(RuleProbe):
         return []
     told = {
-        device: missing_dtypes(before, candidate.rules[device]) if device in candidate.rules else device
-        for device, before in baseline.rules.items()
+        device: missing_dtypes(before, candidate.of(RuleProbe)[device]) if device in candidate.of(RuleProbe) else device
+        for device, before in baseline.of(RuleProbe).items()
     }
     return [said for said in told.values() if said]
 
@@ -242,8 +246,8 @@ def _explained_cases(
     versions = baseline.header.environment.torch_version, candidate.header.environment.torch_version
     explains = baseline.header.explains, candidate.header.explains
     for pair in pairs:
-        if pair.baseline_id in baseline.casts and pair.candidate_id in candidate.casts:
-            before, after = baseline.casts[pair.baseline_id], candidate.casts[pair.candidate_id]
+        if pair.baseline_id in baseline.of(CastPass) and pair.candidate_id in candidate.of(CastPass):
+            before, after = baseline.of(CastPass)[pair.baseline_id], candidate.of(CastPass)[pair.candidate_id]
             said = explanation(pair.baseline, before, after, rules, versions, measured=not any(explains))
             found[pair.baseline_id] = said
         elif explains == (CASTS, CASTS):
@@ -257,7 +261,7 @@ def _not_traced(pair: Pair, baseline: StoredRun, candidate: StoredRun) -> list[s
         ("baseline", baseline, pair.baseline_id),
         ("candidate", candidate, pair.candidate_id),
     ):
-        if case_id not in stored.casts:
+        if case_id not in stored.of(CastPass):
             failure, skip = stored.failures.get(case_id), stored.skips.get(case_id)
             why = failure.said if failure else skip.reason if skip else "not reached"
             said.append(f"{NOT_TRACED} in the {name}: {' '.join(why.split())}")
@@ -269,6 +273,6 @@ def nothing_explained(*runs: StoredRun) -> str:
     said = []
     for stored in runs:
         header = stored.header
-        traced = f"traced {counted(len(stored.casts), 'case')}" if stored.casts else "traced no case"
+        traced = f"traced {counted(len(stored.of(CastPass)), 'case')}" if stored.of(CastPass) else "traced no case"
         said.append(f"{header.run} {deed_of(header.explains)} and {traced}")
     return f"the runs have no traced case and no probed rules in common: {'; '.join(said)}"

@@ -22,6 +22,7 @@ from ampbench.judge.rounds import UNFIT_SHARE, ByCase, MeasuredRun, Rounds, said
 from ampbench.records.case import Case
 from ampbench.records.labels import NOT_MEASURED, OUT_OF_TIME, case_labels, not_finite
 from ampbench.records.measured import Divergence
+from ampbench.records.studies import Ceiling
 from ampbench.store import StoredRun, measured_files, not_measured
 
 WEIGHTS_DIFFER = "weights differ between rounds"
@@ -247,7 +248,7 @@ def _flops(stored: StoredRun, rows: dict[str, int], seconds: stats.Floats) -> di
     def rate(device: str, dtype: str) -> float:
         key = device, dtype
         if key not in rates:
-            rates[key] = best(stored.ceilings, device, dtype)
+            rates[key] = best(stored.every(Ceiling), device, dtype)
         return rates[key] or np.nan
 
     count, shortest = (np.full(len(rows), np.nan) for _ in range(2))

@@ -14,6 +14,7 @@ from ampbench.records.case import Case, DeviceDescription, Environment
 from ampbench.records.labels import case_labels, few, gathered, outcome_said, remarks
 from ampbench.records.measured import CHANCE
 from ampbench.records.run import KEPT, Imported
+from ampbench.records.studies import Ceiling
 from ampbench.records.wire import ALLOCATOR_TUNABLES
 from ampbench.store import StoredRun
 
@@ -198,7 +199,7 @@ def _ceilings_used(stored: StoredRun, rows: Sequence[Row]) -> list[Note]:
     """Say which runs the ceilings are of that shares are told of, and which of them others may have lowered."""
     held = [row["case_id"] for row in rows if number(row["ceiling_share"]) is not None]
     keys = {(stored.cases[case_id].device, dtype): 0 for case_id in held for dtype in _flops(stored, case_id)}
-    used = [found for key in keys if (found := highest(stored.ceilings, *key)) is not None]
+    used = [found for key in keys if (found := highest(stored.every(Ceiling), *key)) is not None]
     runs = list(dict.fromkeys(one.run for one in used if one.run))
     disturbed = {f"{one.operation} {one.dtype}": taken for one in used if (taken := disturbance(one))}
     named = f"ceilings: of run {few(runs)}" if runs else "ceilings: of this run"

@@ -30,9 +30,10 @@ from ampbench.measure.step import Step
 from ampbench.measure.timing import FitnessWatch, Placement, Timing, time_build, warm_up
 from ampbench.records.case import Case, ParameterValue, WorkloadSource
 from ampbench.records.casts import CastPass
+from ampbench.records.kinds import CEILINGS, CONVERGENCE, INPUT_STORAGE, KINDS, SCALER, SCOPE
 from ampbench.records.measured import Divergence, Failure, Round, Skip
 from ampbench.records.rules import RuleProbe, chosen_ops
-from ampbench.records.run import CEILINGS, CONVERGENCE, INPUT_STORAGE, KEPT, SCALER, SCOPE, STUDIES
+from ampbench.records.run import KEPT
 from ampbench.records.wire import Reply, Request
 from ampbench.workload import Workload
 
@@ -112,7 +113,7 @@ class Worker:
             return Reply(skip=Skip(case_id=case.case_id, reason=reason))
         if request.kind in ("ranges", "origin", "space", "trial", "weighing"):
             return self._explain(request, request.source, case, device)
-        if request.kind in STUDIES:
+        if request.kind in KINDS:
             return self._study(request, request.source, case, device)
         if request.kind == "divergence":
             return Reply(divergence=self._divergence(request.source, case, device, request.seed))

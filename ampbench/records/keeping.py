@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass, field
 
+from ampbench.records.kinds import Before
 from ampbench.records.measured import Fitness
 from ampbench.records.ranges import ModuleError
 
@@ -142,3 +143,28 @@ class KeepSearch:
     refuted: list[Trial] = field(default_factory=list)
     weighing: Weighing | None = None
     notes: list[str] = field(default_factory=list)
+
+
+def wrong_space(space: SearchSpace, before: Before) -> str:
+    """Return what of a search space cannot be: a second one of its case, another objective than there are."""
+    if space.case_id in before.get("space", ()):
+        return f"a second search space of {space.case_id}"
+    return "" if space.wanted is None else _wrong_objective(space.wanted.objective, space.case_id)
+
+
+def wrong_trial(trial: Trial, before: Before) -> str:
+    """Return what of a trial cannot be: one without a space."""
+    return _without_space("trial", trial.case_id, before)
+
+
+def wrong_search(search: KeepSearch, before: Before) -> str:
+    """Return what of the end of a search cannot be: one without a space, or for what there is not."""
+    return _without_space("search", search.case_id, before) or _wrong_objective(search.objective, search.case_id)
+
+
+def _without_space(what: str, case_id: str, before: Before) -> str:
+    return "" if case_id in before.get("space", ()) else f"a {what} without a search space before it: {case_id}"
+
+
+def _wrong_objective(objective: str, case_id: str) -> str:
+    return "" if objective in OBJECTIVES else f"a search for what there is not, {objective!r}, of {case_id}"

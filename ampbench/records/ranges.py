@@ -12,6 +12,8 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
+from ampbench.base.precisions import PRECISIONS
+from ampbench.records.kinds import Before
 from ampbench.records.measured import Recipe
 
 INPUT, ACTIVATION, GRADIENT, WEIGHT, UPDATE = "input", "activation", "gradient", "weight", "update"
@@ -180,6 +182,17 @@ class RangePass:
     recipe: Recipe | None = None
     validations: list[Validation] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
+
+
+def wrong_ranges(found: RangePass, _: Before) -> str:
+    """Return what of a range pass cannot be: values of no kind, an unknown precision."""
+    for values in found.magnitudes:
+        if values.what not in (INPUT, ACTIVATION, GRADIENT, WEIGHT, UPDATE):
+            return f"values of a kind that there is not, {values.what!r}, of {found.case_id}"
+    for low in [*found.low_runs, *(low for one in found.validations for low in one.low_runs)]:
+        if low.precision not in PRECISIONS:
+            return f"an unknown precision, {low.precision!r}, beside {found.case_id}"
+    return ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -15,6 +15,7 @@ from difflib import get_close_matches
 from ampbench.base.precisions import SHORT_DTYPES
 from ampbench.errors import UnknownNameError, UsageError
 from ampbench.records.case import DEVICES
+from ampbench.records.kinds import Before
 
 LOWER = "lower_precision"
 FLOAT32 = "float32"
@@ -132,6 +133,18 @@ class RuleProbe:
         """Return how its ops were observed: on the device, on fake tensors, or not at all."""
         seen = {one.how for one in self.observations}
         return next((how for how in (DEVICE, FAKE) if how in seen), NOT_OBSERVED)
+
+
+def wrong_probe(probe: RuleProbe, before: Before) -> str:
+    """Return what of a probe cannot be: a second one of its device, rules or ways to observe that there are not."""
+    if probe.device in before.get("rules", ()):
+        return f"a second probe of autocast's rules on {probe.device}"
+    for one in probe.observations:
+        if one.observed not in (*CATEGORIES, None):
+            return f"{one.op} on {probe.device} has a rule that there is not: {one.observed!r}"
+        if one.how not in (DEVICE, FAKE, NOT_OBSERVED):
+            return f"{one.op} on {probe.device} was observed in a way that there is not: {one.how!r}"
+    return ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -3,14 +3,10 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
+from typing import Any, ClassVar, Protocol
 
 from ampbench.records.case import Case, Environment, OwnPrecision, ParameterValue, WorkloadSource
-from ampbench.records.casts import CastPass
-from ampbench.records.keeping import KeepSearch, SearchSpace, Trial
 from ampbench.records.measured import Divergence, Failure, MemoryPass, Reading, Round, Skip
-from ampbench.records.ranges import OriginPass, RangePass
-from ampbench.records.rules import RuleProbe
-from ampbench.records.studies import Ceiling, ScalerRun, ScalerSetting, ScopePass, StoragePass, Training
 
 SCHEMA = 7
 """The version of the run file's format; a file of a later one is refused.
@@ -31,53 +27,6 @@ SUFFIX, COMPRESSED = ".jsonl", ".jsonl.gz"
 LATEST = "latest"
 """What the newest run of a folder that measured is called; one that only explains is named by its id."""
 
-CASTS, RULES, HEADROOM, ORIGIN, KEEP_FP32 = "casts", "rules", "headroom", "origin", "keep-fp32"
-"""What a run can explain (`Header.explains`): each is a verb of `ampbench explain`."""
-
-CONVERGENCE, SCALER, SCOPE, INPUT_STORAGE, CEILINGS = STUDIES = (
-    "convergence",
-    "scaler",
-    "scope",
-    "input-storage",
-    "ceilings",
-)
-"""What a run can study (`Header.explains`): each is a verb of `ampbench study`."""
-
-
-@dataclass(frozen=True, slots=True)
-class Kind:
-    """What runs that explain or study hold: lines called `line`, which a `StoredRun` has as its `field`.
-
-    They are of cases, of which the last of each counts or, with `several`, all; or of device types. `contents` says
-    what they are before a number of cases or the devices.
-    """
-
-    line: str
-    field: str
-    contents: str
-    several: bool = False
-    of_cases: bool = True
-
-
-KINDS: Mapping[str, Kind] = MappingProxyType(
-    {
-        CASTS: Kind("casts", "casts", "the casts of"),
-        HEADROOM: Kind("ranges", "ranges", "the headroom of"),
-        ORIGIN: Kind("origin", "origins", "the origin of errors in"),
-        KEEP_FP32: Kind("search", "searches", "what to keep in fp32 in"),
-        CONVERGENCE: Kind("training", "convergence", "the convergence of", several=True),
-        SCALER: Kind("scaling", "scaler", "the loss scaling of", several=True),
-        SCOPE: Kind("scopes", "scope", "the scope of autocast in"),
-        INPUT_STORAGE: Kind("storage", "input_storage", "the storage of the inputs of"),
-        RULES: Kind("rules", "rules", "autocast's rules on", of_cases=False),
-        CEILINGS: Kind("ceiling", "ceilings", "the ceilings of", of_cases=False),
-    }
-)
-"""Every kind of run (`Header.explains`) that explains or studies."""
-
-RESUMED = frozenset({KEEP_FP32, *STUDIES})
-"""Kinds of runs that their own verbs go on with."""
-
 DIRTY = "-dirty"
 """What a commit ends in where files differed from it, as git marks it."""
 _SHORT = 7
@@ -87,16 +36,6 @@ _SHORT = 7
 def is_path(name: str) -> bool:
     """Return whether who names a run by `name` gives a file's path, not an id."""
     return "/" in name or name.endswith((SUFFIX, ".gz"))
-
-
-def verb_of(explains: str) -> str:
-    """Return the command that makes runs of a kind (`Header.explains`): "explain casts", "study scope", "run"."""
-    return f"{'study' if explains in STUDIES else 'explain'} {explains}" if explains else "run"
-
-
-def deed_of(explains: str) -> str:
-    """Return what a run of a kind does, as a verb to put after its name: "explains casts", "studies scope"."""
-    return f"{'studies' if explains in STUDIES else 'explains'} {explains}" if explains else "measures"
 
 
 def short_commit(commit: str) -> str:
@@ -149,6 +88,18 @@ class Settings:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ScalerSetting:
+    """How losses are scaled: `torch.amp.GradScaler`'s own parameters, by their names, or not at all."""
+
+    name: str
+    enabled: bool = True
+    init_scale: float = 65536.0
+    growth_factor: float = 2.0
+    backoff_factor: float = 0.5
+    growth_interval: int = 2000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Asked:
     """What a study was asked for beyond selection and settings; 0 and empty where it does not apply.
 
@@ -194,9 +145,9 @@ class Header:
 
     `commit` is that of the repository measured, `committed_at` its time (ISO 8601). `arm` is set where the run is one
     arm of an interleaved comparison, `imported` where another program measured it. `explains` is what it explains
-    or studies (`CASTS` and the others); "": the run measures. `asked` is set in studies. `follows` is the id of the run
-    that was the latest by its name when this one was begun, where the clock makes this one look older (None: it does
-    not). `precisions` are the user's own that its cases are in.
+    or studies (a name of `records.kinds.KINDS`); "": the run measures. `asked` is set in studies. `follows` is the id
+    of the run that was the latest by its name when this one was begun, where the clock makes this one look older (None:
+    it does not). `precisions` are the user's own that its cases are in.
     """
 
     schema: int
@@ -231,34 +182,23 @@ class Footer:
     finished_at: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Line:
-    """One line of a run file: exactly one field is set, and names the line's kind."""
+class Entry(Protocol):
+    """What may follow the header, a line each: a record of `CORE`, or of a row of `records.kinds`."""
 
-    header: Header | None = None
-    case: Case | None = None
-    round: Round | None = None
-    memory: MemoryPass | None = None
-    divergence: Divergence | None = None
-    failure: Failure | None = None
-    skip: Skip | None = None
-    reading: Reading | None = None
-    casts: CastPass | None = None
-    rules: RuleProbe | None = None
-    ranges: RangePass | None = None
-    origin: OriginPass | None = None
-    space: SearchSpace | None = None
-    trial: Trial | None = None
-    search: KeepSearch | None = None
-    training: Training | None = None
-    scaling: ScalerRun | None = None
-    scopes: ScopePass | None = None
-    storage: StoragePass | None = None
-    ceiling: Ceiling | None = None
-    footer: Footer | None = None
+    __dataclass_fields__: ClassVar[dict[str, Any]]
 
 
-Explanation = CastPass | RuleProbe | RangePass | OriginPass | SearchSpace | Trial | KeepSearch
-Study = Training | ScalerRun | ScopePass | StoragePass | Ceiling
-Entry = Case | Round | MemoryPass | Divergence | Failure | Skip | Reading | Explanation | Study | Footer
-"""What may follow the header."""
+CORE: Mapping[str, type] = MappingProxyType(
+    {
+        "header": Header,
+        "case": Case,
+        "round": Round,
+        "memory": MemoryPass,
+        "divergence": Divergence,
+        "failure": Failure,
+        "skip": Skip,
+        "reading": Reading,
+        "footer": Footer,
+    }
+)
+"""The lines of every run file, by their names; `records.kinds` has those of runs that explain or study."""

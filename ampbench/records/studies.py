@@ -2,8 +2,11 @@
 
 from dataclasses import dataclass, field
 
+from ampbench.base.precisions import PRECISIONS
+from ampbench.records.kinds import Before, unknown
 from ampbench.records.measured import Fitness
 from ampbench.records.ranges import FirstNonfinite, Magnitudes
+from ampbench.records.run import ScalerSetting
 
 CONTROL, REFERENCE = ARMS = "control", "reference"
 """Trainings of the fp32 case beside its own (""): from weights one rounding away, and in fp64."""
@@ -105,16 +108,9 @@ class Training:
     notes: list[str] = field(default_factory=list)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ScalerSetting:
-    """How losses are scaled: `torch.amp.GradScaler`'s own parameters, by their names, or not at all."""
-
-    name: str
-    enabled: bool = True
-    init_scale: float = 65536.0
-    growth_factor: float = 2.0
-    backoff_factor: float = 0.5
-    growth_interval: int = 2000
+def wrong_training(found: Training, _: Before) -> str:
+    """Return what of a training cannot be: an arm that there is not."""
+    return unknown("an arm", found.arm, ("", *ARMS), f"a training of {found.case_id}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -160,6 +156,11 @@ class ScalerRun:
     error: str = ""
     weights_digest: str = ""
     notes: list[str] = field(default_factory=list)
+
+
+def wrong_scaling(found: ScalerRun, _: Before) -> str:
+    """Return what of a training with a scaler setting cannot be: an unknown precision."""
+    return unknown("a precision", found.precision, PRECISIONS, f"a scaling of {found.case_id}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -214,6 +215,12 @@ class ScopePass:
     memory_source: str | None = None
     fitness: Fitness = field(default_factory=Fitness)
     notes: list[str] = field(default_factory=list)
+
+
+def wrong_scopes(found: ScopePass, _: Before) -> str:
+    """Return what of a case trained in each scope cannot be: a scope that there is not."""
+    wrong = (unknown("a scope", one.scope, SCOPES, f"a scopes of {found.case_id}") for one in found.scopes)
+    return next(filter(None, wrong), "")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -276,6 +283,12 @@ class StoragePass:
     notes: list[str] = field(default_factory=list)
 
 
+def wrong_storage(found: StoragePass, _: Before) -> str:
+    """Return what of a case fed inputs in half cannot be: a use that there is not."""
+    wrong = (unknown("a use", one.use, USES, f"a storage of {found.case_id}") for one in found.uses)
+    return next(filter(None, wrong), "")
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Attained:
     """What one `size` ("1024x1024x1024") attained: `work` FLOPs or bytes in each of `samples` seconds."""
@@ -302,3 +315,9 @@ class Ceiling:
     error: str = ""
     fitness: Fitness = field(default_factory=Fitness)
     notes: list[str] = field(default_factory=list)
+
+
+def wrong_ceiling(found: Ceiling, _: Before) -> str:
+    """Return what of a ceiling cannot be: an operation that there is not."""
+    where = f"a ceiling of {found.operation} on {found.device}"
+    return unknown("an operation", found.operation, OPERATIONS, where)

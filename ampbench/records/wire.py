@@ -22,11 +22,12 @@ from ampbench.errors import bounded, escaped
 from ampbench.records.case import Case, Environment, OwnPrecision, ParameterValue, WorkloadSource
 from ampbench.records.casts import CastPass, Tracing
 from ampbench.records.keeping import SearchSpace, Trial, Weighing
+from ampbench.records.kinds import CEILINGS, RULES
 from ampbench.records.measured import KILLED, Divergence, Failure, MemoryPass, Round, Skip
 from ampbench.records.ranges import OriginPass, RangePass
 from ampbench.records.rules import RuleProbe
-from ampbench.records.run import CEILINGS, KEPT, RULES
-from ampbench.records.studies import Ceiling, ScalerRun, ScalerSetting, ScopePass, StoragePass, Training
+from ampbench.records.run import KEPT, ScalerSetting
+from ampbench.records.studies import Ceiling, ScalerRun, ScopePass, StoragePass, Training
 
 MAX_SAMPLES_PER_ROUND = 200
 """As many raw samples as a round may store."""

@@ -23,11 +23,11 @@ from ampbench.instruments.scope.findings import comparisons, scope_said
 from ampbench.records.case import Case, DeviceDescription
 from ampbench.records.cast_totals import Saving, Totals, savings, totals
 from ampbench.records.casts import CastPass
-from ampbench.records.keeping import KeepSearch
+from ampbench.records.keeping import KeepSearch, SearchSpace, Trial
+from ampbench.records.kinds import CONVERGENCE, KINDS
 from ampbench.records.labels import NOT_REACHED, case_labels, told_apart
 from ampbench.records.ranges import OriginPass, RangePass
 from ampbench.records.rules import FAKE, RuleProbe
-from ampbench.records.run import CONVERGENCE, KINDS
 from ampbench.records.studies import Ceiling, ScalerRun, ScopePass, StoragePass
 from ampbench.records.verdicts import Comparison, Verdict
 from ampbench.report.material import Material, ShownCase, run_name
@@ -86,7 +86,7 @@ class Untold:
 
 def found_of(kind: str, run: StoredRun) -> Mapping[str, Any]:
     """Return what a run holds of cases for a page to tell, by what it explains or studies."""
-    found: Mapping[str, Any] = told_trainings(run) if kind == CONVERGENCE else getattr(run, KINDS[kind].field)
+    found: Mapping[str, Any] = told_trainings(run) if kind == CONVERGENCE else run.found.get(KINDS[kind].found.line, {})
     return found
 
 
@@ -119,31 +119,31 @@ def traced(material: Material) -> list[Traced]:
             whole=totals(one.found.trace),
             savings=savings(one.found.trace),
         )
-        for one in told(material, lambda run: run.casts)
+        for one in told(material, lambda run: run.of(CastPass))
     ]
     return sorted(cases, key=lambda one: (-(one.whole.seconds or 0.0), -one.whole.bytes_moved, one.number))
 
 
 def headrooms(material: Material) -> list[Told[RangePass]]:
     """Return the cases whose magnitudes were looked at, the oldest first."""
-    return told(material, lambda run: run.ranges)
+    return told(material, lambda run: run.of(RangePass))
 
 
 def origins(material: Material) -> list[Told[OriginPass]]:
     """Return the cases the origin of whose errors was looked for, the oldest first."""
-    return told(material, lambda run: run.origins)
+    return told(material, lambda run: run.of(OriginPass))
 
 
 def searches(material: Material) -> list[Told[KeepSearch]]:
     """Return the cases for which a search for modules to keep in fp32 came to its end, the oldest first."""
-    return told(material, lambda run: run.searches)
+    return told(material, lambda run: run.of(KeepSearch))
 
 
 def probes(material: Material) -> list[RuleProbe]:
     """Return the probes of autocast's rules: of several of one torch version and device type the newest."""
     newest: dict[tuple[str, str], RuleProbe] = {}
     for run in runs_of(material):
-        newest |= {(one.torch_version, one.device): one for one in run.rules.values()}
+        newest |= {(one.torch_version, one.device): one for one in run.of(RuleProbe).values()}
     return list(newest.values())
 
 
@@ -202,10 +202,12 @@ def contents(material: Material) -> list[str]:
         if of.of_cases
     }
     said = [f"{KINDS[kind].contents} {counted(count, 'case')}" for kind, count in counts.items() if count]
-    probed = list(dict.fromkeys(probe.device for probe in probes(material)))
-    limits = list(dict.fromkeys(one.device for run in runs_of(material) for one in run.ceilings))
-    said += [f"autocast's rules on {', '.join(probed)}"] if probed else []
-    return [*said, *([f"the ceilings of {', '.join(limits)}"] if limits else [])]
+    for kind, of in KINDS.items():
+        if not of.of_cases and (
+            devices := dict.fromkeys(key for run in runs_of(material) for key in found_of(kind, run))
+        ):
+            said.append(f"{of.contents} {', '.join(devices)}")
+    return said
 
 
 def strangers(material: Material, kind: str) -> list[str]:
@@ -224,8 +226,8 @@ def _reason(run: StoredRun, case_id: str) -> str:
         return skip.reason
     if (failure := run.failures.get(case_id)) is not None:
         return failure.said
-    trials = len(run.trials.get(case_id, []))
-    if trials or case_id in run.spaces:
+    trials = len(run.several_of(Trial).get(case_id, []))
+    if trials or case_id in run.of(SearchSpace):
         kept = f"{counted(trials, 'trial')} {'is' if trials == 1 else 'are'}" if trials else "no trial is"
         return f"the search did not end; {kept} stored"
     return NOT_REACHED
@@ -322,7 +324,7 @@ def _badness(one: Trained) -> int:
 
 def scaler_runs(material: Material) -> list[Told[list[ScalerRun]]]:
     """Return the cases that were trained with several settings of the scaler, those first of which most fail."""
-    return sorted(told(material, lambda run: run.scaler), key=_failing, reverse=True)
+    return sorted(told(material, lambda run: run.several_of(ScalerRun)), key=_failing, reverse=True)
 
 
 def _failing(one: Told[list[ScalerRun]]) -> int:
@@ -331,7 +333,7 @@ def _failing(one: Told[list[ScalerRun]]) -> int:
 
 def scopes(material: Material) -> list[Told[ScopePass]]:
     """Return the cases that were trained in several scopes of autocast, those first that read stale weights."""
-    return sorted(told(material, lambda run: run.scope), key=lambda one: stale(one.found), reverse=True)
+    return sorted(told(material, lambda run: run.of(ScopePass)), key=lambda one: stale(one.found), reverse=True)
 
 
 def stale(found: ScopePass) -> int:
@@ -341,7 +343,7 @@ def stale(found: ScopePass) -> int:
 
 def stored_inputs(material: Material) -> list[Told[StoragePass]]:
     """Return the cases that were fed inputs stored in half, those first that lose information by it."""
-    return sorted(told(material, lambda run: run.input_storage), key=_loss)
+    return sorted(told(material, lambda run: run.of(StoragePass)), key=_loss)
 
 
 def _loss(one: Told[StoragePass]) -> tuple[bool, bool]:
@@ -353,7 +355,7 @@ def device_ceilings(material: Material) -> list[Ceilings]:
     highest: dict[tuple[str, str, str, int | None], dict[tuple[str, str], Ceiling]] = {}
     devices: dict[tuple[str, str, str, int | None], DeviceDescription] = {}
     for run in runs_of(material):
-        for one in run.ceilings:
+        for one in run.every(Ceiling):
             key = (*place_of(run), one.device, one.threads if one.device == "cpu" else None)
             devices[key] = described(run.header.environment, one.device)
             own = highest.setdefault(key, {})

@@ -14,7 +14,17 @@ from ampbench.instruments.scaler.findings import scaler_said
 from ampbench.instruments.scope.findings import scope_said
 from ampbench.judge.said import NOT_IN_TURNS, NOT_JUDGED, by_weight, case_names, conditions, findings_table, means_table
 from ampbench.present.document import escaped, folded, markdown_table
-from ampbench.records.run import CASTS, CEILINGS, CONVERGENCE, HEADROOM, INPUT_STORAGE, KEEP_FP32, ORIGIN, SCALER, SCOPE
+from ampbench.records.kinds import (
+    CASTS,
+    CEILINGS,
+    CONVERGENCE,
+    HEADROOM,
+    INPUT_STORAGE,
+    KEEP_FP32,
+    ORIGIN,
+    SCALER,
+    SCOPE,
+)
 from ampbench.records.verdicts import Comparison
 from ampbench.report.explained import (
     changed,

@@ -8,7 +8,6 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from functools import cached_property
 from pathlib import Path
-from typing import Any
 
 from ampbench.base import names
 from ampbench.base import names as keywords
@@ -21,10 +20,12 @@ from ampbench.judge.objections import Budget
 from ampbench.judge.pairing import arm_settings, pair_cases
 from ampbench.judge.rows import Group, Row, grouped
 from ampbench.records.case import Case
+from ampbench.records.kinds import deed_of
 from ampbench.records.labels import case_labels, told_apart
-from ampbench.records.run import LATEST, Header, deed_of
+from ampbench.records.run import LATEST, Header
+from ampbench.records.studies import Training
 from ampbench.records.verdicts import Comparison, Finding
-from ampbench.store import BY_CASE, CUT, StoredRun, find_run, list_runs, measures, read_header, read_run, run_files
+from ampbench.store import CUT, StoredRun, find_run, list_runs, measures, read_header, read_run, run_files
 from ampbench.trend import RunValues, Trend, make_trend, place_of, read_runs, tracked
 from ampbench.trend.building import public_version
 from ampbench.trend.series import Tracked
@@ -108,20 +109,16 @@ def matching(runs: Iterable[StoredRun], keyword: str) -> list[StoredRun]:
     runs_left = []
     for one in runs:
         kept = _kept(one, keyword)
-        entries: dict[str, Any] = {
-            kind: {case_id: found for case_id, found in getattr(one, kind).items() if case_id in kept}
-            for kind in BY_CASE
-        }
-        runs_left.append(replace(one, **entries))
-    return [one for one in runs_left if one.rules or one.ceilings or any(getattr(one, kind) for kind in BY_CASE)]
+        runs_left.append(one.narrowed(kept))
+    return [one for one in runs_left if one.cases or any(one.found.values())]
 
 
 def _kept(run: StoredRun, keyword: str) -> set[str]:
     """Return the ids of the cases that match, and of those that were trained to be judged with them."""
-    kept = {case_id for kind in BY_CASE for case_id in getattr(run, kind) if names.matches(keyword, case_id)}
+    kept = {case_id for case_id in run.cases if names.matches(keyword, case_id)}
     cases = run.cases
     groups = {(cases[one].group, cases[one].device) for one in kept if one in cases}
-    return kept | {one for one in run.convergence if (cases[one].group, cases[one].device) in groups}
+    return kept | {one for one in run.several_of(Training) if (cases[one].group, cases[one].device) in groups}
 
 
 def _latest(results: Path) -> Sources:

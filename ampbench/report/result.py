@@ -16,8 +16,8 @@ from ampbench.judge.notes import skip_note
 from ampbench.judge.rows import precision_label
 from ampbench.present.document import as_sentence
 from ampbench.records.case import Case
+from ampbench.records.kinds import KINDS
 from ampbench.records.labels import case_labels
-from ampbench.records.run import STUDIES
 from ampbench.records.verdicts import OUTCOME, Comparison, Finding, Verdict
 from ampbench.report import answers
 from ampbench.report.answers import Machine, machines
@@ -264,7 +264,7 @@ def _unmeasured(material: Material) -> tuple[str, str]:
     if explained := contents(material):
         if found := first_finding(material):
             return found, f"This page is about {_joined(explained)}."
-        if any(one.header.explains in STUDIES for one in material.explanations):
+        if any(KINDS[one.header.explains].group == "study" for one in material.explanations):
             return f"this page is about {_joined(explained)}", ""
         return f"nothing was measured; this page explains {_joined(explained)}", ""
     ended = Counter[str]()

@@ -18,11 +18,10 @@ from ampbench.store.folder import (
     sync_folder,
 )
 from ampbench.store.migrating import CURRENT, LEFT_ALONE, MIGRATED, Migration, migrate_file, migrate_results
-from ampbench.store.reading import BY_CASE, CUT, StoredRun, TimedRound, gathered, read_header, read_run, run_id
+from ampbench.store.reading import CUT, StoredRun, TimedRound, gathered, read_header, read_run, run_id
 from ampbench.store.writing import CannotBeError, RunWriter, encode_run, new_run_id, require_writable
 
 __all__ = [
-    "BY_CASE",
     "CURRENT",
     "CUT",
     "LEFT_ALONE",

@@ -16,7 +16,8 @@ from difflib import get_close_matches
 from pathlib import Path
 
 from ampbench.errors import NothingToRunError, StoreError, UnknownNameError, UsageError
-from ampbench.records.run import COMPRESSED, LATEST, SUFFIX, Header, deed_of, is_path
+from ampbench.records.kinds import deed_of
+from ampbench.records.run import COMPRESSED, LATEST, SUFFIX, Header, is_path
 from ampbench.store.reading import StoredRun, first_line, read_header, read_run, run_id, what_else
 
 _NO_LOCKS = (errno.ENOLCK, errno.ENOTSUP, errno.ENOSYS)

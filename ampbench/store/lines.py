@@ -7,12 +7,12 @@ What the numbers, words and times of a run file may be, as tables: what lies out
 Ranges and words are checked as a line is decoded, what must hold between the fields of a record by `wrong_parts`, both
 when a file is read and when it is written. A field of no row may have any finite number, or any text.
 
-The traces of a run file: long lines, decoded and checked when first asked for.
+The long lines of a run file, traces: decoded and checked when first asked for.
 
 One line of a run file: a record as JSON, and JSON as a record, strictly.
 
-What is written is `{"round": {...}}`: one key, the kind of line, as in `records.runs.Line`. What is read must have all
-required fields, no field that is not known, and the right types; a `LineError` says what is wrong.
+What is written is `{"round": {...}}`: one key, the kind of line, as in `records.run.CORE` and `records.kinds`. What is
+read must have all required fields, no field that is not known, and the right types; a `LineError` says what is wrong.
 """
 
 import functools
@@ -24,22 +24,18 @@ from collections.abc import Callable, Container, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import MISSING, fields, is_dataclass
 from datetime import datetime
+from types import MappingProxyType
 from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
 
 import msgspec
 
 from ampbench.base.metrics import METRICS
-from ampbench.base.precisions import PRECISIONS
 from ampbench.errors import escaped
+from ampbench.records import kinds
 from ampbench.records.case import PATHS, PHASES
-from ampbench.records.casts import CastPass
-from ampbench.records.keeping import OBJECTIVES
+from ampbench.records.kinds import KINDS, LINES, Before, named
 from ampbench.records.measured import CAUSES, ENDS, MEMORY_SOURCES, STAGES
-from ampbench.records.ranges import ACTIVATION, GRADIENT, INPUT, UPDATE, WEIGHT, RangePass
-from ampbench.records.rules import CATEGORIES, DEVICE, FAKE, NOT_OBSERVED, RuleProbe
-from ampbench.records.run import ENDINGS, SCHEMA, Entry, Header, Line
-from ampbench.records.run import KINDS as RUN_KINDS
-from ampbench.records.studies import ARMS, OPERATIONS, SCOPES, USES
+from ampbench.records.run import CORE, ENDINGS, SCHEMA, Entry, Header
 
 
 @contextmanager
@@ -229,59 +225,58 @@ def _records_in(hint: Any) -> list[type]:
     return [record for argument in get_args(hint) for record in _records_in(argument)]
 
 
-TRACE = b'{"casts":'
-"""How the line of a trace begins."""
-_BEGINNING = re.compile(rb'\{"casts":\{"case_id":("(?:[^"\\]|\\.)*"),')
+_LONG = b"|".join(each.line.encode() for each in LINES.values() if each.long)
+_BEGINNING = re.compile(rb'\{"(' + _LONG + rb')":\{"case_id":("(?:[^"\\]|\\.)*"),')
 _END = b"}}\n"
 
 
-class StoredTraces(Mapping[str, CastPass]):
-    """The last trace of each case, by case id, in the order of the file; a line is decoded at its first access.
+class LongLines(Mapping[str, Any]):
+    """The last long line of each case, by case id, in the order of the file; it is decoded at its first access.
 
     Which cases there are costs nothing. A damaged line raises `StoreError`, with the file and the line's number, when
-    its trace is asked for.
+    its record is asked for.
     """
 
-    __slots__ = ("_decode", "_lines", "_traces")
+    __slots__ = ("_decode", "_lines", "_records")
 
-    def __init__(self, decode: Callable[[bytes, int], CastPass]):
+    def __init__(self, decode: Callable[[bytes, int], Any]):
         self._decode = decode
         self._lines: dict[str, tuple[bytes, int]] = {}
-        self._traces: dict[str, CastPass | None] = {}
+        self._records: dict[str, Any] = {}
 
     def keep(self, case_id: str, line: bytes, number: int) -> None:
-        """Keep `line`, that of a trace of the case, with its `number` in the file, in place of an earlier one."""
+        """Keep `line`, of the case, with its `number` in the file, in place of an earlier one."""
         self._lines[case_id] = line, number
-        self._traces[case_id] = None
+        self._records[case_id] = None
 
-    def __getitem__(self, case_id: str) -> CastPass:
-        found = self._traces[case_id]
+    def __getitem__(self, case_id: str) -> Any:
+        found = self._records[case_id]
         if found is None:
             with no_garbage_collection():
-                found = self._traces[case_id] = self._decode(*self._lines[case_id])
+                found = self._records[case_id] = self._decode(*self._lines[case_id])
             del self._lines[case_id]
         return found
 
     def __contains__(self, case_id: object) -> bool:
-        return case_id in self._traces
+        return case_id in self._records
 
     def __iter__(self) -> Iterator[str]:
-        return iter(self._traces)
+        return iter(self._records)
 
     def __len__(self) -> int:
-        return len(self._traces)
+        return len(self._records)
 
     def __repr__(self) -> str:
-        return f"<traces of {', '.join(self._traces) or 'no case'}>"
+        return f"<lines of {', '.join(self._records) or 'no case'}>"
 
 
-def traced_case(line: bytes) -> str | None:
-    """Return the id of the case whose trace `line` begins and ends as; None: only decoding it can tell what it is."""
+def long_line(line: bytes) -> tuple[str, str] | None:
+    """Return the kind and the case of a long `line` as it begins and ends; None: only decoding it can tell."""
     begins = _BEGINNING.match(line)
     if begins is None or not line.endswith(_END):
         return None
     try:
-        return msgspec.json.decode(begins[1], type=str)
+        return begins[1].decode(), msgspec.json.decode(begins[2], type=str)
     except (msgspec.MsgspecError, UnicodeDecodeError):
         return None
 
@@ -336,43 +331,48 @@ def _plain(value: Any) -> Any:
     raise NotImplementedError
 
 
-KINDS: Mapping[type, str] = {
-    next(part for part in get_args(hint) if part is not type(None)): name for name, hint in get_type_hints(Line).items()
-}
-"""What each type of record is called in the file."""
-
-_TYPES = {name: record for record, name in KINDS.items()}
-_OF_NO_CASE = {"header", "case", "footer", *(kind.line for kind in RUN_KINDS.values() if not kind.of_cases)}
+_CORE = {record: line for line, record in CORE.items()}
+_OF_NO_CASE = {"header", "case", "footer", *(each.line for each in LINES.values() if each.of != "case_id")}
 _ENCODER = msgspec.json.Encoder(enc_hook=_plain)
-_DECODERS: Mapping[bytes, tuple[str, Callable[[bytes], Any]]] = {
-    name.encode(): (
-        name,
-        msgspec.json.Decoder(
-            msgspec.defstruct(name, [(name, strict_struct(record))], gc=False, forbid_unknown_fields=True)
-        ).decode,
-    )
-    for name, record in _TYPES.items()
-}
-_VALUES = frozenset({INPUT, ACTIVATION, GRADIENT, WEIGHT, UPDATE})
-_STUDIES: Mapping[str, Callable[[Any], list[tuple[str, str, Container[str]]]]] = {
-    "training": lambda found: [("an arm", found.arm, ("", *ARMS))],
-    "scaling": lambda found: [("a precision", found.precision, PRECISIONS)],
-    "scopes": lambda found: [("a scope", one.scope, SCOPES) for one in found.scopes],
-    "storage": lambda found: [("a use", one.use, USES) for one in found.uses],
-    "ceiling": lambda found: [("an operation", found.operation, OPERATIONS)],
-}
-"""What names in a record of a study, and which of them there are."""
+
+
+def line_of(record: type) -> str:
+    """Return what the lines of a type of record are called; `KeyError` where it has none."""
+    return _CORE.get(record) or kinds.line_of(record)
+
+
+@functools.cache
+def record_of(line: str) -> type:
+    """Return the type of record of the lines called `line`, whose module is imported for it."""
+    found: type = CORE[line] if line in CORE else named(LINES[line].record)
+    return found
+
+
+def _decoder(line: str) -> Callable[[bytes], Any]:
+    strict = msgspec.defstruct(line, [(line, strict_struct(record_of(line)))], gc=False, forbid_unknown_fields=True)
+    return msgspec.json.Decoder(strict).decode
+
+
+class _Decoders(dict[bytes, tuple[str, Callable[[bytes], Any]]]):
+    """What decodes each kind of line, made when the first is read."""
+
+    def __missing__(self, name: bytes) -> tuple[str, Callable[[bytes], Any]]:
+        line = name.decode(errors="replace")
+        if line not in CORE and line not in LINES:
+            return "", _unknown
+        found = self[name] = line, _decoder(line)
+        return found
+
+
+_DECODERS = _Decoders()
 DAMAGED_OR_NEWER = "damaged, or written by a newer ampbench (upgrade this one)"
 _ROUND = b'{"round":'
 _OLD_PROBE = b'{"autocast_rules":'
-_decode_round = _DECODERS[b"round"][1]
+_decode_round = _decoder("round")
 
 
 def _unknown(_: bytes) -> Any:
-    raise LineError(f"{DAMAGED_OR_NEWER}: none of the kinds {', '.join(_TYPES)}")
-
-
-_UNKNOWN = ("", _unknown)
+    raise LineError(f"{DAMAGED_OR_NEWER}: none of the kinds {', '.join([*CORE, *LINES])}")
 
 
 class _AnySchema(msgspec.Struct):
@@ -389,7 +389,7 @@ def encode(record: Header | Entry) -> bytes:
     Numbers that are not finite become null. Characters that UTF-8 does not have (undecodable bytes of a path or a
     command line) are written as backslash escapes.
     """
-    line = {KINDS[type(record)]: record}
+    line = {line_of(type(record)): record}
     try:
         return _ENCODER.encode(line) + b"\n"
     except UnicodeEncodeError:
@@ -404,7 +404,7 @@ def decode(line: bytes) -> tuple[str, Any]:
     try:
         if line.startswith(_ROUND):  # nearly all lines of a large file are
             return "round", _decode_round(line).round
-        kind, decode = _DECODERS.get(line[2 : line.find(b'"', 2)], _UNKNOWN)
+        kind, decode = _DECODERS[line[2 : line.find(b'"', 2)]]
         return kind, getattr(decode(line), kind)
     except (msgspec.MsgspecError, UnicodeDecodeError) as error:
         unknown = "unknown field" in str(error)
@@ -436,7 +436,7 @@ def check_header(data: bytes) -> None:
 
 def check_said(header: Header) -> None:
     """Raise `LineError` unless `header` explains what there is and its times, the order of trends, are ISO 8601."""
-    if header.explains and header.explains not in RUN_KINDS:
+    if header.explains and header.explains not in KINDS:
         raise LineError(f"damaged: explains what there is not: {header.explains!r}")
     for name, text in (("started_at", header.started_at), ("committed_at", header.committed_at)):
         if text is not None and (wrong := wrong_time(text)):
@@ -448,14 +448,12 @@ def check_entry(
     case_id: str,
     record: Any,
     case_ids: Container[str],
-    probed: Container[str] = (),
-    spaced: Container[str] = (),
+    before: Before = MappingProxyType({}),
     rounds: Rounds | None = None,
 ) -> None:
     """Raise `LineError` unless `record`, of the case `case_id` if of any, may follow the cases with `case_ids`.
 
-    `probed` are the device types whose rules are there already, `spaced` the ids of the cases with a search space,
-    `rounds` the rounds that are there, to which a round is added.
+    `before` is what else is there already; `rounds` are the rounds that are, to which a round is added.
     """
     if kind not in _OF_NO_CASE and case_id not in case_ids:
         raise LineError(f"a {kind} of a case that is not listed before it: {case_id}")
@@ -469,14 +467,8 @@ def check_entry(
             raise LineError(f"damaged: {wrong}, of {case_id}")
     if kind == "case" and case_id in case_ids:
         raise LineError(f"a case listed twice: {case_id}")
-    if kind == "rules":
-        _check_probe(record, probed)
-    if kind == "ranges":
-        _check_ranges(record)
-    if kind in ("space", "trial", "search"):
-        _check_search(kind, record, spaced)
-    if kind in _STUDIES:
-        _check_study(kind, record)
+    if kind in LINES and (wrong := _wrong(kind, record, before)):
+        raise LineError(wrong)
     if kind == "header":
         raise LineError("a second header: two files were put together")
     if kind == "footer" and (wrong := wrong_time(record.finished_at)):
@@ -511,42 +503,12 @@ def own_rounds(known: int) -> set[int]:
     return {number for number in range(known.bit_length() // 4 + 1) if known >> (4 * number) & 1}
 
 
-def _check_probe(probe: RuleProbe, probed: Container[str]) -> None:
-    if probe.device in probed:
-        raise LineError(f"a second probe of autocast's rules on {probe.device}")
-    for one in probe.observations:
-        if one.observed not in (*CATEGORIES, None):
-            raise LineError(f"{one.op} on {probe.device} has a rule that there is not: {one.observed!r}")
-        if one.how not in (DEVICE, FAKE, NOT_OBSERVED):
-            raise LineError(f"{one.op} on {probe.device} was observed in a way that there is not: {one.how!r}")
-
-
-def _check_ranges(found: RangePass) -> None:
-    for values in found.magnitudes:
-        if values.what not in _VALUES:
-            raise LineError(f"values of a kind that there is not, {values.what!r}, of {found.case_id}")
-    for low in [*found.low_runs, *(low for one in found.validations for low in one.low_runs)]:
-        if low.precision not in PRECISIONS:
-            raise LineError(f"an unknown precision, {low.precision!r}, beside {found.case_id}")
-
-
-def _check_search(kind: str, record: Any, spaced: Container[str]) -> None:
-    if kind == "space" and record.case_id in spaced:
-        raise LineError(f"a second search space of {record.case_id}")
-    if kind != "space" and record.case_id not in spaced:
-        raise LineError(f"a {kind} without a search space before it: {record.case_id}")
-    searched = record.wanted if kind == "space" else record if kind == "search" else None
-    if searched is not None and searched.objective not in OBJECTIVES:
-        raise LineError(f"a search for what there is not, {searched.objective!r}, of {record.case_id}")
-
-
-def _check_study(kind: str, record: Any) -> None:
-    of = f"{record.operation} on {record.device}" if kind == "ceiling" else record.case_id
-    for what, name, known in _STUDIES[kind](record):
-        if name not in known:
-            raise LineError(f"{what} that there is not, {name!r}, in a {kind} of {of}")
+def _wrong(kind: str, record: Any, before: Before) -> str:
+    """Return what the row of a kind of line finds wrong with a record (None: it is a long one, not yet decoded)."""
+    place = LINES[kind].wrong
+    return named(place)(record, before) if place and record is not None else ""
 
 
 def to_record(kind: str, record: Any) -> Any:
     """Return a decoded `record` of `kind` as the dataclass it stands for."""
-    return msgspec.convert(record, _TYPES[kind], from_attributes=True)
+    return msgspec.convert(record, record_of(kind), from_attributes=True)

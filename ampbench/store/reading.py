@@ -5,24 +5,20 @@ import io
 import re
 import stat
 import zlib
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, BinaryIO, Protocol, cast
+from typing import Any, BinaryIO, Protocol, TypeVar, cast
 
 from ampbench.errors import StoreError
 from ampbench.records.case import Case
-from ampbench.records.casts import CastPass
-from ampbench.records.keeping import KeepSearch, SearchSpace, Trial
+from ampbench.records.kinds import KINDS, LINES, line_of
 from ampbench.records.labels import few
 from ampbench.records.measured import Divergence, Failure, Fitness, MemoryPass, Round, Skip
-from ampbench.records.ranges import OriginPass, RangePass
-from ampbench.records.rules import RuleProbe
-from ampbench.records.run import COMPRESSED, KINDS, SUFFIX, Entry, Footer, Header
-from ampbench.records.studies import Ceiling, ScalerRun, ScopePass, StoragePass, Training
+from ampbench.records.run import COMPRESSED, SUFFIX, Entry, Footer, Header
 from ampbench.store import lines
-from ampbench.store.lines import TRACE, LineError, StoredTraces, no_garbage_collection, traced_case
+from ampbench.store.lines import LineError, LongLines, long_line, no_garbage_collection
 
 CUT = "ends in a cut line, which was left out"
 """What is said of a run file that was killed while it was written to."""
@@ -32,16 +28,8 @@ _MOST_UNPACKED = 100
 """A compressed run file is this many times as large once it is unpacked, at most, small ones apart: probes of rules,
 which repeat themselves most, are 30 times."""
 _ALWAYS_UNPACKED = 1 << 24
-_OF_CASES = [kind for kind in KINDS.values() if kind.of_cases]
-_LATEST = {
-    "case": "cases", "memory": "memory", "divergence": "divergence", "failure": "failures", "skip": "skips",
-    "space": "spaces", **{kind.line: kind.field for kind in _OF_CASES if not kind.several},
-}  # fmt: skip
+_LATEST = {"case": "cases", "memory": "memory", "divergence": "divergence", "failure": "failures", "skip": "skips"}
 """Kinds of entry of which the last of each case counts, and where a `StoredRun` has them."""
-_SEVERAL = {"trial": "trials", **{kind.line: kind.field for kind in _OF_CASES if kind.several}}
-"""Kinds of which all entries of a case count."""
-BY_CASE = (*_LATEST.values(), *_SEVERAL.values())
-"""The fields of a `StoredRun` that are by case."""
 _GZIP = b"\x1f\x8b"
 _BUFFER_BYTES = 1 << 18
 _DAMAGED = (EOFError, zlib.error, gzip.BadGzipFile)
@@ -84,16 +72,19 @@ class TimedRound(Protocol):
     def weights_digest(self) -> str: ...  # noqa: D102
 
 
+R = TypeVar("R")
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoredRun:
     """A run file's contents. `cases` are by case id, in the order of the file, as are `rounds`.
 
-    `memory`, `divergence`, `failures`, `skips`, `casts`, `ranges`, `origins`, `spaces`, `searches`, `scope` and
-    `input_storage` hold each case's last entry of that kind, `trials`, `convergence` and `scaler` all of a case,
-    `readings` the values by metric and case id, `rules` the probe of each device type, `ceilings` what devices attain.
-    A trace of `casts` is decoded when it is asked for, which raises `StoreError` for a damaged one. `cut`: the last
-    line had no end, which is what a killed run leaves, and was left out. `lacks` says by case what a run that ended as
-    complete should hold and does not ("round 2", "the memory pass"): lines of its file were lost.
+    `memory`, `divergence`, `failures` and `skips` hold each case's last entry of that kind, `readings` the values by
+    metric and case id. `found` is what a run explains or studies, by the name of a line (`records.kinds`) and case id,
+    or device: ask for it by its type, with `of`, `several_of` or `every`. A trace is decoded when it is asked for,
+    which raises `StoreError` for a damaged one. `cut`: the last line had no end, which is what a killed run leaves, and
+    was left out. `lacks` says by case what a run that ended as complete should hold and does not ("round 2", "the
+    memory pass"): lines of its file were lost.
     """
 
     path: Path
@@ -105,21 +96,36 @@ class StoredRun:
     failures: dict[str, Failure] = field(default_factory=dict)
     skips: dict[str, Skip] = field(default_factory=dict)
     readings: dict[str, dict[str, float]] = field(default_factory=dict)
-    casts: Mapping[str, CastPass] = field(default_factory=dict)
-    rules: dict[str, RuleProbe] = field(default_factory=dict)
-    ranges: dict[str, RangePass] = field(default_factory=dict)
-    origins: dict[str, OriginPass] = field(default_factory=dict)
-    spaces: dict[str, SearchSpace] = field(default_factory=dict)
-    trials: dict[str, list[Trial]] = field(default_factory=dict)
-    searches: dict[str, KeepSearch] = field(default_factory=dict)
-    convergence: dict[str, list[Training]] = field(default_factory=dict)
-    scaler: dict[str, list[ScalerRun]] = field(default_factory=dict)
-    scope: dict[str, ScopePass] = field(default_factory=dict)
-    input_storage: dict[str, StoragePass] = field(default_factory=dict)
-    ceilings: list[Ceiling] = field(default_factory=list)
+    found: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     footers: list[Footer] = field(default_factory=list)
     cut: bool = False
     lacks: dict[str, list[str]] = field(default_factory=dict)
+
+    def of(self, record: type[R]) -> Mapping[str, R]:
+        """Return what is stored as `record`, by case id or device: of several of one the last."""
+        return self.found.get(line_of(record), {})
+
+    def several_of(self, record: type[R]) -> Mapping[str, list[R]]:
+        """Return what is stored as `record`, of which there may be several of a case or device, by that."""
+        return self.found.get(line_of(record), {})
+
+    def every(self, record: type[R]) -> list[R]:
+        """Return all that is stored as `record`, of which there may be several of a case or device, by these."""
+        return [one for several in self.several_of(record).values() for one in several]
+
+    def having(self, record: type[R], found: Mapping[str, R] | Mapping[str, list[R]]) -> "StoredRun":
+        """Return the run with other records of a type than it holds, by case id or device."""
+        return replace(self, found={**self.found, line_of(record): found})
+
+    def narrowed(self, case_ids: Container[str]) -> "StoredRun":
+        """Return the run with what is of these cases alone, rounds apart; what is of devices stays."""
+
+        def kept(entries: Mapping[str, R]) -> dict[str, R]:
+            return {case_id: entry for case_id, entry in entries.items() if case_id in case_ids}
+
+        by_case: dict[str, Any] = {name: kept(getattr(self, name)) for name in _LATEST.values()}
+        found = {line: kept(held) if LINES[line].of == "case_id" else held for line, held in self.found.items()}
+        return replace(self, **by_case, found=found)
 
     @property
     def misnamed(self) -> str:
@@ -146,7 +152,8 @@ class StoredRun:
     @property
     def explained(self) -> list[str]:
         """The ids of the cases that it explains or studies, but those of which only a search's beginning is there."""
-        found = {case_id for kind in _OF_CASES for case_id in getattr(self, kind.field)}
+        lines_found = (kind.found.line for kind in KINDS.values() if kind.of_cases)
+        found = {case_id for line in lines_found for case_id in self.found.get(line, ())}
         return [case_id for case_id in self.cases if case_id in found]
 
     @property
@@ -187,7 +194,13 @@ def read_run(
     rounds: list[Round] = []
     known: lines.Rounds = {}
     contents = _Contents()
-    traces = StoredTraces(lambda line, number: _trace(path, line, number))
+
+    def keep(kind: str, case_id: str, line: bytes) -> None:
+        if kind not in contents.found:
+            contents.found[kind] = LongLines(lambda line, number: _decoded(path, line, number))
+        contents.found[kind].keep(case_id, line, number)
+        contents.outdo(case_id)
+
     cut = False
     number = 1
     with opened(path) as file, no_garbage_collection():
@@ -197,11 +210,10 @@ def read_run(
                 number += 1
                 if cut := not line.endswith(b"\n"):
                     break
-                traced = traced_case(line) if not check_traces and line.startswith(TRACE) else None
-                if traced is not None:
-                    lines.check_entry("casts", traced, None, contents.cases)
-                    traces.keep(traced, line, number)
-                    contents.outdo(traced)
+                if not check_traces and (long := long_line(line)):
+                    kind, case_id = long
+                    lines.check_entry(kind, case_id, None, contents.cases)
+                    keep(kind, case_id, line)
                     continue
                 kind, record = lines.decode(line)
                 if kind == "round":
@@ -214,10 +226,9 @@ def read_run(
                     continue
                 record = lines.to_record(kind, record)
                 case_id = getattr(record, "case_id", "")
-                lines.check_entry(kind, case_id, record, contents.cases, contents.rules, contents.spaces)
-                if kind == "casts":
-                    traces.keep(case_id, line, number)
-                    contents.outdo(case_id)
+                lines.check_entry(kind, case_id, record, contents.cases, contents.found)
+                if kind in LINES and LINES[kind].long:
+                    keep(kind, case_id, line)
                 else:
                     contents.add(kind, record)
         except _TooLargeError as error:
@@ -228,7 +239,7 @@ def read_run(
             raise StoreError(f"{path}, after line {number}: damaged: {error}") from None
         except OSError as error:
             raise StoreError(f"cannot read {path}: {error.strerror}") from None
-    stored = replace(contents.stored(path, header), rounds=rounds, casts=traces, cut=cut)
+    stored = replace(contents.stored(path, header), rounds=rounds, cut=cut)
     return replace(stored, lacks=_lacking(stored, known))
 
 
@@ -260,7 +271,7 @@ def gathered(path: Path, header: Header, entries: Iterable[Entry], begun: Stored
     """
     contents = _Contents(begun)
     for entry in entries:
-        contents.add(lines.KINDS[type(entry)], entry)
+        contents.add(lines.line_of(type(entry)), entry)
     return contents.stored(path, header)
 
 
@@ -269,28 +280,21 @@ class _Contents:
 
     def __init__(self, begun: StoredRun | None = None) -> None:
         self.latest: dict[str, dict[str, Any]] = {kind: {} for kind in _LATEST}
-        self.rules: dict[str, RuleProbe] = {}
-        self.several: dict[str, dict[str, list[Any]]] = {kind: {} for kind in _SEVERAL}
-        self.ceilings: list[Ceiling] = []
+        self.found: dict[str, Any] = {}
         self.readings: dict[str, dict[str, float]] = {}
         self.footers: list[Footer] = []
         if begun is not None:
             self.latest = {kind: dict(getattr(begun, name)) for kind, name in _LATEST.items()}
-            self.rules, self.footers = dict(begun.rules), list(begun.footers)
-            self.ceilings = list(begun.ceilings)
-            self.several = {
-                kind: {case_id: list(found) for case_id, found in getattr(begun, name).items()}
-                for kind, name in _SEVERAL.items()
+            self.footers = list(begun.footers)
+            self.found = {
+                line: {key: list(one) if LINES[line].several else one for key, one in held.items()}
+                for line, held in begun.found.items()
             }
             self.readings = {metric: dict(values) for metric, values in begun.readings.items()}
 
     @property
     def cases(self) -> dict[str, Case]:
         return self.latest["case"]
-
-    @property
-    def spaces(self) -> dict[str, SearchSpace]:
-        return self.latest["space"]
 
     def outdo(self, case_id: str) -> None:
         """Drop the failure of a case of which there is more: its worker was killed, and it was tried again."""
@@ -302,12 +306,12 @@ class _Contents:
             self.outdo(case_id)
         if kind == "reading":
             self.readings.setdefault(record.metric, {})[record.case_id] = record.value
-        elif kind == "rules":
-            self.rules[record.device] = record
-        elif kind == "ceiling":
-            self.ceilings.append(record)
-        elif kind in _SEVERAL:
-            self.several[kind].setdefault(record.case_id, []).append(record)
+        elif kind in LINES:
+            held, key = self.found.setdefault(kind, {}), getattr(record, LINES[kind].of)
+            if LINES[kind].several:
+                held.setdefault(key, []).append(record)
+            else:
+                held[key] = record
         elif kind == "footer":
             self.footers.append(record)
         else:
@@ -315,13 +319,11 @@ class _Contents:
 
     def stored(self, path: Path, header: Header) -> StoredRun:
         by_case: dict[str, Any] = {name: self.latest[kind] for kind, name in _LATEST.items()}
-        by_case |= {name: self.several[kind] for kind, name in _SEVERAL.items()}
         return StoredRun(
             path=path,
             header=header,
             readings=self.readings,
-            rules=self.rules,
-            ceilings=self.ceilings,
+            found=self.found,
             footers=self.footers,
             **by_case,
         )
@@ -408,13 +410,12 @@ def is_compressed(beginning: bytes) -> bool:
     return beginning.startswith(_GZIP)
 
 
-def _trace(path: Path, line: bytes, number: int) -> CastPass:
-    """Return the trace in `line`, the `number`th of a run file; `StoreError` where it is damaged."""
+def _decoded(path: Path, line: bytes, number: int) -> Any:
+    """Return the record in `line`, the `number`th of a run file; `StoreError` where it is damaged."""
     try:
-        found: CastPass = lines.to_record(*lines.decode(line))
+        return lines.to_record(*lines.decode(line))
     except LineError as error:
         raise StoreError(f"{path}, line {number}: {error}") from None
-    return found
 
 
 def _header(file: BinaryIO) -> Header:

@@ -13,10 +13,9 @@ from typing import Self
 
 from ampbench.errors import StoreError
 from ampbench.records.case import Case
-from ampbench.records.keeping import SearchSpace
+from ampbench.records.kinds import KINDS, LINES, is_resumed, verb_of
 from ampbench.records.measured import Round
-from ampbench.records.rules import RuleProbe
-from ampbench.records.run import SCHEMA, STUDIES, SUFFIX, Entry, Header, verb_of
+from ampbench.records.run import SCHEMA, SUFFIX, Entry, Header
 from ampbench.store import lines
 from ampbench.store.folder import followed, lock, sync_folder
 from ampbench.store.lines import LineError
@@ -26,8 +25,8 @@ from ampbench.store.reading import StoredRun, is_compressed, read_run
 _BLOCK_BYTES = 1 << 20
 _BEGIN_ANOTHER = "wait for it or begin a new run"
 
-_Known = tuple[set[str], set[str], dict[str, SearchSpace], lines.Rounds]
-"""What is in a file: the cases, the devices that were probed, the search spaces by case, the rounds."""
+_Known = tuple[set[str], dict[str, set[str]], lines.Rounds, bool]
+"""What is in a file: the cases, what each kind of line is of, the rounds, whether it says what it was begun for."""
 
 
 class CannotBeError(StoreError):
@@ -72,9 +71,9 @@ class RunWriter:
         self._descriptor = descriptor
         self._size = 0
         self._case_ids: set[str] = set()
-        self._probed: set[str] = set()
-        self._spaces: dict[str, SearchSpace] = {}
+        self._found: dict[str, set[str]] = {}
         self._rounds: lines.Rounds = {}
+        self._asked = False
         self._explains = ""
 
     @classmethod
@@ -131,8 +130,10 @@ class RunWriter:
                 writer.close()
                 return cls.reopen(path)
             writer._size = _size_of_whole_lines(path)
-            writer._case_ids, writer._probed = set(stored.cases), set(stored.rules)
-            writer._spaces = dict(stored.spaces)
+            writer._case_ids = set(stored.cases)
+            writer._found = {line: set(held) for line, held in stored.found.items()}
+            asking = (held for line, held in stored.found.items() if LINES[line].asked)
+            writer._asked = any(map(_asks, (one for held in asking for one in held.values())))
             for one in stored.rounds:
                 lines.add_round(one, writer._rounds)
             writer._explains = stored.header.explains
@@ -177,7 +178,7 @@ class RunWriter:
             self._restore()
             raise
         self._size += len(data)
-        self._case_ids, self._probed, self._spaces, self._rounds = known
+        self._case_ids, self._found, self._rounds, self._asked = known
 
     @property
     def _advice(self) -> str:
@@ -185,8 +186,7 @@ class RunWriter:
         if not self._size:
             return "choose another --results folder"
         resume = f"--resume {self.path.stem} --results {quote(str(self.path.parent.parent))}"
-        begun = any(space.wanted is not None for space in self._spaces.values())
-        if self._explains in STUDIES or begun:
+        if self._explains and self._can_go_on:
             again = f"ampbench {verb_of(self._explains)} {resume}"
             return f"what was stored before is kept: mend this, then continue with {again}"
         if self._explains:
@@ -195,18 +195,24 @@ class RunWriter:
             )
         return f"what was measured before is kept: mend this, then continue with {resume}"
 
+    @property
+    def _can_go_on(self) -> bool:
+        """Whether the verb that makes runs of this kind can go on with what is stored."""
+        by_lines = any(each.asked for each in KINDS[self._explains].lines)
+        return is_resumed(self._explains) and (self._asked or not by_lines)
+
     def _checked(self, records: Sequence[Header | Entry]) -> tuple[bytes, _Known]:
         """Return the lines of `records`, sure to be readable again; then what is known once they are written."""
         rounds = dict(self._rounds) if any(isinstance(record, Round) for record in records) else self._rounds
         known = set(self._case_ids) if any(isinstance(record, Case) for record in records) else self._case_ids
-        probed, spaces = set(self._probed), dict(self._spaces)
+        found, asked = dict(self._found), self._asked
         written: list[bytes] = []
         for record in records:
             try:
                 data = lines.encode(record)
                 kind, _ = lines.decode(data)
                 if self._size or written:
-                    lines.check_entry(kind, getattr(record, "case_id", ""), record, known, probed, spaces, rounds)
+                    lines.check_entry(kind, getattr(record, "case_id", ""), record, known, found, rounds)
                 elif isinstance(record, Header):
                     lines.check_said(record)
             except LineError as error:
@@ -216,11 +222,10 @@ class RunWriter:
             written.append(data)
             if isinstance(record, Case):
                 known.add(record.case_id)
-            elif isinstance(record, RuleProbe):
-                probed.add(record.device)
-            elif isinstance(record, SearchSpace):
-                spaces[record.case_id] = record
-        return b"".join(written), (known, probed, spaces, rounds)
+            elif kind in LINES:
+                found[kind] = {*found.get(kind, ()), getattr(record, LINES[kind].of)}
+                asked = asked or _asks(record)
+        return b"".join(written), (known, found, rounds, asked)
 
     def _restore(self) -> None:
         """Cut what a failed write left behind; should that fail too, the reader takes it for the cut that it is."""
@@ -228,6 +233,12 @@ class RunWriter:
             os.ftruncate(self._descriptor, self._size)
         except OSError:
             return
+
+
+def _asks(record: Entry) -> bool:
+    """Return whether a record says what its run is for."""
+    line = LINES[lines.line_of(type(record))]
+    return bool(line.asked) and getattr(record, line.asked) is not None
 
 
 def encode_run(header: Header, entries: Iterable[Entry], path: Path) -> bytes:

@@ -42,11 +42,12 @@ from ampbench.measure.sources import build_workload, seed_all
 from ampbench.measure.step import Step
 from ampbench.present.document import markdown_table
 from ampbench.records.case import Case, WorkloadSource
+from ampbench.records.kinds import CONVERGENCE
 from ampbench.records.magnitudes import headroom
 from ampbench.records.measured import Divergence, Round
-from ampbench.records.run import CONVERGENCE, SCHEMA, Asked, Header, Selection, Settings
+from ampbench.records.run import SCHEMA, Asked, Header, Selection, Settings
 from ampbench.records.studies import CONTROL, REFERENCE, Training
-from ampbench.store import StoredRun
+from ampbench.store import StoredRun, gathered
 from ampbench.workload import Workload
 from ampbench.workloads.index import WORKLOADS
 from benchmarks.self.trainings import HELD_OUT, NETWORKS, PROOF, RECIPES, Proof, Setting
@@ -285,13 +286,9 @@ def outcomes(lines: Iterable[Line], proof: Proof = PROOF) -> list[Outcome]:
 
 def _trained_run(lines: Iterable[Line], seeds: int) -> StoredRun:
     """Return the trainings of a file as a run that studied convergence."""
-    stored = StoredRun(path=Path("outcomes"), header=_header(explains=CONVERGENCE, asked=Asked(seeds=seeds)))
-    for line in lines:
-        if line.training is not None:
-            case = case_of(line.setting, line.precision)
-            stored.cases[case.case_id] = case
-            stored.convergence.setdefault(case.case_id, []).append(line.training)
-    return stored
+    header = _header(explains=CONVERGENCE, asked=Asked(seeds=seeds))
+    trained = [(case_of(line.setting, line.precision), line.training) for line in lines if line.training is not None]
+    return gathered(Path("outcomes"), header, [entry for pair in trained for entry in pair])
 
 
 def objections(lines: Iterable[Line]) -> dict[str, str]:

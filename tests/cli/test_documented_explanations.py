@@ -14,6 +14,7 @@ import torch
 from ampbench.instruments.casts.changes import compare_traces
 from ampbench.instruments.rules.findings import compare_rules
 from ampbench.judge.explaining import change_sentences
+from ampbench.records.rules import RuleProbe
 from ampbench.store import read_run
 from tests.documented.pages import fences
 from tests.traced_programs import trace
@@ -103,7 +104,9 @@ def test_the_rules_stored_are_of_the_versions_named_and_changed_where_the_page_s
     )
     assert found is not None
     op, device, was, now, *between = found.groups()
-    before, after = (read_run(ROOT / "results" / "rules" / f"torch-{one}.jsonl.gz").rules[device] for one in between)
+    before, after = (
+        read_run(ROOT / "results" / "rules" / f"torch-{one}.jsonl.gz").of(RuleProbe)[device] for one in between
+    )
     assert (f"aten::{op}", "observed", was, now) in [
         (one.op, one.field, one.before, one.after) for one in compare_rules(before, after)
     ]

@@ -26,8 +26,9 @@ from ampbench.instruments.keep_fp32.instrument import can_go_on
 from ampbench.instruments.keep_fp32.trials import units_of
 from ampbench.records.case import WorkloadSource
 from ampbench.records.keeping import OBJECTIVES, SearchSpace, Trial, Unit, Wanted, Weighed, Weighing
+from ampbench.records.kinds import KEEP_FP32
 from ampbench.records.measured import Failure
-from ampbench.records.run import KEEP_FP32, Footer
+from ampbench.records.run import Footer
 from ampbench.records.wire import Reply, Request
 from ampbench.store import list_runs, read_run
 from tests.instruments.keep_fp32.searches import CASE, SPACE, TRIALS, found, trial
@@ -190,7 +191,7 @@ def test_a_search_is_stored_and_told(worker: types.SimpleNamespace, tmp_path: Pa
     assert "1 of 3 modules kept in fp32 (b) brings the output error from 5.0e-01 to 1.0e-04" in said.out
     (file,) = list_runs(tmp_path / "results")
     run = read_run(file)
-    (space,) = run.spaces.values()
+    (space,) = run.of(SearchSpace).values()
     assert space.wanted == Wanted(
         max_error=1e-3,
         max_gradient_error=0.1,
@@ -305,7 +306,7 @@ def test_a_settings_file_has_a_table_for_it(worker: types.SimpleNamespace, tmp_p
     (tmp_path / "ampbench.toml").write_text('["explain keep-fp32"]\nmax_error = 1e-3\nmax-gradient-error = 0.2\n')
     assert search(ampbench, "model.py:make").code == 0
     (file,) = list_runs(tmp_path / "results")
-    (space,) = read_run(file).spaces.values()
+    (space,) = read_run(file).of(SearchSpace).values()
     assert space.wanted is not None
     assert (space.wanted.max_error, space.wanted.max_gradient_error) == (1e-3, 0.2)
 
@@ -367,7 +368,7 @@ def test_no_one_is_told_to_go_on_with_what_cannot_be_gone_on_with(stored: Path, 
     assert unfinished(begun)
     assert not can_go_on(begun)
     wanted = dataclasses.replace(SPACE, wanted=Wanted(max_error=1.0, max_gradient_error=1.0))
-    resumable = dataclasses.replace(begun, spaces=begun.spaces | {CASE.case_id: wanted})
+    resumable = begun.having(SearchSpace, {CASE.case_id: wanted})
     assert can_go_on(resumable)
     for run, told in ((begun, False), (resumable, True)):
         left = keep_fp32._searching(Wanted(max_error=1.0, max_gradient_error=1.0)).left

@@ -13,8 +13,9 @@ from typing import Any
 import pytest
 
 from ampbench.cli import main as program
+from ampbench.records.kinds import RULES
 from ampbench.records.measured import Failure
-from ampbench.records.run import RULES
+from ampbench.records.rules import RuleProbe
 from ampbench.records.wire import Reply, Request
 from ampbench.store import list_runs, read_run
 from tests.rule_probes import observation, probe
@@ -111,7 +112,7 @@ def test_the_table_begins_with_what_disagrees_and_fits_a_hundred_columns(ampbenc
 def test_all_lists_every_op(ampbench: Run) -> None:
     said = ampbench("explain", "rules", NEW, "--device", "cpu", "--all")
     table = said.out.partition("Every op on cpu")[2]
-    known = read_run(NEW).rules["cpu"].observations
+    known = read_run(NEW).of(RuleProbe)["cpu"].observations
     assert max(map(len, said.out.splitlines())) <= 100
     assert len(table.splitlines()) >= len({one.name for one in known})
     (softmax,) = [line.split() for line in table.splitlines() if line.strip().startswith("softmax.int")]
@@ -238,7 +239,7 @@ def test_a_new_probe_is_a_run_of_the_results_folder(worker: Worker, tmp_path: Pa
         make_header().environment,
         "complete",
     )
-    assert list(stored.rules) == stored.header.selection.devices == ["cpu", "cuda"]
+    assert list(stored.of(RuleProbe)) == stored.header.selection.devices == ["cpu", "cuda"]
     again = ampbench("explain", "rules", run[-6:])
     assert (again.code, again.out, again.err) == (0, said.out, "")
     assert ampbench("explain", "rules", "--device", "cuda", "--against", run, "--results", "other").code == 2
@@ -251,7 +252,7 @@ def test_the_same_run_is_written_where_asked_too(name: str, worker: Worker, tmp_
     (run,) = stored_runs(tmp_path / "mine")
     assert (said.code, said.err) == (0, f"stored as run {run}\nstored in {name}\n")
     kept, copied = read_run(tmp_path / "mine" / "runs" / f"{run}.jsonl"), read_run(tmp_path / name)
-    assert (kept.header, kept.rules, kept.footers) == (copied.header, copied.rules, copied.footers)
+    assert (kept.header, kept.of(RuleProbe), kept.footers) == (copied.header, copied.of(RuleProbe), copied.footers)
     assert (tmp_path / name).read_bytes().startswith(b"\x1f\x8b") == name.endswith(".gz")
     assert ampbench("explain", "rules", name).out == said.out
 
@@ -307,7 +308,7 @@ def test_an_interruption_keeps_and_shows_the_devices_probed_by_then(
     assert (said.code, said.err) == (130, f"what was probed is kept as run {run}\n")
     assert said.out.startswith("cpu: ")
     stored = read_run(tmp_path / "results" / "runs" / f"{run}.jsonl")
-    assert (list(stored.rules), stored.ended) == (["cpu"], "interrupted")
+    assert (list(stored.of(RuleProbe)), stored.ended) == (["cpu"], "interrupted")
     worker.ending = {"cpu": KeyboardInterrupt}
     assert ampbench("explain", "rules").code == 130
     assert stored_runs(tmp_path / "results") == [run]

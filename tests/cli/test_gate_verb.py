@@ -13,8 +13,9 @@ from typing import Any
 
 import pytest
 
+from ampbench.records.kinds import RULES
 from ampbench.records.measured import Failure, Skip
-from ampbench.records.run import RULES, Entry
+from ampbench.records.run import Entry
 from ampbench.store import RunWriter
 from tests.rule_probes import observation, probe
 from tests.stored_runs import COMPLETE, make_case, make_divergence, make_header, make_memory, make_round, write_run

@@ -48,7 +48,7 @@ def test_a_run_takes_over_the_ceilings_measured_here_and_says_how_far_off_it_is(
     assert main(["run", *selected, *QUICK, "--results", str(tmp_path)]) == 0
     out = capsys.readouterr().out
     (file,) = (path for path in (tmp_path / "runs").iterdir() if path != study)
-    assert [one.run for one in read_run(file).ceilings] == [stored_runs.RUN]
+    assert [one.run for one in read_run(file).every(Ceiling)] == [stored_runs.RUN]
     rows = {row["precision"]: row for row in rows_of(file).values()}
     assert rows["fp32"]["ceiling_share"] == pytest.approx(rows["fp32"]["flops_per_second"] / 1e15)
     assert rows["bf16_pure"]["flops_per_step"] == rows["fp32"]["flops_per_step"] > 0

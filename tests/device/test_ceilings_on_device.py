@@ -5,6 +5,7 @@ import torch
 
 from ampbench.cli.main import main
 from ampbench.instruments.ceilings.findings import bandwidth, best, datasheet_of, share
+from ampbench.records.studies import Ceiling
 from ampbench.store import StoredRun, list_runs, read_run
 
 FOUND = torch.accelerator.current_accelerator(check_available=True)
@@ -22,17 +23,19 @@ def stored(tmp_path_factory: pytest.TempPathFactory) -> StoredRun:
 
 
 def test_every_ceiling_is_attained(stored: StoredRun) -> None:
-    assert {found.operation: found.error for found in stored.ceilings} == dict.fromkeys(("matmul", "conv", "copy"), "")
-    assert all(one.samples for found in stored.ceilings for one in found.attained)
+    assert {found.operation: found.error for found in stored.every(Ceiling)} == dict.fromkeys(
+        ("matmul", "conv", "copy"), ""
+    )
+    assert all(one.samples for found in stored.every(Ceiling) for one in found.attained)
 
 
 def test_half_precision_attains_more_than_fp32_where_it_is_native(stored: StoredRun) -> None:
     device = stored.header.environment.device(FOUND.type)
     assert device is not None
-    fp32 = best(stored.ceilings, FOUND.type, "fp32")
+    fp32 = best(stored.every(Ceiling), FOUND.type, "fp32")
     assert fp32 is not None
     for dtype in ("bf16", "fp16"):
-        attained = best(stored.ceilings, FOUND.type, dtype)
+        attained = best(stored.every(Ceiling), FOUND.type, dtype)
         assert attained is None or device.arithmetic[dtype] != "native" or attained > fp32
 
 
@@ -41,9 +44,9 @@ def test_no_ceiling_is_above_the_datasheet(stored: StoredRun) -> None:
     promised = datasheet_of(device.name) if device is not None else None
     if promised is None:
         pytest.skip("this device has no datasheet in ampbench")
-    moved = bandwidth(stored.ceilings, FOUND.type)
+    moved = bandwidth(stored.every(Ceiling), FOUND.type)
     assert moved is not None
     assert 0.3 * promised.bandwidth < moved <= 1.02 * promised.bandwidth
     # convolutions by Winograd's algorithm do with fewer operations than are counted
-    shares = [share(found, promised) for found in stored.ceilings if found.operation == "matmul"]
+    shares = [share(found, promised) for found in stored.every(Ceiling) if found.operation == "matmul"]
     assert all(0.1 < value <= 1.05 for value in shares if value is not None)

@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from ampbench.cli.main import main
+from ampbench.records.studies import Training
 from ampbench.store import list_runs, read_run
 
 FOUND = torch.accelerator.current_accelerator(check_available=True)
@@ -44,14 +45,14 @@ def test_every_precision_trains_and_learns(
     (path,) = list_runs(tmp_path / "results")
     run = read_run(path)
     assert not run.failures
-    for case_id, trainings in run.convergence.items():
+    for case_id, trainings in run.several_of(Training).items():
         for training in trainings:
             assert (training.error, training.ended_at) == ("", None), case_id
             last = training.scores[-1]
             assert last.correct is not None
             assert last.decisions == 64
             assert last.correct > 40, case_id
-    fp32 = next(found for case_id, found in run.convergence.items() if "/fp32/" in case_id)
+    fp32 = next(found for case_id, found in run.several_of(Training).items() if "/fp32/" in case_id)
     assert sorted(training.arm for training in fp32) == ["", "", "control", "control", "reference", "reference"]
     drifts = [training.drift[-1].from_fp64 for training in fp32 if training.arm != "reference"]
     assert all(drift is not None and drift < 1e-2 for drift in drifts)

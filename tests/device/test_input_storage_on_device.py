@@ -7,6 +7,7 @@ import torch
 
 import ampbench
 from ampbench.cli.main import main
+from ampbench.records.studies import StoragePass
 from ampbench.store import list_runs, read_run
 
 FOUND = torch.accelerator.current_accelerator(check_available=True)
@@ -20,8 +21,8 @@ def test_inputs_in_half_are_copied_in_half_the_bytes_and_a_linear_takes_them_as_
     assert main(["study", "input-storage", "mlp", "transformer_encoder", *precisions, *arguments]) == 0
     (path,) = list_runs(tmp_path)
     run = read_run(path)
-    assert len(run.input_storage) == 8
-    for case_id, found in run.input_storage.items():
+    assert len(run.of(StoragePass)) == 8
+    for case_id, found in run.of(StoragePass).items():
         assert 2 * found.low.stored_bytes == found.full.stored_bytes
         assert min(found.full.copy_samples) > 0
         assert found.memory_source == "allocator"

@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from ampbench.cli.main import main
+from ampbench.records.studies import ScalerRun
 from ampbench.store import list_runs, read_run
 
 FOUND = torch.accelerator.current_accelerator(check_available=True)
@@ -19,7 +20,7 @@ def test_every_setting_trains_on_the_device(tmp_path: Path) -> None:
     if main(arguments) == 5:  # a device without fp64, which GradScaler needs
         assert main([*arguments, "--no-scaler"]) == 0
     (file,) = list_runs(tmp_path)
-    (runs,) = read_run(file).scaler.values()
+    (runs,) = read_run(file).several_of(ScalerRun).values()
     assert [run.error for run in runs] == [""] * len(runs)
     low = [run for run in runs if run.precision != "fp32"]
     assert all(run.looks and run.gradients for run in low)

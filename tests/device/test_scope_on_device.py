@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from ampbench.cli.main import main
-from ampbench.records.studies import FORWARD, FORWARD_AND_LOSS, SCOPES, WHOLE_LOOP
+from ampbench.records.studies import FORWARD, FORWARD_AND_LOSS, SCOPES, WHOLE_LOOP, ScopePass
 from ampbench.store import list_runs, read_run
 
 FOUND = torch.accelerator.current_accelerator(check_available=True)
@@ -20,8 +20,8 @@ def test_the_whole_loop_shows_its_costs_and_the_recommended_scope_none(tmp_path:
     assert main([*arguments, *precisions, "--steps", "4", "--results", str(tmp_path)]) == 0
     (file,) = list_runs(tmp_path)
     stored = read_run(file)
-    assert len(stored.scope) == 4
-    for found in stored.scope.values():
+    assert len(stored.of(ScopePass)) == 4
+    for found in stored.of(ScopePass).values():
         runs = {run.scope: run for run in found.scopes}
         assert list(runs) == list(SCOPES)
         assert found.memory_source == "allocator"

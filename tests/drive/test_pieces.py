@@ -20,8 +20,9 @@ from ampbench.instruments.ranges.instrument import prepare_headroom, prepare_ori
 from ampbench.instruments.scaler.instrument import prepare_scaling
 from ampbench.instruments.scope.instrument import prepare_scopes
 from ampbench.records.case import OwnPrecision
+from ampbench.records.kinds import SCOPE
 from ampbench.records.measured import Failure, Skip
-from ampbench.records.run import SCOPE, Asked, Selection, Settings
+from ampbench.records.run import Asked, Selection, Settings
 from ampbench.records.wire import Description, Reply
 from ampbench.store import StoredRun, read_run
 from ampbench.workloads.index import WORKLOADS, source

@@ -14,8 +14,7 @@ from ampbench.judge.advice import Advice, Trust, across_tables, advise, advise_r
 from ampbench.judge.objections import Budget, run_objections
 from ampbench.judge.rows import grouped, times
 from ampbench.records.measured import Divergence, OptimizerGroup, Recipe, Round
-from ampbench.records.run import Entry
-from ampbench.records.studies import ScalerSetting
+from ampbench.records.run import Entry, ScalerSetting
 from ampbench.store import StoredRun, read_run
 from tests.stored_runs import make_case, make_divergence, make_header, make_round, write_run
 

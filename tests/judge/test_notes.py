@@ -10,7 +10,7 @@ from ampbench.records.run import Imported, Selection
 from ampbench.records.studies import Ceiling
 from ampbench.store import StoredRun
 from tests.compared_runs import BF16, FP32, Times, environment, make_run
-from tests.stored_runs import make_ceiling, make_divergence, make_header, make_memory
+from tests.stored_runs import holding, make_ceiling, make_divergence, make_header, make_memory
 
 
 def group(batch_size: int | None, parameters: str = "depth=4,width=512", phase: str = "inference") -> Group:
@@ -121,7 +121,7 @@ def test_more_than_the_ceiling_allows_is_a_warning_that_names_the_cases_and_what
             FP32.case_id: make_memory(FP32, 1, flops={"fp32": round(fp32 * 1e6)}),
             BF16.case_id: make_memory(BF16, 1, flops={"bf16": round(bf16 * 1e6)}),
         }
-        found = replace(run, memory=memory, ceilings=[make_ceiling("fp32", 1e9), make_ceiling("bf16", 1e9)])
+        found = holding(replace(run, memory=memory), make_ceiling("fp32", 1e9), make_ceiling("bf16", 1e9))
         return statements(found, frame.plain_rows(frame.run_frame(found)))
 
     assert said(1.0, 1.05) == []
@@ -138,7 +138,7 @@ def test_the_run_that_ceilings_are_of_is_named_and_one_that_others_lowered_is_a_
     memory = {FP32.case_id: make_memory(FP32, 1, flops={"fp32": 100_000})}
 
     def said(*ceilings: Ceiling) -> list[Note]:
-        found = replace(run, memory=memory, ceilings=list(ceilings))
+        found = holding(replace(run, memory=memory), *ceilings)
         return statements(found, frame.plain_rows(frame.run_frame(found)))
 
     busy = Fitness(other_share=0.7)

@@ -63,7 +63,7 @@ def test_the_frames_of_a_study_that_failed_are_the_users(case: MakeCase, tmp_pat
 def test_a_request_of_an_unknown_kind_is_refused_and_measures_nothing(
     kind: str, case: MakeCase, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(rounds, "STUDIES", {*rounds.STUDIES, "a study to come"})
+    monkeypatch.setattr(rounds, "KINDS", {**rounds.KINDS, "a study to come": None})
     reply = rounds.Worker().serve(ask(kind, linear_case(case)))
     assert reply.failure.message.endswith(f"does not know requests of kind '{kind}'")
     assert reply == type(reply)(failure=reply.failure)

@@ -7,9 +7,10 @@ from typing import Any
 
 from ampbench.records.case import Case
 from ampbench.records.keeping import KeepSearch, SearchSpace, Trial, Unit, Weighed, Weighing
+from ampbench.records.kinds import HEADROOM, KEEP_FP32, ORIGIN
 from ampbench.records.ranges import ACTIVATION, LowRun, Magnitudes, ModuleError, OriginPass, RangePass
-from ampbench.records.run import HEADROOM, KEEP_FP32, ORIGIN
-from ampbench.store import StoredRun
+from ampbench.records.run import Entry
+from ampbench.store import StoredRun, gathered
 from tests.stored_runs import make_case, make_header
 
 FP32 = make_case("fp32", phase="training")
@@ -90,19 +91,17 @@ WEIGHED = (
 )
 
 
-def _run(explains: str, cases: Sequence[Case], entries: dict[str, Any], **header: Any) -> StoredRun:
+def _run(explains: str, cases: Sequence[Case], entries: Sequence[Entry], **header: Any) -> StoredRun:
     made = make_header(**{"run": f"why-{explains}", "explains": explains} | header)
-    return StoredRun(
-        path=Path(f"runs/{made.run}.jsonl"), header=made, cases={case.case_id: case for case in cases}, **entries
-    )
+    return gathered(Path(f"runs/{made.run}.jsonl"), made, [*cases, *entries])
 
 
 def headroom_run(*passes: RangePass, cases: Sequence[Case] = (FP32,), **header: Any) -> StoredRun:
-    return _run(HEADROOM, cases, {"ranges": {one.case_id: one for one in passes}}, **header)
+    return _run(HEADROOM, cases, passes, **header)
 
 
 def origin_run(*passes: OriginPass, cases: Sequence[Case] = (FP16,), **header: Any) -> StoredRun:
-    return _run(ORIGIN, cases, {"origins": {one.case_id: one for one in passes}}, **header)
+    return _run(ORIGIN, cases, passes, **header)
 
 
 def keeping_run(
@@ -113,9 +112,6 @@ def keeping_run(
     **header: Any,
 ) -> StoredRun:
     """Return a run of searches, each case's over `units` modules and with the same `trials`."""
-    entries: dict[str, Any] = {
-        "searches": {one.case_id: one for one in found},
-        "spaces": {case.case_id: spaced(units, case) for case in cases},
-        "trials": {case.case_id: [replace(one, case_id=case.case_id) for one in trials] for case in cases},
-    }
-    return _run(KEEP_FP32, cases, entries, **header)
+    spaces = [spaced(units, case) for case in cases]
+    tried = [replace(one, case_id=case.case_id) for case in cases for one in trials]
+    return _run(KEEP_FP32, cases, [*spaces, *tried, *found], **header)

@@ -6,8 +6,9 @@ from pathlib import Path
 from typing import Any
 
 from ampbench.records.case import Case, DeviceDescription, Environment
+from ampbench.records.kinds import CEILINGS, CONVERGENCE, INPUT_STORAGE, SCALER, SCOPE
 from ampbench.records.ranges import GRADIENT, Magnitudes
-from ampbench.records.run import CEILINGS, CONVERGENCE, INPUT_STORAGE, SCALER, SCOPE, Asked
+from ampbench.records.run import Asked, Entry, ScalerSetting
 from ampbench.records.studies import (
     ACCEPTED,
     CONTROL,
@@ -24,7 +25,6 @@ from ampbench.records.studies import (
     GradientLook,
     InputUse,
     ScalerRun,
-    ScalerSetting,
     ScopePass,
     ScopeRun,
     Score,
@@ -32,7 +32,7 @@ from ampbench.records.studies import (
     StoredInputs,
     Training,
 )
-from ampbench.store import StoredRun
+from ampbench.store import StoredRun, gathered
 from tests.stored_runs import make_case, make_header
 
 FP32, BF16, FP16, FP16_PURE = (
@@ -208,36 +208,27 @@ CEILING_RUN = (
 )
 
 
-def _run(explains: str, cases: Sequence[Case], entries: dict[str, Any], **header: Any) -> StoredRun:
+def _run(explains: str, cases: Sequence[Case], entries: Sequence[Entry], **header: Any) -> StoredRun:
     made = make_header(
         **{"run": f"study-{explains}", "explains": explains, "asked": Asked(steps=STEPS, seeds=3)} | header
     )
-    return StoredRun(
-        path=Path(f"runs/{made.run}.jsonl"), header=made, cases={case.case_id: case for case in cases}, **entries
-    )
-
-
-def _by_case(found: Sequence[Any]) -> dict[str, list[Any]]:
-    entries: dict[str, list[Any]] = {}
-    for one in found:
-        entries.setdefault(one.case_id, []).append(one)
-    return entries
+    return gathered(Path(f"runs/{made.run}.jsonl"), made, [*cases, *entries])
 
 
 def convergence_run(*found: Training, cases: Sequence[Case] = (FP32, BF16, FP16_PURE), **header: Any) -> StoredRun:
-    return _run(CONVERGENCE, cases, {"convergence": _by_case(found)}, **header)
+    return _run(CONVERGENCE, cases, found, **header)
 
 
 def scaler_run(*found: ScalerRun, cases: Sequence[Case] = (FP16,), **header: Any) -> StoredRun:
-    return _run(SCALER, cases, {"scaler": _by_case(found)}, **header)
+    return _run(SCALER, cases, found, **header)
 
 
 def scope_run(*found: ScopePass, cases: Sequence[Case] = (BF16,), **header: Any) -> StoredRun:
-    return _run(SCOPE, cases, {"scope": {one.case_id: one for one in found}}, **header)
+    return _run(SCOPE, cases, found, **header)
 
 
 def storage_run(*found: StoragePass, cases: Sequence[Case] = (BF16,), **header: Any) -> StoredRun:
-    return _run(INPUT_STORAGE, cases, {"input_storage": {one.case_id: one for one in found}}, **header)
+    return _run(INPUT_STORAGE, cases, found, **header)
 
 
 def ceilings_run(*found: Ceiling, device: str = "AMD EPYC", **header: Any) -> StoredRun:
@@ -249,4 +240,4 @@ def ceilings_run(*found: Ceiling, device: str = "AMD EPYC", **header: Any) -> St
         torch_version=known.torch_version, numpy_version=known.numpy_version, threads=2,
         devices=[DeviceDescription(type=type, available=True, name=device)],
     )  # fmt: skip
-    return _run(CEILINGS, (), {"ceilings": list(found)}, **{"environment": environment} | header)
+    return _run(CEILINGS, (), found, **{"environment": environment} | header)

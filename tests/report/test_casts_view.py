@@ -17,7 +17,7 @@ from ampbench.report.views.part import CHOICES, DETAILED, LISTED
 from tests.compared_runs import Times, environment, make_run, noisy
 from tests.report.materials import make_material, page_of, rendered_by
 from tests.report.traced_runs import SAVED, TRAINED, checked, explaining, fake_pass, make_pass, traced_net
-from tests.stored_runs import make_case, make_header
+from tests.stored_runs import holding, make_case, make_header
 
 OTHER = make_case("fp16_autocast", phase="training")
 
@@ -248,7 +248,7 @@ def test_a_trace_of_another_torch_than_what_measured_is_pointed_out():
 
 
 def test_a_measured_run_may_hold_traces_itself():
-    measured = replace(make_run(Times((TRAINED, [1e-3]))), casts={TRAINED.case_id: make_pass()})
+    measured = holding(make_run(Times((TRAINED, [1e-3]))), make_pass())
     page = page_of(make_material(measured))
     assert page.select_one("#explanation details.traced") is not None
     assert page.select_one("#cases tbody tr") is not None
@@ -273,8 +273,7 @@ def with_reasons() -> Material:
     fewer = replace(traced_net(), casts=[one for one in traced_net().casts if one.what != "weight"])
     old = make_run(Times((TRAINED, noisy(1e-3))), header=make_header(run="old"))
     new = make_run(Times((TRAINED, noisy(2e-3, seed=1))), header=make_header(run="new"))
-    old = replace(old, casts={TRAINED.case_id: make_pass()})
-    return make_material(replace(new, casts={TRAINED.case_id: make_pass(trace=fewer)}), baseline=old)
+    return make_material(holding(new, make_pass(trace=fewer)), baseline=holding(old, make_pass()))
 
 
 def test_why_a_case_changed_stands_with_its_verdict():

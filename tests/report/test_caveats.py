@@ -22,7 +22,7 @@ from ampbench.report.views.banner import banner
 from ampbench.store import StoredRun
 from tests.compared_runs import BF16, FP32, Times, environment, make_run
 from tests.report.materials import make_material, section_of
-from tests.stored_runs import make_ceiling, make_divergence, make_header, make_memory
+from tests.stored_runs import holding, make_ceiling, make_divergence, make_header, make_memory
 
 SOURCE = WorkloadSource(
     name="net", family="user", module="net", function="make", builtin=False, elsewhere=("net (/elsewhere/net)",)
@@ -82,12 +82,10 @@ KINDS: Mapping[str, Callable[[], StoredRun]] = MappingProxyType(
             Times(*((replace(one, family="user"), [1e-3] * 4) for one in (FP32, BF16))),
             header=make_header(selection=Selection(preset="tiny")),
         ),
-        "above the ceiling": lambda: replace(
-            with_memory(flops={"fp32": 3_000_000}), ceilings=[make_ceiling("fp32", 1e9)]
-        ),
-        "ceilings of a busy machine": lambda: replace(
+        "above the ceiling": lambda: holding(with_memory(flops={"fp32": 3_000_000}), make_ceiling("fp32", 1e9)),
+        "ceilings of a busy machine": lambda: holding(
             with_memory(flops={"fp32": 100_000}),
-            ceilings=[replace(make_ceiling("fp32", 1e9), fitness=Fitness(other_share=0.7))],
+            replace(make_ceiling("fp32", 1e9), fitness=Fitness(other_share=0.7)),
         ),
         "page faults": lambda: with_memory(faults=900.0),
     }

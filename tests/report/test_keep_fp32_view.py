@@ -14,6 +14,7 @@ from ampbench.errors import NothingToRunError
 from ampbench.instruments.keep_fp32 import findings
 from ampbench.instruments.keep_fp32.findings import code
 from ampbench.present.document import escaped
+from ampbench.records.keeping import SearchSpace, Trial
 from ampbench.records.measured import Failure
 from ampbench.report.markdown import make_markdown
 from ampbench.report.material import Material, material_of
@@ -231,7 +232,7 @@ def test_a_search_that_did_not_end_or_failed_is_said():
 def test_how_far_an_interrupted_search_came_is_said(trials, spaces, said):
     begun = keeping_run(cases=(FP16,), trials=trials)
     if not spaces:
-        begun.spaces.clear()
+        begun.of(SearchSpace).clear()
     material = material_of([], explanations=[begun])
     assert rendered(material).select_one("ul.failures").get_text().strip() == f"linear_chain fp16_autocast: {said}"
     assert said.replace("_", "\\_") in make_markdown(material)
@@ -239,7 +240,7 @@ def test_how_far_an_interrupted_search_came_is_said(trials, spaces, said):
 
 def test_of_an_interrupted_search_the_cases_that_match_are_shown():
     begun = keeping_run(cases=(FP16, OTHER), trials=[])
-    begun.spaces.clear()
+    begun.of(SearchSpace).clear()
     material = material_of([], explanations=[begun], keyword="bf16_pure")
     assert rendered(material).select_one("ul.failures").get_text().strip().startswith("linear_chain bf16_pure: ")
     failed = keeping_run(cases=(FP16,), trials=[])
@@ -280,11 +281,11 @@ def test_hostile_names_stay_text_in_code_too():
     name = "</code></pre><b>x</b>"
     search = searched(*WEIGHED, found=[name])
     run = keeping_run(search, trials=tried([], [name], errors=[3e-2, 1e-3]))
-    space = run.spaces[FP16.case_id]
-    run.spaces[FP16.case_id] = replace(
+    space = run.of(SearchSpace)[FP16.case_id]
+    run.of(SearchSpace)[FP16.case_id] = replace(
         space, units=[*space.units[:2], replace(space.units[2], modules=[name, "layer.2"])]
     )
-    run.trials[FP16.case_id] = [*run.trials[FP16.case_id], *TRIED[:2]]
+    run.several_of(Trial)[FP16.case_id] = [*run.several_of(Trial)[FP16.case_id], *TRIED[:2]]
     document = make_page(material_of([], explanations=[run]))
     assert "<b>x</b>" not in document
 

@@ -6,7 +6,9 @@ import pytest
 from bs4 import BeautifulSoup
 
 from ampbench.errors import NothingToRunError, StoreError, UsageError
+from ampbench.records.casts import CastPass
 from ampbench.records.measured import Failure
+from ampbench.records.rules import RuleProbe
 from ampbench.report import page as report_page
 from ampbench.report import views
 from ampbench.report.explained import contents, headrooms, untold
@@ -80,7 +82,7 @@ def test_where_nothing_was_measured_what_explains_is_shown(tmp_path: Path):
 def test_only_traced_cases_that_match_the_keyword_are_taken(tmp_path: Path):
     traced(tmp_path, 1, cases=(TRAINED, OTHER))
     (found,) = gather([], tmp_path, keyword="fp16_autocast").explanations
-    assert list(found.casts) == [OTHER.case_id]
+    assert list(found.of(CastPass)) == [OTHER.case_id]
     with pytest.raises(NothingToRunError, match=f"no case of {run_id(1)} matches"):
         gather([], tmp_path, keyword="resnet")
 
@@ -179,5 +181,5 @@ def test_on_a_site_what_explains_stands_on_the_page_of_the_newest_run_before_it(
 
 def test_a_site_of_what_explains_alone_has_its_pages(tmp_path: Path, site_of):
     write(tmp_path, 1, fake_pass(), explains="casts")
-    write(tmp_path, 2, *probed().rules.values(), cases=(), explains="rules")
+    write(tmp_path, 2, *probed().of(RuleProbe).values(), cases=(), explains="rules")
     assert list(site_of(tmp_path)) == [f"{run_id(1)}.html", f"{run_id(2)}.html", "index.html"]

@@ -52,7 +52,7 @@ def test_equal_rules_are_said_to_be_equal():
 
 def test_measured_runs_may_hold_probes_and_their_comparison_tells_the_changes():
     old, new = (make_run(Times((FP32, [1e-3] * 4))) for _ in range(2))
-    old, new = replace(old, rules=probed("unlisted").rules), replace(new, rules=probed("float32").rules)
+    old, new = (replace(run, found=probed(rule).found) for run, rule in ((old, "unlisted"), (new, "float32")))
     page = page_of(make_material(new, baseline=old))
     assert "What changed in autocast's rules" in page.select_one("#explanation").get_text()
     assert page.select_one("#cases tbody tr") is not None

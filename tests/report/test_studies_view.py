@@ -7,7 +7,7 @@ import pytest
 from bs4 import BeautifulSoup
 
 from ampbench.records.measured import Failure, Skip
-from ampbench.records.studies import Score
+from ampbench.records.studies import Score, Training
 from ampbench.report.explained import contents
 from ampbench.report.markdown import make_markdown
 from ampbench.report.material import Material, matching, material_of
@@ -160,10 +160,10 @@ def test_of_two_studies_of_a_case_the_newer_one_is_shown():
 
 def test_workloads_of_a_study_stay_together_where_one_of_their_cases_matches():
     (run,) = matching([convergence_run(*trained())], "bf16_autocast")
-    assert set(run.convergence) == {FP32.case_id, BF16.case_id, FP16_PURE.case_id}
+    assert set(run.several_of(Training)) == {FP32.case_id, BF16.case_id, FP16_PURE.case_id}
     other = make_case("fp32", workload="other", phase="training")
     run = convergence_run(*trained(), training(other), cases=(FP32, BF16, FP16_PURE, other))
-    assert set(matching([run], "other")[0].convergence) == {other.case_id}
+    assert set(matching([run], "other")[0].several_of(Training)) == {other.case_id}
     assert matching([convergence_run(*trained())], "nothing") == []
 
 

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from ampbench.records.run import ScalerSetting
 from ampbench.records.studies import (
     CONTROL,
     MATMUL,
@@ -15,7 +16,6 @@ from ampbench.records.studies import (
     Attained,
     Drift,
     GradientLook,
-    ScalerSetting,
     Score,
 )
 from ampbench.report.drawing import Chart

@@ -10,8 +10,8 @@ import torch
 from ampbench import trace_casts
 from ampbench.records.case import Case
 from ampbench.records.casts import PRE_CAST_INPUTS, CastPass, CastTrace, CheckedSaving
-from ampbench.records.rules import FAKE, RuleProbe
-from ampbench.store import StoredRun
+from ampbench.records.rules import FAKE
+from ampbench.store import StoredRun, gathered
 from tests.rule_probes import observation, probe
 from tests.stored_runs import make_case, make_header
 
@@ -57,12 +57,7 @@ SAVED = (1e-5, 3e-5, 2e-5, 2e-5, 2e-5, 2e-5)
 def explaining(*passes: CastPass, cases: tuple[Case, ...] = (TRAINED,), **header: Any) -> StoredRun:
     """Return a run that holds `passes` of `cases` and measured nothing."""
     fields = {"run": "why", "explains": "casts"} | header
-    return StoredRun(
-        path=Path("runs/why.jsonl"),
-        header=make_header(**fields),
-        cases={case.case_id: case for case in cases},
-        casts={one.case_id: one for one in passes},
-    )
+    return gathered(Path("runs/why.jsonl"), make_header(**fields), [*cases, *passes])
 
 
 def probed(observed: str = "float32", version: str = "2.15.0", run: str = "rules") -> StoredRun:
@@ -70,5 +65,4 @@ def probed(observed: str = "float32", version: str = "2.15.0", run: str = "rules
     one = observation("aten::rms_norm", observed=observed, documented={"xpu_reference": "lower_precision"}, how=FAKE)
     header = make_header(run=run, explains="rules")
     environment = replace(header.environment, torch_version=version)
-    probes: dict[str, RuleProbe] = {"xpu": probe(one, version=version)}
-    return StoredRun(path=Path("runs/rules.jsonl"), header=replace(header, environment=environment), rules=probes)
+    return gathered(Path("runs/rules.jsonl"), replace(header, environment=environment), [probe(one, version=version)])

@@ -10,8 +10,8 @@ import pytest
 
 from ampbench.errors import NothingToRunError, StoreError, UnknownNameError, UsageError
 from ampbench.records.casts import CastPass, CastTrace
+from ampbench.records.kinds import CASTS, RULES
 from ampbench.records.measured import Skip
-from ampbench.records.run import CASTS, RULES
 from ampbench.store import (
     check_results,
     find_run,
@@ -172,7 +172,7 @@ def test_a_check_decodes_every_trace_also_one_that_a_later_outdid(tmp_path):
     path = write_run(tmp_path, [case], *passes, COMPLETE, explains=CASTS)
     assert check_results(tmp_path) == [(path, None)]
     path.write_bytes(path.read_bytes().replace(b'"timed":false', b'"timed":0', 1))
-    assert read_run(path).casts[case.case_id] == passes[1]
+    assert read_run(path).of(CastPass)[case.case_id] == passes[1]
     ((_, problem),) = check_results(tmp_path)
     assert problem.startswith(f"{path}, line 3: damaged: Expected `bool`")
 

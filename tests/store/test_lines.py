@@ -13,9 +13,10 @@ from hypothesis import strategies as st
 from ampbench.errors import StoreError
 from ampbench.records.case import Case
 from ampbench.records.keeping import KeepSearch, SearchSpace, Trial, Wanted
+from ampbench.records.kinds import LINES
 from ampbench.records.measured import Failure, Fitness, Reading
 from ampbench.records.ranges import LowRun, Magnitudes, ModuleError, OriginPass, RangePass, SeenGradient, Swallowed
-from ampbench.records.run import SCHEMA, Footer, Header
+from ampbench.records.run import CORE, SCHEMA, Footer, Header
 from ampbench.records.studies import GradientLook, Score
 from ampbench.store import RunWriter, lines, read_header, read_run
 from ampbench.store.lines import LineError, no_garbage_collection
@@ -28,6 +29,8 @@ PRIMITIVES = {
     str: st.text(st.characters(exclude_categories=["Cs"]), max_size=8),
     type(None): st.none(),
 }
+
+RECORDS = [lines.record_of(line) for line in (*CORE, *LINES)]
 
 
 def values_of(hint: Any, within: lines.Range | None = None) -> st.SearchStrategy[Any]:
@@ -56,13 +59,13 @@ def value_of(record: type, name: str, hint: Any) -> st.SearchStrategy[Any]:
     return st.sampled_from(words) if words else values_of(hint, lines.allowed(record, name))
 
 
-@given(st.one_of(*map(values_of, lines.KINDS)))
+@given(st.one_of(*map(values_of, RECORDS)))
 def test_every_record_reads_back_as_it_was_written(record):
     line = lines.encode(record)
     assert line.endswith(b"\n")
     assert line.count(b"\n") == 1
     kind, decoded = lines.decode(line)
-    assert kind == lines.KINDS[type(record)]
+    assert kind == lines.line_of(type(record))
     assert lines.to_record(kind, decoded) == record
 
 
@@ -144,9 +147,10 @@ def test_a_mapping_that_is_no_dict_is_written_as_one():
 
 
 def test_every_kind_of_line_has_a_type():
-    assert lines.KINDS[Header] == "header"
-    assert lines.KINDS[Case] == "case"
-    assert len(lines.KINDS) == 21
+    assert lines.line_of(Header) == "header"
+    assert lines.line_of(Case) == "case"
+    assert len(RECORDS) == 21
+    assert all(lines.record_of(lines.line_of(record)) is record for record in RECORDS)
 
 
 def test_a_newer_schema_is_refused_with_both_versions():
@@ -186,7 +190,7 @@ def test_a_search_follows_its_space_and_seeks_what_there_is():
     ended = KeepSearch(case_id=case_id, max_error=1.0, objective="memory", seed=0, found=None)
 
     def check(record, spaced):
-        lines.check_entry(lines.KINDS[type(record)], case_id, record, {case_id}, (), spaced)
+        lines.check_entry(lines.line_of(type(record)), case_id, record, {case_id}, {"space": spaced})
 
     check(space, ())
     check(SearchSpace(case_id=case_id, units=[]), ())
@@ -225,7 +229,7 @@ def leaves(hint: Any) -> set[Any]:
 
 
 def test_every_number_that_is_stored_has_a_range() -> None:
-    found = {place for record in lines.KINDS for place in numbers_of(record)}
+    found = {place for record in RECORDS for place in numbers_of(record)}
     named = {name for _, name in found}
     unknown = sorted(f"{record.__name__}.{name}" for record, name in found if lines.allowed(record, name) is None)
     unknown = [place for place in unknown if place.partition(".")[2] not in lines.UNBOUNDED]
@@ -332,7 +336,7 @@ def test_a_header_with_a_time_that_no_clock_shows_is_refused(name: str, moment: 
 )
 def test_what_is_rare_but_can_be_is_fine(record: Any) -> None:
     assert lines.wrong_parts(record) == ""
-    if type(record) in lines.KINDS:
+    if type(record) in RECORDS:
         kind, decoded = lines.decode(lines.encode(record))
         lines.check_entry(kind, CASE.case_id, lines.to_record(kind, decoded), {CASE.case_id})
 

@@ -282,12 +282,16 @@ def traced(tmp_path):
 
 def test_a_trace_is_decoded_when_it_is_asked_for_and_then_is_the_record(traced):
     stored = read_run(traced)
-    assert (list(stored.casts), len(stored.casts), BF16.case_id in stored.casts) == ([*stored.cases], 2, True)
-    assert "other" not in stored.casts
-    assert stored.casts.get("other") is None
-    assert stored.casts[FP32.case_id] == TRACE
-    assert stored.casts[FP32.case_id] is stored.casts[FP32.case_id]
-    assert dict(stored.casts)[BF16.case_id].how == "fake tensors"
+    assert (list(stored.of(CastPass)), len(stored.of(CastPass)), BF16.case_id in stored.of(CastPass)) == (
+        [*stored.cases],
+        2,
+        True,
+    )
+    assert "other" not in stored.of(CastPass)
+    assert stored.of(CastPass).get("other") is None
+    assert stored.of(CastPass)[FP32.case_id] == TRACE
+    assert stored.of(CastPass)[FP32.case_id] is stored.of(CastPass)[FP32.case_id]
+    assert dict(stored.of(CastPass))[BF16.case_id].how == "fake tensors"
 
 
 def test_a_damaged_trace_is_refused_by_file_and_line_when_it_is_asked_for_or_all_are_checked(traced):
@@ -297,7 +301,7 @@ def test_a_damaged_trace_is_refused_by_file_and_line_when_it_is_asked_for_or_all
     stored = read_run(traced, on_round=lambda _: None)
     for _ in range(2):
         with pytest.raises(StoreError, match=f"^{traced}, line 6: damaged: Expected `str`, got `int`"):
-            stored.casts[BF16.case_id]
+            stored.of(CastPass)[BF16.case_id]
 
 
 @pytest.mark.parametrize(
@@ -322,7 +326,7 @@ def test_a_trace_whose_fields_have_another_order_is_read_too(traced):
     fields = json.loads(content[3])["casts"]
     line = json.dumps({"casts": dict(reversed(fields.items()))}, separators=(",", ":")).encode()
     traced.write_bytes(b"".join([*content[:3], line, b"\n", content[-1]]))
-    assert dict(read_run(traced).casts) == {FP32.case_id: TRACE}
+    assert dict(read_run(traced).of(CastPass)) == {FP32.case_id: TRACE}
 
 
 @pytest.mark.parametrize("compress", [bytes, gzip.compress], ids=["plain", "compressed"])

@@ -8,8 +8,9 @@ from pathlib import Path
 import pytest
 
 from ampbench.errors import StoreError
+from ampbench.records.kinds import RULES
 from ampbench.records.rules import RuleClaim, RuleProbe
-from ampbench.records.run import RULES, Header
+from ampbench.records.run import Header
 from ampbench.store import RunWriter, encode_run, read_header, read_run
 from tests.rule_probes import observation, probe
 from tests.stored_runs import COMPLETE, make_header
@@ -35,8 +36,8 @@ def test_what_is_written_is_read_back(name: str, header: Header, tmp_path: Path)
     path = written(tmp_path / name, header, XPU, CPU)
     stored = read_run(path)
     assert (stored.header, stored.footers) == (header, [COMPLETE])
-    assert stored.rules == {"xpu": XPU, "cpu": CPU}
-    assert list(stored.rules) == ["xpu", "cpu"]
+    assert stored.of(RuleProbe) == {"xpu": XPU, "cpu": CPU}
+    assert list(stored.of(RuleProbe)) == ["xpu", "cpu"]
     assert (stored.complete, stored.cut) == (True, False)
     assert read_header(path) == header
     assert path.read_bytes().startswith(b"\x1f\x8b") == name.endswith(".gz")

@@ -3,8 +3,9 @@ from dataclasses import replace
 import pytest
 
 from ampbench.errors import StoreError
+from ampbench.records.kinds import KINDS, deed_of, verb_of
 from ampbench.records.ranges import Magnitudes
-from ampbench.records.run import STUDIES, Asked, deed_of, verb_of
+from ampbench.records.run import Asked, ScalerSetting
 from ampbench.records.studies import (
     ACCEPTED,
     CONTROL,
@@ -15,7 +16,6 @@ from ampbench.records.studies import (
     Drift,
     InputUse,
     ScalerRun,
-    ScalerSetting,
     ScopePass,
     ScopeRun,
     Score,
@@ -67,21 +67,21 @@ def test_what_studies_saw_is_read_as_it_was_written(tmp_path):
     asked = Asked(steps=2, seeds=1)
     stored = read_run(write_run(tmp_path, [CASE], *STUDIED, COMPLETE, explains="convergence", asked=asked))
     assert stored.header.asked == asked
-    assert stored.convergence == {CASE.case_id: [TRAINING, STUDIED[1]]}
-    assert stored.scaler == {CASE.case_id: [SCALING]}
-    assert stored.scope == {CASE.case_id: SCOPES}
-    assert stored.input_storage == {CASE.case_id: STORAGE}
-    assert stored.ceilings == [CEILING]
+    assert stored.several_of(Training) == {CASE.case_id: [TRAINING, STUDIED[1]]}
+    assert stored.several_of(ScalerRun) == {CASE.case_id: [SCALING]}
+    assert stored.of(ScopePass) == {CASE.case_id: SCOPES}
+    assert stored.of(StoragePass) == {CASE.case_id: STORAGE}
+    assert stored.every(Ceiling) == [CEILING]
     assert stored.explained == [CASE.case_id]
 
 
 def test_what_a_study_adds_follows_what_its_run_had_before(tmp_path):
     begun = read_run(write_run(tmp_path, [CASE], *STUDIED))
     further = gathered(begun.path, begun.header, [replace(TRAINING, seed=2), replace(CEILING, dtype="fp32")], begun)
-    assert [one.seed for one in further.convergence[CASE.case_id]] == [1, 1, 2]
-    assert [one.dtype for one in further.ceilings] == ["bf16", "fp32"]
-    assert further.scaler == begun.scaler
-    assert len(begun.convergence[CASE.case_id]) == 2, "the run that was begun stays as it was read"
+    assert [one.seed for one in further.several_of(Training)[CASE.case_id]] == [1, 1, 2]
+    assert [one.dtype for one in further.every(Ceiling)] == ["bf16", "fp32"]
+    assert further.several_of(ScalerRun) == begun.several_of(ScalerRun)
+    assert len(begun.several_of(Training)[CASE.case_id]) == 2, "the run that was begun stays as it was read"
 
 
 def test_a_training_of_a_case_that_is_not_listed_is_refused(tmp_path):
@@ -103,9 +103,12 @@ def test_a_training_of_a_case_that_is_not_listed_is_refused(tmp_path):
     ],
 )
 def test_a_study_of_what_there_is_not_is_refused(record, said):
-    kind = lines.KINDS[type(record)]
+    kind = lines.line_of(type(record))
     with pytest.raises(LineError, match=said):
         lines.check_entry(kind, getattr(record, "case_id", ""), record, {CASE.case_id})
+
+
+STUDIES = [kind.name for kind in KINDS.values() if kind.group == "study"]
 
 
 def test_every_kind_of_run_says_what_it_does_and_what_makes_it():

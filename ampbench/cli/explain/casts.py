@@ -31,8 +31,9 @@ from ampbench.cli.options import (
 )
 from ampbench.cli.printing import OutputFormat
 from ampbench.errors import UsageError
-from ampbench.records.casts import By
-from ampbench.records.run import CASTS, Settings
+from ampbench.records.casts import By, CastPass
+from ampbench.records.kinds import CASTS
+from ampbench.records.run import Settings
 
 if TYPE_CHECKING:
     from ampbench.store import StoredRun
@@ -129,6 +130,6 @@ def _print_remarks(stored: "StoredRun", format: OutputFormat, *, sources: bool) 
 
     print_failures(stored, format)
     if sources:
-        for case_id, found in stored.casts.items():
+        for case_id, found in stored.of(CastPass).items():
             if not any(operation.source for operation in found.trace.ops):
                 print_note(f"{case_id}: no line of code outside torch and ampbench asked for an op")

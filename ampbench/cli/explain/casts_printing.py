@@ -49,7 +49,7 @@ def print_stored(
         return Section(made.title, [*made.blocks, *([Block(emulated)] if emulated else [])])
 
     print_passes(
-        stored, case_ids, format, stored.casts,
+        stored, case_ids, format, stored.of(CastPass),
         section=section,
         document=lambda case, found: _document(case, found, by),
         rows=lambda found: _rows(found, by or By.CAST),

@@ -27,7 +27,8 @@ from ampbench.cli.options import (
     many_names,
 )
 from ampbench.cli.printing import OutputFormat
-from ampbench.records.run import HEADROOM, Settings
+from ampbench.records.kinds import HEADROOM
+from ampbench.records.run import Settings
 
 DEFAULTS = Settings()
 MOST_STEPS = 10_000

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 from ampbench.cli.explaining import frame_rows, print_passes
 from ampbench.cli.printing import OutputFormat
 from ampbench.instruments.ranges import findings, show
+from ampbench.records.ranges import RangePass
 
 if TYPE_CHECKING:
     from ampbench.records.case import Case
@@ -22,7 +23,7 @@ def print_stored(
     CSV has a row for what was counted of each module; JSON has these and, beside them, what was predicted and seen.
     """
     print_passes(
-        stored, case_ids, format, stored.ranges,
+        stored, case_ids, format, stored.of(RangePass),
         section=lambda case, found: show.headroom_section(case, found, everything=everything),
         document=_headroom_document,
         rows=lambda found: frame_rows(show.headroom_frame(found)),

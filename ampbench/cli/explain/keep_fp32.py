@@ -43,7 +43,8 @@ from ampbench.cli.printing import OutputFormat
 from ampbench.errors import UsageError
 from ampbench.judge.objections import LEAST_KEPT, Budget
 from ampbench.records.keeping import MAX_TRIALS, Wanted
-from ampbench.records.run import KEEP_FP32, Settings
+from ampbench.records.kinds import KEEP_FP32
+from ampbench.records.run import Settings
 
 if TYPE_CHECKING:
     from collections.abc import Callable

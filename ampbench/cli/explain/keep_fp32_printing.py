@@ -10,6 +10,7 @@ from ampbench.cli.printing import OutputFormat, print_text
 from ampbench.instruments.keep_fp32 import show
 from ampbench.instruments.keep_fp32.findings import code, points, said, so_far
 from ampbench.instruments.keep_fp32.show import COLUMNS, point_rows
+from ampbench.records.keeping import KeepSearch, SearchSpace, Trial
 from ampbench.records.labels import case_title
 
 if TYPE_CHECKING:
@@ -27,14 +28,15 @@ def print_stored(
     whole.
     """
     print_passes(
-        stored, case_ids, format, stored.searches,
+        stored, case_ids, format, stored.of(KeepSearch),
         section=lambda case, found: show.section(
-            case, found, stored.spaces[found.case_id], stored.trials.get(found.case_id, []), everything=everything
+            case, found, stored.of(SearchSpace)[found.case_id], stored.several_of(Trial).get(found.case_id, []),
+            everything=everything,
         ),
         document=lambda case, found: _document(stored, case, found),
         rows=lambda found: _rows(stored, found),
         columns=COLUMNS,
-        begun={name: _begun(stored, name) for name in case_ids if name in stored.spaces},
+        begun={name: _begun(stored, name) for name in case_ids if name in stored.of(SearchSpace)},
     )  # fmt: skip
     if format in (OutputFormat.TABLE, OutputFormat.MARKDOWN):
         _print_code(stored, case_ids, format)
@@ -42,7 +44,7 @@ def print_stored(
 
 def _print_code(stored: "StoredRun", case_ids: Sequence[str], format: OutputFormat) -> None:
     """Print what to paste for each case; which case it is for is said where there are several."""
-    found = [stored.searches[case_id] for case_id in case_ids if case_id in stored.searches]
+    found = [stored.of(KeepSearch)[case_id] for case_id in case_ids if case_id in stored.of(KeepSearch)]
     for one in found:
         case = stored.cases[one.case_id]
         text = code(one, case)
@@ -57,17 +59,17 @@ def _print_code(stored: "StoredRun", case_ids: Sequence[str], format: OutputForm
 
 def _begun(stored: "StoredRun", case_id: str) -> str:
     """Return how far the search of a case got that did not end."""
-    told = so_far(stored.spaces[case_id], stored.trials.get(case_id, []))
+    told = so_far(stored.of(SearchSpace)[case_id], stored.several_of(Trial).get(case_id, []))
     return f"{told}; ampbench explain keep-fp32 --resume {stored.header.run} goes on"
 
 
 def _rows(stored: "StoredRun", found: "KeepSearch") -> list[dict[str, Any]]:
-    picture = points(found, stored.spaces[found.case_id], stored.trials.get(found.case_id, []))
+    picture = points(found, stored.of(SearchSpace)[found.case_id], stored.several_of(Trial).get(found.case_id, []))
     return [dict(zip(COLUMNS, row, strict=True)) for row in point_rows(picture)]
 
 
 def _document(stored: "StoredRun", case: "Case", found: "KeepSearch") -> dict[str, Any]:
-    space, trials = stored.spaces[found.case_id], stored.trials.get(found.case_id, [])
+    space, trials = stored.of(SearchSpace)[found.case_id], stored.several_of(Trial).get(found.case_id, [])
     return {
         "sentences": said(found, space, trials),
         "points": [asdict(point) for point in points(found, space, trials)],

@@ -24,7 +24,8 @@ from ampbench.cli.options import (
     chosen_format,
 )
 from ampbench.cli.printing import OutputFormat
-from ampbench.records.run import ORIGIN, Settings
+from ampbench.records.kinds import ORIGIN
+from ampbench.records.run import Settings
 
 DEFAULTS = Settings()
 

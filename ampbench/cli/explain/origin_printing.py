@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 from ampbench.cli.explaining import frame_rows, print_passes
 from ampbench.cli.printing import OutputFormat
 from ampbench.instruments.ranges import findings, show
+from ampbench.records.ranges import OriginPass
 
 if TYPE_CHECKING:
     from ampbench.records.case import Case
@@ -19,7 +20,7 @@ def print_stored(
 ) -> None:
     """Print where the errors of the cases `case_ids` began in a run; CSV and JSON have a row for each module."""
     print_passes(
-        stored, case_ids, format, stored.origins,
+        stored, case_ids, format, stored.of(OriginPass),
         section=lambda case, found: show.origin_section(case, found, everything=everything),
         document=_origin_document,
         rows=lambda found: frame_rows(show.origin_frame(found)),

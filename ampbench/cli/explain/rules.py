@@ -25,6 +25,7 @@ from ampbench.cli.printing import OutputFormat
 from ampbench.cli.selecting import typed_seconds
 from ampbench.errors import CASE_FAILED, INTERRUPTED, NothingComparableError, NothingToRunError, UsageError
 from ampbench.records.case import DEVICES
+from ampbench.records.rules import RuleProbe
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -91,7 +92,7 @@ def command(
     code = 0
     if run is not None:
         stored = _read(run, results)
-        if missing := [name for name in stored.header.selection.devices if name not in stored.rules]:
+        if missing := [name for name in stored.header.selection.devices if name not in stored.of(RuleProbe)]:
             print_note(f"{run} has no probe of {', '.join(missing)}, which was asked for")
     else:
         # An op that is gone can be named only beside the probe that knew it: to compare, all are probed.
@@ -105,7 +106,7 @@ def command(
     if output is not None:
         from ampbench.store import encode_run
 
-        files = {output: encode_run(stored.header, [*stored.rules.values(), *stored.footers], output)}
+        files = {output: encode_run(stored.header, [*stored.of(RuleProbe).values(), *stored.footers], output)}
         write_files(files, f"run {stored.header.run} has it all the same")
         print_note(f"stored in {output}")
     read = [stored] if earlier is None else [earlier, stored]
@@ -124,7 +125,7 @@ def _read(name: str, results: Path) -> "StoredRun":
     from ampbench import store
 
     stored = store.read_run(store.find_run(name, results))
-    if not stored.rules:
+    if not stored.of(RuleProbe):
         raise UsageError(
             f"run {stored.header.run} holds no probe of autocast's rules: `ampbench explain rules` stores one"
         )
@@ -187,9 +188,7 @@ def _probed(
         kept = "what was probed is kept" if ended == "interrupted" else "stored"
         print_note(f"{kept} as run {header.run}")
     path = Path() if writer is None else writer.path
-    stored = store.StoredRun(
-        path=path, header=header, rules={probe.device: probe for probe in probes}, footers=[footer]
-    )
+    stored = store.gathered(path, header, [*probes, footer])
     return stored, INTERRUPTED if ended == "interrupted" else CASE_FAILED if problems else 0
 
 
@@ -199,9 +198,10 @@ def _chosen(
     """Return what is asked for of each of `read`; an op need be known to one of them only."""
     from ampbench.records.rules import chosen_ops, restricted
 
-    known = {one.name: None for stored in read for probe in stored.rules.values() for one in probe.observations}
+    known = {one.name: None for stored in read for probe in stored.of(RuleProbe).values() for one in probe.observations}
     meant = chosen_ops(ops, known) if ops else None
-    cut = [[restricted(one, dtypes, meant) for one in each.rules.values() if one.device in devices] for each in read]
+    probed = ([one for one in each.of(RuleProbe).values() if one.device in devices] for each in read)
+    cut = [[restricted(one, dtypes, meant) for one in probes] for probes in probed]
     return [[probe for probe in probes if probe.dtypes] for probes in cut]
 
 

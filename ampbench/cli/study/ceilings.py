@@ -25,7 +25,8 @@ from ampbench.cli.options import (
 )
 from ampbench.cli.printing import OutputFormat
 from ampbench.cli.selecting import make_settings, typed_seconds
-from ampbench.records.run import CEILINGS, Asked, Selection, Settings
+from ampbench.records.kinds import CEILINGS
+from ampbench.records.run import Asked, Selection, Settings
 
 DEFAULTS = Settings()
 DEFAULT_SECONDS = "2"

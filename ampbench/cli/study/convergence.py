@@ -31,7 +31,8 @@ from ampbench.cli.options import (
 )
 from ampbench.cli.printing import OutputFormat
 from ampbench.errors import UnknownNameError
-from ampbench.records.run import CONVERGENCE, Asked, Settings
+from ampbench.records.kinds import CONVERGENCE
+from ampbench.records.run import Asked, Settings
 from ampbench.records.studies import SCHEDULES
 
 DEFAULTS = Settings()

@@ -33,7 +33,8 @@ from ampbench.cli.options import (
 )
 from ampbench.cli.printing import OutputFormat
 from ampbench.cli.selecting import typed_seconds
-from ampbench.records.run import INPUT_STORAGE, Asked, Settings
+from ampbench.records.kinds import INPUT_STORAGE
+from ampbench.records.run import Asked, Settings
 
 DEFAULTS = Settings()
 SECONDS = "4"

@@ -8,6 +8,7 @@ from ampbench.cli.explaining import frame_rows, print_passes
 from ampbench.cli.printing import OutputFormat
 from ampbench.instruments.input_storage.findings import storage_said
 from ampbench.instruments.input_storage.show import COLUMNS, storage_frame, storage_section, uses_frame
+from ampbench.records.studies import StoragePass
 
 if TYPE_CHECKING:
     from ampbench.records.case import Case
@@ -25,7 +26,7 @@ def print_stored(
     CSV has a row for each dtype that they are stored in; JSON has these, a row for each input, and the sentences.
     """
     print_passes(
-        stored, case_ids, format, stored.input_storage,
+        stored, case_ids, format, stored.of(StoragePass),
         section=lambda case, found: storage_section(case, found, everything=everything),
         document=_document,
         rows=lambda found: frame_rows(storage_frame(found), WHOLE),

@@ -32,8 +32,8 @@ from ampbench.cli.options import (
 )
 from ampbench.cli.printing import OutputFormat
 from ampbench.errors import UsageError
-from ampbench.records.run import SCALER, Asked, Settings
-from ampbench.records.studies import ScalerSetting
+from ampbench.records.kinds import SCALER
+from ampbench.records.run import Asked, ScalerSetting, Settings
 
 if TYPE_CHECKING:
     from collections.abc import Collection

@@ -11,6 +11,7 @@ from ampbench.instruments.scaler.findings import scaler_said
 from ampbench.instruments.scaler.instrument import unfinished
 from ampbench.present.document import Block, Section
 from ampbench.records.labels import NOT_REACHED
+from ampbench.records.studies import ScalerRun
 
 if TYPE_CHECKING:
     from ampbench.records.case import Case
@@ -36,7 +37,7 @@ def print_stored(
         }
 
     print_passes(
-        stored, case_ids, format, stored.scaler,
+        stored, case_ids, format, stored.several_of(ScalerRun),
         section=section, document=document, rows=_rows, columns=show.COLUMNS,
     )  # fmt: skip
 

@@ -33,7 +33,8 @@ from ampbench.cli.options import (
 )
 from ampbench.cli.printing import OutputFormat
 from ampbench.cli.selecting import typed_seconds
-from ampbench.records.run import SCOPE, Asked, Settings
+from ampbench.records.kinds import SCOPE
+from ampbench.records.run import Asked, Settings
 from ampbench.records.studies import FEWEST_STEPS
 
 DEFAULTS = Settings()

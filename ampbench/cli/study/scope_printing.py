@@ -8,6 +8,7 @@ from ampbench.cli.explaining import frame_rows, print_passes
 from ampbench.cli.printing import OutputFormat
 from ampbench.instruments.scope.findings import scope_said
 from ampbench.instruments.scope.show import COLUMNS, loss_frame, scope_frame, scope_section
+from ampbench.records.studies import ScopePass
 
 if TYPE_CHECKING:
     from ampbench.records.case import Case
@@ -22,7 +23,7 @@ def print_stored(
 ) -> None:
     """Print what each scope of autocast did to the cases `case_ids` of a run; CSV has a row for each scope."""
     print_passes(
-        stored, case_ids, format, stored.scope,
+        stored, case_ids, format, stored.of(ScopePass),
         section=lambda case, found: scope_section(case, found, everything=everything),
         document=_document,
         rows=_rows,

@@ -22,8 +22,9 @@ from ampbench.drive.session import Prepared, check_same, default_memory_limit, o
 from ampbench.errors import NothingToRunError, StoreError, UnknownNameError
 from ampbench.instruments.ceilings.findings import DTYPES, ceiling_rate, disturbance, top
 from ampbench.records.case import DEVICES, DeviceDescription, Environment
+from ampbench.records.kinds import CEILINGS
 from ampbench.records.labels import few
-from ampbench.records.run import CEILINGS, Asked, Header, Selection, Settings
+from ampbench.records.run import Asked, Header, Selection, Settings
 from ampbench.records.studies import COPY, FP32, OPERATIONS, TF32, Ceiling
 from ampbench.records.wire import Request
 from ampbench.store import RunWriter, StoredRun
@@ -86,13 +87,13 @@ def pieces_of(environment: Environment, devices: Sequence[str], asked: Asked) ->
 
 def unfinished(stored: StoredRun) -> list[Piece]:
     """Return the ceilings that a run was asked for and says nothing of; one with an error is not tried again."""
-    done = {(found.device, found.operation, found.dtype) for found in stored.ceilings}
+    done = {(found.device, found.operation, found.dtype) for found in stored.every(Ceiling)}
     return [piece for piece in _pieces(stored) if (piece.device, piece.operation, piece.dtype) not in done]
 
 
 def failed(stored: StoredRun) -> list[Ceiling]:
     """Return the ceilings of a run that could not be measured although their device has the dtype."""
-    wrong = [found for found in stored.ceilings if found.error]
+    wrong = [found for found in stored.every(Ceiling) if found.error]
     pieces = _pieces(stored) if wrong else []
     lacking = {(piece.device, piece.operation, piece.dtype) for piece in pieces if piece.lacking}
     return [found for found in wrong if (found.device, found.operation, found.dtype) not in lacking]
@@ -214,7 +215,7 @@ def ceilings_known(results: Path | str, here: Environment) -> list[Ceiling]:
     """
     found: dict[tuple[str, str, str], tuple[tuple[int, float], Ceiling]] = {}
     for stored in _studies(results, here):
-        for one in stored.ceilings:
+        for one in stored.every(Ceiling):
             attained = top(one)
             if attained is None or disturbance(one) is not None or not _holds(one, stored.header, here):
                 continue

@@ -32,8 +32,9 @@ from ampbench.drive.session import Prepared, check_same_network, describer
 from ampbench.errors import UsageError
 from ampbench.instruments.convergence.findings import NAMES
 from ampbench.records.case import Case, Environment
+from ampbench.records.kinds import CONVERGENCE
 from ampbench.records.measured import Failure, Skip
-from ampbench.records.run import CONVERGENCE, Asked, Selection, Settings
+from ampbench.records.run import Asked, Selection, Settings
 from ampbench.records.studies import CONTROL, REFERENCE, Training
 from ampbench.store import RunWriter, StoredRun
 
@@ -86,7 +87,7 @@ def unfinished(stored: StoredRun) -> list[Piece]:
     ended = stored.given_up
     made = {
         (case_id, training.seed, training.arm)
-        for case_id, trainings in stored.convergence.items()
+        for case_id, trainings in stored.several_of(Training).items()
         for training in trainings
     }
     cases = [case for case_id, case in stored.cases.items() if case_id not in ended]
@@ -208,7 +209,7 @@ def _for_want_of(first: Piece, why: Failure, piece: Piece) -> Failure:
 
 def _check_same_network(resumed: StoredRun, case: Case, training: Training) -> None:
     """Raise `UsageError` where a training began with other weights or inputs than one of the run from its seed."""
-    for case_id, trainings in resumed.convergence.items():
+    for case_id, trainings in resumed.several_of(Training).items():
         if resumed.cases[case_id].group != case.group or resumed.cases[case_id].device != case.device:
             continue
         for was in trainings:

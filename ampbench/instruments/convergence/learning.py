@@ -45,7 +45,7 @@ from ampbench.instruments.convergence.findings import (
     withheld,
 )
 from ampbench.records.case import Case
-from ampbench.records.run import CONVERGENCE
+from ampbench.records.kinds import CONVERGENCE
 from ampbench.records.studies import CONSTANT, CONTROL, Training
 from ampbench.records.verdicts import Verdict
 from ampbench.store import StoredRun
@@ -252,11 +252,11 @@ def told_trainings(stored: StoredRun) -> dict[str, list[Training]]:
         for case_id, case in stored.cases.items()
         if case.precision == BASELINE
         and case_id in stored.failures
-        and all(training.arm for training in stored.convergence.get(case_id, []))
+        and all(training.arm for training in stored.several_of(Training).get(case_id, []))
     }
     return {
         case_id: trainings
-        for case_id, trainings in stored.convergence.items()
+        for case_id, trainings in stored.several_of(Training).items()
         if trainings and (stored.cases[case_id].group, stored.cases[case_id].device) not in failed
     }
 

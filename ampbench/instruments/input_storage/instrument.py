@@ -22,8 +22,9 @@ from ampbench.drive.planning import NO_LOSS, PlannedCase, check_selection
 from ampbench.drive.servers import Channel, OpenChannel
 from ampbench.drive.session import Prepared
 from ampbench.records.case import PHASES, Environment
+from ampbench.records.kinds import INPUT_STORAGE
 from ampbench.records.measured import Failure, Skip
-from ampbench.records.run import INPUT_STORAGE, Asked, Selection, Settings
+from ampbench.records.run import Asked, Selection, Settings
 from ampbench.records.studies import StoragePass
 from ampbench.store import RunWriter, StoredRun
 

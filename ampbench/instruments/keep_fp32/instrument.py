@@ -32,8 +32,9 @@ from ampbench.instruments.keep_fp32.search import Found, search, sets_between
 from ampbench.instruments.keep_fp32.trials import Budget, TrialsSpentError, units_of
 from ampbench.records.case import Environment
 from ampbench.records.keeping import KeepSearch, SearchSpace, Trial, Wanted, Weighing
+from ampbench.records.kinds import KEEP_FP32
 from ampbench.records.measured import Failure, Skip
-from ampbench.records.run import KEEP_FP32, Selection, Settings
+from ampbench.records.run import Selection, Settings
 from ampbench.records.wire import Reply
 from ampbench.store import RunWriter, StoredRun
 
@@ -82,12 +83,12 @@ def prepare_keeping(
 
 def can_go_on(stored: StoredRun) -> bool:
     """Return whether a run of searches has some that have not ended, and says what they are for."""
-    return bool(unfinished(stored)) and any(space.wanted is not None for space in stored.spaces.values())
+    return bool(unfinished(stored)) and any(space.wanted is not None for space in stored.of(SearchSpace).values())
 
 
 def wanted_by(stored: StoredRun) -> Wanted:
     """Return what a run searches for; `UsageError` where it broke off before it stored that."""
-    for space in stored.spaces.values():
+    for space in stored.of(SearchSpace).values():
         if space.wanted is not None:
             return space.wanted
     again = f": {shlex.join(stored.header.command)}" if stored.header.command else ""
@@ -103,14 +104,14 @@ def _check_same_networks(resumed: StoredRun, left: Sequence[PlannedCase], channe
     Each network is built and looked into once more.
     """
     before: dict[str, SearchSpace] = {}
-    for case_id, space in resumed.spaces.items():
+    for case_id, space in resumed.of(SearchSpace).items():
         before[resumed.cases[case_id].group] = space
-    for planned in sorted(left, key=lambda planned: planned.case.case_id not in resumed.spaces):
+    for planned in sorted(left, key=lambda planned: planned.case.case_id not in resumed.of(SearchSpace)):
         case = planned.case
         was = before.pop(case.group, None)
         if was is None:
             continue
-        was = resumed.spaces.get(case.case_id, was)
+        was = resumed.of(SearchSpace).get(case.case_id, was)
         refused = f"run {resumed.header.run} cannot be resumed: "
         reply = channel.serve(request_for(planned, settings, "space", fresh=True))
         if reply.space is None:
@@ -142,8 +143,8 @@ def search_cases(
             writer.append(seen)
 
         case_id = planned.case.case_id
-        space = resumed.spaces.get(case_id) if resumed else None
-        trials = resumed.trials.get(case_id, []) if resumed else []
+        space = resumed.of(SearchSpace).get(case_id) if resumed else None
+        trials = resumed.several_of(Trial).get(case_id, []) if resumed else []
         return search_case(channel, planned, prepared.settings, wanted, store, space, trials)
 
     return explain_cases(prepared, explain, writer, watch)

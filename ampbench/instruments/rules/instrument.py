@@ -7,9 +7,10 @@ from ampbench.drive.servers import Channel
 from ampbench.drive.session import new_header
 from ampbench.errors import UsageError
 from ampbench.records.case import Environment
+from ampbench.records.kinds import RULES
 from ampbench.records.measured import Failure
 from ampbench.records.rules import RuleProbe
-from ampbench.records.run import RULES, Header, Selection, Settings
+from ampbench.records.run import Header, Selection, Settings
 from ampbench.records.wire import Request
 
 THREADS = 1

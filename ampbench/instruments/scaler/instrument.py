@@ -26,9 +26,10 @@ from ampbench.drive.servers import Channel, OpenChannel
 from ampbench.drive.session import Prepared, check_same_network, describer
 from ampbench.errors import UnknownNameError, UsageError
 from ampbench.records.case import Environment
+from ampbench.records.kinds import SCALER
 from ampbench.records.measured import Failure, Skip
-from ampbench.records.run import SCALER, Asked, Selection, Settings
-from ampbench.records.studies import ScalerRun, ScalerSetting
+from ampbench.records.run import Asked, ScalerSetting, Selection, Settings
+from ampbench.records.studies import ScalerRun
 from ampbench.store import RunWriter, StoredRun
 
 
@@ -39,7 +40,7 @@ def setting_name(setting: ScalerSetting | None) -> str:
 
 def trained(stored: StoredRun | None) -> set[tuple[str, str]]:
     """Return which trainings are in a run, by the ids of cases and the names of settings."""
-    found = stored.scaler.items() if stored else ()
+    found = stored.several_of(ScalerRun).items() if stored else ()
     return {(case_id, run.setting.name) for case_id, runs in found for run in runs}
 
 
@@ -152,7 +153,7 @@ def scale_cases(
             if reply.scaler is None:
                 return ended_by(reply, planned.case, SCALER)
             if resumed is not None:
-                for before in resumed.scaler.get(planned.case.case_id, []):
+                for before in resumed.several_of(ScalerRun).get(planned.case.case_id, []):
                     check_same_network(resumed.header.run, planned.case.workload, before, reply.scaler)
             return reply.scaler
 

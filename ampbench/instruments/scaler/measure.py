@@ -22,7 +22,8 @@ from ampbench.measure.step import Step
 from ampbench.records.case import Case
 from ampbench.records.labels import few
 from ampbench.records.ranges import GRADIENT, FirstNonfinite
-from ampbench.records.studies import GradientLook, ScalerRun, ScalerSetting, Score
+from ampbench.records.run import ScalerSetting
+from ampbench.records.studies import GradientLook, ScalerRun, Score
 from ampbench.workload import Workload
 
 LOOKS = 6

@@ -23,8 +23,9 @@ from ampbench.drive.servers import Channel, OpenChannel
 from ampbench.drive.session import Prepared
 from ampbench.errors import UsageError
 from ampbench.records.case import Environment
+from ampbench.records.kinds import SCOPE
 from ampbench.records.measured import Failure, Skip
-from ampbench.records.run import SCOPE, Asked, Selection, Settings
+from ampbench.records.run import Asked, Selection, Settings
 from ampbench.records.studies import ScopePass
 from ampbench.store import RunWriter, StoredRun
 

@@ -9,8 +9,10 @@ from pathlib import Path
 
 import pytest
 
+from ampbench.records.kinds import CONVERGENCE
 from ampbench.records.measured import Failure, Skip
-from ampbench.records.run import CONVERGENCE, Asked
+from ampbench.records.run import Asked
+from ampbench.records.studies import Training
 from tests.cli.conftest import Outcome
 from tests.instruments.convergence.planted_trainings import STEPS, WHOLE, case_of, study
 from tests.stored_runs import COMPLETE, make_divergence, make_round, write_run
@@ -22,7 +24,7 @@ SKIPPED, FAILED = case_of("tf32"), case_of("fp32", workload="characters")
 def path(tmp_path: Path) -> Path:
     """A stored study of digits, with a precision that was skipped and a workload that failed."""
     stored = study(WHOLE)
-    trainings = [one for rows in stored.convergence.values() for one in rows]
+    trainings = [one for rows in stored.several_of(Training).values() for one in rows]
     skip = Skip(case_id=SKIPPED.case_id, reason="this CPU has no tf32")
     failure = Failure(case_id=FAILED.case_id, stage="convergence", cause="exception", message="MemoryError: no memory")
     cases = [*stored.cases.values(), SKIPPED, FAILED]
@@ -49,7 +51,11 @@ def test_people_read_verdicts_and_why_some_cases_have_none(path: Path, ampbench:
 
 def test_of_a_workload_that_fails_in_fp32_only_failures_are_printed(tmp_path: Path, ampbench: Callable[..., Outcome]):
     stored = study({"fp64": [None], "bf16_pure": []})
-    raised = [dataclasses.replace(one, error="ValueError: no") for rows in stored.convergence.values() for one in rows]
+    raised = [
+        dataclasses.replace(one, error="ValueError: no")
+        for rows in stored.several_of(Training).values()
+        for one in rows
+    ]
     failures = [
         Failure(case_id=case_id, stage="convergence", cause="exception", message="ValueError: no")
         for case_id in stored.cases

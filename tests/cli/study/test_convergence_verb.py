@@ -80,7 +80,7 @@ def test_a_study_is_printed_stored_and_shown_again(interrupted: list[int], tmp_p
     run = read_run(file)
     assert run.header.asked is not None
     assert (run.header.explains, run.header.asked.steps, run.header.asked.seeds) == ("convergence", 2, 2)
-    assert sum(map(len, run.convergence.values())) == 14
+    assert sum(map(len, run.several_of(Training).values())) == 14
     assert "95.00%" in said.out
     assert ampbench("show", file.stem).out == said.out
 
@@ -93,7 +93,7 @@ def test_an_interrupted_study_says_how_to_go_on_and_does(interrupted: list[int],
     assert f"2 pieces left; ampbench study convergence --resume {file.stem} goes on\n" in said.err
     done = ampbench("study", "convergence", "--resume", file.stem)
     assert (done.code, read_run(file).ended) == (0, "complete")
-    assert sum(map(len, read_run(file).convergence.values())) == 7
+    assert sum(map(len, read_run(file).several_of(Training).values())) == 7
     again = ampbench("study", "convergence", "--resume", file.stem)
     assert (again.code, again.err) == (0, f"run {file.stem} is complete: nothing is left to do\n")
     assert again.out == done.out

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from ampbench.records.measured import Failure, Skip
+from ampbench.records.studies import StoragePass
 from ampbench.records.wire import Reply, Request
 from ampbench.store import list_runs, read_run
 from tests.instruments.input_storage.storage_passes import lossy_pass, storage_pass
@@ -88,12 +89,12 @@ def test_a_study_is_stored_and_an_interrupted_one_goes_on(
     assert said.code == 130
     (path,) = list_runs(tmp_path / "results")
     run = read_run(path)
-    assert (run.header.explains, run.header.asked.seconds, len(run.input_storage)) == ("input-storage", 1.5, 1)
+    assert (run.header.explains, run.header.asked.seconds, len(run.of(StoragePass))) == ("input-storage", 1.5, 1)
     assert f"1 piece left; ampbench study input-storage --resume {run.header.run} goes on" in said.err
     interrupting.clear()
     again = ampbench("study", "input-storage", "--resume", run.header.run)
     assert again.code == 0
-    assert len(read_run(path).input_storage) == 2
+    assert len(read_run(path).of(StoragePass)) == 2
     done = ampbench("study", "input-storage", "--resume", run.header.run)
     assert (done.code, "nothing is left to do" in done.err) == (0, True)
     refused = ampbench("study", "input-storage", "--resume", run.header.run, "--seconds", "2")

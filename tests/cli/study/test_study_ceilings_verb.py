@@ -14,9 +14,10 @@ import pytest
 
 from ampbench.cli.progress import piece_progress
 from ampbench.instruments.ceilings.instrument import Piece
+from ampbench.records.kinds import CEILINGS
 from ampbench.records.measured import Failure
-from ampbench.records.run import CEILINGS, Asked
-from ampbench.records.studies import COPY
+from ampbench.records.run import Asked
+from ampbench.records.studies import COPY, Ceiling
 from ampbench.records.wire import Reply, Request
 from ampbench.store import list_runs, read_header, read_run
 from tests.instruments.ceilings.ceiling_records import CEILINGS as FOUND
@@ -162,13 +163,13 @@ def test_ctrl_c_keeps_what_was_measured_and_resume_goes_on(ampbench: Run, channe
         "interrupted: what was seen until then is kept",
         f"1 piece left; ampbench study ceilings --resume {one.stem} goes on",
     ]
-    assert len(read_run(one).ceilings) == 2
+    assert len(read_run(one).every(Ceiling)) == 2
     channel.answer = lives
     again = ampbench("study", "ceilings", "--resume", one.stem)
     assert again.code == 0
     assert channel.asked[-1].operation == COPY
     assert len(channel.asked) == 4
-    assert len(read_run(one).ceilings) == 3
+    assert len(read_run(one).every(Ceiling)) == 3
     done = ampbench("study", "ceilings", "--resume", one.stem)
     assert (done.code, len(channel.asked)) == (0, 4)
     assert "is complete: nothing is left to do" in done.err
@@ -191,7 +192,7 @@ def test_ctrl_c_before_anything_leaves_nothing_new(resumed: bool, ampbench: Run,
     if resumed:
         again = ampbench("study", "ceilings", "--resume", runs[0].stem)
         assert again.code == 130
-        assert len(read_run(runs[0]).ceilings) == 1
+        assert len(read_run(runs[0]).every(Ceiling)) == 1
     else:
         assert said.err.strip() == "interrupted: nothing was seen"
         assert runs == []

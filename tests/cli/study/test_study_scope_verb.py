@@ -9,9 +9,10 @@ from typing import Any
 
 import pytest
 
+from ampbench.records.kinds import SCOPE
 from ampbench.records.measured import Failure
-from ampbench.records.run import SCOPE, Asked
-from ampbench.records.studies import SCOPES
+from ampbench.records.run import Asked
+from ampbench.records.studies import SCOPES, ScopePass
 from ampbench.records.wire import Reply, Request
 from ampbench.store import list_runs, read_run
 from tests.instruments.scope.planted_scopes import CASE, scope_pass
@@ -125,7 +126,7 @@ def test_an_interrupted_study_says_how_to_go_on_and_does(channel: Any, tmp_path:
     again = ampbench(*how.split()[1:])
     assert (again.code, "to go on" in again.err) == (0, False)
     assert [(request.case.workload, request.steps) for request in channel.asked] == [("gru", 3)]
-    assert len(read_run(file).scope) == 2
+    assert len(read_run(file).of(ScopePass)) == 2
     done = ampbench("study", "scope", "--resume", file.stem)
     assert (done.code, done.out) == (0, again.out)
     assert done.err == f"run {file.stem} is complete: nothing is left to do\n"

@@ -111,7 +111,7 @@ def test_a_case_that_fails_is_an_entry_and_the_next_one_is_traced(tmp_path: Path
     channel = tracing(failing)
     run = traced(tmp_path, channel, phases=["inference", "training"])
     failed, ok = run.cases
-    assert (list(run.failures), list(run.casts), run.ended) == ([failed], [ok], "complete")
+    assert (list(run.failures), list(run.of(CastPass)), run.ended) == ([failed], [ok], "complete")
     # a server that is gone is closed before the next one is opened
     assert channel.closed == {"exception": 2, "killed": 4}[cause]
 
@@ -124,7 +124,7 @@ def test_an_interruption_keeps_what_was_traced(tmp_path: Path) -> None:
 
     channel = tracing(interrupted)
     run = traced(tmp_path, channel, phases=["inference", "training"])
-    assert (len(run.cases), len(run.casts), run.ended) == (2, 1, "interrupted")
+    assert (len(run.cases), len(run.of(CastPass)), run.ended) == (2, 1, "interrupted")
     assert channel.closed
 
 

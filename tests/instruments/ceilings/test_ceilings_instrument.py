@@ -26,8 +26,9 @@ from ampbench.instruments.ceilings.instrument import (
     unfinished,
 )
 from ampbench.records.case import DeviceDescription, Environment
+from ampbench.records.kinds import CEILINGS
 from ampbench.records.measured import Failure, Fitness
-from ampbench.records.run import CEILINGS, Asked, Header, Selection, Settings
+from ampbench.records.run import Asked, Header, Selection, Settings
 from ampbench.records.studies import COPY, MATMUL, Attained, Ceiling
 from ampbench.records.wire import Reply, Request
 from ampbench.store import RunWriter, StoredRun, read_run
@@ -77,7 +78,7 @@ def test_each_operation_and_dtype_is_asked_of_a_fresh_worker_and_stored(tmp_path
     ]  # fmt: skip
     assert {(one.seconds, one.threads, one.fresh) for one in channel.asked} == {(0.5, 2, True)}
     assert all(one.memory_limit_bytes for one in channel.asked)
-    assert [(found.operation, found.dtype) for found in stored.ceilings] == [
+    assert [(found.operation, found.dtype) for found in stored.every(Ceiling)] == [
         (one.operation, one.dtypes[0]) for one in channel.asked
     ]
     assert (stored.ending, unfinished(stored)) == ("complete", [])
@@ -98,7 +99,7 @@ def test_without_names_all_that_the_device_has_is_measured_but_fp64() -> None:
 def test_what_was_named_and_cannot_be_measured_is_stored_with_the_reason(tmp_path: Path) -> None:
     channel = Scripted(answer)
     stored, _ = measured(tmp_path, channel, "cpu", "cuda", asked=Asked(operations=[MATMUL], dtypes=["fp32", "tf32"]))
-    assert [(found.device, found.dtype, found.error) for found in stored.ceilings] == [
+    assert [(found.device, found.dtype, found.error) for found in stored.every(Ceiling)] == [
         ("cpu", "fp32", ""), ("cpu", "tf32", "cpu has no tf32"), ("cuda", "fp32", "cuda is not available: no driver"),
         ("cuda", "tf32", "cuda is not available: no driver"),
     ]  # fmt: skip
@@ -119,10 +120,10 @@ def test_a_worker_that_does_not_live_leaves_the_reason_and_the_others_are_measur
 
     channel = Scripted(dying)
     stored, _ = measured(tmp_path, channel)
-    assert [found.error for found in stored.ceilings] == [
+    assert [found.error for found in stored.every(Ceiling)] == [
         "killed: ended by signal SIGKILL", "", "crash: ended by signal SIGKILL", ""
     ]  # fmt: skip
-    assert (stored.ending, stored.ceilings[0].threads) == ("complete", 2)
+    assert (stored.ending, stored.every(Ceiling)[0].threads) == ("complete", 2)
     assert [(found.operation, found.dtype) for found in failed(stored)] == [("matmul", "fp32"), ("copy", "fp32")]
     assert unfinished(stored) == []
     assert channel.closed == 4  # replaced twice, since it was killed again, at the end, and by the context
@@ -135,7 +136,7 @@ def test_an_interrupted_session_keeps_what_was_measured_and_goes_on_with_the_res
         return answer(request)
 
     stored, _ = measured(tmp_path, Scripted(interrupted))
-    assert (len(stored.ceilings), stored.ending) == (2, "interrupted")
+    assert (len(stored.every(Ceiling)), stored.ending) == (2, "interrupted")
     left = ["copy fp32 cpu", "copy bf16 cpu"]
     assert [piece.named for piece in unfinished(stored)] == left
     channel = Scripted(answer, stored.header.environment)
@@ -189,7 +190,7 @@ def test_a_real_worker_that_runs_out_of_time_leaves_its_cause(tmp_path: Path) ->
         RunWriter.create(tmp_path, header_of(found, asked)) as writer,
     ):
         measure_ceilings(found, asked, writer, lambda *_: None)
-    (late,) = read_run(writer.path).ceilings
+    (late,) = read_run(writer.path).every(Ceiling)
     assert isinstance(late, Ceiling)
     assert late.error == "time-out: no result within 0.2 s (--timeout)"
 

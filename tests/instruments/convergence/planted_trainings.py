@@ -5,9 +5,10 @@ from pathlib import Path
 from typing import Any
 
 from ampbench.records.case import Case
-from ampbench.records.run import CONVERGENCE, Asked
+from ampbench.records.kinds import CONVERGENCE
+from ampbench.records.run import Asked, Entry
 from ampbench.records.studies import CONTROL, REFERENCE, Drift, Score, Training
-from ampbench.store import StoredRun
+from ampbench.store import StoredRun, gathered
 from tests.stored_runs import make_case, make_header
 
 DECISIONS = 800
@@ -58,14 +59,12 @@ def study(
     """Return a run with trainings whose final accuracies are `finals`, by precision, "control" and "fp64"."""
     arms = {"control": ("fp32", CONTROL), "fp64": ("fp32", REFERENCE)}
     header = make_header(explains=CONVERGENCE, asked=Asked(steps=STEPS, seeds=asked or seeds))
-    stored = StoredRun(path=Path("run.jsonl"), header=header)
+    entries: list[Entry] = []
     for name, values in finals.items():
         precision, arm = arms.get(name, (name, ""))
         case = case_of(precision)
-        stored.cases[case.case_id] = case
-        rows = [training(case, final, seed, arm, **changes) for seed, final in enumerate(values)]
-        stored.convergence.setdefault(case.case_id, []).extend(rows)
-    return stored
+        entries += [case, *(training(case, final, seed, arm, **changes) for seed, final in enumerate(values))]
+    return gathered(Path("run.jsonl"), header, entries)
 
 
 GOOD = [0.975, 0.98, 0.9725]

@@ -11,8 +11,9 @@ from ampbench.drive.pieces import asked_of
 from ampbench.drive.session import planned_skips
 from ampbench.errors import NothingToRunError, UsageError
 from ampbench.instruments.convergence.instrument import pieces, prepare_convergence, train_cases, unfinished
+from ampbench.records.kinds import CONVERGENCE
 from ampbench.records.measured import Failure
-from ampbench.records.run import CONVERGENCE, Asked, Selection, Settings
+from ampbench.records.run import Asked, Selection, Settings
 from ampbench.records.studies import Training
 from ampbench.records.wire import Reply, Request
 from ampbench.store import RunWriter, StoredRun, read_run
@@ -91,7 +92,7 @@ def test_each_seed_trains_fp64_fp32_and_its_control_before_all_other_precisions(
     assert asked_for(channel) == [(precision, seed, arm) for seed in (7, 8) for precision, arm in one]
     assert {request.steps for request in channel.asked} == {5}
     assert run.ended == "complete"
-    assert {len(found) for found in run.convergence.values()} == {2, 6}
+    assert {len(found) for found in run.several_of(Training).values()} == {2, 6}
 
 
 def test_one_worker_serves_all_so_that_it_has_the_trainings_in_mind_that_others_are_compared_with(
@@ -175,7 +176,7 @@ def test_an_interrupted_study_goes_on_with_what_it_lacks(tmp_path: Path) -> None
     assert [(piece.case.precision, piece.seed, piece.arm) for piece in unfinished(run)] == left
     assert asked_for(channel) == [("fp32", 0, "reference"), ("fp32", 0, ""), *left]
     assert unfinished(again) == []
-    assert sum(map(len, again.convergence.values())) == ALL
+    assert sum(map(len, again.several_of(Training).values())) == ALL
 
 
 def test_only_cases_that_lack_a_training_are_planned_again(tmp_path: Path) -> None:
@@ -193,7 +194,7 @@ def test_a_study_whose_weights_are_others_now_is_not_gone_on_with(tmp_path: Path
     channel = Scripted(lambda request: training(request, weights_digest="other"), machine(CPU))
     with pytest.raises(UsageError, match="the weights of mlp are others than it began with"):
         resumed(run, channel)
-    assert sum(map(len, read_run(run.path).convergence.values())) == 5
+    assert sum(map(len, read_run(run.path).several_of(Training).values())) == 5
 
 
 def test_a_study_begun_elsewhere_or_of_other_cases_is_not_gone_on_with(tmp_path: Path) -> None:
@@ -228,7 +229,7 @@ def test_what_a_training_is_compared_with_has_requests_and_time_of_its_own(tmp_p
     again = resumed(run, channel)
     assert asked_for(channel) == [("fp32", 1, "reference"), ("fp32", 1, ""), ("bf16_pure", 1, "")]
     assert {request.timeout_seconds for request in channel.asked} == {9.0}
-    assert [len(again.convergence[case_id]) for case_id in again.convergence] == [6, *[2] * len(LOW)]
+    assert [len(again.several_of(Training)[case_id]) for case_id in again.several_of(Training)] == [6, *[2] * len(LOW)]
 
 
 def test_a_worker_that_was_killed_has_nothing_in_mind_and_the_next_trains_it_first(tmp_path: Path) -> None:
@@ -244,7 +245,7 @@ def test_a_worker_that_was_killed_has_nothing_in_mind_and_the_next_trains_it_fir
     first = [("fp32", 0, "reference"), ("fp32", 0, "")]
     low, after = [(name, 0, "") for name in LOW], LOW.index("bf16_autocast") + 1
     assert asked_for(channel) == [*first, ("fp32", 0, "control"), *low[:after], *first, *low[after:]]
-    assert sum(map(len, run.convergence.values())) == len(LOW) + 2
+    assert sum(map(len, run.several_of(Training).values())) == len(LOW) + 2
 
 
 def test_a_precision_whose_fp32_training_failed_fails_for_that_and_fp32_is_tried_but_once(tmp_path: Path) -> None:

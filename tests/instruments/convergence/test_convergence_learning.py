@@ -32,9 +32,9 @@ from ampbench.instruments.convergence.learning import (
 )
 from ampbench.instruments.convergence.show import learned_said, learned_section, trained_title, ways
 from ampbench.records.measured import Failure
-from ampbench.records.studies import Drift, Score
+from ampbench.records.studies import Drift, Score, Training
 from ampbench.records.verdicts import Verdict
-from ampbench.store import StoredRun
+from ampbench.store import StoredRun, gathered
 from tests.instruments.convergence.planted_trainings import GOOD, STEPS, WHOLE, case_of, moved, study, training
 from tests.stored_runs import make_divergence, make_header
 
@@ -61,7 +61,7 @@ def with_losses(finals: dict[str, list[float | None]]) -> StoredRun:
 
 def _arms(stored: StoredRun) -> list[list]:
     found: dict[tuple[str, str], list] = {}
-    for rows in stored.convergence.values():
+    for rows in stored.several_of(Training).values():
         for one in rows:
             found.setdefault((one.case_id, one.arm), []).append(one)
     return list(found.values())
@@ -114,14 +114,14 @@ def test_a_training_that_gives_up_in_one_seed_regresses():
 
 def test_a_training_that_raises_regresses_with_what_it_raised():
     stored = study(NULL | {"bf16_pure": GOOD})
-    rows = stored.convergence[case_of("bf16_pure").case_id]
+    rows = stored.several_of(Training)[case_of("bf16_pure").case_id]
     rows[:] = [dataclasses.replace(one, error="RuntimeError: no bf16 here", scores=one.scores[:1]) for one in rows]
     assert told(stored)["bf16_pure"] == (Verdict.REGRESSED, "raised RuntimeError: no bf16 here in 3 of 3 seeds")
 
 
 def test_trainings_that_give_up_at_several_steps_name_the_earliest():
     stored = study(NULL | {"fp16_pure": [None, None, None]})
-    rows = stored.convergence[case_of("fp16_pure").case_id]
+    rows = stored.several_of(Training)[case_of("fp16_pure").case_id]
     rows[:] = [
         dataclasses.replace(one, ended_at=at, losses=[1.0, None, *[1.0] * (at - 2), None])
         for one, at in zip(rows, (20, 9, 11), strict=True)
@@ -172,7 +172,7 @@ def test_two_seeds_are_enough_for_a_verdict():
 
 def overflowed(stored: StoredRun, precision: str, **changes: Any) -> None:
     """Have a classifier's trainings end with outputs that are not finite, in which some decisions still are right."""
-    rows = stored.convergence[case_of(precision).case_id]
+    rows = stored.several_of(Training)[case_of(precision).case_id]
     scores = [Score(step=step, loss=None, correct=80, decisions=800) for step in (0, STEPS)]
     rows[:] = [dataclasses.replace(one, scores=scores, **changes) for one in rows]
 
@@ -206,7 +206,7 @@ def test_a_training_that_was_not_given_up_may_have_exploded_all_the_same(changes
 def with_ends(factors: list[float]) -> StoredRun:
     """Return a study in which bf16_pure's training losses end at so many times those of fp32."""
     stored = study(NULL | {"bf16_pure": GOOD})
-    rows = stored.convergence[case_of("bf16_pure").case_id]
+    rows = stored.several_of(Training)[case_of("bf16_pure").case_id]
     for one, factor in zip(rows, factors, strict=True):
         one.losses[250:] = [factor * loss for loss in one.losses[250:]]
     return stored
@@ -249,7 +249,7 @@ def test_whether_a_precision_trains_as_fp32_is_open_where_its_losses_do_not_tell
 @pytest.mark.parametrize(("excess", "verdict"), [(0.02, Verdict.UNCHANGED), (0.08, Verdict.REGRESSED)])
 def test_five_percent_of_the_training_loss_is_what_a_precision_may_lose(excess: float, verdict: Verdict):
     stored = study(NULL | {"bf16_pure": GOOD})
-    for one in stored.convergence[case_of("bf16_pure").case_id]:
+    for one in stored.several_of(Training)[case_of("bf16_pure").case_id]:
         one.losses[:] = [(1 + excess) * loss for loss in one.losses]
     assert only(stored).judged[0].loss_verdict is verdict
     assert only(stored).loss_margin == pytest.approx(math.log(1.05))
@@ -257,7 +257,7 @@ def test_five_percent_of_the_training_loss_is_what_a_precision_may_lose(excess: 
 
 def test_where_fp32s_training_loss_hardly_falls_the_margin_is_a_tenth_of_that():
     stored = study(NULL | {"bf16_pure": GOOD})
-    for trainings in stored.convergence.values():
+    for trainings in stored.several_of(Training).values():
         for one in trainings:
             excess = 1.02 if one.case_id == case_of("bf16_pure").case_id else 1.0
             one.losses[:] = [excess * (2.0 if step < 150 else 1.9) for step in range(STEPS)]
@@ -268,7 +268,7 @@ def test_where_fp32s_training_loss_hardly_falls_the_margin_is_a_tenth_of_that():
 
 def test_training_losses_below_zero_have_no_ratio_and_only_scores_are_told():
     stored = study(NULL | {"bf16_pure": GOOD})
-    for trainings in stored.convergence.values():
+    for trainings in stored.several_of(Training).values():
         for one in trainings:
             one.losses[:] = [loss - 3 for loss in one.losses]
     one = only(stored)
@@ -278,7 +278,7 @@ def test_training_losses_below_zero_have_no_ratio_and_only_scores_are_told():
 
 def test_a_control_whose_training_loss_differs_leaves_the_losses_open_and_the_scores_told():
     stored = study(NULL | {"bf16_pure": GOOD})
-    for one in stored.convergence[case_of("fp32").case_id]:
+    for one in stored.several_of(Training)[case_of("fp32").case_id]:
         if one.arm == "control":
             one.losses[:] = [2 * loss for loss in one.losses]
     (row,) = only(stored).judged
@@ -287,7 +287,7 @@ def test_a_control_whose_training_loss_differs_leaves_the_losses_open_and_the_sc
 
 def test_a_training_loss_counts_where_the_score_is_open():
     stored = study(NULL | {"bf16_pure": moved([3, -3, -8])})
-    for one in stored.convergence[case_of("bf16_pure").case_id]:
+    for one in stored.several_of(Training)[case_of("bf16_pure").case_id]:
         one.losses[:] = [3 * loss for loss in one.losses]
     one = only(stored)
     assert one.judged[0].trains is False
@@ -304,7 +304,7 @@ def test_the_same_weights_with_other_batches_are_remarked_on():
 @pytest.mark.parametrize(("what", "said"), [("inputs_digest", "batches"), ("weights_digest", "weights")])
 def test_other_batches_or_weights_than_those_of_fp32_cannot_be_compared(what: str, said: str):
     stored = study(NULL | {"bf16_pure": moved([-20, -20, -20])})
-    rows = stored.convergence[case_of("bf16_pure").case_id]
+    rows = stored.several_of(Training)[case_of("bf16_pure").case_id]
     rows[1] = dataclasses.replace(rows[1], **{what: "other"})
     verdict, reason = told(stored)["bf16_pure"]
     assert verdict is Verdict.INCOMPARABLE
@@ -357,7 +357,7 @@ def test_an_fp32_that_explodes_is_said_first_and_once():
         f"fp32 itself came to no end, {exploded}: nothing can be compared",
         f"the control itself: {exploded}",
     ]
-    rows = stored.convergence[case_of("fp32").case_id]
+    rows = stored.several_of(Training)[case_of("fp32").case_id]
     rows[:] = [one if one.arm else dataclasses.replace(one, error="ValueError: no") for one in rows]
     assert learned_said(only(stored))[0].startswith("fp32 itself came to no end, raised ValueError: no in 3 of 3 seeds")
 
@@ -446,7 +446,7 @@ def test_losses_decide_where_nothing_is_classified_and_less_is_better():
 
 def test_weights_are_as_far_as_the_median_seed():
     stored = study(NULL | {"bf16_pure": GOOD})
-    rows = stored.convergence[case_of("bf16_pure").case_id]
+    rows = stored.several_of(Training)[case_of("bf16_pure").case_id]
     for one, far in zip(rows, (0.1, 0.2, 0.9), strict=True):
         one.drift[-1] = Drift(step=STEPS, from_fp32=far, from_fp64=2 * far)
     row = only(stored).judged[0]
@@ -464,8 +464,7 @@ def test_a_selection_shows_its_rows_beside_fp32_with_the_verdicts_of_all():
 def test_workloads_and_devices_are_told_apart():
     stored = study(WHOLE)
     other = case_of("fp32", workload="characters")
-    stored.cases[other.case_id] = other
-    stored.convergence[other.case_id] = [training(other, 0.6)]
+    stored = gathered(stored.path, stored.header, [other, training(other, 0.6)], stored)
     assert [one.workload.partition("[")[0] for one in learned(stored)] == ["digits", "characters"]
     assert learned_said(learned(stored)[1])[0] == "only fp32 was trained: there is no precision to judge"
 
@@ -536,7 +535,7 @@ def planted(lost: float, noise: float) -> StoredRun:
     """Return a study in which every step of bf16_pure loses a share of itself and gains noise of so many times it."""
     random = np.random.default_rng(5)
     stored = study(NULL | {"bf16_pure": GOOD})
-    rows = stored.convergence[case_of("bf16_pure").case_id]
+    rows = stored.several_of(Training)[case_of("bf16_pure").case_id]
     for place, one in enumerate(rows):
         meant = np.cumsum(np.ones((STEPS, 400)), 0)
         went = np.cumsum(1 - lost + noise * random.standard_normal((STEPS, 400)), 0)
@@ -573,14 +572,14 @@ def test_where_no_way_is_known_nothing_is_told_of_it():
 
 
 def test_a_training_that_was_given_up_hides_the_way_of_no_other():
-    rows = planted(0.3, 0.0).convergence[case_of("bf16_pure").case_id]
+    rows = planted(0.3, 0.0).several_of(Training)[case_of("bf16_pure").case_id]
     whole = way_of(rows)
     assert way_of([*rows, training(case_of("bf16_pure"), None, 3)]) == whole
     assert way_of([training(case_of("bf16_pure"), None)]) is None
 
 
 def test_a_slope_needs_three_distances():
-    one = planted(0.3, 0.0).convergence[case_of("bf16_pure").case_id][0]
+    one = planted(0.3, 0.0).several_of(Training)[case_of("bf16_pure").case_id][0]
     assert slope_of(dataclasses.replace(one, drift=one.drift[-2:])) is None
     assert slope_of(dataclasses.replace(one, drift=one.drift[-3:])) == pytest.approx(1.0)
 
@@ -629,7 +628,7 @@ def test_of_one_that_does_not_the_reason_is_told():
     assert not found.trains
     assert found.reason.startswith("its accuracy is 2.50 points lower than in fp32")
     stored = study(NULL | {"bf16_pure": GOOD})
-    for one in stored.convergence[BF16.case_id]:
+    for one in stored.several_of(Training)[BF16.case_id]:
         one.losses[:] = [2 * loss for loss in one.losses]
     (found,) = trained_cases(measured(), [stored]).values()
     assert found.reason.startswith("its training loss ends 2 times fp32's")

@@ -276,7 +276,7 @@ class Refuses(nn.Module):
 
 def test_what_a_step_in_half_raises_is_a_finding_and_in_fp32_an_error() -> None:
     found = trained(network(Refuses(torch.float16)), "fp16_pure")
-    assert found.error.startswith("RuntimeError: no torch.float16 here (test_convergence_training.py, line ")
+    assert found.error.startswith("RuntimeError: no torch.float16 here (test_convergence_measure.py, line ")
     assert (found.losses, found.ended_at) == ([], None)
     with pytest.raises(RuntimeError, match="float32"):
         trained(network(Refuses(torch.float32)))

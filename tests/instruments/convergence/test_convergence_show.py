@@ -52,7 +52,7 @@ def test_each_precision_has_its_numbers_and_its_verdict():
 
 def test_the_training_loss_at_the_end_is_told_beside_fp32s():
     stored = study(WHOLE)
-    for one in stored.convergence[case_of("bf16_pure").case_id]:
+    for one in stored.several_of(Training)[case_of("bf16_pure").case_id]:
         one.losses[225:] = [2.5 * loss for loss in one.losses[225:]]
     (one,) = learned(stored)
     rows = table(learned_section(one), "At the end, training loss")
@@ -87,7 +87,7 @@ def test_losses_are_means_over_parts_of_the_training():
 )
 def test_losses_fit_trainings_of_any_length(steps: int, every: int, seen: list[float | None], expected: list[str]):
     stored = study({"fp32": GOOD[:1]}, seeds=1)
-    rows = stored.convergence[case_of("fp32").case_id]
+    rows = stored.several_of(Training)[case_of("fp32").case_id]
     rows[0] = dataclasses.replace(rows[0], steps=steps, every=every, losses=seen, scores=[])
     (block,) = losses(learned(stored)[0])
     assert list(block.rows[0][1:]) == expected

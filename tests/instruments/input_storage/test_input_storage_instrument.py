@@ -11,8 +11,10 @@ from ampbench.drive.pieces import unfinished
 from ampbench.drive.session import require_work
 from ampbench.errors import NothingToRunError, UsageError
 from ampbench.instruments.input_storage.instrument import measure_storages, prepare_storage
+from ampbench.records.kinds import INPUT_STORAGE
 from ampbench.records.measured import Failure, Skip
-from ampbench.records.run import INPUT_STORAGE, Asked, Selection, Settings
+from ampbench.records.run import Asked, Selection, Settings
+from ampbench.records.studies import StoragePass
 from ampbench.records.wire import Description, Reply, Request
 from ampbench.store import RunWriter, StoredRun, read_run
 from tests.instruments.input_storage.storage_passes import storage_pass
@@ -59,7 +61,7 @@ def test_unless_told_otherwise_both_phases_are_measured_in_the_devices_own_autoc
     assert {(request.kind, request.seconds, request.fresh) for request in channel.asked} == {
         ("input-storage", 1.5, True)
     }
-    assert list(run.input_storage) == list(run.cases)
+    assert list(run.of(StoragePass)) == list(run.cases)
 
 
 def test_a_workload_without_a_loss_is_measured_in_inference_alone(tmp_path: Path) -> None:
@@ -98,7 +100,7 @@ def test_failures_and_skips_are_stored_and_nothing_else_suffers(tmp_path: Path) 
         return Reply(skip=Skip(case_id=case.case_id, reason="no floating input")) if case.workload == "mlp" else None
 
     run = studied(tmp_path, answering(instead), workloads=["mlp", "simple_conv"])
-    assert [run.cases[case_id].workload for case_id in run.input_storage] == ["simple_conv"]
+    assert [run.cases[case_id].workload for case_id in run.of(StoragePass)] == ["simple_conv"]
     assert (len(run.failures), len(run.skips)) == (2, 1)
     assert unfinished(run) == []
 
@@ -115,7 +117,7 @@ def test_a_resumed_study_measures_only_what_is_missing(tmp_path: Path) -> None:
     channel = answering()
     run = studied(tmp_path, channel, begun)
     assert [request.case.phase for request in channel.asked if request.case is not None] == ["training"]
-    assert (run.ending, unfinished(run), len(run.input_storage)) == ("complete", [], 2)
+    assert (run.ending, unfinished(run), len(run.of(StoragePass))) == ("complete", [], 2)
 
 
 def test_a_run_begun_elsewhere_is_not_gone_on_with(tmp_path: Path) -> None:

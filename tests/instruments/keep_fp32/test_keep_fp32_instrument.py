@@ -14,8 +14,9 @@ from ampbench.instruments.keep_fp32.instrument import prepare_keeping, search_ca
 from ampbench.instruments.keep_fp32.search import Found
 from ampbench.instruments.keep_fp32.trials import islands, units_of
 from ampbench.records.keeping import KeepSearch, SearchSpace, Trial, Unit, Wanted, Weighed, Weighing
+from ampbench.records.kinds import KEEP_FP32
 from ampbench.records.measured import Failure, Skip
-from ampbench.records.run import KEEP_FP32, Explanation, Footer, Selection, Settings
+from ampbench.records.run import Entry, Footer, Selection, Settings
 from ampbench.records.wire import Reply, Request
 from ampbench.store import RunWriter, StoredRun, read_run
 from tests.scripted_channel import CPU, Scripted, machine
@@ -76,7 +77,7 @@ def searched(
     results: Path,
     channel: Scripted,
     wanted: Wanted = WANTED,
-    watch: Callable[[PlannedCase, Explanation | Failure | Skip | None], None] = lambda *_: None,
+    watch: Callable[[PlannedCase, Entry | Failure | Skip | None], None] = lambda *_: None,
     **selected: list[str],
 ) -> StoredRun:
     """Return the run that searching what is selected leaves."""
@@ -113,7 +114,7 @@ def interrupt_at(kind: str, count: int) -> Callable[[Request], Reply | None]:
 
 
 def only(run: StoredRun) -> KeepSearch:
-    (search,) = run.searches.values()
+    (search,) = run.of(KeepSearch).values()
     return search
 
 
@@ -137,7 +138,9 @@ def test_the_smallest_set_is_found_and_the_sets_around_it_are_weighed(tmp_path: 
     assert (search.weighing.weighed[0].kept, search.weighing.weighed[-1].kept) == ([], [""])
     assert ["layer.2", "layer.5"] in [one.kept for one in search.weighing.weighed]
     case_id = search.case_id
-    assert all(point.output_rel_l2 or not point.meets for point in points(search, SPACE, run.trials[case_id]))
+    assert all(
+        point.output_rel_l2 or not point.meets for point in points(search, SPACE, run.several_of(Trial)[case_id])
+    )
 
 
 def on_batch(batch: int, *kept: str, error: float) -> Callable[[Request], Reply | None]:
@@ -163,9 +166,9 @@ def test_what_is_found_is_tried_on_three_batches_that_the_search_did_not_see(tmp
         (batch, [["layer.2", "layer.5"]]) for batch in (1, 2, 3)
     ]
     assert len(search.confirmed) == 3
-    assert search.trials == len(run.trials[search.case_id])  # these are none of the trials
+    assert search.trials == len(run.several_of(Trial)[search.case_id])  # these are none of the trials
     assert "confirmed on 3 other batches: at worst the output error is 9.0e-03 (budget 1.0e-02)" in said(
-        search, SPACE, run.trials[search.case_id]
+        search, SPACE, run.several_of(Trial)[search.case_id]
     )
 
 
@@ -180,9 +183,9 @@ def test_a_set_that_misses_the_budget_on_another_batch_gives_way_to_the_next(tmp
         (["layer.2", "layer.5"], 3, 1.1e-2)
     ]
     assert [trial.kept for trial in search.confirmed] == [search.found] * 3
-    told = said(search, SPACE, run.trials[search.case_id])
+    told = said(search, SPACE, run.several_of(Trial)[search.case_id])
     assert any(line.startswith("1 other set met it on the first batch and not on another; nearest") for line in told)
-    for point in points(search, SPACE, run.trials[search.case_id]):
+    for point in points(search, SPACE, run.several_of(Trial)[search.case_id]):
         assert point.refuted == (point.kept == ["layer.2", "layer.5"])
         assert not (point.meets and point.refuted)
 
@@ -199,9 +202,10 @@ def test_where_every_set_fails_on_another_batch_none_is_found(tmp_path: Path) ->
     assert search.found is None
     assert search.confirmed == []
     assert search.refuted
-    assert len(run.trials[search.case_id]) <= 12
+    assert len(run.several_of(Trial)[search.case_id]) <= 12
     assert any(
-        "the closest is" in line and "5.0e-01" in line for line in said(search, SPACE, run.trials[search.case_id])
+        "the closest is" in line and "5.0e-01" in line
+        for line in said(search, SPACE, run.several_of(Trial)[search.case_id])
     )
 
 
@@ -255,7 +259,7 @@ def test_the_space_and_each_trial_are_stored_before_the_next_is_asked_for(tmp_pa
     def look(request: Request) -> Reply | None:
         run = read_run(next((tmp_path / "runs").glob("*.jsonl")))
         if not request.batch:
-            stored.append((request.kind, len(run.spaces) + sum(map(len, run.trials.values()))))
+            stored.append((request.kind, len(run.of(SearchSpace)) + sum(map(len, run.several_of(Trial).values()))))
         return None
 
     searched(tmp_path, network(look))
@@ -264,7 +268,7 @@ def test_the_space_and_each_trial_are_stored_before_the_next_is_asked_for(tmp_pa
 
 def test_trials_are_numbered_and_what_is_wanted_is_stored_with_the_space(tmp_path: Path) -> None:
     run = searched(tmp_path, network())
-    (trials,) = run.trials.values()
+    (trials,) = run.several_of(Trial).values()
     assert [trial.number for trial in trials] == list(range(len(trials)))
     assert len({tuple(trial.kept) for trial in trials}) == len(trials)
     assert wanted_by(run) == WANTED
@@ -281,7 +285,7 @@ def test_gradients_are_bounded_in_training_only(tmp_path: Path) -> None:
     run = searched(
         tmp_path, network(), dataclasses.replace(WANTED, max_gradient_error=1e-2), phases=["inference", "training"]
     )
-    inference, training = (run.searches[case_id] for case_id in run.cases)
+    inference, training = (run.of(KeepSearch)[case_id] for case_id in run.cases)
     assert (inference.found, inference.max_gradient_error) == (["layer.2", "layer.5"], None)
     assert (training.found, training.max_gradient_error) == (None, 1e-2)
 
@@ -293,9 +297,9 @@ def test_no_more_sets_are_tried_than_asked_for_not_even_to_be_weighed(most: int,
     search = only(run)
     assert sum(request.kind == "trial" and not request.batch for request in channel.asked) == search.trials <= most
     assert search.weighing is not None
-    known = {tuple(trial.kept) for trial in run.trials[search.case_id]}
+    known = {tuple(trial.kept) for trial in run.several_of(Trial)[search.case_id]}
     assert {tuple(one.kept) for one in search.weighing.weighed} <= known
-    assert said(search, run.spaces[search.case_id], run.trials[search.case_id])
+    assert said(search, run.of(SearchSpace)[search.case_id], run.several_of(Trial)[search.case_id])
 
 
 @pytest.mark.parametrize(("most", "searching"), [(1, 1), (3, 3), (4, 3), (8, 6), (60, 58)])
@@ -339,7 +343,7 @@ def test_a_worker_that_dies_ends_the_search_of_its_case(kind: str, tmp_path: Pat
 
     run = searched(tmp_path, network(dying), phases=["inference", "training"])
     failed, ok = run.cases
-    assert (list(run.failures), list(run.searches), run.ended) == ([failed], [ok], "complete")
+    assert (list(run.failures), list(run.of(KeepSearch)), run.ended) == ([failed], [ok], "complete")
     assert run.failures[failed].stage == kind
 
 
@@ -361,13 +365,13 @@ def test_a_worker_that_is_killed_in_the_weighing_loses_nothing_and_is_replaced(t
     whole = searched(tmp_path / "whole", network(), phases=["inference", "training"])
     channel = network(killed("weighing"))
     run = searched(tmp_path / "killed", channel, phases=["inference", "training"])
-    first, second = run.searches.values()
+    first, second = run.of(KeepSearch).values()
     assert first.notes == ["what sets cost was not measured: killed: by SIGKILL"]
     assert (
-        dataclasses.replace(first, notes=[], weighing=whole.searches[first.case_id].weighing)
-        == (whole.searches[first.case_id])
+        dataclasses.replace(first, notes=[], weighing=whole.of(KeepSearch)[first.case_id].weighing)
+        == (whole.of(KeepSearch)[first.case_id])
     )
-    assert second == whole.searches[second.case_id]
+    assert second == whole.of(KeepSearch)[second.case_id]
     assert (run.failures, run.ended) == ({}, "complete")
     assert channel.closed == 2 + 2, "the killed ones before anything else is asked, as each at the end"
 
@@ -405,13 +409,15 @@ def test_an_interrupted_search_goes_on_where_it_was_and_ends_as_if_it_had_not_be
 ) -> None:
     whole = searched(tmp_path / "whole", network())
     broken = searched(tmp_path / "broken", network(interrupt_at(kind, count)))
-    assert (broken.ended, broken.searches, unfinished(broken)) == ("interrupted", {}, list(broken.cases))
+    assert (broken.ended, broken.of(KeepSearch), unfinished(broken)) == ("interrupted", {}, list(broken.cases))
     again = network()
     ended = resumed(broken, again)
     assert only(ended) == only(whole)
-    assert ended.trials == whole.trials
+    assert ended.several_of(Trial) == whole.several_of(Trial)
     asked = [request for request in again.asked if not request.batch]
-    assert len(asked) == 2 + sum(map(len, whole.trials.values())) - sum(map(len, broken.trials.values()))
+    assert len(asked) == 2 + sum(map(len, whole.several_of(Trial).values())) - sum(
+        map(len, broken.several_of(Trial).values())
+    )
     assert len(again.asked) == len(asked) + 3  # what is found is confirmed again
     assert all(request.fresh for request in again.asked[:2])
     assert [footer.ended for footer in ended.footers] == ["interrupted", "complete"]
@@ -428,7 +434,7 @@ def test_of_several_cases_only_those_that_lack_a_search_are_gone_on_with(tmp_pat
     ended = resumed(broken, again)
     assert {request.case.phase for request in again.asked if request.case} == {"training"}
     assert kinds(again).count("space") == 1  # only to see that the network is the same
-    assert list(ended.searches) == list(ended.cases)
+    assert list(ended.of(KeepSearch)) == list(ended.cases)
 
 
 def test_a_search_is_not_gone_on_with_in_another_environment(tmp_path: Path) -> None:
@@ -486,7 +492,7 @@ def test_nor_is_one_where_a_network_was_changed_between_two_of_its_cases(tmp_pat
         return None
 
     broken = searched(tmp_path, network(interrupted), phases=["inference", "training"])
-    assert (len(broken.searches), len(broken.spaces)) == (1, 1)
+    assert (len(broken.of(KeepSearch)), len(broken.of(SearchSpace))) == (1, 1)
 
     def changed(request: Request) -> Reply | None:
         assert request.case is not None
@@ -525,7 +531,7 @@ def test_what_cannot_be_searched_is_refused(selected: dict[str, list[str]], mess
 def test_who_watches_is_told_of_the_space_and_every_trial(tmp_path: Path) -> None:
     told: list[type] = []
     run = searched(tmp_path, network(), watch=lambda _, found: told.append(type(found)))
-    (trials,) = run.trials.values()
+    (trials,) = run.several_of(Trial).values()
     assert told == [type(None), SearchSpace, *[Trial] * len(trials), KeepSearch]
 
 

@@ -11,9 +11,10 @@ from ampbench.drive.planning import NO_LOSS
 from ampbench.errors import NothingToRunError, UnknownNameError, UsageError
 from ampbench.instruments.ranges.instrument import find_origins, prepare_headroom, prepare_origin, watch_cases
 from ampbench.records.case import DeviceDescription
+from ampbench.records.kinds import HEADROOM, ORIGIN
 from ampbench.records.measured import Failure
 from ampbench.records.ranges import OriginPass, RangePass
-from ampbench.records.run import HEADROOM, ORIGIN, Selection, Settings
+from ampbench.records.run import Selection, Settings
 from ampbench.records.wire import Description, Reply, Request
 from ampbench.store import RunWriter, StoredRun, read_run
 from tests.scripted_channel import CPU, NO_GPU, Scripted, machine
@@ -66,7 +67,7 @@ def test_unless_told_otherwise_training_is_watched_in_fp32_and_every_low_precisi
     assert [(case.precision, case.phase, case.path) for case in run.cases.values()] == [("fp32", "training", "eager")]
     (request,) = channel.asked
     assert (request.kind, request.steps, request.precisions) == ("ranges", 3, LOW)
-    (seen,) = run.ranges.values()
+    (seen,) = run.of(RangePass).values()
     assert (seen.steps, seen.notes) == (3, ["dropout is off"])
 
 
@@ -77,7 +78,7 @@ def test_a_workload_without_a_loss_is_watched_in_inference_and_the_pass_says_so(
     (tmp_path / "model.py").touch()
     run = watched(tmp_path, seeing(has_loss=has_loss), workloads=[f"{tmp_path}/model.py:make"])
     assert [case.phase for case in run.cases.values()] == [phase]
-    (seen,) = run.ranges.values()
+    (seen,) = run.of(RangePass).values()
     assert any(NO_LOSS in note for note in seen.notes) == (not has_loss)
     assert not run.skips
 
@@ -96,7 +97,7 @@ def test_the_phases_asked_for_are_watched(tmp_path: Path) -> None:
 
 def test_a_keyword_may_choose_inference_which_needs_no_excuse(tmp_path: Path) -> None:
     run = watched(tmp_path, seeing(), keyword="inference")
-    (seen,) = run.ranges.values()
+    (seen,) = run.of(RangePass).values()
     assert (run.cases[seen.case_id].phase, seen.notes) == ("inference", ["dropout is off"])
 
 
@@ -125,7 +126,7 @@ def test_a_precision_that_the_device_cannot_run_is_a_note(tmp_path: Path) -> Non
     lacking = {name: "xpu does not support bf16" for name in LOW if PRECISIONS[name].rounding == "bfloat16"}
     lacking |= dict.fromkeys(SCALED, "GradScaler needs fp64, which xpu does not have")
     assert channel.asked[0].precisions == [name for name in LOW if name not in lacking]
-    (seen,) = run.ranges.values()
+    (seen,) = run.of(RangePass).values()
     assert seen.notes == ["dropout is off", *(f"{name}: skipped: {lacking[name]}" for name in LOW if name in lacking)]
 
 
@@ -164,12 +165,12 @@ def test_origins_are_found_in_the_devices_own_autocast_dtype_and_in_inference(tm
     run = found(tmp_path, channel)
     assert [(case.precision, case.phase) for case in run.cases.values()] == [("bf16_autocast", "inference")]
     assert [request.kind for request in channel.asked] == ["origin"]
-    assert list(run.origins) == list(run.cases)
+    assert list(run.of(OriginPass)) == list(run.cases)
 
 
 def test_origins_are_found_in_every_precision_and_phase_asked_for(tmp_path: Path) -> None:
     run = found(tmp_path, seeing(), precisions=LOW, phases=["inference", "training"])
-    assert len(run.origins) == 2 * len(LOW)
+    assert len(run.of(OriginPass)) == 2 * len(LOW)
     assert {case.input_dtype for case in run.cases.values()} == {"fp32", "fp16", "bf16"}
     assert {case.precision for case in run.cases.values()} == set(LOW)
 

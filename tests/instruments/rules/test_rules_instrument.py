@@ -9,9 +9,9 @@ import pytest
 from ampbench.drive.servers import ServerChannel
 from ampbench.errors import UsageError
 from ampbench.instruments.rules.instrument import new_rules_header, probe_device, probe_devices
+from ampbench.records.kinds import RULES
 from ampbench.records.measured import Failure
 from ampbench.records.rules import RuleProbe
-from ampbench.records.run import RULES
 from ampbench.records.wire import Reply, Request
 from tests.rule_probes import probe
 from tests.stored_runs import make_header

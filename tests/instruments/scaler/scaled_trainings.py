@@ -4,7 +4,8 @@ from typing import Any
 
 from ampbench.records.case import Case
 from ampbench.records.ranges import GRADIENT, FirstNonfinite, Magnitudes
-from ampbench.records.studies import GradientLook, ScalerRun, ScalerSetting
+from ampbench.records.run import ScalerSetting
+from ampbench.records.studies import GradientLook, ScalerRun
 from tests.stored_runs import make_case
 
 CASE = make_case("fp16_autocast", workload="net", parameters={}, phase="training", batch_size=None)

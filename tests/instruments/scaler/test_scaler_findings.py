@@ -19,7 +19,8 @@ from ampbench.instruments.scaler.findings import (
 )
 from ampbench.instruments.scaler.show import scaling_frame, scaling_section
 from ampbench.present.document import Section
-from ampbench.records.studies import ScalerSetting, Score
+from ampbench.records.run import ScalerSetting
+from ampbench.records.studies import Score
 from tests.instruments.scaler.scaled_trainings import CASE, OVERFLOW, STEPS, case, collapsed, falling, run, runs
 
 

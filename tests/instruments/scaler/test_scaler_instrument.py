@@ -18,9 +18,10 @@ from ampbench.instruments.scaler.instrument import (
     unfinished,
 )
 from ampbench.records.case import DeviceDescription
+from ampbench.records.kinds import SCALER
 from ampbench.records.measured import Failure
-from ampbench.records.run import SCALER, Asked, Selection, Settings
-from ampbench.records.studies import ScalerRun, ScalerSetting
+from ampbench.records.run import Asked, ScalerSetting, Selection, Settings
+from ampbench.records.studies import ScalerRun
 from ampbench.records.wire import Description, Reply, Request
 from ampbench.store import RunWriter, StoredRun, read_run
 from tests.scripted_channel import CPU, NO_GPU, Scripted, machine
@@ -75,7 +76,7 @@ def studied(
 
 
 def trained(run: StoredRun) -> list[str]:
-    (runs,) = run.scaler.values()
+    (runs,) = run.several_of(ScalerRun).values()
     return [one.setting.name for one in runs]
 
 

@@ -13,7 +13,8 @@ from ampbench.instruments.scaler.measure import HOPELESS, LOWEST_SCALE, run_scal
 from ampbench.measure.machine import Cpu
 from ampbench.measure.sources import NO_DROPOUT
 from ampbench.records.case import Case
-from ampbench.records.studies import ScalerRun, ScalerSetting
+from ampbench.records.run import ScalerSetting
+from ampbench.records.studies import ScalerRun
 from ampbench.workload import Workload
 from tests.planted_faults import Function
 

@@ -13,8 +13,9 @@ from ampbench.drive.session import require_work
 from ampbench.errors import NothingToRunError, UsageError
 from ampbench.instruments.scope.instrument import prepare_scopes, study_scopes
 from ampbench.records.case import DeviceDescription
+from ampbench.records.kinds import SCOPE
 from ampbench.records.measured import Failure
-from ampbench.records.run import SCOPE, Asked, Selection, Settings
+from ampbench.records.run import Asked, Selection, Settings
 from ampbench.records.studies import ScopePass
 from ampbench.records.wire import Description, Reply, Request
 from ampbench.store import RunWriter, StoredRun, read_run
@@ -56,13 +57,13 @@ def test_the_devices_own_autocast_is_trained_for_the_steps_and_seconds_asked(tmp
     (case,) = stored.cases.values()
     assert (case.precision, case.phase, case.path) == ("bf16_autocast", "training", "eager")
     assert [(one.kind, one.steps, one.seconds) for one in channel.asked] == [("scope", 3, 0.5)]
-    assert list(stored.scope) == [case.case_id]
+    assert list(stored.of(ScopePass)) == [case.case_id]
     assert (stored.ended, unfinished(stored)) == ("complete", [])
 
 
 def test_every_precision_with_autocast_can_be_named(tmp_path: Path) -> None:
     stored = studied(tmp_path, seeing(), precisions=["16-mixed", "bf16_autocast"], workloads=["mlp", "gru"])
-    assert len(stored.scope) == 4
+    assert len(stored.of(ScopePass)) == 4
 
 
 @pytest.mark.parametrize("precision", ["fp32", "tf32", "bf16_pure", "half"])

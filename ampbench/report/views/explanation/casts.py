@@ -19,7 +19,7 @@ from ampbench.instruments.casts.findings import costs
 from ampbench.present.document import Block
 from ampbench.records.beside import saved_time, saving_said
 from ampbench.records.casts import Cast, CastTrace, CheckedSaving, Operation, casts_inside
-from ampbench.records.run import CASTS
+from ampbench.records.kinds import CASTS
 from ampbench.report.drawing import Chart, Choice, Rows, label_expression, tooltip
 from ampbench.report.explained import Traced, changed, traced, untold
 from ampbench.report.material import Material

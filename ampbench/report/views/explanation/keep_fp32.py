@@ -21,7 +21,7 @@ from ampbench.present.document import as_sentence
 from ampbench.records.beside import ratio_said
 from ampbench.records.case import Case
 from ampbench.records.keeping import KeepSearch, SearchSpace, Trial
-from ampbench.records.run import KEEP_FP32
+from ampbench.records.kinds import KEEP_FP32
 from ampbench.report.drawing import DASHED, Chart, Choice, Rows, label_expression, tooltip
 from ampbench.report.explained import Told, Untold, searches, untold
 from ampbench.report.material import Material
@@ -442,7 +442,7 @@ def _telling(one: Told[KeepSearch]) -> tuple[bool, bool, int]:
 def found_said(one: Told[KeepSearch]) -> list[str]:
     """Return in sentences what a search found, whether that is proven and what it costs, or that it fits no space."""
     try:
-        return said(one.found, _space(one), one.run.trials.get(one.case.case_id, []))
+        return said(one.found, _space(one), one.run.several_of(Trial).get(one.case.case_id, []))
     except UnknownNameError as error:
         return [_misfit(error)]
 
@@ -453,7 +453,7 @@ def _misfit(error: UnknownNameError) -> str:
 
 def _searched(one: Told[KeepSearch]) -> Searched:
     """Return a search with what it saw; raises `UnknownNameError` where these do not fit together."""
-    space, trials = _space(one), one.run.trials.get(one.case.case_id, [])
+    space, trials = _space(one), one.run.several_of(Trial).get(one.case.case_id, [])
     return Searched(
         number=one.number,
         name=one.name,
@@ -467,7 +467,7 @@ def _searched(one: Told[KeepSearch]) -> Searched:
 
 def _space(one: Told[KeepSearch]) -> SearchSpace:
     case_id = one.case.case_id
-    return one.run.spaces.get(case_id) or SearchSpace(case_id=case_id, units=[])
+    return one.run.of(SearchSpace).get(case_id) or SearchSpace(case_id=case_id, units=[])
 
 
 def _said(found: Sequence[Searched]) -> list[str]:

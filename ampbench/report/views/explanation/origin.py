@@ -6,9 +6,9 @@ from typing import Any
 from ampbench.base.units import UNDEFINED, counted, format_error
 from ampbench.instruments.ranges import show
 from ampbench.instruments.ranges.findings import origin_said
+from ampbench.records.kinds import ORIGIN
 from ampbench.records.magnitudes import error_sentence
 from ampbench.records.ranges import ModuleError, OriginPass, ProfileRow, layer_profile, ranked
-from ampbench.records.run import ORIGIN
 from ampbench.report.drawing import Chart, Choice, Rows, tooltip
 from ampbench.report.explained import Told, origins, untold
 from ampbench.report.material import Material

@@ -28,8 +28,8 @@ from ampbench.instruments.convergence.findings import (
 )
 from ampbench.instruments.convergence.learning import Learned
 from ampbench.instruments.convergence.show import distance, format_ratio, interval, learned_section
+from ampbench.records.kinds import CONVERGENCE
 from ampbench.records.labels import few
-from ampbench.records.run import CONVERGENCE
 from ampbench.records.studies import CONTROL, REFERENCE, Training
 from ampbench.report import drawing
 from ampbench.report.drawing import Chart, Choice, Rows, tooltip

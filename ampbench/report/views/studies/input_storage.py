@@ -3,8 +3,8 @@
 from ampbench.base.units import UNDEFINED, counted, format_bytes, format_error, format_whole
 from ampbench.instruments.input_storage.findings import FREE, LOSSY, comes_to
 from ampbench.instruments.input_storage.show import storage_section
+from ampbench.records.kinds import INPUT_STORAGE
 from ampbench.records.labels import few
-from ampbench.records.run import INPUT_STORAGE
 from ampbench.records.studies import StoragePass
 from ampbench.report.explained import Told, stored_inputs, untold
 from ampbench.report.material import Material

@@ -15,10 +15,10 @@ from ampbench.base.units import counted, format_share
 from ampbench.instruments.scaler.findings import in_fp32, outcomes, scaler_said
 from ampbench.instruments.scaler.show import scaling_section
 from ampbench.present.document import as_sentence
+from ampbench.records.kinds import SCALER
 from ampbench.records.labels import few
 from ampbench.records.magnitudes import format_scale
 from ampbench.records.ranges import Magnitudes
-from ampbench.records.run import SCALER
 from ampbench.records.studies import ScalerRun
 from ampbench.report.drawing import Chart, Choice, Rows, tooltip
 from ampbench.report.explained import Told, scaler_runs, untold

@@ -12,8 +12,8 @@ from ampbench.base.units import apart, counted, format_bytes, format_error
 from ampbench.instruments.scope.findings import scope_said
 from ampbench.instruments.scope.show import scope_section
 from ampbench.present.document import as_sentence
+from ampbench.records.kinds import SCOPE
 from ampbench.records.labels import few
-from ampbench.records.run import SCOPE
 from ampbench.records.studies import (
     FORWARD,
     FORWARD_AND_LOSS,

@@ -1,0 +1,154 @@
+"""Every kind of run that explains or studies: a row each, of strings, so that whoever reads the table imports nothing.
+
+Who stores, lists or shows runs goes through the rows and names no kind. To register another is to add a row.
+"""
+
+from collections.abc import Callable, Container, Mapping
+from dataclasses import dataclass
+from importlib import import_module
+from types import MappingProxyType
+from typing import Any
+
+CASTS, RULES, HEADROOM, ORIGIN, KEEP_FP32 = "casts", "rules", "headroom", "origin", "keep-fp32"
+"""What a run can explain (`Header.explains`): each is a verb of `ampbench explain`."""
+
+CONVERGENCE, SCALER, SCOPE, INPUT_STORAGE, CEILINGS = "convergence", "scaler", "scope", "input-storage", "ceilings"
+"""What a run can study (`Header.explains`): each is a verb of `ampbench study`."""
+
+Before = Mapping[str, Container[str]]
+"""What stands in a file before a line: by the name of a line the cases, or devices, that there are lines of."""
+Wrong = Callable[[Any, Before], str]
+"""Says what of a record cannot be, given what is `Before` it, as a sentence without its end; "": nothing."""
+
+
+@dataclass(frozen=True, slots=True)
+class Lines:
+    """The lines of a run file called `line`: each is a record of the type that `record` names, as "module:Type".
+
+    They are of what their field `of` names, a case or a device; of each the last counts or, with `several`, all do.
+    `wrong` names a `Wrong`, as "module:function", for what types, ranges and words do not tell ("": they tell all).
+    `asked` is the field in which a record may say what its run is for, without which nobody can go on with that ("":
+    its header says so). Lines that are `long` begin with their case, and are decoded when first asked for.
+    """
+
+    line: str
+    record: str
+    several: bool = False
+    of: str = "case_id"
+    wrong: str = ""
+    asked: str = ""
+    long: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """A kind of run: `name` is its `Header.explains`; with `group`, "explain" or "study", it is the verb that makes it.
+
+    `lines` are what such a run holds, first what was found, then what led there. `contents` says what that is before a
+    number of cases or the devices. With `resumed`, its verb goes on with a run that broke off.
+    """
+
+    name: str
+    group: str
+    contents: str
+    lines: tuple[Lines, ...]
+    resumed: bool = False
+
+    @property
+    def found(self) -> Lines:
+        """The lines of what was found."""
+        return self.lines[0]
+
+    @property
+    def of_cases(self) -> bool:
+        """Whether what is found is of cases, not of devices."""
+        return self.found.of == "case_id"
+
+
+_ROWS = (
+    Kind(CASTS, "explain", "the casts of", (Lines("casts", "ampbench.records.casts:CastPass", long=True),)),
+    Kind(
+        HEADROOM, "explain", "the headroom of",
+        (Lines("ranges", "ampbench.records.ranges:RangePass", wrong="ampbench.records.ranges:wrong_ranges"),),
+    ),
+    Kind(ORIGIN, "explain", "the origin of errors in", (Lines("origin", "ampbench.records.ranges:OriginPass"),)),
+    Kind(
+        KEEP_FP32, "explain", "what to keep in fp32 in",
+        (
+            Lines("search", "ampbench.records.keeping:KeepSearch", wrong="ampbench.records.keeping:wrong_search"),
+            Lines("space", "ampbench.records.keeping:SearchSpace", wrong="ampbench.records.keeping:wrong_space",
+                  asked="wanted"),
+            Lines("trial", "ampbench.records.keeping:Trial", several=True,
+                  wrong="ampbench.records.keeping:wrong_trial"),
+        ),
+        resumed=True,
+    ),
+    Kind(
+        CONVERGENCE, "study", "the convergence of",
+        (Lines("training", "ampbench.records.studies:Training", several=True,
+               wrong="ampbench.records.studies:wrong_training"),),
+        resumed=True,
+    ),
+    Kind(
+        SCALER, "study", "the loss scaling of",
+        (Lines("scaling", "ampbench.records.studies:ScalerRun", several=True,
+               wrong="ampbench.records.studies:wrong_scaling"),),
+        resumed=True,
+    ),
+    Kind(
+        SCOPE, "study", "the scope of autocast in",
+        (Lines("scopes", "ampbench.records.studies:ScopePass", wrong="ampbench.records.studies:wrong_scopes"),),
+        resumed=True,
+    ),
+    Kind(
+        INPUT_STORAGE, "study", "the storage of the inputs of",
+        (Lines("storage", "ampbench.records.studies:StoragePass", wrong="ampbench.records.studies:wrong_storage"),),
+        resumed=True,
+    ),
+    Kind(
+        RULES, "explain", "autocast's rules on",
+        (Lines("rules", "ampbench.records.rules:RuleProbe", of="device", wrong="ampbench.records.rules:wrong_probe"),),
+    ),
+    Kind(
+        CEILINGS, "study", "the ceilings of",
+        (Lines("ceiling", "ampbench.records.studies:Ceiling", several=True, of="device",
+               wrong="ampbench.records.studies:wrong_ceiling"),),
+        resumed=True,
+    ),
+)  # fmt: skip
+KINDS: Mapping[str, Kind] = MappingProxyType({row.name: row for row in _ROWS})
+"""Every kind of run (`Header.explains`) that explains or studies, by its name."""
+LINES: Mapping[str, Lines] = MappingProxyType({each.line: each for row in _ROWS for each in row.lines})
+"""Every line that such runs hold, by its name."""
+_LINE_OF = {each.record: each.line for each in LINES.values()}
+
+
+def line_of(record: type) -> str:
+    """Return what the lines of a type of record are called; `KeyError` for one of no row."""
+    return _LINE_OF[f"{record.__module__}:{record.__qualname__}"]
+
+
+def named(place: str) -> Any:
+    """Return what a row names as "module:name", whose module is imported for it."""
+    module, _, name = place.partition(":")
+    return getattr(import_module(module), name)
+
+
+def verb_of(explains: str) -> str:
+    """Return the command that makes runs of a kind (`Header.explains`): "explain casts", "study scope", "run"."""
+    return f"{KINDS[explains].group} {explains}" if explains else "run"
+
+
+def deed_of(explains: str) -> str:
+    """Return what a run of a kind does, as a verb to put after its name: "explains casts", "studies scope"."""
+    return f"{'studies' if KINDS[explains].group == 'study' else 'explains'} {explains}" if explains else "measures"
+
+
+def is_resumed(explains: str) -> bool:
+    """Return whether a run of a kind (`Header.explains`) can be gone on with once it broke off, by the same verb."""
+    return not explains or KINDS[explains].resumed
+
+
+def unknown(what: str, name: str, known: Container[str], where: str) -> str:
+    """Say that a word in a record is none of the `known` ones: `what` it should be, and `where` it stands."""
+    return "" if name in known else f"{what} that there is not, {name!r}, in {where}"
