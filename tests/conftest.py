@@ -62,6 +62,8 @@ def state_of_process() -> dict[str, Any]:
     except OSError:
         state["current folder"] = "one that was removed"
     state["garbage collection"] = gc.isenabled()
+    if precisions := sys.modules.get("ampbench.base.precisions"):
+        state["users' precisions"] = [name for name in precisions.PRECISIONS if name not in precisions.BUILT_IN]
     torch = sys.modules.get("torch")
     modules = sys.modules.get("torch.nn.modules.module")
     overrides, dispatch = sys.modules.get("torch.overrides"), sys.modules.get("torch.utils._python_dispatch")
@@ -92,6 +94,8 @@ def left_behind(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[str
     imported = "gradients" in after and "gradients" not in before
     was = {**FRESH, **before} if imported else before
     passed_over = {"threads", "autocast's dtypes"} if imported else set()
+    was = {"users' precisions": [], **was}
+    after = {"users' precisions": [], **after}
     return [
         f"{name}: {was.get(name, 'not there')} became {after.get(name, 'gone')}"
         for name in sorted(was.keys() | after.keys())

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from ampbench.base.precisions import BUILT_IN, PRECISIONS
 from ampbench.cli.main import main
 from tests.documented.pages import ROOT, Command
 from tests.documented.sandbox import Sandbox, make_sandbox
@@ -70,7 +71,11 @@ def execute(
         if command.program != "ampbench" or re.search(r"[<>|&$*~;`]", text):
             return shell(text, folder)
         monkeypatch.chdir(folder)
-        code = main(shlex.split(text, comments=True)[1:])
+        try:
+            code = main(shlex.split(text, comments=True)[1:])
+        finally:
+            for own in PRECISIONS.keys() - BUILT_IN:  # a page's file gives some, which a process keeps
+                del PRECISIONS[own]
         return Done(text=text, code=code, written="".join(capfd.readouterr()))
 
     return run

@@ -81,7 +81,8 @@ def drawn(page: Page, selector: str = ROUNDS) -> Locator:
 def drag(page: Page, selector: str) -> bool:
     """Drag the middle of a chart, and return whether what it shows moved."""
     figure = drawn(page, selector)
-    before = figure.locator("svg").text_content()
+    marks = figure.locator("svg .mark-symbol, svg .mark-line, svg .mark-rule")
+    before = marks.evaluate_all("all => all.map(one => one.outerHTML)")
     svg = figure.locator("svg").bounding_box()
     assert svg is not None
     x, y = svg["x"] + 150, svg["y"] + svg["height"] / 2
@@ -89,7 +90,7 @@ def drag(page: Page, selector: str) -> bool:
     page.mouse.down()
     page.mouse.move(x + 60, y, steps=4)
     page.mouse.up()
-    return figure.locator("svg").text_content() != before
+    return marks.evaluate_all("all => all.map(one => one.outerHTML)") != before
 
 
 def test_a_chart_is_called_by_its_words_and_they_follow_what_is_chosen(opened: Opened):
@@ -184,7 +185,7 @@ def test_a_finger_moves_the_page_and_a_mouse_the_data(opened: Opened):
 
 
 @pytest.mark.slow
-def test_a_chart_is_as_wide_as_the_window_but_never_too_narrow_to_be_read(opened: Opened):
+def test_a_chart_is_as_wide_as_the_window_a_phones_too(opened: Opened):
     def width(page: Page) -> float:
         box = page.locator(TRADEOFF).first.locator("svg").bounding_box()
         assert box is not None
@@ -198,7 +199,7 @@ def test_a_chart_is_as_wide_as_the_window_but_never_too_narrow_to_be_read(opened
         assert width(page) == pytest.approx(whole - 300, abs=40)
     with opened(width=400) as page:
         drawn(page, TRADEOFF)
-        assert width(page) >= 500
+        assert 300 <= width(page) <= 400
         assert page.evaluate("document.documentElement.scrollWidth") == 400
 
 
