@@ -9,7 +9,7 @@ precision = ["fp32", "bf16_autocast"]
 """
 
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
@@ -28,6 +28,22 @@ PROGRAMS: Mapping[str, frozenset[str]] = MappingProxyType(
 
 A settings file belongs to the folder, which may be somebody else's.
 """
+
+KEYS = frozenset(
+    {
+        "against", "all", "anchor", "backoff_factor", "baseline", "blocks", "by", "case", "check", "control", "device",
+        "dry_run", "dtype", "format", "from", "gate", "growth_factor", "growth_interval", "half_inputs", "heap",
+        "init_scale", "json", "keep_flags", "keyword", "label", "max_error", "max_flushed_share", "max_gradient_error",
+        "max_inconclusive", "max_kl", "max_kl_p99", "max_loss_error", "max_sample_error", "max_time", "max_trials",
+        "max_worst_sample_error", "memory_format", "memory_limit", "metric", "migrate", "min_argmax_agreement",
+        "min_run_time", "min_update_kept", "no_isolation", "objective", "only", "op", "operation", "output", "path",
+        "phase", "policy", "precision", "preset", "results", "resume", "rounds", "scaler", "schedule", "seconds",
+        "seed", "seeds", "set", "setting", "short", "site", "sources", "steps", "strict", "sweep", "threads",
+        "threshold", "timeout", "to", "workload", "x",
+    }
+)  # fmt: skip
+"""What a settings file may say to one verb or another, so that a verb can pass over what is for the others alone, and
+refuse a slip, without importing them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,30 +83,42 @@ def find(start: Path) -> SettingsFile | None:
     return None
 
 
-def defaults(file: SettingsFile, verbs: Mapping[str, Options]) -> dict[str, dict[str, Any]]:
-    """Return the default values of each verb's parameters.
+def defaults(
+    file: SettingsFile,
+    verb: str,
+    verbs: Collection[str],
+    options_of: Callable[[str], Options],
+    keys: Collection[str] = KEYS,
+) -> dict[str, Any]:
+    """Return the default values of the parameters of `verb`, one of `verbs`; none for "", the program itself.
 
     A key at the top sets the option for every verb that has it, a table named like a verb for that verb alone. Keys are
-    options without their dashes ("max-error" or "max_error"). Raises `UsageError` for an unknown key.
+    options without their dashes ("max-error" or "max_error"). `options_of` is asked for the options of `verb`, and of
+    another only where its table says what is none of `keys`. Raises `UsageError` for a key that no verb has, or that
+    the verb of its table has not: of another's table it is enough that any verb has it.
     """
-    known = sorted({option for options in verbs.values() for option in options})
-    result: dict[str, dict[str, Any]] = {verb: {} for verb in verbs}
+    options = options_of(verb) if verb else {}
+    ours = PROGRAMS.get(verb, frozenset[str]())
+    programs = frozenset[str]().union(*PROGRAMS.values())
+    result: dict[str, Any] = {}
     for key, value in file.table.items():
         if key in verbs:
             continue
-        option = _option(key, [*known, *verbs], file.path)
-        having = [verb for verb, options in verbs.items() if option in options]
-        if all(option in PROGRAMS.get(verb, ()) for verb in having):
+        option = _option(key, [*sorted({*keys, *programs}), *verbs], file.path)
+        if option not in keys:
             raise UsageError(_names_a_program(file.path, option))
-        for verb, options in verbs.items():
-            if option in options and option not in PROGRAMS.get(verb, ()):
-                result[verb][options[option].parameter] = _value(option, value, options[option], file.path)
-    for verb, options in verbs.items():
-        for key, value in _table(file.table.get(verb, {}), file.path, verb).items():
-            option = _option(key, list(options), file.path, verb)
-            if option in PROGRAMS.get(verb, ()):
+        if option in options and option not in ours:
+            result[options[option].parameter] = _value(option, value, options[option], file.path)
+    for each in verbs:
+        for key, value in _table(file.table.get(each, {}), file.path, each).items():
+            option = key.replace("-", "_")
+            if option in PROGRAMS.get(each, ()):
                 raise UsageError(_names_a_program(file.path, option))
-            result[verb][options[option].parameter] = _value(option, value, options[option], file.path)
+            if each == verb or option not in keys:
+                known = options if each == verb else options_of(each)
+                option = _option(key, list(known), file.path, each)
+                if each == verb:
+                    result[known[option].parameter] = _value(option, value, known[option], file.path)
     return result
 
 

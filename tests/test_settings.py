@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from ampbench import settings
-from ampbench.cli.main import _all_options
+from ampbench.cli import main as program
 from ampbench.errors import UsageError
 from ampbench.settings import Option, SettingsFile
 
@@ -40,7 +40,8 @@ def loaded(text: str, folder: Path, verbs: Mapping[str, Mapping[str, Option]] = 
     (folder / "ampbench.toml").write_text(text)
     file = settings.find(folder)
     assert file is not None
-    return settings.defaults(file, verbs)
+    known = {option for verb, options in verbs.items() for option in options.keys() - settings.PROGRAMS.get(verb, ())}
+    return {verb: settings.defaults(file, verb, verbs, verbs.__getitem__, known) for verb in verbs}
 
 
 def test_there_may_be_no_settings(repository: Path) -> None:
@@ -104,7 +105,9 @@ def test_a_results_folder_counts_from_the_settings_file(repository: Path) -> Non
     (repository / "ampbench.toml").write_text("results = 'bench/results'\n")
     file = settings.find(repository / "source")
     assert file is not None
-    assert settings.defaults(file, VERBS)["show"] == {"results": str(repository / "bench" / "results")}
+    assert settings.defaults(file, "show", VERBS, VERBS.__getitem__) == {
+        "results": str(repository / "bench" / "results")
+    }
 
 
 @pytest.mark.parametrize(
@@ -159,5 +162,30 @@ def test_a_key_at_the_top_that_names_a_program_to_one_verb_alone_is_set_for_the_
 
 
 def test_the_options_that_settings_may_not_give_exist() -> None:
-    options = _all_options()
-    assert all(named <= options[verb].keys() for verb, named in settings.PROGRAMS.items())
+    assert all(named <= program.options_of(verb).keys() for verb, named in settings.PROGRAMS.items())
+
+
+def test_the_keys_that_settings_know_are_the_options_of_all_verbs() -> None:
+    found = {
+        key for verb in program._verbs() for key in program.options_of(verb).keys() - settings.PROGRAMS.get(verb, ())
+    }
+    assert found == settings.KEYS
+
+
+def test_the_tables_of_other_verbs_are_looked_into_only_for_what_no_verb_has(repository: Path) -> None:
+    asked: list[str] = []
+
+    def options_of(verb: str) -> Mapping[str, Option]:
+        asked.append(verb)
+        return VERBS[verb]
+
+    (repository / "ampbench.toml").write_text("rounds = 5\nmax_error = 0.1\n[run]\nset = ['mlp.depth=2']\n")
+    file = settings.find(repository)
+    assert file is not None
+    assert settings.defaults(file, "show", VERBS, options_of) == {"max_error": 0.1}
+    assert asked == ["show"]
+    (repository / "ampbench.toml").write_text("[run]\nroudns = 5\n")
+    file = settings.find(repository)
+    assert file is not None
+    with pytest.raises(UsageError, match="unknown setting of run 'roudns': did you mean rounds"):
+        settings.defaults(file, "show", VERBS, options_of)

@@ -1,5 +1,7 @@
 """Pure functions on arrays of floats: how samples become a round's value, rounds an interval, blocks a test.
 
+SciPy is imported by the functions that ask it: a worker, which asks none of them, does not wait for it.
+
 A round is worth its fastest undisturbed sample. Intervals are made from rounds or blocks: samples of one round share
 its luck and are never pooled. Arrays of many unequal segments ("ragged" arrays) are given as all values in one array,
 one segment after the other, and the segments' lengths; arrays of cells x blocks have a NaN where a block is missing.
@@ -12,7 +14,6 @@ from functools import lru_cache
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from scipy.special import ndtri, stdtrit
 
 Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]
@@ -117,6 +118,8 @@ def log_t_intervals(values: Floats, lengths: Integers, confidence: float = 0.95)
     the geometric mean of log-normal values (Student, "The probable error of a mean", 1908). Shapes as for
     `segment_medians`. NaN for segments of fewer than three values, or with one that is not positive.
     """
+    from scipy.special import stdtrit
+
     owners = np.repeat(np.arange(len(lengths)), lengths)
     logs = np.log(np.where(values > 0, values, np.nan))
     counts = np.where(lengths >= ROUNDS_FOR_INTERVAL, lengths, np.nan)
@@ -445,6 +448,23 @@ def share_bound(successes: ArrayLike, trials: ArrayLike, confidence: float = 0.9
     return np.where(of > 0, np.where(seen > 0, bound, 0.0), np.nan)
 
 
+def chance_of_at_most(successes: int, trials: int, share: float) -> float:
+    """Return the chance of so many successes or fewer in `trials` of `share` each, 0 < share < 1: without SciPy.
+
+    The sum of the binomial distribution's terms, each made from the one before. A share's bound (`share_bound`) is at
+    least `share` where so many successes or more have a chance of 1 - confidence at most, which is to say so few
+    failures: this asks no root to be found.
+    """
+    if successes < 0:
+        return 0.0
+    term = trials * math.log1p(-share)
+    odds, total = math.log(share) - math.log1p(-share), math.exp(term)
+    for count in range(1, min(successes, trials) + 1):
+        term += math.log((trials - count + 1) / count) + odds
+        total += math.exp(term)
+    return min(total, 1.0)
+
+
 def wilson_interval(successes: int, trials: int, confidence: float = 0.95) -> tuple[float, float]:
     """Return Wilson's interval of a share seen as `successes` of `trials` (Wilson, 1927; from SciPy)."""
     from scipy.stats import binomtest  # takes most of a second to import
@@ -460,6 +480,8 @@ def detectable_effect(error: Floats, freedom: Floats, alpha: float, power: float
     with probability `power` if the effect is t(power) s larger (Cohen, "Statistical power analysis", 1988). Shape
     (cells,), unit of `error`.
     """
+    from scipy.special import stdtrit
+
     return margin + (stdtrit(freedom, 1 - alpha) + stdtrit(freedom, power)) * error
 
 
@@ -478,6 +500,8 @@ def count_to_decide(
     which is tested `against` a size of 0 or more and must also exceed `margin`, and of the two bounds that prove a
     location within it. Normal quantiles.
     """
+    from scipy.special import ndtri
+
     sizes, surely = np.abs(estimates), ndtri(power)
     tested = np.maximum(sizes - np.asarray(against), 0) / (surely - ndtri(alphas[0]))
     change = np.minimum(tested, np.maximum(sizes - margin, 0) / surely)

@@ -257,7 +257,11 @@ def _dispatch(given: list[str], version: bool) -> int:
         return 0
     verb, subverb = _asked(given)
     file = None if verb is None else settings.find(_current_folder())
-    default_map = {} if file is None else _nested(settings.defaults(file, _all_options()))
+    default_map: dict[str, Any] = {}
+    if file is not None and verb is not None:
+        name = f"{verb} {subverb}" if subverb else "" if verb in GROUPS else verb
+        values = settings.defaults(file, name, _verbs(), options_of)
+        default_map = {verb: {subverb: values} if subverb else values}
     try:
         result = build(verb, subverb).main(given, prog_name="ampbench", standalone_mode=False, default_map=default_map)
     except _USAGE_ERROR as error:
@@ -302,22 +306,11 @@ def _asked(given: list[str]) -> tuple[str | None, str | None]:
     return verb, words[1] if len(words) > 1 else None
 
 
-def _all_options() -> dict[str, settings.Options]:
-    """Return what a settings file may set, by verb; a group's verbs have tables such as `["explain rules"]`."""
-    plain: dict[str, settings.Options] = {verb: _options(verb) for verb in VERBS if verb not in GROUPS}
-    return plain | {f"{verb} {name}": _options(verb, name) for verb in GROUPS for name in _subverbs(verb)}
-
-
-def _nested(defaults: Mapping[str, dict[str, Any]]) -> dict[str, Any]:
-    """Return `defaults` as click looks them up: those of a group's verbs within the group's."""
-    nested: dict[str, Any] = {}
-    for name, values in defaults.items():
-        verb, _, subverb = name.partition(" ")
-        if subverb:
-            nested.setdefault(verb, {})[subverb] = values
-        else:
-            nested[verb] = values
-    return nested
+def _verbs() -> list[str]:
+    """Return the names of all verbs that have options, of a group's both words: "explain rules"."""
+    return [verb for verb in VERBS if verb not in GROUPS] + [
+        f"{verb} {name}" for verb in VERBS if verb in GROUPS for name in _subverbs(verb)
+    ]
 
 
 def _global_options(
@@ -346,11 +339,12 @@ def _subverbs(verb: str) -> Mapping[str, str]:
     return known
 
 
-def _options(verb: str, subverb: str | None = None) -> dict[str, settings.Option]:
-    """Return what a settings file may set for a verb, by the key it has there."""
+def options_of(name: str) -> settings.Options:
+    """Return what a settings file may set for a verb ("run", "explain rules"), by the key it has there."""
     found: dict[str, settings.Option] = {}
-    command = build(verb, subverb).commands[verb]
-    for parameter in (command if subverb is None else command.commands[subverb]).params:
+    verb, _, subverb = name.partition(" ")
+    command = build(verb, subverb or None).commands[verb]
+    for parameter in (command.commands[subverb] if subverb else command).params:
         if parameter.param_type_name == "option" and parameter.name != "help":
             long = [name.removeprefix("--") for name in parameter.opts if name.startswith("--")]
             option = settings.Option(parameter.name, parameter.multiple)

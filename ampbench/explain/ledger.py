@@ -8,9 +8,8 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from functools import partial
 from time import perf_counter
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import pandas as pd
 import torch
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 from torch.utils import _pytree as pytree
@@ -39,7 +38,6 @@ from ampbench.explain.calls import (
 from ampbench.explain.dtypes import Kind, op_kind, resolving, short_dtype, take_apart
 from ampbench.explain.modules import ModuleStack
 from ampbench.records.case import AUTOCAST_DEVICES
-from ampbench.records.cast_frames import op_frame
 from ampbench.records.cast_totals import cache_bytes
 from ampbench.records.casts import (
     ACTIVATION,
@@ -59,6 +57,9 @@ from ampbench.records.casts import (
     Operation,
     WeightUse,
 )
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 _STATES = frozenset({INPUT, ACTIVATION})
 """What is an optimizer's own state where an optimizer casts it."""
@@ -458,8 +459,12 @@ class CastLedger:
         """
         return self._recorder.uses_of(tensor)
 
-    def to_frame(self) -> pd.DataFrame:
+    def to_frame(self) -> "pd.DataFrame":
         """Return a row per op, with the columns of its `Operation` and, where it is a cast, of its `Cast`."""
+        from ampbench.records.cast_frames import (
+            op_frame,
+        )  # pandas takes half a second, which a worker need not wait for
+
         return op_frame(self.trace)
 
 

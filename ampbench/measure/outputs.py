@@ -20,7 +20,7 @@ import numpy as np
 import torch
 
 from ampbench.base.precisions import BASELINE, PRECISIONS
-from ampbench.base.stats import share_bound
+from ampbench.base.stats import chance_of_at_most
 from ampbench.base.units import counted
 from ampbench.errors import WorkloadError
 from ampbench.measure.data import Batch, FreshBatches, Larger, batches_of, tensors_of
@@ -325,6 +325,8 @@ def _kind(value: object) -> str:
     return type(value).__name__
 
 
+DOUBT = 0.05
+"""The one-sided level at which an agreement is proven or refuted."""
 MOST_DECISIONS = 2000
 """After so many an agreement so near to what is asked for stays undecided."""
 MOST_BATCHES = 400
@@ -437,10 +439,15 @@ def spent(device: Device) -> float:
 
 
 def state(agreeing: int, decisions: int) -> str:
-    """Return "proven" or "refuted" where so many decisions decide whether 99% agree, one-sided at 95%; else ""."""
-    if float(share_bound(agreeing, decisions)) >= ASKED_AGREEMENT:
+    """Return "proven" or "refuted" where so many decisions decide whether 99% agree, one-sided at 95%; else "".
+
+    By the bounds of `stats.share_bound`: that of the share that agree reaches 99% where so few that differ, were 1% to
+    differ, have a chance of 5% at most; that of the share that differ exceeds 1% where so many have less than that.
+    """
+    differing = decisions - agreeing
+    if chance_of_at_most(differing, decisions, 1 - ASKED_AGREEMENT) <= DOUBT:
         return "proven"
-    return "refuted" if float(share_bound(decisions - agreeing, decisions)) > 1 - ASKED_AGREEMENT else ""
+    return "refuted" if 1 - chance_of_at_most(differing - 1, decisions, 1 - ASKED_AGREEMENT) < DOUBT else ""
 
 
 def needed(agreeing: int, decisions: int) -> int:
@@ -449,7 +456,7 @@ def needed(agreeing: int, decisions: int) -> int:
     low, high = decisions, MOST_DECISIONS
     while low < high:
         middle = (low + high) // 2
-        if float(share_bound(middle - differing, middle)) >= ASKED_AGREEMENT:
+        if state(middle - differing, middle) == "proven":
             high = middle
         else:
             low = middle + 1

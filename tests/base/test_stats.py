@@ -424,5 +424,16 @@ def test_the_bound_of_a_share_is_that_of_clopper_and_pearson(successes: int, tri
     assert float(stats.share_bound(successes, trials)) == pytest.approx(exact.low)
 
 
+@pytest.mark.parametrize(
+    ("successes", "trials", "share"),
+    [(-1, 5, 0.5), (0, 5, 0.01), (3, 3, 0.9), (2, 299, 0.01), (20, 2000, 0.01), (5000, 10_000, 0.5), (900, 9216, 0.1)],
+)
+def test_the_chance_of_at_most_so_many_is_the_binomial_distribution_s(
+    successes: int, trials: int, share: float
+) -> None:
+    exact = scipy.stats.binom.cdf(successes, trials, share)
+    assert stats.chance_of_at_most(successes, trials, share) == pytest.approx(exact, rel=1e-9, abs=1e-300)
+
+
 def test_the_bound_of_nothing_is_undefined() -> None:
     assert np.isnan(stats.share_bound([0, np.nan], [0, np.nan])).all()

@@ -174,7 +174,7 @@ def test_a_bad_value_in_a_settings_file_is_traced_to_it(tmp_path: Path, ampbench
 
 def test_every_option_of_every_verb_can_be_set_by_its_long_name() -> None:
     for verb in program.VERBS:
-        keys = program._options(verb)
+        keys = program.options_of(verb)
         assert all(key.replace("_", "").isalnum() for key in keys)
         assert "help" not in keys
 
@@ -199,6 +199,29 @@ def test_what_is_not_needed_is_not_imported(
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, cwd=tmp_path)
     assert (done.returncode, done.stderr) == (0, "")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        (["list", "workloads"], {"list"}),
+        (["explain", "casts", "--help"], {"explain", "explain.casts"}),
+        (["study", "scope", "--help"], {"study", "study.scope"}),
+    ],
+)
+def test_with_a_settings_file_only_the_verb_that_runs_is_imported(
+    arguments: list[str], expected: set[str], tmp_path: Path
+) -> None:
+    text = "results = 'here'\nrounds = 5\n[run]\nmax_error = 0.1\n['study scaler']\nsteps = 3\n"
+    (tmp_path / "ampbench.toml").write_text(text)
+    code = (
+        "import sys; from ampbench.cli.main import main\n"
+        f"main({arguments!r})\n"
+        "print(*(name.removeprefix('ampbench.cli.') for name in sys.modules), file=sys.stderr)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=tmp_path)
+    names = {*program.VERBS, *(verb.replace(" ", ".").replace("-", "_") for verb in program._verbs())}
+    assert names & set(done.stderr.split()) - {"explain", "study"} == expected - {"explain", "study"}
 
 
 def test_python_m_ampbench_is_the_program() -> None:

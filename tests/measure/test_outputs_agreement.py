@@ -59,6 +59,16 @@ def test_an_agreement_is_decided_by_exact_bounds(agreeing: int, decisions: int) 
     assert state(agreeing, decisions) == expected
 
 
+def test_an_agreement_is_decided_as_its_bounds_of_clopper_and_pearson_say() -> None:
+    for decisions in (1, 8, 32, 298, 299, 300, 1000, 2000, 9216):
+        for differing in {0, 1, decisions // 300, decisions // 100, decisions // 50, decisions // 3, decisions}:
+            agreeing = decisions - differing
+            lower = beta.ppf(0.05, agreeing, differing + 1) if agreeing else 0.0
+            differ = beta.ppf(0.05, differing, agreeing + 1) if differing else 0.0
+            expected = "proven" if lower >= 0.99 else "refuted" if differ > 0.01 else ""
+            assert state(agreeing, decisions) == expected, (agreeing, decisions)
+
+
 def test_so_many_decisions_are_asked_for_as_would_prove_it_if_all_agreed() -> None:
     assert needed(32, 32) == 299
     least = needed(31, 32)

@@ -1,5 +1,7 @@
 import dataclasses
 import re
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -188,3 +190,18 @@ def test_parameters_that_the_timed_steps_leave_not_finite_are_counted(
     asked = Request(kind="round", case=case("fp32", "training"), min_run_seconds=0.02, builds=1, max_samples=5)
     found = rounds.measure_round(workload, asked, Cpu(), rounds.Timed())
     assert found.param_nonfinite == nonfinite
+
+
+def test_no_worker_waits_for_pandas_or_scipy_whatever_it_explains_or_studies() -> None:
+    root = Path(ampbench.__file__).parents[1]
+    work = sorted((root / "ampbench" / "instruments").glob("*/measure.py"))
+    modules = [".".join(path.relative_to(root).with_suffix("").parts) for path in work]
+    modules += ["ampbench.measure.worker", "ampbench.measure.origins", "ampbench.explain.rules.probe"]
+    assert len(modules) > 8
+    code = (
+        "import sys; sys.modules['pandas'] = sys.modules['scipy'] = None\n"
+        "from importlib import import_module\n"
+        f"for name in {modules!r}: import_module(name)"
+    )
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert run.stderr == ""
