@@ -174,7 +174,7 @@ def test_training_that_cannot_be_compiled_is_the_cases_failure(case: MakeCase, m
     for kind in ("round", "memory", "divergence"):
         failure = rounds.Worker().serve(ask(kind, linear_case(case, phase="training", path="compiled"))).failure
         assert failure.stage == kind
-        assert re.fullmatch(r"RuntimeError: backend fell over \(test_rounds.py, line \d+\)", failure.message)
+        assert re.fullmatch(r"RuntimeError: backend fell over \(test_worker.py, line \d+\)", failure.message)
 
 
 @pytest.mark.parametrize(("rate", "nonfinite"), [(1e-4, 0), (1e30, 20)])

@@ -556,7 +556,7 @@ def test_where_fp64_fails_trials_are_held_against_fp32_and_that_is_said(case: Ma
     assert none.reference_dtype == whole.reference_dtype == "fp32"
     (said,) = against_said([none, whole])
     assert said.startswith("errors are against fp32, as the fp64 reference failed: RuntimeError: ")
-    assert "(test_keeping_passes.py, line " in said
+    assert "(test_keep_fp32_measure.py, line " in said
 
 
 def test_what_arrives_of_an_update_is_that_of_the_divergence_pass_and_grows_with_what_is_kept(case: MakeCase) -> None:

@@ -230,7 +230,7 @@ def test_what_a_scope_raises_is_its_finding_and_the_others_are_measured() -> Non
     workload = dataclasses.replace(mlp(), loss=only_within_autocast)
     found = measure(workload, steps=2)
     forward, *others = found.scopes
-    assert forward.error.startswith("RuntimeError: no loss (test_scope_passes.py, line ")
+    assert forward.error.startswith("RuntimeError: no loss (test_scope_measure.py, line ")
     assert forward.casts == forward.samples == []
     assert forward.losses == []
     assert all(run.casts and run.samples and not run.error for run in others)
