@@ -41,8 +41,8 @@ from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
 
-from ampbench.base import names as keywords
 from ampbench.base.metrics import GATED, METRICS, Column
+from ampbench.base.names import matches
 from ampbench.errors import NothingToRunError
 from ampbench.judge import frame
 from ampbench.records.labels import case_labels
@@ -94,7 +94,7 @@ def select(
     Raises `NothingToRunError` where none does, `UsageError` where the run only explains.
     """
     frame.require_measured(stored)
-    rows = [row for row in frame.plain_rows(frame.run_frame(stored)) if keywords.matches(keyword, row["case_id"])]
+    rows = [row for row in frame.plain_rows(frame.run_frame(stored)) if matches(keyword, row["case_id"])]
     if not rows:
         said = f" that matches -k {keyword!r}" if keyword else ""
         raise NothingToRunError(f"run {stored.header.run} has no case{said}")

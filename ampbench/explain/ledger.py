@@ -461,9 +461,8 @@ class CastLedger:
 
     def to_frame(self) -> "pd.DataFrame":
         """Return a row per op, with the columns of its `Operation` and, where it is a cast, of its `Cast`."""
-        from ampbench.records.cast_frames import (
-            op_frame,
-        )  # pandas takes half a second, which a worker need not wait for
+        # imports pandas, half a second that a worker need not wait for
+        from ampbench.records.cast_frames import op_frame
 
         return op_frame(self.trace)
 

@@ -14,7 +14,6 @@ import numpy as np
 from ampbench.base import stats
 from ampbench.base.metrics import GATED, MEAN
 from ampbench.base.units import counted, format_limit, format_percent, format_percent_range, format_rate
-from ampbench.judge import rounds as fitness
 from ampbench.judge.deciding import (
     ALPHA,
     LOOKS,
@@ -27,7 +26,7 @@ from ampbench.judge.deciding import (
 )
 from ampbench.judge.exact import ThresholdOf, other_numbers
 from ampbench.judge.pairing import EnvironmentDifferences, Pair, imported_finding
-from ampbench.judge.rounds import MeasuredRun, Role, grid
+from ampbench.judge.rounds import UNFIT_SHARE, MeasuredRun, Role, grid, said_of
 from ampbench.records.verdicts import Code, ControlVerdict, Finding, Verdict
 
 LARGEST_WORTH_SAYING = 10.0
@@ -162,7 +161,7 @@ class _Sided:
     """One side's blocks of one role, shape (cells, blocks), NaN where missing.
 
     `seconds` are their values, `means` the means over all their samples. `causes` and `values` say which are unfit and
-    why, as in `fitness.Unfit`.
+    why, as in `rounds.Unfit`.
     """
 
     seconds: stats.Floats
@@ -482,7 +481,7 @@ def _unfit_cells(parts: Sequence[Sequence[_Sided]], what: str) -> dict[int, str]
         total += np.any([~np.isnan(side.seconds) for side in sides], axis=0).sum(axis=1)
         unfit += np.any([side.unfit for side in sides], axis=0).sum(axis=1)
     found = {}
-    for cell in np.flatnonzero(unfit > fitness.UNFIT_SHARE * total).tolist():
+    for cell in np.flatnonzero(unfit > UNFIT_SHARE * total).tolist():
         causes, values = [], []
         for sides in parts:
             for block in range(sides[0].seconds.shape[1]):
@@ -490,7 +489,7 @@ def _unfit_cells(parts: Sequence[Sequence[_Sided]], what: str) -> dict[int, str]
                 if worst is not None:
                     causes.append(int(worst.causes[cell, block]))
                     values.append(worst.values[cell, block])
-        found[cell] = fitness.said_of(np.array(causes), np.array(values), int(total[cell]), what)
+        found[cell] = said_of(np.array(causes), np.array(values), int(total[cell]), what)
     return found
 
 

@@ -9,8 +9,7 @@ from datetime import UTC, datetime
 from functools import cached_property
 from pathlib import Path
 
-from ampbench.base import names
-from ampbench.base import names as keywords
+from ampbench.base.names import matches
 from ampbench.errors import NothingComparableError, NothingToRunError, StoreError, UsageError
 from ampbench.judge import frame, notes
 from ampbench.judge.advice import Advice, advise_run
@@ -115,7 +114,7 @@ def matching(runs: Iterable[StoredRun], keyword: str) -> list[StoredRun]:
 
 def _kept(run: StoredRun, keyword: str) -> set[str]:
     """Return the ids of the cases that match, and of those that were trained to be judged with them."""
-    kept = {case_id for case_id in run.cases if names.matches(keyword, case_id)}
+    kept = {case_id for case_id in run.cases if matches(keyword, case_id)}
     cases = run.cases
     groups = {(cases[one].group, cases[one].device) for one in kept if one in cases}
     return kept | {one for one in run.several_of(Training) if (cases[one].group, cases[one].device) in groups}
@@ -343,7 +342,7 @@ def material_of(
     for stored in reversed(ordered):
         whole = frame.plain_rows(frame.run_frame(stored))
         own = _not_covered(stored, whole, newer)
-        rows = [row for row in whole if row["case_id"] in own and keywords.matches(keyword, row["case_id"])]
+        rows = [row for row in whole if row["case_id"] in own and matches(keyword, row["case_id"])]
         if not rows and stored.cases:
             continue  # newer runs have it all, or nothing matches
         comparison: Comparison | None = None
@@ -392,7 +391,7 @@ def _explained(
         assert baseline is not None
         try:
             found = compare(baseline, stored)
-            compared.append(of_cases(found, lambda case_id: keywords.matches(keyword, case_id)))
+            compared.append(of_cases(found, lambda case_id: matches(keyword, case_id)))
         except NothingComparableError as error:
             lonely.append(error)
     return compared, lonely
@@ -427,7 +426,7 @@ def _compared(
     settings = arm_settings(baseline.header, candidate.header)
     paired = pair_cases(baseline.cases.values(), candidate.cases.values(), settings)
     partners = {pair.candidate_id: pair.baseline_id for pair in paired.pairs if pair.candidate_id in shown}
-    alone = {case_id for case_id in comparison.only_baseline if keywords.matches(keyword, case_id)}
+    alone = {case_id for case_id in comparison.only_baseline if matches(keyword, case_id)}
     wanted = {*partners.values(), *(shown & set(comparison.only_candidate)), *alone}
     return of_cases(comparison, wanted.__contains__), partners
 

@@ -15,10 +15,9 @@ from ampbench.base.units import format_share
 from ampbench.convert import asv
 from ampbench.convert.asv_files import BENCHMARKS_FILE, MACHINE_FILE, result_paths
 from ampbench.errors import NothingToRunError, StoreError
-from ampbench.judge import frame as frames
-from ampbench.judge import rounds as fitness
 from ampbench.judge.deciding import without_slow
-from ampbench.judge.rounds import MeasuredRun, Role, grid
+from ampbench.judge.frame import measured_frame
+from ampbench.judge.rounds import UNFIT_SHARE, MeasuredRun, Role, grid, said_of
 from ampbench.records.case import Case
 from ampbench.records.measured import OTHER_SHARE, Divergence
 from ampbench.records.run import Header
@@ -68,7 +67,7 @@ class RunValues:
 def reduced(run: MeasuredRun, columns: list[str], chosen: set[str]) -> RunValues:
     """Return the values of `columns` of the cases in `chosen`, by id."""
     stored = run.stored
-    frame = frames.measured_frame(run)
+    frame = measured_frame(run)
     case_ids = list(stored.cases)
     wanted = np.fromiter((case_id in chosen for case_id in case_ids), np.bool_, len(case_ids))
     outcomes = dict(zip(case_ids, zip(frame["outcome"], frame["reason"], strict=True), strict=True))
@@ -143,19 +142,19 @@ def _undefined(column: str, one: Divergence) -> str:
 def _undisturbed(run: MeasuredRun) -> tuple[dict[str, stats.Floats], dict[str, str]]:
     """Return the logarithms of each case's rounds that count, and what disturbed the cases that have too few of them.
 
-    Both as comparisons have it: `fitness.unfit_rounds`, no more than `fitness.UNFIT_SHARE` of a case's, `without_slow`.
+    Both as comparisons have it: `MeasuredRun.unfit`, no more than `UNFIT_SHARE` of a case's, `without_slow`.
     """
     rounds, count = run.rounds, len(run.stored.cases)
     columns = (rounds.seconds, run.unfit.cause.astype(np.float64), run.unfit.value)
     seconds, causes, values = (grid(rounds, each, Role.OWN, range(count), None) for each in columns)
     unfit, there = causes >= 0, ~np.isnan(seconds)
     usual = without_slow(np.where(unfit | ~(seconds > 0), np.nan, seconds))
-    counts, too_many = there.sum(axis=1), unfit.sum(axis=1) > fitness.UNFIT_SHARE * there.sum(axis=1)
+    counts, too_many = there.sum(axis=1), unfit.sum(axis=1) > UNFIT_SHARE * there.sum(axis=1)
     disturbed = {}
     case_ids = list(run.stored.cases)
     for place in np.flatnonzero(too_many).tolist():
         bad = unfit[place]
-        said = fitness.said_of(causes[place][bad].astype(np.int64), values[place][bad], int(counts[place]), "rounds")
+        said = said_of(causes[place][bad].astype(np.int64), values[place][bad], int(counts[place]), "rounds")
         disturbed[case_ids[place]] = said
     logs = np.log(usual)
     kept = ~np.isnan(logs)

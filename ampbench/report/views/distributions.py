@@ -20,9 +20,8 @@ from ampbench.base import stats
 from ampbench.base.stats import median
 from ampbench.base.units import UNDEFINED, counted, format_percent, format_seconds
 from ampbench.judge import frame
-from ampbench.judge import rounds as fitness
 from ampbench.judge.frame import DISTURBED
-from ampbench.judge.rounds import MeasuredRun, Role, Summary
+from ampbench.judge.rounds import CAUSES, MeasuredRun, Role, Summary, said_of
 from ampbench.judge.said import CHANGED
 from ampbench.records.verdicts import Finding, Verdict
 from ampbench.report.drawing import Chart, Choice, View, label_expression, tooltip
@@ -62,7 +61,7 @@ class RunRounds:
                 number=block,
                 seconds=seconds,
                 samples=self.stored.rounds[index].samples,
-                unfit=None if cause < 0 else fitness.CAUSES[cause].format(value),
+                unfit=None if cause < 0 else CAUSES[cause].format(value),
             )
             for index, role, block, seconds, cause, value in zip(
                 chosen.tolist(), *(column[chosen].tolist() for column in columns), strict=True
@@ -70,7 +69,7 @@ class RunRounds:
         ]
 
     def disturbed(self, case_id: str) -> float | None:
-        """Return the share of a case's samples that something else on the machine delayed (`frames.DISTURBED`)."""
+        """Return the share of a case's samples that something else on the machine delayed (`DISTURBED`)."""
         rounds = [self.stored.rounds[index] for index in self._own(case_id).tolist()]
         return frame.disturbed_share(replace(self.stored, rounds=rounds))
 
@@ -80,7 +79,7 @@ class RunRounds:
         bad = own[self._unfit.cause[own] >= 0]
         if not bad.size:
             return ""
-        return fitness.said_of(self._unfit.cause[bad], self._unfit.value[bad], len(own), "rounds")
+        return said_of(self._unfit.cause[bad], self._unfit.value[bad], len(own), "rounds")
 
     def _chosen(self, case_id: str) -> stats.Integers:
         """Return where a case's rounds are in the run's list."""
