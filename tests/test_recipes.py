@@ -19,10 +19,11 @@ from ampbench.explain.rules.documented import DEFAULT_DTYPES
 from ampbench.judge import frame
 from ampbench.measure.machine import Cpu
 from ampbench.measure.step import Step
+from ampbench.present.charts import colour_rules
+from ampbench.present.page import View
 from ampbench.records.case import AUTOCAST_DEVICES, DEVICES
 from ampbench.records.run import Selection
-from ampbench.report import drawing, page, views
-from ampbench.report.drawing import View
+from ampbench.report import page, views
 from ampbench.report.material import gather
 from ampbench.workload import Workload
 from tests.scripted_channel import CPU, machine
@@ -46,7 +47,7 @@ def test_a_precision_that_is_a_row_is_planned_run_printed_and_has_its_colour(tmp
     write_run(tmp_path / "results", [case], make_round(case))
     assert main(["show", "latest", "--results", str(tmp_path / "results")]) == 0
     assert "bf16_made" in capsys.readouterr().out
-    assert '[data-precision="bf16_made"]' in drawing.colour_rules()
+    assert '[data-precision="bf16_made"]' in colour_rules()
 
 
 def test_of_precisions_with_one_autocast_dtype_the_first_is_the_default():

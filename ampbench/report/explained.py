@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Generic, TypeVar
+from typing import Any, TypeVar
 
 from ampbench.base.units import counted
 from ampbench.instruments.casts.findings import casts_said
@@ -20,6 +20,7 @@ from ampbench.instruments.convergence.show import verdict_said
 from ampbench.instruments.input_storage.findings import LOSSY, comes_to, storage_said
 from ampbench.instruments.scaler.findings import outcomes, scaler_said
 from ampbench.instruments.scope.findings import comparisons, scope_said
+from ampbench.present.page import Changed, Told, Untold
 from ampbench.records.case import Case, DeviceDescription
 from ampbench.records.cast_totals import Saving, Totals, savings, totals
 from ampbench.records.casts import CastPass
@@ -34,20 +35,6 @@ from ampbench.report.material import Material, ShownCase, run_name
 from ampbench.store import StoredRun
 
 T = TypeVar("T")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Told(Generic[T]):
-    """A case that a run explains, and what it `found` of it.
-
-    `number` counts from 0, `name` is its short name, with its run where others share it.
-    """
-
-    number: int
-    name: str
-    case: Case
-    run: StoredRun
-    found: T
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,22 +53,6 @@ class Traced(Told[CastPass]):
     def fake(self) -> bool:
         """Whether fake tensors stood in, so that nothing ran on hardware."""
         return self.found.how == FAKE
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Changed:
-    """What accounts for a case's change against the baseline, in sentences."""
-
-    name: str
-    sentences: Sequence[str]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Untold:
-    """A case that a run that explains could not explain, and why."""
-
-    name: str
-    reason: str
 
 
 def found_of(kind: str, run: StoredRun) -> Mapping[str, Any]:

@@ -21,8 +21,8 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined, pass_context
 from markupsafe import Markup, escape
 
 from ampbench import __version__
-from ampbench.report import drawing
-from ampbench.report.drawing import Chart, Rows, View, breakable, drawable, fitted
+from ampbench.present.charts import Chart, Rows, colour_rules, colour_variables
+from ampbench.present.page import View, breakable, drawable, fitted
 from ampbench.report.material import Material
 
 WIDTH = 680
@@ -238,10 +238,10 @@ def _policy(scripts: list[str]) -> str:
 
 @cache
 def _style() -> str:
-    light, dark = drawing.colour_variables(), drawing.colour_variables(dark=True)
+    light, dark = colour_variables(), colour_variables(dark=True)
     sections = (_asset(path.name) for path in sorted((_FOLDER / "assets").glob("*.css")) if path.name != "report.css")
     whole = _asset("report.css").replace("/* light */", light).replace("/* dark */", dark)
-    return "\n".join([whole, *sections, drawing.colour_rules()])
+    return "\n".join([whole, *sections, colour_rules()])
 
 
 @cache

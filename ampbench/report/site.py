@@ -12,11 +12,11 @@ from ampbench.errors import NothingComparableError, NothingToRunError, StoreErro
 from ampbench.judge import said as sentences
 from ampbench.judge.notes import measured_devices
 from ampbench.judge.objections import Budget
+from ampbench.present.page import View
 from ampbench.records.labels import outcomes_said
 from ampbench.records.run import short_commit
 from ampbench.report import answers
 from ampbench.report.answers import advised_machines
-from ampbench.report.drawing import View
 from ampbench.report.explained import contents
 from ampbench.report.material import Material, Sources, assigned, find_sources, find_trends, material_of
 from ampbench.report.page import make_page, render

@@ -8,7 +8,7 @@ from typing import Any
 
 from bs4 import BeautifulSoup
 
-from ampbench.report.drawing import View
+from ampbench.present.page import View
 from ampbench.report.material import Material, material_of
 from ampbench.report.page import make_page, render
 from ampbench.store import StoredRun

@@ -7,13 +7,14 @@ from itertools import pairwise
 import pytest
 from bs4 import BeautifulSoup
 
+from ampbench.present.charts import CHOICES
+from ampbench.present.page import DETAILED, LISTED
 from ampbench.records.casts import AUTOGRAD, TRACED, Cast, CastTrace, GraphTrace, Operation
 from ampbench.records.measured import Failure
 from ampbench.report.material import Material, material_of
 from ampbench.report.page import make_page
 from ampbench.report.views.explanation.casts import SPANS_AT_LEAST, SPANS_OF_A_CASE, casts, row_of, spans_of, steps_of
 from ampbench.report.views.explanation.view import explanation
-from ampbench.report.views.part import CHOICES, DETAILED, LISTED
 from tests.compared_runs import Times, environment, make_run, noisy
 from tests.report.materials import make_material, page_of, rendered_by
 from tests.report.traced_runs import SAVED, TRAINED, checked, explaining, fake_pass, make_pass, traced_net

@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 from bs4 import BeautifulSoup
 
+from ampbench.present.page import View
 from ampbench.records.measured import Failure, Fitness
-from ampbench.report.drawing import View
 from ampbench.report.material import Material
 from ampbench.report.page import chart_payload
 from ampbench.report.views.distributions import LISTED, SAMPLES_OF_A_CASE, STEPS, distributions

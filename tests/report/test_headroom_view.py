@@ -6,6 +6,8 @@ from functools import partial
 
 import pytest
 
+from ampbench.present.charts import ROWS_OF_THE_PAGE
+from ampbench.present.page import DETAILED, LISTED
 from ampbench.records.measured import Failure
 from ampbench.records.ranges import GRADIENT, WEIGHT, Magnitudes
 from ampbench.report.material import Material, material_of
@@ -22,7 +24,6 @@ from ampbench.report.views.explanation.headroom import (
     thinned,
 )
 from ampbench.report.views.explanation.view import explanation
-from ampbench.report.views.part import DETAILED, LISTED, ROWS_OF_THE_PAGE
 from tests.compared_runs import Times, make_run
 from tests.report.materials import make_material, page_of, rendered_by
 from tests.report.ranged_runs import FP32, erring, headroom_run, low_run, ranged, spread

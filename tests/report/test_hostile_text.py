@@ -12,7 +12,7 @@ from bs4 import BeautifulSoup
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from ampbench.report.drawing import fit
+from ampbench.present.page import fit
 from ampbench.report.material import Material
 from ampbench.report.page import make_page
 from tests.compared_runs import Times, environment, make_run, noisy

@@ -2,13 +2,13 @@
 
 from functools import partial
 
+from ampbench.present.page import MODULE_ROWS
 from ampbench.records.measured import Skip
 from ampbench.records.ranges import FirstNonfinite
 from ampbench.report.material import Material, material_of
 from ampbench.report.views.explanation.headroom import DRAWN
 from ampbench.report.views.explanation.origin import HANDED, INHERITED, OVERFLOWS, OWN, TOTAL, origin
 from ampbench.report.views.explanation.view import explanation
-from ampbench.report.views.part import MODULE_ROWS
 from tests.compared_runs import Times, environment, make_run
 from tests.report.materials import make_material, page_of, rendered_by
 from tests.report.ranged_runs import FP16, erring, origin_run, originating

@@ -9,8 +9,8 @@ import pytest
 from bs4 import BeautifulSoup
 from jinja2 import UndefinedError
 
+from ampbench.present.page import View
 from ampbench.report import page as pages
-from ampbench.report.drawing import View
 from ampbench.report.material import Material
 from ampbench.report.page import make_page, render
 from ampbench.report.views import VIEWS, sections

@@ -13,10 +13,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ampbench.judge.objections import Budget
+from ampbench.present.page import View
 from ampbench.records.case import Case, DeviceDescription
 from ampbench.records.measured import Failure
 from ampbench.report.answers import geometric_mean, machines, parts, spread, summaries
-from ampbench.report.drawing import View
 from ampbench.report.material import Material, gather
 from ampbench.report.page import drawn
 from ampbench.report.precision_tables import precision_tables, shares

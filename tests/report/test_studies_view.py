@@ -6,14 +6,14 @@ from functools import partial
 import pytest
 from bs4 import BeautifulSoup
 
+from ampbench.present.charts import CHOICES, MARKED, POINTS, ROWS_OF_THE_PAGE, marked, series_encoded, thinned_curve
+from ampbench.present.page import DETAILED, LISTED
 from ampbench.records.measured import Failure, Skip
 from ampbench.records.studies import Score, Training
 from ampbench.report.explained import contents
 from ampbench.report.markdown import make_markdown
 from ampbench.report.material import Material, matching, material_of
 from ampbench.report.page import chart_payload, make_page
-from ampbench.report.views.part import CHOICES, DETAILED, LISTED, ROWS_OF_THE_PAGE
-from ampbench.report.views.studies.drawing import MARKED, POINTS, marked, series_encoded, thinned_curve
 from ampbench.report.views.studies.view import studies
 from ampbench.store import StoredRun
 from tests.compared_runs import Times, make_run

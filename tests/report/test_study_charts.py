@@ -6,6 +6,8 @@ from typing import Any
 
 import pytest
 
+from ampbench.present.charts import Chart
+from ampbench.present.page import Part
 from ampbench.records.run import ScalerSetting
 from ampbench.records.studies import (
     CONTROL,
@@ -18,9 +20,7 @@ from ampbench.records.studies import (
     GradientLook,
     Score,
 )
-from ampbench.report.drawing import Chart
 from ampbench.report.material import Material, material_of
-from ampbench.report.views.part import Part
 from ampbench.report.views.studies.ceilings import ceilings as ceilings_part
 from ampbench.report.views.studies.convergence import convergence
 from ampbench.report.views.studies.input_storage import input_storage

@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from ampbench.present.page import View
 from ampbench.records.case import Case
 from ampbench.records.measured import Failure
 from ampbench.records.run import Selection
-from ampbench.report.drawing import View
 from ampbench.report.material import Material
 from ampbench.report.page import drawn
 from ampbench.report.views.sweeps import MARGIN, Level, Rivals, find_crossings, in_words, sweeps

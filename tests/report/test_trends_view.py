@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from ampbench.report.drawing import Chart, View
+from ampbench.present.charts import Chart
+from ampbench.present.page import View
 from ampbench.report.material import Material, gather
 from ampbench.report.page import chart_payload
 from ampbench.report.views.trends import labels_of, sparkline, trends

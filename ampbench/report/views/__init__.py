@@ -5,7 +5,7 @@ A new section is a function here and a template of its own.
 
 from collections.abc import Callable
 
-from ampbench.report.drawing import View
+from ampbench.present.page import View
 from ampbench.report.material import Material
 from ampbench.report.views.banner import banner
 from ampbench.report.views.cases import cases

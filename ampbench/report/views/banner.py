@@ -2,7 +2,7 @@
 
 from dataclasses import fields
 
-from ampbench.report.drawing import View
+from ampbench.present.page import View
 from ampbench.report.material import Material
 from ampbench.report.measured import LISTED
 from ampbench.report.result import result

@@ -31,9 +31,10 @@ from ampbench.judge.said import (
     value_text,
 )
 from ampbench.judge.times import TIME
+from ampbench.present.charts import DASHED, Chart, Rows, middle_cut, tooltip
+from ampbench.present.page import View
 from ampbench.records.labels import common_traits
 from ampbench.records.verdicts import OUTCOME, Code, Finding, Verdict
-from ampbench.report.drawing import DASHED, Chart, Rows, View, middle_cut, tooltip
 from ampbench.report.explained import reasons
 from ampbench.report.material import Material, Shown, ShownCase
 from ampbench.report.precision_tables import Scale, change_bar, change_limit, time_bar, time_scale

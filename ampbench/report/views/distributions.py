@@ -23,8 +23,9 @@ from ampbench.judge import frame
 from ampbench.judge.frame import DISTURBED
 from ampbench.judge.rounds import CAUSES, MeasuredRun, Role, Summary, said_of
 from ampbench.judge.said import CHANGED
+from ampbench.present.charts import Chart, Choice, label_expression, tooltip
+from ampbench.present.page import View
 from ampbench.records.verdicts import Finding, Verdict
-from ampbench.report.drawing import Chart, Choice, View, label_expression, tooltip
 from ampbench.report.material import Material, ShownCase
 from ampbench.store import StoredRun
 

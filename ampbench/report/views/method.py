@@ -25,9 +25,9 @@ from ampbench.judge.objections import DISAGREEMENT_ALPHA
 from ampbench.judge.rounds import MeasuredRun
 from ampbench.judge.rows import number
 from ampbench.judge.times import TIME
+from ampbench.present.page import View
 from ampbench.records.measured import OTHER_SHARE, STEAL_SHARE
 from ampbench.records.run import Header
-from ampbench.report.drawing import View
 from ampbench.report.material import Material
 from ampbench.report.measured import Facts, facts_of, moment
 from ampbench.store import CUT, StoredRun

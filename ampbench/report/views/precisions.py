@@ -15,10 +15,10 @@ from ampbench.base.precisions import BASELINE
 from ampbench.base.units import UNDEFINED, counted, every, format_error
 from ampbench.judge import said as sentences
 from ampbench.judge.rows import judged_error, number, times
+from ampbench.present.charts import DASHED, Chart, Choice, Rows, budget_rule, middle_cut, precision_encoded, tooltip
+from ampbench.present.page import View, fit
 from ampbench.records.verdicts import Comparison
-from ampbench.report import drawing
 from ampbench.report.answers import Machine, Table, advised_machines, machines, row_names, speedups
-from ampbench.report.drawing import DASHED, Chart, Choice, Rows, View, budget_rule, fit, middle_cut, tooltip
 from ampbench.report.material import Material, ShownCase
 from ampbench.report.precision_tables import precision_tables
 
@@ -119,7 +119,7 @@ def _chart(found: Sequence[Machine], rows: Sequence[Mapping[str, Any]]) -> Chart
     }
     table = {"field": "table", "type": "nominal", "sort": None, "title": None, "axis": axis}
     legend = {"legend": {"title": None, "columns": 2}}
-    marks = {name: one | legend for name, one in drawing.encoded(row["precision"] for row in rows).items()}
+    marks = {name: one | legend for name, one in precision_encoded(row["precision"] for row in rows).items()}
     encoding = {"x": speed, "y": table, **marks, "tooltip": tooltip(table="table", said="speed")}
     return Chart(
         id="precisions-speed",
@@ -347,7 +347,7 @@ def _spec(plane: _Plane, rows: Rows, limit: float) -> dict[str, Any]:
         },
     }
     told = tooltip(case="case", precision="precision", speed_text="speed", error_text="error", memory_text="memory")
-    coded = drawing.encoded({row["precision"] for row in rows})
+    coded = precision_encoded({row["precision"] for row in rows})
     for channel in coded.values():
         channel["legend"] = {"title": None, "columns": 2}  # fits a narrow screen
     marked = {**axes, **coded, "tooltip": told}

@@ -17,8 +17,8 @@ from ampbench.base.precisions import BASELINE
 from ampbench.base.units import UNDEFINED, format_rate
 from ampbench.judge import notes
 from ampbench.judge.rows import Group, Row, described, grouped, number, precision_label
-from ampbench.report import drawing
-from ampbench.report.drawing import DASHED, Chart, Choice, Rows, View, fit, tooltip
+from ampbench.present.charts import DASHED, Chart, Choice, Rows, precision_encoded, tooltip
+from ampbench.present.page import View, fit
 from ampbench.report.material import Material, Shown
 
 _ORDERS = {1: "faster", -1: "slower", 0: "within the intervals"}
@@ -375,7 +375,7 @@ def _spec(called: str, found: Sequence[Sweep], rows: Rows) -> dict[str, Any]:
         "axis": {"format": "~s" if min(row["rate"] for row in rows) >= 1 else "~g", "tickCount": 5},
         "title": "items per second (↑ faster)",
     }
-    look = drawing.encoded({row["precision"] for row in rows})
+    look = precision_encoded({row["precision"] for row in rows})
     colour, detail = {"color": look["color"]}, {"detail": {"field": "name", "type": "nominal"}}
     # a title becomes part of an expression, where a parameter's name, which is a user's, has no place
     told = tooltip(name="precision", value="at", text="items per second", interval="95% interval")

@@ -13,7 +13,8 @@ from typing import Any
 
 from ampbench.base.units import counted, format_quantity
 from ampbench.judge.said import NOT_IN_TURNS
-from ampbench.report.drawing import DASHED, Chart, Choice, Rows, View, label_expression, tooltip
+from ampbench.present.charts import DASHED, Chart, Choice, Rows, label_expression, tooltip
+from ampbench.present.page import View
 from ampbench.report.material import Material
 from ampbench.trend import TRACKED, Change, Measured, Place, Point, Series, Trend, X
 from ampbench.trend.said import (

@@ -16,14 +16,15 @@ from typing import Any
 from ampbench.base.units import UNDEFINED, counted, format_bytes, format_seconds, format_share
 from ampbench.instruments.casts import show
 from ampbench.instruments.casts.findings import costs
+from ampbench.present.charts import CHOICES, Chart, Choice, Rows, label_expression, tooltip
 from ampbench.present.document import Block
+from ampbench.present.page import Detail, Part, cut, told_part
 from ampbench.records.beside import saved_time, saving_said
 from ampbench.records.casts import Cast, CastTrace, CheckedSaving, Operation, casts_inside
 from ampbench.records.kinds import CASTS
-from ampbench.report.drawing import Chart, Choice, Rows, label_expression, tooltip
 from ampbench.report.explained import Traced, changed, traced, untold
 from ampbench.report.material import Material
-from ampbench.report.views.part import CHOICES, Detail, Part, cut, strange, told_part
+from ampbench.report.views.part import strange
 
 CAST, OTHER = "cast", "no floats"
 DTYPES: Mapping[str, str] = MappingProxyType(

@@ -17,11 +17,10 @@ from ampbench.base.precisions import BASELINE
 from ampbench.base.units import UNDEFINED, counted, format_error, format_loss, format_share, format_whole
 from ampbench.judge.frame import WEIGHTS_DIFFER
 from ampbench.judge.rows import number, precision_label
+from ampbench.present.charts import CHOICES, Chart, Choice, budget_rule, precision_encoded, tooltip
+from ampbench.present.page import LISTED, Part
 from ampbench.records.measured import Divergence, Failure, Round
-from ampbench.report import drawing
-from ampbench.report.drawing import Chart, Choice, budget_rule, tooltip
 from ampbench.report.material import Material
-from ampbench.report.views.part import CHOICES, LISTED, Part
 
 NAMED = 3
 """So many of the cases that share a failure or a note are named."""
@@ -237,7 +236,7 @@ def _chart(drawable: Sequence[_Trained], limit: float) -> Chart:
         f"{counted(beyond, 'case') if beyond else 'no case'} above the error budget of {limit:g}.",
     ]
     said += [f"Drawn are the {CHARTED} workloads with the largest errors."] if workloads > CHARTED else []
-    encoded = drawing.encoded(one.precision for one in drawable)
+    encoded = precision_encoded(one.precision for one in drawable)
     for channel in encoded.values():
         channel["legend"] = {"title": None, "columns": 2}  # fits a narrow screen
     points = {"mark": {"type": "point", "size": 70}, "encoding": {**_AXES, **encoded, "tooltip": _TOOLTIP}}
@@ -388,7 +387,7 @@ def _scale_chart(moving: Sequence[_Scaled], rows: Sequence[Mapping[str, Any]]) -
             "scale": {"type": "log", "base": 2, "padding": 12},
             "axis": {"format": "~g", "values": sorted({row["scale"] for row in rows})},
         },
-        **drawing.encoded(one.precision for one in moving),
+        **precision_encoded(one.precision for one in moving),
         "tooltip": tooltip(round="round", scale="scale", skipped="skipped steps"),
     }
     return Chart(

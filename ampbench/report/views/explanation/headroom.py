@@ -18,15 +18,16 @@ from ampbench.base.precisions import FORMATS, find_format
 from ampbench.base.units import UNDEFINED, counted, format_share
 from ampbench.instruments.ranges import show
 from ampbench.instruments.ranges.findings import headroom_said
+from ampbench.present.charts import CHOICES, DASHED, ROWS_OF_THE_PAGE, Chart, Choice, Rows, middle_cut, tooltip
+from ampbench.present.page import MODULE_ROWS, Detail, Part, Told, cut, told_part
 from ampbench.records.kinds import HEADROOM
 from ampbench.records.labels import few
 from ampbench.records.magnitudes import FLUSHES, ROOT, Headroom, by_module, scales_sentence, usable_scales
 from ampbench.records.magnitudes import headroom as headroom_of
 from ampbench.records.ranges import ACTIVATION, GRADIENT, INPUT, UPDATE, WEIGHT, Magnitudes, RangePass
-from ampbench.report.drawing import DASHED, Chart, Choice, Rows, middle_cut, tooltip
-from ampbench.report.explained import Told, headrooms, untold
+from ampbench.report.explained import headrooms, untold
 from ampbench.report.material import Material
-from ampbench.report.views.part import CHOICES, MODULE_ROWS, ROWS_OF_THE_PAGE, Detail, Part, cut, strange, told_part
+from ampbench.report.views.part import strange
 
 T = TypeVar("T")
 

@@ -17,15 +17,16 @@ from ampbench.errors import UnknownNameError
 from ampbench.instruments.keep_fp32 import show
 from ampbench.instruments.keep_fp32.findings import Point, code, kept_said, meets, points, said
 from ampbench.instruments.keep_fp32.trials import units_of
+from ampbench.present.charts import CHOICES, DASHED, ROWS_OF_THE_PAGE, Chart, Choice, Rows, label_expression, tooltip
 from ampbench.present.document import as_sentence
+from ampbench.present.page import Detail, Part, Told, Untold, cut, told_part
 from ampbench.records.beside import ratio_said
 from ampbench.records.case import Case
 from ampbench.records.keeping import KeepSearch, SearchSpace, Trial
 from ampbench.records.kinds import KEEP_FP32
-from ampbench.report.drawing import DASHED, Chart, Choice, Rows, label_expression, tooltip
-from ampbench.report.explained import Told, Untold, searches, untold
+from ampbench.report.explained import searches, untold
 from ampbench.report.material import Material
-from ampbench.report.views.part import CHOICES, ROWS_OF_THE_PAGE, Detail, Part, cut, strange, told_part
+from ampbench.report.views.part import strange
 
 WIDTH, HEIGHT = 580.0, 270.0
 """Pixels of the drawing that is in the page, within its axes and paddings; a wider one has more room."""

@@ -6,14 +6,15 @@ from typing import Any
 from ampbench.base.units import UNDEFINED, counted, format_error
 from ampbench.instruments.ranges import show
 from ampbench.instruments.ranges.findings import origin_said
+from ampbench.present.charts import CHOICES, ROWS_OF_THE_PAGE, Chart, Choice, Rows, tooltip
+from ampbench.present.page import MODULE_ROWS, Detail, Part, Told, cut, told_part
 from ampbench.records.kinds import ORIGIN
 from ampbench.records.magnitudes import error_sentence
 from ampbench.records.ranges import ModuleError, OriginPass, ProfileRow, layer_profile, ranked
-from ampbench.report.drawing import Chart, Choice, Rows, tooltip
-from ampbench.report.explained import Told, origins, untold
+from ampbench.report.explained import origins, untold
 from ampbench.report.material import Material
 from ampbench.report.views.explanation.headroom import modules_axis, shown_name, thinned
-from ampbench.report.views.part import CHOICES, MODULE_ROWS, ROWS_OF_THE_PAGE, Detail, Part, cut, strange, told_part
+from ampbench.report.views.part import strange
 
 OWN, INHERITED, TOTAL = "own", "inherited", "total"
 OVERFLOWS, HANDED = "overflows", "inputs overflow"

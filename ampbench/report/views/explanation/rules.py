@@ -8,11 +8,11 @@ from ampbench.base.precisions import SHORT_DTYPES
 from ampbench.base.units import UNDEFINED, counted
 from ampbench.instruments.rules import show
 from ampbench.instruments.rules.findings import alters, find_disagreements, rank, rule_change_said, worded
+from ampbench.present.page import LISTED, Part
 from ampbench.records.rules import RuleChange, RuleProbe, short_name
 from ampbench.records.verdicts import Comparison
 from ampbench.report.explained import probes, with_rules
 from ampbench.report.material import Material
-from ampbench.report.views.part import LISTED, Part
 
 
 def rules(material: Material) -> Part | None:

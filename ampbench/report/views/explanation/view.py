@@ -6,7 +6,7 @@ Each part is a function from the material to a `Part`, None where no run holds i
 
 from collections.abc import Callable
 
-from ampbench.report.drawing import View
+from ampbench.present.page import Part, View
 from ampbench.report.material import Material
 from ampbench.report.views.explanation.casts import casts
 from ampbench.report.views.explanation.gradients import failures, gradients, remarks, scaling
@@ -14,7 +14,7 @@ from ampbench.report.views.explanation.headroom import headroom
 from ampbench.report.views.explanation.keep_fp32 import keeping
 from ampbench.report.views.explanation.origin import origin
 from ampbench.report.views.explanation.rules import rules
-from ampbench.report.views.part import Part, view_of
+from ampbench.report.views.part import view_of
 
 PARTS: tuple[Callable[[Material], Part | None], ...] = (
     headroom,

@@ -12,22 +12,12 @@ from typing import Any
 from ampbench.base.units import format_bandwidth, format_flop_rate
 from ampbench.instruments.ceilings.findings import ceilings_said, datasheet_of, ordered, rate, top
 from ampbench.instruments.ceilings.show import ceilings_section
+from ampbench.present.charts import Chart, Choice, Drawing, Rows, drawn, limit_layers, series_encoded, tooltip
 from ampbench.present.document import as_sentence
+from ampbench.present.page import Detail, Overview, Part, cut, detail_of, line_of, told_part, with_overview
 from ampbench.records.studies import CONV, COPY, MATMUL, OPERATIONS
-from ampbench.report.drawing import Chart, Choice, Rows, tooltip
 from ampbench.report.explained import Ceilings, device_ceilings
 from ampbench.report.material import Material
-from ampbench.report.views.part import Detail, Part, cut, told_part
-from ampbench.report.views.studies.drawing import (
-    Drawing,
-    Overview,
-    detail_of,
-    drawn,
-    limit_layers,
-    line_of,
-    series_encoded,
-    with_overview,
-)
 
 FLOPS, COPIES = "studies-flops", "studies-copies"
 LINEAR = "linear"

@@ -4,10 +4,9 @@ from dataclasses import replace
 
 from ampbench.instruments.claims import claims_blocks, claims_said
 from ampbench.present.document import as_sentence
+from ampbench.present.page import Detail, Overview, Part, told_part, with_overview
 from ampbench.report.explained import Claimed, claimed
 from ampbench.report.material import Material
-from ampbench.report.views.part import Detail, Part, told_part
-from ampbench.report.views.studies.drawing import Overview, with_overview
 
 
 def claims(material: Material) -> Part | None:

@@ -28,26 +28,27 @@ from ampbench.instruments.convergence.findings import (
 )
 from ampbench.instruments.convergence.learning import Learned
 from ampbench.instruments.convergence.show import distance, format_ratio, interval, learned_section
+from ampbench.present.charts import (
+    Chart,
+    Choice,
+    Drawing,
+    Rows,
+    curve_layers,
+    drawn,
+    marked,
+    precision_encoded,
+    steps_axis,
+    thinned_curve,
+    tooltip,
+    values_axis,
+)
+from ampbench.present.page import Detail, Overview, Part, detail_of, told_part, with_overview
 from ampbench.records.kinds import CONVERGENCE
 from ampbench.records.labels import few
 from ampbench.records.studies import CONTROL, REFERENCE, Training
-from ampbench.report import drawing
-from ampbench.report.drawing import Chart, Choice, Rows, tooltip
 from ampbench.report.explained import Trained, trainings, untold
 from ampbench.report.material import Material
-from ampbench.report.views.part import Detail, Part, strange, told_part
-from ampbench.report.views.studies.drawing import (
-    Drawing,
-    Overview,
-    curve_layers,
-    detail_of,
-    drawn,
-    marked,
-    steps_axis,
-    thinned_curve,
-    values_axis,
-    with_overview,
-)
+from ampbench.report.views.part import strange
 
 ARM_LOOKS: Mapping[str, tuple[str, str]] = {
     NAMES[CONTROL]: ("--faint", "triangle-right"),
@@ -70,7 +71,7 @@ def precisions_of(found: Learned) -> list[str]:
 def looks_of(rows: Rows, dashed: bool = False) -> dict[str, Any]:
     """Return the encoding of precisions and arms by colour and shape; the lines of the arms are dashed."""
     names = {row["precision"] for row in rows}
-    known = drawing.encoded(names - ARM_LOOKS.keys())
+    known = precision_encoded(names - ARM_LOOKS.keys())
     arms = [name for name in ARM_LOOKS if name in names]
     for place, name in enumerate(("color", "shape")):
         scale = known[name]["scale"]

@@ -3,13 +3,13 @@
 from ampbench.base.units import UNDEFINED, counted, format_bytes, format_error, format_whole
 from ampbench.instruments.input_storage.findings import FREE, LOSSY, comes_to
 from ampbench.instruments.input_storage.show import storage_section
+from ampbench.present.page import Overview, Part, Told, detail_of, told_part, with_overview
 from ampbench.records.kinds import INPUT_STORAGE
 from ampbench.records.labels import few
 from ampbench.records.studies import StoragePass
-from ampbench.report.explained import Told, stored_inputs, untold
+from ampbench.report.explained import stored_inputs, untold
 from ampbench.report.material import Material
-from ampbench.report.views.part import Part, strange, told_part
-from ampbench.report.views.studies.drawing import Overview, detail_of, with_overview
+from ampbench.report.views.part import strange
 
 BITS = {True: "the same", False: "others", None: "not known"}
 """What becomes of the bits of outputs, loss and gradients."""

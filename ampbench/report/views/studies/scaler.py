@@ -14,30 +14,31 @@ from ampbench.base.precisions import BASELINE, find_format
 from ampbench.base.units import counted, format_share
 from ampbench.instruments.scaler.findings import in_fp32, outcomes, scaler_said
 from ampbench.instruments.scaler.show import scaling_section
-from ampbench.present.document import as_sentence
-from ampbench.records.kinds import SCALER
-from ampbench.records.labels import few
-from ampbench.records.magnitudes import format_scale
-from ampbench.records.ranges import Magnitudes
-from ampbench.records.studies import ScalerRun
-from ampbench.report.drawing import Chart, Choice, Rows, tooltip
-from ampbench.report.explained import Told, scaler_runs, untold
-from ampbench.report.material import Material
-from ampbench.report.views.part import Detail, Part, strange, told_part
-from ampbench.report.views.studies.drawing import (
+from ampbench.present.charts import (
+    Chart,
+    Choice,
     Drawing,
-    Overview,
+    Rows,
     curve_layers,
-    detail_of,
     drawn,
     limit_layers,
     marked,
     series_encoded,
     steps_axis,
     thinned_curve,
+    tooltip,
     values_axis,
-    with_overview,
 )
+from ampbench.present.document import as_sentence
+from ampbench.present.page import Detail, Overview, Part, Told, detail_of, told_part, with_overview
+from ampbench.records.kinds import SCALER
+from ampbench.records.labels import few
+from ampbench.records.magnitudes import format_scale
+from ampbench.records.ranges import Magnitudes
+from ampbench.records.studies import ScalerRun
+from ampbench.report.explained import scaler_runs, untold
+from ampbench.report.material import Material
+from ampbench.report.views.part import strange
 
 LOSSES, SCALES, EXPONENTS = "studies-scaler-losses", "studies-scales", "studies-exponents"
 _SETTINGS: Mapping[str, tuple[str, str]] = {

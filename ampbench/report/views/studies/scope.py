@@ -11,7 +11,22 @@ from typing import Any
 from ampbench.base.units import apart, counted, format_bytes, format_error
 from ampbench.instruments.scope.findings import scope_said
 from ampbench.instruments.scope.show import scope_section
+from ampbench.present.charts import (
+    REFERENCES,
+    Chart,
+    Choice,
+    Drawing,
+    Rows,
+    curve_layers,
+    drawn,
+    marked,
+    series_encoded,
+    steps_axis,
+    tooltip,
+    values_axis,
+)
 from ampbench.present.document import as_sentence
+from ampbench.present.page import Detail, Overview, Part, Told, detail_of, told_part, with_overview
 from ampbench.records.kinds import SCOPE
 from ampbench.records.labels import few
 from ampbench.records.studies import (
@@ -22,23 +37,9 @@ from ampbench.records.studies import (
     WITH_BACKWARD,
     ScopePass,
 )
-from ampbench.report.drawing import Chart, Choice, Rows, tooltip
-from ampbench.report.explained import Told, scopes, stale, untold
+from ampbench.report.explained import scopes, stale, untold
 from ampbench.report.material import Material
-from ampbench.report.views.part import Detail, Part, strange, told_part
-from ampbench.report.views.studies.drawing import (
-    REFERENCES,
-    Drawing,
-    Overview,
-    curve_layers,
-    detail_of,
-    drawn,
-    marked,
-    series_encoded,
-    steps_axis,
-    values_axis,
-    with_overview,
-)
+from ampbench.report.views.part import strange
 
 LOSSES, MEMORY = "studies-scope-losses", "studies-scope-memory"
 _LOOKS: Mapping[str, tuple[str, str]] = {

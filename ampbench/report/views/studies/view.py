@@ -5,9 +5,9 @@ Each part is a function from the material to a `Part`, None where no run holds i
 
 from collections.abc import Callable
 
-from ampbench.report.drawing import View
+from ampbench.present.page import Part, View
 from ampbench.report.material import Material
-from ampbench.report.views.part import Part, view_of
+from ampbench.report.views.part import view_of
 from ampbench.report.views.studies.ceilings import ceilings
 from ampbench.report.views.studies.claims import claims
 from ampbench.report.views.studies.convergence import convergence

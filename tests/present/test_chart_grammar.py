@@ -1,4 +1,4 @@
-"""What views draw with: colours, texts and charts.
+"""What charts are drawn with: colours, texts and scales.
 
 Colours are legible (WCAG 2.2, 1.4.3 for text and 1.4.11 for marks) on what they stand on, in light and in dark.
 """
@@ -14,22 +14,23 @@ from hypothesis import strategies as st
 from markupsafe import Markup
 
 from ampbench.base.precisions import PRECISIONS
-from ampbench.report import drawing
-from ampbench.report.drawing import (
+from ampbench.present.charts import (
     DASHED,
-    LONGEST,
+    OWN,
     Chart,
-    breakable,
     budget_rule,
-    fit,
-    fitted,
+    colour_rules,
+    colour_variables,
     label_expression,
+    precision_encoded,
     tooltip,
 )
+from ampbench.present.page import LONGEST, breakable, fit, fitted
+from ampbench.report import page
 from ampbench.report.page import drawn
 
-OWN = [f"own-{place}" for place in range(1, len(drawing.OWN) + 1)]
-CSS = (Path(drawing.__file__).parent / "assets" / "report.css").read_text(encoding="utf-8")
+SPARE = [f"own-{place}" for place in range(1, len(OWN) + 1)]
+CSS = (Path(page.__file__).parent / "assets" / "report.css").read_text(encoding="utf-8")
 
 
 def variables(scheme: str) -> dict[str, str]:
@@ -41,7 +42,7 @@ def variables(scheme: str) -> dict[str, str]:
 
 
 def precisions(scheme: str) -> dict[str, str]:
-    return dict(re.findall(r"--([\w-]+): (#\w{6});", drawing.colour_variables(dark=scheme == "dark")))
+    return dict(re.findall(r"--([\w-]+): (#\w{6});", colour_variables(dark=scheme == "dark")))
 
 
 def luminance(colour: str) -> float:
@@ -61,15 +62,17 @@ def test_contrast_is_that_of_the_standard():
 
 
 def test_every_precision_has_a_colour_in_both_schemes_and_a_shape_of_its_own():
-    assert set(precisions("light")) == set(precisions("dark")) == {*PRECISIONS, *OWN}
-    shapes = [*(row.shape for row in PRECISIONS.values()), *(shape for _, _, shape in drawing.OWN)]
+    assert set(precisions("light")) == set(precisions("dark")) == {*PRECISIONS, *SPARE}
+    shapes = [*(row.shape for row in PRECISIONS.values()), *(shape for _, _, shape in OWN)]
     assert len({*shapes}) == len(shapes)
     assert "wedge" not in shapes  # so thin that nobody sees it beside the others
     for scheme in ("light", "dark"):
         assert len(set(precisions(scheme).values())) == len(shapes)
 
 
-@pytest.mark.parametrize(("scheme", "name"), [(one, name) for one in ("light", "dark") for name in (*PRECISIONS, *OWN)])
+@pytest.mark.parametrize(
+    ("scheme", "name"), [(one, name) for one in ("light", "dark") for name in (*PRECISIONS, *SPARE)]
+)
 def test_marks_of_a_precision_stand_out_from_what_they_are_on(scheme: str, name: str):
     colours = variables(scheme)
     assert contrast(colours[name], colours["card"]) >= 3
@@ -98,26 +101,26 @@ def test_outlines_and_the_focus_ring_stand_out(scheme: str):
 
 
 def test_only_precisions_that_exist_are_encoded_in_the_order_of_every_table():
-    encoding = drawing.encoded(["bf16_pure", "fp32", "fp32"])
+    encoding = precision_encoded(["bf16_pure", "fp32", "fp32"])
     assert encoding["color"]["scale"] == {"domain": ["fp32", "bf16_pure"], "range": ["var(--fp32)", "var(--bf16_pure)"]}
     assert encoding["shape"]["scale"] == {"domain": ["fp32", "bf16_pure"], "range": ["circle", "triangle-down"]}
 
 
 def test_a_precision_of_a_users_own_takes_a_colour_that_is_left_and_comes_last():
-    encoding = drawing.encoded(["int8", "fp32", "a);}"])
+    encoding = precision_encoded(["int8", "fp32", "a);}"])
     assert encoding["color"]["scale"]["domain"] == ["fp32", "a);}", "int8"]
     assert encoding["color"]["scale"]["range"] == ["var(--fp32)", "var(--own-1)", "var(--own-2)"]
-    assert encoding["shape"]["scale"]["range"] == ["circle", drawing.OWN[0][2], drawing.OWN[1][2]]
+    assert encoding["shape"]["scale"]["range"] == ["circle", OWN[0][2], OWN[1][2]]
 
 
 def test_more_of_them_than_there_are_colours_are_grey():
-    encoding = drawing.encoded([f"own{number}" for number in range(5)])
+    encoding = precision_encoded([f"own{number}" for number in range(5)])
     assert encoding["color"]["scale"]["range"][-2:] == ["var(--faint)"] * 2
 
 
 def test_what_is_marked_with_a_precision_has_its_colour():
     for name in PRECISIONS:
-        assert f'[data-precision="{name}"] {{ --c: var(--{name}); }}' in drawing.colour_rules()
+        assert f'[data-precision="{name}"] {{ --c: var(--{name}); }}' in colour_rules()
 
 
 ANY_TEXT = st.text(st.characters(exclude_categories=()), max_size=60)

@@ -1,20 +1,171 @@
-"""What studies draw with.
+"""Charts, as Vega-Lite specifications without data, size and theme, which whoever draws them adds.
 
-Curves over the steps of a training: which points of them are drawn, their axes, and the lines themselves.
-
-Charts that show one of several cases at a time, from what is drawn of each.
-
-Sections of what studies found, as details of the page, and tables of all cases.
+One colour and one shape per precision, the same in every chart and cell, in light and in dark; curves over the steps of
+a training; charts that show one of several cases at a time, from what is drawn of each.
 """
 
 import math
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any, Generic, Literal, Protocol, TypeVar
 
-from ampbench.present.document import Block, Section, as_sentence
-from ampbench.report.drawing import DASHED, Chart, Choice, Rows
-from ampbench.report.views.part import CHOICES, LISTED, ROWS_OF_THE_PAGE, Detail, Part, cut
+from ampbench.base.precisions import PRECISIONS, ordered
+
+CHOICES = 50
+"""So many cases can be chosen from in a chart, the first ones."""
+ROWS_OF_THE_PAGE = 8_000
+"""So many rows do the charts of one kind carry in all, those of the first cases."""
+
+Rows = Sequence[Mapping[str, Any]]
+"""Rows of data for charts: plain values by name, None where undefined; all rows of a dataset have the same names."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Choice:
+    """One part of a chart's data that a reader may choose: the `value` of the field, and what it is called.
+
+    `alt` says in words what the chart shows when it is chosen. `marks` are the names that its legends then list, of
+    those that the chart has; (): all.
+    """
+
+    value: str
+    label: str
+    alt: str
+    marks: Sequence[str] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Chart:
+    """A chart: a Vega-Lite `spec` without data, size and theme, which `charts` adds.
+
+    `id` is unique on the page, `alt` says in words what the chart shows and its main finding, for those who cannot see
+    it; of a chart with `choices` it says what holds whatever is chosen. `dataset` names rows among `View.datasets`.
+    Where `choose` names a field, only the rows with one value of it are drawn: the first of `choices`, and with
+    JavaScript the one that the reader picks. `height` is in pixels: of the drawing or, where `lines` names a field, of
+    each of the field's values, one under the other.
+    """
+
+    id: str
+    title: str
+    alt: str
+    spec: Mapping[str, Any]
+    dataset: str
+    height: int = 320
+    lines: str = ""
+    choose: str = ""
+    choices: Sequence[Choice] = ()
+
+    @property
+    def words(self) -> str:
+        """Return what the chart shows in words, as it is drawn first."""
+        return " ".join(part for part in (*(one.alt for one in self.choices[:1]), self.alt) if part)
+
+
+OWN = (
+    ("#7570B3", "#9d99d6", "arrow"),
+    ("#A6761D", "#c8963a", "M-0.35,-1L0.35,-1L0.35,1L-0.35,1Z"),
+    ("#A0225A", "#e07aa8", "M-1,-0.35L1,-0.35L1,0.35L-1,0.35Z"),
+)
+"""The colours, on light and on dark, and the shapes of users' own precisions, in the order of their names."""
+
+
+def colour_variables(dark: bool = False) -> str:
+    """Return the CSS declarations of the precisions' colours, `--fp32: #000000; ...`."""
+    rows = [row for row in PRECISIONS.values() if row.colour]
+    shades = {row.name: (row.on_dark if dark else row.on_light) or row.colour for row in rows}
+    shades |= {f"own-{place}": colours[dark] for place, colours in enumerate(OWN, 1)}
+    return " ".join(f"--{name}: {shade};" for name, shade in shades.items())
+
+
+def colour_rules() -> str:
+    """Return the CSS rules that give what is marked with a precision (`data-precision`) its colour, as `--c`."""
+    return "\n".join(
+        f'[data-precision="{name}"] {{ --c: var(--{name}); }}' for name, row in PRECISIONS.items() if row.colour
+    )
+
+
+def precision_encoded(names: Iterable[str]) -> dict[str, Any]:
+    """Return the Vega-Lite encoding of the field `precision` by colour and shape, for those of `names` that exist.
+
+    Others are users' own, or those of foreign runs: they take the colours of `OWN`, and are grey when these are taken.
+    """
+    domain = ordered(names)
+    looks = {name: (f"var(--{name})", row.shape) for name, row in PRECISIONS.items() if row.colour}
+    spare = iter([(f"var(--own-{place})", shape) for place, (_, _, shape) in enumerate(OWN, 1)])
+    for name in domain:
+        if name not in looks:
+            looks[name] = next(spare, ("var(--faint)", "triangle-left"))
+    field = {"field": "precision", "type": "nominal", "title": "precision", "legend": {"title": None}}
+    return {
+        "color": {**field, "scale": {"domain": domain, "range": [looks[name][0] for name in domain]}},
+        "shape": {**field, "scale": {"domain": domain, "range": [looks[name][1] for name in domain]}},
+    }
+
+
+DASHED: Mapping[str, Any] = MappingProxyType({"type": "rule", "strokeDash": [4, 3]})
+"""The mark of a line that is no data: a limit, a change, what others are compared with."""
+
+_TIMES: Mapping[float, str] = MappingProxyType({60: "min", 1: "s", 1e-3: "ms", 1e-6: "us"})
+_SIZES: Mapping[float, str] = MappingProxyType({1024**3: "GiB", 1024**2: "MiB", 1024: "KiB"})
+
+
+def tooltip(**titles: str) -> list[dict[str, str]]:
+    """Return the tooltip that tells the fields `titles` as they stand in the data, each under its title."""
+    return [{"field": field, "type": "nominal", "title": title} for field, title in titles.items()]
+
+
+def budget_rule(limit: float, axis: Literal["x", "y"]) -> list[dict[str, Any]]:
+    """Return the layers that draw an error budget across a log axis, and name it; none where it has no place there."""
+    if not 0 < limit < math.inf:
+        return []
+    data = {"values": [{"limit": limit, "text": f"error budget {limit:g}"}]}
+    place = {axis: {"field": "limit", "type": "quantitative"}}
+    # at the end of the rule: above it at the right, or beside its top
+    end = {"x": {"value": "width"}} if axis == "y" else {"y": {"value": 0}}
+    beside = {"dy": -3, "baseline": "bottom"} if axis == "y" else {"dx": -4, "baseline": "top"}
+    label = {"type": "text", "align": "right", **beside}
+    return [
+        {"data": data, "mark": dict(DASHED), "encoding": place},
+        {"data": data, "mark": label, "encoding": {**place, **end, "text": {"field": "text"}}},
+    ]
+
+
+def middle_cut(longest: int) -> str:
+    """Return the Vega expression of a label that loses its middle where it has more than `longest` characters.
+
+    The end of a case's name, with batch size and phase, is what tells it from others.
+    """
+    cut = f"slice(datum.label, 0, 10) + '…' + slice(datum.label, {11 - longest})"
+    return f"length(datum.label) > {longest} ? {cut} : datum.label"
+
+
+def label_expression(unit: str, value: str = "datum.value", digits: str = ".4~r") -> str:
+    """Return the Vega expression that writes the number `value`, an expression itself, as text in `unit`.
+
+    It is for the labels of axes and for values under the pointer: what `units` writes, with as many digits as needed.
+    """
+    match unit:
+        case "s":
+            return _scaled(_TIMES, value, digits, f"format({value} * 1e9, '{digits}') + ' ns'")
+        case "B":
+            return _scaled(_SIZES, value, digits, f"{value} + ' B'")
+        case "ratio":
+            return f"format({value}, '{digits}') + 'x'"
+        case "error":
+            return f"{value} ? format({value}, '.3~e') : '0'"
+        case "share":
+            return f"format({value}, '.3~%')"
+    return f"format({value}, '.4~s')"
+
+
+def _scaled(scales: Mapping[float, str], value: str, digits: str, smallest: str) -> str:
+    """Return the expression that writes a number in the largest of `scales`, by unit, that it reaches."""
+    steps = [
+        f"{value} >= {scale} ? format({value} / {scale}, '{digits}') + ' {unit}'" for scale, unit in scales.items()
+    ]
+    return " : ".join([*steps, smallest])
+
 
 POINTS = 100
 """So many points has a curve at most; of more, neighbours are put together as their mean."""
@@ -192,51 +343,3 @@ def drawn(found: Sequence[N], *drawings: Drawing[N]) -> tuple[list[Chart], dict[
             datasets[drawing.name] = rows
     said = [f"The charts have {len(found) - left:,} of {len(found):,}, the first ones."] if left else []
     return charts, datasets, said
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Overview:
-    """A table of all cases: its `caption`, its `headers` behind that of the names, and for each row name and cells.
-
-    A cell of several lines is a list. `numbers` are headers of columns of numbers, `wide` of those of sentences.
-    """
-
-    caption: str
-    headers: Sequence[str]
-    rows: Sequence[tuple[str, Sequence[str | Sequence[str]]]]
-    first: str = "case"
-    numbers: Collection[str] = ()
-    wide: Collection[str] = ()
-
-
-def detail_of(name: str, section: Section, folded: Collection[str] = ()) -> Detail:
-    """Return what a section says of a case: its first line beside the name, its tables cut, those of `folded` folded.
-
-    A table is folded where its title begins with one of `folded`.
-    """
-    lines = [line_of(block) for block in section.blocks if not block.headers]
-    tables = [cut(block) for block in section.blocks if block.headers]
-    hidden = [block for block in tables if block.title.startswith(tuple(folded))] if folded else []
-    return Detail(
-        name=name,
-        said=lines[0].title if lines else section.title,
-        blocks=[*lines[1:], *(block for block in tables if block not in hidden)],
-        folded={block.title: [block] for block in hidden},
-    )
-
-
-def with_overview(part: Part, overview: Overview) -> Part:
-    """Return a part with a table of all cases where there are several."""
-    if len({name for name, _ in overview.rows}) < 2:
-        return part
-    rows: list[Mapping[str, Any]] = [
-        {"name": name, "cells": [[cell] if isinstance(cell, str) else list(cell) for cell in cells]}
-        for name, cells in overview.rows[:LISTED]
-    ]
-    content = {**part.content, "rows": rows, "overview": overview}
-    return replace(part, content=content, left_out=max(part.left_out, len(overview.rows) - LISTED))
-
-
-def line_of(block: Block) -> Block:
-    """Return a line of text; some sections give it as the note of an empty title."""
-    return block if block.title else Block(as_sentence(block.note))
