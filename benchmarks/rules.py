@@ -6,7 +6,6 @@ from pathlib import Path
 
 from packaging.version import Version
 
-from ampbench.cli.printing import markdown
 from ampbench.explain.rules.documented import document
 from ampbench.instruments.rules.findings import KINDS, compare_rules, worded
 from ampbench.instruments.rules.show import (
@@ -21,7 +20,8 @@ from ampbench.instruments.rules.show import (
     title,
 )
 from ampbench.instruments.rules.show import rules as rules_of
-from ampbench.present.document import Section, escaped, folded, markdown_table
+from ampbench.present.document import Section
+from ampbench.present.markdown import escaped, folded, markdown, markdown_table
 from ampbench.records.rules import FAKE, RuleProbe
 from ampbench.store import StoredRun, read_run
 

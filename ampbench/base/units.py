@@ -52,9 +52,9 @@ def format_count(value: float | None) -> str:
     return _scaled(value, _COUNTS, zero="0")
 
 
-def format_whole(value: int | None) -> str:
+def format_whole(value: float | None) -> str:
     """Return a whole number as "12,345"."""
-    return UNDEFINED if value is None else f"{value:,}"
+    return UNDEFINED if value is None or math.isnan(value) else f"{value:,}"
 
 
 def format_loss(value: float | None) -> str:
@@ -192,6 +192,8 @@ FORMATS: Mapping[str, Callable[[float | None], str]] = MappingProxyType(
         "FLOP/s": format_flop_rate,
         "B/s": format_bandwidth,
         "count": format_count,
+        "whole": format_whole,
+        "loss": format_loss,
         "ratio": format_ratio,
         "error": format_error,
         "share": format_share,
@@ -201,7 +203,7 @@ FORMATS: Mapping[str, Callable[[float | None], str]] = MappingProxyType(
         "cosine": format_cosine,
     }
 )
-"""How a number of each unit is written; `metrics.py` names these units."""
+"""How a number of each unit is written; `metrics.py` and the columns of tables name these units."""
 
 
 def format_quantity(value: float | None, unit: str) -> str:

@@ -48,11 +48,13 @@ from ampbench.cli.options import (
     Workloads,
     chosen_format,
 )
-from ampbench.cli.printing import OutputFormat, csv_text, json_document, make_console, plain, print_lines, print_text
+from ampbench.cli.printing import OutputFormat, print_text
 from ampbench.cli.selecting import make_selection, make_settings
 from ampbench.errors import CASE_FAILED, INTERRUPTED, AmpbenchError, UsageError
 from ampbench.judge.compare import SelfComparison, judge_self
-from ampbench.present.document import markdown_table
+from ampbench.present.data import csv_text, json_document, plain
+from ampbench.present.markdown import markdown_table
+from ampbench.present.terminal import make_console, print_lines
 from ampbench.records.labels import case_labels
 from ampbench.records.run import Settings
 

@@ -104,8 +104,9 @@ def narrowed(comparison: "Comparison", keyword: str, kinds: Collection[str]) -> 
 def print_comparison(comparison: "Comparison", format: OutputFormat, show_all: bool = False) -> None:
     """Print a comparison on stdout in `format`."""
     from ampbench.cli import comparison as findings
-    from ampbench.cli.printing import make_console, print_lines, print_text
+    from ampbench.cli.printing import print_text
     from ampbench.judge.said import comparison_markdown
+    from ampbench.present.terminal import make_console, print_lines
 
     if format is OutputFormat.JSON:
         print_text(findings.comparison_json(comparison))

@@ -10,7 +10,6 @@ from rich.cells import cell_len
 from rich.text import Text
 
 from ampbench.base.units import counted
-from ampbench.cli.printing import csv_text, plain
 from ampbench.cli.tables import wrapped
 from ampbench.judge.exact import EQUAL
 from ampbench.judge.said import (
@@ -32,6 +31,7 @@ from ampbench.judge.said import (
     verdict,
     worst_of_cases,
 )
+from ampbench.present.data import csv_text, plain
 from ampbench.records.labels import common_traits
 from ampbench.records.verdicts import Code, Comparison, Finding, Verdict
 

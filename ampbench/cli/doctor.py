@@ -66,11 +66,12 @@ def command(
     stored = None if results is None else _check(results, migrations)
 
     if chosen is OutputFormat.JSON:
-        from ampbench.cli.printing import json_document, print_text
+        from ampbench.cli.printing import print_text
+        from ampbench.present.data import json_document
 
         print_text(json_document(_document(environment, problem, findings, stored, migrations)))
     else:
-        from ampbench.cli.printing import make_console, print_block
+        from ampbench.present.terminal import make_console, print_block
 
         console = make_console()
         for section in _sections(environment, problem, findings):
@@ -239,7 +240,7 @@ def _device_table(environment: "Environment") -> "RenderableType":
 
 def _capability(device: "DeviceDescription", dtype: str) -> str:
     """Return how the device multiplies matrices of a dtype."""
-    from ampbench.judge.notes import arithmetic
+    from ampbench.records.labels import arithmetic
 
     if not device.available:
         return "–"
@@ -251,7 +252,7 @@ def _capability(device: "DeviceDescription", dtype: str) -> str:
 
 
 def _device_remarks(environment: "Environment") -> list[str]:
-    from ampbench.judge.notes import arithmetic
+    from ampbench.records.labels import arithmetic
 
     remarks = []
     for device in environment.devices:

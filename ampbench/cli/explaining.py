@@ -1,77 +1,32 @@
 """What verbs of `explain` and `study` have in common.
 
-What was seen of a run's cases on stdout: sections for people, flat rows and documents for machines.
-
 What every verb of `explain` and `study` that is about cases does: plan, ask, store, tell, and end cleanly.
 
 What every verb of `ampbench study` does once its options are read: begin a study, or go on with one.
 """
 
-import math
 import sys
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
-from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 from ampbench.base.units import counted
 from ampbench.cli.options import run_words
-from ampbench.cli.printing import OutputFormat, csv_text, json_document, plain, print_note, print_sections, print_text
+from ampbench.cli.printing import OutputFormat, print_document, print_note
 from ampbench.cli.selecting import make_selection, make_settings, resumed_imports
 from ampbench.errors import CASE_FAILED, INTERRUPTED, StoreError, UsageError
 from ampbench.records.kinds import LINES, deed_of, verb_of
-from ampbench.records.labels import NOT_REACHED
 from ampbench.records.run import LATEST, Asked, Selection, Settings
 
 if TYPE_CHECKING:
-    import pandas as pd
-
     from ampbench.drive.pieces import Seen
     from ampbench.drive.planning import PlannedCase
     from ampbench.drive.session import Prepared
     from ampbench.instruments.ceilings.instrument import Piece
-    from ampbench.present.document import Section
-    from ampbench.records.case import Case
     from ampbench.records.run import Entry, Header
     from ampbench.store import RunWriter, StoredRun
-
-
-Found = TypeVar("Found")
-"""What was seen of a case."""
-
-
-def print_passes(
-    stored: "StoredRun",
-    case_ids: Sequence[str],
-    format: OutputFormat,
-    passes: Mapping[str, Found],
-    *,
-    section: "Callable[[Case, Found], Section]",
-    document: "Callable[[Case, Found], dict[str, Any]]",
-    rows: Callable[[Found], list[dict[str, Any]]],
-    columns: Sequence[str],
-    begun: Mapping[str, str] = MappingProxyType({}),
-) -> None:
-    """Print `passes`, what a run saw of each of the cases `case_ids`, and what became of those without one.
-
-    For people each is a `section`; JSON has the fields of its `document` beside what the case is and what became of it;
-    CSV has its `rows` of `columns`, the case's id first. `begun` says how far cases got that have none because the run
-    ended before.
-    """
-    if format is OutputFormat.JSON:
-        print_text(json_document(pass_document(stored, case_ids, passes, document, begun)))
-    elif format is OutputFormat.CSV:
-        print_text(_csv(case_ids, passes, rows, columns))
-    else:
-        sections = [section(stored.cases[case_id], passes[case_id]) for case_id in case_ids if case_id in passes]
-        missing = [
-            f"{case_id}: {outcome}: {reason}"
-            for case_id, outcome, reason in outcomes(stored, case_ids, passes, begun)
-            if reason
-        ]
-        print_sections(sections, format, missing=missing)
 
 
 def print_failures(stored: "StoredRun", format: OutputFormat) -> None:
@@ -81,81 +36,15 @@ def print_failures(stored: "StoredRun", format: OutputFormat) -> None:
             print_note(f"failed: {failure.case_id}: {failure.said}")
 
 
-def telling(show: "Callable[..., None]", format: OutputFormat, *, everything: bool) -> "Callable[[StoredRun], None]":
-    """Return what prints a run by `show`, as each `print_stored` does, and then its failures."""
+def telling(format: OutputFormat, *, everything: bool, **options: Any) -> "Callable[[StoredRun], None]":
+    """Return what prints all of a run, as its instrument tells of it with `options`, and then its failures."""
+    from ampbench.instruments import registry
 
     def tell(stored: "StoredRun") -> None:
-        show(stored, list(stored.cases), format, everything=everything)
+        print_document(registry.document(stored, list(stored.cases), everything=everything, **options), format)
         print_failures(stored, format)
 
     return tell
-
-
-def frame_rows(frame: "pd.DataFrame", whole: Collection[str] = ()) -> list[dict[str, Any]]:
-    """Return the rows of a frame as plain values; the columns `whole` are integers even if gaps made them floats."""
-    columns = {name: frame[name].astype(object).tolist() for name in frame.columns}
-    return [
-        {name: _whole(value) if name in whole else plain(value) for name, value in zip(columns, row, strict=True)}
-        for row in zip(*columns.values(), strict=True)
-    ]
-
-
-def outcomes(
-    stored: "StoredRun", case_ids: Iterable[str], passes: Collection[str], begun: Mapping[str, str]
-) -> Iterable[tuple[str, str, str]]:
-    """Yield the id of each case, its outcome and, unless that is "ok", the reason; `begun` as for `print_passes`."""
-    for case_id in case_ids:
-        failure, skip = stored.failures.get(case_id), stored.skips.get(case_id)
-        if case_id in passes:
-            yield case_id, "ok", ""
-        elif failure is not None:
-            yield case_id, "failed", failure.said
-        elif case_id in begun and skip is None:
-            yield case_id, "interrupted", begun[case_id]
-        else:
-            yield case_id, "skipped", skip.reason if skip else NOT_REACHED
-
-
-def pass_document(
-    stored: "StoredRun",
-    case_ids: Sequence[str],
-    passes: Mapping[str, Found],
-    document: "Callable[[Case, Found], dict[str, Any]]",
-    begun: Mapping[str, str],
-) -> dict[str, Any]:
-    """Return a run as plain data: each case's pass, with the fields of its `document`, or why it has none."""
-    cases = []
-    for case_id, outcome, reason in outcomes(stored, case_ids, passes, begun):
-        case = stored.cases[case_id]
-        known = {"case_id": case_id, "case": asdict(case), "outcome": outcome, "reason": reason or None}
-        cases.append(known | (document(case, passes[case_id]) if case_id in passes else {}))
-    header = stored.header
-    told = {"run": header.run, "environment": asdict(header.environment), "ended": stored.ending, "cases": cases}
-    return {name: finite(value) for name, value in told.items()}
-
-
-def _csv(
-    case_ids: Sequence[str],
-    passes: Mapping[str, Found],
-    rows: Callable[[Found], list[dict[str, Any]]],
-    columns: Sequence[str],
-) -> str:
-    found = [(case_id, row) for case_id in case_ids if case_id in passes for row in rows(passes[case_id])]
-    return csv_text(["case_id", *columns], ([case_id, *(row[name] for name in columns)] for case_id, row in found))
-
-
-def _whole(value: Any) -> int | None:
-    found = plain(value)
-    return None if found is None else int(found)
-
-
-def finite(value: Any) -> Any:
-    """Return nested data with None for numbers that JSON does not have; what was read from a file has none."""
-    if isinstance(value, float):
-        return value if math.isfinite(value) else None
-    if isinstance(value, dict):
-        return {name: finite(item) for name, item in value.items()}
-    return [finite(item) for item in value] if isinstance(value, list | tuple) else value
 
 
 Left = Callable[["StoredRun"], Collection[object]]
@@ -380,7 +269,7 @@ class Study:
 
     `said` is how progress calls the work ("training"). `prepare` plans what was asked for, or what a run that was begun
     lacks; `work` does it; `pieces` are what progress counts of it, where that is not each case once. `left` is what a
-    run leaves undone, `needed` the fields of `Asked` without which nobody can go on with it. `show` prints it.
+    run leaves undone, `needed` the fields of `Asked` without which nobody can go on with it.
     """
 
     kind: str
@@ -389,7 +278,6 @@ class Study:
     work: Callable[..., object]
     left: Left
     needed: Sequence[str]
-    show: Callable[..., None]
     pieces: "Callable[[Prepared, Asked, StoredRun | None], Sequence[Any]] | None" = None
 
     def doing(self, asked: Asked, begun: "StoredRun | None" = None) -> Doing:
@@ -418,7 +306,7 @@ def begin(
     """Make a new study, store and show it, and return the exit code."""
 
     preparing = study.prepare(selection, settings, asked, None)
-    tell = telling(study.show, format, everything=everything)
+    tell = telling(format, everything=everything)
     return explain_and_store(preparing, study.kind, results, label, study.doing(asked), tell)
 
 
@@ -430,5 +318,5 @@ def studying_go_on(study: Study, resume: str, results: Path, format: OutputForma
         asked, header = asked_of(begun, *study.needed), begun.header
         return study.prepare(header.selection, header.settings, asked, begun), study.doing(asked, begun)
 
-    tell = telling(study.show, format, everything=everything)
+    tell = telling(format, everything=everything)
     return go_on(resume, results, study.kind, study.left, further, tell)

@@ -153,10 +153,12 @@ def report_gate(
 
     from ampbench.cli import tables
     from ampbench.cli.comparison import comparison_json
-    from ampbench.cli.printing import json_document, make_console, print_lines, print_note, print_text
+    from ampbench.cli.printing import print_note, print_text
     from ampbench.judge.gate import judge
     from ampbench.judge.said import comparison_markdown
-    from ampbench.present.document import escaped
+    from ampbench.present.data import json_document
+    from ampbench.present.markdown import escaped
+    from ampbench.present.terminal import make_console, print_lines
 
     result = judge(comparison, policy, anchor, failed)
     lines = gate_lines(result, policy)

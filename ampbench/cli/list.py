@@ -110,7 +110,7 @@ def precisions(results: Path) -> Listing:  # noqa: ARG001
 def devices(results: Path) -> Listing:  # noqa: ARG001
     """Return the device types torch knows here; asks a worker, as only torch can tell."""
     from ampbench.drive.servers import probe
-    from ampbench.judge.notes import arithmetic
+    from ampbench.records.labels import arithmetic
 
     return [
         {

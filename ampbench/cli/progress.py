@@ -10,9 +10,10 @@ from itertools import accumulate
 from typing import TYPE_CHECKING
 
 from ampbench.base.units import counted, format_duration, format_error
-from ampbench.cli.printing import make_console, print_note
+from ampbench.cli.printing import print_note
 from ampbench.drive.rounds import OVERHEAD_SECONDS, SERVER_SECONDS, WARMED, Progress, Task, Watch
 from ampbench.instruments.ceilings.instrument import Piece
+from ampbench.present.terminal import make_console
 from ampbench.records.keeping import SearchSpace, Trial
 from ampbench.records.labels import few
 from ampbench.records.measured import Failure

@@ -166,7 +166,8 @@ def _write_site(folder: Path, site: "Site") -> int:
     Pages of earlier sites stay, those of the same runs are replaced.
     """
     from ampbench.base.units import counted
-    from ampbench.cli.printing import make_console, print_note, print_text, write_files
+    from ampbench.cli.printing import print_note, print_text, write_files
+    from ampbench.present.terminal import make_console
 
     console = make_console(stderr=True)
     path = folder

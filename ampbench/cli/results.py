@@ -25,7 +25,7 @@ from ampbench.base.units import (
     format_share,
 )
 from ampbench.cli import tables
-from ampbench.cli.printing import OutputFormat, csv_text, json_text, make_console, print_lines, print_text
+from ampbench.cli.printing import OutputFormat, print_text
 from ampbench.instruments.ceilings.findings import best
 from ampbench.instruments.ranges.arithmetic import recipe_said
 from ampbench.judge import frame, notes
@@ -33,7 +33,9 @@ from ampbench.judge.advice import across_tables, advise_run
 from ampbench.judge.columns import legend
 from ampbench.judge.objections import Budget, blamed, rates_said
 from ampbench.judge.rows import Row, grouped, number
-from ampbench.present.document import escaped
+from ampbench.present.data import csv_text, json_text
+from ampbench.present.markdown import escaped
+from ampbench.present.terminal import make_console, print_lines
 from ampbench.records.kinds import CONVERGENCE
 from ampbench.records.labels import few
 from ampbench.records.studies import Ceiling

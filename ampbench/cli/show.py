@@ -1,6 +1,5 @@
 """`ampbench show`: a stored run again."""
 
-from importlib import import_module
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -29,8 +28,7 @@ from ampbench.cli.printing import OutputFormat
 from ampbench.errors import NothingToRunError, UnknownNameError, UsageError
 from ampbench.judge.objections import Budget
 from ampbench.records.casts import By
-from ampbench.records.kinds import CASTS, KINDS, RULES, deed_of, is_resumed, verb_of
-from ampbench.records.rules import RuleProbe
+from ampbench.records.kinds import CASTS, KINDS, deed_of, is_resumed, verb_of
 from ampbench.records.run import LATEST
 
 if TYPE_CHECKING:
@@ -76,7 +74,8 @@ def command(
     )  # fmt: skip
     from ampbench import store
     from ampbench.base import names
-    from ampbench.cli.printing import print_note
+    from ampbench.cli.printing import print_document, print_note
+    from ampbench.instruments import registry
 
     stored = store.read_run(store.find_run(run, results, print_note))
     if case and case not in stored.cases:
@@ -91,7 +90,10 @@ def command(
         did = deed_of(what)
         raise UsageError(f"--by is for runs of ampbench explain casts, and run {stored.header.run} {did}")
     if what:
-        _explained(stored, chosen_cases, chosen, by, everything=every or bool(case))
+        found = registry.document(
+            stored, chosen_cases, everything=every or bool(case), **({} if by is None else {"by": by})
+        )
+        print_document(found, chosen)
     else:
         _measured(stored, chosen_cases, chosen, budget, everything=every or bool(case))
     if stored.misnamed:
@@ -102,30 +104,12 @@ def command(
     return 0
 
 
-def _explained(
-    stored: "StoredRun", case_ids: "Sequence[str]", format: OutputFormat, by: By | None, *, everything: bool
-) -> None:
-    """Print what a run explains."""
-    what = stored.header.explains
-    if what == RULES:
-        from ampbench.cli.explain.rules_printing import print_probes
-
-        print_probes(stored.header, list(stored.of(RuleProbe).values()), format, everything=everything)
-    elif what == CASTS:
-        from ampbench.cli.explain import casts_printing
-
-        casts_printing.print_stored(stored, case_ids, format, by, everything=everything)
-    else:
-        module = f"ampbench.cli.{verb_of(what)}_printing".replace(" ", ".").replace("-", "_")
-        import_module(module).print_stored(stored, case_ids, format, everything=everything)
-
-
 def _measured(
     stored: "StoredRun", case_ids: "Sequence[str]", format: OutputFormat, budget: Budget, *, everything: bool
 ) -> None:
     """Print what a run measured."""
-    from ampbench.cli.printing import make_console, print_lines
     from ampbench.cli.results import print_result, run_rows
+    from ampbench.present.terminal import make_console, print_lines
 
     found = run_rows(stored)
     rows = [row for row in found if row["case_id"] in case_ids]

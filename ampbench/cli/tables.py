@@ -10,11 +10,11 @@ from dataclasses import dataclass, replace
 from rich.cells import cell_len
 from rich.text import Text
 
-from ampbench.cli.printing import filled
 from ampbench.judge.advice import Advice
 from ampbench.judge.columns import COLUMNS, Column, says, shown
 from ampbench.judge.rows import Group, Row, described, precision_label
-from ampbench.present.document import escaped, markdown_table
+from ampbench.present.markdown import escaped, markdown_table
+from ampbench.present.terminal import filled
 from ampbench.records.labels import outcome_said
 
 GAPS = ((2, 2), (2, 1), (1, 1))

@@ -80,7 +80,8 @@ def command(
 def print_trend(trend: "Trend", format: OutputFormat, show_all: bool = False) -> None:
     """Print a trend on stdout in `format`."""
     from ampbench.cli import trend_printing
-    from ampbench.cli.printing import make_console, print_lines, print_text
+    from ampbench.cli.printing import print_text
+    from ampbench.present.terminal import make_console, print_lines
 
     if format is OutputFormat.JSON:
         print_text(trend_printing.trend_json(trend))

@@ -19,10 +19,10 @@ from rich.text import Text
 from ampbench.base import stats
 from ampbench.base.units import counted, format_quantity
 from ampbench.cli.comparison import STYLES
-from ampbench.cli.printing import csv_text, plain
 from ampbench.cli.tables import wrapped
 from ampbench.judge.said import NOT_IN_TURNS
-from ampbench.present.document import escaped, markdown_table
+from ampbench.present.data import csv_text, plain
+from ampbench.present.markdown import escaped, markdown_table
 from ampbench.records.labels import common_traits
 from ampbench.trend import Change, Lost, Place, Point, Rule, Series, Shift, Trend, X
 from ampbench.trend.said import (

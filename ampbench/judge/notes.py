@@ -3,22 +3,20 @@
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
-from ampbench.base.precisions import PRECISIONS, SHORT_DTYPES
+from ampbench.base.precisions import PRECISIONS
 from ampbench.base.units import counted, format_share
 from ampbench.instruments.ceilings.findings import disturbance, highest
 from ampbench.judge import frame
 from ampbench.judge.advice import Advice
 from ampbench.judge.pairing import not_the_commits
 from ampbench.judge.rows import Group, Row, number, precision_label
-from ampbench.records.case import Case, DeviceDescription, Environment
-from ampbench.records.labels import case_labels, few, gathered, outcome_said, remarks
+from ampbench.records.labels import case_labels, device_statement, emulated_halves, few, gathered, outcome_said, remarks
 from ampbench.records.measured import CHANCE
 from ampbench.records.run import KEPT, Imported
 from ampbench.records.studies import Ceiling
 from ampbench.records.wire import ALLOCATOR_TUNABLES
 from ampbench.store import StoredRun
 
-HALVES = ("bf16", "fp16")
 FAULT_SECONDS = 1e-6
 """What a page fault costs at least on the machine of docs/statistics.md."""
 FAULTS_SHARE = 0.02
@@ -41,7 +39,7 @@ def statements(stored: StoredRun, rows: Sequence[Row]) -> list[Note]:
     environment, imported = stored.header.environment, stored.header.imported
     devices = [environment.device(name) for name in measured_devices(rows)]
     said = [Note(line, warning=True) for line in _unsound(stored, rows)]
-    said += [Note(device_statement(one, environment), bool(_emulated(one))) for one in devices if one is not None]
+    said += [Note(device_statement(one, environment), bool(emulated_halves(one))) for one in devices if one is not None]
     if stored.lost:
         said.append(Note(f"this run {stored.lost}", warning=True))
     if imported is not None:
@@ -258,47 +256,12 @@ def _above_ceiling(stored: StoredRun, rows: Sequence[Row]) -> list[Note]:
     return [Note(text, warning=True)]
 
 
-def device_statement(device: DeviceDescription, environment: Environment) -> str:
-    """Say which device the numbers speak for and how it computes in half precision."""
-    kinds = arithmetic(device)
-    halves = ", ".join(f"{dtype} {kinds[dtype]}" for dtype in HALVES if dtype in kinds)
-    name = device.name or (environment.cpu if device.type == "cpu" else device.type)
-    what = "this CPU" if device.type == "cpu" else f"this {device.type.upper()} device"
-    statement = f"These numbers speak for {what} ({name}{': ' if halves else ''}{halves})"
-    emulated = _emulated(device)
-    if not emulated:
-        return f"{statement}."
-    elsewhere = "a GPU" if device.type == "cpu" else "a device that has it"
-    return f"{statement}; an emulated {' or '.join(emulated)} says nothing about {elsewhere}."
-
-
-def emulation_statement(case: Case, environment: Environment) -> str:
-    """Return what is to be said of a case whose device only emulates the dtype that it computes in; "": nothing."""
-    device, precision = environment.device(case.device), PRECISIONS.get(case.precision)
-    if device is None or precision is None:
-        return ""
-    computed = precision.autocast or precision.storage
-    emulated = SHORT_DTYPES.get(computed, computed) in _emulated(device)
-    return device_statement(device, environment) if emulated else ""
-
-
-def _emulated(device: DeviceDescription) -> list[str]:
-    """Return the half precisions in which the device only pretends to compute."""
-    kinds = arithmetic(device)
-    return [dtype for dtype in reversed(HALVES) if kinds.get(dtype) == "emulated"]
-
-
 def import_statement(imported: Imported, readings: bool) -> str:
     """Say which program measured and from which file its numbers are; `readings`: they are its own, without samples."""
     statement = f"imported from {imported.program}: {imported.file}"
     if not readings:
         return statement
     return f"{statement}; numbers without rounds are {imported.program}'s own (docs/convert.md)"
-
-
-def arithmetic(device: DeviceDescription) -> dict[str, str]:
-    """Return how matrix products run by short dtype name ("fp16": "emulated")."""
-    return {SHORT_DTYPES.get(dtype, dtype): kind for dtype, kind in device.arithmetic.items()}
 
 
 def measured_devices(rows: Iterable[Row]) -> list[str]:

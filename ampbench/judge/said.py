@@ -21,7 +21,7 @@ from ampbench.base.units import (
 from ampbench.instruments.rules.findings import changed_ops_said, few_phrases, others_said
 from ampbench.judge.exact import OTHERWISE, moved_by
 from ampbench.judge.explaining import NOT_TRACED, SAME, UNEXPLAINED
-from ampbench.present.document import escaped, folded, markdown_table
+from ampbench.present.markdown import escaped, folded, markdown_table
 from ampbench.records.labels import case_labels
 from ampbench.records.rules import RuleChange, short_name
 from ampbench.records.run import short_commit

@@ -1,19 +1,58 @@
-"""Tables and lines of text with titles, for a terminal, Markdown and the report.
+"""What is shown: documents of sections, with sentences, tables and code, and what machines read of the same.
 
-Tables and lines of text with titles, for a terminal, a Markdown page, anything.
-
-Text and tables in GitHub's Markdown, where names and reasons of unknown origin stay text.
+A column of a table is described once, for people and for machines. `terminal`, `markdown` and `data` render documents;
+the templates of `ampbench.report` put the blocks of their sections on its page.
 """
 
-import re
-from collections.abc import Collection, Container, Iterable, Sequence
+from collections.abc import Callable, Collection, Container, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from html import escape
+from typing import Any, Generic, TypeVar
+
+from ampbench.base.units import FORMATS, UNDEFINED
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Column(Generic[T]):
+    """One column of tables whose rows are `T`: what it holds of a row, and how that is called and written.
+
+    `key` is its name for machines, `head` its heading for people; one without either is not for them. `unit` is a key
+    of `ampbench.base.units.FORMATS`, "": text. `said` is what stands in a cell instead of the value in its unit. One
+    that is `rare` is left out of a table whose rows have nothing in it.
+    """
+
+    key: str
+    of: Callable[[T], Any]
+    head: str = ""
+    unit: str = ""
+    said: Callable[[T], str] | None = None
+    rare: bool = False
+
+    def cell(self, row: T) -> str:
+        """Return what people read of a row; "–" where there is no value."""
+        if self.said is not None:
+            return self.said(row)
+        value = self.of(row)
+        if self.unit:
+            return FORMATS[self.unit](value)
+        return UNDEFINED if value is None else str(value)
+
+
+def picked(columns: Sequence[Column[T]], *keys: str) -> list[Column[T]]:
+    """Return those columns that have these keys, in this order."""
+    known = {column.key: column for column in columns}
+    return [known[key] for key in keys]
+
+
+def records(columns: Sequence[Column[T]], rows: Sequence[T]) -> list[dict[str, Any]]:
+    """Return rows as machines have them: the value of each column that has a key, None where there is none."""
+    return [{column.key: column.of(row) for column in columns if column.key} for row in rows]
 
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """A table with a title; without rows, the title is all there is to say. `note` explains the title.
+    """A table set in text, with a title; without rows, the title is all there is to say. `note` explains the title.
 
     Columns whose headers are among `numbers` stand to the right and stay on one line.
     """
@@ -25,12 +64,55 @@ class Block:
     numbers: Collection[str] = ()
 
 
+def table(
+    title: str, columns: Sequence[Column[T]], rows: Sequence[T], note: str = "", *, shown: int | None = None
+) -> Block:
+    """Return a table of the columns that have a heading, those with a unit as numbers.
+
+    `shown`: so many of the rows, and a note that says so; None: all.
+    """
+    cells = {place: [column.cell(row) for row in rows] for place, column in enumerate(columns) if column.head}
+    kept = [place for place, each in cells.items() if not columns[place].rare or set(each) - {"", UNDEFINED}]
+    block = Block(
+        title,
+        [columns[place].head for place in kept],
+        [list(row) for row in zip(*(cells[place] for place in kept), strict=True)],
+        note,
+        numbers=[columns[place].head for place in kept if columns[place].unit],
+    )
+    return block if shown is None else first_rows(block, shown)
+
+
 @dataclass(frozen=True, slots=True)
 class Section:
     """Blocks about one thing."""
 
     title: str
     blocks: list[Block] = field(default_factory=list)
+
+
+@dataclass(frozen=True, slots=True)
+class Code:
+    """Python to paste, with a title; the text ends with a newline."""
+
+    title: str
+    text: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Document:
+    """What is known of something, in each form that someone asks for; a form is made when it is asked for.
+
+    People read `sections`, then the lines of what is `missing`, then `code`. Machines read `data`, nested, or `rows`,
+    flat, each with a value for every one of `columns`.
+    """
+
+    sections: Callable[[], Sequence[Section]]
+    data: Callable[[], Any]
+    columns: Sequence[str]
+    rows: Callable[[], Sequence[Mapping[str, Any]]]
+    missing: Sequence[str] = ()
+    code: Sequence[Code] = ()
 
 
 def as_sentence(text: str, names: Container[str] = ()) -> str:
@@ -57,31 +139,6 @@ def first_rows(block: Block, most: int) -> Block:
     return with_rest(replace(block, rows=block.rows[:most]), len(block.rows))
 
 
-LONGEST = 500
-"""So many characters of a text are shown: a comment on GitHub holds 65,536, and no reason needs more."""
-
-_SPECIAL = re.compile(
-    r"[\\`*|~$]"  # code, emphasis, columns, struck-out text, formulas
-    r"|<(?=[A-Za-z/!?])|&(?=#?\w+;)"  # a tag or a character's name; "<0.01%" is none
-    r"|](?=\()"  # the end of a link's text
-    r"|(?<![A-Za-z0-9])_|_(?![A-Za-z0-9])"  # emphasis; within a word an underscore is none
-)
-_MENTION = re.compile(r"(?<!\w)@(?=\w)")
-
-
-def escaped(text: str) -> str:
-    """Return `text` as one line of Markdown that shows it as it is, cut at `LONGEST` characters.
-
-    Characters without a shape (control characters, those that turn the direction of writing) are written out, and
-    nobody is notified of a name behind an @.
-    """
-    line = " ".join(text.split())
-    if len(line) > LONGEST:
-        line = f"{line[:LONGEST]}… ({len(line):,} characters)"
-    line = _MENTION.sub("@&#8203;", _SPECIAL.sub(r"\\\g<0>", line))
-    return written_out(line)
-
-
 def written_out(text: str, keep: str = "") -> str:
     """Return `text` with every character that has no shape spelled as in Python, `\\x1b`, but for those to `keep`.
 
@@ -91,15 +148,3 @@ def written_out(text: str, keep: str = "") -> str:
         return text
     shown = (one if one.isprintable() or one in keep else one.encode("unicode_escape").decode() for one in text)
     return "".join(shown)
-
-
-def markdown_table(headers: Sequence[str], rows: Iterable[Sequence[str]], left: Collection[str] = ()) -> str:
-    """Return a Markdown table, a line per row; the first column and those named in `left` stand left, others right."""
-    rule = [":--" if place == 0 or name in left else "--:" for place, name in enumerate(headers)]
-    head, *cells = ([escaped(cell) for cell in row] for row in (headers, *rows))
-    return "\n".join(f"| {' | '.join(line)} |" for line in (head, rule, *cells))
-
-
-def folded(title: str, text: str) -> str:
-    """Return `text` behind a line that unfolds it."""
-    return f"<details><summary>{escape(title)}</summary>\n\n{text}\n\n</details>"

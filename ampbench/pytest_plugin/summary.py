@@ -16,7 +16,6 @@ import ampbench
 from ampbench.cli import tables
 from ampbench.cli.comparison import comparison_lines
 from ampbench.cli.options import DEFAULT_RESULTS
-from ampbench.cli.printing import make_console
 from ampbench.convert.pytest_benchmark import read_run_json
 from ampbench.drive.session import current_commit
 from ampbench.errors import AmpbenchError
@@ -27,6 +26,7 @@ from ampbench.judge.rows import Row, grouped
 from ampbench.judge.said import NOT_IN_TURNS
 from ampbench.judge.times import TIME as TIME_METRIC
 from ampbench.measure.environment import read_environment
+from ampbench.present.terminal import make_console
 from ampbench.records.case import Case
 from ampbench.records.measured import Divergence, Failure, MemoryPass, Round
 from ampbench.records.run import SCHEMA, Footer, Header, Selection, Settings

@@ -45,13 +45,15 @@ class Kind:
     """A kind of run: `name` is its `Header.explains`; with `group`, "explain" or "study", it is the verb that makes it.
 
     `lines` are what such a run holds, first what was found, then what led there. `contents` says what that is before a
-    number of cases or the devices. With `resumed`, its verb goes on with a run that broke off.
+    number of cases or the devices. `document` names what makes the document of a run, as "module:function"
+    (`ampbench.instruments.registry.document`). With `resumed`, its verb goes on with a run that broke off.
     """
 
     name: str
     group: str
     contents: str
     lines: tuple[Lines, ...]
+    document: str
     resumed: bool = False
 
     @property
@@ -66,12 +68,19 @@ class Kind:
 
 
 _ROWS = (
-    Kind(CASTS, "explain", "the casts of", (Lines("casts", "ampbench.records.casts:CastPass", long=True),)),
+    Kind(
+        CASTS, "explain", "the casts of", (Lines("casts", "ampbench.records.casts:CastPass", long=True),),
+        document="ampbench.instruments.casts.show:document",
+    ),
     Kind(
         HEADROOM, "explain", "the headroom of",
         (Lines("ranges", "ampbench.records.ranges:RangePass", wrong="ampbench.records.ranges:wrong_ranges"),),
+        document="ampbench.instruments.ranges.show:headroom_document",
     ),
-    Kind(ORIGIN, "explain", "the origin of errors in", (Lines("origin", "ampbench.records.ranges:OriginPass"),)),
+    Kind(
+        ORIGIN, "explain", "the origin of errors in", (Lines("origin", "ampbench.records.ranges:OriginPass"),),
+        document="ampbench.instruments.ranges.show:origin_document",
+    ),
     Kind(
         KEEP_FP32, "explain", "what to keep in fp32 in",
         (
@@ -81,38 +90,45 @@ _ROWS = (
             Lines("trial", "ampbench.records.keeping:Trial", several=True,
                   wrong="ampbench.records.keeping:wrong_trial"),
         ),
+        document="ampbench.instruments.keep_fp32.show:document",
         resumed=True,
     ),
     Kind(
         CONVERGENCE, "study", "the convergence of",
         (Lines("training", "ampbench.records.studies:Training", several=True,
                wrong="ampbench.records.studies:wrong_training"),),
+        document="ampbench.instruments.convergence.show:document",
         resumed=True,
     ),
     Kind(
         SCALER, "study", "the loss scaling of",
         (Lines("scaling", "ampbench.records.studies:ScalerRun", several=True,
                wrong="ampbench.records.studies:wrong_scaling"),),
+        document="ampbench.instruments.scaler.show:document",
         resumed=True,
     ),
     Kind(
         SCOPE, "study", "the scope of autocast in",
         (Lines("scopes", "ampbench.records.studies:ScopePass", wrong="ampbench.records.studies:wrong_scopes"),),
+        document="ampbench.instruments.scope.show:document",
         resumed=True,
     ),
     Kind(
         INPUT_STORAGE, "study", "the storage of the inputs of",
         (Lines("storage", "ampbench.records.studies:StoragePass", wrong="ampbench.records.studies:wrong_storage"),),
+        document="ampbench.instruments.input_storage.show:document",
         resumed=True,
     ),
     Kind(
         RULES, "explain", "autocast's rules on",
         (Lines("rules", "ampbench.records.rules:RuleProbe", of="device", wrong="ampbench.records.rules:wrong_probe"),),
+        document="ampbench.instruments.rules.show:document",
     ),
     Kind(
         CEILINGS, "study", "the ceilings of",
         (Lines("ceiling", "ampbench.records.studies:Ceiling", several=True, of="device",
                wrong="ampbench.records.studies:wrong_ceiling"),),
+        document="ampbench.instruments.ceilings.show:document",
         resumed=True,
     ),
 )  # fmt: skip

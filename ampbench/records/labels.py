@@ -2,6 +2,8 @@
 
 Cases that are shown together: short names that tell them apart, what they share, and what became of them.
 
+For which device numbers speak, and how it computes in half precision.
+
 What a divergence has besides errors, in words: elements that are no finite numbers, and a reference not in fp64.
 """
 
@@ -10,8 +12,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from ampbench.base.precisions import PRECISIONS, SHORT_DTYPES
-from ampbench.records.case import Case
+from ampbench.records.case import Case, DeviceDescription, Environment
 from ampbench.records.measured import Divergence
+
+HALVES = ("bf16", "fp16")
 
 NOT_REACHED = "not reached before the run ended"
 """What became of a case of which a run says nothing."""
@@ -185,3 +189,38 @@ def gathered(said: Iterable[tuple[str, str]]) -> list[str]:
 def _are(count: int, elements: int, what: str) -> str:
     noun = "element" if elements == 1 else "elements"
     return f"{count:,} of {elements:,} {what} {noun} {'is' if count == 1 else 'are'}"
+
+
+def device_statement(device: DeviceDescription, environment: Environment) -> str:
+    """Say which device the numbers speak for and how it computes in half precision."""
+    kinds = arithmetic(device)
+    halves = ", ".join(f"{dtype} {kinds[dtype]}" for dtype in HALVES if dtype in kinds)
+    name = device.name or (environment.cpu if device.type == "cpu" else device.type)
+    what = "this CPU" if device.type == "cpu" else f"this {device.type.upper()} device"
+    statement = f"These numbers speak for {what} ({name}{': ' if halves else ''}{halves})"
+    emulated = emulated_halves(device)
+    if not emulated:
+        return f"{statement}."
+    elsewhere = "a GPU" if device.type == "cpu" else "a device that has it"
+    return f"{statement}; an emulated {' or '.join(emulated)} says nothing about {elsewhere}."
+
+
+def emulation_statement(case: Case, environment: Environment) -> str:
+    """Return what is to be said of a case whose device only emulates the dtype that it computes in; "": nothing."""
+    device, precision = environment.device(case.device), PRECISIONS.get(case.precision)
+    if device is None or precision is None:
+        return ""
+    computed = precision.autocast or precision.storage
+    emulated = SHORT_DTYPES.get(computed, computed) in emulated_halves(device)
+    return device_statement(device, environment) if emulated else ""
+
+
+def emulated_halves(device: DeviceDescription) -> list[str]:
+    """Return the half precisions in which the device only pretends to compute."""
+    kinds = arithmetic(device)
+    return [dtype for dtype in reversed(HALVES) if kinds.get(dtype) == "emulated"]
+
+
+def arithmetic(device: DeviceDescription) -> dict[str, str]:
+    """Return how matrix products run by short dtype name ("fp16": "emulated")."""
+    return {SHORT_DTYPES.get(dtype, dtype): kind for dtype, kind in device.arithmetic.items()}

@@ -17,11 +17,10 @@ from types import MappingProxyType
 from ampbench.base import stats
 from ampbench.base.precisions import BASELINE, DEFAULT, rank
 from ampbench.base.units import counted, every, format_error
-from ampbench.judge import notes
 from ampbench.judge.advice import Advice
 from ampbench.judge.rows import Group, Row, grouped, judged_error, judged_floor_ratio, number, precision_label, times
 from ampbench.records.case import Case
-from ampbench.records.labels import AGAINST_FP32, case_labels, few, told_apart
+from ampbench.records.labels import AGAINST_FP32, case_labels, device_statement, few, told_apart
 from ampbench.report.material import Material, Shown
 from ampbench.trend import Place, place_of
 
@@ -122,7 +121,7 @@ def _machine(place: Place, runs: Sequence[Shown]) -> Machine:
     return Machine(
         name=f"{kind} ({model})" if model else kind,
         title=" · ".join(part for part in told if part),
-        statement=notes.device_statement(described, environment) if described is not None else "",
+        statement=device_statement(described, environment) if described is not None else "",
         runs=runs,
         tables=[
             Table(

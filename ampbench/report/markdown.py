@@ -13,7 +13,7 @@ from ampbench.instruments.ranges.findings import headroom_said, origin_said
 from ampbench.instruments.scaler.findings import scaler_said
 from ampbench.instruments.scope.findings import scope_said
 from ampbench.judge.said import NOT_IN_TURNS, NOT_JUDGED, by_weight, case_names, conditions, findings_table, means_table
-from ampbench.present.document import escaped, folded, markdown_table
+from ampbench.present.markdown import escaped, folded, markdown_table
 from ampbench.records.kinds import (
     CASTS,
     CEILINGS,

@@ -11,11 +11,10 @@ from datetime import UTC, datetime
 
 from ampbench.base.precisions import ordered
 from ampbench.base.units import counted, format_bytes, format_seconds
-from ampbench.judge import notes
 from ampbench.judge.notes import measured_devices
 from ampbench.judge.rows import Row
 from ampbench.records.case import DeviceDescription
-from ampbench.records.labels import outcomes_said
+from ampbench.records.labels import arithmetic, outcomes_said
 from ampbench.records.run import KEPT, Header, Selection, short_commit
 from ampbench.report.explained import contents
 from ampbench.report.material import Material, Shown, ShownCase
@@ -93,7 +92,7 @@ def _machine(header: Header) -> Facts:
 def _device(one: DeviceDescription) -> Facts:
     if not one.available:
         return {f"{one.type} device": f"not available: {one.reason}" if one.reason else "not available"}
-    kinds = [f"{dtype} {kind}" for dtype, kind in notes.arithmetic(one).items()]
+    kinds = [f"{dtype} {kind}" for dtype, kind in arithmetic(one).items()]
     lacking = [*([] if one.tf32 else ["no tf32"]), *([] if one.float64 else ["no fp64"])]
     told = {
         "device": f"{one.name}, {one.count} of them" if one.count > 1 else one.name,

@@ -5,7 +5,7 @@ from collections import Counter
 from collections.abc import Mapping
 
 from ampbench.base.units import UNDEFINED, counted, format_count, format_percent, format_percent_range, format_quantity
-from ampbench.present.document import markdown_table
+from ampbench.present.markdown import markdown_table
 from ampbench.records.labels import case_labels
 from ampbench.records.run import short_commit
 from ampbench.trend import TRACKED, Change, Place, Rule, Series, Trend

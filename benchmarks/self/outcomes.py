@@ -40,7 +40,7 @@ from ampbench.measure.environment import read_environment
 from ampbench.measure.machine import open_device, precision_flags
 from ampbench.measure.sources import build_workload, seed_all
 from ampbench.measure.step import Step
-from ampbench.present.document import markdown_table
+from ampbench.present.markdown import markdown_table
 from ampbench.records.case import Case, WorkloadSource
 from ampbench.records.kinds import CONVERGENCE
 from ampbench.records.magnitudes import headroom

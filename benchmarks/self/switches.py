@@ -27,7 +27,7 @@ from ampbench.base.precisions import PRECISIONS
 from ampbench.measure.machine import precision_flags
 from ampbench.measure.memory import keep_freed_memory
 from ampbench.measure.timing import Placement
-from ampbench.present.document import markdown_table
+from ampbench.present.markdown import markdown_table
 from ampbench.records.wire import FORKING_VARIABLES, SERVER_VARIABLES
 
 TURNS, SECONDS = 15, 0.03

@@ -9,7 +9,9 @@ from rich.table import Table
 from rich.text import Text
 
 from ampbench.cli.main import main
-from ampbench.cli.printing import csv_text, make_console, print_block, print_note, print_text
+from ampbench.cli.printing import print_note, print_text
+from ampbench.present.data import csv_text
+from ampbench.present.terminal import make_console, print_block
 
 NOTE = "run 20260131T120000Z-bench-1f9a3c: results/runs/20260131T120000Z-bench-1f9a3c.jsonl has ten cases too many"
 

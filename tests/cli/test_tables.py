@@ -8,12 +8,13 @@ from rich.cells import cell_len
 from ampbench.base.metrics import COLUMNS
 from ampbench.base.precisions import PRECISIONS
 from ampbench.cli import tables
-from ampbench.cli.printing import json_text
 from ampbench.judge import columns, notes
 from ampbench.judge.advice import Advice, advise
 from ampbench.judge.objections import Budget
 from ampbench.judge.rows import described, grouped
+from ampbench.present.data import json_text
 from ampbench.records.case import DeviceDescription, Environment
+from ampbench.records.labels import device_statement
 
 
 def gpu_row(precision: str, speed: float, phase: str = "training") -> dict[str, Any]:
@@ -212,7 +213,7 @@ def test_a_gpu_speaks_for_itself(environment: Environment) -> None:
     device = DeviceDescription(
         type="cuda", available=True, name="NVIDIA H200", arithmetic={"bf16": "native", "fp16": "native"}, tf32=True
     )
-    statement = notes.device_statement(device, environment)
+    statement = device_statement(device, environment)
     assert statement == "These numbers speak for this CUDA device (NVIDIA H200: bf16 native, fp16 native)."
 
 

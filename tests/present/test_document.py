@@ -2,7 +2,8 @@
 
 import pytest
 
-from ampbench.present.document import LONGEST, as_sentence, escaped, markdown_table
+from ampbench.present.document import as_sentence
+from ampbench.present.markdown import LONGEST, escaped, markdown_table
 
 
 def test_a_line_of_a_table_stays_a_line_whatever_its_cells_hold() -> None:

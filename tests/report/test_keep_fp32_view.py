@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from ampbench.errors import NothingToRunError
 from ampbench.instruments.keep_fp32 import findings
 from ampbench.instruments.keep_fp32.findings import code
-from ampbench.present.document import escaped
+from ampbench.present.markdown import escaped
 from ampbench.records.keeping import SearchSpace, Trial
 from ampbench.records.measured import Failure
 from ampbench.report.markdown import make_markdown

@@ -7,7 +7,7 @@ import pytest
 from bs4 import BeautifulSoup
 from markdown_it import MarkdownIt
 
-from ampbench.present.document import escaped
+from ampbench.present.markdown import escaped
 from ampbench.records.measured import Failure, Fitness, Skip
 from ampbench.report import markdown as module
 from ampbench.report.markdown import make_markdown

@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ampbench.cli.explaining import Doing, asked_for, explain_and_store
+from ampbench.cli.explaining import Doing, asked_for, explain_and_store, telling
 from ampbench.cli.options import (
     DEFAULT_RESULTS,
     TIMEOUT,
@@ -95,15 +95,17 @@ def command(
         timeout, threads, seed,
     )  # fmt: skip
     by = _table(by, chosen, sources=sources)
-    from ampbench.cli.explain.casts_printing import print_stored
     from ampbench.instruments.casts.instrument import prepare_casts, trace_cases
     from ampbench.records.casts import Tracing
 
     tracing = Tracing(sources=sources, check=check)
 
+    show = telling(chosen, everything=every, by=by)
+
     def tell(stored: "StoredRun") -> None:
-        print_stored(stored, list(stored.cases), chosen, by, everything=every)
-        _print_remarks(stored, chosen, sources=sources)
+        show(stored)
+        if sources:
+            _print_unfound(stored)
 
     return explain_and_store(
         prepare_casts(selection, settings, half_inputs=half_inputs),
@@ -123,13 +125,10 @@ def _table(by: By | None, format: OutputFormat, *, sources: bool) -> By | None:
     return by or By.OP
 
 
-def _print_remarks(stored: "StoredRun", format: OutputFormat, *, sources: bool) -> None:
-    """Print on stderr what the data on stdout does not say: failures in a CSV, and where no line of code was found."""
-    from ampbench.cli.explaining import print_failures
+def _print_unfound(stored: "StoredRun") -> None:
+    """Print on stderr of which cases no line of code was found."""
     from ampbench.cli.printing import print_note
 
-    print_failures(stored, format)
-    if sources:
-        for case_id, found in stored.of(CastPass).items():
-            if not any(operation.source for operation in found.trace.ops):
-                print_note(f"{case_id}: no line of code outside torch and ampbench asked for an op")
+    for case_id, found in stored.of(CastPass).items():
+        if not any(operation.source for operation in found.trace.ops):
+            print_note(f"{case_id}: no line of code outside torch and ampbench asked for an op")

@@ -4,7 +4,7 @@ from typing import Annotated
 
 import typer
 
-from ampbench.cli.explaining import Doing, asked_for, explain_and_store
+from ampbench.cli.explaining import Doing, asked_for, explain_and_store, telling
 from ampbench.cli.options import (
     DEFAULT_RESULTS,
     TIMEOUT,
@@ -82,13 +82,11 @@ def command(
         names, workload, precision, device, phase, None, memory_format, keyword, preset, set_, True,
         timeout, threads, seed,
     )  # fmt: skip
-    from ampbench.cli.explain.headroom_printing import print_stored
-    from ampbench.cli.explaining import telling
     from ampbench.instruments.ranges.instrument import prepare_headroom, watch_cases
 
     return explain_and_store(
         prepare_headroom(selection, settings),
         HEADROOM, results, label,
         Doing("watching", lambda prepared, writer, watch: watch_cases(prepared, steps, writer, watch)),
-        telling(print_stored, chosen, everything=every),
+        telling(chosen, everything=every),
     )  # fmt: skip

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ampbench.cli.explaining import Doing, asked_for, explain_and_store, go_on
+from ampbench.cli.explaining import Doing, asked_for, explain_and_store, go_on, telling
 from ampbench.cli.options import (
     DEFAULT_RESULTS,
     TIMEOUT,
@@ -104,7 +104,7 @@ def command(
     chosen = chosen_format(format, json)
     if resume:
         refuse_beside_resume(context, WITH_RESUME)
-        return _go_on(resume, results, _telling(chosen, everything=every))
+        return _go_on(resume, results, telling(chosen, everything=every))
     wanted = _wanted(max_error, max_gradient_error, min_update_kept, objective, seed, max_trials)
     if is_typed(context, "max_gradient_error") and "training" not in (phase or []):
         raise UsageError("--max-gradient-error bounds the gradients of training: add --phase training, or leave it out")
@@ -116,7 +116,7 @@ def command(
 
     return explain_and_store(
         prepare_keeping(selection, settings),
-        KEEP_FP32, results, label, _searching(wanted), _telling(chosen, everything=every),
+        KEEP_FP32, results, label, _searching(wanted), telling(chosen, everything=every),
     )  # fmt: skip
 
 
@@ -165,10 +165,3 @@ def _go_on(resume: str, results: Path, tell: "Callable[[StoredRun], None]") -> i
         return preparing, _searching(wanted_by(begun), begun)
 
     return go_on(resume, results, KEEP_FP32, unfinished, further, tell)
-
-
-def _telling(format: OutputFormat, *, everything: bool) -> "Callable[[StoredRun], None]":
-    from ampbench.cli.explain.keep_fp32_printing import print_stored
-    from ampbench.cli.explaining import telling
-
-    return telling(print_stored, format, everything=everything)

@@ -1,6 +1,6 @@
 """`ampbench explain origin`: in which modules the error of a low precision begins."""
 
-from ampbench.cli.explaining import Doing, asked_for, explain_and_store
+from ampbench.cli.explaining import Doing, asked_for, explain_and_store, telling
 from ampbench.cli.options import (
     DEFAULT_RESULTS,
     TIMEOUT,
@@ -65,12 +65,10 @@ def command(
         names, workload, precision, device, phase, None, memory_format, keyword, preset, set_, True,
         timeout, threads, seed,
     )  # fmt: skip
-    from ampbench.cli.explain.origin_printing import print_stored
-    from ampbench.cli.explaining import telling
     from ampbench.instruments.ranges.instrument import find_origins, prepare_origin
 
     return explain_and_store(
         prepare_origin(selection, settings),
         ORIGIN, results, label, Doing("comparing the modules of", find_origins),
-        telling(print_stored, chosen, everything=every),
+        telling(chosen, everything=every),
     )  # fmt: skip

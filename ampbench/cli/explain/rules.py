@@ -77,8 +77,8 @@ def command(
       ampbench explain rules -o torch-2.15.jsonl.gz
       ampbench explain rules --against torch-2.11.jsonl.gz      what an upgrade changed
     """
-    from ampbench.cli.explain import rules_printing as printing
-    from ampbench.cli.printing import check_writable, print_note, write_files
+    from ampbench.cli.printing import check_writable, print_document, print_note, write_files
+    from ampbench.instruments.rules import show
     from ampbench.records.rules import chosen_devices, chosen_dtypes
 
     chosen = chosen_format(format, json)
@@ -114,9 +114,10 @@ def command(
     if not probes:
         raise NothingComparableError(f"{run} has nothing of {', '.join(devices)} in {', '.join(dtypes)}")
     if not before:
-        printing.print_probes(stored.header, probes, chosen, everything=every, ops_first=bool(ops))
+        found = show.document_of_probes(stored.header, probes, everything=every, ops_first=bool(ops))
     else:
-        printing.print_changes(_paired(before[0], probes, against), chosen)
+        found = show.document_of_changes(_paired(before[0], probes, against))
+    print_document(found, chosen)
     return code
 
 

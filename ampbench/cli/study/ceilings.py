@@ -84,7 +84,6 @@ def command(
 
 
 def _study() -> Study:
-    from ampbench.cli.study.ceilings_printing import print_stored
     from ampbench.instruments.ceilings.instrument import measure_ceilings, pieces, prepare_ceilings, unfinished
 
     return Study(
@@ -95,5 +94,4 @@ def _study() -> Study:
         pieces=pieces,
         left=unfinished,
         needed=("seconds",),
-        show=print_stored,
     )

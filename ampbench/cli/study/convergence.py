@@ -109,7 +109,6 @@ def command(
 
 
 def _study() -> Study:
-    from ampbench.cli.study.convergence_printing import print_stored
     from ampbench.instruments.convergence.instrument import pieces, prepare_convergence, train_cases, unfinished
 
     return Study(
@@ -120,5 +119,4 @@ def _study() -> Study:
         pieces=lambda *given: [planned for planned, _ in pieces(*given)],
         left=unfinished,
         needed=("steps", "seeds"),
-        show=print_stored,
     )

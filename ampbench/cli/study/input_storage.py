@@ -90,7 +90,6 @@ def command(
 
 
 def _study() -> Study:
-    from ampbench.cli.study.input_storage_printing import print_stored
     from ampbench.drive.pieces import unfinished
     from ampbench.instruments.input_storage.instrument import measure_storages, prepare_storage
 
@@ -101,5 +100,4 @@ def _study() -> Study:
         work=measure_storages,
         left=unfinished,
         needed=("seconds",),
-        show=print_stored,
     )

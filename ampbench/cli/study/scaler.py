@@ -147,7 +147,6 @@ def _own_setting(
 
 
 def _study() -> Study:
-    from ampbench.cli.study.scaler_printing import print_stored
     from ampbench.drive.pieces import asked_of
     from ampbench.instruments.scaler.instrument import pieces, prepare_scaling, scale_cases, unfinished
 
@@ -163,5 +162,4 @@ def _study() -> Study:
         pieces=lambda *given: [planned for planned, _ in pieces(*given)],
         left=left,
         needed=("steps",),
-        show=print_stored,
     )

@@ -91,7 +91,6 @@ def command(
 
 
 def _study() -> Study:
-    from ampbench.cli.study.scope_printing import print_stored
     from ampbench.drive.pieces import unfinished
     from ampbench.instruments.scope.instrument import prepare_scopes, study_scopes
 
@@ -102,5 +101,4 @@ def _study() -> Study:
         work=study_scopes,
         left=unfinished,
         needed=("steps", "seconds"),
-        show=print_stored,
     )

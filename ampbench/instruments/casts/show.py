@@ -4,15 +4,20 @@ Numbers without a value are "–"; times are left out where nothing was timed. T
 """
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import asdict, fields, replace
 from itertools import islice
+from typing import Any
+
+import pandas as pd
 
 from ampbench.base.units import UNDEFINED, counted, format_bytes, format_seconds, format_share
+from ampbench.instruments.cases import document_of_cases, frame_rows
+from ampbench.instruments.casts import findings
 from ampbench.instruments.casts.findings import casts_said, compare_graph, graph_sentence, times_said
-from ampbench.present.document import Block, Section, as_sentence, first_rows, with_rest
-from ampbench.records import cast_frames
-from ampbench.records.beside import saving_said
+from ampbench.present.document import Block, Document, Section, as_sentence, first_rows, with_rest
+from ampbench.records import cast_frames, cast_totals
+from ampbench.records.beside import saved_time, saving_said
 from ampbench.records.case import Case
 from ampbench.records.cast_frames import CastGroup, ModuleGroup
 from ampbench.records.cast_totals import Saving, cache_bytes, savings, totals
@@ -24,12 +29,14 @@ from ampbench.records.casts import (
     By,
     Cast,
     CastPass,
+    CastTrace,
     CheckedSaving,
     cast_users,
     casts_inside,
 )
-from ampbench.records.labels import case_title
+from ampbench.records.labels import case_title, emulation_statement
 from ampbench.records.rules import FAKE
+from ampbench.store import StoredRun
 
 SHOWN, ORDERED = 8, 40
 """So many rows are shown, the most telling ones, or those of a table in the order of running, unless all are asked
@@ -320,3 +327,96 @@ def _tensor(cast: Cast) -> str:
     remarks = [*([] if cast.origin == AUTOCAST else [cast.origin]), *(["put in the cache"] if cast.cached else [])]
     name = cast.what if cast.name == cast.what else f"{cast.what} {cast.name}".strip()
     return f"{name} ({', '.join(remarks)})" if remarks else name
+
+
+FRAMES: Mapping[By, Callable[[CastTrace], pd.DataFrame]] = {
+    By.OP: cast_frames.op_frame,
+    By.MODULE: cast_frames.module_frame,
+    By.TENSOR: cast_frames.tensor_frame,
+    By.CAST: cast_frames.cast_frame,
+    By.WEIGHT: cast_frames.weight_frame,
+}
+"""The tables that machine formats give."""
+
+
+def document(stored: StoredRun, case_ids: Sequence[str], *, everything: bool = False, by: By | None = None) -> Document:
+    """Return what a run saw of the cases `case_ids`: `by` what (default: the summary; of flat rows: each cast).
+
+    Nested data have the table `by` beside the pass, if one is asked for: all of them are derived from the pass.
+    """
+
+    def shown(case: Case, found: CastPass) -> Section:
+        made = section(case, found, by or By.SUMMARY, everything=everything)
+        emulated = emulation_statement(case, stored.header.environment) if found.how != FAKE else ""
+        return Section(made.title, [*made.blocks, *([Block(emulated)] if emulated else [])])
+
+    return document_of_cases(
+        stored, case_ids, stored.of(CastPass),
+        section=shown,
+        data=lambda case, found: _data(found, case, by),
+        columns=_columns(by or By.CAST),
+        rows=lambda found: _rows(found, by or By.CAST),
+    )  # fmt: skip
+
+
+def _data(found: CastPass, case: Case, by: By | None) -> dict[str, Any]:
+    whole, savings = cast_totals.totals(found.trace), cast_totals.savings(found.trace)
+    shown = [one for one in FRAMES if one is by]
+    return {
+        "sentence": findings.casts_said(found, case, whole, savings),
+        "totals": _totals(whole),
+        "costs": asdict(findings.costs(found, whole)),
+        "checked": [{"change": one.change, **asdict(saved_time(one))} for one in found.checked],
+        "savings": [asdict(saving) for saving in savings],
+        "tables": {by.value: frame_rows(FRAMES[by](found.trace), _WHOLE) for by in shown},
+        "graphs": [
+            {
+                "graph": graph.graph,
+                "sentence": findings.graph_sentence(found.trace, graph),
+                "differences": [asdict(one) for one in findings.compare_graph(found.trace, graph)],
+            }
+            for graph in found.graphs
+        ],
+        "casts": asdict(found),
+    }
+
+
+def _totals(whole: cast_totals.Totals) -> dict[str, Any]:
+    found = {field.name: getattr(whole, field.name) for field in fields(whole)}
+    return found | {"bytes_moved": whole.bytes_moved}
+
+
+def _columns(by: By) -> Sequence[str]:
+    """Return the columns of a table: those that it has of a step without ops, too."""
+    nothing = CastPass(case_id="", how="", trace=CastTrace())
+    return list(_rows(nothing, by)[0] if by is By.SUMMARY else FRAMES[by](nothing.trace).columns)
+
+
+def _rows(found: "CastPass", by: By) -> list[dict[str, Any]]:
+    if by is not By.SUMMARY:
+        return frame_rows(FRAMES[by](found.trace), _WHOLE)
+    whole = cast_totals.totals(found.trace)
+    saved = [index for saving in cast_totals.savings(found.trace) for index in saving.casts]
+    known = findings.costs(found, whole)
+    counts = {f"casts_of_{what}": whole.by_what.get(what, 0) for what in cast_frames.KINDS}
+    return [
+        {
+            "how": found.how,
+            "ops": whole.ops,
+            "casts": whole.casts,
+            **counts,
+            "could_be_saved": len(saved),
+            "bytes_read": whole.bytes_read,
+            "bytes_written": whole.bytes_written,
+            **asdict(known) | {"doubts": "; ".join(known.doubts)},
+            "cache_bytes": whole.cache_bytes,
+            "peak_memory_bytes": found.peak_bytes,
+            "memory_source": found.memory_source,
+        }
+    ]
+
+
+_WHOLE = frozenset(
+    {"operation", "elements", "bytes_read", "bytes_written", "tensor", "made_by", "cast", "cast_bytes", "bytes_moved"}
+)
+"""Columns of integers, which a frame with gaps holds as floats."""

@@ -8,6 +8,8 @@ Numbers without a value are "–".
 """
 
 from collections.abc import Sequence
+from dataclasses import asdict
+from typing import Any
 
 import pandas as pd
 
@@ -20,6 +22,7 @@ from ampbench.base.units import (
     format_seconds,
     format_share,
 )
+from ampbench.instruments.cases import frame_rows
 from ampbench.instruments.ceilings.findings import (
     DTYPES,
     Datasheet,
@@ -32,9 +35,10 @@ from ampbench.instruments.ceilings.findings import (
     share,
     top,
 )
-from ampbench.present.document import Block, Section, as_sentence
+from ampbench.present.document import Block, Document, Section, as_sentence
 from ampbench.records.case import DeviceDescription, Environment
 from ampbench.records.studies import CONV, COPY, FP32, MATMUL, Ceiling
+from ampbench.store import StoredRun
 
 COLUMNS = (
     "device", "operation", "dtype", "threads", "size", "work", "unit", "samples", "seconds", "per_second", "ceiling",
@@ -63,6 +67,45 @@ def ceiling_frame(environment: Environment, ceilings: Sequence[Ceiling]) -> pd.D
             rows.append([*known, None, None, unit, 0, None, None, False, None, found.error])
     frame = pd.DataFrame(rows, columns=list(COLUMNS), dtype=object)
     return frame.astype(dict.fromkeys(("work", "seconds", "per_second", "datasheet_share"), float))
+
+
+def document(
+    stored: StoredRun,
+    case_ids: Sequence[str],  # noqa: ARG001 - as all documents
+    *,
+    everything: bool = False,
+) -> Document:
+    """Return what devices attained in a run, a flat row for each size; it has no cases.
+
+    `everything`: every size, and which were left out. Nested, each ceiling has all its samples and what is derived from
+    it.
+    """
+    environment = stored.header.environment
+    return Document(
+        sections=lambda: ceilings_sections(environment, stored.every(Ceiling), everything=everything),
+        data=lambda: _data(stored),
+        columns=COLUMNS,
+        rows=lambda: frame_rows(ceiling_frame(environment, stored.every(Ceiling)), whole=("work",)),
+    )
+
+
+def _data(stored: StoredRun) -> dict[str, Any]:
+    environment = stored.header.environment
+    types = dict.fromkeys(found.device for found in stored.every(Ceiling))
+    devices = {type: described(environment, type) for type in types}
+    ceilings = []
+    for found in stored.every(Ceiling):
+        one = top(found)
+        promised = datasheet_of(devices[found.device].name)
+        derived = {
+            "per_second": None if one is None else rate(one),
+            "size": None if one is None else one.size,
+            "datasheet_share": share(found, promised),
+        }
+        ceilings.append(asdict(found) | derived)
+    said = {type: ceilings_said(device, stored.every(Ceiling)) for type, device in devices.items()}
+    told = {"run": stored.header.run, "environment": asdict(environment), "ended": stored.ending}
+    return told | {"sentences": said, "ceilings": ceilings}
 
 
 def ceilings_sections(

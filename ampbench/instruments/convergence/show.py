@@ -14,12 +14,14 @@ Numbers without a value are "–".
 import math
 import statistics
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import asdict
 from typing import Any
 
 import pandas as pd
 
 from ampbench.base.precisions import BASELINE
 from ampbench.base.units import UNDEFINED, counted, format_error, format_loss, format_seconds, format_whole
+from ampbench.instruments.cases import frame_rows, missing_said, nested_data
 from ampbench.instruments.convergence.findings import (
     ACCURACY,
     NO_END,
@@ -38,8 +40,9 @@ from ampbench.instruments.convergence.findings import (
     troubles_said,
     windows_of,
 )
-from ampbench.instruments.convergence.learning import Learned, Learning, learned, way_error
-from ampbench.present.document import Block, Section, as_sentence
+from ampbench.instruments.convergence.learning import Learned, Learning, learned, told_trainings, way_error
+from ampbench.present.data import finite
+from ampbench.present.document import Block, Document, Section, as_sentence
 from ampbench.records.studies import CONSTANT, COSINE, LINEAR, OWN, Training
 from ampbench.records.verdicts import Verdict
 from ampbench.store import StoredRun
@@ -444,3 +447,49 @@ def distance(trainings: Sequence[Training], step: int, reference: bool = False) 
     drifts = [drift for training in trainings for drift in training.drift if drift.step == step]
     known = [value for drift in drifts if (value := drift.from_fp64 if reference else drift.from_fp32) is not None]
     return statistics.median(known) if known else None
+
+
+def document(stored: StoredRun, case_ids: Sequence[str], *, everything: bool = False) -> Document:
+    """Return what the trainings of the cases `case_ids` come to, workload by workload, and what became of the others.
+
+    A flat row is a training; nested data have each training, and beside the cases what was concluded of each workload.
+    With `everything`, each seed has its row.
+    """
+    trained = told_trainings(stored)
+    frame = training_frame(stored)
+    broken = [stored.failures[case_id] for case_id in case_ids if case_id in stored.failures and case_id in trained]
+
+    def data() -> dict[str, Any]:
+        told = nested_data(stored, case_ids, trained, lambda _, found: {"trainings": [asdict(one) for one in found]})
+        return told | {"studies": finite([_data(one) for one in learned(stored, case_ids)])}
+
+    return Document(
+        sections=lambda: [learned_section(one, everything=everything) for one in learned(stored, case_ids)],
+        data=data,
+        columns=list(frame.columns),
+        rows=lambda: frame_rows(frame[frame["case_id"].isin(case_ids)], COUNTS),
+        missing=[
+            *missing_said(stored, case_ids, trained),
+            *(f"{failure.case_id}: failed later: {failure.said}" for failure in broken),
+        ],
+    )
+
+
+def _data(one: Learned) -> dict[str, Any]:
+    """Return what was concluded of a workload as plain data."""
+    return {
+        "workload": one.workload,
+        "device": one.device,
+        "steps": one.steps,
+        "schedule": one.schedule,
+        "last_rate": one.last_rate,
+        "seeds": one.seeds,
+        "seeds_asked": one.asked,
+        "metric": asdict(one.metric),
+        "margin": one.metric.margin,
+        "before": one.before,
+        "learns": one.learns,
+        "rounding": one.rounding,
+        "sentences": learned_said(one),
+        "verdicts": verdict_rows(one),
+    }

@@ -7,17 +7,21 @@ What a study of input storage found, as blocks of text for a terminal, a Markdow
 Numbers without a value are "–".
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import asdict
+from typing import Any
 
 import pandas as pd
 
 from ampbench.base.units import UNDEFINED, format_bytes, format_error, format_seconds, format_whole
+from ampbench.instruments.cases import document_of_cases, frame_rows
 from ampbench.instruments.input_storage.findings import op_said, short_op, situation, storage_said
-from ampbench.present.document import Block, Section, as_sentence
+from ampbench.present.document import Block, Document, Section, as_sentence
 from ampbench.records.beside import step_seconds
 from ampbench.records.case import Case
 from ampbench.records.labels import case_title
 from ampbench.records.studies import ACCEPTED, StoragePass, StoredInputs
+from ampbench.store import StoredRun
 
 _NUMBERS = (
     "stored_bytes", "copy_seconds", "casts", "cast_bytes", "seconds", "peak_memory_bytes",
@@ -47,6 +51,28 @@ def uses_frame(found: StoragePass) -> pd.DataFrame:
     """Return a row per floating input: input, operation, module, use, read_in_fp32, situation."""
     rows = [[use.name, use.operation, use.module, use.use, use.read_in_fp32, situation(use)] for use in found.uses]
     return pd.DataFrame(rows, columns=["input", "operation", "module", "use", "read_in_fp32", "situation"])
+
+
+_WHOLE = ("stored_bytes", "casts", "cast_bytes", "peak_memory_bytes")
+
+
+def document(stored: StoredRun, case_ids: Sequence[str], *, everything: bool = False) -> Document:
+    """Return what storing the inputs of the cases `case_ids` in half saved and lost, a flat row for each dtype."""
+    return document_of_cases(
+        stored, case_ids, stored.of(StoragePass),
+        section=lambda case, found: storage_section(case, found, everything=everything),
+        data=_data,
+        columns=COLUMNS,
+        rows=lambda found: frame_rows(storage_frame(found), _WHOLE),
+    )  # fmt: skip
+
+
+def _data(case: Case, found: StoragePass) -> dict[str, Any]:
+    return {
+        "sentences": storage_said(case, found),
+        "tables": {"inputs": frame_rows(uses_frame(found)), "stored": frame_rows(storage_frame(found), _WHOLE)},
+        "storage": asdict(found),
+    }
 
 
 _LOSS = "absolute loss error"

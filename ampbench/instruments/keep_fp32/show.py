@@ -6,19 +6,21 @@ How a search ended, as blocks of text for a terminal, a Markdown page, anything.
 """
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from ampbench.base.units import UNDEFINED, format_bytes, format_error, format_kept, format_seconds, format_share
-from ampbench.instruments.keep_fp32.findings import Point, kept_said, points, said
+from ampbench.instruments.cases import document_of_cases
+from ampbench.instruments.keep_fp32.findings import Point, code, kept_said, points, said, so_far
 from ampbench.instruments.keep_fp32.trials import WHOLE, units_of
-from ampbench.present.document import Block, Section, as_sentence, first_rows
+from ampbench.present.document import Block, Code, Document, Section, as_sentence, first_rows
 from ampbench.records.beside import Ratio, short_ratio
 from ampbench.records.case import Case
 from ampbench.records.keeping import KeepSearch, SearchSpace, Trial
 from ampbench.records.labels import case_title, few
 from ampbench.records.magnitudes import ROOT
 from ampbench.records.ranges import ModuleError
+from ampbench.store import StoredRun
 
 COLUMNS = (
     "kept", "modules", "found", "output_rel_l2", "grad_rel_l2", "update_kept", "update_nonfinite", "meets_budget",
@@ -89,6 +91,55 @@ def kept_rows(space: SearchSpace, kept: Sequence[str]) -> list[KeptRow]:
 def _ends(point: Point) -> list[float | None]:
     ratio = point.against_low
     return [None, None, None] if ratio is None else [ratio.value, ratio.low, ratio.high]
+
+
+def document(stored: StoredRun, case_ids: Sequence[str], *, everything: bool = False) -> Document:
+    """Return how the search of each of the cases `case_ids` ended, and the code to paste.
+
+    A flat row is a set that was weighed; nested data have the space and every trial, too. With `everything`, long
+    tables are whole.
+    """
+    found = [stored.of(KeepSearch)[case_id] for case_id in case_ids if case_id in stored.of(KeepSearch)]
+    pasted = []
+    for one in found:
+        case = stored.cases[one.case_id]
+        title = "To paste" if len(found) == 1 else f"To paste for {case_title(case)}"
+        pasted += [Code(title, text)] if (text := code(one, case)) else []
+    return document_of_cases(
+        stored, case_ids, stored.of(KeepSearch),
+        section=lambda case, one: section(case, one, *_weighed(stored, one), everything=everything),
+        data=lambda case, one: _data(stored, case, one),
+        columns=COLUMNS,
+        rows=lambda one: _rows(points(one, *_weighed(stored, one))),
+        begun={name: _begun(stored, name) for name in case_ids if name in stored.of(SearchSpace)},
+        code=pasted,
+    )  # fmt: skip
+
+
+def _rows(points: Iterable[Point]) -> list[dict[str, Any]]:
+    return [dict(zip(COLUMNS, row, strict=True)) for row in point_rows(points)]
+
+
+def _weighed(stored: StoredRun, search: KeepSearch) -> tuple[SearchSpace, Sequence[Trial]]:
+    return stored.of(SearchSpace)[search.case_id], stored.several_of(Trial).get(search.case_id, [])
+
+
+def _begun(stored: StoredRun, case_id: str) -> str:
+    """Return how far the search of a case got that did not end."""
+    told = so_far(stored.of(SearchSpace)[case_id], stored.several_of(Trial).get(case_id, []))
+    return f"{told}; ampbench explain keep-fp32 --resume {stored.header.run} goes on"
+
+
+def _data(stored: StoredRun, case: Case, search: KeepSearch) -> dict[str, Any]:
+    space, trials = _weighed(stored, search)
+    return {
+        "sentences": said(search, space, trials),
+        "points": [asdict(point) for point in points(search, space, trials)],
+        "code": code(search, case) or None,
+        "search": asdict(search),
+        "space": asdict(space),
+        "trials": [asdict(trial) for trial in trials],
+    }
 
 
 SHOWN = 12

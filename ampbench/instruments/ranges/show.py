@@ -8,12 +8,14 @@ Passes as frames: magnitudes with what they leave of each low format, prediction
 """
 
 from collections.abc import Sequence
+from dataclasses import asdict
 from typing import Any
 
 import pandas as pd
 
 from ampbench.base.precisions import FORMATS
 from ampbench.base.units import UNDEFINED, counted, format_error, format_share
+from ampbench.instruments.cases import document_of_cases, frame_rows
 from ampbench.instruments.ranges.findings import (
     arithmetic_said,
     forward_overflows,
@@ -26,7 +28,7 @@ from ampbench.instruments.ranges.findings import (
     unchecked_said,
     validated_said,
 )
-from ampbench.present.document import Block, Section, as_sentence, first_rows
+from ampbench.present.document import Block, Document, Section, as_sentence, first_rows
 from ampbench.records.case import Case
 from ampbench.records.labels import case_title
 from ampbench.records.magnitudes import (
@@ -54,6 +56,49 @@ from ampbench.records.ranges import (
     layer_profile,
     ranked,
 )
+from ampbench.store import StoredRun
+
+
+def headroom_document(stored: StoredRun, case_ids: Sequence[str], *, everything: bool = False) -> Document:
+    """Return how large the values of the cases `case_ids` were, and what low precisions made of them.
+
+    A flat row is what was counted of a module; nested data have these and, beside them, what was predicted and seen.
+    """
+    return document_of_cases(
+        stored, case_ids, stored.of(RangePass),
+        section=lambda case, found: headroom_section(case, found, everything=everything),
+        data=_headroom_data,
+        columns=HEADROOM_COLUMNS,
+        rows=lambda found: frame_rows(headroom_frame(found)),
+    )  # fmt: skip
+
+
+def _headroom_data(case: Case, found: RangePass) -> dict[str, Any]:  # noqa: ARG001 - as of all documents
+    return {
+        "sentences": [*headroom_said(found), *validated_said(found), *arithmetic_said(found)],
+        "tables": {"values": frame_rows(headroom_frame(found)), "seen": frame_rows(seen_frame(found))},
+        "headroom": asdict(found),
+    }
+
+
+def origin_document(stored: StoredRun, case_ids: Sequence[str], *, everything: bool = False) -> Document:
+    """Return where the errors of the cases `case_ids` began, a flat row for each module."""
+    return document_of_cases(
+        stored, case_ids, stored.of(OriginPass),
+        section=lambda case, found: origin_section(case, found, everything=everything),
+        data=_origin_data,
+        columns=ORIGIN_COLUMNS,
+        rows=lambda found: frame_rows(origin_frame(found)),
+    )  # fmt: skip
+
+
+def _origin_data(case: Case, found: OriginPass) -> dict[str, Any]:  # noqa: ARG001 - as of all documents
+    return {
+        "sentences": origin_said(found),
+        "tables": {"modules": frame_rows(origin_frame(found))},
+        "origin": asdict(found),
+    }
+
 
 SHOWN = 12
 """So many rows are shown unless all are asked for."""

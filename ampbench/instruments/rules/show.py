@@ -4,10 +4,12 @@ Ops of which the same is to be said share a row, the last column names them; "at
 """
 
 from collections.abc import Iterable, Sequence
+from dataclasses import asdict
+from typing import Any
 
 from ampbench.base.precisions import SHORT_DTYPES
 from ampbench.instruments.rules.findings import KINDS, compare_rules, find_disagreements, worded
-from ampbench.present.document import Block, Section
+from ampbench.present.document import Block, Document, Section
 from ampbench.records.rules import (
     BANNED,
     CATEGORIES,
@@ -27,6 +29,8 @@ from ampbench.records.rules import (
     RuleProbe,
     short_name,
 )
+from ampbench.records.run import Header
+from ampbench.store import StoredRun
 
 SOURCES = {XPU_REFERENCE: "XPU reference", PYTORCH_PAGE: "PyTorch page"}
 """What the documents are called in a table."""
@@ -254,3 +258,84 @@ def _seen(probe: RuleProbe) -> str:
     return {DEVICE: "observed on the device", FAKE: "observed on fake tensors, not on hardware"}.get(
         probe.how, NOT_OBSERVED
     )
+
+
+VARIANTS = ("fp64", "integer", "in-place", "out=", "dtype=")
+COLUMNS = (
+    "op", "overload", "device", "dtype", "xpu_reference", "pytorch_page", "registered", "observed", "how", "reason",
+    *VARIANTS, "disagreements",
+)  # fmt: skip
+"""Of an observation; variants of the call and the kinds of its disagreements at the end."""
+
+CHANGE_COLUMNS = ("device", "field", "op", "dtypes", "before", "after")
+
+
+def document(
+    stored: StoredRun,
+    case_ids: Sequence[str],  # noqa: ARG001 - as all documents
+    *,
+    everything: bool = False,
+) -> Document:
+    """Return what was probed in a run; it has no cases. `everything` lists every op for people, too."""
+    return document_of_probes(stored.header, list(stored.of(RuleProbe).values()), everything=everything)
+
+
+def document_of_probes(
+    header: Header, probes: Sequence[RuleProbe], *, everything: bool = False, ops_first: bool = False
+) -> Document:
+    """Return `probes` of a run with this `header`, a flat row for each observation.
+
+    `everything` lists every op for people too, as machines always have them; `ops_first` lists them before what
+    disagrees and counts none, as for the few ops that someone asked for.
+    """
+
+    def data() -> dict[str, Any]:
+        found = [
+            asdict(probe) | {"disagreements": [asdict(one) for one in find_disagreements(probe)]} for probe in probes
+        ]
+        told = {"run": header.run, "note": where_observed(probes), "environment": asdict(header.environment)}
+        return told | {"probes": found}
+
+    return Document(
+        sections=lambda: told_by_op(probes) if ops_first else report(probes, everything),
+        data=data,
+        columns=COLUMNS,
+        rows=lambda: [dict(zip(COLUMNS, row, strict=True)) for probe in probes for row in _rows(probe)],
+    )
+
+
+def document_of_changes(pairs: Sequence[tuple[RuleProbe, RuleProbe]]) -> Document:
+    """Return what changed between the two probes of each pair, a flat row for each change."""
+
+    def data() -> list[dict[str, Any]]:
+        return [
+            {
+                "device": after.device,
+                "before": {"torch_version": before.torch_version, "how": before.how},
+                "after": {"torch_version": after.torch_version, "how": after.how},
+                "changes": [asdict(one) for one in compare_rules(before, after)],
+            }
+            for before, after in pairs
+        ]
+
+    def rows() -> list[dict[str, Any]]:
+        found = [one for before, after in pairs for one in compare_rules(before, after)]
+        values = ([one.device, one.field, one.op, " ".join(one.dtypes), one.before, one.after] for one in found)
+        return [dict(zip(CHANGE_COLUMNS, row, strict=True)) for row in values]
+
+    return Document(sections=lambda: changes(pairs), data=data, columns=CHANGE_COLUMNS, rows=rows)
+
+
+def _rows(probe: RuleProbe) -> Iterable[list[object]]:
+    """Return a probe's observations as rows of `COLUMNS`."""
+    kinds: dict[tuple[str, str], list[str]] = {}
+    for found in find_disagreements(probe):
+        for dtype in found.dtypes:
+            known = kinds.setdefault((found.op, dtype), [])
+            known += [] if found.kind in known else [found.kind]
+    for one in probe.observations:
+        documented = [one.documented.get(source) for source in SOURCES]
+        variants = [one.variants.get(name) for name in VARIANTS]
+        seen = [one.registered, one.observed, one.how, one.reason]
+        named = "; ".join(kinds.get((one.name, one.dtype), []))
+        yield [one.op, one.overload, one.device, one.dtype, *documented, *seen, *variants, named]

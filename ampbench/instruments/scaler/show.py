@@ -10,18 +10,23 @@ Numbers without a value are "–". Long tables end after the rows that say most,
 import itertools
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import asdict
+from typing import Any
 
 import pandas as pd
 
 from ampbench.base.precisions import BASELINE, find_format
 from ampbench.base.units import UNDEFINED, counted, format_error, format_loss, format_ratio, format_share
+from ampbench.instruments.cases import document_of_cases, frame_rows
 from ampbench.instruments.scaler.findings import NEAR, NOTHING, Outcome, mean_loss, outcomes, scaler_said
-from ampbench.present.document import Block, Section, as_sentence, first_rows
+from ampbench.instruments.scaler.instrument import unfinished
+from ampbench.present.document import Block, Document, Section, as_sentence, first_rows
 from ampbench.records.case import Case
-from ampbench.records.labels import case_title
+from ampbench.records.labels import NOT_REACHED, case_title
 from ampbench.records.magnitudes import format_scale
 from ampbench.records.ranges import Magnitudes
 from ampbench.records.studies import ScalerRun, Score
+from ampbench.store import StoredRun
 
 COUNTS = ("growth_interval", "steps", "done", "skipped_steps", "skipped_first", "correct", "decisions")
 """The columns of whole numbers."""
@@ -56,6 +61,39 @@ def scaling_frame(runs: Sequence[ScalerRun]) -> pd.DataFrame:
     frame = pd.DataFrame(rows, columns=list(COLUMNS), dtype=object)
     numbers = [name for name in COLUMNS if name not in ("setting", "precision", "enabled", "state", "reason")]
     return frame.astype(dict.fromkeys(numbers, float))
+
+
+def document(stored: StoredRun, case_ids: Sequence[str], *, everything: bool = False) -> Document:
+    """Return what a run found of the loss scaling of the cases `case_ids`, a flat row for each training."""
+
+    def section(case: Case, runs: Sequence[ScalerRun]) -> Section:
+        made = scaling_section(case, runs, everything=everything)
+        return Section(made.title, [*made.blocks, *map(Block, _missing(stored, case.case_id))])
+
+    def data(case: Case, runs: Sequence[ScalerRun]) -> dict[str, Any]:
+        return {
+            "sentences": scaler_said(case, runs),
+            "missing": _missing(stored, case.case_id),
+            "tables": {"settings": _rows(runs)},
+            "scalings": [asdict(run) for run in runs],
+        }
+
+    return document_of_cases(
+        stored, case_ids, stored.several_of(ScalerRun), section=section, data=data, columns=COLUMNS, rows=_rows
+    )
+
+
+def _rows(runs: Sequence[ScalerRun]) -> list[dict[str, Any]]:
+    return frame_rows(scaling_frame(runs), COUNTS)
+
+
+def _missing(stored: StoredRun, case_id: str) -> list[str]:
+    """Return what kept settings of a case from being trained."""
+    failure = stored.failures.get(case_id)
+    if failure is not None:
+        return [f"The other settings were not trained: {failure.said}."]
+    names = [name for case, name in unfinished(stored) if case == case_id]
+    return [f"{', '.join(names)}: {NOT_REACHED}."] if names else []
 
 
 SHOWN = 12

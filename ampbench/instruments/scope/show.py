@@ -1,89 +1,96 @@
-"""Scopes of autocast, for people and as a frame.
-
-Scopes of autocast as frames: a row for each scope, a row for each step and scope.
-
-Scopes of autocast as blocks of text for a terminal, a Markdown page, anything.
+"""What scopes of autocast cost: the document of a run.
 
 Numbers without a value are "–".
 """
 
+from collections.abc import Sequence
+from dataclasses import asdict
+from functools import partial
 from typing import Any
 
-import pandas as pd
-
-from ampbench.base.units import (
-    UNDEFINED,
-    counted,
-    format_bytes,
-    format_error,
-    format_loss,
-    format_seconds,
-    format_whole,
-)
+from ampbench.base.units import UNDEFINED, counted, format_loss
+from ampbench.instruments.cases import document_of_cases
 from ampbench.instruments.scope.findings import RECOMMENDED, Comparison, casts_said, comparisons, scope_said
-from ampbench.present.document import Block, Section, as_sentence, first_rows
-from ampbench.records.beside import short_ratio
+from ampbench.present.document import Block, Column, Document, Section, as_sentence, picked, records, table
+from ampbench.records.beside import Ratio, short_ratio
 from ampbench.records.case import Case
 from ampbench.records.labels import case_title
 from ampbench.records.studies import SCOPES, UNCACHED_LOOP, WITH_BACKWARD, ScopePass
-
-_PEAK = "peak_memory_bytes"
-_RUN_FIELDS = ("output_rel_l2", "loss_abs_error", "grad_rel_l2")
-_OWN_FIELDS = (
-    "first_casts", "later_casts", "first_cast_bytes", "later_cast_bytes", "stale_weights", "seconds", "kept_bytes",
-    "growth_bytes", "loss_rel_error",
-)  # fmt: skip
-_TYPED = ("output", "loss", "gradients")
-_ENDS = {"": "value", "_low": "low", "_high": "high"}
-_NUMBERS = [
-    *_OWN_FIELDS,
-    _PEAK,
-    *(f"ratio{end}" for end in _ENDS),
-    *_RUN_FIELDS,
-    "update_rel_l2",
-    "first_loss",
-    "last_loss",
-]
-COLUMNS = ["scope", "reason", *_NUMBERS, *(f"{what}_dtype" for what in _TYPED)]
-
-
-def scope_frame(found: ScopePass) -> pd.DataFrame:
-    """Return a row per scope: the numbers of its `Comparison` and of its run, NaN where undefined.
-
-    `ratio`, `ratio_low` and `ratio_high` are times against the recommended scope, `first_loss` and `last_loss` those of
-    the first and the last step.
-    """
-    rows: list[dict[str, Any]] = []
-    for one in comparisons(found):
-        run, ratio = one.run, one.ratio
-        row: dict[str, Any] = {"scope": run.scope, "reason": run.error or None}
-        row |= {name: getattr(one, name) for name in _OWN_FIELDS} | {_PEAK: one.peak_bytes}
-        row |= {f"ratio{end}": ratio and getattr(ratio, name) for end, name in _ENDS.items()}
-        row |= {f"{what}_dtype": run.dtypes.get(what) for what in _TYPED}
-        row |= {name: getattr(run, name) for name in _RUN_FIELDS} | {"update_rel_l2": run.update_error}
-        row |= {
-            "first_loss": run.losses[0] if run.losses else None,
-            "last_loss": run.losses[-1] if run.losses else None,
-        }
-        rows.append(row)
-    return pd.DataFrame(rows, columns=COLUMNS, dtype=object).astype(dict.fromkeys(_NUMBERS, float))
-
-
-def loss_frame(found: ScopePass) -> pd.DataFrame:
-    """Return a row per step and scope: step (from 1), scope, loss and that of the fp64 step, NaN where undefined."""
-    rows = [
-        [step, run.scope, loss, found.reference_losses[step - 1] if found.reference_losses else None]
-        for run in found.scopes
-        for step, loss in enumerate(run.losses, start=1)
-    ]
-    frame = pd.DataFrame(rows, columns=["step", "scope", "loss", "reference_loss"], dtype=object)
-    return frame.astype({"loss": float, "reference_loss": float})
-
+from ampbench.store import StoredRun
 
 SHOWN = 8
 """The losses of so many steps are shown unless all are asked for."""
 _SHORT = {scope: scope for scope in SCOPES} | {WITH_BACKWARD: "with backward", UNCACHED_LOOP: "cache off"}
 """The scopes' names in tables."""
+
+
+def _casts(one: Comparison) -> str:
+    return casts_said(one.run.casts) if one.run.casts else UNDEFINED
+
+
+def _ratio(one: Comparison) -> str:
+    return short_ratio(one.ratio) if one.ratio else "" if one.run.scope == RECOMMENDED else UNDEFINED
+
+
+def _of(ratio: Ratio | None, end: str) -> float | None:
+    return getattr(ratio, end) if ratio else None
+
+
+COLUMNS: Sequence[Column[Comparison]] = (
+    Column("scope", lambda one: one.run.scope, "scope", said=lambda one: _SHORT[one.run.scope]),
+    Column("reason", lambda one: one.run.error or None),
+    Column("first_casts", lambda one: one.first_casts, "casts", "whole", _casts),
+    Column("later_casts", lambda one: one.later_casts),
+    Column("first_cast_bytes", lambda one: one.first_cast_bytes),
+    Column("later_cast_bytes", lambda one: one.later_cast_bytes, "moved", "B"),
+    Column("stale_weights", lambda one: one.stale_weights, "stale", "whole"),
+    Column("seconds", lambda one: one.seconds, "step", "s"),
+    Column("kept_bytes", lambda one: one.kept_bytes, "kept", "B"),
+    Column("growth_bytes", lambda one: one.growth_bytes, "growth", "B"),
+    Column("loss_rel_error", lambda one: one.loss_rel_error, "loss", "error"),
+    Column("peak_memory_bytes", lambda one: one.peak_bytes, "peak", "B"),
+    Column("ratio", lambda one: _of(one.ratio, "value"), "time ratio", "ratio", _ratio),
+    Column("ratio_low", lambda one: _of(one.ratio, "low")),
+    Column("ratio_high", lambda one: _of(one.ratio, "high")),
+    Column("output_rel_l2", lambda one: one.run.output_rel_l2, "output", "error"),
+    Column("loss_abs_error", lambda one: one.run.loss_abs_error),
+    Column("grad_rel_l2", lambda one: one.run.grad_rel_l2, "gradients", "error"),
+    Column("update_rel_l2", lambda one: one.run.update_error, "updates", "error"),
+    Column("first_loss", lambda one: one.run.losses[0] if one.run.losses else None),
+    Column("last_loss", lambda one: one.run.losses[-1] if one.run.losses else None),
+    Column("output_dtype", lambda one: one.run.dtypes.get("output"), "output"),
+    Column("loss_dtype", lambda one: one.run.dtypes.get("loss"), "loss"),
+    Column("gradients_dtype", lambda one: one.run.dtypes.get("gradients"), "gradients"),
+)
+"""Of a scope: its numbers, those of a step in SI units, and what each is beside the recommended scope's."""
+
+
+def document(stored: StoredRun, case_ids: Sequence[str], *, everything: bool = False) -> Document:
+    """Return what each scope of autocast did to the cases `case_ids` of a run, a flat row for each scope."""
+    return document_of_cases(
+        stored, case_ids, stored.of(ScopePass),
+        section=lambda case, found: scope_section(case, found, everything=everything),
+        data=_data,
+        columns=[column.key for column in COLUMNS],
+        rows=lambda found: records(COLUMNS, comparisons(found)),
+    )  # fmt: skip
+
+
+def _data(case: Case, found: ScopePass) -> dict[str, Any]:
+    return {
+        "sentences": scope_said(case, found),
+        "tables": {"scopes": records(COLUMNS, comparisons(found)), "losses": losses(found)},
+        "scope": asdict(found),
+    }
+
+
+def losses(found: ScopePass) -> list[dict[str, Any]]:
+    """Return a row per step and scope: step (from 1), scope, loss and that of the reference, None where undefined."""
+    return [
+        {"step": step, "scope": run.scope, "loss": loss, "reference_loss": _at(found.reference_losses, step - 1)}
+        for run in found.scopes
+        for step, loss in enumerate(run.losses, start=1)
+    ]
 
 
 def scope_section(case: Case, found: ScopePass, *, everything: bool = False) -> Section:
@@ -92,68 +99,46 @@ def scope_section(case: Case, found: ScopePass, *, everything: bool = False) -> 
     running = [row for row in rows if not row.run.error]
     blocks = [Block(as_sentence(line)) for line in scope_said(case, found)]
     if running:
-        blocks += [_costs(running), _dtypes(running), _errors(found, running)]
-        losses = _losses(found, running)
-        blocks.append(losses if everything else first_rows(losses, SHOWN))
+        blocks += [_costs(running), _dtypes(running), _errors(found, running), _losses(found, running, everything)]
     notes = [*found.notes, *(f"{row.run.scope}: {note}" for row in rows for note in row.run.notes)]
     blocks += [Block(as_sentence(note)) for note in notes]
     return Section(f"{case_title(case)} · {counted(found.steps, 'step')}", blocks)
 
 
-def _costs(rows: list[Comparison]) -> Block:
-    """Return what each scope costs."""
-    headers = ["scope", "casts", "moved", "step", "time ratio", "peak", "kept", "growth"]
+def _costs(rows: Sequence[Comparison]) -> Block:
     note = (
         f"per step; with backward: around forward, loss and backward; cache off: around the whole loop, without weight "
         f"cache; moved: by the casts of steps after the first; time ratio: to {RECOMMENDED}; kept: allocated after "
         "the last step and not before the first; growth: what a step adds to that"
     )
-    return Block("What it costs", headers, [_cost_cells(row) for row in rows], note, numbers=headers[1:])
+    keys = ("scope", "first_casts", "later_cast_bytes", "seconds", "ratio", "peak_memory_bytes", "kept_bytes")
+    return table("What it costs", picked(COLUMNS, *keys, "growth_bytes"), rows, note)
 
 
-def _cost_cells(one: Comparison) -> list[str]:
-    run = one.run
-    return [
-        _SHORT[run.scope],
-        casts_said(run.casts) if run.casts else UNDEFINED,
-        format_bytes(one.later_cast_bytes),
-        format_seconds(one.seconds),
-        short_ratio(one.ratio) if one.ratio else "" if run.scope == RECOMMENDED else UNDEFINED,
-        format_bytes(one.peak_bytes),
-        format_bytes(one.kept_bytes),
-        format_bytes(one.growth_bytes),
-    ]
+def _dtypes(rows: Sequence[Comparison]) -> Block:
+    keys = ("scope", "output_dtype", "loss_dtype", "gradients_dtype", "stale_weights")
+    return table(
+        "What it computes in", picked(COLUMNS, *keys), rows, "stale: weights that the last step reads as old copies"
+    )
 
 
-def _dtypes(rows: list[Comparison]) -> Block:
-    """Return what each scope computes in, and from which weights."""
-    headers = ["scope", "output", "loss", "gradients", "stale"]
-    cells = [
-        [_SHORT[one.run.scope], *(one.run.dtypes.get(what, UNDEFINED) for what in headers[1:4]),
-         format_whole(one.stale_weights)]
-        for one in rows
-    ]  # fmt: skip
-    note = "stale: weights that the last step reads as old copies"
-    return Block("What it computes in", headers, cells, note, numbers=["stale"])
-
-
-def _errors(found: ScopePass, rows: list[Comparison]) -> Block:
-    """Return how far the numbers of each scope lie from the reference."""
-    headers = ["scope", "output", "loss", "gradients", "updates"]
-    errors = [(one.run.output_rel_l2, one.loss_rel_error, one.run.grad_rel_l2, one.run.update_error) for one in rows]
-    cells = [[_SHORT[one.run.scope], *map(format_error, each)] for one, each in zip(rows, errors, strict=True)]
-    note = "of the values of the first step; updates: what all steps changed in the weights"
+def _errors(found: ScopePass, rows: Sequence[Comparison]) -> Block:
     title = f"Relative errors against {found.reference_dtype}" if found.reference_dtype else "Relative errors: unknown"
-    return Block(title, headers, cells, note, numbers=headers[1:])
+    keys = ("scope", "output_rel_l2", "loss_rel_error", "grad_rel_l2", "update_rel_l2")
+    note = "of the values of the first step; updates: what all steps changed in the weights"
+    return table(title, picked(COLUMNS, *keys), rows, note)
 
 
-def _losses(found: ScopePass, rows: list[Comparison]) -> Block:
-    """Return the loss of each step in each scope and in the reference."""
-    headers = ["step", found.reference_dtype or "no reference", *(_SHORT[row.run.scope] for row in rows)]
-    columns = [found.reference_losses, *(row.run.losses for row in rows)]
-    cells = [
-        [f"{step + 1}", *(format_loss(losses[step] if step < len(losses) else None) for losses in columns)]
-        for step in range(found.steps)
-    ]
-    note = "–: not finite, or not reached" if any(UNDEFINED in row for row in cells) else ""
-    return Block("Losses", headers, cells, note, numbers=headers)
+def _losses(found: ScopePass, rows: Sequence[Comparison], everything: bool) -> Block:
+    """Return the loss of each step in the reference and in each scope."""
+    told = [(found.reference_dtype or "no reference", found.reference_losses)]
+    told += [(_SHORT[row.run.scope], row.run.losses) for row in rows]
+    columns: list[Column[int]] = [Column("", lambda step: step + 1, "step", "whole")]
+    columns += [Column("", partial(_at, known), head, "loss") for head, known in told]
+    undefined = any(format_loss(_at(known, step)) == UNDEFINED for _, known in told for step in range(found.steps))
+    note = "–: not finite, or not reached" if undefined else ""
+    return table("Losses", columns, range(found.steps), note, shown=None if everything else SHOWN)
+
+
+def _at(losses: Sequence[float | None], step: int) -> float | None:
+    return losses[step] if step < len(losses) else None

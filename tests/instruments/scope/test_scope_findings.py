@@ -6,7 +6,8 @@ from typing import Any
 import pytest
 
 from ampbench.instruments.scope.findings import casts_said, comparisons, scope_said
-from ampbench.instruments.scope.show import loss_frame, scope_frame, scope_section
+from ampbench.instruments.scope.show import COLUMNS, losses, scope_section
+from ampbench.present.document import records
 from ampbench.records.measured import Fitness
 from ampbench.records.studies import (
     FORWARD,
@@ -123,7 +124,7 @@ def test_without_a_loss_in_fp64_that_is_not_zero_the_loss_has_no_relative_error(
 def test_the_error_of_a_loss_is_relative_to_the_size_of_fp64s() -> None:
     found = dataclasses.replace(scope_pass(), reference_losses=[-1e5] * 4)
     assert comparisons(found)[0].loss_rel_error == pytest.approx(1e-7)
-    assert scope_frame(found)["loss_rel_error"][0] == pytest.approx(1e-7)
+    assert records(COLUMNS, comparisons(found))[0]["loss_rel_error"] == pytest.approx(1e-7)
     (numbers,) = (block for block in scope_section(CASE, found).blocks if block.headers[-1:] == ["updates"])
     assert (numbers.headers[2], numbers.rows[0][2]) == ("loss", "1.0e-07")
     assert numbers.title == "Relative errors against fp64"
@@ -171,19 +172,19 @@ def test_losses_of_many_steps_are_cut_unless_all_are_asked_for() -> None:
 def test_a_pass_without_numbers_has_no_tables() -> None:
     found = dataclasses.replace(scope_pass(), scopes=[run(FORWARD, error="no", losses=[]), run(WHOLE_LOOP, error="no")])
     assert [block.headers for block in scope_section(CASE, found).blocks] == [()] * 3
-    assert len(scope_frame(found)) == 2
+    assert len(records(COLUMNS, comparisons(found))) == 2
 
 
-def test_frames_have_a_row_for_each_scope_and_each_loss() -> None:
+def test_machines_have_a_row_for_each_scope_and_each_loss() -> None:
     found = scope_pass(backward=run(WITH_BACKWARD, error="no", samples=[], casts=[], losses=[], dtypes={}))
-    frame = scope_frame(found).set_index("scope")
-    assert frame.loc[WHOLE_LOOP, "ratio"] == pytest.approx(0.9)
-    assert frame.loc[WHOLE_LOOP, "later_casts"] == 9
-    assert frame.loc[FORWARD, "loss_dtype"] == "bf16"
-    assert frame.loc[FORWARD_AND_LOSS, ["ratio", "ratio_low"]].isna().all()
-    assert frame.loc[WITH_BACKWARD, "reason"] == "no"
-    assert len(loss_frame(found)) == 16
-    assert loss_frame(found)["reference_loss"].isna().sum() == 4
+    rows = {row["scope"]: row for row in records(COLUMNS, comparisons(found))}
+    assert rows[WHOLE_LOOP]["ratio"] == pytest.approx(0.9)
+    assert rows[WHOLE_LOOP]["later_casts"] == 9
+    assert rows[FORWARD]["loss_dtype"] == "bf16"
+    assert rows[FORWARD_AND_LOSS]["ratio"] is rows[FORWARD_AND_LOSS]["ratio_low"] is None
+    assert rows[WITH_BACKWARD]["reason"] == "no"
+    assert len(losses(found)) == 16
+    assert [row["reference_loss"] for row in losses(found)].count(None) == 4
 
 
 def test_growth_is_the_median_so_that_one_step_is_not_taken_for_all() -> None:

@@ -3,8 +3,10 @@
 import pytest
 
 from ampbench.cli.options import OutputFormat
-from ampbench.cli.printing import _broken, _shared, markdown, print_sections
+from ampbench.cli.printing import print_sections
 from ampbench.present.document import Block, Section
+from ampbench.present.markdown import markdown
+from ampbench.present.terminal import _broken, _shared
 
 LONG = "torch_ops.my_library.fused_attention_with_rotary_embedding.default"
 
