@@ -1,50 +1,63 @@
-"""Text as Markdown, and phrases as sentences."""
+"""Columns are described once: people read heading and unit, machines key and value. Phrases as sentences."""
+
+import math
+from typing import NamedTuple
 
 import pytest
 
-from ampbench.present.document import as_sentence
-from ampbench.present.markdown import LONGEST, escaped, markdown_table
+from ampbench.present.document import Block, Column, as_sentence, picked, records, table
 
 
-def test_a_line_of_a_table_stays_a_line_whatever_its_cells_hold() -> None:
-    table = markdown_table(["a", "b", "c"], [["x|y", "1\n\r\n2", "z\\"]], left=["c"])
-    assert table.splitlines() == ["| a | b | c |", "| :-- | --: | :-- |", "| x\\|y | 1 2 | z\\\\ |"]
+class Row(NamedTuple):
+    name: str
+    seconds: float | None
+    note: str = ""
 
 
-def test_headers_that_come_from_a_file_stay_text_as_cells_do() -> None:
-    table = markdown_table(["a|b", "\x1b[31m\0", "<script>"], [["1", "2", "3"]], left=["<script>"])
-    assert table.splitlines()[:2] == [r"| a\|b | \x1b[31m\x00 | \<script> |", "| :-- | --: | :-- |"]
-
-
-@pytest.mark.parametrize(
-    ("text", "shown"),
-    [
-        ("<script>alert(1)</script>", r"\<script>alert(1)\</script>"),
-        ("<!-- hidden -->", r"\<!-- hidden -->"),
-        ("&lt;b&gt; &#60;", r"\&lt;b\&gt; \&#60;"),
-        ("`code` and ```", r"\`code\` and \`\`\`"),
-        ("**bold** ~~out~~ $x$", r"\*\*bold\*\* \~\~out\~\~ \$x\$"),
-        ("torch.nn.__init__", r"torch.nn.\_\_init\_\_"),
-        ("[text](http://host) ![picture](x)", r"[text\](http://host) ![picture\](x)"),
-        ("thanks @octocat", "thanks @&#8203;octocat"),
-        ("abc\u202edcba \x1b[31m", r"abc\u202edcba \x1b[31m"),
-        ("  two\n\n# lines\t", "two # lines"),
-    ],
+COLUMNS: tuple[Column[Row], ...] = (
+    Column("name", lambda row: row.name, "what"),
+    Column("seconds", lambda row: row.seconds, "step", "s"),
+    Column("nanoseconds", lambda row: None if row.seconds is None else 1e9 * row.seconds),
+    Column("", lambda row: row.note, "remark", rare=True),
 )
-def test_text_that_would_be_markup_is_shown_as_it_is(text: str, shown: str) -> None:
-    assert escaped(text) == shown
+ROWS = [Row("first", 0.0152), Row("second", None), Row("third", math.nan)]
 
 
-@pytest.mark.parametrize(
-    "text", ["mlp[depth=3,width=512]/b32/fp16_autocast", "-7.2%", "<0.01%", ">99.9%", "a@b.org", "5.4e-03 · ±0.3%"]
-)
-def test_names_and_numbers_stay_readable_as_text(text: str) -> None:
-    assert escaped(text) == text
+def test_people_see_columns_with_a_heading_in_their_units_and_numbers_to_the_right() -> None:
+    assert table("Times", COLUMNS, ROWS, "of a step") == Block(
+        "Times",
+        ["what", "step"],
+        [["first", "15.2 ms"], ["second", "–"], ["third", "–"]],
+        "of a step",
+        numbers=["step"],
+    )
 
 
-def test_megabytes_are_cut_and_counted() -> None:
-    said = escaped("x" * 1_000_000)
-    assert said == f"{'x' * LONGEST}… (1,000,000 characters)"
+def test_a_rare_column_is_there_where_one_row_has_something_in_it() -> None:
+    found = table("Times", COLUMNS, [*ROWS, Row("last", 1.0, "noisy")])
+    assert (found.headers[-1], [row[-1] for row in found.rows]) == ("remark", ["", "", "", "noisy"])
+
+
+def test_machines_have_each_column_that_has_a_key() -> None:
+    assert records(COLUMNS, ROWS[:2]) == [
+        {"name": "first", "seconds": 0.0152, "nanoseconds": 15.2e6},
+        {"name": "second", "seconds": None, "nanoseconds": None},
+    ]
+
+
+def test_a_long_table_says_how_much_of_it_is_shown() -> None:
+    found = table("Times", COLUMNS, ROWS, "of a step", shown=1)
+    assert (len(found.rows), found.note) == (1, "of a step; 1 of 3, --all lists the rest")
+
+
+def test_words_stand_in_place_of_a_value_but_not_for_machines() -> None:
+    column: Column[Row] = Column("seconds", lambda row: row.seconds, "step", "s", lambda row: f"about {row.seconds}")
+    assert table("", [column], ROWS[:1]).rows == [["about 0.0152"]]
+    assert records([column], ROWS[:1]) == [{"seconds": 0.0152}]
+
+
+def test_columns_are_picked_by_key_in_the_order_of_the_keys() -> None:
+    assert [column.head for column in picked(COLUMNS, "seconds", "name")] == ["step", "what"]
 
 
 @pytest.mark.parametrize(
