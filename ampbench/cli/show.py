@@ -120,10 +120,9 @@ def _measured(
     else:
         from ampbench.cli.printing import print_sections
         from ampbench.cli.results import detail_lines
-        from ampbench.instruments.claims import claims_blocks, documented_claims
-        from ampbench.present.document import Section
+        from ampbench.instruments import registry
 
         console = make_console()
         print_lines(console, detail_lines(stored, rows, console.width if console.is_terminal else None))
-        if claims := claims_blocks(documented_claims(stored, rows)):
-            print_sections([Section("", claims)], format)
+        if beside := registry.beside(stored, rows):
+            print_sections(beside, format)

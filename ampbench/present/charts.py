@@ -291,16 +291,20 @@ def limit_layers(axis: Literal["x", "y"], channel: Mapping[str, Any]) -> list[di
     ]
 
 
-class Numbered(Protocol):
-    """What can be chosen: numbered from 0, with a name."""
-
-    @property
-    def number(self) -> int:
-        """Its number on the page."""
+class Named(Protocol):
+    """What has a name on the page."""
 
     @property
     def name(self) -> str:
         """What it is called."""
+
+
+class Numbered(Named, Protocol):
+    """What can be chosen in a chart: numbered from 0, with a name."""
+
+    @property
+    def number(self) -> int:
+        """Its number on the page."""
 
 
 N = TypeVar("N", bound=Numbered)

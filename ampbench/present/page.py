@@ -12,12 +12,14 @@ from typing import Any, Generic, TypeVar
 
 from markupsafe import Markup, escape
 
-from ampbench.present.charts import Chart, Rows
+from ampbench.present.charts import Chart, Named, Rows
 from ampbench.present.document import Block, Section, as_sentence
 from ampbench.records.case import Case
+from ampbench.records.verdicts import Comparison
 from ampbench.store import StoredRun
 
 T = TypeVar("T")
+N = TypeVar("N", bound=Named)
 
 LONGEST = 2000
 """A text takes so many characters at most, the note of how many there were among them."""
@@ -110,10 +112,12 @@ class Told(Generic[T]):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Untold:
-    """A case that a run that explains could not explain, and why."""
+    """A case that a `run` that explains could not explain, and why."""
 
     name: str
     reason: str
+    case_id: str
+    run: StoredRun
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -125,76 +129,61 @@ class Changed:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Part:
-    """One part of the section: `id` is unique and names its block of the template, `content` is what that reads.
+class Measured:
+    """A run that measured, what it is called on the page, and the `rows` of its cases that are shown."""
 
-    `said` are its findings in sentences. `left_out` counts the rows that are not listed. What few look for is `folded`.
+    name: str
+    run: StoredRun
+    rows: Sequence[Mapping[str, Any]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Held(Generic[T]):
+    """What a page holds that an instrument makes its part of.
+
+    `told` are the cases in which runs of the instrument's kind found something, of several runs of one case, host and
+    torch version the newest, the oldest first; `untold` are those in which they did not. `elsewhere` says with which
+    torch on which host they ran where nothing on the page was measured. `runs` are all runs on the page, the oldest
+    first, `measured` those shown. `comparisons` are those with the baseline, `changed` what they say of cases.
     """
 
-    id: str
-    title: str
-    said: Sequence[str] = ()
-    content: Mapping[str, Any] = field(default_factory=dict)
-    left_out: int = 0
-    charts: Sequence[Chart] = ()
-    datasets: Mapping[str, Rows] = field(default_factory=dict)
-    folded: bool = False
+    told: Sequence[Told[T]] = ()
+    untold: Sequence[Untold] = ()
+    elsewhere: Sequence[str] = ()
+    runs: Sequence[StoredRun] = ()
+    measured: Sequence[Measured] = ()
+    comparisons: Sequence[Comparison] = ()
+    changed: Sequence[Changed] = ()
+
+    def strangers_said(self, verb: str) -> list[str]:
+        """Return a sentence on what ran elsewhere than what was measured: "Traced with torch 2.9 on …"."""
+        return [f"{verb} with {'; '.join(self.elsewhere)}, which measured nothing on this page."] * bool(self.elsewhere)
+
+
+def run_name(run: StoredRun) -> str:
+    """Return what a run is called on a page: its label, else its id."""
+    return run.header.label or run.header.run
+
+
+def place_of(run: StoredRun) -> tuple[str, str]:
+    """Return the host and the torch version of a run."""
+    environment = run.header.environment
+    return environment.host, environment.torch_version
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Detail:
-    """What is told of one case: a line of it, what to say and show, what is folded, by title, and `code` to paste."""
+    """What is told of one case: a line of it, what to say and show, what is folded, by title, and `code` to paste.
+
+    Only one that is `open` shows more than its line at first.
+    """
 
     name: str
     said: str
     blocks: Sequence[Block] = ()
     folded: Mapping[str, Sequence[Block]] = field(default_factory=dict)
     code: str = ""
-
-
-def told_part(
-    found: Sequence[T],
-    missing: Sequence[Untold],
-    *,
-    id: str,
-    title: str,
-    said: Sequence[str],
-    detail: Callable[[T], Detail],
-    row: Callable[[T], Mapping[str, Any]] | None = None,
-    drawn: tuple[Sequence[Chart], Mapping[str, Rows]] = ((), {}),
-    changed: Sequence[Changed] = (),
-) -> Part:
-    """Return the part that tells of cases: of several a table with a `row` of each, if given, then some in `detail`.
-
-    `missing` are those without a result, `changed` what differs from the baseline's, `drawn` the charts and their
-    data.
-    """
-    listed = found[:LISTED]
-    charts, datasets = drawn
-    return Part(
-        id=id,
-        title=title,
-        said=said,
-        content={
-            "rows": [row(one) for one in listed] if row is not None and len(found) > 1 else [],
-            "cases": [detail(one) for one in found[:DETAILED]],
-            "undetailed": max(len(listed) - DETAILED, 0),
-            "untold": missing[:LISTED],
-            "changed": changed[:LISTED],
-            "overview": None,
-        },
-        left_out=sum(max(len(each) - LISTED, 0) for each in (found, missing, changed)),
-        charts=charts,
-        datasets=datasets,
-    )
-
-
-def cut(block: Block, most: int = ROWS) -> Block:
-    """Return a block with so many rows as a page has room for, and in its note how many there are."""
-    if len(block.rows) <= most:
-        return block
-    note = f"{most} of {len(block.rows):,}"
-    return replace(block, rows=block.rows[:most], note="; ".join(part for part in (block.note, note) if part))
+    open: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -212,12 +201,93 @@ class Overview:
     wide: Collection[str] = ()
 
 
-def detail_of(name: str, section: Section, folded: Collection[str] = ()) -> Detail:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Part:
+    """One part of a section, `id` is unique. `said` are its findings in sentences; what few look for is `folded`.
+
+    Of several cases it has an `overview`, some are told of in `details`, and of `undetailed` more only the table tells.
+    `changed` is what differs from the baseline's, `untold` are the cases without a result, headed by `without`.
+    `left_out` counts the rows that are not listed. `content` is what a template of its own reads.
+
+    `sentences` are all that is said of each case, by its name, for those who read no tables; they are called `what`.
+    `finding` is the first thing to know of all that, in a line; "": nothing.
+    """
+
+    id: str
+    title: str
+    said: Sequence[str] = ()
+    charts: Sequence[Chart] = ()
+    datasets: Mapping[str, Rows] = field(default_factory=dict)
+    overview: Overview | None = None
+    details: Sequence[Detail] = ()
+    undetailed: int = 0
+    changed: Sequence[Changed] = ()
+    untold: Sequence[Untold] = ()
+    without: str = "Without a result"
+    left_out: int = 0
+    folded: bool = False
+    content: Mapping[str, Any] = field(default_factory=dict)
+    sentences: Sequence[tuple[str, Sequence[str]]] = ()
+    what: str = "cases"
+    finding: str = ""
+
+
+def told_part(
+    found: Sequence[N],
+    *,
+    id: str,
+    title: str,
+    said: Sequence[str],
+    detail: Callable[[N], Detail],
+    sentences: Callable[[N], Sequence[str]],
+    overview: Overview,
+    finding: Callable[[N], str] | None = None,
+    drawn: tuple[Sequence[Chart], Mapping[str, Rows]] = ((), {}),
+    changed: Sequence[Changed] = (),
+    untold: Sequence[Untold] = (),
+    **others: Any,
+) -> Part:
+    """Return the part that tells of cases: of several an `overview`, then some in `detail`, the first one open.
+
+    `sentences` are all that is said of a case, `finding` the first thing to know of it ("": nothing), `drawn` the
+    charts and their data, `others` further fields of the part.
+    """
+    charts, datasets = drawn
+    several = len({name for name, _ in overview.rows}) > 1
+    lost = sum(max(len(each) - LISTED, 0) for each in (found, untold, changed))
+    findings = (f"{one.name}: {line}" for one in found if finding is not None and (line := finding(one)))
+    return Part(
+        id=id,
+        title=title,
+        said=said,
+        charts=charts,
+        datasets=datasets,
+        overview=replace(overview, rows=overview.rows[:LISTED]) if several else None,
+        details=[replace(detail(one), open=place == 0) for place, one in enumerate(found[:DETAILED])],
+        undetailed=max(len(found[:LISTED]) - DETAILED, 0),
+        changed=changed[:LISTED],
+        untold=untold,
+        left_out=max(lost, len(overview.rows) - LISTED) if several else lost,
+        sentences=[(one.name, sentences(one)) for one in found],
+        finding=next(findings, ""),
+        **others,
+    )
+
+
+def cut(block: Block, most: int = ROWS) -> Block:
+    """Return a block with so many rows as a page has room for, and in its note how many there are."""
+    if len(block.rows) <= most:
+        return block
+    note = f"{most} of {len(block.rows):,}"
+    return replace(block, rows=block.rows[:most], note="; ".join(part for part in (block.note, note) if part))
+
+
+def detail_of(name: str, section: Section, folded: Collection[str] = (), code: str = "") -> Detail:
     """Return what a section says of a case: its first line beside the name, its tables cut, those of `folded` folded.
 
     A table is folded where its title begins with one of `folded`.
     """
-    lines = [line_of(block) for block in section.blocks if not block.headers]
+    lines = lines_of(section)
     tables = [cut(block) for block in section.blocks if block.headers]
     hidden = [block for block in tables if block.title.startswith(tuple(folded))] if folded else []
     return Detail(
@@ -225,21 +295,20 @@ def detail_of(name: str, section: Section, folded: Collection[str] = ()) -> Deta
         said=lines[0].title if lines else section.title,
         blocks=[*lines[1:], *(block for block in tables if block not in hidden)],
         folded={block.title: [block] for block in hidden},
+        code=code,
     )
 
 
-def with_overview(part: Part, overview: Overview) -> Part:
-    """Return a part with a table of all cases where there are several."""
-    if len({name for name, _ in overview.rows}) < 2:
-        return part
-    rows: list[Mapping[str, Any]] = [
-        {"name": name, "cells": [[cell] if isinstance(cell, str) else list(cell) for cell in cells]}
-        for name, cells in overview.rows[:LISTED]
-    ]
-    content = {**part.content, "rows": rows, "overview": overview}
-    return replace(part, content=content, left_out=max(part.left_out, len(overview.rows) - LISTED))
+def lines_of(section: Section) -> list[Block]:
+    """Return what a section says beside its tables; some sections give a line as the note of an empty title."""
+    return [line_of(block) for block in section.blocks if not block.headers]
 
 
 def line_of(block: Block) -> Block:
-    """Return a line of text; some sections give it as the note of an empty title."""
+    """Return a line of text, whether a title or the note of an empty one, as its title."""
     return block if block.title else Block(as_sentence(block.note))
+
+
+def sentences_of(section: Section) -> list[str]:
+    """Return the sentences of a section, without its tables."""
+    return [said for line in lines_of(section) for said in (line.title, line.note) if said]

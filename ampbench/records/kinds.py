@@ -45,8 +45,10 @@ class Kind:
     """A kind of run: `name` is its `Header.explains`; with `group`, "explain" or "study", it is the verb that makes it.
 
     `lines` are what such a run holds, first what was found, then what led there. `contents` says what that is before a
-    number of cases or the devices. `document` names what makes the document of a run, as "module:function"
-    (`ampbench.instruments.registry.document`). With `resumed`, its verb goes on with a run that broke off.
+    number of cases or the devices. Named as "module:function" (`ampbench.instruments.registry`) are what makes the
+    `document` of a run, what makes the `part` of a report's page that is about such runs, and what of a run is `told`
+    there ("": all that was found). What is found of the cases of a workload on a device may be judged `together`. With
+    `resumed`, its verb goes on with a run that broke off.
     """
 
     name: str
@@ -54,6 +56,9 @@ class Kind:
     contents: str
     lines: tuple[Lines, ...]
     document: str
+    part: str
+    told: str = ""
+    together: bool = False
     resumed: bool = False
 
     @property
@@ -69,17 +74,15 @@ class Kind:
 
 _ROWS = (
     Kind(
-        CASTS, "explain", "the casts of", (Lines("casts", "ampbench.records.casts:CastPass", long=True),),
-        document="ampbench.instruments.casts.show:document",
-    ),
-    Kind(
         HEADROOM, "explain", "the headroom of",
         (Lines("ranges", "ampbench.records.ranges:RangePass", wrong="ampbench.records.ranges:wrong_ranges"),),
         document="ampbench.instruments.ranges.show:headroom_document",
+        part="ampbench.instruments.ranges.charts:headroom_part",
     ),
     Kind(
         ORIGIN, "explain", "the origin of errors in", (Lines("origin", "ampbench.records.ranges:OriginPass"),),
         document="ampbench.instruments.ranges.show:origin_document",
+        part="ampbench.instruments.ranges.charts:origin_part",
     ),
     Kind(
         KEEP_FP32, "explain", "what to keep in fp32 in",
@@ -91,13 +94,22 @@ _ROWS = (
                   wrong="ampbench.records.keeping:wrong_trial"),
         ),
         document="ampbench.instruments.keep_fp32.show:document",
+        part="ampbench.instruments.keep_fp32.charts:part",
         resumed=True,
+    ),
+    Kind(
+        CASTS, "explain", "the casts of", (Lines("casts", "ampbench.records.casts:CastPass", long=True),),
+        document="ampbench.instruments.casts.show:document",
+        part="ampbench.instruments.casts.charts:part",
     ),
     Kind(
         CONVERGENCE, "study", "the convergence of",
         (Lines("training", "ampbench.records.studies:Training", several=True,
                wrong="ampbench.records.studies:wrong_training"),),
         document="ampbench.instruments.convergence.show:document",
+        part="ampbench.instruments.convergence.charts:part",
+        told="ampbench.instruments.convergence.learning:told_trainings",
+        together=True,
         resumed=True,
     ),
     Kind(
@@ -105,35 +117,40 @@ _ROWS = (
         (Lines("scaling", "ampbench.records.studies:ScalerRun", several=True,
                wrong="ampbench.records.studies:wrong_scaling"),),
         document="ampbench.instruments.scaler.show:document",
+        part="ampbench.instruments.scaler.charts:part",
         resumed=True,
     ),
     Kind(
         SCOPE, "study", "the scope of autocast in",
         (Lines("scopes", "ampbench.records.studies:ScopePass", wrong="ampbench.records.studies:wrong_scopes"),),
         document="ampbench.instruments.scope.show:document",
+        part="ampbench.instruments.scope.charts:part",
         resumed=True,
     ),
     Kind(
         INPUT_STORAGE, "study", "the storage of the inputs of",
         (Lines("storage", "ampbench.records.studies:StoragePass", wrong="ampbench.records.studies:wrong_storage"),),
         document="ampbench.instruments.input_storage.show:document",
+        part="ampbench.instruments.input_storage.charts:part",
         resumed=True,
     ),
     Kind(
         RULES, "explain", "autocast's rules on",
         (Lines("rules", "ampbench.records.rules:RuleProbe", of="device", wrong="ampbench.records.rules:wrong_probe"),),
         document="ampbench.instruments.rules.show:document",
+        part="ampbench.instruments.rules.charts:part",
     ),
     Kind(
         CEILINGS, "study", "the ceilings of",
         (Lines("ceiling", "ampbench.records.studies:Ceiling", several=True, of="device",
                wrong="ampbench.records.studies:wrong_ceiling"),),
         document="ampbench.instruments.ceilings.show:document",
+        part="ampbench.instruments.ceilings.charts:part",
         resumed=True,
     ),
 )  # fmt: skip
 KINDS: Mapping[str, Kind] = MappingProxyType({row.name: row for row in _ROWS})
-"""Every kind of run (`Header.explains`) that explains or studies, by its name."""
+"""Every kind of run (`Header.explains`) that explains or studies, by its name, in the order of a report's page."""
 LINES: Mapping[str, Lines] = MappingProxyType({each.line: each for row in _ROWS for each in row.lines})
 """Every line that such runs hold, by its name."""
 _LINE_OF = {each.record: each.line for each in LINES.values()}

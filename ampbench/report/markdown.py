@@ -5,49 +5,14 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from ampbench import __version__
-from ampbench.instruments.ceilings.findings import ceilings_said
-from ampbench.instruments.claims import claims_said
-from ampbench.instruments.convergence.show import learned_said
-from ampbench.instruments.input_storage.findings import storage_said
-from ampbench.instruments.ranges.findings import headroom_said, origin_said
-from ampbench.instruments.scaler.findings import scaler_said
-from ampbench.instruments.scope.findings import scope_said
 from ampbench.judge.said import NOT_IN_TURNS, NOT_JUDGED, by_weight, case_names, conditions, findings_table, means_table
+from ampbench.present import page
 from ampbench.present.markdown import escaped, folded, markdown_table
-from ampbench.records.kinds import (
-    CASTS,
-    CEILINGS,
-    CONVERGENCE,
-    HEADROOM,
-    INPUT_STORAGE,
-    KEEP_FP32,
-    ORIGIN,
-    SCALER,
-    SCOPE,
-)
 from ampbench.records.verdicts import Comparison
-from ampbench.report.explained import (
-    changed,
-    claimed,
-    device_ceilings,
-    headrooms,
-    origins,
-    probes,
-    scaler_runs,
-    scopes,
-    searches,
-    stored_inputs,
-    traced,
-    trainings,
-    untold,
-    with_rules,
-)
+from ampbench.report.explained import changed, parts
 from ampbench.report.material import Material
 from ampbench.report.precision_tables import MachineTables, precision_tables
 from ampbench.report.result import Result, result
-from ampbench.report.views.explanation.casts import casts_said
-from ampbench.report.views.explanation.keep_fp32 import found_said
-from ampbench.report.views.explanation.rules import changes_said, probe_said
 from ampbench.trend import Trend
 from ampbench.trend.said import changes_table, failures, has_changed_times, series_names, summary
 
@@ -117,13 +82,8 @@ def _parts(material: Material, said: Result) -> Iterator[Part]:
     tables = precision_tables(material)
     yield _precisions(tables, quiet)
     yield _advice(tables, quiet)
-    for title, what, explained, kind in _explained(material):
-        lines = [f"* {escaped(name)}: {'; '.join(map(escaped, sentences))}" for name, sentences in explained]
-        lines += [f"* {escaped(one.name)}: without a result: {escaped(one.reason)}" for one in untold(material, kind)]
-        yield Part(title=title, rows=lines, what=what, quiet=quiet)
-    rules = [f"{changes_said(one)}" for one in with_rules(material)]
-    rules += [probe_said(one) for one in probes(material)]
-    yield Part(title="Autocast's rules", rows=[f"* {escaped(one)}" for one in rules], what="probes", quiet=quiet)
+    for _, part in parts(material):
+        yield _of_instrument(part, quiet)
     for trend in material.trends:
         yield from _trend(trend)
     for comparison in comparisons:
@@ -131,24 +91,12 @@ def _parts(material: Material, said: Result) -> Iterator[Part]:
     yield Part(rows=_paragraphs([*said.skips, *said.said]), what="notes")
 
 
-def _explained(material: Material) -> Iterator[tuple[str, str, list[tuple[str, list[str]]], str]]:
-    """Yield what explains cases: a title, what to call the rows, for each case its name and sentences, and the kind."""
-    ranges = [(one.name, headroom_said(one.found)) for one in headrooms(material)]
-    yield "Headroom", "cases", ranges, HEADROOM
-    begun = [(one.name, origin_said(one.found)) for one in origins(material)]
-    yield "Where errors begin", "cases", begun, ORIGIN
-    yield "What to keep in fp32", "searches", [(one.name, found_said(one)) for one in searches(material)], KEEP_FP32
-    yield "Casts", "traced cases", [(one.name, [casts_said(one)]) for one in traced(material)], CASTS
-    yield "Convergence", "workloads", [(one.name, learned_said(one.found)) for one in trainings(material)], CONVERGENCE
-    scaled = [(one.name, scaler_said(one.case, one.found)) for one in scaler_runs(material)]
-    yield "Loss scaling", "cases", scaled, SCALER
-    yield "Scope of autocast", "cases", [(one.name, scope_said(one.case, one.found)) for one in scopes(material)], SCOPE
-    inputs = [(one.name, storage_said(one.case, one.found)) for one in stored_inputs(material)]
-    yield "Inputs stored in half", "cases", inputs, INPUT_STORAGE
-    attained = [(one.name, ceilings_said(one.device, one.ceilings)) for one in device_ceilings(material)]
-    yield "Ceilings", "devices", attained, CEILINGS
-    held = [(one.name, claims_said(one.claims)) for one in claimed(material)]
-    yield "Claims of a document", "runs", held, ""
+def _of_instrument(part: page.Part, quiet: bool) -> Part:
+    """Return what an instrument says of each case, and why it says nothing of others."""
+    rows = [(name, " ".join(map(escaped, sentences))) for name, sentences in part.sentences]
+    rows += [(one.name, f"without a result: {escaped(one.reason)}") for one in part.untold]
+    lines = [f"* {escaped(name)}: {text}" if name else f"* {text}" for name, text in rows]
+    return Part(title=part.title, rows=lines, what=part.what, quiet=quiet)
 
 
 def _changes(comparison: Comparison, several: bool) -> Iterator[Part]:

@@ -18,11 +18,11 @@ from ampbench.judge.notes import Note
 from ampbench.judge.objections import Budget
 from ampbench.judge.pairing import arm_settings, pair_cases
 from ampbench.judge.rows import Group, Row, grouped
+from ampbench.present.page import run_name
 from ampbench.records.case import Case
-from ampbench.records.kinds import deed_of
+from ampbench.records.kinds import KINDS, deed_of
 from ampbench.records.labels import case_labels, told_apart
 from ampbench.records.run import LATEST, Header
-from ampbench.records.studies import Training
 from ampbench.records.verdicts import Comparison, Finding
 from ampbench.store import CUT, StoredRun, find_run, list_runs, measures, read_header, read_run, run_files
 from ampbench.trend import RunValues, Trend, make_trend, place_of, read_runs, tracked
@@ -100,8 +100,7 @@ def assigned(sources: Sources) -> dict[Path, list[Path]]:
 def matching(runs: Iterable[StoredRun], keyword: str) -> list[StoredRun]:
     """Return the runs that explain with the cases that match `keyword` alone, without those of which nothing is left.
 
-    A probe of autocast's rules is of no case, and stays. The trainings of a workload, which are judged together, all
-    stay where one of its cases matches.
+    What is of devices stays. Cases of a workload that are judged together all stay where one of them matches.
     """
     if not keyword:
         return list(runs)
@@ -113,11 +112,12 @@ def matching(runs: Iterable[StoredRun], keyword: str) -> list[StoredRun]:
 
 
 def _kept(run: StoredRun, keyword: str) -> set[str]:
-    """Return the ids of the cases that match, and of those that were trained to be judged with them."""
-    kept = {case_id for case_id in run.cases if matches(keyword, case_id)}
+    """Return the ids of the cases that match, and of those that are judged together with them."""
     cases = run.cases
-    groups = {(cases[one].group, cases[one].device) for one in kept if one in cases}
-    return kept | {one for one in run.several_of(Training) if (cases[one].group, cases[one].device) in groups}
+    kept = {case_id for case_id in cases if matches(keyword, case_id)}
+    groups = {(cases[one].group, cases[one].device) for one in kept}
+    together = (run.found.get(kind.found.line, {}) for kind in KINDS.values() if kind.together)
+    return kept | {one for found in together for one in found if (cases[one].group, cases[one].device) in groups}
 
 
 def _latest(results: Path) -> Sources:
@@ -160,11 +160,6 @@ def _started(header: Header) -> datetime:
 
 AXES = ("torch_version", "commit")
 """What trends run over, where the runs differ in it; where they differ in neither, over dates."""
-
-
-def run_name(stored: StoredRun) -> str:
-    """Return what a run is called on a page: its label, else its id."""
-    return stored.header.label or stored.header.run
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -8,7 +8,8 @@ from typing import Any
 
 from bs4 import BeautifulSoup
 
-from ampbench.present.page import View
+from ampbench.present.page import Part, View
+from ampbench.report.explained import parts
 from ampbench.report.material import Material, material_of
 from ampbench.report.page import make_page, render
 from ampbench.store import StoredRun
@@ -45,6 +46,11 @@ def section_of(view: View, material: Material) -> BeautifulSoup:
 def page_of(material: Material) -> BeautifulSoup:
     """Return the whole page, parsed as a browser does; places where a name may break are left out, it is one text."""
     return _parsed(make_page(material))
+
+
+def part_of(id: str, material: Material) -> Part | None:
+    """Return what an instrument has to say on the page of material, by the id of its part."""
+    return next((part for _, part in parts(material) if part.id == id), None)
 
 
 def _parsed(document: str) -> BeautifulSoup:

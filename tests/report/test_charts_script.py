@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 from playwright.sync_api import Browser, Locator, Page, expect
 
+from ampbench.instruments.keep_fp32.charts import BEATEN
 from ampbench.report.material import material_of
 from ampbench.report.page import make_page
-from ampbench.report.views.explanation.keep_fp32 import BEATEN
 from tests.compared_runs import BF16, FP32, Times, arms, make_run, noisy
 from tests.report.materials import CHROMIUM, make_material
 from tests.report.ranged_runs import FP16, WEIGHED, keeping_run, searched, weighed

@@ -8,8 +8,7 @@ from ampbench.present.page import LISTED
 from ampbench.records.case import Case
 from ampbench.records.measured import Failure
 from ampbench.report.material import Material
-from ampbench.report.views.explanation.gradients import CHARTED
-from ampbench.report.views.explanation.view import explanation
+from ampbench.report.views.explanation import CHARTED, explanation
 from ampbench.store import StoredRun
 from tests.compared_runs import Times, make_run, rounds_of
 from tests.report.materials import make_material, rendered_by

@@ -228,12 +228,12 @@ def test_casts_and_rules_are_told_in_a_line_each() -> None:
     (line,) = [line for line in text.splitlines() if line.startswith("* linear_chain bf16_autocast: ")]
     assert " casts a step, " in line
     assert line.endswith(
-        "inputs stored in half: 1 cast a step fewer, 200 us → 180 us, 20.0 us saved (95%: 10.0 us to 30.0 us)"
+        "Inputs stored in half: 1 cast a step fewer, 200 us → 180 us, 20.0 us saved (95%: 10.0 us to 30.0 us)."
     )
     assert "* xpu: torch 2.15.0, autocast to bf16, observed on fake tensors, not on hardware: 1 disagreement" in text
     busy = make_pass(fitness=Fitness(other_share=0.5))
     text = make_markdown(material_of([], explanations=[explaining(busy)]))
-    assert "; other processes used 50.0% of the CPU while this was timed: do not trust its times" in text
+    assert " Other processes used 50.0% of the CPU while this was timed: do not trust its times" in text
     fake = make_markdown(material_of([], explanations=[explaining(fake_pass())]))
     assert "(fake tensors, not on hardware)" in fake
 

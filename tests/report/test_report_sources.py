@@ -7,11 +7,12 @@ from bs4 import BeautifulSoup
 
 from ampbench.errors import NothingToRunError, StoreError, UsageError
 from ampbench.records.casts import CastPass
+from ampbench.records.kinds import KINDS
 from ampbench.records.measured import Failure
 from ampbench.records.rules import RuleProbe
 from ampbench.report import page as report_page
 from ampbench.report import views
-from ampbench.report.explained import contents, headrooms, untold
+from ampbench.report.explained import contents, held
 from ampbench.report.material import Material, find_sources, gather
 from ampbench.report.site import make_site
 from ampbench.report.views.banner import banner
@@ -110,16 +111,17 @@ def test_of_several_passes_of_a_case_the_newest_counts(tmp_path: Path):
         write(tmp_path, day, ranged(spread("a", -3, peak)), cases=(FP32,), explains="headroom")
     write(tmp_path, 3, ranged(spread("a", -3, 5)), cases=(FP32,), explains="headroom", host="elsewhere")
     every = gather([run_id(1), run_id(2), run_id(3)], tmp_path)
-    assert [one.found.magnitudes[0].largest for one in headrooms(every)] == [16.0, 32.0]
-    assert all(run_id(day) in one.name for day, one in zip((2, 3), headrooms(every), strict=True))
+    told = held(every, KINDS["headroom"]).told
+    assert [one.found.magnitudes[0].largest for one in told] == [16.0, 32.0]
+    assert all(run_id(day) in one.name for day, one in zip((2, 3), told, strict=True))
 
 
 def test_a_failure_that_does_not_match_the_keyword_is_left_out(tmp_path: Path):
     failure = Failure(case_id=OTHER.case_id, stage="origin", cause="out of memory", message="")
     write(tmp_path, 1, originating(erring("a"), case=TRAINED), failure, cases=(TRAINED, OTHER), explains="origin")
-    assert [one.reason for one in untold(gather([], tmp_path), "origin")] == ["out of memory"]
-    assert untold(gather([], tmp_path), "headroom") == []
-    assert untold(gather([], tmp_path, keyword="bf16_autocast"), "origin") == []
+    assert [one.reason for one in held(gather([], tmp_path), KINDS["origin"]).untold] == ["out of memory"]
+    assert held(gather([], tmp_path), KINDS["headroom"]).untold == []
+    assert held(gather([], tmp_path, keyword="bf16_autocast"), KINDS["origin"]).untold == []
 
 
 def test_a_baseline_of_measured_runs_has_measured_itself(tmp_path: Path):

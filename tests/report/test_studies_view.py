@@ -14,7 +14,7 @@ from ampbench.report.explained import contents
 from ampbench.report.markdown import make_markdown
 from ampbench.report.material import Material, matching, material_of
 from ampbench.report.page import chart_payload, make_page
-from ampbench.report.views.studies.view import studies
+from ampbench.report.views.explanation import studies
 from ampbench.store import StoredRun
 from tests.compared_runs import Times, make_run
 from tests.report.materials import make_material, page_of, rendered_by
@@ -188,9 +188,9 @@ def test_very_many_cases_are_cut_and_counted():
     cases = [make_case("bf16_autocast", workload=f"net_{number}", phase="training") for number in range(LISTED + 5)]
     view = studies(only(scope_run(*(scoped(case, steps=200) for case in cases), cases=cases)))
     (part,) = view.content["parts"]
-    assert len(part.content["rows"]) == LISTED
-    assert len(part.content["cases"]) == DETAILED
-    assert (part.left_out, part.content["undetailed"]) == (5, LISTED - DETAILED)
+    assert len(part.overview.rows) == LISTED
+    assert len(part.details) == DETAILED
+    assert (part.left_out, part.undetailed) == (5, LISTED - DETAILED)
     assert all(len(rows) <= ROWS_OF_THE_PAGE + 5 * 200 for rows in part.datasets.values())
     assert all(len(chart.choices) <= CHOICES for chart in part.charts)
     assert any("the first ones" in said for said in part.said)

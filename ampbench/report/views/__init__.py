@@ -10,10 +10,9 @@ from ampbench.report.material import Material
 from ampbench.report.views.banner import banner
 from ampbench.report.views.cases import cases
 from ampbench.report.views.distributions import distributions
-from ampbench.report.views.explanation.view import explanation
+from ampbench.report.views.explanation import explanation, studies
 from ampbench.report.views.method import environment, method
 from ampbench.report.views.precisions import precisions, tradeoff
-from ampbench.report.views.studies.view import studies
 from ampbench.report.views.sweeps import sweeps
 from ampbench.report.views.trends import trends
 

@@ -1,8 +1,6 @@
-"""Loss scaling, on the page.
+"""What settings of GradScaler make of a training, and whether gradients flush without it, on the page.
 
-Charts of a training with several settings of loss scaling: losses, scales over time, gradients by exponent.
-
-Loss scaling: whether gradients flush without it, and what settings of GradScaler make of a training.
+Its charts are of losses, of scales over time and of gradients by exponent.
 """
 
 import math
@@ -29,16 +27,12 @@ from ampbench.present.charts import (
     tooltip,
     values_axis,
 )
-from ampbench.present.document import as_sentence
-from ampbench.present.page import Detail, Overview, Part, Told, detail_of, told_part, with_overview
-from ampbench.records.kinds import SCALER
+from ampbench.present.document import Section, as_sentence
+from ampbench.present.page import Held, Overview, Part, Told, detail_of, sentences_of, told_part
 from ampbench.records.labels import few
 from ampbench.records.magnitudes import format_scale
 from ampbench.records.ranges import Magnitudes
 from ampbench.records.studies import ScalerRun
-from ampbench.report.explained import scaler_runs, untold
-from ampbench.report.material import Material
-from ampbench.report.views.part import strange
 
 LOSSES, SCALES, EXPONENTS = "studies-scaler-losses", "studies-scales", "studies-exponents"
 _SETTINGS: Mapping[str, tuple[str, str]] = {
@@ -285,25 +279,34 @@ EXPONENT_DRAWING = Drawing(name=EXPONENTS, rows=_exponent_rows, said=_exponents_
 """The chart of each of `stored_gradients`."""
 
 
-def scaler(material: Material) -> Part | None:
+def part(held: Held[list[ScalerRun]]) -> Part | None:
     """Return the cases that were trained with several settings of the scaler, those first of which most fail."""
-    found, missing = scaler_runs(material), untold(material, SCALER)
-    if not (found or missing):
+    found = sorted(held.told, key=lambda one: sum(each.fails for each in outcomes(one.found)), reverse=True)
+    if not (found or held.untold):
         return None
     charts, datasets, said = drawn(found, *DRAWINGS)
     stored = drawn(stored_gradients(found), EXPONENT_DRAWING)
-    part = told_part(
+    return told_part(
         found,
-        missing,
         id="scaler",
         title="Loss scaling, setting by setting",
-        said=[*_said(found), *strange(material, SCALER, "Trained"), *said],
-        detail=_detail,
+        said=[*_said(found), *held.strangers_said("Trained"), *said],
+        detail=lambda one: detail_of(one.name, _section(one), ["Training loss", "Gradients"]),
+        sentences=lambda one: sentences_of(_section(one)),
+        finding=lambda one: next(iter(scaler_said(one.case, one.found)), ""),
+        overview=Overview(
+            caption="What fp16 needs of loss scaling, those first of whose settings most fail",
+            headers=["found"],
+            rows=[(one.name, [[as_sentence(line) for line in scaler_said(one.case, one.found)]]) for one in found],
+            wide={"found"},
+        ),
         drawn=([*charts, *stored[0]], {**datasets, **stored[1]}),
+        untold=held.untold,
     )
-    rows = [(one.name, [[as_sentence(line) for line in scaler_said(one.case, one.found)]]) for one in found]
-    caption = "What fp16 needs of loss scaling, those first of whose settings most fail"
-    return with_overview(part, Overview(caption=caption, headers=["found"], rows=rows, wide={"found"}))
+
+
+def _section(one: Told[list[ScalerRun]]) -> Section:
+    return scaling_section(one.case, one.found)
 
 
 def _said(found: Sequence[Told[list[ScalerRun]]]) -> list[str]:
@@ -314,7 +317,3 @@ def _said(found: Sequence[Told[list[ScalerRun]]]) -> list[str]:
     which = f": {few(one.name for one in needing)}" if needing else ""
     verb = "fails" if len(needing) == 1 else "fail"
     return [f"Of {counted(len(found), 'case')}, {len(needing) or 'none'} {verb} without loss scaling{which}."]
-
-
-def _detail(one: Told[list[ScalerRun]]) -> Detail:
-    return detail_of(one.name, scaling_section(one.case, one.found), ["Training loss", "Gradients"])

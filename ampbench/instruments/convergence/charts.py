@@ -1,18 +1,12 @@
-"""Convergence, on the page.
+"""Whether trainings in low precisions end as well as those in fp32, against what seeds alone do, on the page.
 
-The trainings of a workload in several precisions, and how these look in charts.
-
-The chart of how far the weights of trainings drift from those of fp32.
-
-The chart of training losses by precision.
-
-The chart of how trained networks do at the end, seed by seed.
-
-Convergence: whether trainings in low precisions end as well as those in fp32, against what seeds alone do.
+Its charts are of losses by precision, of how trained networks do at the end, seed by seed, and of how far weights drift
+from those of fp32.
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from ampbench.base.precisions import BASELINE, ordered
@@ -26,8 +20,8 @@ from ampbench.instruments.convergence.findings import (
     metric_said,
     trouble,
 )
-from ampbench.instruments.convergence.learning import Learned
-from ampbench.instruments.convergence.show import distance, format_ratio, interval, learned_section
+from ampbench.instruments.convergence.learning import Learned, learned
+from ampbench.instruments.convergence.show import distance, format_ratio, interval, learned_section, verdict_said
 from ampbench.present.charts import (
     Chart,
     Choice,
@@ -42,13 +36,24 @@ from ampbench.present.charts import (
     tooltip,
     values_axis,
 )
-from ampbench.present.page import Detail, Overview, Part, detail_of, told_part, with_overview
-from ampbench.records.kinds import CONVERGENCE
-from ampbench.records.labels import few
+from ampbench.present.page import Held, Overview, Part, detail_of, place_of, run_name, sentences_of, told_part
+from ampbench.records.labels import case_labels, few, told_apart
 from ampbench.records.studies import CONTROL, REFERENCE, Training
-from ampbench.report.explained import Trained, trainings, untold
-from ampbench.report.material import Material
-from ampbench.report.views.part import strange
+from ampbench.records.verdicts import Verdict
+from ampbench.store import StoredRun
+
+_WORST_FIRST = (Verdict.REGRESSED, Verdict.INCOMPARABLE, Verdict.INCONCLUSIVE, Verdict.IMPROVED, Verdict.UNCHANGED)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Trained:
+    """A workload trained on a device, and what its trainings come to. `number` counts from 0."""
+
+    number: int
+    name: str
+    run: StoredRun
+    found: Learned
+
 
 ARM_LOOKS: Mapping[str, tuple[str, str]] = {
     NAMES[CONTROL]: ("--faint", "triangle-right"),
@@ -360,22 +365,54 @@ _FOLDED = ("Training loss", "Weights", "Way", "Each seed")
 _TRAINS = {True: "yes", False: "no", None: "open"}
 
 
-def convergence(material: Material) -> Part | None:
+def part(held: Held[Any]) -> Part | None:
     """Return the workloads that were trained, those first in which a precision does not train as fp32 does."""
-    found, missing = trainings(material), untold(material, CONVERGENCE)
-    if not (found or missing):
+    found = trainings(held.runs)
+    if not (found or held.untold):
         return None
     charts, datasets, said = drawn(found, *_DRAWINGS)
-    part = told_part(
+    return told_part(
         found,
-        missing,
         id="convergence",
         title="Convergence",
-        said=[*_said(found), *strange(material, CONVERGENCE, "Trained"), *said],
-        detail=_detail,
+        said=[*_said(found), *held.strangers_said("Trained"), *said],
+        detail=lambda one: detail_of(one.name, learned_section(one.found, everything=True), _FOLDED),
+        sentences=lambda one: sentences_of(learned_section(one.found)),
+        finding=lambda one: verdict_said(one.found),
+        overview=_overview(found),
         drawn=(charts, datasets),
+        untold=held.untold,
+        what="workloads",
     )
-    return with_overview(part, _overview(found))
+
+
+def trainings(runs: Iterable[StoredRun]) -> list[Trained]:
+    """Return the workloads that `runs` trained, those first in which a precision does not train as fp32 does.
+
+    `runs` are the oldest first. Of one that a newer run of its machine trained again, only that.
+    """
+    found: list[tuple[StoredRun, Learned, str]] = []
+    seen: list[tuple[tuple[str, str], set[str]]] = []
+    for run in reversed(list(runs)):
+        for one in learned(run):
+            ids = {row.case_id for row in one.rows}
+            if not any(place_of(run) == place and ids <= known for place, known in seen):
+                found.append((run, one, one.rows[0].case_id))
+                seen.append((place_of(run), ids))
+    found.reverse()
+    labels = case_labels((run.cases[case_id] for run, _, case_id in found), precision=False)
+    names = told_apart([labels[case_id] for _, _, case_id in found], (run_name(run) for run, _, _ in found))
+    every = [
+        Trained(number=number, name=name, run=run, found=one)
+        for number, (name, (run, one, _)) in enumerate(zip(names, found, strict=True))
+    ]
+    return sorted(every, key=_badness)
+
+
+def _badness(one: Trained) -> int:
+    """Return the place of the worst verdict on a score or a training loss."""
+    verdicts = [verdict for row in one.found.judged for verdict in (row.verdict, row.loss_verdict) if verdict]
+    return min(map(_WORST_FIRST.index, verdicts), default=len(_WORST_FIRST))
 
 
 def _said(found: list[Trained]) -> list[str]:
@@ -429,7 +466,3 @@ def _overview(found: list[Trained]) -> Overview:
         first="workload",
         numbers={"reached", "against fp32", "90% interval", "training loss", "weights"},
     )
-
-
-def _detail(one: Trained) -> Detail:
-    return detail_of(one.name, learned_section(one.found, everything=True), _FOLDED)

@@ -1,37 +1,37 @@
-"""Input storage: whether inputs kept in half only save a cast, or lose what an op would have read in fp32."""
+"""Whether inputs kept in half only save a cast, or lose what an op would have read in fp32, on the page."""
+
+from collections.abc import Sequence
 
 from ampbench.base.units import UNDEFINED, counted, format_bytes, format_error, format_whole
-from ampbench.instruments.input_storage.findings import FREE, LOSSY, comes_to
+from ampbench.instruments.input_storage.findings import FREE, LOSSY, comes_to, storage_said
 from ampbench.instruments.input_storage.show import storage_section
-from ampbench.present.page import Overview, Part, Told, detail_of, told_part, with_overview
-from ampbench.records.kinds import INPUT_STORAGE
+from ampbench.present.page import Held, Overview, Part, Told, detail_of, sentences_of, told_part
 from ampbench.records.labels import few
 from ampbench.records.studies import StoragePass
-from ampbench.report.explained import stored_inputs, untold
-from ampbench.report.material import Material
-from ampbench.report.views.part import strange
 
 BITS = {True: "the same", False: "others", None: "not known"}
 """What becomes of the bits of outputs, loss and gradients."""
 
 
-def input_storage(material: Material) -> Part | None:
+def part(held: Held[StoragePass]) -> Part | None:
     """Return the cases that were fed inputs stored in half, those first that lose information by it."""
-    found, missing = stored_inputs(material), untold(material, INPUT_STORAGE)
-    if not (found or missing):
+    found = sorted(held.told, key=lambda one: (comes_to(one.found) != LOSSY, one.found.identical is True))
+    if not (found or held.untold):
         return None
-    part = told_part(
+    return told_part(
         found,
-        missing,
         id="input-storage",
         title="Inputs stored in half",
-        said=[*_said(found), *strange(material, INPUT_STORAGE, "Measured")],
+        said=[*_said(found), *held.strangers_said("Measured")],
         detail=lambda one: detail_of(one.name, storage_section(one.case, one.found, everything=True)),
+        sentences=lambda one: sentences_of(storage_section(one.case, one.found)),
+        finding=lambda one: next(iter(storage_said(one.case, one.found)), ""),
+        overview=_overview(found),
+        untold=held.untold,
     )
-    return with_overview(part, _overview(found))
 
 
-def _said(found: list[Told[StoragePass]]) -> list[str]:
+def _said(found: Sequence[Told[StoragePass]]) -> list[str]:
     """Return how many cases are in each of the two situations; of one, its own sentences say it."""
     if len(found) < 2:
         return []
@@ -45,7 +45,7 @@ def _said(found: list[Told[StoragePass]]) -> list[str]:
     return said
 
 
-def _overview(found: list[Told[StoragePass]]) -> Overview:
+def _overview(found: Sequence[Told[StoragePass]]) -> Overview:
     rows = []
     for one in found:
         full, low = one.found.full, one.found.low

@@ -1,12 +1,14 @@
 """Autocast's rules in the report: probes of the runs on the page, and what changed since the baseline."""
 
 from dataclasses import replace
+from functools import partial
 
 from ampbench.report.material import material_of
-from ampbench.report.views.explanation.rules import rules
 from tests.compared_runs import FP32, Times, make_run
-from tests.report.materials import make_material, page_of
+from tests.report.materials import make_material, page_of, part_of
 from tests.report.traced_runs import probed
+
+rules = partial(part_of, "rules")
 
 
 def test_without_a_probe_there_is_no_part():

@@ -2,17 +2,18 @@
 
 from functools import partial
 
+from ampbench.instruments.ranges.charts import DRAWN, HANDED, INHERITED, OVERFLOWING, OWN, TOTAL
 from ampbench.present.page import MODULE_ROWS
 from ampbench.records.measured import Skip
 from ampbench.records.ranges import FirstNonfinite
 from ampbench.report.material import Material, material_of
-from ampbench.report.views.explanation.headroom import DRAWN
-from ampbench.report.views.explanation.origin import HANDED, INHERITED, OVERFLOWS, OWN, TOTAL, origin
-from ampbench.report.views.explanation.view import explanation
+from ampbench.report.views.explanation import explanation
 from tests.compared_runs import Times, environment, make_run
-from tests.report.materials import make_material, page_of, rendered_by
+from tests.report.materials import make_material, page_of, part_of, rendered_by
 from tests.report.ranged_runs import FP16, erring, origin_run, originating
 from tests.stored_runs import make_case, make_header
+
+origin = partial(part_of, "origin")
 
 CHART = "explanation-origins"
 OTHER = make_case("bf16_autocast", phase="training")
@@ -46,10 +47,10 @@ def test_each_module_has_its_own_inherited_and_total_error_in_the_order_of_runni
 def test_what_overflows_is_marked_by_shape_and_apart_from_what_is_handed_such_inputs():
     found = originating(erring("a"), erring("b", overflowed=3), erring("c", overflowed=3, inputs_overflowed=9))
     rows = rows_of(only(found))
-    assert [row["mark"] for row in rows.values()] == [None, OVERFLOWS, HANDED]
+    assert [row["mark"] for row in rows.values()] == [None, OVERFLOWING, HANDED]
     svg = rendered(only(found)).select_one(f"#chart-{CHART} svg").get_text()
     assert all(
-        name in svg for name in ("total", "own", OVERFLOWS, HANDED, "relative L2 error against fp32 (log scale)")
+        name in svg for name in ("total", "own", OVERFLOWING, HANDED, "relative L2 error against fp32 (log scale)")
     )
 
 
@@ -87,7 +88,7 @@ def test_long_tables_and_charts_keep_the_worst():
     assert len(rows) == DRAWN
     assert "m999" in rows
     assert "m0" not in rows
-    (table,) = (block for block in part.content["cases"][0].blocks if block.headers)
+    (table,) = (block for block in part.details[0].blocks if block.headers)
     assert len(table.rows) == MODULE_ROWS
     assert f"{MODULE_ROWS} of 1,000" in table.note
 

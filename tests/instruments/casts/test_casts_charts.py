@@ -7,18 +7,20 @@ from itertools import pairwise
 import pytest
 from bs4 import BeautifulSoup
 
+from ampbench.instruments.casts.charts import SPANS_AT_LEAST, SPANS_OF_A_CASE, row_of, spans_of, steps_of
 from ampbench.present.charts import CHOICES
 from ampbench.present.page import DETAILED, LISTED
 from ampbench.records.casts import AUTOGRAD, TRACED, Cast, CastTrace, GraphTrace, Operation
 from ampbench.records.measured import Failure
 from ampbench.report.material import Material, material_of
 from ampbench.report.page import make_page
-from ampbench.report.views.explanation.casts import SPANS_AT_LEAST, SPANS_OF_A_CASE, casts, row_of, spans_of, steps_of
-from ampbench.report.views.explanation.view import explanation
+from ampbench.report.views.explanation import explanation
 from tests.compared_runs import Times, environment, make_run, noisy
-from tests.report.materials import make_material, page_of, rendered_by
+from tests.report.materials import make_material, page_of, part_of, rendered_by
 from tests.report.traced_runs import SAVED, TRAINED, checked, explaining, fake_pass, make_pass, traced_net
 from tests.stored_runs import holding, make_case, make_header
+
+casts = partial(part_of, "casts")
 
 OTHER = make_case("fp16_autocast", phase="training")
 
@@ -80,7 +82,7 @@ def test_a_traced_case_tells_its_casts_by_kind_by_op_and_what_could_be_saved():
     page = rendered(only(make_pass()))
     trace = traced_net()
     assert page.h3.get_text() == "Casts"
-    said = page.select_one("details.traced summary").get_text()
+    said = page.select_one("details.casts summary").get_text()
     assert f"linear_chain bf16_autocast: {len(trace.casts)} casts a step" in said
     found = tables(page)
     assert [row[:3] for row in found["Where they come from"]][:2] == [["input", "autocast", "1"],
@@ -109,7 +111,7 @@ def test_other_graphs_of_the_step_are_folded_with_what_could_not_be_made():
         GraphTrace(graph=AUTOGRAD, ops=[Operation(index=0, name="AddmmBackward0")], notes=["hooks are not seen"]),
     ]
     page = rendered(only(make_pass(graphs=graphs)))
-    folded = page.select_one("details.traced details:last-of-type")
+    folded = page.select_one("details.casts details:last-of-type")
     assert folded.summary.get_text() == "The same step in other graphs"
     assert not folded.has_attr("open")
     assert "RuntimeError: no <b>trace</b>" in folded.get_text()
@@ -151,7 +153,7 @@ def test_the_case_whose_casts_cost_the_most_comes_first():
 def test_what_ran_on_fake_tensors_is_said_not_to_have_run_and_has_no_times():
     page = rendered(only(fake_pass()))
     assert "This was traced on fake tensors, not on hardware" in page.get_text()
-    assert "(fake tensors, not on hardware)" in page.select_one("details.traced summary").get_text()
+    assert "(fake tensors, not on hardware)" in page.select_one("details.casts summary").get_text()
     figure = page.select_one("#chart-explanation-casts-untimed")
     assert "on fake tensors, not on hardware" in figure.select_one(".alt").get_text()
     assert page.select_one("#chart-explanation-casts") is None
@@ -183,7 +185,7 @@ def test_what_was_tried_tells_a_saving_from_none(differences: tuple[float, ...],
     material = only(make_pass(checked=[checked(*differences)]), make_pass(OTHER), cases=(TRAINED, OTHER))
     page = rendered(material)
     assert any(said in row[6] for row in next(iter(tables(page).values())))
-    assert said.rpartition("fewer, ")[2] in page.select_one("details.traced").get_text()
+    assert said.rpartition("fewer, ")[2] in page.select_one("details.casts").get_text()
     assert ("Measured: inputs stored in half" in page.get_text()) is (differences == SAVED)
 
 
@@ -214,10 +216,10 @@ def test_many_traced_cases_stay_few_on_the_page():
     material = only(*(make_pass(case, trace=trace) for case in cases), cases=cases)
     part = casts(material)
     assert part is not None
-    assert (len(part.content["rows"]), len(part.content["cases"]), part.left_out) == (LISTED, DETAILED, 10)
+    assert (len(part.overview.rows), len(part.details), part.left_out) == (LISTED, DETAILED, 10)
     assert len(part.charts[0].choices) == CHOICES
     assert len(part.datasets["explanation-casts"]) <= CHOICES * max(SPANS_AT_LEAST, 160)
-    assert "Of 180 more cases only the table above tells" in rendered(material).get_text()
+    assert "Of 180 more traced cases only the table above tells" in rendered(material).get_text()
 
 
 @pytest.mark.slow
@@ -229,8 +231,8 @@ def test_of_several_traces_of_a_case_the_newest_counts():
     older = explaining(make_pass(notes=["old"]), run="older", started_at="2026-01-30T12:00:00Z")
     newer = explaining(make_pass(notes=["new"]), run="newer", started_at="2026-01-31T12:00:00Z")
     page = rendered(material_of([], explanations=[newer, older]))
-    assert len(page.select("details.traced")) == 1
-    assert "new" in page.select_one("details.traced").get_text().split()
+    assert len(page.select("details.casts")) == 1
+    assert "new" in page.select_one("details.casts").get_text().split()
     elsewhere = replace(older, header=environment(older.header, torch_version="2.14.0"))
     page = rendered(material_of([], explanations=[newer, elsewhere]))
     assert {row[0] for row in next(iter(tables(page).values()))} == {
@@ -251,7 +253,7 @@ def test_a_trace_of_another_torch_than_what_measured_is_pointed_out():
 def test_a_measured_run_may_hold_traces_itself():
     measured = holding(make_run(Times((TRAINED, [1e-3]))), make_pass())
     page = page_of(make_material(measured))
-    assert page.select_one("#explanation details.traced") is not None
+    assert page.select_one("#explanation details.casts") is not None
     assert page.select_one("#cases tbody tr") is not None
 
 

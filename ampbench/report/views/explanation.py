@@ -1,10 +1,8 @@
-"""Gradients, loss scales and what broke compiled graphs, on the page.
+"""Why numbers are what they are, and what studies found, as far as the runs on the page tell.
 
-What broke, where and how; and what the divergence passes had to remark.
-
-Where gradients go wrong: how far they lie from the fp64 reference's, in which parameter, and what became zero.
-
-Loss scaling: where GradScaler settled, whether it did so in every round, and the steps it skipped afterwards.
+Each part is what an instrument makes of its runs (`instruments/*/charts.py`) or, of plain runs, made here: how far
+gradients lie from the fp64 reference's, in which parameter, and what became zero; where GradScaler settled, and the
+steps it skipped afterwards; what broke, where and how; and what the divergence passes had to remark.
 """
 
 import math
@@ -18,9 +16,41 @@ from ampbench.base.units import UNDEFINED, counted, format_error, format_loss, f
 from ampbench.judge.frame import WEIGHTS_DIFFER
 from ampbench.judge.rows import number, precision_label
 from ampbench.present.charts import CHOICES, Chart, Choice, budget_rule, precision_encoded, tooltip
-from ampbench.present.page import LISTED, Part
+from ampbench.present.page import LISTED, Part, View
 from ampbench.records.measured import Divergence, Failure, Round
+from ampbench.report.explained import parts
 from ampbench.report.material import Material
+
+
+def explanation(material: Material) -> View | None:
+    """Return the section of what explains; None where no run holds data for any part of it."""
+    own = [(kind, part) for kind, part in parts(material) if kind is not None and kind.group == "explain"]
+    of_cases = [part for kind, part in own if kind.of_cases]
+    of_devices = [part for kind, part in own if not kind.of_cases]
+    found = [*of_cases, gradients(material), scaling(material), *of_devices, failures(material), remarks(material)]
+    return _section("explanation", "Explanation", found)
+
+
+def studies(material: Material) -> View | None:
+    """Return the section of what studies found; None where no run holds data for any part of it."""
+    return _section(
+        "studies", "Studies", [part for kind, part in parts(material) if kind is None or kind.group == "study"]
+    )
+
+
+def _section(id: str, title: str, found: Sequence[Part | None]) -> View | None:
+    own = [part for part in found if part is not None]
+    if not own:
+        return None
+    return View(
+        id=id,
+        title=title,
+        template="parts.html",
+        content={"parts": own, "listed": LISTED},
+        charts=[chart for part in own for chart in part.charts],
+        datasets={name: rows for part in own for name, rows in part.datasets.items()},
+    )
+
 
 NAMED = 3
 """So many of the cases that share a failure or a note are named."""

@@ -1,10 +1,7 @@
-"""Casts, on the page.
+"""What autocast and others cast in a step, what that costs, and what could be saved of it, on the page.
 
-The ops of a traced step laid along its time; where there are too many, short neighbours as one span.
-
-The timeline of traced steps: ops in their order, the casts below them, what they compute in as colour.
-
-Casts: what autocast and others cast in a step, what that costs, and what could be saved of it.
+Its chart is a timeline: the ops of a traced step in their order, the casts below them, what they compute in as colour;
+where there are too many, short neighbours as one span.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -15,16 +12,50 @@ from typing import Any
 
 from ampbench.base.units import UNDEFINED, counted, format_bytes, format_seconds, format_share
 from ampbench.instruments.casts import show
-from ampbench.instruments.casts.findings import costs
+from ampbench.instruments.casts.findings import casts_said
 from ampbench.present.charts import CHOICES, Chart, Choice, Rows, label_expression, tooltip
-from ampbench.present.document import Block
-from ampbench.present.page import Detail, Part, cut, told_part
+from ampbench.present.document import Block, as_sentence
+from ampbench.present.page import Detail, Held, Overview, Part, Told, cut, sentences_of, told_part
 from ampbench.records.beside import saved_time, saving_said
-from ampbench.records.casts import Cast, CastTrace, CheckedSaving, Operation, casts_inside
-from ampbench.records.kinds import CASTS
-from ampbench.report.explained import Traced, changed, traced, untold
-from ampbench.report.material import Material
-from ampbench.report.views.part import strange
+from ampbench.records.cast_totals import Saving, Totals, savings, totals
+from ampbench.records.casts import Cast, CastPass, CastTrace, CheckedSaving, Operation, casts_inside
+from ampbench.records.rules import FAKE
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Traced(Told[CastPass]):
+    """A case that a run traced: what its casts add up to, and what could be saved, the largest first."""
+
+    whole: Totals
+    savings: Sequence[Saving]
+
+    @property
+    def said(self) -> str:
+        """What its casts cost, in a line."""
+        return casts_said(self.found, self.case, self.whole, self.savings)
+
+    @property
+    def fake(self) -> bool:
+        """Whether fake tensors stood in, so that nothing ran on hardware."""
+        return self.found.how == FAKE
+
+
+def traced(told: Sequence[Told[CastPass]]) -> list[Traced]:
+    """Return the traced cases, those first whose casts take the most time or, untimed, move the most bytes."""
+    cases = [
+        Traced(
+            number=one.number,
+            name=one.name,
+            case=one.case,
+            run=one.run,
+            found=one.found,
+            whole=totals(one.found.trace),
+            savings=savings(one.found.trace),
+        )
+        for one in told
+    ]
+    return sorted(cases, key=lambda one: (-(one.whole.seconds or 0.0), -one.whole.bytes_moved, one.number))
+
 
 CAST, OTHER = "cast", "no floats"
 DTYPES: Mapping[str, str] = MappingProxyType(
@@ -270,30 +301,33 @@ def _said(one: Traced) -> str:
 FAKE_SAID = "fake tensors, not on hardware"
 
 
-def casts(material: Material) -> Part | None:
+def part(held: Held[CastPass]) -> Part | None:
     """Return the traced cases, those first whose casts take the most time or, untimed, move the most bytes."""
-    found, missing, differing = traced(material), untold(material, CASTS), changed(material)
-    if not (found or missing or differing):
+    found = traced(held.told)
+    if not (found or held.untold or held.changed):
         return None
     charts, datasets, said = timelines(found)
     return told_part(
         found,
-        missing,
         id="casts",
         title="Casts",
-        said=[*_all_said(found), *strange(material, CASTS, "Traced"), *said],
-        row=_row,
+        said=[*_all_said(found), *held.strangers_said("Traced"), *said],
         detail=_detail,
+        sentences=_sentences,
+        overview=_overview(found),
         drawn=(charts, datasets),
-        changed=differing,
+        changed=held.changed,
+        untold=held.untold,
+        without="Not traced",
+        what="traced cases",
     )
 
 
-def casts_said(one: Traced) -> str:
-    """Return what the casts of a case cost, where it was tried what a change saves, and what is in doubt."""
-    where = f" ({FAKE_SAID})" if one.fake else ""
-    tried = [f"{each.change}: {checked_said(each)}" for each in one.found.checked]
-    return "; ".join([f"{one.said}{where}", *tried, *costs(one.found, one.whole).doubts])
+def _sentences(one: Traced) -> list[str]:
+    """Return what the casts of a case cost, and where it was tried what a change saves, that."""
+    first, *others = sentences_of(show.section(one.case, one.found))
+    tried = [as_sentence(f"{each.change}: {checked_said(each)}") for each in one.found.checked]
+    return [as_sentence(f"{one.said} ({FAKE_SAID})") if one.fake else first, *others, *tried]
 
 
 def checked_said(one: CheckedSaving) -> str:
@@ -325,23 +359,29 @@ def _factor(one: CheckedSaving) -> float:
     return saved.before / saved.after
 
 
-def _row(one: Traced) -> Mapping[str, Any]:
-    """Return a case as a row of the table of all."""
-    whole = one.whole
-    saved = sum(len(saving.casts) for saving in one.savings)
-    best = max(one.found.checked, key=lambda each: saved_time(each).seconds, default=None)
-    return {
-        "name": one.name,
-        "numbers": [
+def _overview(found: Sequence[Traced]) -> Overview:
+    rows = []
+    for one in found:
+        whole = one.whole
+        best = max(one.found.checked, key=lambda each: saved_time(each).seconds, default=None)
+        cells = [
             f"{whole.casts:,}",
             format_bytes(whole.bytes_moved),
             format_seconds(whole.seconds),
             format_share(whole.share),
-            f"{saved:,}",
-        ],
-        "measured": f"{best.change}: {checked_said(best)}" if best else UNDEFINED,
-        "how": f"{one.case.device}: {FAKE_SAID}" if one.fake else one.case.device,
-    }
+            f"{sum(len(saving.casts) for saving in one.savings):,}",
+            f"{best.change}: {checked_said(best)}" if best else UNDEFINED,
+            f"{one.case.device}: {FAKE_SAID}" if one.fake else one.case.device,
+        ]
+        rows.append((one.name, cells))
+    headers = ["casts", "moved", "traced", "share", "to save", "best saving measured", "traced on"]
+    return Overview(
+        caption="Casts of a step by case, the most expensive first. Traced: the casts' own time under the trace, which "
+        "slows small ops, and its share of that of all ops. To save: casts that a change would make unnecessary.",
+        headers=headers,
+        rows=rows,
+        numbers=headers[:5],
+    )
 
 
 def _detail(one: Traced) -> Detail:

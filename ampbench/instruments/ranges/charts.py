@@ -1,12 +1,8 @@
-"""Headroom, on the page.
+"""How large the values of a network are and what low precisions hold of them, and where errors begin, on the page.
 
-The axis on which the modules of a network stand in the order of running, and which of very many have a place.
-
-Where most magnitudes of a module lie, from their histograms by exponent.
-
-The chart of magnitudes along a network, against what fp16 and bf16 hold.
-
-Headroom: how large the values of a network are, what low precisions can hold of them, and whether they did.
+Two parts. Headroom has a chart of magnitudes along a network, against what fp16 and bf16 hold; where most of a module
+lie, its histograms by exponent tell. Origin has one of the errors of modules, own, inherited and total, in the same
+order of running.
 """
 
 import math
@@ -15,19 +11,36 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from ampbench.base.precisions import FORMATS, find_format
-from ampbench.base.units import UNDEFINED, counted, format_share
+from ampbench.base.units import UNDEFINED, counted, format_error, format_share
 from ampbench.instruments.ranges import show
-from ampbench.instruments.ranges.findings import headroom_said
+from ampbench.instruments.ranges.findings import headroom_said, origin_said
 from ampbench.present.charts import CHOICES, DASHED, ROWS_OF_THE_PAGE, Chart, Choice, Rows, middle_cut, tooltip
-from ampbench.present.page import MODULE_ROWS, Detail, Part, Told, cut, told_part
-from ampbench.records.kinds import HEADROOM
+from ampbench.present.page import MODULE_ROWS, Detail, Held, Overview, Part, Told, cut, sentences_of, told_part
 from ampbench.records.labels import few
-from ampbench.records.magnitudes import FLUSHES, ROOT, Headroom, by_module, scales_sentence, usable_scales
+from ampbench.records.magnitudes import (
+    FLUSHES,
+    ROOT,
+    Headroom,
+    by_module,
+    error_sentence,
+    scales_sentence,
+    usable_scales,
+)
 from ampbench.records.magnitudes import headroom as headroom_of
-from ampbench.records.ranges import ACTIVATION, GRADIENT, INPUT, UPDATE, WEIGHT, Magnitudes, RangePass
-from ampbench.report.explained import headrooms, untold
-from ampbench.report.material import Material
-from ampbench.report.views.part import strange
+from ampbench.records.ranges import (
+    ACTIVATION,
+    GRADIENT,
+    INPUT,
+    UPDATE,
+    WEIGHT,
+    Magnitudes,
+    ModuleError,
+    OriginPass,
+    ProfileRow,
+    RangePass,
+    layer_profile,
+    ranked,
+)
 
 T = TypeVar("T")
 
@@ -171,7 +184,7 @@ def joint(values: Sequence[Magnitudes], dtype: str) -> Headroom:
     return Headroom(reach=reach, overflow=share("overflow"), flushed=share("flushed"), subnormal=share("subnormal"))
 
 
-DRAWN_SAID = (
+MAGNITUDES_SAID = (
     f"Bars span the magnitudes of a module's values from the {format_share(LOW)} to the {format_share(HIGH)} quantile "
     "of those that are not zero, thin lines go on to the largest; gradients are without a loss scale."
 )
@@ -181,7 +194,7 @@ OVERFLOWS = "largest value, overflows fp16"
 FLUSHING = f"{FLUSHES:.0%} or more become zero in fp16"
 SEEN = "overflowed when run in fp16"
 NONFINITE = "not finite in fp32"
-_MARKS = {
+_MAGNITUDE_MARKS = {
     FITS: ("circle", "--ink"),
     OVERFLOWS: ("triangle-up", "--regressed"),
     FLUSHING: ("triangle-down", "--inconclusive"),
@@ -238,18 +251,20 @@ def magnitude_chart(cases: Sequence[Told[RangePass]]) -> tuple[list[Chart], dict
             if len(kept) < len(spreads):
                 cut.add(one.number)
             value = f"{one.number}-{number}"
-            own_rows = _rows(value, kept, _seen(one.found) if which.what == ACTIVATION else set())
+            own_rows = _magnitude_rows(value, kept, _seen(one.found) if which.what == ACTIVATION else set())
             rows += own_rows
             label = f"{one.name}: {which.label}"
-            choices.append(Choice(value=value, label=label, alt=_said(which, one, spreads), marks=_present(own_rows)))
+            choices.append(
+                Choice(value=value, label=label, alt=_magnitudes_said(which, one, spreads), marks=_present(own_rows))
+            )
     if not choices:
         return [], {}, []
-    said = [DRAWN_SAID]
+    said = [MAGNITUDES_SAID]
     if cut:
         said.append("Of networks with very many modules, those nearest to the limits are drawn.")
     if drawn < len(cases):
         said.append(f"The chart has {drawn:,} of {len(cases):,} cases.")
-    return [_chart(choices, rows)], {"explanation-magnitudes": rows}, said
+    return [_magnitude_chart(choices, rows)], {"explanation-magnitudes": rows}, said
 
 
 def _seen(found: RangePass) -> set[str]:
@@ -263,7 +278,7 @@ def _seen(found: RangePass) -> set[str]:
     }
 
 
-def _rows(value: str, spreads: Sequence[Spread], seen: set[str]) -> list[dict[str, Any]]:
+def _magnitude_rows(value: str, spreads: Sequence[Spread], seen: set[str]) -> list[dict[str, Any]]:
     """Return what is drawn of one choice: its modules, then the limits and what lies beyond them."""
     known = [one for one in spreads if one.low and one.peak]
     lows = [math.log2(one.low) for one in known if one.low]
@@ -321,7 +336,7 @@ def _module_row(value: str, place: int, one: Spread, seen: bool, top: float) -> 
 def _present(rows: Rows) -> list[str]:
     """Return which marks are drawn of rows."""
     drawn = {row.get(field) for row in rows for field in ("peak_kind", "low_kind", "top_kind")}
-    return [name for name in _MARKS if name in drawn]
+    return [name for name in _MAGNITUDE_MARKS if name in drawn]
 
 
 def _fitting(found: Headroom) -> str:
@@ -333,7 +348,7 @@ def _fitting(found: Headroom) -> str:
     return f"up to {reach} what it holds{lost}"
 
 
-def _said(which: _Which, one: Told[RangePass], spreads: Sequence[Spread]) -> str:
+def _magnitudes_said(which: _Which, one: Told[RangePass], spreads: Sequence[Spread]) -> str:
     """Return what the chart shows of one kind of values of a case."""
     said = [f"{one.name}, {which.label} of {counted(len(spreads), 'module')}"]
     known = [each for each in spreads if each.peak]
@@ -358,7 +373,7 @@ def _said(which: _Which, one: Told[RangePass], spreads: Sequence[Spread]) -> str
     return f"{'; '.join(said)}."
 
 
-def _chart(choices: Sequence[Choice], rows: Rows) -> Chart:
+def _magnitude_chart(choices: Sequence[Choice], rows: Rows) -> Chart:
     at = {"type": "quantitative", "title": "magnitude, in powers of two (log scale)"}
     axis = {"labelExpr": "'2^' + datum.value", "tickMinStep": 1, "tickCount": 8, "minExtent": 46}
     x = modules_axis(rows)
@@ -371,8 +386,8 @@ def _chart(choices: Sequence[Choice], rows: Rows) -> Chart:
     def points(field: str, place: str) -> dict[str, Any]:
         legend = {"title": None, "columns": 2, "columnPadding": 40, "labelLimit": 260}
         channel = {"field": field, "type": "nominal", "legend": legend}
-        shapes = {"domain": present, "range": [_MARKS[name][0] for name in present]}
-        colours = {"domain": present, "range": [f"var({_MARKS[name][1]})" for name in present]}
+        shapes = {"domain": present, "range": [_MAGNITUDE_MARKS[name][0] for name in present]}
+        colours = {"domain": present, "range": [f"var({_MAGNITUDE_MARKS[name][1]})" for name in present]}
         return {
             "transform": [{"filter": f"isValid(datum.{field})"}],
             "mark": {"type": "point", "opacity": 1},
@@ -454,25 +469,31 @@ def _limits(y: Mapping[str, Any]) -> list[dict[str, Any]]:
     return layers
 
 
-def headroom(material: Material) -> Part | None:
+def headroom_part(held: Held[RangePass]) -> Part | None:
     """Return the cases whose magnitudes were looked at, those with the largest values first."""
-    found, missing = sorted(headrooms(material), key=_reach, reverse=True), untold(material, HEADROOM)
-    if not (found or missing):
+    found = sorted(held.told, key=_reach, reverse=True)
+    if not (found or held.untold):
         return None
     charts, datasets, said = magnitude_chart(found)
     return told_part(
         found,
-        missing,
         id="headroom",
         title="Headroom",
-        said=[*_all_said(found), *strange(material, HEADROOM, "Looked at"), *said],
-        row=_row,
-        detail=_detail,
+        said=[*_overflowing_said(found), *held.strangers_said("Looked at"), *said],
+        detail=_headroom_detail,
+        sentences=lambda one: sentences_of(show.headroom_section(one.case, one.found)),
+        overview=Overview(
+            caption="What fp16 and bf16 would make of the values of each case, those with the largest values first",
+            headers=["headroom"],
+            rows=[(one.name, [headroom_said(one.found)]) for one in found],
+            wide={"headroom"},
+        ),
         drawn=(charts, datasets),
+        untold=held.untold,
     )
 
 
-def _all_said(found: list[Told[RangePass]]) -> list[str]:
+def _overflowing_said(found: Sequence[Told[RangePass]]) -> list[str]:
     """Return which of several cases overflow fp16; of one, its own sentences say it."""
     if len(found) < 2:
         return []
@@ -485,11 +506,7 @@ def _reach(one: Told[RangePass]) -> float:
     return max((row.largest for row in one.found.magnitudes if row.largest is not None), default=0.0)
 
 
-def _row(one: Told[RangePass]) -> Mapping[str, object]:
-    return {"name": one.name, "said": headroom_said(one.found)}
-
-
-def _detail(one: Told[RangePass]) -> Detail:
+def _headroom_detail(one: Told[RangePass]) -> Detail:
     found = one.found
     first, *lines = (block for block in show.headroom_section(one.case, found).blocks if not block.headers)
     shown = [cut(table, MODULE_ROWS) for make in (show.values, show.failed_predictions) for table in make(found)]
@@ -504,4 +521,206 @@ def _detail(one: Told[RangePass]) -> Detail:
         said=first.title,
         blocks=[*lines, *shown],
         folded={title: tables for title, tables in folded.items() if tables},
+    )
+
+
+OWN, INHERITED, TOTAL = "own", "inherited", "total"
+OVERFLOWING, HANDED = "overflows", "inputs overflow"
+_ERROR_MARKS = {
+    TOTAL: ("square", "--ink"),
+    OWN: ("circle", "--link"),
+    OVERFLOWING: ("triangle-up", "--regressed"),
+    HANDED: ("triangle-down", "--inconclusive"),
+}
+"""Shape and colour of what is drawn."""
+
+ERRORS_SAID = (
+    "Own errors are those that a module makes of exact inputs; total ones are those of the whole run, inherited the "
+    "part of these that came with its inputs (errors of different modules add in squares). A module that makes no "
+    "error has no point."
+)
+
+
+def origin_part(held: Held[OriginPass]) -> Part | None:
+    """Return the cases the origin of whose errors was looked for, those that overflow or err most first."""
+    found = sorted(held.told, key=_badness, reverse=True)
+    if not (found or held.untold):
+        return None
+    charts, datasets, said = error_chart(found)
+    return told_part(
+        found,
+        id="origin",
+        title="Where errors begin",
+        said=[*held.strangers_said("Looked at"), *said],
+        detail=_origin_detail,
+        sentences=lambda one: sentences_of(show.origin_section(one.case, one.found)),
+        overview=_origin_overview(found),
+        drawn=(charts, datasets),
+        untold=held.untold,
+    )
+
+
+def _badness(one: Told[OriginPass]) -> tuple[int, float]:
+    return sum(row.overflowed > 0 for row in one.found.modules), one.found.output_rel_l2 or 0.0
+
+
+def _origin_overview(found: Sequence[Told[OriginPass]]) -> Overview:
+    rows = []
+    for one in found:
+        overflowing = sum(row.overflowed > 0 for row in one.found.modules)
+        first = next(iter(ranked(one.found.modules)), None)
+        cells = [format_error(one.found.output_rel_l2), f"{len(one.found.modules):,}", f"{overflowing:,}"]
+        rows.append((one.name, [*cells, error_sentence(first) if first else UNDEFINED]))
+    headers = ["error of the output", "modules", "of these overflow", "the worst by itself"]
+    return Overview(
+        caption="Errors against fp32 by case, those that overflow or err most first",
+        headers=headers,
+        rows=rows,
+        numbers=headers[:3],
+        wide=headers[3:],
+    )
+
+
+def _origin_detail(one: Told[OriginPass]) -> Detail:
+    first, *lines = (block for block in show.origin_section(one.case, one.found).blocks if not block.headers)
+    return Detail(
+        name=one.name,
+        said=first.title,
+        blocks=[*lines, *(cut(table, MODULE_ROWS) for table in show.errors(one.found))],
+    )
+
+
+def error_chart(cases: Sequence[Told[OriginPass]]) -> tuple[list[Chart], dict[str, Rows], list[str]]:
+    """Return the chart of all cases, its data, and what is to be said of how it is drawn."""
+    rows: list[dict[str, Any]] = []
+    choices: list[Choice] = []
+    cut_short = False
+    for one in cases[:CHOICES]:
+        if len(rows) > ROWS_OF_THE_PAGE:
+            break
+        if not any(row.elements or row.total_rel_l2 is not None for row in one.found.modules):
+            continue
+        kept = _most_erring(one.found.modules)
+        cut_short = cut_short or len(kept) < len(one.found.modules)
+        names = {row.module for row in kept}
+        own = [
+            _drawn(str(one.number), each, row)
+            for each, row in zip(layer_profile(one.found.modules), one.found.modules, strict=True)
+            if row.module in names
+        ]
+        rows += own
+        choices.append(Choice(value=str(one.number), label=one.name, alt=_errors_said(one), marks=_legended(own)))
+    if not choices:
+        return [], {}, []
+    said = [ERRORS_SAID]
+    if cut_short:
+        said.append("Of networks with very many modules, those that err most by themselves are drawn.")
+    if len(choices) < len(cases):
+        said.append(f"The chart has {len(choices):,} of {len(cases):,} cases.")
+    return [_error_chart(choices, rows)], {"explanation-origins": rows}, said
+
+
+def _most_erring(modules: Sequence[ModuleError]) -> list[ModuleError]:
+    """Return as many modules as a chart has room for, in their order: those that err most by themselves."""
+    places = {row.module: place for place, row in enumerate(ranked(modules))}
+    return thinned(modules, lambda row: -places.get(row.module, len(places)))
+
+
+def _drawn(case: str, profile: ProfileRow, row: ModuleError) -> dict[str, Any]:
+    """Return a module as a row of the chart."""
+    mark = (HANDED if row.inputs_overflowed else OVERFLOWING) if row.overflowed else None
+    return {
+        "case": case,
+        "module": shown_name(row.module),
+        "place": profile.place,
+        "class": row.kind,
+        OWN: row.own_rel_l2 or None,
+        INHERITED: profile.inherited if _is_certain(profile) else None,
+        TOTAL: row.total_rel_l2 or None,
+        "mark": mark,
+        "own_text": format_error(row.own_rel_l2),
+        "inherited_text": format_error(profile.inherited),
+        "total_text": format_error(row.total_rel_l2),
+        "overflow": f"{row.overflowed:,} of {row.elements:,}" if row.overflowed else "none",
+        "note": row.note or None,
+    }
+
+
+def _is_certain(profile: ProfileRow) -> bool:
+    """Return whether what is inherited is more than the difference of two errors that are nearly equal."""
+    return profile.inherited is not None and profile.inherited > (profile.total or 0.0) / 10
+
+
+def _errors_said(one: Told[OriginPass]) -> str:
+    said = "; ".join(sentence.rstrip(".") for sentence in origin_said(one.found))
+    return f"{one.name}, {counted(len(one.found.modules), 'module')}: {said}."
+
+
+def _legended(rows: Rows) -> list[str]:
+    """Return which marks are drawn of rows, as the legend lists them."""
+    drawn = [name for name in (TOTAL, OWN) if any(row[name] for row in rows)]
+    return drawn + [name for name in (OVERFLOWING, HANDED) if any(row["mark"] == name for row in rows)]
+
+
+def _error_chart(choices: Sequence[Choice], rows: Rows) -> Chart:
+    legended = _legended(rows)
+    present = [*legended, *([INHERITED] if any(row[INHERITED] for row in rows) else [])]
+    legend = {"title": None, "columns": 2}
+    x = modules_axis(rows)
+    colours = {"domain": legended, "range": [f"var({_ERROR_MARKS[name][1]})" for name in legended]}
+    shapes = {"domain": legended, "range": [_ERROR_MARKS[name][0] for name in legended]}
+    told = tooltip(
+        module="module",
+        **{"class": "kind"},
+        own_text="own error",
+        inherited_text="inherited",
+        total_text="total",
+        overflow="outputs that overflow",
+        note="note",
+    )
+    y = {
+        "field": "error",
+        "type": "quantitative",
+        "title": "relative L2 error against fp32 (log scale)",
+        "scale": {"type": "log", "padding": 12, "nice": False},
+        "axis": {"format": ".0e", "tickCount": 5, "minExtent": 40},
+    }
+
+    def marks(field: str) -> dict[str, Any]:
+        channel = {"field": field, "type": "nominal", "legend": legend}
+        return {"color": {**channel, "scale": colours}, "shape": {**channel, "scale": shapes}, "tooltip": told}
+
+    def line(name: str, **style: Any) -> dict[str, Any]:
+        return {
+            "transform": [{"calculate": f"datum.{name}", "as": "error"}, {"filter": "isValid(datum.error)"}],
+            "mark": {"type": "line", "color": "var(--ink)", **style},
+            "encoding": {"x": x, "y": y},
+        }
+
+    folded = {"fold": [name for name in (TOTAL, OWN) if name in present], "as": ["series", "error"]}
+    points = {
+        "transform": [folded, {"filter": "isValid(datum.error)"}],
+        "mark": {"type": "point", "size": 20, "opacity": 1},
+        "encoding": {"x": x, "y": y, **marks("series")},
+    }
+    broken = {
+        "transform": [{"filter": "isValid(datum.mark)"}],
+        "mark": {"type": "point", "size": 70, "opacity": 1},
+        "encoding": {"x": x, "y": {"value": 6}, **marks("mark")},
+    }
+    layers = [
+        *([line(TOTAL, strokeWidth=1)] if TOTAL in present else []),
+        *([line(INHERITED, strokeWidth=1.5, strokeDash=[4, 3])] if INHERITED in present else []),
+        *([points] if folded["fold"] else []),
+        *([broken] if any(row["mark"] for row in rows) else []),
+    ]
+    return Chart(
+        id="explanation-origins",
+        title="Errors by module",
+        alt="The solid line is the total, the dashed one what is inherited, where that is over a tenth of the total.",
+        spec={"layer": layers or [broken]},
+        dataset="explanation-origins",
+        height=320,
+        choose="case",
+        choices=choices,
     )

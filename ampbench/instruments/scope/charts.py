@@ -1,15 +1,13 @@
-"""Scopes, on the page.
+"""What entering autocast around less or more than forward and loss costs, on the page.
 
-Charts of what the scope of autocast does step by step: losses beside fp64's, and what memory is left.
-
-Scope of autocast: what entering it around less or more than forward and loss costs.
+Its charts are of losses beside fp64's, step by step, and of the memory that is left.
 """
 
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ampbench.base.units import apart, counted, format_bytes, format_error
-from ampbench.instruments.scope.findings import scope_said
+from ampbench.instruments.scope.findings import comparisons, scope_said
 from ampbench.instruments.scope.show import scope_section
 from ampbench.present.charts import (
     REFERENCES,
@@ -25,9 +23,8 @@ from ampbench.present.charts import (
     tooltip,
     values_axis,
 )
-from ampbench.present.document import as_sentence
-from ampbench.present.page import Detail, Overview, Part, Told, detail_of, told_part, with_overview
-from ampbench.records.kinds import SCOPE
+from ampbench.present.document import Section, as_sentence
+from ampbench.present.page import Held, Overview, Part, Told, detail_of, sentences_of, told_part
 from ampbench.records.labels import few
 from ampbench.records.studies import (
     FORWARD,
@@ -37,9 +34,6 @@ from ampbench.records.studies import (
     WITH_BACKWARD,
     ScopePass,
 )
-from ampbench.report.explained import scopes, stale, untold
-from ampbench.report.material import Material
-from ampbench.report.views.part import strange
 
 LOSSES, MEMORY = "studies-scope-losses", "studies-scope-memory"
 _LOOKS: Mapping[str, tuple[str, str]] = {
@@ -149,33 +143,43 @@ DRAWINGS = (
 """The charts of the scope of autocast."""
 
 
-def scope(material: Material) -> Part | None:
+def part(held: Held[ScopePass]) -> Part | None:
     """Return the cases that were trained in several scopes, those first that read stale weights."""
-    found, missing = scopes(material), untold(material, SCOPE)
-    if not (found or missing):
+    found = sorted(held.told, key=lambda one: _stale(one.found), reverse=True)
+    if not (found or held.untold):
         return None
     charts, datasets, said = drawn(found, *DRAWINGS)
-    part = told_part(
+    return told_part(
         found,
-        missing,
         id="scope",
         title="Scope of autocast",
-        said=[*_said(found), *strange(material, SCOPE, "Trained"), *said],
-        detail=_detail,
+        said=[*_said(found), *held.strangers_said("Trained"), *said],
+        detail=lambda one: detail_of(one.name, _section(one), ["Losses"]),
+        sentences=lambda one: sentences_of(_section(one)),
+        finding=lambda one: next(iter(scope_said(one.case, one.found)), ""),
+        overview=Overview(
+            caption="What each scope of autocast costs beside the one that PyTorch recommends",
+            headers=["scopes"],
+            rows=[(one.name, [[as_sentence(line) for line in scope_said(one.case, one.found)]]) for one in found],
+            wide={"scopes"},
+        ),
         drawn=(charts, datasets),
+        untold=held.untold,
     )
-    rows = [(one.name, [[as_sentence(line) for line in scope_said(one.case, one.found)]]) for one in found]
-    caption = "What each scope of autocast costs beside the one that PyTorch recommends"
-    return with_overview(part, Overview(caption=caption, headers=["scopes"], rows=rows, wide={"scopes"}))
 
 
-def _said(found: list[Told[ScopePass]]) -> list[str]:
+def _section(one: Told[ScopePass]) -> Section:
+    return scope_section(one.case, one.found, everything=True)
+
+
+def _stale(found: ScopePass) -> int:
+    """Return how many weights the worst scope reads as old copies."""
+    return max((row.stale_weights or 0 for row in comparisons(found)), default=0)
+
+
+def _said(found: Sequence[Told[ScopePass]]) -> list[str]:
     if len(found) < 2:
         return []
-    reading = [one for one in found if stale(one.found)]
+    reading = [one for one in found if _stale(one.found)]
     which = f": {few(one.name for one in reading)}" if reading else ""
     return [f"Of {counted(len(found), 'case')}, {len(reading) or 'none'} with a scope that reads stale weights{which}."]
-
-
-def _detail(one: Told[ScopePass]) -> Detail:
-    return detail_of(one.name, scope_section(one.case, one.found, everything=True), ["Losses"])

@@ -12,30 +12,22 @@ from hypothesis import strategies as st
 
 from ampbench.errors import NothingToRunError
 from ampbench.instruments.keep_fp32 import findings
+from ampbench.instruments.keep_fp32.charts import BEATEN, FOUND, FRONT, HEIGHT, MEETS, MISSES, SIDES, WIDTH, sides
 from ampbench.instruments.keep_fp32.findings import code
+from ampbench.present.document import as_sentence
 from ampbench.present.markdown import escaped
 from ampbench.records.keeping import SearchSpace, Trial
 from ampbench.records.measured import Failure
 from ampbench.report.markdown import make_markdown
 from ampbench.report.material import Material, material_of
 from ampbench.report.page import make_page
-from ampbench.report.views.explanation.keep_fp32 import (
-    BEATEN,
-    FOUND,
-    FRONT,
-    HEIGHT,
-    MEETS,
-    MISSES,
-    SIDES,
-    WIDTH,
-    keeping,
-    sides,
-)
-from ampbench.report.views.explanation.view import explanation
+from ampbench.report.views.explanation import explanation
 from tests.compared_runs import Times, make_run
-from tests.report.materials import make_material, page_of, rendered_by
+from tests.report.materials import make_material, page_of, part_of, rendered_by
 from tests.report.ranged_runs import FP16, TRIED, WEIGHED, keeping_run, searched, spaced, tried, weighed
 from tests.stored_runs import make_case
+
+keeping = partial(part_of, "keep-fp32")
 
 OTHER = make_case("bf16_pure", phase="training", input_dtype="bf16")
 
@@ -272,7 +264,7 @@ def test_markdown_says_what_a_set_costs_and_whether_it_is_the_smallest():
     sentences = findings.said(search, spaced(), TRIED)
     assert len(sentences) > 3
     for sentence in sentences:
-        assert escaped(sentence) in text
+        assert escaped(as_sentence(sentence)) in text
     assert "1.05" in text
     assert "1.6" in text
 

@@ -6,28 +6,20 @@ from functools import partial
 
 import pytest
 
+from ampbench.instruments.ranges.charts import DRAWN, FITS, FLUSHING, NONFINITE, OVERFLOWS, SEEN, quantile, thinned
 from ampbench.present.charts import ROWS_OF_THE_PAGE
 from ampbench.present.page import DETAILED, LISTED
 from ampbench.records.measured import Failure
 from ampbench.records.ranges import GRADIENT, WEIGHT, Magnitudes
 from ampbench.report.material import Material, material_of
 from ampbench.report.page import chart_payload, make_page
-from ampbench.report.views.explanation.headroom import (
-    DRAWN,
-    FITS,
-    FLUSHING,
-    NONFINITE,
-    OVERFLOWS,
-    SEEN,
-    headroom,
-    quantile,
-    thinned,
-)
-from ampbench.report.views.explanation.view import explanation
+from ampbench.report.views.explanation import explanation
 from tests.compared_runs import Times, make_run
-from tests.report.materials import make_material, page_of, rendered_by
+from tests.report.materials import make_material, page_of, part_of, rendered_by
 from tests.report.ranged_runs import FP32, erring, headroom_run, low_run, ranged, spread
 from tests.stored_runs import make_case
+
+headroom = partial(part_of, "headroom")
 
 CHART = "explanation-magnitudes"
 OTHER = make_case("fp32", workload="other", phase="training")
@@ -210,9 +202,9 @@ def test_many_cases_are_cut_and_counted():
     cases = [make_case("fp32", workload=f"net_{number}") for number in range(LISTED + 5)]
     found = [ranged(*(spread(f"m{n}", -3, 2) for n in range(60)), case=case) for case in cases]
     part = headroom(only(*found, cases=cases))
-    assert len(part.content["rows"]) == LISTED
-    assert len(part.content["cases"]) == DETAILED
-    assert (part.left_out, part.content["undetailed"]) == (5, LISTED - DETAILED)
+    assert len(part.overview.rows) == LISTED
+    assert len(part.details) == DETAILED
+    assert (part.left_out, part.undetailed) == (5, LISTED - DETAILED)
     assert len(part.datasets[CHART]) <= ROWS_OF_THE_PAGE + 6 * DRAWN
     assert any(f"of {LISTED + 5} cases" in said for said in part.said)
 

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from scipy.stats import t as student_t
 
-from ampbench.instruments.claims import (
+from ampbench.instruments.claims.findings import (
     HELD,
     INCONCLUSIVE,
     NOT_HELD,

@@ -1,23 +1,33 @@
-"""Ceilings, on the page.
+"""What devices attain at best, in which dtype, and what of the vendor's promises that is, on the page.
 
-Charts of what devices attain over sizes: FLOP/s of matrix products and convolutions, bytes per second of copies.
-
-Ceilings: what devices attain at best, in which dtype, and what of the vendor's promises that is.
+Its charts are of rates over sizes: FLOP/s of matrix products and convolutions, bytes per second of copies.
 """
 
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from ampbench.base.units import format_bandwidth, format_flop_rate
-from ampbench.instruments.ceilings.findings import ceilings_said, datasheet_of, ordered, rate, top
+from ampbench.base.units import counted, format_bandwidth, format_flop_rate
+from ampbench.instruments.ceilings.findings import ceilings_said, datasheet_of, described, ordered, rate, top
 from ampbench.instruments.ceilings.show import ceilings_section
 from ampbench.present.charts import Chart, Choice, Drawing, Rows, drawn, limit_layers, series_encoded, tooltip
 from ampbench.present.document import as_sentence
-from ampbench.present.page import Detail, Overview, Part, cut, detail_of, line_of, told_part, with_overview
-from ampbench.records.studies import CONV, COPY, MATMUL, OPERATIONS
-from ampbench.report.explained import Ceilings, device_ceilings
-from ampbench.report.material import Material
+from ampbench.present.page import (
+    Detail,
+    Held,
+    Overview,
+    Part,
+    cut,
+    detail_of,
+    line_of,
+    place_of,
+    sentences_of,
+    told_part,
+)
+from ampbench.records.case import DeviceDescription
+from ampbench.records.studies import CONV, COPY, MATMUL, OPERATIONS, Ceiling
+from ampbench.store import StoredRun
 
 FLOPS, COPIES = "studies-flops", "studies-copies"
 LINEAR = "linear"
@@ -31,6 +41,18 @@ _LOOKS: Mapping[str, tuple[str, str]] = {
 }
 """Colour and shape of each dtype: those of the precision that is named after it."""
 _NAMES = {MATMUL: "matrix products", CONV: "convolutions", COPY: "copies"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ceilings:
+    """What a device of a machine attains: of several ceilings of one operation and dtype the highest.
+
+    Whatever else runs only delays.
+    """
+
+    name: str
+    device: DeviceDescription
+    ceilings: Sequence[Ceiling]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -177,28 +199,62 @@ COPIES_DRAWING = Drawing(name=COPIES, rows=_rows, said=_said, chart=_copies_char
 """The charts of those of `operated` that multiply, and of those that copy."""
 
 
-def ceilings(material: Material) -> Part | None:
+def part(held: Held[Any]) -> Part | None:
     """Return the devices of which ceilings were measured."""
-    found = device_ceilings(material)
+    found = device_ceilings(held.runs)
     if not found:
         return None
     each = operated(found)
     flops = drawn([one for one in each if one.operation != COPY], FLOPS_DRAWING)
     copies = drawn([one for one in each if one.operation == COPY], COPIES_DRAWING)
-    part = told_part(
+    return told_part(
         found,
-        (),
         id="ceilings",
         title="Ceilings",
         said=[],
         detail=_detail,
+        sentences=lambda one: sentences_of(ceilings_section(one.device, one.ceilings)),
+        finding=lambda one: next(iter(ceilings_said(one.device, one.ceilings)), ""),
+        overview=Overview(
+            caption="What each device attains at best",
+            headers=["attained"],
+            rows=[
+                (one.name, [[as_sentence(line) for line in ceilings_said(one.device, one.ceilings)]]) for one in found
+            ],
+            first="device",
+            wide={"attained"},
+        ),
         drawn=([*flops[0], *copies[0]], {**flops[1], **copies[1]}),
+        what="devices",
     )
-    rows = [(one.name, [[as_sentence(said) for said in ceilings_said(one.device, one.ceilings)]]) for one in found]
-    overview = Overview(
-        caption="What each device attains at best", headers=["attained"], rows=rows, first="device", wide={"attained"}
-    )
-    return with_overview(part, overview)
+
+
+def device_ceilings(runs: Iterable[StoredRun]) -> list[Ceilings]:
+    """Return the devices with their ceilings that `runs` know, the oldest first; a CPU for each number of threads."""
+    highest: dict[tuple[str, str, str, int | None], dict[tuple[str, str], Ceiling]] = {}
+    devices: dict[tuple[str, str, str, int | None], DeviceDescription] = {}
+    for run in runs:
+        for one in run.every(Ceiling):
+            key = (*place_of(run), one.device, one.threads if one.device == "cpu" else None)
+            devices[key] = described(run.header.environment, one.device)
+            own = highest.setdefault(key, {})
+            known = own.get((one.operation, one.dtype))
+            if known is None or _attained(one) >= _attained(known):
+                own[one.operation, one.dtype] = one
+    places = len({key[:2] for key in highest})
+    counts = Counter(key[:3] for key in highest)
+    found = []
+    for key, own in highest.items():
+        host, version, device, threads = key
+        name = f"{device} of {host}, torch {version}" if places > 1 else device
+        name += f", {counted(threads, 'thread')}" if counts[key[:3]] > 1 and threads is not None else ""
+        found.append(Ceilings(name=name, device=devices[key], ceilings=list(own.values())))
+    return found
+
+
+def _attained(found: Ceiling) -> float:
+    attained = top(found)
+    return (rate(attained) or 0.0) if attained is not None else 0.0
 
 
 def _detail(one: Ceilings) -> Detail:

@@ -14,7 +14,7 @@ from typing import Any
 from ampbench.base.precisions import BASELINE
 from ampbench.base.stats import ROUNDS_FOR_INTERVAL
 from ampbench.base.units import counted, format_error, format_ratio, format_seconds
-from ampbench.present.document import Block
+from ampbench.present.document import Block, Section
 from ampbench.records.labels import few
 from ampbench.store import StoredRun
 
@@ -80,6 +80,12 @@ def claims_said(claims: Iterable[Claim]) -> list[str]:
             text += f"; not measured: {few([one.what for one in of[NOT_MEASURED]], _SHOWN)}"
         said.append(text)
     return said
+
+
+def claims_sections(stored: StoredRun, rows: Sequence[Row]) -> list[Section]:
+    """Return the tables of the document's claims, with what `rows` of a run say of each; [] where there are none."""
+    blocks = claims_blocks(documented_claims(stored, rows))
+    return [Section("", blocks)] if blocks else []
 
 
 def claims_blocks(claims: Iterable[Claim]) -> list[Block]:

@@ -1,32 +1,25 @@
-"""A search, on the page.
+"""Which modules searches found to keep in fp32, what that costs, and the code to paste, on the page.
 
-Where the texts of points stand in a chart, so that none covers another or a point.
-
-Charts of what sets of modules kept in fp32 err and cost: error against time, memory, and how many they are.
-
-Keep-fp32: which modules searches found to keep in fp32, what that costs, and the code to paste.
+Its charts are of what sets of modules kept in fp32 err and cost: error against time, memory, and how many they are.
 """
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from ampbench.base.units import UNDEFINED, counted, format_bytes, format_error, format_seconds
 from ampbench.errors import UnknownNameError
 from ampbench.instruments.keep_fp32 import show
-from ampbench.instruments.keep_fp32.findings import Point, code, kept_said, meets, points, said
+from ampbench.instruments.keep_fp32.findings import Point, code, kept_said, meets, points
 from ampbench.instruments.keep_fp32.trials import units_of
 from ampbench.present.charts import CHOICES, DASHED, ROWS_OF_THE_PAGE, Chart, Choice, Rows, label_expression, tooltip
-from ampbench.present.document import as_sentence
-from ampbench.present.page import Detail, Part, Told, Untold, cut, told_part
+from ampbench.present.document import Section
+from ampbench.present.page import Held, Overview, Part, Told, Untold, detail_of, sentences_of, told_part
 from ampbench.records.beside import ratio_said
 from ampbench.records.case import Case
 from ampbench.records.keeping import KeepSearch, SearchSpace, Trial
-from ampbench.records.kinds import KEEP_FP32
-from ampbench.report.explained import searches, untold
-from ampbench.report.material import Material
-from ampbench.report.views.part import strange
+from ampbench.records.labels import NOT_REACHED
 
 WIDTH, HEIGHT = 580.0, 270.0
 """Pixels of the drawing that is in the page, within its axes and paddings; a wider one has more room."""
@@ -411,45 +404,49 @@ def _budget(y: dict[str, Any]) -> Iterable[dict[str, Any]]:
     ]
 
 
-def keeping(material: Material) -> Part | None:
+def part(held: Held[KeepSearch]) -> Part | None:
     """Return the searches for modules to keep in fp32, those first that found modules, those last that need none."""
-    told, missing = searches(material), untold(material, KEEP_FP32)
-    if not (told or missing):
+    if not (held.told or held.untold):
         return None
     found: list[Searched] = []
-    for one in sorted(told, key=_telling):
+    untold = [_begun(one) for one in held.untold]
+    for one in sorted(held.told, key=_telling):
         try:
             found.append(_searched(one))
         except UnknownNameError as error:  # a file put together by other means than a search
-            missing.append(Untold(name=one.name, reason=_misfit(error)))
+            reason = f"its modules are not those that it chose from: {error}"
+            untold.append(Untold(name=one.name, reason=reason, case_id=one.case.case_id, run=one.run))
     charts, datasets, drawn = weighed_charts(found)
     return told_part(
         found,
-        missing,
         id="keep-fp32",
         title="What to keep in fp32",
-        said=[*_said(found), *strange(material, KEEP_FP32, "Searched"), *drawn],
-        row=_row,
-        detail=_detail,
+        said=[*_said(found), *held.strangers_said("Searched"), *drawn],
+        detail=lambda one: detail_of(one.name, _section(one), code=code(one.search, one.case)),
+        sentences=lambda one: sentences_of(_section(one)),
+        overview=_overview(found),
         drawn=(charts, datasets),
+        untold=untold,
+        what="searches",
     )
+
+
+def _section(one: Searched) -> Section:
+    return show.section(one.case, one.search, one.space, one.trials, everything=True)
+
+
+def _begun(one: Untold) -> Untold:
+    """Return a case without a result with how far its search got that did not end."""
+    trials = len(one.run.several_of(Trial).get(one.case_id, []))
+    if one.reason != NOT_REACHED or not (trials or one.case_id in one.run.of(SearchSpace)):
+        return one
+    kept = f"{counted(trials, 'trial')} {'is' if trials == 1 else 'are'}" if trials else "no trial is"
+    return replace(one, reason=f"the search did not end; {kept} stored")
 
 
 def _telling(one: Told[KeepSearch]) -> tuple[bool, bool, int]:
     found = one.found.found
     return not found, found is not None, -one.found.units
-
-
-def found_said(one: Told[KeepSearch]) -> list[str]:
-    """Return in sentences what a search found, whether that is proven and what it costs, or that it fits no space."""
-    try:
-        return said(one.found, _space(one), one.run.several_of(Trial).get(one.case.case_id, []))
-    except UnknownNameError as error:
-        return [_misfit(error)]
-
-
-def _misfit(error: UnknownNameError) -> str:
-    return f"its modules are not those that it chose from: {error}"
 
 
 def _searched(one: Told[KeepSearch]) -> Searched:
@@ -479,31 +476,27 @@ def _said(found: Sequence[Searched]) -> list[str]:
     return [f"Of {counted(len(found), 'search', 'searches')}, {met or 'none'} found modules that meet the budget."]
 
 
-def _row(one: Searched) -> Mapping[str, Any]:
-    """Return a search as a row of the table of all."""
-    search = one.search
-    point = next((point for point in one.points if point.found), None)
-    trial = next((trial for trial in one.trials if search.found is not None and trial.kept == search.found), None)
-    cost = ratio_said(point.against_low) if point is not None and point.against_low is not None else UNDEFINED
-    return {
-        "name": one.name,
-        "kept": "no set meets the budget" if search.found is None else kept_said(search.found),
-        "numbers": [
+def _overview(found: Sequence[Searched]) -> Overview:
+    rows = []
+    for one in found:
+        search = one.search
+        point = next((point for point in one.points if point.found), None)
+        trial = next((trial for trial in one.trials if search.found is not None and trial.kept == search.found), None)
+        cells = [
+            "no set meets the budget" if search.found is None else kept_said(search.found),
             UNDEFINED if search.found is None else f"{search.units:,} of {len(one.space.units):,}",
             format_error(search.max_error),
             format_error(trial.output_rel_l2 if trial else None),
             f"{search.trials:,}",
-        ],
-        "cost": cost,
-    }
-
-
-def _detail(one: Searched) -> Detail:
-    first, *_ = said(one.search, one.space, one.trials)
-    section = show.section(one.case, one.search, one.space, one.trials, everything=True)
-    return Detail(
-        name=one.name,
-        said=as_sentence(first),
-        blocks=[cut(block) for block in section.blocks[1:]],
-        code=code(one.search, one.case),
+            ratio_said(point.against_low) if point is not None and point.against_low is not None else UNDEFINED,
+        ]
+        rows.append((one.name, cells))
+    headers = ["kept in fp32", "modules", "budget", "error", "trials", "cost"]
+    return Overview(
+        caption="What searches found to keep in fp32, those first that found modules. Cost: the time of a step, times "
+        "that with no module kept.",
+        headers=headers,
+        rows=rows,
+        numbers=headers[1:5],
+        wide=headers[:1],
     )

@@ -1,1 +1,0 @@
-"""What the section Explanation is made of."""

@@ -1,1 +1,0 @@
-"""What the section Studies is made of."""
