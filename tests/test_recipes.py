@@ -18,7 +18,7 @@ from ampbench.explain.dtypes import autocast_to
 from ampbench.explain.rules.documented import DEFAULT_DTYPES
 from ampbench.judge import frame
 from ampbench.measure.machine import Cpu
-from ampbench.measure.step import Step
+from ampbench.measure.step import build_step
 from ampbench.present.charts import colour_rules
 from ampbench.present.page import View
 from ampbench.records.case import AUTOCAST_DEVICES, DEVICES
@@ -42,7 +42,7 @@ def test_a_precision_that_is_a_row_is_planned_run_printed_and_has_its_colour(tmp
     monkeypatch.setitem(PRECISIONS, made.name, made)
     selection = Selection(workloads=["mlp"], preset="tiny", precisions=["made"], phases=["inference"])
     [case] = [planned.case for planned in make_plan(selection, machine(CPU), pytest.fail)]
-    step = Step(Workload(module=torch.nn.Linear(4, 4), inputs=torch.ones(2, 4)), case, Cpu())
+    step = build_step(Workload(module=torch.nn.Linear(4, 4), inputs=torch.ones(2, 4)), case, Cpu())
     assert step.run().dtype is torch.bfloat16
     write_run(tmp_path / "results", [case], make_round(case))
     assert main(["show", "latest", "--results", str(tmp_path / "results")]) == 0

@@ -209,7 +209,8 @@ BY_DEVICE = {
 """Names that stand for another precision by the device, and what they are there: that of its default dtype of autocast
 (`torch.get_autocast_dtype`), and as torch ships: it rounds fp32 products on CUDA alone (Context.h of torch 2.15)."""
 
-REFERENCE_DTYPE = "float64"
+FP64 = Precision(name="fp64", summary="the reference", storage="float64", default_on=())
+"""What every precision is held against; nobody measures it, so it is no row of the table."""
 BASELINE = "fp32"
 DEFAULT = "default"
 """What a user runs who changes nothing."""

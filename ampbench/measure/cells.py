@@ -26,7 +26,7 @@ from ampbench.measure.environment import read_environment
 from ampbench.measure.machine import Device, open_device, precision_flags
 from ampbench.measure.memory import keep_freed_memory
 from ampbench.measure.sources import build_workload, describe_workload, items_per_step
-from ampbench.measure.step import Step
+from ampbench.measure.step import Step, TrainingStep, build_step
 from ampbench.measure.timing import Placement
 from ampbench.measure.worker import Worker, cannot_run
 from ampbench.records.case import Case
@@ -87,7 +87,7 @@ class Cell:
     @cached_property
     def apart(self) -> bool:
         """Whether each step needs what it finds put back before it; asked for the first time, that may take a step."""
-        if self._step.training:
+        if isinstance(self._step, TrainingStep):
             return True
         self._step.run()
         return bool(self._step.changed())
@@ -125,10 +125,10 @@ def opened(planned: PlannedCase, seed: int = Settings().seed) -> Iterator[Cell]:
         _WORKER.forget()  # what divergence passes keep must not take the device's memory from what is timed
     try:
         with precision_flags(PRECISIONS[case.precision]):
-            step = Step(workload, case, device)
+            step = build_step(workload, case, device)
             step.prepare_path(case.path)
-            if step.training:
-                step.start_training(None)
+            if isinstance(step, TrainingStep):
+                step.start(None)
             with step.mode():
                 yield Cell(case, step, device, items_per_step(workload), weights_digest(workload))
             del step

@@ -21,7 +21,7 @@ from ampbench.measure.distances import floating_in, identical
 from ampbench.measure.machine import Device
 from ampbench.measure.memory import one_batch
 from ampbench.measure.sources import seed_all
-from ampbench.measure.step import Step
+from ampbench.measure.step import Step, TrainingStep, build_step
 from ampbench.measure.timing import Settled, settled_peaks, side_by_side, warm_up
 from ampbench.records.case import Case
 from ampbench.records.cast_totals import KEEP, STORE, savings
@@ -48,10 +48,10 @@ class Change:
     def build(self, workload: Workload, case: Case, device: Device) -> Step:
         """Return the changed step, built."""
         if self.name == PRE_CAST_INPUTS:
-            return Step(workload, dataclasses.replace(case, input_dtype=short_dtype(self.dtype)), device)
-        step = Step(workload, case, device, no_grad=self.name == NO_GRAD)
+            return build_step(workload, dataclasses.replace(case, input_dtype=short_dtype(self.dtype)), device)
+        step = build_step(workload, case, device, no_grad=self.name == NO_GRAD)
         if self.name == PRE_CAST_WEIGHTS:
-            step.store_weights(self.tensors, self.dtype)
+            step.network.store_weights(self.tensors, self.dtype)
         return step
 
 
@@ -85,7 +85,7 @@ def try_changes(
             many = f"{len(ledger.casts)} casts, unchanged {len(before.casts)}"
             notes.append(f"{change.name}: not measured, it saves no cast: changed, the step makes {many}")
             continue
-        if change.name == PRE_CAST_INPUTS and (given := _floating(step.batches[0])) > len(change.tensors):
+        if change.name == PRE_CAST_INPUTS and (given := _floating(step.data.batches[0])) > len(change.tensors):
             always = ", ".join(change.tensors)
             low = short_dtype(change.dtype)
             notes.append(f"{change.name}: all {given} floating inputs were given in {low}, not only {always}")
@@ -116,7 +116,7 @@ def peaks_with(
 ) -> list[int | None]:
     """Return the peak of a step of `case` as it is, then with each change, as `settled_peaks` does."""
     alone = one_batch(workload, case)
-    builds = [partial(Step, alone, case, device), *(partial(one.build, alone, case, device) for one in changes)]
+    builds = [partial(build_step, alone, case, device), *(partial(one.build, alone, case, device) for one in changes)]
     return settled_peaks(builds, [settled] * len(builds), device, notes)
 
 
@@ -135,7 +135,7 @@ def measure_change(
     About `seconds` are spent, more where they would not do for an interval, at most `turns.PATIENCE` times as many.
     """
     change = tried.change
-    builds = partial(Step, workload, case, device), partial(change.build, workload, case, device)
+    builds = partial(build_step, workload, case, device), partial(change.build, workload, case, device)
     step = builds[0]()
     warm_up(step, settled)
     first, again = _results(step), _results(step)
@@ -165,7 +165,7 @@ def _results(step: Step) -> list[torch.Tensor]:
     seed_all(0)
     step.rewind()
     step.restore()
-    if step.training:
+    if isinstance(step, TrainingStep):
         output, gradients = step.unscaled_gradients()
         assert step.loss is not None
         more = [step.loss, *gradients.values()]
@@ -174,7 +174,7 @@ def _results(step: Step) -> list[torch.Tensor]:
             output, more = step.run(), []
     leaves = [leaf for leaf in pytree.tree_leaves(output) if isinstance(leaf, torch.Tensor)]
     found = [tensor.detach().clone() for tensor in [*(leaves or floating_in(output)), *more]]
-    if step.training:
+    if isinstance(step, TrainingStep):
         step.apply_gradients()  # GradScaler unscales once a step
         step.restore()
     return found

@@ -1,20 +1,9 @@
-"""Inputs, targets and losses: moved, cast, drawn, called.
+"""What a network is fed and judged by: batches where it takes them, drawn weights and inputs, further batches, losses.
 
-Batches of a workload: what they are, where and in which dtypes they lie, how a network is called with one.
-
-Weights and inputs that outlive a torch version.
-
-Every tensor of a built-in workload is drawn by name from NumPy's Philox generator, whose raw stream NumPy promises not
-to change, and turned into fp32 by arithmetic of our own; torch only receives the values. A batch is a prefix of every
-larger one, because the batch size is not part of the key.
-
-Source of the generator: Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", SC 2011.
-
-Batches that nothing was found out from yet: a workload's own further ones, then those that are made.
-
-A search confirms on them what it found, predictions are held against them, and a classifier decides more on them.
-
-A loss with what it holds, weights and whole networks, where the step is and in the dtype of its targets.
+Weights and inputs outlive a torch version: every tensor of a built-in workload is drawn by name from NumPy's Philox
+generator, whose raw stream NumPy promises not to change, and turned into fp32 by arithmetic of our own; torch only
+receives the values. A batch is a prefix of every larger one, because the batch size is not part of the key. Source of
+the generator: Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", SC 2011.
 """
 
 import copy
@@ -30,6 +19,7 @@ from typing import Any
 import numpy as np
 import torch
 from torch.utils import _pytree as pytree
+from torch.utils._python_dispatch import _disable_current_modes
 
 from ampbench.records.case import ParameterValue
 from ampbench.workload import Workload
@@ -48,25 +38,6 @@ def stored_dtype(dtype: torch.dtype, storage: torch.dtype) -> torch.dtype:
     if dtype.is_complex:
         return torch.complex128 if storage is torch.float64 else dtype
     return storage if dtype.is_floating_point else dtype
-
-
-def placed(tree: Any, storage: torch.dtype, where: Mapping[str, Any], *, channels_last: bool) -> Any:
-    """Return a copy of `tree` on the device, in the dtypes of `stored_dtype`.
-
-    Leaves of a graph that require a gradient still do: a network may differentiate by its inputs.
-
-    `where` are further arguments of `Tensor.to`: the device, unless the tensors lie there already.
-    """
-
-    def place(leaf: Any) -> Any:
-        if not isinstance(leaf, torch.Tensor):
-            return leaf
-        layout = torch.channels_last if channels_last and leaf.ndim == 4 else torch.preserve_format
-        dtype = stored_dtype(leaf.dtype, storage)
-        there = leaf.detach().to(dtype=dtype, copy=True, memory_format=layout, **where)
-        return there.requires_grad_(leaf.requires_grad and leaf.is_leaf)
-
-    return pytree.tree_map(place, tree)
 
 
 def in_batches(data: tuple[Any, Any], samples: int) -> list[tuple[Any, Any]]:
@@ -89,6 +60,129 @@ def in_batches(data: tuple[Any, Any], samples: int) -> list[tuple[Any, Any]]:
 def tensors_of(tree: Any) -> list[torch.Tensor]:
     """Return the tensors in `tree`, in order."""
     return [leaf for leaf in pytree.tree_leaves(tree) if isinstance(leaf, torch.Tensor)]
+
+
+Place = Callable[[Any], Any]
+"""Returns a copy of a tree of tensors where a network takes them."""
+
+
+@dataclasses.dataclass(slots=True, eq=False, kw_only=True)
+class Data:
+    """The batches of a case and their targets, where its network takes them, and what steps change of them in place.
+
+    `given` are the workload's own, which `place_inputs` and `place_targets` copied. `seen` are the batches that ran
+    since all was as it was given: all of them, unless steps are `counted`, as in training. `weights`, a network and
+    that which it is a copy of, are what else no step may change, as in inference. `changed` names what steps change
+    nevertheless (None: it was not looked for yet).
+    """
+
+    batches: list[Any]
+    targets: list[Any]
+    given: list[tuple[Any, Any]]
+    place_inputs: Place
+    place_targets: Place
+    counted: bool
+    weights: tuple[torch.nn.Module, torch.nn.Module] | None = None
+    seen: set[int] = dataclasses.field(default_factory=set)
+    changed: list[str] | None = None
+    learned: list[torch.Tensor] = dataclasses.field(init=False)
+    """The tensors of the batches that require a gradient."""
+
+    def __post_init__(self) -> None:
+        self.learned = [leaf for leaf in tensors_of(self.batches) if leaf.requires_grad]
+
+    def placed(self, inputs: Any, targets: Any) -> tuple[Any, Any]:
+        """Return copies of another batch and its targets, placed as these are."""
+        return self.place_inputs(inputs), self.place_targets(targets)
+
+    def changed_in_place(self, known: Sequence[str] | None = None) -> list[str]:
+        """Return what steps change in place that is not theirs to change, by its name; to be asked after a step.
+
+        That is inputs and targets and, in inference, weights and buffers. It is looked for once, and not where it is
+        `known` of another build; after that, and for the next step, all is as it was given.
+        """
+        if self.changed is None and known is not None:
+            self.changed = list(known)
+        self.renew()
+        self.changed = self.changed or []
+        return self.changed
+
+    def renew(self) -> None:
+        """Put back what steps change in place, if they do, unseen by whoever watches the ops of a step."""
+        with torch.no_grad(), _disable_current_modes():
+            if self.changed is None:
+                self.changed = self._differing() or ([] if self.seen else None)
+            if not self.changed:
+                return
+            for turn in self._ran():
+                own = tensors_of([self.batches[turn], self.targets[turn]])
+                for tensor, given in zip(own, tensors_of(list(self.given[turn])), strict=False):
+                    put_back(tensor, given)
+            for _, tensor, given in self._weights():
+                tensor.copy_(given)
+        self.seen.clear()
+
+    def _ran(self) -> list[int]:
+        """Return which batches may have run."""
+        return sorted(self.seen) if self.counted else list(range(len(self.batches)))
+
+    def _differing(self) -> list[str]:
+        """Return the names of what does not hold the values that it was given; of batches, those that ran are asked."""
+        found = [
+            f"{what}{place}"
+            for turn in self._ran()
+            for what, own, given in (
+                ("input", self.batches[turn], self.given[turn][0]),
+                ("target", self.targets[turn], self.given[turn][1]),
+            )
+            for place in differing(own, given)
+        ]
+        found += [name for name, tensor, given in self._weights() if differs(tensor, given)]
+        return list(dict.fromkeys(found))
+
+    def _weights(self) -> Iterator[tuple[str, torch.Tensor, torch.Tensor]]:
+        """Yield the weights and buffers that no step may change, as they are and as they were given."""
+        if self.weights is None:
+            return
+        module, original = self.weights
+        for kind, own, given in (
+            ("weight", module.named_parameters(), original.named_parameters()),
+            ("buffer", module.named_buffers(), original.named_buffers()),
+        ):
+            originals = dict(given)
+            yield from ((f"{kind} {name}", tensor, originals[name]) for name, tensor in own if name in originals)
+
+
+def place_data(workload: Workload, place_inputs: Place, place_targets: Place, *, counted: bool) -> Data:
+    """Return copies of all batches of a workload and their targets; steps are `counted` or not."""
+    given = _pairs(workload)
+    return Data(
+        batches=[place_inputs(batch) for batch, _ in given],
+        targets=[place_targets(targets) for _, targets in given],
+        given=given,
+        place_inputs=place_inputs,
+        place_targets=place_targets,
+        counted=counted,
+    )
+
+
+def placed(tree: Any, storage: torch.dtype, where: Mapping[str, Any], *, channels_last: bool) -> Any:
+    """Return a copy of `tree` on the device, in the dtypes of `stored_dtype`.
+
+    Leaves of a graph that require a gradient still do: a network may differentiate by its inputs.
+
+    `where` are further arguments of `Tensor.to`: the device, unless the tensors lie there already.
+    """
+
+    def place(leaf: Any) -> Any:
+        if not isinstance(leaf, torch.Tensor):
+            return leaf
+        layout = torch.channels_last if channels_last and leaf.ndim == 4 else torch.preserve_format
+        dtype = stored_dtype(leaf.dtype, storage)
+        there = leaf.detach().to(dtype=dtype, copy=True, memory_format=layout, **where)
+        return there.requires_grad_(leaf.requires_grad and leaf.is_leaf)
+
+    return pytree.tree_map(place, tree)
 
 
 def differing(tree: Any, original: Any) -> list[str]:

@@ -13,7 +13,6 @@ How a network does on held-out data while it is trained; nothing of the training
 import dataclasses
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import nullcontext
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -27,7 +26,7 @@ from ampbench.explain.nonfinite import find_nonfinite
 from ampbench.measure.data import named_tensors
 from ampbench.measure.machine import Device, precision_flags
 from ampbench.measure.sources import seeded_step, unfused
-from ampbench.measure.step import Step
+from ampbench.measure.step import TrainingStep
 from ampbench.records.case import Case
 from ampbench.records.labels import few
 from ampbench.records.magnitudes import nonfinite_sentence
@@ -520,7 +519,7 @@ def _first_nonfinite(workload: Workload, case: Case, device: Device, turn: int) 
     device.release()
     before = max(turn - 1, 0)  # the optimizer's part of a step shows in the next
     with precision_flags(PRECISIONS[BASELINE]):
-        step = seeded_step(workload, case, device, [], precision=BASELINE)
+        step = seeded_step(workload, case, device, [], precision=PRECISIONS[BASELINE])
         with step.mode():
             for _ in range(before):
                 step.run()
@@ -547,13 +546,13 @@ class Scorer:
     of the training batches as `steps` steps see.
     """
 
-    def __init__(self, workload: Workload, step: Step, steps: int):
+    def __init__(self, workload: Workload, step: TrainingStep, steps: int):
         self.held_out = workload.held_out is not None
         self._step = step
         if workload.held_out is not None:
-            self._batches = [step.placed(*workload.held_out)]
+            self._batches = [step.data.placed(*workload.held_out)]
         else:
-            self._batches = list(zip(step.batches, step.targets, strict=True))[:steps]
+            self._batches = list(zip(step.data.batches, step.data.targets, strict=True))[:steps]
 
     def score(self, number: int) -> Score:
         """Return the score after `number` steps: the mean loss of the batches and, of a classifier, its decisions."""
@@ -562,8 +561,8 @@ class Scorer:
         kind = self._step.device.type if accelerators else "cuda"
         self._step.module.eval()
         try:
-            region = nullcontext() if self._step.by_inputs else torch.no_grad()
-            with torch.random.fork_rng(accelerators, device_type=kind), region, unfused():
+            forked = torch.random.fork_rng(accelerators, device_type=kind)
+            with forked, self._step.network.without_gradients(), unfused():
                 seen = [self._seen(batch, targets) for batch, targets in self._batches]
         finally:
             for module, training in modes:
@@ -577,7 +576,7 @@ class Scorer:
 
     def _seen(self, batch: Any, targets: Any) -> tuple[float, tuple[int, int] | None]:
         """Return the loss of a batch and, of a classifier, how many of how many decisions are the targets'."""
-        output, loss = self._step.judge(batch, targets)
+        output, loss = self._step.network.judge(batch, targets)
         assert loss is not None
         return float(loss), right_decisions(output, targets)
 

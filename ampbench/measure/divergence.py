@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from ampbench.base.precisions import BASELINE, PRECISIONS
+from ampbench.base.precisions import BASELINE, FP64, PRECISIONS, Precision
 from ampbench.base.sketch import BLOCK, Floats, Sketch, sketch_of
 from ampbench.errors import WorkloadError
 from ampbench.measure.data import Larger, inputs_digest, named_tensors, weights_digest
@@ -29,10 +29,10 @@ from ampbench.measure.distances import (
 )
 from ampbench.measure.machine import Cpu, Device, fp64_device, precision_flags, rounded_products
 from ampbench.measure.memory import is_out_of_memory, said_of
+from ampbench.measure.optimizer import recipe_of
 from ampbench.measure.outputs import Agreement, Compared, batch_length, compared_outputs, decisions_of, spent, state
 from ampbench.measure.sources import EQUAL_DRAWS, EqualDraws, random_states, seed_all, switch_off_dropout
-from ampbench.measure.state import recipe_of
-from ampbench.measure.step import Step
+from ampbench.measure.step import TrainingStep, build_step
 from ampbench.measure.updates import (
     Gradients,
     Intended,
@@ -47,6 +47,7 @@ from ampbench.records.labels import few
 from ampbench.records.measured import CHANCE, Divergence, Recipe, Update
 from ampbench.workload import Workload
 
+_FP32 = PRECISIONS[BASELINE]
 REFERENCE_ITSELF = "it is the reference: fp64 failed"
 """Why the error of fp32 is undefined where fp32 is what others are held against."""
 NOT_DECIDED = "decisions are not counted: what the loss gives to cross_entropy is no output of the network, reshaped"
@@ -195,7 +196,7 @@ def refuse_chance(workload: Workload, case: Case, device: Device, held: Referenc
         return
     chance = _chance(workload, case, fp64_device(device), held.numbers, Cpu())[0]
     if chance:
-        fp32 = run_step(workload, case, device, keep=Cpu(), precision=BASELINE, update=False, equal=held.draws)
+        fp32 = run_step(workload, case, device, keep=Cpu(), precision=_FP32, update=False, equal=held.draws)
         if is_chance(chance, compare(fp32.outputs, held.numbers.outputs, Cpu()).rel_l2):
             raise WorkloadError(CHANCE.format(chance))
 
@@ -220,7 +221,7 @@ def passing_reference(workload: Workload, case: Case, device: Device, *, updates
             exact.native = None
         return Reference(numbers=exact, fp32=None, where=where.type, intended=intended)
     device.release()
-    numbers = reference_step(workload, case, device, keep=Cpu(), precision=BASELINE, update=False)
+    numbers = reference_step(workload, case, device, keep=Cpu(), precision=_FP32, update=False)
     return Reference(numbers=numbers, fp32=numbers, where=device.type, dtype="fp32", error=said)
 
 
@@ -243,9 +244,9 @@ def _referred(workload: Workload, case: Case, device: Device) -> Reference:
         exact.native = None
     try:
         if exact is None:
-            fp32 = reference_step(workload, case, device, keep=where, precision=BASELINE)
+            fp32 = reference_step(workload, case, device, keep=where, precision=_FP32)
         else:
-            fp32 = run_step(workload, case, device, keep=where, precision=BASELINE, equal=exact.drew, native=training)
+            fp32 = run_step(workload, case, device, keep=where, precision=_FP32, equal=exact.drew, native=training)
     except Exception as raised:
         if is_out_of_memory(raised):
             if exact is None:
@@ -269,7 +270,7 @@ def _referred(workload: Workload, case: Case, device: Device) -> Reference:
         )
     if fp32 is None:
         return Reference(numbers=None, fp32=None, where=device.type, dtype="", error=error)
-    chance, chances = _chance(workload, case, device, fp32, where, precision=BASELINE)
+    chance, chances = _chance(workload, case, device, fp32, where, precision=_FP32)
     return Reference(fp32, fp32, device.type, dtype="fp32", error=error, chance=chance, chances=chances)
 
 
@@ -469,7 +470,7 @@ def _with_update(found: Divergence, measured: Updated) -> Divergence:
 
 
 def _chance(
-    workload: Workload, case: Case, device: Device, found: StepNumbers, keep: Device, precision: str | None = None
+    workload: Workload, case: Case, device: Device, found: StepNumbers, keep: Device, precision: Precision = FP64
 ) -> tuple[float | None, list[float | None]]:
     """Return how far another fp64 forward pass lies from `found`: from another seed, where that one drew numbers.
 
@@ -478,12 +479,12 @@ def _chance(
     """
     seed_all(int(found.drew))
     try:
-        with precision_flags(None if precision is None else PRECISIONS[precision]):
-            step = Step(workload, case, device, reference=precision is None, precision=precision)
-            if step.training:
+        with precision_flags(precision):
+            step = build_step(workload, case, device, precision=precision)
+            if isinstance(step, TrainingStep):
                 switch_off_dropout(step.module, [])
             with step.mode(), EqualDraws() if found.drew else contextlib.nullcontext():
-                output, _ = step.forward_and_loss()
+                output, _ = step.network.forward_and_loss()
             outputs = kept_outputs(compared_outputs(workload, output), keep)
             step.let_go()
             del output, _
@@ -519,22 +520,12 @@ def reference_step(
     device: Device,
     *,
     keep: Device,
-    precision: str | None = None,
+    precision: Precision = FP64,
     update: bool = True,
     native: bool = False,
 ) -> StepNumbers:
     """Return the fp64 step of `case`, or that in another `precision`; where it drew random numbers, an `equal` one."""
-    run = partial(
-        run_step,
-        workload,
-        case,
-        device,
-        keep=keep,
-        reference=precision is None,
-        precision=precision,
-        update=update,
-        native=native,
-    )
+    run = partial(run_step, workload, case, device, keep=keep, precision=precision, update=update, native=native)
     found = run()
     return run(equal=True) if found.drew else found
 
@@ -563,14 +554,13 @@ def run_step(
     device: Device,
     *,
     keep: Device,
-    reference: bool = False,
-    precision: str | None = None,
+    precision: Precision | None = None,
     kept: Sequence[str] = (),
     update: bool = True,
     equal: bool = False,
     native: bool = False,
 ) -> StepNumbers:
-    """Run one step of `case` (as the fp64 reference, or in another precision) and return its numbers on device `keep`.
+    """Run one step of `case` (in another `precision` if one is named) and return its numbers on device `keep`.
 
     `kept` are the modules kept in fp32, as in `Step`. Without `update` the optimizer does not run, and outputs and
     gradients are not copied into fp64. With `native` gradients are kept as they came, too.
@@ -578,23 +568,22 @@ def run_step(
     is random draws from the same seed and, in eager mode with `equal`, the same numbers in every precision.
     """
     seed_all(0)
-    row = None if reference else PRECISIONS[precision or case.precision]
-    with precision_flags(row):
-        step = Step(workload, case, device, reference=reference, precision=precision, kept=kept)
+    with precision_flags(precision or PRECISIONS[case.precision]):
+        step = build_step(workload, case, device, precision=precision, kept=kept)
         notes: list[str] = []
-        if step.training:
+        if isinstance(step, TrainingStep):
             switch_off_dropout(step.module, notes)
-        if not reference and precision is None and step.prepare_path(case.path) is not None:
+        if precision is None and step.prepare_path(case.path) is not None:
             seed_all(0)
-        equal = equal and (reference or precision is not None or case.path == "eager")
+        equal = equal and (precision is not None or case.path == "eager")
         if equal:
             notes.append(EQUAL_DRAWS)
         drawing = EqualDraws() if equal else contextlib.nullcontext()
         before = random_states(device)
         loss = LossTargets()
-        if watched := update and (reference or precision is not None):
-            step.watch_loss(loss)
-        if not step.training:
+        if watched := update and precision is not None:
+            step.network.watch_loss(loss)
+        if not isinstance(step, TrainingStep):
             with step.mode(), drawing:
                 output = step.run()
             taken = compared_outputs(workload, output)
@@ -602,7 +591,7 @@ def run_step(
             found.drew = random_states(device) != before
             if watched:
                 with step.mode(), contextlib.suppress(Exception):  # a loss of training may not take it
-                    step.apply_loss(output)
+                    step.network.apply_loss(output)
                 _note_decisions(found, loss)
             step.let_go()
             return found
@@ -613,7 +602,6 @@ def run_step(
             output, unscaled = step.unscaled_gradients()
         gradients = {name: kept_one(value, keep, copy=update) for name, value in unscaled.items()}
         assert step.loss is not None
-        assert step.optimizer is not None
         taken = compared_outputs(workload, output)
         numbers = StepNumbers(
             outputs=kept_outputs(taken, keep, copy=update),
@@ -639,13 +627,15 @@ def run_step(
         }
         if native:
             numbers.make_optimizer, numbers.native = (
-                step.make_optimizer,
+                step.network.make_optimizer,
                 _native(step, workload, unscaled, equal=equal, skipped=not applied),
             )
         return numbers
 
 
-def _without_update(numbers: StepNumbers, step: Step, gradients: Mapping[str, torch.Tensor] | None) -> StepNumbers:
+def _without_update(
+    numbers: StepNumbers, step: TrainingStep, gradients: Mapping[str, torch.Tensor] | None
+) -> StepNumbers:
     """Return the numbers of a step that takes no update, with its `gradients` as they came if given; drop the step."""
     if gradients is not None:
         stored = {name: weight.dtype for name, weight in step.stored().items()}
@@ -655,7 +645,7 @@ def _without_update(numbers: StepNumbers, step: Step, gradients: Mapping[str, to
 
 
 def _native(
-    step: Step, workload: Workload, first: Mapping[str, torch.Tensor], *, equal: bool, skipped: bool
+    step: TrainingStep, workload: Workload, first: Mapping[str, torch.Tensor], *, equal: bool, skipped: bool
 ) -> Gradients:
     """Return a step's gradients as they came, and those of the second batch, if there is one."""
     seed_all(0)

@@ -311,17 +311,15 @@ def written(name: str, value: str) -> str:
 
 
 @contextmanager
-def precision_flags(precision: Precision | None) -> Iterator[None]:
-    """Hold torch's switches at what `precision` needs (None: the reference), and put them back exactly, also after an
-    error.
+def precision_flags(precision: Precision) -> Iterator[None]:
+    """Hold torch's switches at what `precision` needs, and put them back exactly, also after an error.
 
     With `keep_users_switches` only those are held that define the precision.
     """
-    kind = "ieee" if precision is None else precision.fp32_products
     products, before = Products.now(), [(switch, switch.now()) for switch in SWITCHES]
     try:
-        if not (_kept[0] and kind == "shipped"):
-            _products(kind).set()
+        if not (_kept[0] and precision.fp32_products == "shipped"):
+            _products(precision.fp32_products).set()
         for switch in () if _kept[0] else SWITCHES:
             switch.set(switch.ships)
         yield

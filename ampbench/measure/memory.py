@@ -14,7 +14,6 @@ import resource
 import statistics
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import cache, partial
 from pathlib import Path
@@ -33,7 +32,7 @@ from ampbench.errors import AmpbenchError, first_line, own_place, text_of
 from ampbench.explain.dtypes import op_kind, resolving, short_dtype, take_apart
 from ampbench.explain.modules import is_compiled
 from ampbench.measure.machine import Cpu, Device
-from ampbench.measure.step import Step
+from ampbench.measure.step import Step, TrainingStep, build_step
 from ampbench.records.case import AUTOCAST_DEVICES, Case
 from ampbench.records.measured import OUT_OF_MEMORY, MemoryPass
 from ampbench.workload import Workload
@@ -269,9 +268,8 @@ def measure_memory(workload: Workload, case: Case, device: Device) -> MemoryPass
 
     def count(step: Step) -> None:
         nonlocal flops
-        with (
-            nullcontext() if step.training or step.by_inputs else torch.no_grad()
-        ):  # in inference mode a counter sees no autocast
+        # in inference mode a counter sees no autocast
+        with step.mode() if isinstance(step, TrainingStep) else step.network.without_gradients():
             flops = count_flops(step.run, tf32=PRECISIONS[case.precision].tf32)
 
     def warmed(step: Step) -> None:
@@ -282,27 +280,28 @@ def measure_memory(workload: Workload, case: Case, device: Device) -> MemoryPass
                 _run(step)
 
     def build() -> Step:
-        step = Step(workload, case, device)
+        step = build_step(workload, case, device)
         if case.path != "eager":
             count(step)
         step.prepare_path(case.path)
-        step.settle_scaler()
+        if isinstance(step, TrainingStep):
+            step.settle_scaler()
         return step
 
     if not isinstance(device, Cpu):
         _take_workspaces(workload, case, device)
     ((step, peak),) = peaks_of([build], device, warmed)
-    stored = step.stored().values()
-    gradients = [weight.grad for weight in stored if weight.grad is not None]
+    training = isinstance(step, TrainingStep)
+    gradients = [weight.grad for weight in _weights(step) if weight.grad is not None]
     return MemoryPass(
         case_id=case.case_id,
         source=memory_source(device),
         peak_bytes=peak,
-        parameter_bytes=_storage_bytes([*step.module.parameters(), *stored]),
+        parameter_bytes=_storage_bytes(_weights(step)),
         buffer_bytes=_storage_bytes(step.module.buffers()),
         input_bytes=_input_bytes(step),
-        gradient_bytes=_storage_bytes(gradients) if step.training else None,
-        optimizer_bytes=_storage_bytes(_optimizer_tensors(step.optimizer)) if step.training else None,
+        gradient_bytes=_storage_bytes(gradients) if training else None,
+        optimizer_bytes=_storage_bytes(_optimizer_tensors(step)) if training else None,
         rss_bytes=rss_bytes(),
         flops=flops,
         faults=page_faults(partial(_run, step)) if isinstance(device, Cpu) else None,
@@ -369,16 +368,21 @@ def peaks_of(
 def _warm(step: Step, warm_up: Callable[[Step], None]) -> int:
     """Run a step, drop its gradients, and return the bytes of what stays alive: weights, state and inputs."""
     warm_up(step)
-    if step.optimizer is not None:
+    if isinstance(step, TrainingStep):
         step.optimizer.zero_grad(set_to_none=True)
-    step.loss = None
-    state = _optimizer_tensors(step.optimizer)
-    weights = [*step.module.parameters(), *step.stored().values()]
-    return _storage_bytes([*weights, *step.module.buffers(), *state]) + _input_bytes(step)
+        step.loss = None
+    tensors = [*_weights(step), *step.module.buffers(), *_optimizer_tensors(step)]
+    return _storage_bytes(tensors) + _input_bytes(step)
+
+
+def _weights(step: Step) -> list[torch.Tensor]:
+    """Return the network's weights and those that its optimizer moves."""
+    stored = step.stored().values() if isinstance(step, TrainingStep) else ()
+    return [*step.module.parameters(), *stored]
 
 
 def _input_bytes(step: Step) -> int:
-    return _storage_bytes([*_leaves([step.batches, step.targets]), *step.held])
+    return _storage_bytes([*_leaves([step.data.batches, step.data.targets]), *step.network.held])
 
 
 def _take_workspaces(workload: Workload, case: Case, device: Device) -> None:
@@ -386,7 +390,7 @@ def _take_workspaces(workload: Workload, case: Case, device: Device) -> None:
 
     cuBLAS takes its workspaces from the caching allocator at a process' first matrix product, and at its backward.
     """
-    step = Step(workload, case, device)
+    step = build_step(workload, case, device)
     with step.mode():
         step.run()
     del step
@@ -451,8 +455,8 @@ def rss_bytes(field: str = "VmRSS") -> int | None:
     return int(line.split()[1]) * 1024 if line else None
 
 
-def _optimizer_tensors(optimizer: torch.optim.Optimizer | None) -> list[torch.Tensor]:
-    states = optimizer.state.values() if optimizer is not None else ()
+def _optimizer_tensors(step: Step) -> list[torch.Tensor]:
+    states = step.optimizer.state.values() if isinstance(step, TrainingStep) else ()
     return [value for state in states for value in state.values() if isinstance(value, torch.Tensor)]
 
 

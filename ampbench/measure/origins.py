@@ -84,7 +84,7 @@ def _run_fp32(
     """Run the forward pass in fp32, and each module again in the low precision; refuse what fp32 cannot hold."""
     check = Fp32Check()
     with precision_flags(PRECISIONS[BASELINE]):
-        step = seeded_step(workload, case, device, notes, precision=BASELINE)
+        step = seeded_step(workload, case, device, notes, precision=PRECISIONS[BASELINE])
         with watch_errors(step.module, case.precision, given) as errors:
             exact = _run(step)
     check.look(0, exact.outputs, exact.loss)
@@ -102,7 +102,7 @@ def _run(step: Step) -> _Forward:
         sample_outputs(step.module, limit) as samples,
         watch_dtypes(step.module) as dtypes,
     ):
-        output, loss = step.forward_and_loss()
+        output, loss = step.network.forward_and_loss()
     outputs = [tensor.detach() for tensor in outputs_in(output)]
     return _Forward(outputs, None if loss is None else loss.detach(), samples, dtypes)
 
@@ -128,7 +128,7 @@ def _first_nonfinite(workload: Workload, case: Case, device: Device, notes: list
     try:
         step = seeded_step(workload, case, device, notes)
         with precision_flags(PRECISIONS[case.precision]), step.mode(), unfused(), find_nonfinite(step.module) as found:
-            step.forward_and_loss()
+            step.network.forward_and_loss()
     except UsageError as refused:
         notes.append(str(refused))
         return None

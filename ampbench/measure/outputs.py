@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from ampbench.base.precisions import BASELINE, PRECISIONS
+from ampbench.base.precisions import BASELINE, FP64, PRECISIONS
 from ampbench.base.stats import chance_of_at_most
 from ampbench.base.units import counted
 from ampbench.errors import WorkloadError
@@ -37,7 +37,7 @@ from ampbench.measure.distances import (
 )
 from ampbench.measure.machine import Cpu, Device, precision_flags
 from ampbench.measure.sources import EqualDraws, seed_all, switch_off_dropout
-from ampbench.measure.step import Step
+from ampbench.measure.step import TrainingStep, build_step
 from ampbench.records.case import Case
 from ampbench.records.labels import few
 from ampbench.records.measured import ASKED_AGREEMENT, FurtherDecisions, OutputError, Predictions
@@ -351,7 +351,7 @@ class Agreement:
         self, workload: Workload, compared: Compared, where: Device, dtype: str, draws: bool, larger: Larger | None
     ):
         self._workload, self._compared, self._where, self._draws = workload, compared, where, draws
-        self._reference = dtype == "fp64"
+        self._precision = FP64 if dtype == FP64.name else PRECISIONS[BASELINE]
         self._fresh = FreshBatches(workload, compared.samples, larger=larger)
         self._truth: list[Classes] = []
 
@@ -413,19 +413,18 @@ class Agreement:
         self, case: Case, device: Device, batches: Sequence[Batch], *, reference: bool = False
     ) -> Generator[Classes]:
         """Yield what the outputs of batches decide; ends before one whose outputs have other shapes."""
-        precision = BASELINE if reference and not self._reference else None
-        exact = reference and self._reference
-        flags = None if exact else PRECISIONS[precision or case.precision]
-        with precision_flags(flags):
-            step = Step(self._workload, case, device, reference=exact, precision=precision)
-            if step.training:
+        precision = self._precision if reference else None
+        with precision_flags(precision or PRECISIONS[case.precision]):
+            step = build_step(self._workload, case, device, precision=precision)
+            training = isinstance(step, TrainingStep)
+            if training:
                 switch_off_dropout(step.module, [])
             for turn, (inputs, targets) in enumerate(batches):
                 seed_all(turn)
-                batch, _ = step.placed(inputs, targets)
-                region = torch.no_grad() if step.training and not step.by_inputs else step.mode()
+                batch, _ = step.data.placed(inputs, targets)
+                region = step.network.without_gradients() if training else step.mode()
                 with region, EqualDraws() if self._draws else nullcontext():
-                    output = step.forward(batch)
+                    output = step.network.forward_alone(batch)
                 outputs = kept_outputs(compared_outputs(self._workload, output), Cpu())
                 if [one.shape for one in outputs] != [one.shape for one in self._compared.references]:
                     break

@@ -30,7 +30,8 @@ from ampbench.drive.planning import ENTRY_FAMILY, own_source
 from ampbench.errors import AmpbenchError, WorkloadError, bounded, first_line, text_of
 from ampbench.measure.data import Generator, InputsOnly, batches_of, in_batches
 from ampbench.measure.machine import Device, users_switches, written
-from ampbench.measure.step import Step, default_optimizer
+from ampbench.measure.optimizer import default_optimizer
+from ampbench.measure.step import Step, TrainingStep, build_step
 from ampbench.records.case import Case, OwnPrecision, ParameterValue, WorkloadSource
 from ampbench.records.wire import Description
 from ampbench.workload import Workload
@@ -116,7 +117,7 @@ def _up(value: Any) -> Any:
 
 
 def seeded_step(
-    workload: Workload, case: Case, device: Device, notes: list[str], *, precision: str | None = None
+    workload: Workload, case: Case, device: Device, notes: list[str], *, precision: Precision | None = None
 ) -> Step:
     """Return a step of `case`, in another `precision` if one is named, whose random numbers begin at one seed.
 
@@ -124,8 +125,8 @@ def seeded_step(
     mode, where torch does not tell which tensors are changed in place.
     """
     seed_all(0)
-    step = Step(workload, case, device, precision=precision, no_grad=True)
-    if step.training:
+    step = build_step(workload, case, device, precision=precision, no_grad=True)
+    if isinstance(step, TrainingStep):
         switch_off_dropout(step.module, notes)
     return step
 

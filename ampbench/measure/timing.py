@@ -29,7 +29,7 @@ import torch
 
 from ampbench.measure.machine import Device
 from ampbench.measure.memory import is_out_of_memory, peaks_of
-from ampbench.measure.step import Step
+from ampbench.measure.step import Step, TrainingStep
 from ampbench.records.measured import CpuTimes, Fitness, parse_cpu_times
 
 SPACER_BYTES = 4 << 20
@@ -252,7 +252,9 @@ PATIENCE = 4
 class Repeated(Protocol):
     """What can be timed in turns: a `Step`, or anything that `run` does again once `restore` has put its state back."""
 
-    run: Callable[[], Any]
+    @property
+    def run(self) -> Callable[[], Any]:
+        """What is timed."""
 
     def restore(self) -> None:
         """Put the state back."""
@@ -272,8 +274,8 @@ Settled = dict[str, Any] | None
 
 def warm_up(step: Step, settled: Settled = None) -> Settled:
     """Run a step; return the state that GradScaler settled at: `settled`, where it is known already."""
-    if step.training:
-        return step.start_training(settled)
+    if isinstance(step, TrainingStep):
+        return step.start(settled)
     with step.mode():
         step.run()
     step.changed()  # so that it is known before anything is timed
@@ -290,7 +292,8 @@ def settled_peaks(
 
     def ready(build: Callable[[], Step], state: Settled) -> Step:
         step = build()
-        step.settle_at(state)
+        if isinstance(step, TrainingStep):
+            step.settle_at(state)
         return step
 
     peaks: list[int | None] = []

@@ -21,8 +21,9 @@ from ampbench.measure.data import named_tensors, stored_dtype
 from ampbench.measure.distances import is_finite, real_parts
 from ampbench.measure.machine import Device, precision_flags
 from ampbench.measure.memory import count_flops, said_of
+from ampbench.measure.optimizer import default_optimizer
 from ampbench.measure.sources import dense, random_states, seed_all, switch_off_dropout
-from ampbench.measure.step import SETTLING_STEPS, Step, default_optimizer
+from ampbench.measure.step import SETTLING_STEPS, TrainingStep, build_training
 from ampbench.records.case import Case
 from ampbench.records.measured import BINS, CARRIES, LOWEST_BIN, Update
 from ampbench.workload import Workload
@@ -108,9 +109,8 @@ def take_snapshot(workload: Workload, case: Case, device: Device) -> Snapshot:
     try:
         with precision_flags(PRECISIONS[BASELINE]):
             seed_all(0)
-            step = Step(workload, case, device, precision=BASELINE)
+            step = build_training(workload, case, device, precision=PRECISIONS[BASELINE])
             switch_off_dropout(step.module, [])
-            assert step.optimizer is not None
             steps = 0
             if workload.optimizer_state is not None:
                 step.optimizer.load_state_dict(copy.deepcopy(dict(workload.optimizer_state)))
@@ -121,9 +121,8 @@ def take_snapshot(workload: Workload, case: Case, device: Device) -> Snapshot:
         return Snapshot(undefined=f"no fp32 steps to begin from: {said_of(error)}")
 
 
-def _train(step: Step, device: Device) -> int:
+def _train(step: TrainingStep, device: Device) -> int:
     """Take the steps of a snapshot; return how many."""
-    assert step.optimizer is not None
     flops = sum((count_flops(step.run) or {}).values())
     wanted = STATELESS_STEPS
     if any(value is not None for state in step.optimizer.state.values() for value in state.values()):
@@ -134,8 +133,7 @@ def _train(step: Step, device: Device) -> int:
     return wanted
 
 
-def _snapshot_of(step: Step, steps: int) -> Snapshot:
-    assert step.optimizer is not None
+def _snapshot_of(step: TrainingStep, steps: int) -> Snapshot:
     if not is_finite(tensor for _, tensor in named_tensors(step.module) if tensor.is_floating_point()):
         return Snapshot(undefined=f"parameters are not finite after {steps} fp32 steps")
     parameters = dict(step.module.named_parameters())
@@ -165,12 +163,12 @@ def _on_cpu(value: Any) -> Any:
     return value.detach().cpu() if isinstance(value, torch.Tensor) else copy.deepcopy(value)
 
 
-def second_gradients(step: Step, workload: Workload) -> Tensors:
+def second_gradients(step: TrainingStep, workload: Workload) -> Tensors:
     """Return the gradients of the second batch at the workload's own weights; {} where there is none.
 
     Empty, too, where GradScaler finds no scale that leaves them finite.
     """
-    if len(step.batches) < 2:
+    if len(step.data.batches) < 2:
         return {}
     given = dict(named_tensors(workload.module))
     with torch.no_grad():

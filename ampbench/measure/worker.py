@@ -26,7 +26,7 @@ from ampbench.measure.machine import Device, keep_users_switches, open_device, p
 from ampbench.measure.memory import is_out_of_memory, keep_freed_memory, measure_memory, rss_bytes
 from ampbench.measure.outputs import batch_length
 from ampbench.measure.sources import build_workload, describe_workload, find_own, further_inputs, items_per_step
-from ampbench.measure.step import Step
+from ampbench.measure.step import TrainingStep, build_step
 from ampbench.measure.timing import FitnessWatch, Placement, Timing, time_build, warm_up
 from ampbench.records.case import Case, ParameterValue, WorkloadSource
 from ampbench.records.casts import CastPass
@@ -273,10 +273,10 @@ def measure_round(workload: Workload, request: Request, device: Device, timed: T
     watch = FitnessWatch(device)
     for _ in range(request.builds):
         placement.move()
-        step = Step(workload, case, device)
+        step = build_step(workload, case, device)
         took = step.prepare_path(case.path)
         compile_seconds = took if compile_seconds is None else compile_seconds
-        if step.training or timed.changed is None:
+        if isinstance(step, TrainingStep) or timed.changed is None:
             timed.settled = warm_up(step, timed.settled)
         timed.changed = step.changed(timed.changed)
         with step.mode():
@@ -285,15 +285,15 @@ def measure_round(workload: Workload, request: Request, device: Device, timed: T
                 device,
                 budget_seconds=request.min_run_seconds / request.builds,
                 max_samples=request.max_samples // request.builds,
-                restore=step.restore if step.training or timed.changed else None,
+                restore=step.restore if isinstance(step, TrainingStep) or timed.changed else None,
                 warm=True,
                 apart=bool(timed.changed),
             )
         timings.append(timing)
-        if step.training:
+        if isinstance(step, TrainingStep):
             nonfinite = max(nonfinite, count_nonfinite(step.module.parameters()))
             step.restore()  # counts a step that the last sample skipped
-        skipped += step.skipped_steps
+            skipped += step.skipped_steps
         del step
         device.release()
     timed.digest = timed.digest or weights_digest(workload)

@@ -12,7 +12,7 @@ from ampbench.explain.ranges import watch_ranges
 from ampbench.measure.machine import Cpu
 from ampbench.measure.memory import rss_bytes
 from ampbench.measure.sources import build_workload
-from ampbench.measure.step import Step
+from ampbench.measure.step import TrainingStep, build_training
 from ampbench.records.case import Case, WorkloadSource
 from ampbench.workloads.index import WORKLOADS
 
@@ -80,7 +80,7 @@ def print_memory_ratio(what: str) -> None:
     print(((rss_bytes("VmHWM") or 0) - bare) / (plain - bare))
 
 
-def _step(what: str) -> Step:
+def _step(what: str) -> TrainingStep:
     name, changed = CASES[what]
     spec = WORKLOADS[name]
     source = WorkloadSource(
@@ -99,7 +99,7 @@ def _step(what: str) -> Step:
         input_dtype="fp32",
         memory_format="contiguous",
     )
-    return Step(build_workload(source, parameters, 0), case, Cpu())
+    return build_training(build_workload(source, parameters, 0), case, Cpu())
 
 
 def _times(watched: tuple[float, float], plain: tuple[float, float]) -> str:

@@ -39,7 +39,7 @@ from ampbench.measure.divergence import References, measure_divergence
 from ampbench.measure.environment import read_environment
 from ampbench.measure.machine import open_device, precision_flags
 from ampbench.measure.sources import build_workload, seed_all
-from ampbench.measure.step import Step
+from ampbench.measure.step import build_training
 from ampbench.present.markdown import markdown_table
 from ampbench.records.case import Case, WorkloadSource
 from ampbench.records.kinds import CONVERGENCE
@@ -170,8 +170,7 @@ def late_workload(setting: Setting, seed: int) -> Workload:
     done = round(LATE_SHARE * setting.steps)
     seed_all(seed)
     with precision_flags(PRECISIONS[BASELINE]):
-        step = Step(workload, case_of(setting, BASELINE), device)
-        assert step.optimizer is not None
+        step = build_training(workload, case_of(setting, BASELINE), device)
         for number in range(done + 1):
             for group in step.optimizer.param_groups:
                 group["lr"] = setting.rate * rate_share(recipe.schedule, number, setting.steps)

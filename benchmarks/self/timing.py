@@ -13,7 +13,7 @@ from ampbench.base.stats import round_value
 from ampbench.base.units import format_seconds
 from ampbench.drive.servers import ServerChannel
 from ampbench.measure.machine import Cpu
-from ampbench.measure.step import Step
+from ampbench.measure.step import Step, build_step
 from ampbench.records.case import Case, WorkloadSource
 from ampbench.records.wire import Request
 from ampbench.workload import Workload
@@ -45,8 +45,8 @@ def against_bare_loop(repetitions: int = 600) -> dict[str, float]:
             module = torch.nn.Sequential(torch.nn.Linear(width, width), torch.nn.ReLU(), torch.nn.Linear(width, width))
             workload = Workload(module=module, inputs=torch.randn(batch, width))
             source = WorkloadSource(name="net", family="user", module="", function="", builtin=False)
-            step = Step(workload, _case(source, "fp32"), Cpu())
-            network, inputs = step.module, step.batches[0]
+            step = build_step(workload, _case(source, "fp32"), Cpu())
+            network, inputs = step.module, step.data.batches[0]
 
             def bare(network: torch.nn.Module = network, inputs: torch.Tensor = inputs, count: int = count) -> float:
                 start = time.perf_counter()

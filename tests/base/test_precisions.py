@@ -3,7 +3,7 @@ import torch
 
 import ampbench
 from ampbench.base import precisions as precisions_module
-from ampbench.base.precisions import BASELINE, LOW, PRECISIONS, REFERENCE_DTYPE, SHORT_DTYPES, find_precision, ordered
+from ampbench.base.precisions import BASELINE, FP64, LOW, PRECISIONS, SHORT_DTYPES, find_precision, ordered
 from ampbench.errors import UnknownNameError, UsageError
 
 
@@ -76,7 +76,8 @@ def test_dtypes_are_torchs_and_colours_are_distinct():
     rows = PRECISIONS.values()
     dtypes = {dtype for row in rows for dtype in (row.storage, row.autocast, row.rounding) if dtype}
     assert dtypes <= SHORT_DTYPES.keys()
-    assert REFERENCE_DTYPE not in dtypes
+    assert FP64.storage not in dtypes
+    assert FP64.name not in PRECISIONS
     assert len({row.colour for row in rows}) == len(rows)
 
 

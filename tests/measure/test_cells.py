@@ -67,8 +67,6 @@ def test_a_step_on_an_accelerator_ends_when_the_device_has_done_its_work(monkeyp
             done.append("synchronized")
 
     class Step:
-        training = False
-
         def run(self) -> None:
             done.append("ran")
 

@@ -12,11 +12,12 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
+from ampbench.base.precisions import FP64
 from ampbench.measure import data
 from ampbench.measure.data import CHUNK_WORDS, SAME_INPUTS, Batch, FreshBatches, Generator, carried
 from ampbench.measure.machine import Cpu
 from ampbench.measure.memory import measure_memory
-from ampbench.measure.step import Step
+from ampbench.measure.step import build_step
 from ampbench.measure.worker import Worker
 from ampbench.records.case import Case, WorkloadSource
 from ampbench.workload import Workload
@@ -167,21 +168,23 @@ def workload(loss: object, **fields: object) -> Workload:
 @pytest.mark.parametrize("storage", ["fp64", "bf16_pure", "fp32"])
 def test_what_a_loss_holds_is_cast_as_targets_are(name: str, storage: str, case: MakeCase) -> None:
     precision = "fp32" if storage == "fp64" else storage
-    step = Step(workload(LOSSES[name]), case(precision, "training"), Cpu(), reference=storage == "fp64")
+    step = build_step(
+        workload(LOSSES[name]), case(precision, "training"), Cpu(), precision=FP64 if storage == "fp64" else None
+    )
     step.run()
     wanted = {"fp64": torch.float64, "bf16_pure": torch.bfloat16, "fp32": torch.float32}[storage]
-    assert {tensor.dtype for tensor in step.held if tensor.is_floating_point()} == {wanted}
+    assert {tensor.dtype for tensor in step.network.held if tensor.is_floating_point()} == {wanted}
 
 
 def test_a_loss_that_is_a_module_is_cast_with_its_weights(case: MakeCase) -> None:
     made = workload(nn.CrossEntropyLoss(weight=torch.rand(4)), targets=torch.zeros(8, dtype=torch.int64))
-    Step(made, case("bf16_pure", "training"), Cpu()).run()
+    build_step(made, case("bf16_pure", "training"), Cpu()).run()
     assert made.loss.weight.dtype is torch.float32
 
 
 def test_what_the_user_holds_stays_as_it_is(case: MakeCase) -> None:
     critic = nn.Linear(4, 1).eval()
-    step = Step(workload(lambda output: critic(output).mean()), case("bf16_pure", "training"), Cpu())
+    step = build_step(workload(lambda output: critic(output).mean()), case("bf16_pure", "training"), Cpu())
     step.run()
     assert critic.weight.dtype is torch.float32
     assert critic.weight.grad is None
@@ -190,7 +193,7 @@ def test_what_the_user_holds_stays_as_it_is(case: MakeCase) -> None:
 def test_a_penalty_on_the_networks_weights_is_one_on_those_that_are_trained(case: MakeCase) -> None:
     network = nn.Linear(16, 4)
     made = workload(lambda output: 0 * output.sum() + network.weight.square().sum(), module=network)
-    step = Step(made, case("fp32", "training"), Cpu())
+    step = build_step(made, case("fp32", "training"), Cpu())
     _, gradients = step.unscaled_gradients()
     assert torch.equal(gradients["weight"], 2 * step.module.weight)
 

@@ -26,7 +26,7 @@ from ampbench.measure.distances import (
 )
 from ampbench.measure.divergence import References, measure_divergence
 from ampbench.measure.machine import Cpu
-from ampbench.measure.state import recipe_of
+from ampbench.measure.optimizer import recipe_of
 from ampbench.records.case import Case
 from ampbench.records.measured import Divergence
 from ampbench.workload import Workload

@@ -4,7 +4,7 @@ from typing import Any
 import pytest
 import torch
 
-from ampbench.base.precisions import PRECISIONS
+from ampbench.base.precisions import FP64, PRECISIONS, Precision
 from ampbench.measure.machine import (
     FP32_PRECISION,
     SWITCHES,
@@ -90,17 +90,17 @@ def raw() -> tuple[Any, ...]:
 
 @pytest.mark.parametrize("kept", [False, True])
 @pytest.mark.parametrize("users", USERS)
-@pytest.mark.parametrize("name", [*PRECISIONS, None])
+@pytest.mark.parametrize("row", [*PRECISIONS.values(), FP64], ids=lambda row: row.name)
 def test_switches_are_put_back_exactly_whatever_a_user_has_set(
-    name: str | None, users: Callable[[], None], kept: bool
+    row: Precision, users: Callable[[], None], kept: bool
 ) -> None:
     users()
     keep_users_switches(kept)
     before = raw()
-    with precision_flags(PRECISIONS[name] if name else None):
+    with precision_flags(row):
         pass
     assert raw() == before
-    with pytest.raises(RuntimeError, match="within"), precision_flags(PRECISIONS[name] if name else None):
+    with pytest.raises(RuntimeError, match="within"), precision_flags(row):
         raise RuntimeError("within")
     assert raw() == before
 
@@ -122,16 +122,15 @@ def test_what_follows_the_switch_above_it_still_does(users: Callable[[], None]) 
 
 
 @pytest.mark.parametrize("users", USERS)
-@pytest.mark.parametrize("name", [*PRECISIONS, None])
-def test_a_precision_computes_the_same_whatever_a_user_has_set(name: str | None, users: Callable[[], None]) -> None:
-    row = PRECISIONS[name] if name else None
+@pytest.mark.parametrize("row", [*PRECISIONS.values(), FP64], ids=lambda row: row.name)
+def test_a_precision_computes_the_same_whatever_a_user_has_set(row: Precision, users: Callable[[], None]) -> None:
     with precision_flags(row):
         expected = raw()
     users()
     with precision_flags(row):
         assert raw() == expected
         assert "raises" not in expected
-    kind = row.fp32_products if row else "ieee"
+    kind = row.fp32_products
     matmul, _, convolutions, *_ = expected
     assert matmul == {"tf32": "high", "bf16": "medium"}.get(kind, "highest")
     assert convolutions is (kind in ("tf32", "shipped"))

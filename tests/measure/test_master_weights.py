@@ -7,10 +7,11 @@ from collections.abc import Callable
 import pytest
 import torch
 
+from ampbench.base.precisions import FP64
 from ampbench.measure.divergence import run_step
 from ampbench.measure.machine import Cpu
 from ampbench.measure.memory import measure_memory
-from ampbench.measure.step import Step
+from ampbench.measure.step import build_step
 from ampbench.records.case import Case
 from ampbench.workload import Workload
 
@@ -43,7 +44,7 @@ def test_updates_are_those_of_an_fp32_optimizer_fed_the_half_gradients(
     name: str, make: type[torch.optim.Optimizer], case: MakeCase, classifier: Workload
 ) -> None:
     workload = dataclasses.replace(classifier, optimizer=lambda parameters: make(parameters, lr=1e-3))
-    step = Step(workload, case(name, "training"), Cpu())
+    step = build_step(workload, case(name, "training"), Cpu())
     step.settle_scaler()
     scale = step.scaler.get_scale() if step.scaler else 1.0
     for _ in range(3):
@@ -69,7 +70,7 @@ def test_an_update_below_half_an_ulp_of_the_network_arrives_in_the_masters(name:
         loss=lambda output: output.sum(),
         optimizer=lambda parameters: torch.optim.SGD(parameters, lr=2.0**-14),
     )
-    low, pure = (Step(workload, case(one, "training"), Cpu()) for one in (name, name.replace("master", "pure")))
+    low, pure = (build_step(workload, case(one, "training"), Cpu()) for one in (name, name.replace("master", "pure")))
     for step in (low, pure):
         step.settle_scaler()
         step.run()
@@ -79,14 +80,14 @@ def test_an_update_below_half_an_ulp_of_the_network_arrives_in_the_masters(name:
 
 
 def test_masters_begin_with_the_workloads_weights_unrounded(case: MakeCase, classifier: Workload) -> None:
-    step = Step(classifier, case("bf16_master", "training"), Cpu())
+    step = build_step(classifier, case("bf16_master", "training"), Cpu())
     given = dict(classifier.module.named_parameters())
     assert all(torch.equal(weight, given[name]) for name, weight in step.stored().items())
     assert any(not torch.equal(half.float(), given[name]) for name, half in step.module.named_parameters())
 
 
 def test_the_scaler_unscales_the_masters_gradients(case: MakeCase, classifier: Workload) -> None:
-    step = Step(classifier, case("fp16_master", "training"), Cpu())
+    step = build_step(classifier, case("fp16_master", "training"), Cpu())
     step.settle_scaler()
     assert step.scaler.get_scale() > 1
     _, gradients = step.unscaled_gradients()
@@ -100,8 +101,8 @@ def test_the_scaler_unscales_the_masters_gradients(case: MakeCase, classifier: W
 
 
 def test_a_gradient_that_overflows_skips_the_step_and_moves_nothing(case: MakeCase, classifier: Workload) -> None:
-    step = Step(classifier, case("fp16_master", "training"), Cpu())
-    step.start_training(None)
+    step = build_step(classifier, case("fp16_master", "training"), Cpu())
+    step.start(None)
     step.scaler.load_state_dict({**step.scaler.state_dict(), "scale": 2.0**40})
     step.save()
     before = {name: weight.detach().clone() for name, weight in step.stored().items()}
@@ -118,8 +119,8 @@ def test_a_gradient_that_overflows_skips_the_step_and_moves_nothing(case: MakeCa
 def test_masters_network_state_and_scale_are_restored_bit_for_bit(
     name: str, case: MakeCase, classifier: Workload
 ) -> None:
-    step = Step(classifier, case(name, "training"), Cpu())
-    step.start_training(None)
+    step = build_step(classifier, case(name, "training"), Cpu())
+    step.start(None)
 
     def live() -> list[torch.Tensor]:
         state = [value for entry in step.optimizer.state.values() for value in entry.values() if value is not None]
@@ -135,7 +136,7 @@ def test_masters_network_state_and_scale_are_restored_bit_for_bit(
 
 def test_weights_that_need_no_gradient_or_stay_in_fp32_have_no_copy(case: MakeCase, classifier: Workload) -> None:
     classifier.module[3].bias.requires_grad_(False)
-    step = Step(classifier, case("bf16_master", "training"), Cpu(), kept=["0"])
+    step = build_step(classifier, case("bf16_master", "training"), Cpu(), kept=["0"])
     stored, own = step.stored(), dict(step.module.named_parameters())
     assert {name for name in stored if stored[name] is own[name]} == {"0.weight", "0.bias", "3.bias"}
     step.run()
@@ -147,7 +148,7 @@ def test_a_sparse_gradient_stays_sparse_in_the_masters(case: MakeCase) -> None:
     workload = Workload(
         module=torch.nn.Embedding(5, 3, sparse=True), inputs=torch.tensor([1, 3]), loss=lambda output: output.sum()
     )
-    step = Step(workload, case("bf16_master", "training"), Cpu())
+    step = build_step(workload, case("bf16_master", "training"), Cpu())
     step.run()
     gradient = step.stored()["weight"].grad
     assert gradient.layout is torch.sparse_coo
@@ -159,16 +160,16 @@ def test_a_sparse_gradient_stays_sparse_in_the_masters(case: MakeCase) -> None:
 
 def test_without_masters_the_stored_weights_are_the_networks_own(case: MakeCase, classifier: Workload) -> None:
     for name in ("fp32", "bf16_autocast", "bf16_pure"):
-        step = Step(classifier, case(name, "training"), Cpu())
+        step = build_step(classifier, case(name, "training"), Cpu())
         own = dict(step.module.named_parameters())
         assert step.stored().keys() == own.keys()
         assert all(step.stored()[key] is own[key] for key in own)
 
 
-def test_the_reference_and_inference_have_no_masters(case: MakeCase, classifier: Workload) -> None:
-    reference = Step(classifier, case("bf16_master", "training"), Cpu(), reference=True)
+def test_the_reference_has_no_masters(case: MakeCase, classifier: Workload) -> None:
+    reference = build_step(classifier, case("bf16_master", "training"), Cpu(), precision=FP64)
     assert {weight.dtype for weight in reference.stored().values()} == {torch.float64}
-    assert Step(classifier, case("bf16_master", "inference"), Cpu()).masters is None
+    assert reference.masters is None
 
 
 def test_updated_weights_are_compared_as_they_are_stored(case: MakeCase, classifier: Workload) -> None:

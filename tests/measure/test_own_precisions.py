@@ -9,13 +9,13 @@ import pytest
 import torch
 
 import ampbench
-from ampbench.base.precisions import PRECISIONS, Precision, meet
+from ampbench.base.precisions import FP64, PRECISIONS, Precision, meet
 from ampbench.drive import planning
 from ampbench.errors import UsageError, WorkloadError
 from ampbench.measure.divergence import References, measure_divergence
 from ampbench.measure.machine import Cpu
 from ampbench.measure.sources import describe_workload, find_own, meet_precisions
-from ampbench.measure.step import Step
+from ampbench.measure.step import build_step
 from ampbench.records.case import Case, WorkloadSource
 from ampbench.workload import Workload
 
@@ -100,14 +100,14 @@ def test_prepare_is_given_the_network_on_its_device_in_its_dtype_and_the_optimiz
         return torch.nn.Sequential(module, torch.nn.Identity()), lambda parameters: torch.optim.SGD(parameters, lr=0.5)
 
     own(storage="bfloat16", prepare=prepare)
-    step = Step(classifier, case("mine", "training"), Cpu())
+    step = build_step(classifier, case("mine", "training"), Cpu())
     assert seen == [(torch.bfloat16, classifier.optimizer)]
     assert isinstance(step.module[1], torch.nn.Identity)
     assert step.optimizer.param_groups[0]["lr"] == 0.5
     step.run()
-    Step(classifier, case("mine", "inference"), Cpu()).run()
+    build_step(classifier, case("mine", "inference"), Cpu()).run()
     assert seen[1] == (torch.bfloat16, None)
-    Step(classifier, case("mine", "training"), Cpu(), reference=True)
+    build_step(classifier, case("mine", "training"), Cpu(), precision=FP64)
     assert len(seen) == 2
 
 
@@ -122,7 +122,7 @@ def test_a_prepared_network_may_hold_other_weights_and_nothing_is_put_back(case:
 
     own(prepare=lambda module, optimizer: Whole(module))
     workload = Workload(module=torch.nn.Linear(4, 4, bias=False), inputs=torch.randn(2, 4))
-    step = Step(workload, case("mine"), Cpu())
+    step = build_step(workload, case("mine"), Cpu())
     first = step.run()
     assert step.changed() == []
     assert torch.equal(step.run(), first)
@@ -134,7 +134,7 @@ def test_a_prepared_network_may_hold_other_weights_and_nothing_is_put_back(case:
 def test_what_prepare_must_not_return_is_said(case: MakeCase, classifier: Workload) -> None:
     own(prepare=lambda module, optimizer: None)
     with pytest.raises(UsageError, match="precision mine: prepare returned NoneType; expected the module, or"):
-        Step(classifier, case("mine"), Cpu())
+        build_step(classifier, case("mine"), Cpu())
 
 
 def test_an_update_is_that_of_its_own_optimizer(case: MakeCase) -> None:

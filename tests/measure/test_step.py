@@ -1,4 +1,5 @@
 import dataclasses
+import functools
 import subprocess
 import sys
 from collections.abc import Callable
@@ -6,11 +7,11 @@ from collections.abc import Callable
 import pytest
 import torch
 
-from ampbench.base.precisions import PRECISIONS
+from ampbench.base.precisions import FP64, PRECISIONS
 from ampbench.errors import UnknownNameError
 from ampbench.explain.keep_fp32 import is_kept
 from ampbench.measure.machine import Cpu
-from ampbench.measure.step import Step
+from ampbench.measure.step import TrainingStep, build_step
 from ampbench.records.case import Case
 from ampbench.workload import Workload
 
@@ -36,7 +37,7 @@ class Dtypes(torch.nn.Module):
 def test_inputs_weights_and_outputs_have_the_dtypes_of_the_precision(name: str, case: MakeCase) -> None:
     row = PRECISIONS[name]
     workload = Workload(module=Dtypes(), inputs=(torch.randn(2, 4), torch.arange(2)))
-    step = Step(workload, case(name), Cpu())
+    step = build_step(workload, case(name), Cpu())
     step.run()
     storage = getattr(torch, row.storage)
     result = getattr(torch, row.autocast or row.storage)
@@ -48,7 +49,7 @@ def test_inputs_weights_and_outputs_have_the_dtypes_of_the_precision(name: str, 
 @pytest.mark.parametrize("name", ["fp16_autocast", "bf16_autocast", "fp16_pure", "bf16_pure"])
 def test_kept_modules_stay_fp32_and_give_pure_networks_half(name: str, kept: str, case: MakeCase) -> None:
     workload = Workload(module=Dtypes(), inputs=(torch.randn(2, 4), torch.arange(2)))
-    step = Step(workload, case(name), Cpu(), kept=[kept])
+    step = build_step(workload, case(name), Cpu(), kept=[kept])
     output = step.run()
     storage = getattr(torch, PRECISIONS[name].storage)
     inside = storage if kept else torch.float32
@@ -60,7 +61,7 @@ def test_kept_modules_stay_fp32_and_give_pure_networks_half(name: str, kept: str
 
 def test_the_reference_keeps_nothing(case: MakeCase) -> None:
     workload = Workload(module=Dtypes(), inputs=(torch.randn(2, 4), torch.arange(2)))
-    step = Step(workload, case("bf16_pure"), Cpu(), reference=True, kept=["linear"])
+    step = build_step(workload, case("bf16_pure"), Cpu(), precision=FP64, kept=["linear"])
     step.run()
     assert step.module.seen == [(torch.float64,) * 3]
 
@@ -68,12 +69,12 @@ def test_the_reference_keeps_nothing(case: MakeCase) -> None:
 def test_a_name_to_keep_that_no_module_has_is_refused(case: MakeCase) -> None:
     workload = Workload(module=Dtypes(), inputs=(torch.randn(2, 4), torch.arange(2)))
     with pytest.raises(UnknownNameError, match="did you mean linear"):
-        Step(workload, case("bf16_pure"), Cpu(), kept=["linea*"])
+        build_step(workload, case("bf16_pure"), Cpu(), kept=["linea*"])
 
 
 def test_the_reference_runs_in_fp64_without_autocast(case: MakeCase) -> None:
     workload = Workload(module=Dtypes(), inputs=(torch.randn(2, 4), torch.arange(2)))
-    step = Step(workload, case("bf16_autocast"), Cpu(), reference=True)
+    step = build_step(workload, case("bf16_autocast"), Cpu(), precision=FP64)
     step.run()
     assert step.module.seen == [(torch.float64,) * 3]
 
@@ -83,7 +84,7 @@ def test_autocast_is_off_again_when_forward_raises(case: MakeCase) -> None:
         def forward(self, x: torch.Tensor) -> torch.Tensor:
             raise RuntimeError("within")
 
-    step = Step(Workload(module=Raises(), inputs=torch.ones(1)), case("bf16_autocast"), Cpu())
+    step = build_step(Workload(module=Raises(), inputs=torch.ones(1)), case("bf16_autocast"), Cpu())
     with pytest.raises(RuntimeError, match="within"):
         step.run()
     assert not torch.is_autocast_enabled("cpu")
@@ -91,8 +92,8 @@ def test_autocast_is_off_again_when_forward_raises(case: MakeCase) -> None:
 
 @pytest.mark.parametrize("name", PRECISIONS)
 def test_restoring_makes_the_next_training_step_the_same_again(name: str, case: MakeCase, classifier: Workload) -> None:
-    step = Step(classifier, case(name, "training"), Cpu())
-    step.start_training(None)
+    step = build_step(classifier, case(name, "training"), Cpu())
+    step.start(None)
 
     def three_steps() -> list[torch.Tensor]:
         step.restore()
@@ -109,10 +110,10 @@ def test_restoring_makes_the_next_training_step_the_same_again(name: str, case: 
 
 
 def test_only_training_in_fp16_with_fp32_weights_scales_its_gradients(case: MakeCase, classifier: Workload) -> None:
-    with_scaler = {name for name in PRECISIONS if Step(classifier, case(name, "training"), Cpu()).scaler is not None}
-    assert with_scaler == {"fp16_autocast", "fp16_master"}
-    assert Step(classifier, case("fp16_autocast", "inference"), Cpu()).scaler is None
-    assert Step(classifier, case("fp16_autocast", "training", scaler=False), Cpu()).scaler is None
+    trained = {name: build_step(classifier, case(name, "training"), Cpu()) for name in PRECISIONS}
+    assert {name for name, step in trained.items() if step.scaler is not None} == {"fp16_autocast", "fp16_master"}
+    assert not isinstance(build_step(classifier, case("fp16_autocast", "inference"), Cpu()), TrainingStep)
+    assert build_step(classifier, case("fp16_autocast", "training", scaler=False), Cpu()).scaler is None
 
 
 def test_the_scale_settles_where_gradients_are_finite_and_leaves_weights_alone(
@@ -121,7 +122,7 @@ def test_the_scale_settles_where_gradients_are_finite_and_leaves_weights_alone(
     large = dataclasses.replace(
         classifier, loss=lambda out, target: 1e3 * torch.nn.functional.cross_entropy(out, target)
     )
-    step = Step(large, case("fp16_autocast", "training"), Cpu())
+    step = build_step(large, case("fp16_autocast", "training"), Cpu())
     before = {name: tensor.clone() for name, tensor in step.module.state_dict().items()}
     refused = step.settle_scaler()
     assert refused > 0
@@ -134,7 +135,7 @@ def test_the_scale_settles_where_gradients_are_finite_and_leaves_weights_alone(
 
 def test_batches_take_turns(case: MakeCase) -> None:
     batches = [torch.full((2, 3), float(n)) for n in range(3)]
-    step = Step(Workload(module=torch.nn.Identity(), inputs=batches), case(), Cpu())
+    step = build_step(Workload(module=torch.nn.Identity(), inputs=batches), case(), Cpu())
     seen = []
     for _ in range(4):
         output = step.run()
@@ -142,26 +143,35 @@ def test_batches_take_turns(case: MakeCase) -> None:
     assert seen == [0.0, 1.0, 2.0, 0.0]
 
 
+def test_what_is_timed_in_inference_is_the_networks_own_call(case: MakeCase, classifier: Workload) -> None:
+    step = build_step(classifier, case(), Cpu())
+    assert isinstance(step.run, functools.partial)
+    assert step.run.func is step.module
+    assert step.run.args == (step.data.batches[0],)
+
+
 def test_keyword_inputs_are_passed_by_name(case: MakeCase) -> None:
     class Difference(torch.nn.Module):
         def forward(self, *, a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
             return a - b
 
-    step = Step(Workload(module=Difference(), inputs={"b": torch.ones(2), "a": torch.full((2,), 3.0)}), case(), Cpu())
+    step = build_step(
+        Workload(module=Difference(), inputs={"b": torch.ones(2), "a": torch.full((2,), 3.0)}), case(), Cpu()
+    )
     assert step.run().tolist() == [2.0, 2.0]
 
 
 def test_channels_last_reaches_weights_and_images(case: MakeCase) -> None:
     workload = Workload(module=torch.nn.Conv2d(3, 8, 3), inputs=torch.randn(2, 3, 8, 8))
-    step = Step(workload, case(memory_format="channels_last"), Cpu())
+    step = build_step(workload, case(memory_format="channels_last"), Cpu())
     step.run()
     assert step.module.weight.is_contiguous(memory_format=torch.channels_last)
-    assert step.batches[0].is_contiguous(memory_format=torch.channels_last)
+    assert step.data.batches[0].is_contiguous(memory_format=torch.channels_last)
 
 
 @pytest.mark.parametrize("name", ["fp32", "bf16_autocast", "bf16_pure"])
 def test_a_traced_network_gives_what_the_eager_one_gives(name: str, case: MakeCase, classifier: Workload) -> None:
-    eager, traced = (Step(classifier, case(name, path=path), Cpu()) for path in ("eager", "traced"))
+    eager, traced = (build_step(classifier, case(name, path=path), Cpu()) for path in ("eager", "traced"))
     seconds = traced.prepare_path("traced")
     assert seconds > 0
     assert torch.is_autocast_cache_enabled()
@@ -171,7 +181,9 @@ def test_a_traced_network_gives_what_the_eager_one_gives(name: str, case: MakeCa
 
 @pytest.mark.slow
 def test_a_compiled_network_gives_what_the_eager_one_gives(case: MakeCase, classifier: Workload) -> None:
-    eager, compiled = (Step(classifier, case("bf16_autocast", path=path), Cpu()) for path in ("eager", "compiled"))
+    eager, compiled = (
+        build_step(classifier, case("bf16_autocast", path=path), Cpu()) for path in ("eager", "compiled")
+    )
     assert compiled.prepare_path("compiled") > 0
     with torch.inference_mode():
         torch.testing.assert_close(compiled.run(), eager.run(), rtol=2e-2, atol=2e-2)
@@ -182,7 +194,7 @@ def test_a_compiled_network_gives_what_the_eager_one_gives(case: MakeCase, class
 def test_compiled_training_gives_what_eager_training_gives_and_compiling_leaves_no_trace(
     name: str, case: MakeCase, classifier: Workload
 ) -> None:
-    eager, compiled = (Step(classifier, case(name, "training", path), Cpu()) for path in ("eager", "compiled"))
+    eager, compiled = (build_step(classifier, case(name, "training", path), Cpu()) for path in ("eager", "compiled"))
     before = {key: value.clone() for key, value in compiled.module.state_dict().items()}
     assert compiled.prepare_path("compiled") > 0
     assert all(torch.equal(value, before[key]) for key, value in compiled.module.state_dict().items())
@@ -190,11 +202,11 @@ def test_compiled_training_gives_what_eager_training_gives_and_compiling_leaves_
     assert compiled.loss is None
     states = []
     for step in (eager, compiled):
-        step.start_training(None)
+        step.start(None)
         for _ in range(3):
             step.run()
         states.append(step.module.state_dict())
-    assert compiled._forward is not compiled.module
+    assert compiled.network.forward is not compiled.module
     tolerance = 1e-5 if name == "fp32" else 2e-2
     torch.testing.assert_close(states[1], states[0], rtol=tolerance, atol=tolerance)
     assert not torch.equal(states[1]["0.weight"], before["0.weight"])
@@ -202,7 +214,7 @@ def test_compiled_training_gives_what_eager_training_gives_and_compiling_leaves_
 
 def test_a_trial_that_raises_leaves_no_trace(case: MakeCase, classifier: Workload) -> None:
     broken = dataclasses.replace(classifier, loss=lambda *_: 1 / 0)
-    step = Step(broken, case("fp16_autocast", "training"), Cpu())
+    step = build_step(broken, case("fp16_autocast", "training"), Cpu())
     before = {key: value.clone() for key, value in step.module.state_dict().items()}
     with pytest.raises(ZeroDivisionError):
         step.settle_scaler()
@@ -210,12 +222,12 @@ def test_a_trial_that_raises_leaves_no_trace(case: MakeCase, classifier: Workloa
 
 
 def test_eager_needs_no_preparation(case: MakeCase, classifier: Workload) -> None:
-    assert Step(classifier, case(), Cpu()).prepare_path("eager") is None
+    assert build_step(classifier, case(), Cpu()).prepare_path("eager") is None
 
 
 def test_the_first_batch_comes_first_after_tracing(case: MakeCase) -> None:
     batches = [torch.full((2, 3), float(n)) for n in range(3)]
-    step = Step(Workload(module=torch.nn.ReLU(), inputs=batches), case(path="traced"), Cpu())
+    step = build_step(Workload(module=torch.nn.ReLU(), inputs=batches), case(path="traced"), Cpu())
     step.prepare_path("traced")
     assert [float(step.run()[0, 0]) for _ in range(3)] == [0.0, 1.0, 2.0]
 
@@ -223,10 +235,10 @@ def test_the_first_batch_comes_first_after_tracing(case: MakeCase) -> None:
 def test_an_input_that_requires_grad_can_be_used_in_every_step(case: MakeCase) -> None:
     inputs = torch.randn(2, 4, requires_grad=True) * 2
     workload = Workload(module=torch.nn.Linear(4, 1), inputs=inputs, loss=lambda output: output.sum())
-    step = Step(workload, case("fp32", "training"), Cpu())
+    step = build_step(workload, case("fp32", "training"), Cpu())
     for _ in range(2):
         step.run()
-    assert not step.batches[0].requires_grad
+    assert not step.data.batches[0].requires_grad
 
 
 class ByItsInput(torch.nn.Linear):
@@ -241,17 +253,16 @@ class ByItsInput(torch.nn.Linear):
 def test_a_network_may_differentiate_by_an_input_that_requires_grad(phase: str, case: MakeCase) -> None:
     inputs = torch.randn(2, 4, requires_grad=True)
     workload = Workload(module=ByItsInput(4, 3), inputs=inputs, loss=lambda output: output.square().mean())
-    step = Step(workload, case("bf16_autocast", phase), Cpu())
+    step = build_step(workload, case("bf16_autocast", phase), Cpu())
     with step.mode():
         step.run()
-        once = None if step.batches[0].grad is None else step.batches[0].grad.clone()
-        step.save()
+        once = None if step.data.batches[0].grad is None else step.data.batches[0].grad.clone()
         step.restore()
         step.run()
     assert inputs.grad is None
     assert (once is None) == (phase == "inference")
     if once is not None:
-        assert step.batches[0].grad.abs().sum() < 1.5 * once.abs().sum()  # not added up over steps
+        assert step.data.batches[0].grad.abs().sum() < 1.5 * once.abs().sum()  # not added up over steps
 
 
 class InPlace(torch.nn.Module):
@@ -276,7 +287,7 @@ def in_place() -> Workload:
 
 
 def test_what_a_step_changes_in_place_is_named_and_put_back(case: MakeCase) -> None:
-    step = Step(in_place(), case(), Cpu())
+    step = build_step(in_place(), case(), Cpu())
     with step.mode():
         first = step.run().clone()
         assert step.changed() == ["input[0]", "weight linear.weight"]
@@ -288,8 +299,8 @@ def test_what_a_step_changes_in_place_is_named_and_put_back(case: MakeCase) -> N
 
 @pytest.mark.parametrize("precision", ["fp32", "fp16_autocast", "bf16_pure"])
 def test_every_training_step_finds_the_inputs_as_they_were_given(precision: str, case: MakeCase) -> None:
-    step = Step(in_place(), case(precision, "training"), Cpu())
-    step.start_training(None)
+    step = build_step(in_place(), case(precision, "training"), Cpu())
+    step.start(None)
     for _ in range(3):
         step.run()
     assert set(step.module.seen) == {255.0}
@@ -302,8 +313,8 @@ def test_a_weight_added_to_an_input_in_place_does_not_break_the_next_step(case: 
             return super().forward(x.add_(self.weight[0]))
 
     workload = Workload(module=Adds(4, 4), inputs=torch.ones(2, 4), loss=lambda output: output.square().mean())
-    step = Step(workload, case("fp32", "training"), Cpu())
-    step.start_training(None)
+    step = build_step(workload, case("fp32", "training"), Cpu())
+    step.start(None)
     step.run()
     assert step.changed() == ["input"]
 
@@ -311,7 +322,9 @@ def test_a_weight_added_to_an_input_in_place_does_not_break_the_next_step(case: 
 @pytest.mark.parametrize("phase", ["inference", "training"])
 def test_a_network_that_changes_nothing_is_told_so_even_of_nan(phase: str, case: MakeCase) -> None:
     inputs = torch.tensor([[1.0, float("nan")]])
-    step = Step(Workload(module=torch.nn.Linear(2, 2), inputs=inputs, loss=torch.sum), case("bf16_pure", phase), Cpu())
+    step = build_step(
+        Workload(module=torch.nn.Linear(2, 2), inputs=inputs, loss=torch.sum), case("bf16_pure", phase), Cpu()
+    )
     step.run()
     assert step.changed() == []
 
@@ -343,17 +356,19 @@ def test_dtypes_that_are_not_fp32_stay_but_in_half_and_the_reference(
     precision: str, reference: bool, stored: tuple[str, ...], case: MakeCase
 ) -> None:
     inputs = {"x": torch.ones(2), "phase": torch.ones(2, dtype=torch.complex64)}
-    step = Step(Workload(module=Kept(), inputs=inputs), case(precision), Cpu(), reference=reference)
+    step = build_step(
+        Workload(module=Kept(), inputs=inputs), case(precision), Cpu(), precision=FP64 if reference else None
+    )
     module = step.module
     tensors = (module.wide, module.frozen, module.rotated, module.weight)
     assert tuple(str(tensor.dtype).removeprefix("torch.") for tensor in tensors) == stored
     assert module.rotated.imag == 2
-    assert step.batches[0]["phase"].dtype is (torch.complex128 if reference else torch.complex64)
+    assert step.data.batches[0]["phase"].dtype is (torch.complex128 if reference else torch.complex64)
 
 
 def test_optimizer_state_that_is_no_tensor_is_restored_too(case: MakeCase, classifier: Workload) -> None:
     workload = dataclasses.replace(classifier, optimizer=torch.optim.LBFGS)
-    step = Step(workload, case("fp32", "training"), Cpu())
+    step = build_step(workload, case("fp32", "training"), Cpu())
     step.optimizer.state["counter"] = {"steps": 1, "history": [torch.ones(2)]}
     step.save()
     step.optimizer.state["counter"]["steps"] = 9
@@ -366,42 +381,42 @@ def test_optimizer_state_that_is_no_tensor_is_restored_too(case: MakeCase, class
 @pytest.mark.parametrize("dtype", ["fp32", "bf16"])
 def test_inputs_are_given_in_the_cases_input_dtype(dtype: str, case: MakeCase) -> None:
     workload = Workload(module=Dtypes(), inputs=(torch.randn(2, 4), torch.arange(2)), targets=torch.zeros(2, 4))
-    step = Step(workload, case("bf16_autocast", input_dtype=dtype), Cpu())
+    step = build_step(workload, case("bf16_autocast", input_dtype=dtype), Cpu())
     step.run()
     given = torch.float32 if dtype == "fp32" else torch.bfloat16
     assert step.module.seen == [(given, torch.float32, torch.bfloat16)]
-    assert step.targets[0].dtype == torch.float32
+    assert step.data.targets[0].dtype == torch.float32
 
 
 def test_the_reference_and_another_precision_are_given_inputs_as_they_store_them(case: MakeCase) -> None:
     workload = Workload(module=Dtypes(), inputs=(torch.randn(2, 4), torch.arange(2)))
     planned = case("bf16_pure", input_dtype="bf16")
-    assert Step(workload, planned, Cpu(), reference=True).batches[0][0].dtype == torch.float64
-    assert Step(workload, planned, Cpu(), precision="fp32").batches[0][0].dtype == torch.float32
+    assert build_step(workload, planned, Cpu(), precision=FP64).data.batches[0][0].dtype == torch.float64
+    assert build_step(workload, planned, Cpu(), precision=PRECISIONS["fp32"]).data.batches[0][0].dtype == torch.float32
 
 
 def test_rewinding_makes_the_first_batch_come_next(case: MakeCase) -> None:
     batches = [torch.full((2, 3), float(n)) for n in range(3)]
-    step = Step(Workload(module=torch.nn.Identity(), inputs=batches), case(), Cpu())
+    step = build_step(Workload(module=torch.nn.Identity(), inputs=batches), case(), Cpu())
     step.run()
     step.rewind()
     assert float(step.run()[0, 0]) == 0.0
 
 
 def test_another_forward_can_take_the_networks_place(case: MakeCase, classifier: Workload) -> None:
-    step = Step(classifier, case("bf16_autocast", "training"), Cpu())
-    output, loss = step.forward_and_loss(lambda x: step.module(x) * 0)
+    step = build_step(classifier, case("bf16_autocast", "training"), Cpu())
+    output, loss = step.network.forward_and_loss(lambda x: step.module(x) * 0)
     assert not output.any()
     assert float(loss.detach()) == pytest.approx(1.3863, abs=1e-3)  # log 4: four classes, none preferred
     step.differentiate(loss)
     assert step.module[0].weight.grad is not None
-    assert Step(classifier, case(), Cpu()).forward_and_loss()[1] is None
+    assert build_step(classifier, case(), Cpu()).network.forward_and_loss()[1] is None
 
 
 def test_weights_can_be_stored_in_half_by_name(case: MakeCase, classifier: Workload) -> None:
-    step = Step(classifier, case("bf16_autocast"), Cpu())
+    step = build_step(classifier, case("bf16_autocast"), Cpu())
     before = step.run().dtype
-    step.store_weights(["0.weight", "3.bias"], torch.bfloat16)
+    step.network.store_weights(["0.weight", "3.bias"], torch.bfloat16)
     stored = {name for name, parameter in step.module.named_parameters() if parameter.dtype == torch.bfloat16}
     assert stored == {"0.weight", "3.bias"}
     assert step.run().dtype == before == torch.bfloat16
@@ -410,7 +425,7 @@ def test_weights_can_be_stored_in_half_by_name(case: MakeCase, classifier: Workl
 
 def test_inference_can_run_under_no_grad_instead_of_inference_mode(case: MakeCase, classifier: Workload) -> None:
     for no_grad in (False, True):
-        step = Step(classifier, case(), Cpu(), no_grad=no_grad)
+        step = build_step(classifier, case(), Cpu(), no_grad=no_grad)
         with step.mode():
             assert step.run().is_inference() != no_grad
             assert not torch.is_grad_enabled()

@@ -33,9 +33,10 @@ from ampbench.explain.dtypes import is_present, stood_in
 from ampbench.explain.ledger import trace_casts
 from ampbench.measure.changes import measure_change, peaks_with, try_changes
 from ampbench.measure.distances import outputs_in
-from ampbench.measure.machine import Accelerator, Device, open_device
+from ampbench.measure.machine import Device, open_device
 from ampbench.measure.memory import memory_source
-from ampbench.measure.step import Step
+from ampbench.measure.network import fake_network
+from ampbench.measure.step import Step, TrainingStep, build_step
 from ampbench.measure.timing import PATIENCE, FitnessWatch, Placement, Settled, time_build, warm_up
 from ampbench.records.case import Case
 from ampbench.records.cast_totals import KEEP, savings
@@ -56,12 +57,12 @@ def trace_absent(workload: Workload, case: Case, tracing: Tracing) -> CastPass:
     device = case.device
     training = case.phase == "training"
     with stood_in(device):
-        step = Step(_faked(workload, case), case, Accelerator(device), fake=True)
+        network = fake_network(_faked(workload, case), case)
         # An optimizer changes weights that need gradients, inference mode decides what autocast's cache keeps.
-        region = torch.no_grad() if training else step.mode()
+        region = torch.no_grad() if training else network.mode()
         try:
-            with region, trace_casts(step.module, sources=tracing.sources) as ledger:
-                step.forward_and_loss()
+            with region, trace_casts(network.module, sources=tracing.sources) as ledger:
+                network.forward_and_loss()
         except AmpbenchError:
             raise
         except Exception as error:  # noqa: BLE001 - whatever an op on fake tensors raises
@@ -158,7 +159,7 @@ def measure_casts(workload: Workload, case: Case, tracing: Tracing) -> CastPass:
     if not is_present(case.device):
         return trace_absent(workload, case, tracing)
     device = open_device(case.device)
-    step = Step(workload, case, device)
+    step = build_step(workload, case, device)
     settled = warm_up(step)
     trace = trace_step(step, sources=tracing.sources)
     notes: list[str] = []
@@ -250,16 +251,16 @@ def _step_samples(workload: Workload, case: Case, device: Device, settled: Settl
         if builds and (perf_counter() - start) * (1 + 1 / len(builds)) > allowed:
             break
         placement.move()
-        step = Step(workload, case, device)
-        if step.training:
-            step.start_training(settled)
+        step = build_step(workload, case, device)
+        if isinstance(step, TrainingStep):
+            step.start(settled)
         with step.mode():
             timing = time_build(
                 step.run,
                 device,
                 budget_seconds=budget / BUILDS / 2,  # as long again goes into building and warming up
                 max_samples=BUILD_SAMPLES,
-                restore=step.restore if step.training else None,
+                restore=step.restore if isinstance(step, TrainingStep) else None,
                 warm=True,
             )
         builds.append(timing.samples)
@@ -279,14 +280,14 @@ def _read_graph(graph: str, step: Step) -> GraphTrace:
         return GraphTrace(graph=graph, error=first_line(error))
     finally:
         step.restore()
-        if step.optimizer is not None:
+        if isinstance(step, TrainingStep):
             step.optimizer.zero_grad(set_to_none=True)
 
 
 def _autograd(step: Step) -> GraphTrace:
     from ampbench.explain.graphs.traced import autograd_graph
 
-    output, loss = step.forward_and_loss()
+    output, loss = step.network.forward_and_loss()
     if loss is not None:
         return autograd_graph(loss, step.module)
     outputs = [tensor for tensor in outputs_in(output) if tensor.requires_grad]
@@ -302,8 +303,8 @@ def _autograd(step: Step) -> GraphTrace:
 def _traced(step: Step) -> GraphTrace:
     from ampbench.explain.graphs.traced import traced_graph
 
-    args, kwargs = step.arguments()
-    return traced_graph(step.module, args, kwargs, step.autocast)
+    args, kwargs = step.network.arguments()
+    return traced_graph(step.module, args, kwargs, step.network.autocast)
 
 
 def _compiled(step: Step) -> GraphTrace:
@@ -312,8 +313,8 @@ def _compiled(step: Step) -> GraphTrace:
     def run(forward: Callable[..., Any]) -> Any:
         step.rewind()
         with step.mode():
-            output, loss = step.forward_and_loss(forward)
-            if loss is not None:
+            output, loss = step.network.forward_and_loss(forward)
+            if loss is not None and isinstance(step, TrainingStep):
                 step.differentiate(loss)
         return output
 

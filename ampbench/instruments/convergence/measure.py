@@ -14,13 +14,13 @@ from dataclasses import dataclass, field
 
 import torch
 
-from ampbench.base.precisions import BASELINE, PRECISIONS
+from ampbench.base.precisions import BASELINE, FP64, PRECISIONS
 from ampbench.measure.data import Generator, batches_of, inputs_digest, weights_digest
 from ampbench.measure.distances import Scorer, compare, is_finite
 from ampbench.measure.machine import Cpu, Device, fp64_device, precision_flags
 from ampbench.measure.memory import is_out_of_memory, said_of
 from ampbench.measure.sources import seed_all, switch_off_dropout
-from ampbench.measure.step import Step
+from ampbench.measure.step import TrainingStep, build_training
 from ampbench.records.case import Case
 from ampbench.records.studies import CONSTANT, CONTROL, COSINE, LINEAR, OWN, REFERENCE, Drift, Score, Training
 from ampbench.workload import Workload
@@ -261,9 +261,9 @@ def _run(plan: _Plan, course: _Course, *, judged: bool) -> None:
         workload = one_rounding_away(workload, plan.seed)
     device.release()
     seed_all(plan.seed)
-    with precision_flags(None if reference else PRECISIONS[plan.precision]):
-        other = None if reference or plan.precision == plan.case.precision else plan.precision
-        step = Step(workload, plan.case, device, reference=reference, precision=other)
+    row = FP64 if reference else PRECISIONS[plan.precision]
+    with precision_flags(row):
+        step = build_training(workload, plan.case, device, precision=None if row.name == plan.case.precision else row)
         switch_off_dropout(step.module, course.notes)
         scorer = Scorer(workload, step, plan.steps) if judged else None
         course.held_out = scorer is not None and scorer.held_out
@@ -271,7 +271,7 @@ def _run(plan: _Plan, course: _Course, *, judged: bool) -> None:
         step.let_go()
 
 
-def _train(step: Step, plan: _Plan, scorer: Scorer | None, course: _Course) -> None:
+def _train(step: TrainingStep, plan: _Plan, scorer: Scorer | None, course: _Course) -> None:
     steps, parameters = plan.steps, list(step.stored().values())
     course.weights[0] = [parameter.detach().to("cpu", copy=True) for parameter in parameters]
     move_on = _scheduled(step, plan, course)
@@ -315,7 +315,7 @@ def rate_share(schedule: str, step: int, steps: int) -> float:
     return {LINEAR: 1 - done, COSINE: (1 + math.cos(math.pi * done)) / 2}.get(schedule, 1.0)
 
 
-def _scheduled(step: Step, plan: _Plan, course: _Course) -> Callable[[int], None]:
+def _scheduled(step: TrainingStep, plan: _Plan, course: _Course) -> Callable[[int], None]:
     """Return what brings the learning rate to where it belongs before a step of that number, and notes it."""
     assert step.optimizer is not None
     groups = [group for group in step.optimizer.param_groups if isinstance(group.get("lr"), float | int | torch.Tensor)]

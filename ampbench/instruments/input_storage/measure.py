@@ -22,7 +22,7 @@ from ampbench.measure.distances import compare, floating_in, identical
 from ampbench.measure.divergence import StepNumbers, passing_reference, run_step
 from ampbench.measure.machine import Cpu, Device, fp64_device, precision_flags
 from ampbench.measure.memory import is_out_of_memory, memory_source
-from ampbench.measure.step import Step
+from ampbench.measure.step import Step, build_step
 from ampbench.measure.timing import TURNS, FitnessWatch, Settled, plan_samples, side_by_side, warm_up
 from ampbench.records.case import Case
 from ampbench.records.casts import AUTOCAST, PRE_CAST_INPUTS, CastTrace
@@ -61,10 +61,10 @@ def measure_storage(workload: Workload, case: Case, device: Device, seconds: flo
 def _measured(workload: Workload, case: Case, device: Device, change: Change, seconds: float) -> StoragePass:
     notes: list[str] = []
     watch = FitnessWatch(device)
-    step = Step(workload, case, device)
+    step = build_step(workload, case, device)
     settled = warm_up(step)
     ledger = _traced(step)
-    before = step.batches[0]
+    before = step.data.batches[0]
     full, low = (_stored(before, dtype, device, seconds) for dtype in (torch.float32, change.dtype))
     full = dataclasses.replace(full, **_casts(ledger.trace))
     uses: list[InputUse] = []
@@ -79,7 +79,7 @@ def _measured(workload: Workload, case: Case, device: Device, change: Change, se
         low = dataclasses.replace(low, error=first_line(error))
     else:
         low = dataclasses.replace(low, **_casts(after.trace))
-        uses = _uses((before, ledger), (changed.batches[0], after), device.type)
+        uses = _uses((before, ledger), (changed.data.batches[0], after), device.type)
         del changed, after
     exact = all(_exact(leaf, change.dtype) for leaf in floating_in(pytree.tree_leaves(before)))
     del step, ledger, before
@@ -256,6 +256,6 @@ def _timed(
     notes: list[str],
 ) -> tuple[_Samples, _Samples]:
     """Return the seconds per step of both, build by build, each pair of builds timed in turns."""
-    builds = [partial(Step, workload, case, device), partial(change.build, workload, case, device)]
+    builds = [partial(build_step, workload, case, device), partial(change.build, workload, case, device)]
     full, low = side_by_side(builds, lambda step, _: warm_up(step, settled), device, seconds, notes)
     return full, low

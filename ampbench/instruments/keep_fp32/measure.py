@@ -18,7 +18,7 @@ from ampbench.measure.machine import Device, fp64_device, precision_flags
 from ampbench.measure.memory import is_out_of_memory, memory_source, one_batch, said_of
 from ampbench.measure.origins import measure_origin
 from ampbench.measure.sources import seed_all, seeded_step, unfused
-from ampbench.measure.step import Step
+from ampbench.measure.step import Step, TrainingStep, build_step
 from ampbench.measure.timing import FitnessWatch, settled_peaks, side_by_side, warm_up
 from ampbench.measure.updates import measure_update
 from ampbench.records.case import Case
@@ -56,9 +56,13 @@ def search_space(workload: Workload, case: Case, device: Device) -> SearchSpace:
     notes: list[str] = []
     check = Fp32Check()
     with precision_flags(PRECISIONS[BASELINE]):
-        step = seeded_step(workload, case, device, notes, precision=BASELINE)
-        output, gradients = step.unscaled_gradients() if step.training else (_forward(step), {})
-        check.look(0, output, step.loss, gradients.values())
+        step = seeded_step(workload, case, device, notes, precision=PRECISIONS[BASELINE])
+        if isinstance(step, TrainingStep):
+            output, gradients = step.unscaled_gradients()
+            check.look(0, output, step.loss, gradients.values())
+        else:
+            output, gradients = _forward(step), {}
+            check.look(0, output, None)
         with unfused():
             seen = _watched(step)
     check.refuse(workload, case, device, notes)
@@ -122,10 +126,10 @@ def weigh(
         return Weighing(case_id=case.case_id)
     notes: list[str] = []
     with precision_flags(PRECISIONS[case.precision]):
-        builds = [partial(Step, workload, case, device, kept=kept) for kept in kept_sets]
+        builds = [partial(build_step, workload, case, device, kept=kept) for kept in kept_sets]
         settled = [warm_up(build()) for build in builds]
         device.release()
-        alone = [partial(Step, one_batch(workload, case), case, device, kept=kept) for kept in kept_sets]
+        alone = [partial(build_step, one_batch(workload, case), case, device, kept=kept) for kept in kept_sets]
         peaks = settled_peaks(alone, settled, device, notes)
         watch = FitnessWatch(device)
         samples = side_by_side(builds, lambda step, place: warm_up(step, settled[place]), device, seconds, notes)
@@ -177,7 +181,7 @@ def _forward(step: Step) -> Any:
     seed_all(0)
     step.rewind()
     with step.mode():
-        return step.forward_and_loss()[0]
+        return step.network.forward_and_loss()[0]
 
 
 def _watched(step: Step) -> list[_Seen]:

@@ -21,10 +21,10 @@ from ampbench.measure.data import SAME_INPUTS, FreshBatches, Rebuilt, inputs_dig
 from ampbench.measure.distances import Fp32Check, is_finite, outputs_in
 from ampbench.measure.machine import Device, precision_flags
 from ampbench.measure.memory import is_out_of_memory
+from ampbench.measure.optimizer import recipe_of
 from ampbench.measure.outputs import batch_length
 from ampbench.measure.sources import dense, seed_all, seeded_step, unfused
-from ampbench.measure.state import recipe_of
-from ampbench.measure.step import Step
+from ampbench.measure.step import Step, TrainingStep
 from ampbench.records.case import Case
 from ampbench.records.casts import BUFFER, WEIGHT
 from ampbench.records.magnitudes import ROOT
@@ -73,19 +73,20 @@ def measure_ranges(
     check = Fp32Check()
     nonzero: list[Mapping[str, _Mask]] = []
     with precision_flags(PRECISIONS[BASELINE]):
-        step = seeded_step(workload, case, device, notes, precision=BASELINE)
-        steps = steps or len(step.batches)
-        recipe = recipe_of(step.optimizer, step.module) if step.optimizer is not None else None
-        with step.mode(), unfused(), watch_ranges(step.module, step.optimizer) as seen:
+        step = seeded_step(workload, case, device, notes, precision=PRECISIONS[BASELINE])
+        steps = steps or len(step.data.batches)
+        optimizer = step.optimizer if isinstance(step, TrainingStep) else None
+        recipe = recipe_of(optimizer, step.module) if optimizer is not None else None
+        with step.mode(), unfused(), watch_ranges(step.module, optimizer) as seen:
             for turn in range(steps):
-                output, gradients = _run(step)
-                finite = check.look(turn, output, step.loss, gradients.values())
+                output, loss, gradients = _run(step)
+                finite = check.look(turn, output, loss, gradients.values())
                 if finite and precisions:
                     nonzero.append({name: _mask(dense(gradient) != 0) for name, gradient in gradients.items()})
-                del output, gradients  # of which another build may be made below
+                del output, loss, gradients  # of which another build may be made below
                 if not finite:
                     break
-                if step.training:
+                if isinstance(step, TrainingStep):
                     step.apply_gradients()
     magnitudes, swallowed, holder = seen.magnitudes, seen.swallowed, seen.nonfinite_in_fp32
     del step, seen
@@ -215,13 +216,13 @@ def _own_errors(
 ) -> list[ModuleError]:
     """Repeat the fp32 steps and run each module again in the low precision."""
     with precision_flags(PRECISIONS[BASELINE]):
-        step = seeded_step(workload, case, device, [], precision=BASELINE)
-        rounds = -(-steps // len(step.batches))
+        step = seeded_step(workload, case, device, [], precision=PRECISIONS[BASELINE])
+        rounds = -(-steps // len(step.data.batches))
         given = {path: [*calls] * rounds for path, calls in given.items()}  # dtypes are those of the first round
         with step.mode(), unfused(), watch_errors(step.module, row, given) as errors:
             for _ in range(steps - 1):
                 step.run()
-            step.forward_and_loss()
+            step.network.forward_and_loss()
         return errors.modules
 
 
@@ -229,15 +230,15 @@ def _see_dtypes(
     workload: Workload, case: Case, device: Device, row: Precision, whole: _Whole, steps: int
 ) -> torch.Tensor | None:
     """Run forward passes on each batch to see what they do in the low dtype; return the first loss, if there is one."""
-    step = seeded_step(workload, case, device, whole.notes, precision=row.name)
+    step = seeded_step(workload, case, device, whole.notes, precision=row)
     low = getattr(torch, row.autocast or row.storage)
     given = dict(named_tensors(workload.module))
     stored = ((name, tensor) for name, tensor in named_tensors(step.module) if not is_finite([tensor]))
     whole.overflowed = [name for name, _ in stored if name in given and is_finite([given[name]])]
     first: torch.Tensor | None = None
     with step.mode(), unfused(), trace_casts(step.module) as ledger, watch_dtypes(step.module) as whole.dtypes:
-        for turn in range(min(steps, len(step.batches))):
-            loss = step.forward_and_loss()[1]
+        for turn in range(min(steps, len(step.data.batches))):
+            loss = step.network.forward_and_loss()[1]
             first = loss.detach() if loss is not None and turn == 0 else first
             del loss
     short = SHORT_DTYPES[row.autocast or row.storage]
@@ -262,19 +263,20 @@ def _see_steps(
     Values are looked at until one is not finite. In training, steps go on after it where GradScaler skips such an
     update, but end where the weights may not be finite any more.
     """
-    step = seeded_step(workload, case, device, whole.notes, precision=row.name)
-    if step.scaler is not None:
+    step = seeded_step(workload, case, device, whole.notes, precision=row)
+    scaler = step.scaler if isinstance(step, TrainingStep) else None
+    if isinstance(step, TrainingStep) and scaler is not None:
         if is_finite([loss]):
             step.settle_scaler()
         else:
             whole.notes.append(UNSCALABLE)
         seed_all(0)
-        whole.scaler_scale = step.scaler.get_scale()
+        whole.scaler_scale = scaler.get_scale()
     seen: dict[str, SeenGradient] = {}
     for turn, masks in enumerate(nonzero):
         with step.mode(), _finding(step, whole, turn):
-            output, gradients = _run(step)
-        if whole.nonfinite_output is None and _is_strange(output, step.loss, masked=masked):
+            output, own_loss, gradients = _run(step)
+        if whole.nonfinite_output is None and _is_strange(output, own_loss, masked=masked):
             whole.nonfinite_output = turn
         del output
         for name, gradient in gradients.items():
@@ -282,14 +284,14 @@ def _see_steps(
                 _put_gradient(seen, name, dense(gradient), masks[name])
         finite = is_finite(gradients.values())
         del gradients
-        if not step.training:
+        if not isinstance(step, TrainingStep):
             if whole.first is not None:
                 break
             continue
-        if finite or step.scaler is not None:
+        if finite or scaler is not None:
             with _finding(step, whole, turn):
                 step.apply_gradients()
-        if whole.first is not None and (step.scaler is None or whole.first.phase == "optimizer"):
+        if whole.first is not None and (scaler is None or whole.first.phase == "optimizer"):
             if turn + 1 < len(nonzero):
                 whole.notes.append(ENDED.format(turn + 1, len(nonzero)))
             break
@@ -309,9 +311,12 @@ def _finding(step: Step, whole: _Whole, turn: int) -> Iterator[None]:
             whole.first = found.first and dataclasses.replace(found.first, step=turn)
 
 
-def _run(step: Step) -> tuple[Any, dict[str, torch.Tensor]]:
-    """Run a step but for what its optimizer does; return the output and, in training, gradients by name."""
-    return step.unscaled_gradients() if step.training else (step.run(), {})
+def _run(step: Step) -> tuple[Any, torch.Tensor | None, dict[str, torch.Tensor]]:
+    """Run a step but for what its optimizer does; return the output and, in training, loss and gradients by name."""
+    if not isinstance(step, TrainingStep):
+        return step.run(), None, {}
+    output, gradients = step.unscaled_gradients()
+    return output, step.loss, gradients
 
 
 def _is_strange(output: Any, loss: torch.Tensor | None, *, masked: bool) -> bool:

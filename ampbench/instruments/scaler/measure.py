@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 import torch
 
-from ampbench.base.precisions import BASELINE, PRECISIONS
+from ampbench.base.precisions import BASELINE, PRECISIONS, Precision
 from ampbench.errors import UsageError, first_line
 from ampbench.explain.nonfinite import find_nonfinite
 from ampbench.explain.ranges import Counts, count_magnitudes, record_of
@@ -18,7 +18,7 @@ from ampbench.measure.distances import Scorer, compare, is_finite
 from ampbench.measure.machine import Device, fp64_device, precision_flags
 from ampbench.measure.memory import is_out_of_memory
 from ampbench.measure.sources import dense, seed_all, seeded_step
-from ampbench.measure.step import Step
+from ampbench.measure.step import TrainingStep
 from ampbench.records.case import Case
 from ampbench.records.labels import few
 from ampbench.records.ranges import GRADIENT, FirstNonfinite
@@ -59,7 +59,7 @@ def run_scaler(workload: Workload, case: Case, device: Device, setting: ScalerSe
     error = ""
     with precision_flags(row):
         try:
-            step = _built(workload, case, device, setting, row.name, run.notes)
+            step = _built(workload, case, device, setting, row, run.notes)
             run.train(step, setting is None, fp64_device(device))
             if workload.held_out is not None:
                 run.score = Scorer(workload, step, steps).score(len(run.losses))
@@ -106,7 +106,7 @@ class _Run:
     with_gradient: set[str] = field(default_factory=set)
     notes: list[str] = field(default_factory=list)
 
-    def train(self, step: Step, baseline: bool, trusted: Device) -> None:
+    def train(self, step: TrainingStep, baseline: bool, trusted: Device) -> None:
         """Train; `baseline`: the step is in fp32 itself. Gradients are compared on `trusted`."""
         looks = {round(place * (self.steps - 1) / (LOOKS - 1)) for place in range(LOOKS)}
         for turn in range(self.steps):
@@ -118,7 +118,9 @@ class _Run:
                     self.notes.append(ENDED.format(turn + 1, self.steps, reason))
                 break
 
-    def _step(self, step: Step, turn: int, reference: _Gradients | None, *, counted: bool, trusted: Device) -> None:
+    def _step(
+        self, step: TrainingStep, turn: int, reference: _Gradients | None, *, counted: bool, trusted: Device
+    ) -> None:
         scale = 1.0 if step.scaler is None else step.scaler.get_scale()
         _differentiate(step, turn)
         assert step.loss is not None
@@ -139,14 +141,13 @@ class _Run:
             _count(reference, self.fp32)
             _count(gradients, self.low)
         if step.scaler is not None:
-            assert step.optimizer is not None
             step.scaler.unscale_(step.optimizer)
         if reference is not None:
             self.looks.append(_look(turn, scale, _gradients(step), reference, trusted))
         if not step.apply_gradients():
             self.skipped.append(turn)
 
-    def _find_first(self, step: Step, turn: int) -> None:
+    def _find_first(self, step: TrainingStep, turn: int) -> None:
         """Differentiate once more, from the same weights and batch, and find what makes the first strange value."""
         try:
             with _kept_buffers(step), find_nonfinite(step.module) as found:
@@ -158,7 +159,7 @@ class _Run:
             with _kept_buffers(step):
                 _differentiate(step, turn)
 
-    def _ended(self, step: Step) -> str:
+    def _ended(self, step: TrainingStep) -> str:
         """Return why the training is over before its last step, or nothing."""
         done = len(self.losses)
         if step.scaler is None:
@@ -167,7 +168,7 @@ class _Run:
         last = 0
         while last < len(self.skipped) and self.skipped[-1 - last] == done - 1 - last:
             last += 1
-        if last >= max(HOPELESS, len(step.batches)) and all(loss is None for loss in self.losses[-last:]):
+        if last >= max(HOPELESS, len(step.data.batches)) and all(loss is None for loss in self.losses[-last:]):
             return LOSS.format(done - last + 1)
         if last and step.scaler.get_scale() < LOWEST_SCALE:
             return SCALE.format(done - last + 1, step.scaler.get_scale())
@@ -175,10 +176,11 @@ class _Run:
 
 
 def _built(
-    workload: Workload, case: Case, device: Device, setting: ScalerSetting | None, precision: str, notes: list[str]
-) -> Step:
+    workload: Workload, case: Case, device: Device, setting: ScalerSetting | None, row: Precision, notes: list[str]
+) -> TrainingStep:
     """Return a step of `case` with a scaler of the `setting`."""
-    step = seeded_step(workload, dataclasses.replace(case, scaler=False), device, notes, precision=precision)
+    step = seeded_step(workload, dataclasses.replace(case, scaler=False), device, notes, precision=row)
+    assert isinstance(step, TrainingStep)
     if setting is not None and setting.enabled:
         step.scaler = torch.amp.GradScaler(
             device.type,
@@ -190,31 +192,30 @@ def _built(
     return step
 
 
-def _differentiate(step: Step, turn: int) -> None:
+def _differentiate(step: TrainingStep, turn: int) -> None:
     """Leave the gradients of the step `turn` in the parameters, times the scale if there is one."""
-    assert step.optimizer is not None
     seed_all(turn)
     step.optimizer.zero_grad(set_to_none=True)
     step.take_batch(turn)
-    step.loss = step.forward_and_loss()[1]
+    step.loss = step.network.forward_and_loss()[1]
     assert step.loss is not None
     step.differentiate(step.loss)
 
 
-def _fp32_gradients(step: Step, turn: int) -> _Gradients:
+def _fp32_gradients(step: TrainingStep, turn: int) -> _Gradients:
     """Return the gradients of the step `turn` in fp32, and leave the step as it was."""
-    autocast, scaler = step.autocast, step.scaler
-    step.autocast, step.scaler = nullcontext, None
+    network, autocast, scaler = step.network, step.network.autocast, step.scaler
+    network.autocast, step.scaler = nullcontext, None
     try:
         with _kept_buffers(step), precision_flags(PRECISIONS[BASELINE]):
             _differentiate(step, turn)
     finally:
-        step.autocast, step.scaler = autocast, scaler
+        network.autocast, step.scaler = autocast, scaler
     return _gradients(step)  # the next step makes new ones
 
 
 @contextmanager
-def _kept_buffers(step: Step) -> Iterator[None]:
+def _kept_buffers(step: TrainingStep) -> Iterator[None]:
     """Put the buffers back at the end, as batch statistics move in every forward pass."""
     before = [(buffer, buffer.detach().clone()) for buffer in step.module.buffers()]
     try:
@@ -224,7 +225,7 @@ def _kept_buffers(step: Step) -> Iterator[None]:
             buffer.copy_(saved)
 
 
-def _gradients(step: Step) -> dict[str, torch.Tensor]:
+def _gradients(step: TrainingStep) -> dict[str, torch.Tensor]:
     return {name: dense(p.grad) for name, p in step.module.named_parameters() if p.grad is not None}
 
 
@@ -255,7 +256,7 @@ def _look(turn: int, scale: float, gradients: _Gradients, reference: _Gradients,
     )
 
 
-def _note_unmoved(step: Step, workload: Workload, run: _Run) -> None:
+def _note_unmoved(step: TrainingStep, workload: Workload, run: _Run) -> None:
     """Note which parameters are as they were at the beginning although steps were taken."""
     if len(run.skipped) == len(run.losses):
         return

@@ -18,7 +18,7 @@ from typing import Any
 
 import torch
 
-from ampbench.base.precisions import BASELINE, PRECISIONS
+from ampbench.base.precisions import BASELINE, FP64, PRECISIONS
 from ampbench.errors import UsageError, first_line
 from ampbench.explain.dtypes import short_dtype
 from ampbench.explain.ledger import trace_casts
@@ -26,7 +26,7 @@ from ampbench.measure.distances import compare, floating_in, kept_outputs
 from ampbench.measure.machine import Cpu, Device, fp64_device, precision_flags
 from ampbench.measure.memory import cpu_changes, is_out_of_memory, memory_source, said_of
 from ampbench.measure.sources import seed_all, switch_off_dropout
-from ampbench.measure.step import SETTLING_STEPS, Step
+from ampbench.measure.step import SETTLING_STEPS, build_training
 from ampbench.measure.timing import FitnessWatch, Settled, side_by_side
 from ampbench.records.case import Case
 from ampbench.records.casts import CastTrace
@@ -63,16 +63,15 @@ class Loop:
     """
 
     def __init__(self, workload: Workload, case: Case, device: Device, scope: str, steps: int):
-        precision = BASELINE if scope == PLAIN else None
-        self.step = Step(workload, case, device, reference=not scope, precision=precision)
+        precision = {"": FP64, PLAIN: PRECISIONS[BASELINE]}.get(scope)
+        self.step = build_training(workload, case, device, precision=precision)
         self.steps = steps
         region = _region(case, device, scope)
         self._around_step: Region = region if scope == WITH_BACKWARD else nullcontext
         self._around_loop: Region = region if scope in (WHOLE_LOOP, UNCACHED_LOOP) else nullcontext
-        self.step.autocast = region if scope == FORWARD_AND_LOSS else nullcontext
+        self.step.network.autocast = region if scope == FORWARD_AND_LOSS else nullcontext
         self._forward = _within(region, self.step.module) if scope == FORWARD else self.step.module
         self._skipped = False
-        self.run: Callable[[], Any] = self._run
 
     def start(self, settled: Settled) -> None:
         """Give GradScaler the state it `settled` at, let the optimizer make its own, and save that for `restore`.
@@ -110,15 +109,15 @@ class Loop:
                 self._take(turn, look)
                 yield
 
-    def _run(self) -> None:
+    def run(self) -> None:
+        """Take all steps."""
         for _ in self.taken():
             pass
 
     def _take(self, turn: int, look: Look | None) -> None:
         step = self.step
-        assert step.optimizer is not None
         with self._around_step():
-            output, loss = step.forward_and_loss(self._forward)
+            output, loss = step.network.forward_and_loss(self._forward)
             assert loss is not None
             step.differentiate(loss)
         if look is not None:
@@ -160,7 +159,7 @@ def loop_numbers(
     """
     found = Numbers()
     losses: list[torch.Tensor] = []
-    flags = {"": None, PLAIN: PRECISIONS[BASELINE]}
+    flags = {"": FP64, PLAIN: PRECISIONS[BASELINE]}
     with precision_flags(flags.get(scope, PRECISIONS[case.precision])):
         seed_all(0)
         loop = Loop(workload, case, device, scope, steps)
@@ -194,7 +193,7 @@ def settled_scaler(workload: Workload, case: Case, device: Device, notes: list[s
 
     Where that scope raises, the scaler starts as torch makes it, which `notes` then say.
     """
-    step = Step(workload, case, device)
+    step = build_training(workload, case, device)
     if step.scaler is None:
         return None
     try:

@@ -13,7 +13,7 @@ from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 from ampbench.base.precisions import PRECISIONS
 from ampbench.errors import UnknownNameError
 from ampbench.instruments.ranges.arithmetic import EMA_DECAY, habits_of, recipe_said, remark_line, remarks_of
-from ampbench.measure.state import recipe_of
+from ampbench.measure.optimizer import recipe_of
 from ampbench.records.measured import OptimizerGroup, Recipe
 
 DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}

@@ -1,11 +1,4 @@
-"""The state of a training step: what is put back, how its optimizer steps, what it keeps in fp32.
-
-What a training step changes, remembered and put back: weights, buffers, the optimizer's and GradScaler's state.
-
-What trains a step, read from the optimizer itself.
-
-Modules of a step that are kept in fp32, by their names.
-"""
+"""What an optimizer moves and keeps: fp32 master weights, the state that is put back, the settings it steps with."""
 
 import copy
 import math
@@ -14,8 +7,53 @@ from typing import Any
 
 import torch
 
-from ampbench.errors import UnknownNameError, UsageError
 from ampbench.records.measured import OptimizerGroup, Recipe
+
+
+def default_optimizer(parameters: Any) -> torch.optim.Optimizer:
+    """Return plain SGD with lr 0.01: what trains a workload that names no optimizer."""
+    return torch.optim.SGD(parameters, lr=0.01)
+
+
+class Masters:
+    """fp32 copies of the weights that `module` stores in half: they, and their gradients, are what an optimizer moves.
+
+    They begin with the values of `original`, unrounded. Weights that are stored in the original's dtype, or need no
+    gradient, have no copy. `by_name` are the copies by the names of their parameters.
+    """
+
+    def __init__(self, module: torch.nn.Module, original: torch.nn.Module):
+        given = dict(original.named_parameters())
+        halves = {
+            name: weight
+            for name, weight in module.named_parameters()
+            if weight.requires_grad and name in given and weight.dtype != given[name].dtype
+        }
+        self.by_name = {
+            name: torch.nn.Parameter(torch.empty_like(half, dtype=given[name].dtype).copy_(given[name].detach()))
+            for name, half in halves.items()
+        }
+        self._pairs = [(half, self.by_name[name]) for name, half in halves.items()]
+
+    def take_gradients(self) -> None:
+        """Hand the network's gradients to the masters, in their dtype; the network keeps none."""
+        taken, given = [], []
+        for half, master in self._pairs:
+            gradient, half.grad = half.grad, None
+            if gradient is None or gradient.layout is not torch.strided:
+                master.grad = None if gradient is None else gradient.to(master.dtype)
+                continue
+            master.grad = torch.empty_like(master)
+            taken.append(master.grad)
+            given.append(gradient)
+        if taken:
+            torch._foreach_copy_(taken, given)
+
+    @torch.no_grad()
+    def round_into_network(self) -> None:
+        """Give the network the masters' values, rounded to the dtype that it computes in."""
+        if self._pairs:
+            torch._foreach_copy_([half for half, _ in self._pairs], [master for _, master in self._pairs])
 
 
 class SavedState:
@@ -114,24 +152,3 @@ def _number(value: Any) -> float | None:
 
 def _flag(value: Any) -> bool | None:
     return None if value is None else bool(value)
-
-
-def keep_named(module: torch.nn.Module, names: Iterable[str], *, cast_back: bool) -> None:
-    """Keep the submodules of these names, which are no patterns, in fp32."""
-    from ampbench.explain.keep_fp32 import keep_fp32  # no step that is timed for itself needs it
-
-    known = dict(module.named_modules(remove_duplicate=False))
-    for name in names:
-        if name not in known:
-            raise UnknownNameError("submodule", name, [path for path in known if path])
-        keep_fp32(known[name], cast_back=cast_back)
-
-
-def refuse_moved(module: torch.nn.Module, names: Iterable[str], storage: torch.dtype) -> None:
-    """Raise `UsageError` where a parameter of a kept submodule was moved to `storage`, with another that shares it."""
-    everywhere = list(module.named_parameters(remove_duplicate=False))
-    for name in names:
-        for parameter in module.get_submodule(name).parameters():
-            shared = [path for path, other in everywhere if other is parameter]
-            if parameter.dtype is storage and len(shared) > 1:
-                raise UsageError(f"{name}: {' and '.join(shared)} are one parameter: keep the modules of all, or none")
