@@ -1,59 +1,78 @@
-"""Inputs stored in half, for people and as a frame.
-
-Passes of the study of input storage as frames: a row per dtype that inputs are stored in, a row per input.
-
-What a study of input storage found, as blocks of text for a terminal, a Markdown page, anything.
+"""What storing inputs in half saves and loses: the document of a run.
 
 Numbers without a value are "–".
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict
-from typing import Any
+from typing import Any, NamedTuple
 
-import pandas as pd
-
-from ampbench.base.units import UNDEFINED, format_bytes, format_error, format_seconds, format_whole
-from ampbench.instruments.cases import document_of_cases, frame_rows
+from ampbench.base.units import UNDEFINED
+from ampbench.instruments.cases import document_of_cases
 from ampbench.instruments.input_storage.findings import op_said, short_op, situation, storage_said
-from ampbench.present.document import Block, Document, Section, as_sentence
+from ampbench.present.document import Block, Column, Document, Section, as_sentence, records, table
 from ampbench.records.beside import step_seconds
 from ampbench.records.case import Case
 from ampbench.records.labels import case_title
-from ampbench.records.studies import ACCEPTED, StoragePass, StoredInputs
+from ampbench.records.studies import ACCEPTED, InputUse, StoragePass, StoredInputs
 from ampbench.store import StoredRun
 
-_NUMBERS = (
-    "stored_bytes", "copy_seconds", "casts", "cast_bytes", "seconds", "peak_memory_bytes",
-    "output_rel_l2", "loss_abs_error", "grad_rel_l2",
-)  # fmt: skip
-COLUMNS = ["dtype", *_NUMBERS, "identical", "repeatable", "exact", "reason"]
+_WAYS = {ACCEPTED: "taken as it is"}
+"""What stands for a use in tables, where its own word would sound like a verdict."""
 
 
-def storage_frame(found: StoragePass) -> pd.DataFrame:
-    """Return a row per dtype that the inputs are stored in.
+class Stored(NamedTuple):
+    """A way of storing the inputs of a pass, and whether that kept the bits of the step with fp32 inputs."""
 
-    Columns: dtype; stored_bytes, copy_seconds (the fastest), casts, cast_bytes, seconds (of a step, the median over
-    builds), peak_memory_bytes, output_rel_l2, loss_abs_error, grad_rel_l2: NaN where undefined; identical (to the bits
-    of fp32 inputs; None: not known), repeatable, exact, reason (why it has no numbers).
-    """
-    rows = [
-        [stored.dtype, stored.stored_bytes, min(stored.copy_samples, default=None), stored.casts,
-         stored.cast_bytes, step_seconds(stored.samples), stored.peak_bytes, stored.output_rel_l2,
-         stored.loss_abs_error, stored.grad_rel_l2, same, found.repeatable, exact, stored.error]
-        for stored, same, exact in ((found.full, found.repeatable, True), (found.low, found.identical, found.exact))
+    inputs: StoredInputs
+    identical: bool | None
+    repeatable: bool
+    exact: bool
+
+
+COLUMNS: Sequence[Column[Stored]] = (
+    Column("dtype", lambda row: row.inputs.dtype, "inputs in"),
+    Column("stored_bytes", lambda row: row.inputs.stored_bytes, "stored", "B", rare=True),
+    Column("copy_seconds", lambda row: min(row.inputs.copy_samples, default=None), "copy", "s", rare=True),
+    Column("casts", lambda row: row.inputs.casts, "casts", "whole", rare=True),
+    Column("cast_bytes", lambda row: row.inputs.cast_bytes, "moved", "B", rare=True),
+    Column("seconds", lambda row: step_seconds(row.inputs.samples), "step", "s", rare=True),
+    Column("peak_memory_bytes", lambda row: row.inputs.peak_bytes, "peak", "B", rare=True),
+    Column("output_rel_l2", lambda row: row.inputs.output_rel_l2, "output error", "error", rare=True),
+    Column("loss_abs_error", lambda row: row.inputs.loss_abs_error, "absolute loss error", "error", rare=True),
+    Column("grad_rel_l2", lambda row: row.inputs.grad_rel_l2, "gradient error", "error", rare=True),
+    Column("identical", lambda row: row.identical),
+    Column("repeatable", lambda row: row.repeatable),
+    Column("exact", lambda row: row.exact),
+    Column("reason", lambda row: row.inputs.error),
+)
+"""Of a dtype that inputs are stored in: the fastest copy, the casts of a step, the median of a step over builds.
+
+`identical`: to the bits of fp32 inputs (None: not known), `reason`: why it has no numbers.
+"""
+
+
+def stored_ways(found: StoragePass) -> list[Stored]:
+    """Return both ways of storing the inputs of a pass, fp32 first."""
+    return [
+        Stored(found.full, found.repeatable, found.repeatable, exact=True),
+        Stored(found.low, found.identical, found.repeatable, found.exact),
+    ]
+
+
+def use_columns(low: str) -> list[Column[InputUse]]:
+    """Return the columns of what becomes of an input that is stored in the dtype `low`."""
+    return [
+        Column("input", lambda use: use.name, "input"),
+        Column("operation", lambda use: use.operation, "first op", said=op_said),
+        Column("module", lambda use: use.module, "module"),
+        Column("use", lambda use: use.use, f"in {low}", said=lambda use: _WAYS.get(use.use, use.use)),
+        Column(
+            "read_in_fp32", lambda use: use.read_in_fp32, "read in fp32 by",
+            said=lambda use: short_op(use.read_in_fp32) or UNDEFINED,
+        ),
+        Column("situation", situation, "comes to"),
     ]  # fmt: skip
-    frame = pd.DataFrame(rows, columns=COLUMNS)
-    return frame.astype(dict.fromkeys(_NUMBERS, float) | {"identical": object})
-
-
-def uses_frame(found: StoragePass) -> pd.DataFrame:
-    """Return a row per floating input: input, operation, module, use, read_in_fp32, situation."""
-    rows = [[use.name, use.operation, use.module, use.use, use.read_in_fp32, situation(use)] for use in found.uses]
-    return pd.DataFrame(rows, columns=["input", "operation", "module", "use", "read_in_fp32", "situation"])
-
-
-_WHOLE = ("stored_bytes", "casts", "cast_bytes", "peak_memory_bytes")
 
 
 def document(stored: StoredRun, case_ids: Sequence[str], *, everything: bool = False) -> Document:
@@ -62,22 +81,20 @@ def document(stored: StoredRun, case_ids: Sequence[str], *, everything: bool = F
         stored, case_ids, stored.of(StoragePass),
         section=lambda case, found: storage_section(case, found, everything=everything),
         data=_data,
-        columns=COLUMNS,
-        rows=lambda found: frame_rows(storage_frame(found), _WHOLE),
+        columns=[column.key for column in COLUMNS],
+        rows=lambda found: records(COLUMNS, stored_ways(found)),
     )  # fmt: skip
 
 
 def _data(case: Case, found: StoragePass) -> dict[str, Any]:
     return {
         "sentences": storage_said(case, found),
-        "tables": {"inputs": frame_rows(uses_frame(found)), "stored": frame_rows(storage_frame(found), _WHOLE)},
+        "tables": {
+            "inputs": records(use_columns(found.low.dtype), found.uses),
+            "stored": records(COLUMNS, stored_ways(found)),
+        },
         "storage": asdict(found),
     }
-
-
-_LOSS = "absolute loss error"
-_WAYS = {ACCEPTED: "taken as it is"}
-"""What stands for a use in tables, where its own word would sound like a verdict."""
 
 
 def storage_section(case: Case, found: StoragePass, *, everything: bool = False) -> Section:  # noqa: ARG001
@@ -87,42 +104,18 @@ def storage_section(case: Case, found: StoragePass, *, everything: bool = False)
 
 
 def _uses(found: StoragePass) -> list[Block]:
-    cells = [
-        [
-            use.name,
-            op_said(use),
-            use.module,
-            _WAYS.get(use.use, use.use),
-            short_op(use.read_in_fp32) or UNDEFINED,
-            situation(use),
-        ]
-        for use in found.uses
-    ]
-    headers = ["input", "first op", "module", f"in {found.low.dtype}", "read in fp32 by", "comes to"]
+    low = found.low.dtype
     note = (
-        f"in {found.low.dtype}: what the first op does with an input stored so; read in fp32 by: the first op that "
-        "does not cast the input to half where it is stored in fp32"
+        f"in {low}: what the first op does with an input stored so; read in fp32 by: the first op that does not cast "
+        "the input to half where it is stored in fp32"
     )
-    return [Block("What becomes of each input", headers, cells, note)] if cells else []
+    return [table("What becomes of each input", use_columns(low), found.uses, note)] if found.uses else []
 
 
 def _beside(found: StoragePass) -> Block:
     """Return both ways of storing the inputs side by side, without the columns that neither has a number in."""
-    columns: dict[str, Callable[[StoredInputs], str]] = {
-        "stored": lambda row: format_bytes(row.stored_bytes),
-        "copy": lambda row: format_seconds(min(row.copy_samples, default=None)),
-        "casts": lambda row: format_whole(row.casts),
-        "moved": lambda row: format_bytes(row.cast_bytes),
-        "step": lambda row: format_seconds(step_seconds(row.samples)),
-        "peak": lambda row: format_bytes(row.peak_bytes),
-        "output error": lambda row: format_error(row.output_rel_l2),
-        _LOSS: lambda row: format_error(row.loss_abs_error),
-        "gradient error": lambda row: format_error(row.grad_rel_l2),
-    }
-    rows = [(stored.dtype, [make(stored) for make in columns.values()]) for stored in (found.full, found.low)]
-    kept = [place for place in range(len(columns)) if any(cells[place] != UNDEFINED for _, cells in rows)]
-    headers = ["inputs in", *(list(columns)[place] for place in kept)]
-    kind = "that of the loss absolute, the others relative" if _LOSS in headers else "relative"
+    rows = stored_ways(found)
+    loss = any(row.inputs.loss_abs_error is not None for row in rows)
+    kind = "that of the loss absolute, the others relative" if loss else "relative"
     note = f"errors against fp64 with the inputs as given in fp32, {kind}; moved: the bytes that casts read and write"
-    shown = [[dtype, *(cells[place] for place in kept)] for dtype, cells in rows]
-    return Block("Side by side", headers, shown, note, numbers=headers[1:])
+    return table("Side by side", COLUMNS, rows, note)

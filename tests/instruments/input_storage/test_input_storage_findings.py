@@ -1,13 +1,13 @@
 """What a study of input storage says: two situations that are confused, told apart in plain words."""
 
 import dataclasses
-import math
 
 import pytest
 
 from ampbench.base.units import UNDEFINED
 from ampbench.instruments.input_storage.findings import FREE, LOSSY, UNUSED, comes_to, situation, storage_said
-from ampbench.instruments.input_storage.show import storage_frame, storage_section, uses_frame
+from ampbench.instruments.input_storage.show import COLUMNS, storage_section, stored_ways, use_columns
+from ampbench.present.document import records
 from ampbench.records.beside import step_seconds
 from ampbench.records.measured import Fitness
 from ampbench.records.studies import ACCEPTED, PROMOTED, TO_LOW, UNTOUCHED, InputUse
@@ -175,14 +175,14 @@ def test_columns_without_a_number_are_left_out_and_copies_are_told_where_there_a
     assert "its copy to the device takes 2.05 ms, not 4.10 ms" in storage_said(CASE, found)[2]
 
 
-def test_frames_have_a_row_for_each_dtype_and_each_input() -> None:
-    frame = storage_frame(lossy_pass(CASE))
-    assert frame["dtype"].tolist() == ["fp32", "bf16"]
-    assert frame["casts"].tolist() == [4, 5]
-    assert frame["identical"].tolist() == [True, False]
-    assert frame["seconds"].tolist() == pytest.approx([2.0035e-3, 1.0035e-3])
-    assert math.isnan(frame["copy_seconds"][0])
-    assert uses_frame(lossy_pass(CASE)).to_dict("records")[0]["situation"] == LOSSY
+def test_machines_have_a_row_for_each_dtype_and_each_input() -> None:
+    rows = records(COLUMNS, stored_ways(lossy_pass(CASE)))
+    assert [row["dtype"] for row in rows] == ["fp32", "bf16"]
+    assert [row["casts"] for row in rows] == [4, 5]
+    assert [row["identical"] for row in rows] == [True, False]
+    assert [row["seconds"] for row in rows] == pytest.approx([2.0035e-3, 1.0035e-3])
+    assert rows[0]["copy_seconds"] is None
+    assert records(use_columns("bf16"), lossy_pass(CASE).uses)[0]["situation"] == LOSSY
 
 
 def test_a_step_is_worth_the_median_of_its_builds_fastest_samples() -> None:
