@@ -1,26 +1,20 @@
-"""Loss scaling, for people and as a frame.
-
-Studies of loss scaling as frames: a row for each training.
-
-What a study of loss scaling found, as blocks of text for a terminal, a Markdown page, anything.
+"""What became of trainings with settings of GradScaler: the document of a run.
 
 Numbers without a value are "–". Long tables end after the rows that say most, unless all are asked for.
 """
 
 import itertools
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from typing import Any
 
-import pandas as pd
-
 from ampbench.base.precisions import BASELINE, find_format
-from ampbench.base.units import UNDEFINED, counted, format_error, format_loss, format_ratio, format_share
-from ampbench.instruments.cases import document_of_cases, frame_rows
+from ampbench.base.units import UNDEFINED, counted, format_loss, format_ratio, format_share, format_whole
+from ampbench.instruments.cases import document_of_cases
 from ampbench.instruments.scaler.findings import NEAR, NOTHING, Outcome, mean_loss, outcomes, scaler_said
 from ampbench.instruments.scaler.instrument import unfinished
-from ampbench.present.document import Block, Document, Section, as_sentence, first_rows
+from ampbench.present.document import Block, Column, Document, Section, as_sentence, first_rows, picked, records, table
 from ampbench.records.case import Case
 from ampbench.records.labels import NOT_REACHED, case_title
 from ampbench.records.magnitudes import format_scale
@@ -28,39 +22,55 @@ from ampbench.records.ranges import Magnitudes
 from ampbench.records.studies import ScalerRun, Score
 from ampbench.store import StoredRun
 
-COUNTS = ("growth_interval", "steps", "done", "skipped_steps", "skipped_first", "correct", "decisions")
-"""The columns of whole numbers."""
 
-COLUMNS = (
-    "setting", "precision", "enabled", "init_scale", "growth_factor", "backoff_factor", "growth_interval", "steps",
-    "done", "skipped_steps", "skipped_first", "last_scale", "flushed_share", "grad_rel_l2", "loss", "lag", "excess",
-    "held_out_loss", "correct", "decisions", "state", "reason",
+def _scaler(name: str) -> Callable[[Outcome], float | None]:
+    """Return a parameter of the scaler, None where a setting has no scaler."""
+    return lambda one: getattr(one.run.setting, name) if one.run.setting.enabled else None
+
+
+def _scored(name: str) -> Callable[[Outcome], float | None]:
+    return lambda one: getattr(one.run.score, name, None)
+
+
+COLUMNS: Sequence[Column[Outcome]] = (
+    Column("setting", lambda one: one.name, "setting"),
+    Column("precision", lambda one: one.run.precision),
+    Column("enabled", lambda one: one.run.setting.enabled),
+    *(Column(name, _scaler(name)) for name in ("init_scale", "growth_factor", "backoff_factor", "growth_interval")),
+    Column("steps", lambda one: one.run.steps),
+    Column("done", lambda one: len(one.run.losses)),
+    Column(
+        "skipped_steps", lambda one: len(one.run.skipped) if one.run.setting.enabled else None, "skipped steps",
+        "whole", lambda one: format_whole(len(one.run.skipped) if one.run.scales else None),
+    ),
+    Column("skipped_first", lambda one: one.skipped_first if one.run.setting.enabled else None),
+    Column(
+        "last_scale", lambda one: one.run.scales[-1] if one.run.scales else None, "scale",
+        said=lambda one: _scales(one.run),
+    ),
+    Column("flushed_share", lambda one: one.flushed, "flushed", "share"),
+    Column("grad_rel_l2", lambda one: one.grad_rel_l2, "error", "error"),
+    Column("loss", lambda one: one.loss),
+    Column("lag", lambda one: one.lag, "behind", "share", lambda one: UNDEFINED if _full(one) else _behind(one.lag)),
+    Column(
+        "excess", lambda one: one.excess, "above", "share", lambda one: UNDEFINED if _full(one) else _above(one.excess)
+    ),
+    Column("held_out_loss", _scored("loss"), "held out", "loss", lambda one: _score(one.run.score)),
+    Column("correct", _scored("correct")),
+    Column("decisions", _scored("decisions")),
+    Column(
+        "state", lambda one: one.state, "outcome", said=lambda one: "" if _full(one) and not one.fails else one.state
+    ),
+    Column("reason", lambda one: one.run.error),
 )  # fmt: skip
+"""Of a training: its setting, `done` steps (taken or skipped) of `steps`, `skipped_first` before the first was taken.
+
+`loss` is the mean of the last quarter, `reason` the error that a step raised; the others are as in `Outcome`.
+"""
 
 
-def scaling_frame(runs: Sequence[ScalerRun]) -> pd.DataFrame:
-    """Return a row per training of a case, in their order.
-
-    Columns: setting, precision, enabled, init_scale, growth_factor, backoff_factor, growth_interval, steps, done (steps
-    that were taken or skipped), skipped_steps, skipped_first (before the first that was taken), last_scale,
-    flushed_share, grad_rel_l2, loss (mean of the last quarter), lag, excess, held_out_loss, correct, decisions (of the
-    score), state, reason (the error that a step raised): see `Outcome`. NaN where undefined; the scaler's own
-    parameters are, too, where it has none.
-    """
-    rows = []
-    for one in outcomes(runs):
-        run, setting, score = one.run, one.run.setting, one.run.score
-        own = (setting.init_scale, setting.growth_factor, setting.backoff_factor, setting.growth_interval)
-        rows.append(
-            [setting.name, run.precision, setting.enabled, *(own if setting.enabled else (None,) * len(own)), run.steps,
-             len(run.losses), len(run.skipped) if setting.enabled else None,
-             one.skipped_first if setting.enabled else None, run.scales[-1] if run.scales else None, one.flushed,
-             one.grad_rel_l2, one.loss, one.lag, one.excess,
-             *((score.loss, score.correct, score.decisions) if score else (None,) * 3), one.state, run.error]
-        )  # fmt: skip
-    frame = pd.DataFrame(rows, columns=list(COLUMNS), dtype=object)
-    numbers = [name for name in COLUMNS if name not in ("setting", "precision", "enabled", "state", "reason")]
-    return frame.astype(dict.fromkeys(numbers, float))
+def _full(one: Outcome) -> bool:
+    return one.run.precision == BASELINE
 
 
 def document(stored: StoredRun, case_ids: Sequence[str], *, everything: bool = False) -> Document:
@@ -74,17 +84,17 @@ def document(stored: StoredRun, case_ids: Sequence[str], *, everything: bool = F
         return {
             "sentences": scaler_said(case, runs),
             "missing": _missing(stored, case.case_id),
-            "tables": {"settings": _rows(runs)},
+            "tables": {"settings": rows(runs)},
             "scalings": [asdict(run) for run in runs],
         }
 
+    def rows(runs: Sequence[ScalerRun]) -> list[dict[str, Any]]:
+        return records(COLUMNS, outcomes(runs))
+
+    keys = [column.key for column in COLUMNS]
     return document_of_cases(
-        stored, case_ids, stored.several_of(ScalerRun), section=section, data=data, columns=COLUMNS, rows=_rows
+        stored, case_ids, stored.several_of(ScalerRun), section=section, data=data, columns=keys, rows=rows
     )
-
-
-def _rows(runs: Sequence[ScalerRun]) -> list[dict[str, Any]]:
-    return frame_rows(scaling_frame(runs), COUNTS)
 
 
 def _missing(stored: StoredRun, case_id: str) -> list[str]:
@@ -119,29 +129,14 @@ def scaling_section(case: Case, runs: Sequence[ScalerRun], *, everything: bool =
 
 def settings(found: Sequence[Outcome]) -> list[Block]:
     """Return a table of the settings: the scale, skipped steps, lost gradients, and what became of the training."""
-    scored = any(one.run.score for one in found)
-    cells = [
-        [
-            one.name,
-            _scales(one.run),
-            f"{len(one.run.skipped):,}" if one.run.scales else UNDEFINED,
-            format_share(one.flushed),
-            format_error(one.grad_rel_l2),
-            *([UNDEFINED, UNDEFINED] if full else [_behind(one.lag), _above(one.excess)]),
-            *([_score(one.run.score)] if scored else []),
-            "" if full and not one.fails else one.state,
-        ]
-        for one in found
-        for full in [one.run.precision == BASELINE]
-    ]
-    headers = ["setting", "scale", "skipped steps", "flushed", "error", "behind", "above"]
-    headers += [*(["held out"] if scored else []), "outcome"]
     note = "flushed: the share of fp32's gradients that are zero in fp16; error: of the gradients, median; behind: the "
     note += "share of what the loss falls by in fp32 that is missing in the last quarter; above: by how much it is "
     note += "above fp32's there, or how many times fp32's it is"
     if any(one.state == NEAR for one in found):
         note += f"; {NEAR}: losses near zero, which differ by less than {format_share(NOTHING)} of fp32's fall"
-    return [Block("Settings of GradScaler", headers, cells, note, numbers=headers[2:-1])] if cells else []
+    scored = ["held_out_loss"] if any(one.run.score for one in found) else []
+    keys = ("setting", "last_scale", "skipped_steps", "flushed_share", "grad_rel_l2", "lag", "excess", *scored, "state")
+    return [table("Settings of GradScaler", picked(COLUMNS, *keys), found, note)] if found else []
 
 
 def losses(runs: Sequence[ScalerRun]) -> list[Block]:

@@ -17,8 +17,8 @@ from ampbench.instruments.scaler.findings import (
     outcomes,
     scaler_said,
 )
-from ampbench.instruments.scaler.show import scaling_frame, scaling_section
-from ampbench.present.document import Section
+from ampbench.instruments.scaler.show import COLUMNS, scaling_section
+from ampbench.present.document import Section, records
 from ampbench.records.run import ScalerSetting
 from ampbench.records.studies import Score
 from tests.instruments.scaler.scaled_trainings import CASE, OVERFLOW, STEPS, case, collapsed, falling, run, runs
@@ -245,13 +245,14 @@ def test_remarks_name_the_settings_that_made_them() -> None:
     assert [block.title for block in section.blocks[-2:]] == ["All.", "default: ended."]
 
 
-def test_the_frame_has_nan_where_there_is_no_number() -> None:
-    frame = scaling_frame(runs(run("no scaling", losses=falling(0.2)[:3]), run("default", skipped=[0, 1])))
-    assert frame["state"].tolist() == [FOLLOWS, BROKEN, FOLLOWS]
-    assert frame["skipped_first"].isna().tolist() == [True, True, False]
-    assert frame["init_scale"].dropna().tolist() == [65536.0]
-    assert frame["loss"].isna().tolist() == [False, True, False]
-    assert frame["done"].tolist() == [STEPS, 3, STEPS]
+def test_machines_have_none_where_there_is_no_number() -> None:
+    made = runs(run("no scaling", losses=falling(0.2)[:3]), run("default", skipped=[0, 1]))
+    rows = records(COLUMNS, outcomes(made))
+    assert [row["state"] for row in rows] == [FOLLOWS, BROKEN, FOLLOWS]
+    assert [row["skipped_first"] is None for row in rows] == [True, True, False]
+    assert [row["init_scale"] for row in rows] == [None, None, 65536.0]
+    assert [row["loss"] is None for row in rows] == [False, True, False]
+    assert [row["done"] for row in rows] == [STEPS, 3, STEPS]
 
 
 def test_a_training_of_one_step_has_no_fall_to_judge_by() -> None:
