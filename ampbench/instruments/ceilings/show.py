@@ -1,17 +1,11 @@
-"""Ceilings, for people and as a frame.
-
-Ceilings as a frame: a row for each size.
-
-Ceilings as blocks of text for a terminal, a Markdown page, anything.
+"""What devices attain at most: the document of a run.
 
 Numbers without a value are "–".
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict
-from typing import Any
-
-import pandas as pd
+from typing import Any, NamedTuple
 
 from ampbench.base.units import (
     UNDEFINED,
@@ -19,10 +13,8 @@ from ampbench.base.units import (
     format_bandwidth,
     format_flop_rate,
     format_ratio,
-    format_seconds,
     format_share,
 )
-from ampbench.instruments.cases import frame_rows
 from ampbench.instruments.ceilings.findings import (
     DTYPES,
     Datasheet,
@@ -35,38 +27,54 @@ from ampbench.instruments.ceilings.findings import (
     share,
     top,
 )
-from ampbench.present.document import Block, Document, Section, as_sentence
+from ampbench.present.document import Block, Column, Document, Section, as_sentence, picked, records, table
 from ampbench.records.case import DeviceDescription, Environment
-from ampbench.records.studies import CONV, COPY, FP32, MATMUL, Ceiling
+from ampbench.records.studies import CONV, COPY, FP32, MATMUL, Attained, Ceiling
 from ampbench.store import StoredRun
 
-COLUMNS = (
-    "device", "operation", "dtype", "threads", "size", "work", "unit", "samples", "seconds", "per_second", "ceiling",
-    "datasheet_share", "reason",
-)  # fmt: skip
+
+class Size(NamedTuple):
+    """A size of a ceiling, None where there is none; of the one that counts, its share of the vendor's peak."""
+
+    found: Ceiling
+    one: Attained | None = None
+    reached: float | None = None
 
 
-def ceiling_frame(environment: Environment, ceilings: Sequence[Ceiling]) -> pd.DataFrame:
-    """Return a row for each size that was measured, and one for each operation and dtype without any.
+def _of(get: Callable[[Attained], Any]) -> Callable[[Size], Any]:
+    return lambda row: None if row.one is None else get(row.one)
 
-    Columns: device, operation, dtype, threads, size, work (FLOPs or bytes of one run) and its unit ("FLOP", "B"),
-    samples (how many), seconds (of the fastest), per_second (the rate), ceiling (whether it is the size that counts),
-    datasheet_share (of the ceiling in the vendor's peak), reason (why there is none). NaN and None where undefined.
-    """
+
+COLUMNS: Sequence[Column[Size]] = (
+    Column("device", lambda row: row.found.device),
+    Column("operation", lambda row: row.found.operation, "operation"),
+    Column("dtype", lambda row: row.found.dtype, "dtype"),
+    Column("threads", lambda row: row.found.threads),
+    Column("size", _of(lambda one: one.size), "size"),
+    Column("work", _of(lambda one: one.work)),
+    Column("unit", lambda row: "B" if row.found.operation == COPY else "FLOP"),
+    Column("samples", lambda row: len(row.one.samples) if row.one else 0, "samples", "whole"),
+    Column("seconds", _of(lambda one: min(one.samples, default=None)), "fastest", "s"),
+    Column("per_second", _of(rate), "attained", "FLOP/s", lambda row: _rate_said(row.found, _of(rate)(row))),
+    Column("ceiling", lambda row: row.one is not None and row.one is top(row.found)),
+    Column("datasheet_share", lambda row: row.reached),
+    Column("reason", lambda row: None if row.found.attained else row.found.error),
+)
+"""Of a size: the work of one run and its unit, how many samples, the fastest, and the rate.
+
+`ceiling` is whether it is the size that counts, `datasheet_share` that one's share of the vendor's peak, `reason` why
+there is no size.
+"""
+
+
+def sizes(environment: Environment, ceilings: Sequence[Ceiling]) -> list[Size]:
+    """Return a row for each size that was measured, and one for each operation and dtype without any."""
     rows = []
     for found in ceilings:
-        known = [found.device, found.operation, found.dtype, found.threads]
-        unit = "B" if found.operation == COPY else "FLOP"
-        promised = datasheet_of(described(environment, found.device).name)
-        for one in found.attained:
-            counts = one is top(found)
-            reached = share(found, promised) if counts else None
-            fastest = min(one.samples, default=None)
-            rows.append([*known, one.size, one.work, unit, len(one.samples), fastest, rate(one), counts, reached, None])
-        if not found.attained:
-            rows.append([*known, None, None, unit, 0, None, None, False, None, found.error])
-    frame = pd.DataFrame(rows, columns=list(COLUMNS), dtype=object)
-    return frame.astype(dict.fromkeys(("work", "seconds", "per_second", "datasheet_share"), float))
+        reached = share(found, datasheet_of(described(environment, found.device).name))
+        rows += [Size(found, one, reached if one is top(found) else None) for one in found.attained]
+        rows += [] if found.attained else [Size(found)]
+    return rows
 
 
 def document(
@@ -84,8 +92,8 @@ def document(
     return Document(
         sections=lambda: ceilings_sections(environment, stored.every(Ceiling), everything=everything),
         data=lambda: _data(stored),
-        columns=COLUMNS,
-        rows=lambda: frame_rows(ceiling_frame(environment, stored.every(Ceiling)), whole=("work",)),
+        columns=[column.key for column in COLUMNS],
+        rows=lambda: records(COLUMNS, sizes(environment, stored.every(Ceiling))),
     )
 
 
@@ -122,7 +130,9 @@ def ceilings_section(device: DeviceDescription, ceilings: Sequence[Ceiling], *, 
     blocks = [Block("", note=as_sentence(line)) for line in ceilings_said(device, own)]
     blocks.append(_table(device, own))
     if everything:
-        blocks.append(_sizes(own))
+        rows = [Size(found, one) for found in own for one in found.attained]
+        keys = ("operation", "dtype", "size", "per_second", "seconds", "samples")
+        blocks.append(table("Every size", picked(COLUMNS, *keys), rows))
     for one in own:
         where = f"{one.dtype} {one.operation}"
         lines = [*([one.error] if one.error else []), *(one.notes if everything else [])]
@@ -156,17 +166,6 @@ def _table(device: DeviceDescription, own: Sequence[Ceiling]) -> Block:
     headers += ["of peak", "of bandwidth"] if promised else []
     note = "of the best size; of copies, the largest, in main memory"
     return Block("Attained at best", headers, rows, note, numbers=headers[2:])
-
-
-def _sizes(own: Sequence[Ceiling]) -> Block:
-    rows = [
-        [found.operation, found.dtype, one.size, _rate_said(found, rate(one)),
-         format_seconds(min(one.samples, default=None)), str(len(one.samples))]
-        for found in own
-        for one in found.attained
-    ]  # fmt: skip
-    headers = ["operation", "dtype", "size", "attained", "fastest", "samples"]
-    return Block("Every size", headers, rows, numbers=headers[3:])
 
 
 def _attained(found: Ceiling | None) -> str:

@@ -1,9 +1,10 @@
-"""Ceilings as blocks and as a frame."""
+"""Ceilings as blocks and as rows."""
 
 import math
 
 from ampbench.instruments.ceilings.findings import ordered
-from ampbench.instruments.ceilings.show import COLUMNS, ceiling_frame, ceilings_section, ceilings_sections
+from ampbench.instruments.ceilings.show import COLUMNS, ceilings_section, ceilings_sections, sizes
+from ampbench.present.document import records
 from ampbench.records.studies import MATMUL
 from tests.instruments.ceilings.ceiling_records import A100, CEILINGS, CPU, ceiling
 from tests.scripted_channel import machine
@@ -50,14 +51,13 @@ def test_ceilings_are_in_the_order_of_operations_and_dtypes() -> None:
     assert named[:4] == [("matmul", "fp32"), ("matmul", "bf16"), ("matmul", "fp16"), ("conv", "fp32")]
 
 
-def test_the_frame_has_a_row_for_each_size_and_for_what_could_not_be_measured() -> None:
-    frame = ceiling_frame(machine(CPU), CEILINGS)
-    assert tuple(frame.columns) == COLUMNS
-    assert len(frame) == sum(max(1, len(found.attained)) for found in CEILINGS)
-    (counted,) = frame[(frame.operation == "matmul") & (frame.dtype == "fp32") & (frame.ceiling == True)].itertuples()  # noqa: E712
-    assert (counted.size, counted.unit, counted.samples) == ("size 1", "FLOP", 3)
-    assert math.isclose(counted.per_second, 2e11)
-    assert math.isclose(counted.per_second, counted.work / counted.seconds)
-    (failed,) = frame[frame.reason.notna()].itertuples()
-    assert (failed.operation, failed.dtype, failed.reason) == ("conv", "fp16", "no kernel for Half")
-    assert math.isnan(failed.per_second)
+def test_machines_have_a_row_for_each_size_and_for_what_could_not_be_measured() -> None:
+    rows = records(COLUMNS, sizes(machine(CPU), CEILINGS))
+    assert len(rows) == sum(max(1, len(found.attained)) for found in CEILINGS)
+    (counted,) = [row for row in rows if (row["operation"], row["dtype"], row["ceiling"]) == ("matmul", "fp32", True)]
+    assert (counted["size"], counted["unit"], counted["samples"]) == ("size 1", "FLOP", 3)
+    assert math.isclose(counted["per_second"], 2e11)
+    assert math.isclose(counted["per_second"], counted["work"] / counted["seconds"])
+    (failed,) = [row for row in rows if row["reason"] is not None]
+    assert (failed["operation"], failed["dtype"], failed["reason"]) == ("conv", "fp16", "no kernel for Half")
+    assert failed["per_second"] is None
