@@ -145,7 +145,9 @@ def _advice(tables: Sequence[MachineTables], quiet: bool) -> Part:
     rows = []
     for machine in tables:
         where = f"{machine.title}, " if len(tables) > 1 else ""
-        rows += [f"* {escaped(where + one.table)}: {escaped(one.sentence)}" for one in machine.advice]
+        for one in machine.advice:
+            said = [escaped(text) for text in (one.sentence, one.remark) if text]
+            rows.append(f"* {escaped(where + one.table)}: {'; '.join(said)}")
         rows += [f"* {escaped(said)}" for said in machine.swept]
     return Part(rows=rows, title="Advice", what="sentences of advice", quiet=quiet)
 

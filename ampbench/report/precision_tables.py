@@ -176,7 +176,8 @@ class Part:
 class AdviceLine:
     """Which precision to take for a table, what it brings there, and why: in a sentence, and beside the numbers.
 
-    `between` is the 95% interval of the speed, "" where there is none.
+    `between` is the 95% interval of the speed, "" where there is none. `remark` is what is to be known beside the
+    sentence, and is part of `why`.
     """
 
     table: str
@@ -191,6 +192,7 @@ class AdviceLine:
     memory: str
     error: str
     sentence: str
+    remark: str
     why: str
 
 
@@ -315,6 +317,7 @@ def _advised(table: Table) -> AdviceLine:
         memory=_value(row, "memory_ratio_vs_fp32", times),
         error=UNDEFINED if row is None or (error := judged_error(row)) is None else error_said(row, error),
         sentence=advice.sentence,
+        remark=advice.remark,
         why=_why(advice),
     )
 

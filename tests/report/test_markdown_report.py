@@ -15,7 +15,7 @@ from ampbench.report.material import Material, gather, material_of
 from ampbench.store import StoredRun
 from tests.compared_runs import BF16, FP32, Times, arms, environment, make_run, noisy
 from tests.report.hostile_runs import TEXTS, hostile_material
-from tests.report.materials import RESULTS, SUITE_RUN, make_material
+from tests.report.materials import RESULTS, SUITE_RUN, make_material, page_of
 from tests.report.traced_runs import SAVED, checked, explaining, fake_pass, make_pass, probed
 from tests.stored_runs import COMPLETE, make_case, make_divergence, make_header, make_round, write_run
 
@@ -54,6 +54,17 @@ def test_a_run_begins_with_its_advice_and_has_it_for_every_workload(readme_run: 
     (shown,) = readme_run.shown
     for advice in shown.advice.values():
         assert escaped(advice.sentence) in text
+
+
+def test_advice_comes_with_its_remark_as_on_the_page() -> None:
+    material = make_material(make_run(Times((FP32, noisy(1e-3)), (BF16, noisy(5e-4)))))
+    (shown,) = material.shown
+    remark = "GradScaler skips the first step at its default scale of 65,536: begin at init_scale=32768"
+    advised = {group: replace(advice, remark=remark) for group, advice in shown.advice.items()}
+    told = replace(material, shown=[replace(shown, advice=advised)])
+    (advice,) = advised.values()
+    assert f": {escaped(advice.sentence)}; {escaped(remark)}\n" in make_markdown(told)
+    assert remark in page_of(told).get_text()
 
 
 def test_the_table_of_precisions_has_a_row_per_phase_and_precision(readme_run: Material) -> None:
