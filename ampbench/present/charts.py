@@ -1,7 +1,8 @@
 """Charts, as Vega-Lite specifications without data, size and theme, which whoever draws them adds.
 
 One colour and one shape per precision, the same in every chart and cell, in light and in dark; curves over the steps of
-a training; charts that show one of several cases at a time, from what is drawn of each.
+a training; the modules of a network in the order of running; charts that show one of several cases at a time, from what
+is drawn of each.
 """
 
 import math
@@ -11,6 +12,8 @@ from types import MappingProxyType
 from typing import Any, Generic, Literal, Protocol, TypeVar
 
 from ampbench.base.precisions import PRECISIONS, ordered
+
+T = TypeVar("T")
 
 CHOICES = 50
 """So many cases can be chosen from in a chart, the first ones."""
@@ -289,6 +292,49 @@ def limit_layers(axis: Literal["x", "y"], channel: Mapping[str, Any]) -> list[di
         {"transform": limits, "mark": dict(DASHED), "encoding": at},
         {"transform": limits, "mark": words, "encoding": {**at, **start, "text": {"field": "text"}}},
     ]
+
+
+MODULES = 300
+"""So many modules of a network are drawn at most: of more an eye tells none from its neighbours."""
+
+_CHARACTERS = 24
+"""So many characters of a name stand at the axis: which block it is in and its own name, without what lies between."""
+_WIDTH = 7.4
+"""Pixels of a character at most: a browser's font may be wider than the one that was measured with."""
+
+
+def modules_axis(rows: Rows) -> dict[str, Any]:
+    """Return the encoding of the field `module` of `rows` along x in the order of `place`.
+
+    Names stand upright, as many as there is room for. That is made for those of the first `case`, which is drawn into
+    the page; a browser that draws another measures itself.
+    """
+    drawn = [row["module"] for row in rows if row["case"] == rows[0]["case"] and row["module"]]
+    longest = max(map(len, drawn), default=0)
+    axis = {
+        "labelAngle": -90,
+        "labelExpr": middle_cut(_CHARACTERS),
+        "labelLimit": 0,
+        "labelOverlap": "greedy",
+        "labelSeparation": 1,
+        "minExtent": _WIDTH * min(longest, _CHARACTERS),
+        "ticks": False,
+    }
+    return {
+        "field": "module",
+        "type": "nominal",
+        "sort": {"field": "place", "op": "min"},
+        "title": "modules, in the order of running",
+        "axis": axis,
+    }
+
+
+def thinned(modules: Sequence[T], worth: Callable[[T], float], most: int = MODULES) -> list[T]:
+    """Return at most `most` of `modules` in their order: those of the greatest `worth`, the first of equal ones."""
+    if len(modules) <= most:
+        return list(modules)
+    order = sorted(range(len(modules)), key=lambda place: (-worth(modules[place]), place))
+    return [modules[place] for place in sorted(order[:most])]
 
 
 class Named(Protocol):

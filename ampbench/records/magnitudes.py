@@ -96,6 +96,49 @@ def headroom(values: Magnitudes, dtype: str, scale: float = 1.0) -> Headroom:
     )
 
 
+def joint(values: Sequence[Magnitudes], dtype: str) -> Headroom:
+    """Return how several histograms fit into a format together."""
+    found = [(headroom(row, dtype), row.elements - row.nonfinite) for row in values]
+    known = [(one, count) for one, count in found if one.reach is not None]
+    total = sum(count for _, count in known)
+    if not total:
+        return Headroom()
+
+    def share(name: str) -> float:
+        return sum((getattr(one, name) or 0.0) * count for one, count in known) / total
+
+    reach = max(one.reach or 0.0 for one, _ in known)
+    return Headroom(reach=reach, overflow=share("overflow"), flushed=share("flushed"), subnormal=share("subnormal"))
+
+
+def quantile(values: Sequence[Magnitudes], share: float) -> float | None:
+    """Return the magnitude below which `share` (0 to 1) of all finite values of `values` lie that are not zero.
+
+    Within an exponent they are taken as evenly spread over the logarithms; none is above the largest. None where there
+    is no such value.
+    """
+    counts: dict[int, int] = {}
+    for row in values:
+        for place, count in enumerate(row.counts):
+            if count:
+                counts[row.lowest + place] = counts.get(row.lowest + place, 0) + count
+    peak = largest(values)
+    if not counts or peak is None:
+        return None
+    wanted = share * sum(counts.values())
+    below = 0
+    for exponent in sorted(counts):
+        if below + counts[exponent] >= wanted:
+            return min(math.ldexp(2.0 ** ((wanted - below) / counts[exponent]), exponent), peak)
+        below += counts[exponent]
+    return peak
+
+
+def largest(values: Sequence[Magnitudes]) -> float | None:
+    """Return the largest finite magnitude, None where there is none or all are zero."""
+    return max((row.largest for row in values if row.largest), default=None)
+
+
 def flushed_count(values: Magnitudes, form: Format, scale: float = 1.0) -> float:
     """Return how many values that are not zero would become it."""
     border = form.flush / scale

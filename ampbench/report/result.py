@@ -5,7 +5,7 @@ Beside numbers stands what is to be said of the runs: what no reader may miss, a
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
 from ampbench.base.metrics import DRIFT
 from ampbench.base.units import counted
@@ -15,6 +15,7 @@ from ampbench.judge.compare import rank
 from ampbench.judge.notes import skip_note
 from ampbench.judge.rows import precision_label
 from ampbench.present.document import as_sentence
+from ampbench.present.page import View
 from ampbench.records.case import Case
 from ampbench.records.kinds import KINDS
 from ampbench.records.labels import case_labels
@@ -23,7 +24,7 @@ from ampbench.report import answers
 from ampbench.report.answers import Machine, machines
 from ampbench.report.explained import contents, first_finding
 from ampbench.report.material import Material, ShownCase
-from ampbench.report.measured import RunFacts, facts, over_versions, run_facts
+from ampbench.report.measured import LISTED, RunFacts, facts, over_versions, run_facts
 
 NAMED = 3
 """So many runs of which the same is to be said are named."""
@@ -151,6 +152,19 @@ class Result:
     said: Sequence[str]
     facts: Mapping[str, Sequence[str]]
     runs: Sequence[RunFacts]
+
+
+def banner(material: Material) -> View:
+    """Return the view: the page's heading is its verdict or its advice."""
+    told = result(material)
+    content = {field.name: getattr(told, field.name) for field in fields(told)}
+    return View(
+        id="result",
+        title="Result",
+        template="banner.html",
+        content=content | {"folded": len(told.runs) > LISTED},
+        leads=True,
+    )
 
 
 def result(material: Material) -> Result:

@@ -14,8 +14,8 @@ from ampbench.report import page as report_page
 from ampbench.report import views
 from ampbench.report.explained import contents, held
 from ampbench.report.material import Material, find_sources, gather
+from ampbench.report.result import banner
 from ampbench.report.site import make_site
-from ampbench.report.views.banner import banner
 from tests.compared_runs import environment
 from tests.report.ranged_runs import FP32, TRIED, erring, originating, ranged, searched, spaced, spread
 from tests.report.traced_runs import TRAINED, fake_pass, make_pass, probed

@@ -6,15 +6,25 @@ order of running.
 """
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any
 
 from ampbench.base.precisions import FORMATS, find_format
 from ampbench.base.units import UNDEFINED, counted, format_error, format_share
 from ampbench.instruments.ranges import show
 from ampbench.instruments.ranges.findings import headroom_said, origin_said
-from ampbench.present.charts import CHOICES, DASHED, ROWS_OF_THE_PAGE, Chart, Choice, Rows, middle_cut, tooltip
+from ampbench.present.charts import (
+    CHOICES,
+    DASHED,
+    ROWS_OF_THE_PAGE,
+    Chart,
+    Choice,
+    Rows,
+    modules_axis,
+    thinned,
+    tooltip,
+)
 from ampbench.present.page import MODULE_ROWS, Detail, Held, Overview, Part, Told, cut, sentences_of, told_part
 from ampbench.records.labels import few
 from ampbench.records.magnitudes import (
@@ -23,10 +33,12 @@ from ampbench.records.magnitudes import (
     Headroom,
     by_module,
     error_sentence,
+    joint,
+    largest,
+    quantile,
     scales_sentence,
     usable_scales,
 )
-from ampbench.records.magnitudes import headroom as headroom_of
 from ampbench.records.ranges import (
     ACTIVATION,
     GRADIENT,
@@ -42,86 +54,14 @@ from ampbench.records.ranges import (
     ranked,
 )
 
-T = TypeVar("T")
-
-DRAWN = 300
-"""So many modules of a network are drawn at most: of more an eye tells none from its neighbours."""
-
-_CHARACTERS = 24
-"""So many characters of a name stand at the axis: which block it is in and its own name, without what lies between."""
-_WIDTH = 7.4
-"""Pixels of a character at most: a browser's font may be wider than the one that was measured with."""
-
-
-def modules_axis(rows: Rows) -> dict[str, Any]:
-    """Return the encoding of the field `module` of `rows` along x in the order of `place`.
-
-    Names stand upright, as many as there is room for. That is made for those of the first `case`, which is drawn into
-    the page; a browser that draws another measures itself.
-    """
-    drawn = [row["module"] for row in rows if row["case"] == rows[0]["case"] and row["module"]]
-    longest = max(map(len, drawn), default=0)
-    axis = {
-        "labelAngle": -90,
-        "labelExpr": middle_cut(_CHARACTERS),
-        "labelLimit": 0,
-        "labelOverlap": "greedy",
-        "labelSeparation": 1,
-        "minExtent": _WIDTH * min(longest, _CHARACTERS),
-        "ticks": False,
-    }
-    return {
-        "field": "module",
-        "type": "nominal",
-        "sort": {"field": "place", "op": "min"},
-        "title": "modules, in the order of running",
-        "axis": axis,
-    }
-
 
 def shown_name(module: str) -> str:
     """Return the path of a module; of the network itself, which has none, what it is."""
     return module or ROOT
 
 
-def thinned(modules: Sequence[T], worth: Callable[[T], float], most: int = DRAWN) -> list[T]:
-    """Return at most `most` of `modules` in their order: those of the greatest `worth`, the first of equal ones."""
-    if len(modules) <= most:
-        return list(modules)
-    order = sorted(range(len(modules)), key=lambda place: (-worth(modules[place]), place))
-    return [modules[place] for place in sorted(order[:most])]
-
-
 LOW, HIGH = 0.001, 0.999
 """A bar spans the values between these quantiles of those that are not zero."""
-
-
-def quantile(values: Sequence[Magnitudes], share: float) -> float | None:
-    """Return the magnitude below which `share` (0 to 1) of all finite values of `values` lie that are not zero.
-
-    Within an exponent they are taken as evenly spread over the logarithms; none is above the largest. None where there
-    is no such value.
-    """
-    counts: dict[int, int] = {}
-    for row in values:
-        for place, count in enumerate(row.counts):
-            if count:
-                counts[row.lowest + place] = counts.get(row.lowest + place, 0) + count
-    peak = largest(values)
-    if not counts or peak is None:
-        return None
-    wanted = share * sum(counts.values())
-    below = 0
-    for exponent in sorted(counts):
-        if below + counts[exponent] >= wanted:
-            return min(math.ldexp(2.0 ** ((wanted - below) / counts[exponent]), exponent), peak)
-        below += counts[exponent]
-    return peak
-
-
-def largest(values: Sequence[Magnitudes]) -> float | None:
-    """Return the largest finite magnitude, None where there is none or all are zero."""
-    return max((row.largest for row in values if row.largest), default=None)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -167,21 +107,6 @@ def spread_of(module: str, values: Sequence[Magnitudes]) -> Spread:
         high=quantile(values, HIGH),
         peak=largest(values),
     )
-
-
-def joint(values: Sequence[Magnitudes], dtype: str) -> Headroom:
-    """Return how several histograms fit into a format together."""
-    found = [(headroom_of(row, dtype), row.elements - row.nonfinite) for row in values]
-    known = [(one, count) for one, count in found if one.reach is not None]
-    total = sum(count for _, count in known)
-    if not total:
-        return Headroom()
-
-    def share(name: str) -> float:
-        return sum((getattr(one, name) or 0.0) * count for one, count in known) / total
-
-    reach = max(one.reach or 0.0 for one, _ in known)
-    return Headroom(reach=reach, overflow=share("overflow"), flushed=share("flushed"), subnormal=share("subnormal"))
 
 
 MAGNITUDES_SAID = (

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 from ampbench.present.page import View
 from ampbench.report.material import Material
-from ampbench.report.views.banner import banner
+from ampbench.report.result import banner
 from ampbench.report.views.cases import cases
 from ampbench.report.views.distributions import distributions
 from ampbench.report.views.explanation import explanation, studies

@@ -6,9 +6,10 @@ from functools import partial
 
 import pytest
 
-from ampbench.instruments.ranges.charts import DRAWN, FITS, FLUSHING, NONFINITE, OVERFLOWS, SEEN, quantile, thinned
-from ampbench.present.charts import ROWS_OF_THE_PAGE
+from ampbench.instruments.ranges.charts import FITS, FLUSHING, NONFINITE, OVERFLOWS, SEEN
+from ampbench.present.charts import MODULES, ROWS_OF_THE_PAGE, thinned
 from ampbench.present.page import DETAILED, LISTED
+from ampbench.records.magnitudes import quantile
 from ampbench.records.measured import Failure
 from ampbench.records.ranges import GRADIENT, WEIGHT, Magnitudes
 from ampbench.report.material import Material, material_of
@@ -179,7 +180,7 @@ def test_of_very_many_modules_those_nearest_to_the_limits_are_drawn_in_their_ord
     found = ranged(*(spread(f"m{number}", -3, 20 if number == 777 else 2) for number in range(1000)))
     part = headroom(only(found))
     names = list(rows_of(only(found)))
-    assert len(names) == DRAWN
+    assert len(names) == MODULES
     assert "m777" in names
     assert names == sorted(names, key=lambda name: int(name[1:]))
     assert any("those nearest to the limits are drawn" in said for said in part.said)
@@ -205,7 +206,7 @@ def test_many_cases_are_cut_and_counted():
     assert len(part.overview.rows) == LISTED
     assert len(part.details) == DETAILED
     assert (part.left_out, part.undetailed) == (5, LISTED - DETAILED)
-    assert len(part.datasets[CHART]) <= ROWS_OF_THE_PAGE + 6 * DRAWN
+    assert len(part.datasets[CHART]) <= ROWS_OF_THE_PAGE + 6 * MODULES
     assert any(f"of {LISTED + 5} cases" in said for said in part.said)
 
 
