@@ -3,7 +3,8 @@
 import dataclasses
 
 from ampbench.instruments.keep_fp32.findings import closest, meets, points, said
-from ampbench.instruments.keep_fp32.show import COLUMNS, kept, kept_rows, point_rows, section, weighed
+from ampbench.instruments.keep_fp32.show import COLUMNS, kept, kept_rows, section, weighed
+from ampbench.present.document import records
 from tests.instruments.keep_fp32.searches import CASE, SPACE, TRIALS, found
 
 
@@ -109,10 +110,9 @@ def test_without_a_weighing_there_is_no_table_of_sets() -> None:
 
 
 def test_rows_are_plain_values_under_their_columns() -> None:
-    rows = point_rows(points(found("norm"), SPACE, TRIALS))
-    assert {len(row) for row in rows} == {len(COLUMNS)}
-    assert [row[0] for row in rows] == ["", "norm", "body norm", "(all)"]
-    (_, *_, whole) = [dict(zip(COLUMNS, row, strict=True)) for row in rows]
+    rows = records(COLUMNS, points(found("norm"), SPACE, TRIALS))
+    assert [row["kept"] for row in rows] == ["", "norm", "body norm", "(all)"]
+    (_, *_, whole) = rows
     assert (whole["kept"], whole["modules"], whole["found"]) == ("(all)", 4, False)
     assert (whole["output_rel_l2"], whole["grad_rel_l2"], whole["meets_budget"]) == (4e-7, None, True)
     assert (whole["update_kept"], whole["update_nonfinite"]) == (None, None)
@@ -122,7 +122,7 @@ def test_rows_have_what_arrives_of_an_update_and_what_is_not_finite_after_it_whe
     seen = [{"update_nonfinite": 3}, {"update_kept": 1.0}, {"update_kept": 0.99}, {"update_kept": 1.0}]
     trials = [dataclasses.replace(one, **fields) for one, fields in zip(TRIALS, seen, strict=True)]
     search = found("norm", min_update_kept=0.98)
-    rows = [dict(zip(COLUMNS, row, strict=True)) for row in point_rows(points(search, SPACE, trials))]
+    rows = records(COLUMNS, points(search, SPACE, trials))
     assert [(row["update_kept"], row["update_nonfinite"]) for row in rows] == [
         (None, 3), (0.99, 0), (1.0, 0), (1.0, 0)
     ]  # fmt: skip
