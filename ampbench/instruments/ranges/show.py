@@ -1,21 +1,16 @@
-"""Headroom and origin, for people and as frames.
-
-What passes of headroom and origin say, as blocks of text for a terminal, a Markdown page, anything.
+"""Which values leave the range of half precision, and where errors begin: the documents of headroom and origin.
 
 Numbers without a value are "–". Long tables end after the rows that say most, unless all are asked for.
-
-Passes as frames: magnitudes with what they leave of each low format, predictions against what was seen, errors.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
-from typing import Any
-
-import pandas as pd
+from operator import attrgetter
+from typing import Any, NamedTuple
 
 from ampbench.base.precisions import FORMATS
 from ampbench.base.units import UNDEFINED, counted, format_error, format_share
-from ampbench.instruments.cases import document_of_cases, frame_rows
+from ampbench.instruments.cases import document_of_cases
 from ampbench.instruments.ranges.findings import (
     arithmetic_said,
     forward_overflows,
@@ -28,7 +23,7 @@ from ampbench.instruments.ranges.findings import (
     unchecked_said,
     validated_said,
 )
-from ampbench.present.document import Block, Document, Section, as_sentence, first_rows
+from ampbench.present.document import Block, Column, Document, Section, as_sentence, first_rows, records, table
 from ampbench.records.case import Case
 from ampbench.records.labels import case_title
 from ampbench.records.magnitudes import (
@@ -51,12 +46,109 @@ from ampbench.records.ranges import (
     Magnitudes,
     ModuleError,
     OriginPass,
+    ProfileRow,
     RangePass,
     Swallowed,
     layer_profile,
     ranked,
 )
 from ampbench.store import StoredRun
+
+SHOWN = 12
+"""So many rows are shown unless all are asked for."""
+NO_SCALE = "none needed"
+HANDED = "given inf"
+"""What is said of a module whose inputs are not finite in the low dtype."""
+_WORTH_A_COLUMN = 0.01
+"""The share of its largest number from which a format is told of beside the first."""
+
+
+class Fits(NamedTuple):
+    """Magnitudes, how they fit into each low format and, of updates, the share of them that is swallowed in it."""
+
+    values: Magnitudes
+    formats: Mapping[str, Headroom]
+    swallowed: Mapping[str, float | None]
+
+
+def _fit(dtype: str, share: str) -> Callable[[Fits], float | None]:
+    if share == "swallowed":
+        return lambda row: row.swallowed.get(dtype)
+    return lambda row: getattr(row.formats[dtype], share)
+
+
+VALUES: Sequence[Column[Fits]] = (
+    *(
+        Column(name, attrgetter(f"values.{name}"))
+        for name in ("module", "kind", "what", "name", "elements", "zeros", "nonfinite", "largest")
+    ),
+    *(
+        Column(f"{dtype}_{share}", _fit(dtype, share))
+        for dtype in FORMATS
+        for share in ("reach", "overflow", "flushed", "subnormal", "swallowed")
+    ),
+)
+"""Of a record of magnitudes: what an fp32 run had, and for each dtype how it fits, "fp16_reach" and so on.
+
+`reach` is the largest value over the format's; `overflow`, `flushed` and `subnormal` are shares of the finite values,
+`swallowed` that of updates which change nothing where the parameter is stored in the dtype.
+"""
+
+
+def fits(found: RangePass) -> list[Fits]:
+    """Return the records of magnitudes, with how they fit into each low format."""
+    lost = {(row.parameter, row.dtype): _lost(row) for row in found.swallowed if row.on_grid}
+    rows = []
+    for values in found.magnitudes:
+        swallowed = {dtype: lost.get((values.name, dtype)) for dtype in FORMATS} if values.what == UPDATE else {}
+        rows.append(Fits(values, {dtype: headroom(values, dtype) for dtype in FORMATS}, swallowed))
+    return rows
+
+
+class Erring(NamedTuple):
+    """The errors of a module, and its place in the order of running."""
+
+    seen: ModuleError
+    profile: ProfileRow
+
+
+def _of_outputs(what: str) -> Callable[[Erring], str]:
+    """Return a function to the share of a module's outputs of which something is true."""
+    return lambda row: format_share(getattr(row.seen, what) / row.seen.elements if row.seen.elements else None)
+
+
+ERRORS: Sequence[Column[Erring]] = (
+    Column("place", lambda row: row.profile.place, "#", "whole", lambda row: f"{row.profile.place}"),
+    Column("module", lambda row: row.seen.module, "module", said=lambda row: row.seen.module or ROOT),
+    Column("kind", lambda row: row.seen.kind, "kind"),
+    Column("elements", lambda row: row.seen.elements),
+    Column("own_rel_l2", lambda row: row.profile.own, "own", "error"),
+    Column("total_rel_l2", lambda row: row.profile.total, "total", "error"),
+    Column("inherited", lambda row: row.profile.inherited, "inherited", "error"),
+    Column("overflowed", lambda row: row.seen.overflowed, "overflowed", "share", _of_outputs("overflowed")),
+    Column("flushed", lambda row: row.seen.flushed, "flushed", "share", _of_outputs("flushed")),
+    Column("inputs_overflowed", lambda row: row.seen.inputs_overflowed),
+    Column("sampled", lambda row: row.seen.sampled),
+    Column(
+        "note", lambda row: row.seen.note, "remark",
+        said=lambda row: row.seen.note or (HANDED if row.seen.inputs_overflowed else ""), rare=True,
+    ),
+)  # fmt: skip
+"""Of a module: its own, total and inherited error, what overflowed and was flushed, and what is beside these."""
+
+
+def erring(found: OriginPass) -> list[Erring]:
+    """Return the modules of a pass in the order of running."""
+    return [Erring(*both) for both in zip(found.modules, layer_profile(found.modules), strict=True)]
+
+
+def seen_rows(found: RangePass) -> list[dict[str, Any]]:
+    """Return a row per low precision and module: `Outcome` without the shares, what was predicted and what was seen."""
+    told = [(low.precision, asdict(one)) for low in found.low_runs for one in predicted_and_seen(found, low)]
+    return [
+        {"precision": precision} | {name: value for name, value in one.items() if not name.endswith("_shares")}
+        for precision, one in told
+    ]
 
 
 def headroom_document(stored: StoredRun, case_ids: Sequence[str], *, everything: bool = False) -> Document:
@@ -68,15 +160,15 @@ def headroom_document(stored: StoredRun, case_ids: Sequence[str], *, everything:
         stored, case_ids, stored.of(RangePass),
         section=lambda case, found: headroom_section(case, found, everything=everything),
         data=_headroom_data,
-        columns=HEADROOM_COLUMNS,
-        rows=lambda found: frame_rows(headroom_frame(found)),
+        columns=[column.key for column in VALUES],
+        rows=lambda found: records(VALUES, fits(found)),
     )  # fmt: skip
 
 
 def _headroom_data(case: Case, found: RangePass) -> dict[str, Any]:  # noqa: ARG001 - as of all documents
     return {
         "sentences": [*headroom_said(found), *validated_said(found), *arithmetic_said(found)],
-        "tables": {"values": frame_rows(headroom_frame(found)), "seen": frame_rows(seen_frame(found))},
+        "tables": {"values": records(VALUES, fits(found)), "seen": seen_rows(found)},
         "headroom": asdict(found),
     }
 
@@ -87,30 +179,17 @@ def origin_document(stored: StoredRun, case_ids: Sequence[str], *, everything: b
         stored, case_ids, stored.of(OriginPass),
         section=lambda case, found: origin_section(case, found, everything=everything),
         data=_origin_data,
-        columns=ORIGIN_COLUMNS,
-        rows=lambda found: frame_rows(origin_frame(found)),
+        columns=[column.key for column in ERRORS],
+        rows=lambda found: records(ERRORS, erring(found)),
     )  # fmt: skip
 
 
 def _origin_data(case: Case, found: OriginPass) -> dict[str, Any]:  # noqa: ARG001 - as of all documents
     return {
         "sentences": origin_said(found),
-        "tables": {"modules": frame_rows(origin_frame(found))},
+        "tables": {"modules": records(ERRORS, erring(found))},
         "origin": asdict(found),
     }
-
-
-SHOWN = 12
-"""So many rows are shown unless all are asked for."""
-
-_WORTH_A_COLUMN = 0.01
-"""The share of its largest number from which a format is told of beside the first."""
-
-
-NO_SCALE = "none needed"
-
-HANDED = "given inf"
-"""What is said of a module whose inputs are not finite in the low dtype."""
 
 
 def headroom_section(case: Case, found: RangePass, *, everything: bool = False) -> Section:
@@ -241,21 +320,13 @@ def seen_gradients(found: RangePass, everything: bool = False) -> list[Block]:
 
 def errors(found: OriginPass, everything: bool = False) -> list[Block]:
     """Return the modules with their errors, those first to keep in fp32; with `everything` in the order of running."""
-    places = {row.module: place for row, place in zip(found.modules, layer_profile(found.modules), strict=True)}
-    rows = found.modules if everything else ranked(found.modules)
-    noted = any(row.note or row.inputs_overflowed for row in rows)
-    cells = []
-    for row in rows:
-        place = places[row.module]
-        numbers = [format_error(error) for error in (place.own, place.total, place.inherited)]
-        said = [row.note or (HANDED if row.inputs_overflowed else "")] if noted else []
-        cells.append([f"{place.place}", row.module or ROOT, row.kind, *numbers, *_events(row), *said])
-    headers = ["#", "module", "kind", "own", "total", "inherited", "overflowed", "flushed"]
+    rows = erring(found)
+    if not everything:
+        known = {row.seen.module: row for row in rows}
+        rows = [known[each.module] for each in ranked(found.modules)]
     title = "Modules in the order of running" if everything else "Modules that err most by themselves"
     note = "own: on exact inputs; total: in the whole run; inherited: what of it came with the inputs"
-    numbers = [headers[0], *headers[3:]]
-    headers += ["remark"] if noted else []
-    return [Block(title, headers, cells, note, numbers=numbers)] if cells else []
+    return [table(title, ERRORS, rows, note)] if rows else []
 
 
 def _outputs(rows: Sequence[Magnitudes]) -> Headroom:
@@ -288,13 +359,6 @@ def _event(what: str, here: str, near_here: str, there: str, near_there: str) ->
     return f"{first} (bf16, too)" if first == second else f"{first} (bf16 {second})" if first else f"bf16 {second}"
 
 
-def _events(row: ModuleError) -> list[str]:
-    """Return the shares of a module's outputs that overflow and that flush."""
-    if not row.elements:
-        return [UNDEFINED, UNDEFINED]
-    return [format_share(row.overflowed / row.elements), format_share(row.flushed / row.elements)]
-
-
 def _lost(row: Swallowed | None) -> float | None:
     return row.swallowed / row.moved if row is not None and row.moved else None
 
@@ -324,67 +388,3 @@ def _notes(found: RangePass) -> list[Block]:
         left = unchecked_said(predicted_and_seen(found, low))
         notes += [f"{low.precision}: {note}" for note in [*([left] if left else []), *low.notes]]
     return [_line(note) for note in notes]
-
-
-_SHARES = ("reach", "overflow", "flushed", "subnormal", "swallowed")
-_FITS = [f"{dtype}_{share}" for dtype in FORMATS for share in _SHARES]
-HEADROOM_COLUMNS = ["module", "kind", "what", "name", "elements", "zeros", "nonfinite", "largest", *_FITS]
-ORIGIN_COLUMNS = [
-    "place", "module", "kind", "elements", "own_rel_l2", "total_rel_l2", "inherited", "overflowed", "flushed",
-    "inputs_overflowed", "sampled", "note",
-]  # fmt: skip
-
-
-def headroom_frame(found: RangePass) -> pd.DataFrame:
-    """Return a row per record of magnitudes: what an fp32 run had, and how it fits into each low format.
-
-    Columns: module, kind, what, name, elements, zeros, nonfinite, largest; then for each dtype, "fp16" and "bf16":
-    `fp16_reach` (the largest value over the format's), `fp16_overflow`, `fp16_flushed`, `fp16_subnormal` (shares of
-    the finite values) and, of updates, `fp16_swallowed` (the share that changes nothing where the parameter is stored
-    in the dtype). NaN where undefined.
-    """
-    kept = [row for row in found.swallowed if row.moved and row.on_grid]
-    lost = {(row.parameter, row.dtype): row.swallowed / row.moved for row in kept}
-    rows: list[list[Any]] = []
-    for values in found.magnitudes:
-        row: list[Any] = [values.module, values.kind, values.what, values.name, values.elements, values.zeros]
-        row += [values.nonfinite, values.largest]
-        for dtype in FORMATS:
-            fits = headroom(values, dtype)
-            swallowed = lost.get((values.name, dtype)) if values.what == UPDATE else None
-            row += [fits.reach, fits.overflow, fits.flushed, fits.subnormal, swallowed]
-        rows.append(row)
-    frame = pd.DataFrame(rows, columns=HEADROOM_COLUMNS)
-    return frame.astype({"largest": float} | dict.fromkeys(_FITS, float))
-
-
-def seen_frame(found: RangePass) -> pd.DataFrame:
-    """Return a row per low precision and module: what was predicted of it, what was seen.
-
-    Columns: precision, then those of `Outcome` without the shares. `overflow_seen` and `flush_seen` are True,
-    False or None.
-    """
-    rows = [
-        [low.precision, one.module, one.kind, one.overflow_predicted, one.overflow_seen, one.flush_predicted,
-         one.flush_seen, one.overflow_near, one.flush_near, one.own_rel_l2, one.note]
-        for low in found.low_runs
-        for one in predicted_and_seen(found, low)
-    ]  # fmt: skip
-    columns = ["precision", "module", "kind", "overflow_predicted", "overflow_seen", "flush_predicted", "flush_seen"]
-    frame = pd.DataFrame(rows, columns=[*columns, "overflow_near", "flush_near", "own_rel_l2", "note"], dtype=object)
-    return frame.astype({"own_rel_l2": float})
-
-
-def origin_frame(found: OriginPass) -> pd.DataFrame:
-    """Return a row per module in the order of running: its own, total and inherited error, and what is beside these.
-
-    Columns: place, module, kind, elements, own_rel_l2, total_rel_l2, inherited, overflowed, flushed,
-    inputs_overflowed, sampled, note. NaN where an error is undefined.
-    """
-    rows = [
-        [place.place, row.module, row.kind, row.elements, place.own, place.total, place.inherited, row.overflowed,
-         row.flushed, row.inputs_overflowed, row.sampled, row.note]
-        for place, row in zip(layer_profile(found.modules), found.modules, strict=True)
-    ]  # fmt: skip
-    frame = pd.DataFrame(rows, columns=ORIGIN_COLUMNS)
-    return frame.astype(dict.fromkeys(["own_rel_l2", "total_rel_l2", "inherited"], float))

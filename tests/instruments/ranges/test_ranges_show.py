@@ -1,22 +1,23 @@
-"""What passes say: headlines first, then tables that end where they say no more; and the same as frames."""
+"""What passes say: headlines first, then tables that end where they say no more; and the same as rows."""
 
 from itertools import product
 
-import pandas as pd
 import pytest
 
 from ampbench.cli.options import OutputFormat
 from ampbench.cli.printing import print_sections
 from ampbench.instruments.ranges.findings import OFF_GRID, arithmetic_said, headroom_said, low_run_said, origin_said
 from ampbench.instruments.ranges.show import (
+    ERRORS,
     SHOWN,
-    headroom_frame,
+    VALUES,
+    erring,
+    fits,
     headroom_section,
-    origin_frame,
     origin_section,
-    seen_frame,
+    seen_rows,
 )
-from ampbench.present.document import Section
+from ampbench.present.document import Section, records
 from ampbench.records.measured import OptimizerGroup, Recipe
 from ampbench.records.ranges import (
     ACTIVATION,
@@ -438,15 +439,14 @@ HEADROOM = [
 
 
 def test_a_row_tells_how_values_fit_into_each_format():
-    frame = headroom_frame(passed(values("fc", 131072.0, 1e-9, 0.0, float("inf"), 2.0**-15)))
-    assert list(frame.columns) == HEADROOM
-    (row,) = frame.to_dict("records")
+    (row,) = records(VALUES, fits(passed(values("fc", 131072.0, 1e-9, 0.0, float("inf"), 2.0**-15))))
+    assert list(row) == HEADROOM
     assert (row["module"], row["what"], row["elements"], row["zeros"], row["nonfinite"]) == ("fc", ACTIVATION, 5, 1, 1)
     assert row["largest"] == 131072.0
     assert row["fp16_reach"] == pytest.approx(131072 / 65504)
     assert (row["fp16_overflow"], row["fp16_flushed"], row["fp16_subnormal"]) == (0.25, 0.25, 0.25)
     assert (row["bf16_overflow"], row["bf16_flushed"]) == (0.0, 0.0)
-    assert pd.isna(row["fp16_swallowed"])
+    assert row["fp16_swallowed"] is None
 
 
 def test_only_updates_have_a_share_that_is_swallowed():
@@ -460,10 +460,9 @@ def test_only_updates_have_a_share_that_is_swallowed():
             Swallowed(parameter="still", dtype="fp16", moved=0, swallowed=0, on_grid=True),
         ],
     )
-    frame = headroom_frame(found)
-    assert frame["fp16_swallowed"].isna().tolist() == [True, False, True]
-    assert frame["fp16_swallowed"][1] == 1.0
-    assert frame["bf16_swallowed"][1] == 0.25
+    rows = records(VALUES, fits(found))
+    assert [row["fp16_swallowed"] for row in rows] == [None, 1.0, None]
+    assert rows[1]["bf16_swallowed"] == 0.25
 
 
 def test_predictions_and_what_was_seen_have_a_row_per_precision_and_module():
@@ -471,12 +470,12 @@ def test_predictions_and_what_was_seen_have_a_row_per_precision_and_module():
         LowRun(precision="fp16_pure", modules=[error("fc", None, overflowed=1)]),
         LowRun(precision="bf16_pure", modules=[error("fc", None, elements=0, note="it draws")]),
     ]
-    frame = seen_frame(passed(values("fc", 1e6), low_runs=low_runs))
-    assert frame["precision"].tolist() == ["fp16_pure", "bf16_pure"]
-    assert frame["overflow_predicted"].tolist() == [ACTIVATION, ""]
-    assert frame["overflow_seen"].tolist() == [True, None]
-    assert frame["flush_seen"].tolist() == [False, None]
-    assert frame["note"].tolist() == ["", "it draws"]
+    rows = seen_rows(passed(values("fc", 1e6), low_runs=low_runs))
+    assert [row["precision"] for row in rows] == ["fp16_pure", "bf16_pure"]
+    assert [row["overflow_predicted"] for row in rows] == [ACTIVATION, ""]
+    assert [row["overflow_seen"] for row in rows] == [True, None]
+    assert [row["flush_seen"] for row in rows] == [False, None]
+    assert [row["note"] for row in rows] == ["", "it draws"]
 
 
 def test_errors_have_a_row_per_module_in_the_order_of_running():
@@ -488,20 +487,11 @@ def test_errors_have_a_row_per_module_in_the_order_of_running():
             error("b", None, overflowed=2, flushed=1, inputs_overflowed=3),
         ],
     )
-    frame = origin_frame(found)
-    assert frame["place"].tolist() == [0, 1, 2]
-    assert frame["module"].tolist() == ["a", "", "b"]
-    assert frame["inherited"][0] == pytest.approx(4e-3)
-    assert frame["inherited"].isna().tolist() == [False, True, True]
-    assert frame.loc[2, ["overflowed", "flushed", "inputs_overflowed"]].tolist() == [2, 1, 3]
-    assert frame["sampled"].tolist() == [64, 0, 0]
-    assert frame["note"][1] == "it writes into its inputs"
-
-
-def test_empty_passes_have_the_same_columns():
-    assert list(headroom_frame(passed()).columns) == HEADROOM
-    assert len(headroom_frame(passed(values("a")))) == 1
-    filled = seen_frame(passed(values("a", 1.0), low=LowRun(precision="fp16_pure", modules=[error("a")])))
-    assert list(seen_frame(passed()).columns) == list(filled.columns)
-    origin = OriginPass(case_id="case", modules=[error("a")])
-    assert list(origin_frame(OriginPass(case_id="case")).columns) == list(origin_frame(origin).columns)
+    rows = records(ERRORS, erring(found))
+    assert [row["place"] for row in rows] == [0, 1, 2]
+    assert [row["module"] for row in rows] == ["a", "", "b"]
+    assert rows[0]["inherited"] == pytest.approx(4e-3)
+    assert [row["inherited"] for row in rows[1:]] == [None, None]
+    assert [rows[2][name] for name in ("overflowed", "flushed", "inputs_overflowed")] == [2, 1, 3]
+    assert [row["sampled"] for row in rows] == [64, 0, 0]
+    assert rows[1]["note"] == "it writes into its inputs"
