@@ -1,27 +1,20 @@
-"""Convergence, for people and as a frame.
+"""What the trainings of a workload come to: sentences, first which precisions train as fp32 does, and a run's document.
 
-What the trainings of a workload come to in a few sentences: first which precisions train as fp32 does.
-
-They are without their full stops, and begin in lower case or with a name.
-
-Trainings as a frame, and verdicts on them as plain rows.
-
-What the trainings of a workload come to, as blocks of text for a terminal, a Markdown page, anything.
-
-Numbers without a value are "–".
+Sentences are without their full stops, and begin in lower case or with a name. Numbers without a value are "–".
 """
 
 import math
 import statistics
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import asdict
-from typing import Any
+from dataclasses import asdict, replace
+from functools import partial
+from typing import Any, NamedTuple
 
 import pandas as pd
 
 from ampbench.base.precisions import BASELINE
-from ampbench.base.units import UNDEFINED, counted, format_error, format_loss, format_seconds, format_whole
-from ampbench.instruments.cases import frame_rows, missing_said, nested_data
+from ampbench.base.units import UNDEFINED, counted, format_error
+from ampbench.instruments.cases import missing_said, nested_data
 from ampbench.instruments.convergence.findings import (
     ACCURACY,
     NO_END,
@@ -42,7 +35,7 @@ from ampbench.instruments.convergence.findings import (
 )
 from ampbench.instruments.convergence.learning import Learned, Learning, learned, told_trainings, way_error
 from ampbench.present.data import finite
-from ampbench.present.document import Block, Document, Section, as_sentence
+from ampbench.present.document import Block, Column, Document, Section, as_sentence, picked, records, table
 from ampbench.records.studies import CONSTANT, COSINE, LINEAR, OWN, Training
 from ampbench.records.verdicts import Verdict
 from ampbench.store import StoredRun
@@ -185,91 +178,145 @@ def trained_title(one: Learned) -> str:
     return " · ".join(filter(None, [one.workload, one.device, counted(one.steps, "step"), schedule, seeds]))
 
 
-COUNTS = ("seed", "steps", "correct", "decisions", "ended_at", "skipped_steps")
-"""The columns of `training_frame` that are whole numbers, where there is one."""
+class Trained(NamedTuple):
+    """A training of what was learned, the precision or arm it is of, and that of fp32 with the same seed."""
 
-_NUMBERS = (
-    "metric_value",
-    "fp32_value",
-    "loss",
-    "from_fp32",
-    "from_fp64",
-    "way_rel_l2",
-    "way_kept",
-    "scaler_scale",
-    "seconds",
-)
+    of: Learned
+    row: Learning
+    training: Training
+    fp32: Training | None
+
+
+def _training(name: str) -> Callable[[Trained], Any]:
+    return lambda one: getattr(one.training, name)
+
+
+def _score(name: str) -> Callable[[Trained], Any]:
+    return lambda one: getattr(final_score(one.training), name, None)
+
+
+def _drift(name: str) -> Callable[[Trained], Any]:
+    return lambda one: getattr(final_drift(one.training), name, None)
+
+
+def _scale(one: Trained) -> str:
+    scale = one.training.scaler_scale
+    return UNDEFINED if scale is None else f"{scale:g}"
+
+
+TRAININGS: Sequence[Column[Trained]] = (
+    Column("case_id", lambda one: one.row.case_id),
+    Column("workload", lambda one: one.of.workload),
+    Column("device", lambda one: one.of.device),
+    Column("precision", lambda one: one.row.name, "precision"),
+    Column("arm", lambda one: one.row.arm),
+    Column("seed", _training("seed"), "seed", "whole", lambda one: f"{one.training.seed}"),
+    Column("steps", _training("steps"), "", "whole"),
+    Column("metric", lambda one: one.of.metric.name),
+    Column("held_out", _training("held_out")),
+    Column(
+        "metric_value", lambda one: one.of.metric.final(one.training), "metric", "loss",
+        lambda one: format_metric(one.of.metric.final(one.training), one.of.metric),
+    ),
+    Column("fp32_value", lambda one: one.of.metric.final(one.fp32) if one.fp32 else None, "", "loss"),
+    Column("loss", _score("loss"), "", "loss"),
+    Column("correct", _score("correct"), "", "whole"),
+    Column("decisions", _score("decisions"), "", "whole"),
+    Column("from_fp32", _drift("from_fp32"), "", "error"),
+    Column("from_fp64", _drift("from_fp64"), "", "error"),
+    Column("way_rel_l2", _drift("way_rel_l2"), "", "error"),
+    Column("way_kept", _drift("way_kept"), "", "kept"),
+    Column("schedule", _training("schedule")),
+    Column("ended_at", _training("ended_at"), "", "whole"),
+    Column("reason", lambda one: trouble(one.training, one.of.metric), "ended"),
+    Column("scaler_scale", _training("scaler_scale"), "scale", "count", _scale),
+    Column("skipped_steps", _training("skipped_steps"), "skipped steps", "whole"),
+    Column("seconds", _training("seconds"), "time", "s"),
+)  # fmt: skip
+"""Of a training: case, seed and arm ("control" and "fp64" are those of fp32), how it ended, and fp32's of its seed.
+
+`metric` is "accuracy" or "loss", `loss` that of the last score; `from_fp32` and `from_fp64` are of the weights and
+`way_rel_l2` and `way_kept` of the way, at the end. `ended_at` counts from 0, as in the records, and the steps of
+`reason` (why there is no value) from 1.
+"""
+
+
+def trainings(every: Iterable[Learned]) -> list[Trained]:
+    """Return the trainings of what was learned, workload by workload."""
+    rows = []
+    for one in every:
+        own = {each.seed: each for row in one.rows if row.name == BASELINE for each in row.trainings}
+        rows += [Trained(one, row, each, own.get(each.seed)) for row in one.rows for each in row.trainings]
+    return rows
 
 
 def training_frame(stored: StoredRun) -> pd.DataFrame:
-    """Return a row per training: case, seed and arm, how it ended, and fp32's metric of the same seed.
-
-    Columns: case_id, workload, device, precision ("control" and "fp64" for the arms of fp32), arm, seed, steps, metric
-    ("accuracy", "loss"), held_out, metric_value, fp32_value, loss (of the last score), correct, decisions, from_fp32,
-    from_fp64 (of the weights, at the end), way_rel_l2, way_kept (of the way, at the end), schedule, ended_at (from 0,
-    as in the records), reason (why there is no value; its steps count from 1), scaler_scale, skipped_steps, seconds.
-    None or NaN where undefined.
-    """
-    rows: list[list[Any]] = []
-    for one in learned(stored):
-        own = {each.seed: each for row in one.rows if row.name == BASELINE for each in row.trainings}
-        for row in one.rows:
-            for each in row.trainings:
-                score, drift, fp32 = final_score(each), final_drift(each), own.get(each.seed)
-                rows.append(
-                    [row.case_id, one.workload, one.device, row.name, row.arm, each.seed, each.steps, one.metric.name,
-                     each.held_out, one.metric.final(each), one.metric.final(fp32) if fp32 else None,
-                     score.loss if score else None, score.correct if score else None,
-                     score.decisions if score else None, drift.from_fp32 if drift else None,
-                     drift.from_fp64 if drift else None, drift.way_rel_l2 if drift else None,
-                     drift.way_kept if drift else None, each.schedule, each.ended_at, trouble(each, one.metric),
-                     each.scaler_scale, each.skipped_steps, each.seconds]
-                )  # fmt: skip
-    columns = ["case_id", "workload", "device", "precision", "arm", "seed", "steps", "metric", "held_out"]
-    columns += ["metric_value", "fp32_value", "loss", "correct", "decisions", "from_fp32", "from_fp64", "way_rel_l2"]
-    columns += ["way_kept", "schedule", "ended_at", "reason", "scaler_scale", "skipped_steps", "seconds"]
-    frame = pd.DataFrame(rows, columns=columns, dtype=object)
-    return frame.astype(dict.fromkeys(_NUMBERS, float))
+    """Return a row per training of a run, with the columns of `TRAININGS`; None or NaN where undefined."""
+    rows = records(TRAININGS, trainings(learned(stored)))
+    frame = pd.DataFrame(rows, columns=[column.key for column in TRAININGS], dtype=object)
+    return frame.astype({column.key: float for column in TRAININGS if column.unit not in ("", "whole")})
 
 
-def verdict_rows(one: Learned) -> list[dict[str, Any]]:
-    """Return what was concluded of each precision, and of the arms of fp32, as plain values."""
+_NO_WORSE = {Verdict.UNCHANGED: "no worse", Verdict.REGRESSED: "worse", Verdict.IMPROVED: "lower"}
+
+
+def conclusions(metric: Metric) -> list[Column[Learning]]:
+    """Return the columns of what was concluded of a precision, or of an arm of fp32, by its final `metric`."""
     return [
-        {
-            "precision": row.name,
-            "case_id": row.case_id,
-            "seeds": len(row.trainings),
-            "mean": row.mean,
-            "sd": row.sd,
-            "difference": row.difference,
-            "low": row.low,
-            "high": row.high,
-            "verdict": row.verdict.value if row.verdict is not None else None,
-            "reason": row.reason or None,
-            "seeds_needed": row.seeds_needed,
-            "weights_from_fp32": row.from_fp32,
-            "weights_from_fp64": row.from_fp64,
-            "skipped_steps": row.skipped_steps,
-            "seconds": row.seconds,
-            "training_loss": row.loss,
-            "training_loss_ratio": row.loss_ratio,
-            "training_loss_low": row.loss_low,
-            "training_loss_high": row.loss_high,
-            "training_loss_verdict": row.loss_verdict.value if row.loss_verdict is not None else None,
-            "training_loss_reason": row.loss_reason or None,
-            "trains_as_fp32": row.trains,
-            "way_rel_l2": row.way.error if row.way is not None else None,
-            "way_kept": row.way.kept if row.way is not None else None,
-            "way_slope": row.way.slope if row.way is not None else None,
-        }
-        for row in one.rows
-    ]
+        Column("precision", lambda row: row.name, "precision"),
+        Column("case_id", lambda row: row.case_id),
+        Column("seeds", lambda row: len(row.trainings)),
+        Column("mean", lambda row: row.mean, metric.name, "loss", lambda row: format_metric(row.mean, metric)),
+        Column("sd", lambda row: row.sd, "SD", "loss", lambda row: _sd(row, metric)),
+        Column(
+            "difference", lambda row: row.difference, "against fp32", "share",
+            lambda row: format_change(row.difference, metric),
+        ),
+        Column("low", lambda row: row.low, "90% interval", "share", lambda row: interval(row, metric)),
+        Column("high", lambda row: row.high),
+        Column("verdict", lambda row: _word(row.verdict), "verdict", said=lambda row: _word(row.verdict) or ""),
+        Column("reason", lambda row: row.reason or None),
+        Column("seeds_needed", lambda row: row.seeds_needed),
+        Column("weights_from_fp32", lambda row: row.from_fp32),
+        Column("weights_from_fp64", lambda row: row.from_fp64, "from fp64", "error"),
+        Column("skipped_steps", lambda row: row.skipped_steps, "skipped steps", "whole"),
+        Column("seconds", lambda row: row.seconds, "time", "s"),
+        Column("training_loss", lambda row: row.loss, "loss", "loss"),
+        Column(
+            "training_loss_ratio", lambda row: row.loss_ratio, "times fp32's", "ratio",
+            lambda row: format_ratio(row.loss_ratio),
+        ),
+        Column("training_loss_low", lambda row: row.loss_low, "90% interval", "ratio", _loss_interval),
+        Column("training_loss_high", lambda row: row.loss_high),
+        Column(
+            "training_loss_verdict", lambda row: _word(row.loss_verdict), "verdict",
+            said=lambda row: _NO_WORSE.get(row.loss_verdict, row.loss_verdict.value) if row.loss_verdict else "",
+        ),
+        Column("training_loss_reason", lambda row: row.loss_reason or None),
+        Column("trains_as_fp32", lambda row: row.trains),
+        Column("way_rel_l2", lambda row: row.way.error if row.way else None),
+        Column(
+            "way_kept", lambda row: row.way.kept if row.way else None, "of the way", "kept",
+            lambda row: UNDEFINED if row.way is None else f"{100 * row.way.kept:.1f}%",
+        ),
+        Column(
+            "way_slope", lambda row: row.way.slope if row.way else None, "grows as", "ratio",
+            lambda row: UNDEFINED if row.way is None or row.way.slope is None else f"k^{row.way.slope:.2f}",
+        ),
+        Column("", lambda row: row.way.grows if row.way else None, "like"),
+    ]  # fmt: skip
+
+
+def _word(verdict: Verdict | None) -> str | None:
+    return verdict.value if verdict is not None else None
+
+
+def _loss_interval(row: Learning) -> str:
+    return UNDEFINED if row.loss_low is None else f"{format_ratio(row.loss_low)} to {format_ratio(row.loss_high)}"
 
 
 LOOKS = 4
 """Distances between weights are shown at so many steps."""
-
-_NO_WORSE = {Verdict.UNCHANGED: "no worse", Verdict.REGRESSED: "worse", Verdict.IMPROVED: "lower"}
 
 
 def learned_section(one: Learned, *, everything: bool = False) -> Section:
@@ -289,114 +336,72 @@ def learned_section(one: Learned, *, everything: bool = False) -> Section:
 
 def verdicts(one: Learned) -> list[Block]:
     """Return how each precision ends, its difference from fp32 and the verdict on it."""
-    metric = one.metric
-    skips = any(row.skipped_steps is not None for row in one.rows)
-    cells = [
-        [
-            row.name,
-            format_metric(row.mean, metric),
-            _sd(row, metric),
-            format_change(row.difference, metric),
-            interval(row, metric),
-            row.verdict.value if row.verdict is not None else "",
-            *([format_whole(row.skipped_steps)] if skips else []),
-            format_seconds(row.seconds),
-        ]
-        for row in one.rows
-    ]
-    headers = ["precision", metric.name, "SD", "against fp32", "90% interval", "verdict"]
-    headers += [*(["skipped steps"] if skips else []), "time"]
-    unit = "in points" if metric.name == ACCURACY else "relative to fp32's"
+    skips = ["skipped_steps"] if any(row.skipped_steps is not None for row in one.rows) else []
+    columns = picked(
+        conclusions(one.metric), "precision", "mean", "sd", "difference", "low", "verdict", *skips, "seconds"
+    )
+    unit = "in points" if one.metric.name == ACCURACY else "relative to fp32's"
     note = f"last quarter of the steps; means over seeds; SD: over seeds; against fp32: {unit}, of the same seed"
     if any(row.arm for row in one.rows):
         note += "; control: fp32 from weights one rounding away"
-    numbers = [header for header in headers[1:] if header != "verdict"]
-    return [Block("At the end", headers, cells, note, numbers=numbers)]
+    return [table("At the end", columns, one.rows, note)]
 
 
 def late_losses(one: Learned) -> list[Block]:
     """Return what each precision's training loss ends at, against fp32's, and whether it is no worse."""
-    cells = [
-        [
-            row.name,
-            format_loss(row.loss),
-            format_ratio(row.loss_ratio),
-            UNDEFINED if row.loss_low is None else f"{format_ratio(row.loss_low)} to {format_ratio(row.loss_high)}",
-            _NO_WORSE.get(row.loss_verdict, row.loss_verdict.value) if row.loss_verdict is not None else "",
-        ]
-        for row in one.rows
-    ]
-    headers = ["precision", "loss", "times fp32's", "90% interval", "verdict"]
+    keys = ("precision", "training_loss", "training_loss_ratio", "training_loss_low", "training_loss_verdict")
     most = "" if one.loss_margin is None else f"; up to {math.exp(one.loss_margin):.3g} times is no worse"
     note = f"last quarter of the steps; times fp32's: of the same seed, geometric mean over seeds{most}"
-    return [Block("At the end, training loss", headers, cells, note, numbers=headers[1:-1])]
+    return [table("At the end, training loss", picked(conclusions(one.metric), *keys), one.rows, note)]
 
 
 def losses(one: Learned) -> list[Block]:
     """Return the training loss of each precision over parts of the training."""
-    windows = windows_of(one.steps)
-    headers = ["precision", *(_steps(low, high) for low, high in windows)]
-    cells = [[row.name, *(_loss(row.trainings, low, high) for low, high in windows)] for row in one.rows]
+    windows: list[Column[Learning]] = [
+        Column("", partial(_loss, low=low, high=high), _steps(low, high), "loss") for low, high in windows_of(one.steps)
+    ]
     note = "means over steps and seeds; –: not finite, or not reached"
-    return [Block("Training loss", headers, cells, note, numbers=headers[1:])]
+    return [table("Training loss", [*picked(conclusions(one.metric), "precision"), *windows], one.rows, note)]
 
 
 def weights(one: Learned) -> list[Block]:
     """Return how far the weights of each precision lie from those of fp32 as the training goes on, and of fp64."""
     looks = _looks([training for row in one.rows for training in row.trainings])
-    if not looks:
-        return []
-    cells = [
-        [row.name, *(format_error(distance(row.trainings, step)) for step in looks), format_error(row.from_fp64)]
-        for row in one.rows
-    ]
-    headers = ["precision", *(f"step {step:,}" for step in looks), "from fp64"]
+    name, last = picked(conclusions(one.metric), "precision", "weights_from_fp64")
     note = "relative L2 distance from fp32's of the same seed, medians over seeds; from fp64: after the last step"
-    return [Block("Weights", headers, cells, note, numbers=headers[1:])]
+    return [table("Weights", [name, *_at_steps(distance, looks), last], one.rows, note)] if looks else []
 
 
 def ways(one: Learned) -> list[Block]:
     """Return how far each precision goes astray of the way that fp64 goes, and how that grows with the steps."""
-    rows = [(row, row.way) for row in one.rows if row.way is not None]
+    rows = [row for row in one.rows if row.way is not None]
     if not rows:
         return []
-    steps = _looks(rows[0][0].trainings)
-    cells = [
-        [
-            row.name,
-            *(format_error(way_error(row.trainings, step)) for step in steps),
-            f"{100 * way.kept:.1f}%",
-            UNDEFINED if way.slope is None else f"k^{way.slope:.2f}",
-            way.grows,
-        ]
-        for row, way in rows
-    ]
-    headers = ["precision", *(f"step {step:,}" for step in steps), "of the way", "grows as", "like"]
+    name, *last = picked(conclusions(one.metric), "precision", "way_kept", "way_slope", "")
     note = (
         "distance of what the weights moved by from what fp64's moved by, relative to that, medians over seeds; of the "
         "way: the share of fp64's that was gone; bias adds up with the steps k, noise with their root"
     )
-    return [Block("Way", headers, cells, note, numbers=headers[1:-1])]
+    return [table("Way", [name, *_at_steps(way_error, _looks(rows[0].trainings)), *last], rows, note)]
 
 
 def each_seed(one: Learned) -> list[Block]:
     """Return how every training ended."""
-    metric = one.metric
-    cells = [
-        [
-            row.name,
-            f"{each.seed}",
-            format_metric(metric.final(each), metric),
-            format_whole(each.skipped_steps),
-            UNDEFINED if each.scaler_scale is None else f"{each.scaler_scale:g}",
-            format_seconds(each.seconds),
-            trouble(each, metric),
-        ]
-        for row in one.rows
-        for each in row.trainings
+    keys = ("precision", "seed", "metric_value", "skipped_steps", "scaler_scale", "seconds", "reason")
+    named = [
+        replace(column, head=one.metric.name) if column.key == "metric_value" else column
+        for column in picked(TRAININGS, *keys)
     ]
-    headers = ["precision", "seed", metric.name, "skipped steps", "scale", "time", "ended"]
-    return [Block("Each seed", headers, cells, numbers=headers[1:-1])]
+    return [table("Each seed", named, trainings([one]))]
+
+
+def _at_steps(error: Callable[[Sequence[Training], int], float | None], steps: Sequence[int]) -> list[Column[Learning]]:
+    """Return a column for each of `steps`: the error of a precision's trainings after so many."""
+
+    def after(step: int) -> Column[Learning]:
+        return Column("", lambda row: error(row.trainings, step), f"step {step:,}", "error")
+
+    return [after(step) for step in steps]
 
 
 def _looks(trainings: Sequence[Training]) -> list[int]:
@@ -432,11 +437,11 @@ def _steps(low: int, high: int) -> str:
     return f"{high:,}" if high - low == 1 else f"{low + 1:,}–{high:,}"
 
 
-def _loss(trainings: Sequence[Training], low: int, high: int) -> str:
+def _loss(row: Learning, low: int, high: int) -> float | None:
     """Return the mean loss of the steps from `low` to before `high`; undefined where some seed has none."""
-    means = [mean_loss(training, low, high) for training in trainings]
+    means = [mean_loss(training, low, high) for training in row.trainings]
     known = [mean for mean in means if mean is not None]
-    return format_loss(statistics.fmean(known) if known and len(known) == len(means) else None)
+    return statistics.fmean(known) if known and len(known) == len(means) else None
 
 
 def distance(trainings: Sequence[Training], step: int, reference: bool = False) -> float | None:
@@ -456,7 +461,7 @@ def document(stored: StoredRun, case_ids: Sequence[str], *, everything: bool = F
     With `everything`, each seed has its row.
     """
     trained = told_trainings(stored)
-    frame = training_frame(stored)
+    rows = [one for one in trainings(learned(stored)) if one.row.case_id in case_ids]
     broken = [stored.failures[case_id] for case_id in case_ids if case_id in stored.failures and case_id in trained]
 
     def data() -> dict[str, Any]:
@@ -466,8 +471,8 @@ def document(stored: StoredRun, case_ids: Sequence[str], *, everything: bool = F
     return Document(
         sections=lambda: [learned_section(one, everything=everything) for one in learned(stored, case_ids)],
         data=data,
-        columns=list(frame.columns),
-        rows=lambda: frame_rows(frame[frame["case_id"].isin(case_ids)], COUNTS),
+        columns=[column.key for column in TRAININGS],
+        rows=lambda: records(TRAININGS, rows),
         missing=[
             *missing_said(stored, case_ids, trained),
             *(f"{failure.case_id}: failed later: {failure.said}" for failure in broken),
@@ -491,5 +496,5 @@ def _data(one: Learned) -> dict[str, Any]:
         "learns": one.learns,
         "rounding": one.rounding,
         "sentences": learned_said(one),
-        "verdicts": verdict_rows(one),
+        "verdicts": records(conclusions(one.metric), one.rows),
     }

@@ -6,8 +6,8 @@ import pytest
 
 from ampbench.base.units import UNDEFINED
 from ampbench.instruments.convergence.learning import learned
-from ampbench.instruments.convergence.show import learned_section, losses, training_frame, verdict_rows
-from ampbench.present.document import Section
+from ampbench.instruments.convergence.show import conclusions, learned_section, losses, training_frame
+from ampbench.present.document import Section, records
 from ampbench.records.studies import Training
 from tests.instruments.convergence.planted_trainings import GOOD, STEPS, WHOLE, case_of, study
 
@@ -134,7 +134,7 @@ def test_a_run_without_trainings_has_an_empty_frame():
 
 def test_verdicts_are_plain_rows():
     (one,) = learned(study(WHOLE))
-    rows = {row["precision"]: row for row in verdict_rows(one)}
+    rows = {row["precision"]: row for row in records(conclusions(one.metric), one.rows)}
     assert rows["fp32"]["verdict"] is None
     assert rows["fp16_pure"] | {"case_id": ""} == {
         "precision": "fp16_pure", "case_id": "", "seeds": 3, "mean": None, "sd": None, "difference": None, "low": None,
