@@ -19,7 +19,7 @@ from ampbench.errors import WorkloadError
 from ampbench.explain.dtypes import short_dtype
 from ampbench.measure.data import named_tensors, stored_dtype
 from ampbench.measure.distances import is_finite, real_parts
-from ampbench.measure.machine import Device, precision_flags
+from ampbench.measure.machine import Device, fp64_device, precision_flags
 from ampbench.measure.memory import count_flops, said_of
 from ampbench.measure.optimizer import default_optimizer
 from ampbench.measure.sources import dense, random_states, seed_all, switch_off_dropout
@@ -43,6 +43,8 @@ DRAWS = 16
 RECOVERED = 0.1
 """The relative error of an update with what the optimizer's state holds of it, up to which the state is counted."""
 
+Updated = tuple[Update, tuple[float | None, float | None]]
+"""What an optimizer's step changes; bias and noise of gradients over batches."""
 Make = Callable[[Iterable[torch.nn.Parameter]], torch.optim.Optimizer]
 Tensors = Mapping[str, torch.Tensor]
 
@@ -277,6 +279,12 @@ def _measured(workload: Workload, intended: Intended, gradients: Gradients, devi
         counted_state=counted,
         **update,
     )
+
+
+def updated_by(workload: Workload, intended: Intended, gradients: Gradients, device: Device) -> Updated:
+    """Return what an optimizer's step changes with these gradients, and bias and noise of these over batches."""
+    keep = fp64_device(device)
+    return measure_update(workload, intended, gradients, device, keep), batch_bias(intended, gradients, keep)
 
 
 def batch_bias(intended: Intended, gradients: Gradients, keep: Device) -> tuple[float | None, float | None]:

@@ -20,11 +20,12 @@ from ampbench.errors import AmpbenchError, UsageError, bounded, in_one_line, own
 from ampbench.explain.modules import is_compiled
 from ampbench.measure.data import SAME_INPUTS, FreshBatches, Rebuilt, inputs_digest, weights_digest
 from ampbench.measure.distances import count_nonfinite
-from ampbench.measure.divergence import References, fp32_products, measure_divergence
+from ampbench.measure.divergence import fp32_products, measure_divergence
 from ampbench.measure.environment import read_environment
 from ampbench.measure.machine import Device, keep_users_switches, open_device, precision_flags
 from ampbench.measure.memory import is_out_of_memory, keep_freed_memory, measure_memory, rss_bytes
 from ampbench.measure.outputs import batch_length
+from ampbench.measure.reference import References
 from ampbench.measure.sources import build_workload, describe_workload, find_own, further_inputs, items_per_step
 from ampbench.measure.step import TrainingStep, build_step
 from ampbench.measure.timing import FitnessWatch, Placement, Timing, time_build, warm_up

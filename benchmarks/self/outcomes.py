@@ -35,9 +35,10 @@ from ampbench.instruments.convergence.measure import Trajectories, rate_share, t
 from ampbench.instruments.ranges.measure import measure_ranges
 from ampbench.judge import frame
 from ampbench.judge.objections import Budget, run_objections
-from ampbench.measure.divergence import References, measure_divergence
+from ampbench.measure.divergence import measure_divergence
 from ampbench.measure.environment import read_environment
 from ampbench.measure.machine import open_device, precision_flags
+from ampbench.measure.reference import References
 from ampbench.measure.sources import build_workload, seed_all
 from ampbench.measure.step import build_training
 from ampbench.present.markdown import markdown_table

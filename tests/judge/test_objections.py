@@ -21,8 +21,9 @@ from ampbench.judge.objections import (
     swallowed_at,
     update_objection,
 )
-from ampbench.measure.divergence import References, measure_divergence
+from ampbench.measure.divergence import measure_divergence
 from ampbench.measure.machine import Cpu
+from ampbench.measure.reference import References
 from ampbench.records.case import Case
 from ampbench.records.measured import BINS, LOWEST_BIN, Divergence, Update
 from ampbench.workload import Workload

@@ -24,9 +24,10 @@ from ampbench.measure.distances import (
     named_outputs,
     worst_gradient,
 )
-from ampbench.measure.divergence import References, measure_divergence
+from ampbench.measure.divergence import measure_divergence
 from ampbench.measure.machine import Cpu
 from ampbench.measure.optimizer import recipe_of
+from ampbench.measure.reference import Reference, References, trusted_reference
 from ampbench.records.case import Case
 from ampbench.records.measured import Divergence
 from ampbench.workload import Workload
@@ -506,6 +507,11 @@ def noisy(how: str) -> Workload:
     return Workload(module=Noisy(how), inputs=torch.linspace(-1, 1, 64).reshape(4, 16), loss=mean_square)
 
 
+def held_by(references: References, workload: Workload, case: Case) -> Reference:
+    """Return the reference that the group of a case was held against, which is not made anew."""
+    return references.of(workload, case, Cpu(), "divergence", pytest.fail).reference
+
+
 @pytest.mark.parametrize("phase", ["inference", "training"])
 @pytest.mark.parametrize(
     "how",
@@ -532,7 +538,7 @@ def test_all_precisions_see_the_same_random_numbers(how: str, phase: str, case: 
     assert all(1e-5 < found.output_rel_l2 < 2e-2 for found in errors[1:])
     assert all(found.grad_rel_l2 is None or found.grad_rel_l2 < 2e-2 for found in errors)
     assert [found.chance_rel_l2 for found in errors] == [None] * 3
-    assert references.of(workload, case("fp32", phase), Cpu()).chance > 0.01
+    assert held_by(references, workload, case("fp32", phase)).chance > 0.01
 
 
 @pytest.mark.parametrize("how", ["own generator", "state"])
@@ -540,16 +546,16 @@ def test_errors_of_chance_are_told_from_those_of_rounding(how: str, case: MakeCa
     references, workload = References(), noisy(how)
     for precision in ("fp32", "bf16_pure"):
         found = measure_divergence(workload, case(precision), Cpu(), references)
-        assert found.chance_rel_l2 == references.of(workload, case(precision), Cpu()).chance > 0.01
+        assert found.chance_rel_l2 == held_by(references, workload, case(precision)).chance > 0.01
     with pytest.raises(WorkloadError, match=r"its error means nothing: two fp64 steps already lie .* apart"):
-        references.passed(workload, case("bf16_pure"), Cpu())
+        trusted_reference(workload, case("bf16_pure"), Cpu())
 
 
 def test_a_network_without_chance_is_told_so(case: MakeCase) -> None:
     references = References()
     workload = Workload(module=torch.nn.Linear(16, 16), inputs=torch.randn(4, 16))
     assert measure_divergence(workload, case("bf16_pure"), Cpu(), references).chance_rel_l2 is None
-    held = references.of(workload, case("bf16_pure"), Cpu())
+    held = held_by(references, workload, case("bf16_pure"))
     assert held.chance == 0.0
     assert not held.draws
 

@@ -16,10 +16,11 @@ import torch._dynamo  # which optimizers import: not while an accelerator is scr
 from ampbench.base.precisions import PRECISIONS
 from ampbench.errors import UsageError
 from ampbench.measure import divergence, environment, machine
-from ampbench.measure.divergence import References, fp32_products, measure_divergence
+from ampbench.measure.divergence import fp32_products, measure_divergence
 from ampbench.measure.environment import cpu_arithmetic
 from ampbench.measure.machine import Accelerator, Cpu, open_device, rounded_products
 from ampbench.measure.memory import measure_memory
+from ampbench.measure.reference import References
 from ampbench.measure.worker import Timed, measure_round
 from ampbench.records.case import DEVICES, Case
 from ampbench.records.wire import Request

@@ -8,9 +8,9 @@ import pytest
 import torch
 
 from ampbench.base.precisions import FP64
-from ampbench.measure.divergence import run_step
 from ampbench.measure.machine import Cpu
 from ampbench.measure.memory import measure_memory
+from ampbench.measure.reference import run_step
 from ampbench.measure.step import build_step
 from ampbench.records.case import Case
 from ampbench.workload import Workload

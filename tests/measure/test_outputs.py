@@ -13,9 +13,10 @@ from scipy.stats import entropy
 
 from ampbench.errors import WorkloadError
 from ampbench.measure.distances import Decisions, named_outputs
-from ampbench.measure.divergence import References, measure_divergence
+from ampbench.measure.divergence import measure_divergence
 from ampbench.measure.machine import Cpu
 from ampbench.measure.outputs import Compared, batch_length, compared_outputs, decisions_of, sample_errors
+from ampbench.measure.reference import References
 from ampbench.records.case import Case
 from ampbench.records.measured import Divergence, OutputError
 from ampbench.workload import Workload

@@ -10,9 +10,10 @@ from scipy.stats import beta
 from ampbench.judge.objections import Budget, agreement_fails
 from ampbench.measure import outputs
 from ampbench.measure.data import in_batches
-from ampbench.measure.divergence import References, measure_divergence
+from ampbench.measure.divergence import measure_divergence
 from ampbench.measure.machine import Cpu
 from ampbench.measure.outputs import needed, state
+from ampbench.measure.reference import References
 from ampbench.measure.sources import build_workload, further_inputs
 from ampbench.measure.worker import Worker
 from ampbench.records.case import Case

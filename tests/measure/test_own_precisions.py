@@ -12,8 +12,9 @@ import ampbench
 from ampbench.base.precisions import FP64, PRECISIONS, Precision, meet
 from ampbench.drive import planning
 from ampbench.errors import UsageError, WorkloadError
-from ampbench.measure.divergence import References, measure_divergence
+from ampbench.measure.divergence import measure_divergence
 from ampbench.measure.machine import Cpu
+from ampbench.measure.reference import References
 from ampbench.measure.sources import describe_workload, find_own, meet_precisions
 from ampbench.measure.step import build_step
 from ampbench.records.case import Case, WorkloadSource

@@ -14,8 +14,9 @@ from torch import nn
 
 from ampbench.judge import frame
 from ampbench.judge.objections import Budget, run_objections
-from ampbench.measure.divergence import References, measure_divergence
+from ampbench.measure.divergence import measure_divergence
 from ampbench.measure.machine import open_device
+from ampbench.measure.reference import References
 from ampbench.store import read_run
 from ampbench.workload import Workload
 from tests.measure.conftest import make_case

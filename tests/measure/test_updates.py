@@ -8,8 +8,9 @@ import torch
 
 from ampbench.errors import WorkloadError
 from ampbench.measure import sources, updates
-from ampbench.measure.divergence import References, measure_divergence
+from ampbench.measure.divergence import measure_divergence
 from ampbench.measure.machine import Cpu
+from ampbench.measure.reference import References
 from ampbench.records.case import Case
 from ampbench.records.measured import BINS, LOWEST_BIN, Divergence, Update
 from ampbench.workload import Workload

@@ -19,9 +19,9 @@ from ampbench.explain.rules.documented import documented_category
 from ampbench.measure.changes import Change, peaks_with
 from ampbench.measure.data import batches_of
 from ampbench.measure.distances import compare, floating_in, identical
-from ampbench.measure.divergence import StepNumbers, passing_reference, run_step
 from ampbench.measure.machine import Cpu, Device, fp64_device, precision_flags
 from ampbench.measure.memory import is_out_of_memory, memory_source
+from ampbench.measure.reference import StepNumbers, passing_reference, run_step
 from ampbench.measure.step import Step, build_step
 from ampbench.measure.timing import TURNS, FitnessWatch, Settled, plan_samples, side_by_side, warm_up
 from ampbench.records.case import Case

@@ -13,10 +13,10 @@ from ampbench.errors import UnknownNameError
 from ampbench.explain.keep_fp32 import is_kept
 from ampbench.explain.modules import ModuleRun, watch_runs
 from ampbench.measure.distances import Fp32Check, compare, compare_each
-from ampbench.measure.divergence import Reference, References, run_step
 from ampbench.measure.machine import Device, fp64_device, precision_flags
 from ampbench.measure.memory import is_out_of_memory, memory_source, one_batch, said_of
 from ampbench.measure.origins import measure_origin
+from ampbench.measure.reference import Reference, References, run_step, trusted_reference
 from ampbench.measure.sources import seed_all, seeded_step, unfused
 from ampbench.measure.step import Step, TrainingStep, build_step
 from ampbench.measure.timing import FitnessWatch, settled_peaks, side_by_side, warm_up
@@ -98,7 +98,8 @@ def try_kept(
     `UnknownNameError` for a name of no module.
     """
     try:
-        reference = references.passed(workload, case, device, updates=updates)
+        make = partial(trusted_reference, workload, case, device, updates=updates)
+        reference = references.of(workload, case, device, ("trials", updates), make)
     except Exception as error:
         if is_out_of_memory(error):
             raise torch.OutOfMemoryError(NO_REFERENCE) from error

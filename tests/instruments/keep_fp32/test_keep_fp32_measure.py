@@ -14,9 +14,10 @@ from ampbench.instruments.keep_fp32 import measure
 from ampbench.instruments.keep_fp32.findings import against_said
 from ampbench.instruments.keep_fp32.measure import search_space, try_kept, weigh
 from ampbench.instruments.keep_fp32.search import search
-from ampbench.measure import divergence, timing
-from ampbench.measure.divergence import References, measure_divergence
+from ampbench.measure import reference, timing
+from ampbench.measure.divergence import measure_divergence
 from ampbench.measure.machine import Cpu
+from ampbench.measure.reference import References
 from ampbench.measure.step import Step
 from ampbench.measure.timing import FEWEST_PAIRS, PAIRS
 from ampbench.records.case import Case
@@ -375,7 +376,7 @@ def test_a_reference_for_which_there_is_no_room_ends_the_search_in_clear_words(
     def full(*_: Any, **__: Any) -> Any:
         raise error
 
-    monkeypatch.setattr(divergence, "run_step", full)
+    monkeypatch.setattr(reference, "run_step", full)
     with pytest.raises(torch.OutOfMemoryError, match=r"fp64 step .* does not fit into the memory: .* smaller batch"):
         attempt(blocks, case("fp16_autocast"), "stem")
 
