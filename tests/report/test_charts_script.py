@@ -269,13 +269,21 @@ def test_legends_list_what_is_drawn_of_the_case_that_is_chosen(browser: Browser,
     page.close()
 
 
-def test_the_charts_of_studies_are_drawn_again_as_they_were(browser: Browser, tmp_path: Path):
+LEGENDS = """() => [...document.querySelectorAll("#studies .drawing svg")].map((svg) => {
+  const labels = [...svg.querySelectorAll(".role-legend-label")].map((one) => one.getBoundingClientRect().right);
+  return Math.max(0, ...labels) - svg.getBoundingClientRect().right;
+})"""
+"""So many pixels does each chart's legend reach beyond the chart."""
+
+
+@pytest.mark.parametrize("width", [1400, 400])
+def test_the_charts_of_studies_are_drawn_again_as_they_were(browser: Browser, tmp_path: Path, width: int):
     studied = [
         convergence_run(*trained()), scaler_run(*scalings()), scope_run(scoped()), ceilings_run(*CEILING_RUN)
     ]  # fmt: skip
     file = tmp_path / "studies.html"
     file.write_text(make_page(material_of([], explanations=studied)), encoding="utf-8")
-    page = browser.new_page()
+    page = browser.new_page(viewport={"width": width, "height": 900})
     wrong: list[str] = []
     page.on("console", lambda said: wrong.append(said.text))
     page.on("pageerror", lambda error: wrong.append(str(error)))
@@ -286,4 +294,5 @@ def test_the_charts_of_studies_are_drawn_again_as_they_were(browser: Browser, tm
         expect(figures.nth(number)).to_have_attribute("data-drawn", re.compile("."), timeout=ANSWERS)
     assert figures.count() == 10
     assert wrong == []
+    assert max(page.evaluate(LEGENDS)) <= 0
     page.close()

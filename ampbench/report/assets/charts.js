@@ -16,6 +16,9 @@
   // `ast`: expressions are interpreted, not compiled, which the page's policy would refuse.
   // `logLevel` 1: errors alone; Vega also warns of a layer without data, such as intervals where there are none.
   const OPTIONS = { ast: true, actions: false, renderer: "svg", logLevel: 1, tooltip: { theme: "custom" } };
+  // Pixels of an axis without a size of its own, of its title and ticks, of a symbol in a legend, of a character there,
+  // between its columns.
+  const AXIS = 40, TICKS = 16, SYMBOL = 24, CHARACTER = 7, APART = 12;
   const results = new Map(); // what Vega-Embed made, by figure
   let loading = null;
   let queue = Promise.resolve();
@@ -64,14 +67,21 @@
     return { ...spec, layer: [{ ...layers[0], params: [...(layers[0].params ?? []), ...params] }, ...layers.slice(1)] };
   }
 
-  // Let legends list `marks` alone, those that are drawn; all they have where there are none.
-  function listing(spec, marks) {
-    if (!marks.length) return spec;
-    const channels = Object.entries(spec.encoding ?? {}).map(([name, channel]) => [
-      name,
-      channel.legend ? { ...channel, legend: { ...channel.legend, values: marks } } : channel,
-    ]);
-    const layers = spec.layer?.map((layer) => listing(layer, marks));
+  // Let legends list `marks` alone, those that are drawn, all they have where there are none: side by side as many as
+  // fit into `width` pixels.
+  function listing(spec, marks, width) {
+    const room = width - (spec.encoding?.y?.axis?.minExtent ?? AXIS) - TICKS; // a legend begins right of the axis
+    const channels = Object.entries(spec.encoding ?? {}).map(([name, channel]) => {
+      const names = marks.length ? marks : channel.scale?.domain ?? [];
+      if (!channel.legend || !names.length) return [name, channel];
+      const values = marks.length ? { values: marks } : {};
+      const wanted = channel.legend.columns ?? names.length;
+      const each = SYMBOL + CHARACTER * Math.max(...names.map((one) => String(one).length)) + APART;
+      const fitting = Math.max(1, Math.floor(room / each));
+      const columns = fitting < wanted ? { columns: fitting, columnPadding: APART } : {};
+      return [name, { ...channel, legend: { ...channel.legend, ...values, ...columns } }];
+    });
+    const layers = spec.layer?.map((layer) => listing(layer, marks, width));
     return {
       ...spec,
       ...(channels.length ? { encoding: Object.fromEntries(channels) } : {}),
@@ -97,7 +107,8 @@
     drawing.classList.add("live");
     drawing.append(holder);
     try {
-      const spec = { ...zoomable(listing(chart.spec, choice?.[3] ?? [])), width: "container", height, data: { values } };
+      const legends = listing(chart.spec, choice?.[3] ?? [], drawing.clientWidth);
+      const spec = { ...zoomable(legends), width: "container", height, data: { values } };
       const result = await vegaEmbed(inside, spec, OPTIONS);
       results.get(figure)?.finalize();
       results.set(figure, result);
